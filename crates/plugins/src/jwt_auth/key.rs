@@ -12,6 +12,7 @@ use aws_lc_rs::signature::{
 use aws_lc_rs::{digest, hmac};
 use base64::Engine;
 use stillgate_plugin::CompileCredential;
+use stillgate_plugin::definition::Identity;
 use stillgate_schema::Fault;
 use x509_parser::pem::parse_x509_pem;
 use x509_parser::prelude::FromDer;
@@ -113,6 +114,11 @@ impl Shared {
     }
 }
 
+/// What HMAC has made of one secret, which takes as long as a hash of a short token: most tokens are of the issuer that the
+/// last one was of. It is known by the identity of the proof that the secret is in.
+#[derive(Default)]
+pub(super) struct Prepared(Option<(Identity, hmac::Key)>);
+
 /// What a credential with a shared secret takes in its verifier, besides its secret of at most 128 bytes.
 const SHARED_BYTES_MAX: usize = 128;
 const _: () = assert!(size_of::<Verifier>() <= SHARED_BYTES_MAX);
@@ -163,6 +169,22 @@ impl Verifier {
     /// Whether verifying takes more than 100 µs, so that no worker should do it.
     pub(super) fn is_slow(&self) -> bool {
         self.is_slow
+    }
+
+    /// [`Verifier::verifies`] with what was made of the secret last time, where it was that of the same credential.
+    pub(super) fn verifies_with(
+        &self,
+        prepared: &mut Prepared,
+        identity: Identity,
+        signed: &[u8],
+        signature: &[u8],
+    ) -> bool {
+        let Key::Shared(Shared { algorithm, secret }) = &self.key else { return self.verifies(signed, signature) };
+        let key = match &mut prepared.0 {
+            Some((of, key)) if *of == identity => key,
+            other => &mut other.insert((identity, hmac::Key::new(*algorithm, secret))).1,
+        };
+        hmac::verify(key, signed, signature).is_ok()
     }
 
     /// Whether a signature is good.
@@ -253,6 +275,25 @@ mod tests {
     use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 
     /// Lengths about those of blocks, and case 6 of RFC 4231.
+    #[test]
+    fn what_was_made_of_a_secret_is_not_used_for_another() {
+        let verifier = |secret: &[u8]| Verifier {
+            algorithm: Algorithm::Hs256,
+            key: Key::Shared(Shared::new(hmac::HMAC_SHA256, secret)),
+            is_slow: false,
+            grace_s: 0,
+        };
+        let sign = |secret| hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), b"signed");
+        let (one, two) = (verifier(b"one"), verifier(b"two"));
+        let (by_one, by_two, mut prepared) = (sign(b"one"), sign(b"two"), Prepared::default());
+        for _ in 0..2 {
+            assert!(one.verifies_with(&mut prepared, Identity(1), b"signed", by_one.as_ref()));
+            assert!(!one.verifies_with(&mut prepared, Identity(1), b"signed", by_two.as_ref()));
+            assert!(!two.verifies_with(&mut prepared, Identity(2), b"signed", by_one.as_ref()));
+            assert!(two.verifies_with(&mut prepared, Identity(2), b"signed", by_two.as_ref()));
+        }
+    }
+
     #[test]
     fn secrets_of_any_length_are_those_of_hmac() {
         let check = |secret: &[u8]| {

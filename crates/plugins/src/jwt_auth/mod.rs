@@ -12,7 +12,7 @@ mod token;
 
 use crate::authentication::{HEADER, REALM, Strangers};
 use crate::digested::Digested;
-use key::{ALGORITHMS, Algorithm, Verifier};
+use key::{ALGORITHMS, Algorithm, Prepared, Verifier};
 use place::{Found, Place, Places};
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -150,6 +150,8 @@ struct Memory {
     text: Vec<u8>,
     json: Vec<u8>,
     signature: Vec<u8>,
+    /// Of the secret that was used last.
+    prepared: Prepared,
 }
 
 /// Of a token that was verified.
@@ -168,6 +170,7 @@ thread_local! {
         text: Vec::new(),
         json: Vec::new(),
         signature: Vec::new(),
+        prepared: Prepared::default(),
     });
 }
 
@@ -193,12 +196,12 @@ impl Plugin for JwtAuth {
     fn rewrite(&self, request: &mut Request<'_>) -> Flow {
         let config = &self.0;
         let (place, outcome) = MEMORY.with_borrow_mut(|memory| {
-            let Memory { verified, text, json, signature } = memory;
+            let Memory { verified, text, json, signature, prepared } = memory;
             match config.places.find(request, text) {
                 Found::Nothing => (None, Outcome::Stranger(MISSING)),
                 Found::Unreadable(place) => (Some(place), Outcome::Stranger(INVALID)),
                 Found::Token(place, token) => {
-                    let outcome = config.verify(request, token, verified, json, signature);
+                    let outcome = config.verify(request, token, verified, (json, signature), prepared);
                     (Some(place), outcome.unwrap_or_else(Outcome::Stranger))
                 }
             }
@@ -254,8 +257,8 @@ impl Config {
         request: &Request<'_>,
         token: &[u8],
         verified: &mut Digested<Known>,
-        json: &mut Vec<u8>,
-        signature: &mut Vec<u8>,
+        (json, signature): (&mut Vec<u8>, &mut Vec<u8>),
+        prepared: &mut Prepared,
     ) -> Result<Outcome, &'static str> {
         let digest = verified.digest(&[self.key_claim.as_bytes(), token]);
         if let Some(known) = verified.get(digest)
@@ -287,7 +290,7 @@ impl Config {
             let (proof, signed, signature) = (proof.clone(), parts.signed.into(), signature.into());
             return Ok(Outcome::Slow(Slow { attached, proof, signed, signature, digest, known }));
         }
-        if !verifier.verifies(parts.signed, signature) {
+        if !verifier.verifies_with(prepared, proof.identity, parts.signed, signature) {
             return Err(UNVERIFIED);
         }
         verified.put(digest, known);
