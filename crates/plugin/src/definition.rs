@@ -5,6 +5,7 @@ use crate::chain::Origin;
 use crate::consumers::Proof;
 use crate::phase::Phases;
 use crate::table::of_node;
+use crate::upstreams::Upstreams;
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 use std::any::{Any, TypeId};
@@ -74,6 +75,8 @@ pub struct Compile<'a> {
     /// What tells this configuration, in this resource, from all others, in this process and in the one that takes over: state
     /// that is to outlive a reload is kept under it. Another configuration has another identity.
     pub identity: Identity,
+    /// The upstreams that it may lead to.
+    pub upstreams: &'a dyn Upstreams,
 }
 
 /// Digest of a plugin's name, resource and configuration.

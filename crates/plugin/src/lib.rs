@@ -34,6 +34,7 @@ pub mod secrets;
 pub mod settled;
 pub mod table;
 pub mod template;
+pub mod upstreams;
 pub mod worker;
 
 pub use answer::{Answer, Body};
@@ -57,6 +58,7 @@ pub use secrets::{NoSecrets, Secret, Secrets};
 pub use settled::{Settled, Span};
 pub use table::Table;
 pub use template::Template;
+pub use upstreams::{NoUpstreams, OwnUpstream, Upstreams};
 pub use worker::{Counts, Worker};
 
 /// One configured plugin, as workers run it. It is shared by all of them, so what it changes is elsewhere: in a request, in
@@ -109,6 +111,11 @@ pub trait Plugin: Send + Sync + 'static {
     /// The consumer that it names, which stands for clients that say nothing of themselves.
     fn named_consumer(&self) -> Option<&str> {
         None
+    }
+
+    /// The upstreams that are written in its configuration, as [`Upstreams::written`] has given them.
+    fn own_upstreams(&self) -> &[OwnUpstream] {
+        &[]
     }
 
     /// Whether it counts in [`Worker::limits`], which takes memory and is made only for those that do.

@@ -13,6 +13,8 @@ pub struct Settled {
     pub held: Vec<Box<dyn Any>>,
     /// Who asks, and the port where that is known.
     pub client: Option<(IpAddr, Option<u16>)>,
+    /// The key of the upstream that a plugin has chosen; empty: the route's own.
+    upstream: String,
     /// The trace that the request is a part of, as the plugin says that has found or made it.
     pub trace: Option<Trace>,
     /// Spans that are open.
@@ -42,8 +44,20 @@ impl Settled {
     pub fn clear(&mut self) {
         self.held.clear();
         self.client = None;
+        self.upstream.clear();
         self.trace = None;
         self.spans.clear();
+    }
+
+    /// The request goes to this upstream; `None`: to that of its route, whatever was chosen before.
+    pub fn choose_upstream(&mut self, key: Option<&str>) {
+        self.upstream.clear();
+        self.upstream.push_str(key.unwrap_or_default());
+    }
+
+    /// The key of the upstream that was chosen; `None`: the route's own.
+    pub fn upstream(&self) -> Option<&str> {
+        (!self.upstream.is_empty()).then_some(&*self.upstream)
     }
 
     /// The span of a configured plugin.

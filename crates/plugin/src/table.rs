@@ -4,6 +4,7 @@ use crate::chain::{Entry, Origin};
 use crate::definition::{Compile, Descriptor, Identity};
 use crate::meta::{Meta, MetaKeys};
 use crate::secrets::{Secrets, substitute};
+use crate::upstreams::Upstreams;
 use serde_json::json;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -82,7 +83,7 @@ impl Table {
         &self,
         node: &Node,
         origin: &Origin,
-        secrets: &dyn Secrets,
+        (secrets, upstreams): (&dyn Secrets, &dyn Upstreams),
         path: &Path<'_>,
         sink: &mut Sink,
     ) -> Vec<Arc<Entry>> {
@@ -103,7 +104,7 @@ impl Table {
                 return None;
             };
             let node = substitute(&entry.value, secrets, &path, sink);
-            sink.open(|sink| compile(descriptor, entry.key_at, &node, origin, &path, sink))
+            sink.open(|sink| compile(descriptor, entry.key_at, &node, (origin, upstreams), &path, sink))
         });
         let mut compiled: Vec<Arc<Entry>> = compiled.map(Arc::new).collect();
         compiled.sort_unstable_by_key(|entry| entry.name);
@@ -115,7 +116,7 @@ fn compile(
     descriptor: &'static Descriptor,
     at: Position,
     node: &Node,
-    origin: &Origin,
+    (origin, upstreams): (&Origin, &dyn Upstreams),
     path: &Path<'_>,
     sink: &mut Sink,
 ) -> Option<Entry> {
@@ -129,7 +130,7 @@ fn compile(
     };
     let of_own = identity(descriptor.name, origin, &own, path, sink);
     let identity = identity(descriptor.name, origin, node, path, sink);
-    let mut cx = Compile { path, at: node.at, origin, identity: of_own, sink };
+    let mut cx = Compile { path, at: node.at, origin, identity: of_own, upstreams, sink };
     let plugin = descriptor.compile(&own, &mut cx)?;
     Some(Entry {
         name: descriptor.name,

@@ -17,8 +17,8 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Instant;
 use stillgate_plugin::{
-    BodyChanges, Consumer, Consumers, Credential, Facts, Flow, Level, MetadataTable, NoSecrets, Origin, Request,
-    Settled, Worker,
+    BodyChanges, Consumer, Consumers, Credential, Facts, Flow, Level, MetadataTable, NoSecrets, NoUpstreams, Origin,
+    Request, Settled, Worker,
 };
 use stillgate_plugins::TABLE;
 use stillgate_schema::text::tree;
@@ -66,7 +66,7 @@ fn show_plugin(name: &str, credential: &str, fields: &[String]) {
     let mut sink = Sink::default();
     let origin = Origin { level: Level::Route, id: "r".into() };
     let route = tree::parse(0, &format!("{name}: {{}}"), &|_| None, &mut sink).unwrap();
-    let entries = TABLE.compile(&route.root, &origin, &NoSecrets, &Path::Root, &mut sink);
+    let entries = TABLE.compile(&route.root, &origin, (&NoSecrets, &NoUpstreams), &Path::Root, &mut sink);
     let tree = tree::parse(0, credential, &|_| None, &mut sink).unwrap();
     let Value::Map(written) = &tree.root.value else { return };
     let (_, plugin) = TABLE.find(name).unwrap();

@@ -60,6 +60,7 @@ mod response_rewrite;
 mod rule_set;
 mod tracing;
 mod traffic_label;
+mod traffic_split;
 mod ua_restriction;
 mod uri_blocker;
 mod workflow;
@@ -104,6 +105,7 @@ const PLUGINS: &[Descriptor] = &[
     Descriptor::of::<echo::Echo>(),
     Descriptor::of::<error_page::ErrorPage>().with_metadata::<error_page::ErrorPage>(),
     Descriptor::of::<traffic_label::TrafficLabel>(),
+    Descriptor::of::<traffic_split::TrafficSplit>(),
     Descriptor::of::<workflow::Workflow>(),
     Descriptor::of::<buffering::ProxyControl>(),
     Descriptor::of::<public_api::PublicApi>(),

@@ -84,8 +84,8 @@ impl Define for MultiAuth {
                     is_whole = false;
                     continue;
                 };
-                let Compile { origin, identity, .. } = *cx;
-                let mut cx = Compile { sink: cx.sink, path: &path, at: entry.value.at, origin, identity };
+                let Compile { origin, identity, upstreams, .. } = *cx;
+                let mut cx = Compile { sink: cx.sink, path: &path, at: entry.value.at, origin, identity, upstreams };
                 match plugin.compile(&entry.value, &mut cx) {
                     Some(compiled) => plugins.push(compiled),
                     None => is_whole = false,

@@ -157,7 +157,8 @@ const REJECTED: &[u8] = b"{\"error_msg\":\"rejected by workflow\"}\n";
 
 fn compile_action(action: ActionKeys, rule: usize, path: &Path<'_>, cx: &mut Compile<'_>) -> Option<Action> {
     let identity = Identity::of(&[&cx.identity.0.to_le_bytes(), &(rule as u64).to_le_bytes()]);
-    let mut cx = Compile { path, at: cx.at, origin: cx.origin, identity, sink: cx.sink };
+    let Compile { at, origin, upstreams, .. } = *cx;
+    let mut cx = Compile { path, at, origin, identity, upstreams, sink: cx.sink };
     Some(match action {
         ActionKeys::Return(status) => Action::Return(Answer::shared(status, Arc::from(REJECTED))),
         ActionKeys::LimitCount(keys) => Action::Limit(Box::new(LimitCount::compile(*keys, &mut cx)?)),

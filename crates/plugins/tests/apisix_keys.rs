@@ -26,6 +26,7 @@ const UNTOLD: &[(&str, &str, &str)] = &[
     ("limit-count", "metadata", "reset_header"),
     ("mocking", "", "content_type"),
     ("request-id", "", "range_id"),
+    ("traffic-split", "", "rules[].weighted_upstreams"),
 ];
 
 object! {

@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use stillgate_plugin::{
-    BodyChanges, Consumer, Consumers, Credential, Entry, Facts, Flow, Level, MetadataTable, NoSecrets, Origin, Request,
-    Settled, Worker,
+    BodyChanges, Consumer, Consumers, Credential, Entry, Facts, Flow, Level, MetadataTable, NoSecrets, NoUpstreams,
+    Origin, Request, Settled, Worker,
 };
 use stillgate_schema::text::tree::parse;
 use stillgate_schema::{Path, Sink};
@@ -18,7 +18,8 @@ fn compile(keys: &str) -> Result<Arc<Entry>, String> {
     let mut sink = Sink::default();
     let tree = parse(0, &format!("key-auth: {keys}"), &|_| None, &mut sink).unwrap();
     let origin = Origin { level: Level::Route, id: "r".into() };
-    let entries = stillgate_plugins::TABLE.compile(&tree.root, &origin, &NoSecrets, &Path::Root, &mut sink);
+    let entries =
+        stillgate_plugins::TABLE.compile(&tree.root, &origin, (&NoSecrets, &NoUpstreams), &Path::Root, &mut sink);
     match sink.has_errors() {
         true => Err(sink.into_errors().to_string()),
         false => Ok(entries[0].clone()),

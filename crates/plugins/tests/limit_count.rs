@@ -8,7 +8,8 @@ use std::sync::{Arc, OnceLock};
 use stillgate_limits::Limits;
 use stillgate_plugin::definition::MetadataTable;
 use stillgate_plugin::{
-    BodyChanges, Chain, Consumers, Facts, Flow, Identity, Level, NoSecrets, Origin, Phase, Request, Settled, Worker,
+    BodyChanges, Chain, Consumers, Facts, Flow, Identity, Level, NoSecrets, NoUpstreams, Origin, Phase, Request,
+    Settled, Worker,
 };
 use stillgate_plugins::TABLE;
 use stillgate_route::path::{normalise, target_path};
@@ -113,7 +114,7 @@ fn compile(yaml: &str, route: &str) -> Result<Chain, String> {
     let mut sink = Sink::default();
     let node = node(&format!("limit-count: {yaml}"), &mut sink);
     let origin = Origin { level: Level::Route, id: route.into() };
-    let entries = TABLE.compile(&node, &origin, &NoSecrets, &Path::Root, &mut sink);
+    let entries = TABLE.compile(&node, &origin, (&NoSecrets, &NoUpstreams), &Path::Root, &mut sink);
     match sink.has_errors() {
         true => Err(format!("{}\n", sink.into_errors())),
         false => Ok(Chain::merge([&entries[..]]).expect("a short chain")),

@@ -31,10 +31,10 @@ pub(super) fn resolve(file: File, digest: String, plugins: PluginSet, sink: &mut
     let mut taking = Taking::new(Catalog::new(&file.gateway, plugins), sink);
     taking.list(Kind::Ssls, file.ssls, Written::Ssl);
     taking.check_listeners();
+    taking.list(Kind::Upstreams, file.upstreams, Written::Upstream);
     taking.list(Kind::PluginMetadata, file.plugin_metadata, Written::Metadata);
     taking.list(Kind::PluginConfigs, file.plugin_configs, Written::PluginConfig);
     taking.list(Kind::ConsumerGroups, file.consumer_groups, Written::ConsumerGroup);
-    taking.list(Kind::Upstreams, file.upstreams, Written::Upstream);
     taking.list(Kind::Services, file.services, Written::Service);
     taking.list(Kind::Consumers, file.consumers, Written::Consumer);
     taking.list(Kind::GlobalRules, file.global_rules, Written::GlobalRule);
@@ -158,7 +158,7 @@ impl<'a> Taking<'a> {
 
     fn place(&mut self, definition: Definition, index: usize, named: Named<'_>, is_new: bool) {
         note_names(&definition.entries(), &mut self.named);
-        self.upstreams.extend(definition.upstream());
+        self.upstreams.append(&mut definition.upstreams());
         match definition {
             Definition::Ssl(ssl, _) => self.ssls.extend(ssl.filter(|_| is_new)),
             Definition::Metadata(metadata) => self.metadata.push(metadata),

@@ -8,14 +8,14 @@ use std::sync::Arc;
 pub enum Kind {
     /// Certificates.
     Ssls,
+    /// Nodes.
+    Upstreams,
     /// What a plugin has in common wherever it is configured.
     PluginMetadata,
     /// Plugins that routes share.
     PluginConfigs,
     /// Plugins that consumers share.
     ConsumerGroups,
-    /// Nodes.
-    Upstreams,
     /// What several routes have in common.
     Services,
     /// Who may ask.
@@ -31,10 +31,10 @@ pub enum Kind {
 /// All kinds with their names, by which files, stores and the Admin API know them.
 const NAMES: [(Kind, &str); Kind::COUNT] = [
     (Kind::Ssls, "ssls"),
+    (Kind::Upstreams, "upstreams"),
     (Kind::PluginMetadata, "plugin_metadata"),
     (Kind::PluginConfigs, "plugin_configs"),
     (Kind::ConsumerGroups, "consumer_groups"),
-    (Kind::Upstreams, "upstreams"),
     (Kind::Services, "services"),
     (Kind::Consumers, "consumers"),
     (Kind::GlobalRules, "global_rules"),

@@ -4,23 +4,31 @@
 
 use super::consumers::Groups;
 use super::definition::Definition;
-use super::plugins::{PluginSet, ServicePlugins, SharedPlugins};
+use super::plugins::{List, PluginSet, ServicePlugins, SharedPlugins};
 use super::ssls::Ssls;
 use super::takes::takes;
 use super::upstream::upstream;
 use crate::keys::acme::Acme;
 use crate::keys::gateway::Gateway;
 use crate::keys::resources::{RouteKeys, ServiceKeys, UpstreamKeys};
-use crate::model::{Kind, Listener, Protocol, Route, Target, Upstream, listeners_of};
+use crate::model::{Kind, Listener, Protocol, Route, Target, Upstream, UpstreamTimeouts, listeners_of};
 use std::collections::HashMap;
 use std::sync::Arc;
-use stillgate_plugin::Level;
+use std::time::Duration;
+use stillgate_plugin::{Level, OwnUpstream, Upstreams};
 use stillgate_route::{HostPattern, RouteSpec};
-use stillgate_schema::kind::At;
+use stillgate_schema::kind::{At, read};
+use stillgate_schema::object::map;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
+use stillgate_schema::text::tree::Node;
 
 /// Why a route has no upstream that has nothing wrong itself.
 pub(super) const UNUSABLE: &str = "its service or upstream cannot be used";
+
+/// APISIX's, of an upstream that is written in a plugin.
+const PLUGIN_TIMEOUT: Duration = Duration::from_secs(15);
+const PLUGIN_TIMEOUTS: UpstreamTimeouts =
+    UpstreamTimeouts { connect: PLUGIN_TIMEOUT, send: PLUGIN_TIMEOUT, read: PLUGIN_TIMEOUT, per_try: None };
 
 /// What resources refer to.
 #[derive(Debug)]
@@ -118,6 +126,18 @@ impl Catalog {
         self.plugins.refuse_metadata(plugin, is_refused)
     }
 
+    /// The `plugins` of a resource.
+    pub(super) fn compile(
+        &self,
+        plugins: Option<&Node>,
+        level: Level,
+        id: &str,
+        path: &Path<'_>,
+        sink: &mut Sink,
+    ) -> List {
+        self.plugins.compile(plugins, level, id, self, path, sink)
+    }
+
     /// What a service means, and the upstream that is written in it.
     pub(super) fn service(
         &self,
@@ -133,7 +153,7 @@ impl Catalog {
             }
             found => (found, None),
         };
-        let list = self.plugins.compile(keys.plugins.as_ref(), Level::Service, id, path, sink);
+        let list = self.compile(keys.plugins.as_ref(), Level::Service, id, path, sink);
         let plugins = ServicePlugins::new(list, path, sink);
         (Service { hosts: keys.hosts, upstream, upgrades: keys.enable_websocket, plugins }, own)
     }
@@ -178,7 +198,7 @@ impl Catalog {
             let service = find(id, Kind::Services, &self.services, &path.key("service_id"), sink);
             service.map(|service| &service.value)
         });
-        let own = self.plugins.compile(keys.plugins.as_ref(), Level::Route, &id, path, sink);
+        let own = self.compile(keys.plugins.as_ref(), Level::Route, &id, path, sink);
         let of_service = service.flatten().map(|service| &service.plugins);
         let chain = self.plugins.chain(&own, keys.plugin_config_id.as_ref(), of_service, path, sink);
         let services_upgrades = service.flatten().is_some_and(|service| service.upgrades);
@@ -246,6 +266,31 @@ impl Catalog {
             },
         }
     }
+}
+
+/// What the plugins' configurations lead to.
+impl Upstreams for Catalog {
+    fn named(&self, id: &At<String>, path: &Path<'_>, sink: &mut Sink) -> Option<Arc<str>> {
+        let Identified { value: (key, protocol), .. } = find(id, Kind::Upstreams, &self.upstream_ids, path, sink)?;
+        check_http(*protocol, id.at, path, sink).then(|| key.clone())
+    }
+
+    fn written(&self, key: &str, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<OwnUpstream> {
+        let keys = read(&map::<UpstreamKeys>(), node, path, sink)?;
+        let timeout = keys.timeout;
+        let own = upstream(keys, key, &self.ssls, path, sink);
+        let timeout = PLUGIN_TIMEOUTS.overridden_by(&timeout);
+        check_http(own.protocol, node.at, path, sink).then(|| Arc::new(Upstream { timeout, ..own }) as OwnUpstream)
+    }
+}
+
+/// Reports an upstream that requests cannot go to.
+fn check_http(protocol: Protocol, at: Position, path: &Path<'_>, sink: &mut Sink) -> bool {
+    if protocol != Protocol::Http {
+        let fault = Fault::new("the nodes of this upstream are not spoken to in HTTP");
+        sink.error(at, path, fault.hint("write `scheme: http` in it"));
+    }
+    protocol == Protocol::Http
 }
 
 /// Puts a resource under its id, or takes it away; whether it is another one. An equal one stays the one before.

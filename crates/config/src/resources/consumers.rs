@@ -1,6 +1,6 @@
 //! Consumers, and what each is found by.
 
-use super::catalog::{Identified, find};
+use super::catalog::{Catalog, Identified, find};
 use super::plugins::{List, SharedPlugins};
 use crate::keys::plugins::{ConsumerKeys, CredentialKeys};
 use crate::keys::resources::Resource;
@@ -18,11 +18,11 @@ pub(crate) struct Groups(pub(super) HashMap<String, Identified<List>>);
 /// One of them, with what it is found by. Whether that is taken is not looked at.
 pub(super) fn consumer(
     keys: ConsumerKeys,
-    groups: &Groups,
-    plugins: &SharedPlugins,
+    among: &Catalog,
     path: &Path<'_>,
     sink: &mut Sink,
 ) -> (Consumer, Vec<Credential>) {
+    let Catalog { groups, plugins, .. } = among;
     let name = keys.username.value;
     let group = keys.group_id.as_ref();
     let group = group.and_then(|id| find(id, Kind::ConsumerGroups, &groups.0, &path.key("group_id"), sink));
@@ -34,7 +34,7 @@ pub(super) fn consumer(
     let mut credentials = Vec::new();
     let own_path = path.key("plugins");
     let others = keys.plugins.map(|node| read_credentials(&node, None, plugins, &own_path, &mut credentials, sink));
-    let own = plugins.compile(others.as_ref(), Level::Consumer, &name, path, sink);
+    let own = among.compile(others.as_ref(), Level::Consumer, &name, path, sink);
     let ids = further(keys.credentials, plugins, path, &mut credentials, sink);
     let consumer = Consumer {
         name: name.into(),

@@ -100,7 +100,7 @@ impl Catalog {
     /// nothing at all. Whether its id is taken, or what it claims, is not looked at.
     pub(crate) fn define(&self, written: Written, named: Named<'_>, sink: &mut Sink) -> Option<Definition> {
         let Named { id, at, path } = named;
-        let list = |plugins: &Node, level, sink: &mut Sink| self.plugins.compile(Some(plugins), level, id, path, sink);
+        let list = |plugins: &Node, level, sink: &mut Sink| self.compile(Some(plugins), level, id, path, sink);
         let definition = match written {
             Written::Ssl(keys) => {
                 let (ssl, claims) = ssl(keys, named, self.acme.as_ref(), sink);
@@ -115,7 +115,7 @@ impl Catalog {
                 Definition::Service(Arc::new(service), own)
             }
             Written::Consumer(keys) => {
-                let (consumer, credentials) = consumer(keys, &self.groups, &self.plugins, path, sink);
+                let (consumer, credentials) = consumer(keys, self, path, sink);
                 Definition::Consumer(consumer, credentials)
             }
             Written::GlobalRule(keys) => Definition::GlobalRule(list(&keys.plugins, Level::GlobalRule, sink)),
@@ -177,15 +177,16 @@ impl Definition {
         }
     }
 
-    /// The upstream that is it, or is written in it.
-    pub(crate) fn upstream(&self) -> Option<Arc<Upstream>> {
-        match self {
+    /// The upstream that is it, and those that are written in it: its own, then those of its plugins.
+    pub(crate) fn upstreams(&self) -> Vec<Arc<Upstream>> {
+        let own = match self {
             Definition::Upstream(upstream) => Some(upstream.clone()),
             Definition::Service(_, own) => own.clone(),
-            Definition::StreamRoute(route) => route.as_ref()?.target.own(),
-            Definition::Route(route) => route.as_ref()?.target.own(),
+            Definition::StreamRoute(Some(route)) => route.target.own(),
+            Definition::Route(Some(route)) => return own_upstreams(route).collect(),
             _ => None,
-        }
+        };
+        own.into_iter().chain(self.entries().iter().flat_map(|entry| of_plugin(entry))).collect()
     }
 
     /// Whether it says what it takes.
@@ -232,4 +233,14 @@ impl Definition {
             _ => None,
         }
     }
+}
+
+/// The upstreams that are written in a route and in its plugins, but for those that are switched off.
+pub(crate) fn own_upstreams(route: &Route) -> impl Iterator<Item = Arc<Upstream>> {
+    route.target.own().into_iter().chain(route.own_plugins().flat_map(of_plugin))
+}
+
+/// Those that are written in a plugin's configuration.
+fn of_plugin(entry: &Entry) -> impl Iterator<Item = Arc<Upstream>> {
+    entry.plugin.own_upstreams().iter().filter_map(|own| own.clone().downcast().ok())
 }

@@ -29,7 +29,7 @@ mod upstream;
 pub(crate) use addresses::{check_nodes, check_own_addresses};
 pub(crate) use catalog::Catalog;
 pub(crate) use claims::{Claim, Claims, Holder};
-pub(crate) use definition::{Definition, Named, Written};
+pub(crate) use definition::{Definition, Named, Written, own_upstreams};
 pub use plugins::PluginSet;
 pub(crate) use plugins::{LeftOut, List, Metadata, first_of_each, merge, metadata_table};
 pub(crate) use secrets::with_managers;

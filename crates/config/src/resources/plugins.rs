@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 use stillgate_plugin::secrets::substitute;
 use stillgate_plugin::table::identity;
-use stillgate_plugin::{Chain, Entry, Identity, Level, MetadataTable, NoSecrets, Origin, Secrets, Table};
+use stillgate_plugin::{Chain, Entry, Identity, Level, MetadataTable, NoSecrets, Origin, Secrets, Table, Upstreams};
 use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 use stillgate_schema::text::tree::Node;
@@ -61,13 +61,14 @@ impl SharedPlugins {
         plugins: Option<&Node>,
         level: Level,
         id: &str,
+        upstreams: &dyn Upstreams,
         path: &Path<'_>,
         sink: &mut Sink,
     ) -> List {
         let Some(plugins) = plugins else { return Arc::default() };
         let origin = Origin { level, id: id.into() };
         let path = path.key("plugins");
-        let list: List = self.set.table.compile(plugins, &origin, &*self.set.secrets, &path, sink).into();
+        let list: List = self.set.table.compile(plugins, &origin, (&*self.set.secrets, upstreams), &path, sink).into();
         for entry in list.iter() {
             self.check_metadata(entry, &path, sink);
         }

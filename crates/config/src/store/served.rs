@@ -216,7 +216,7 @@ impl Store {
         let created = held.holder.created;
         let mut sink = Sink::of_one().passing_unknown();
         let definition = define(key.0, &key.1, held.served(), &self.catalog, &mut sink);
-        if let Some(upstream) = definition.as_ref().and_then(Definition::upstream) {
+        for upstream in definition.as_ref().map_or(Vec::new(), Definition::upstreams) {
             check_nodes(&self.catalog.listeners, &upstream, &mut sink);
         }
         let mut is_late = false;
@@ -301,14 +301,8 @@ impl Store {
             let is_refused = rejected.is_some_and(|rejected| rejected.serving == Serving::Unavailable);
             is_other |= self.catalog.refuse_metadata(id, is_refused);
         }
-        let upstream = definition.as_ref().and_then(Definition::upstream);
-        match kind {
-            Kind::Upstreams => set(&mut self.upstreams, id.to_string(), upstream),
-            Kind::Services | Kind::StreamRoutes | Kind::Routes => {
-                set(&mut self.upstreams, format!("{}/{id}", kind.name()), upstream);
-            }
-            _ => {}
-        }
+        let upstreams = definition.as_ref().map_or(Vec::new(), Definition::upstreams);
+        self.place_upstreams(*kind, id, upstreams);
         match (kind, definition) {
             (Kind::Ssls, Some(Definition::Ssl(ssl, _))) => set(&mut self.ssls, rank, ssl),
             (Kind::Ssls, _) => set(&mut self.ssls, rank, None),
@@ -324,6 +318,20 @@ impl Store {
             (Kind::PluginConfigs | Kind::ConsumerGroups | Kind::Upstreams | Kind::Services, _) => {}
         }
         is_other
+    }
+
+    /// Those of a resource take the place of those that it had.
+    fn place_upstreams(&mut self, kind: Kind, id: &str, upstreams: Vec<Arc<Upstream>>) {
+        let own = if kind == Kind::Upstreams { id.to_owned() } else { format!("{}/{id}", kind.name()) };
+        let mut new: BTreeMap<String, Arc<Upstream>> =
+            upstreams.into_iter().map(|upstream| (upstream.key.clone(), upstream)).collect();
+        // Those of its plugins: no id has a slash, and "0" is the character behind it.
+        let of_plugins = self.upstreams.range(format!("{own}/")..format!("{own}0")).map(|(key, _)| key.clone());
+        for key in [own].into_iter().chain(of_plugins.collect::<Vec<_>>()) {
+            let upstream = new.remove(&key);
+            set(&mut self.upstreams, key, upstream);
+        }
+        new.into_iter().for_each(|(key, upstream)| set(&mut self.upstreams, key, Some(upstream)));
     }
 
     fn place_consumer(&mut self, name: &str, definition: Option<Definition>) {

@@ -17,8 +17,8 @@ use stillgate_plugin::outbox::{Chunk, Counts, Outbox, Post};
 use stillgate_plugin::record::{NodeTries, Record};
 use stillgate_plugin::table::identity;
 use stillgate_plugin::{
-    BodyChanges, Chain, Consumer, Consumers, Credential, Ended, Facts, Flow, Level, MetadataTable, NoSecrets, Origin,
-    Phase, Process, Request, Response, Settled, Worker,
+    BodyChanges, Chain, Consumer, Consumers, Credential, Ended, Facts, Flow, Level, MetadataTable, NoSecrets,
+    NoUpstreams, Origin, Phase, Process, Request, Response, Settled, Worker,
 };
 use stillgate_plugins::TABLE;
 use stillgate_route::path::normalise;
@@ -130,7 +130,8 @@ impl Bench {
     fn of(case: Case) -> Bench {
         let mut sink = Sink::default();
         let origin = Origin { level: Level::Route, id: "r".into() };
-        let entries = TABLE.compile(&parsed(&case.plugins), &origin, &NoSecrets, &Path::Root, &mut sink);
+        let entries =
+            TABLE.compile(&parsed(&case.plugins), &origin, (&NoSecrets, &NoUpstreams), &Path::Root, &mut sink);
         let mut metadata = MetadataTable::default();
         if let Some((plugin, text)) = case.metadata {
             let (node, part) = (parsed(text), TABLE.find(plugin).unwrap().1.metadata.unwrap());

@@ -10,6 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
+use stillgate_plugin::NoUpstreams;
 use stillgate_plugin::body::Change;
 use stillgate_plugin::definition::MetadataTable;
 use stillgate_plugin::flow::Offload;
@@ -49,8 +50,8 @@ pub(crate) const OK: &str = "HTTP/1.1 200 OK\nContent-Type: text/plain\n\nhello 
 pub(crate) fn plugins(yaml: &str) -> Result<Plugins, String> {
     let mut sink = Sink::default();
     let origin = Origin { level: Level::Route, id: "r".into() };
-    let entries =
-        read_yaml(yaml, &mut sink).map(|node| TABLE.compile(&node, &origin, &NoSecrets, &Path::Root, &mut sink));
+    let entries = read_yaml(yaml, &mut sink)
+        .map(|node| TABLE.compile(&node, &origin, (&NoSecrets, &NoUpstreams), &Path::Root, &mut sink));
     match (sink.has_errors(), entries) {
         (false, Some(entries)) => {
             let chain = Chain::merge([&entries[..]]).expect("a short chain");

@@ -117,6 +117,12 @@ impl Chains {
         self.request_fields = self.phases.contains(Phase::Log).then(|| edits.clone());
     }
 
+    /// The key of the upstream that a plugin has chosen.
+    #[inline]
+    pub(super) fn upstream(&self) -> Option<&str> {
+        self.settled.upstream()
+    }
+
     /// The trace that the request is a part of.
     pub(crate) fn trace(&self) -> Option<Trace> {
         self.settled.trace

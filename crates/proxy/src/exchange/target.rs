@@ -45,14 +45,20 @@ impl Bounds {
 }
 
 impl<'a> Target<'a> {
-    /// The upstream of the request's route; the client's own deadline is among the bounds, where it speaks gRPC.
+    /// The upstream that a plugin has chosen, or else that of the request's route; the client's own deadline is among the bounds, where it speaks gRPC.
     #[inline]
-    pub(super) fn new(serving: &Serving<'a>) -> Result<Target<'a>, OwnAnswer> {
+    pub(super) fn new(serving: &mut Serving<'a>) -> Result<Target<'a>, OwnAnswer> {
         let snapshot = serving.snapshot;
         let route = serving.route.ok_or_else(|| OwnAnswer::error(404, "Route Not Found"))?;
         let unavailable = || OwnAnswer::error(503, "Route Unavailable");
-        let upstream = snapshot.upstreams.get(route.upstream()).ok_or_else(unavailable)?;
-        let mut bounds = Bounds::new(snapshot.plan.timeouts(route), serving.settings());
+        let chosen = match serving.exchange.chains.upstream() {
+            None => None,
+            Some(key) => Some(snapshot.plan.upstreams.slot(key).ok_or_else(unavailable)?),
+        };
+        serving.exchange.outcome.upstream = chosen;
+        let slot = chosen.unwrap_or_else(|| route.upstream());
+        let upstream = snapshot.upstreams.get(slot).ok_or_else(unavailable)?;
+        let mut bounds = Bounds::new(snapshot.plan.timeouts(route, slot), serving.settings());
         // Without HTTP/2 there is no gRPC but for gRPC-Web.
         let is_grpc = serving.client.stream.is_http2() || upstream.planned.link.grpc;
         let exchange = &*serving.exchange;

@@ -94,7 +94,8 @@ impl Upgraded {
         let Serving { worker, client, exchange, snapshot, route } = serving;
         let route = route.expect("a request that was sent to a node has a route");
         let head = exchange.from_client.head().into();
-        let upstream = snapshot.upstreams.get(route.upstream()).expect("a route's upstream is in its Plan").clone();
+        let at = exchange.outcome.upstream.unwrap_or_else(|| route.upstream());
+        let upstream = snapshot.upstreams.get(at).expect("the upstream of a request is in its Plan").clone();
         let mut outcome = std::mem::take(&mut exchange.outcome);
         outcome.kept = Some(Rc::new(Kept {
             route: route.route.clone(),
@@ -102,7 +103,7 @@ impl Upgraded {
             upstream: upstream.clone(),
         }));
         let settings = &snapshot.plan.settings;
-        let timeouts = snapshot.plan.timeouts(route);
+        let timeouts = snapshot.plan.timeouts(route, at);
         let (received, sent) = (exchange.from_client.total, exchange.bytes_sent());
         Upgraded {
             node,

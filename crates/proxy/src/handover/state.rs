@@ -67,6 +67,9 @@ pub struct TunnelState {
     pub(crate) origin: OriginState,
     /// Key of its route, as in a [`super::RouteDigest`].
     pub(crate) route: String,
+    /// The upstream that a plugin has chosen; `None`: it is the route's own.
+    #[serde(default)]
+    pub(crate) upstream: Option<String>,
     pub(crate) node: SocketAddr,
     /// The node as it is configured.
     pub(crate) node_host: String,

@@ -80,7 +80,8 @@ prop_compose! {
         (up, down) in (direction(max), direction(max)),
     ) -> TunnelState {
         let bounds = TunnelBounds { idle_ms, total_ms, node_send_ms, client_send_ms, drain_ms };
-        TunnelState { connection, address, origin, route, node, node_host, policy, revoked_ms, bounds, age_ms, up, down }
+        let upstream = None;
+        TunnelState { connection, address, origin, route, upstream, node, node_host, policy, revoked_ms, bounds, age_ms, up, down }
     }
 }
 
@@ -186,6 +187,7 @@ fn example() -> Parcel {
         address: any.ip(),
         origin: OriginState::Request(request),
         route: "r".to_owned(),
+        upstream: Some("u".to_owned()),
         node: any,
         node_host: "h".to_owned(),
         policy: Some(PolicyState::Drain),

@@ -253,10 +253,10 @@ impl Plan {
         &self.changes
     }
 
-    /// The timeouts of a route's upstream, but for what the route says otherwise.
+    /// The timeouts of the upstream in a slot, but for what the route says otherwise.
     #[inline]
-    pub(crate) fn timeouts(&self, route: &PlanRoute) -> TimeoutsMs {
-        let upstream = &self.upstreams[route.upstream()];
+    pub(crate) fn timeouts(&self, route: &PlanRoute, upstream: usize) -> TimeoutsMs {
+        let upstream = &self.upstreams[upstream];
         let own = if route.has_timeout { route.route.timeout } else { None };
         own.map_or(upstream.timeouts, |own| upstream.definition.timeout.overridden_by(&own).into())
     }

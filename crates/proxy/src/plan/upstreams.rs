@@ -116,6 +116,11 @@ impl PlanUpstreams {
         self.slots.get(slot)?.as_ref()
     }
 
+    /// The slot of an upstream; `None`: there is none with this key.
+    pub(crate) fn slot(&self, key: &str) -> Option<usize> {
+        self.by_key.get(key).map(|slot| *slot as usize)
+    }
+
     /// The slot of a target; one that no Plan has where it is unavailable.
     pub(super) fn slot_of(&self, target: &Target) -> u32 {
         let slot = |key| self.by_key.get(key).copied().expect("the upstream of each route is in its configuration");

@@ -35,6 +35,8 @@ pub(crate) struct Outcome {
     pub(crate) head_bytes: u64,
     pub(crate) upstream_us: Option<u64>,
     pub(crate) route: Option<Match>,
+    /// The slot of the upstream that a plugin has chosen; `None`: it is the route's own.
+    pub(crate) upstream: Option<usize>,
     /// Of a tunnel, which may outlive its Plan.
     pub(crate) kept: Option<Rc<Kept>>,
 }

@@ -62,6 +62,7 @@ impl Tunnel {
             origin: origin_state,
             route: origin.route_key().unwrap_or_default(),
             node: endpoint.address,
+            upstream: origin.chosen_upstream(),
             node_host: endpoint.host.to_string(),
             policy: lease.and_then(|(lease, _)| match lease.policy {
                 OnChange::Keep => None,
@@ -94,7 +95,8 @@ impl Tunnel {
         let Some(route) = Found::of(&worker, &snapshot, &state.route) else {
             return Err(cut(client, &node, format!("its route {:?} is gone", state.route)));
         };
-        let Some(upstream) = snapshot.upstreams.get(route.upstream()).cloned() else {
+        let chosen = state.upstream.as_deref().and_then(|key| snapshot.plan.upstreams.slot(key));
+        let Some(upstream) = snapshot.upstreams.get(chosen.unwrap_or_else(|| route.upstream())).cloned() else {
             return Err(cut(client, &node, format!("its route {:?} is unavailable", state.route)));
         };
         let slot = upstream.state.borrow_mut().adopt(state.node, &state.node_host);
@@ -192,6 +194,14 @@ impl Origin {
             Origin::Request(request) => format!("{ROUTES}{}", request.outcome.kept.as_ref()?.route.spec.id),
             Origin::Session(session) => format!("{STREAM_ROUTES}{}", session.route.as_ref()?.id),
         })
+    }
+
+    /// The key of its upstream where that is not its route's own.
+    fn chosen_upstream(&self) -> Option<String> {
+        let Origin::Request(request) = self else { return None };
+        let kept = request.outcome.kept.as_ref()?;
+        let key = &kept.upstream.planned.definition.key;
+        (kept.route.target.key() != Some(key)).then(|| key.clone())
     }
 
     fn pack(&self, worker: &Worker, bytes: &mut Vec<u8>) -> OriginState {

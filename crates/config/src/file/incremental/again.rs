@@ -5,8 +5,8 @@ use super::items::{Item, Keeps, only_item};
 use super::{Kept, Text, outline};
 use crate::file::whole::{NamedConsumers, id_of, note_names};
 use crate::keys::resources::{Resource, RouteKeys};
-use crate::model::{Config, Kind, Loaded, Route, Target, Upstream};
-use crate::resources::{Definition, Holder, Named, Written, check_nodes};
+use crate::model::{Config, Kind, Loaded, Route, Upstream};
+use crate::resources::{Definition, Holder, Named, Written, check_nodes, own_upstreams};
 use std::sync::Arc;
 use stillgate_schema::kind;
 use stillgate_schema::object::map;
@@ -126,9 +126,7 @@ impl<'a> Assembly<'a> {
             return;
         }
         let route = &config.routes[self.before[old] as usize];
-        if let Target::Own(own) = &route.target {
-            self.placed.upstreams.push(own.clone());
-        }
+        self.placed.upstreams.extend(own_upstreams(route));
         self.placed.routes.push(route.clone());
         self.placed.route_lines.push(self.line + item.at);
     }
@@ -148,7 +146,7 @@ impl<'a> Assembly<'a> {
         let named = Named { id: &id.value, at: node.at, path: &path };
         let definition = self.kept.known.catalog.define(written, named, &mut self.sink)?;
         self.check_others(&definition, &id.value, node.at.line)?;
-        if let Some(upstream) = definition.upstream() {
+        for upstream in definition.upstreams() {
             check_nodes(&self.kept.loaded.config.listeners, &upstream, &mut self.sink);
             self.placed.upstreams.push(upstream);
         }

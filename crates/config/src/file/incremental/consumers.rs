@@ -116,8 +116,9 @@ impl<'a> Assembly<'a> {
         let named = Named { id: &name, at: node.at, path: &path };
         let written = Written::Consumer(resource.keys);
         let definition = self.kept.known.catalog.define(written, named, &mut self.sink)?;
-        // Its plugins may be in the way of others, or name a consumer: rare enough to read all anew.
+        // Its plugins may be in the way of others, name a consumer or have upstreams: rare enough to read all anew.
         let is_alone = definition.claims().is_empty()
+            && definition.upstreams().is_empty()
             && definition.entries().iter().all(|entry| entry.plugin.named_consumer().is_none());
         let Definition::Consumer(consumer, credentials) = definition else { return None };
         self.read.push((consumer, credentials));
@@ -168,7 +169,12 @@ impl<'a> Assembly<'a> {
             let text = &self.kept.text.bytes[at..at + item.cut.bytes as usize];
             at += item.cut.bytes as usize;
             if !stays {
-                table.remove(&name_of(item.cut, text, self.environment)?);
+                let name = name_of(item.cut, text, self.environment)?;
+                let gone = table.of(table.named(&name)?);
+                if gone.plugins.iter().any(|entry| !entry.plugin.own_upstreams().is_empty()) {
+                    return None;
+                }
+                table.remove(&name);
             }
         }
         for (consumer, credentials) in self.read.drain(..) {

@@ -164,7 +164,7 @@ impl Recorder {
     ) -> Handles {
         let Recorder { writer, texts, buffers, .. } = self;
         let (found, kept) = (finished.outcome().route, finished.outcome().kept.clone());
-        let upstream = upstream(found, kept.as_deref(), snapshot);
+        let upstream = upstream(found, finished.outcome().upstream, kept.as_deref(), snapshot);
         let state = upstream.map(|upstream| upstream.state.borrow());
         let endpoint = finished.outcome().asked.and_then(|(slot, address)| {
             let present = state.as_ref()?.endpoint(slot);
@@ -242,12 +242,17 @@ impl Amounts {
 }
 
 /// A request's upstream.
-fn upstream<'a>(found: Option<Match>, kept: Option<&'a Kept>, snapshot: &'a Snapshot) -> Option<&'a WorkerUpstream> {
+fn upstream<'a>(
+    found: Option<Match>,
+    chosen: Option<usize>,
+    kept: Option<&'a Kept>,
+    snapshot: &'a Snapshot,
+) -> Option<&'a WorkerUpstream> {
     match kept {
         Some(kept) => Some(&kept.upstream),
         None => {
-            let slot = snapshot.plan.routes[found?.route].upstream();
-            snapshot.upstreams.get(slot).map(|upstream| &**upstream)
+            let of_route = || Some(snapshot.plan.routes[found?.route].upstream());
+            snapshot.upstreams.get(chosen.or_else(of_route)?).map(|upstream| &**upstream)
         }
     }
 }
@@ -263,8 +268,8 @@ fn route<'a>(found: Option<Match>, kept: Option<&'a Kept>, plan: &'a Plan) -> Op
 /// The number of a request's series under this numbering; `None`: it has none, as there are too many.
 #[inline]
 fn key(finished: &impl Finished, snapshot: &Snapshot, metrics: &MetricsPlan, host: Option<usize>) -> Option<Key> {
-    // A tunnel's route, and its number, may be gone.
-    if finished.outcome().kept.is_some() {
+    // A tunnel's route, and its number, may be gone. And nodes are numbered within the route's own upstream.
+    if finished.outcome().kept.is_some() || finished.outcome().upstream.is_some() {
         return None;
     }
     let route = finished.outcome().route.map_or(0, |found| {

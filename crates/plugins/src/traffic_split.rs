@@ -1,0 +1,259 @@
+//! `traffic-split`: the first rule that matches chooses the upstream of a request, by weights.
+
+use std::sync::Arc;
+use stillgate_plugin::upstreams::OwnUpstream;
+use stillgate_plugin::{Compile, Define, Filter, Flow, Level, PerWorker, Phase, Phases, Plugin, Request};
+use stillgate_route::vars::Expr;
+use stillgate_schema::kind::list;
+use stillgate_schema::{
+    At, Definitions, Fault, Json, Kind, LateVars, Located, Node, Path, Sink, TEXT, Value, expected, int, map, object,
+};
+
+/// Rules of one configuration: each may be asked by a request.
+const RULES_MAX: usize = 1000;
+/// APISIX's.
+const UPSTREAMS_MAX: usize = 20;
+/// The greatest weight.
+const WEIGHT_MAX: i64 = 1_000_000_000;
+
+object! {
+    /// Chooses the upstream of requests by rules and weights.
+    pub(crate) struct TrafficSplitKeys {
+        /// The rules, at most 1000. The first that matches counts.
+        rules: At<Vec<TrafficSplitRuleKeys>> = Located(list(map())) => optional;
+    }
+}
+
+object! {
+    /// A rule.
+    pub(crate) struct TrafficSplitRuleKeys {
+        /// When the rule matches: where one of these does. Without them it matches every request.
+        r#match: Vec<TrafficSplitMatchKeys> = list(map::<TrafficSplitMatchKeys>()) => default(Vec::new());
+        /// Where its requests go, 1 to 20; without it to the upstream of the route.
+        weighted_upstreams: At<Vec<WeightedUpstreamKeys>> = Located(list(map())) => optional;
+    }
+}
+
+object! {
+    /// Conditions that hold together.
+    pub(crate) struct TrafficSplitMatchKeys {
+        /// Conditions as in `vars` of a route.
+        vars: At<Expr> = Located(LateVars) => optional;
+    }
+}
+
+object! {
+    /// An upstream and its share. With neither `upstream_id` nor `upstream` it is that of the route.
+    pub(crate) struct WeightedUpstreamKeys {
+        /// The id of one of `upstreams`.
+        upstream_id: At<String> = Located(TEXT.or_number()) => optional;
+        /// An upstream that is written here, with the keys of any other. Its timeouts are 15 s where it names none.
+        upstream: At<Node> = Located(UpstreamKind) => optional;
+        /// Its share of the rule's requests; 0: none, as long as another has one.
+        weight: u32 = int(0, WEIGHT_MAX) => default(1);
+    }
+}
+
+/// An upstream as it is written. What its keys mean is no plugin's business.
+struct UpstreamKind;
+
+impl Kind for UpstreamKind {
+    type Out = Node;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Node> {
+        if matches!(node.value, Value::Map(_)) {
+            return Some(node.clone());
+        }
+        expected("an upstream such as {nodes: {\"127.0.0.1:8080\": 1}}", node, path, sink);
+        None
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Json {
+        serde_json::json!({"$ref": "#/$defs/Upstream"})
+    }
+}
+
+/// The plugin.
+pub(crate) struct TrafficSplit {
+    rules: Box<[Rule]>,
+    /// The upstreams that are written in it.
+    written: Box<[OwnUpstream]>,
+    own: PerWorker<Vec<Vec<i64>>>,
+}
+
+struct Rule {
+    /// Of which one must hold; empty: every request matches.
+    cases: Box<[Filter]>,
+    shares: Box<[Share]>,
+}
+
+struct Share {
+    /// The key of the upstream; `None`: that of the route.
+    upstream: Option<Arc<str>>,
+    weight: i64,
+}
+
+impl Define for TrafficSplit {
+    type Keys = TrafficSplitKeys;
+    const NAME: &'static str = "traffic-split";
+    const PRIORITY: i32 = 966;
+    const PHASES: Phases = Phases::of(&[Phase::Access]);
+
+    fn compile(keys: TrafficSplitKeys, cx: &mut Compile<'_>) -> Option<TrafficSplit> {
+        let list = cx.path.key("rules");
+        let At { at, value: keys } = keys.rules.unwrap_or(At { at: cx.at, value: Vec::new() });
+        if keys.len() > RULES_MAX {
+            let fault = Fault::new(format!("{} rules are too many; at most {RULES_MAX} can be here", keys.len()));
+            cx.sink.error(at, &list, fault.hint("put rules together, or use several routes"));
+            return None;
+        }
+        let (mut rules, mut written) = (Vec::with_capacity(keys.len()), Vec::new());
+        for (index, rule) in keys.into_iter().enumerate() {
+            let path = list.index(index);
+            let cases = cases(rule.r#match, &path.key("match"), cx.sink)?;
+            let shares = match rule.weighted_upstreams {
+                None => vec![Share { upstream: None, weight: 1 }],
+                Some(keys) => shares(keys, index, &path.key("weighted_upstreams"), cx, &mut written)?,
+            };
+            rules.push(Rule { cases, shares: shares.into() });
+        }
+        Some(TrafficSplit { rules: rules.into(), written: written.into(), own: PerWorker::new() })
+    }
+}
+
+fn cases(keys: Vec<TrafficSplitMatchKeys>, path: &Path<'_>, sink: &mut Sink) -> Option<Box<[Filter]>> {
+    let mut cases = Vec::with_capacity(keys.len());
+    for (index, keys) in keys.into_iter().enumerate() {
+        // One without conditions holds always, whatever the others say.
+        let Some(At { at, value }) = keys.vars else { return Some(Box::default()) };
+        match Filter::new(value) {
+            Ok(filter) => cases.push(filter),
+            Err(error) => {
+                sink.error(at, &path.index(index).key("vars"), Fault::new(error.to_string()));
+                return None;
+            }
+        }
+    }
+    Some(cases.into())
+}
+
+/// The shares of a rule, of which `written` gets the upstreams that are written in it.
+fn shares(
+    At { at, value: keys }: At<Vec<WeightedUpstreamKeys>>,
+    rule: usize,
+    path: &Path<'_>,
+    cx: &mut Compile<'_>,
+    written: &mut Vec<OwnUpstream>,
+) -> Option<Vec<Share>> {
+    if !(1..=UPSTREAMS_MAX).contains(&keys.len()) {
+        let fault = Fault::new(format!("a rule has 1 to {UPSTREAMS_MAX} upstreams, not {}", keys.len()));
+        cx.sink.error(at, path, fault);
+        return None;
+    }
+    let mut shares: Vec<Share> = Vec::with_capacity(keys.len());
+    for (index, keys) in keys.into_iter().enumerate() {
+        let path = path.index(index);
+        let upstream = match (keys.upstream_id, keys.upstream) {
+            (None, None) => None,
+            (Some(id), inline) => {
+                if let Some(inline) = inline {
+                    let fault = Fault::new("has no effect beside upstream_id").hint("remove one of them");
+                    cx.sink.warning(inline.at, &path.key("upstream"), fault);
+                }
+                Some(cx.upstreams.named(&id, &path.key("upstream_id"), cx.sink)?)
+            }
+            (None, Some(inline)) => {
+                let key = own_key(cx, rule, index);
+                written.push(cx.upstreams.written(&key, &inline.value, &path.key("upstream"), cx.sink)?);
+                Some(key)
+            }
+        };
+        let weight = i64::from(keys.weight);
+        // Of one that is here twice the last weight counts, as in APISIX.
+        match shares.iter_mut().find(|share| share.upstream == upstream) {
+            Some(share) => share.weight = weight,
+            None => shares.push(Share { upstream, weight }),
+        }
+    }
+    // As in APISIX they share evenly then.
+    if shares.iter().all(|share| share.weight == 0) {
+        shares.iter_mut().for_each(|share| share.weight = 1);
+    }
+    Some(shares)
+}
+
+/// The key of an upstream that is written here: no other resource has one like it.
+fn own_key(cx: &Compile<'_>, rule: usize, index: usize) -> Arc<str> {
+    let list = match cx.origin.level {
+        Level::GlobalRule => "global_rules",
+        Level::Service => "services",
+        Level::PluginConfig => "plugin_configs",
+        Level::Route => "routes",
+        Level::ConsumerGroup => "consumer_groups",
+        Level::Consumer => "consumers",
+        Level::Metadata => "plugin_metadata",
+    };
+    format!("{list}/{}/traffic-split/{rule}/{index}", cx.origin.id).into()
+}
+
+impl Plugin for TrafficSplit {
+    fn access(&self, request: &mut Request<'_>) -> Flow {
+        let matches =
+            |rule: &&Rule| rule.cases.is_empty() || rule.cases.iter().any(|case| case.is_true(&request.facts, request));
+        let Some((index, rule)) = self.rules.iter().enumerate().find(|(_, rule)| matches(rule)) else {
+            return Flow::Continue;
+        };
+        let share = match &rule.shares[..] {
+            [only] => only,
+            shares => {
+                let credits = || self.rules.iter().map(|rule| vec![0; rule.shares.len()]).collect::<Vec<_>>();
+                &shares[self.own.with(credits, |credits| next(shares, &mut credits[index]))]
+            }
+        };
+        request.settled.choose_upstream(share.upstream.as_deref());
+        Flow::Continue
+    }
+
+    fn own_upstreams(&self) -> &[OwnUpstream] {
+        &self.written
+    }
+}
+
+/// Smooth weighted round-robin: each worker gives every upstream its share, and spreads the shares evenly.
+fn next(shares: &[Share], credits: &mut [i64]) -> usize {
+    let (mut best, mut sum) = (None, 0);
+    for (index, share) in shares.iter().enumerate().filter(|(_, share)| share.weight > 0) {
+        credits[index] += share.weight;
+        sum += share.weight;
+        if best.is_none_or(|best: usize| credits[index] > credits[best]) {
+            best = Some(index);
+        }
+    }
+    let best = best.unwrap_or_default();
+    credits[best] -= sum;
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(weights: &[i64], requests: usize) -> Vec<usize> {
+        let shares: Vec<Share> = weights.iter().map(|weight| Share { upstream: None, weight: *weight }).collect();
+        let (mut credits, mut counts) = (vec![0; shares.len()], vec![0; shares.len()]);
+        (0..requests).for_each(|_| counts[next(&shares, &mut credits)] += 1);
+        counts
+    }
+
+    #[test]
+    fn each_upstream_gets_its_share_exactly() {
+        assert_eq!(counts(&[1, 9], 1000), [100, 900]);
+        assert_eq!(counts(&[3, 0, 2], 50), [30, 0, 20]);
+        assert_eq!(counts(&[0, 0, 7], 5), [0, 0, 5]);
+    }
+
+    #[test]
+    fn the_greatest_weights_do_not_overflow() {
+        assert_eq!(counts(&[WEIGHT_MAX; UPSTREAMS_MAX], 10 * UPSTREAMS_MAX), [10; UPSTREAMS_MAX]);
+    }
+}
