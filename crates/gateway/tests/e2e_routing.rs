@@ -235,7 +235,7 @@ fn one_expression_changes_while_requests_run() {
 fn a_storm_of_changes_ends_with_the_last_and_fails_no_request() {
     const CHANGES: usize = 200;
     /// What lies between two reloads at least.
-    const SETTLE: Duration = Duration::from_millis(40);
+    const SETTLE: Duration = Duration::from_millis(20);
     let node = node();
     let setup = |version: usize| {
         let versioned = format!("expression: 'http.path == \"/at\" && http.queries.v == \"{version}\"'");
