@@ -52,6 +52,40 @@ fn send(measured: &Measured) -> usize {
     12
 }
 
+/// Routes with names and without, of which some plugins say that they count by name.
+fn named(node: &Upstream, of_all: &str) -> Setup {
+    let addr = node.addr();
+    Setup::resources(format!(
+        "upstreams:\n  - {{id: main, type: roundrobin, nodes: {{\"{addr}\": 1}}}}\n\
+         services:\n  - {{id: s1, name: The shop, upstream_id: main}}\n\
+         global_rules:\n  - {{id: g1, plugins: {{prometheus: {{{of_all}}}}}}}\n\
+         routes:\n  - {{id: r1, name: orders, uri: /orders, service_id: s1, plugins: {{prometheus: {{prefer_name: true}}}}}}\n  \
+         - {{id: r2, name: plain, uri: /plain, service_id: s1}}\n  \
+         - {{id: r3, uri: /nameless, upstream_id: main, plugins: {{prometheus: {{prefer_name: true}}}}}}\n",
+    ))
+}
+
+#[test]
+fn routes_are_counted_by_name_where_a_plugin_prefers_that() {
+    const REQUESTS: &str = "stillgate_http_requests_total";
+    let node = Upstream::echo();
+    let measured = Measured::start(named(&node, ""), "");
+    let get = |paths: &[&str]| paths.iter().for_each(|path| assert_eq!(measured.gateway.get(path).head.status(), 200));
+    get(&["/orders", "/plain", "/nameless"]);
+    let found = measured.scrape_with(3.0);
+    for (route, service) in [("orders", "The shop"), ("r2", "s1"), ("r3", "")] {
+        assert_eq!(found.one(REQUESTS, &[("route", route), ("service", service)]), 1.0, "{route}");
+    }
+    measured.reload(named(&node, "prefer_name: true"), "");
+    get(&["/orders", "/plain", "/plain"]);
+    let now = |route: &str| measured.scrape().sum(REQUESTS, &[("route", route), ("service", "The shop")]);
+    eventually("all routes by their names", || (now("orders"), now("plain")) == (2.0, 2.0));
+    measured.reload(named(&node, ""), "");
+    get(&["/plain"]);
+    let by_id = || measured.scrape().sum(REQUESTS, &[("route", "r2"), ("service", "s1")]);
+    eventually("the route by its id again", || by_id() >= 1.0);
+}
+
 #[test]
 fn every_request_is_counted_once_and_exactly() {
     let (upstream, dead) = (Upstream::echo(), Upstream::refusing());

@@ -155,6 +155,11 @@ impl Chain {
         &self.entries
     }
 
+    /// [`crate::Plugin::prefers_names`] of one of them.
+    pub fn prefers_names(&self) -> bool {
+        self.entries.iter().any(|entry| entry.plugin.prefers_names())
+    }
+
     /// Those that `_meta.disable` leaves out.
     pub fn left_out(&self) -> &[Arc<Entry>] {
         &self.left_out

@@ -98,6 +98,11 @@ pub trait Plugin: Send + Sync + 'static {
         false
     }
 
+    /// Whether metrics call routes and services by their names in place of their ids.
+    fn prefers_names(&self) -> bool {
+        false
+    }
+
     /// The plugins whose credentials it asks for, where it authenticates by others. Empty: by itself, or not at all.
     fn asks_for(&self) -> &[&'static str] {
         &[]

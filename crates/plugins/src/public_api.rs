@@ -1,5 +1,5 @@
 //! `public-api` serves what other plugins report, on routes of one's own; `node-status`, `server-info` and `prometheus` are those
-//! plugins, which do nothing to a request.
+//! plugins, which do nothing to a request. `prometheus` says what labels call its routes.
 //!
 //! Metrics are not served this way: encoding them on a thread that serves requests would make these wait. The exporter has
 //! threads of its own.
@@ -31,8 +31,8 @@ object! {
 object! {
     /// Counts requests, which happens without it as well.
     pub(crate) struct PrometheusKeys {
-        /// Names of routes and services in place of their ids in labels. Only `false` is built.
-        prefer_name: bool = PREFER_NAME => default(false);
+        /// Whether labels have the names of routes and services in place of their ids.
+        prefer_name: bool = Flag => default(false);
     }
 }
 
@@ -49,36 +49,6 @@ const URI: Text<String> = text("a path", |text| match text {
 })
 .shown();
 
-struct PreferName;
-const PREFER_NAME: PreferName = PreferName;
-
-impl stillgate_schema::Kind for PreferName {
-    type Out = bool;
-
-    fn read(
-        &self,
-        node: &stillgate_schema::Node,
-        path: &stillgate_schema::Path<'_>,
-        sink: &mut stillgate_schema::Sink,
-    ) -> Option<bool> {
-        let value = stillgate_schema::read(&Flag, node, path, sink)?;
-        if value {
-            let fault = Fault::new("labels with names in place of ids are not built yet");
-            sink.error(node.at, path, fault.hint("remove the key; labels have ids, which do not change with a name"));
-            return None;
-        }
-        Some(value)
-    }
-
-    fn schema(&self, definitions: &mut stillgate_schema::Definitions) -> stillgate_schema::Json {
-        Flag.schema(definitions)
-    }
-
-    fn show(&self, value: &bool) -> stillgate_schema::Json {
-        Flag.show(value)
-    }
-}
-
 /// `public-api`
 pub(crate) struct PublicApi {
     uri: Option<Box<str>>,
@@ -91,11 +61,29 @@ pub(crate) struct NodeStatus;
 pub(crate) struct ServerInfo;
 
 /// `prometheus`
-pub(crate) struct Prometheus;
+pub(crate) struct Prometheus {
+    prefers_names: bool,
+}
 
 without_phases!(NodeStatus, NodeStatusKeys, "node-status", 1000);
 without_phases!(ServerInfo, ServerInfoKeys, "server-info", 990);
-without_phases!(Prometheus, PrometheusKeys, "prometheus", 500);
+
+impl Define for Prometheus {
+    type Keys = PrometheusKeys;
+    const NAME: &'static str = "prometheus";
+    const PRIORITY: i32 = 500;
+    const PHASES: Phases = Phases::NONE;
+
+    fn compile(keys: PrometheusKeys, _: &mut Compile<'_>) -> Option<Prometheus> {
+        Some(Prometheus { prefers_names: keys.prefer_name })
+    }
+}
+
+impl Plugin for Prometheus {
+    fn prefers_names(&self) -> bool {
+        self.prefers_names
+    }
+}
 
 impl Define for PublicApi {
     type Keys = PublicApiKeys;

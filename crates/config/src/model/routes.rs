@@ -38,13 +38,33 @@ pub struct Route {
     pub on_change: OnChange,
     /// Its plugins, with those of its plugin config and service; `None`: there are none.
     pub chain: Option<Arc<Chain>>,
+    /// For the reader.
+    pub name: Option<String>,
+    /// That of its service.
+    pub service_name: Option<String>,
 }
 
 impl Route {
     /// Whether this is the same route: what it has of services and plugin configs is not itself.
     pub fn is_same_itself(&self, other: &Route) -> bool {
-        let itself = |route: &Route| Route { chain: None, ..route.clone() };
+        let itself = |route: &Route| Route { chain: None, name: None, service_name: None, ..route.clone() };
         itself(self) == itself(other) && self.own_plugins().eq(other.own_plugins())
+    }
+
+    /// What labels of metrics call it, and its service: by their names where its plugins want that or all routes are `named`, by
+    /// their ids otherwise and where they have none.
+    pub fn labels(&self, named: bool) -> (&str, Option<&str>) {
+        let (id, service) = (&*self.spec.id, self.service_id.as_deref());
+        if !named && !self.prefers_names() {
+            return (id, service);
+        }
+        let of_service = service.map(|id| self.service_name.as_deref().unwrap_or(id));
+        (self.name.as_deref().unwrap_or(id), of_service)
+    }
+
+    /// Whether its plugins want names in labels.
+    pub fn prefers_names(&self) -> bool {
+        self.chain.as_ref().is_some_and(|chain| chain.prefers_names())
     }
 
     /// The plugins that are written in the route itself.

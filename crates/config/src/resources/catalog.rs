@@ -54,6 +54,7 @@ pub(crate) struct Identified<T> {
 /// What routes take from a service.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Service {
+    name: Option<String>,
     hosts: Vec<HostPattern>,
     pub(super) upstream: Found,
     upgrades: bool,
@@ -155,7 +156,8 @@ impl Catalog {
         };
         let list = self.compile(keys.plugins.as_ref(), Level::Service, id, path, sink);
         let plugins = ServicePlugins::new(list, path, sink);
-        (Service { hosts: keys.hosts, upstream, upgrades: keys.enable_websocket, plugins }, own)
+        let name = keys.name.filter(|name| !name.is_empty());
+        (Service { name, hosts: keys.hosts, upstream, upgrades: keys.enable_websocket, plugins }, own)
     }
 
     /// What a route means. Whether its id is taken is not looked at.
@@ -201,6 +203,8 @@ impl Catalog {
         let own = self.compile(keys.plugins.as_ref(), Level::Route, &id, path, sink);
         let of_service = service.flatten().map(|service| &service.plugins);
         let chain = self.plugins.chain(&own, keys.plugin_config_id.as_ref(), of_service, path, sink);
+        let name = keys.name.clone().filter(|name| !name.is_empty());
+        let service_name = service.flatten().and_then(|service| service.name.clone());
         let services_upgrades = service.flatten().is_some_and(|service| service.upgrades);
         let takes = takes(keys, service.flatten().map_or(&[], |service| &service.hosts), path, sink);
         let of_service = service.map(|service| service.map_or(&Found::Wrong, |service| &service.upstream));
@@ -228,6 +232,8 @@ impl Catalog {
             upgrades: own_upgrades.unwrap_or(services_upgrades),
             on_change,
             chain,
+            name,
+            service_name,
         };
         (route, protocol)
     }

@@ -35,7 +35,7 @@ fn nothing_else_is_served() {
         "public-api: {uri: /apisix/prometheus/metrics}",
         "public-api: {uri: /v1/server_info}",
         "node-status: {a: 1}",
-        "prometheus: {prefer_name: true}",
+        "prometheus: {prefer_name: 1}",
         "server-info: {a: 1}",
     ];
     let text: String = all.into_iter().map(refusal).collect();
@@ -43,7 +43,7 @@ fn nothing_else_is_served() {
         1:19: public-api.uri: metrics are not served by threads that serve requests; scrape the exporter: `gateway.metrics.address`
         1:19: public-api.uri: "/v1/server_info" is not served; write "/apisix/status"
         1:15: node-status.a: unknown key "a"; known keys: 
-        1:27: prometheus.prefer_name: labels with names in place of ids are not built yet; remove the key; labels have ids, which do not change with a name
+        1:27: prometheus.prefer_name: expected true or false, found the number 1
         1:15: server-info.a: unknown key "a"; known keys: 
     "#]].assert_eq(&text);
 }

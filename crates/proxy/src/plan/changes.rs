@@ -26,7 +26,9 @@ impl Changes {
         let Some(previous) = previous else { return Changes::default() };
         let Changes { mut arrived, mut left } = match (plan.metrics(), previous.metrics()) {
             (None, None) => Changes::default(),
-            (Some(new), Some(old)) if old.node_is_ip == new.node_is_ip => {
+            (Some(new), Some(old))
+                if old.node_is_ip == new.node_is_ip && plan.routes.named == previous.routes.named =>
+            {
                 of_difference(plan, previous, new, difference)
             }
             // The labels themselves are other ones.
@@ -44,8 +46,11 @@ impl Changes {
             arrived.remove(value);
             left.remove(value);
         }
-        forget(&mut arrived, previous);
-        forget(&mut left, plan);
+        let differing = difference.arrived.iter().chain(&difference.left);
+        let has_names =
+            plan.routes.named || previous.routes.named || differing.into_iter().any(|of| of.prefers_names());
+        forget(&mut arrived, previous, has_names);
+        forget(&mut left, plan, has_names);
         Changes { arrived, left }
     }
 }
@@ -56,7 +61,7 @@ fn all(plan: &Plan, metrics: &MetricsPlan) -> BTreeSet<(Label, String)> {
     let mut add = |label, value: &str| {
         values.insert((label, value.to_owned()));
     };
-    plan.routes.iter().for_each(|route| of_route(&route.route, &mut add));
+    plan.routes.iter().for_each(|route| of_route(&route.route, plan.routes.named, &mut add));
     plan.upstreams.iter().for_each(|upstream| of_upstream(upstream, metrics, &mut add));
     values
 }
@@ -68,7 +73,7 @@ fn of_difference(plan: &Plan, previous: &Plan, metrics: &MetricsPlan, difference
         let mut add = |label, value: &str| {
             values.insert((label, value.to_owned()));
         };
-        routes.iter().for_each(|route| of_route(route, &mut add));
+        routes.iter().for_each(|route| of_route(route, plan.routes.named, &mut add));
         if !std::ptr::eq(upstreams, others) {
             for (slot, upstream) in upstreams.slots().iter().enumerate() {
                 let is_there =
@@ -97,15 +102,20 @@ fn of_stream_routes(plan: &Plan, other: &Plan, values: &mut BTreeSet<(Label, Str
 }
 
 /// Takes out what a Plan has. All routes and upstreams are looked at, but only where there is something to be found.
-fn forget(values: &mut BTreeSet<(Label, String)>, plan: &Plan) {
+fn forget(values: &mut BTreeSet<(Label, String)>, plan: &Plan, has_names: bool) {
     let Some(metrics) = plan.metrics() else { return };
     let has = |values: &BTreeSet<(Label, String)>, of: fn(Label) -> bool| values.iter().any(|(label, _)| of(*label));
-    // A route's id stands in one place, and that has been looked at.
+    // A route's id stands in one place, and that has been looked at; its name may be that of others.
+    if has_names && has(values, |label| label == Label::Route) {
+        for route in plan.routes.iter() {
+            values.remove(&(Label::Route, route.route.labels(plan.routes.named).0.to_owned()));
+        }
+    }
     if has(values, |label| label == Label::Service) {
         let mut last = None;
-        for service in plan.routes.iter().filter_map(|route| route.route.service_id.as_ref()) {
+        for service in plan.routes.iter().filter_map(|route| route.route.labels(plan.routes.named).1) {
             if last != Some(service) {
-                values.remove(&(Label::Service, service.clone()));
+                values.remove(&(Label::Service, service.to_owned()));
                 last = Some(service);
             }
         }
@@ -119,9 +129,10 @@ fn forget(values: &mut BTreeSet<(Label, String)>, plan: &Plan) {
     }
 }
 
-fn of_route(route: &Route, visit: &mut dyn FnMut(Label, &str)) {
-    visit(Label::Route, &route.spec.id);
-    if let Some(service) = &route.service_id {
+fn of_route(route: &Route, named: bool, visit: &mut dyn FnMut(Label, &str)) {
+    let (name, service) = route.labels(named);
+    visit(Label::Route, name);
+    if let Some(service) = service {
         visit(Label::Service, service);
     }
 }

@@ -159,8 +159,12 @@ impl Plan {
         let matcher = matcher(config, previous)?;
         let matcher_ms = millis_since(began);
         let upstreams = PlanUpstreams::new(config, addresses, tls, previous.map(|previous| &previous.upstreams));
-        let (routes, mut difference) =
-            Routes::new(&config.routes, &upstreams, previous.map(|previous| &previous.routes));
+        let (routes, mut difference) = Routes::new(
+            &config.routes,
+            config.plugins.global.prefers_names(),
+            &upstreams,
+            previous.map(|previous| &previous.routes),
+        );
         let is_same = |previous: &&Plan| {
             let same_metrics = match (&previous.metrics, &metrics) {
                 (Some(old), Some(new)) => Arc::ptr_eq(old, new),

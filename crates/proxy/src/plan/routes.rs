@@ -27,6 +27,8 @@ pub(crate) struct Routes {
     pieces: Box<[Arc<[PlanRoute]>]>,
     /// The first number that no route was ever given.
     next_match: u64,
+    /// Whether labels call all of them by their names.
+    pub(crate) named: bool,
 }
 
 /// A route, and its numbers. What every request asks for stands here, so that the route itself need not be fetched.
@@ -62,6 +64,7 @@ impl Routes {
     /// Shares with `previous` what is the same. `upstreams` are those of the same Plan.
     pub(super) fn new(
         routes: &[Arc<Route>],
+        named: bool,
         upstreams: &PlanUpstreams,
         previous: Option<&Routes>,
     ) -> (Routes, Difference) {
@@ -77,6 +80,9 @@ impl Routes {
         let is_renumbered = next_match >= MATCHES_MAX;
         if is_renumbered {
             next_match = 0;
+        }
+        let was_named = previous.is_some_and(|previous| previous.named);
+        if is_renumbered || was_named != named {
             shared.fill(false);
         }
         let is_other = |piece: usize| !shared.get(piece).copied().unwrap_or(false);
@@ -98,7 +104,7 @@ impl Routes {
                 let before = known.get(route.spec.id.as_str()).copied();
                 let is_same = || before.is_some_and(|before| before.route.is_same_itself(route));
                 let lease = Lease::of(route.on_change, before.and_then(|before| before.lease.as_ref()), is_same);
-                let before = before.filter(|before| Shown::of(&before.route) == Shown::of(route));
+                let before = before.filter(|before| Shown::of(&before.route, was_named) == Shown::of(route, named));
                 let before = before.map(|before| before.first_match);
                 match before {
                     Some(_) => drop(known.remove(route.spec.id.as_str())),
@@ -127,7 +133,7 @@ impl Routes {
         difference.revoked =
             Lease::revoked(gone.iter().flat_map(|at| old[*at].iter()), come.iter().flat_map(|at| pieces[*at].iter()));
         difference.left = known.into_values().map(|left| left.route.clone()).collect();
-        (Routes { pieces: pieces.into(), next_match }, difference)
+        (Routes { pieces: pieces.into(), next_match, named }, difference)
     }
 
     /// Gives a route of one that is built by hand its plugins.
@@ -176,21 +182,22 @@ fn combinations(route: &Route) -> u64 {
     route.spec.uri().map_or(1, |uri| uri.paths.len() * uri.hosts.len().max(1)) as u64
 }
 
-/// What labels show of a route besides its id, and what its numbers stand for.
+/// What labels show of a route, and what its numbers stand for.
 #[derive(PartialEq)]
 struct Shown<'a> {
     /// Another upstream has other nodes in its slots.
     upstream: Option<&'a str>,
-    service_id: Option<&'a str>,
+    /// What the route and its service are called.
+    labels: (&'a str, Option<&'a str>),
     /// Of a route without an expression.
     places: Option<(&'a [PathPattern], &'a [HostPattern])>,
 }
 
 impl<'a> Shown<'a> {
-    fn of(route: &'a Route) -> Shown<'a> {
+    fn of(route: &'a Route, named: bool) -> Shown<'a> {
         Shown {
             upstream: route.target.key(),
-            service_id: route.service_id.as_deref(),
+            labels: route.labels(named),
             places: route.spec.uri().map(|uri| (&*uri.paths, &*uri.hosts)),
         }
     }
@@ -213,7 +220,7 @@ mod tests {
     fn new(routes: &[Arc<Route>], previous: Option<&Routes>) -> (Routes, Difference) {
         let upstreams = "upstreams: [{id: u, type: roundrobin, nodes: {}}]\nroutes: []\n";
         let config = stillgate_config::load(upstreams, &|_| None).unwrap().config;
-        Routes::new(routes, &PlanUpstreams::new(&config, &HashMap::new(), None, None), previous)
+        Routes::new(routes, false, &PlanUpstreams::new(&config, &HashMap::new(), None, None), previous)
     }
 
     fn ids(routes: &[Arc<Route>]) -> Vec<&str> {

@@ -182,6 +182,7 @@ impl Recorder {
             status: finished.outcome().status,
             method: finished.method(),
             consumer: finished.consumer().map_or("", |found| &consumers.of(found).name),
+            named: snapshot.plan.routes.named,
         };
         let values = Values::new(metrics, route, host, &asked, texts);
         let mut look = |vars: Option<&dyn Lookup>| {

@@ -43,6 +43,8 @@ pub(crate) struct Asked<'a> {
     pub(crate) method: Option<Method>,
     /// Who asked; empty where no plugin has found out.
     pub(crate) consumer: &'a str,
+    /// Whether all routes are called by their names.
+    pub(crate) named: bool,
 }
 
 /// What the labels of one request say.
@@ -79,9 +81,10 @@ impl<'a> Values<'a> {
                 write_text(host, &spec.hosts[index]);
             }
         }
+        let (route, service) = route.map_or(("", None), |(route, _)| route.labels(asked.named));
         Values {
-            route: route.map_or("", |(route, _)| &route.spec.id),
-            service: route.and_then(|(route, _)| route.service_id.as_deref()).unwrap_or_default(),
+            route,
+            service: service.unwrap_or_default(),
             node: asked.node.map_or("", |endpoint| node_label(endpoint, metrics.node_is_ip, node)),
             consumer: asked.consumer,
             uri,
