@@ -11,11 +11,13 @@ use std::fs;
 /// From top to bottom. A crate may depend on those below it only.
 const ORDER: &[&str] = &[
     "stillgate-gateway",
+    "stillgate-admin",
     "stillgate-plugins",
     "stillgate-logs",
     "stillgate-proxy",
     "stillgate-exporter",
     "stillgate-upstream",
+    "stillgate-datastore",
     "stillgate-tls",
     "stillgate-config",
     "stillgate-plugin",

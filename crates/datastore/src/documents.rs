@@ -1,0 +1,69 @@
+//! All documents in memory, for those that read: kept by whoever follows a datastore.
+//!
+//! Behind a lock, since only the control side of a process comes here; nobody keeps it for longer than one page takes.
+
+use crate::document::{Batch, Document, Snapshot};
+use crate::key::Key;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The documents of a datastore at one revision.
+#[derive(Debug, Default)]
+pub struct Documents(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    revision: u64,
+    documents: BTreeMap<Key, Document>,
+}
+
+impl Documents {
+    /// The revision they are at.
+    pub fn revision(&self) -> u64 {
+        self.state().revision
+    }
+
+    /// One of them.
+    pub fn get(&self, key: &Key) -> Option<Document> {
+        self.state().documents.get(key).cloned()
+    }
+
+    /// Those below a path that ends with a slash, such as `routes/` or `consumers/jack/credentials/`, in the order of keys.
+    pub fn below(&self, path: &str) -> Vec<(Key, Document)> {
+        let state = self.state();
+        let from = (Bound::Included(path), Bound::Unbounded);
+        let is_below = |key: &&Key| key.as_str().starts_with(path);
+        let range = state.documents.range::<str, _>(from);
+        range.take_while(|(key, _)| is_below(key)).map(|(key, document)| (key.clone(), document.clone())).collect()
+    }
+
+    /// Everything.
+    pub fn snapshot(&self) -> Snapshot {
+        let state = self.state();
+        let documents = state.documents.iter().map(|(key, document)| (key.clone(), document.clone()));
+        Snapshot { revision: state.revision, documents: documents.collect() }
+    }
+
+    /// Takes the place of everything.
+    pub fn replace(&self, snapshot: Snapshot) {
+        let Snapshot { revision, documents } = snapshot;
+        *self.state() = State { revision, documents: documents.into_iter().collect() };
+    }
+
+    /// Takes a change in.
+    pub fn apply(&self, batch: &Batch) {
+        let mut state = self.state();
+        state.revision = batch.revision;
+        for event in &batch.events {
+            match &event.document {
+                Some(document) => drop(state.documents.insert(event.key.clone(), document.clone())),
+                None => drop(state.documents.remove(&event.key)),
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,115 @@
+//! The name of a document: a path such as `routes/1`, as it stands below etcd's prefix and below `/apisix/admin/`.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::sync::Arc;
+
+/// Bytes of one segment of a key. APISIX's ids have 64; names of secret managers and plugins fit, too.
+pub const SEGMENT_BYTES_MAX: usize = 256;
+
+/// Segments of a key: `consumers/jack/credentials/1` has most.
+pub const SEGMENTS_MAX: usize = 4;
+
+/// A path of 2 to [`SEGMENTS_MAX`] segments without a leading slash: `routes/1`, `consumers/jack/credentials/1`,
+/// `secrets/vault/1`. No segment is empty, `.` or `..`, and none has a control character.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(Arc<str>);
+
+/// Why a text is no key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyError {
+    /// Not 2 to [`SEGMENTS_MAX`] segments.
+    Segments,
+    /// A segment is empty, `.`, `..`, longer than [`SEGMENT_BYTES_MAX`], or has a control character.
+    Segment,
+}
+
+impl Key {
+    /// Checks a path.
+    pub fn parse(path: &str) -> Result<Key, KeyError> {
+        let is_good = |segment: &str| {
+            !matches!(segment, "" | "." | "..")
+                && segment.len() <= SEGMENT_BYTES_MAX
+                && !segment.chars().any(char::is_control)
+        };
+        if !(2..=SEGMENTS_MAX).contains(&path.split('/').count()) {
+            return Err(KeyError::Segments);
+        }
+        match path.split('/').all(is_good) {
+            true => Ok(Key(path.into())),
+            false => Err(KeyError::Segment),
+        }
+    }
+
+    /// The whole path.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The first segment: `routes`.
+    pub fn collection(&self) -> &str {
+        self.0.split_once('/').map_or(&*self.0, |(collection, _)| collection)
+    }
+
+    /// All behind the first segment: `1`, `jack/credentials/1`, `vault/1`.
+    pub fn id(&self) -> &str {
+        self.0.split_once('/').map_or("", |(_, id)| id)
+    }
+}
+
+impl Borrow<str> for Key {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Display for KeyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            KeyError::Segments => write!(f, "a key has 2 to {SEGMENTS_MAX} segments, such as routes/1"),
+            KeyError::Segment => write!(
+                f,
+                "a segment of a key has 1 to {SEGMENT_BYTES_MAX} bytes without control characters, and is not . or .."
+            ),
+        }
+    }
+}
+
+impl std::error::Error for KeyError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_checked() {
+        let check = |path: &str, expected: Result<(&str, &str), KeyError>| {
+            let key = Key::parse(path);
+            let found = key.as_ref().map(|key| (key.collection(), key.id())).map_err(|error| *error);
+            assert_eq!(found, expected, "{path:?}");
+        };
+        check("routes/1", Ok(("routes", "1")));
+        check("consumers/jack/credentials/1", Ok(("consumers", "jack/credentials/1")));
+        check("secrets/vault/1", Ok(("secrets", "vault/1")));
+        check("routes/a.b-c_d%2F", Ok(("routes", "a.b-c_d%2F")));
+        check("routes", Err(KeyError::Segments));
+        check("a/b/c/d/e", Err(KeyError::Segments));
+        check("routes/", Err(KeyError::Segment));
+        check("/1", Err(KeyError::Segment));
+        check("routes/..", Err(KeyError::Segment));
+        check("routes/a\nb", Err(KeyError::Segment));
+        check(&format!("routes/{}", "x".repeat(257)), Err(KeyError::Segment));
+    }
+}

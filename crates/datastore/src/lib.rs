@@ -1,0 +1,21 @@
+//! Keeps resources as documents with revisions: in an embedded file (`embedded/`), or in etcd (`etcd/`).
+//!
+//! ```text
+//!  Transaction (conditions, writes, author) ─▶ a datastore ─▶ Batch: revision, events ─▶ Documents, and whoever follows
+//! ```
+//!
+//! A document is text, JSON by contract; what it means is not known here, nor which kinds of resources there are. Revisions
+//! count changes of the whole datastore, as in etcd, so that "created first" has one answer for all nodes that follow it.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod document;
+pub mod documents;
+pub mod key;
+pub mod transaction;
+
+pub use document::{Batch, Document, Event, Snapshot};
+pub use documents::Documents;
+pub use key::{Key, KeyError};
+pub use transaction::{Author, CommitError, Condition, Transaction, Write};
