@@ -45,7 +45,7 @@ pub use resources::PluginSet;
 pub use stillgate_schema::text::diagnostic::{DIAGNOSTICS_MAX, Diagnostic, Errors, Severity};
 pub use stillgate_schema::text::environment::Lookup;
 pub use stillgate_schema::text::locate::locate;
-pub use store::{Change, Store};
+pub use store::{Attempt, Change, Store};
 pub use values::*;
 
 use keys::plugins::{METADATA_SCHEMA, PLUGINS_SCHEMA};

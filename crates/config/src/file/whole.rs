@@ -179,6 +179,10 @@ impl<'a> Taking<'a> {
             }
             Definition::Consumer(..)
             | Definition::PluginConfig(_)
+            // Files have these otherwise, or not at all.
+            | Definition::Secret(_)
+            | Definition::Credential(_)
+            | Definition::Proto
             | Definition::ConsumerGroup(_)
             | Definition::Upstream(_)
             | Definition::Service(..)

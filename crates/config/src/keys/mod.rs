@@ -9,6 +9,7 @@ pub(crate) mod gateway;
 pub(crate) mod metrics;
 pub(crate) mod nodes;
 pub(crate) mod plugins;
+pub(crate) mod protos;
 pub(crate) mod resources;
 pub(crate) mod secrets;
 pub(crate) mod shared;

@@ -6,6 +6,8 @@ use std::sync::Arc;
 /// A kind of resource. One refers only to kinds that stand before its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
+    /// Managers of secrets.
+    Secrets,
     /// Certificates.
     Ssls,
     /// Nodes.
@@ -18,6 +20,8 @@ pub enum Kind {
     ConsumerGroups,
     /// What several routes have in common.
     Services,
+    /// Credentials of consumers, stored apart from them. (The consumer needs them; they need nothing of it.)
+    Credentials,
     /// Who may ask.
     Consumers,
     /// Plugins of every request.
@@ -26,25 +30,30 @@ pub enum Kind {
     StreamRoutes,
     /// Which requests go where.
     Routes,
+    /// Definitions of Protocol Buffers, which are kept for other programs: no plugin reads them.
+    Protos,
 }
 
 /// All kinds with their names, by which files, stores and the Admin API know them.
 const NAMES: [(Kind, &str); Kind::COUNT] = [
+    (Kind::Secrets, "secrets"),
     (Kind::Ssls, "ssls"),
     (Kind::Upstreams, "upstreams"),
     (Kind::PluginMetadata, "plugin_metadata"),
     (Kind::PluginConfigs, "plugin_configs"),
     (Kind::ConsumerGroups, "consumer_groups"),
     (Kind::Services, "services"),
+    (Kind::Credentials, "credentials"),
     (Kind::Consumers, "consumers"),
     (Kind::GlobalRules, "global_rules"),
     (Kind::StreamRoutes, "stream_routes"),
     (Kind::Routes, "routes"),
+    (Kind::Protos, "protos"),
 ];
 
 impl Kind {
     /// How many there are.
-    pub const COUNT: usize = 10;
+    pub const COUNT: usize = 13;
 
     /// Every kind; each stands behind those it refers to.
     pub fn all() -> impl Iterator<Item = Kind> {

@@ -118,7 +118,14 @@ impl Catalog {
                 };
                 put(&mut self.services, id, line, service)
             }
-            Kind::PluginMetadata | Kind::Consumers | Kind::GlobalRules | Kind::StreamRoutes | Kind::Routes => false,
+            Kind::Secrets
+            | Kind::PluginMetadata
+            | Kind::Credentials
+            | Kind::Consumers
+            | Kind::GlobalRules
+            | Kind::StreamRoutes
+            | Kind::Routes
+            | Kind::Protos => false,
         }
     }
 

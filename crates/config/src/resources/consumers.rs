@@ -8,7 +8,7 @@ use crate::model::Kind;
 use std::collections::HashMap;
 use stillgate_plugin::secrets::{each_text, substitute};
 use stillgate_plugin::{Consumer, Credential, Level};
-use stillgate_schema::text::diagnostic::{Fault, Path, Sink};
+use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 use stillgate_schema::text::tree::{Node, Value};
 
 /// The plugins of each group.
@@ -74,19 +74,43 @@ fn further(
     let list = path.key("credentials");
     for (place, Resource { index, at, keys }) in written.into_iter().enumerate() {
         let path = list.index(index);
-        let before = out.len();
-        let place = u16::try_from(place).ok();
-        let others = read_credentials(&keys.plugins, place, plugins, &path.key("plugins"), out, sink);
-        if out.len() != before + 1 || !is_empty(&others) {
-            let fault = Fault::new("a credential has one plugin, which authenticates");
-            sink.error(at, &path.key("plugins"), fault.hint("write it like {key-auth: {key: …}}"));
-        }
+        read_credential(&keys.plugins, (u16::try_from(place).ok(), at), plugins, &path, out, sink);
         ids.push(keys.id.as_ref().map_or("", |id| &id.value).into());
         if let Some(id) = keys.id {
             super::take_id(&mut lines, &id, at.line, &path, sink);
         }
     }
     ids
+}
+
+/// A credential that is a resource of its own. Whose it is, and which place it has among that consumer's, is not looked at.
+pub(super) fn credential(
+    keys: CredentialKeys,
+    plugins: &SharedPlugins,
+    at: Position,
+    path: &Path<'_>,
+    sink: &mut Sink,
+) -> Option<Credential> {
+    let mut out = Vec::new();
+    read_credential(&keys.plugins, (None, at), plugins, path, &mut out, sink);
+    out.pop()
+}
+
+/// Reads the one plugin that a credential has.
+fn read_credential(
+    node: &Node,
+    (place, at): (Option<u16>, Position),
+    plugins: &SharedPlugins,
+    path: &Path<'_>,
+    out: &mut Vec<Credential>,
+    sink: &mut Sink,
+) {
+    let before = out.len();
+    let others = read_credentials(node, place, plugins, &path.key("plugins"), out, sink);
+    if out.len() != before + 1 || !is_empty(&others) {
+        let fault = Fault::new("a credential has one plugin, which authenticates");
+        sink.error(at, &path.key("plugins"), fault.hint("write it like {key-auth: {key: …}}"));
+    }
 }
 
 fn is_empty(node: &Node) -> bool {

@@ -2,18 +2,24 @@
 
 use super::catalog::{Catalog, Service};
 use super::claims::Claim;
-use super::consumers::consumer;
+use super::consumers::{consumer, credential};
 use super::plugins::{List, Metadata, metadata};
+use super::secrets::manager;
 use super::ssls::{refused, ssl};
 use super::stream_routes::check_reach;
 use super::unavailable::unavailable;
 use super::upstream::upstream;
-use crate::keys::plugins::{ConsumerGroupKeys, ConsumerKeys, GlobalRuleKeys, MetadataKeys, PluginConfigKeys};
+use crate::keys::plugins::{
+    ConsumerGroupKeys, ConsumerKeys, CredentialKeys, GlobalRuleKeys, MetadataKeys, PluginConfigKeys,
+};
+use crate::keys::protos::ProtoKeys;
 use crate::keys::resources::{RouteKeys, ServiceKeys, UpstreamKeys};
+use crate::keys::secrets::SecretManagerKeys;
 use crate::keys::ssls::SslKeys;
 use crate::keys::stream_routes::StreamRouteKeys;
 use crate::model::{Kind, Route, Ssl, StreamRoute, Target, Upstream};
 use std::sync::Arc;
+use stillgate_plugin::secrets::Manager;
 use stillgate_plugin::{Consumer, Credential, Entry, Level};
 use stillgate_schema::kind::{At, read};
 use stillgate_schema::object::{Object, map};
@@ -23,6 +29,9 @@ use stillgate_schema::text::tree::Node;
 /// A resource as it is written.
 #[expect(clippy::large_enum_variant, reason = "it is moved once, and never kept")]
 pub(crate) enum Written {
+    Secret(SecretManagerKeys),
+    Credential(CredentialKeys),
+    Proto(ProtoKeys),
     Ssl(SslKeys),
     Metadata(MetadataKeys),
     PluginConfig(PluginConfigKeys),
@@ -46,6 +55,9 @@ pub(crate) struct Named<'a> {
 /// What it means. What is switched off means nothing.
 #[derive(Debug)]
 pub(crate) enum Definition {
+    Secret(Arc<Manager>),
+    Credential(Credential),
+    Proto,
     Ssl(Option<Arc<Ssl>>, Vec<Claim>),
     Metadata(Metadata),
     PluginConfig(List),
@@ -65,6 +77,9 @@ impl Written {
             read(&map::<T>(), node, path, sink)
         }
         Some(match kind {
+            Kind::Secrets => Written::Secret(keys(node, path, sink)?),
+            Kind::Credentials => Written::Credential(keys(node, path, sink)?),
+            Kind::Protos => Written::Proto(keys(node, path, sink)?),
             Kind::Ssls => Written::Ssl(keys(node, path, sink)?),
             Kind::PluginMetadata => Written::Metadata(MetadataKeys::read(node, path, sink)?),
             Kind::PluginConfigs => Written::PluginConfig(keys(node, path, sink)?),
@@ -81,6 +96,9 @@ impl Written {
     /// The id that is written in it.
     pub(crate) fn id(&self) -> Option<&At<String>> {
         match self {
+            Written::Secret(keys) => Some(&keys.id),
+            Written::Credential(keys) => keys.id.as_ref(),
+            Written::Proto(keys) => keys.id.as_ref(),
             Written::Ssl(keys) => keys.id.as_ref(),
             Written::Metadata(keys) => keys.id.as_ref(),
             Written::PluginConfig(keys) => keys.id.as_ref(),
@@ -102,6 +120,11 @@ impl Catalog {
         let Named { id, at, path } = named;
         let list = |plugins: &Node, level, sink: &mut Sink| self.compile(Some(plugins), level, id, path, sink);
         let definition = match written {
+            Written::Secret(keys) => {
+                Definition::Secret(Arc::new(manager(keys, &*self.plugins.set.secrets, at, path, sink)?))
+            }
+            Written::Credential(keys) => Definition::Credential(credential(keys, &self.plugins, at, path, sink)?),
+            Written::Proto(_) => Definition::Proto,
             Written::Ssl(keys) => {
                 let (ssl, claims) = ssl(keys, named, self.acme.as_ref(), sink);
                 Definition::Ssl(ssl.map(Arc::new), claims)
@@ -152,6 +175,7 @@ impl Definition {
     pub(crate) fn credentials(&self) -> impl Iterator<Item = Claim> {
         let credentials = match self {
             Definition::Consumer(_, credentials) => &credentials[..],
+            Definition::Credential(own) => std::slice::from_ref(own),
             _ => &[],
         };
         credentials.iter().map(|own| Claim::credential(own.plugin, &own.lookup))

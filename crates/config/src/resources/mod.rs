@@ -18,6 +18,7 @@ mod claims;
 mod consumers;
 mod definition;
 mod plugins;
+mod remembered;
 mod secrets;
 mod ssls;
 mod stream_routes;
@@ -32,6 +33,7 @@ pub(crate) use claims::{Claim, Claims, Holder};
 pub(crate) use definition::{Definition, Named, Written, own_upstreams};
 pub use plugins::PluginSet;
 pub(crate) use plugins::{LeftOut, List, Metadata, first_of_each, merge, metadata_table};
+pub(crate) use remembered::Remembered;
 pub(crate) use secrets::with_managers;
 pub(crate) use unavailable::unavailable;
 

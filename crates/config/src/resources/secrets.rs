@@ -28,7 +28,8 @@ pub(crate) fn with_managers(set: PluginSet, written: Vec<Resource<SecretManagerK
     }
 }
 
-fn manager(
+/// What a manager's keys mean.
+pub(super) fn manager(
     keys: SecretManagerKeys,
     secrets: &dyn Secrets,
     at: Position,

@@ -2,7 +2,7 @@
 
 use crate::model::{Kind, Origin};
 use crate::resources::{Catalog, Claim, Definition, Holder, Named, Written};
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 use std::collections::HashSet;
 use std::sync::Arc;
 use stillgate_schema::text::diagnostic::{Diagnostic, Fault, Path, Sink};
@@ -10,16 +10,19 @@ use stillgate_schema::text::json::{DOCUMENT, node};
 
 pub(super) type Key = (Kind, Arc<str>);
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Held {
     /// Who has what it claims is decided by this.
     pub(super) holder: Holder,
-    pub(super) document: Arc<Json>,
+    /// JSON text.
+    pub(super) document: Arc<str>,
     pub(super) origin: Origin,
     /// Why the document is refused by itself.
     pub(super) refusal: Option<Refusal>,
     /// The last one that was right, where this one is not.
-    pub(super) previous: Option<(Arc<Json>, Origin)>,
+    pub(super) previous: Option<(Arc<str>, Origin)>,
+    /// The document that was served before, for where this one turns out not to be usable after all.
+    pub(super) replaced: Option<(Arc<str>, Origin)>,
     /// What it refers to.
     pub(super) references: Vec<Key>,
     /// Of the document that is served.
@@ -36,10 +39,18 @@ pub(super) struct Refusal {
 
 impl Held {
     /// Takes a document in that follows `before`. `nothing`: an empty catalog.
-    pub(super) fn new(holder: Holder, document: Json, origin: Origin, before: Option<Held>, nothing: &Catalog) -> Held {
-        let held = |document: Json, refusal, previous, claims| Held {
+    pub(super) fn new(
+        holder: Holder,
+        document: Arc<str>,
+        origin: Origin,
+        before: Option<Held>,
+        nothing: &Catalog,
+    ) -> Held {
+        let replaced = before.as_ref().and_then(Held::usable);
+        let held = |document, refusal, previous, claims| Held {
             holder: holder.clone(),
-            document: document.into(),
+            replaced,
+            document,
             origin,
             refusal,
             previous,
@@ -59,14 +70,33 @@ impl Held {
         }
     }
 
+    /// The document that is right by itself, if there is one.
+    fn usable(&self) -> Option<(Arc<str>, Origin)> {
+        match &self.refusal {
+            None => Some((self.document.clone(), self.origin.clone())),
+            Some(_) => self.previous.clone(),
+        }
+    }
+
+    /// Refuses the document, which is right by itself, for a reason that only others can know; those that claim what the one
+    /// before it claims are looked at by the caller.
+    pub(super) fn refuse(&mut self, reason: String, nothing: &Catalog) {
+        self.previous = self.replaced.take();
+        let served = self.previous.as_ref().map(|(document, _)| document);
+        let claims = served.map(|document| alone(self.holder.kind, &self.holder.id, document, nothing));
+        // Without one before, what it takes is answered 503, so it goes on claiming that.
+        self.claims = claims.and_then(Result::ok).unwrap_or_else(|| self.claims.clone());
+        self.refusal = Some(Refusal { reason, is_match_known: true });
+    }
+
     /// The document that is served, if any can be.
-    pub(super) fn served(&self) -> &Arc<Json> {
+    pub(super) fn served(&self) -> &Arc<str> {
         self.previous.as_ref().map_or(&self.document, |(document, _)| document)
     }
 }
 
 /// Reads a document by itself; gives what it claims.
-fn alone(kind: Kind, id: &str, document: &Json, nothing: &Catalog) -> Result<Vec<Claim>, Refusal> {
+fn alone(kind: Kind, id: &str, document: &str, nothing: &Catalog) -> Result<Vec<Claim>, Refusal> {
     let mut sink = Sink::alone().passing_unknown();
     let definition = define(kind, id, document, nothing, &mut sink);
     if !sink.has_errors() {
@@ -84,17 +114,42 @@ fn alone(kind: Kind, id: &str, document: &Json, nothing: &Catalog) -> Result<Vec
 }
 
 /// What a document means among the others; `None`: that cannot be known, which has been reported.
-pub(super) fn define(kind: Kind, id: &str, document: &Json, catalog: &Catalog, sink: &mut Sink) -> Option<Definition> {
+pub(super) fn define(kind: Kind, id: &str, document: &str, catalog: &Catalog, sink: &mut Sink) -> Option<Definition> {
     let root = &Path::Root;
-    let node = node(document, root, sink);
+    let document = match read(kind, id, document) {
+        Ok(document) => document,
+        Err(error) => {
+            sink.error(DOCUMENT, root, Fault::new(format!("not JSON: {error}")));
+            return None;
+        }
+    };
+    let node = node(&document, root, sink);
     let written = Written::read(kind, &node, root, sink)?;
-    if let Some(own) = written.id().filter(|own| own.value != id) {
+    if let Some(own) = written.id().filter(|own| !is_id(kind, id, &own.value)) {
         let key = if kind == Kind::Consumers { "username" } else { "id" };
         let fault = Fault::new(format!("the resource is {id:?}, and its document says {:?}", own.value));
         sink.error(DOCUMENT, &root.key(key), fault.hint("write the same"));
         return None;
     }
     catalog.define(written, Named { id, at: DOCUMENT, path: root }, sink)
+}
+
+/// The document in a text. That of a secret manager need not repeat its id.
+fn read(kind: Kind, id: &str, text: &str) -> serde_json::Result<Json> {
+    let mut document: Json = serde_json::from_str(text)?;
+    if kind == Kind::Secrets
+        && let Some(keys) = document.as_object_mut()
+        && keys.get("id").is_none_or(|own| own.as_str().is_some_and(|own| is_id(kind, id, own)))
+    {
+        keys.insert("id".to_owned(), json!(id));
+    }
+    Ok(document)
+}
+
+/// Whether `written` is the id of the resource `id`: of credentials and secret managers, the last part of it.
+fn is_id(kind: Kind, id: &str, written: &str) -> bool {
+    let is_part = matches!(kind, Kind::Credentials | Kind::Secrets);
+    written == id || is_part && id.rsplit_once('/').is_some_and(|(_, last)| last == written)
 }
 
 /// What is wrong, in one line.

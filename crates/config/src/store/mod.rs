@@ -11,13 +11,15 @@
 //! mended. It fails closed: what cannot be understood is answered 503 where its match is known, and nothing is served without a
 //! part that could not be understood. What a store serves depends only on what it holds, not on the order in which that came.
 
+mod attempt;
 mod held;
 mod served;
 
+pub use attempt::Attempt;
 pub use served::Store;
 
 use crate::model::{Kind, Origin};
-use serde_json::Value as Json;
+use std::sync::Arc;
 
 /// One change of a resource.
 #[derive(Debug, Clone)]
@@ -26,10 +28,10 @@ pub enum Change {
     Put {
         /// What it is.
         kind: Kind,
-        /// Unique among its kind.
+        /// Unique among its kind: `1`, of credentials `jack/1`, of secret managers `vault/1`.
         id: String,
-        /// As APISIX's Admin API takes it.
-        document: Json,
+        /// JSON text, as APISIX's Admin API takes it.
+        document: Arc<str>,
         /// When it was made: the one of two that both claim something which was made first keeps it.
         created: u64,
         /// Where it comes from.
@@ -42,4 +44,13 @@ pub enum Change {
         /// Unique among its kind.
         id: String,
     },
+}
+
+impl Change {
+    /// Kind and id of the resource.
+    pub fn of(&self) -> (Kind, &str) {
+        match self {
+            Change::Put { kind, id, .. } | Change::Delete { kind, id } => (*kind, id),
+        }
+    }
 }

@@ -5,32 +5,37 @@ use super::held::{Held, Key, define, reason};
 use crate::keys::gateway::Gateway;
 use crate::model::{Config, Kind, Loaded, Origin, Rejected, Route, Serving, Ssl, StreamRoute, Upstream, plugins};
 use crate::resources::{
-    Catalog, Claims, Definition, Holder, LeftOut, List, Metadata, PluginSet, check_nodes, first_of_each,
+    Catalog, Claims, Definition, Holder, LeftOut, List, Metadata, PluginSet, Remembered, check_nodes, first_of_each,
     metadata_table, unavailable,
 };
 use crate::values::RejectedGlobalRule;
-use serde_json::Value as Json;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
 use std::sync::Arc;
-use stillgate_plugin::{Chain, Consumers, Level};
-use stillgate_schema::text::diagnostic::{Diagnostic, Path, Severity, Sink};
+use stillgate_plugin::secrets::{Managers, Secrets as _};
+use stillgate_plugin::{Chain, Consumer, Consumers, Credential, Level};
+use stillgate_schema::text::diagnostic::{Diagnostic, Fault, Path, Severity, Sink};
+use stillgate_schema::text::json::DOCUMENT;
 
 /// All resources of a store, and what they mean.
 #[derive(Debug)]
 pub struct Store {
-    gateway: Gateway,
+    pub(super) gateway: Gateway,
+    /// Without the secret managers that are resources here.
     plugins: PluginSet,
+    /// What its secrets stood for.
+    secrets: Arc<Remembered>,
     catalog: Catalog,
     /// In which documents are read by themselves.
     nothing: Catalog,
-    held: BTreeMap<Key, Held>,
+    pub(super) held: BTreeMap<Key, Held>,
     claims: Claims,
     /// Those that refer to a resource, whether it is there or not.
     dependants: HashMap<Key, BTreeSet<Key>>,
     /// To be looked at again.
     dirty: BTreeSet<Key>,
-    rejected: BTreeMap<Key, Rejected>,
-    warnings: BTreeMap<Key, Vec<Diagnostic>>,
+    pub(super) rejected: BTreeMap<Key, Rejected>,
+    pub(super) warnings: BTreeMap<Key, Vec<Diagnostic>>,
     /// By [`Upstream::key`].
     upstreams: BTreeMap<String, Arc<Upstream>>,
     routes: BTreeMap<Rank, Arc<Route>>,
@@ -39,7 +44,12 @@ pub struct Store {
     global_rules: BTreeMap<Rank, List>,
     metadata: BTreeMap<Arc<str>, Metadata>,
     consumers: Arc<Consumers>,
+    /// Those that are stored apart, by `CONSUMER/ID`.
+    credentials: BTreeMap<Arc<str>, Credential>,
 }
+
+/// References to secrets whose values are remembered, so that a change is noticed.
+const REFERENCES_MAX: usize = 100_000;
 
 /// When a resource was made, and its id: the first comes first.
 type Rank = (u64, Arc<str>);
@@ -47,11 +57,19 @@ type Rank = (u64, Arc<str>);
 impl Store {
     /// Without any resource.
     pub fn new(gateway: Gateway, plugins: PluginSet) -> Store {
+        Store::with(gateway, plugins, &Managers::default())
+    }
+
+    fn with(gateway: Gateway, plugins: PluginSet, managers: &Managers) -> Store {
+        let secrets = Arc::new(Remembered::new(plugins.secrets.clone(), REFERENCES_MAX));
+        let used = secrets.with_managers(managers).unwrap_or_else(|| secrets.clone());
+        let used = PluginSet { table: plugins.table, secrets: used };
         Store {
-            catalog: Catalog::new(&gateway, plugins.clone()),
-            nothing: Catalog::new(&gateway, plugins.clone()),
+            catalog: Catalog::new(&gateway, used.clone()),
+            nothing: Catalog::new(&gateway, used),
             gateway,
             plugins,
+            secrets,
             held: BTreeMap::new(),
             claims: Claims::default(),
             dependants: HashMap::new(),
@@ -65,16 +83,33 @@ impl Store {
             global_rules: BTreeMap::new(),
             metadata: BTreeMap::new(),
             consumers: Arc::default(),
+            credentials: BTreeMap::new(),
         }
     }
 
     /// Takes changes in, the earlier first. What is looked at is what changed, and what refers to something that means something
     /// else by it.
     pub fn apply(&mut self, changes: impl IntoIterator<Item = Change>) {
-        changes.into_iter().for_each(|change| self.hold(change));
+        let mut has_managers = false;
+        for change in changes {
+            has_managers |= change.of().0 == Kind::Secrets;
+            self.hold(change);
+        }
+        match has_managers {
+            // What any reference stands for may be something else.
+            true => self.read_again(self.gateway.clone()),
+            false => self.settle_all(),
+        }
+    }
+
+    pub(super) fn settle_all(&mut self) {
         // None may be in the way of another that has its credential now.
-        let consumers = self.dirty.iter().filter(|(kind, _)| *kind == Kind::Consumers);
-        for (_, name) in consumers {
+        let names = self.dirty.iter().filter_map(|(kind, id)| match kind {
+            Kind::Consumers => Some(&**id),
+            Kind::Credentials => Some(consumer_of(id)),
+            _ => None,
+        });
+        for name in names {
             if self.consumers.named(name).is_some() {
                 Arc::make_mut(&mut self.consumers).remove(name);
             }
@@ -89,19 +124,70 @@ impl Store {
 
     /// Reads everything again: with another `gateway:` section, or because secrets may stand for something else.
     pub fn renew(&mut self, gateway: Gateway) {
+        self.read_again(gateway);
+    }
+
+    /// Whether every secret that is in use stands for what it stood for.
+    pub fn has_current_secrets(&self) -> bool {
+        self.secrets.is_unchanged()
+    }
+
+    /// The references to secrets that are in use.
+    pub fn secret_references(&self) -> Vec<String> {
+        self.secrets.references()
+    }
+
+    /// Refuses a resource that is right by itself, for a reason that only others can know: a certificate that cannot be used.
+    pub fn refuse(&mut self, kind: Kind, id: &str, reason: &str) {
+        let key: Key = (kind, id.into());
+        let Some(mut held) = self.forget(&key) else { return };
+        if held.refusal.is_none() {
+            held.refuse(reason.to_owned(), &self.nothing);
+        }
+        self.hold_again(&key, Some(held));
+        self.settle_all();
+    }
+
+    /// The last documents that were right, of those resources whose newest is not: what a restart should serve, too.
+    pub fn previous(&self) -> impl Iterator<Item = (Kind, &str, &Arc<str>)> {
+        self.held
+            .iter()
+            .filter_map(|((kind, id), held)| held.previous.as_ref().map(|(document, _)| (*kind, &**id, document)))
+    }
+
+    /// Reads everything again, secret managers first.
+    pub(super) fn read_again(&mut self, gateway: Gateway) {
         let changes = self.list();
-        *self = Store::new(gateway, self.plugins.clone());
-        self.apply(changes);
+        let managers = self.managers();
+        *self = Store::with(gateway, self.plugins.clone(), &managers);
+        changes.into_iter().for_each(|change| self.hold(change));
+        self.settle_all();
+        self.secrets.tell_in_use();
+    }
+
+    /// The secret managers that can be used.
+    fn managers(&self) -> Managers {
+        let mut managers = Managers::default();
+        let first: Key = (Kind::Secrets, "".into());
+        let held = self.held.range(first..).take_while(|((kind, _), _)| *kind == Kind::Secrets);
+        for ((kind, id), held) in held {
+            let mut sink = Sink::of_one().passing_unknown();
+            let definition = define(*kind, id, held.served(), &self.nothing, &mut sink);
+            if let Some(Definition::Secret(manager)) = definition.filter(|_| !sink.has_errors()) {
+                managers.0.insert(id.rsplit('/').next().unwrap_or(id).into(), manager);
+            }
+        }
+        managers
     }
 
     /// Everything as changes, by which another store comes to the same.
     pub fn list(&self) -> Vec<Change> {
         let mut changes = Vec::with_capacity(self.held.len());
         for ((kind, id), held) in &self.held {
-            let put = |document: &Arc<Json>, origin: &Origin| Change::Put {
+            let put = |document: &Arc<str>, origin: &Origin| Change::Put {
                 kind: *kind,
                 id: id.to_string(),
-                document: (**document).clone(),
+                document: document.clone(),
                 created: held.holder.created,
                 origin: origin.clone(),
             };
@@ -168,18 +254,34 @@ impl Store {
         };
         let key = (kind, Arc::from(id));
         let before = self.forget(&key);
-        if let Some((document, created, origin)) = put {
+        let held = put.map(|(document, created, origin)| {
             let holder = Holder { created, kind, id: key.1.clone(), line: 0 };
-            let held = Held::new(holder, document, origin, before, &self.nothing);
+            Held::new(holder, document, origin, before, &self.nothing)
+        });
+        self.hold_again(&key, held);
+    }
+
+    /// Puts a resource that is not held into its place.
+    pub(super) fn hold_again(&mut self, key: &Key, held: Option<Held>) {
+        if let Some(held) = held {
             self.claims.add(&held.claims, &held.holder);
             self.touch_claimants(&held);
             self.held.insert(key.clone(), held);
         }
-        self.dirty.insert(key);
+        self.dirty.insert(key.clone());
+        // Whose it is says whether it can be used; and a consumer has those that are stored apart.
+        match key.0 {
+            Kind::Consumers => {
+                let own = self.held.range(of_consumer(&key.1)).map(|(key, _)| key.clone());
+                self.dirty.extend(own.collect::<Vec<_>>());
+            }
+            Kind::Credentials => drop(self.dirty.insert((Kind::Consumers, consumer_of(&key.1).into()))),
+            _ => {}
+        }
     }
 
     /// Takes a resource out, with its place among the others of its kind.
-    fn forget(&mut self, key: &Key) -> Option<Held> {
+    pub(super) fn forget(&mut self, key: &Key) -> Option<Held> {
         let held = self.held.remove(key)?;
         self.claims.remove(&held.claims, &held.holder);
         self.touch_claimants(&held);
@@ -197,6 +299,7 @@ impl Store {
             Kind::StreamRoutes => drop(self.stream_routes.remove(&rank)),
             Kind::Ssls => drop(self.ssls.remove(&rank)),
             Kind::GlobalRules => drop(self.global_rules.remove(&rank)),
+            Kind::Credentials => drop(self.credentials.remove(&key.1)),
             _ => {}
         }
         Some(held)
@@ -220,6 +323,10 @@ impl Store {
             check_nodes(&self.catalog.listeners, &upstream, &mut sink);
         }
         let mut is_late = false;
+        if key.0 == Kind::Credentials && !self.held.contains_key(&(Kind::Consumers, consumer_of(&key.1).into())) {
+            let message = format!("there is no consumer {:?}", consumer_of(&key.1));
+            sink.error(DOCUMENT, &Path::Root, Fault::new(message).hint("add it to `consumers`"));
+        }
         for claim in &held.claims {
             if let Some(first) = self.claims.in_the_way(claim, &held.holder) {
                 claim.report(first, &Path::Root, &mut sink);
@@ -250,7 +357,7 @@ impl Store {
         let policy = self.gateway.config.rejected_global_rule;
         let (reason, serving) = match (&held.refusal, &failed) {
             (None, None) => return definition,
-            (Some(refusal), None) => (refusal.reason.clone(), Serving::Previous),
+            (Some(refusal), None) if held.previous.is_some() => (refusal.reason.clone(), Serving::Previous),
             // It is right by itself, so it is known what it would take.
             (None, Some(failed)) => {
                 let serving = match key.0 {
@@ -263,7 +370,7 @@ impl Store {
                 };
                 (failed.clone(), serving)
             }
-            (Some(refusal), Some(_)) => {
+            (Some(refusal), _) => {
                 let is_known = held.previous.is_some() || refusal.is_match_known;
                 (refusal.reason.clone(), without_previous(key.0, is_known, policy))
             }
@@ -314,8 +421,24 @@ impl Store {
             (Kind::StreamRoutes, _) => set(&mut self.stream_routes, rank, None),
             (Kind::Routes, Some(Definition::Route(route))) => set(&mut self.routes, rank, route),
             (Kind::Routes, _) => set(&mut self.routes, rank, None),
+            (Kind::Credentials, definition) => {
+                let credential = match definition {
+                    Some(Definition::Credential(credential)) => Some(credential),
+                    _ => None,
+                };
+                set(&mut self.credentials, id.clone(), credential);
+                self.dirty.insert((Kind::Consumers, consumer_of(id).into()));
+            }
             (Kind::Consumers, definition) => self.place_consumer(id, definition),
-            (Kind::PluginConfigs | Kind::ConsumerGroups | Kind::Upstreams | Kind::Services, _) => {}
+            (
+                Kind::Secrets
+                | Kind::PluginConfigs
+                | Kind::ConsumerGroups
+                | Kind::Upstreams
+                | Kind::Services
+                | Kind::Protos,
+                _,
+            ) => {}
         }
         is_other
     }
@@ -334,9 +457,26 @@ impl Store {
         new.into_iter().for_each(|(key, upstream)| set(&mut self.upstreams, key, Some(upstream)));
     }
 
+    /// A consumer with the credentials that are stored apart from it, too.
+    fn with_own_credentials(
+        &self,
+        consumer: Consumer,
+        mut credentials: Vec<Credential>,
+    ) -> (Consumer, Vec<Credential>) {
+        let (from, to) = (format!("{}/", consumer.name), format!("{}0", consumer.name));
+        let range = (Bound::Included(&*from), Bound::Excluded(&*to));
+        let mut ids = consumer.credentials.into_vec();
+        for (id, credential) in self.credentials.range::<str, _>(range) {
+            credentials.push(Credential { place: u16::try_from(ids.len()).ok(), ..credential.clone() });
+            ids.push(id[from.len()..].into());
+        }
+        (Consumer { credentials: ids.into(), ..consumer }, credentials)
+    }
+
     fn place_consumer(&mut self, name: &str, definition: Option<Definition>) {
         match definition {
             Some(Definition::Consumer(consumer, credentials)) => {
+                let (consumer, credentials) = self.with_own_credentials(consumer, credentials);
                 // No other has one of them: that was decided by claims. One that it has twice is found by the first.
                 let _ = Arc::make_mut(&mut self.consumers).replace(consumer, credentials);
             }
@@ -344,6 +484,17 @@ impl Store {
             _ => {}
         }
     }
+}
+
+/// The keys of the credentials that are stored apart from a consumer: those below `NAME/`.
+fn of_consumer(name: &str) -> std::ops::Range<Key> {
+    // "0" is the character behind the slash.
+    (Kind::Credentials, format!("{name}/").into())..(Kind::Credentials, format!("{name}0").into())
+}
+
+/// The consumer of the credential `NAME/ID`.
+fn consumer_of(credential: &str) -> &str {
+    credential.split_once('/').map_or(credential, |(name, _)| name)
 }
 
 /// A finding about a resource.
@@ -365,6 +516,8 @@ fn without_previous(kind: Kind, is_match_known: bool, global_rule: RejectedGloba
     match kind {
         Kind::Routes | Kind::StreamRoutes | Kind::Ssls if is_match_known => Serving::Unavailable,
         Kind::Routes | Kind::StreamRoutes | Kind::Ssls | Kind::Consumers => Serving::Nothing,
+        // Clients that show it are unknown.
+        Kind::Credentials | Kind::Protos => Serving::Nothing,
         Kind::GlobalRules if global_rule == RejectedGlobalRule::Ignore => Serving::Nothing,
         // Those that refer to it.
         _ => Serving::Unavailable,

@@ -24,16 +24,14 @@ mod consumers;
 mod difference;
 mod items;
 mod outline;
-mod secrets;
 
 use crate::file::whole::Known;
 use crate::file::{finish, read, resolve};
 use crate::model::Loaded;
-use crate::resources::PluginSet;
+use crate::resources::{PluginSet, Remembered};
 use crate::values::digest;
 use items::Item;
 use outline::Listed;
-use secrets::Remembered;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -43,6 +41,9 @@ use stillgate_schema::text::environment::Lookup;
 
 /// Environment variables that are remembered; a file that uses more is read as a whole each time.
 const VARIABLES_MAX: usize = 1000;
+
+/// References to secrets that are remembered; likewise.
+const REFERENCES_MAX: usize = 1000;
 
 /// The text of a configuration with its digest, which takes longer to compute than a small change to be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,7 +119,7 @@ impl Default for Reader {
 impl Reader {
     /// Of texts with plugins.
     pub fn new(plugins: PluginSet) -> Reader {
-        let secrets = Arc::new(Remembered::new(plugins.secrets));
+        let secrets = Arc::new(Remembered::new(plugins.secrets, REFERENCES_MAX));
         Reader { plugins: PluginSet { secrets: secrets.clone(), ..plugins }, secrets, kept: None }
     }
 

@@ -1,17 +1,17 @@
 //! Remembers what references to secrets stood for, so that a change is noticed.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use stillgate_plugin::Secrets;
 use stillgate_plugin::secrets::Managers;
 
-/// References that are remembered; a file that uses more is read as a whole each time.
-const REFERENCES_MAX: usize = 1000;
-
 /// Secrets, and hashes of what was told of them.
 #[derive(Clone)]
-pub(super) struct Remembered {
+pub(crate) struct Remembered {
+    /// References that are remembered.
+    references_max: usize,
     secrets: Arc<dyn Secrets>,
     told: Arc<Mutex<Told>>,
     hasher: RandomState,
@@ -26,8 +26,9 @@ struct Told {
 }
 
 impl Remembered {
-    pub(super) fn new(secrets: Arc<dyn Secrets>) -> Remembered {
-        Remembered { secrets, told: Arc::default(), hasher: RandomState::new() }
+    /// Remembers so many references at most.
+    pub(crate) fn new(secrets: Arc<dyn Secrets>, references_max: usize) -> Remembered {
+        Remembered { references_max, secrets, told: Arc::default(), hasher: RandomState::new() }
     }
 
     fn told(&self) -> MutexGuard<'_, Told> {
@@ -35,19 +36,19 @@ impl Remembered {
     }
 
     /// Whether everything that was told would be told again.
-    pub(super) fn is_unchanged(&self) -> bool {
+    pub(crate) fn is_unchanged(&self) -> bool {
         let told = self.told();
         let secrets = told.with_managers.as_ref().unwrap_or(&self.secrets);
         told.hashes.iter().all(|(reference, hash)| self.hasher.hash_one(secrets.resolve(reference)) == *hash)
     }
 
     /// What was asked for.
-    pub(super) fn references(&self) -> Vec<String> {
+    pub(crate) fn references(&self) -> Vec<String> {
         self.told().hashes.keys().cloned().collect()
     }
 
     /// A text has been read: what was kept for those before it may be forgotten.
-    pub(super) fn tell_in_use(&self) {
+    pub(crate) fn tell_in_use(&self) {
         let references = self.references();
         if let Some(secrets) = &self.told().with_managers {
             secrets.in_use(&references);
@@ -55,13 +56,20 @@ impl Remembered {
     }
 
     /// Begins anew, with a text that is read as a whole.
-    pub(super) fn forget(&self) {
+    pub(crate) fn forget(&self) {
         *self.told() = Told::default();
     }
 
     /// Whether there is more than is remembered.
-    pub(super) fn is_full(&self) -> bool {
-        self.told().hashes.len() >= REFERENCES_MAX
+    pub(crate) fn is_full(&self) -> bool {
+        self.told().hashes.len() >= self.references_max
+    }
+}
+
+/// Without what it remembers, which are secrets.
+impl fmt::Debug for Remembered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Remembered")
     }
 }
 
@@ -76,7 +84,7 @@ impl Secrets for Remembered {
         let answer = self.secrets.resolve(reference);
         let hash = self.hasher.hash_one(&answer);
         let mut told = self.told();
-        if told.hashes.len() < REFERENCES_MAX {
+        if told.hashes.len() < self.references_max {
             told.hashes.insert(reference.to_owned(), hash);
         }
         answer

@@ -1,0 +1,20 @@
+//! The keys of `protos`: definitions of Protocol Buffers, as APISIX's Admin API keeps them.
+//!
+//! No plugin reads them. A store keeps them for other programs that share it; files refuse them by name.
+
+use crate::keys::resources::ID;
+use crate::keys::shared::resource;
+use stillgate_schema::kind::{At, Located, TEXT};
+
+resource! {
+    /// A definition of Protocol Buffers.
+    pub(crate) struct ProtoKeys {
+        /// Unique among protos.
+        id: At<String> = Located(ID) => optional;
+    }
+    shared name, desc, labels, times;
+    {
+        /// The text of a `.proto` file, or a compiled descriptor set in base64.
+        content: String = TEXT => required;
+    }
+}
