@@ -23,13 +23,15 @@ mod values;
 
 pub use file::{FILE_BYTES_MAX, Reader, Text, load, load_with};
 pub use keys::acme::{ACME_NAMES_MAX, Acme, AcmeEab};
+pub use keys::admin::{Admin, AdminKey, AdminTls};
 pub use keys::checks::{
     ActiveCheck, ActiveHealthy, ActiveUnhealthy, CHECK_CONCURRENCY_MAX, CHECK_COUNT_MAX, Checks, PassiveCheck,
     PassiveHealthy, PassiveUnhealthy, RetryBudget, UpstreamLimits,
 };
+pub use keys::control_plane::{ConfigSourceKeys, DataEncryption, EtcdKeys, EtcdTls, KEYRING_KEY_BYTES};
 pub use keys::gateway::{
-    Admin, CONNECTIONS_PER_WORKER_MAX, ConfigPolicy, Gateway, HEAD_BYTES_MAX, HEADERS_MAX, HttpListener, Limits, Log,
-    ROUTE_CACHE_BYTES_MAX, ROUTE_CACHE_ENTRIES_MAX, RouteCache, Timeouts, WORKERS_MAX,
+    CONNECTIONS_PER_WORKER_MAX, Gateway, HEAD_BYTES_MAX, HEADERS_MAX, HttpListener, Limits, Log, ROUTE_CACHE_BYTES_MAX,
+    ROUTE_CACHE_ENTRIES_MAX, RouteCache, Timeouts, WORKERS_MAX,
 };
 pub use keys::metrics::{EXTRA_LABELS_MAX, METRICS_PATH_BYTES_MAX, SERIES_PER_FAMILY_MAX};
 pub use keys::nodes::{PRIORITY_MAX, WEIGHT_MAX};

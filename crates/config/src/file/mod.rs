@@ -5,9 +5,9 @@ mod incremental;
 mod whole;
 
 use crate::keys::resources::File;
-use crate::model::{Config, Listener, Loaded};
+use crate::model::{Config, Kind, Listener, Loaded};
 use crate::resources::PluginSet;
-use crate::values::digest;
+use crate::values::{SourceKind, digest};
 pub use incremental::{Reader, Text};
 use stillgate_schema::text::diagnostic::{Errors, Fault, Path, Position, Sink};
 use stillgate_schema::text::environment::Lookup;
@@ -60,8 +60,12 @@ fn read(bytes: &[u8], environment: Lookup<'_>, sink: &mut Sink) -> Option<Writte
 }
 
 fn resolve(file: File, digest: String, plugins: PluginSet, root: Position, sink: &mut Sink) -> (Config, whole::Known) {
-    let no_routes = file.routes.is_empty();
-    let no_stream_routes = file.stream_routes.is_empty();
+    let is_of_file = file.gateway.config.source == SourceKind::File;
+    if !is_of_file {
+        check_has_none(&file, root, sink);
+    }
+    let no_routes = is_of_file && file.routes.is_empty();
+    let no_stream_routes = is_of_file && file.stream_routes.is_empty();
     let resolved = whole::resolve(file, digest, plugins, sink);
     if no_routes && !sink.has_errors() {
         sink.warning(root, &Path::Root.key("routes"), "no routes; every request is answered 404");
@@ -72,6 +76,28 @@ fn resolve(file: File, digest: String, plugins: PluginSet, root: Position, sink:
         sink.warning(root, &Path::Root.key("stream_routes"), message);
     }
     resolved
+}
+
+/// Reports resources in a file whose resources come from elsewhere: they would have no effect.
+fn check_has_none(file: &File, root: Position, sink: &mut Sink) {
+    let lists = [
+        (Kind::Secrets, file.secrets.is_empty()),
+        (Kind::Ssls, file.ssls.is_empty()),
+        (Kind::Upstreams, file.upstreams.is_empty()),
+        (Kind::PluginMetadata, file.plugin_metadata.is_empty()),
+        (Kind::PluginConfigs, file.plugin_configs.is_empty()),
+        (Kind::ConsumerGroups, file.consumer_groups.is_empty()),
+        (Kind::Services, file.services.is_empty()),
+        (Kind::Consumers, file.consumers.is_empty()),
+        (Kind::GlobalRules, file.global_rules.is_empty()),
+        (Kind::StreamRoutes, file.stream_routes.is_empty()),
+        (Kind::Routes, file.routes.is_empty()),
+    ];
+    for (kind, _) in lists.into_iter().filter(|(_, is_empty)| !is_empty) {
+        let fault = Fault::new("resources come from elsewhere (gateway.config.source), so these would have no effect");
+        let hint = "move them there with `stillgate apply`, or set gateway.config.source to file";
+        sink.error(root, &Path::Root.key(kind.name()), fault.hint(hint));
+    }
 }
 
 fn finish(config: Option<Config>, sink: Sink) -> Result<Loaded, Errors> {

@@ -4,9 +4,11 @@
 
 use crate::keys::access_log::ACCESS_LOG;
 use crate::keys::acme::Acme;
+use crate::keys::admin::Admin;
+use crate::keys::control_plane::{ConfigSourceKeys, DataEncryption};
 use crate::keys::metrics::METRICS;
 use crate::keys::stream_proxy::StreamProxy;
-use crate::values::{AccessLog, LogFormat, Metrics, RejectedGlobalRule, RouteCacheMode};
+use crate::values::{AccessLog, LogFormat, Metrics, RouteCacheMode};
 use ipnet::IpNet;
 use serde_json::{Value as Json, json};
 use std::collections::HashMap;
@@ -16,7 +18,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use stillgate_schema::description::{Definitions, or_environment};
 use stillgate_schema::kind::{At, Choice, Flag, Kind, Located, Text, expected, int, list, some, text};
-use stillgate_schema::matching::{NETWORK, OWN_NAME};
+use stillgate_schema::matching::NETWORK;
 use stillgate_schema::object;
 use stillgate_schema::object::map;
 use stillgate_schema::quantity::{Size, Span, size, span};
@@ -67,14 +69,16 @@ object! {
         stream_proxy: StreamProxy = map::<StreamProxy>() => nested;
         /// The admin API; without it no admin address is opened.
         admin: Admin = map::<Admin>() => optional;
-        /// What becomes of resources that cannot be used, where they come from a store.
-        config: ConfigPolicy = map::<ConfigPolicy>() => nested;
+        /// Where the resources come from.
+        config: ConfigSourceKeys = map::<ConfigSourceKeys>() => nested;
+        /// Encryption of credentials and private keys where resources are kept in a store or in etcd.
+        data_encryption: DataEncryption = map::<DataEncryption>() => nested;
         /// What is measured and where it is exposed; without it nothing is.
         metrics: Metrics = METRICS => optional;
         /// Who issues the certificates of the entries of `ssls` with `acme: true`.
         acme: Acme = map::<Acme>() => optional;
         /// A file with the number of the process, for `stillgate upgrade`: written when it serves, and by its successor when that takes over; removed by whose number it holds.
-        pid_file: PathBuf = PID_FILE => optional;
+        pid_file: PathBuf = WHOLE_PATH => optional;
         /// Addresses and networks of trusted proxies. Their `X-Forwarded-For`, or `X-Real-IP` if that is absent, gives the
         /// client's address. Nodes get this address as `X-Real-IP`, and the other `X-Forwarded-*` fields unchanged.
         trusted_proxies: Vec<IpNet> = list(NETWORK) => default(Vec::new());
@@ -104,29 +108,6 @@ object! {
         proxy_protocol: bool = Flag => default(false);
         /// Whether HTTP/2 is spoken beside HTTP/1.1: offered in the TLS handshake (ALPN), and taken without TLS from a client that begins with it (prior knowledge).
         http2: bool = Flag => default(true);
-    }
-}
-
-object! {
-    /// What becomes of resources that cannot be used, where they come from a store. (A file with such a resource is refused as a whole.)
-    pub struct ConfigPolicy: Copy, Eq {
-        /// What is served where a global rule cannot be used and has no previous version: `deny` answers every request 503, `ignore` serves without the rule.
-        rejected_global_rule: RejectedGlobalRule = REJECTED_GLOBAL_RULE => default(RejectedGlobalRule::Deny);
-    }
-}
-
-const REJECTED_GLOBAL_RULE: Choice<RejectedGlobalRule> =
-    Choice { words: &[("deny", RejectedGlobalRule::Deny), ("ignore", RejectedGlobalRule::Ignore)], unbuilt: &[] };
-
-object! {
-    /// The admin API.
-    pub struct Admin {
-        /// Where it listens: `IP:PORT`.
-        address: SocketAddr = ADDRESS => required;
-        /// Asked for (as `X-API-KEY`) from peers that are not loopback; without it only loopback is served.
-        key: String = ADMIN_KEY => optional;
-        /// Host names accepted over loopback without the key, besides `localhost`, IP addresses and the machine's own name. Any other `Host` is answered 403, so that no web page can reach the API through a browser (DNS rebinding).
-        hosts: Vec<String> = list(OWN_NAME) => default(Vec::new());
     }
 }
 
@@ -215,19 +196,13 @@ fn parse_address(text: &str) -> Result<SocketAddr, Fault> {
     })
 }
 
-const ADMIN_KEY: Text<String> = text("a key", |text| match text {
-    "" => Err(Fault::new("an empty key protects nothing").hint("write a long random text, or remove the key")),
-    _ if !text.bytes().all(|b| b.is_ascii_graphic()) => {
-        Err(Fault::new("a key is sent in a header").hint("use printable ASCII without spaces"))
-    }
-    _ => Ok(text.to_owned()),
-});
-
-const PID_FILE: Text<PathBuf> = text("a file", |text| match text.starts_with('/') && !text.contains('\0') {
-    true => Ok(PathBuf::from(text)),
-    false => Err(Fault::new("a relative path would mean another file in another folder")
-        .hint("write it from the root, as in \"/run/stillgate.pid\"")),
-});
+/// A file by its whole path.
+pub(crate) const WHOLE_PATH: Text<PathBuf> =
+    text("a file", |text| match text.starts_with('/') && !text.contains('\0') {
+        true => Ok(PathBuf::from(text)),
+        false => Err(Fault::new("a relative path would mean another file in another folder")
+            .hint("write it from the root, as in \"/run/stillgate.pid\"")),
+    });
 
 const LOG_LEVEL: Text<String> = text("a log level", parse_log_level).shown();
 

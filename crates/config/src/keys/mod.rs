@@ -4,7 +4,9 @@
 
 pub(crate) mod access_log;
 pub(crate) mod acme;
+pub(crate) mod admin;
 pub(crate) mod checks;
+pub(crate) mod control_plane;
 pub(crate) mod gateway;
 pub(crate) mod metrics;
 pub(crate) mod nodes;

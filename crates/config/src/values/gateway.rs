@@ -31,3 +31,24 @@ pub enum RejectedGlobalRule {
     /// Requests are served without the rule.
     Ignore,
 }
+
+/// Where resources come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SourceKind {
+    /// The file with the `gateway:` section.
+    #[default]
+    File,
+    /// A file that the Admin API writes.
+    Store,
+    /// An etcd.
+    Etcd,
+}
+
+/// What the holder of a key of the Admin API may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Everything.
+    Admin,
+    /// Reading, without secrets.
+    Viewer,
+}

@@ -1,0 +1,70 @@
+//! The keys of `gateway.admin`: the admin address, and who may use it.
+
+use crate::keys::gateway::ADDRESS;
+use crate::keys::ssls::PEM;
+use crate::values::{Pem, Role};
+use ipnet::IpNet;
+use std::net::SocketAddr;
+use stillgate_plugin::Secret;
+use stillgate_schema::kind::{Choice, Text, list, text};
+use stillgate_schema::matching::{NETWORK, OWN_NAME};
+use stillgate_schema::object;
+use stillgate_schema::object::map;
+use stillgate_schema::text::diagnostic::Fault;
+
+object! {
+    /// The admin address: Admin API, status, dashboard.
+    pub struct Admin {
+        /// Where it listens: `IP:PORT`.
+        address: SocketAddr = ADDRESS => required;
+        /// A key of role `admin`, sent as `X-API-KEY`; short for one entry of `keys`.
+        key: Secret = ADMIN_KEY => optional;
+        /// Keys with their roles. Without any, loopback may read everything, and nobody may write.
+        keys: Vec<AdminKey> = list(map::<AdminKey>()) => default(Vec::new());
+        /// Networks that may connect; all others are answered 403. Loopback where it is absent.
+        allow: Vec<IpNet> = list(NETWORK) => optional;
+        /// Host names accepted over loopback without a key, besides `localhost`, IP addresses and the machine's own name. Any other `Host` is answered 403, so that no web page can reach the API through a browser (DNS rebinding).
+        hosts: Vec<String> = list(OWN_NAME) => default(Vec::new());
+        /// TLS of the address; without it HTTP is spoken.
+        tls: AdminTls = map::<AdminTls>() => optional;
+    }
+}
+
+object! {
+    /// A key of the Admin API.
+    pub struct AdminKey {
+        /// What audit and history call its holder.
+        name: String = NAME => required;
+        /// Sent as `X-API-KEY`.
+        key: Secret = ADMIN_KEY => required;
+        /// `admin` may read and write; `viewer` may read, without secrets.
+        role: Role = ROLE => default(Role::Admin);
+    }
+}
+
+object! {
+    /// TLS of the admin address.
+    pub struct AdminTls {
+        /// The certificate and behind it those that lead to its root: PEM, or a file of it.
+        cert: Pem = PEM => required;
+        /// Its private key, not encrypted: PEM, or a file of it.
+        key: Pem = PEM => required;
+        /// Clients must present a certificate that leads to one of these: PEM, or a file of it. Keys are needed all the same.
+        client_ca: Pem = PEM => optional;
+    }
+}
+
+const ROLE: Choice<Role> = Choice { words: &[("admin", Role::Admin), ("viewer", Role::Viewer)], unbuilt: &[] };
+
+const NAME: Text<String> = text("a name", |text| {
+    let is_good = (1..=64).contains(&text.len()) && !text.contains(char::is_control);
+    is_good.then(|| text.to_owned()).ok_or_else(|| Fault::new("a name has 1 to 64 bytes, and no control characters"))
+});
+
+const ADMIN_KEY: Text<Secret> = text("a key", |text| match text {
+    "" => Err(Fault::new("an empty key protects nothing").hint("write a long random text, or remove the key")),
+    _ if !text.bytes().all(|b| b.is_ascii_graphic()) => {
+        Err(Fault::new("a key is sent in a header").hint("use printable ASCII without spaces"))
+    }
+    _ => Ok(Secret::new(text)),
+});

@@ -1,0 +1,120 @@
+//! The keys of `gateway.config` and `gateway.data_encryption`: where resources come from, and how they are kept there.
+
+use crate::keys::gateway::WHOLE_PATH;
+use crate::keys::nodes::parse_authority;
+use crate::keys::ssls::PEM;
+use crate::values::{Pem, RejectedGlobalRule, SourceKind};
+use std::path::PathBuf;
+use std::time::Duration;
+use stillgate_plugin::Secret;
+use stillgate_plugin::secrets::SECRET;
+use stillgate_schema::kind::{Choice, Flag, TEXT, Text, int, list, some, text};
+use stillgate_schema::object;
+use stillgate_schema::object::map;
+use stillgate_schema::quantity::{Span, span};
+use stillgate_schema::text::diagnostic::{Fault, shortened};
+
+/// Bytes of a key of AES-128, which APISIX's `keyring` has.
+pub const KEYRING_KEY_BYTES: usize = 16;
+
+const HISTORY_CHANGES_MAX: i64 = 1_000_000;
+const HISTORY_AGE: Span = span(Duration::from_secs(60), Duration::from_secs(10 * 365 * 24 * 3600));
+const TIMEOUT: Span = span(Duration::from_millis(100), Duration::from_secs(60));
+
+object! {
+    /// Where the resources come from. The `gateway:` section always comes from the file.
+    pub struct ConfigSourceKeys {
+        /// `file`: the resources in this file; `store`: a file that the Admin API writes; `etcd`: an etcd with APISIX's layout.
+        source: SourceKind = SOURCE => default(SourceKind::File);
+        /// Of `source: store`: where resources are kept. It is made where it is absent.
+        store: PathBuf = WHOLE_PATH => default(PathBuf::from("/var/lib/stillgate/config.redb"));
+        /// Of `source: store`: changes that are kept for history and rollback.
+        history_changes: usize = int(1, HISTORY_CHANGES_MAX) => default(10_000);
+        /// Of `source: store`: how long they are kept.
+        history_age: Duration = HISTORY_AGE => default(Duration::from_secs(90 * 24 * 3600));
+        /// Of `source: etcd`.
+        etcd: EtcdKeys = map::<EtcdKeys>() => optional;
+        /// What is served where a global rule cannot be used and has no previous version: `deny` answers every request 503, `ignore` serves without the rule. (A file with such a rule is refused as a whole.)
+        rejected_global_rule: RejectedGlobalRule = REJECTED_GLOBAL_RULE => default(RejectedGlobalRule::Deny);
+    }
+}
+
+object! {
+    /// How etcd is reached, and where in it the resources are.
+    pub struct EtcdKeys {
+        /// Members of the cluster; one after the other is tried.
+        endpoints: Vec<String> = some(ENDPOINT) => required;
+        /// What stands before all keys, as in `/apisix/routes/1`.
+        prefix: String = PREFIX => default("/apisix".to_owned());
+        /// Where etcd asks for one.
+        user: String = TEXT => optional;
+        /// The user's.
+        password: Secret = SECRET => optional;
+        /// Of `https` endpoints.
+        tls: EtcdTls = map::<EtcdTls>() => nested;
+        /// For one request; a watch is not bounded by it.
+        timeout: Duration = TIMEOUT => default(Duration::from_secs(5));
+        /// What was read last is written here, and served after a start while etcd is away. Without it such a start answers 503.
+        snapshot: PathBuf = WHOLE_PATH => optional;
+    }
+}
+
+object! {
+    /// TLS towards etcd.
+    pub struct EtcdTls {
+        /// The roots of its certificate in place of the system's: PEM, or a file of it.
+        ca: Pem = PEM => optional;
+        /// A certificate that etcd is shown: PEM, or a file of it.
+        cert: Pem = PEM => optional;
+        /// Its private key.
+        key: Pem = PEM => optional;
+        /// Whether etcd's certificate is verified.
+        verify: bool = Flag => default(true);
+    }
+}
+
+object! {
+    /// Encryption of credentials and private keys in a store or in etcd, as APISIX has it.
+    pub struct DataEncryption {
+        /// Keys of 16 bytes. What is written is encrypted with the first; what is read may be encrypted with any. Without one, nothing is encrypted. (APISIX's own default keys are known to everybody.)
+        keyring: Vec<Secret> = list(KEYRING_KEY) => default(Vec::new());
+    }
+}
+
+const SOURCE: Choice<SourceKind> = Choice {
+    words: &[("file", SourceKind::File), ("store", SourceKind::Store), ("etcd", SourceKind::Etcd)],
+    unbuilt: &[],
+};
+
+const REJECTED_GLOBAL_RULE: Choice<RejectedGlobalRule> =
+    Choice { words: &[("deny", RejectedGlobalRule::Deny), ("ignore", RejectedGlobalRule::Ignore)], unbuilt: &[] };
+
+const KEYRING_KEY: Text<Secret> = text("a key of 16 bytes", |text| match text.len() {
+    KEYRING_KEY_BYTES => Ok(Secret::new(text)),
+    bytes => Err(Fault::new(format!("a key has {KEYRING_KEY_BYTES} bytes, and this one {bytes}"))),
+});
+
+const ENDPOINT: Text<String> = text("a URL", |text| {
+    let fault = |message: &str| Fault::new(format!("{:?}: {message}", shortened(text)));
+    let hint = "write it like \"http://127.0.0.1:2379\"";
+    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    let Some(rest) = rest else { return Err(fault("not an http or https URL").hint(hint)) };
+    let rest = rest.trim_end_matches('/');
+    if rest.contains(['/', '?', '#', '@']) {
+        return Err(fault("a host and a port are all that it may have").hint(hint));
+    }
+    parse_authority(rest)?;
+    Ok(text.trim_end_matches('/').to_owned())
+});
+
+const PREFIX: Text<String> = text("a prefix of keys", |text| {
+    let path = text.trim_end_matches('/');
+    let is_good =
+        path.starts_with('/') && !path.contains("//") && !path.contains(char::is_control) && path.len() <= 256;
+    match is_good {
+        true => Ok(path.to_owned()),
+        false => {
+            Err(Fault::new(format!("{:?} is no prefix of keys", shortened(text))).hint("write it like \"/apisix\""))
+        }
+    }
+});
