@@ -13,6 +13,7 @@
 pub mod cipher;
 pub mod document;
 pub mod documents;
+pub mod embedded;
 pub mod key;
 pub mod transaction;
 

@@ -1,0 +1,101 @@
+//! One revision in the making: documents, their times to live, the history of it, all in one transaction of the file.
+//!
+//! It writes and does not judge: conditions and bounds on what is asked are checked by the caller.
+
+use super::Bounds;
+use super::tables::{NEVER, REVISION, Stored, Tables, stored};
+use crate::document::{Batch, Document, Event};
+use crate::key::Key;
+use crate::transaction::Author;
+use redb::{Error, ReadableTable, ReadableTableMetadata, WriteTransaction};
+
+/// A revision that is not committed yet.
+pub(super) struct Change<'t> {
+    pub(super) tables: Tables<'t>,
+    revision: u64,
+    events: Vec<Event>,
+}
+
+impl<'t> Change<'t> {
+    /// Begins the revision after `last`.
+    pub(super) fn begin(transaction: &'t WriteTransaction, last: u64) -> Result<Change<'t>, Error> {
+        Ok(Change { tables: Tables::open(transaction)?, revision: last + 1, events: Vec::new() })
+    }
+
+    /// Writes a document. `created` is for one that comes back from history; others keep theirs, or begin with this revision.
+    pub(super) fn put(&mut self, key: &Key, value: &str, expires_ms: u64, created: Option<u64>) -> Result<(), Error> {
+        let before = stored(&self.tables.documents, key.as_str())?;
+        let created = created.or(before.as_ref().map(|before| before.document.created)).unwrap_or(self.revision);
+        let document = Document { value: value.into(), created, modified: self.revision };
+        let after = Stored { document: document.clone(), expires_ms };
+        self.tables.documents.insert(key.as_str(), Stored::row(Some(&after)))?;
+        if expires_ms != NEVER {
+            self.tables.expiries.insert((expires_ms, key.as_str()), ())?;
+        }
+        let is_kept = |before: &Stored| before.expires_ms == expires_ms;
+        if let Some(before) = before.as_ref().filter(|before| !is_kept(before)) {
+            self.forget_expiry(key, before)?;
+        }
+        self.record(key, before.as_ref(), Some(document))
+    }
+
+    /// Deletes a document, and the last good value with it; without a document it does nothing.
+    pub(super) fn delete(&mut self, key: &Key) -> Result<(), Error> {
+        let Some(before) = stored(&self.tables.documents, key.as_str())? else { return Ok(()) };
+        self.tables.documents.remove(key.as_str())?;
+        self.tables.last_good.remove(key.as_str())?;
+        self.forget_expiry(key, &before)?;
+        self.record(key, Some(&before), None)
+    }
+
+    /// Ends the revision; one without a write is none. Its caller commits the transaction.
+    pub(super) fn end(mut self, author: &Author, now_ms: u64, bounds: &Bounds) -> Result<Batch, Error> {
+        if self.events.is_empty() {
+            return Ok(Batch { revision: self.revision - 1, events: Vec::new() });
+        }
+        self.tables.numbers.insert(REVISION, self.revision)?;
+        let author = serde_json::to_string(author).map_err(|error| Error::Io(error.into()))?;
+        let keys: Vec<&str> = self.events.iter().map(|event| event.key.as_str()).collect();
+        self.tables.changes.insert(self.revision, (now_ms, author.as_str(), keys.join("\n").as_str()))?;
+        self.prune(now_ms, bounds)?;
+        Ok(Batch { revision: self.revision, events: self.events })
+    }
+
+    fn record(&mut self, key: &Key, before: Option<&Stored>, document: Option<Document>) -> Result<(), Error> {
+        self.tables.edits.insert((key.as_str(), self.revision), Stored::row(before))?;
+        self.events.push(Event { key: key.clone(), document });
+        Ok(())
+    }
+
+    fn forget_expiry(&mut self, key: &Key, stored: &Stored) -> Result<(), Error> {
+        if stored.expires_ms != NEVER {
+            self.tables.expiries.remove((stored.expires_ms, key.as_str()))?;
+        }
+        Ok(())
+    }
+
+    /// Removes the oldest changes until both bounds hold.
+    fn prune(&mut self, now_ms: u64, bounds: &Bounds) -> Result<(), Error> {
+        let age_ms = u64::try_from(bounds.history_age_max.as_millis()).unwrap_or(u64::MAX);
+        loop {
+            let Some((revision, unix_ms, keys)) = self.oldest()? else { return Ok(()) };
+            let is_old = unix_ms.saturating_add(age_ms) < now_ms;
+            if !is_old && self.tables.changes.len()? <= bounds.history_changes_max {
+                return Ok(());
+            }
+            self.tables.changes.remove(revision)?;
+            for key in keys.split('\n') {
+                self.tables.edits.remove((key, revision))?;
+            }
+        }
+    }
+
+    /// Revision, time and keys of the oldest change.
+    fn oldest(&self) -> Result<Option<(u64, u64, String)>, Error> {
+        let oldest = self.tables.changes.first()?;
+        Ok(oldest.map(|(revision, row)| {
+            let (unix_ms, _, keys) = row.value();
+            (revision.value(), unix_ms, keys.to_owned())
+        }))
+    }
+}

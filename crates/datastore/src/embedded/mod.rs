@@ -1,0 +1,420 @@
+//! The embedded datastore: one file, nothing to install.
+//!
+//! ```text
+//!  Transaction ─▶ conditions ─▶ documents + history + revision ─▶ fdatasync ─▶ Batch
+//!                └──────────── one write transaction of redb ────────────┘
+//! ```
+//!
+//! [`Embedded`] is synchronous and has one owner, which gives it a thread of its own: every change waits for the disk. It keeps
+//! no documents in memory; [`crate::Documents`] does that for readers.
+//!
+//! After [`CommitError::Unavailable`] the change may have been made or not: compare [`Embedded::revision`] with the last batch,
+//! and take a [`Embedded::snapshot`] if it is another.
+
+mod backup;
+mod change;
+mod history;
+mod open;
+mod tables;
+#[cfg(test)]
+mod tests;
+
+pub use history::{BackError, Change, ChangeSummary, Edit, SUMMARY_KEYS_MAX};
+pub use open::{OpenError, OpenProblem};
+
+use crate::document::{Batch, Snapshot};
+use crate::key::Key;
+use crate::transaction::{Author, CommitError, Condition, Transaction, WRITES_MAX, Write};
+use redb::{Database, Error, ReadTransaction, ReadableDatabase as _, ReadableTable as _};
+use std::collections::HashSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tables::{DOCUMENTS, EXPIRIES, LAST_GOOD, NEVER, NUMBERS, REVISION, Stored, View};
+
+/// Bytes of all values that one transaction writes.
+pub const TRANSACTION_BYTES_MAX: usize = 8 << 20;
+
+/// Documents that one call of [`Embedded::expire`] deletes.
+pub const EXPIRED_AT_ONCE_MAX: usize = 1000;
+
+/// How much history is kept. Both hold; every change removes what is beyond them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Changes.
+    pub history_changes_max: u64,
+    /// Age of a change.
+    pub history_age_max: Duration,
+}
+
+/// An open store.
+pub struct Embedded {
+    path: PathBuf,
+    open: Opener,
+    /// `None`: a write failed, and the file could not be opened again since.
+    database: Option<Database>,
+    bounds: Bounds,
+    revision: u64,
+    next_expiry_ms: Option<u64>,
+}
+
+/// The store cannot be read, copied or closed; the text says why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unavailable(pub String);
+
+/// Opens the same file again. A seam for tests, which put disks below it that fail or lose power.
+type Opener = Box<dyn Fn() -> Result<Database, OpenError> + Send>;
+
+/// Why a change ends before its commit.
+enum Failure {
+    Refused(CommitError),
+    Disk(Error),
+}
+
+impl Embedded {
+    /// Opens the store at `path`; makes an empty one, readable by its owner only, if there is none.
+    pub fn open(path: &Path, bounds: Bounds) -> Result<Embedded, OpenError> {
+        let again = path.to_owned();
+        Embedded::open_by(path, Box::new(move || open::file(&again)), bounds)
+    }
+
+    /// Everything.
+    pub fn snapshot(&self) -> Result<Snapshot, Unavailable> {
+        self.read(|from| {
+            let revision = revision(from)?;
+            let mut documents = Vec::new();
+            for row in from.open_table(DOCUMENTS)?.iter()? {
+                let (key, row) = row?;
+                let stored = Stored::of_row(row.value());
+                let stored = stored.ok_or_else(|| Error::Corrupted(format!("{} has no revision", key.value())))?;
+                documents.push((tables::key(key.value())?, stored.document));
+            }
+            Ok(Snapshot { revision, documents })
+        })
+    }
+
+    /// Of the last change; 0: there was none.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Makes a change; it is on the disk when this returns. One that only deletes what is not there is none: its batch has the
+    /// current revision and no events.
+    pub fn commit(&mut self, transaction: &Transaction, now: SystemTime) -> Result<Batch, CommitError> {
+        check_size(&transaction.writes)?;
+        let now_ms = unix_ms(now);
+        self.change(&transaction.author, now_ms, |change| {
+            check_conditions(change, &transaction.conditions)?;
+            for write in &transaction.writes {
+                match write {
+                    Write::Delete { key } => change.delete(key)?,
+                    Write::Put { key, value, ttl_seconds } => {
+                        let expires_ms = ttl_seconds.map(|ttl| now_ms.saturating_add(ttl.saturating_mul(1000)));
+                        change.put(key, value, expires_ms.unwrap_or(NEVER), None)?;
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Deletes documents whose time to live is over, [`EXPIRED_AT_ONCE_MAX`] at most: call it until it returns `None`.
+    pub fn expire(&mut self, now: SystemTime) -> Result<Option<Batch>, CommitError> {
+        let now_ms = unix_ms(now);
+        if self.next_expiry_ms.is_none_or(|next| next > now_ms) {
+            return Ok(None);
+        }
+        let author = Author { name: "ttl".to_owned(), address: String::new(), action: "expire".to_owned() };
+        let batch = self.change(&author, now_ms, |change| {
+            let mut due = Vec::new();
+            for row in change.tables.expiries.range(..(now_ms.saturating_add(1), ""))?.take(EXPIRED_AT_ONCE_MAX) {
+                due.push(tables::key(row?.0.value().1)?);
+            }
+            due.iter().try_for_each(|key| Ok(change.delete(key)?))
+        })?;
+        Ok((!batch.events.is_empty()).then_some(batch))
+    }
+
+    /// When [`Embedded::expire`] has something to do next.
+    pub fn next_expiry(&self) -> Option<SystemTime> {
+        self.next_expiry_ms.map(|next| UNIX_EPOCH + Duration::from_millis(next))
+    }
+
+    /// The newest changes before revision `before` (`None`: of all), newest first.
+    pub fn history(&self, before: Option<u64>, count: usize) -> Result<Vec<ChangeSummary>, Unavailable> {
+        self.read(|from| history::summaries(&View::open(from)?, before, count))
+    }
+
+    /// One change with its values; `None`: it was pruned, or never made.
+    pub fn change_at(&self, revision: u64) -> Result<Option<Change>, Unavailable> {
+        self.read(|from| history::change(&View::open(from)?, revision))
+    }
+
+    /// What [`Embedded::roll_back`] would write, in the order of keys, for a check or a preview. There may be more writes than
+    /// a transaction can have. A document whose time to live has ended since does not come back.
+    pub fn writes_back_to(&self, revision: u64, now: SystemTime) -> Result<Vec<Write>, BackError> {
+        let now_ms = unix_ms(now);
+        let writes = self.back_to(revision, now_ms)?;
+        Ok(writes.into_iter().map(|(key, then)| history::as_write(key, then, now_ms)).collect())
+    }
+
+    /// Restores what was there at revision `to`, as one change: values, times to live, and the revisions that created the
+    /// documents, on which the order of routes depends. `expected` is the revision it was planned at; the store must still
+    /// have it. If nothing differs, the batch has the current revision and no events.
+    pub fn roll_back(&mut self, to: u64, expected: u64, author: &Author, now: SystemTime) -> Result<Batch, BackError> {
+        if expected != self.revision {
+            return Err(BackError::Moved { current: self.revision });
+        }
+        let now_ms = unix_ms(now);
+        let writes = self.back_to(to, now_ms)?;
+        let batch = self.change(author, now_ms, |change| {
+            writes.iter().try_for_each(|(key, then)| match then {
+                None => Ok(change.delete(key)?),
+                Some(Stored { document, expires_ms }) => {
+                    Ok(change.put(key, &document.value, *expires_ms, Some(document.created))?)
+                }
+            })
+        });
+        batch.map_err(BackError::Commit)
+    }
+
+    /// Keeps the value of a document that is served in place of a rejected one, or forgets it (`None`). It is no change of the
+    /// store and has no revision. Write it before the rejected value is committed: a crash in between then does no harm.
+    /// Deleting the document forgets it, too.
+    pub fn set_last_good(&mut self, values: &[(Key, Option<String>)]) -> Result<(), CommitError> {
+        self.write(|change| {
+            let mut last_good = change.tables.last_good;
+            for (key, value) in values {
+                match value {
+                    Some(value) => drop(last_good.insert(key.as_str(), value.as_str())?),
+                    None => drop(last_good.remove(key.as_str())?),
+                }
+            }
+            Ok(((), !values.is_empty()))
+        })
+    }
+
+    /// The values kept by [`Embedded::set_last_good`], in the order of keys.
+    pub fn last_good(&self) -> Result<Vec<(Key, String)>, Unavailable> {
+        self.read(|from| {
+            let table = from.open_table(LAST_GOOD)?;
+            let value = |row: Result<_, redb::StorageError>| {
+                let (key, value): (redb::AccessGuard<'_, &str>, redb::AccessGuard<'_, &str>) = row?;
+                Ok((tables::key(key.value())?, value.value().to_owned()))
+            };
+            table.iter()?.map(value).collect()
+        })
+    }
+
+    /// Writes a consistent copy to `to`, readable by its owner only; an older file there is replaced when the copy is complete.
+    /// To restore it, put it in the place of the store.
+    pub fn backup(&self, to: &Path) -> Result<(), Unavailable> {
+        let from = self.begin_read()?;
+        backup::write(&from, &self.path, to).map_err(Unavailable)
+    }
+
+    /// Gives the file up, so that another process can open it. Dropping does the same without reporting an error.
+    pub fn close(self) -> Result<(), Unavailable> {
+        let Some(database) = self.database else { return Ok(()) };
+        database.close().map_err(|error| Unavailable(format!("{}: {error}", self.path.display())))
+    }
+
+    fn open_by(path: &Path, open: Opener, bounds: Bounds) -> Result<Embedded, OpenError> {
+        let path = path.to_owned();
+        let mut store = Embedded { path, open, database: None, bounds, revision: 0, next_expiry_ms: None };
+        store.database = Some(store.reopen()?);
+        Ok(store)
+    }
+
+    /// Opens the file, and reads from it what is kept here.
+    fn reopen(&mut self) -> Result<Database, OpenError> {
+        let database = (self.open)()?;
+        let read = || -> Result<_, Error> {
+            let from = database.begin_read()?;
+            Ok((revision(&from)?, next_expiry_ms(&from.open_table(EXPIRIES)?)?))
+        };
+        let fail = |error: Error| OpenError { path: self.path.clone(), problem: error.into() };
+        (self.revision, self.next_expiry_ms) = read().map_err(fail)?;
+        Ok(database)
+    }
+
+    fn begin_read(&self) -> Result<ReadTransaction, Unavailable> {
+        let database = self.database.as_ref().ok_or_else(|| {
+            Unavailable(format!("{}: a write failed; the next change tries to open it again", self.path.display()))
+        })?;
+        database.begin_read().map_err(|error| self.unreadable(&error.into()))
+    }
+
+    fn read<T>(&self, work: impl FnOnce(&ReadTransaction) -> Result<T, Error>) -> Result<T, Unavailable> {
+        work(&self.begin_read()?).map_err(|error| self.unreadable(&error))
+    }
+
+    fn unreadable(&self, error: &Error) -> Unavailable {
+        Unavailable(format!("{}: {error}", self.path.display()))
+    }
+
+    fn back_to(&self, to: u64, now_ms: u64) -> Result<Vec<(Key, history::Restored)>, BackError> {
+        let unavailable = |Unavailable(why)| BackError::Commit(CommitError::Unavailable(why));
+        let from = self.begin_read().map_err(unavailable)?;
+        history::back_to(&View::open(&from)?, self.revision, to, now_ms)
+    }
+
+    /// One revision, made by `work`.
+    fn change(
+        &mut self,
+        author: &Author,
+        now_ms: u64,
+        work: impl FnOnce(&mut change::Change<'_>) -> Result<(), Failure>,
+    ) -> Result<Batch, CommitError> {
+        let bounds = self.bounds;
+        let batch = self.write(|mut change| {
+            work(&mut change)?;
+            let batch = change.end(author, now_ms, &bounds)?;
+            let is_changed = !batch.events.is_empty();
+            Ok((batch, is_changed))
+        })?;
+        self.revision = batch.revision;
+        Ok(batch)
+    }
+
+    /// One write transaction of redb, committed if `work` says that it changed something.
+    fn write<T>(
+        &mut self,
+        work: impl FnOnce(change::Change<'_>) -> Result<(T, bool), Failure>,
+    ) -> Result<T, CommitError> {
+        let database = match self.database.take() {
+            Some(database) => database,
+            None => self.reopen_later()?,
+        };
+        let attempt = || -> Result<_, Failure> {
+            let transaction = database.begin_write()?;
+            let (value, is_changed) = work(change::Change::begin(&transaction, self.revision)?)?;
+            let next_expiry_ms = next_expiry_ms(&transaction.open_table(EXPIRIES)?)?;
+            if is_changed {
+                transaction.commit()?;
+            } else {
+                transaction.abort()?;
+            }
+            Ok((value, next_expiry_ms))
+        };
+        let result = match attempt() {
+            Ok((value, next_expiry_ms)) => {
+                self.next_expiry_ms = next_expiry_ms;
+                Ok(value)
+            }
+            Err(Failure::Refused(error)) => Err(error),
+            Err(Failure::Disk(error)) => {
+                // The file must be closed before it is opened again.
+                drop(database);
+                return Err(self.recover(&error));
+            }
+        };
+        self.database = Some(database);
+        result
+    }
+
+    /// redb takes no more writes after a failed one, until the file is opened again. So that is done at once, which also shows
+    /// what became of the change. The change itself is not tried again: its author has to know.
+    fn recover(&mut self, error: &Error) -> CommitError {
+        let before = self.revision;
+        let reopened = self.reopen().map(|database| self.database = Some(database));
+        let path = self.path.display();
+        CommitError::Unavailable(match reopened {
+            Ok(()) if self.revision == before => format!("{path}: {error}; nothing was changed"),
+            Ok(()) => {
+                format!("{path}: {error}; the change was made, but a power failure may undo it: look at the disk")
+            }
+            Err(reopening) => format!(
+                "{path}: {error}; the store could not be opened again, so whether the change was made is unknown until it \
+                 can: {reopening}"
+            ),
+        })
+    }
+
+    /// The same for a later change, if it failed then.
+    fn reopen_later(&mut self) -> Result<Database, CommitError> {
+        let before = self.revision;
+        let database = self.reopen().map_err(|error| CommitError::Unavailable(error.to_string()))?;
+        if self.revision == before {
+            return Ok(database);
+        }
+        self.database = Some(database);
+        let path = self.path.display();
+        Err(CommitError::Unavailable(format!(
+            "{path}: the store is open again, and has the change that failed before; look at it, then try again"
+        )))
+    }
+}
+
+fn check_size(writes: &[Write]) -> Result<(), CommitError> {
+    if !(1..=WRITES_MAX).contains(&writes.len()) {
+        let count = writes.len();
+        return Err(CommitError::TooLarge(format!("{count} writes; one transaction has 1 to {WRITES_MAX}")));
+    }
+    let value_bytes = |write: &Write| match write {
+        Write::Put { value, .. } => value.len(),
+        Write::Delete { .. } => 0,
+    };
+    let bytes: usize = writes.iter().map(value_bytes).sum();
+    if bytes > TRANSACTION_BYTES_MAX {
+        return Err(CommitError::TooLarge(format!(
+            "{bytes} bytes; one transaction has {TRANSACTION_BYTES_MAX} at most"
+        )));
+    }
+    let mut keys = HashSet::new();
+    match writes.iter().find(|write| !keys.insert(write.key())) {
+        Some(twice) => Err(CommitError::TooLarge(format!("{} is written twice; write it once", twice.key()))),
+        None => Ok(()),
+    }
+}
+
+fn check_conditions(change: &change::Change<'_>, conditions: &[(Key, Condition)]) -> Result<(), Failure> {
+    for (key, condition) in conditions {
+        let stored = tables::stored(&change.tables.documents, key.as_str())?;
+        let modified = stored.map(|stored| stored.document.modified);
+        let holds = match condition {
+            Condition::Absent => modified.is_none(),
+            Condition::Present => modified.is_some(),
+            Condition::Modified(expected) => modified == Some(*expected),
+        };
+        if !holds {
+            return Err(Failure::Refused(CommitError::Conflict { key: key.clone(), modified }));
+        }
+    }
+    Ok(())
+}
+
+fn revision(from: &ReadTransaction) -> Result<u64, Error> {
+    let revision = from.open_table(NUMBERS)?.get(REVISION)?.map(|revision| revision.value());
+    revision.ok_or_else(|| Error::Corrupted("it has no revision".to_owned()))
+}
+
+fn next_expiry_ms(expiries: &impl redb::ReadableTable<(u64, &'static str), ()>) -> Result<Option<u64>, Error> {
+    Ok(expiries.first()?.map(|(next, _)| next.value().0))
+}
+
+/// A clock before 1970 is wrong; no history depends on how wrong.
+fn unix_ms(now: SystemTime) -> u64 {
+    let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl<E: Into<Error>> From<E> for Failure {
+    fn from(error: E) -> Failure {
+        Failure::Disk(error.into())
+    }
+}
+
+impl fmt::Debug for Embedded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Embedded").field("path", &self.path).field("revision", &self.revision).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unavailable {}
