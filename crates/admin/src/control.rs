@@ -4,45 +4,71 @@ use serde_json::Value as Json;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use stillgate_datastore::{Documents, Key, Transaction};
+use stillgate_datastore::{Author, Documents, Key, Transaction, Write};
 
 /// A future that may move between tasks.
 pub type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// The control side of a gateway, as its Admin API sees it.
+///
+/// A collection is named as in paths and keys (`routes`); credentials are the collection `credentials`, although their
+/// keys begin with `consumers/`.
 pub trait Control: Send + Sync + 'static {
-    /// All documents, secrets in plain text; they change under the caller's eyes.
+    /// All documents, secrets in plain text. They change while a caller holds them.
     fn documents(&self) -> Arc<Documents>;
 
-    /// Whether resources can be written here; `Err`: why not, as where they come from a file.
+    /// Whether resources can be written here; `Err`: why not, for example because they come from a file.
     fn writable(&self) -> Result<(), String>;
 
-    /// Checks a transaction against what is served, and makes it. It is made whole or not at all, and answers as `wait` says.
+    /// Checks a transaction against the served configuration and commits it, completely or not at all. When it answers
+    /// depends on `wait`.
     fn write(&self, transaction: Transaction, wait: Wait) -> Pending<Result<Outcome, WriteError>>;
 
-    /// Checks a transaction, and makes nothing of it.
+    /// Checks a transaction without committing it.
     fn check(&self, transaction: Transaction) -> Pending<Result<Checked, WriteError>>;
 
-    /// Checks one document of a collection by itself, as `schema/validate/{kind}` does; `Err`: what is wrong.
+    /// Checks one document of a collection by itself, references aside; `Err`: what is wrong with it.
     fn validate(&self, collection: &str, value: &Json) -> Result<(), String>;
 
-    /// The JSON Schema of a collection's documents, by its name (`routes`).
+    /// The JSON Schema of a collection's documents.
     fn schema(&self, collection: &str) -> Option<Json>;
 
-    /// The plugins with their priorities, the highest first.
-    fn plugins(&self) -> Vec<(&'static str, i32)>;
+    /// All plugins, the highest priority first.
+    fn plugins(&self) -> Vec<Plugin>;
 
-    /// The JSON Schema of a plugin: of its configuration, its metadata, and a consumer's part.
+    /// The JSON Schemas of a plugin: its configuration, its metadata, and a consumer's part.
     fn plugin_schema(&self, name: &str) -> Option<PluginSchema>;
 
-    /// The changes before a revision (`None`: the newest), newest first, without values; `Err`: there is no history, and why.
-    fn history(&self, before: Option<u64>, count: usize) -> Pending<Result<Vec<Json>, WriteError>>;
+    /// Calls `each` with every secret string of a document, which may replace it. Private keys of `ssls` need not be
+    /// visited: answers never have them.
+    fn secrets(&self, collection: &str, value: &mut Json, each: &mut dyn FnMut(&mut String));
 
-    /// One change with what each key had before and has after it; `None`: it is not kept.
-    fn change(&self, revision: u64) -> Pending<Result<Option<Json>, WriteError>>;
+    /// The changes before a revision (`None`: the newest), newest first, without values.
+    fn history(&self, before: Option<u64>, count: usize) -> Pending<Result<Vec<ChangeSummary>, WriteError>>;
 
-    /// The writes that lead back to what was stored at a revision.
-    fn writes_back_to(&self, revision: u64) -> Pending<Result<Vec<stillgate_datastore::Write>, WriteError>>;
+    /// One change with its values; `None`: it is not kept.
+    fn change(&self, revision: u64) -> Pending<Result<Option<Change>, WriteError>>;
+
+    /// The writes that lead back to what was stored at a revision, for a dry run.
+    fn writes_back_to(&self, revision: u64) -> Pending<Result<Vec<Write>, WriteError>>;
+
+    /// Goes back to what was stored at a revision, in one change, however many writes it takes.
+    fn roll_back(&self, to: u64, author: Author, wait: Wait) -> Pending<Result<Outcome, WriteError>>;
+}
+
+/// One plugin, as lists show it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plugin {
+    /// As in `plugins:`.
+    pub name: &'static str,
+    /// The higher runs first.
+    pub priority: i32,
+    /// Whether it authenticates consumers, so that it has a consumer's part.
+    pub is_auth: bool,
+    /// Whether it runs for routes.
+    pub is_http: bool,
+    /// Whether it runs for stream routes.
+    pub is_stream: bool,
 }
 
 /// The schemas of one plugin.
@@ -50,9 +76,9 @@ pub trait Control: Send + Sync + 'static {
 pub struct PluginSchema {
     /// Of its configuration in a route, service and so on.
     pub schema: Json,
-    /// Of a consumer's or credential's part, where it authenticates.
+    /// Of a consumer's or credential's part, if it authenticates.
     pub consumer: Option<Json>,
-    /// Of `plugin_metadata`, where it has any.
+    /// Of its `plugin_metadata`, if it has any.
     pub metadata: Option<Json>,
 }
 
@@ -65,39 +91,78 @@ pub enum Wait {
     Stored,
 }
 
-/// What became of a write.
+/// The result of a committed write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     /// Of the datastore, after it.
     pub revision: u64,
-    /// Of the configuration that is served, and has it; `None`: that was not waited for, or took too long.
+    /// Of the served configuration that includes it; `None`: that was not waited for, or took too long.
     pub generation: Option<u64>,
-    /// What the writer should know; nothing is wrong with it.
+    /// Warnings for the writer; the write is valid.
     pub warnings: Vec<String>,
 }
 
 /// What a write would do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checked {
-    /// What the writer should know.
+    /// Warnings for the writer.
     pub warnings: Vec<String>,
-    /// Resources that would mean something else, or be rejected, by it: the key and what would become of it.
+    /// Resources that the write would change in meaning, or have rejected: the key, and what would happen to it.
     pub effects: Vec<(Key, String)>,
+}
+
+/// One revision, without values.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChangeSummary {
+    /// The revision it made.
+    pub revision: u64,
+    /// When, as Unix time in milliseconds.
+    pub unix_ms: u64,
+    /// By whom.
+    pub author: Author,
+    /// The first of the keys that it wrote or deleted.
+    pub keys: Vec<Key>,
+    /// How many keys there were.
+    pub keys_total: usize,
+}
+
+/// One revision, with values.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// The revision it made.
+    pub revision: u64,
+    /// When, as Unix time in milliseconds.
+    pub unix_ms: u64,
+    /// By whom.
+    pub author: Author,
+    /// One for each key that it wrote or deleted.
+    pub edits: Vec<Edit>,
+}
+
+/// What a revision did to one key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Edit {
+    /// The key.
+    pub key: Key,
+    /// The value before; `None`: there was no document.
+    pub before: Option<Arc<str>>,
+    /// The value after; `None`: it was deleted, or its time to live was over.
+    pub after: Option<Arc<str>>,
 }
 
 /// Why a write was not made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WriteError {
-    /// The document is wrong: 400.
+    /// A document is wrong: 400. The text does not begin with "invalid configuration".
     Invalid(String),
-    /// A condition does not hold: 412 where the client stated it.
+    /// A condition does not hold: 412 if the client stated it.
     Conflict {
         /// Of this key.
         key: Key,
-        /// The revision that wrote it last; `None`: there is no such document.
+        /// The revision that wrote it last; `None`: there is no document.
         modified: Option<u64>,
     },
-    /// The source of this gateway has no such thing: 501.
+    /// The source of this gateway cannot do it: 501.
     Unsupported(String),
     /// Not now: 503, to be tried again.
     Unavailable(String),

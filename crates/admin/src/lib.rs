@@ -1,11 +1,37 @@
 //! The Admin API: APISIX's below `/apisix/admin/`, and what goes beyond it below `/v1/`.
 //!
-//! It owns no state but sessions and the counts of wrong keys. What is stored, checked and served is behind
-//! [`Control`], which the gateway implements; tests have one in memory.
+//! ```text
+//!  request ─▶ Guard: who is it ─▶ table of endpoints ─▶ Operation ─▶ plan: references, ids, merge ─▶ Control::write
+//!                                                    └▶ reads: Documents, masked for viewers
+//! ```
+//!
+//! It owns no state but sessions, counts of wrong keys, and what the last client of `configs` said. What is stored, checked
+//! and served is behind [`Control`], which the gateway implements; tests have one in memory. It accepts no connections:
+//! whoever serves the [`router`] puts a [`Peer`] into each request.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod access;
+mod answer;
+mod batch;
+pub mod body;
+mod collections;
 pub mod control;
+mod endpoints;
+mod history;
+mod masks;
+mod openapi;
+mod plugins;
+mod query;
+mod resource;
+mod resources;
+mod router;
+mod sign_in;
+mod standalone;
 
-pub use control::{Checked, Control, Outcome, Wait, WriteError};
+pub use access::{Access, AdminKey, Guard, Peer, Role, loopback};
+pub use control::{Checked, Control, Outcome, Plugin, PluginSchema, Wait, WriteError};
+pub use endpoints::Page;
+pub use masks::MASK;
+pub use router::router;

@@ -1,0 +1,122 @@
+//! What the head of a request says that access depends on.
+//!
+//! A key is looked for where APISIX looks: argument `api_key`, header, cookie, in this order.
+
+use super::{Area, Guard, Session, equal_in_constant_time};
+use crate::query::Query;
+use axum::body::Body;
+use axum::http::header::{COOKIE, HOST, ORIGIN};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, Method, Request};
+use std::borrow::Cow;
+use std::net::IpAddr;
+use stillgate_exporter::{Hosts, Stranger};
+
+const KEY_ARGUMENT: &str = "api_key";
+const KEY_HEADER: &str = "x-api-key";
+const KEY_COOKIE: &str = "x_api_key";
+const TOKEN_HEADER: &str = "x-csrf-token";
+
+/// The facts of one request.
+#[derive(Debug)]
+pub(crate) struct Facts<'a> {
+    pub(crate) peer: IpAddr,
+    pub(crate) area: Area,
+    /// GET or HEAD.
+    pub(crate) is_read: bool,
+    pub(crate) given: Given<'a>,
+    /// Why loopback is not answered without a key.
+    pub(crate) stranger: Option<Stranger>,
+    pub(crate) origin: Origin,
+}
+
+/// What a caller proves itself by.
+#[derive(Debug)]
+pub(crate) enum Given<'a> {
+    Nothing,
+    Key {
+        key: Cow<'a, [u8]>,
+        /// A browser adds it by itself: it is in a cookie.
+        is_ambient: bool,
+    },
+    Session {
+        session: Session,
+        /// It has the token that only a page of this origin can read.
+        has_token: bool,
+    },
+}
+
+/// Of the page that made a browser send the request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Absent,
+    /// The host that is asked for.
+    Own,
+    Foreign,
+}
+
+impl<'a> Facts<'a> {
+    pub(crate) fn of(
+        peer: IpAddr,
+        request: &'a Request<Body>,
+        query: &'a Query,
+        hosts: &Hosts,
+        guard: &Guard,
+    ) -> Facts<'a> {
+        Facts {
+            peer,
+            area: area(request.uri().path()),
+            is_read: matches!(*request.method(), Method::GET | Method::HEAD),
+            given: given(request, query, guard),
+            stranger: hosts.check(request).err(),
+            origin: origin(request),
+        }
+    }
+}
+
+fn area(path: &str) -> Area {
+    match path {
+        "/" | "/ui" | "/v1/health" | "/v1/status" => Area::Open,
+        "/v1/session" => Area::SignIn,
+        _ if path.starts_with("/ui/") => Area::Open,
+        _ => Area::Data,
+    }
+}
+
+fn given<'a>(request: &'a Request<Body>, query: &'a Query, guard: &Guard) -> Given<'a> {
+    let headers = request.headers();
+    let in_head = || query.get(KEY_ARGUMENT).map(str::as_bytes).or_else(|| Some(headers.get(KEY_HEADER)?.as_bytes()));
+    if let Some(key) = in_head() {
+        return Given::Key { key: key.into(), is_ambient: false };
+    }
+    // Signing in anew does not depend on an old session, whose token the page may not know.
+    let is_sign_in = area(request.uri().path()) == Area::SignIn && *request.method() == Method::POST;
+    let session = || guard.session(cookie(headers, super::SESSION_COOKIE)?);
+    if let Some(session) = if is_sign_in { None } else { session() } {
+        let token = headers.get(TOKEN_HEADER).map_or(&b""[..], |token| token.as_bytes());
+        let has_token = equal_in_constant_time(token, session.csrf.as_bytes());
+        return Given::Session { session, has_token };
+    }
+    match cookie(headers, KEY_COOKIE) {
+        Some(key) => Given::Key { key: key.as_bytes().into(), is_ambient: true },
+        None => Given::Nothing,
+    }
+}
+
+/// The first cookie of this name.
+pub(crate) fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    let lines = headers.get_all(COOKIE).into_iter().filter_map(|line| line.to_str().ok());
+    let mut cookies = lines.flat_map(|line| line.split(';')).filter_map(|cookie| cookie.trim().split_once('='));
+    cookies.find(|(known, _)| *known == name).map(|(_, value)| value)
+}
+
+fn origin(request: &Request<Body>) -> Origin {
+    let Some(origin) = request.headers().get(ORIGIN) else { return Origin::Absent };
+    let of_field = request.headers().get(HOST).and_then(|host| host.to_str().ok());
+    let host = request.uri().authority().map(Authority::as_str).or(of_field);
+    let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+    match (origin, host) {
+        (Some((_, page)), Some(host)) if page.eq_ignore_ascii_case(host) => Origin::Own,
+        _ => Origin::Foreign,
+    }
+}

@@ -1,0 +1,100 @@
+//! What stands before every request: facts are gathered, the decision is asked for, and wrong keys wait.
+
+use super::failures::Failures;
+use super::sessions::Sessions;
+use super::{Access, Caller, Facts, Refusal, Role, Session, decide, find};
+use crate::query::Query;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tracing::warn;
+
+/// The address a request came from; the server puts it into the request's extensions. Without it nobody is served.
+#[derive(Debug, Clone, Copy)]
+pub struct Peer(pub IpAddr);
+
+/// Access with what it remembers: sessions, and who sent wrong keys.
+///
+/// Its locks are held for a look into a small table, never across an await.
+#[derive(Debug)]
+pub struct Guard {
+    access: watch::Receiver<Access>,
+    sessions: Mutex<Sessions>,
+    failures: Mutex<Failures>,
+}
+
+impl Guard {
+    /// With a configuration that may change.
+    pub fn new(access: watch::Receiver<Access>) -> Guard {
+        Guard { access, sessions: Mutex::default(), failures: Mutex::default() }
+    }
+
+    /// A token that opens one session at `/ui/#TOKEN`, for so long.
+    pub fn sign_in_token(&self, name: &str, role: Role, age: Duration) -> String {
+        self.lock_sessions().mint(name, role, age, Instant::now())
+    }
+
+    /// Wrong keys and tokens so far.
+    pub fn wrong_keys(&self) -> u64 {
+        lock(&self.failures).total()
+    }
+
+    pub(crate) fn session(&self, token: &str) -> Option<Session> {
+        self.lock_sessions().get(token, Instant::now())
+    }
+
+    pub(crate) fn lock_sessions(&self) -> MutexGuard<'_, Sessions> {
+        lock(&self.sessions)
+    }
+
+    /// Whose key this is.
+    pub(crate) fn caller_of_key(&self, key: &str) -> Option<Caller> {
+        let key = find(&self.access.borrow(), key.as_bytes())?;
+        Some(Caller { name: key.name.clone(), role: key.role, key: Some(key) })
+    }
+
+    /// Counts a wrong key and waits as long as its sender has to.
+    pub(crate) async fn slow_down(&self, peer: IpAddr) {
+        let wrong = lock(&self.failures).record(peer, Instant::now());
+        if wrong.is_logged() {
+            warn!(target: "audit", %peer, count = wrong.count, "admin API: wrong key");
+        }
+        tokio::time::sleep(wrong.wait).await;
+    }
+
+    fn decide(&self, peer: IpAddr, request: &Request<Body>) -> Result<Caller, Refusal> {
+        let access = self.access.borrow();
+        let query = Query::parse(request.uri().query());
+        decide(&access, &Facts::of(peer, request, &query, &access.hosts, self))
+    }
+}
+
+/// The middleware: a request goes on with its [`Caller`], or is refused.
+pub(crate) async fn admit(State(guard): State<Arc<Guard>>, mut request: Request, next: Next) -> Response {
+    let peer = request.extensions().get::<Peer>().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.0);
+    match guard.decide(peer, &request) {
+        Ok(caller) => {
+            request.extensions_mut().insert(caller);
+            next.run(request).await
+        }
+        Err(refusal) => {
+            if refusal == Refusal::KeyWrong {
+                guard.slow_down(peer).await;
+            }
+            if refusal == Refusal::ViewerWrites {
+                warn!(target: "audit", %peer, method = %request.method(), path = request.uri().path(), "admin API: a viewer tried to write");
+            }
+            refusal.answer().into_response()
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

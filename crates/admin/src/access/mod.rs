@@ -1,0 +1,221 @@
+//! Who may use the Admin API: a decision from the configuration, the peer's address and the head of a request.
+//!
+//! ```text
+//!  head ─▶ facts.rs ─▶ decide(Access, Facts) ─▶ Caller ─▶ handlers
+//!                              └─▶ Refusal ─▶ 401, 403; wrong keys are counted and slowed down (failures.rs)
+//! ```
+//!
+//! The decision is pure. What it needs to remember, sessions and wrong keys, is in [`Guard`], which asks it.
+
+mod facts;
+mod failures;
+mod guard;
+mod sessions;
+
+pub use guard::{Guard, Peer};
+pub use sessions::SESSION_COOKIE;
+
+pub(crate) use facts::{Facts, Given, Origin, cookie};
+pub(crate) use guard::admit;
+pub(crate) use sessions::Session;
+
+use crate::answer::Answer;
+use axum::http::StatusCode;
+use axum::http::header::WWW_AUTHENTICATE;
+use ipnet::IpNet;
+use serde_json::json;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use stillgate_exporter::{Hosts, Stranger};
+
+/// What a key or session may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Everything, and sees secrets.
+    Admin,
+    /// GET only, and sees masks in place of secrets.
+    Viewer,
+}
+
+/// A key of the Admin API.
+#[derive(Clone, PartialEq, Eq)]
+pub struct AdminKey {
+    /// For the audit log and history.
+    pub name: String,
+    /// The secret itself.
+    pub key: String,
+    /// What it may do.
+    pub role: Role,
+}
+
+/// The configuration of access.
+#[derive(Debug, Clone)]
+pub struct Access {
+    /// All keys; each has its own name.
+    pub keys: Vec<Arc<AdminKey>>,
+    /// Networks whose addresses are served at all.
+    pub allow: Vec<IpNet>,
+    /// Names under which loopback may be asked for without a key.
+    pub hosts: Hosts,
+    /// Whether loopback reads everything without a key, masked: no key was configured.
+    pub is_loopback_reader: bool,
+}
+
+/// Who makes a request, once it is admitted.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller {
+    /// Of the key, for the audit log.
+    pub(crate) name: String,
+    pub(crate) role: Role,
+    /// The key that was proved, in this request or when the session was opened.
+    pub(crate) key: Option<Arc<AdminKey>>,
+}
+
+/// What a path is, to access.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Area {
+    /// `/`, files of the dashboard, health and status: nothing secret.
+    Open,
+    /// Where sessions are opened, shown and ended.
+    SignIn,
+    /// Everything else.
+    Data,
+}
+
+/// Why a request is not served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    NotAllowed,
+    LoopbackOnly,
+    KeyMissing,
+    KeyWrong,
+    ViewerWrites,
+    Stranger(Stranger),
+    ForeignOrigin,
+    TokenMissing,
+}
+
+/// The networks of loopback, which are served by default.
+pub fn loopback() -> Vec<IpNet> {
+    let network = |address: [u8; 4], bits| IpNet::new(IpAddr::from(address), bits).ok();
+    let v6 = IpNet::new(IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1u16]), 128).ok();
+    network([127, 0, 0, 0], 8).into_iter().chain(v6).collect()
+}
+
+/// Whether a request is served, and as whose.
+pub(crate) fn decide(access: &Access, facts: &Facts<'_>) -> Result<Caller, Refusal> {
+    let peer = facts.peer.to_canonical();
+    if !access.allow.iter().any(|network| network.contains(&peer)) {
+        return Err(if access.keys.is_empty() { Refusal::LoopbackOnly } else { Refusal::NotAllowed });
+    }
+    let caller = match &facts.given {
+        Given::Key { key, is_ambient } if !access.keys.is_empty() => match find(access, key) {
+            Some(_) if *is_ambient && is_forged(facts) => return Err(Refusal::ForeignOrigin),
+            Some(key) => Caller { name: key.name.clone(), role: key.role, key: Some(key) },
+            // What anybody may see there, a wrong key does not hide: a browser sends cookies of other servers, too.
+            None if facts.area == Area::Open => return keyless(access, peer, facts),
+            None => return Err(Refusal::KeyWrong),
+        },
+        Given::Session { session, has_token } if is_alive(access, session) => {
+            if is_forged(facts) {
+                return Err(Refusal::ForeignOrigin);
+            }
+            if !facts.is_read && !has_token {
+                return Err(Refusal::TokenMissing);
+            }
+            session.caller.clone()
+        }
+        _ => return keyless(access, peer, facts),
+    };
+    let may_write = caller.role == Role::Admin || facts.area == Area::SignIn;
+    if facts.is_read || may_write { Ok(caller) } else { Err(Refusal::ViewerWrites) }
+}
+
+fn keyless(access: &Access, peer: IpAddr, facts: &Facts<'_>) -> Result<Caller, Refusal> {
+    let anybody = || Caller { name: String::new(), role: Role::Viewer, key: None };
+    let stranger = || facts.stranger.clone().map_or(Ok(()), |stranger| Err(Refusal::Stranger(stranger)));
+    match facts.area {
+        Area::SignIn if facts.origin == Origin::Foreign => Err(Refusal::ForeignOrigin),
+        Area::SignIn => stranger().map(|()| anybody()),
+        _ if !peer.is_loopback() && access.keys.is_empty() => Err(Refusal::LoopbackOnly),
+        _ if !peer.is_loopback() => Err(Refusal::KeyMissing),
+        _ if !facts.is_read => Err(Refusal::KeyMissing),
+        Area::Data if !access.is_loopback_reader => Err(Refusal::KeyMissing),
+        Area::Open | Area::Data => stranger().map(|()| anybody()),
+    }
+}
+
+/// Whether a page of another origin may have made a browser send this, with a cookie that it keeps.
+fn is_forged(facts: &Facts<'_>) -> bool {
+    let is_cross_site = matches!(facts.stranger, Some(Stranger::CrossSite));
+    !facts.is_read && (facts.origin == Origin::Foreign || is_cross_site)
+}
+
+/// Whether the key that a session was opened with is still configured as it was.
+fn is_alive(access: &Access, session: &Session) -> bool {
+    session.caller.key.as_ref().is_none_or(|key| access.keys.contains(key))
+}
+
+/// The key that this text is. All are compared, so that the time tells nothing of which comes close.
+pub(crate) fn find(access: &Access, given: &[u8]) -> Option<Arc<AdminKey>> {
+    let compare = |found: Option<Arc<AdminKey>>, key: &Arc<AdminKey>| {
+        let is_equal = equal_in_constant_time(given, key.key.as_bytes());
+        found.or_else(|| (is_equal && !key.key.is_empty()).then(|| key.clone()))
+    };
+    access.keys.iter().fold(None, compare)
+}
+
+/// Takes the same time wherever the first difference is, so that a key cannot be guessed byte by byte. Its length shows.
+pub(crate) fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
+    let difference = a.iter().zip(b).fold(0, |difference, (a, b)| std::hint::black_box(difference | (a ^ b)));
+    a.len() == b.len() && difference == 0
+}
+
+impl Role {
+    /// As in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Admin => "admin",
+            Role::Viewer => "viewer",
+        }
+    }
+}
+
+impl fmt::Debug for AdminKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AdminKey").field("name", &self.name).field("role", &self.role).finish_non_exhaustive()
+    }
+}
+
+impl Refusal {
+    /// For APISIX's clients the same body as APISIX's, where it has the case.
+    pub(crate) fn answer(&self) -> Answer {
+        let token = |description: &str| {
+            let body = json!({ "error_msg": "failed to check token", "description": description });
+            Answer::json(StatusCode::UNAUTHORIZED, body).with(WWW_AUTHENTICATE, "X-API-KEY")
+        };
+        let forbidden = |message: String| Answer::error(StatusCode::FORBIDDEN, message);
+        let answer = match self {
+            Refusal::KeyMissing => token("missing apikey"),
+            Refusal::KeyWrong => token("wrong apikey"),
+            Refusal::ViewerWrites => token("invalid method for role viewer"),
+            Refusal::NotAllowed => forbidden("this address is not in gateway.admin.allow".to_owned()),
+            Refusal::LoopbackOnly => forbidden(
+                "this address is served to loopback only; set gateway.admin.keys and gateway.admin.allow to open it to others"
+                    .to_owned(),
+            ),
+            Refusal::Stranger(stranger) => forbidden(stranger.to_string()),
+            Refusal::ForeignOrigin => forbidden(
+                "this request came from a page of another origin; writes with a cookie come from the dashboard only".to_owned(),
+            ),
+            Refusal::TokenMissing => {
+                forbidden("a write of a session needs its token in the header X-CSRF-Token".to_owned())
+            }
+        };
+        answer.closing()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,84 @@
+//! Sessions of the dashboard, and tokens that open one once.
+//!
+//! In memory only: a restart ends them. A session is as good as the key it was opened with, and ends when that key changes.
+
+use super::{Caller, Role};
+use std::collections::HashMap;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The cookie that has a session's token.
+pub const SESSION_COOKIE: &str = "stillgate_session";
+
+/// How long a session lasts.
+pub(crate) const SESSION_AGE_MAX: Duration = Duration::from_secs(12 * 3600);
+
+/// Sessions at once; the oldest one makes place for a new one.
+const SESSIONS_MAX: usize = 256;
+
+/// Sign-in tokens at once.
+const TOKENS_MAX: usize = 16;
+
+/// Random bytes of a token.
+const TOKEN_BYTES: usize = 32;
+
+/// One session.
+#[derive(Debug, Clone)]
+pub(crate) struct Session {
+    pub(crate) caller: Caller,
+    /// What a write has to show beside the cookie.
+    pub(crate) csrf: String,
+    until: Instant,
+}
+
+/// All sessions and sign-in tokens. They are found by hash: 256 random bits need no comparison in constant time.
+#[derive(Debug, Default)]
+pub(crate) struct Sessions {
+    of_token: HashMap<String, Session>,
+    sign_ins: HashMap<String, (Caller, Instant)>,
+}
+
+impl Sessions {
+    /// The token of a new session, and its CSRF token.
+    pub(crate) fn open(&mut self, caller: Caller, now: Instant) -> (String, String) {
+        self.of_token.retain(|_, session| session.until > now);
+        if self.of_token.len() >= SESSIONS_MAX {
+            let oldest = self.of_token.iter().min_by_key(|(_, session)| session.until).map(|(token, _)| token.clone());
+            oldest.map(|token| self.of_token.remove(&token));
+        }
+        let (token, csrf) = (random_token(), random_token());
+        self.of_token.insert(token.clone(), Session { caller, csrf: csrf.clone(), until: now + SESSION_AGE_MAX });
+        (token, csrf)
+    }
+
+    pub(crate) fn get(&self, token: &str, now: Instant) -> Option<Session> {
+        self.of_token.get(token).filter(|session| session.until > now).cloned()
+    }
+
+    pub(crate) fn close(&mut self, token: &str) {
+        self.of_token.remove(token);
+    }
+
+    /// A token that opens one session of this name and role.
+    pub(crate) fn mint(&mut self, name: &str, role: Role, age: Duration, now: Instant) -> String {
+        self.sign_ins.retain(|_, (_, until)| *until > now);
+        if self.sign_ins.len() >= TOKENS_MAX {
+            let oldest = self.sign_ins.iter().min_by_key(|(_, (_, until))| *until).map(|(token, _)| token.clone());
+            oldest.map(|token| self.sign_ins.remove(&token));
+        }
+        let token = random_token();
+        let caller = Caller { name: name.to_owned(), role, key: None };
+        self.sign_ins.insert(token.clone(), (caller, now + age));
+        token
+    }
+
+    /// Whose session a sign-in token opens. It does so once.
+    pub(crate) fn redeem(&mut self, token: &str, now: Instant) -> Option<Caller> {
+        self.sign_ins.remove(token).filter(|(_, until)| *until > now).map(|(caller, _)| caller)
+    }
+}
+
+fn random_token() -> String {
+    let bytes: [u8; TOKEN_BYTES] = rand::random();
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,132 @@
+//! Answers before they are responses: status, body and headers, in the forms that APISIX gives them.
+//!
+//! An answer is data, because a batch makes one response of many.
+
+use crate::control::WriteError;
+use axum::body::Body;
+use axum::http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use axum::http::{Response, StatusCode};
+use serde_json::{Value as Json, json};
+
+/// Bytes of one warning in a header.
+const WARNING_BYTES_MAX: usize = 512;
+
+/// Warnings in headers; more are in the log.
+const WARNINGS_MAX: usize = 8;
+
+/// What a request is answered with.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) content: Content,
+    pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+/// The body of an answer.
+#[derive(Debug)]
+pub(crate) enum Content {
+    Json(Json),
+    /// APISIX answers a few errors with bare text, under the same content type.
+    Text(String),
+    Nothing,
+}
+
+impl Answer {
+    pub(crate) fn json(status: StatusCode, body: Json) -> Answer {
+        Answer { status, content: Content::Json(body), headers: Vec::new() }
+    }
+
+    pub(crate) fn text(status: StatusCode, body: impl Into<String>) -> Answer {
+        Answer { status, content: Content::Text(body.into()), headers: Vec::new() }
+    }
+
+    pub(crate) fn empty(status: StatusCode) -> Answer {
+        Answer { status, content: Content::Nothing, headers: Vec::new() }
+    }
+
+    /// `{"error_msg": …}`.
+    pub(crate) fn error(status: StatusCode, message: impl Into<String>) -> Answer {
+        Answer::json(status, json!({ "error_msg": message.into() }))
+    }
+
+    pub(crate) fn bad(message: impl Into<String>) -> Answer {
+        Answer::error(StatusCode::BAD_REQUEST, message)
+    }
+
+    /// What APISIX says of a document that breaks its schema.
+    pub(crate) fn invalid(message: &str) -> Answer {
+        Answer::bad(format!("invalid configuration: {message}"))
+    }
+
+    /// What APISIX says of a key without a document.
+    pub(crate) fn key_not_found() -> Answer {
+        Answer::json(StatusCode::NOT_FOUND, json!({ "message": "Key not found" }))
+    }
+
+    pub(crate) fn method_not_allowed(allowed: &str) -> Answer {
+        let message = format!("405 Method Not Allowed: use {allowed}");
+        Answer::error(StatusCode::METHOD_NOT_ALLOWED, message).with(ALLOW, allowed)
+    }
+
+    /// For a write that was not made. Conflicts are answered where it is known who stated the condition.
+    pub(crate) fn refused(error: &WriteError) -> Answer {
+        match error {
+            WriteError::Invalid(message) => Answer::invalid(message),
+            WriteError::Unsupported(message) => Answer::error(StatusCode::NOT_IMPLEMENTED, message),
+            WriteError::Unavailable(message) => {
+                Answer::error(StatusCode::SERVICE_UNAVAILABLE, message).with(RETRY_AFTER, "1")
+            }
+            WriteError::Conflict { .. } => Answer::changed_meanwhile(),
+        }
+    }
+
+    /// What APISIX says if a document changes between being read and being written.
+    pub(crate) fn changed_meanwhile() -> Answer {
+        Answer::error(StatusCode::SERVICE_UNAVAILABLE, "value changed before overwritten").with(RETRY_AFTER, "1")
+    }
+
+    /// Adds a header; a value that cannot be one is left out.
+    pub(crate) fn with(mut self, name: HeaderName, value: &str) -> Answer {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            self.headers.push((name, value));
+        }
+        self
+    }
+
+    /// Who is not served must not keep a connection either.
+    pub(crate) fn closing(self) -> Answer {
+        self.with(CONNECTION, "close")
+    }
+
+    pub(crate) fn with_warnings(mut self, warnings: &[String]) -> Answer {
+        for warning in warnings.iter().take(WARNINGS_MAX) {
+            let is_plain = |c: char| matches!(c, ' '..='~');
+            let line: String = warning.chars().map(|c| if is_plain(c) { c } else { '?' }).collect();
+            let cut = &line[..line.len().min(WARNING_BYTES_MAX)];
+            self = self.with(HeaderName::from_static("x-stillgate-warning"), cut);
+        }
+        self
+    }
+
+    pub(crate) fn into_response(self) -> Response<Body> {
+        let body = match self.content {
+            Content::Json(json) => {
+                let mut bytes = json.to_string().into_bytes();
+                bytes.push(b'\n');
+                Body::from(bytes)
+            }
+            Content::Text(text) => Body::from(text),
+            Content::Nothing => Body::empty(),
+        };
+        let mut response = Response::new(body);
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+        for (name, value) in self.headers {
+            headers.append(name, value);
+        }
+        response
+    }
+}

@@ -1,0 +1,117 @@
+//! `POST /v1/batch`: several writes, or none.
+//!
+//! Each operation is checked as if those before it were made, so a route may come behind its upstream. All are committed as one
+//! transaction; a document can be written once.
+
+use crate::answer::Answer;
+use crate::body;
+use crate::collections::Verb;
+use crate::control::WriteError;
+use crate::query::Query;
+use crate::resource::address::Address;
+use crate::resource::plan::{Operation, plan};
+use crate::resource::view::View;
+use crate::resources::{
+    collection_of, commit, dry_run, may_write, precondition_failed, transaction, unix_seconds, with_outcome,
+};
+use crate::router::{Api, Asked};
+use axum::http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value as Json, json};
+use stillgate_datastore::Write;
+use stillgate_datastore::transaction::WRITES_MAX;
+
+/// One operation, as it is sent.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sent {
+    method: String,
+    /// With its query: `/apisix/admin/routes/1?ttl=60`.
+    path: String,
+    #[serde(default)]
+    body: Option<Json>,
+}
+
+pub(crate) async fn batch(api: &Api, asked: Asked) -> Answer {
+    match run(api, &asked).await {
+        Ok(answer) | Err(answer) => answer,
+    }
+}
+
+async fn run(api: &Api, asked: &Asked) -> Result<Answer, Answer> {
+    let sent = parse(&asked.body)?;
+    may_write(api)?;
+    let mut view = View::new(api.control.documents());
+    let stored = View::new(api.control.documents());
+    let (mut writes, mut conditions, mut results) = (Vec::<Write>::new(), Vec::new(), Vec::new());
+    for (index, sent) in sent.into_iter().enumerate() {
+        let operation = operation(sent).map_err(|message| failed(index, &Answer::bad(message)))?;
+        let plan = plan(&*api.control, &view, &operation, unix_seconds()).map_err(|answer| failed(index, &answer))?;
+        if let Some(write) = plan.writes.iter().find(|write| view.is_pending(write.key())) {
+            let message = format!("{} is written by an earlier operation", write.key());
+            return Err(failed(index, &Answer::bad(message)));
+        }
+        results.push(json!({ "status": plan.answer.status.as_u16(), "body": plan.body() }));
+        plan.writes.iter().for_each(|write| view.add(write));
+        writes.extend(plan.writes);
+        conditions.extend(plan.conditions);
+    }
+    if writes.len() > WRITES_MAX {
+        return Err(Answer::bad(format!(
+            "{} writes, which is more than {WRITES_MAX} in one transaction",
+            writes.len()
+        )));
+    }
+    let transaction = transaction(asked, conditions, writes);
+    if asked.query.is("dry_run", "true") {
+        return dry_run(api, &stored, transaction).await;
+    }
+    let outcome = commit(api, asked, transaction).await.map_err(|error| match error {
+        WriteError::Conflict { key, modified } => precondition_failed(&key, modified),
+        error => Answer::refused(&error),
+    })?;
+    let body = json!({ "revision": outcome.revision, "results": results });
+    Ok(with_outcome(Answer::json(StatusCode::OK, body), &outcome))
+}
+
+fn parse(bytes: &[u8]) -> Result<Vec<Sent>, Answer> {
+    let json = body::parse(bytes)?.unwrap_or_default();
+    let sent: Vec<Sent> = serde_json::from_value(json)
+        .map_err(|error| Answer::bad(format!("a batch is a list of {{\"method\", \"path\", \"body\"}}: {error}")))?;
+    match sent.len() {
+        1..=WRITES_MAX => Ok(sent),
+        count => Err(Answer::bad(format!("a batch has 1 to {WRITES_MAX} operations; this one has {count}"))),
+    }
+}
+
+fn operation(sent: Sent) -> Result<Operation, String> {
+    let verb = Verb::named(&sent.method).filter(|verb| *verb != Verb::Get);
+    let verb = verb.ok_or("method: PUT, POST, PATCH or DELETE")?;
+    let (path, query) = sent.path.split_once('?').unwrap_or((&sent.path, ""));
+    let unknown = || format!("path: {path:?} is no resource of the Admin API; such as /apisix/admin/routes/1");
+    let below = path.strip_prefix("/apisix/admin/").ok_or_else(unknown)?;
+    let segments: Vec<&str> = below.trim_end_matches('/').split('/').collect();
+    let (collection, parent, depth) = collection_of(&segments).ok_or_else(unknown)?;
+    let id = segments.get(depth).map(|id| (*id).to_owned());
+    let sub_path = segments.get(depth + 1..).filter(|rest| !rest.is_empty()).map(|rest| rest.join("/"));
+    let query = Query::parse(Some(query));
+    let ttl_seconds = query.ttl_seconds().map_err(|_| "invalid argument ttl: should be a number")?;
+    let force = query.is("force", "true");
+    let body = sent.body.filter(|_| verb != Verb::Delete);
+    Ok(Operation { verb, collection, address: Address { id, parent, sub_path }, body, ttl_seconds, force })
+}
+
+/// The first operation that fails ends the batch.
+fn failed(index: usize, answer: &Answer) -> Answer {
+    let reason = match &answer.content {
+        crate::answer::Content::Json(json) => {
+            let message = json["error_msg"].as_str().or_else(|| json["message"].as_str());
+            message.unwrap_or_default().to_owned()
+        }
+        crate::answer::Content::Text(text) => text.clone(),
+        crate::answer::Content::Nothing => String::new(),
+    };
+    let status = answer.status;
+    let body = json!({ "error_msg": format!("operation {index}: {reason}"), "operation": index });
+    Answer::json(status, body)
+}

@@ -1,0 +1,143 @@
+//! The table of endpoints: the router is built from it, and so is the OpenAPI description.
+
+use crate::collections::{COLLECTIONS, Collection, Naming, Verb};
+use axum::http::Method;
+use axum::routing::MethodRouter;
+
+/// One method of one path.
+pub(crate) struct Endpoint {
+    pub(crate) method: Method,
+    /// As the router takes it: `/apisix/admin/routes/{id}`.
+    pub(crate) path: String,
+    pub(crate) action: Action,
+    pub(crate) summary: String,
+    /// Only answers why it is refused, or is another way to write a path: not described.
+    pub(crate) is_hidden: bool,
+}
+
+/// What an endpoint does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Action {
+    Alive,
+    Resource(Verb, &'static Collection),
+    PluginList,
+    PluginSchema,
+    PluginReload,
+    Schema,
+    SchemaValidate,
+    Configs,
+    ConfigsReplace,
+    ConfigsValidate,
+    History,
+    Change,
+    RollBack,
+    Batch,
+    SessionShow,
+    SessionOpen,
+    SessionClose,
+    OpenApi,
+    /// Of the gateway, by index.
+    Page(usize),
+}
+
+/// An endpoint that is served by the gateway itself, behind the same door; only GET.
+#[derive(Debug, Clone)]
+pub struct Page {
+    /// As axum's router takes it.
+    pub path: &'static str,
+    /// For the OpenAPI description.
+    pub summary: &'static str,
+    /// Answers GET.
+    pub answer: MethodRouter,
+}
+
+/// Method, path, action, summary.
+const OTHERS: [(Method, &str, Action, &str); 18] = [
+    (Method::HEAD, "/apisix/admin", Action::Alive, "Tell that the Admin API is there"),
+    (Method::GET, "/apisix/admin/plugins/list", Action::PluginList, "List the names of all plugins"),
+    (Method::PUT, "/apisix/admin/plugins/reload", Action::PluginReload, "Do nothing; plugins are built in"),
+    (Method::GET, "/apisix/admin/plugins/{name}", Action::PluginSchema, "Get the schema of a plugin"),
+    (Method::GET, "/apisix/admin/plugins", Action::PluginSchema, "Get all plugins with their schemas (all=true)"),
+    (Method::GET, "/apisix/admin/schema/plugins/{name}", Action::PluginSchema, "Get the schema of a plugin"),
+    (Method::GET, "/apisix/admin/schema/{kind}", Action::Schema, "Get the schema of a kind of resources"),
+    (Method::POST, "/apisix/admin/schema/validate/{kind}", Action::SchemaValidate, "Check one resource by itself"),
+    (Method::GET, "/apisix/admin/configs", Action::Configs, "Get all resources"),
+    (Method::PUT, "/apisix/admin/configs", Action::ConfigsReplace, "Replace all resources"),
+    (Method::POST, "/apisix/admin/configs/validate", Action::ConfigsValidate, "Check all resources"),
+    (Method::GET, "/v1/history", Action::History, "List the last changes"),
+    (Method::GET, "/v1/history/{revision}", Action::Change, "Get one change with the values before and after"),
+    (Method::POST, "/v1/rollback", Action::RollBack, "Go back to a revision, in one change"),
+    (Method::POST, "/v1/batch", Action::Batch, "Make several writes, or none"),
+    (Method::GET, "/v1/session", Action::SessionShow, "Tell whose session this is, with its CSRF token"),
+    (Method::POST, "/v1/session", Action::SessionOpen, "Sign in with a key or a sign-in token"),
+    (Method::DELETE, "/v1/session", Action::SessionClose, "Sign out"),
+];
+
+/// All endpoints, those of the gateway included.
+pub(crate) fn endpoints(pages: &[Page]) -> Vec<Endpoint> {
+    let mut endpoints: Vec<Endpoint> = COLLECTIONS.iter().flat_map(of_collection).collect();
+    let other = |(method, path, action, summary): (Method, &str, Action, &str)| Endpoint {
+        method,
+        path: path.to_owned(),
+        action,
+        summary: summary.to_owned(),
+        is_hidden: false,
+    };
+    endpoints.extend(OTHERS.into_iter().map(other));
+    endpoints.push(other((Method::GET, "/v1/openapi.json", Action::OpenApi, "Get this description")));
+    let page = |(index, page): (usize, &Page)| other((Method::GET, page.path, Action::Page(index), page.summary));
+    endpoints.extend(pages.iter().enumerate().map(page));
+    endpoints
+}
+
+fn of_collection(collection: &'static Collection) -> Vec<Endpoint> {
+    let (list, one) = (collection.list_path(), collection.path());
+    let mut endpoints = Vec::new();
+    let mut add = |verb: Verb, path: &str, is_usual: bool| {
+        endpoints.push(Endpoint {
+            method: verb.method(),
+            path: path.to_owned(),
+            action: Action::Resource(verb, collection),
+            summary: summary(verb, collection, path == list),
+            is_hidden: !is_usual || collection.refused.contains(&verb),
+        });
+    };
+    for verb in Verb::ALL {
+        add(verb, &list, matches!(verb, Verb::Get | Verb::Post) || is_put_to_list(verb, collection));
+        add(verb, &one, verb != Verb::Post);
+    }
+    add(Verb::Patch, &format!("{one}/{{*path}}"), true);
+    if collection.naming == Naming::Manager {
+        Verb::ALL.into_iter().for_each(|verb| add(verb, &format!("{list}/{{manager}}"), false));
+    }
+    endpoints
+}
+
+/// A document that has its own name is put to the list.
+fn is_put_to_list(verb: Verb, collection: &Collection) -> bool {
+    verb == Verb::Put && collection.naming == Naming::Username
+}
+
+fn summary(verb: Verb, collection: &Collection, is_list: bool) -> String {
+    let kind = collection.kind;
+    match (verb, is_list) {
+        (Verb::Get, true) => format!("List: {kind}, by page, name, label and other filters"),
+        (Verb::Get, false) => format!("Get: {kind}"),
+        (Verb::Post, _) => format!("Create with a generated id: {kind}"),
+        (Verb::Put, _) => format!("Create or replace: {kind}"),
+        (Verb::Patch, _) => format!("Change parts: {kind}"),
+        (Verb::Delete, _) => format!("Delete: {kind}"),
+    }
+}
+
+impl Verb {
+    pub(crate) fn method(self) -> Method {
+        match self {
+            Verb::Get => Method::GET,
+            Verb::Post => Method::POST,
+            Verb::Put => Method::PUT,
+            Verb::Patch => Method::PATCH,
+            Verb::Delete => Method::DELETE,
+        }
+    }
+}

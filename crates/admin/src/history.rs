@@ -1,0 +1,113 @@
+//! `GET /v1/history`, `GET /v1/history/{revision}`, `POST /v1/rollback`: what was changed, and the way back.
+
+use crate::access::Role;
+use crate::answer::Answer;
+use crate::collections::Collection;
+use crate::control::{Change, ChangeSummary, Edit, WriteError};
+use crate::masks::{mask, remove_private_keys};
+use crate::resource::references::parsed;
+use crate::resource::view::View;
+use crate::resources::{audit, author, change as change_of, may_write, precondition_failed, with_outcome};
+use crate::router::{Api, Asked};
+use axum::http::StatusCode;
+use serde_json::{Value as Json, json};
+use std::sync::Arc;
+
+/// Changes in one answer.
+const COUNT_MAX: usize = 500;
+const COUNT_DEFAULT: usize = 50;
+
+/// The changes before a revision, newest first.
+pub(crate) async fn list(api: &Api, asked: &Asked) -> Answer {
+    let number = |name: &str| asked.query.get(name).map(str::parse::<u64>).transpose();
+    let (Ok(before), Ok(count)) = (number("before"), number("count")) else {
+        return Answer::bad("before and count are numbers");
+    };
+    let count = count.map_or(COUNT_DEFAULT, |count| usize::try_from(count).unwrap_or(COUNT_MAX)).clamp(1, COUNT_MAX);
+    match api.control.history(before, count).await {
+        Ok(changes) => {
+            let changes: Vec<Json> = changes.iter().map(summary).collect();
+            Answer::json(StatusCode::OK, json!({ "changes": changes }))
+        }
+        Err(error) => Answer::refused(&error),
+    }
+}
+
+/// One change, with the values that the caller may see.
+pub(crate) async fn change(api: &Api, asked: &Asked) -> Answer {
+    let revision = asked.parts.get("revision").and_then(|revision| revision.parse().ok());
+    let Some(revision) = revision else { return Answer::bad("a revision is a number") };
+    match api.control.change(revision).await {
+        Ok(Some(change)) => Answer::json(StatusCode::OK, shown(api, asked.caller.role, &change)),
+        Ok(None) => Answer::error(StatusCode::NOT_FOUND, format!("revision {revision} is not kept")),
+        Err(error) => Answer::refused(&error),
+    }
+}
+
+/// Goes back to a revision.
+pub(crate) async fn roll_back(api: &Api, asked: Asked) -> Answer {
+    match run(api, &asked).await {
+        Ok(answer) | Err(answer) => answer,
+    }
+}
+
+async fn run(api: &Api, asked: &Asked) -> Result<Answer, Answer> {
+    let body = asked.json()?.unwrap_or_default();
+    let to = body["to"].as_u64().ok_or_else(|| Answer::bad("a rollback is {\"to\": revision}"))?;
+    may_write(api)?;
+    if asked.query.is("dry_run", "true") {
+        let writes = api.control.writes_back_to(to).await.map_err(|error| refused(&error))?;
+        let view = View::new(api.control.documents());
+        let changes: Vec<Json> = writes.iter().map(|write| change_of(&view, write)).collect();
+        return Ok(Answer::json(StatusCode::OK, json!({ "dry_run": true, "changes": changes })));
+    }
+    let outcome =
+        api.control.roll_back(to, author(asked), asked.query.wait()).await.map_err(|error| refused(&error))?;
+    audit(asked, &format!("everything as at revision {to}"), outcome.revision);
+    let answer = Answer::json(StatusCode::OK, json!({ "revision": outcome.revision, "to": to }));
+    Ok(with_outcome(answer, &outcome))
+}
+
+fn refused(error: &WriteError) -> Answer {
+    match error {
+        WriteError::Conflict { key, modified } => precondition_failed(key, *modified),
+        // No document is wrong here, but the revision.
+        WriteError::Invalid(message) => Answer::bad(message),
+        error => Answer::refused(error),
+    }
+}
+
+fn summary(change: &ChangeSummary) -> Json {
+    json!({
+        "revision": change.revision,
+        "unix_ms": change.unix_ms,
+        "author": change.author,
+        "keys": change.keys.iter().map(|key| key.as_str()).collect::<Vec<_>>(),
+        "keys_total": change.keys_total,
+    })
+}
+
+fn shown(api: &Api, role: Role, change: &Change) -> Json {
+    let edits: Vec<Json> = change.edits.iter().map(|edit| shown_edit(api, role, edit)).collect();
+    json!({
+        "revision": change.revision,
+        "unix_ms": change.unix_ms,
+        "author": change.author,
+        "edits": edits,
+    })
+}
+
+fn shown_edit(api: &Api, role: Role, edit: &Edit) -> Json {
+    let collection = Collection::of_key(edit.key.as_str());
+    let value = |text: &Option<Arc<str>>| {
+        let mut value = parsed(text.as_ref()?);
+        // A key of no known collection could have anything in it.
+        let collection = collection?;
+        remove_private_keys(collection, &mut value);
+        if role == Role::Viewer {
+            mask(&*api.control, collection, &mut value);
+        }
+        Some(value)
+    };
+    json!({ "key": edit.key.as_str(), "before": value(&edit.before), "after": value(&edit.after) })
+}

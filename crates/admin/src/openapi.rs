@@ -1,0 +1,144 @@
+//! `GET /v1/openapi.json`: a description made from the table that the router is made from, and the schemas that resources are
+//! checked against.
+
+use crate::answer::Answer;
+use crate::collections::{COLLECTIONS, Naming, Verb};
+use crate::endpoints::{Action, Endpoint};
+use crate::router::Api;
+use axum::http::StatusCode;
+use serde_json::{Map, Value as Json, json};
+use stillgate_datastore::transaction::WRITES_MAX;
+
+/// Arguments of every write.
+const OF_WRITES: [(&str, &str); 2] = [
+    ("dry_run", "true: answer what would change, and change nothing"),
+    ("wait", "stored: do not wait until all workers serve the change"),
+];
+
+/// Arguments of lists.
+const OF_LISTS: [(&str, &str); 7] = [
+    ("page", "from 1; with page_size"),
+    ("page_size", "10 to 500"),
+    ("name", "a regex that the name matches"),
+    ("uri", "a regex that uri or one of uris matches"),
+    ("label", "a label that is there, whatever its value"),
+    ("filter", "service_id=1&upstream_id=2, encoded as one value"),
+    ("search", "text that is anywhere in the document"),
+];
+
+pub(crate) fn describe(api: &Api) -> Answer {
+    let mut paths: Map<String, Json> = Map::new();
+    for endpoint in &api.described {
+        let path = endpoint.path.replace("{*", "{");
+        let item = paths.entry(path).or_insert_with(|| json!({}));
+        item[endpoint.method.as_str().to_ascii_lowercase()] = operation(endpoint);
+    }
+    let schema = |name: &str| {
+        let mut schema = api.control.schema(name)?;
+        // A schema refers to its own parts from its own root.
+        if schema.is_object() && schema["$id"].is_null() {
+            schema["$id"] = format!("urn:stillgate:schema:{name}").into();
+        }
+        Some((name.to_owned(), schema))
+    };
+    let schemas: Map<String, Json> = COLLECTIONS.iter().filter_map(|collection| schema(collection.name)).collect();
+    let body = json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Stillgate Admin API",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "Below /apisix/admin/ as APISIX 3's; below /v1/ what goes beyond it.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": { "key": { "type": "apiKey", "in": "header", "name": "X-API-KEY" } },
+        },
+        "security": [{ "key": [] }],
+    });
+    Answer::json(StatusCode::OK, body)
+}
+
+fn operation(endpoint: &Endpoint) -> Json {
+    let mut parameters: Vec<Json> = names_in(&endpoint.path).map(of_path).collect();
+    let mut operation = json!({ "summary": endpoint.summary, "responses": responses(endpoint.action) });
+    if let Action::Resource(verb, collection) = endpoint.action {
+        let is_list = endpoint.path == collection.list_path();
+        let of_query: &[(&str, &str)] = match verb {
+            Verb::Get if is_list => &OF_LISTS,
+            Verb::Get => &[],
+            _ => &OF_WRITES,
+        };
+        parameters.extend(of_query.iter().map(|(name, what)| argument(name, what)));
+        match verb {
+            Verb::Get => {}
+            Verb::Delete => parameters.push(argument("force", "true: also delete what is referred to")),
+            _ => {
+                parameters.push(argument("ttl", "seconds after which the document deletes itself"));
+                let is_whole = verb != Verb::Patch && collection.naming != Naming::Plugin;
+                let reference = format!("#/components/schemas/{}", collection.name);
+                let schema = if is_whole { json!({ "$ref": reference }) } else { json!({}) };
+                operation["requestBody"] = json!({ "content": { "application/json": { "schema": schema } } });
+            }
+        }
+    }
+    if let Some(schema) = body_of(endpoint.action) {
+        operation["requestBody"] = json!({ "content": { "application/json": { "schema": schema } } });
+    }
+    operation["parameters"] = parameters.into();
+    operation
+}
+
+/// The schema of a body that is no resource.
+fn body_of(action: Action) -> Option<Json> {
+    let object = |fields: Json| json!({ "type": "object", "properties": fields });
+    match action {
+        Action::Batch => {
+            let text = json!({ "type": "string" });
+            let operation = object(json!({ "method": text, "path": text, "body": {} }));
+            Some(json!({ "type": "array", "minItems": 1, "maxItems": WRITES_MAX, "items": operation }))
+        }
+        Action::RollBack => Some(object(json!({ "to": { "type": "integer", "minimum": 0 } }))),
+        Action::SessionOpen => Some(object(json!({ "key": { "type": "string" }, "token": { "type": "string" } }))),
+        Action::ConfigsReplace | Action::ConfigsValidate => Some(object(json!({}))),
+        Action::SchemaValidate => Some(object(json!({}))),
+        _ => None,
+    }
+}
+
+/// The parts of a path in braces.
+fn names_in(path: &str) -> impl Iterator<Item = &str> {
+    path.split('/')
+        .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
+        .map(|name| name.trim_start_matches('*'))
+}
+
+fn of_path(name: &str) -> Json {
+    json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } })
+}
+
+fn argument(name: &str, what: &str) -> Json {
+    json!({ "name": name, "in": "query", "required": false, "description": what, "schema": { "type": "string" } })
+}
+
+fn responses(action: Action) -> Json {
+    let described = |what: &str| json!({ "description": what });
+    match action {
+        Action::Resource(Verb::Get, _) => json!({ "200": described("found"), "404": described("not found") }),
+        Action::Resource(verb, _) => {
+            let mut responses = json!({
+                "200": described(if verb == Verb::Delete { "deleted" } else { "replaced" }),
+                "400": described("the document or its references are wrong"),
+                "401": described("no key, a wrong one, or one that may not write"),
+                "412": described("If-Match or If-None-Match does not hold"),
+                "501": described("this gateway's resources come from a file"),
+                "503": described("the datastore cannot be written now"),
+            });
+            if matches!(verb, Verb::Put | Verb::Post) {
+                responses["201"] = described("created");
+            }
+            responses
+        }
+        _ => json!({ "default": described("as the documentation says") }),
+    }
+}

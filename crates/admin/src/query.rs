@@ -1,0 +1,105 @@
+//! The arguments of a request's query, parsed once.
+//!
+//! Unknown arguments are ignored, as APISIX does. Where a name comes twice, the first value counts.
+
+use crate::answer::Answer;
+use crate::control::Wait;
+use axum::http::StatusCode;
+
+/// Arguments read of one query; more are ignored.
+const ARGUMENTS_MAX: usize = 100;
+
+/// The longest time to live that etcd takes.
+const TTL_SECONDS_MAX: f64 = 9_000_000_000.0;
+
+/// The pages that APISIX gives.
+const PAGE_SIZES: std::ops::RangeInclusive<f64> = 10.0..=500.0;
+
+/// A query's names and values, decoded.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Query(Vec<(String, String)>);
+
+/// Which part of a list is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Page {
+    /// From 1.
+    pub(crate) number: usize,
+    pub(crate) size: usize,
+}
+
+impl Query {
+    pub(crate) fn parse(query: Option<&str>) -> Query {
+        let pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
+        Query(pairs.take(ARGUMENTS_MAX).map(|(name, value)| (name.into_owned(), value.into_owned())).collect())
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    pub(crate) fn is(&self, name: &str, value: &str) -> bool {
+        self.get(name) == Some(value)
+    }
+
+    /// The time to live of what is written. 0 is none, as in APISIX's documentation.
+    pub(crate) fn ttl_seconds(&self) -> Result<Option<u64>, Answer> {
+        let Some(text) = self.get("ttl") else { return Ok(None) };
+        match text.trim().parse::<f64>() {
+            Ok(0.0) => Ok(None),
+            // Both bounds hold, and a fraction of a second becomes a whole one.
+            Ok(seconds) if (0.0..=TTL_SECONDS_MAX).contains(&seconds) => Ok(Some(seconds.ceil() as u64)),
+            _ => Err(Answer::bad("invalid argument ttl: should be a number")),
+        }
+    }
+
+    /// `None`: everything is asked for, as one of the arguments is missing or no number.
+    pub(crate) fn page(&self) -> Result<Option<Page>, Answer> {
+        let number = |name: &str| self.get(name).and_then(|text| text.trim().parse::<f64>().ok());
+        let (Some(page), Some(size)) = (number("page"), number("page_size")) else { return Ok(None) };
+        if !PAGE_SIZES.contains(&size) {
+            return Err(Answer::text(StatusCode::BAD_REQUEST, "page_size must be between 10 and 500"));
+        }
+        let number = if page >= 1.0 { page as usize } else { 1 };
+        Ok(Some(Page { number, size: size as usize }))
+    }
+
+    /// What a write waits for.
+    pub(crate) fn wait(&self) -> Wait {
+        match self.is("wait", "stored") {
+            true => Wait::Stored,
+            false => Wait::Served,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_to_live() {
+        let ttl = |text: &str| Query::parse(Some(text)).ttl_seconds().map_err(|answer| answer.status.as_u16());
+        assert_eq!(ttl(""), Ok(None));
+        assert_eq!(ttl("ttl=0"), Ok(None));
+        assert_eq!(ttl("ttl=5"), Ok(Some(5)));
+        assert_eq!(ttl("ttl=1.2"), Ok(Some(2)));
+        for wrong in ["ttl=", "ttl=x", "ttl=-1", "ttl=NaN", "ttl=inf", "ttl=1e30"] {
+            assert_eq!(ttl(wrong), Err(400), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn pages() {
+        let page = |text: &str| {
+            let page = Query::parse(Some(text)).page().map_err(|answer| answer.status.as_u16());
+            page.map(|page| page.map(|page| (page.number, page.size)))
+        };
+        assert_eq!(page("page=2&page_size=10"), Ok(Some((2, 10))));
+        assert_eq!(page("page=-1&page_size=500"), Ok(Some((1, 500))));
+        assert_eq!(page("page=1"), Ok(None));
+        assert_eq!(page("page_size=10"), Ok(None));
+        assert_eq!(page("page=x&page_size=10"), Ok(None));
+        assert_eq!(page("page=1&page_size=9"), Err(400));
+        assert_eq!(page("page=1&page_size=501"), Err(400));
+    }
+}

@@ -1,0 +1,160 @@
+//! Which document a request is about: the parts of its path, checked, and the key they make.
+//!
+//! An id that no document can have is an error for a write, and "not found" for everything else.
+
+use super::references::text_of;
+use crate::answer::Answer;
+use crate::collections::{Collection, Naming};
+use serde_json::Value as Json;
+use stillgate_datastore::Key;
+
+/// Bytes of an id, as in APISIX.
+pub(crate) const ID_BYTES_MAX: usize = 64;
+
+/// Bytes of a consumer's name, as in APISIX.
+pub(crate) const USERNAME_BYTES_MAX: usize = 100;
+
+/// The parts of a path, decoded.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Address {
+    pub(crate) id: Option<String>,
+    /// The consumer of a credential, the secret manager of a secret.
+    pub(crate) parent: Option<String>,
+    /// Where in the document.
+    pub(crate) sub_path: Option<String>,
+}
+
+/// The key of the document of a path; `None`: there can be none.
+pub(crate) fn key_of_path(collection: &Collection, address: &Address) -> Option<Key> {
+    let id = address.id.as_deref()?;
+    let path = match (collection.naming, address.parent.as_deref()) {
+        (Naming::Username, _) => username(id).then(|| format!("consumers/{id}")),
+        (Naming::Credential, Some(parent)) => {
+            (username(parent) && is_id(id)).then(|| format!("consumers/{parent}/credentials/{id}"))
+        }
+        (Naming::Manager, Some(parent)) => (is_id(parent) && is_id(id)).then(|| format!("secrets/{parent}/{id}")),
+        (Naming::Credential | Naming::Manager, None) => None,
+        (Naming::Id | Naming::Plugin, _) => is_id(id).then(|| format!("{}/{id}", collection.name)),
+    };
+    Key::parse(&path?).ok()
+}
+
+/// The key that a document is written to, after its id was compared with the path's and put into it.
+pub(crate) fn key_to_write(collection: &Collection, address: &Address, document: &mut Json) -> Result<Key, Answer> {
+    let own = address.id.as_deref();
+    let id = match collection.naming {
+        Naming::Username => {
+            let name = document["username"].as_str().map(str::to_owned);
+            let name = name.ok_or_else(|| Answer::invalid("property \"username\" is required"))?;
+            if own.is_some_and(|own| own != name) {
+                return Err(Answer::bad("wrong username"));
+            }
+            if !username(&name) {
+                return Err(Answer::invalid(&format!(
+                    "property \"username\" validation failed: failed to match pattern \"^[a-zA-Z0-9_\\-]+$\" with \"{name}\""
+                )));
+            }
+            name
+        }
+        Naming::Plugin => own.ok_or_else(|| Answer::bad("missing plugin name"))?.to_owned(),
+        Naming::Manager => {
+            let parts = address.parent.as_deref().zip(own);
+            let (parent, id) = parts.ok_or_else(|| Answer::bad("missing secret id"))?;
+            same_id(collection, document, Some(&format!("{parent}/{id}")))?;
+            id.to_owned()
+        }
+        Naming::Id | Naming::Credential => same_id(collection, document, own)?,
+    };
+    let key = key_of_path(collection, &Address { id: Some(id), ..address.clone() });
+    key.ok_or_else(|| match collection.naming {
+        Naming::Plugin => Answer::bad("invalid plugin name"),
+        _ => wrong_form(),
+    })
+}
+
+/// For a document that gets its id only now.
+pub(crate) fn no_id(collection: &Collection, address: &Address, document: &Json) -> Result<(), Answer> {
+    match address.id.is_some() || !document["id"].is_null() {
+        true => Err(Answer::bad(format!("wrong {} id, do not need it", collection.kind))),
+        false => Ok(()),
+    }
+}
+
+/// Compares the ids in path and document; the path's replaces the document's.
+fn same_id(collection: &Collection, document: &mut Json, own: Option<&str>) -> Result<String, Answer> {
+    let kind = collection.kind;
+    let given = match &document["id"] {
+        Json::Null => None,
+        id => Some(text_of(id).ok_or_else(wrong_form)?),
+    };
+    match (own, given) {
+        (None, None) => Err(Answer::bad(format!("missing {kind} id"))),
+        (Some(own), Some(given)) if own != given => Err(Answer::bad(format!("wrong {kind} id"))),
+        (Some(own), _) => {
+            document["id"] = own.into();
+            Ok(own.to_owned())
+        }
+        (None, Some(given)) => Ok(given),
+    }
+}
+
+fn wrong_form() -> Answer {
+    Answer::invalid("property \"id\" validation failed: object matches none of the required")
+}
+
+fn is_id(id: &str) -> bool {
+    let is_good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    (1..=ID_BYTES_MAX).contains(&id.len()) && id.bytes().all(is_good)
+}
+
+fn username(name: &str) -> bool {
+    let is_good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    (1..=USERNAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_good)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::answer::Content;
+    use serde_json::json;
+
+    fn write(collection: &str, id: Option<&str>, mut document: Json) -> String {
+        let collection = Collection::named(collection).unwrap();
+        let address = Address { id: id.map(str::to_owned), parent: Some("jack".to_owned()), sub_path: None };
+        match key_to_write(collection, &address, &mut document) {
+            Ok(key) => format!("{key} {}", document["id"]),
+            Err(Answer { content: Content::Json(json), .. }) => json["error_msg"].as_str().unwrap().to_owned(),
+            Err(answer) => panic!("{answer:?}"),
+        }
+    }
+
+    #[test]
+    fn ids_of_path_and_document_meet() {
+        let none = "invalid configuration: property \"id\" validation failed: object matches none of the required";
+        let check = |collection, id, document, expected: &str| {
+            assert_eq!(write(collection, id, document), expected);
+        };
+        check("routes", Some("1"), json!({}), "routes/1 \"1\"");
+        check("routes", Some("1"), json!({"id": 1}), "routes/1 \"1\"");
+        check("routes", None, json!({"id": 1}), "routes/1 1");
+        check("routes", None, json!({"id": 1.0}), "routes/1 1.0");
+        check("routes", None, json!({"id": "a.b-c_d"}), "routes/a.b-c_d \"a.b-c_d\"");
+        check("routes", None, json!({}), "missing route id");
+        check("routes", Some("1"), json!({"id": 2}), "wrong route id");
+        check("routes", None, json!({"id": [1]}), none);
+        let long = "x".repeat(65);
+        for wrong in ["a b", "a/b", "..", "%2e", "", "é", "<script>", &long] {
+            check("routes", Some(wrong), json!({}), none);
+            check("routes", None, json!({ "id": wrong }), none);
+        }
+        check("consumers", None, json!({"username": "jack"}), "consumers/jack null");
+        check("consumers", Some("jack"), json!({"username": "rose"}), "wrong username");
+        check("consumers", None, json!({}), "invalid configuration: property \"username\" is required");
+        check("credentials", Some("c1"), json!({}), "consumers/jack/credentials/c1 \"c1\"");
+        check("credentials", None, json!({}), "missing credential id");
+        check("secrets", Some("1"), json!({}), "secrets/jack/1 \"jack/1\"");
+        check("secrets", Some("1"), json!({"id": "1"}), "wrong secret id");
+        check("plugin_metadata", None, json!({}), "missing plugin name");
+        check("plugin_metadata", Some("a/b"), json!({}), "invalid plugin name");
+    }
+}

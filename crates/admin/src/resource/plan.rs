@@ -1,0 +1,249 @@
+//! What a write would do: the operation of a request, checked against the documents, becomes writes and an answer.
+//!
+//! Nothing is written here, so the same plan serves a single request, an operation of a batch, and a dry run. Whether a
+//! document is valid is not decided here either: [`Control::write`](crate::Control::write) does that.
+
+use super::address::{Address, key_of_path, key_to_write, no_id};
+use super::merge::{merge, replace_at};
+use super::references::{self, parsed};
+use super::view::View;
+use crate::answer::{Answer, Content};
+use crate::collections::{Collection, Naming, Verb};
+use crate::control::Control;
+use crate::masks::{MASK, has_mask, remove_private_keys};
+use axum::http::StatusCode;
+use serde_json::{Value as Json, json};
+use stillgate_datastore::{Condition, Key, Write};
+
+/// What all keys begin with in answers, as in etcd.
+pub(crate) const PREFIX: &str = "/apisix/";
+
+/// What a request asks to be written.
+#[derive(Debug)]
+pub(crate) struct Operation {
+    pub(crate) verb: Verb,
+    pub(crate) collection: &'static Collection,
+    pub(crate) address: Address,
+    /// `None`: the body is empty.
+    pub(crate) body: Option<Json>,
+    pub(crate) ttl_seconds: Option<u64>,
+    /// Deletes what is referred to.
+    pub(crate) force: bool,
+}
+
+/// Writes, the conditions on which they make sense, and the answer once they are made.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    /// Of the document that the operation is about.
+    pub(crate) key: Key,
+    pub(crate) writes: Vec<Write>,
+    pub(crate) conditions: Vec<(Key, Condition)>,
+    pub(crate) answer: Answer,
+}
+
+/// Plans an operation; `unix_seconds` is now.
+pub(crate) fn plan(control: &dyn Control, view: &View, op: &Operation, unix_seconds: u64) -> Result<Plan, Answer> {
+    let collection = op.collection;
+    if collection.refused.contains(&op.verb) {
+        let message = format!("not supported `{}` method for {}", op.verb.name(), collection.kind);
+        return Err(Answer::error(StatusCode::METHOD_NOT_ALLOWED, message));
+    }
+    if op.body.as_ref().is_some_and(has_mask) {
+        return Err(Answer::bad(format!(
+            "the document has a masked secret ({MASK}); write it with the secret itself, or leave the field out with PATCH"
+        )));
+    }
+    match op.verb {
+        Verb::Delete => delete(view, op),
+        Verb::Patch => patch(view, op, unix_seconds),
+        _ => put(control, view, op, unix_seconds),
+    }
+}
+
+/// PUT and POST.
+fn put(control: &dyn Control, view: &View, op: &Operation, unix_seconds: u64) -> Result<Plan, Answer> {
+    let mut document = op.body.clone().ok_or_else(|| Answer::bad("missing configurations"))?;
+    must_be_object(&document)?;
+    let key = match op.verb {
+        Verb::Post => {
+            no_id(op.collection, &op.address, &document)?;
+            let (id, key) = fresh_id(view, op.collection);
+            document["id"] = id.into();
+            key
+        }
+        _ => key_to_write(op.collection, &op.address, &mut document)?,
+    };
+    if op.collection.naming == Naming::Plugin {
+        if control.plugin_schema(key.id()).is_none() {
+            return Err(Answer::bad("invalid plugin name"));
+        }
+        document["id"] = key.id().into();
+    }
+    let mut conditions = checked(control, view, op, &key, &document)?;
+    let old = view.get(&key);
+    if op.verb == Verb::Post && !view.is_pending(&key) {
+        conditions.push((key.clone(), Condition::Absent));
+    }
+    if op.collection.naming != Naming::Plugin {
+        let created = old.as_ref().map(|old| parsed(&old.value)["create_time"].take());
+        let created = created.filter(|time| !time.is_null()).unwrap_or(unix_seconds.into());
+        set_if_absent(&mut document, "create_time", created);
+        set_if_absent(&mut document, "update_time", unix_seconds.into());
+    }
+    let status = if old.is_some() { StatusCode::OK } else { StatusCode::CREATED };
+    Ok(written(op, key, document, conditions, status))
+}
+
+fn patch(view: &View, op: &Operation, unix_seconds: u64) -> Result<Plan, Answer> {
+    if op.address.id.is_none() {
+        let missing = match op.collection.naming {
+            Naming::Manager => "no secret id".to_owned(),
+            _ => format!("missing {} id", op.collection.kind),
+        };
+        return Err(Answer::bad(missing));
+    }
+    let change = op.body.clone().ok_or_else(|| Answer::bad("missing new configuration"))?;
+    let sub_path = op.address.sub_path.as_deref().filter(|path| !path.is_empty());
+    let key = key_of_path(op.collection, &op.address).ok_or_else(Answer::key_not_found)?;
+    let old = view.get(&key).ok_or_else(Answer::key_not_found)?;
+    let mut document = parsed(&old.value);
+    let keeps_update_time = match (sub_path, change) {
+        (Some(path), change) => {
+            replace_at(&mut document, path, change).map_err(Answer::bad)?;
+            false
+        }
+        (None, Json::Object(change)) => {
+            let keeps = change.contains_key("update_time");
+            if let Json::Object(fields) = &mut document {
+                merge(fields, change);
+            }
+            keeps
+        }
+        (None, _) => return Err(Answer::bad("invalid configuration")),
+    };
+    must_be_object(&document)?;
+    set_if_absent(&mut document, "create_time", unix_seconds.into());
+    if !keeps_update_time || document["update_time"].is_null() {
+        document["update_time"] = unix_seconds.into();
+    }
+    if key_to_write(op.collection, &op.address, &mut document)? != key {
+        return Err(Answer::bad(format!("wrong {} id", op.collection.kind)));
+    }
+    let mut conditions = checked_references(view, op, &key, &document)?;
+    if !view.is_pending(&key) {
+        conditions.push((key.clone(), Condition::Modified(old.modified)));
+    }
+    Ok(written(op, key, document, conditions, StatusCode::OK))
+}
+
+fn delete(view: &View, op: &Operation) -> Result<Plan, Answer> {
+    let Some(id) = op.address.id.as_deref() else {
+        return Err(Answer::bad(format!("missing {} id", op.collection.kind)));
+    };
+    if !op.force {
+        references::unused(view, op.collection, id)?;
+    }
+    let key = key_of_path(op.collection, &op.address).ok_or_else(Answer::key_not_found)?;
+    view.get(&key).ok_or_else(Answer::key_not_found)?;
+    let mut writes = vec![Write::Delete { key: key.clone() }];
+    if op.collection.naming == Naming::Username {
+        let credentials = view.below(&format!("{key}/credentials/"));
+        writes.extend(credentials.into_iter().map(|(key, _)| Write::Delete { key }));
+    }
+    let body = json!({ "key": format!("{PREFIX}{key}"), "deleted": "1" });
+    Ok(Plan { key, writes, conditions: Vec::new(), answer: Answer::json(StatusCode::OK, body) })
+}
+
+/// What has to be there for a document, as conditions.
+fn checked(
+    control: &dyn Control,
+    view: &View,
+    op: &Operation,
+    key: &Key,
+    document: &Json,
+) -> Result<Vec<(Key, Condition)>, Answer> {
+    let mut conditions = checked_references(view, op, key, document)?;
+    match (op.collection.naming, op.address.parent.as_deref()) {
+        (Naming::Credential, Some(username)) => {
+            let plugins = control.plugins();
+            let is_other = |name: &String| plugins.iter().any(|plugin| plugin.name == name && !plugin.is_auth);
+            if document["plugins"].as_object().is_some_and(|plugins| plugins.keys().any(is_other)) {
+                return Err(Answer::bad("only supports auth type plugins in consumer credential"));
+            }
+            references::key_is_free(view, username, document)?;
+            conditions.extend(present(view, references::consumer(view, username)?));
+        }
+        (Naming::Username, _) => references::key_is_free(view, key.id(), document)?,
+        _ => {}
+    }
+    Ok(conditions)
+}
+
+fn checked_references(
+    view: &View,
+    op: &Operation,
+    key: &Key,
+    document: &Json,
+) -> Result<Vec<(Key, Condition)>, Answer> {
+    if op.collection.name == "global_rules" {
+        references::alone_among_global_rules(view, key, document)?;
+    }
+    let referred = references::present(view, op.collection, document)?;
+    Ok(referred.into_iter().filter_map(|key| present(view, key)).collect())
+}
+
+/// So that what is referred to cannot go between this check and the write.
+fn present(view: &View, key: Key) -> Option<(Key, Condition)> {
+    (!view.is_pending(&key)).then_some((key, Condition::Present))
+}
+
+fn written(op: &Operation, key: Key, document: Json, conditions: Vec<(Key, Condition)>, status: StatusCode) -> Plan {
+    let value = document.to_string();
+    let mut shown = document;
+    remove_private_keys(op.collection, &mut shown);
+    let body = json!({ "key": format!("{PREFIX}{key}"), "value": shown });
+    let write = Write::Put { key: key.clone(), value, ttl_seconds: op.ttl_seconds };
+    Plan { key, writes: vec![write], conditions, answer: Answer::json(status, body) }
+}
+
+/// An id as APISIX makes them, of the revision that will be written.
+fn fresh_id(view: &View, collection: &Collection) -> (String, Key) {
+    let mut number = view.revision() + 1;
+    loop {
+        let id = format!("{number:020}");
+        let key = Key::parse(&format!("{}/{id}", collection.name)).expect("digits make a key");
+        if view.get(&key).is_none() {
+            return (id, key);
+        }
+        number += 1;
+    }
+}
+
+fn must_be_object(document: &Json) -> Result<(), Answer> {
+    let got = match document {
+        Json::Object(_) => return Ok(()),
+        Json::Array(_) => "table",
+        Json::String(_) => "string",
+        Json::Number(_) => "number",
+        Json::Bool(_) => "boolean",
+        Json::Null => "userdata",
+    };
+    Err(Answer::invalid(&format!("wrong type: expected object, got {got}")))
+}
+
+fn set_if_absent(document: &mut Json, field: &str, value: Json) {
+    if document[field].is_null() {
+        document[field] = value;
+    }
+}
+
+impl Plan {
+    /// The body of the answer, for a batch.
+    pub(crate) fn body(&self) -> Json {
+        match &self.answer.content {
+            Content::Json(json) => json.clone(),
+            Content::Text(text) => text.as_str().into(),
+            Content::Nothing => Json::Null,
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! GET of one document, and of lists with filters and pages.
+//!
+//! Lists may have very many documents: those that the text of a search rules out are not parsed.
+
+use super::address::{Address, key_of_path};
+use super::plan::PREFIX;
+use super::references::{parsed, text_of};
+use crate::access::Role;
+use crate::answer::Answer;
+use crate::collections::{Collection, Naming};
+use crate::control::Control;
+use crate::masks::{mask, remove_private_keys};
+use crate::query::Query;
+use axum::http::StatusCode;
+use axum::http::header::ETAG;
+use regex::{Regex, RegexBuilder};
+use serde_json::{Value as Json, json};
+use stillgate_datastore::{Document, Key};
+
+/// Bytes that the regex of a filter may take.
+const REGEX_BYTES_MAX: usize = 1 << 20;
+
+/// Fields by which routes and stream routes are found.
+const REFERENCE_FIELDS: [&str; 2] = ["service_id", "upstream_id"];
+
+/// One document.
+pub(crate) fn one(control: &dyn Control, role: Role, collection: &'static Collection, address: &Address) -> Answer {
+    let documents = control.documents();
+    let found = key_of_path(collection, address).and_then(|key| documents.get(&key).map(|document| (key, document)));
+    let Some((key, document)) = found else { return Answer::key_not_found() };
+    let etag = format!("\"{}\"", document.modified);
+    let value = shown(control, role, collection, parsed(&document.value));
+    Answer::json(StatusCode::OK, node(&key, &document, value)).with(ETAG, &etag)
+}
+
+/// All documents of a collection that the query asks for.
+pub(crate) fn list(
+    control: &dyn Control,
+    role: Role,
+    collection: &'static Collection,
+    address: &Address,
+    query: &Query,
+) -> Answer {
+    let page = match query.page() {
+        Ok(page) => page,
+        Err(answer) => return answer,
+    };
+    let mut found = documents(control, collection, address);
+    if found.is_empty() && collection.naming == Naming::Credential {
+        return Answer::key_not_found();
+    }
+    let filter = Filter::of(collection, query);
+    if let Some(filter) = &filter {
+        found.retain(|(_, document)| filter.matches(&document.value, |json| shown(control, role, collection, json)));
+    }
+    let total = found.len();
+    if let Some(page) = page {
+        found.sort_by_key(|(_, document)| document.created);
+        let from = (page.number - 1).saturating_mul(page.size).min(total);
+        found.truncate(from.saturating_add(page.size).min(total));
+        found.drain(..from);
+    }
+    let node = |(key, document): &(Key, Document)| {
+        node(key, document, shown(control, role, collection, parsed(&document.value)))
+    };
+    let list: Vec<Json> = found.iter().map(node).collect();
+    Answer::json(StatusCode::OK, json!({ "total": total, "list": list }))
+}
+
+fn documents(control: &dyn Control, collection: &Collection, address: &Address) -> Vec<(Key, Document)> {
+    let documents = control.documents();
+    match (collection.naming, address.parent.as_deref()) {
+        (Naming::Credential, parent) => {
+            documents.below(&format!("consumers/{}/credentials/", parent.unwrap_or_default()))
+        }
+        (Naming::Username, _) => {
+            let mut found = documents.below("consumers/");
+            found.retain(|(key, _)| !key.id().contains('/'));
+            found
+        }
+        _ => documents.below(&format!("{}/", collection.name)),
+    }
+}
+
+/// A document as this role may see it.
+fn shown(control: &dyn Control, role: Role, collection: &Collection, mut value: Json) -> Json {
+    remove_private_keys(collection, &mut value);
+    if role == Role::Viewer {
+        mask(control, collection, &mut value);
+    }
+    value
+}
+
+fn node(key: &Key, document: &Document, value: Json) -> Json {
+    json!({
+        "key": format!("{PREFIX}{key}"),
+        "value": value,
+        "createdIndex": document.created,
+        "modifiedIndex": document.modified,
+    })
+}
+
+/// What a list is filtered by; all of it has to match.
+struct Filter {
+    name: Option<Matcher>,
+    uri: Option<Matcher>,
+    label: Option<String>,
+    references: Vec<(&'static str, String)>,
+    /// Text anywhere in the document, whatever its case. Not of APISIX.
+    search: Option<Regex>,
+}
+
+/// A regex; `None`: it is no regex, which matches nothing, as in APISIX.
+struct Matcher(Option<Regex>);
+
+impl Matcher {
+    fn of(query: &Query, name: &str) -> Option<Matcher> {
+        let regex = |text| RegexBuilder::new(text).size_limit(REGEX_BYTES_MAX).build().ok();
+        query.get(name).map(|text| Matcher(regex(text)))
+    }
+
+    fn matches(&self, text: &Json) -> bool {
+        self.0.as_ref().zip(text.as_str()).is_some_and(|(regex, text)| regex.is_match(text))
+    }
+}
+
+impl Filter {
+    /// `None`: everything matches.
+    fn of(collection: &Collection, query: &Query) -> Option<Filter> {
+        let references = match query.get("filter") {
+            Some(filter) if collection.has_reference_filter => {
+                let asked = Query::parse(Some(filter));
+                let value = |field: &'static str| asked.get(field).map(|value| (field, value.to_owned()));
+                REFERENCE_FIELDS.into_iter().filter_map(value).collect()
+            }
+            _ => Vec::new(),
+        };
+        let filter = Filter {
+            name: Matcher::of(query, "name"),
+            uri: Matcher::of(query, "uri"),
+            label: query.get("label").map(str::to_owned),
+            references,
+            search: query.get("search").filter(|text| !text.is_empty()).and_then(anywhere),
+        };
+        let is_needed = filter.name.is_some()
+            || filter.uri.is_some()
+            || filter.label.is_some()
+            || !filter.references.is_empty()
+            || filter.search.is_some();
+        is_needed.then_some(filter)
+    }
+
+    /// `shown`: what may be searched; a secret must not be found that is not shown.
+    fn matches(&self, text: &str, shown: impl Fn(Json) -> Json) -> bool {
+        if self.search.as_ref().is_some_and(|search| !search.is_match(text)) {
+            return false;
+        }
+        let json = parsed(text);
+        let in_uris = |uri: &Matcher| {
+            let uris = json["uris"].as_array().into_iter().flatten();
+            uri.matches(&json["uri"]) || uris.into_iter().any(|each| uri.matches(each))
+        };
+        let refers = |(field, id): &(&str, String)| text_of(&json[*field]).as_ref() == Some(id);
+        let matches = self.name.as_ref().is_none_or(|name| name.matches(&json["name"]))
+            && self.uri.as_ref().is_none_or(in_uris)
+            && self.label.as_ref().is_none_or(|label| json["labels"].get(label.as_str()).is_some())
+            && self.references.iter().all(refers);
+        matches && self.search.as_ref().is_none_or(|search| search.is_match(&shown(json).to_string()))
+    }
+}
+
+/// Finds a text in JSON, written as it is there.
+fn anywhere(text: &str) -> Option<Regex> {
+    let quoted = Json::from(text).to_string();
+    let pattern = regex::escape(&quoted[1..quoted.len() - 1]);
+    RegexBuilder::new(&pattern).case_insensitive(true).size_limit(REGEX_BYTES_MAX).build().ok()
+}

@@ -1,0 +1,64 @@
+//! The documents as a write sees them: what is stored, and what the earlier operations of its batch would make of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use stillgate_datastore::{Document, Documents, Key, Write};
+
+/// Stored documents below pending writes.
+pub(crate) struct View {
+    documents: Arc<Documents>,
+    pending: BTreeMap<Key, Option<Arc<str>>>,
+}
+
+impl View {
+    pub(crate) fn new(documents: Arc<Documents>) -> View {
+        View { documents, pending: BTreeMap::new() }
+    }
+
+    /// One document. A pending one has no revision yet: 0.
+    pub(crate) fn get(&self, key: &Key) -> Option<Document> {
+        match self.pending.get(key) {
+            Some(pending) => pending.clone().map(unwritten),
+            None => self.documents.get(key),
+        }
+    }
+
+    /// Those below a path that ends with a slash, in the order of keys.
+    pub(crate) fn below(&self, path: &str) -> Vec<(Key, Document)> {
+        let stored = self.documents.below(path);
+        if self.pending.is_empty() {
+            return stored;
+        }
+        let mut all: BTreeMap<Key, Document> = stored.into_iter().collect();
+        for (key, value) in self.pending.iter().filter(|(key, _)| key.as_str().starts_with(path)) {
+            match value {
+                Some(value) => drop(all.insert(key.clone(), unwritten(value.clone()))),
+                None => drop(all.remove(key)),
+            }
+        }
+        all.into_iter().collect()
+    }
+
+    /// Whether a pending write is about this key.
+    pub(crate) fn is_pending(&self, key: &Key) -> bool {
+        self.pending.contains_key(key)
+    }
+
+    /// Puts a write on top.
+    pub(crate) fn add(&mut self, write: &Write) {
+        let value = match write {
+            Write::Put { value, .. } => Some(value.as_str().into()),
+            Write::Delete { .. } => None,
+        };
+        self.pending.insert(write.key().clone(), value);
+    }
+
+    /// The revision of what is stored.
+    pub(crate) fn revision(&self) -> u64 {
+        self.documents.revision()
+    }
+}
+
+fn unwritten(value: Arc<str>) -> Document {
+    Document { value, created: 0, modified: 0 }
+}

@@ -1,0 +1,187 @@
+//! The router: every endpoint of the table, behind the guard, and what is answered where there is none.
+
+use crate::access::{Caller, Guard, Peer, admit};
+use crate::answer::Answer;
+use crate::body::{LARGE_AT_ONCE_MAX, SINGLE_BYTES_MAX, SMALL_BYTES_MAX, parse, read, read_many};
+use crate::collections::{Collection, Verb};
+use crate::control::Control;
+use crate::endpoints::{Action, Endpoint, Page, endpoints};
+use crate::query::Query;
+use crate::resource::address::Address;
+use crate::standalone::Standalone;
+use crate::{batch, history, openapi, plugins, resources, sign_in, standalone};
+use axum::Router;
+use axum::extract::rejection::RawPathParamsRejection;
+use axum::extract::{RawPathParams, Request, State};
+use axum::http::{HeaderMap, Method, StatusCode};
+use axum::middleware::from_fn_with_state;
+use axum::response::Response;
+use axum::routing::{MethodFilter, MethodRouter, on};
+use bytes::Bytes;
+use serde_json::Value as Json;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+
+/// What all handlers need.
+pub(crate) struct Api {
+    pub(crate) control: Arc<dyn Control>,
+    pub(crate) guard: Arc<Guard>,
+    pub(crate) standalone: Standalone,
+    /// For bodies about many resources.
+    pub(crate) large_bodies: Semaphore,
+    /// Of the OpenAPI description: method, path, action, summary of what is not hidden.
+    pub(crate) described: Vec<Endpoint>,
+}
+
+/// A request, taken apart.
+pub(crate) struct Asked {
+    pub(crate) caller: Caller,
+    pub(crate) peer: IpAddr,
+    pub(crate) method: Method,
+    pub(crate) path: String,
+    pub(crate) query: Query,
+    pub(crate) headers: HeaderMap,
+    pub(crate) parts: BTreeMap<String, String>,
+    pub(crate) body: Bytes,
+}
+
+/// The Admin API with further pages of the gateway. Requests need a [`Peer`] in their extensions.
+pub fn router(control: Arc<dyn Control>, guard: Arc<Guard>, pages: Vec<Page>) -> Router {
+    let mut described = endpoints(&pages);
+    let mut of_path: BTreeMap<String, MethodRouter<Arc<Api>>> = BTreeMap::new();
+    for endpoint in &described {
+        let served = match endpoint.action {
+            Action::Page(index) => pages[index].answer.clone().with_state(()),
+            action => handler(&endpoint.method, action),
+        };
+        let slot = of_path.entry(endpoint.path.clone()).or_default();
+        *slot = std::mem::take(slot).merge(served);
+    }
+    described.retain(|endpoint| !endpoint.is_hidden);
+    let large_bodies = Semaphore::new(LARGE_AT_ONCE_MAX);
+    let api =
+        Arc::new(Api { control, guard: guard.clone(), standalone: Standalone::default(), large_bodies, described });
+    let mut router = Router::new();
+    for (path, methods) in of_path {
+        let methods = methods.fallback(no_method);
+        // APISIX does not care for a slash at the end.
+        let has_twin = path.starts_with("/apisix/") && !path.contains("{*");
+        if has_twin {
+            router = router.route(&format!("{path}/"), methods.clone());
+        }
+        router = router.route(&path, methods);
+    }
+    router.fallback(no_path).with_state(api).layer(from_fn_with_state(guard, admit))
+}
+
+fn handler(method: &Method, action: Action) -> MethodRouter<Arc<Api>> {
+    let filter = MethodFilter::try_from(method.clone()).expect("the table has standard methods only");
+    on(
+        filter,
+        move |State(api): State<Arc<Api>>, parts: Result<RawPathParams, RawPathParamsRejection>, request: Request| async move {
+            let Ok(parts) = parts else {
+                return Answer::bad("the path has a part that is no UTF-8").into_response();
+            };
+            let parts = parts.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+            match Asked::of(&api, action, request, parts).await {
+                Ok(asked) => answer(api, action, asked).await.into_response(),
+                Err(answer) => answer.into_response(),
+            }
+        },
+    )
+}
+
+async fn answer(api: Arc<Api>, action: Action, asked: Asked) -> Answer {
+    match action {
+        Action::Alive => Answer::empty(StatusCode::OK),
+        Action::Resource(Verb::Get, collection) => resources::get(api, asked, collection).await,
+        Action::Resource(verb, collection) => resources::write(&api, asked, verb, collection).await,
+        Action::PluginList => plugins::list(&api, &asked),
+        Action::PluginSchema => plugins::schema(&api, &asked),
+        Action::PluginReload => Answer::text(StatusCode::OK, "done"),
+        Action::Schema => plugins::schema_of_kind(&api, &asked),
+        Action::SchemaValidate => plugins::validate(&api, &asked),
+        Action::Configs => standalone::get(&api, &asked),
+        Action::ConfigsReplace => standalone::replace(&api, asked).await,
+        Action::ConfigsValidate => standalone::validate(&api, &asked),
+        Action::History => history::list(&api, &asked).await,
+        Action::Change => history::change(&api, &asked).await,
+        Action::RollBack => history::roll_back(&api, asked).await,
+        Action::Batch => batch::batch(&api, asked).await,
+        Action::SessionShow => sign_in::show(&api, &asked),
+        Action::SessionOpen => sign_in::open(&api, asked).await,
+        Action::SessionClose => sign_in::close(&api, &asked),
+        Action::OpenApi => openapi::describe(&api),
+        // Pages are routed to their own handlers.
+        Action::Page(_) => Answer::empty(StatusCode::NOT_FOUND),
+    }
+}
+
+/// A known path, asked with a method that it does not have.
+async fn no_method(request: Request) -> Response {
+    let path = request.uri().path();
+    let answer = match path.trim_end_matches('/') {
+        "/apisix/admin/plugins/reload" => {
+            let method = request.method();
+            let message = format!("please use PUT method to reload the plugins, {method} method is not allowed.");
+            Answer::error(StatusCode::METHOD_NOT_ALLOWED, message)
+        }
+        "/apisix/admin/configs/validate" => Answer::error(StatusCode::NOT_FOUND, "Not found"),
+        path if path.starts_with("/apisix/admin/") => Answer::error(StatusCode::NOT_FOUND, "not found"),
+        _ => Answer::method_not_allowed("a method that /v1/openapi.json has for this path"),
+    };
+    answer.into_response()
+}
+
+/// A path that nothing has.
+async fn no_path(request: Request) -> Response {
+    let answer = match request.uri().path().strip_prefix("/apisix/admin/") {
+        Some(rest) => {
+            let resource = rest.split('/').next().unwrap_or_default();
+            let known = ["plugins", "schema", "configs"];
+            match Collection::named(resource).is_some() || known.contains(&resource) {
+                true => Answer::error(StatusCode::NOT_FOUND, "not found"),
+                false => Answer::error(StatusCode::NOT_FOUND, format!("Unsupported resource type: {resource}")),
+            }
+        }
+        None => Answer::error(StatusCode::NOT_FOUND, "404 Not Found: the paths are at /v1/openapi.json"),
+    };
+    answer.into_response()
+}
+
+impl Asked {
+    /// Reads the body, if the action has any use for it: a body nobody needs takes no memory.
+    async fn of(api: &Api, action: Action, request: Request, parts: BTreeMap<String, String>) -> Result<Asked, Answer> {
+        let (head, body) = request.into_parts();
+        let body = match action {
+            Action::Resource(Verb::Get | Verb::Delete, _) => Bytes::new(),
+            Action::Resource(..) | Action::SchemaValidate => read(&head.headers, body, SINGLE_BYTES_MAX).await?,
+            Action::SessionOpen | Action::RollBack => read(&head.headers, body, SMALL_BYTES_MAX).await?,
+            Action::ConfigsReplace | Action::ConfigsValidate | Action::Batch => {
+                read_many(&head.headers, body, &api.large_bodies).await?
+            }
+            _ => Bytes::new(),
+        };
+        let peer = head.extensions.get::<Peer>().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.0);
+        let caller = head.extensions.get::<Caller>().cloned().expect("the guard lets nobody by without a caller");
+        let query = Query::parse(head.uri.query());
+        let path = head.uri.path().to_owned();
+        Ok(Asked { caller, peer, method: head.method, path, query, headers: head.headers, parts, body })
+    }
+
+    /// Which document the path names.
+    pub(crate) fn address(&self) -> Address {
+        let part = |name: &str| self.parts.get(name).cloned();
+        let (username, id, manager) = (part("username"), part("id"), part("manager"));
+        let is_consumer = username.is_some() && !self.path.contains("/credentials");
+        let (id, parent) = if is_consumer { (username, None) } else { (id, username.or(manager)) };
+        Address { id, parent, sub_path: part("path") }
+    }
+
+    /// The body as JSON; `None`: it is empty.
+    pub(crate) fn json(&self) -> Result<Option<Json>, Answer> {
+        parse(&self.body)
+    }
+}

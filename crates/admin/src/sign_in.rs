@@ -1,0 +1,60 @@
+//! `/v1/session`: the dashboard signs in with a key or a sign-in token, and out again.
+
+use crate::access::{Caller, SESSION_COOKIE};
+use crate::answer::Answer;
+use crate::router::{Api, Asked};
+use axum::http::StatusCode;
+use axum::http::header::{ORIGIN, SET_COOKIE};
+use serde_json::{Value as Json, json};
+use tokio::time::Instant;
+use tracing::info;
+
+/// Whose session this is.
+pub(crate) fn show(api: &Api, asked: &Asked) -> Answer {
+    match cookie(asked).and_then(|token| api.guard.session(&token)) {
+        Some(session) => Answer::json(StatusCode::OK, described(&session.caller, &session.csrf)),
+        None => Answer::error(StatusCode::UNAUTHORIZED, "no session; POST {\"key\": …} here to open one"),
+    }
+}
+
+/// Opens a session for a key in the header or the body, or for a sign-in token.
+pub(crate) async fn open(api: &Api, asked: Asked) -> Answer {
+    let body = match asked.json() {
+        Ok(body) => body.unwrap_or_default(),
+        Err(answer) => return answer,
+    };
+    let caller = match (&body["key"], &body["token"]) {
+        (Json::String(key), Json::Null) => api.guard.caller_of_key(key),
+        (Json::Null, Json::String(token)) => api.guard.lock_sessions().redeem(token, Instant::now()),
+        (Json::Null, Json::Null) if !asked.caller.name.is_empty() => Some(asked.caller.clone()),
+        _ => return Answer::bad("a session is opened with {\"key\": …} or {\"token\": …}"),
+    };
+    let Some(caller) = caller else {
+        api.guard.slow_down(asked.peer).await;
+        return Answer::error(StatusCode::UNAUTHORIZED, "wrong key, or a token that was used already").closing();
+    };
+    let (token, csrf) = api.guard.lock_sessions().open(caller.clone(), Instant::now());
+    info!(target: "audit", key = caller.name, address = %asked.peer, "session opened");
+    // A page that came by TLS says so; its cookie must not travel without.
+    let is_by_tls = asked.headers.get(ORIGIN).is_some_and(|origin| origin.as_bytes().starts_with(b"https://"));
+    let secure = if is_by_tls { "; Secure" } else { "" };
+    let cookie = format!("{SESSION_COOKIE}={token}; Path=/; HttpOnly; SameSite=Strict{secure}");
+    Answer::json(StatusCode::CREATED, described(&caller, &csrf)).with(SET_COOKIE, &cookie)
+}
+
+/// Ends the session of the cookie.
+pub(crate) fn close(api: &Api, asked: &Asked) -> Answer {
+    if let Some(token) = cookie(asked) {
+        api.guard.lock_sessions().close(&token);
+    }
+    let gone = format!("{SESSION_COOKIE}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0");
+    Answer::empty(StatusCode::NO_CONTENT).with(SET_COOKIE, &gone)
+}
+
+fn described(caller: &Caller, csrf: &str) -> Json {
+    json!({ "name": caller.name, "role": caller.role.name(), "csrf": csrf })
+}
+
+fn cookie(asked: &Asked) -> Option<String> {
+    crate::access::cookie(&asked.headers, SESSION_COOKIE).map(str::to_owned)
+}

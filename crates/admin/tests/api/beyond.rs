@@ -1,0 +1,317 @@
+//! What goes beyond APISIX: conditions, dry runs, history, batches, masks.
+
+use crate::client::Client;
+use crate::control::Memory;
+use expect_test::{Expect, expect};
+use serde_json::json;
+use stillgate_admin::WriteError;
+
+async fn check(client: &Client, lines: &[&str], expected: Expect) {
+    expected.assert_eq(&client.transcript(lines).await);
+}
+
+#[tokio::test]
+async fn conditions() {
+    check(
+        &Client::admin(),
+        &[
+            r#"PUT /apisix/admin/routes/1 | If-Match: * {"uri": "/a"}"#,
+            r#"PUT /apisix/admin/routes/1 | If-None-Match: * {"uri": "/a"}"#,
+            r#"PUT /apisix/admin/routes/1 | If-None-Match: * {"uri": "/a"}"#,
+            r#"GET /apisix/admin/routes/1"#,
+            r#"GET /apisix/admin/routes/1 | If-None-Match: "11""#,
+            r#"PUT /apisix/admin/routes/1?wait=stored | If-Match: "11" {"uri": "/b"}"#,
+            r#"PUT /apisix/admin/routes/1 | If-Match: "11" {"uri": "/c"}"#,
+            r#"PATCH /apisix/admin/routes/1 | If-Match: "11", W/"12" {"name": "n"}"#,
+            r#"PATCH /apisix/admin/routes/1 | If-Match: nonsense {"name": "m"}"#,
+            r#"PUT /apisix/admin/routes/1 | If-None-Match: "1" {"uri": "/a"}"#,
+            r#"DELETE /apisix/admin/routes/1 | If-Match: "12""#,
+            r#"DELETE /apisix/admin/routes/1 | If-Match: "13""#,
+        ],
+        expect![[r#"
+            > PUT /apisix/admin/routes/1 | If-Match: * {"uri": "/a"}
+            412 {"error_msg":"routes/1 does not exist","modifiedIndex":null}
+            > PUT /apisix/admin/routes/1 | If-None-Match: * {"uri": "/a"}
+            201 {"key":"/apisix/routes/1","value":{"uri":"/a","id":"1","create_time":NOW,"update_time":NOW}} (etag: "11") (x-stillgate-generation: 1011)
+            > PUT /apisix/admin/routes/1 | If-None-Match: * {"uri": "/a"}
+            412 {"error_msg":"routes/1 was written by revision 11; read it again","modifiedIndex":11}
+            > GET /apisix/admin/routes/1
+            200 {"key":"/apisix/routes/1","value":{"uri":"/a","id":"1","create_time":NOW,"update_time":NOW},"createdIndex":11,"modifiedIndex":11} (etag: "11")
+            > GET /apisix/admin/routes/1 | If-None-Match: "11"
+            304  (etag: "11")
+            > PUT /apisix/admin/routes/1?wait=stored | If-Match: "11" {"uri": "/b"}
+            200 {"key":"/apisix/routes/1","value":{"uri":"/b","id":"1","create_time":NOW,"update_time":NOW}} (etag: "12")
+            > PUT /apisix/admin/routes/1 | If-Match: "11" {"uri": "/c"}
+            412 {"error_msg":"routes/1 was written by revision 12; read it again","modifiedIndex":12}
+            > PATCH /apisix/admin/routes/1 | If-Match: "11", W/"12" {"name": "n"}
+            200 {"key":"/apisix/routes/1","value":{"uri":"/b","id":"1","create_time":NOW,"update_time":NOW,"name":"n"}} (etag: "13") (x-stillgate-generation: 1013)
+            > PATCH /apisix/admin/routes/1 | If-Match: nonsense {"name": "m"}
+            412 {"error_msg":"routes/1 was written by revision 13; read it again","modifiedIndex":13}
+            > PUT /apisix/admin/routes/1 | If-None-Match: "1" {"uri": "/a"}
+            400 {"error_msg":"a write takes If-Match, or If-None-Match: *"}
+            > DELETE /apisix/admin/routes/1 | If-Match: "12"
+            412 {"error_msg":"routes/1 was written by revision 13; read it again","modifiedIndex":13}
+            > DELETE /apisix/admin/routes/1 | If-Match: "13"
+            200 {"key":"/apisix/routes/1","deleted":"1"} (x-stillgate-generation: 1014)
+        "#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_dry_run_changes_nothing() {
+    let client = Client::admin();
+    check(
+        &client,
+        &[
+            r#"PUT /apisix/admin/routes/1?dry_run=true {"uri": "/a"}"#,
+            r#"GET /apisix/admin/routes/1"#,
+            r#"PUT /apisix/admin/routes/1?dry_run=true {"uri": 1}"#,
+            r#"PUT /apisix/admin/ssls/1 {"cert": "c", "key": "k"}"#,
+            r#"DELETE /apisix/admin/ssls/1?dry_run=true"#,
+            r#"POST /v1/batch?dry_run=true [{"method": "delete", "path": "/apisix/admin/ssls/1"}]"#,
+        ],
+        expect![[r#"
+            > PUT /apisix/admin/routes/1?dry_run=true {"uri": "/a"}
+            200 {"dry_run":true,"changes":[{"key":"routes/1","before":null,"after":{"uri":"/a","id":"1","create_time":NOW,"update_time":NOW}}],"warnings":["a lint"],"effects":[{"key":"routes/1","effect":"takes requests of routes/2"}]}
+            > GET /apisix/admin/routes/1
+            404 {"message":"Key not found"}
+            > PUT /apisix/admin/routes/1?dry_run=true {"uri": 1}
+            400 {"error_msg":"invalid configuration: property \"uri\" validation failed: wrong type: expected string, got number"}
+            > PUT /apisix/admin/ssls/1 {"cert": "c", "key": "k"}
+            201 {"key":"/apisix/ssls/1","value":{"cert":"c","id":"1","create_time":NOW,"update_time":NOW}} (etag: "11") (x-stillgate-generation: 1011)
+            > DELETE /apisix/admin/ssls/1?dry_run=true
+            200 {"dry_run":true,"changes":[{"key":"ssls/1","before":{"cert":"c","id":"1","create_time":NOW,"update_time":NOW},"after":null}],"warnings":["a lint"],"effects":[{"key":"ssls/1","effect":"takes requests of routes/2"}]}
+            > POST /v1/batch?dry_run=true [{"method": "delete", "path": "/apisix/admin/ssls/1"}]
+            200 {"dry_run":true,"changes":[{"key":"ssls/1","before":{"cert":"c","id":"1","create_time":NOW,"update_time":NOW},"after":null}],"warnings":["a lint"],"effects":[{"key":"ssls/1","effect":"takes requests of routes/2"}]}
+        "#]],
+    )
+    .await;
+    assert!(client.memory.get("ssls/1").is_some());
+}
+
+#[tokio::test]
+async fn batches() {
+    let client = Client::admin();
+    check(
+        &client,
+        &[
+            r#"POST /v1/batch [{"method": "PUT", "path": "/apisix/admin/upstreams/u", "body": {"nodes": {}}}, {"method": "PUT", "path": "/apisix/admin/routes/1", "body": {"uri": "/a", "upstream_id": "u"}}, {"method": "POST", "path": "/apisix/admin/routes", "body": {"uri": "/b"}}, {"method": "POST", "path": "/apisix/admin/routes", "body": {"uri": "/c"}}]"#,
+            r#"POST /v1/batch [{"method": "DELETE", "path": "/apisix/admin/routes/1"}, {"method": "DELETE", "path": "/apisix/admin/upstreams/u"}]"#,
+            r#"POST /v1/batch [{"method": "PUT", "path": "/apisix/admin/routes/5", "body": {"uri": "/a"}}, {"method": "PUT", "path": "/apisix/admin/routes/6", "body": {"uri": "/a", "upstream_id": "u"}}]"#,
+            r#"GET /apisix/admin/routes/5"#,
+            r#"POST /v1/batch [{"method": "PUT", "path": "/apisix/admin/routes/5", "body": {"uri": "/a"}}, {"method": "DELETE", "path": "/apisix/admin/routes/5"}]"#,
+            r#"POST /v1/batch [{"method": "GET", "path": "/apisix/admin/routes/5"}]"#,
+            r#"POST /v1/batch [{"method": "PUT", "path": "/v1/rollback", "body": {}}]"#,
+            r#"POST /v1/batch [{"method": "PUT", "path": "/apisix/admin/consumers/jack/credentials/1", "body": {}}]"#,
+            r#"POST /v1/batch [{"method": "PUT", "path": "/apisix/admin/consumers", "body": {"username": "jack"}}, {"method": "PUT", "path": "/apisix/admin/consumers/jack/credentials/1", "body": {}}, {"method": "PATCH", "path": "/apisix/admin/consumers/jack", "body": {}}]"#,
+            r#"POST /v1/batch [{"method": "PUT", "path": "/apisix/admin/routes/5", "extra": 1}]"#,
+            r#"POST /v1/batch []"#,
+            r#"POST /v1/batch {"a": 1}"#,
+        ],
+        expect![[r#"
+            > POST /v1/batch [{"method": "PUT", "path": "/apisix/admin/upstreams/u", "body": {"nodes": {}}}, {"method": "PUT", "path": "/apisix/admin/routes/1", "body": {"uri": "/a", "upstream_id": "u"}}, {"method": "POST", "path": "/apisix/admin/routes", "body": {"uri": "/b"}}, {"method": "POST", "path": "/apisix/admin/routes", "body": {"uri": "/c"}}]
+            200 {"revision":11,"results":[{"status":201,"body":{"key":"/apisix/upstreams/u","value":{"nodes":{},"id":"u","create_time":NOW,"update_time":NOW}}},{"status":201,"body":{"key":"/apisix/routes/1","value":{"uri":"/a","upstream_id":"u","id":"1","create_time":NOW,"update_time":NOW}}},{"status":201,"body":{"key":"/apisix/routes/00000000000000000011","value":{"uri":"/b","id":"00000000000000000011","create_time":NOW,"update_time":NOW}}},{"status":201,"body":{"key":"/apisix/routes/00000000000000000012","value":{"uri":"/c","id":"00000000000000000012","create_time":NOW,"update_time":NOW}}}]} (x-stillgate-generation: 1011)
+            > POST /v1/batch [{"method": "DELETE", "path": "/apisix/admin/routes/1"}, {"method": "DELETE", "path": "/apisix/admin/upstreams/u"}]
+            200 {"revision":12,"results":[{"status":200,"body":{"key":"/apisix/routes/1","deleted":"1"}},{"status":200,"body":{"key":"/apisix/upstreams/u","deleted":"1"}}]} (x-stillgate-generation: 1012)
+            > POST /v1/batch [{"method": "PUT", "path": "/apisix/admin/routes/5", "body": {"uri": "/a"}}, {"method": "PUT", "path": "/apisix/admin/routes/6", "body": {"uri": "/a", "upstream_id": "u"}}]
+            400 {"error_msg":"operation 1: failed to fetch upstream info by upstream id [u], response code: 404","operation":1}
+            > GET /apisix/admin/routes/5
+            404 {"message":"Key not found"}
+            > POST /v1/batch [{"method": "PUT", "path": "/apisix/admin/routes/5", "body": {"uri": "/a"}}, {"method": "DELETE", "path": "/apisix/admin/routes/5"}]
+            400 {"error_msg":"operation 1: routes/5 is written by an earlier operation","operation":1}
+            > POST /v1/batch [{"method": "GET", "path": "/apisix/admin/routes/5"}]
+            400 {"error_msg":"operation 0: method: PUT, POST, PATCH or DELETE","operation":0}
+            > POST /v1/batch [{"method": "PUT", "path": "/v1/rollback", "body": {}}]
+            400 {"error_msg":"operation 0: path: \"/v1/rollback\" is no resource of the Admin API; such as /apisix/admin/routes/1","operation":0}
+            > POST /v1/batch [{"method": "PUT", "path": "/apisix/admin/consumers/jack/credentials/1", "body": {}}]
+            404 {"error_msg":"operation 0: consumer not found","operation":0}
+            > POST /v1/batch [{"method": "PUT", "path": "/apisix/admin/consumers", "body": {"username": "jack"}}, {"method": "PUT", "path": "/apisix/admin/consumers/jack/credentials/1", "body": {}}, {"method": "PATCH", "path": "/apisix/admin/consumers/jack", "body": {}}]
+            405 {"error_msg":"operation 2: not supported `PATCH` method for consumer","operation":2}
+            > POST /v1/batch [{"method": "PUT", "path": "/apisix/admin/routes/5", "extra": 1}]
+            400 {"error_msg":"a batch is a list of {\"method\", \"path\", \"body\"}: unknown field `extra`, expected one of `method`, `path`, `body`"}
+            > POST /v1/batch []
+            400 {"error_msg":"a batch has 1 to 128 operations; this one has 0"}
+            > POST /v1/batch {"a": 1}
+            400 {"error_msg":"a batch is a list of {\"method\", \"path\", \"body\"}: invalid type: map, expected a sequence"}
+        "#]],
+    )
+    .await;
+    let operations: Vec<_> = (0..129)
+        .map(|n| json!({ "method": "PUT", "path": format!("/apisix/admin/routes/{n}"), "body": { "uri": "/" } }))
+        .collect();
+    let (status, _) = client.ask(&format!("POST /v1/batch {}", json!(operations))).await;
+    assert_eq!(status, 400);
+    let (status, _) = client.ask(&format!("POST /v1/batch {}", json!(operations[..128]))).await;
+    assert_eq!(status, 200);
+}
+
+#[tokio::test]
+async fn history_and_the_way_back() {
+    check(
+        &Client::admin(),
+        &[
+            r#"PUT /apisix/admin/routes/1 {"uri": "/a", "create_time": 1, "update_time": 1}"#,
+            r#"PUT /apisix/admin/routes/1 {"uri": "/b", "create_time": 1, "update_time": 1}"#,
+            r#"PUT /apisix/admin/routes/2 {"uri": "/c", "create_time": 1, "update_time": 1}"#,
+            r#"GET /v1/history?count=2"#,
+            r#"GET /v1/history?before=12"#,
+            r#"GET /v1/history?before=x"#,
+            r#"GET /v1/history/12"#,
+            r#"GET /v1/history/99"#,
+            r#"GET /v1/history/x"#,
+            r#"POST /v1/rollback?dry_run=true {"to": 11}"#,
+            r#"POST /v1/rollback {"to": 11}"#,
+            r#"GET /apisix/admin/routes/1"#,
+            r#"GET /apisix/admin/routes/2"#,
+            r#"POST /v1/rollback {"to": 99}"#,
+            r#"POST /v1/rollback {}"#,
+        ],
+        expect![[r#"
+            > PUT /apisix/admin/routes/1 {"uri": "/a", "create_time": 1, "update_time": 1}
+            201 {"key":"/apisix/routes/1","value":{"uri":"/a","create_time":1,"update_time":1,"id":"1"}} (etag: "11") (x-stillgate-generation: 1011)
+            > PUT /apisix/admin/routes/1 {"uri": "/b", "create_time": 1, "update_time": 1}
+            200 {"key":"/apisix/routes/1","value":{"uri":"/b","create_time":1,"update_time":1,"id":"1"}} (etag: "12") (x-stillgate-generation: 1012)
+            > PUT /apisix/admin/routes/2 {"uri": "/c", "create_time": 1, "update_time": 1}
+            201 {"key":"/apisix/routes/2","value":{"uri":"/c","create_time":1,"update_time":1,"id":"2"}} (etag: "13") (x-stillgate-generation: 1013)
+            > GET /v1/history?count=2
+            200 {"changes":[{"revision":13,"unix_ms":1700000000000,"author":{"name":"ci","address":"127.0.0.1","action":"PUT /apisix/admin/routes/2"},"keys":["routes/2"],"keys_total":1},{"revision":12,"unix_ms":1700000000000,"author":{"name":"ci","address":"127.0.0.1","action":"PUT /apisix/admin/routes/1"},"keys":["routes/1"],"keys_total":1}]}
+            > GET /v1/history?before=12
+            200 {"changes":[{"revision":11,"unix_ms":1700000000000,"author":{"name":"ci","address":"127.0.0.1","action":"PUT /apisix/admin/routes/1"},"keys":["routes/1"],"keys_total":1}]}
+            > GET /v1/history?before=x
+            400 {"error_msg":"before and count are numbers"}
+            > GET /v1/history/12
+            200 {"revision":12,"unix_ms":1700000000000,"author":{"name":"ci","address":"127.0.0.1","action":"PUT /apisix/admin/routes/1"},"edits":[{"key":"routes/1","before":{"uri":"/a","create_time":1,"update_time":1,"id":"1"},"after":{"uri":"/b","create_time":1,"update_time":1,"id":"1"}}]}
+            > GET /v1/history/99
+            404 {"error_msg":"revision 99 is not kept"}
+            > GET /v1/history/x
+            400 {"error_msg":"a revision is a number"}
+            > POST /v1/rollback?dry_run=true {"to": 11}
+            200 {"dry_run":true,"changes":[{"key":"routes/2","before":{"uri":"/c","create_time":1,"update_time":1,"id":"2"},"after":null},{"key":"routes/1","before":{"uri":"/b","create_time":1,"update_time":1,"id":"1"},"after":{"uri":"/a","create_time":1,"update_time":1,"id":"1"}}]}
+            > POST /v1/rollback {"to": 11}
+            200 {"revision":14,"to":11}
+            > GET /apisix/admin/routes/1
+            200 {"key":"/apisix/routes/1","value":{"uri":"/a","create_time":1,"update_time":1,"id":"1"},"createdIndex":11,"modifiedIndex":14} (etag: "14")
+            > GET /apisix/admin/routes/2
+            404 {"message":"Key not found"}
+            > POST /v1/rollback {"to": 99}
+            400 {"error_msg":"revision 99 is not kept"}
+            > POST /v1/rollback {}
+            400 {"error_msg":"a rollback is {\"to\": revision}"}
+        "#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn viewers_see_masks_and_masks_do_not_come_back() {
+    let client = Client::admin();
+    check(
+        &client,
+        &[
+            r#"PUT /apisix/admin/consumers {"username": "jack", "plugins": {"key-auth": {"key": "plain"}}}"#,
+            r#"GET /apisix/admin/consumers/jack | X-API-KEY: tv-secret"#,
+            r#"GET /apisix/admin/consumers | X-API-KEY: tv-secret"#,
+            r#"GET /apisix/admin/configs | X-API-KEY: tv-secret"#,
+            r#"GET /v1/history/11 | X-API-KEY: tv-secret"#,
+            r#"GET /v1/history/11"#,
+            r#"PUT /apisix/admin/consumers {"username": "jack", "plugins": {"key-auth": {"key": "********"}}}"#,
+            r#"PUT /apisix/admin/routes/1 {"uri": "/", "plugins": {"x": [{"y": "********"}]}}"#,
+            r#"PUT /apisix/admin/configs | X-Digest: d {"consumers": [{"username": "jack", "plugins": {"key-auth": {"key": "********"}}}]}"#,
+            r#"POST /v1/batch [{"method": "PATCH", "path": "/apisix/admin/routes/1/name", "body": "********"}]"#,
+        ],
+        expect![[r#"
+            > PUT /apisix/admin/consumers {"username": "jack", "plugins": {"key-auth": {"key": "plain"}}}
+            201 {"key":"/apisix/consumers/jack","value":{"username":"jack","plugins":{"key-auth":{"key":"plain"}},"create_time":NOW,"update_time":NOW}} (etag: "11") (x-stillgate-generation: 1011)
+            > GET /apisix/admin/consumers/jack | X-API-KEY: tv-secret
+            200 {"key":"/apisix/consumers/jack","value":{"username":"jack","plugins":{"key-auth":{"key":"********"}},"create_time":NOW,"update_time":NOW},"createdIndex":11,"modifiedIndex":11} (etag: "11")
+            > GET /apisix/admin/consumers | X-API-KEY: tv-secret
+            200 {"total":1,"list":[{"key":"/apisix/consumers/jack","value":{"username":"jack","plugins":{"key-auth":{"key":"********"}},"create_time":NOW,"update_time":NOW},"createdIndex":11,"modifiedIndex":11}]}
+            > GET /apisix/admin/configs | X-API-KEY: tv-secret
+            200 {"routes_conf_version":0,"services_conf_version":0,"upstreams_conf_version":0,"consumers":[{"username":"jack","plugins":{"key-auth":{"key":"********"}},"create_time":NOW,"update_time":NOW}],"consumers_conf_version":11,"consumer_groups_conf_version":0,"plugin_configs_conf_version":0,"global_rules_conf_version":0,"plugin_metadata_conf_version":0,"ssls_conf_version":0,"stream_routes_conf_version":0,"secrets_conf_version":0,"protos_conf_version":0}
+            > GET /v1/history/11 | X-API-KEY: tv-secret
+            200 {"revision":11,"unix_ms":1700000000000,"author":{"name":"ci","address":"127.0.0.1","action":"PUT /apisix/admin/consumers"},"edits":[{"key":"consumers/jack","before":null,"after":{"username":"jack","plugins":{"key-auth":{"key":"********"}},"create_time":NOW,"update_time":NOW}}]}
+            > GET /v1/history/11
+            200 {"revision":11,"unix_ms":1700000000000,"author":{"name":"ci","address":"127.0.0.1","action":"PUT /apisix/admin/consumers"},"edits":[{"key":"consumers/jack","before":null,"after":{"username":"jack","plugins":{"key-auth":{"key":"plain"}},"create_time":NOW,"update_time":NOW}}]}
+            > PUT /apisix/admin/consumers {"username": "jack", "plugins": {"key-auth": {"key": "********"}}}
+            400 {"error_msg":"the document has a masked secret (********); write it with the secret itself, or leave the field out with PATCH"}
+            > PUT /apisix/admin/routes/1 {"uri": "/", "plugins": {"x": [{"y": "********"}]}}
+            400 {"error_msg":"the document has a masked secret (********); write it with the secret itself, or leave the field out with PATCH"}
+            > PUT /apisix/admin/configs | X-Digest: d {"consumers": [{"username": "jack", "plugins": {"key-auth": {"key": "********"}}}]}
+            400 {"error_msg":"the configuration has a masked secret (********)"}
+            > POST /v1/batch [{"method": "PATCH", "path": "/apisix/admin/routes/1/name", "body": "********"}]
+            400 {"error_msg":"operation 0: the document has a masked secret (********); write it with the secret itself, or leave the field out with PATCH","operation":0}
+        "#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_source_that_does_not_write() {
+    let mut memory = Memory::at_revision(10);
+    memory.is_file = true;
+    let file = Client::of(memory).with("x-api-key", "ci-secret");
+    file.memory.put("routes/1", &json!({ "uri": "/a" }));
+    check(
+        &file,
+        &[
+            "GET /apisix/admin/routes/1",
+            r#"PUT /apisix/admin/routes/1 {"uri": "/a"}"#,
+            r#"DELETE /apisix/admin/routes/1"#,
+            r#"PUT /apisix/admin/configs | X-Digest: 1 {}"#,
+            r#"POST /v1/rollback {"to": 1}"#,
+        ],
+        expect![[r#"
+            > GET /apisix/admin/routes/1
+            200 {"key":"/apisix/routes/1","value":{"uri":"/a"},"createdIndex":11,"modifiedIndex":11} (etag: "11")
+            > PUT /apisix/admin/routes/1 {"uri": "/a"}
+            501 {"error_msg":"the resources come from a file"}
+            > DELETE /apisix/admin/routes/1
+            501 {"error_msg":"the resources come from a file"}
+            > PUT /apisix/admin/configs | X-Digest: 1 {}
+            501 {"error_msg":"the resources come from a file"}
+            > POST /v1/rollback {"to": 1}
+            501 {"error_msg":"the resources come from a file"}
+        "#]],
+    )
+    .await;
+    let away = Client::admin();
+    *away.memory.refusal.lock().unwrap() = Some(WriteError::Unavailable("etcd is away".to_owned()));
+    check(
+        &away,
+        &[r#"PUT /apisix/admin/routes/1 {"uri": "/a"}"#],
+        expect![[r#"
+        > PUT /apisix/admin/routes/1 {"uri": "/a"}
+        503 {"error_msg":"etcd is away"} (retry-after: 1)
+    "#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn of_concurrent_writers_each_wins_once() {
+    const WRITERS: usize = 8;
+    const ROUNDS: usize = 25;
+    let client = std::sync::Arc::new(Client::admin());
+    client.memory.put("routes/1", &json!({ "id": "1", "uri": "/", "priority": 0 }));
+    let write = |client: std::sync::Arc<Client>| async move {
+        let mut won = 0;
+        while won < ROUNDS {
+            let (_, text) = client.ask("GET /apisix/admin/routes/1").await;
+            let json: serde_json::Value =
+                serde_json::from_str(text.split_once(' ').unwrap().1.split(" (").next().unwrap()).unwrap();
+            let (revision, priority) = (&json["modifiedIndex"], json["value"]["priority"].as_u64().unwrap());
+            tokio::task::yield_now().await;
+            let body = json!({ "uri": "/", "priority": priority + 1 });
+            match client.ask(&format!("PUT /apisix/admin/routes/1 | If-Match: \"{revision}\" {body}")).await.0 {
+                200 => won += 1,
+                status => assert_eq!(status, 412),
+            }
+        }
+    };
+    let writers: Vec<_> = (0..WRITERS).map(|_| tokio::spawn(write(client.clone()))).collect();
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    assert_eq!(client.memory.get("routes/1").unwrap()["priority"], WRITERS * ROUNDS);
+}

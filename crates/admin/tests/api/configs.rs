@@ -1,0 +1,121 @@
+//! All resources as one document, as ADC uses it.
+
+use crate::client::Client;
+use expect_test::{Expect, expect};
+use serde_json::{Value as Json, json};
+
+async fn check(client: &Client, lines: &[&str], expected: Expect) {
+    expected.assert_eq(&client.transcript(lines).await);
+}
+
+async fn whole(client: &Client) -> Json {
+    let (status, text) = client.ask("GET /apisix/admin/configs").await;
+    assert_eq!(status, 200);
+    serde_json::from_str(text.split_once(' ').unwrap().1.split(" (").next().unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn what_was_put_is_there() {
+    let client = Client::admin();
+    check(
+        &client,
+        &[
+            r#"PUT /apisix/admin/configs {"routes": []}"#,
+            r#"PUT /apisix/admin/configs | X-Digest: 1"#,
+            r#"PUT /apisix/admin/configs | X-Digest: 1 {abcd"#,
+            r#"PUT /apisix/admin/configs | X-Digest: 1 {"routes": [{"id": "r1", "uri": "/r1", "modifiedIndex": 1}], "consumers": [{"username": "john_1"}, {"id": "john_1/credentials/john-a", "plugins": {"key-auth": {"key": "auth-a"}}}], "secrets": [{"id": "vault/1", "token": "t"}], "plugin_metadata": [{"id": "limit-count", "k": "v"}]}"#,
+            r#"GET /apisix/admin/configs"#,
+            r#"GET /apisix/admin/consumers/john_1/credentials/john-a"#,
+            r#"PUT /apisix/admin/configs | X-Digest: 1 {}"#,
+            r#"PUT /apisix/admin/configs?wait=1000 | X-Digest: 2 {"routes": [{"id": "r2", "uri": "/r2"}], "routes_conf_version": 100, "consumers_conf_version": 11}"#,
+            r#"GET /apisix/admin/configs"#,
+            r#"PUT /apisix/admin/configs | X-Digest: 3 {"routes_conf_version": 99}"#,
+            r#"PUT /apisix/admin/configs | X-Digest: 3 {"routes_conf_version": "adc"}"#,
+            r#"PUT /apisix/admin/configs | X-Digest: 3 {"routes": [{"id": "r1", "uri": 123}]}"#,
+            r#"PUT /apisix/admin/configs | X-Digest: 3 {"routes": [{"id": "r1"}, {"id": "r1"}]}"#,
+            r#"PUT /apisix/admin/configs | X-Digest: 3 {"secrets": [{"id": "1"}]}"#,
+            r#"PUT /apisix/admin/configs | X-Digest: 3 {"routes": {"id": "r1"}}"#,
+            r#"POST /apisix/admin/configs/validate {"routes": [{"id": "r1", "uri": 1}, {"uri": "/"}], "routes_conf_version": "x"}"#,
+            r#"POST /apisix/admin/configs/validate {"routes": [{"id": "r1", "uri": "/"}]}"#,
+        ],
+        expect![[r#"
+            > PUT /apisix/admin/configs {"routes": []}
+            400 {"error_msg":"missing digest header"}
+            > PUT /apisix/admin/configs | X-Digest: 1
+            400 {"error_msg":"invalid request body: empty request body"}
+            > PUT /apisix/admin/configs | X-Digest: 1 {abcd
+            400 {"error_msg":"invalid request body: Expected object key string but found invalid token at character 2"}
+            > PUT /apisix/admin/configs | X-Digest: 1 {"routes": [{"id": "r1", "uri": "/r1", "modifiedIndex": 1}], "consumers": [{"username": "john_1"}, {"id": "john_1/credentials/john-a", "plugins": {"key-auth": {"key": "auth-a"}}}], "secrets": [{"id": "vault/1", "token": "t"}], "plugin_metadata": [{"id": "limit-count", "k": "v"}]}
+            202  (x-stillgate-generation: 1011) (x-digest: 1)
+            > GET /apisix/admin/configs
+            200 {"routes":[{"id":"r1","uri":"/r1"}],"routes_conf_version":1,"services_conf_version":1,"upstreams_conf_version":1,"consumers":[{"username":"john_1"},{"id":"john_1/credentials/john-a","plugins":{"key-auth":{"key":"auth-a"}}}],"consumers_conf_version":1,"consumer_groups_conf_version":1,"plugin_configs_conf_version":1,"global_rules_conf_version":1,"plugin_metadata":[{"id":"limit-count","k":"v"}],"plugin_metadata_conf_version":1,"ssls_conf_version":1,"stream_routes_conf_version":1,"secrets":[{"id":"vault/1","token":"t"}],"secrets_conf_version":1,"protos_conf_version":1,"X-Digest":"1","X-Last-Modified":NOW} (x-digest: 1)
+            > GET /apisix/admin/consumers/john_1/credentials/john-a
+            200 {"key":"/apisix/consumers/john_1/credentials/john-a","value":{"id":"john-a","plugins":{"key-auth":{"key":"auth-a"}}},"createdIndex":11,"modifiedIndex":11} (etag: "11")
+            > PUT /apisix/admin/configs | X-Digest: 1 {}
+            204 
+            > PUT /apisix/admin/configs?wait=1000 | X-Digest: 2 {"routes": [{"id": "r2", "uri": "/r2"}], "routes_conf_version": 100, "consumers_conf_version": 11}
+            200  (x-stillgate-generation: 1012) (x-digest: 2)
+            > GET /apisix/admin/configs
+            200 {"routes":[{"id":"r2","uri":"/r2"}],"routes_conf_version":100,"services_conf_version":2,"upstreams_conf_version":2,"consumers_conf_version":11,"consumer_groups_conf_version":2,"plugin_configs_conf_version":2,"global_rules_conf_version":2,"plugin_metadata_conf_version":2,"ssls_conf_version":2,"stream_routes_conf_version":2,"secrets_conf_version":2,"protos_conf_version":2,"X-Digest":"2","X-Last-Modified":NOW} (x-digest: 2)
+            > PUT /apisix/admin/configs | X-Digest: 3 {"routes_conf_version": 99}
+            400 {"error_msg":"routes_conf_version must be greater than or equal to (100)"}
+            > PUT /apisix/admin/configs | X-Digest: 3 {"routes_conf_version": "adc"}
+            400 {"error_msg":"routes_conf_version must be a number"}
+            > PUT /apisix/admin/configs | X-Digest: 3 {"routes": [{"id": "r1", "uri": 123}]}
+            400 {"error_msg":"invalid routes at index 0, err: property \"uri\" validation failed: wrong type: expected string, got number"}
+            > PUT /apisix/admin/configs | X-Digest: 3 {"routes": [{"id": "r1"}, {"id": "r1"}]}
+            400 {"error_msg":"found duplicate id r1 in routes"}
+            > PUT /apisix/admin/configs | X-Digest: 3 {"secrets": [{"id": "1"}]}
+            400 {"error_msg":"invalid secrets at index 0, err: invalid secret id: 1"}
+            > PUT /apisix/admin/configs | X-Digest: 3 {"routes": {"id": "r1"}}
+            400 {"error_msg":"routes must be an array"}
+            > POST /apisix/admin/configs/validate {"routes": [{"id": "r1", "uri": 1}, {"uri": "/"}], "routes_conf_version": "x"}
+            400 {"error_msg":"Configuration validation failed","errors":[{"resource_type":"routes","error":"routes_conf_version must be a number, got string"},{"resource_type":"routes","index":0,"error":"invalid routes at index 0, err: property \"uri\" validation failed: wrong type: expected string, got number"},{"resource_type":"routes","index":1,"error":"invalid routes at index 1, err: missing route id"}]}
+            > POST /apisix/admin/configs/validate {"routes": [{"id": "r1", "uri": "/"}]}
+            200 
+        "#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn others_may_write_between() {
+    let client = Client::admin();
+    let put = |digest: &str, body: Json| format!("PUT /apisix/admin/configs | X-Digest: {digest} {body}");
+    let ssl = json!({ "id": "1", "cert": "c", "key": "k", "snis": ["a.example"] });
+    assert_eq!(client.ask(&put("a", json!({ "ssls": [ssl], "ssls_conf_version": 7 }))).await.0, 202);
+    let first = whole(&client).await;
+    assert_eq!((&first["X-Digest"], &first["ssls_conf_version"]), (&json!("a"), &json!(7)));
+    assert!(first["ssls"][0]["key"].is_null());
+    // A certificate that was read here has no key; the stored one stays.
+    let mut back = first.clone();
+    back["ssls"][0]["snis"] = json!(["b.example"]);
+    back["ssls_conf_version"] = json!(8);
+    assert_eq!(client.ask(&put("b", back)).await.0, 202);
+    assert_eq!(
+        client.memory.get("ssls/1").unwrap(),
+        json!({ "id": "1", "cert": "c", "snis": ["b.example"], "key": "k" })
+    );
+    // Another writer: the digest is of nothing that is stored now, and the version is a new one.
+    client.memory.put("ssls/2", &json!({ "id": "2", "cert": "c", "key": "k" }));
+    let third = whole(&client).await;
+    assert!(third["X-Digest"].is_null());
+    assert!(third["ssls_conf_version"].as_u64() > Some(8), "{third}");
+    // Documents that do not change are not written.
+    client.memory.put("routes/1", &json!({ "id": "1", "uri": "/a", "create_time": 1, "update_time": 2 }));
+    let revision = |json: Json| json["routes_conf_version"].as_u64().unwrap();
+    let before = revision(whole(&client).await);
+    assert_eq!(client.ask(&put("c", json!({ "routes": [{ "id": "1", "uri": "/a" }] }))).await.0, 202);
+    assert_eq!(client.memory.get("routes/1").unwrap()["create_time"], 1);
+    assert_eq!(revision(whole(&client).await), before + 1);
+    assert!(client.memory.get("ssls/1").is_none(), "what is not in the document is deleted");
+}
+
+#[tokio::test]
+async fn more_than_a_transaction_takes_is_refused() {
+    let client = Client::admin();
+    let routes: Vec<Json> = (0..129).map(|n| json!({ "id": n, "uri": "/" })).collect();
+    let (status, text) =
+        client.ask(&format!("PUT /apisix/admin/configs | X-Digest: 1 {}", json!({ "routes": routes }))).await;
+    assert_eq!((status, text.contains("129 documents change")), (400, true), "{text}");
+}

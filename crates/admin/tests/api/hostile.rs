@@ -1,0 +1,198 @@
+//! Requests made to do harm.
+
+use crate::client::{Client, text};
+use axum::body::Body;
+use bytes::Bytes;
+use serde_json::{Value as Json, json};
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use stillgate_admin::body::{MANY_BYTES_MAX, SINGLE_BYTES_MAX};
+
+/// A body without a declared length that counts what is read of it; `None`: it stalls at its end.
+struct Stream {
+    chunks: usize,
+    read: Arc<AtomicUsize>,
+    stalls: bool,
+}
+
+const CHUNK: usize = 64 * 1024;
+
+impl axum::body::HttpBody for Stream {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
+        if self.chunks == 0 {
+            return if self.stalls { Poll::Pending } else { Poll::Ready(None) };
+        }
+        self.chunks -= 1;
+        self.read.fetch_add(CHUNK, Ordering::Relaxed);
+        Poll::Ready(Some(Ok(http_body::Frame::data(Bytes::from_static(&[b' '; CHUNK])))))
+    }
+}
+
+fn stream(bytes: usize, stalls: bool) -> (Body, Arc<AtomicUsize>) {
+    let read = Arc::new(AtomicUsize::new(0));
+    (Body::new(Stream { chunks: bytes / CHUNK, read: read.clone(), stalls }), read)
+}
+
+#[tokio::test]
+async fn a_huge_body_is_refused_early() {
+    let client = Client::admin();
+    let hundred_mib = 100 * 1024 * 1024;
+    for (method, path, bytes_max) in [
+        ("PUT", "/apisix/admin/routes/1", SINGLE_BYTES_MAX),
+        ("POST", "/apisix/admin/routes", SINGLE_BYTES_MAX),
+        ("POST", "/apisix/admin/schema/validate/routes", SINGLE_BYTES_MAX),
+        ("POST", "/v1/session", 4096),
+        ("POST", "/v1/rollback", 4096),
+        ("POST", "/v1/batch", MANY_BYTES_MAX),
+        ("PUT", "/apisix/admin/configs", MANY_BYTES_MAX),
+        ("GET", "/apisix/admin/routes", 0),
+        ("DELETE", "/apisix/admin/routes/1", 0),
+    ] {
+        let (body, read) = stream(hundred_mib, false);
+        let response = client.send(method, path, &[("x-digest", "1")], body).await;
+        let read = read.load(Ordering::Relaxed);
+        assert!(read <= bytes_max + 2 * CHUNK, "{method} {path}: {read}");
+        if bytes_max > 0 {
+            assert_eq!(
+                (response.status().as_u16(), &response.headers()["connection"]),
+                (400, &"close".parse().unwrap())
+            );
+            let declared = [("content-length", "104857600"), ("x-digest", "1")];
+            let (body, read) = stream(hundred_mib, false);
+            let response = client.send(method, path, &declared, body).await;
+            assert_eq!(read.load(Ordering::Relaxed), 0, "{method} {path}: nothing is read of a declared length");
+            let text = text(response).await;
+            assert!(text.contains("request size 104857600 is greater than the maximum size"), "{text}");
+        }
+    }
+    let without_key = Client::admin().without("x-api-key");
+    let (body, read) = stream(hundred_mib, false);
+    assert_eq!(without_key.send("PUT", "/apisix/admin/routes/1", &[], body).await.status(), 401);
+    assert_eq!(read.load(Ordering::Relaxed), 0, "nothing is read of a stranger's body");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_does_not_end_is_given_up() {
+    let client = Client::admin();
+    let start = tokio::time::Instant::now();
+    let (body, _) = stream(CHUNK, true);
+    assert_eq!(client.send("PUT", "/apisix/admin/routes/1", &[], body).await.status(), 408);
+    assert!(start.elapsed() < Duration::from_secs(60));
+}
+
+#[tokio::test]
+async fn bodies_that_are_no_json() {
+    let client = Client::admin();
+    let send = async |body: Vec<u8>| {
+        let response = client.send("PUT", "/apisix/admin/routes/1", &[], body).await;
+        (response.status().as_u16(), text(response).await)
+    };
+    let deep = |open: &str, close: &str| format!("{}{}", open.repeat(10_000), close.repeat(10_000)).into_bytes();
+    for body in [
+        deep("[", "]"),
+        deep("{\"a\":", "}"),
+        deep("[", ""),
+        b"\xff\xfe".to_vec(),
+        b"{\"uri\": \"\xff\"}".to_vec(),
+        b"{}{}".to_vec(),
+        b"\0".to_vec(),
+    ] {
+        let (status, text) = send(body).await;
+        assert_eq!(status, 400, "{text}");
+        assert!(text.len() < 8000 && serde_json::from_str::<Json>(&text).is_ok(), "{text}");
+    }
+    let response = client.send("PUT", "/apisix/admin/configs", &[("x-digest", "1")], deep("[", "]")).await;
+    assert_eq!(response.status(), 400);
+    let response = client.send("POST", "/v1/batch", &[], deep("[", "]")).await;
+    assert_eq!(response.status(), 400);
+}
+
+#[tokio::test]
+async fn any_content_type_is_json() {
+    let client = Client::admin();
+    for content_type in ["application/x-www-form-urlencoded", "text/plain", "", "multipart/form-data"] {
+        let response =
+            client.send("PUT", "/apisix/admin/routes/1", &[("content-type", content_type)], r#"{"uri": "/a"}"#).await;
+        assert!(response.status().is_success(), "{content_type}");
+        assert_eq!(response.headers()["content-type"], "application/json");
+        assert_eq!(response.headers()["x-api-version"], "v3");
+    }
+}
+
+#[tokio::test]
+async fn ids_that_lead_elsewhere() {
+    let client = Client::admin();
+    client.memory.put("routes/1", &json!({ "uri": "/a" }));
+    client.memory.put("consumers/jack", &json!({ "username": "jack" }));
+    for id in [
+        "..",
+        "%2e%2e",
+        "..%2froutes%2f1",
+        "1%2f2",
+        "%00",
+        "1%0a",
+        "%ff",
+        "%",
+        "%%32",
+        "a%20b",
+        "1;2",
+        "%3Cscript%3E",
+        "consumers%2fjack",
+    ] {
+        for method in ["GET", "PUT", "PATCH", "DELETE"] {
+            let response = client.send(method, &format!("/apisix/admin/services/{id}"), &[], r#"{"a": 1}"#).await;
+            let status = response.status().as_u16();
+            let text = text(response).await;
+            assert!(matches!(status, 400 | 404), "{method} {id}: {status} {text}");
+        }
+    }
+    for path in [
+        "/apisix/admin/consumers/jack%2fcredentials%2f1",
+        "/apisix/admin/consumers/../routes/1",
+        "/apisix/admin//routes/1",
+        "/apisix/admin/secrets/..%2froutes/1",
+        "/apisix/admin/consumers/..%2froutes/credentials/1",
+    ] {
+        let response = client.send("GET", path, &[], "").await;
+        assert_eq!(response.status(), 404, "{path}");
+        let response = client.send("PUT", path, &[], r#"{"uri": "/x"}"#).await;
+        assert!(response.status().is_client_error(), "{path}");
+    }
+    assert_eq!(client.memory.get("routes/1").unwrap(), json!({ "uri": "/a" }));
+}
+
+#[tokio::test]
+async fn markup_stays_data() {
+    let client = Client::admin();
+    let name = "</script><img src=x onerror=alert(1)>\u{2028}\"'&";
+    let body = json!({ "uri": "/a", "name": name, "labels": { name: name }, "desc": name }).to_string();
+    assert_eq!(client.send("PUT", "/apisix/admin/routes/1", &[], body).await.status(), 201);
+    let response = client.send("GET", "/apisix/admin/routes/1", &[], "").await;
+    assert_eq!(response.headers()["content-type"], "application/json");
+    assert_eq!(response.headers()["x-content-type-options"], "nosniff");
+    let json: Json = serde_json::from_str(&text(response).await).unwrap();
+    assert_eq!((&json["value"]["name"], &json["value"]["labels"][name]), (&json!(name), &json!(name)));
+    let unknown = client.send("GET", "/apisix/admin/%3Cscript%3E", &[], "").await;
+    assert_eq!(unknown.headers()["content-type"], "application/json");
+}
+
+#[tokio::test]
+async fn queries_without_end() {
+    let client = Client::admin();
+    client.memory.put("routes/1", &json!({ "uri": "/a", "name": "a".repeat(100_000) }));
+    let regex = "(a%2B)%2B%24".to_owned() + &"b".repeat(100);
+    assert_eq!(client.ask(&format!("GET /apisix/admin/routes?name={regex}")).await.0, 200);
+    assert_eq!(client.ask("GET /apisix/admin/routes?name=(a{1000}){1000}{1000}").await.0, 200);
+    let many = "a=1&".repeat(10_000);
+    assert_eq!(client.ask(&format!("GET /apisix/admin/routes?{many}")).await.0, 200);
+}

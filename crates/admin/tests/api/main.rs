@@ -1,0 +1,12 @@
+//! The Admin API over a datastore in memory: what goes in, what comes out.
+
+#![allow(clippy::unwrap_used)]
+
+mod access;
+mod apisix;
+mod beyond;
+mod client;
+mod configs;
+mod control;
+mod hostile;
+mod table;
