@@ -4,7 +4,7 @@ use crate::access::Role;
 use crate::answer::Answer;
 use crate::collections::Collection;
 use crate::control::{Change, ChangeSummary, Edit, WriteError};
-use crate::masks::{mask, remove_private_keys};
+use crate::masks::{hide_private_keys, mask};
 use crate::resource::references::parsed;
 use crate::resource::view::View;
 use crate::resources::{audit, author, change as change_of, may_write, precondition_failed, with_outcome};
@@ -103,7 +103,7 @@ fn shown_edit(api: &Api, role: Role, edit: &Edit) -> Json {
         let mut value = parsed(text.as_ref()?);
         // A key of no known collection could have anything in it.
         let collection = collection?;
-        remove_private_keys(collection, &mut value);
+        hide_private_keys(collection, &mut value);
         if role == Role::Viewer {
             mask(&*api.control, collection, &mut value);
         }

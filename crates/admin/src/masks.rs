@@ -10,15 +10,25 @@ use serde_json::Value as Json;
 /// What stands in the place of a secret.
 pub const MASK: &str = "********";
 
-/// Fields of `ssls` that no answer has.
-const PRIVATE_KEYS: [&str; 2] = ["key", "keys"];
-
-/// Removes private keys from a document of a collection.
-pub(crate) fn remove_private_keys(collection: &Collection, value: &mut Json) {
+/// Hides the private keys of a document of a collection. `key` goes, as in APISIX; `keys` stays as long as `certs` is,
+/// since clients such as ADC pair the two.
+pub(crate) fn hide_private_keys(collection: &Collection, value: &mut Json) {
     let (true, Json::Object(fields)) = (collection.name == "ssls", value) else { return };
-    for key in PRIVATE_KEYS {
-        // The order of fields is what a reader compares with.
-        fields.shift_remove(key);
+    fields.shift_remove("key");
+    for key in fields.get_mut("keys").and_then(Json::as_array_mut).into_iter().flatten() {
+        *key = MASK.into();
+    }
+}
+
+/// Removes masks of private keys from a certificate that comes back.
+pub(crate) fn remove_hidden_keys(value: &mut Json) {
+    let Json::Object(fields) = value else { return };
+    let is_hidden = |keys: &Json| keys.as_array().is_some_and(|keys| keys.iter().all(|key| key == MASK));
+    if fields.get("keys").is_some_and(is_hidden) {
+        fields.shift_remove("keys");
+    }
+    if fields.get("key").is_some_and(|key| key == MASK) {
+        fields.shift_remove("key");
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::answer::Answer;
 use crate::collections::{Collection, Naming, Verb};
 use crate::control::{Outcome, WriteError};
-use crate::masks::remove_private_keys;
+use crate::masks::hide_private_keys;
 use crate::resource::plan::{Operation, Plan, plan};
 use crate::resource::read;
 use crate::resource::references::parsed;
@@ -149,7 +149,7 @@ pub(crate) fn change(view: &View, write: &Write) -> Json {
     let collection = Collection::of_key(write.key().as_str());
     let shown = |text: &str| {
         let mut value = parsed(text);
-        collection.into_iter().for_each(|collection| remove_private_keys(collection, &mut value));
+        collection.into_iter().for_each(|collection| hide_private_keys(collection, &mut value));
         value
     };
     let before = view.get(write.key()).map(|document| shown(&document.value));

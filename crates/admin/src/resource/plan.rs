@@ -10,7 +10,7 @@ use super::view::View;
 use crate::answer::{Answer, Content};
 use crate::collections::{Collection, Naming, Verb};
 use crate::control::Control;
-use crate::masks::{MASK, has_mask, remove_private_keys};
+use crate::masks::{MASK, has_mask, hide_private_keys};
 use axum::http::StatusCode;
 use serde_json::{Value as Json, json};
 use stillgate_datastore::{Condition, Key, Write};
@@ -200,7 +200,7 @@ fn present(view: &View, key: Key) -> Option<(Key, Condition)> {
 fn written(op: &Operation, key: Key, document: Json, conditions: Vec<(Key, Condition)>, status: StatusCode) -> Plan {
     let value = document.to_string();
     let mut shown = document;
-    remove_private_keys(op.collection, &mut shown);
+    hide_private_keys(op.collection, &mut shown);
     let body = json!({ "key": format!("{PREFIX}{key}"), "value": shown });
     let write = Write::Put { key: key.clone(), value, ttl_seconds: op.ttl_seconds };
     Plan { key, writes: vec![write], conditions, answer: Answer::json(status, body) }

@@ -9,7 +9,7 @@ use crate::access::Role;
 use crate::answer::Answer;
 use crate::collections::{Collection, Naming};
 use crate::control::Control;
-use crate::masks::{mask, remove_private_keys};
+use crate::masks::{hide_private_keys, mask};
 use crate::query::Query;
 use axum::http::StatusCode;
 use axum::http::header::ETAG;
@@ -84,7 +84,7 @@ fn documents(control: &dyn Control, collection: &Collection, address: &Address) 
 
 /// A document as this role may see it.
 fn shown(control: &dyn Control, role: Role, collection: &Collection, mut value: Json) -> Json {
-    remove_private_keys(collection, &mut value);
+    hide_private_keys(collection, &mut value);
     if role == Role::Viewer {
         mask(control, collection, &mut value);
     }

@@ -5,7 +5,7 @@
 use crate::access::Role;
 use crate::collections::{Collection, Naming};
 use crate::control::Control;
-use crate::masks::{mask, remove_private_keys};
+use crate::masks::{MASK, hide_private_keys, mask};
 use crate::resource::address::{Address, key_of_path};
 use crate::resource::references::{parsed, text_of};
 use serde_json::Value as Json;
@@ -16,7 +16,14 @@ use stillgate_datastore::{Document, Key, Write};
 const TIMES: [&str; 2] = ["create_time", "update_time"];
 
 /// Documents by their keys.
-pub(super) type Items = BTreeMap<Key, Json>;
+pub(super) type Items = BTreeMap<Key, Item>;
+
+/// A document of a request.
+pub(super) struct Item {
+    document: Json,
+    /// What the client tells its versions apart by.
+    pub(super) index: Option<u64>,
+}
 
 /// The items of stored documents, as this role may see them.
 pub(super) fn of_documents(
@@ -24,16 +31,28 @@ pub(super) fn of_documents(
     role: Role,
     collection: &Collection,
     documents: &[(Key, Document)],
+    index: impl Fn(&Key, &Document) -> Option<u64>,
 ) -> Vec<Json> {
     let item = |(key, document): &(Key, Document)| {
         let mut value = parsed(&document.value);
         let own = Collection::of_key(key.as_str()).unwrap_or(collection);
-        remove_private_keys(own, &mut value);
+        let is_private = own.name == "ssls" && !value["key"].is_null();
+        hide_private_keys(own, &mut value);
         if role == Role::Viewer {
             mask(control, own, &mut value);
         }
-        if own.naming != Naming::Username && value.is_object() {
-            value["id"] = key.id().into();
+        let Json::Object(fields) = &mut value else { return value };
+        if is_private {
+            // ADC refuses a certificate without a key.
+            fields.insert("key".to_owned(), MASK.into());
+        }
+        // The whole configuration has no times; ADC refuses fields that it does not know.
+        TIMES.into_iter().for_each(|time| drop(fields.shift_remove(time)));
+        if own.naming != Naming::Username {
+            fields.insert("id".to_owned(), key.id().into());
+        }
+        if let Some(index) = index(key, document) {
+            fields.insert("modifiedIndex".to_owned(), index.into());
         }
         value
     };
@@ -61,7 +80,11 @@ pub(super) fn of_request(
                 };
                 wrong.push((index, format!("found duplicate {kind} {} in {}", key.id(), collection.name)));
             }
-            Ok((key, document)) => drop(found.insert(key, document)),
+            Ok((key, document)) => {
+                // Indexes are counts or times: far below where a float has gaps.
+                let index = item["modifiedIndex"].as_f64().map(|index| index as u64);
+                found.insert(key, Item { document, index });
+            }
             Err(message) => {
                 wrong.push((index, format!("invalid {} at index {index}, err: {message}", collection.name)));
             }
@@ -70,38 +93,46 @@ pub(super) fn of_request(
     (found, wrong)
 }
 
-/// What leads from the stored documents to these.
-pub(super) fn diff(collection: &Collection, stored: &[(Key, Document)], mut items: Items) -> Vec<Write> {
+/// What leads from the stored documents to these; `unix_seconds` is now.
+pub(super) fn diff(
+    collection: &Collection,
+    stored: &[(Key, Document)],
+    mut items: Items,
+    unix_seconds: u64,
+) -> Vec<Write> {
     let mut writes = Vec::new();
     for (key, document) in stored {
-        let Some(mut new) = items.remove(key) else {
+        let Some(Item { document: mut new, .. }) = items.remove(key) else {
             writes.push(Write::Delete { key: key.clone() });
             continue;
         };
-        let mut old = parsed(&document.value);
+        let old = parsed(&document.value);
         keep_private_keys(collection, &old, &mut new);
-        for time in TIMES {
-            if let (true, Json::Object(old)) = (new[time].is_null(), &mut old) {
-                old.shift_remove(time);
-            }
+        let has_no_times = TIMES.iter().all(|time| new[*time].is_null());
+        if has_no_times {
+            TIMES.iter().filter(|time| !old[**time].is_null()).for_each(|time| new[*time] = old[*time].clone());
         }
         if old != new {
+            if has_no_times && !old["update_time"].is_null() {
+                new["update_time"] = unix_seconds.into();
+            }
             writes.push(Write::Put { key: key.clone(), value: new.to_string(), ttl_seconds: None });
         }
     }
-    let put = |(key, document): (Key, Json)| Write::Put { key, value: document.to_string(), ttl_seconds: None };
+    let put = |(key, item): (Key, Item)| Write::Put { key, value: item.document.to_string(), ttl_seconds: None };
     writes.extend(items.into_iter().map(put));
     writes
 }
 
-/// No answer has private keys, so a certificate that was read here comes back without its own.
+/// No answer has private keys, so a certificate that was read here comes back without its own, once the masks are gone.
 fn keep_private_keys(collection: &Collection, old: &Json, new: &mut Json) {
-    let has_none = |document: &Json| document["key"].is_null() && document["keys"].is_null();
-    if collection.name == "ssls" && has_none(new) && new["cert"] == old["cert"] {
-        for field in ["key", "keys"] {
-            if !old[field].is_null() {
-                new[field] = old[field].clone();
-            }
+    if collection.name != "ssls" {
+        return;
+    }
+    for (certificate, key) in [("cert", "key"), ("certs", "keys")] {
+        let is_same = !new[certificate].is_null() && new[certificate] == old[certificate];
+        if is_same && new[key].is_null() && !old[key].is_null() {
+            new[key] = old[key].clone();
         }
     }
 }
@@ -136,7 +167,8 @@ fn of_item(control: &dyn Control, collection: &Collection, item: &Json) -> Resul
     };
     let wrong_form = "property \"id\" validation failed: object matches none of the required";
     let key = key_of_path(own, &address).ok_or(wrong_form)?;
-    let is_without_key = own.name == "ssls" && document["key"].is_null();
+    let has_no_keys = document["key"].is_null() || (document["keys"].is_null() && !document["certs"].is_null());
+    let is_without_key = own.name == "ssls" && has_no_keys;
     match control.validate(own.name, &document) {
         // Whether a stored key stands in for it is decided where the stored documents are; the write is checked again.
         Err(message) if !is_without_key => Err(message),

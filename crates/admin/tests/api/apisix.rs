@@ -391,13 +391,13 @@ async fn metadata_secrets_and_certificates() {
             > DELETE /apisix/admin/secrets/vault/1
             200 {"key":"/apisix/secrets/vault/1","deleted":"1"} (x-stillgate-generation: 1015)
             > PUT /apisix/admin/ssls/1 {"cert": "c", "key": "k", "certs": ["c"], "keys": ["k"], "sni": "a.example"}
-            201 {"key":"/apisix/ssls/1","value":{"cert":"c","certs":["c"],"sni":"a.example","id":"1","create_time":NOW,"update_time":NOW}} (etag: "16") (x-stillgate-generation: 1016)
+            201 {"key":"/apisix/ssls/1","value":{"cert":"c","certs":["c"],"keys":["********"],"sni":"a.example","id":"1","create_time":NOW,"update_time":NOW}} (etag: "16") (x-stillgate-generation: 1016)
             > GET /apisix/admin/ssls/1
-            200 {"key":"/apisix/ssls/1","value":{"cert":"c","certs":["c"],"sni":"a.example","id":"1","create_time":NOW,"update_time":NOW},"createdIndex":16,"modifiedIndex":16} (etag: "16")
+            200 {"key":"/apisix/ssls/1","value":{"cert":"c","certs":["c"],"keys":["********"],"sni":"a.example","id":"1","create_time":NOW,"update_time":NOW},"createdIndex":16,"modifiedIndex":16} (etag: "16")
             > PATCH /apisix/admin/ssls/1 {"sni": "b.example"}
-            200 {"key":"/apisix/ssls/1","value":{"cert":"c","certs":["c"],"sni":"b.example","id":"1","create_time":NOW,"update_time":NOW}} (etag: "17") (x-stillgate-generation: 1017)
+            200 {"key":"/apisix/ssls/1","value":{"cert":"c","certs":["c"],"keys":["********"],"sni":"b.example","id":"1","create_time":NOW,"update_time":NOW}} (etag: "17") (x-stillgate-generation: 1017)
             > GET /apisix/admin/ssls
-            200 {"total":1,"list":[{"key":"/apisix/ssls/1","value":{"cert":"c","certs":["c"],"sni":"b.example","id":"1","create_time":NOW,"update_time":NOW},"createdIndex":16,"modifiedIndex":17}]}
+            200 {"total":1,"list":[{"key":"/apisix/ssls/1","value":{"cert":"c","certs":["c"],"keys":["********"],"sni":"b.example","id":"1","create_time":NOW,"update_time":NOW},"createdIndex":16,"modifiedIndex":17}]}
         "#]],
     )
     .await;

@@ -228,7 +228,7 @@ async fn viewers_see_masks_and_masks_do_not_come_back() {
             > GET /apisix/admin/consumers | X-API-KEY: tv-secret
             200 {"total":1,"list":[{"key":"/apisix/consumers/jack","value":{"username":"jack","plugins":{"key-auth":{"key":"********"}},"create_time":NOW,"update_time":NOW},"createdIndex":11,"modifiedIndex":11}]}
             > GET /apisix/admin/configs | X-API-KEY: tv-secret
-            200 {"routes_conf_version":0,"services_conf_version":0,"upstreams_conf_version":0,"consumers":[{"username":"jack","plugins":{"key-auth":{"key":"********"}},"create_time":NOW,"update_time":NOW}],"consumers_conf_version":11,"consumer_groups_conf_version":0,"plugin_configs_conf_version":0,"global_rules_conf_version":0,"plugin_metadata_conf_version":0,"ssls_conf_version":0,"stream_routes_conf_version":0,"secrets_conf_version":0,"protos_conf_version":0}
+            200 {"routes_conf_version":0,"services_conf_version":0,"upstreams_conf_version":0,"consumers":[{"username":"jack","plugins":{"key-auth":{"key":"********"}},"modifiedIndex":11}],"consumers_conf_version":11,"consumer_groups_conf_version":0,"plugin_configs_conf_version":0,"global_rules_conf_version":0,"plugin_metadata_conf_version":0,"ssls_conf_version":0,"stream_routes_conf_version":0,"secrets_conf_version":0,"protos_conf_version":0,"X-Last-Modified":NOW}
             > GET /v1/history/11 | X-API-KEY: tv-secret
             200 {"revision":11,"unix_ms":1700000000000,"author":{"name":"ci","address":"127.0.0.1","action":"PUT /apisix/admin/consumers"},"edits":[{"key":"consumers/jack","before":null,"after":{"username":"jack","plugins":{"key-auth":{"key":"********"}},"create_time":NOW,"update_time":NOW}}]}
             > GET /v1/history/11

@@ -48,7 +48,7 @@ async fn what_was_put_is_there() {
             > PUT /apisix/admin/configs | X-Digest: 1 {"routes": [{"id": "r1", "uri": "/r1", "modifiedIndex": 1}], "consumers": [{"username": "john_1"}, {"id": "john_1/credentials/john-a", "plugins": {"key-auth": {"key": "auth-a"}}}], "secrets": [{"id": "vault/1", "token": "t"}], "plugin_metadata": [{"id": "limit-count", "k": "v"}]}
             202  (x-stillgate-generation: 1011) (x-digest: 1)
             > GET /apisix/admin/configs
-            200 {"routes":[{"id":"r1","uri":"/r1"}],"routes_conf_version":1,"services_conf_version":1,"upstreams_conf_version":1,"consumers":[{"username":"john_1"},{"id":"john_1/credentials/john-a","plugins":{"key-auth":{"key":"auth-a"}}}],"consumers_conf_version":1,"consumer_groups_conf_version":1,"plugin_configs_conf_version":1,"global_rules_conf_version":1,"plugin_metadata":[{"id":"limit-count","k":"v"}],"plugin_metadata_conf_version":1,"ssls_conf_version":1,"stream_routes_conf_version":1,"secrets":[{"id":"vault/1","token":"t"}],"secrets_conf_version":1,"protos_conf_version":1,"X-Digest":"1","X-Last-Modified":NOW} (x-digest: 1)
+            200 {"routes":[{"id":"r1","uri":"/r1","modifiedIndex":1}],"routes_conf_version":1,"services_conf_version":1,"upstreams_conf_version":1,"consumers":[{"username":"john_1"},{"id":"john_1/credentials/john-a","plugins":{"key-auth":{"key":"auth-a"}}}],"consumers_conf_version":1,"consumer_groups_conf_version":1,"plugin_configs_conf_version":1,"global_rules_conf_version":1,"plugin_metadata":[{"id":"limit-count","k":"v"}],"plugin_metadata_conf_version":1,"ssls_conf_version":1,"stream_routes_conf_version":1,"secrets":[{"id":"vault/1","token":"t"}],"secrets_conf_version":1,"protos_conf_version":1,"X-Last-Modified":NOW,"X-Digest":"1"} (x-digest: 1)
             > GET /apisix/admin/consumers/john_1/credentials/john-a
             200 {"key":"/apisix/consumers/john_1/credentials/john-a","value":{"id":"john-a","plugins":{"key-auth":{"key":"auth-a"}}},"createdIndex":11,"modifiedIndex":11} (etag: "11")
             > PUT /apisix/admin/configs | X-Digest: 1 {}
@@ -56,7 +56,7 @@ async fn what_was_put_is_there() {
             > PUT /apisix/admin/configs?wait=1000 | X-Digest: 2 {"routes": [{"id": "r2", "uri": "/r2"}], "routes_conf_version": 100, "consumers_conf_version": 11}
             200  (x-stillgate-generation: 1012) (x-digest: 2)
             > GET /apisix/admin/configs
-            200 {"routes":[{"id":"r2","uri":"/r2"}],"routes_conf_version":100,"services_conf_version":2,"upstreams_conf_version":2,"consumers_conf_version":11,"consumer_groups_conf_version":2,"plugin_configs_conf_version":2,"global_rules_conf_version":2,"plugin_metadata_conf_version":2,"ssls_conf_version":2,"stream_routes_conf_version":2,"secrets_conf_version":2,"protos_conf_version":2,"X-Digest":"2","X-Last-Modified":NOW} (x-digest: 2)
+            200 {"routes":[{"id":"r2","uri":"/r2"}],"routes_conf_version":100,"services_conf_version":2,"upstreams_conf_version":2,"consumers_conf_version":11,"consumer_groups_conf_version":2,"plugin_configs_conf_version":2,"global_rules_conf_version":2,"plugin_metadata_conf_version":2,"ssls_conf_version":2,"stream_routes_conf_version":2,"secrets_conf_version":2,"protos_conf_version":2,"X-Last-Modified":NOW,"X-Digest":"2"} (x-digest: 2)
             > PUT /apisix/admin/configs | X-Digest: 3 {"routes_conf_version": 99}
             400 {"error_msg":"routes_conf_version must be greater than or equal to (100)"}
             > PUT /apisix/admin/configs | X-Digest: 3 {"routes_conf_version": "adc"}
@@ -82,11 +82,17 @@ async fn what_was_put_is_there() {
 async fn others_may_write_between() {
     let client = Client::admin();
     let put = |digest: &str, body: Json| format!("PUT /apisix/admin/configs | X-Digest: {digest} {body}");
-    let ssl = json!({ "id": "1", "cert": "c", "key": "k", "snis": ["a.example"] });
+    let ssl = json!({
+        "id": "1", "cert": "c", "key": "k", "certs": ["d"], "keys": ["l"], "snis": ["a.example"], "modifiedIndex": 3,
+    });
     assert_eq!(client.ask(&put("a", json!({ "ssls": [ssl], "ssls_conf_version": 7 }))).await.0, 202);
     let first = whole(&client).await;
     assert_eq!((&first["X-Digest"], &first["ssls_conf_version"]), (&json!("a"), &json!(7)));
-    assert!(first["ssls"][0]["key"].is_null());
+    let shown = json!({
+        "id": "1", "cert": "c", "key": "********", "certs": ["d"], "keys": ["********"], "snis": ["a.example"],
+        "modifiedIndex": 3,
+    });
+    assert_eq!(first["ssls"][0], shown);
     // A certificate that was read here has no key; the stored one stays.
     let mut back = first.clone();
     back["ssls"][0]["snis"] = json!(["b.example"]);
@@ -94,20 +100,27 @@ async fn others_may_write_between() {
     assert_eq!(client.ask(&put("b", back)).await.0, 202);
     assert_eq!(
         client.memory.get("ssls/1").unwrap(),
-        json!({ "id": "1", "cert": "c", "snis": ["b.example"], "key": "k" })
+        json!({ "id": "1", "cert": "c", "key": "k", "certs": ["d"], "keys": ["l"], "snis": ["b.example"] })
     );
     // Another writer: the digest is of nothing that is stored now, and the version is a new one.
     client.memory.put("ssls/2", &json!({ "id": "2", "cert": "c", "key": "k" }));
     let third = whole(&client).await;
     assert!(third["X-Digest"].is_null());
+    assert!(third["X-Last-Modified"].is_u64(), "without it ADC takes a gateway for empty");
+    assert_eq!((&third["ssls"][0]["modifiedIndex"], &third["ssls"][1]["modifiedIndex"]), (&json!(3), &json!(13)));
     assert!(third["ssls_conf_version"].as_u64() > Some(8), "{third}");
     // Documents that do not change are not written.
     client.memory.put("routes/1", &json!({ "id": "1", "uri": "/a", "create_time": 1, "update_time": 2 }));
     let revision = |json: Json| json["routes_conf_version"].as_u64().unwrap();
     let before = revision(whole(&client).await);
     assert_eq!(client.ask(&put("c", json!({ "routes": [{ "id": "1", "uri": "/a" }] }))).await.0, 202);
-    assert_eq!(client.memory.get("routes/1").unwrap()["create_time"], 1);
-    assert_eq!(revision(whole(&client).await), before + 1);
+    assert_eq!(client.memory.get("routes/1").unwrap()["update_time"], 2);
+    assert_eq!(client.ask(&put("d", json!({ "routes": [{ "id": "1", "uri": "/b" }] }))).await.0, 202);
+    let changed = client.memory.get("routes/1").unwrap();
+    assert_eq!((&changed["create_time"], &changed["uri"]), (&json!(1), &json!("/b")));
+    assert!(changed["update_time"].as_u64() > Some(1_700_000_000), "{changed}");
+    assert_eq!(whole(&client).await["routes"], json!([{ "id": "1", "uri": "/b" }]), "without times, as in APISIX");
+    assert_eq!(revision(whole(&client).await), before + 2);
     assert!(client.memory.get("ssls/1").is_none(), "what is not in the document is deleted");
 }
 
