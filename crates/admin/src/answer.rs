@@ -4,7 +4,7 @@
 
 use crate::control::WriteError;
 use axum::body::Body;
-use axum::http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use axum::http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use axum::http::{Response, StatusCode};
 use serde_json::{Value as Json, json};
 
@@ -13,6 +13,14 @@ const WARNING_BYTES_MAX: usize = 512;
 
 /// Warnings in headers; more are in the log.
 const WARNINGS_MAX: usize = 8;
+
+/// Messages about documents that APISIX does not put behind "invalid configuration".
+const OWN_BEGINNINGS: [&str; 4] = [
+    "failed to check the configuration of ",
+    "failed to validate the 'vars' expression",
+    "failed to load 'filter_func' string",
+    "invalid plugins configuration: ",
+];
 
 /// What a request is answered with.
 #[derive(Debug)]
@@ -63,14 +71,12 @@ impl Answer {
         Answer::json(StatusCode::NOT_FOUND, json!({ "message": "Key not found" }))
     }
 
-    pub(crate) fn method_not_allowed(allowed: &str) -> Answer {
-        let message = format!("405 Method Not Allowed: use {allowed}");
-        Answer::error(StatusCode::METHOD_NOT_ALLOWED, message).with(ALLOW, allowed)
-    }
-
     /// For a write that was not made. Conflicts are answered where it is known who stated the condition.
     pub(crate) fn refused(error: &WriteError) -> Answer {
         match error {
+            WriteError::Invalid(message) if OWN_BEGINNINGS.iter().any(|own| message.starts_with(own)) => {
+                Answer::bad(message)
+            }
             WriteError::Invalid(message) => Answer::invalid(message),
             WriteError::Unsupported(message) => Answer::error(StatusCode::NOT_IMPLEMENTED, message),
             WriteError::Unavailable(message) => {

@@ -5,15 +5,13 @@
 
 use crate::answer::Answer;
 use crate::body;
-use crate::collections::Verb;
+use crate::collections::{Collection, Naming, Verb};
+use crate::commit::{commit, dry_run, may_write, precondition_failed, transaction, unix_seconds, with_outcome};
 use crate::control::WriteError;
 use crate::query::Query;
 use crate::resource::address::Address;
 use crate::resource::plan::{Operation, plan};
 use crate::resource::view::View;
-use crate::resources::{
-    collection_of, commit, dry_run, may_write, precondition_failed, transaction, unix_seconds, with_outcome,
-};
 use crate::router::{Api, Asked};
 use axum::http::StatusCode;
 use serde::Deserialize;
@@ -32,13 +30,7 @@ struct Sent {
     body: Option<Json>,
 }
 
-pub(crate) async fn batch(api: &Api, asked: Asked) -> Answer {
-    match run(api, &asked).await {
-        Ok(answer) | Err(answer) => answer,
-    }
-}
-
-async fn run(api: &Api, asked: &Asked) -> Result<Answer, Answer> {
+pub(crate) async fn batch(api: &Api, asked: &Asked) -> Result<Answer, Answer> {
     let sent = parse(&asked.body)?;
     may_write(api)?;
     let mut view = View::new(api.control.documents());
@@ -99,6 +91,21 @@ fn operation(sent: Sent) -> Result<Operation, String> {
     let force = query.is("force", "true");
     let body = sent.body.filter(|_| verb != Verb::Delete);
     Ok(Operation { verb, collection, address: Address { id, parent, sub_path }, body, ttl_seconds, force })
+}
+
+/// The collection of a path below `/apisix/admin/`, what its key begins with, and how many parts lead to the id.
+fn collection_of(segments: &[&str]) -> Option<(&'static Collection, Option<String>, usize)> {
+    match segments {
+        ["consumers", username, "credentials", ..] => {
+            Some((Collection::named("credentials")?, Some((*username).to_owned()), 3))
+        }
+        ["secrets", manager, ..] => Some((Collection::named("secrets")?, Some((*manager).to_owned()), 2)),
+        [name, ..] => {
+            let collection = Collection::named(name)?;
+            (!matches!(collection.naming, Naming::Credential)).then_some((collection, None, 1))
+        }
+        [] => None,
+    }
 }
 
 /// The first operation that fails ends the batch.

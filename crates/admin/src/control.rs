@@ -153,7 +153,9 @@ pub struct Edit {
 /// Why a write was not made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WriteError {
-    /// A document is wrong: 400. The text does not begin with "invalid configuration".
+    /// A document is wrong: 400. The answer puts "invalid configuration: " before the text, unless the text begins as one of
+    /// APISIX's own: `failed to check the configuration of plugin NAME err: …`, `failed to validate the 'vars' expression: …`,
+    /// `failed to load 'filter_func' string: …`, `invalid plugins configuration: …`.
     Invalid(String),
     /// A condition does not hold: 412 if the client stated it.
     Conflict {

@@ -3,11 +3,11 @@
 use crate::access::Role;
 use crate::answer::Answer;
 use crate::collections::Collection;
+use crate::commit::{audit, author, change as change_of, may_write, precondition_failed, with_outcome};
 use crate::control::{Change, ChangeSummary, Edit, WriteError};
 use crate::masks::{hide_private_keys, mask};
 use crate::resource::references::parsed;
 use crate::resource::view::View;
-use crate::resources::{audit, author, change as change_of, may_write, precondition_failed, with_outcome};
 use crate::router::{Api, Asked};
 use axum::http::StatusCode;
 use serde_json::{Value as Json, json};
@@ -45,13 +45,7 @@ pub(crate) async fn change(api: &Api, asked: &Asked) -> Answer {
 }
 
 /// Goes back to a revision.
-pub(crate) async fn roll_back(api: &Api, asked: Asked) -> Answer {
-    match run(api, &asked).await {
-        Ok(answer) | Err(answer) => answer,
-    }
-}
-
-async fn run(api: &Api, asked: &Asked) -> Result<Answer, Answer> {
+pub(crate) async fn roll_back(api: &Api, asked: &Asked) -> Result<Answer, Answer> {
     let body = asked.json()?.unwrap_or_default();
     let to = body["to"].as_u64().ok_or_else(|| Answer::bad("a rollback is {\"to\": revision}"))?;
     may_write(api)?;

@@ -6,10 +6,12 @@ use crate::body::{LARGE_AT_ONCE_MAX, SINGLE_BYTES_MAX, SMALL_BYTES_MAX, parse, r
 use crate::collections::{Collection, Verb};
 use crate::control::Control;
 use crate::endpoints::{Action, Endpoint, Page, endpoints};
+use crate::off_thread::off_thread;
 use crate::query::Query;
 use crate::resource::address::Address;
+use crate::resource::serve;
 use crate::standalone::Standalone;
-use crate::{batch, history, openapi, plugins, resources, sign_in, standalone};
+use crate::{batch, history, openapi, plugins, sign_in, standalone};
 use axum::Router;
 use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{RawPathParams, Request, State};
@@ -23,6 +25,9 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use tokio::sync::Semaphore;
+
+/// The parts of a path in braces.
+type Parts = Result<RawPathParams, RawPathParamsRejection>;
 
 /// What all handlers need.
 pub(crate) struct Api {
@@ -78,38 +83,35 @@ pub fn router(control: Arc<dyn Control>, guard: Arc<Guard>, pages: Vec<Page>) ->
 
 fn handler(method: &Method, action: Action) -> MethodRouter<Arc<Api>> {
     let filter = MethodFilter::try_from(method.clone()).expect("the table has standard methods only");
-    on(
-        filter,
-        move |State(api): State<Arc<Api>>, parts: Result<RawPathParams, RawPathParamsRejection>, request: Request| async move {
-            let Ok(parts) = parts else {
-                return Answer::bad("the path has a part that is no UTF-8").into_response();
-            };
-            let parts = parts.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-            match Asked::of(&api, action, request, parts).await {
-                Ok(asked) => answer(api, action, asked).await.into_response(),
-                Err(answer) => answer.into_response(),
-            }
-        },
-    )
+    on(filter, move |State(api): State<Arc<Api>>, parts: Parts, request: Request| async move {
+        let Ok(parts) = parts else {
+            return Answer::bad("the path has a part that is no UTF-8").into_response();
+        };
+        let parts = parts.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        match Asked::of(&api, action, request, parts).await {
+            Ok(asked) => answer(api, action, asked).await.into_response(),
+            Err(answer) => answer.into_response(),
+        }
+    })
 }
 
 async fn answer(api: Arc<Api>, action: Action, asked: Asked) -> Answer {
     match action {
         Action::Alive => Answer::empty(StatusCode::OK),
-        Action::Resource(Verb::Get, collection) => resources::get(api, asked, collection).await,
-        Action::Resource(verb, collection) => resources::write(&api, asked, verb, collection).await,
+        Action::Resource(Verb::Get, collection) => serve::get(api, asked, collection).await,
+        Action::Resource(verb, collection) => serve::write(&api, asked, verb, collection).await,
         Action::PluginList => plugins::list(&api, &asked),
         Action::PluginSchema => plugins::schema(&api, &asked),
         Action::PluginReload => Answer::text(StatusCode::OK, "done"),
         Action::Schema => plugins::schema_of_kind(&api, &asked),
         Action::SchemaValidate => plugins::validate(&api, &asked),
-        Action::Configs => standalone::get(&api, &asked),
-        Action::ConfigsReplace => standalone::replace(&api, asked).await,
-        Action::ConfigsValidate => standalone::validate(&api, &asked),
+        Action::Configs => answered(off_thread(move || standalone::get(&api, &asked)).await),
+        Action::ConfigsReplace => answered(standalone::replace(api, asked).await),
+        Action::ConfigsValidate => answered(off_thread(move || standalone::validate(&api, &asked)).await),
         Action::History => history::list(&api, &asked).await,
         Action::Change => history::change(&api, &asked).await,
-        Action::RollBack => history::roll_back(&api, asked).await,
-        Action::Batch => batch::batch(&api, asked).await,
+        Action::RollBack => answered(history::roll_back(&api, &asked).await),
+        Action::Batch => answered(batch::batch(&api, &asked).await),
         Action::SessionShow => sign_in::show(&api, &asked),
         Action::SessionOpen => sign_in::open(&api, asked).await,
         Action::SessionClose => sign_in::close(&api, &asked),
@@ -117,6 +119,10 @@ async fn answer(api: Arc<Api>, action: Action, asked: Asked) -> Answer {
         // Pages are routed to their own handlers.
         Action::Page(_) => Answer::empty(StatusCode::NOT_FOUND),
     }
+}
+
+fn answered(result: Result<Answer, Answer>) -> Answer {
+    result.unwrap_or_else(|answer| answer)
 }
 
 /// A known path, asked with a method that it does not have.
@@ -130,7 +136,7 @@ async fn no_method(request: Request) -> Response {
         }
         "/apisix/admin/configs/validate" => Answer::error(StatusCode::NOT_FOUND, "Not found"),
         path if path.starts_with("/apisix/admin/") => Answer::error(StatusCode::NOT_FOUND, "not found"),
-        _ => Answer::method_not_allowed("a method that /v1/openapi.json has for this path"),
+        _ => Answer::error(StatusCode::METHOD_NOT_ALLOWED, "405 Method Not Allowed: see the header Allow"),
     };
     answer.into_response()
 }

@@ -34,7 +34,7 @@ pub(crate) async fn open(api: &Api, asked: Asked) -> Answer {
         return Answer::error(StatusCode::UNAUTHORIZED, "wrong key, or a token that was used already").closing();
     };
     let (token, csrf) = api.guard.lock_sessions().open(caller.clone(), Instant::now());
-    info!(target: "audit", key = caller.name, address = %asked.peer, "session opened");
+    info!(target: "audit", key = caller.name, address = %asked.peer.to_canonical(), "session opened");
     // A page that came by TLS says so; its cookie must not travel without.
     let is_by_tls = asked.headers.get(ORIGIN).is_some_and(|origin| origin.as_bytes().starts_with(b"https://"));
     let secure = if is_by_tls { "; Secure" } else { "" };

@@ -9,10 +9,11 @@ mod remembered;
 use crate::answer::Answer;
 use crate::body::in_words_of_apisix;
 use crate::collections::{COLLECTIONS, Collection, Naming};
+use crate::commit::{commit, dry_run, may_write, precondition_failed, transaction, unix_seconds, with_outcome};
 use crate::control::WriteError;
 use crate::masks::{MASK, has_mask, remove_hidden_keys};
+use crate::off_thread::off_thread;
 use crate::resource::view::View;
-use crate::resources::{commit, dry_run, may_write, precondition_failed, transaction, unix_seconds, with_outcome};
 use crate::router::{Api, Asked};
 use axum::http::StatusCode;
 use axum::http::header::HeaderName;
@@ -20,6 +21,7 @@ use items::{Items, diff, of_documents, of_request};
 pub(crate) use remembered::Standalone;
 use remembered::fingerprint;
 use serde_json::{Map, Value as Json, json};
+use std::sync::Arc;
 use stillgate_datastore::transaction::WRITES_MAX;
 use stillgate_datastore::{Document, Key, Write};
 
@@ -59,15 +61,23 @@ pub(crate) fn get(api: &Api, asked: &Asked) -> Answer {
 }
 
 /// PUT.
-pub(crate) async fn replace(api: &Api, asked: Asked) -> Answer {
-    match run(api, &asked).await {
-        Ok(answer) | Err(answer) => answer,
+pub(crate) async fn replace(api: Arc<Api>, asked: Asked) -> Result<Answer, Answer> {
+    let digest = asked.headers.get(DIGEST).and_then(|digest| digest.to_str().ok()).map(str::to_owned);
+    let digest = digest.ok_or_else(|| Answer::bad("missing digest header"))?;
+    if digest.len() > DIGEST_BYTES_MAX {
+        return Err(Answer::bad(format!("the digest is longer than {DIGEST_BYTES_MAX} bytes")));
+    }
+    let (planning, body) = (api.clone(), asked.body.clone());
+    let planned = off_thread(move || plan(&planning, &body, &digest)).await?;
+    match planned? {
+        Some(planned) => commit_plan(&api, &asked, planned).await,
+        None => Ok(Answer::empty(StatusCode::NO_CONTENT)),
     }
 }
 
 /// POST to `configs/validate`.
 pub(crate) fn validate(api: &Api, asked: &Asked) -> Answer {
-    let whole = match whole(asked) {
+    let whole = match whole(&asked.body) {
         Ok(whole) => whole,
         Err(answer) => return answer,
     };
@@ -94,34 +104,47 @@ pub(crate) fn validate(api: &Api, asked: &Asked) -> Answer {
     }
 }
 
-async fn run(api: &Api, asked: &Asked) -> Result<Answer, Answer> {
-    let digest = asked.headers.get(DIGEST).and_then(|digest| digest.to_str().ok()).map(str::to_owned);
-    let digest = digest.ok_or_else(|| Answer::bad("missing digest header"))?;
-    if digest.len() > DIGEST_BYTES_MAX {
-        return Err(Answer::bad(format!("the digest is longer than {DIGEST_BYTES_MAX} bytes")));
-    }
-    let whole = whole(asked)?;
+/// A replacement that is to be committed.
+struct Planned {
+    digest: String,
+    view: View,
+    changes: Changes,
+}
+
+/// `None`: what is stored came with this digest.
+fn plan(api: &Api, body: &[u8], digest: &str) -> Result<Option<Planned>, Answer> {
+    let whole = whole(body)?;
     may_write(api)?;
     let view = View::new(api.control.documents());
-    if api.standalone.last(view.revision(), unix_seconds()).1.as_ref() == Some(&digest) {
-        return Ok(Answer::empty(StatusCode::NO_CONTENT));
+    if api.standalone.last(view.revision(), unix_seconds()).1.as_deref() == Some(digest) {
+        return Ok(None);
     }
-    let Changes { writes, versions, indexes } = changes(api, &view, &whole)?;
-    if writes.len() > WRITES_MAX {
-        let message = format!("{} documents change, which is more than {WRITES_MAX} in one transaction", writes.len());
-        return Err(Answer::bad(message));
+    let changes = changes(api, &view, &whole)?;
+    match changes.writes.len() {
+        0..=WRITES_MAX => Ok(Some(Planned { digest: digest.to_owned(), view, changes })),
+        count => {
+            Err(Answer::bad(format!("{count} documents change, which is more than {WRITES_MAX} in one transaction")))
+        }
     }
+}
+
+async fn commit_plan(api: &Api, asked: &Asked, planned: Planned) -> Result<Answer, Answer> {
+    let Planned { digest, view, changes: Changes { writes, versions, indexes } } = planned;
     let transaction = transaction(asked, Vec::new(), writes);
-    if asked.query.is("dry_run", "true") {
-        return dry_run(api, &view, transaction).await;
-    }
+    let is_dry = asked.query.is("dry_run", "true");
     let outcome = match transaction.writes.is_empty() {
+        // A datastore takes no transaction without writes.
         true => None,
+        false if is_dry => return dry_run(api, &view, transaction).await,
         false => Some(commit(api, asked, transaction).await.map_err(|error| match error {
             WriteError::Conflict { key, modified } => precondition_failed(&key, modified),
             error => Answer::refused(&error),
         })?),
     };
+    if is_dry {
+        let body = json!({ "dry_run": true, "changes": [], "warnings": [], "effects": [] });
+        return Ok(Answer::json(StatusCode::OK, body));
+    }
     let revision = outcome.as_ref().map_or(view.revision(), |outcome| outcome.revision);
     let documents = api.control.documents();
     api.standalone.remember(&documents, (digest, revision, unix_seconds()), versions, indexes);
@@ -135,8 +158,7 @@ async fn run(api: &Api, asked: &Asked) -> Result<Answer, Answer> {
 }
 
 /// The document of a request.
-fn whole(asked: &Asked) -> Result<Json, Answer> {
-    let bytes = &asked.body;
+fn whole(bytes: &[u8]) -> Result<Json, Answer> {
     if bytes.is_empty() {
         return Err(Answer::bad("invalid request body: empty request body"));
     }

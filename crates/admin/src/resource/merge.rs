@@ -4,6 +4,9 @@
 
 use serde_json::{Map, Value as Json};
 
+/// Parts of a path. What is made on its way is nested, and must not exhaust the stack.
+const PATH_PARTS_MAX: usize = 64;
+
 /// Merges objects: `null` deletes, lists and empty objects are replaced, other objects merged.
 pub(crate) fn merge(target: &mut Map<String, Json>, patch: Map<String, Json>) {
     for (name, value) in patch {
@@ -17,7 +20,10 @@ pub(crate) fn merge(target: &mut Map<String, Json>, patch: Map<String, Json>) {
 
 /// Puts a value where a path leads to, making the objects between; `Err`: the message.
 pub(crate) fn replace_at(document: &mut Json, path: &str, value: Json) -> Result<(), String> {
-    let names: Vec<&str> = path.split('/').collect();
+    let names: Vec<&str> = path.split('/').take(PATH_PARTS_MAX + 1).collect();
+    if names.len() > PATH_PARTS_MAX {
+        return Err(format!("invalid sub-path: more than {PATH_PARTS_MAX} parts"));
+    }
     let (last, between) = names.split_last().expect("splitting gives at least one part");
     let mut place = document;
     for (depth, name) in between.iter().enumerate() {

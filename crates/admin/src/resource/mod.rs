@@ -1,8 +1,10 @@
 //! Resources: what a request reads or writes of them.
 
 pub(crate) mod address;
-pub(crate) mod merge;
+mod merge;
 pub(crate) mod plan;
-pub(crate) mod read;
+mod precondition;
+mod read;
 pub(crate) mod references;
+pub(crate) mod serve;
 pub(crate) mod view;

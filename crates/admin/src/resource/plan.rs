@@ -55,7 +55,7 @@ pub(crate) fn plan(control: &dyn Control, view: &View, op: &Operation, unix_seco
     }
     match op.verb {
         Verb::Delete => delete(view, op),
-        Verb::Patch => patch(view, op, unix_seconds),
+        Verb::Patch => patch(control, view, op, unix_seconds),
         _ => put(control, view, op, unix_seconds),
     }
 }
@@ -94,7 +94,7 @@ fn put(control: &dyn Control, view: &View, op: &Operation, unix_seconds: u64) ->
     Ok(written(op, key, document, conditions, status))
 }
 
-fn patch(view: &View, op: &Operation, unix_seconds: u64) -> Result<Plan, Answer> {
+fn patch(control: &dyn Control, view: &View, op: &Operation, unix_seconds: u64) -> Result<Plan, Answer> {
     if op.address.id.is_none() {
         let missing = match op.collection.naming {
             Naming::Manager => "no secret id".to_owned(),
@@ -110,6 +110,7 @@ fn patch(view: &View, op: &Operation, unix_seconds: u64) -> Result<Plan, Answer>
     let keeps_update_time = match (sub_path, change) {
         (Some(path), change) => {
             replace_at(&mut document, path, change).map_err(Answer::bad)?;
+            must_be_readable(&document)?;
             false
         }
         (None, Json::Object(change)) => {
@@ -129,7 +130,7 @@ fn patch(view: &View, op: &Operation, unix_seconds: u64) -> Result<Plan, Answer>
     if key_to_write(op.collection, &op.address, &mut document)? != key {
         return Err(Answer::bad(format!("wrong {} id", op.collection.kind)));
     }
-    let mut conditions = checked_references(view, op, &key, &document)?;
+    let mut conditions = checked_references(control, view, op, &key, &document)?;
     if !view.is_pending(&key) {
         conditions.push((key.clone(), Condition::Modified(old.modified)));
     }
@@ -162,7 +163,7 @@ fn checked(
     key: &Key,
     document: &Json,
 ) -> Result<Vec<(Key, Condition)>, Answer> {
-    let mut conditions = checked_references(view, op, key, document)?;
+    let mut conditions = checked_references(control, view, op, key, document)?;
     match (op.collection.naming, op.address.parent.as_deref()) {
         (Naming::Credential, Some(username)) => {
             let plugins = control.plugins();
@@ -180,16 +181,41 @@ fn checked(
 }
 
 fn checked_references(
+    control: &dyn Control,
     view: &View,
     op: &Operation,
     key: &Key,
     document: &Json,
 ) -> Result<Vec<(Key, Condition)>, Answer> {
+    known_plugins(control, op.collection, document)?;
+    if op.collection.name == "routes" {
+        not_both(document, "host", "hosts")?;
+        not_both(document, "remote_addr", "remote_addrs")?;
+    }
     if op.collection.name == "global_rules" {
         references::alone_among_global_rules(view, key, document)?;
     }
     let referred = references::present(view, op.collection, document)?;
     Ok(referred.into_iter().filter_map(|key| present(view, key)).collect())
+}
+
+/// Says it in APISIX's words, which clients look for.
+fn known_plugins(control: &dyn Control, collection: &Collection, document: &Json) -> Result<(), Answer> {
+    let Json::Object(plugins) = &document["plugins"] else { return Ok(()) };
+    let known = control.plugins();
+    let Some(unknown) = plugins.keys().find(|name| !known.iter().any(|plugin| plugin.name == *name)) else {
+        return Ok(());
+    };
+    let is_of_consumer = matches!(collection.naming, Naming::Username | Naming::Credential);
+    let context = if is_of_consumer { "invalid plugins configuration: " } else { "" };
+    Err(Answer::bad(format!("{context}unknown plugin [{unknown}]")))
+}
+
+fn not_both(document: &Json, one: &str, many: &str) -> Result<(), Answer> {
+    match document[one].is_null() || document[many].is_null() {
+        true => Ok(()),
+        false => Err(Answer::bad(format!("only one of {one} or {many} is allowed"))),
+    }
 }
 
 /// So that what is referred to cannot go between this check and the write.
@@ -229,6 +255,12 @@ fn must_be_object(document: &Json) -> Result<(), Answer> {
         Json::Null => "userdata",
     };
     Err(Answer::invalid(&format!("wrong type: expected object, got {got}")))
+}
+
+/// A path, and one below another with each request, leads deeper than a document can be read again.
+fn must_be_readable(document: &Json) -> Result<(), Answer> {
+    let read: Result<Json, _> = serde_json::from_str(&document.to_string());
+    read.map(drop).map_err(|_| Answer::invalid("too many lists and maps inside one another"))
 }
 
 fn set_if_absent(document: &mut Json, field: &str, value: Json) {

@@ -65,6 +65,7 @@ async fn the_life_of_a_route() {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 async fn what_is_wrong_with_ids_and_bodies() {
     check(
         &[
@@ -74,6 +75,10 @@ async fn what_is_wrong_with_ids_and_bodies() {
             r#"PUT /apisix/admin/routes/a%20b {"uri": "/a"}"#,
             r#"PUT /apisix/admin/routes/1 ["/a"]"#,
             r#"PUT /apisix/admin/routes/1 {"uri": 666}"#,
+            r#"PUT /apisix/admin/routes/1 {"uri": "/a", "host": "a", "hosts": ["b"]}"#,
+            r#"PUT /apisix/admin/routes/1 {"uri": "/a", "plugins": {"limit-cont": {}}}"#,
+            r#"PUT /apisix/admin/consumers {"username": "jack", "plugins": {"limit-cont": {}}}"#,
+            r#"PUT /apisix/admin/routes/1 {"uri": "/a", "plugins": {"limit-count": {"count": 0}}}"#,
             r#"PUT /apisix/admin/routes/1 {abcd"#,
             r#"PUT /apisix/admin/routes/1?ttl=x {"uri": "/a"}"#,
             r#"POST /apisix/admin/routes/1 {"uri": "/a"}"#,
@@ -101,6 +106,14 @@ async fn what_is_wrong_with_ids_and_bodies() {
             400 {"error_msg":"invalid configuration: wrong type: expected object, got table"}
             > PUT /apisix/admin/routes/1 {"uri": 666}
             400 {"error_msg":"invalid configuration: property \"uri\" validation failed: wrong type: expected string, got number"}
+            > PUT /apisix/admin/routes/1 {"uri": "/a", "host": "a", "hosts": ["b"]}
+            400 {"error_msg":"only one of host or hosts is allowed"}
+            > PUT /apisix/admin/routes/1 {"uri": "/a", "plugins": {"limit-cont": {}}}
+            400 {"error_msg":"unknown plugin [limit-cont]"}
+            > PUT /apisix/admin/consumers {"username": "jack", "plugins": {"limit-cont": {}}}
+            400 {"error_msg":"invalid plugins configuration: unknown plugin [limit-cont]"}
+            > PUT /apisix/admin/routes/1 {"uri": "/a", "plugins": {"limit-count": {"count": 0}}}
+            400 {"error_msg":"failed to check the configuration of plugin limit-count err: count"}
             > PUT /apisix/admin/routes/1 {abcd
             400 {"error_msg":"invalid request body: Expected object key string but found invalid token at character 2","req_body":"{abcd"}
             > PUT /apisix/admin/routes/1?ttl=x {"uri": "/a"}
@@ -428,13 +441,13 @@ async fn plugins_and_schemas() {
         ],
         expect![[r#"
             > GET /apisix/admin/plugins/list
-            200 ["key-auth","limit-conn","limit-count"]
+            200 ["key-auth","limit-conn","limit-count","traffic-split","grpc-transcode"]
             > GET /apisix/admin/plugins/list?subsystem=stream
             200 ["limit-conn"]
             > GET /apisix/admin/plugins/list?subsystem=x
             400 invalid subsystem passed
             > GET /apisix/admin/plugins?all=true
-            200 {"key-auth":{"version":0.1,"priority":2500,"schema":{"title":"key-auth"},"type":"auth","consumer_schema":{"required":["key"]}},"limit-conn":{"version":0.1,"priority":1003,"schema":{"title":"limit-conn"}},"limit-count":{"version":0.1,"priority":1002,"schema":{"title":"limit-count"},"metadata_schema":{"title":"metadata"}}}
+            200 {"key-auth":{"version":0.1,"priority":2500,"schema":{"title":"key-auth"},"type":"auth","consumer_schema":{"required":["key"]}},"limit-conn":{"version":0.1,"priority":1003,"schema":{"title":"limit-conn"}},"limit-count":{"version":0.1,"priority":1002,"schema":{"title":"limit-count"},"metadata_schema":{"title":"metadata"}},"traffic-split":{"version":0.1,"priority":966,"schema":{"title":"traffic-split"}},"grpc-transcode":{"version":0.1,"priority":506,"schema":{"title":"grpc-transcode"}}}
             > GET /apisix/admin/plugins?all=true&subsystem=stream
             200 {"limit-conn":{"version":0.1,"priority":1003,"schema":{"title":"limit-conn"}}}
             > GET /apisix/admin/plugins?subsystem=asdf

@@ -134,6 +134,9 @@ impl Control for Memory {
     }
 
     fn validate(&self, _: &str, value: &Json) -> Result<(), String> {
+        if value["plugins"]["limit-count"]["count"] == 0 {
+            return Err("failed to check the configuration of plugin limit-count err: count".to_owned());
+        }
         let kind = |value: &Json| if value.is_number() { "number" } else { "table" };
         match &value["uri"] {
             Json::Null | Json::String(_) => Ok(()),
@@ -154,6 +157,8 @@ impl Control for Memory {
             plugin("key-auth", 2500, true, false),
             plugin("limit-conn", 1003, false, true),
             plugin("limit-count", 1002, false, false),
+            plugin("traffic-split", 966, false, false),
+            plugin("grpc-transcode", 506, false, false),
         ]
     }
 

@@ -196,3 +196,27 @@ async fn queries_without_end() {
     let many = "a=1&".repeat(10_000);
     assert_eq!(client.ask(&format!("GET /apisix/admin/routes?{many}")).await.0, 200);
 }
+
+#[tokio::test]
+async fn paths_without_end() {
+    let client = Client::admin();
+    client.memory.put("routes/1", &json!({ "id": "1", "uri": "/a" }));
+    let patch = async |path: &str| client.ask(&format!("PATCH /apisix/admin/routes/1/{path} {{\"x\": 1}}")).await.0;
+    assert_eq!(patch(&"a/".repeat(5000)).await, 400);
+    let mut path = "b".to_owned();
+    assert_eq!(patch(&path).await, 200);
+    // Deeper with each request, as long as it can be read again.
+    let statuses: Vec<u16> = {
+        let mut statuses = Vec::new();
+        for _ in 0..5 {
+            path.push_str(&"/b".repeat(12));
+            statuses.push(patch(&path).await);
+        }
+        statuses
+    };
+    assert_eq!(statuses, [200, 200, 200, 200, 200]);
+    let deep = format!("{}1{}", "{\"c\":".repeat(100), "}".repeat(100));
+    let (status, text) = client.ask(&format!("PATCH /apisix/admin/routes/1/{path} {deep}")).await;
+    assert_eq!((status, text.contains("too many lists and maps")), (400, true), "{text}");
+    assert_eq!(client.ask("GET /apisix/admin/routes/1").await.0, 200);
+}

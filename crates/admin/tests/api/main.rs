@@ -4,6 +4,7 @@
 
 mod access;
 mod apisix;
+mod audit;
 mod beyond;
 mod client;
 mod configs;

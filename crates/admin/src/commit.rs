@@ -1,0 +1,104 @@
+//! Planned writes become one transaction: committed and logged, or only looked at.
+
+use crate::answer::Answer;
+use crate::collections::Collection;
+use crate::control::{Outcome, WriteError};
+use crate::masks::hide_private_keys;
+use crate::resource::references::parsed;
+use crate::resource::view::View;
+use crate::router::{Api, Asked};
+use axum::http::StatusCode;
+use axum::http::header::HeaderName;
+use serde_json::{Value as Json, json};
+use std::time::{SystemTime, UNIX_EPOCH};
+use stillgate_datastore::{Author, Condition, Key, Transaction, Write};
+use tracing::info;
+
+/// Keys in a line of the audit log; history has all.
+const LOGGED_KEYS_MAX: usize = 16;
+
+const GENERATION: HeaderName = HeaderName::from_static("x-stillgate-generation");
+
+/// Commits, and logs it.
+pub(crate) async fn commit(api: &Api, asked: &Asked, transaction: Transaction) -> Result<Outcome, WriteError> {
+    let keys: Vec<&str> = transaction.writes.iter().take(LOGGED_KEYS_MAX).map(|write| write.key().as_str()).collect();
+    let mut keys = keys.join(" ");
+    if transaction.writes.len() > LOGGED_KEYS_MAX {
+        keys.push_str(&format!(" and {} more", transaction.writes.len() - LOGGED_KEYS_MAX));
+    }
+    let outcome = api.control.write(transaction, asked.query.wait()).await?;
+    audit(asked, &keys, outcome.revision);
+    Ok(outcome)
+}
+
+/// One line for each write.
+pub(crate) fn audit(asked: &Asked, keys: &str, revision: u64) {
+    let Author { name, address, action } = author(asked);
+    info!(target: "audit", key = name, address, action, keys, revision, "write");
+}
+
+pub(crate) fn author(asked: &Asked) -> Author {
+    let address = asked.peer.to_canonical().to_string();
+    // Without the query, which may have the key.
+    Author { name: asked.caller.name.clone(), address, action: format!("{} {}", asked.method, asked.path) }
+}
+
+pub(crate) fn transaction(asked: &Asked, conditions: Vec<(Key, Condition)>, writes: Vec<Write>) -> Transaction {
+    Transaction { conditions, writes, author: author(asked) }
+}
+
+/// Whether resources are written here at all.
+pub(crate) fn may_write(api: &Api) -> Result<(), Answer> {
+    api.control.writable().map_err(|why| Answer::error(StatusCode::NOT_IMPLEMENTED, why))
+}
+
+/// The headers of a committed write.
+pub(crate) fn with_outcome(answer: Answer, outcome: &Outcome) -> Answer {
+    let answer = answer.with_warnings(&outcome.warnings);
+    match outcome.generation {
+        Some(generation) => answer.with(GENERATION, &generation.to_string()),
+        None => answer,
+    }
+}
+
+/// What a transaction would change, and what that would mean.
+pub(crate) async fn dry_run(api: &Api, view: &View, transaction: Transaction) -> Result<Answer, Answer> {
+    let changes: Vec<Json> = transaction.writes.iter().map(|write| change(view, write)).collect();
+    let checked = api.control.check(transaction).await.map_err(|error| match error {
+        WriteError::Conflict { key, modified } => precondition_failed(&key, modified),
+        error => Answer::refused(&error),
+    })?;
+    let effect = |(key, effect): &(Key, String)| json!({ "key": key.as_str(), "effect": effect });
+    let effects: Vec<Json> = checked.effects.iter().map(effect).collect();
+    let body = json!({ "dry_run": true, "changes": changes, "warnings": checked.warnings, "effects": effects });
+    Ok(Answer::json(StatusCode::OK, body))
+}
+
+/// What a write changes of one document.
+pub(crate) fn change(view: &View, write: &Write) -> Json {
+    let collection = Collection::of_key(write.key().as_str());
+    let shown = |text: &str| {
+        let mut value = parsed(text);
+        collection.into_iter().for_each(|collection| hide_private_keys(collection, &mut value));
+        value
+    };
+    let before = view.get(write.key()).map(|document| shown(&document.value));
+    let after = match write {
+        Write::Put { value, .. } => Some(shown(value)),
+        Write::Delete { .. } => None,
+    };
+    json!({ "key": write.key().as_str(), "before": before, "after": after })
+}
+
+pub(crate) fn precondition_failed(key: &Key, modified: Option<u64>) -> Answer {
+    let message = match modified {
+        Some(modified) => format!("{key} was written by revision {modified}; read it again"),
+        None => format!("{key} does not exist"),
+    };
+    let body = json!({ "error_msg": message, "modifiedIndex": modified });
+    Answer::json(StatusCode::PRECONDITION_FAILED, body)
+}
+
+pub(crate) fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

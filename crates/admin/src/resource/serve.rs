@@ -1,0 +1,95 @@
+//! Requests about resources: reads, and writes with the conditions that their clients state.
+
+use super::plan::{Operation, Plan, plan};
+use super::precondition::Stated;
+use super::read;
+use super::view::View;
+use crate::answer::Answer;
+use crate::collections::{Collection, Verb};
+use crate::commit::{commit, dry_run, may_write, precondition_failed, transaction, unix_seconds, with_outcome};
+use crate::control::{Outcome, WriteError};
+use crate::off_thread::off_thread;
+use crate::router::{Api, Asked};
+use axum::http::StatusCode;
+use axum::http::header::{ETAG, HeaderName, IF_NONE_MATCH};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often a write is planned again because something changed between its check and its commit.
+const ATTEMPTS_MAX: usize = 8;
+
+/// Before it is planned again: the documents follow their datastore.
+const ATTEMPT_PAUSE: Duration = Duration::from_millis(10);
+
+const API_VERSION: HeaderName = HeaderName::from_static("x-api-version");
+
+/// GET of one document or of a list. A long list takes a while, during which others are served.
+pub(crate) async fn get(api: Arc<Api>, asked: Asked, collection: &'static Collection) -> Answer {
+    if let Err(answer) = asked.query.ttl_seconds() {
+        return answer;
+    }
+    let address = asked.address();
+    let known = asked.headers.get(IF_NONE_MATCH).cloned();
+    let role = asked.caller.role;
+    let found = off_thread(move || match address.id {
+        Some(_) => read::one(&*api.control, role, collection, &address),
+        None => read::list(&*api.control, role, collection, &address, &asked.query),
+    });
+    let answer = found.await.unwrap_or_else(|answer| answer);
+    let is_known = known.is_some_and(|known| answer.headers.contains(&(ETAG, known)));
+    let answer =
+        if is_known { Answer { headers: answer.headers, ..Answer::empty(StatusCode::NOT_MODIFIED) } } else { answer };
+    answer.with(API_VERSION, "v3")
+}
+
+/// PUT, POST, PATCH and DELETE.
+pub(crate) async fn write(api: &Api, asked: Asked, verb: Verb, collection: &'static Collection) -> Answer {
+    let answer = match operation(&asked, verb, collection) {
+        Ok(operation) => execute(api, &asked, &operation).await.unwrap_or_else(|answer| answer),
+        Err(answer) => answer,
+    };
+    answer.with(API_VERSION, "v3")
+}
+
+fn operation(asked: &Asked, verb: Verb, collection: &'static Collection) -> Result<Operation, Answer> {
+    let body = if verb == Verb::Delete { None } else { asked.json()? };
+    let ttl_seconds = asked.query.ttl_seconds()?;
+    let force = asked.query.is("force", "true");
+    Ok(Operation { verb, collection, address: asked.address(), body, ttl_seconds, force })
+}
+
+async fn execute(api: &Api, asked: &Asked, operation: &Operation) -> Result<Answer, Answer> {
+    may_write(api)?;
+    let stated = Stated::of(&asked.headers)?;
+    for _ in 0..ATTEMPTS_MAX {
+        let view = View::new(api.control.documents());
+        let mut plan = plan(&*api.control, &view, operation, unix_seconds())?;
+        let old = view.get(&plan.key);
+        stated.check(&plan.key, old.as_ref())?;
+        if let Some(condition) = stated.condition(old.as_ref()) {
+            plan.conditions.retain(|(key, _)| *key != plan.key);
+            plan.conditions.push((plan.key.clone(), condition));
+        }
+        let transaction = transaction(asked, plan.conditions.clone(), plan.writes.clone());
+        if asked.query.is("dry_run", "true") {
+            return dry_run(api, &view, transaction).await;
+        }
+        match commit(api, asked, transaction).await {
+            Ok(outcome) => return Ok(done(plan, operation.verb, &outcome)),
+            Err(WriteError::Conflict { key, modified }) if key == plan.key && stated != Stated::Nothing => {
+                return Err(precondition_failed(&key, modified));
+            }
+            Err(WriteError::Conflict { .. }) => tokio::time::sleep(ATTEMPT_PAUSE).await,
+            Err(error) => return Err(Answer::refused(&error)),
+        }
+    }
+    Err(Answer::changed_meanwhile())
+}
+
+fn done(plan: Plan, verb: Verb, outcome: &Outcome) -> Answer {
+    let answer = match verb {
+        Verb::Delete => plan.answer,
+        _ => plan.answer.with(ETAG, &format!("\"{}\"", outcome.revision)),
+    };
+    with_outcome(answer, outcome)
+}
