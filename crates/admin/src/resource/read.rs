@@ -51,7 +51,17 @@ pub(crate) fn list(
     }
     let filter = Filter::of(collection, query);
     if let Some(filter) = &filter {
-        found.retain(|(_, document)| filter.matches(&document.value, |json| shown(control, role, collection, json)));
+        let hides = role == Role::Viewer || collection.name == "ssls";
+        let shown = |json| shown(control, role, collection, json);
+        found.retain(|(_, document)| {
+            if !filter.is_found_in(&document.value) {
+                return false;
+            }
+            let json = if hides || filter.has_fields() { parsed(&document.value) } else { Json::Null };
+            filter.matches(&json)
+                // A secret must not be found that is not shown.
+                && (!hides || filter.is_found_in(&shown(json).to_string()))
+        });
     }
     let total = found.len();
     if let Some(page) = page {
@@ -142,30 +152,28 @@ impl Filter {
             references,
             search: query.get("search").filter(|text| !text.is_empty()).and_then(anywhere),
         };
-        let is_needed = filter.name.is_some()
-            || filter.uri.is_some()
-            || filter.label.is_some()
-            || !filter.references.is_empty()
-            || filter.search.is_some();
-        is_needed.then_some(filter)
+        (filter.has_fields() || filter.search.is_some()).then_some(filter)
     }
 
-    /// `shown`: what may be searched; a secret must not be found that is not shown.
-    fn matches(&self, text: &str, shown: impl Fn(Json) -> Json) -> bool {
-        if self.search.as_ref().is_some_and(|search| !search.is_match(text)) {
-            return false;
-        }
-        let json = parsed(text);
+    /// Whether it has more than a search, which needs no parsing.
+    fn has_fields(&self) -> bool {
+        self.name.is_some() || self.uri.is_some() || self.label.is_some() || !self.references.is_empty()
+    }
+
+    fn is_found_in(&self, text: &str) -> bool {
+        self.search.as_ref().is_none_or(|search| search.is_match(text))
+    }
+
+    fn matches(&self, json: &Json) -> bool {
         let in_uris = |uri: &Matcher| {
             let uris = json["uris"].as_array().into_iter().flatten();
             uri.matches(&json["uri"]) || uris.into_iter().any(|each| uri.matches(each))
         };
         let refers = |(field, id): &(&str, String)| text_of(&json[*field]).as_ref() == Some(id);
-        let matches = self.name.as_ref().is_none_or(|name| name.matches(&json["name"]))
+        self.name.as_ref().is_none_or(|name| name.matches(&json["name"]))
             && self.uri.as_ref().is_none_or(in_uris)
             && self.label.as_ref().is_none_or(|label| json["labels"].get(label.as_str()).is_some())
-            && self.references.iter().all(refers);
-        matches && self.search.as_ref().is_none_or(|search| search.is_match(&shown(json).to_string()))
+            && self.references.iter().all(refers)
     }
 }
 

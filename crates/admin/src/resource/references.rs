@@ -154,11 +154,14 @@ fn user(view: &View, collection: &str, id: &str, uses: impl Fn(&Json) -> bool) -
 
 fn user_of_upstream(view: &View, id: &str) -> Option<String> {
     USERS_OF_UPSTREAMS.iter().find_map(|(collection, kind, has_upstream)| {
-        let by_plugin = user(view, collection, id, |document| splits_to(document, id));
-        let by_field = || user(view, collection, id, |document| is_text(&document["upstream_id"], id));
-        by_plugin
-            .map(|user| format!("plugin in {kind} [{user}]"))
-            .or_else(|| by_field().filter(|_| *has_upstream).map(|user| format!("{kind} [{user}]")))
+        let documents = view.below(&format!("{collection}/"));
+        documents.iter().filter(|(_, document)| document.value.contains(id)).find_map(|(key, document)| {
+            let (user, document) = (key.id(), parsed(&document.value));
+            match splits_to(&document, id) {
+                true => Some(format!("plugin in {kind} [{user}]")),
+                false => (*has_upstream && is_text(&document["upstream_id"], id)).then(|| format!("{kind} [{user}]")),
+            }
+        })
     })
 }
 

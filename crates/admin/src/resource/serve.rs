@@ -45,7 +45,7 @@ pub(crate) async fn get(api: Arc<Api>, asked: Asked, collection: &'static Collec
 /// PUT, POST, PATCH and DELETE.
 pub(crate) async fn write(api: &Api, asked: Asked, verb: Verb, collection: &'static Collection) -> Answer {
     let answer = match operation(&asked, verb, collection) {
-        Ok(operation) => execute(api, &asked, &operation).await.unwrap_or_else(|answer| answer),
+        Ok(operation) => execute(api, &asked, Arc::new(operation)).await.unwrap_or_else(|answer| answer),
         Err(answer) => answer,
     };
     answer.with(API_VERSION, "v3")
@@ -58,12 +58,19 @@ fn operation(asked: &Asked, verb: Verb, collection: &'static Collection) -> Resu
     Ok(Operation { verb, collection, address: asked.address(), body, ttl_seconds, force })
 }
 
-async fn execute(api: &Api, asked: &Asked, operation: &Operation) -> Result<Answer, Answer> {
+async fn execute(api: &Api, asked: &Asked, operation: Arc<Operation>) -> Result<Answer, Answer> {
     may_write(api)?;
     let stated = Stated::of(&asked.headers)?;
     for _ in 0..ATTEMPTS_MAX {
-        let view = View::new(api.control.documents());
-        let mut plan = plan(&*api.control, &view, operation, unix_seconds())?;
+        let (control, planned) = (api.control.clone(), operation.clone());
+        // What refers to a document is looked for in all of them.
+        let planning = off_thread(move || {
+            let view = View::new(control.documents());
+            let plan = plan(&*control, &view, &planned, unix_seconds());
+            (view, plan)
+        });
+        let (view, plan) = planning.await?;
+        let mut plan = plan?;
         let old = view.get(&plan.key);
         stated.check(&plan.key, old.as_ref())?;
         if let Some(condition) = stated.condition(old.as_ref()) {
