@@ -1,0 +1,111 @@
+// Asks the gateway. The only module that sends requests, besides the event stream of live.js.
+//
+// Every failure is a `Failure` with a sentence for the reader: what was asked, what came back, what to do.
+
+/** A request that was not answered as hoped. */
+export class Failure extends Error {
+  constructor(status, message, advice) {
+    super(message);
+    this.status = status;
+    this.advice = advice;
+  }
+}
+
+let csrf = "";
+let on_signed_out = () => {};
+
+/** Called when the session is over. */
+export const when_signed_out = (call) => (on_signed_out = call);
+
+const ADVICE = {
+  0: "Check that the gateway runs and that this page was loaded from its admin address, then try again.",
+  400: "Correct it and try again.",
+  403: "Sign in with an admin key to change things.",
+  404: "It may have been deleted, or this gateway is an older version.",
+  409: "Something else refers to it, or was written at the same time.",
+  412: "Somebody changed it since it was loaded. Compare both and decide.",
+  413: "The document is larger than the Admin API accepts.",
+  429: "Too many failed keys from this address. Wait, then try again.",
+  501: "The source of this gateway's configuration does not offer this.",
+  503: "The gateway cannot do this at the moment. Try again shortly.",
+};
+
+/** Sends a request; answers `{body, headers, status}` or throws a `Failure`. */
+export async function ask(method, path, { body, headers = {}, signal } = {}) {
+  const sent = { Accept: "application/json", ...headers };
+  if (body !== undefined) sent["Content-Type"] = "application/json";
+  if (method !== "GET" && csrf) sent["X-CSRF-Token"] = csrf;
+  let answer;
+  try {
+    const text = body === undefined || typeof body === "string" ? body : JSON.stringify(body);
+    answer = await fetch(path, { method, headers: sent, body: text, signal, credentials: "same-origin" });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Failure(0, "The gateway does not answer.", ADVICE[0]);
+  }
+  const text = await answer.text();
+  let parsed = null;
+  try {
+    parsed = text === "" ? null : JSON.parse(text);
+  } catch {
+    if (answer.ok) throw new Failure(answer.status, `${method} ${path}: the answer is not JSON.`, ADVICE[404]);
+  }
+  if (answer.ok) return { body: parsed, headers: answer.headers, status: answer.status };
+  const said = parsed?.error_msg ?? parsed?.message ?? text.slice(0, 500);
+  if (answer.status === 401 && !path.startsWith("/v1/session")) on_signed_out();
+  throw new Failure(answer.status, said || `${answer.status} ${answer.statusText}`, ADVICE[answer.status] ?? "Look into the gateway's log.");
+}
+
+/** The body of a GET. */
+export const get = async (path, signal) => (await ask("GET", path, { signal })).body;
+
+/** A path from segments, each encoded. */
+export const path_of = (base, segments = [], parameters = {}) => {
+  const given = Object.entries(parameters).filter(([, value]) => value !== "" && value !== null && value !== undefined);
+  const query = new URLSearchParams(given).toString();
+  const path = [base, ...segments.map((segment) => encodeURIComponent(segment))].join("/");
+  return query ? `${path}?${query}` : path;
+};
+
+/** The path of a resource by its key, such as `consumers/jack/credentials/1`. */
+export const admin_path = (segments, parameters) => path_of("/apisix/admin", segments, parameters);
+
+/** The segments below the prefix of a key as the Admin API gives it: `/apisix/routes/1` or `routes/1`. */
+export const segments_of = (key) => String(key).replace(/^\/apisix\//, "").split("/");
+
+/** The session there is, or null. */
+export async function session() {
+  try {
+    return keep((await ask("GET", "/v1/session")).body);
+  } catch (failure) {
+    if (failure.status === 401) return null;
+    throw failure;
+  }
+}
+
+/** Signs in with a key or with the one-use token of an address. */
+export const sign_in = async (proof) => keep((await ask("POST", "/v1/session", { body: proof })).body);
+
+/** Ends the session. */
+export async function sign_out() {
+  await ask("DELETE", "/v1/session");
+  csrf = "";
+}
+
+function keep(found) {
+  csrf = found?.csrf ?? "";
+  return found;
+}
+
+/** Where the configuration comes from, from `/v1/status` of any shape: `{kind, path, revision, writable, why}`. */
+export function source_of(status) {
+  const given = status?.source ?? status?.config?.source ?? "file";
+  const told = typeof given === "string" ? { kind: given } : given;
+  const kind = told.kind ?? told.source ?? "file";
+  const path = told.path ?? told.file ?? status?.config?.file ?? told.store ?? null;
+  const revision = told.revision ?? status?.revision ?? status?.config?.revision ?? null;
+  return { kind, path, revision, writable: told.writable ?? kind !== "file", why: told.why ?? null, endpoints: told.endpoints ?? [] };
+}
+
+/** Resources that are not served as they were written. */
+export const rejected_of = (status) => status?.rejected ?? status?.config?.rejected ?? [];

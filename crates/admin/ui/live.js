@@ -1,0 +1,115 @@
+// The last 15 minutes, second by second, from `GET /v1/live`; one stream for all pages.
+//
+// The stream is closed while nobody looks: a hidden tab costs the gateway nothing, and browsers allow only six
+// connections to one HTTP/1.1 address. The first event after a reconnect brings the history back.
+
+const SECONDS_KEPT = 900;
+const HIDDEN_MS = 10_000;
+
+const watchers = new Set();
+let stream = null;
+let followed = null;
+let hidden_timer = 0;
+
+/** What is known: `seconds`, oldest first, and `state`: `waiting`, `live`, `lost` or `paused`. */
+export const live = { seconds: [], state: "waiting", last: null };
+
+/** Calls on every second and every change of state; answers a function that ends it. */
+export function watch(call) {
+  watchers.add(call);
+  if (!stream && !document.hidden) open();
+  if (live.seconds.length) call(live);
+  return () => watchers.delete(call);
+}
+
+/** Asks the stream for one route's own figures as well; null ends it. */
+export function follow(route) {
+  if (followed === route) return;
+  followed = route;
+  if (stream) {
+    close("waiting");
+    open();
+  }
+}
+
+/** Ends the stream, as at signing out. */
+export function stop() {
+  close("waiting");
+  live.seconds = [];
+  live.last = null;
+}
+
+function open() {
+  const address = followed === null ? "/v1/live" : `/v1/live?${new URLSearchParams({ route: followed })}`;
+  stream = new EventSource(address);
+  stream.onmessage = ({ data }) => {
+    let event;
+    try {
+      event = JSON.parse(data);
+    } catch {
+      return;
+    }
+    take(event);
+  };
+  stream.onerror = () => {
+    // EventSource reconnects by itself unless it was refused.
+    const is_over = stream?.readyState === EventSource.CLOSED;
+    tell("lost");
+    if (is_over) {
+      stream = null;
+      setTimeout(() => watchers.size && !document.hidden && !stream && open(), 5000);
+    }
+  };
+}
+
+function take(event) {
+  if (Array.isArray(event.history)) live.seconds = event.history.slice(-SECONDS_KEPT);
+  else if (Number.isFinite(event.t)) {
+    if (live.last && event.t <= live.last.t) return;
+    live.seconds.push(event);
+    if (live.seconds.length > SECONDS_KEPT) live.seconds.splice(0, live.seconds.length - SECONDS_KEPT);
+  }
+  live.last = live.seconds.at(-1) ?? null;
+  tell("live");
+}
+
+function tell(state) {
+  live.state = state;
+  for (const call of watchers) call(live);
+}
+
+function close(state) {
+  stream?.close();
+  stream = null;
+  tell(state);
+}
+
+document.addEventListener("visibilitychange", () => {
+  clearTimeout(hidden_timer);
+  if (document.hidden) hidden_timer = setTimeout(() => close("paused"), HIDDEN_MS);
+  else if (!stream && watchers.size) open();
+});
+
+/** One route's figure for each second kept, oldest first; null where the route was not among those told. */
+export function of_route(id, key) {
+  return live.seconds.map((second) => {
+    const own = second.route?.id === id ? second.route : second.routes?.find((route) => route.id === id);
+    return own?.[key] ?? null;
+  });
+}
+
+/** The routes told of in the last seconds, with averages per second: `{id, requests, errors, p99}`. */
+export function recent_routes(over_s = 10) {
+  const sums = new Map();
+  const recent = live.seconds.slice(-over_s);
+  for (const { routes = [] } of recent) {
+    for (const { id, requests = 0, errors = 0, p99 } of routes) {
+      const sum = sums.get(id) ?? { id, requests: 0, errors: 0, p99: 0 };
+      sum.requests += requests / recent.length;
+      sum.errors += errors / recent.length;
+      sum.p99 = Math.max(sum.p99, p99 ?? 0);
+      sums.set(id, sum);
+    }
+  }
+  return [...sums.values()];
+}

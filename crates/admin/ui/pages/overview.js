@@ -1,0 +1,174 @@
+// The first page: is all well, what is going on, and what changed when.
+
+import { get, rejected_of } from "../api.js";
+import { badge, icon, sparkline, time_chart } from "../chart.js";
+import { address, h, link, put, set } from "../dom.js";
+import { ago, count, instant, percent, plural, seconds, short, span } from "../format.js";
+import { live, of_route, recent_routes, watch } from "../live.js";
+import { card, page_head } from "../parts.js";
+
+const CERTIFICATE_SOON_S = 14 * 86400;
+const ATTENTION_MS = 60_000;
+const ROUTES_SHOWN = 6;
+
+export const title = () => "Overview";
+
+export function show({ root, app, signal }) {
+  const sentence = h("p", { class: "lead verdict-words" }, "Waiting for the first figures …");
+  const attention = h("div", { class: "attention" });
+  const requests = time_chart({
+    title: "Requests per second", format: short, height: 200,
+    series: [{ key: "requests", name: "requests", tone: "traffic", area: true }, { key: "errors", name: "errors (5xx)", tone: "bad", area: true }],
+  });
+  const latency = time_chart({
+    title: "Latency", note: "logarithmic", format: seconds, scale: "log", floor: 1e-5, height: 200,
+    series: [{ key: "p999", name: "p99.9", tone: "p999" }, { key: "p99", name: "p99", tone: "p99" }, { key: "p50", name: "p50", tone: "p50" }],
+  });
+  const connections = time_chart({ title: "Connections", format: short, height: 104, series: [{ key: "connections", name: "open", tone: "connections", area: true }] });
+  const tunnels = time_chart({ title: "Tunnels", format: short, height: 104, series: [{ key: "tunnels", name: "open", tone: "tunnels", area: true }] });
+  const busiest = ranking("The busiest routes, by requests per second");
+  const worst = ranking("The worst routes, by errors per second");
+  const changes = h("div", {});
+
+  put(root, page_head("Overview", { lead: null }), h("section", { class: "verdict", "aria-label": "Summary" }, sentence, attention),
+    h("div", { class: "grid" },
+      h("section", { class: "card is-wide" }, requests.element),
+      h("section", { class: "card is-wide" }, latency.element),
+      card("Busiest routes", busiest.element, { note: "last 10 seconds" }),
+      card("Worst routes", worst.element, { note: "last 10 seconds" }),
+      h("section", { class: "card" }, connections.element),
+      h("section", { class: "card" }, tunnels.element),
+      card("What changed", changes, { wide: true, aside: h("a", { href: "#/status" }, "All history") })));
+
+  let marks = [];
+  let generation = null;
+  const draw = () => {
+    const shown = marks.length ? marks : generation_marks(live.seconds);
+    for (const chart of [requests, latency]) chart.update(live.seconds, shown);
+    for (const chart of [connections, tunnels]) chart.update(live.seconds);
+    if (!live.last) return;
+    put(sentence, words_of(live.seconds.slice(-10)));
+    const recent = recent_routes();
+    busiest.update(recent, "requests");
+    worst.update(recent.filter(({ errors }) => errors > 0), "errors");
+    if (generation !== null && live.last.generation !== generation) load_changes();
+    generation = live.last.generation ?? null;
+  };
+
+  async function load_changes() {
+    try {
+      const { list } = await get("/v1/history?count=30", signal);
+      marks = list.map((change) => ({ t: instant(change.time) / 1000, title: `${change.author?.name ?? "?"}: ${change.keys.slice(0, 4).join(", ")}` }));
+      put(changes, change_list(list));
+    } catch (failure) {
+      if (failure.name === "AbortError") return;
+      const times = generation_marks(live.seconds);
+      put(changes, h("p", { class: "quiet" }, failure.status === 501 ? `${failure.message} ` : `The history is not available: ${failure.message} `,
+        times.length ? `The configuration changed ${times.length === 1 ? "once" : `${times.length} times`} in the last 15 minutes, marked in the charts.` : ""));
+    }
+  }
+  const load_attention = async () => {
+    const [status, upstreams] = await Promise.all([app.refresh().catch((failure) => failure), get("/v1/upstreams", signal).catch((failure) => failure)]);
+    if (!signal.aborted) put(attention, attention_list(status, upstreams));
+  };
+  load_changes();
+  load_attention();
+  const timer = setInterval(() => !document.hidden && load_attention(), ATTENTION_MS);
+  const end = watch(draw);
+  signal.addEventListener("abort", () => (clearInterval(timer), end()));
+}
+
+function words_of(recent) {
+  const mean = (key) => recent.reduce((sum, second) => sum + (second[key] ?? 0), 0) / recent.length;
+  const [requests, errors] = [mean("requests"), mean("errors")];
+  const last = recent.at(-1);
+  if (requests === 0) return ["No requests in the last 10 seconds. ", h("strong", {}, plural(last.connections ?? 0, "connection")), " open."];
+  return [h("strong", {}, short(requests)), " requests per second, ", h("strong", { class: errors / requests > 0.01 ? "is-bad" : null }, errors ? percent(errors, requests) : "none"), " fail. Half are answered within ",
+    h("strong", {}, seconds(last.p50)), ", 99 % within ", h("strong", {}, seconds(last.p99)), "."];
+}
+
+function attention_list(status, upstreams) {
+  const items = [];
+  const add = (tone, segments, ...text) => items.push(h("a", { class: ["attention-item", `is-${tone}`], href: address(segments) }, icon(tone), h("span", {}, ...text)));
+  if (status instanceof Error) add("bad", ["status"], `The status is not available: ${status.message}`);
+  else {
+    const rejected = rejected_of(status);
+    if (rejected.length) add("bad", ["status"], plural(rejected.length, "resource"), rejected.length === 1 ? " is rejected" : " are rejected");
+    if (status.config?.last_error) add("bad", ["status"], "The last configuration was refused");
+    if (status.pending_restart?.length) add("warn", ["status"], `${status.pending_restart.join(", ")} takes effect at the next start`);
+    for (const { id, not_after } of status.certificates ?? []) {
+      const left = (instant(not_after) - Date.now()) / 1000;
+      if (left < 0) add("bad", ["certificates"], `Certificate ${id} has ended`);
+      else if (left < CERTIFICATE_SOON_S) add("warn", ["certificates"], `Certificate ${id} ends in ${span(left)}`);
+    }
+    if (status.draining) add("warn", ["status"], "The gateway is shutting down");
+  }
+  if (upstreams instanceof Error) {
+    if (upstreams.name !== "AbortError") add("warn", ["upstreams"], `Health is not known: ${upstreams.message}`);
+  } else {
+    const out = upstreams.upstreams.map(({ id, endpoints }) => ({ id, out: endpoints.filter(({ state }) => state !== "healthy").length, all: endpoints.length })).filter(({ out }) => out);
+    for (const { id, out: away, all } of out.slice(0, 3)) add(away === all ? "bad" : "warn", ["upstreams"], `${away} of ${plural(all, "node")} of ${id} ${away === 1 ? "is" : "are"} out`);
+    if (out.length > 3) add("warn", ["upstreams"], `and nodes of ${plural(out.length - 3, "more upstream")}`);
+  }
+  return items.length ? items : badge("good", "Everything is served, every node is in.");
+}
+
+function ranking(label) {
+  const list = h("ol", { class: "ranking", "aria-label": label });
+  const rows = [];
+  const none = h("p", { class: "quiet" }, "None.");
+  const element = h("div", {}, list, none);
+  const update = (routes, key) => {
+    const top = routes.sort((a, b) => b[key] - a[key]).slice(0, ROUTES_SHOWN);
+    none.hidden = top.length > 0;
+    const most = top[0]?.[key] ?? 1;
+    while (rows.length < top.length) rows.push(ranking_row(list));
+    rows.forEach((row, i) => row.show(top[i], key, most));
+  };
+  return { element, update };
+}
+
+function ranking_row(list) {
+  const name = h("a", { class: "ranking-name" });
+  const figure = h("span", { class: "figure" });
+  const about = h("span", { class: "quiet ranking-about" });
+  const spark = sparkline({});
+  const parts = [h("i", { class: "tone-bad" }), h("i", { class: "tone-traffic" })];
+  const row = h("li", {}, name, h("span", { class: "bar", "aria-hidden": "true" }, parts), spark.element, figure, about);
+  list.append(row);
+  let id = null;
+  const show = (route, key, most) => {
+    row.hidden = !route;
+    if (!route) return;
+    if (id !== route.id) {
+      id = route.id;
+      put(name, id);
+      set(name, "href", address(["routes", id]));
+    }
+    const by_errors = key === "errors";
+    set(parts[0], "vars", { part: route.errors / most });
+    set(parts[1], "vars", { part: by_errors ? 0 : (route.requests - route.errors) / most });
+    figure.textContent = `${short(route[key])}/s`;
+    about.textContent = by_errors ? `${percent(route.errors, route.requests)} of ${short(route.requests)}/s` : `p99 ${seconds(route.p99)}${route.errors ? ` · ${percent(route.errors, route.requests)} fail` : ""}`;
+    set(spark.element, "class", ["spark", by_errors && "is-bad"]);
+    spark.update(of_route(id, key));
+  };
+  return { show };
+}
+
+function generation_marks(known) {
+  const marks = [];
+  for (let at = 1; at < known.length; at++) {
+    const { t, generation } = known[at];
+    if (generation !== undefined && generation !== known[at - 1].generation) marks.push({ t, title: `generation ${generation}` });
+  }
+  return marks;
+}
+
+const change_list = (list) =>
+  list.length
+    ? h("ol", { class: "changes" }, list.slice(0, 6).map((change) =>
+        h("li", {}, h("i", { class: "diamond", "aria-hidden": "true" }), link(["history", change.revision], change.keys.length > 3 ? `${change.keys.slice(0, 3).join(", ")} and ${count(change.keys.length - 3)} more` : change.keys.join(", ")),
+          h("span", { class: "quiet" }, `${change.author?.action ?? "change"} by ${change.author?.name ?? "?"}`), h("time", { class: "quiet" }, ago(change.time)))))
+    : h("p", { class: "quiet" }, "Nothing has been changed yet.");
+

@@ -1,0 +1,121 @@
+// Nodes of every upstream: which take requests, which are out and why, and how fast they answer.
+
+import { get } from "../api.js";
+import { badge, bar } from "../chart.js";
+import { address, h, put } from "../dom.js";
+import { ago, count, plural, seconds } from "../format.js";
+import { card, empty, failure_view, loading, notice, page_head, search_field } from "../parts.js";
+
+const REFRESH_MS = 5000;
+const SHOWN = 40;
+const NODES_SHOWN = 30;
+const RANK = { unhealthy: 0, set_aside: 1, healthy: 2 };
+
+export const title = () => "Upstreams";
+
+export async function show({ root, query, app, signal }) {
+  let search = query.get("search") ?? "";
+  let only_out = query.get("out") === "1";
+  let shown = SHOWN;
+  let answer = null;
+  const summary = h("p", { class: "quiet", role: "status" });
+  const list = h("div", { class: "upstreams" }, loading("Asking for the health"));
+  const actions = h("div", { class: "actions" });
+  const toggle = h("button", { type: "button", "aria-pressed": String(only_out), onclick: () => {
+    only_out = !only_out;
+    toggle.setAttribute("aria-pressed", String(only_out));
+    toggle.classList.toggle("is-primary", only_out);
+    draw();
+  } }, "Only those with nodes out");
+  put(root, page_head("Upstreams", { actions }), h("div", { class: "toolbar" },
+    search_field({ label: "Search upstreams and nodes", placeholder: "Upstream, node address …", value: search, on_search(text) {
+      search = text;
+      shown = SHOWN;
+      app.remember(["upstreams"], { search });
+      app.replaced();
+      draw();
+    } }), toggle, summary), list);
+  const allowed = () => put(actions, app.can_write && h("a", { class: "button is-primary", href: "#/new/upstreams" }, "New upstream"));
+  app.status ? allowed() : app.refresh().then(allowed, () => {});
+
+  function draw() {
+    if (!answer || list.contains(document.activeElement)) return;
+    const text = search.toLowerCase();
+    const all = answer.upstreams;
+    const fitting = all
+      .filter(({ id, endpoints }) => !text || id.toLowerCase().includes(text) || endpoints.some(({ address: at, host }) => at.includes(text) || host.toLowerCase().includes(text)))
+      .filter(({ endpoints }) => !only_out || endpoints.some(({ state }) => state !== "healthy"))
+      .map((upstream) => ({ upstream, worst: Math.min(3, ...upstream.endpoints.map(({ state }) => RANK[state] ?? 2)) }))
+      .sort((a, b) => a.worst - b.worst);
+    const out = all.reduce((sum, { endpoints }) => sum + endpoints.filter(({ state }) => state !== "healthy").length, 0);
+    const nodes = all.reduce((sum, { endpoints }) => sum + endpoints.length, 0);
+    put(summary, `${plural(all.length, "upstream")}, ${plural(nodes, "node")}, ${out ? `${count(out)} out` : "all in"}`);
+    put(list,
+      answer.silent_workers?.length > 0 && notice("warn", `${plural(answer.silent_workers.length, "worker")} did not answer in time`, "What only they know is missing. They are asked again in 5 seconds."),
+      fitting.slice(0, shown).map(({ upstream }) => upstream_card(upstream, app)),
+      !fitting.length && (all.length ? empty("No upstream fits", "Search looks in ids, addresses and host names.") : empty("There are no upstreams", "Routes with nodes of their own have one each, named routes/ID.")),
+      fitting.length > shown && h("button", { type: "button", onclick: () => ((shown += SHOWN), document.activeElement.blur(), draw()) }, `Show ${count(Math.min(SHOWN, fitting.length - shown))} more of ${count(fitting.length - shown)}`));
+  }
+  const load = async () => {
+    try {
+      answer = await get("/v1/upstreams", signal);
+      draw();
+    } catch (failure) {
+      if (failure.name !== "AbortError") put(list, failure_view(failure, "Asking for the health", load));
+    }
+  };
+  const timer = setInterval(() => !document.hidden && load(), REFRESH_MS);
+  signal.addEventListener("abort", () => clearInterval(timer));
+  await load();
+}
+
+const TONES = { healthy: "good", set_aside: "warn", unhealthy: "bad" };
+const WORDS = { healthy: "in", set_aside: "set aside", unhealthy: "unhealthy" };
+
+function upstream_card({ id, requests_waiting, endpoints }, app) {
+  const weights = endpoints.reduce((sum, { weight }) => sum + weight, 0);
+  const out = endpoints.filter(({ state }) => state !== "healthy").length;
+  const slowest = Math.max(...endpoints.map((node) => latency_of(node) ?? 0), 0);
+  const sorted = [...endpoints].sort((a, b) => (RANK[a.state] ?? 2) - (RANK[b.state] ?? 2));
+  const is_inline = id.includes("/");
+  const editing = is_inline ? id.split("/").slice(0, 2) : ["upstreams", id];
+  return card(null, [
+    h("div", { class: "upstream-head" }, h("h2", {}, id),
+      badge(out === 0 ? "good" : out === endpoints.length ? "bad" : "warn", out === 0 ? `${plural(endpoints.length, "node")} in` : `${out} of ${endpoints.length} out`),
+      requests_waiting > 0 && h("span", { class: "quiet" }, `${plural(requests_waiting, "request")} waiting for a node`),
+      app.can_write && h("span", { class: "actions" }, h("a", { href: address(["edit", ...editing]) }, "Edit"))),
+    h("div", { class: "shares", "aria-hidden": "true" }, endpoints.slice(0, 60).map(({ weight, state }) => h("i", { class: `tone-${TONES[state] ?? "away"}`, vars: { part: weight || 0.2 } }))),
+    h("ul", { class: "nodes" }, sorted.slice(0, NODES_SHOWN).map((node) => node_row(node, weights, slowest)),
+      sorted.length > NODES_SHOWN && h("li", { class: "quiet" }, `and ${count(sorted.length - NODES_SHOWN)} more nodes that are ${WORDS[sorted.at(-1).state]}`)),
+  ]);
+}
+
+/** In seconds: what the worker sees, else what the last check saw. */
+const latency_of = ({ latency_ms, active_checks }) => {
+  const found = latency_ms ?? active_checks?.last?.latency_ms;
+  return Number.isFinite(found) ? found / 1000 : null;
+};
+
+function node_row(node, weights, slowest) {
+  const latency = latency_of(node);
+  return h("li", { class: "node" },
+    badge(TONES[node.state] ?? "away", WORDS[node.state] ?? node.state),
+    h("span", { class: "node-address" }, node.address, node.host !== node.address && h("span", { class: "quiet" }, ` ${node.host}`)),
+    h("span", { class: "node-why" }, why(node, weights)),
+    h("span", { class: "node-latency" }, latency === null ? h("span", { class: "quiet" }, "latency not known") : [h("span", {}, seconds(latency), h("span", { class: "quiet" }, node.latency_ms === undefined ? " at the last check" : "")), bar([{ value: latency, tone: "p99" }], slowest)]),
+    h("span", { class: "quiet" }, `${count(node.requests_in_flight)} in flight`));
+}
+
+function why({ state, active_checks: checks, set_aside = [], weight, priority }, weights) {
+  const parts = [];
+  if (checks && !checks.healthy) parts.push(`${checks.reason ?? "active checks fail"}${checks.since ? `, since ${ago(checks.since)}` : ""}`);
+  if (checks?.last?.error && !checks.healthy && !checks.reason?.includes(checks.last.error)) parts.push(`last check: ${checks.last.error}`);
+  if (set_aside.length) {
+    const longest = Math.max(...set_aside.map(({ for_ms }) => for_ms));
+    const trying = set_aside.some(({ circuit }) => circuit === "half_open");
+    parts.push(`${plural(set_aside.length, "worker")} ${set_aside.length === 1 ? "keeps" : "keep"} away${longest ? ` for ${seconds(longest / 1000)} more` : ""}${trying ? ", one request is trying it" : ""}, ${plural(Math.max(...set_aside.map(({ periods }) => periods)), "time")} in a row`);
+  }
+  const share = weights && weight ? `weight ${weight}, ${Math.round((weight / weights) * 100)} %` : "weight 0: takes no requests";
+  if (state === "healthy") return h("span", { class: "quiet" }, share, priority ? `, priority ${priority}` : "", checks ? `, ${count(checks.checks)} checks, ${count(checks.failures)} failed` : ", no active checks");
+  return [parts.join("; ") || "out", h("span", { class: "quiet" }, ` (${share})`)];
+}
