@@ -209,7 +209,7 @@ async function navigate() {
   } catch {
     params = null;
   }
-  mark_navigation(path.split("/")[0]);
+  mark_navigation(path.split("/"));
   if (!found || !params) {
     document.title = "Not found – Stillgate";
     put(main, notice("warn", "There is no such page", h("p", {}, "Choose one from the navigation.")));
@@ -236,10 +236,10 @@ async function navigate() {
   }
 }
 
-const PARENTS = { history: "status", edit: "resources", new: "resources" };
+const PARENTS = { routes: "routes", upstreams: "upstreams", consumers: "consumers", ssls: "certificates" };
 
-function mark_navigation(page) {
-  const current = PARENTS[page] ?? page;
+function mark_navigation([page, kind]) {
+  const current = page === "history" ? "status" : page === "edit" || page === "new" ? (PARENTS[kind] ?? "resources") : page;
   for (const one of side.querySelectorAll("a")) set(one, "aria-current", one.dataset.page === current ? "page" : null);
 }
 

@@ -18,6 +18,7 @@ const PAD = { top: 14, right: 2, bottom: 20, left: 2 };
 export function time_chart({ title, series, format, scale = "linear", height = 190, floor = 0, note }) {
   const svg = s("svg", { class: "chart-plot", "aria-hidden": "true", height });
   const grid = s("g", { class: "chart-grid" });
+  const words = s("g", { class: "chart-words" });
   const changes = s("g", { class: "chart-marks" });
   const drawn = series.map((one) => ({
     ...one,
@@ -27,14 +28,14 @@ export function time_chart({ title, series, format, scale = "linear", height = 1
   }));
   const cross = s("line", { class: "chart-cross", y1: PAD.top - 6 });
   const moment = s("text", { class: "chart-moment", "text-anchor": "middle" });
-  svg.append(grid, ...drawn.flatMap((one) => [one.area_path, one.path].filter(Boolean)), changes, cross, ...drawn.map((one) => one.dot), moment);
+  svg.append(grid, ...drawn.flatMap((one) => [one.area_path, one.path].filter(Boolean)), changes, words, cross, ...drawn.map((one) => one.dot), moment);
   const values = series.map((one) => h("span", { class: "figure" }, "–"));
   const legend = h("ul", { class: "legend" }, series.map((one, i) =>
     h("li", {}, h("i", { class: ["swatch", `tone-${one.tone}`] }), h("span", {}, one.name), values[i])));
   const spoken = h("p", { class: "visually-hidden", "aria-live": "polite" });
   const help = fresh_id();
   const stage = h("div", { class: "chart-stage", tabindex: "0", role: "group", "aria-label": title, "aria-describedby": help }, svg);
-  const element = h("figure", { class: "chart" },
+  const element = h("figure", { class: ["chart", height > 140 && "is-tall"] },
     h("figcaption", {}, h("h2", {}, title), note && h("span", { class: "quiet" }, note), legend),
     stage, spoken,
     h("p", { class: "visually-hidden", id: help }, "Arrow keys read single seconds; Home and End jump to the oldest and the newest."));
@@ -55,7 +56,7 @@ export function time_chart({ title, series, format, scale = "linear", height = 1
     const axis = axis_of(scale, drawn, data, floor);
     y_of = (value) => bottom - axis.part(value) * (bottom - PAD.top);
     set(svg, "viewBox", `0 0 ${width} ${height}`);
-    draw_grid(grid, axis, y_of, x_of, { width, bottom, end, format });
+    draw_grid(grid, words, axis, y_of, x_of, { width, bottom, end, format });
     for (const { key, path, area_path } of drawn) {
       const line = line_of(data, key, x_of, y_of, Math.max(1, Math.floor(data.length / width)));
       set(path, "d", line.d);
@@ -146,20 +147,23 @@ function nice(step) {
   return Math.max(digit <= 1 ? 1 : digit <= 2 ? 2 : digit <= 5 ? 5 : 10, 0) * power;
 }
 
-function draw_grid(grid, axis, y_of, x_of, { width, bottom, end, format }) {
+function draw_grid(grid, words, axis, y_of, x_of, { width, bottom, end, format }) {
   const parts = [s("line", { class: "chart-base", x1: 0, x2: width, y1: bottom, y2: bottom })];
+  const texts = [];
   for (const tick of axis.ticks) {
     const y = y_of(tick);
     if (y < 6) continue;
-    parts.push(s("line", { x1: 0, x2: width, y1: y, y2: y }), s("text", { x: 0, y: y - 4 }, format(tick)));
+    parts.push(s("line", { x1: 0, x2: width, y1: y, y2: y }));
+    texts.push(s("text", { x: 0, y: y - 4 }, format(tick)));
   }
-  const minutes = width < 420 ? [15, 10, 5] : [15, 12, 9, 6, 3];
+  const minutes = width < 300 ? [15] : width < 420 ? [15, 5] : [15, 12, 9, 6, 3];
   for (const minute of minutes) {
     const x = x_of(end - minute * 60);
-    parts.push(s("text", { x, y: bottom + 15, "text-anchor": minute === 15 ? "start" : "middle" }, minute === 15 ? "15 min ago" : `${minute}`));
+    texts.push(s("text", { x, y: bottom + 15, "text-anchor": minute === 15 ? "start" : "middle" }, minute === 15 ? "15 min ago" : `${minute}`));
   }
-  parts.push(s("text", { x: width, y: bottom + 15, "text-anchor": "end" }, "now"));
+  texts.push(s("text", { x: width, y: bottom + 15, "text-anchor": "end" }, "now"));
   grid.replaceChildren(...parts);
+  words.replaceChildren(...texts);
 }
 
 function line_of(data, key, x_of, y_of, every) {
@@ -239,6 +243,7 @@ const ICONS = {
   warn: "M12 4L2.500 20h19ZM12 10v4M12 17h.01",
   bad: "M6 6l12 12M18 6L6 18",
   away: "M6 12h12",
+  info: "M12 11v6M12 7.500h.01M12 21a9 9 0 1 0 0-18 9 9 0 0 0 0 18Z",
   search: "M10.500 17a6.500 6.500 0 1 0 0-13 6.500 6.500 0 0 0 0 13ZM15.500 15.500L20 20",
   lock: "M6 11h12v9H6ZM8.500 11V8a3.500 3.500 0 0 1 7 0v3",
   out: "M14 4h6v16h-6M10 8l-4 4 4 4M6 12h9",

@@ -21,7 +21,8 @@ const USUAL = {
   consumer_groups: ["desc", "plugins"],
 };
 const LONG = /^(cert|key|certs|keys|desc|content|body|private_key|public_key|filter_func|expression)$/;
-const NEVER = new Set(["create_time", "update_time"]);
+// The id is the address of a resource, and times are written by the server.
+const NEVER = new Set(["create_time", "update_time", "id"]);
 
 /** `{element, show(value, faults), mark(faults)}`. `edit(path, value)`: undefined removes. */
 export function make_form({ schema, kind, edit, plugins, on_focus }) {
@@ -193,7 +194,7 @@ function list_control(form, path, about, value, common) {
   const list = Array.isArray(value) ? value : [];
   const is_plain = (item.kind === "string" || item.kind === "enum") && list.every((one) => typeof one === "string");
   if (is_plain) {
-    const area = h("textarea", { ...common, rows: Math.min(8, Math.max(2, list.length + 1)), spellcheck: "false", autocapitalize: "off", placeholder: "one per line", value: list.join("\n"),
+    const area = h("textarea", { ...common, rows: Math.min(8, Math.max(1, list.length)), spellcheck: "false", autocapitalize: "off", placeholder: "one per line", value: list.join("\n"),
       oninput: () => {
         const lines = area.value.split("\n").map((line) => line.trim()).filter(Boolean);
         form.change(path, lines.length ? lines : undefined);

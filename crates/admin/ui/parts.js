@@ -37,7 +37,7 @@ export function failure_view(failure, where, retry) {
 
 /** A notice: `good`, `warn`, `bad` or `note`. */
 export const notice = (tone, title, ...body) =>
-  h("div", { class: ["notice", `is-${tone}`], role: tone === "bad" ? "alert" : null }, icon(tone === "note" ? "status" : tone),
+  h("div", { class: ["notice", `is-${tone}`], role: tone === "bad" ? "alert" : null }, icon(tone === "note" ? "info" : tone),
     h("div", {}, h("p", { class: "notice-title" }, title), body.map((part) => (part instanceof Node || !part ? part : h("p", {}, part)))));
 
 /** Shows what a promise comes to in an element. */

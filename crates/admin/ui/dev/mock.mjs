@@ -38,7 +38,7 @@ const history = [];
 let revision = 0;
 let generation = 41;
 
-function write(key, value, author = { name: "ci", address: "10.1.0.7", action: "put" }, time = Date.now()) {
+function write(key, value, author = { name: "ci", address: "10.1.0.7", action: "put" }, time = Date.now() - 2 * 86400e3) {
   const before = documents.get(key);
   revision++;
   if (value === null) documents.delete(key);

@@ -244,7 +244,7 @@ function edit_page({ found, schema, names, subject, segments, is_new, app, signa
     for (const tab of tabs.children) set(tab, "aria-pressed", String(tab === event.currentTarget));
   } }, one === "form" ? "Form" : "Text")));
   const panes = h("div", { class: form ? "edit-panes" : "", "data-shown": "form" },
-    form && h("div", { class: "edit-pane is-form" }, h("div", { class: "edit-pane-head" }, h("h2", {}, "Form")), id_field, id_field && h("p"), form.element),
+    form && h("div", { class: "edit-pane is-form" }, h("div", { class: "edit-pane-head" }, h("h2", {}, "Form")), id_field && h("div", { class: "id-field" }, id_field), form.element),
     h("div", { class: "edit-pane is-text" }, h("div", { class: "edit-pane-head" }, h("h2", {}, "Text"), writable && h("div", { class: "actions" }, undo, redo)), text_pane.element, faults_view));
 
   read(text_pane.text());
@@ -270,7 +270,7 @@ function edit_page({ found, schema, names, subject, segments, is_new, app, signa
     read_only_notice(app),
     writable && !schema && notice("note", "There is no form for this", "The gateway has no schema for it. The text is checked by the server before it is saved."),
     conflict, form && tabs, !form && id_field, panes,
-    !is_new && writable && [h("p"), card("Earlier versions", earlier, { note: "kept by the store" })],
+    !is_new && writable && h("div", { class: "after-panes" }, card("Earlier versions", earlier, { note: "kept by the store" })),
   ];
 }
 

@@ -62,7 +62,7 @@ export async function show({ root, query, app, signal }) {
       h("label", { for: "curl" }, "curl command or URL"), box, h("div", { id: "curl-help" }, parsed),
       h("details", { open: more.some(({ input }) => input.value) }, h("summary", { class: "quiet" }, "More about the request"), h("div", { class: "explain-more" }, more.map(({ element }) => element))),
       h("div", { class: "actions" }, h("button", { type: "submit", class: "is-primary" }, "Explain"), h("span", { class: "quiet" }, "Nothing is sent to the route or its nodes."))),
-    h("p"), result);
+    result);
   if (box.value) await run();
   else box.focus();
 }
@@ -79,7 +79,7 @@ function view(answer, request) {
       route
         ? { title: "taken by", tone: "chosen", body: [link(["routes", route.id], route.id, { class: "row-title" }), h("span", { class: "mono" }, stand(route)), Object.entries(params).map(([name, value]) => h("span", { class: "quiet" }, `:${name} = ${value}`)), route.line ? h("span", { class: "quiet" }, `line ${route.line}`) : null] }
         : { title: "taken by", tone: "none", body: [h("strong", {}, "no route"), h("span", {}, `answered ${answer.status ?? 404}`)] },
-      route && plugins.length > 0 && { title: "passes", body: h("strong", {}, plural(plugins.filter(({ runs }) => runs !== false).length, "plugin")) },
+      route && plugins.length > 0 && { title: "passes", body: [h("strong", {}, plural(plugins.filter(({ runs }) => runs !== false).length, "plugin")), h("span", { class: "quiet" }, plugins.slice(0, 5).map(({ name }) => name).join(", "), plugins.length > 5 && " …")] },
       route && (upstream?.unavailable
         ? { title: "goes nowhere", tone: "none", body: [h("strong", {}, "answered 503"), h("span", {}, upstream.unavailable)] }
         : { title: "goes to", body: [h("strong", {}, upstream?.id ?? "–"), nodes.slice(0, 4).map((node) => h("span", { class: "mono" }, node)), nodes.length > 4 && h("span", { class: "quiet" }, `and ${count(nodes.length - 4)} more nodes`)] }),

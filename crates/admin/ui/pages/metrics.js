@@ -12,7 +12,7 @@ export const title = () => "Metrics";
 
 export async function show({ root, signal }) {
   const body = h("div", { class: "stack" });
-  put(root, page_head("Metrics", { lead: "Which families and labels the series come from." }), body);
+  put(root, page_head("Metrics"), body);
   await fill(body, "Counting series", () => get("/v1/metrics/cardinality", signal), view);
 
   function view({ families }) {
@@ -23,7 +23,7 @@ export async function show({ root, signal }) {
     let by = "series";
     const strip = h("div", { class: "strip" });
     const list = h("div", {});
-    const words = h("p", { class: "lead" }, h("strong", {}, count(series)), " series in ", h("strong", {}, plural(families.length, "family", "families")), ", ", h("strong", {}, bytes(memory)), " of the writers' memory. ",
+    const words = h("p", { class: "lead verdict-words" }, h("strong", {}, count(series)), " series in ", h("strong", {}, plural(families.length, "family", "families")), ", ", h("strong", {}, bytes(memory)), " of the writers' memory. ",
       collapsed.length ? h("strong", {}, `${plural(collapsed.length, "label")} collapsed.`) : "Nothing is collapsed.");
     let search = "";
     const parts = new Map();

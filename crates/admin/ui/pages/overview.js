@@ -17,34 +17,34 @@ export function show({ root, app, signal }) {
   const sentence = h("p", { class: "lead verdict-words" }, "Waiting for the first figures …");
   const attention = h("div", { class: "attention" });
   const requests = time_chart({
-    title: "Requests per second", format: short, height: 200,
-    series: [{ key: "requests", name: "requests", tone: "traffic", area: true }, { key: "errors", name: "errors (5xx)", tone: "bad", area: true }],
+    title: "Requests per second", format: short, height: 210,
+    series: [{ key: "requests", name: "requests", tone: "traffic", area: true }],
   });
+  const errors = time_chart({ title: "Errors per second", format: short, height: 110, series: [{ key: "errors", name: "5xx", tone: "bad", area: true }] });
   const latency = time_chart({
-    title: "Latency", note: "logarithmic", format: seconds, scale: "log", floor: 1e-5, height: 200,
+    title: "Latency", note: "logarithmic", format: seconds, scale: "log", floor: 1e-5, height: 210,
     series: [{ key: "p999", name: "p99.9", tone: "p999" }, { key: "p99", name: "p99", tone: "p99" }, { key: "p50", name: "p50", tone: "p50" }],
   });
-  const connections = time_chart({ title: "Connections", format: short, height: 104, series: [{ key: "connections", name: "open", tone: "connections", area: true }] });
-  const tunnels = time_chart({ title: "Tunnels", format: short, height: 104, series: [{ key: "tunnels", name: "open", tone: "tunnels", area: true }] });
+  const connections = time_chart({ title: "Connections", format: short, height: 110, series: [{ key: "connections", name: "open", tone: "connections", area: true }] });
+  const tunnels = time_chart({ title: "Tunnels", format: short, height: 110, series: [{ key: "tunnels", name: "open", tone: "tunnels", area: true }] });
   const busiest = ranking("The busiest routes, by requests per second");
   const worst = ranking("The worst routes, by errors per second");
   const changes = h("div", {});
 
   put(root, page_head("Overview", { lead: null }), h("section", { class: "verdict", "aria-label": "Summary" }, sentence, attention),
     h("div", { class: "grid" },
-      h("section", { class: "card is-wide" }, requests.element),
-      h("section", { class: "card is-wide" }, latency.element),
+      h("section", { class: "card" }, requests.element),
+      h("section", { class: "card" }, latency.element),
+      [errors, connections, tunnels].map(({ element }) => h("section", { class: "card is-third" }, element)),
       card("Busiest routes", busiest.element, { note: "last 10 seconds" }),
       card("Worst routes", worst.element, { note: "last 10 seconds" }),
-      h("section", { class: "card" }, connections.element),
-      h("section", { class: "card" }, tunnels.element),
       card("What changed", changes, { wide: true, aside: h("a", { href: "#/status" }, "All history") })));
 
   let marks = [];
   let generation = null;
   const draw = () => {
     const shown = marks.length ? marks : generation_marks(live.seconds);
-    for (const chart of [requests, latency]) chart.update(live.seconds, shown);
+    for (const chart of [requests, latency, errors]) chart.update(live.seconds, shown);
     for (const chart of [connections, tunnels]) chart.update(live.seconds);
     if (!live.last) return;
     put(sentence, words_of(live.seconds.slice(-10)));

@@ -5,7 +5,7 @@ import { icon } from "../chart.js";
 import { h, link, put, set } from "../dom.js";
 import { count, plural, short } from "../format.js";
 import { recent_routes, watch } from "../live.js";
-import { chips, empty, failure_view, page_head, pager, read_only_notice, route_badge, search_field, table } from "../parts.js";
+import { chips, empty, failure_view, loading, page_head, pager, read_only_notice, route_badge, search_field, table } from "../parts.js";
 
 const PAGE_SIZE = 50;
 
@@ -18,6 +18,7 @@ export async function show({ root, query, app, signal }) {
   const found = h("p", { class: "quiet", role: "status" });
   const list = h("div", { class: "card is-flush" });
   const note = h("div");
+  setTimeout(() => list.childElementCount === 0 && put(list, loading("Searching")), 150);
   const actions = h("div", { class: "actions" });
   const field = search_field({
     label: "Search routes", placeholder: "Name, id, path, host, plugin, service, upstream …", value: search,
@@ -74,16 +75,16 @@ export async function show({ root, query, app, signal }) {
       return;
     }
     put(list, table("Routes", [
-      { title: "Route", show: (route) => [h("div", {}, link(["routes", route.id], route.name || route.id, { class: "row-title" })), route.name && route.name !== route.id && h("span", { class: "quiet" }, route.id)] },
-      { title: "Takes", show: (route) => match_of(route) },
+      { title: "Route", class: "c-route", show: (route) => [h("div", {}, link(["routes", route.id], route.name || route.id, { class: "row-title clamped", title: route.name || route.id })), route.name && route.name !== route.id && h("span", { class: "quiet" }, route.id)] },
+      { title: "Takes", class: "c-takes", show: (route) => match_of(route) },
       { title: "Plugins", show: (route) => chips(route.plugins, { none: "none" }) },
       { title: "Goes to", show: (route) => route.upstream ?? (route.service ? `service ${route.service}` : h("span", { class: "quiet" }, "own nodes")) },
-      { title: "Now", class: "is-number", show: (route) => {
+      { title: "Now", class: "is-number c-now", show: (route) => {
         const cell = h("span", { class: "figure" });
         figures.push({ id: route.id, cell });
         return cell;
       } },
-      { title: "State", show: (route) => route_badge(route.status) },
+      { title: "State", class: "c-state", show: (route) => route_badge(route.status) },
     ], routes), pager({ page, page_size: PAGE_SIZE, total, segments: ["routes"], parameters: { search } }));
     draw_traffic();
   }
@@ -97,7 +98,7 @@ export function match_of({ methods, hosts, uris, expression, priority }) {
   const paths = uris ?? [];
   return h("div", { class: "match" },
     expression && h("span", {}, expression.slice(0, 200)),
-    paths.slice(0, 2).map((uri) => h("span", {}, methods?.length ? h("span", { class: "method" }, `${methods.slice(0, 3).join(" ")}${methods.length > 3 ? " …" : ""} `) : null, uri)),
+    paths.slice(0, 2).map((uri) => h("span", { class: "clamped", title: uri }, methods?.length ? h("span", { class: "method" }, `${methods.slice(0, 3).join(" ")}${methods.length > 3 ? " …" : ""} `) : null, uri)),
     paths.length > 2 && h("span", { class: "quiet" }, `and ${count(paths.length - 2)} more paths`),
     h("span", { class: "host" }, hosts?.length ? `${hosts.slice(0, 2).join(", ")}${hosts.length > 2 ? ` +${count(hosts.length - 2)}` : ""}` : "any host", priority ? ` · priority ${priority}` : ""));
 }

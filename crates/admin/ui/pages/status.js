@@ -14,7 +14,7 @@ const SERVING = { previous: "its previous version is served", 503: "its requests
 export async function show({ root, app, signal }) {
   const state = h("div", { class: "stack" });
   const changes = h("div");
-  put(root, page_head("Status", {}), state, h("p"), card("History and audit", changes, { note: "every change, with who made it" }));
+  put(root, page_head("Status", {}), state, h("div", { class: "after-panes" }, card("History and audit", changes, { note: "every change, with who made it" })));
   history_list(changes, app, signal);
   await fill(state, "Asking for the status", () => app.refresh(), (status) => {
     const { config = {}, connections = {}, requests = {}, tunnels = {}, streams = {} } = status;

@@ -4,7 +4,7 @@ import { get } from "../api.js";
 import { badge, bar } from "../chart.js";
 import { address, h, put } from "../dom.js";
 import { ago, count, plural, seconds } from "../format.js";
-import { card, empty, failure_view, loading, notice, page_head, search_field } from "../parts.js";
+import { empty, failure_view, loading, notice, page_head, search_field } from "../parts.js";
 
 const REFRESH_MS = 5000;
 const SHOWN = 40;
@@ -69,6 +69,9 @@ export async function show({ root, query, app, signal }) {
   await load();
 }
 
+// What the reader opened and closed stays so while the figures change.
+const opened = new Set();
+const closed = new Set();
 const TONES = { healthy: "good", set_aside: "warn", unhealthy: "bad" };
 const WORDS = { healthy: "in", set_aside: "set aside", unhealthy: "unhealthy" };
 
@@ -77,17 +80,19 @@ function upstream_card({ id, requests_waiting, endpoints }, app) {
   const out = endpoints.filter(({ state }) => state !== "healthy").length;
   const slowest = Math.max(...endpoints.map((node) => latency_of(node) ?? 0), 0);
   const sorted = [...endpoints].sort((a, b) => (RANK[a.state] ?? 2) - (RANK[b.state] ?? 2));
-  const is_inline = id.includes("/");
-  const editing = is_inline ? id.split("/").slice(0, 2) : ["upstreams", id];
-  return card(null, [
-    h("div", { class: "upstream-head" }, h("h2", {}, id),
+  const in_flight = endpoints.reduce((sum, node) => sum + node.requests_in_flight, 0);
+  const editing = id.includes("/") ? id.split("/").slice(0, 2) : ["upstreams", id];
+  return h("div", { class: "card upstream" }, app.can_write && h("a", { href: address(["edit", ...editing]), "aria-label": `Edit ${id}` }, "Edit"), h("details", { open: opened.has(id) || (out > 0 && !closed.has(id)), ontoggle: ({ target }) => {
+    (target.open ? opened : closed).add(id);
+    (target.open ? closed : opened).delete(id);
+  } },
+    h("summary", {}, h("h2", {}, id),
       badge(out === 0 ? "good" : out === endpoints.length ? "bad" : "warn", out === 0 ? `${plural(endpoints.length, "node")} in` : `${out} of ${endpoints.length} out`),
-      requests_waiting > 0 && h("span", { class: "quiet" }, `${plural(requests_waiting, "request")} waiting for a node`),
-      app.can_write && h("span", { class: "actions" }, h("a", { href: address(["edit", ...editing]) }, "Edit"))),
-    h("div", { class: "shares", "aria-hidden": "true" }, endpoints.slice(0, 60).map(({ weight, state }) => h("i", { class: `tone-${TONES[state] ?? "away"}`, vars: { part: weight || 0.2 } }))),
+      h("span", { class: "shares", "aria-hidden": "true" }, endpoints.slice(0, 60).map(({ weight, state }) => h("i", { class: `tone-${TONES[state] ?? "away"}`, vars: { part: weight || 0.2 } }))),
+      h("span", { class: "quiet figure" }, slowest ? `≤ ${seconds(slowest)}` : ""),
+      h("span", { class: "quiet figure" }, requests_waiting ? h("strong", { class: "is-bad" }, `${count(requests_waiting)} waiting`) : `${count(in_flight)} in flight`)),
     h("ul", { class: "nodes" }, sorted.slice(0, NODES_SHOWN).map((node) => node_row(node, weights, slowest)),
-      sorted.length > NODES_SHOWN && h("li", { class: "quiet" }, `and ${count(sorted.length - NODES_SHOWN)} more nodes that are ${WORDS[sorted.at(-1).state]}`)),
-  ]);
+      sorted.length > NODES_SHOWN && h("li", { class: "quiet" }, `and ${count(sorted.length - NODES_SHOWN)} more nodes that are ${WORDS[sorted.at(-1).state]}`))));
 }
 
 /** In seconds: what the worker sees, else what the last check saw. */
@@ -102,7 +107,7 @@ function node_row(node, weights, slowest) {
     badge(TONES[node.state] ?? "away", WORDS[node.state] ?? node.state),
     h("span", { class: "node-address" }, node.address, node.host !== node.address && h("span", { class: "quiet" }, ` ${node.host}`)),
     h("span", { class: "node-why" }, why(node, weights)),
-    h("span", { class: "node-latency" }, latency === null ? h("span", { class: "quiet" }, "latency not known") : [h("span", {}, seconds(latency), h("span", { class: "quiet" }, node.latency_ms === undefined ? " at the last check" : "")), bar([{ value: latency, tone: "p99" }], slowest)]),
+    h("span", { class: "node-latency" }, latency === null ? null : [h("span", { title: node.latency_ms === undefined ? "At the last active check" : null }, seconds(latency), h("span", { class: "quiet" }, node.latency_ms === undefined ? " (check)" : "")), bar([{ value: latency, tone: "p99" }], slowest)]),
     h("span", { class: "quiet" }, `${count(node.requests_in_flight)} in flight`));
 }
 
