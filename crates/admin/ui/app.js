@@ -7,7 +7,7 @@ import { ask, get, rejected_of, session, sign_in, sign_out, source_of, when_sign
 import { icon } from "./chart.js";
 import { address, append, h, put, set } from "./dom.js";
 import { live, stop, watch } from "./live.js";
-import { confirm, failure_view, loading, notice } from "./parts.js";
+import { confirm, failure_view, loading, notice, page_head } from "./parts.js";
 
 const NAVIGATION = [
   [null, [["overview", "Overview"], ["routes", "Routes"], ["explain", "Explain"], ["upstreams", "Upstreams"]]],
@@ -212,7 +212,7 @@ async function navigate() {
   mark_navigation(path.split("/"));
   if (!found || !params) {
     document.title = "Not found – Stillgate";
-    put(main, notice("warn", "There is no such page", h("p", {}, "Choose one from the navigation.")));
+    put(main, h("div", { class: "page" }, page_head("There is no such page"), notice("warn", "The address leads nowhere", h("p", {}, "Choose a page from the navigation."))));
     return;
   }
   const root = h("div", { class: ["page", `page-${found[1]}`] });
@@ -225,8 +225,8 @@ async function navigate() {
     document.title = `${page.title(params)} – Stillgate`;
     await page.show({ root, params, query: query_given, app, signal });
     scrollTo(0, 0);
-    const heading = root.querySelector("h1");
-    if (heading && !root.contains(document.activeElement)) heading.focus({ preventScroll: true });
+    const heading = root.querySelector("h1") ?? main;
+    if (!root.contains(document.activeElement)) heading.focus({ preventScroll: true });
   } catch (failure) {
     clearTimeout(late);
     if (failure.name === "AbortError" || signal.aborted) return;

@@ -47,7 +47,10 @@ export function chain_view(chain, { empty: none = "No plugins run." } = {}) {
         h("span", { class: ["origin", `origin-${origin.kind}`] }, origin.text),
         ...phases.map((phase) => (entry.phases?.includes(phase) ? h("span", { class: "visually-hidden" }, "runs") : h("span", { class: "visually-hidden" }, "–"))),
       ], "cell", [`origin-${origin.kind}`, entry.runs === false && "is-skipped"]);
-      [...made.children].slice(3).forEach((cell, i) => set(cell, "class", ["chain-cell", entry.phases?.includes(phases[i]) && "is-on"]));
+      [...made.children].slice(3).forEach((cell, i) => {
+        set(cell, "class", ["chain-cell", entry.phases?.includes(phases[i]) && "is-on"]);
+        set(cell, "data-phase", phases[i].replace("_", " "));
+      });
       return made;
     }));
   return view;

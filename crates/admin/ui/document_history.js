@@ -14,17 +14,19 @@ const PAGES_MAX = 5;
 const PAGE = 100;
 const VERSIONS_MAX = 12;
 
-/** Texts that were, and that can come back. What is typed without a pause is one step. */
+/** Texts that were, and that can come back. What is typed in one place without a pause is one step. */
 export function steps(first) {
   let texts = [first];
   let at = 0;
   let last_typed = 0;
+  let last_place = null;
   return {
-    add(text, is_typed) {
+    add(text, place = null) {
       if (text === texts[at]) return;
       const now = Date.now();
-      const is_same_step = is_typed && now - last_typed < TYPING_MS && at === texts.length - 1 && at > 0;
-      last_typed = is_typed ? now : 0;
+      const is_same_step = place !== null && place === last_place && now - last_typed < TYPING_MS && at === texts.length - 1 && at > 0;
+      last_typed = now;
+      last_place = place;
       texts = texts.slice(0, is_same_step ? at : at + 1).slice(-STEPS_MAX);
       texts.push(text);
       at = texts.length - 1;

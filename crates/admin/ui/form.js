@@ -20,7 +20,7 @@ const USUAL = {
   plugin_configs: ["desc", "plugins"],
   consumer_groups: ["desc", "plugins"],
 };
-const LONG = /^(cert|key|certs|keys|desc|content|body|private_key|public_key|filter_func|expression)$/;
+const LONG = /^(cert|certs|keys|desc|content|body|private_key|public_key|filter_func|expression)$/;
 // The id is the address of a resource, and times are written by the server.
 const NEVER = new Set(["create_time", "update_time", "id"]);
 
@@ -176,7 +176,7 @@ const word_of = (key, word) => (word === true ? "yes" : word === false ? "no" : 
 
 function text_control(form, path, about, value, common, key) {
   const is_number = about.kind === "integer" || about.kind === "number";
-  const is_long = !is_number && (LONG.test(key) || String(value ?? "").includes("\n") || String(value ?? "").length > 80);
+  const is_long = !is_number && (LONG.test(key) || (key === "key" && form.kind === "ssls") || String(value ?? "").includes("\n") || String(value ?? "").length > 80);
   const read = () => {
     const text = input.value;
     if (text === "") return form.change(path, undefined);

@@ -51,7 +51,7 @@ export async function fill(element, where, load, show) {
       put(element, show(found));
     } catch (failure) {
       clearTimeout(timer);
-      if (failure.name !== "AbortError") put(element, failure_view(failure, where, failure.status === undefined ? null : attempt));
+      if (failure.name !== "AbortError") put(element, element.classList.contains("page") && page_head(document.title.replace(/ – Stillgate$/, "")), failure_view(failure, where, failure.status === undefined ? null : attempt));
       if (failure.status === undefined && failure.name !== "AbortError") console.error(failure);
     } finally {
       element.removeAttribute("aria-busy");

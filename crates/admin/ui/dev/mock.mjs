@@ -24,7 +24,7 @@ const SLOW_MS = Number(option("slow", 0));
 const ROOT = join(dirname(realpathSync(fileURLToPath(import.meta.url))), "..");
 const CSP = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 const TYPES = { ".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml" };
-const HOSTILE = ["<img src=x onerror=alert(1)>", "\"><script>alert(1)</script>", "javascript:alert(1)", "a/b%2Fc?d#e", "__proto__", "\u202Egnp.exe", "' onmouseover='alert(1)", "{{7*7}}", "x".repeat(180), "..", "ünïcode 漢字 🦀"];
+const HOSTILE = ["<img src=x onerror=alert(1)>", "\"><script>alert(1)</script>", "javascript:alert(1)", "a/b%2Fc?d#e", "__proto__", "\u202Egnp.exe", "' onmouseover='alert(1)", "{{7*7}}", "x".repeat(180), "..hidden", "ünïcode 漢字 🦀"];
 
 // A generator of its own: the same numbers at every start.
 let seed = 42;
@@ -163,7 +163,7 @@ function chain_of(route) {
 let index = null;
 const summary = ({ value }) => ({ id: value.id, name: value.name ?? "", uris: value.uris ?? [value.uri ?? "/"], hosts: value.hosts ?? [], methods: value.methods ?? [], priority: value.priority ?? 0, service: value.service_id ?? null, upstream: value.upstream_id ?? null, plugins: Object.keys(value.plugins ?? {}), status: value.id === "1017" ? "rejected" : value.status === 0 ? "off" : "served" });
 function routes_page(query) {
-  index ??= [...documents].filter(([key]) => key.startsWith("routes/")).map(([, document]) => ({ shown: summary(document), text: JSON.stringify(summary(document)).toLowerCase() }));
+  index ??= [...documents].filter(([key]) => key.startsWith("routes/")).map(([, document]) => (document.indexed ??= { shown: summary(document), text: JSON.stringify(summary(document)).toLowerCase() }));
   const search = (query.get("search") ?? "").toLowerCase();
   return page_of(search ? index.filter(({ text }) => text.includes(search)) : index, query, ({ shown }) => shown);
 }
@@ -284,13 +284,14 @@ async function handle(request, answer) {
       return request.on("close", () => listeners.delete(listener));
     }
     const { etag, ...found } = await Promise.resolve(api(request, path, query, body, session)).then((result) => (Array.isArray(result) ? { list: result, is_array: true } : result));
-    json(request.method === "PUT" ? 200 : 200, found.is_array ? found.list : found, etag ? { ETag: etag } : {});
+    json(request.method === "PUT" ? 200 : 200, found.is_array ? found.list : found, { ...(etag ? { ETag: etag } : {}), ...(request.method === "GET" ? {} : { "X-Stillgate-Generation": generation }) });
   } catch (error) {
     json(error.status ?? (error instanceof SyntaxError ? 400 : 500), { error_msg: error.message });
   }
 }
 
 fill();
+routes_page(new URLSearchParams());
 for (let t = now_s() - 899; t <= now_s(); t++) {
   if ((now_s() - t) === 660 || (now_s() - t) === 360 || (now_s() - t) === 120) generation++;
   live.push(second_at(t));

@@ -62,16 +62,17 @@ function edit_page({ found, schema, names, subject, segments, is_new, app, signa
   let base = { text: is_new ? "" : found.text, etag: found.etag };
   let id = subject.id ?? found.id ?? "";
   let tree = null;
+  let faulty_lines = new Map();
   const history = steps(found.text ?? pretty(beginning(kind, schema)));
   const plugins = plugin_source(subject, names, signal);
   const faults_id = fresh_id();
   const faults_view = h("div", { class: "faults", id: faults_id, "aria-live": "polite" });
-  const text_pane = editor({ label: `The ${noun} as JSON`, text: found.text ?? pretty(beginning(kind, schema)), describedby: faults_id, read_only: !writable, on_input: (text) => (history.add(text, true), from_text()) });
+  const text_pane = editor({ label: `The ${noun} as JSON`, text: found.text ?? pretty(beginning(kind, schema)), describedby: faults_id, read_only: !writable, on_input: (text) => (history.add(text, "text"), from_text()) });
   const conflict = h("div");
   const undo = h("button", { type: "button", onclick: () => step("undo") }, "Undo");
   const redo = h("button", { type: "button", onclick: () => step("redo") }, "Redo");
   const save = h("button", { type: "button", class: "is-primary", onclick: review }, is_new ? "Review and create" : "Review and save");
-  const form = schema && writable && make_form({ schema, kind, plugins, edit: from_form, on_focus: show_place });
+  const form = schema && writable ? make_form({ schema, kind, plugins, edit: from_form, on_focus: show_place }) : null;
   const id_field = is_new && kind !== "consumers" && writable && h("div", { class: "field" }, h("div", { class: "field-head" }, h("label", { class: "field-name", for: "new-id" }, kind === "plugin_metadata" ? "plugin" : "id")),
     h("p", { class: "hint", id: "new-id-hint" }, kind === "plugin_metadata" ? "The plugin's name." : kind === "secrets" ? "manager/name, such as vault/1." : "Letters, digits, -, _ and dots. Left empty, the gateway gives one."),
     h("input", { id: "new-id", value: id, "aria-describedby": "new-id-hint", spellcheck: "false", autocapitalize: "off", oninput: (event) => (id = event.target.value.trim()) }));
@@ -85,7 +86,7 @@ function edit_page({ found, schema, names, subject, segments, is_new, app, signa
       return void put(faults_view, failure_view(fault, "Changing the text"));
     }
     text_pane.set(text);
-    history.add(text, !redraw);
+    history.add(text, redraw ? null : path.join("\n"));
     read(text);
     if (redraw) form.show(plain(tree), check());
     else form.mark(check());
@@ -131,6 +132,7 @@ function edit_page({ found, schema, names, subject, segments, is_new, app, signa
     const text = text_pane.text();
     const lines = new Map();
     for (const { path } of faults) lines.set(line_of(text, place_of(path).start), "is-fault");
+    faulty_lines = lines;
     text_pane.mark(lines);
     put(faults_view, faults.length ? faults.slice(0, 8).map(({ path, message }) => h("button", { type: "button", onclick: () => {
       const place = place_of(path);
@@ -151,7 +153,8 @@ function edit_page({ found, schema, names, subject, segments, is_new, app, signa
     const node = tree && node_at(tree, path);
     if (!node) return;
     const [first, last] = [line_of(text_pane.text(), node.start), line_of(text_pane.text(), node.end)];
-    text_pane.mark(new Map(Array.from({ length: Math.min(200, last - first + 1) }, (_, i) => [first + i, "is-here"])));
+    const here = Array.from({ length: Math.min(200, last - first + 1) }, (_, i) => [first + i, "is-here"]);
+    text_pane.mark(new Map([...here, ...faulty_lines]));
     text_pane.reveal(first);
   }
 
@@ -186,6 +189,7 @@ function edit_page({ found, schema, names, subject, segments, is_new, app, signa
         const { headers: answered, body } = await ask(target ? "PUT" : "POST", path, { body: text, headers: headers() });
         base = { text, etag: answered.get("ETag") ?? (body?.modifiedIndex ? `"${body.modifiedIndex}"` : null) };
         base.key = body?.key ?? null;
+        base.is_served = answered.has("X-Stillgate-Generation");
       } catch (failure) {
         if (failure.status !== 412) throw failure;
         is_conflict = true;
@@ -194,7 +198,7 @@ function edit_page({ found, schema, names, subject, segments, is_new, app, signa
     if (is_conflict) return show_conflict();
     if (!is_saved) return;
     app.guard = null;
-    app.tell(`${is_new ? "Created" : "Saved"}. Every worker serves it.`);
+    app.tell(`${is_new ? "Created" : "Saved"}.${base.is_served ? " Every worker serves it." : ""}`);
     const key = is_new ? String(base.key ?? `${subject.collection.join("/")}/${target ?? ""}`).replace(/^\/apisix\//, "").split("/") : segments;
     if (is_new) return app.go(key[0] === "routes" ? ["routes", key[1]] : key[0] === "consumers" ? ["consumers", key[1]] : ["edit", ...key]);
     read(text);
@@ -208,7 +212,7 @@ function edit_page({ found, schema, names, subject, segments, is_new, app, signa
       base = { text: theirs?.text ?? "", etag: theirs?.etag ?? null };
       put(conflict);
       text_pane.set(text);
-      history.add(text, false);
+      history.add(text);
       from_text();
       save.focus();
     };
@@ -232,7 +236,7 @@ function edit_page({ found, schema, names, subject, segments, is_new, app, signa
   const earlier = h("div");
   const load_versions = () => versions(earlier, { key: segments.join("/"), current: () => text_pane.text(), signal, use(text, revision) {
     text_pane.set(text);
-    history.add(text, false);
+    history.add(text);
     from_text();
     app.tell(`Revision ${revision} is in the editor. Review and save it to bring it back.`);
     scrollTo(0, 0);
@@ -244,7 +248,7 @@ function edit_page({ found, schema, names, subject, segments, is_new, app, signa
     for (const tab of tabs.children) set(tab, "aria-pressed", String(tab === event.currentTarget));
   } }, one === "form" ? "Form" : "Text")));
   const panes = h("div", { class: form ? "edit-panes" : "", "data-shown": "form" },
-    form && h("div", { class: "edit-pane is-form" }, h("div", { class: "edit-pane-head" }, h("h2", {}, "Form")), id_field && h("div", { class: "id-field" }, id_field), form.element),
+    form && h("div", { class: "edit-pane is-form" }, h("div", { class: "edit-pane-head" }, h("h2", {}, "Form")), id_field && h("div", { class: "card id-field" }, id_field), form.element),
     h("div", { class: "edit-pane is-text" }, h("div", { class: "edit-pane-head" }, h("h2", {}, "Text"), writable && h("div", { class: "actions" }, undo, redo)), text_pane.element, faults_view));
 
   read(text_pane.text());
