@@ -53,7 +53,11 @@ export async function ask(method, path, { body, headers = {}, signal } = {}) {
   if (answer.ok) return { body: parsed, headers: answer.headers, status: answer.status };
   const said = parsed?.error_msg ?? parsed?.message ?? text.slice(0, 500);
   if (answer.status === 401 && !path.startsWith("/v1/session")) on_signed_out();
-  throw new Failure(answer.status, said || `${answer.status} ${answer.statusText}`, ADVICE[answer.status] ?? "Look into the gateway's log.");
+  throw new Failure(
+    answer.status,
+    said || `${answer.status} ${answer.statusText}`,
+    ADVICE[answer.status] ?? "Look into the gateway's log.",
+  );
 }
 
 /** The body of a GET. */
@@ -71,7 +75,10 @@ export const path_of = (base, segments = [], parameters = {}) => {
 export const admin_path = (segments, parameters) => path_of("/apisix/admin", segments, parameters);
 
 /** The segments below the prefix of a key as the Admin API gives it: `/apisix/routes/1` or `routes/1`. */
-export const segments_of = (key) => String(key).replace(/^\/apisix\//, "").split("/");
+export const segments_of = (key) =>
+  String(key)
+    .replace(/^\/apisix\//, "")
+    .split("/");
 
 /** The session there is, or null. */
 export async function session() {
@@ -104,7 +111,14 @@ export function source_of(status) {
   const kind = told.kind ?? told.source ?? "file";
   const path = told.path ?? told.file ?? status?.config?.file ?? told.store ?? null;
   const revision = told.revision ?? status?.revision ?? status?.config?.revision ?? null;
-  return { kind, path, revision, writable: told.writable ?? kind !== "file", why: told.why ?? null, endpoints: told.endpoints ?? [] };
+  return {
+    kind,
+    path,
+    revision,
+    writable: told.writable ?? kind !== "file",
+    why: told.why ?? null,
+    endpoints: told.endpoints ?? [],
+  };
 }
 
 /** Resources that are not served as they were written. */

@@ -6,13 +6,34 @@
 import { ask, get, rejected_of, session, sign_in, sign_out, source_of, when_signed_out } from "./api.js";
 import { icon } from "./chart.js";
 import { address, append, h, put, set } from "./dom.js";
-import { live, stop, watch } from "./live.js";
+import { live, stop, watch, when_refused } from "./live.js";
 import { confirm, failure_view, loading, notice, page_head } from "./parts.js";
 
 const NAVIGATION = [
-  [null, [["overview", "Overview"], ["routes", "Routes"], ["explain", "Explain"], ["upstreams", "Upstreams"]]],
-  ["Access", [["consumers", "Consumers"], ["certificates", "Certificates"]]],
-  ["Operation", [["metrics", "Metrics"], ["status", "Status"], ["resources", "All resources"]]],
+  [
+    null,
+    [
+      ["overview", "Overview"],
+      ["routes", "Routes"],
+      ["explain", "Explain"],
+      ["upstreams", "Upstreams"],
+    ],
+  ],
+  [
+    "Access",
+    [
+      ["consumers", "Consumers"],
+      ["certificates", "Certificates"],
+    ],
+  ],
+  [
+    "Operation",
+    [
+      ["metrics", "Metrics"],
+      ["status", "Status"],
+      ["resources", "All resources"],
+    ],
+  ],
 ];
 
 /** Page by the first segment and the number of segments: its module. */
@@ -31,6 +52,8 @@ const PAGES = [
   [/^resources(\/[^/]+)?$/, "resources"],
   [/^(edit|new)\/.+$/, "edit"],
 ];
+
+const OVER = "Your session is over. Sign in again to go on.";
 
 const main = document.getElementById("main");
 const side = document.getElementById("side");
@@ -81,7 +104,11 @@ async function start() {
       app.session = await sign_in({ token: hash });
     } catch (failure) {
       if (await try_session()) return enter();
-      return sign_in_page(failure.status === 401 || failure.status === 403 ? "This link has been used, or is too old. Sign in with a key, or start stillgate demo again for a new link." : failure.message);
+      return sign_in_page(
+        failure.status === 401 || failure.status === 403
+          ? "This link has been used, or is too old. Sign in with a key, or start stillgate demo again for a new link."
+          : failure.message,
+      );
     }
     return enter();
   }
@@ -93,7 +120,10 @@ async function try_session() {
   try {
     app.session = await session();
   } catch (failure) {
-    put(main, failure_view(failure, "Asking for the session", () => location.reload()));
+    put(
+      main,
+      failure_view(failure, "Asking for the session", () => location.reload()),
+    );
     return false;
   }
   return Boolean(app.session);
@@ -102,7 +132,11 @@ async function try_session() {
 async function enter() {
   document.body.classList.add("is-in");
   draw_shell();
-  when_signed_out(() => app.session && signed_out("Your session is over. Sign in again; what you have typed elsewhere is not kept."));
+  when_signed_out(() => app.session && signed_out(OVER));
+  when_refused(async () => {
+    const found = await session().catch(() => app.session);
+    if (app.session && !found) signed_out(OVER);
+  });
   app.refresh().catch(() => {});
   await navigate();
 }
@@ -112,21 +146,39 @@ async function sign_in_page(message) {
   end_page();
   const { show } = await import("./pages/sign_in.js");
   put(main);
-  show({ root: main, message, done: (found) => {
-    app.session = found;
-    enter();
-  } });
+  show({
+    root: main,
+    message,
+    done: (found) => {
+      app.session = found;
+      enter();
+    },
+  });
 }
 
 function signed_out(message) {
   app.session = null;
   stop();
-  put(side), [...top_bar.children].slice(1).forEach((one) => one.remove());
+  app.guard = null;
+  shown_hash = null;
+  put(side);
+  [...top_bar.children].slice(1).forEach((one) => one.remove());
   sign_in_page(message);
 }
 
 function draw_shell() {
-  const menu = h("button", { type: "button", class: "icon-button menu-button", "aria-expanded": "false", "aria-controls": "side", onclick: () => open_menu(menu.getAttribute("aria-expanded") !== "true") }, icon("menu"), h("span", { class: "visually-hidden" }, "Pages"));
+  const menu = h(
+    "button",
+    {
+      type: "button",
+      class: "icon-button menu-button",
+      "aria-expanded": "false",
+      "aria-controls": "side",
+      onclick: () => open_menu(menu.getAttribute("aria-expanded") !== "true"),
+    },
+    icon("menu"),
+    h("span", { class: "visually-hidden" }, "Pages"),
+  );
   const open_menu = (is_open) => {
     set(menu, "aria-expanded", String(is_open));
     document.body.classList.toggle("is-menu-open", is_open);
@@ -137,13 +189,54 @@ function draw_shell() {
   append(top_bar, [
     h("div", { class: "top-source", id: "source" }),
     h("div", { class: "top-live", id: "live" }),
-    h("div", { class: "top-user" },
-      h("span", { class: "user-name" }, app.session.name || "loopback", h("span", { class: "quiet" }, ` ${app.session.role}`)),
-      h("button", { type: "button", class: "icon-button", title: "Sign out", onclick: leave }, icon("out"), h("span", { class: "visually-hidden" }, "Sign out"))),
+    h(
+      "div",
+      { class: "top-user" },
+      h(
+        "span",
+        { class: "user-name" },
+        app.session.name || "loopback",
+        app.session.name !== app.session.role && h("span", { class: "quiet" }, ` ${app.session.role}`),
+      ),
+      // Without a key configured, loopback may read without a session; changing things needs one.
+      app.session.csrf
+        ? h(
+            "button",
+            { type: "button", class: "icon-button", title: "Sign out", onclick: leave },
+            icon("out"),
+            h("span", { class: "visually-hidden" }, "Sign out"),
+          )
+        : h("button", { type: "button", onclick: () => signed_out() }, "Sign in"),
+    ),
     menu,
   ]);
-  put(side, NAVIGATION.map(([title, pages]) => h("div", { class: "side-group" }, title && h("p", { class: "side-title" }, title),
-    h("ul", {}, pages.map(([page, name]) => h("li", {}, h("a", { href: address([page]), "data-page": page }, icon(page), h("span", {}, name), h("span", { class: "side-count", "data-count": page }))))))));
+  put(
+    side,
+    NAVIGATION.map(([title, pages]) =>
+      h(
+        "div",
+        { class: "side-group" },
+        title && h("p", { class: "side-title" }, title),
+        h(
+          "ul",
+          {},
+          pages.map(([page, name]) =>
+            h(
+              "li",
+              {},
+              h(
+                "a",
+                { href: address([page]), "data-page": page },
+                icon(page),
+                h("span", {}, name),
+                h("span", { class: "side-count", "data-count": page }),
+              ),
+            ),
+          ),
+        ),
+      ),
+    ),
+  );
   watch(show_live);
 }
 
@@ -158,10 +251,21 @@ function show_source() {
   const place = document.getElementById("source");
   if (!place) return;
   const { kind, revision, writable } = app.source;
-  put(place, h("a", { href: "#/status" }, icon(writable ? "status" : "lock"), h("span", {}, kind), revision !== null && h("span", { class: "quiet" }, `revision ${revision}`), !writable && h("span", { class: "quiet" }, "read-only")));
+  put(
+    place,
+    h(
+      "a",
+      { href: "#/status" },
+      icon(writable ? "status" : "lock"),
+      h("span", {}, kind),
+      revision !== null && h("span", { class: "quiet" }, `revision ${revision}`),
+      !writable && h("span", { class: "quiet" }, "read-only"),
+    ),
+  );
   const rejected = rejected_of(app.status).length;
   const badge = side.querySelector('[data-count="status"]');
-  if (badge) put(badge, rejected ? h("span", { class: "count is-bad", title: `${rejected} rejected` }, rejected) : null);
+  if (badge)
+    put(badge, rejected ? h("span", { class: "count is-bad", title: `${rejected} rejected` }, rejected) : null);
 }
 
 const LIVE_WORDS = { waiting: "connecting", live: "live", lost: "reconnecting", paused: "paused" };
@@ -172,7 +276,16 @@ function show_live() {
   if (live.state !== live_shown) {
     live_shown = live.state;
     const place = document.getElementById("live");
-    if (place) put(place, h("span", { class: ["live-state", `is-${live.state}`] }, h("i", { "aria-hidden": "true" }), LIVE_WORDS[live.state]));
+    if (place)
+      put(
+        place,
+        h(
+          "span",
+          { class: ["live-state", `is-${live.state}`] },
+          h("i", { "aria-hidden": "true" }),
+          LIVE_WORDS[live.state],
+        ),
+      );
   }
   // A new configuration is served: what is shown of it is asked for once, not once a second.
   const now = live.last?.generation ?? null;
@@ -198,6 +311,7 @@ async function navigate() {
     history.replaceState(null, "", hash);
   }
   shown_hash = hash;
+  const focused = document.activeElement;
   app.close_menu?.();
   const [path, query = ""] = hash.slice(2).split(/\?(.*)/s);
   const found = PAGES.find(([pattern]) => pattern.test(path));
@@ -212,7 +326,15 @@ async function navigate() {
   mark_navigation(path.split("/"));
   if (!found || !params) {
     document.title = "Not found – Stillgate";
-    put(main, h("div", { class: "page" }, page_head("There is no such page"), notice("warn", "The address leads nowhere", h("p", {}, "Choose a page from the navigation."))));
+    put(
+      main,
+      h(
+        "div",
+        { class: "page" },
+        page_head("There is no such page"),
+        notice("warn", "The address leads nowhere", h("p", {}, "Choose a page from the navigation.")),
+      ),
+    );
     return;
   }
   const root = h("div", { class: ["page", `page-${found[1]}`] });
@@ -223,23 +345,35 @@ async function navigate() {
     if (signal.aborted) return;
     put(main, root);
     document.title = `${page.title(params)} – Stillgate`;
-    await page.show({ root, params, query: query_given, app, signal });
+    const shown = page.show({ root, params, query: query_given, app, signal });
     scrollTo(0, 0);
-    const heading = root.querySelector("h1") ?? main;
-    if (!root.contains(document.activeElement)) heading.focus({ preventScroll: true });
+    focus_heading(root, focused);
+    await shown;
+    focus_heading(root, focused);
   } catch (failure) {
     clearTimeout(late);
     if (failure.name === "AbortError" || signal.aborted) return;
     console.error(failure);
-    append(root, failure_view(failure, "Showing this page", () => location.reload()));
+    append(
+      root,
+      failure_view(failure, "Showing this page", () => location.reload()),
+    );
     put(main, root);
   }
+}
+
+// The heading takes the focus, unless the reader has moved it meanwhile.
+function focus_heading(root, focused) {
+  const heading = root.querySelector("h1");
+  const is_free = [focused, document.body, main].includes(document.activeElement);
+  if (heading && is_free) heading.focus({ preventScroll: true });
 }
 
 const PARENTS = { routes: "routes", upstreams: "upstreams", consumers: "consumers", ssls: "certificates" };
 
 function mark_navigation([page, kind]) {
-  const current = page === "history" ? "status" : page === "edit" || page === "new" ? (PARENTS[kind] ?? "resources") : page;
+  const current =
+    page === "history" ? "status" : page === "edit" || page === "new" ? (PARENTS[kind] ?? "resources") : page;
   for (const one of side.querySelectorAll("a")) set(one, "aria-current", one.dataset.page === current ? "page" : null);
 }
 
@@ -256,7 +390,7 @@ addEventListener("keydown", (event) => {
   }
   if (event.key === "/" && !event.ctrlKey && !event.metaKey && !event.target.closest("input, textarea, select")) {
     const field = document.querySelector("[data-search]");
-    if (field) event.preventDefault(), field.focus();
+    if (field) (event.preventDefault(), field.focus());
   }
 });
 document.querySelector(".skip").addEventListener("click", (event) => {

@@ -28,17 +28,42 @@ export function time_chart({ title, series, format, scale = "linear", height = 1
   }));
   const cross = s("line", { class: "chart-cross", y1: PAD.top - 6 });
   const moment = s("text", { class: "chart-moment", "text-anchor": "middle" });
-  svg.append(grid, ...drawn.flatMap((one) => [one.area_path, one.path].filter(Boolean)), changes, words, cross, ...drawn.map((one) => one.dot), moment);
+  svg.append(
+    grid,
+    ...drawn.flatMap((one) => [one.area_path, one.path].filter(Boolean)),
+    changes,
+    words,
+    cross,
+    ...drawn.map((one) => one.dot),
+    moment,
+  );
   const values = series.map((one) => h("span", { class: "figure" }, "–"));
-  const legend = h("ul", { class: "legend" }, series.map((one, i) =>
-    h("li", {}, h("i", { class: ["swatch", `tone-${one.tone}`] }), h("span", {}, one.name), values[i])));
+  const legend = h(
+    "ul",
+    { class: "legend" },
+    series.map((one, i) =>
+      h("li", {}, h("i", { class: ["swatch", `tone-${one.tone}`] }), h("span", {}, one.name), values[i]),
+    ),
+  );
   const spoken = h("p", { class: "visually-hidden", "aria-live": "polite" });
   const help = fresh_id();
-  const stage = h("div", { class: "chart-stage", tabindex: "0", role: "group", "aria-label": title, "aria-describedby": help }, svg);
-  const element = h("figure", { class: ["chart", height > 140 && "is-tall"] },
+  const stage = h(
+    "div",
+    { class: "chart-stage", tabindex: "0", role: "group", "aria-label": title, "aria-describedby": help },
+    svg,
+  );
+  const element = h(
+    "figure",
+    { class: ["chart", height > 140 && "is-tall"] },
     h("figcaption", {}, h("h2", {}, title), note && h("span", { class: "quiet" }, note), legend),
-    stage, spoken,
-    h("p", { class: "visually-hidden", id: help }, "Arrow keys read single seconds; Home and End jump to the oldest and the newest."));
+    stage,
+    spoken,
+    h(
+      "p",
+      { class: "visually-hidden", id: help },
+      "Arrow keys read single seconds; Home and End jump to the oldest and the newest.",
+    ),
+  );
 
   let width = 0;
   let data = [];
@@ -62,7 +87,9 @@ export function time_chart({ title, series, format, scale = "linear", height = 1
       set(path, "d", line.d);
       if (area_path) set(area_path, "d", line.area(bottom));
     }
-    changes.replaceChildren(...marks.filter(({ t }) => t > end - WINDOW_S && t <= end + 1).map((mark) => mark_of(mark, x_of(mark.t), bottom)));
+    changes.replaceChildren(
+      ...marks.filter(({ t }) => t > end - WINDOW_S && t <= end + 1).map((mark) => mark_of(mark, x_of(mark.t), bottom)),
+    );
     point();
   }
 
@@ -73,8 +100,8 @@ export function time_chart({ title, series, format, scale = "linear", height = 1
     moment.classList.toggle("is-on", Boolean(is_pointed));
     if (is_pointed) {
       const x = x_of(second.t);
-      set(cross, "x1", x), set(cross, "x2", x), set(cross, "y2", height - PAD.bottom);
-      set(moment, "x", Math.min(width - 30, Math.max(30, x))), set(moment, "y", height - 5);
+      (set(cross, "x1", x), set(cross, "x2", x), set(cross, "y2", height - PAD.bottom));
+      (set(moment, "x", Math.min(width - 30, Math.max(30, x))), set(moment, "y", height - 5));
       moment.textContent = clock(second.t);
     }
     drawn.forEach(({ key, dot }, i) => {
@@ -82,7 +109,7 @@ export function time_chart({ title, series, format, scale = "linear", height = 1
       const is_known = Number.isFinite(value);
       values[i].textContent = is_known ? format(value) : "–";
       dot.classList.toggle("is-on", is_known);
-      if (is_known && width) set(dot, "cx", x_of(second.t)), set(dot, "cy", y_of(Math.max(value, floor)));
+      if (is_known && width) (set(dot, "cx", x_of(second.t)), set(dot, "cy", y_of(Math.max(value, floor))));
     });
     return second;
   }
@@ -159,7 +186,13 @@ function draw_grid(grid, words, axis, y_of, x_of, { width, bottom, end, format }
   const minutes = width < 300 ? [15] : width < 420 ? [15, 5] : [15, 12, 9, 6, 3];
   for (const minute of minutes) {
     const x = x_of(end - minute * 60);
-    texts.push(s("text", { x, y: bottom + 15, "text-anchor": minute === 15 ? "start" : "middle" }, minute === 15 ? "15 min ago" : `${minute}`));
+    texts.push(
+      s(
+        "text",
+        { x, y: bottom + 15, "text-anchor": minute === 15 ? "start" : "middle" },
+        minute === 15 ? "15 min ago" : `${minute}`,
+      ),
+    );
   }
   texts.push(s("text", { x: width, y: bottom + 15, "text-anchor": "end" }, "now"));
   grid.replaceChildren(...parts);
@@ -186,16 +219,22 @@ function line_of(data, key, x_of, y_of, every) {
     last = t;
   }
   for (const run of runs) d += `M${run.points.join("L")}`;
-  const area = (bottom) => runs.map((run) => `M${run.from.toFixed(1)} ${bottom}L${run.points.join("L")}L${run.to.toFixed(1)} ${bottom}Z`).join("");
+  const area = (bottom) =>
+    runs
+      .map((run) => `M${run.from.toFixed(1)} ${bottom}L${run.points.join("L")}L${run.to.toFixed(1)} ${bottom}Z`)
+      .join("");
   return { d, area };
 }
 
 function mark_of({ t, title }, x, bottom) {
   const y = 7;
-  return s("g", { class: "chart-mark" },
+  return s(
+    "g",
+    { class: "chart-mark" },
     s("title", {}, `${date_time(t)}\n${title}`),
     s("line", { x1: x, x2: x, y1: y, y2: bottom }),
-    s("path", { d: `M${x} ${y - 5}l5 5l-5 5l-5 -5Z` }));
+    s("path", { d: `M${x} ${y - 5}l5 5l-5 5l-5 -5Z` }),
+  );
 }
 
 function nearest(data, t) {
@@ -211,11 +250,27 @@ function nearest(data, t) {
 export function sparkline({ tone = "traffic", label }) {
   const path = s("path", { class: ["chart-line", `tone-${tone}`], "vector-effect": "non-scaling-stroke" });
   const area = s("path", { class: ["chart-area", `tone-${tone}`] });
-  const element = s("svg", { class: "spark", viewBox: "0 0 100 24", preserveAspectRatio: "none", ...(label ? { role: "img", "aria-label": label } : { "aria-hidden": "true" }) }, area, path);
+  const element = s(
+    "svg",
+    {
+      class: "spark",
+      viewBox: "0 0 100 24",
+      preserveAspectRatio: "none",
+      ...(label ? { role: "img", "aria-label": label } : { "aria-hidden": "true" }),
+    },
+    area,
+    path,
+  );
   const update = (values, most = Math.max(...values.filter(Number.isFinite), 0)) => {
     const seconds = values.map((value, t) => ({ t, value })).filter(({ value }) => Number.isFinite(value));
     const last = values.length - 1 || 1;
-    const line = line_of(seconds, "value", (t) => (t / last) * 100, (value) => 23 - (most ? value / most : 0) * 21, Math.max(1, Math.floor(values.length / 150)));
+    const line = line_of(
+      seconds,
+      "value",
+      (t) => (t / last) * 100,
+      (value) => 23 - (most ? value / most : 0) * 21,
+      Math.max(1, Math.floor(values.length / 150)),
+    );
     set(path, "d", line.d);
     set(area, "d", line.area(24));
   };
@@ -224,8 +279,13 @@ export function sparkline({ tone = "traffic", label }) {
 
 /** A bar of parts: `{value, tone, label}`, as wide as `value` is of `all`. */
 export const bar = (parts, all, label) =>
-  h("span", { class: "bar", ...(label ? { role: "img", "aria-label": label } : { "aria-hidden": "true" }) },
-    parts.filter(({ value }) => value > 0).map(({ value, tone }) => h("i", { class: `tone-${tone}`, vars: { part: Math.min(1, value / (all || 1)) } })));
+  h(
+    "span",
+    { class: "bar", ...(label ? { role: "img", "aria-label": label } : { "aria-hidden": "true" }) },
+    parts
+      .filter(({ value }) => value > 0)
+      .map(({ value, tone }) => h("i", { class: `tone-${tone}`, vars: { part: Math.min(1, value / (all || 1)) } })),
+  );
 
 const ICONS = {
   overview: "M3 12h4l2.5-7 5 14 2.5-7h4",
@@ -250,8 +310,8 @@ const ICONS = {
 };
 
 /** A line drawing of 24 × 24. */
-export const icon = (name) => s("svg", { class: "icon", viewBox: "0 0 24 24", "aria-hidden": "true" }, s("path", { d: ICONS[name] }));
+export const icon = (name) =>
+  s("svg", { class: "icon", viewBox: "0 0 24 24", "aria-hidden": "true" }, s("path", { d: ICONS[name] }));
 
 /** A word with a shape and a colour: `good`, `warn`, `bad` or `away`. */
 export const badge = (tone, word) => h("span", { class: ["badge", `is-${tone}`] }, icon(tone), word);
-

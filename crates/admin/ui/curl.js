@@ -1,8 +1,57 @@
 // Reads a curl command line, as browsers copy it, into the request that it would send.
 
 /** Options that take a value and do not change which route is taken. */
-const IGNORED = new Set(["-o", "--output", "-w", "--write-out", "-m", "--max-time", "--connect-timeout", "--retry", "-x", "--proxy", "--cacert", "--cert", "-E", "--key", "--limit-rate", "-c", "--cookie-jar", "--ciphers", "--interface", "--max-redirs", "-D", "--dump-header", "-K", "--config", "--connect-to", "--retry-delay", "-r", "--range", "-T", "--upload-file", "-y", "-Y", "-z", "-C", "--stderr", "--trace", "--trace-ascii"]);
-const DATA = new Set(["-d", "--data", "--data-raw", "--data-binary", "--data-ascii", "--data-urlencode", "--json", "-F", "--form", "--form-string"]);
+const IGNORED = new Set([
+  "-o",
+  "--output",
+  "-w",
+  "--write-out",
+  "-m",
+  "--max-time",
+  "--connect-timeout",
+  "--retry",
+  "-x",
+  "--proxy",
+  "--cacert",
+  "--cert",
+  "-E",
+  "--key",
+  "--limit-rate",
+  "-c",
+  "--cookie-jar",
+  "--ciphers",
+  "--interface",
+  "--max-redirs",
+  "-D",
+  "--dump-header",
+  "-K",
+  "--config",
+  "--connect-to",
+  "--retry-delay",
+  "-r",
+  "--range",
+  "-T",
+  "--upload-file",
+  "-y",
+  "-Y",
+  "-z",
+  "-C",
+  "--stderr",
+  "--trace",
+  "--trace-ascii",
+]);
+const DATA = new Set([
+  "-d",
+  "--data",
+  "--data-raw",
+  "--data-binary",
+  "--data-ascii",
+  "--data-urlencode",
+  "--json",
+  "-F",
+  "--form",
+  "--form-string",
+]);
 
 /** `{url, method, headers: [[name, value]], notes}`, or `{error}`: a sentence. */
 export function read_curl(line) {
@@ -74,13 +123,15 @@ function bare(words) {
 
 function finished(request) {
   if (/^https?:\/\//i.test(request.url) || request.url.startsWith("/")) return request;
-  if (/^[a-z]+:\/\//i.test(request.url)) return { error: `Only http:// and https:// can be explained, not ${request.url.split(":")[0]}.` };
+  if (/^[a-z]+:\/\//i.test(request.url))
+    return { error: `Only http:// and https:// can be explained, not ${request.url.split(":")[0]}.` };
   return { ...request, url: `http://${request.url}` };
 }
 
 function header(request, line) {
   const colon = line.indexOf(":");
-  if (colon > 0 && line.slice(colon + 1).trim()) request.headers.push([line.slice(0, colon).trim(), line.slice(colon + 1).trim()]);
+  if (colon > 0 && line.slice(colon + 1).trim())
+    request.headers.push([line.slice(0, colon).trim(), line.slice(colon + 1).trim()]);
   else if (/;\s*$/.test(line)) request.headers.push([line.replace(/;\s*$/, "").trim(), ""]);
 }
 

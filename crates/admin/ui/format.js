@@ -10,7 +10,11 @@ export const count = (number) => (Number.isFinite(number) ? whole.format(number)
 /** 12.3k, for places that are narrow. */
 export function short(number) {
   if (!Number.isFinite(number)) return "–";
-  const steps = [[1e9, "G"], [1e6, "M"], [1e4, "k"]];
+  const steps = [
+    [1e9, "G"],
+    [1e6, "M"],
+    [1e4, "k"],
+  ];
   const step = steps.find(([from]) => Math.abs(number) >= from);
   if (!step) return Math.abs(number) < 100 && number % 1 !== 0 ? precise.format(number) : whole.format(number);
   const unit = step[1] === "k" ? 1e3 : step[0];
@@ -28,7 +32,12 @@ export function seconds(value) {
 
 /** A long duration in words: 3 days, 4 hours. */
 export function span(value) {
-  const units = [[86400, "day"], [3600, "hour"], [60, "minute"], [1, "second"]];
+  const units = [
+    [86400, "day"],
+    [3600, "hour"],
+    [60, "minute"],
+    [1, "second"],
+  ];
   const at = units.findIndex(([size]) => value >= size);
   if (at < 0) return "less than a second";
   const [size, name] = units[at];

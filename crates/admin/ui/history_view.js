@@ -15,37 +15,92 @@ export async function history_list(root, app, signal) {
   const load = async () => {
     try {
       const { list: changes } = await get(path_of("/v1/history", [], { before, count: PAGE }), signal);
-      if (before === null) put(root, changes.length ? [list, more] : empty("Nothing has been changed yet", "Every change through the Admin API or this page appears here, with who made it."));
+      if (before === null)
+        put(
+          root,
+          changes.length
+            ? [list, more]
+            : empty(
+                "Nothing has been changed yet",
+                "Every change through the Admin API or this page appears here, with who made it.",
+              ),
+        );
       list.append(...changes.map((change) => row(change, app)));
       before = changes.at(-1)?.revision;
       put(more, changes.length === PAGE && h("button", { type: "button", onclick: load }, "Show older changes"));
     } catch (failure) {
       if (failure.name === "AbortError") return;
-      put(before === null ? root : more, failure.status === 501 ? notice("note", "There is no history here", failure.message) : failure_view(failure, "Asking for the history", load));
+      put(
+        before === null ? root : more,
+        failure.status === 501
+          ? notice("note", "There is no history here", failure.message)
+          : failure_view(failure, "Asking for the history", load),
+      );
     }
   };
   await load();
 }
 
 function row({ revision, time, author, keys }, app) {
-  return h("li", {}, h("i", { class: "diamond", "aria-hidden": "true" }), link(["history", revision], `r${revision}`, { class: "mono", "aria-label": `Revision ${revision}` }),
-    h("span", { class: "keys" }, keys.slice(0, 3).map((key, i) => [i > 0 && ", ", h("code", {}, key)]), keys.length > 3 && ` and ${count(keys.length - 3)} more`,
-      h("span", { class: "quiet" }, ` · ${author_words(author)} · `, h("time", { title: date_time(time) }, ago(time)))),
-    app.can_write && h("span", { class: "actions" }, h("button", { type: "button", onclick: () => roll_back(app, revision) }, "Go back to this")));
+  return h(
+    "li",
+    {},
+    h("i", { class: "diamond", "aria-hidden": "true" }),
+    link(["history", revision], `r${revision}`, { class: "mono", "aria-label": `Revision ${revision}` }),
+    h(
+      "span",
+      { class: "keys" },
+      keys.slice(0, 3).map((key, i) => [i > 0 && ", ", h("code", {}, key)]),
+      keys.length > 3 && ` and ${count(keys.length - 3)} more`,
+      h("span", { class: "quiet" }, ` · ${author_words(author)} · `, h("time", { title: date_time(time) }, ago(time))),
+    ),
+    app.can_write &&
+      h(
+        "span",
+        { class: "actions" },
+        h("button", { type: "button", onclick: () => roll_back(app, revision) }, "Go back to this"),
+      ),
+  );
 }
 
 /** Who, by what and from where. */
 export const author_words = (author) =>
-  [author?.action ?? "changed", "by", author?.name ?? "unknown", author?.address && `from ${author.address}`].filter(Boolean).join(" ");
+  [author?.action ?? "changed", "by", author?.name ?? "unknown", author?.address && `from ${author.address}`]
+    .filter(Boolean)
+    .join(" ");
 
 /** Asks, then makes everything as it was after a revision: one atomic change, itself part of the history. */
 export async function roll_back(app, revision) {
   const later = await later_keys(revision).catch(() => null);
   const is_done = await app.confirm({
-    title: `Go back to revision ${revision}?`, action: "Roll back", tone: "danger",
-    body: [h("p", {}, "Everything becomes as it was after this revision, in one change. The changes since then stay in the history, so this can be undone."),
-      later && later.keys.length > 0 && h("div", {}, h("h3", {}, `${plural(later.keys.length, "resource")} changed since then${later.is_all ? "" : " (at least)"}`), h("ul", { class: "effects" }, later.keys.slice(0, 12).map((key) => h("li", {}, h("code", {}, key))), later.keys.length > 12 && h("li", { class: "quiet" }, `and ${count(later.keys.length - 12)} more`))),
-      later && later.keys.length === 0 && h("p", { class: "quiet" }, "Nothing has changed since then.")],
+    title: `Go back to revision ${revision}?`,
+    action: "Roll back",
+    tone: "danger",
+    body: [
+      h(
+        "p",
+        {},
+        "Everything becomes as it was after this revision, in one change. The changes since then stay in the history, so this can be undone.",
+      ),
+      later &&
+        later.keys.length > 0 &&
+        h(
+          "div",
+          {},
+          h(
+            "h3",
+            {},
+            `${plural(later.keys.length, "resource")} changed since then${later.is_all ? "" : " (at least)"}`,
+          ),
+          h(
+            "ul",
+            { class: "effects" },
+            later.keys.slice(0, 12).map((key) => h("li", {}, h("code", {}, key))),
+            later.keys.length > 12 && h("li", { class: "quiet" }, `and ${count(later.keys.length - 12)} more`),
+          ),
+        ),
+      later && later.keys.length === 0 && h("p", { class: "quiet" }, "Nothing has changed since then."),
+    ],
     run: () => ask("POST", "/v1/rollback", { body: { to: revision } }),
   });
   if (!is_done) return;

@@ -5,10 +5,13 @@
 
 const SECONDS_KEPT = 900;
 const HIDDEN_MS = 10_000;
+const RETRY_MS = 5000;
 
 const watchers = new Set();
 let stream = null;
 let followed = null;
+/** Whether the server knows streams of one route; one that refuses the parameter does not. */
+let may_follow = true;
 let hidden_timer = 0;
 
 /** What is known: `seconds`, oldest first, and `state`: `waiting`, `live`, `lost` or `paused`. */
@@ -32,15 +35,22 @@ export function follow(route) {
   }
 }
 
+let on_refused = () => {};
+
+/** Called when the server refuses the stream, as without a session. */
+export const when_refused = (call) => (on_refused = call);
+
 /** Ends the stream, as at signing out. */
 export function stop() {
   close("waiting");
   live.seconds = [];
   live.last = null;
+  watchers.clear();
 }
 
 function open() {
-  const address = followed === null ? "/v1/live" : `/v1/live?${new URLSearchParams({ route: followed })}`;
+  const address =
+    followed === null || !may_follow ? "/v1/live" : `/v1/live?${new URLSearchParams({ route: followed })}`;
   stream = new EventSource(address);
   stream.onmessage = ({ data }) => {
     let event;
@@ -57,7 +67,9 @@ function open() {
     tell("lost");
     if (is_over) {
       stream = null;
-      setTimeout(() => watchers.size && !document.hidden && !stream && open(), 5000);
+      on_refused();
+      if (followed !== null) may_follow = false;
+      setTimeout(() => watchers.size && !document.hidden && !stream && open(), may_follow ? RETRY_MS : 0);
     }
   };
 }

@@ -6,39 +6,81 @@ import { count } from "./format.js";
 
 /** The head of a page; its heading takes the focus after a change of page. */
 export const page_head = (title, { lead, actions, crumbs } = {}) =>
-  h("header", { class: "page-head" },
-    h("div", {},
-      crumbs && h("nav", { class: "crumbs", "aria-label": "Breadcrumb" }, crumbs.map(([text, segments], i) => [i > 0 && " / ", link(segments, text)])),
+  h(
+    "header",
+    { class: "page-head" },
+    h(
+      "div",
+      {},
+      crumbs &&
+        h(
+          "nav",
+          { class: "crumbs", "aria-label": "Breadcrumb" },
+          crumbs.map(([text, segments], i) => [i > 0 && " / ", link(segments, text)]),
+        ),
       h("h1", { tabindex: "-1" }, title),
-      lead && h("p", { class: "lead" }, lead)),
-    actions && h("div", { class: "actions" }, actions));
+      lead && h("p", { class: "lead" }, lead),
+    ),
+    actions && h("div", { class: "actions" }, actions),
+  );
 
 /** A surface with a heading. */
 export const card = (title, body, { aside, wide, id, note } = {}) =>
-  h("section", { class: ["card", wide && "is-wide"], "aria-labelledby": title ? (id ??= fresh_id()) : null },
-    title && h("div", { class: "card-head" }, h("h2", { id }, title), note && h("span", { class: "quiet" }, note), aside), body);
+  h(
+    "section",
+    { class: ["card", wide && "is-wide"], "aria-labelledby": title ? (id ??= fresh_id()) : null },
+    title &&
+      h("div", { class: "card-head" }, h("h2", { id }, title), note && h("span", { class: "quiet" }, note), aside),
+    body,
+  );
 
 /** Nothing is here, and what to do about it. */
 export const empty = (title, text, action) =>
   h("div", { class: "empty" }, h("p", { class: "empty-title" }, title), text && h("p", {}, text), action);
 
 /** Something is being asked for. Shown late, so that fast answers do not flicker. */
-export const loading = (what = "Loading") => h("div", { class: "loading", role: "status" }, h("span", { class: "visually-hidden" }, `${what}…`), h("i"), h("i"), h("i"));
+export const loading = (what = "Loading") =>
+  h(
+    "div",
+    { class: "loading", role: "status" },
+    h("span", { class: "visually-hidden" }, `${what}…`),
+    h("i"),
+    h("i"),
+    h("i"),
+  );
 
 /** What went wrong, where, and what to do. */
 export function failure_view(failure, where, retry) {
   if (failure.name === "AbortError") return null;
   const status = failure.status ? ` (${failure.status})` : "";
-  return h("div", { class: "notice is-bad", role: "alert" }, icon("bad"),
-    h("div", {}, h("p", { class: "notice-title" }, `${where} failed${status}`), h("p", {}, failure.message),
+  return h(
+    "div",
+    { class: "notice is-bad", role: "alert" },
+    icon("bad"),
+    h(
+      "div",
+      {},
+      h("p", { class: "notice-title" }, `${where} failed${status}`),
+      h("p", {}, failure.message),
       failure.advice && h("p", { class: "quiet" }, failure.advice),
-      retry && h("button", { type: "button", onclick: retry }, "Try again")));
+      retry && h("button", { type: "button", onclick: retry }, "Try again"),
+    ),
+  );
 }
 
 /** A notice: `good`, `warn`, `bad` or `note`. */
 export const notice = (tone, title, ...body) =>
-  h("div", { class: ["notice", `is-${tone}`], role: tone === "bad" ? "alert" : null }, icon(tone === "note" ? "info" : tone),
-    h("div", {}, h("p", { class: "notice-title" }, title), body.map((part) => (part instanceof Node || !part ? part : h("p", {}, part)))));
+  h(
+    "div",
+    { class: ["notice", `is-${tone}`], role: tone === "bad" ? "alert" : null },
+    icon(tone === "note" ? "info" : tone),
+    h(
+      "div",
+      {},
+      h("p", { class: "notice-title" }, title),
+      body.map((part) => (part instanceof Node || !part ? part : h("p", {}, part))),
+    ),
+  );
 
 /** Shows what a promise comes to in an element. */
 export async function fill(element, where, load, show) {
@@ -51,7 +93,12 @@ export async function fill(element, where, load, show) {
       put(element, show(found));
     } catch (failure) {
       clearTimeout(timer);
-      if (failure.name !== "AbortError") put(element, element.classList.contains("page") && page_head(document.title.replace(/ – Stillgate$/, "")), failure_view(failure, where, failure.status === undefined ? null : attempt));
+      if (failure.name !== "AbortError")
+        put(
+          element,
+          element.classList.contains("page") && page_head(document.title.replace(/ – Stillgate$/, "")),
+          failure_view(failure, where, failure.status === undefined ? null : attempt),
+        );
       if (failure.status === undefined && failure.name !== "AbortError") console.error(failure);
     } finally {
       element.removeAttribute("aria-busy");
@@ -62,45 +109,102 @@ export async function fill(element, where, load, show) {
 
 /** A table: `columns` are `{title, show(row), class}`; on a phone each row becomes a card with its column titles. */
 export const table = (label, columns, rows, { row_class } = {}) =>
-  h("div", { class: "table-wrap" },
-    h("table", { "aria-label": label },
-      h("thead", {}, h("tr", {}, columns.map(({ title, class: given }) => h("th", { scope: "col", class: given }, title)))),
-      h("tbody", {}, rows.map((row) => h("tr", { class: row_class?.(row) }, columns.map((column) => h("td", { class: column.class, "data-title": column.title }, column.show(row))))))));
+  h(
+    "div",
+    { class: "table-wrap" },
+    h(
+      "table",
+      { "aria-label": label },
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          columns.map(({ title, class: given }) => h("th", { scope: "col", class: given }, title)),
+        ),
+      ),
+      h(
+        "tbody",
+        {},
+        rows.map((row) =>
+          h(
+            "tr",
+            { class: row_class?.(row) },
+            columns.map((column) => h("td", { class: column.class, "data-title": column.title }, column.show(row))),
+          ),
+        ),
+      ),
+    ),
+  );
 
 /** First, previous, next, last; links, so that a page can be kept and sent. */
 export function pager({ page, page_size, total, segments, parameters }) {
   const pages = Math.max(1, Math.ceil(total / page_size));
   if (total <= page_size) return h("p", { class: "pager quiet" }, total ? `${count(total)} in all` : "");
   const to = (target, text) =>
-    target < 1 || target > pages || target === page ? h("span", { class: "button is-off", "aria-disabled": "true" }, text) : h("a", { class: "button", href: address(segments, { ...parameters, page: target }) }, text);
+    target < 1 || target > pages || target === page
+      ? h("span", { class: "button is-off", "aria-disabled": "true" }, text)
+      : h("a", { class: "button", href: address(segments, { ...parameters, page: target }) }, text);
   const first = (page - 1) * page_size + 1;
-  return h("nav", { class: "pager", "aria-label": "Pages" }, to(1, "First"), to(page - 1, "Previous"),
-    h("span", {}, `${count(first)}–${count(Math.min(total, first + page_size - 1))} of ${count(total)}`), to(page + 1, "Next"), to(pages, "Last"));
+  return h(
+    "nav",
+    { class: "pager", "aria-label": "Pages" },
+    to(1, "First"),
+    to(page - 1, "Previous"),
+    h("span", {}, `${count(first)}–${count(Math.min(total, first + page_size - 1))} of ${count(total)}`),
+    to(page + 1, "Next"),
+    to(pages, "Last"),
+  );
 }
 
 /** A search field that reports after a pause; `/` moves the focus into it. */
 export function search_field({ label, placeholder, value = "", on_search, wait_ms = 120 }) {
   const id = fresh_id();
   let timer = 0;
-  const input = h("input", { id, type: "search", value, placeholder, autocomplete: "off", spellcheck: "false", "data-search": true });
+  const input = h("input", {
+    id,
+    type: "search",
+    value,
+    placeholder,
+    autocomplete: "off",
+    spellcheck: "false",
+    "data-search": true,
+  });
   input.addEventListener("input", () => {
     clearTimeout(timer);
     timer = setTimeout(() => on_search(input.value.trim()), wait_ms);
   });
-  return h("div", { class: "search", role: "search" }, h("label", { class: "visually-hidden", for: id }, label), icon("search"), input, h("kbd", { "aria-hidden": "true" }, "/"));
+  return h(
+    "div",
+    { class: "search", role: "search" },
+    h("label", { class: "visually-hidden", for: id }, label),
+    icon("search"),
+    input,
+    h("kbd", { "aria-hidden": "true" }, "/"),
+  );
 }
 
 /** Chips of words, the first few, and how many more there are. */
 export function chips(words, { most = 4, class: given, show = (word) => word, none = "" } = {}) {
   const list = words ?? [];
   if (!list.length) return none ? h("span", { class: "quiet" }, none) : null;
-  return h("span", { class: ["chips", given] }, list.slice(0, most).map((word) => h("span", { class: "chip" }, show(word))),
-    list.length > most && h("span", { class: "quiet", title: list.slice(most, most + 50).join("\n") }, `+${count(list.length - most)}`));
+  return h(
+    "span",
+    { class: ["chips", given] },
+    list.slice(0, most).map((word) => h("span", { class: "chip" }, show(word))),
+    list.length > most &&
+      h("span", { class: "quiet", title: list.slice(most, most + 50).join("\n") }, `+${count(list.length - most)}`),
+  );
 }
 
 /** A list of names and values. */
 export const facts = (pairs) =>
-  h("dl", { class: "facts" }, pairs.filter(Boolean).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value ?? "–"))));
+  h(
+    "dl",
+    { class: "facts" },
+    pairs.filter(Boolean).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value ?? "–"))),
+  );
 
 /** Asks before something that cannot be taken back easily; answers whether it was confirmed, once `ready` allows it. */
 export function confirm({ title, body, action, tone = "primary", run, ready }) {
@@ -108,10 +212,18 @@ export function confirm({ title, body, action, tone = "primary", run, ready }) {
     const heading = fresh_id();
     const failed = h("div");
     const go = h("button", { type: "submit", class: `is-${tone}` }, action);
-    const dialog = h("dialog", { "aria-labelledby": heading },
-      h("form", { method: "dialog" },
-        h("h2", { id: heading }, title), h("div", { class: "dialog-body" }, body), failed,
-        h("div", { class: "actions" }, h("button", { type: "button", onclick: () => dialog.close("") }, "Cancel"), go)));
+    const dialog = h(
+      "dialog",
+      { "aria-labelledby": heading },
+      h(
+        "form",
+        { method: "dialog" },
+        h("h2", { id: heading }, title),
+        h("div", { class: "dialog-body" }, body),
+        failed,
+        h("div", { class: "actions" }, h("button", { type: "button", onclick: () => dialog.close("") }, "Cancel"), go),
+      ),
+    );
     dialog.querySelector("form").addEventListener("submit", async (event) => {
       event.preventDefault();
       if (go.disabled) return;
@@ -147,18 +259,66 @@ export function route_badge(status) {
 
 /** What a dry run found. */
 export const checked_view = ({ warnings = [], effects = [] }) =>
-  h("div", { class: "checked" },
-    warnings.length > 0 && notice("warn", warnings.length === 1 ? "A warning" : `${warnings.length} warnings`, h("ul", {}, warnings.map((warning) => h("li", {}, typeof warning === "string" ? warning : (warning.message ?? JSON.stringify(warning)))))),
+  h(
+    "div",
+    { class: "checked" },
+    warnings.length > 0 &&
+      notice(
+        "warn",
+        warnings.length === 1 ? "A warning" : `${warnings.length} warnings`,
+        h(
+          "ul",
+          {},
+          warnings.map((warning) =>
+            h("li", {}, typeof warning === "string" ? warning : (warning.message ?? JSON.stringify(warning))),
+          ),
+        ),
+      ),
     effects.length > 0
-      ? h("div", {}, h("h3", {}, "What changes"), h("ul", { class: "effects" }, effects.map(({ key, effect }) => h("li", {}, h("code", {}, key), " ", effect))))
-      : h("p", { class: "quiet" }, "No other resource is affected."));
+      ? h(
+          "div",
+          {},
+          h("h3", {}, "What changes"),
+          h(
+            "ul",
+            { class: "effects" },
+            effects.map(({ key, effect }) => h("li", {}, h("code", {}, key), " ", effect)),
+          ),
+        )
+      : h("p", { class: "quiet" }, "No other resource is affected."),
+  );
 
 /** Says that nothing can be changed here, and where to do it. */
 export function read_only_notice({ source, session }) {
-  if (source.kind === "file" || !source.writable) {
-    return notice("note", "Read-only: the configuration is a file",
-      h("p", {}, "To change it, edit ", source.path ? h("code", {}, source.path) : "the file given to ", source.path ? null : h("code", {}, "stillgate run"), " on the gateway's machine. A valid file takes effect when it is saved. To edit here, move to ", h("code", {}, "source: store"), "."));
+  if (source.kind !== "file" && !source.writable) {
+    return notice(
+      "note",
+      "Read-only for now",
+      source.why ??
+        "The gateway does not take changes at the moment, as during an upgrade. Reload the page in a while.",
+    );
   }
-  if (session.role !== "admin") return notice("note", "Read-only: you are signed in as a viewer", "Sign in with an admin key to change anything. Secrets are masked.");
+  if (source.kind === "file") {
+    return notice(
+      "note",
+      "Read-only: the configuration is a file",
+      h(
+        "p",
+        {},
+        "To change it, edit ",
+        source.path ? h("code", {}, source.path) : "the file given to ",
+        source.path ? null : h("code", {}, "stillgate run"),
+        " on the gateway's machine. A valid file takes effect when it is saved. To edit here, move to ",
+        h("code", {}, "source: store"),
+        ".",
+      ),
+    );
+  }
+  if (session.role !== "admin")
+    return notice(
+      "note",
+      "Read-only: you are signed in as a viewer",
+      "Sign in with an admin key to change anything. Secrets are masked.",
+    );
   return null;
 }

@@ -26,7 +26,19 @@ const key = option("key", "admin");
 const full = flag("full");
 
 const profile = mkdtempSync(join(tmpdir(), "look-"));
-const browser = spawn("chromium", ["--headless=new", "--no-sandbox", "--remote-debugging-pipe", `--user-data-dir=${profile}`, "--hide-scrollbars", "--disable-gpu", "about:blank"], { stdio: ["ignore", "ignore", "ignore", "pipe", "pipe"] });
+const browser = spawn(
+  "chromium",
+  [
+    "--headless=new",
+    "--no-sandbox",
+    "--remote-debugging-pipe",
+    `--user-data-dir=${profile}`,
+    "--hide-scrollbars",
+    "--disable-gpu",
+    "about:blank",
+  ],
+  { stdio: ["ignore", "ignore", "ignore", "pipe", "pipe"] },
+);
 const pending = new Map();
 let last_id = 0;
 let buffer = "";
@@ -38,23 +50,37 @@ browser.stdio[4].on("data", (chunk) => {
     const message = JSON.parse(buffer.slice(0, end));
     buffer = buffer.slice(end + 1);
     if (message.id) pending.get(message.id)?.(message);
-    else if (message.method === "Runtime.exceptionThrown") problems.push(message.params.exceptionDetails.exception?.description ?? message.params.exceptionDetails.text);
-    else if (message.method === "Log.entryAdded" && message.params.entry.level === "error") problems.push(`${message.params.entry.text} ${message.params.entry.url ?? ""}`);
-    else if (message.method === "Runtime.consoleAPICalled" && message.params.type === "error") problems.push(message.params.args.map((one) => one.description ?? one.value).join(" "));
+    else if (message.method === "Runtime.exceptionThrown")
+      problems.push(message.params.exceptionDetails.exception?.description ?? message.params.exceptionDetails.text);
+    else if (message.method === "Log.entryAdded" && message.params.entry.level === "error")
+      problems.push(`${message.params.entry.text} ${message.params.entry.url ?? ""}`);
+    else if (message.method === "Runtime.consoleAPICalled" && message.params.type === "error")
+      problems.push(message.params.args.map((one) => one.description ?? one.value).join(" "));
     else if (message.method === "Page.javascriptDialogOpening") {
       if (message.params.type !== "beforeunload") problems.push(`a dialog opened: ${message.params.message}`);
       send("Page.handleJavaScriptDialog", { accept: true });
     }
   }
 });
-const send = (method, params = {}, on = session) => new Promise((done, fail) => {
-  const id = ++last_id;
-  pending.set(id, (message) => (pending.delete(id), message.error ? fail(new Error(`${method}: ${message.error.message}`)) : done(message.result)));
-  browser.stdio[3].write(`${JSON.stringify({ id, method, params, ...(on ? { sessionId: on } : {}) })}\0`);
-});
+const send = (method, params = {}, on = session) =>
+  new Promise((done, fail) => {
+    const id = ++last_id;
+    pending.set(
+      id,
+      (message) => (
+        pending.delete(id),
+        message.error ? fail(new Error(`${method}: ${message.error.message}`)) : done(message.result)
+      ),
+    );
+    browser.stdio[3].write(`${JSON.stringify({ id, method, params, ...(on ? { sessionId: on } : {}) })}\0`);
+  });
 const wait = (ms) => new Promise((done) => setTimeout(done, ms));
 async function evaluate(expression) {
-  const { result, exceptionDetails } = await send("Runtime.evaluate", { expression, awaitPromise: true, returnByValue: true });
+  const { result, exceptionDetails } = await send("Runtime.evaluate", {
+    expression,
+    awaitPromise: true,
+    returnByValue: true,
+  });
   if (exceptionDetails) throw new Error(exceptionDetails.exception?.description ?? exceptionDetails.text);
   return result.value;
 }
@@ -64,7 +90,14 @@ async function until(expression, ms = 5000) {
 }
 async function press(name, modifiers = 0) {
   const codes = { Tab: 9, Enter: 13, Escape: 27, ArrowLeft: 37, ArrowRight: 39, ArrowDown: 40 };
-  const common = { key: name, code: name.length === 1 ? `Key${name.toUpperCase()}` : name, modifiers, windowsVirtualKeyCode: codes[name] ?? name.toUpperCase().charCodeAt(0), ...(name.length === 1 && !modifiers ? { text: name } : {}), ...(name === "Enter" ? { text: "\r" } : {}) };
+  const common = {
+    key: name,
+    code: name.length === 1 ? `Key${name.toUpperCase()}` : name,
+    modifiers,
+    windowsVirtualKeyCode: codes[name] ?? name.toUpperCase().charCodeAt(0),
+    ...(name.length === 1 && !modifiers ? { text: name } : {}),
+    ...(name === "Enter" ? { text: "\r" } : {}),
+  };
   await send("Input.dispatchKeyEvent", { type: "keyDown", ...common });
   await send("Input.dispatchKeyEvent", { type: "keyUp", ...common });
 }
@@ -72,11 +105,17 @@ async function shot(name) {
   let clip;
   if (full) {
     const tall = Math.min(6000, await evaluate("document.documentElement.scrollHeight"));
-    await send("Emulation.setDeviceMetricsOverride", { width, height: Math.max(height, tall), deviceScaleFactor: 1, mobile: width < 500 });
+    await send("Emulation.setDeviceMetricsOverride", {
+      width,
+      height: Math.max(height, tall),
+      deviceScaleFactor: 1,
+      mobile: width < 500,
+    });
     await wait(150);
   }
   const { data } = await send("Page.captureScreenshot", { format: "png", ...(clip ? { clip } : {}) });
-  if (full) await send("Emulation.setDeviceMetricsOverride", { width, height, deviceScaleFactor: 1, mobile: width < 500 });
+  if (full)
+    await send("Emulation.setDeviceMetricsOverride", { width, height, deviceScaleFactor: 1, mobile: width < 500 });
   mkdirSync(out, { recursive: true });
   const file = join(out, `${name}.png`);
   writeFileSync(file, Buffer.from(data, "base64"));
@@ -85,22 +124,30 @@ async function shot(name) {
 async function go(hash) {
   await evaluate(`location.hash = ${JSON.stringify(`#${hash}`)}`);
   await wait(250);
-  await until(`document.querySelector("main h1") && !document.querySelector("main .loading")`).catch((error) => problems.push(`${hash}: ${error.message}`));
+  await until(`document.querySelector("main h1") && !document.querySelector("main .loading")`).catch((error) =>
+    problems.push(`${hash}: ${error.message}`),
+  );
   await wait(250);
 }
 
 try {
   const { targetInfos } = await send("Target.getTargets", {}, null);
-  const { sessionId } = await send("Target.attachToTarget", { targetId: targetInfos.find(({ type }) => type === "page").targetId, flatten: true }, null);
+  const { sessionId } = await send(
+    "Target.attachToTarget",
+    { targetId: targetInfos.find(({ type }) => type === "page").targetId, flatten: true },
+    null,
+  );
   session = sessionId;
   await Promise.all(["Page", "Runtime", "Log"].map((domain) => send(`${domain}.enable`)));
   await send("Emulation.setDeviceMetricsOverride", { width, height, deviceScaleFactor: 1, mobile: width < 500 });
   await send("Emulation.setEmulatedMedia", { features: [{ name: "prefers-color-scheme", value: theme }] });
   await send("Page.navigate", { url: `${base}/ui/` });
   await until(`document.querySelector("#key")`);
-  if (args.includes("sign_in")) await wait(200), await shot("sign_in");
+  if (args.includes("sign_in")) (await wait(200), await shot("sign_in"));
   problems.length = 0;
-  await evaluate(`document.querySelector("#key").value = ${JSON.stringify(key)}; document.querySelector(".sign-in form").requestSubmit()`);
+  await evaluate(
+    `document.querySelector("#key").value = ${JSON.stringify(key)}; document.querySelector(".sign-in form").requestSubmit()`,
+  );
   await until(`document.querySelector(".side a")`);
   await wait(400);
   for (const page of args.filter((one) => one.startsWith("/"))) {

@@ -22,51 +22,158 @@ const ROUTES = Number(option("routes", 100_000));
 const FAIL = option("fail", "none");
 const SLOW_MS = Number(option("slow", 0));
 const ROOT = join(dirname(realpathSync(fileURLToPath(import.meta.url))), "..");
-const CSP = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-const TYPES = { ".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml" };
-const HOSTILE = ["<img src=x onerror=alert(1)>", "\"><script>alert(1)</script>", "javascript:alert(1)", "a/b%2Fc?d#e", "__proto__", "\u202Egnp.exe", "' onmouseover='alert(1)", "{{7*7}}", "x".repeat(180), "..hidden", "ünïcode 漢字 🦀"];
+const CSP =
+  "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+const TYPES = {
+  ".html": "text/html; charset=utf-8",
+  ".js": "text/javascript; charset=utf-8",
+  ".css": "text/css; charset=utf-8",
+  ".svg": "image/svg+xml",
+};
+const HOSTILE = [
+  "<img src=x onerror=alert(1)>",
+  '"><script>alert(1)</script>',
+  "javascript:alert(1)",
+  "a/b%2Fc?d#e",
+  "__proto__",
+  "\u202Egnp.exe",
+  "' onmouseover='alert(1)",
+  "{{7*7}}",
+  "x".repeat(180),
+  "..hidden",
+  "ünïcode 漢字 🦀",
+];
 
 // A generator of its own: the same numbers at every start.
 let seed = 42;
-const random = () => ((seed = (seed * 1664525 + 1013904223) >>> 0) / 2 ** 32);
+const random = () => (seed = (seed * 1664525 + 1013904223) >>> 0) / 2 ** 32;
 const pick = (list) => list[Math.floor(random() * list.length)];
 
 const now_s = () => Math.floor(Date.now() / 1000);
-const AREAS = ["orders", "users", "search", "cart", "payments", "catalog", "reviews", "media", "login", "stock", "prices", "mail"];
+const AREAS = [
+  "orders",
+  "users",
+  "search",
+  "cart",
+  "payments",
+  "catalog",
+  "reviews",
+  "media",
+  "login",
+  "stock",
+  "prices",
+  "mail",
+];
 const documents = new Map();
 const history = [];
 let revision = 0;
 let generation = 41;
 
-function write(key, value, author = { name: "ci", address: "10.1.0.7", action: "put" }, time = Date.now() - 2 * 86400e3) {
+function write(
+  key,
+  value,
+  author = { name: "ci", address: "10.1.0.7", action: "put" },
+  time = Date.now() - 2 * 86400e3,
+) {
   const before = documents.get(key);
   revision++;
   if (value === null) documents.delete(key);
   else documents.set(key, { value, created: before?.created ?? revision, modified: revision });
-  history.push({ revision, time: new Date(time).toISOString(), author, changes: [{ key, before: before?.value ?? null, after: value }] });
+  history.push({
+    revision,
+    time: new Date(time).toISOString(),
+    author,
+    changes: [{ key, before: before?.value ?? null, after: value }],
+  });
 }
 
 function fill() {
   for (let i = 0; i < ROUTES; i++) {
     const area = AREAS[i % AREAS.length];
     const id = i < HOSTILE.length ? HOSTILE[i] : String(1000 + i);
-    const value = { id, name: i < HOSTILE.length ? HOSTILE[i] : `${area}-${i}`, uri: `/${area}/v${1 + (i % 3)}/${i}/*`, hosts: [i % 5 ? `${area}.example.com` : "*.example.com"], upstream_id: `${area}-nodes`, status: i % 997 === 5 ? 0 : 1 };
+    const value = {
+      id,
+      name: i < HOSTILE.length ? HOSTILE[i] : `${area}-${i}`,
+      uri: `/${area}/v${1 + (i % 3)}/${i}/*`,
+      hosts: [i % 5 ? `${area}.example.com` : "*.example.com"],
+      upstream_id: `${area}-nodes`,
+      status: i % 997 === 5 ? 0 : 1,
+    };
     if (i % 3 === 0) value.methods = ["GET", "POST"].slice(0, 1 + (i % 2));
     if (i % 4 === 0) value.plugins = { "key-auth": {}, "limit-count": { count: 100, time_window: 60 } };
-    if (i < HOSTILE.length) value.labels = { [HOSTILE[i]]: HOSTILE[i] }, value.uri = `/hostile/${HOSTILE[i]}`;
+    if (i < HOSTILE.length) ((value.labels = { [HOSTILE[i]]: HOSTILE[i] }), (value.uri = `/hostile/${HOSTILE[i]}`));
     documents.set(`routes/${id}`, { value, created: ++revision, modified: revision });
   }
-  for (const area of AREAS) documents.set(`upstreams/${area}-nodes`, { value: { id: `${area}-nodes`, type: "roundrobin", nodes: { "10.0.0.1:8080": 2, "10.0.0.2:8080": 1 }, checks: { active: { http_path: "/health" } } }, created: ++revision, modified: revision });
-  for (const name of ["alice", "batch", "mobile-app", HOSTILE[0], "partner-7"]) write(`consumers/${name}`, { username: name, desc: name === "batch" ? "Nightly imports" : undefined, labels: { team: "core" }, plugins: name === "alice" ? { "limit-count": { count: 10, time_window: 1 } } : {}, update_time: now_s() - 86400 * 3 }, undefined, Date.now() - 86400e3 * 3);
-  write("consumers/alice/credentials/laptop", { id: "laptop", name: "laptop", plugins: { "key-auth": { key: "a-secret" } }, update_time: now_s() - 4000 });
-  write(`consumers/alice/credentials/old`, { id: "old", plugins: { "basic-auth": { username: "alice", password: "x" } }, desc: "until the old client is gone" });
-  write("services/shop", { id: "shop", name: "shop", hosts: ["shop.example.com"], upstream_id: "cart-nodes", plugins: { cors: {} } });
+  for (const area of AREAS)
+    documents.set(`upstreams/${area}-nodes`, {
+      value: {
+        id: `${area}-nodes`,
+        type: "roundrobin",
+        nodes: { "10.0.0.1:8080": 2, "10.0.0.2:8080": 1 },
+        checks: { active: { http_path: "/health" } },
+      },
+      created: ++revision,
+      modified: revision,
+    });
+  for (const name of ["alice", "batch", "mobile-app", HOSTILE[0], "partner-7"])
+    write(
+      `consumers/${name}`,
+      {
+        username: name,
+        desc: name === "batch" ? "Nightly imports" : undefined,
+        labels: { team: "core" },
+        plugins: name === "alice" ? { "limit-count": { count: 10, time_window: 1 } } : {},
+        update_time: now_s() - 86400 * 3,
+      },
+      undefined,
+      Date.now() - 86400e3 * 3,
+    );
+  write("consumers/alice/credentials/laptop", {
+    id: "laptop",
+    name: "laptop",
+    plugins: { "key-auth": { key: "a-secret" } },
+    update_time: now_s() - 4000,
+  });
+  write(`consumers/alice/credentials/old`, {
+    id: "old",
+    plugins: { "basic-auth": { username: "alice", password: "x" } },
+    desc: "until the old client is gone",
+  });
+  write("services/shop", {
+    id: "shop",
+    name: "shop",
+    hosts: ["shop.example.com"],
+    upstream_id: "cart-nodes",
+    plugins: { cors: {} },
+  });
   write("global_rules/everywhere", { id: "everywhere", plugins: { "request-id": {} } });
-  for (const [id, snis] of [["shop", ["shop.example.com", "www.shop.example.com"]], ["api", ["*.api.example.com"]], ["old", ["legacy.example.com"]], ["new", ["beta.example.com"]]]) documents.set(`ssls/${id}`, { value: { id, snis, cert: "-----BEGIN CERTIFICATE-----\n…", type: "server" }, created: ++revision, modified: revision });
+  for (const [id, snis] of [
+    ["shop", ["shop.example.com", "www.shop.example.com"]],
+    ["api", ["*.api.example.com"]],
+    ["old", ["legacy.example.com"]],
+    ["new", ["beta.example.com"]],
+  ])
+    documents.set(`ssls/${id}`, {
+      value: { id, snis, cert: "-----BEGIN CERTIFICATE-----\n…", type: "server" },
+      created: ++revision,
+      modified: revision,
+    });
   const minutes = [240, 95, 11, 6, 2];
   minutes.forEach((minute, i) => {
-    const value = { ...documents.get("routes/1012").value, priority: i * 10, plugins: i > 1 ? { "key-auth": {}, "limit-count": { count: 100 * i, time_window: 60, key: "remote_addr" }, cors: {} } : undefined };
-    write("routes/1012", value, { name: pick(["ci", "anna", "admin"]), address: "127.0.0.1", action: "put" }, Date.now() - minute * 60e3);
+    const value = {
+      ...documents.get("routes/1012").value,
+      priority: i * 10,
+      plugins:
+        i > 1
+          ? { "key-auth": {}, "limit-count": { count: 100 * i, time_window: 60, key: "remote_addr" }, cors: {} }
+          : undefined,
+    };
+    write(
+      "routes/1012",
+      value,
+      { name: pick(["ci", "anna", "admin"]), address: "127.0.0.1", action: "put" },
+      Date.now() - minute * 60e3,
+    );
   });
 }
 
@@ -81,16 +188,46 @@ function second_at(t) {
   const routes = AREAS.slice(0, 10).map((area, i) => {
     const share = 0.3 / (i + 1);
     const wrong = i === 2 ? errors * 0.7 : i === 5 ? errors * 0.2 : i === 0 ? errors * 0.05 : 0;
-    return { id: i === 3 ? HOSTILE[0] : String(1011 + i), requests: requests * share * (0.9 + 0.2 * random()), errors: wrong, p50: p50 * (1 + i / 4), p99: p50 * (8 + 3 * i) * (0.8 + 0.4 * random()) };
+    return {
+      id: i === 3 ? HOSTILE[0] : String(1011 + i),
+      requests: requests * share * (0.9 + 0.2 * random()),
+      errors: wrong,
+      p50: p50 * (1 + i / 4),
+      p99: p50 * (8 + 3 * i) * (0.8 + 0.4 * random()),
+    };
   });
-  return { t, requests: Math.round(requests), errors: Math.round(errors), p50, p99: p50 * (14 + 4 * random()) * (is_bad ? 3 : 1), p999: p50 * (50 + 30 * random()) * (is_bad ? 4 : 1), connections: Math.round(880 * wave + random() * 8), tunnels: Math.round(140 + 30 * Math.sin(t / 300)), generation, routes };
+  return {
+    t,
+    requests: Math.round(requests),
+    errors: Math.round(errors),
+    p50,
+    p99: p50 * (14 + 4 * random()) * (is_bad ? 3 : 1),
+    p999: p50 * (50 + 30 * random()) * (is_bad ? 4 : 1),
+    connections: Math.round(880 * wave + random() * 8),
+    tunnels: Math.round(140 + 30 * Math.sin(t / 300)),
+    generation,
+    routes,
+  };
 }
 function tick() {
   live.push(second_at(now_s()));
   if (live.length > 900) live.shift();
-  for (const { answer, route } of listeners) answer.write(`data: ${JSON.stringify(with_route(live.at(-1), route))}\n\n`);
+  for (const { answer, route } of listeners)
+    answer.write(`data: ${JSON.stringify(with_route(live.at(-1), route))}\n\n`);
 }
-const with_route = (second, route) => (route === null ? second : { ...second, route: { id: route, requests: 30 + 8 * Math.sin(second.t / 60) + 6 * Math.random(), errors: Math.random() < 0.05 ? 1 : 0, p50: 0.002 * (1 + 0.2 * Math.random()), p99: 0.03 * (1 + 0.5 * Math.random()) } });
+const with_route = (second, route) =>
+  route === null
+    ? second
+    : {
+        ...second,
+        route: {
+          id: route,
+          requests: 30 + 8 * Math.sin(second.t / 60) + 6 * Math.random(),
+          errors: Math.random() < 0.05 ? 1 : 0,
+          p50: 0.002 * (1 + 0.2 * Math.random()),
+          p99: 0.03 * (1 + 0.5 * Math.random()),
+        },
+      };
 const listeners = new Set();
 
 const sessions = new Map();
@@ -98,30 +235,115 @@ let token = "token";
 
 const STATUS = () => ({
   version: "0.9.0-mock",
-  source: SOURCE === "file" ? { kind: "file", path: "/etc/stillgate/stillgate.yaml", writable: false } : { kind: SOURCE, path: SOURCE === "store" ? "/var/lib/stillgate/config.redb" : null, endpoints: SOURCE === "etcd" ? ["http://10.0.0.9:2379"] : [], writable: true },
+  source:
+    SOURCE === "file"
+      ? { kind: "file", path: "/etc/stillgate/stillgate.yaml", writable: false }
+      : {
+          kind: SOURCE,
+          path: SOURCE === "store" ? "/var/lib/stillgate/config.redb" : null,
+          endpoints: SOURCE === "etcd" ? ["http://10.0.0.9:2379"] : [],
+          writable: true,
+        },
   revision: SOURCE === "file" ? null : revision,
   config: {
-    generation, digest: "5f2a9c11d0e7b6", loaded_at: new Date(Date.now() - 120e3).toISOString(), last_error: null,
+    generation,
+    digest: "5f2a9c11d0e7b6",
+    loaded_at: new Date(Date.now() - 120e3).toISOString(),
+    last_error: null,
     rejected: [
-      { kind: "routes", id: "1017", reason: 'plugins.limit-count.time_window: expected a whole number from 1, found "often"; write seconds, such as 60', origin: "/apisix/routes/1017 @ 38", serving: "previous" },
-      { kind: "routes", id: HOSTILE[1], reason: "upstream_id: there is no upstream \"gone\"", origin: "/apisix/routes/x @ 12", serving: "503" },
+      {
+        kind: "routes",
+        id: "1017",
+        reason:
+          'plugins.limit-count.time_window: expected a whole number from 1, found "often"; write seconds, such as 60',
+        origin: "/apisix/routes/1017 @ 38",
+        serving: "previous",
+      },
+      {
+        kind: "routes",
+        id: HOSTILE[1],
+        reason: 'upstream_id: there is no upstream "gone"',
+        origin: "/apisix/routes/x @ 12",
+        serving: "503",
+      },
     ],
   },
-  pending_restart: ["gateway.workers"], workers: 4, uptime_seconds: 93_784, draining: false,
-  connections: { open: 902, total: 48_211_031, refused: 0, streams_refused: 0, accept_errors: 0, proxy_protocol_errors: 0, tls_handshakes: 3_100_000, tls_handshake_errors: 212 },
-  requests: { total: 391_004_211, in_flight: 61, http2_refused: 0 }, tunnels: { open: 141, total: 9120 }, streams: { open: 12, total: 400, udp_open: 3, datagrams_dropped: 0 }, access_log: { dropped_lines: 0 },
-  certificates: [["shop", 61], ["api", 33], ["old", 5.4], ["new", null]].map(([id, days]) => ({ id, not_after: days && new Date(Date.now() + days * 864e5).toISOString(), ...(id === "new" ? { acme: { failures: 2, last_error: "the CA could not connect to beta.example.com:80", next_try: new Date(Date.now() + 900e3).toISOString() } } : {}) })),
+  pending_restart: ["gateway.workers"],
+  workers: 4,
+  uptime_seconds: 93_784,
+  draining: false,
+  connections: {
+    open: 902,
+    total: 48_211_031,
+    refused: 0,
+    streams_refused: 0,
+    accept_errors: 0,
+    proxy_protocol_errors: 0,
+    tls_handshakes: 3_100_000,
+    tls_handshake_errors: 212,
+  },
+  requests: { total: 391_004_211, in_flight: 61, http2_refused: 0 },
+  tunnels: { open: 141, total: 9120 },
+  streams: { open: 12, total: 400, udp_open: 3, datagrams_dropped: 0 },
+  access_log: { dropped_lines: 0 },
+  certificates: [
+    ["shop", 61],
+    ["api", 33],
+    ["old", 5.4],
+    ["new", null],
+  ].map(([id, days]) => ({
+    id,
+    not_after: days && new Date(Date.now() + days * 864e5).toISOString(),
+    ...(id === "new"
+      ? {
+          acme: {
+            failures: 2,
+            last_error: "the CA could not connect to beta.example.com:80",
+            next_try: new Date(Date.now() + 900e3).toISOString(),
+          },
+        }
+      : {}),
+  })),
 });
 
 const UPSTREAMS = () => ({
   upstreams: AREAS.map((area, u) => ({
-    id: u === 11 ? `routes/${HOSTILE[0]}` : `${area}-nodes`, requests_waiting: u === 2 ? 7 : 0,
+    id: u === 11 ? `routes/${HOSTILE[0]}` : `${area}-nodes`,
+    requests_waiting: u === 2 ? 7 : 0,
     endpoints: Array.from({ length: 2 + (u % 4) }, (_, n) => {
       const state = u === 2 && n === 1 ? "unhealthy" : u === 5 && n === 0 ? "set_aside" : "healthy";
-      return { address: `10.0.${u}.${n + 1}:8080`, host: n % 2 ? `10.0.${u}.${n + 1}:8080` : `${area}-${n}.internal`, weight: n + 1, priority: 0, state,
-        active_checks: u % 3 === 2 ? { healthy: state !== "unhealthy", since: new Date(Date.now() - 340e3).toISOString(), reason: state === "unhealthy" ? "3 timeouts: timed out after 1 s" : null, checks: 1412, failures: state === "unhealthy" ? 34 : 2, last: { at: new Date().toISOString(), latency_ms: 2 + 9 * Math.random() * (n + 1), status: state === "unhealthy" ? null : 200, error: state === "unhealthy" ? "timed out" : null } } : null,
-        set_aside: state === "set_aside" ? [{ worker: 0, circuit: "open", for_ms: 6200, periods: 3 }, { worker: 2, circuit: "half_open", for_ms: 0, periods: 2 }] : [],
-        requests_in_flight: Math.floor(Math.random() * 20), idle_connections: 8 };
+      return {
+        address: `10.0.${u}.${n + 1}:8080`,
+        host: n % 2 ? `10.0.${u}.${n + 1}:8080` : `${area}-${n}.internal`,
+        weight: n + 1,
+        priority: 0,
+        state,
+        active_checks:
+          u % 3 === 2
+            ? {
+                healthy: state !== "unhealthy",
+                since: new Date(Date.now() - 340e3).toISOString(),
+                reason: state === "unhealthy" ? "3 timeouts: timed out after 1 s" : null,
+                checks: 1412,
+                failures: state === "unhealthy" ? 34 : 2,
+                last: {
+                  at: new Date().toISOString(),
+                  latency_ms: 2 + 9 * Math.random() * (n + 1),
+                  status: state === "unhealthy" ? null : 200,
+                  error: state === "unhealthy" ? "timed out" : null,
+                },
+              }
+            : null,
+        set_aside:
+          state === "set_aside"
+            ? [
+                { worker: 0, circuit: "open", for_ms: 6200, periods: 3 },
+                { worker: 2, circuit: "half_open", for_ms: 0, periods: 2 },
+              ]
+            : [],
+        requests_in_flight: Math.floor(Math.random() * 20),
+        idle_connections: 8,
+      };
     }),
   })),
   silent_workers: [],
@@ -129,15 +351,74 @@ const UPSTREAMS = () => ({
 
 const CARDINALITY = {
   families: [
-    ["stillgate_http_requests_total", 48_310, [["route", 9800], ["uri", 310_412, true], ["method", 7], ["status", 24]]],
-    ["stillgate_http_request_seconds", 21_004, [["route", 9800], ["upstream", 61]]],
+    [
+      "stillgate_http_requests_total",
+      48_310,
+      [
+        ["route", 9800],
+        ["uri", 310_412, true],
+        ["method", 7],
+        ["status", 24],
+      ],
+    ],
+    [
+      "stillgate_http_request_seconds",
+      21_004,
+      [
+        ["route", 9800],
+        ["upstream", 61],
+      ],
+    ],
     ["stillgate_http_response_bytes", 9_912, [["route", 9800]]],
-    ["stillgate_upstream_seconds", 1_412, [["upstream", 61], ["node", 244]]],
-    ["stillgate_consumer_requests_total", 911, [["consumer", 870], ["status", 9]]],
-    ["stillgate_connections", 12, [["listener", 3], ["state", 4]]],
-    ["stillgate_tls_handshakes_total", 9, [["version", 2], ["sni", 6]]],
+    [
+      "stillgate_upstream_seconds",
+      1_412,
+      [
+        ["upstream", 61],
+        ["node", 244],
+      ],
+    ],
+    [
+      "stillgate_consumer_requests_total",
+      911,
+      [
+        ["consumer", 870],
+        ["status", 9],
+      ],
+    ],
+    [
+      "stillgate_connections",
+      12,
+      [
+        ["listener", 3],
+        ["state", 4],
+      ],
+    ],
+    [
+      "stillgate_tls_handshakes_total",
+      9,
+      [
+        ["version", 2],
+        ["sni", 6],
+      ],
+    ],
     ["stillgate_process_start_time_seconds", 1, []],
-  ].map(([name, series, labels], f) => ({ name, series, bytes: series * (f === 1 ? 410 : 96), labels: labels.map(([label, distinct, collapsed = false]) => ({ name: label, distinct, collapsed, samples: label === "uri" ? ["/a/8231", "/a/8232", HOSTILE[0], "__other__", ""] : label === "route" ? [HOSTILE[1], "1011", "1012"] : ["200", "GET", "x"].slice(0, Math.min(3, distinct)) })) })),
+  ].map(([name, series, labels], f) => ({
+    name,
+    series,
+    bytes: series * (f === 1 ? 410 : 96),
+    labels: labels.map(([label, distinct, collapsed = false]) => ({
+      name: label,
+      distinct,
+      collapsed,
+      samples:
+        label === "uri"
+          ? ["/a/8231", "/a/8232", HOSTILE[0], "__other__", ""]
+          : label === "route"
+            ? [HOSTILE[1], "1011", "1012"]
+            : ["200", "GET", "x"].slice(0, Math.min(3, distinct)),
+    })),
+  })),
 };
 
 function explain(query) {
@@ -146,24 +427,103 @@ function explain(query) {
   const found = [...documents.values()].find(({ value }) => value.uri?.startsWith(`/${area}/`) && value.upstream_id);
   const route = found && { id: found.value.id, line: 12, host: found.value.hosts?.[0], path: found.value.uri };
   return {
-    status: route ? null : 404, generation, route: route ?? null, params: route ? { id: "7" } : {}, upstream: route ? { id: found.value.upstream_id, nodes: ["10.0.0.1:8080", "10.0.0.2:8080"] } : null,
-    plugins: chain_of(found?.value ?? {}).map(({ plugin, ...rest }) => ({ name: plugin, chain: rest.origin.kind === "global_rule" ? "global" : "route", ...rest, runs: plugin === "cors" ? null : true, filter: [] })), plugins_left_out: [],
-    ruled_out: [{ route: { id: HOSTILE[0], line: 4, host: "*", path: "/orders/*" }, reason: "x", predicates: [{ line: 1, column: 3, predicate: 'http.headers.x_beta == "1"', field: "http.headers.x_beta", values: query.getAll("header").slice(0, 1), known: true, holds: false }, { line: 1, column: 30, predicate: "net.src.port > 1024", field: "net.src.port", values: [], known: false, holds: false }] }],
-    omitted: 41, missed: route ? [] : [{ route: { id: "1011", host: "orders.example.com", path: "/orders/*" }, reason: "host: none.example is not orders.example.com", predicates: [] }], missed_omitted: 0,
-    notes: ["1 route reads net.src.port, which is not given, so the answer may be wrong; give the client as IP:PORT"], asked: query.get("route") ? { id: query.get("route"), verdict: "could take it, but comes later: its path is shorter", predicates: [] } : null,
+    status: route ? null : 404,
+    generation,
+    route: route ?? null,
+    params: route ? { id: "7" } : {},
+    upstream: route ? { id: found.value.upstream_id, nodes: ["10.0.0.1:8080", "10.0.0.2:8080"] } : null,
+    plugins: chain_of(found?.value ?? {}).map(({ plugin, ...rest }) => ({
+      name: plugin,
+      chain: rest.origin.kind === "global_rule" ? "global" : "route",
+      ...rest,
+      runs: plugin === "cors" ? null : true,
+      filter: [],
+    })),
+    plugins_left_out: [],
+    ruled_out: [
+      {
+        route: { id: HOSTILE[0], line: 4, host: "*", path: "/orders/*" },
+        reason: "x",
+        predicates: [
+          {
+            line: 1,
+            column: 3,
+            predicate: 'http.headers.x_beta == "1"',
+            field: "http.headers.x_beta",
+            values: query.getAll("header").slice(0, 1),
+            known: true,
+            holds: false,
+          },
+          {
+            line: 1,
+            column: 30,
+            predicate: "net.src.port > 1024",
+            field: "net.src.port",
+            values: [],
+            known: false,
+            holds: false,
+          },
+        ],
+      },
+    ],
+    omitted: 41,
+    missed: route
+      ? []
+      : [
+          {
+            route: { id: "1011", host: "orders.example.com", path: "/orders/*" },
+            reason: "host: none.example is not orders.example.com",
+            predicates: [],
+          },
+        ],
+    missed_omitted: 0,
+    notes: ["1 route reads net.src.port, which is not given, so the answer may be wrong; give the client as IP:PORT"],
+    asked: query.get("route")
+      ? { id: query.get("route"), verdict: "could take it, but comes later: its path is shorter", predicates: [] }
+      : null,
   };
 }
 
 function chain_of(route) {
   const origin = (kind, id) => ({ kind, id, line: null });
-  const own = Object.keys(route.plugins ?? {}).map((plugin, i) => ({ plugin, priority: 2500 - i * 700, origin: origin(i === 1 ? "plugin_config" : "route", i === 1 ? "limits" : route.id), phases: plugin === "cors" ? ["rewrite", "header_filter"] : ["rewrite", "access"] }));
-  return [{ plugin: "request-id", priority: 12015, origin: origin("global_rule", "everywhere"), phases: ["rewrite", "header_filter"] }, ...own, { plugin: "prometheus", priority: 500, origin: origin("service", "shop"), phases: ["log"] }];
+  const own = Object.keys(route.plugins ?? {}).map((plugin, i) => ({
+    plugin,
+    priority: 2500 - i * 700,
+    origin: origin(i === 1 ? "plugin_config" : "route", i === 1 ? "limits" : route.id),
+    phases: plugin === "cors" ? ["rewrite", "header_filter"] : ["rewrite", "access"],
+  }));
+  return [
+    {
+      plugin: "request-id",
+      priority: 12015,
+      origin: origin("global_rule", "everywhere"),
+      phases: ["rewrite", "header_filter"],
+    },
+    ...own,
+    { plugin: "prometheus", priority: 500, origin: origin("service", "shop"), phases: ["log"] },
+  ];
 }
 
 let index = null;
-const summary = ({ value }) => ({ id: value.id, name: value.name ?? "", uris: value.uris ?? [value.uri ?? "/"], hosts: value.hosts ?? [], methods: value.methods ?? [], priority: value.priority ?? 0, service: value.service_id ?? null, upstream: value.upstream_id ?? null, plugins: Object.keys(value.plugins ?? {}), status: value.id === "1017" ? "rejected" : value.status === 0 ? "off" : "served" });
+const summary = ({ value }) => ({
+  id: value.id,
+  name: value.name ?? "",
+  uris: value.uris ?? [value.uri ?? "/"],
+  hosts: value.hosts ?? [],
+  methods: value.methods ?? [],
+  priority: value.priority ?? 0,
+  service: value.service_id ?? null,
+  upstream: value.upstream_id ?? null,
+  plugins: Object.keys(value.plugins ?? {}),
+  status: value.id === "1017" ? "rejected" : value.status === 0 ? "off" : "served",
+});
 function routes_page(query) {
-  index ??= [...documents].filter(([key]) => key.startsWith("routes/")).map(([, document]) => (document.indexed ??= { shown: summary(document), text: JSON.stringify(summary(document)).toLowerCase() }));
+  index ??= [...documents]
+    .filter(([key]) => key.startsWith("routes/"))
+    .map(
+      ([, document]) =>
+        (document.indexed ??= { shown: summary(document), text: JSON.stringify(summary(document)).toLowerCase() }),
+    );
   const search = (query.get("search") ?? "").toLowerCase();
   return page_of(search ? index.filter(({ text }) => text.includes(search)) : index, query, ({ shown }) => shown);
 }
@@ -192,19 +552,36 @@ async function api(request, path, query, body, session) {
     return { ...found.value, ...summary(found), chain: chain_of(found.value) };
   }
   if (path.startsWith("/v1/history")) {
-    if (SOURCE !== "store") refuse(501, `The source of this gateway is ${SOURCE}, which keeps no history; gateway.config.source: store does.`);
-    if (steps[2]) return history.find((change) => String(change.revision) === steps[2]) ?? refuse(404, `revision ${steps[2]} is not kept`);
+    if (SOURCE !== "store")
+      refuse(
+        501,
+        `The source of this gateway is ${SOURCE}, which keeps no history; gateway.config.source: store does.`,
+      );
+    if (steps[2])
+      return (
+        history.find((change) => String(change.revision) === steps[2]) ??
+        refuse(404, `revision ${steps[2]} is not kept`)
+      );
     const before = Number(query.get("before") ?? Infinity);
-    return { list: history.filter((change) => change.revision < before).slice(-Number(query.get("count") ?? 50)).reverse().map(({ changes, ...rest }) => ({ ...rest, keys: changes.map(({ key }) => key) })) };
+    return {
+      list: history
+        .filter((change) => change.revision < before)
+        .slice(-Number(query.get("count") ?? 50))
+        .reverse()
+        .map(({ changes, ...rest }) => ({ ...rest, keys: changes.map(({ key }) => key) })),
+    };
   }
   if (path === "/v1/rollback") {
     const to = JSON.parse(body).to;
-    for (const change of history.filter(({ revision: r }) => r > to).reverse()) for (const { key, before } of change.changes) write(key, before, { name: session.name, address: "127.0.0.1", action: "rollback" });
+    for (const change of history.filter(({ revision: r }) => r > to).reverse())
+      for (const { key, before } of change.changes)
+        write(key, before, { name: session.name, address: "127.0.0.1", action: "rollback" });
     generation++;
     return { revision };
   }
   if (path === "/apisix/admin/plugins/list") return PLUGINS;
-  if (path.startsWith("/apisix/admin/schema/plugins/")) return describe_plugin(steps.at(-1)) ?? refuse(404, "no such plugin");
+  if (path.startsWith("/apisix/admin/schema/plugins/"))
+    return describe_plugin(steps.at(-1)) ?? refuse(404, "no such plugin");
   if (path.startsWith("/apisix/admin/schema/")) return describe_kind(steps.at(-1)) ?? refuse(404, "no such kind");
   if (path.startsWith("/apisix/admin/")) return resource(request, steps.slice(2), query, body, session, method);
   return refuse(404, "404 Not Found");
@@ -213,25 +590,57 @@ async function api(request, path, query, body, session) {
 function resource(request, steps, query, body, session, method) {
   const key = steps.join("/");
   const is_list = steps.length === 1 || (steps[0] === "consumers" && steps.length === 3);
-  const shown = ([at, { value, created, modified }]) => ({ key: `/apisix/${at}`, value, createdIndex: created, modifiedIndex: modified });
+  const shown = ([at, { value, created, modified }]) => ({
+    key: `/apisix/${at}`,
+    value,
+    createdIndex: created,
+    modifiedIndex: modified,
+  });
   if (method === "GET" && is_list) {
     const depth = steps.length + 1;
     const name = (query.get("name") ?? "").toLowerCase();
-    return page_of([...documents].filter(([at, { value }]) => at.startsWith(`${key}/`) && at.split("/").length === depth && (!name || JSON.stringify([at, value.name, value.username]).toLowerCase().includes(name))), query, shown);
+    return page_of(
+      [...documents].filter(
+        ([at, { value }]) =>
+          at.startsWith(`${key}/`) &&
+          at.split("/").length === depth &&
+          (!name || JSON.stringify([at, value.name, value.username]).toLowerCase().includes(name)),
+      ),
+      query,
+      shown,
+    );
   }
   const found = documents.get(key);
-  if (method === "GET") return found ? { ...shown([key, found]), etag: `"${found.modified}"` } : refuse(404, "Key not found");
+  if (method === "GET")
+    return found ? { ...shown([key, found]), etag: `"${found.modified}"` } : refuse(404, "Key not found");
   if (SOURCE === "file") refuse(501, "the configuration is the file /etc/stillgate/stillgate.yaml; edit it there");
   const expected = request.headers["if-match"];
-  if (expected && (!found || expected !== `"${found.modified}"`)) refuse(412, `routes was changed by revision ${found?.modified ?? "a deletion"}; you have ${expected}`);
+  if (expected && (!found || expected !== `"${found.modified}"`))
+    refuse(412, `routes was changed by revision ${found?.modified ?? "a deletion"}; you have ${expected}`);
   const value = method === "DELETE" ? null : JSON.parse(body);
   if (value?.uri === "/a/**") refuse(400, 'uri: "/a/**": only one \'*\', at the end; write "/a/*"');
-  if (query.get("dry_run")) return { warnings: value?.plugins?.["limit-count"] && !value.plugins["key-auth"] ? ["limit-count depends on consumer_name, but no plugin authenticates"] : [], effects: [{ key, effect: value === null ? "is removed" : found ? "is changed" : "is created" }, { key: "routes/1013", effect: "comes later for 31 of the last 1000 requests" }] };
+  if (query.get("dry_run"))
+    return {
+      warnings:
+        value?.plugins?.["limit-count"] && !value.plugins["key-auth"]
+          ? ["limit-count depends on consumer_name, but no plugin authenticates"]
+          : [],
+      effects: [
+        { key, effect: value === null ? "is removed" : found ? "is changed" : "is created" },
+        { key: "routes/1013", effect: "comes later for 31 of the last 1000 requests" },
+      ],
+    };
   const made = method === "POST" ? `${key}/${++revision}` : key === "consumers" ? `consumers/${value.username}` : key;
-  write(made, value && { ...value, ...(steps[0] === "routes" ? { id: made.split("/").at(-1) } : {}), update_time: now_s() }, { name: session.name, address: "127.0.0.1", action: method.toLowerCase() });
+  write(
+    made,
+    value && { ...value, ...(steps[0] === "routes" ? { id: made.split("/").at(-1) } : {}), update_time: now_s() },
+    { name: session.name, address: "127.0.0.1", action: method.toLowerCase() },
+  );
   index = null;
   generation++;
-  return value === null ? { deleted: "1", key: `/apisix/${made}` } : { ...shown([made, documents.get(made)]), etag: `"${revision}"` };
+  return value === null
+    ? { deleted: "1", key: `/apisix/${made}` }
+    : { ...shown([made, documents.get(made)]), etag: `"${revision}"` };
 }
 
 function refuse(status, message) {
@@ -242,13 +651,23 @@ const cookie_of = (request) => /stillgate_session=([^;]+)/.exec(request.headers.
 
 async function handle(request, answer) {
   const { pathname: path, searchParams: query } = new URL(request.url, "http://mock");
-  const json = (status, body, headers = {}) => answer.writeHead(status, { "Content-Type": "application/json", "Cache-Control": "no-store", ...headers }).end(body === null ? "" : JSON.stringify(body));
+  const json = (status, body, headers = {}) =>
+    answer
+      .writeHead(status, { "Content-Type": "application/json", "Cache-Control": "no-store", ...headers })
+      .end(body === null ? "" : JSON.stringify(body));
   if (path === "/") return answer.writeHead(302, { Location: "/ui/" }).end();
   if (path.startsWith("/ui/")) {
     const name = normalize(path.slice(4) || "index.html");
     if (name.startsWith("..") || name.startsWith("dev")) return json(404, { error_msg: "404" });
     try {
-      return answer.writeHead(200, { "Content-Type": TYPES[extname(name)], "Content-Security-Policy": CSP, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache" }).end(readFileSync(join(ROOT, name)));
+      return answer
+        .writeHead(200, {
+          "Content-Type": TYPES[extname(name)],
+          "Content-Security-Policy": CSP,
+          "X-Content-Type-Options": "nosniff",
+          "Cache-Control": "no-cache",
+        })
+        .end(readFileSync(join(ROOT, name)));
     } catch {
       return json(404, { error_msg: "404 Not Found" });
     }
@@ -260,7 +679,8 @@ async function handle(request, answer) {
   try {
     if (path === "/v1/session" && request.method === "POST") {
       const { key, token: given } = JSON.parse(body);
-      const role = given && given === token ? "admin" : key === "admin" || key === "viewer" ? key : refuse(401, "wrong admin key");
+      const role =
+        given && given === token ? "admin" : key === "admin" || key === "viewer" ? key : refuse(401, "wrong admin key");
       const id = `${Math.random()}`;
       const made = { csrf: `csrf-${id}`, role, name: given ? "demo" : key };
       sessions.set(id, made);
@@ -279,12 +699,19 @@ async function handle(request, answer) {
     if (path === "/v1/live") {
       const listener = { answer, route: query.get("route") };
       answer.writeHead(200, { "Content-Type": "text/event-stream", "Cache-Control": "no-store" });
-      answer.write(`data: ${JSON.stringify({ history: live.map((second) => with_route(second, listener.route)) })}\n\n`);
+      answer.write(
+        `data: ${JSON.stringify({ history: live.map((second) => with_route(second, listener.route)) })}\n\n`,
+      );
       listeners.add(listener);
       return request.on("close", () => listeners.delete(listener));
     }
-    const { etag, ...found } = await Promise.resolve(api(request, path, query, body, session)).then((result) => (Array.isArray(result) ? { list: result, is_array: true } : result));
-    json(request.method === "PUT" ? 200 : 200, found.is_array ? found.list : found, { ...(etag ? { ETag: etag } : {}), ...(request.method === "GET" ? {} : { "X-Stillgate-Generation": generation }) });
+    const { etag, ...found } = await Promise.resolve(api(request, path, query, body, session)).then((result) =>
+      Array.isArray(result) ? { list: result, is_array: true } : result,
+    );
+    json(request.method === "PUT" ? 200 : 200, found.is_array ? found.list : found, {
+      ...(etag ? { ETag: etag } : {}),
+      ...(request.method === "GET" ? {} : { "X-Stillgate-Generation": generation }),
+    });
   } catch (error) {
     json(error.status ?? (error instanceof SyntaxError ? 400 : 500), { error_msg: error.message });
   }
@@ -293,8 +720,12 @@ async function handle(request, answer) {
 fill();
 routes_page(new URLSearchParams());
 for (let t = now_s() - 899; t <= now_s(); t++) {
-  if ((now_s() - t) === 660 || (now_s() - t) === 360 || (now_s() - t) === 120) generation++;
+  if (now_s() - t === 660 || now_s() - t === 360 || now_s() - t === 120) generation++;
   live.push(second_at(t));
 }
 setInterval(tick, 1000);
-createServer((request, answer) => handle(request, answer).catch((error) => answer.destroy(error))).listen(PORT, "127.0.0.1", () => console.log(`http://127.0.0.1:${PORT}/ui/#token`));
+createServer((request, answer) => handle(request, answer).catch((error) => answer.destroy(error))).listen(
+  PORT,
+  "127.0.0.1",
+  () => console.log(`http://127.0.0.1:${PORT}/ui/#token`),
+);

@@ -17,33 +17,92 @@ export async function show({ root, app, signal }) {
   const body = h("div");
   const actions = h("div", { class: "actions" });
   put(root, page_head("Certificates", { lead: "What is shown to clients, and until when.", actions }), body);
-  await fill(body, "Loading certificates", async () => {
-    const [status, stored] = await Promise.all([app.refresh(), get(admin_path(["ssls"], { page: 1, page_size: 500 }), signal).catch(() => ({ list: [] }))]);
-    return merged(status.certificates ?? [], stored.list ?? []);
-  }, (certificates) => [
-    read_only_notice(app),
-    certificates.length
-      ? card(null, [h("div", { class: "ends-axis", "aria-hidden": "true" }, h("span", {}, h("i", {}, "today"), h("i", {}, "30 days"), h("i", {}, "60 days"), h("i", {}, "90 and more"))),
-          h("ul", { class: "ends" }, certificates.slice(0, SHOWN).map(row)), certificates.length > SHOWN && h("p", { class: "quiet" }, `and ${plural(certificates.length - SHOWN, "certificate")} that end later`)])
-      : empty("There are no certificates", "HTTPS is served with the placeholder certificate until there is one.", app.can_write && h("a", { class: "button is-primary", href: "#/new/ssls" }, "Add a certificate")),
-  ]);
-  put(actions, app.can_write && h("a", { class: "button is-primary", href: "#/new/ssls" }, icon("plus"), "New certificate"));
+  await fill(
+    body,
+    "Loading certificates",
+    async () => {
+      const [status, stored] = await Promise.all([
+        app.refresh(),
+        get(admin_path(["ssls"], { page: 1, page_size: 500 }), signal).catch(() => ({ list: [] })),
+      ]);
+      return merged(status.certificates ?? [], stored.list ?? []);
+    },
+    (certificates) => [
+      read_only_notice(app),
+      certificates.length
+        ? card(null, [
+            h(
+              "div",
+              { class: "ends-axis", "aria-hidden": "true" },
+              h(
+                "span",
+                {},
+                h("i", {}, "today"),
+                h("i", {}, "30 days"),
+                h("i", {}, "60 days"),
+                h("i", {}, "90 and more"),
+              ),
+            ),
+            h("ul", { class: "ends" }, certificates.slice(0, SHOWN).map(row)),
+            certificates.length > SHOWN &&
+              h("p", { class: "quiet" }, `and ${plural(certificates.length - SHOWN, "certificate")} that end later`),
+          ])
+        : empty(
+            "There are no certificates",
+            "HTTPS is served with the placeholder certificate until there is one.",
+            app.can_write && h("a", { class: "button is-primary", href: "#/new/ssls" }, "Add a certificate"),
+          ),
+    ],
+  );
+  put(
+    actions,
+    app.can_write && h("a", { class: "button is-primary", href: "#/new/ssls" }, icon("plus"), "New certificate"),
+  );
 
   function row({ id, names, not_after, acme, usage }) {
     const left = not_after ? instant(not_after) - Date.now() : null;
     const days = left === null ? 0 : left / DAY_MS;
     const tone = left === null ? "away" : days < 3 ? "bad" : days < SOON_DAYS ? "warn" : "good";
-    const words = left === null ? (acme ? "ordered, not there yet" : "end not known") : left < 0 ? `ended ${span(-left / 1000)} ago` : `ends in ${span(left / 1000)}`;
-    return h("li", { class: "end" },
-      h("div", {}, app.can_write ? h("a", { class: "row-title", href: address(["edit", "ssls", id]) }, id) : h("span", { class: "row-title" }, id), h("div", {}, chips(names, { most: 3, class: "is-mono" })),
-        usage === "client" && h("span", { class: "quiet" }, "client certificate for upstreams"), acme && acme_words(acme)),
+    const words =
+      left === null
+        ? acme
+          ? "ordered, not there yet"
+          : "end not known"
+        : left < 0
+          ? `ended ${span(-left / 1000)} ago`
+          : `ends in ${span(left / 1000)}`;
+    return h(
+      "li",
+      { class: "end" },
+      h(
+        "div",
+        {},
+        app.can_write
+          ? h("a", { class: "row-title", href: address(["edit", "ssls", id]) }, id)
+          : h("span", { class: "row-title" }, id),
+        h("div", {}, chips(names, { most: 3, class: "is-mono" })),
+        usage === "client" && h("span", { class: "quiet" }, "client certificate for upstreams"),
+        acme && acme_words(acme),
+      ),
       bar([{ value: Math.max(days, 0.6), tone }], SCALE_DAYS),
-      h("div", { class: "end-when" }, badge(tone === "good" ? "good" : tone, words), h("div", { class: "quiet", title: date_time(not_after) }, left === null ? "" : date(not_after))));
+      h(
+        "div",
+        { class: "end-when" },
+        badge(tone === "good" ? "good" : tone, words),
+        h("div", { class: "quiet", title: date_time(not_after) }, left === null ? "" : date(not_after)),
+      ),
+    );
   }
 }
 
 const acme_words = ({ failures, last_error: error, next_try: next }) =>
-  failures ? h("p", { class: "fault" }, `${plural(failures, "failed try", "failed tries")}: ${error ?? "reason not known"}${next ? `. Next try ${date_time(next)}` : ""}`) : h("span", { class: "quiet" }, "renewed automatically");
+  failures
+    ? h(
+        "p",
+        { class: "fault" },
+        `${plural(failures, "failed try", "failed tries")}: ${error ?? "reason not known"}${next ? `. Next try ${date_time(next)}` : ""}`,
+      )
+    : h("span", { class: "quiet" }, "renewed automatically");
 
 /** The ends come from the status, the names from the documents. */
 function merged(ends, documents) {
@@ -55,5 +114,7 @@ function merged(ends, documents) {
     one.usage = value.type;
     by_id.set(id, one);
   }
-  return [...by_id.values()].sort((a, b) => (a.not_after ? instant(a.not_after) : 0) - (b.not_after ? instant(b.not_after) : 0));
+  return [...by_id.values()].sort(
+    (a, b) => (a.not_after ? instant(a.not_after) : 0) - (b.not_after ? instant(b.not_after) : 0),
+  );
 }

@@ -1,57 +1,118 @@
 // One consumer: its plugins, and its credentials.
 
-import { admin_path, ask, get } from "../api.js";
+import { admin_path, get } from "../api.js";
 import { icon } from "../chart.js";
 import { address, h } from "../dom.js";
-import { json_view } from "../editor.js";
+import { remove } from "../edit/saving.js";
+import { json_view } from "../edit/editor.js";
 import { ago, plural } from "../format.js";
-import { pretty } from "../json.js";
-import { card, checked_view, chips, empty, fill, page_head, read_only_notice } from "../parts.js";
+import { pretty } from "../edit/json.js";
+import { card, chips, empty, fill, page_head, read_only_notice } from "../parts.js";
 
 export const title = ([, name]) => `Consumer ${name}`;
 
 export async function show({ root, params: [, name], app, signal }) {
-  const load = () => Promise.all([
-    get(admin_path(["consumers", name]), signal),
-    get(admin_path(["consumers", name, "credentials"]), signal).catch((failure) => (failure.status === 404 ? { list: [] } : Promise.reject(failure))),
-    app.status ?? app.refresh().catch(() => null),
-  ]);
+  const load = () =>
+    Promise.all([
+      get(admin_path(["consumers", name]), signal),
+      get(admin_path(["consumers", name, "credentials"]), signal).catch((failure) =>
+        failure.status === 404 ? { list: [] } : Promise.reject(failure),
+      ),
+      app.status ?? app.refresh().catch(() => null),
+    ]);
+  const remove_it = (segments, what, why) => remove(app, segments, what, { why });
   const again = () => fill(root, `Loading consumer ${name}`, load, view);
   await again();
 
   function view([{ value }, { list }]) {
     return [
       page_head(name, {
-        crumbs: [["Consumers", ["consumers"]]], lead: value.desc,
-        actions: app.can_write && [h("button", { type: "button", class: "is-danger", onclick: () => remove(["consumers", name], `consumer ${name}`, "Its credentials go with it; requests that use them are refused.").then((done) => done && app.go(["consumers"])) }, "Delete"),
-          h("a", { class: "button is-primary", href: address(["edit", "consumers", name]) }, "Edit")],
+        crumbs: [["Consumers", ["consumers"]]],
+        lead: value.desc,
+        actions: app.can_write && [
+          h(
+            "button",
+            {
+              type: "button",
+              class: "is-danger",
+              onclick: () =>
+                remove(
+                  ["consumers", name],
+                  `consumer ${name}`,
+                  "Its credentials go with it; requests that use them are refused.",
+                ).then((done) => done && app.go(["consumers"])),
+            },
+            "Delete",
+          ),
+          h("a", { class: "button is-primary", href: address(["edit", "consumers", name]) }, "Edit"),
+        ],
       }),
       read_only_notice(app),
-      h("div", { class: "stack" },
-        card("Credentials", list.length
-          ? h("ul", { class: "versions" }, list.map((credential) => credential_row(credential)))
-          : empty("No credentials", "A credential is a key, a password or a token of one plugin, which can be replaced without the consumer.", null), {
-          note: plural(list.length, "credential"),
-          aside: app.can_write && h("a", { class: "button", href: address(["new", "consumers", name, "credentials"]) }, icon("plus"), "New credential"),
-        }),
-        card("Document", json_view(pretty(value), `Consumer ${name} as JSON`))),
+      h(
+        "div",
+        { class: "stack" },
+        card(
+          "Credentials",
+          list.length
+            ? h(
+                "ul",
+                { class: "versions" },
+                list.map((credential) => credential_row(credential)),
+              )
+            : empty(
+                "No credentials",
+                "A credential is a key, a password or a token of one plugin, which can be replaced without the consumer.",
+                null,
+              ),
+          {
+            note: plural(list.length, "credential"),
+            aside:
+              app.can_write &&
+              h(
+                "a",
+                { class: "button", href: address(["new", "consumers", name, "credentials"]) },
+                icon("plus"),
+                "New credential",
+              ),
+          },
+        ),
+        card("Document", json_view(pretty(value), `Consumer ${name} as JSON`)),
+      ),
     ];
   }
 
   function credential_row({ key, value, modifiedIndex: revision }) {
     const id = value.id ?? key.split("/").at(-1);
     const segments = ["consumers", name, "credentials", id];
-    return h("li", {}, h("strong", {}, value.name || id), chips(Object.keys(value.plugins ?? {})), value.desc && h("span", {}, value.desc),
-      h("span", { class: "quiet" }, value.update_time ? `changed ${ago(value.update_time)}` : revision ? `revision ${revision}` : ""),
-      app.can_write && h("span", { class: "actions" }, h("a", { class: "button", href: address(["edit", ...segments]) }, "Edit"),
-        h("button", { type: "button", class: "is-danger", onclick: () => remove(segments, `credential ${id}`, "Requests that use it are refused.").then((done) => done && again()) }, "Delete")));
-  }
-
-  async function remove(segments, what, then) {
-    const path = admin_path(segments);
-    const checked = await ask("DELETE", `${path}?dry_run=true`).then(({ body }) => body, (failure) => ({ warnings: [failure.message] }));
-    const is_done = await app.confirm({ title: `Delete ${what}?`, action: "Delete", tone: "danger", body: [h("p", {}, then), checked_view(checked ?? {})], run: () => ask("DELETE", path) });
-    if (is_done) app.tell(`Deleted ${what}.`);
-    return is_done;
+    return h(
+      "li",
+      {},
+      h("strong", {}, value.name || id),
+      chips(Object.keys(value.plugins ?? {})),
+      value.desc && h("span", {}, value.desc),
+      h(
+        "span",
+        { class: "quiet" },
+        value.update_time ? `changed ${ago(value.update_time)}` : revision ? `revision ${revision}` : "",
+      ),
+      app.can_write &&
+        h(
+          "span",
+          { class: "actions" },
+          h("a", { class: "button", href: address(["edit", ...segments]) }, "Edit"),
+          h(
+            "button",
+            {
+              type: "button",
+              class: "is-danger",
+              onclick: () =>
+                remove_it(segments, `credential ${id}`, "Requests that use it are refused.").then(
+                  (done) => done && again(),
+                ),
+            },
+            "Delete",
+          ),
+        ),
+    );
   }
 }

@@ -13,7 +13,15 @@ export const title = () => "Explain a request";
 export async function show({ root, query, app, signal }) {
   const parsed = h("p", { class: "parsed quiet", "aria-live": "polite" });
   const result = h("div", { class: "stack", tabindex: "-1", "aria-label": "Explanation" });
-  const box = h("textarea", { id: "curl", rows: 4, spellcheck: "false", autocapitalize: "off", value: query.get("curl") ?? "", placeholder: "curl -H 'X-Beta: 1' 'http://shop.example/orders/7'", "aria-describedby": "curl-help" });
+  const box = h("textarea", {
+    id: "curl",
+    rows: 4,
+    spellcheck: "false",
+    autocapitalize: "off",
+    value: query.get("curl") ?? "",
+    placeholder: "curl -H 'X-Beta: 1' 'http://shop.example/orders/7'",
+    "aria-describedby": "curl-help",
+  });
   const given = (name, label, placeholder, value) => {
     const id = fresh_id();
     const input = h("input", { id, placeholder, value: value ?? "", spellcheck: "false", autocapitalize: "off" });
@@ -41,7 +49,10 @@ export async function show({ root, query, app, signal }) {
     asking = new AbortController();
     put(result, loading("Explaining"));
     try {
-      const answer = await get(`/v1/explain?${explain_query({ ...request, ...extra })}`, AbortSignal.any([signal, asking.signal]));
+      const answer = await get(
+        `/v1/explain?${explain_query({ ...request, ...extra })}`,
+        AbortSignal.any([signal, asking.signal]),
+      );
       put(result, view(answer, request));
       if (event) result.focus({ preventScroll: true });
     } catch (failure) {
@@ -50,19 +61,54 @@ export async function show({ root, query, app, signal }) {
   };
   const read = () => {
     const request = box.value.trim() ? read_curl(box.value) : null;
-    put(parsed, !request ? "Paste a command as browsers copy it, or write a URL." : request.error ? request.error
-      : [h("span", { class: "method" }, request.method), ` ${request.url}`, request.headers.length ? ` · ${plural(request.headers.length, "header")}` : "", request.notes.map((note) => ` · ${note}`)]);
+    put(
+      parsed,
+      !request
+        ? "Paste a command as browsers copy it, or write a URL."
+        : request.error
+          ? request.error
+          : [
+              h("span", { class: "method" }, request.method),
+              ` ${request.url}`,
+              request.headers.length ? ` · ${plural(request.headers.length, "header")}` : "",
+              request.notes.map((note) => ` · ${note}`),
+            ],
+    );
   };
   box.addEventListener("input", read);
   box.addEventListener("keydown", (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && run(event));
   read();
 
-  put(root, page_head("Explain a request", { lead: "Which route takes it, through which plugins, to which nodes; and why better-placed routes do not." }),
-    h("form", { class: "card explain-form", onsubmit: run },
-      h("label", { for: "curl" }, "curl command or URL"), box, h("div", { id: "curl-help" }, parsed),
-      h("details", { open: more.some(({ input }) => input.value) }, h("summary", { class: "quiet" }, "More about the request"), h("div", { class: "explain-more" }, more.map(({ element }) => element))),
-      h("div", { class: "actions" }, h("button", { type: "submit", class: "is-primary" }, "Explain"), h("span", { class: "quiet" }, "Nothing is sent to the route or its nodes."))),
-    result);
+  put(
+    root,
+    page_head("Explain a request", {
+      lead: "Which route takes it, through which plugins, to which nodes; and why better-placed routes do not.",
+    }),
+    h(
+      "form",
+      { class: "card explain-form", onsubmit: run },
+      h("label", { for: "curl" }, "curl command or URL"),
+      box,
+      h("div", { id: "curl-help" }, parsed),
+      h(
+        "details",
+        { open: more.some(({ input }) => input.value) },
+        h("summary", { class: "quiet" }, "More about the request"),
+        h(
+          "div",
+          { class: "explain-more" },
+          more.map(({ element }) => element),
+        ),
+      ),
+      h(
+        "div",
+        { class: "actions" },
+        h("button", { type: "submit", class: "is-primary" }, "Explain"),
+        h("span", { class: "quiet" }, "Nothing is sent to the route or its nodes."),
+      ),
+    ),
+    result,
+  );
   if (box.value) await run();
   else box.focus();
 }
@@ -73,33 +119,138 @@ function view(answer, request) {
   const nodes = upstream?.nodes ?? [];
   const stand = (one) => one.expression ?? `${one.host ?? "any host"} ${one.path ?? ""}`;
   return [
-    card("The way of this request", flow([
-      { title: "request", body: [h("span", { class: "method" }, request.method), h("span", { class: "mono" }, request.url)] },
-      (ruled_out.length > 0 || answer.omitted > 0) && { title: "ruled out first", body: [h("strong", {}, plural(ruled_out.length + (answer.omitted ?? 0), "route")), h("span", { class: "quiet" }, "better placed, see below")] },
-      route
-        ? { title: "taken by", tone: "chosen", body: [link(["routes", route.id], route.id, { class: "row-title" }), h("span", { class: "mono" }, stand(route)), Object.entries(params).map(([name, value]) => h("span", { class: "quiet" }, `:${name} = ${value}`)), route.line ? h("span", { class: "quiet" }, `line ${route.line}`) : null] }
-        : { title: "taken by", tone: "none", body: [h("strong", {}, "no route"), h("span", {}, `answered ${answer.status ?? 404}`)] },
-      route && plugins.length > 0 && { title: "passes", body: [h("strong", {}, plural(plugins.filter(({ runs }) => runs !== false).length, "plugin")), h("span", { class: "quiet" }, plugins.slice(0, 5).map(({ name }) => name).join(", "), plugins.length > 5 && " …")] },
-      route && (upstream?.unavailable
-        ? { title: "goes nowhere", tone: "none", body: [h("strong", {}, "answered 503"), h("span", {}, upstream.unavailable)] }
-        : { title: "goes to", body: [h("strong", {}, upstream?.id ?? "–"), nodes.slice(0, 4).map((node) => h("span", { class: "mono" }, node)), nodes.length > 4 && h("span", { class: "quiet" }, `and ${count(nodes.length - 4)} more nodes`)] }),
-    ])),
-    notes.length > 0 && notice("note", notes.length === 1 ? "Note" : "Notes", h("ul", {}, notes.map((note) => h("li", {}, note)))),
+    card(
+      "The way of this request",
+      flow([
+        {
+          title: "request",
+          body: [h("span", { class: "method" }, request.method), h("span", { class: "mono" }, request.url)],
+        },
+        (ruled_out.length > 0 || answer.omitted > 0) && {
+          title: "ruled out first",
+          body: [
+            h("strong", {}, plural(ruled_out.length + (answer.omitted ?? 0), "route")),
+            h("span", { class: "quiet" }, "better placed, see below"),
+          ],
+        },
+        route
+          ? {
+              title: "taken by",
+              tone: "chosen",
+              body: [
+                link(["routes", route.id], route.id, { class: "row-title" }),
+                h("span", { class: "mono" }, stand(route)),
+                Object.entries(params).map(([name, value]) => h("span", { class: "quiet" }, `:${name} = ${value}`)),
+                route.line ? h("span", { class: "quiet" }, `line ${route.line}`) : null,
+              ],
+            }
+          : {
+              title: "taken by",
+              tone: "none",
+              body: [h("strong", {}, "no route"), h("span", {}, `answered ${answer.status ?? 404}`)],
+            },
+        route &&
+          plugins.length > 0 && {
+            title: "passes",
+            body: [
+              h("strong", {}, plural(plugins.filter(({ runs }) => runs !== false).length, "plugin")),
+              h(
+                "span",
+                { class: "quiet" },
+                plugins
+                  .slice(0, 5)
+                  .map(({ name }) => name)
+                  .join(", "),
+                plugins.length > 5 && " …",
+              ),
+            ],
+          },
+        route &&
+          (upstream?.unavailable
+            ? {
+                title: "goes nowhere",
+                tone: "none",
+                body: [h("strong", {}, "answered 503"), h("span", {}, upstream.unavailable)],
+              }
+            : {
+                title: "goes to",
+                body: [
+                  h("strong", {}, upstream?.id ?? "–"),
+                  nodes.slice(0, 4).map((node) => h("span", { class: "mono" }, node)),
+                  nodes.length > 4 && h("span", { class: "quiet" }, `and ${count(nodes.length - 4)} more nodes`),
+                ],
+              }),
+      ]),
+    ),
+    notes.length > 0 &&
+      notice(
+        "note",
+        notes.length === 1 ? "Note" : "Notes",
+        h(
+          "ul",
+          {},
+          notes.map((note) => h("li", {}, note)),
+        ),
+      ),
     asked && notice("note", `Route ${asked.id}`, asked.verdict, predicates(asked.predicates)),
-    card("Plugins", [chain_view(plugins), answer.plugins_left_out?.length > 0 && h("p", { class: "quiet" }, `Left out: ${answer.plugins_left_out.map(({ name }) => name).join(", ")}`)], { note: "in each phase in this order" }),
-    ruled_out.length > 0 && card("Better placed, but ruled out", reasons(ruled_out, stand, answer.omitted), { note: "those that failed by the least" }),
+    card(
+      "Plugins",
+      [
+        chain_view(plugins),
+        answer.plugins_left_out?.length > 0 &&
+          h("p", { class: "quiet" }, `Left out: ${answer.plugins_left_out.map(({ name }) => name).join(", ")}`),
+      ],
+      { note: "in each phase in this order" },
+    ),
+    ruled_out.length > 0 &&
+      card("Better placed, but ruled out", reasons(ruled_out, stand, answer.omitted), {
+        note: "those that failed by the least",
+      }),
     missed.length > 0 && card("Same path, other hosts", reasons(missed, stand, answer.missed_omitted)),
   ];
 }
 
 const reasons = (list, stand, omitted) =>
-  h("ol", { class: "reasons" }, list.map(({ route, reason, predicates: failed }) => h("li", {}, h("div", {}, link(["routes", route.id], route.id, { class: "row-title" }), " ", h("span", { class: "quiet mono" }, stand(route).slice(0, 300))), predicates(failed) ?? h("span", {}, reason))),
-    omitted > 0 && h("li", { class: "quiet" }, `and ${count(omitted)} more`));
+  h(
+    "ol",
+    { class: "reasons" },
+    list.map(({ route, reason, predicates: failed }) =>
+      h(
+        "li",
+        {},
+        h(
+          "div",
+          {},
+          link(["routes", route.id], route.id, { class: "row-title" }),
+          " ",
+          h("span", { class: "quiet mono" }, stand(route).slice(0, 300)),
+        ),
+        predicates(failed) ?? h("span", {}, reason),
+      ),
+    ),
+    omitted > 0 && h("li", { class: "quiet" }, `and ${count(omitted)} more`),
+  );
 
 function predicates(list) {
   if (!list?.length) return null;
-  return h("ul", { class: "predicates" }, list.map(({ predicate, field, values, known, holds, line, column }) => h("li", {},
-    holds === true ? badge("good", "holds") : known === false ? badge("warn", "not given") : badge("bad", "fails"),
-    h("code", {}, predicate), h("span", { class: "quiet" }, field ? `${field} is ${values?.length ? values.map((value) => JSON.stringify(value)).join(", ") : "absent"}` : "", line ? ` · line ${line}:${column}` : ""))));
+  return h(
+    "ul",
+    { class: "predicates" },
+    list.map(({ predicate, field, values, known, holds, line, column }) =>
+      h(
+        "li",
+        {},
+        holds === true ? badge("good", "holds") : known === false ? badge("warn", "not given") : badge("bad", "fails"),
+        h("code", {}, predicate),
+        h(
+          "span",
+          { class: "quiet" },
+          field
+            ? `${field} is ${values?.length ? values.map((value) => JSON.stringify(value)).join(", ") : "absent"}`
+            : "",
+          line ? ` · line ${line}:${column}` : "",
+        ),
+      ),
+    ),
+  );
 }
-

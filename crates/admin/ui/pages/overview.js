@@ -17,28 +17,61 @@ export function show({ root, app, signal }) {
   const sentence = h("p", { class: "lead verdict-words" }, "Waiting for the first figures …");
   const attention = h("div", { class: "attention" });
   const requests = time_chart({
-    title: "Requests per second", format: short, height: 210,
+    title: "Requests per second",
+    format: short,
+    height: 210,
     series: [{ key: "requests", name: "requests", tone: "traffic", area: true }],
   });
-  const errors = time_chart({ title: "Errors per second", format: short, height: 110, series: [{ key: "errors", name: "5xx", tone: "bad", area: true }] });
-  const latency = time_chart({
-    title: "Latency", note: "logarithmic", format: seconds, scale: "log", floor: 1e-5, height: 210,
-    series: [{ key: "p999", name: "p99.9", tone: "p999" }, { key: "p99", name: "p99", tone: "p99" }, { key: "p50", name: "p50", tone: "p50" }],
+  const errors = time_chart({
+    title: "Errors per second",
+    format: short,
+    height: 110,
+    series: [{ key: "errors", name: "5xx", tone: "bad", area: true }],
   });
-  const connections = time_chart({ title: "Connections", format: short, height: 110, series: [{ key: "connections", name: "open", tone: "connections", area: true }] });
-  const tunnels = time_chart({ title: "Tunnels", format: short, height: 110, series: [{ key: "tunnels", name: "open", tone: "tunnels", area: true }] });
+  const latency = time_chart({
+    title: "Latency",
+    note: "logarithmic",
+    format: seconds,
+    scale: "log",
+    floor: 1e-5,
+    height: 210,
+    series: [
+      { key: "p999", name: "p99.9", tone: "p999" },
+      { key: "p99", name: "p99", tone: "p99" },
+      { key: "p50", name: "p50", tone: "p50" },
+    ],
+  });
+  const connections = time_chart({
+    title: "Connections",
+    format: short,
+    height: 110,
+    series: [{ key: "connections", name: "open", tone: "connections", area: true }],
+  });
+  const tunnels = time_chart({
+    title: "Tunnels",
+    format: short,
+    height: 110,
+    series: [{ key: "tunnels", name: "open", tone: "tunnels", area: true }],
+  });
   const busiest = ranking("The busiest routes, by requests per second");
   const worst = ranking("The worst routes, by errors per second");
   const changes = h("div", {});
 
-  put(root, page_head("Overview", { lead: null }), h("section", { class: "verdict", "aria-label": "Summary" }, sentence, attention),
-    h("div", { class: "grid" },
+  put(
+    root,
+    page_head("Overview", { lead: null }),
+    h("section", { class: "verdict", "aria-label": "Summary" }, sentence, attention),
+    h(
+      "div",
+      { class: "grid" },
       h("section", { class: "card" }, requests.element),
       h("section", { class: "card" }, latency.element),
       [errors, connections, tunnels].map(({ element }) => h("section", { class: "card is-third" }, element)),
       card("Busiest routes", busiest.element, { note: "last 10 seconds" }),
       card("Worst routes", worst.element, { note: "last 10 seconds" }),
-      card("What changed", changes, { wide: true, aside: h("a", { href: "#/status" }, "All history") })));
+      card("What changed", changes, { wide: true, aside: h("a", { href: "#/status" }, "All history") }),
+    ),
+  );
 
   let marks = [];
   let generation = null;
@@ -50,7 +83,10 @@ export function show({ root, app, signal }) {
     put(sentence, words_of(live.seconds.slice(-10)));
     const recent = recent_routes();
     busiest.update(recent, "requests");
-    worst.update(recent.filter(({ errors }) => errors > 0), "errors");
+    worst.update(
+      recent.filter(({ errors }) => errors > 0),
+      "errors",
+    );
     if (generation !== null && live.last.generation !== generation) load_changes();
     generation = live.last.generation ?? null;
   };
@@ -58,17 +94,32 @@ export function show({ root, app, signal }) {
   async function load_changes() {
     try {
       const { list } = await get("/v1/history?count=30", signal);
-      marks = list.map((change) => ({ t: instant(change.time) / 1000, title: `${change.author?.name ?? "?"}: ${change.keys.slice(0, 4).join(", ")}` }));
+      marks = list.map((change) => ({
+        t: instant(change.time) / 1000,
+        title: `${change.author?.name ?? "?"}: ${change.keys.slice(0, 4).join(", ")}`,
+      }));
       put(changes, change_list(list));
     } catch (failure) {
       if (failure.name === "AbortError") return;
       const times = generation_marks(live.seconds);
-      put(changes, h("p", { class: "quiet" }, failure.status === 501 ? `${failure.message} ` : `The history is not available: ${failure.message} `,
-        times.length ? `The configuration changed ${times.length === 1 ? "once" : `${times.length} times`} in the last 15 minutes, marked in the charts.` : ""));
+      put(
+        changes,
+        h(
+          "p",
+          { class: "quiet" },
+          failure.status === 501 ? `${failure.message} ` : `The history is not available: ${failure.message} `,
+          times.length
+            ? `The configuration changed ${times.length === 1 ? "once" : `${times.length} times`} in the last 15 minutes, marked in the charts.`
+            : "",
+        ),
+      );
     }
   }
   const load_attention = async () => {
-    const [status, upstreams] = await Promise.all([app.refresh().catch((failure) => failure), get("/v1/upstreams", signal).catch((failure) => failure)]);
+    const [status, upstreams] = await Promise.all([
+      app.refresh().catch((failure) => failure),
+      get("/v1/upstreams", signal).catch((failure) => failure),
+    ]);
     if (!signal.aborted) put(attention, attention_list(status, upstreams));
   };
   load_changes();
@@ -82,20 +133,43 @@ function words_of(recent) {
   const mean = (key) => recent.reduce((sum, second) => sum + (second[key] ?? 0), 0) / recent.length;
   const [requests, errors] = [mean("requests"), mean("errors")];
   const last = recent.at(-1);
-  if (requests === 0) return ["No requests in the last 10 seconds. ", h("strong", {}, plural(last.connections ?? 0, "connection")), " open."];
-  return [h("strong", {}, short(requests)), " requests per second, ", h("strong", { class: errors / requests > 0.01 ? "is-bad" : null }, errors ? percent(errors, requests) : "none"), " fail. Half are answered within ",
-    h("strong", {}, seconds(last.p50)), ", 99 % within ", h("strong", {}, seconds(last.p99)), "."];
+  if (requests === 0)
+    return [
+      "No requests in the last 10 seconds. ",
+      h("strong", {}, plural(last.connections ?? 0, "connection")),
+      " open.",
+    ];
+  return [
+    h("strong", {}, short(requests)),
+    " requests per second, ",
+    h("strong", { class: errors / requests > 0.01 ? "is-bad" : null }, errors ? percent(errors, requests) : "none"),
+    " fail. Half are answered within ",
+    h("strong", {}, seconds(last.p50)),
+    ", 99 % within ",
+    h("strong", {}, seconds(last.p99)),
+    ".",
+  ];
 }
 
 function attention_list(status, upstreams) {
   const items = [];
-  const add = (tone, segments, ...text) => items.push(h("a", { class: ["attention-item", `is-${tone}`], href: address(segments) }, icon(tone), h("span", {}, ...text)));
+  const add = (tone, segments, ...text) =>
+    items.push(
+      h("a", { class: ["attention-item", `is-${tone}`], href: address(segments) }, icon(tone), h("span", {}, ...text)),
+    );
   if (status instanceof Error) add("bad", ["status"], `The status is not available: ${status.message}`);
   else {
     const rejected = rejected_of(status);
-    if (rejected.length) add("bad", ["status"], plural(rejected.length, "resource"), rejected.length === 1 ? " is rejected" : " are rejected");
+    if (rejected.length)
+      add(
+        "bad",
+        ["status"],
+        plural(rejected.length, "resource"),
+        rejected.length === 1 ? " is rejected" : " are rejected",
+      );
     if (status.config?.last_error) add("bad", ["status"], "The last configuration was refused");
-    if (status.pending_restart?.length) add("warn", ["status"], `${status.pending_restart.join(", ")} takes effect at the next start`);
+    if (status.pending_restart?.length)
+      add("warn", ["status"], `${status.pending_restart.join(", ")} takes effect at the next start`);
     for (const { id, not_after } of status.certificates ?? []) {
       const left = (instant(not_after) - Date.now()) / 1000;
       if (left < 0) add("bad", ["certificates"], `Certificate ${id} has ended`);
@@ -106,8 +180,19 @@ function attention_list(status, upstreams) {
   if (upstreams instanceof Error) {
     if (upstreams.name !== "AbortError") add("warn", ["upstreams"], `Health is not known: ${upstreams.message}`);
   } else {
-    const out = upstreams.upstreams.map(({ id, endpoints }) => ({ id, out: endpoints.filter(({ state }) => state !== "healthy").length, all: endpoints.length })).filter(({ out }) => out);
-    for (const { id, out: away, all } of out.slice(0, 3)) add(away === all ? "bad" : "warn", ["upstreams"], `${away} of ${plural(all, "node")} of ${id} ${away === 1 ? "is" : "are"} out`);
+    const out = upstreams.upstreams
+      .map(({ id, endpoints }) => ({
+        id,
+        out: endpoints.filter(({ state }) => state !== "healthy").length,
+        all: endpoints.length,
+      }))
+      .filter(({ out }) => out);
+    for (const { id, out: away, all } of out.slice(0, 3))
+      add(
+        away === all ? "bad" : "warn",
+        ["upstreams"],
+        `${away} of ${plural(all, "node")} of ${id} ${away === 1 ? "is" : "are"} out`,
+      );
     if (out.length > 3) add("warn", ["upstreams"], `and nodes of ${plural(out.length - 3, "more upstream")}`);
   }
   return items.length ? items : badge("good", "Everything is served, every node is in.");
@@ -134,7 +219,15 @@ function ranking_row(list) {
   const about = h("span", { class: "quiet ranking-about" });
   const spark = sparkline({});
   const parts = [h("i", { class: "tone-bad" }), h("i", { class: "tone-traffic" })];
-  const row = h("li", {}, name, h("span", { class: "bar", "aria-hidden": "true" }, parts), spark.element, figure, about);
+  const row = h(
+    "li",
+    {},
+    name,
+    h("span", { class: "bar", "aria-hidden": "true" }, parts),
+    spark.element,
+    figure,
+    about,
+  );
   list.append(row);
   let id = null;
   const show = (route, key, most) => {
@@ -149,7 +242,9 @@ function ranking_row(list) {
     set(parts[0], "vars", { part: route.errors / most });
     set(parts[1], "vars", { part: by_errors ? 0 : (route.requests - route.errors) / most });
     figure.textContent = `${short(route[key])}/s`;
-    about.textContent = by_errors ? `${percent(route.errors, route.requests)} of ${short(route.requests)}/s` : `p99 ${seconds(route.p99)}${route.errors ? ` · ${percent(route.errors, route.requests)} fail` : ""}`;
+    about.textContent = by_errors
+      ? `${percent(route.errors, route.requests)} of ${short(route.requests)}/s`
+      : `p99 ${seconds(route.p99)}${route.errors ? ` · ${percent(route.errors, route.requests)} fail` : ""}`;
     set(spark.element, "class", ["spark", by_errors && "is-bad"]);
     spark.update(of_route(id, key));
   };
@@ -160,15 +255,33 @@ function generation_marks(known) {
   const marks = [];
   for (let at = 1; at < known.length; at++) {
     const { t, generation } = known[at];
-    if (generation !== undefined && generation !== known[at - 1].generation) marks.push({ t, title: `generation ${generation}` });
+    if (generation !== undefined && generation !== known[at - 1].generation)
+      marks.push({ t, title: `generation ${generation}` });
   }
   return marks;
 }
 
 const change_list = (list) =>
   list.length
-    ? h("ol", { class: "changes" }, list.slice(0, 6).map((change) =>
-        h("li", {}, h("i", { class: "diamond", "aria-hidden": "true" }), link(["history", change.revision], change.keys.length > 3 ? `${change.keys.slice(0, 3).join(", ")} and ${count(change.keys.length - 3)} more` : change.keys.join(", ")),
-          h("span", { class: "quiet" }, `${change.author?.action ?? "change"} by ${change.author?.name ?? "?"}`), h("time", { class: "quiet" }, ago(change.time)))))
+    ? h(
+        "ol",
+        { class: "changes" },
+        list
+          .slice(0, 6)
+          .map((change) =>
+            h(
+              "li",
+              {},
+              h("i", { class: "diamond", "aria-hidden": "true" }),
+              link(
+                ["history", change.revision],
+                change.keys.length > 3
+                  ? `${change.keys.slice(0, 3).join(", ")} and ${count(change.keys.length - 3)} more`
+                  : change.keys.join(", "),
+              ),
+              h("span", { class: "quiet" }, `${change.author?.action ?? "change"} by ${change.author?.name ?? "?"}`),
+              h("time", { class: "quiet" }, ago(change.time)),
+            ),
+          ),
+      )
     : h("p", { class: "quiet" }, "Nothing has been changed yet.");
-

@@ -1,14 +1,15 @@
 // One route: what it takes, the plugins it goes through with where each comes from, where it leads, and its traffic.
 
-import { admin_path, ask, get, path_of } from "../api.js";
+import { get, path_of } from "../api.js";
 import { time_chart } from "../chart.js";
 import { chain_view, flow, origin_of } from "../chain_view.js";
 import { address, h, link } from "../dom.js";
-import { json_view } from "../editor.js";
+import { remove } from "../edit/saving.js";
+import { json_view } from "../edit/editor.js";
 import { seconds, short } from "../format.js";
-import { pretty } from "../json.js";
+import { pretty } from "../edit/json.js";
 import { follow, live, of_route, watch } from "../live.js";
-import { card, checked_view, fill, notice, page_head, read_only_notice, route_badge } from "../parts.js";
+import { card, fill, notice, page_head, read_only_notice, route_badge } from "../parts.js";
 import { match_of } from "./routes.js";
 
 export const title = ([, id]) => `Route ${id}`;
@@ -16,47 +17,133 @@ export const title = ([, id]) => `Route ${id}`;
 export async function show({ root, params: [, id], app, signal }) {
   follow(id);
   signal.addEventListener("abort", () => follow(null));
-  await fill(root, `Loading route ${id}`, () => Promise.all([get(path_of("/v1/routes", [id]), signal), app.status ?? app.refresh().catch(() => null)]), ([route]) => view(route));
+  await fill(
+    root,
+    `Loading route ${id}`,
+    () => Promise.all([get(path_of("/v1/routes", [id]), signal), app.status ?? app.refresh().catch(() => null)]),
+    ([route]) => view(route),
+  );
 
   function view(given) {
     const route = given.value ? { ...given.value, ...given } : given;
     const uris = route.uris ?? (route.uri ? [route.uri] : []);
     const hosts = route.hosts ?? (route.host ? [route.host] : []);
     const document = given.value ?? without_extras(given);
-    const requests = time_chart({ title: "Requests per second", format: short, height: 160, series: [{ key: "requests", name: "requests", tone: "traffic", area: true }, { key: "errors", name: "errors (5xx)", tone: "bad", area: true }] });
-    const latency = time_chart({ title: "Latency", note: "logarithmic", format: seconds, scale: "log", floor: 1e-5, height: 160, series: [{ key: "p99", name: "p99", tone: "p99" }, { key: "p50", name: "p50", tone: "p50" }] });
-    const quiet = h("p", { class: "quiet" }, "Per-second figures of a route are kept while it is among the busiest or the worst, and while this page is open.");
+    const requests = time_chart({
+      title: "Requests per second",
+      format: short,
+      height: 160,
+      series: [
+        { key: "requests", name: "requests", tone: "traffic", area: true },
+        { key: "errors", name: "errors (5xx)", tone: "bad", area: true },
+      ],
+    });
+    const latency = time_chart({
+      title: "Latency",
+      note: "logarithmic",
+      format: seconds,
+      scale: "log",
+      floor: 1e-5,
+      height: 160,
+      series: [
+        { key: "p99", name: "p99", tone: "p99" },
+        { key: "p50", name: "p50", tone: "p50" },
+      ],
+    });
+    const quiet = h(
+      "p",
+      { class: "quiet" },
+      "Per-second figures of a route are kept while it is among the busiest or the worst, and while this page is open.",
+    );
     const draw = () => {
       const columns = Object.fromEntries(["requests", "errors", "p50", "p99"].map((key) => [key, of_route(id, key)]));
-      const known = live.seconds.map(({ t }, i) => ({ t, requests: columns.requests[i], errors: columns.errors[i], p50: columns.p50[i], p99: columns.p99[i] }));
+      const known = live.seconds.map(({ t }, i) => ({
+        t,
+        requests: columns.requests[i],
+        errors: columns.errors[i],
+        p50: columns.p50[i],
+        p99: columns.p99[i],
+      }));
       requests.update(known);
       latency.update(known);
       quiet.hidden = columns.requests.filter((value) => value !== null).length > 60;
     };
     signal.addEventListener("abort", watch(draw));
-    const target = route.upstream_name ?? (typeof route.upstream === "string" ? route.upstream : null) ?? route.upstream_id;
+    const target =
+      route.upstream_name ?? (typeof route.upstream === "string" ? route.upstream : null) ?? route.upstream_id;
     return [
       page_head(route.name || id, {
         crumbs: [["Routes", ["routes"]]],
-        lead: [route_badge(route.status === 0 ? "off" : route.status === 1 ? "served" : route.status), route.name && ` id ${id}`, route.desc && ` · ${route.desc}`],
+        lead: [
+          route_badge(route.status === 0 ? "off" : route.status === 1 ? "served" : route.status),
+          route.name && ` id ${id}`,
+          route.desc && ` · ${route.desc}`,
+        ],
         actions: [
-          h("a", { class: "button", href: address(["explain"], { curl: example(route, uris, hosts), route: id }) }, "Explain"),
-          app.can_write && h("button", { type: "button", class: "is-danger", onclick: () => remove(app, id) }, "Delete"),
+          h(
+            "a",
+            { class: "button", href: address(["explain"], { curl: example(route, uris, hosts), route: id }) },
+            "Explain",
+          ),
+          app.can_write &&
+            h("button", { type: "button", class: "is-danger", onclick: () => remove_route(app, id) }, "Delete"),
           app.can_write && h("a", { class: "button is-primary", href: address(["edit", "routes", id]) }, "Edit"),
         ],
       }),
       read_only_notice(app),
-      route.status === "rejected" && notice("bad", "This route is rejected", route.reason ?? "The reason is on the status page.", link(["status"], "Rejected resources")),
-      h("div", { class: "stack" },
-        card("The way of a request", flow([
-          { title: "takes", body: match_of({ ...route, uris, hosts, methods: route.methods }) },
-          { title: "passes", body: [h("strong", {}, route.chain?.length ? `${route.chain.length} plugins` : "no plugins"), h("span", { class: "quiet" }, [...new Set((route.chain ?? []).map(({ origin }) => origin_of(origin).text.split(",")[0]))].slice(0, 4).join(" · "))] },
-          { title: "goes to", body: [h("strong", {}, target ?? (route.service ?? route.service_id ? `service ${route.service ?? route.service_id}` : "nodes of its own")), target && link(["upstreams"], "Health", { class: "quiet" })] },
-        ])),
+      route.status === "rejected" &&
+        notice(
+          "bad",
+          "This route is rejected",
+          route.reason ?? "The reason is on the status page.",
+          link(["status"], "Rejected resources"),
+        ),
+      h(
+        "div",
+        { class: "stack" },
+        card(
+          "The way of a request",
+          flow([
+            { title: "takes", body: match_of({ ...route, uris, hosts, methods: route.methods }) },
+            {
+              title: "passes",
+              body: [
+                h("strong", {}, route.chain?.length ? `${route.chain.length} plugins` : "no plugins"),
+                h(
+                  "span",
+                  { class: "quiet" },
+                  [...new Set((route.chain ?? []).map(({ origin }) => origin_of(origin).text.split(",")[0]))]
+                    .slice(0, 4)
+                    .join(" · "),
+                ),
+              ],
+            },
+            {
+              title: "goes to",
+              body: [
+                h(
+                  "strong",
+                  {},
+                  target ??
+                    ((route.service ?? route.service_id)
+                      ? `service ${route.service ?? route.service_id}`
+                      : "nodes of its own"),
+                ),
+                target && link(["upstreams"], "Health", { class: "quiet" }),
+              ],
+            },
+          ]),
+        ),
         card("Plugins", chain_view(route.chain), { note: "in the order they run" }),
-        h("div", { class: "grid" }, h("section", { class: "card" }, requests.element), h("section", { class: "card" }, latency.element)),
+        h(
+          "div",
+          { class: "grid" },
+          h("section", { class: "card" }, requests.element),
+          h("section", { class: "card" }, latency.element),
+        ),
         quiet,
-        card("Document", json_view(pretty(document), `Route ${id} as JSON`)))
+        card("Document", json_view(pretty(document), `Route ${id} as JSON`)),
+      ),
     ];
   }
 }
@@ -72,14 +159,7 @@ function example(route, uris, hosts) {
   return `curl ${method}'http://${host}${path}'`.replace(/[\n\r]/g, "");
 }
 
-async function remove(app, id) {
-  const path = admin_path(["routes", id]);
-  const checked = await ask("DELETE", `${path}?dry_run=true`).then(({ body }) => body, (failure) => ({ warnings: [failure.message] }));
-  const is_done = await app.confirm({
-    title: `Delete route ${id}?`, action: "Delete route", tone: "danger",
-    body: [h("p", {}, "Its requests are taken by the next route that fits, or answered 404."), checked_view(checked ?? {})],
-    run: () => ask("DELETE", path),
-  });
-  if (is_done) app.tell(`Route ${id} is deleted.`), app.go(["routes"]);
+async function remove_route(app, id) {
+  const why = "Its requests are taken by the next route that fits, or answered 404.";
+  if (await remove(app, ["routes", id], `route ${id}`, { why })) app.go(["routes"]);
 }
-

@@ -21,21 +21,45 @@ export async function show({ root, query, app, signal }) {
   const summary = h("p", { class: "quiet", role: "status" });
   const list = h("div", { class: "upstreams" }, loading("Asking for the health"));
   const actions = h("div", { class: "actions" });
-  const toggle = h("button", { type: "button", "aria-pressed": String(only_out), onclick: () => {
-    only_out = !only_out;
-    toggle.setAttribute("aria-pressed", String(only_out));
-    toggle.classList.toggle("is-primary", only_out);
-    draw();
-  } }, "Only those with nodes out");
-  put(root, page_head("Upstreams", { actions }), h("div", { class: "toolbar" },
-    search_field({ label: "Search upstreams and nodes", placeholder: "Upstream, node address …", value: search, on_search(text) {
-      search = text;
-      shown = SHOWN;
-      app.remember(["upstreams"], { search });
-      app.replaced();
-      draw();
-    } }), toggle, summary), list);
-  const allowed = () => put(actions, app.can_write && h("a", { class: "button is-primary", href: "#/new/upstreams" }, "New upstream"));
+  const toggle = h(
+    "button",
+    {
+      type: "button",
+      "aria-pressed": String(only_out),
+      onclick: () => {
+        only_out = !only_out;
+        toggle.setAttribute("aria-pressed", String(only_out));
+        toggle.classList.toggle("is-primary", only_out);
+        draw();
+      },
+    },
+    "Only those with nodes out",
+  );
+  put(
+    root,
+    page_head("Upstreams", { actions }),
+    h(
+      "div",
+      { class: "toolbar" },
+      search_field({
+        label: "Search upstreams and nodes",
+        placeholder: "Upstream, node address …",
+        value: search,
+        on_search(text) {
+          search = text;
+          shown = SHOWN;
+          app.remember(["upstreams"], { search });
+          app.replaced();
+          draw();
+        },
+      }),
+      toggle,
+      summary,
+    ),
+    list,
+  );
+  const allowed = () =>
+    put(actions, app.can_write && h("a", { class: "button is-primary", href: "#/new/upstreams" }, "New upstream"));
   app.status ? allowed() : app.refresh().then(allowed, () => {});
 
   function draw() {
@@ -43,25 +67,54 @@ export async function show({ root, query, app, signal }) {
     const text = search.toLowerCase();
     const all = answer.upstreams;
     const fitting = all
-      .filter(({ id, endpoints }) => !text || id.toLowerCase().includes(text) || endpoints.some(({ address: at, host }) => at.includes(text) || host.toLowerCase().includes(text)))
+      .filter(
+        ({ id, endpoints }) =>
+          !text ||
+          id.toLowerCase().includes(text) ||
+          endpoints.some(({ address: at, host }) => at.includes(text) || host.toLowerCase().includes(text)),
+      )
       .filter(({ endpoints }) => !only_out || endpoints.some(({ state }) => state !== "healthy"))
       .map((upstream) => ({ upstream, worst: Math.min(3, ...upstream.endpoints.map(({ state }) => RANK[state] ?? 2)) }))
       .sort((a, b) => a.worst - b.worst);
-    const out = all.reduce((sum, { endpoints }) => sum + endpoints.filter(({ state }) => state !== "healthy").length, 0);
+    const out = all.reduce(
+      (sum, { endpoints }) => sum + endpoints.filter(({ state }) => state !== "healthy").length,
+      0,
+    );
     const nodes = all.reduce((sum, { endpoints }) => sum + endpoints.length, 0);
-    put(summary, `${plural(all.length, "upstream")}, ${plural(nodes, "node")}, ${out ? `${count(out)} out` : "all in"}`);
-    put(list,
-      answer.silent_workers?.length > 0 && notice("warn", `${plural(answer.silent_workers.length, "worker")} did not answer in time`, "What only they know is missing. They are asked again in 5 seconds."),
+    put(
+      summary,
+      `${plural(all.length, "upstream")}, ${plural(nodes, "node")}, ${out ? `${count(out)} out` : "all in"}`,
+    );
+    put(
+      list,
+      answer.silent_workers?.length > 0 &&
+        notice(
+          "warn",
+          `${plural(answer.silent_workers.length, "worker")} did not answer in time`,
+          "What only they know is missing. They are asked again in 5 seconds.",
+        ),
       fitting.slice(0, shown).map(({ upstream }) => upstream_card(upstream, app)),
-      !fitting.length && (all.length ? empty("No upstream fits", "Search looks in ids, addresses and host names.") : empty("There are no upstreams", "Routes with nodes of their own have one each, named routes/ID.")),
-      fitting.length > shown && h("button", { type: "button", onclick: () => ((shown += SHOWN), document.activeElement.blur(), draw()) }, `Show ${count(Math.min(SHOWN, fitting.length - shown))} more of ${count(fitting.length - shown)}`));
+      !fitting.length &&
+        (all.length
+          ? empty("No upstream fits", "Search looks in ids, addresses and host names.")
+          : empty("There are no upstreams", "Routes with nodes of their own have one each, named routes/ID.")),
+      fitting.length > shown &&
+        h(
+          "button",
+          { type: "button", onclick: () => ((shown += SHOWN), document.activeElement.blur(), draw()) },
+          `Show ${count(Math.min(SHOWN, fitting.length - shown))} more of ${count(fitting.length - shown)}`,
+        ),
+    );
   }
   const load = async () => {
     try {
       answer = await get("/v1/upstreams", signal);
       draw();
     } catch (failure) {
-      if (failure.name !== "AbortError") put(list, failure_view(failure, "Asking for the health", load));
+      if (failure.name === "AbortError") return;
+      // Figures that are a little old are better than none.
+      if (answer) put(summary, badge("warn", `Not up to date: ${failure.message}`));
+      else if (!list.querySelector(".notice")) put(list, failure_view(failure, "Asking for the health", load));
     }
   };
   const timer = setInterval(() => !document.hidden && load(), REFRESH_MS);
@@ -82,17 +135,58 @@ function upstream_card({ id, requests_waiting, endpoints }, app) {
   const sorted = [...endpoints].sort((a, b) => (RANK[a.state] ?? 2) - (RANK[b.state] ?? 2));
   const in_flight = endpoints.reduce((sum, node) => sum + node.requests_in_flight, 0);
   const editing = id.includes("/") ? id.split("/").slice(0, 2) : ["upstreams", id];
-  return h("div", { class: "card upstream" }, app.can_write && h("a", { href: address(["edit", ...editing]), "aria-label": `Edit ${id}` }, "Edit"), h("details", { open: opened.has(id) || (out > 0 && !closed.has(id)), ontoggle: ({ target }) => {
-    (target.open ? opened : closed).add(id);
-    (target.open ? closed : opened).delete(id);
-  } },
-    h("summary", {}, h("h2", {}, id),
-      badge(out === 0 ? "good" : out === endpoints.length ? "bad" : "warn", out === 0 ? `${plural(endpoints.length, "node")} in` : `${out} of ${endpoints.length} out`),
-      h("span", { class: "shares", "aria-hidden": "true" }, endpoints.slice(0, 60).map(({ weight, state }) => h("i", { class: `tone-${TONES[state] ?? "away"}`, vars: { part: weight || 0.2 } }))),
-      h("span", { class: "quiet figure" }, slowest ? `≤ ${seconds(slowest)}` : ""),
-      h("span", { class: "quiet figure" }, requests_waiting ? h("strong", { class: "is-bad" }, `${count(requests_waiting)} waiting`) : `${count(in_flight)} in flight`)),
-    h("ul", { class: "nodes" }, sorted.slice(0, NODES_SHOWN).map((node) => node_row(node, weights, slowest)),
-      sorted.length > NODES_SHOWN && h("li", { class: "quiet" }, `and ${count(sorted.length - NODES_SHOWN)} more nodes that are ${WORDS[sorted.at(-1).state]}`))));
+  return h(
+    "div",
+    { class: "card upstream" },
+    app.can_write && h("a", { href: address(["edit", ...editing]), "aria-label": `Edit ${id}` }, "Edit"),
+    h(
+      "details",
+      {
+        open: opened.has(id) || (out > 0 && !closed.has(id)),
+        ontoggle: ({ target }) => {
+          (target.open ? opened : closed).add(id);
+          (target.open ? closed : opened).delete(id);
+        },
+      },
+      h(
+        "summary",
+        {},
+        h("h2", {}, id),
+        badge(
+          out === 0 ? "good" : out === endpoints.length ? "bad" : "warn",
+          out === 0 ? `${plural(endpoints.length, "node")} in` : `${out} of ${endpoints.length} out`,
+        ),
+        h(
+          "span",
+          { class: "shares", "aria-hidden": "true" },
+          endpoints
+            .slice(0, 60)
+            .map(({ weight, state }) =>
+              h("i", { class: `tone-${TONES[state] ?? "away"}`, vars: { part: weight || 0.2 } }),
+            ),
+        ),
+        h("span", { class: "quiet figure" }, slowest ? `≤ ${seconds(slowest)}` : ""),
+        h(
+          "span",
+          { class: "quiet figure" },
+          requests_waiting
+            ? h("strong", { class: "is-bad" }, `${count(requests_waiting)} waiting`)
+            : `${count(in_flight)} in flight`,
+        ),
+      ),
+      h(
+        "ul",
+        { class: "nodes" },
+        sorted.slice(0, NODES_SHOWN).map((node) => node_row(node, weights, slowest)),
+        sorted.length > NODES_SHOWN &&
+          h(
+            "li",
+            { class: "quiet" },
+            `and ${count(sorted.length - NODES_SHOWN)} more nodes that are ${WORDS[sorted.at(-1).state]}`,
+          ),
+      ),
+    ),
+  );
 }
 
 /** In seconds: what the worker sees, else what the last check saw. */
@@ -103,24 +197,58 @@ const latency_of = ({ latency_ms, active_checks }) => {
 
 function node_row(node, weights, slowest) {
   const latency = latency_of(node);
-  return h("li", { class: "node" },
+  return h(
+    "li",
+    { class: "node" },
     badge(TONES[node.state] ?? "away", WORDS[node.state] ?? node.state),
-    h("span", { class: "node-address" }, node.address, node.host !== node.address && h("span", { class: "quiet" }, ` ${node.host}`)),
+    h(
+      "span",
+      { class: "node-address" },
+      node.address,
+      node.host !== node.address && h("span", { class: "quiet" }, ` ${node.host}`),
+    ),
     h("span", { class: "node-why" }, why(node, weights)),
-    h("span", { class: "node-latency" }, latency === null ? null : [h("span", { title: node.latency_ms === undefined ? "At the last active check" : null }, seconds(latency), h("span", { class: "quiet" }, node.latency_ms === undefined ? " (check)" : "")), bar([{ value: latency, tone: "p99" }], slowest)]),
-    h("span", { class: "quiet" }, `${count(node.requests_in_flight)} in flight`));
+    h(
+      "span",
+      { class: "node-latency" },
+      latency === null
+        ? null
+        : [
+            h(
+              "span",
+              { title: node.latency_ms === undefined ? "At the last active check" : null },
+              seconds(latency),
+              h("span", { class: "quiet" }, node.latency_ms === undefined ? " (check)" : ""),
+            ),
+            bar([{ value: latency, tone: "p99" }], slowest),
+          ],
+    ),
+    h("span", { class: "quiet" }, `${count(node.requests_in_flight)} in flight`),
+  );
 }
 
 function why({ state, active_checks: checks, set_aside = [], weight, priority }, weights) {
   const parts = [];
-  if (checks && !checks.healthy) parts.push(`${checks.reason ?? "active checks fail"}${checks.since ? `, since ${ago(checks.since)}` : ""}`);
-  if (checks?.last?.error && !checks.healthy && !checks.reason?.includes(checks.last.error)) parts.push(`last check: ${checks.last.error}`);
+  if (checks && !checks.healthy)
+    parts.push(`${checks.reason ?? "active checks fail"}${checks.since ? `, since ${ago(checks.since)}` : ""}`);
+  if (checks?.last?.error && !checks.healthy && !checks.reason?.includes(checks.last.error))
+    parts.push(`last check: ${checks.last.error}`);
   if (set_aside.length) {
     const longest = Math.max(...set_aside.map(({ for_ms }) => for_ms));
     const trying = set_aside.some(({ circuit }) => circuit === "half_open");
-    parts.push(`${plural(set_aside.length, "worker")} ${set_aside.length === 1 ? "keeps" : "keep"} away${longest ? ` for ${seconds(longest / 1000)} more` : ""}${trying ? ", one request is trying it" : ""}, ${plural(Math.max(...set_aside.map(({ periods }) => periods)), "time")} in a row`);
+    parts.push(
+      `${plural(set_aside.length, "worker")} ${set_aside.length === 1 ? "keeps" : "keep"} away${longest ? ` for ${seconds(longest / 1000)} more` : ""}${trying ? ", one request is trying it" : ""}, ${plural(Math.max(...set_aside.map(({ periods }) => periods)), "time")} in a row`,
+    );
   }
-  const share = weights && weight ? `weight ${weight}, ${Math.round((weight / weights) * 100)} %` : "weight 0: takes no requests";
-  if (state === "healthy") return h("span", { class: "quiet" }, share, priority ? `, priority ${priority}` : "", checks ? `, ${count(checks.checks)} checks, ${count(checks.failures)} failed` : ", no active checks");
+  const share =
+    weights && weight ? `weight ${weight}, ${Math.round((weight / weights) * 100)} %` : "weight 0: takes no requests";
+  if (state === "healthy")
+    return h(
+      "span",
+      { class: "quiet" },
+      share,
+      priority ? `, priority ${priority}` : "",
+      checks ? `, ${count(checks.checks)} checks, ${count(checks.failures)} failed` : ", no active checks",
+    );
   return [parts.join("; ") || "out", h("span", { class: "quiet" }, ` (${share})`)];
 }

@@ -1,6 +1,6 @@
 // The difference of two texts, line by line, and how it is shown.
 
-import { h } from "./dom.js";
+import { h } from "../dom.js";
 
 const CELLS_MAX = 4_000_000;
 const CONTEXT = 3;
@@ -36,7 +36,10 @@ function middle(a, b, tell) {
   const table = new Uint32Array((a.length + 1) * width);
   for (let i = a.length - 1; i >= 0; i--) {
     for (let j = b.length - 1; j >= 0; j--) {
-      table[i * width + j] = a[i] === b[j] ? table[(i + 1) * width + j + 1] + 1 : Math.max(table[(i + 1) * width + j], table[i * width + j + 1]);
+      table[i * width + j] =
+        a[i] === b[j]
+          ? table[(i + 1) * width + j + 1] + 1
+          : Math.max(table[(i + 1) * width + j], table[i * width + j + 1]);
     }
   }
   let i = 0;
@@ -62,11 +65,16 @@ export function diff_view(before, after, { equal = "Nothing differs." } = {}) {
     skipped = 0;
     const tag = { "+": "ins", "-": "del", " ": "span" }[line.sign];
     const said = { "+": "added: ", "-": "removed: ", " ": "" }[line.sign];
-    rows.push(h("li", { class: { "+": "is-added", "-": "is-removed", " ": "" }[line.sign] },
-      h("span", { class: "diff-number", "aria-hidden": "true" }, line.old ?? ""),
-      h("span", { class: "diff-number", "aria-hidden": "true" }, line.new ?? ""),
-      h("span", { class: "diff-sign", "aria-hidden": "true" }, line.sign),
-      h(tag, {}, said && h("span", { class: "visually-hidden" }, said), line.text)));
+    rows.push(
+      h(
+        "li",
+        { class: { "+": "is-added", "-": "is-removed", " ": "" }[line.sign] },
+        h("span", { class: "diff-number", "aria-hidden": "true" }, line.old ?? ""),
+        h("span", { class: "diff-number", "aria-hidden": "true" }, line.new ?? ""),
+        h("span", { class: "diff-sign", "aria-hidden": "true" }, line.sign),
+        h(tag, {}, said && h("span", { class: "visually-hidden" }, said), line.text),
+      ),
+    );
   });
   if (skipped) rows.push(h("li", { class: "diff-skip" }, `${skipped} equal lines`));
   return h("ol", { class: "diff", tabindex: "0", "aria-label": "Difference" }, rows);

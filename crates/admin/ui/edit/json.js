@@ -32,8 +32,11 @@ export function parse(text) {
     if (c === "{") return object(start, depth);
     if (c === "[") return array(start, depth);
     if (c === '"') return { kind: "string", value: string(), start, end: at };
-    const word = /^(?:-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null)(?![\w.])/.exec(text.slice(at, at + 400))?.[0];
-    if (word === undefined) throw fault(c === undefined ? "the text ends here; a value is missing" : unexpected(text, at));
+    const word = /^(?:-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null)(?![\w.])/.exec(
+      text.slice(at, at + 400),
+    )?.[0];
+    if (word === undefined)
+      throw fault(c === undefined ? "the text ends here; a value is missing" : unexpected(text, at));
     at += word.length;
     const value = JSON.parse(word);
     return { kind: value === null ? "null" : typeof value, value, start, end: at };
@@ -65,7 +68,8 @@ export function parse(text) {
       if (entries.length) comma("}");
       skip();
       if (text[at] === "}") throw fault('remove the comma before "}"');
-      if (text[at] !== '"') throw fault(text[at] === undefined ? '"}" is missing' : 'a key in double quotes is expected, such as "uri"');
+      if (text[at] !== '"')
+        throw fault(text[at] === undefined ? '"}" is missing' : 'a key in double quotes is expected, such as "uri"');
       const key_start = at;
       const key = string();
       if (keys.has(key)) throw fault(`the key "${key}" is here twice`, key_start);
@@ -77,7 +81,15 @@ export function parse(text) {
       skip();
     }
     at++;
-    return { kind: "object", start, end: at, entries, get value() { return plain(this); } };
+    return {
+      kind: "object",
+      start,
+      end: at,
+      entries,
+      get value() {
+        return plain(this);
+      },
+    };
   }
 
   function array(start, depth) {
@@ -92,11 +104,20 @@ export function parse(text) {
       skip();
     }
     at++;
-    return { kind: "array", start, end: at, items, get value() { return plain(this); } };
+    return {
+      kind: "array",
+      start,
+      end: at,
+      items,
+      get value() {
+        return plain(this);
+      },
+    };
   }
 
   function comma(close) {
-    if (text[at] !== ",") throw fault(text[at] === undefined ? `"${close}" is missing` : `"," or "${close}" is expected here`);
+    if (text[at] !== ",")
+      throw fault(text[at] === undefined ? `"${close}" is missing` : `"," or "${close}" is expected here`);
     at++;
   }
 
@@ -150,16 +171,23 @@ export function edit(text, path, value) {
   const added = parent.kind === "object" ? `${JSON.stringify(last)}: ${written}` : written;
   const many = parent.kind === "object" ? parent.entries : parent.items;
   const pad = "  ".repeat(indent);
-  if (!many.length) return `${text.slice(0, parent.start)}${parent.kind === "object" ? "{" : "["}\n${pad}${added}\n${pad.slice(2)}${text.slice(parent.end - 1)}`;
+  if (!many.length)
+    return `${text.slice(0, parent.start)}${parent.kind === "object" ? "{" : "["}\n${pad}${added}\n${pad.slice(2)}${text.slice(parent.end - 1)}`;
   const before = (many.at(-1).node ?? many.at(-1)).end;
   return `${text.slice(0, before)},\n${pad}${added}${text.slice(before)}`;
 }
 
 function without(text, parent, last) {
-  const many = (parent.entries ?? parent.items).map((one) => ({ key: one.key, start: one.start, end: (one.node ?? one).end }));
+  const many = (parent.entries ?? parent.items).map((one) => ({
+    key: one.key,
+    start: one.start,
+    end: (one.node ?? one).end,
+  }));
   const at = parent.entries ? many.findIndex(({ key }) => key === last) : last;
   if (many.length === 1) return text.slice(0, parent.start + 1) + text.slice(parent.end - 1);
-  return at > 0 ? text.slice(0, many[at - 1].end) + text.slice(many[at].end) : text.slice(0, many[0].start) + text.slice(many[1].start);
+  return at > 0
+    ? text.slice(0, many[at - 1].end) + text.slice(many[at].end)
+    : text.slice(0, many[0].start) + text.slice(many[1].start);
 }
 
 /** A value as the editor writes it: two spaces a level, short lists of plain values on one line. */
@@ -168,7 +196,8 @@ export function pretty(value, level = 0) {
   const end = "  ".repeat(level);
   if (Array.isArray(value)) {
     const flat = value.every((one) => one === null || typeof one !== "object") && JSON.stringify(value);
-    if (flat && flat.length <= 60) return value.length ? `[${value.map((one) => JSON.stringify(one)).join(", ")}]` : "[]";
+    if (flat && flat.length <= 60)
+      return value.length ? `[${value.map((one) => JSON.stringify(one)).join(", ")}]` : "[]";
     return `[\n${value.map((one) => pad + pretty(one, level + 1)).join(",\n")}\n${end}]`;
   }
   if (value !== null && typeof value === "object") {

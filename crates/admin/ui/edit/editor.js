@@ -1,13 +1,22 @@
 // A text field for JSON: colours, line numbers, marks in the margin. The browser's own textarea takes the typing.
 
-import { h, put } from "./dom.js";
+import { h, put } from "../dom.js";
 
 const COLOURED_CHARS_MAX = 60_000;
 const TOKEN = /("(?:[^"\\\n]|\\.)*"?)(\s*:)?|\b(true|false|null)\b|(-?\d[\d.eE+-]*)/g;
 
 /** `{element, text(), set(text), mark(lines), reveal(start, end)}`; `on_input(text)` on every change by hand. */
 export function editor({ label, text = "", on_input, read_only = false, describedby }) {
-  const area = h("textarea", { "aria-label": label, "aria-describedby": describedby, spellcheck: "false", autocomplete: "off", autocapitalize: "off", wrap: "off", readonly: read_only, value: text });
+  const area = h("textarea", {
+    "aria-label": label,
+    "aria-describedby": describedby,
+    spellcheck: "false",
+    autocomplete: "off",
+    autocapitalize: "off",
+    wrap: "off",
+    readonly: read_only,
+    value: text,
+  });
   const colours = h("code");
   const backdrop = h("pre", { class: "editor-colours", "aria-hidden": "true" }, colours);
   const gutter = h("ol", { class: "editor-gutter", "aria-hidden": "true" });
@@ -56,7 +65,8 @@ export function editor({ label, text = "", on_input, read_only = false, describe
     reveal(line) {
       const height = Number.parseFloat(getComputedStyle(area).lineHeight);
       const top = (line - 1) * height;
-      if (top < area.scrollTop || top > area.scrollTop + area.clientHeight - 3 * height) area.scrollTop = Math.max(0, top - area.clientHeight / 3);
+      if (top < area.scrollTop || top > area.scrollTop + area.clientHeight - 3 * height)
+        area.scrollTop = Math.max(0, top - area.clientHeight / 3);
     },
     /** Selects a range and takes the focus. */
     select(start, end) {
@@ -88,4 +98,5 @@ export function coloured(text) {
 }
 
 /** JSON to read only. */
-export const json_view = (text, label) => h("pre", { class: "json", tabindex: "0", "aria-label": label }, h("code", {}, coloured(text)));
+export const json_view = (text, label) =>
+  h("pre", { class: "json", tabindex: "0", "aria-label": label }, h("code", {}, coloured(text)));
