@@ -102,7 +102,6 @@ async function press(name, modifiers = 0) {
   await send("Input.dispatchKeyEvent", { type: "keyUp", ...common });
 }
 async function shot(name) {
-  let clip;
   if (full) {
     const tall = Math.min(6000, await evaluate("document.documentElement.scrollHeight"));
     await send("Emulation.setDeviceMetricsOverride", {
@@ -113,7 +112,7 @@ async function shot(name) {
     });
     await wait(150);
   }
-  const { data } = await send("Page.captureScreenshot", { format: "png", ...(clip ? { clip } : {}) });
+  const { data } = await send("Page.captureScreenshot", { format: "png" });
   if (full)
     await send("Emulation.setDeviceMetricsOverride", { width, height, deviceScaleFactor: 1, mobile: width < 500 });
   mkdirSync(out, { recursive: true });

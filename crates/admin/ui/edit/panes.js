@@ -21,6 +21,7 @@ export class Panes {
   /** The parsed text; null while it is not JSON. */
   tree = null;
   #faulty_lines = new Map();
+  #said = "";
 
   constructor({ text, schema, kind, plugins, noun, writable, id_field, on_change, signal }) {
     Object.assign(this, { schema, plugins, on_change });
@@ -82,7 +83,7 @@ export class Panes {
       this.tree = null;
       const said = ` Line ${fault.line}, column ${fault.column}: ${fault.message}`;
       const select = () => this.editor.select(fault.at, fault.at + 1);
-      put(this.faults, h("button", { type: "button", onclick: select }, icon("bad"), said));
+      this.#say([h("button", { type: "button", onclick: select }, icon("bad"), said)]);
       this.editor.mark(new Map([[fault.line, "is-fault"]]));
     }
     this.form?.element.classList.toggle("is-stale", !this.tree);
@@ -101,12 +102,17 @@ export class Panes {
     this.editor.mark(this.#faulty_lines);
     const fine = h("span", { class: "is-fine" }, icon("good"), this.schema ? " Fits the schema." : " Valid JSON.");
     const more = faults.length - FAULTS_SHOWN;
-    put(
-      this.faults,
-      faults.length ? faults.slice(0, FAULTS_SHOWN).map((fault) => this.#fault_row(fault)) : fine,
-      more > 0 && h("span", { class: "quiet" }, `and ${count(more)} more`),
-    );
+    const rows = faults.slice(0, FAULTS_SHOWN).map((fault) => this.#fault_row(fault));
+    this.#say(faults.length ? [...rows, more > 0 && h("span", { class: "quiet" }, `and ${count(more)} more`)] : [fine]);
     return faults;
+  }
+
+  // Replaces what is said only if it is something else: a screen reader would read it again at every key.
+  #say(parts) {
+    const said = parts.map((part) => part?.textContent ?? "").join("\n");
+    if (said === this.#said) return;
+    this.#said = said;
+    put(this.faults, parts);
   }
 
   #validate(value) {

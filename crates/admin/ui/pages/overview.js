@@ -79,7 +79,11 @@ export function show({ root, app, signal }) {
     const shown = marks.length ? marks : generation_marks(live.seconds);
     for (const chart of [requests, latency, errors]) chart.update(live.seconds, shown);
     for (const chart of [connections, tunnels]) chart.update(live.seconds);
-    if (!live.last) return;
+    if (!live.last) {
+      if (live.state === "lost")
+        put(sentence, "The live figures are not available. They are asked for again every few seconds.");
+      return;
+    }
     put(sentence, words_of(live.seconds.slice(-10)));
     const recent = recent_routes();
     busiest.update(recent, "requests");

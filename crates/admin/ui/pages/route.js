@@ -156,7 +156,8 @@ function example(route, uris, hosts) {
   const path = (uris[0] ?? "/").replace(/\*+$/, "x").replace(/:[^/]+/g, "1");
   const host = (hosts[0] ?? "example.com").replace(/^\*/, "www");
   const method = route.methods?.[0] && route.methods[0] !== "GET" ? `-X ${route.methods[0]} ` : "";
-  return `curl ${method}'http://${host}${path}'`.replace(/[\n\r]/g, "");
+  const url = `http://${host}${path}`.replace(/[\n\r]/g, "").replace(/'/g, "'\\''");
+  return `curl ${method}'${url}'`;
 }
 
 async function remove_route(app, id) {

@@ -90,6 +90,11 @@ export async function show({ root, query, app, signal }) {
 
   function draw({ total, list: routes }) {
     figures = [];
+    if (!routes.length && total > 0) {
+      // Beyond the last page, as after a search or from an old link.
+      page = Math.ceil(total / PAGE_SIZE);
+      return void load();
+    }
     if (!routes.length) {
       put(
         list,
