@@ -7,7 +7,8 @@ import { clock, date_time } from "./format.js";
 
 const WINDOW_S = 900;
 const GAP_S = 3;
-const PAD = { top: 14, right: 2, bottom: 20, left: 2 };
+/** On the left, room for the axis: "100 ms". */
+const PAD = { top: 14, right: 4, bottom: 20, left: 46 };
 
 /**
  * A chart of several series over time.
@@ -116,7 +117,8 @@ export function time_chart({ title, series, format, scale = "linear", height = 1
 
   stage.addEventListener("pointermove", (event) => {
     const box = svg.getBoundingClientRect();
-    pointed = end - WINDOW_S + ((event.clientX - box.left) / box.width) * WINDOW_S;
+    const part = (event.clientX - box.left - PAD.left) / (box.width - PAD.left - PAD.right);
+    pointed = end - WINDOW_S + part * WINDOW_S;
     point();
   });
   stage.addEventListener("pointerleave", () => ((pointed = null), point()));
@@ -175,13 +177,13 @@ function nice(step) {
 }
 
 function draw_grid(grid, words, axis, y_of, x_of, { width, bottom, end, format }) {
-  const parts = [s("line", { class: "chart-base", x1: 0, x2: width, y1: bottom, y2: bottom })];
+  const parts = [s("line", { class: "chart-base", x1: PAD.left, x2: width, y1: bottom, y2: bottom })];
   const texts = [];
   for (const tick of axis.ticks) {
     const y = y_of(tick);
     if (y < 6) continue;
-    parts.push(s("line", { x1: 0, x2: width, y1: y, y2: y }));
-    texts.push(s("text", { x: 0, y: y - 4 }, format(tick)));
+    parts.push(s("line", { x1: PAD.left, x2: width, y1: y, y2: y }));
+    texts.push(s("text", { x: 0, y: y + 4 }, format(tick)));
   }
   const minutes = width < 300 ? [15] : width < 420 ? [15, 5] : [15, 12, 9, 6, 3];
   for (const minute of minutes) {

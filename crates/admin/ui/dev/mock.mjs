@@ -68,12 +68,14 @@ const documents = new Map();
 const history = [];
 let revision = 0;
 let generation = 41;
+// While the store is filled, two days ago.
+let writing_at = Date.now() - 2 * 86400e3;
 
 function write(
   key,
   value,
   author = { name: "ci", address: "10.1.0.7", action: "put" },
-  time = Date.now() - 2 * 86400e3,
+  time = writing_at ?? Date.now(),
 ) {
   const before = documents.get(key);
   revision++;
@@ -718,6 +720,7 @@ async function handle(request, answer) {
 }
 
 fill();
+writing_at = null;
 routes_page(new URLSearchParams());
 for (let t = now_s() - 899; t <= now_s(); t++) {
   if (now_s() - t === 660 || now_s() - t === 360 || now_s() - t === 120) generation++;

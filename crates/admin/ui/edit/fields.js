@@ -112,7 +112,8 @@ function plugins_field(form, path, about, value) {
   const id = fresh_id();
   const fault = h("p", { class: "fault" });
   const list = names.map((name) => plugin_part(form, [...path, name], name, value[name], about.properties?.[name]));
-  const offered = form.plugins.names.filter((name) => !names.includes(name)).map((name) => [name, ""]);
+  const known = form.plugins.names.length ? form.plugins.names : Object.keys(about.properties ?? {});
+  const offered = known.filter((name) => !names.includes(name)).map((name) => [name, ""]);
   const add = adder(offered, "Add a plugin", (name) => {
     form.open.add(JSON.stringify([...path, name]));
     form.restructure([...path, name], {}, [...path, name]);
