@@ -48,4 +48,4 @@ pub use problem::{Problem, Refused};
 pub use rustls;
 pub use self_signed::{ACME_TLS_ALPN, acme_challenge, request};
 pub use server::{Chosen, Offer, ServerTls, UNRECOGNIZED_NAME};
-pub use service::{ServiceRoots, towards_service};
+pub use service::{ServiceRoots, towards_service, towards_service_as};

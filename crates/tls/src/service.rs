@@ -1,9 +1,11 @@
 //! TLS towards a server that is no node of an upstream: of secrets, logs, authentication.
 
 use crate::client;
+use crate::provider::provider;
 use rustls::client::Resumption;
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, RootCertStore};
 use std::sync::Arc;
 
@@ -52,9 +54,52 @@ pub fn towards_service(roots: ServiceRoots<'_>) -> Result<Arc<ClientConfig>, Str
     Ok(Arc::new(config))
 }
 
+/// The same for a server that asks for a certificate of ours. `pair`: PEM of it with its chain, and of its key.
+///
+/// # Errors
+/// Why the roots or the pair cannot be used, with what to do. No text of the key is repeated.
+pub fn towards_service_as(roots: ServiceRoots<'_>, pair: (&[u8], &[u8])) -> Result<Arc<ClientConfig>, String> {
+    const CERT: &str = "the client certificate cannot be read; write it as PEM, with those that lead to its root";
+    const KEY: &str = "the client certificate's key cannot be read; write it as PEM, not encrypted";
+    let chain = CertificateDer::pem_slice_iter(pair.0).collect::<Result<Vec<_>, _>>().map_err(|_| CERT)?;
+    if chain.is_empty() {
+        return Err(CERT.to_owned());
+    }
+    let key = PrivateKeyDer::from_pem_slice(pair.1).map_err(|_| KEY)?;
+    let certified = CertifiedKey::from_der(chain, key, &provider()).map_err(|error| match error {
+        rustls::Error::InconsistentKeys(_) => "the key does not belong to the client certificate",
+        _ => KEY,
+    })?;
+    let mut config = ClientConfig::clone(&*towards_service(roots)?);
+    config.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(certified));
+    Ok(Arc::new(config))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pair_that_cannot_be_used_is_refused() {
+        let made = || {
+            let key = rcgen::KeyPair::generate().unwrap();
+            let certificate = rcgen::CertificateParams::new(vec!["a.test".to_owned()]).unwrap().self_signed(&key);
+            (certificate.unwrap().pem(), key.serialize_pem())
+        };
+        let ((cert, key), (_, other)) = (made(), made());
+        let check = |cert: &str, key: &str, expected: Result<(), &str>| {
+            let config = towards_service_as(ServiceRoots::Anyone, (cert.as_bytes(), key.as_bytes()));
+            match expected {
+                Ok(()) => assert!(config.unwrap().client_auth_cert_resolver.has_certs()),
+                Err(expected) => assert!(config.unwrap_err().contains(expected)),
+            }
+        };
+        check(&cert, &key, Ok(()));
+        check("", &key, Err("certificate cannot be read"));
+        check(&cert, "", Err("key cannot be read"));
+        check(&cert, &cert, Err("key cannot be read"));
+        check(&cert, &other, Err("does not belong"));
+    }
 
     #[test]
     fn roots_that_cannot_be_used_are_refused() {
