@@ -45,6 +45,8 @@ pub(crate) const WEBSOCKETS: Package = Package { name: "python3-websockets", pro
 pub(crate) const GRPCIO: Package = Package { name: "python3-grpcio", probe: Probe::PythonModule("grpc") };
 /// An ACME server of the end-to-end tests.
 pub(crate) const PEBBLE: Package = program("pebble", "pebble");
+/// Keeps configurations, in the tests of what follows it.
+pub(crate) const ETCD: Package = program("etcd-server", "etcd");
 /// A receiver of syslog of the end-to-end tests.
 pub(crate) const RSYSLOG: Package = program("rsyslog", "rsyslogd");
 /// Scrapes and is asked afterwards; brings promtool.

@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::args::Args;
 use crate::packages::{
-    self, CHROMIUM, CURL, GRPCIO, GXX, H11, HAPROXY, NGINX, NGINX_LUA, PEBBLE, PROMETHEUS, PROMETHEUS_CLIENT,
+    self, CHROMIUM, CURL, ETCD, GRPCIO, GXX, H11, HAPROXY, NGINX, NGINX_LUA, PEBBLE, PROMETHEUS, PROMETHEUS_CLIENT,
     PYTHON_BROTLI, RSYSLOG, VALGRIND, WEBSOCKETS, ZSTD,
 };
 use crate::step::{self, Steps};
@@ -59,6 +59,7 @@ pub(crate) fn run(mut args: Args) -> Result {
         PYTHON_BROTLI,
         ZSTD,
         RSYSLOG,
+        ETCD,
     ];
     if !quick {
         needed.extend([GXX, VALGRIND]);
