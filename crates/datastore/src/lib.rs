@@ -14,6 +14,7 @@ pub mod cipher;
 pub mod document;
 pub mod documents;
 pub mod embedded;
+pub mod etcd;
 pub mod key;
 pub mod transaction;
 

@@ -1,0 +1,396 @@
+//! Requests to etcd: which endpoint, with which token, on which connection, and what an error means.
+//!
+//! An endpoint that fails is set aside for a while and the next one is asked, as long as that cannot do anything twice. A token is
+//! got when it is needed, and anew when etcd no longer takes it.
+
+use super::connection::{Connection, connector, why_broken};
+use super::endpoint::Endpoint;
+use super::error::{EtcdError, code};
+use super::message::{AuthRequest, AuthResponse, Refusal};
+use super::options::{ENDPOINTS_MAX, EtcdOptions, OptionsError};
+use super::rotation::Rotation;
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, HeaderValue, USER_AGENT};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+/// The largest response, and the largest line of a watch.
+pub(crate) const RESPONSE_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Connections kept for the next request, and how long.
+const IDLE_MAX: usize = 8;
+const IDLE_KEPT: Duration = Duration::from_secs(30);
+
+const AGENT: &str = concat!("stillgate/", env!("CARGO_PKG_VERSION"));
+
+/// What the JSON gateway makes gRPC's metadata `hasleader` of: a member that has lost its leader refuses, and ends watches,
+/// where it would be silent otherwise.
+const REQUIRE_LEADER: (HeaderName, HeaderValue) =
+    (HeaderName::from_static("grpc-metadata-hasleader"), HeaderValue::from_static("true"));
+
+const AUTHENTICATE: &str = "/v3/auth/authenticate";
+const NO_AUTHENTICATION: &str = "authentication is not enabled";
+
+/// Whether a request that may have reached etcd may be sent again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Repeat {
+    /// It only reads, or twice is as good as once.
+    Always,
+    /// Only where it is certain that it had no effect.
+    WithoutEffect,
+}
+
+/// Sends requests.
+pub(crate) struct Caller {
+    /// At least one.
+    endpoints: Vec<Endpoint>,
+    rotation: Mutex<Rotation>,
+    tls: TlsConnector,
+    login: Option<Login>,
+    token: Mutex<Token>,
+    idle: Mutex<Vec<Idle>>,
+    pub(crate) timeout: Duration,
+}
+
+/// Neither is ever shown.
+struct Login {
+    user: String,
+    password: String,
+}
+
+#[derive(Clone, PartialEq)]
+enum Token {
+    Unknown,
+    /// etcd has its authentication switched off.
+    Needless,
+    Known(HeaderValue),
+}
+
+/// A connection that waits for the next request.
+struct Idle {
+    endpoint: usize,
+    connection: Connection,
+    since: Instant,
+}
+
+impl Caller {
+    pub(crate) fn new(options: EtcdOptions) -> Result<Caller, OptionsError> {
+        let count = options.endpoints.len();
+        if !(1..=ENDPOINTS_MAX).contains(&count) {
+            return Err(OptionsError::new("endpoints", format!("{count} endpoints; write 1 to {ENDPOINTS_MAX}")));
+        }
+        let parsed = options.endpoints.iter().enumerate();
+        let endpoints = parsed.map(|(index, url)| Endpoint::parse(url, &format!("endpoints[{index}]")));
+        let login = match (options.user, options.password) {
+            (Some(user), Some(password)) => Some(Login { user, password }),
+            (None, None) => None,
+            (Some(_), None) => return Err(OptionsError::new("password", "missing beside `user`; write both")),
+            (None, Some(_)) => return Err(OptionsError::new("user", "missing beside `password`; write both")),
+        };
+        let endpoints = endpoints.collect::<Result<Vec<_>, _>>()?;
+        let is_tls = endpoints.iter().any(|endpoint| endpoint.tls_name.is_some());
+        Ok(Caller {
+            rotation: Mutex::new(Rotation::new(count, rand::random::<u32>() as usize)),
+            tls: connector(options.tls.as_ref(), is_tls).map_err(|message| OptionsError::new("tls", message))?,
+            endpoints,
+            login,
+            token: Mutex::new(Token::Unknown),
+            idle: Mutex::default(),
+            timeout: options.request_timeout,
+        })
+    }
+
+    /// Asks one endpoint after the other until one answers.
+    pub(crate) async fn call<T: DeserializeOwned>(
+        &self,
+        path: &'static str,
+        request: &impl Serialize,
+        repeat: Repeat,
+    ) -> Result<T, EtcdError> {
+        let mut tried = Vec::new();
+        loop {
+            let index = self.choose(&tried);
+            tried.push(index);
+            match self.call_at(index, path, request).await {
+                Err(error)
+                    if self.may_ask_another(&error, &tried)
+                        && (repeat == Repeat::Always || error.is_without_effect()) => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Asks this endpoint.
+    pub(crate) async fn call_at<T: DeserializeOwned>(
+        &self,
+        index: usize,
+        path: &'static str,
+        request: &impl Serialize,
+    ) -> Result<T, EtcdError> {
+        let body = body(request);
+        let token = self.token(index).await?;
+        let answer = match self.exchange(index, path, &body, &token).await {
+            Err(error) if self.login.is_some() && error.is_about_token() => {
+                self.forget_token(&token);
+                self.exchange(index, path, &body, &self.token(index).await?).await
+            }
+            answer => answer,
+        };
+        self.note(index, answer.as_ref().err());
+        self.read(index, &answer?)
+    }
+
+    /// Sends a request whose response has no end. The token must be known to be good; see [`super::watch`].
+    pub(crate) async fn stream_at(
+        &self,
+        index: usize,
+        path: &'static str,
+        request: &impl Serialize,
+    ) -> Result<(Connection, Incoming), EtcdError> {
+        let token = self.token(index).await?;
+        let request = self.request(index, path, &body(request), &token);
+        let opened = async {
+            let mut connection = self.open(index).await?;
+            let response = connection.sender.send_request(request).await;
+            Ok((connection, response.map_err(|error| self.broken(index, &error))?))
+        };
+        let (connection, response) = self.in_time(index, true, opened).await?;
+        if response.status().is_success() {
+            return Ok((connection, response.into_body()));
+        }
+        let (parts, body) = response.into_parts();
+        let body = self.in_time(index, true, self.whole(index, body)).await?;
+        Err(self.refusal(index, parts.status.as_u16(), &body))
+    }
+
+    /// The endpoint whose turn it is, of those that are not tried.
+    pub(crate) fn choose(&self, tried: &[usize]) -> usize {
+        self.rotation().choose(Instant::now(), tried)
+    }
+
+    /// Whether it is the endpoint that has failed, and another one is left.
+    pub(crate) fn may_ask_another(&self, error: &EtcdError, tried: &[usize]) -> bool {
+        error.is_of_endpoint() && tried.len() < self.endpoints.len()
+    }
+
+    /// How an endpoint is called in messages.
+    pub(crate) fn url(&self, index: usize) -> String {
+        self.endpoints[index].url.clone()
+    }
+
+    /// All of them.
+    pub(crate) fn urls(&self) -> String {
+        self.endpoints.iter().map(|endpoint| &*endpoint.url).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Takes note of how a request to an endpoint has ended.
+    pub(crate) fn note(&self, index: usize, error: Option<&EtcdError>) {
+        match error {
+            Some(error) if error.is_of_endpoint() => self.rotation().failed(index, Instant::now()),
+            _ => self.rotation().answered(index),
+        }
+    }
+
+    /// The next request gets a new token.
+    pub(crate) fn renew_token(&self) {
+        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = Token::Unknown;
+    }
+
+    pub(crate) fn unreachable(&self, index: usize, why: String, is_sent: bool) -> EtcdError {
+        EtcdError::Unreachable { endpoint: self.url(index), why, is_sent }
+    }
+
+    /// An error of a connection that was open.
+    pub(crate) fn broken(&self, index: usize, error: &hyper::Error) -> EtcdError {
+        // Canceled: the connection was gone before anything of the request was on it.
+        self.unreachable(index, why_broken(error), !error.is_canceled())
+    }
+
+    /// An error for an answer with an error's status.
+    pub(crate) fn refusal(&self, index: usize, status: u16, body: &[u8]) -> EtcdError {
+        match serde_json::from_slice::<Refusal>(body) {
+            Ok(refusal) if refusal.message.is_some() || refusal.error.is_some() => self.refused(index, refusal),
+            // Something in between, which has no answer from etcd.
+            _ if matches!(status, 502..=504) => self.unreachable(index, format!("status {status}"), true),
+            _ => EtcdError::Unreadable { endpoint: self.url(index), why: format!("status {status}") },
+        }
+    }
+
+    pub(crate) fn refused(&self, index: usize, refusal: Refusal) -> EtcdError {
+        let (code, message) = (refusal.code(), refusal.into_text());
+        match code == code::OUT_OF_RANGE && message.contains("compacted") {
+            true => EtcdError::Compacted { oldest: None },
+            false => EtcdError::Refused { endpoint: self.url(index), code, message },
+        }
+    }
+
+    async fn token(&self, index: usize) -> Result<Token, EtcdError> {
+        let Some(login) = &self.login else { return Ok(Token::Needless) };
+        let known = self.token.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if known != Token::Unknown {
+            return Ok(known);
+        }
+        let request = body(&AuthRequest { name: &login.user, password: &login.password });
+        let answer = self.exchange(index, AUTHENTICATE, &request, &Token::Needless).await;
+        self.note(index, answer.as_ref().err());
+        let token = match answer.and_then(|answer| self.read::<AuthResponse>(index, &answer)) {
+            Ok(answer) => {
+                let why = "it gives a token that cannot be sent".to_owned();
+                let unreadable = |_| EtcdError::Unreadable { endpoint: self.url(index), why };
+                let mut token = HeaderValue::from_str(&answer.token).map_err(unreadable)?;
+                token.set_sensitive(true);
+                Token::Known(token)
+            }
+            Err(EtcdError::Refused { message, .. }) if message.contains(NO_AUTHENTICATION) => Token::Needless,
+            // What the token was wanted for has not been sent.
+            Err(EtcdError::Unreachable { endpoint, why, .. }) => {
+                return Err(EtcdError::Unreachable { endpoint, why, is_sent: false });
+            }
+            Err(error) => return Err(error),
+        };
+        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = token.clone();
+        Ok(token)
+    }
+
+    /// Unless another request has renewed it meanwhile.
+    fn forget_token(&self, used: &Token) {
+        let mut token = self.token.lock().unwrap_or_else(PoisonError::into_inner);
+        if *token == *used {
+            *token = Token::Unknown;
+        }
+    }
+
+    /// The body of a good answer.
+    async fn exchange(
+        &self,
+        index: usize,
+        path: &'static str,
+        body: &Bytes,
+        token: &Token,
+    ) -> Result<Bytes, EtcdError> {
+        let mut connection = self.connect(index).await?;
+        let request = self.request(index, path, body, token);
+        let exchanged = async {
+            let failed = |error| self.broken(index, &error);
+            let response = match connection.sender.try_send_request(request).await {
+                Ok(response) => response,
+                // A kept connection was closed meanwhile, and nothing of the request has gone.
+                Err(mut error) => match error.take_message() {
+                    Some(unsent) => {
+                        connection = self.open(index).await?;
+                        connection.sender.send_request(unsent).await.map_err(failed)?
+                    }
+                    None => return Err(failed(error.into_error())),
+                },
+            };
+            let (parts, body) = response.into_parts();
+            Ok((parts.status, self.whole(index, body).await?))
+        };
+        let (status, body) = self.in_time(index, true, exchanged).await?;
+        self.keep(index, connection);
+        match status.is_success() {
+            true => Ok(body),
+            false => Err(self.refusal(index, status.as_u16(), &body)),
+        }
+    }
+
+    async fn connect(&self, index: usize) -> Result<Connection, EtcdError> {
+        match self.take_idle(index) {
+            Some(connection) => Ok(connection),
+            None => self.open(index).await,
+        }
+    }
+
+    async fn open(&self, index: usize) -> Result<Connection, EtcdError> {
+        let opened = async {
+            let opened = Connection::open(&self.endpoints[index], &self.tls).await;
+            opened.map_err(|why| self.unreachable(index, why, false))
+        };
+        self.in_time(index, false, opened).await
+    }
+
+    async fn in_time<T>(
+        &self,
+        index: usize,
+        is_sent: bool,
+        then: impl Future<Output = Result<T, EtcdError>>,
+    ) -> Result<T, EtcdError> {
+        let what = if is_sent { "no answer" } else { "no connection" };
+        let late = |_| Err(self.unreachable(index, format!("{what} within {} ms", self.timeout.as_millis()), is_sent));
+        timeout(self.timeout, then).await.unwrap_or_else(late)
+    }
+
+    async fn whole(&self, index: usize, body: Incoming) -> Result<Bytes, EtcdError> {
+        let body = Limited::new(body, RESPONSE_BYTES_MAX).collect().await;
+        let body = body.map_err(|error| match error.is::<LengthLimitError>() {
+            true => EtcdError::TooLarge { endpoint: self.url(index), bytes_max: RESPONSE_BYTES_MAX },
+            false => self.unreachable(index, error.to_string(), true),
+        })?;
+        Ok(body.to_bytes())
+    }
+
+    fn request(&self, index: usize, path: &'static str, body: &Bytes, token: &Token) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(body.clone()));
+        *request.method_mut() = hyper::Method::POST;
+        *request.uri_mut() = hyper::Uri::from_static(path);
+        let fields = request.headers_mut();
+        fields.insert(HOST, self.endpoints[index].authority.clone());
+        fields.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+        fields.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let (name, value) = REQUIRE_LEADER;
+        fields.insert(name, value);
+        if let Token::Known(token) = token {
+            fields.insert(AUTHORIZATION, token.clone());
+        }
+        request
+    }
+
+    fn read<T: DeserializeOwned>(&self, index: usize, body: &[u8]) -> Result<T, EtcdError> {
+        let unreadable =
+            |error: serde_json::Error| EtcdError::Unreadable { endpoint: self.url(index), why: misunderstood(&error) };
+        serde_json::from_slice(body).map_err(unreadable)
+    }
+
+    /// The connection to an endpoint that was used last.
+    fn take_idle(&self, index: usize) -> Option<Connection> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.retain(|idle| !idle.connection.sender.is_closed() && idle.since.elapsed() < IDLE_KEPT);
+        let at = idle.iter().rposition(|idle| idle.endpoint == index)?;
+        Some(idle.remove(at).connection)
+    }
+
+    fn keep(&self, endpoint: usize, connection: Connection) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() == IDLE_MAX {
+            idle.remove(0);
+        }
+        idle.push(Idle { endpoint, connection, since: Instant::now() });
+    }
+
+    fn rotation(&self) -> MutexGuard<'_, Rotation> {
+        self.rotation.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Caller").field("endpoints", &self.urls()).finish_non_exhaustive()
+    }
+}
+
+fn body(request: &impl Serialize) -> Bytes {
+    serde_json::to_vec(request).expect("requests have text keys only, and nothing in them can fail").into()
+}
+
+/// Where JSON is not as expected. Without serde's words: they quote it, and a token could be in it.
+pub(crate) fn misunderstood(error: &serde_json::Error) -> String {
+    format!("JSON that is cut off or unknown, at line {}, column {}", error.line(), error.column())
+}

@@ -1,0 +1,154 @@
+//! Commits a transaction: conditions as compares, writes as operations, a lease for each time to live.
+//!
+//! One request, so etcd makes it whole or not at all. A transaction that may have reached etcd is never sent again: without an
+//! answer it is unknown whether it was made, and the error says so.
+
+use super::Etcd;
+use super::call::Repeat;
+use super::error::{EtcdError, code};
+use super::message::{
+    Compare, LeaseRequest, LeaseResponse, Number, Operation, OperationResponse, RangeRequest, TxnRequest, TxnResponse,
+};
+use crate::document::{Batch, Document, Event};
+use crate::key::Key;
+use crate::transaction::{CommitError, Condition, Transaction, WRITES_MAX, Write};
+use std::collections::BTreeMap;
+
+const TXN: &str = "/v3/kv/txn";
+const LEASE_GRANT: &str = "/v3/lease/grant";
+
+impl Etcd {
+    /// Commits a transaction, and returns what it has changed. The author is not written: etcd has no place for it.
+    ///
+    /// A time to live that is shorter than etcd's shortest (a few seconds, from its election timeout) becomes that one.
+    ///
+    /// # Errors
+    /// See [`CommitError`]. [`CommitError::Unavailable`] says whether it is unknown if the transaction was made.
+    pub async fn commit(&self, transaction: &Transaction) -> Result<Batch, CommitError> {
+        for (what, count) in [("writes", transaction.writes.len()), ("conditions", transaction.conditions.len())] {
+            if count > WRITES_MAX {
+                let why = format!("{count} {what} in one transaction; etcd takes {WRITES_MAX}: make several of it");
+                return Err(CommitError::TooLarge(why));
+            }
+        }
+        let leases = self.leases(&transaction.writes).await?;
+        let request = TxnRequest {
+            compare: transaction.conditions.iter().map(|(key, condition)| self.compare(key, *condition)).collect(),
+            success: transaction.writes.iter().map(|write| self.operation(write, &leases)).collect(),
+            failure: transaction.conditions.iter().map(|(key, _)| self.look(key)).collect(),
+        };
+        let answer: TxnResponse =
+            self.caller.call(TXN, &request, Repeat::WithoutEffect).await.map_err(|error| refused(&error))?;
+        match answer.succeeded {
+            true => Ok(batch(transaction, answer)),
+            false => Err(conflict(transaction, answer)),
+        }
+    }
+
+    /// One for each time to live. Those of a transaction that fails end by themselves.
+    async fn leases(&self, writes: &[Write]) -> Result<BTreeMap<u64, Number>, CommitError> {
+        let mut leases = BTreeMap::new();
+        for write in writes {
+            let Write::Put { ttl_seconds: Some(ttl), .. } = write else { continue };
+            if !leases.contains_key(ttl) {
+                let request = LeaseRequest { ttl: Number(*ttl) };
+                // A lease that was granted twice does nothing, and ends.
+                let lease: Result<LeaseResponse, _> = self.caller.call(LEASE_GRANT, &request, Repeat::Always).await;
+                leases.insert(*ttl, lease.map_err(|error| not_made(&error))?.id);
+            }
+        }
+        Ok(leases)
+    }
+
+    fn compare(&self, key: &Key, condition: Condition) -> Compare {
+        let (target, result, create_revision, mod_revision) = match condition {
+            Condition::Absent => ("CREATE", "EQUAL", Some(Number(0)), None),
+            Condition::Present => ("CREATE", "GREATER", Some(Number(0)), None),
+            Condition::Modified(revision) => ("MOD", "EQUAL", None, Some(Number(revision))),
+        };
+        Compare { key: self.layout.name_of(key).into(), target, result, create_revision, mod_revision }
+    }
+
+    fn operation(&self, write: &Write, leases: &BTreeMap<u64, Number>) -> Operation {
+        match write {
+            Write::Put { key, value, ttl_seconds } => Operation::Put {
+                key: self.layout.name_of(key).into(),
+                value: value.as_bytes().to_vec().into(),
+                lease: ttl_seconds.and_then(|ttl| leases.get(&ttl).copied()),
+                // Says whether there was one, and since when.
+                prev_kv: true,
+            },
+            Write::Delete { key } => Operation::Delete { key: self.layout.name_of(key).into() },
+        }
+    }
+
+    fn look(&self, key: &Key) -> Operation {
+        let key = self.layout.name_of(key).into();
+        Operation::Range(RangeRequest { key, keys_only: true, ..RangeRequest::default() })
+    }
+}
+
+fn batch(transaction: &Transaction, answer: TxnResponse) -> Batch {
+    let revision = answer.header.revision.0;
+    let made = transaction.writes.iter().zip(answer.responses);
+    Batch { revision, events: made.filter_map(|(write, response)| event(write, response, revision)).collect() }
+}
+
+/// `None`: there was nothing to delete.
+fn event(write: &Write, response: OperationResponse, revision: u64) -> Option<Event> {
+    let key = write.key().clone();
+    match write {
+        Write::Put { value, .. } => {
+            let previous = response.response_put.and_then(|put| put.prev_kv);
+            let created = previous.map_or(revision, |previous| previous.create_revision.0);
+            let document = Document { value: value.as_str().into(), created, modified: revision };
+            Some(Event { key, document: Some(document) })
+        }
+        Write::Delete { .. } => {
+            let deleted = response.response_delete_range.is_some_and(|response| response.deleted.0 > 0);
+            deleted.then_some(Event { key, document: None })
+        }
+    }
+}
+
+/// The first condition that does not hold of what etcd has found.
+fn conflict(transaction: &Transaction, answer: TxnResponse) -> CommitError {
+    let found = answer.responses.into_iter().map(|response| {
+        let range = response.response_range.unwrap_or_default();
+        range.kvs.first().map(|pair| pair.mod_revision.0)
+    });
+    for ((key, condition), modified) in transaction.conditions.iter().zip(found) {
+        let holds = match condition {
+            Condition::Absent => modified.is_none(),
+            Condition::Present => modified.is_some(),
+            Condition::Modified(revision) => modified == Some(*revision),
+        };
+        if !holds {
+            return CommitError::Conflict { key: key.clone(), modified };
+        }
+    }
+    CommitError::Unavailable("etcd refuses a transaction whose conditions hold; it was not made".to_owned())
+}
+
+fn refused(error: &EtcdError) -> CommitError {
+    match error.is_without_effect() {
+        true => not_made(error),
+        false => CommitError::Unavailable(format!("{error}; it is unknown whether the change was made: read it again")),
+    }
+}
+
+fn not_made(error: &EtcdError) -> CommitError {
+    match error {
+        EtcdError::Refused { code, message, .. } if is_too_large(*code, message) => {
+            CommitError::TooLarge(format!("{error}; nothing was changed"))
+        }
+        _ => CommitError::Unavailable(format!("{error}; nothing was changed")),
+    }
+}
+
+/// By its words: a full disk has the same code.
+fn is_too_large(code: u32, message: &str) -> bool {
+    let words = ["request is too large", "too many operations", "too large lease TTL"];
+    words.iter().any(|words| message.contains(words))
+        || code == code::RESOURCE_EXHAUSTED && message.contains("larger than max")
+}

@@ -1,0 +1,78 @@
+//! Follows etcd for as long as somebody listens: lists, watches, and begins again after whatever happens.
+//!
+//! What to do next is decided by [`super::follower`]; here it is done. Who listens may be slow: then the watch is not read, and
+//! etcd keeps what comes.
+
+use super::Etcd;
+use super::error::EtcdError;
+use super::follower::{Followed, Follower};
+use super::watch::Watched;
+use std::convert::Infallible;
+use std::sync::Arc;
+use tokio::sync::mpsc::Sender;
+use tokio::time::sleep;
+
+/// Why following has come to an end, or to a new beginning.
+enum Ended {
+    Failed(EtcdError),
+    /// Nobody listens any more.
+    Unheard,
+}
+
+/// Follows etcd until the receiver is dropped.
+pub async fn follow(etcd: Arc<Etcd>, sender: Sender<Followed>) {
+    tokio::select! {
+        () = sender.closed() => {}
+        () = follow_on(&etcd, &sender) => {}
+    }
+}
+
+async fn follow_on(etcd: &Etcd, sender: &Sender<Followed>) {
+    let mut follower = Follower::default();
+    loop {
+        let error = match run(etcd, &mut follower, sender).await {
+            Err(Ended::Failed(error)) => error,
+            Err(Ended::Unheard) => return,
+        };
+        tracing::debug!(%error, "etcd: following is interrupted");
+        let (told, pause) = follower.failed(&error, rand::random());
+        if tell(sender, told).await.is_err() {
+            return;
+        }
+        sleep(pause).await;
+    }
+}
+
+async fn run(etcd: &Etcd, follower: &mut Follower, sender: &Sender<Followed>) -> Result<Infallible, Ended> {
+    let (at, cluster) = match follower.at() {
+        Some(at) => at,
+        None => {
+            let listed = etcd.list().await?;
+            let at = (listed.snapshot.revision, listed.cluster);
+            let told = follower.listed(listed.snapshot, listed.cluster);
+            tell(sender, Some(told)).await?;
+            at
+        }
+    };
+    let mut watch = etcd.watch(at, cluster).await?;
+    tell(sender, follower.watching()).await?;
+    loop {
+        match watch.next().await? {
+            Watched::Batch(batch) => tell(sender, follower.batch(batch)).await?,
+            Watched::Progress(revision) => follower.progress(revision),
+        }
+    }
+}
+
+async fn tell(sender: &Sender<Followed>, told: Option<Followed>) -> Result<(), Ended> {
+    match told {
+        Some(told) => sender.send(told).await.map_err(|_| Ended::Unheard),
+        None => Ok(()),
+    }
+}
+
+impl From<EtcdError> for Ended {
+    fn from(error: EtcdError) -> Ended {
+        Ended::Failed(error)
+    }
+}

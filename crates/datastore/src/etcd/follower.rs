@@ -1,0 +1,335 @@
+//! Decides how a follower goes on: list or watch, from which revision, what is told, how long to wait. Without IO.
+//!
+//! ```text
+//!  Nothing ─ listed ─▶ At(revision) ─ batch, progress ─▶ At(later)
+//!     ▲                   │
+//!     └─── needs a list ──┘   any other failure: watch again from At
+//! ```
+//!
+//! A watch begins at the revision that is known already and not at the next one, so the same revision comes again, and is dropped
+//! here. See [`super::Etcd::watch`] for the reason.
+
+use super::error::EtcdError;
+use crate::document::{Batch, Snapshot};
+use std::time::Duration;
+
+/// The first pause after a failure; it doubles until [`PAUSE_MAX`].
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// What a follower tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Followed {
+    /// Everything, in the place of all that was told before.
+    Snapshot(Snapshot),
+    /// What has changed since.
+    Batch(Batch),
+    /// etcd cannot be followed. Told again where the reason changes.
+    Lost {
+        /// On one line.
+        reason: String,
+    },
+    /// It is followed again, and nothing was missed.
+    Back,
+}
+
+/// Where a follower is.
+#[derive(Debug, Default)]
+pub(crate) struct Follower {
+    /// The revision that everything is told up to, and of which cluster. `None`: a list is needed.
+    at: Option<(u64, u64)>,
+    /// Since the last good connection.
+    failures: u32,
+    /// The last reason told.
+    lost: Option<String>,
+}
+
+impl Follower {
+    /// From which revision of which cluster to watch. `None`: list.
+    pub(crate) fn at(&self) -> Option<(u64, u64)> {
+        self.at
+    }
+
+    /// Everything was listed.
+    pub(crate) fn listed(&mut self, snapshot: Snapshot, cluster: u64) -> Followed {
+        self.at = Some((snapshot.revision, cluster));
+        Followed::Snapshot(snapshot)
+    }
+
+    /// A watch has begun.
+    pub(crate) fn watching(&mut self) -> Option<Followed> {
+        self.failures = 0;
+        self.lost.take().map(|_| Followed::Back)
+    }
+
+    /// A watch has brought a batch; `None`: it is known.
+    pub(crate) fn batch(&mut self, batch: Batch) -> Option<Followed> {
+        self.advance(batch.revision).then_some(Followed::Batch(batch))
+    }
+
+    /// A watch has brought all up to this revision.
+    pub(crate) fn progress(&mut self, revision: u64) {
+        self.advance(revision);
+    }
+
+    /// Something has failed. `random`: from 0 to 1, so that gateways do not all come back at once.
+    pub(crate) fn failed(&mut self, error: &EtcdError, random: f64) -> (Option<Followed>, Duration) {
+        let pause = PAUSE_MIN.saturating_mul(1 << self.failures.min(16)).min(PAUSE_MAX);
+        self.failures = self.failures.saturating_add(1);
+        let pause = pause.mul_f64(0.5 + random / 2.0);
+        if self.at.is_some() && error.needs_list() {
+            // Nothing is wrong: the list follows at once.
+            self.at = None;
+            return (None, pause);
+        }
+        let reason = error.to_string();
+        if self.lost.as_ref() == Some(&reason) {
+            return (None, pause);
+        }
+        self.lost = Some(reason.clone());
+        (Some(Followed::Lost { reason }), pause)
+    }
+
+    fn advance(&mut self, revision: u64) -> bool {
+        match &mut self.at {
+            Some((at, _)) if *at < revision => {
+                *at = revision;
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::{Document, Event};
+    use crate::documents::Documents;
+    use crate::key::Key;
+    use proptest::prelude::*;
+
+    /// etcd as a follower sees it: a history, and the oldest revision of which it is kept.
+    #[derive(Default)]
+    struct Model {
+        /// By revision, from 2 on: 1 is etcd's first, which is empty.
+        history: Vec<Batch>,
+        compacted: u64,
+        cluster: u64,
+    }
+
+    #[derive(Debug, Clone)]
+    enum Action {
+        /// Each key is written, or deleted.
+        Write(Vec<(u8, bool)>),
+        /// Keeps so many revisions.
+        Compact(u8),
+        /// The follower does one step: it lists, begins to watch, or takes a batch.
+        Step,
+        /// The watch sends this many of the batches before again.
+        Repeat(u8),
+        /// The watch tells how far it is.
+        Progress,
+        /// The connection breaks.
+        Break,
+        /// Another, empty etcd is there.
+        Replace,
+    }
+
+    impl Model {
+        fn revision(&self) -> u64 {
+            1 + self.history.len() as u64
+        }
+
+        fn write(&mut self, changes: &[(u8, bool)]) {
+            let revision = self.revision() + 1;
+            let now = self.list();
+            let key = |number: u8| Key::parse(&format!("routes/{number}")).unwrap();
+            let event = |(number, is_put): &(u8, bool)| {
+                let key = key(*number);
+                let old = now.documents.iter().find(|(known, _)| *known == key).map(|(_, document)| document.created);
+                let created = old.unwrap_or(revision);
+                let document = Document { value: format!("{revision}").into(), created, modified: revision };
+                (*is_put || old.is_some()).then_some(Event { key, document: is_put.then_some(document) })
+            };
+            let mut events: Vec<Event> = changes.iter().filter_map(event).collect();
+            events.sort_by(|a, b| a.key.cmp(&b.key));
+            events.dedup_by(|a, b| a.key == b.key);
+            if !events.is_empty() {
+                self.history.push(Batch { revision, events });
+            }
+        }
+
+        fn list(&self) -> Snapshot {
+            let documents = Documents::default();
+            self.history.iter().for_each(|batch| documents.apply(batch));
+            Snapshot { revision: self.revision(), ..documents.snapshot() }
+        }
+
+        /// As etcd before 3.4.36 does: of the oldest revision that it keeps, deletions are lost.
+        fn after(&self, start: u64, cluster: u64) -> Result<Vec<Batch>, EtcdError> {
+            if cluster != self.cluster || start > self.revision() {
+                return Err(EtcdError::Replaced { why: String::new() });
+            }
+            if start < self.compacted {
+                return Err(EtcdError::Compacted { oldest: Some(self.compacted) });
+            }
+            let mut batches: Vec<Batch> =
+                self.history.iter().filter(|batch| batch.revision >= start).cloned().collect();
+            for batch in batches.iter_mut().filter(|batch| batch.revision == self.compacted) {
+                batch.events.retain(|event| event.document.is_some());
+            }
+            Ok(batches)
+        }
+    }
+
+    /// A follower with what its reader has made of what it was told.
+    #[derive(Default)]
+    struct Reader {
+        follower: Follower,
+        documents: Documents,
+        /// Where the watch is in the history, if there is one.
+        watch: Option<usize>,
+        batches: Vec<u64>,
+    }
+
+    impl Reader {
+        fn take(&mut self, told: Option<Followed>) {
+            match told {
+                Some(Followed::Snapshot(snapshot)) => {
+                    self.documents.replace(snapshot);
+                    self.batches.clear();
+                }
+                Some(Followed::Batch(batch)) => {
+                    assert!(batch.revision > self.documents.revision(), "told again, or out of order");
+                    self.batches.push(batch.revision);
+                    self.documents.apply(&batch);
+                }
+                Some(Followed::Lost { .. } | Followed::Back) | None => {}
+            }
+        }
+
+        fn fail(&mut self, error: &EtcdError) {
+            self.watch = None;
+            let (told, _) = self.follower.failed(error, 0.5);
+            self.take(told);
+        }
+
+        /// Whether there was anything to do.
+        fn step(&mut self, model: &Model) -> bool {
+            let Some((at, cluster)) = self.follower.at() else {
+                let told = self.follower.listed(model.list(), model.cluster);
+                self.take(Some(told));
+                return true;
+            };
+            let Some(position) = self.watch else {
+                match model.after(at, cluster) {
+                    Err(error) => self.fail(&error),
+                    Ok(batches) => {
+                        self.watch = Some(model.history.len() - batches.len());
+                        let told = self.follower.watching();
+                        self.take(told);
+                        // What etcd sends first, without the deletions that it has lost.
+                        for batch in batches {
+                            self.deliver(batch);
+                        }
+                        self.watch = Some(model.history.len());
+                    }
+                }
+                return true;
+            };
+            let Some(batch) = model.history.get(position) else { return false };
+            self.watch = Some(position + 1);
+            self.deliver(batch.clone());
+            true
+        }
+
+        fn deliver(&mut self, batch: Batch) {
+            let told = self.follower.batch(batch);
+            self.take(told);
+        }
+
+        fn act(&mut self, model: &mut Model, action: &Action) {
+            let broken = || EtcdError::Unreachable { endpoint: String::new(), why: "broken".to_owned(), is_sent: true };
+            match action {
+                Action::Write(changes) => model.write(changes),
+                Action::Compact(kept) => {
+                    let to = model.revision().saturating_sub(u64::from(*kept));
+                    model.compacted = model.compacted.max(to);
+                }
+                Action::Step => drop(self.step(model)),
+                Action::Repeat(count) => {
+                    let position = self.watch.unwrap_or_default();
+                    let from = position.saturating_sub(usize::from(*count));
+                    for batch in &model.history[from..position] {
+                        self.deliver(batch.clone());
+                    }
+                }
+                Action::Progress => {
+                    if let Some(position) = self.watch {
+                        self.follower.progress(1 + position as u64);
+                    }
+                }
+                Action::Break => self.fail(&broken()),
+                Action::Replace => {
+                    *model = Model { cluster: model.cluster + 1, ..Model::default() };
+                    self.fail(&broken());
+                }
+            }
+        }
+    }
+
+    fn actions() -> impl Strategy<Value = Vec<Action>> {
+        let action = prop_oneof![
+            6 => prop::collection::vec((0..4u8, any::<bool>()), 1..4).prop_map(Action::Write),
+            2 => (0..4u8).prop_map(Action::Compact),
+            8 => Just(Action::Step),
+            1 => (0..4u8).prop_map(Action::Repeat),
+            1 => Just(Action::Progress),
+            3 => Just(Action::Break),
+            1 => Just(Action::Replace),
+        ];
+        prop::collection::vec(action, 0..60)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+        /// Whatever happens in between: in the end the reader has what a fresh list has.
+        #[test]
+        fn a_follower_ends_with_what_a_list_has(actions in actions()) {
+            let (mut model, mut reader) = (Model::default(), Reader::default());
+            for action in &actions {
+                reader.act(&mut model, action);
+            }
+            let mut steps = 0;
+            while reader.step(&model) {
+                steps += 1;
+                prop_assert!(steps < 200, "it does not come to rest");
+            }
+            prop_assert_eq!(reader.documents.snapshot().documents, model.list().documents);
+            let expected = model.history.iter().map(|batch| batch.revision);
+            let expected: Vec<u64> = expected.filter(|revision| reader.batches.first().is_some_and(|first| revision >= first)).collect();
+            prop_assert_eq!(reader.batches, expected, "each revision once, none left out");
+        }
+    }
+
+    #[test]
+    fn a_loss_is_told_once_for_each_reason_and_pauses_grow() {
+        let mut follower = Follower::default();
+        let error =
+            |why: &str| EtcdError::Unreachable { endpoint: "http://e".to_owned(), why: why.to_owned(), is_sent: false };
+        let lost = |why: &str| Some(Followed::Lost { reason: format!("etcd at http://e: {why}") });
+        assert_eq!(follower.failed(&error("a"), 1.0), (lost("a"), PAUSE_MIN));
+        assert_eq!(follower.failed(&error("a"), 0.0), (None, PAUSE_MIN));
+        assert_eq!(follower.failed(&error("b"), 1.0), (lost("b"), PAUSE_MIN * 4));
+        for _ in 0..100 {
+            follower.failed(&error("b"), 1.0);
+        }
+        assert_eq!(follower.failed(&error("b"), 1.0), (None, PAUSE_MAX));
+        follower.listed(Snapshot { revision: 5, documents: Vec::new() }, 1);
+        assert_eq!((follower.watching(), follower.watching()), (Some(Followed::Back), None));
+        assert_eq!(follower.failed(&EtcdError::Compacted { oldest: None }, 1.0), (None, PAUSE_MIN));
+        assert_eq!(follower.at(), None);
+    }
+}

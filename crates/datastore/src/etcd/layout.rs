@@ -1,0 +1,98 @@
+//! Where documents are among etcd's keys: below a prefix, as APISIX's Admin API writes them.
+//!
+//! Other keys below the prefix are skipped: markers of directories (`/apisix/routes/`, value `init_dir`), and what data planes
+//! of APISIX report about themselves.
+
+use super::options::OptionsError;
+use crate::key::Key;
+
+/// Bytes of a prefix.
+const PREFIX_BYTES_MAX: usize = 1024;
+
+/// Data planes of APISIX write `data_plane/server_info/ID` there. It is a report and no configuration.
+const REPORTS: &str = "data_plane/";
+
+/// The keys of one prefix.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    /// Ends with a slash.
+    folder: String,
+}
+
+impl Layout {
+    pub(crate) fn new(prefix: &str) -> Result<Layout, OptionsError> {
+        let prefix = prefix.trim_end_matches('/');
+        let refused = |message: &str| Err(OptionsError::new("prefix", message));
+        if prefix.is_empty() {
+            return refused("it is empty; write the one that APISIX has, /apisix");
+        }
+        if prefix.len() > PREFIX_BYTES_MAX {
+            return refused("it is longer than 1024 bytes");
+        }
+        if prefix.chars().any(char::is_control) {
+            return refused("it contains a control character");
+        }
+        Ok(Layout { folder: format!("{prefix}/") })
+    }
+
+    pub(crate) fn prefix(&self) -> &str {
+        self.folder.trim_end_matches('/')
+    }
+
+    /// The range of all keys below the prefix, the second not included.
+    pub(crate) fn range(&self) -> (Vec<u8>, Vec<u8>) {
+        let mut end = self.prefix().as_bytes().to_vec();
+        end.push(b'/' + 1);
+        (self.folder.as_bytes().to_vec(), end)
+    }
+
+    /// What etcd calls a document.
+    pub(crate) fn name_of(&self, key: &Key) -> Vec<u8> {
+        [self.folder.as_bytes(), key.as_str().as_bytes()].concat()
+    }
+
+    /// Which document a key of etcd is; `None`: it is none.
+    pub(crate) fn key_of(&self, name: &[u8]) -> Option<Key> {
+        let path = name.strip_prefix(self.folder.as_bytes())?;
+        let key = std::str::from_utf8(path).ok().filter(|path| !path.starts_with(REPORTS));
+        let key = key.and_then(|path| Key::parse(path).ok());
+        if key.is_none() {
+            tracing::debug!(key = %String::from_utf8_lossy(name), "etcd: no resource, skipped");
+        }
+        key
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_are_told_from_other_keys() {
+        let layout = Layout::new("/apisix/").unwrap();
+        let check = |name: &[u8], expected: Option<&str>| {
+            let key = layout.key_of(name);
+            assert_eq!(key.as_ref().map(Key::as_str), expected, "{}", String::from_utf8_lossy(name));
+            if let Some(key) = key {
+                assert_eq!(layout.name_of(&key), name);
+            }
+        };
+        check(b"/apisix/routes/1", Some("routes/1"));
+        check(b"/apisix/consumers/jack/credentials/1", Some("consumers/jack/credentials/1"));
+        check(b"/apisix/routes/", None);
+        check(b"/apisix/routes", None);
+        check(b"/apisix/data_plane/server_info/0a", None);
+        check(b"/apisix/routes/\xff", None);
+        check(b"/other/routes/1", None);
+        assert_eq!(layout.range(), (b"/apisix/".to_vec(), b"/apisix0".to_vec()));
+        assert_eq!(layout.prefix(), "/apisix");
+    }
+
+    #[test]
+    fn a_prefix_is_checked() {
+        for prefix in ["", "/", "//", "/a\nb", &"x".repeat(PREFIX_BYTES_MAX + 1)] {
+            assert_eq!(Layout::new(prefix).unwrap_err().option, "prefix", "{prefix:?}");
+        }
+        assert_eq!(Layout::new("apisix").unwrap().prefix(), "apisix");
+    }
+}

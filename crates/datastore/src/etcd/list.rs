@@ -1,0 +1,112 @@
+//! Everything below the prefix at one revision, page by page.
+//!
+//! The first page sets the revision and the others ask for the same one, so that what is written meanwhile is seen in none. A
+//! compaction in between makes that impossible; then the list begins again.
+
+use super::Etcd;
+use super::call::Repeat;
+use super::error::EtcdError;
+use super::message::{KeyValue, Number, RangeRequest, RangeResponse};
+use crate::document::{Document, Snapshot};
+use crate::key::Key;
+
+/// Keys of a page. Fewer are asked for where their values make a response too large.
+const PAGE_KEYS: u64 = 1000;
+
+/// How often a list begins again.
+const TRIES_MAX: u32 = 5;
+
+pub(crate) const RANGE: &str = "/v3/kv/range";
+
+/// What a list has found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Listed {
+    /// All documents.
+    pub snapshot: Snapshot,
+    /// The cluster's identity: revisions of another one mean nothing here.
+    pub cluster: u64,
+    /// Keys whose values are no text.
+    pub unreadable: Vec<Unreadable>,
+}
+
+/// A key whose value is no text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unreadable {
+    /// As etcd has it, with the prefix.
+    pub key: String,
+    /// For the person who has to mend it.
+    pub why: String,
+}
+
+impl Etcd {
+    /// Lists everything below the prefix.
+    ///
+    /// # Errors
+    /// When no endpoint answers, or etcd refuses.
+    pub async fn list(&self) -> Result<Listed, EtcdError> {
+        let mut tries = 1;
+        loop {
+            match self.list_once(PAGE_KEYS).await {
+                Err(EtcdError::Compacted { .. }) if tries < TRIES_MAX => tries += 1,
+                listed => return listed,
+            }
+        }
+    }
+
+    async fn list_once(&self, page_keys: u64) -> Result<Listed, EtcdError> {
+        let (mut from, end) = self.layout.range();
+        let (mut listed, mut limit, mut revision) = (Listed::default(), page_keys, None);
+        loop {
+            let request = RangeRequest {
+                key: from.clone().into(),
+                range_end: Some(end.clone().into()),
+                limit: Some(Number(limit)),
+                revision,
+                keys_only: false,
+            };
+            let page: RangeResponse = match self.caller.call(RANGE, &request, Repeat::Always).await {
+                Err(EtcdError::TooLarge { .. }) if limit > 1 => {
+                    limit /= 2;
+                    continue;
+                }
+                page => page?,
+            };
+            if revision.is_none() {
+                revision = Some(page.header.revision);
+                listed.snapshot.revision = page.header.revision.0;
+                listed.cluster = page.header.cluster_id.0;
+            }
+            let last = page.kvs.last().map(|last| last.key.0.clone());
+            page.kvs.into_iter().for_each(|pair| self.take(pair, &mut listed));
+            match (page.more, last) {
+                (false, _) => return Ok(listed),
+                (true, Some(last)) => from = [&*last, &[0]].concat(),
+                (true, None) => {
+                    let why = "a page is empty, and yet there are more".to_owned();
+                    return Err(EtcdError::Unreadable { endpoint: self.caller.urls(), why });
+                }
+            }
+        }
+    }
+
+    fn take(&self, pair: KeyValue, listed: &mut Listed) {
+        let Some(key) = self.layout.key_of(&pair.key.0) else { return };
+        match document(pair) {
+            Ok(document) => listed.snapshot.documents.push((key, document)),
+            Err(why) => listed.unreadable.push(self.unreadable(&key, why)),
+        }
+    }
+
+    pub(crate) fn unreadable(&self, key: &Key, why: String) -> Unreadable {
+        let key = format!("{}/{key}", self.prefix());
+        tracing::warn!(%key, %why, "etcd: a value that is no text is left out");
+        Unreadable { key, why }
+    }
+}
+
+/// The value as text. What it means is not looked at.
+pub(crate) fn document(pair: KeyValue) -> Result<Document, String> {
+    let value = String::from_utf8(pair.value.0)
+        .map_err(|error| format!("byte {} is not UTF-8; write JSON", error.utf8_error().valid_up_to()))?;
+    Ok(Document { value: value.into(), created: pair.create_revision.0, modified: pair.mod_revision.0 })
+}

@@ -1,0 +1,59 @@
+//! A client of etcd v3 over its JSON gateway (`/v3/…`), with the layout of keys that APISIX uses.
+//!
+//! ```text
+//!  Etcd ─▶ call: token, next endpoint ─▶ connection: TCP, TLS, HTTP/1.1 ─▶ etcd
+//!   ├ list    everything at one revision, in pages
+//!   ├ watch   what changes after a revision
+//!   ├ commit  a transaction
+//!   └ follow  list, then watch, again after each break; decides by `follower`, which does no IO
+//! ```
+//!
+//! The gateway is part of every etcd, and APISIX's own client uses it too. A gRPC client would need `protoc` or generated code.
+//! Values are not interpreted here, and nothing is retried in the background except by [`follow`].
+
+mod call;
+mod commit;
+mod connection;
+mod endpoint;
+mod error;
+mod follow;
+mod follower;
+mod layout;
+mod list;
+mod message;
+mod options;
+mod rotation;
+mod watch;
+
+pub use error::EtcdError;
+pub use follow::follow;
+pub use follower::Followed;
+pub use list::{Listed, Unreadable};
+pub use options::{EtcdOptions, EtcdTls, OptionsError};
+pub use watch::{Watch, Watched};
+
+use call::Caller;
+use layout::Layout;
+
+/// One etcd, or the members of one cluster.
+#[derive(Debug)]
+pub struct Etcd {
+    caller: Caller,
+    layout: Layout,
+}
+
+impl Etcd {
+    /// Checks the options. Connects to nothing yet.
+    ///
+    /// # Errors
+    /// Which option cannot be used, with what to do.
+    pub fn new(options: EtcdOptions) -> Result<Etcd, OptionsError> {
+        let layout = Layout::new(&options.prefix)?;
+        Ok(Etcd { caller: Caller::new(options)?, layout })
+    }
+
+    /// The prefix of all keys, without a slash at its end.
+    pub fn prefix(&self) -> &str {
+        self.layout.prefix()
+    }
+}

@@ -1,0 +1,286 @@
+//! What changes below the prefix after a revision, as etcd sends it.
+//!
+//! A watch that says nothing may be quiet, or its member may be stopped, partitioned or restored from a backup. So a quiet watch
+//! asks its member for the current revision every few seconds, on another connection: a read that needs the majority.
+//! etcd's `progress_request` would test the watch itself, but it needs a request body that stays open beside the response: over
+//! HTTP/1.1 etcd allows that only with `Connection: close`, and proxies in between do not. What such a probe cannot see
+//! (the watch's own connection is dead) TCP's keep-alive sees, and the notifications that etcd sends every ten minutes.
+
+use super::Etcd;
+use super::call::{RESPONSE_BYTES_MAX, misunderstood};
+use super::connection::Connection;
+use super::error::EtcdError;
+use super::list::{RANGE, document};
+use super::message::{
+    Header, Number, RangeRequest, RangeResponse, Refusal, WatchCreate, WatchEvent, WatchLine, WatchRequest,
+    WatchResponse,
+};
+use crate::document::{Batch, Event};
+use bytes::{Buf as _, BytesMut};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until, timeout};
+
+/// Between two questions to the member of a quiet watch.
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// etcd notifies of progress every ten minutes. A watch that is silent for longer than this is dead, whatever its member answers.
+const SILENCE_MAX: Duration = Duration::from_secs(15 * 60);
+
+const WATCH: &str = "/v3/watch";
+
+/// A running watch. It ends when dropped.
+pub struct Watch<'a> {
+    etcd: &'a Etcd,
+    endpoint: usize,
+    body: Incoming,
+    _connection: Connection,
+    /// What has come and is no whole line yet.
+    buffer: BytesMut,
+    /// How much of the buffer has no line end.
+    scanned: usize,
+    /// What has come and was not taken yet.
+    ready: VecDeque<Watched>,
+    /// The highest revision known, and of which cluster.
+    seen: (u64, u64),
+    heard_at: Instant,
+    probed_at: Instant,
+}
+
+/// What a watch brings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Watched {
+    /// All that one revision has changed.
+    Batch(Batch),
+    /// All up to this revision has come.
+    Progress(u64),
+}
+
+impl Etcd {
+    /// Watches from revision `after` of this cluster on. What `after` itself has changed may come again: etcd before 3.5.18
+    /// loses deletions that the oldest revision it keeps has made (etcd-io/etcd#18274, #19188), so a watch that begins one later
+    /// could miss some without an error.
+    ///
+    /// # Errors
+    /// When no endpoint answers, etcd refuses, or has no history from `after` on.
+    pub async fn watch(&self, after: u64, cluster: u64) -> Result<Watch<'_>, EtcdError> {
+        let mut tried = Vec::new();
+        loop {
+            let index = self.caller.choose(&tried);
+            tried.push(index);
+            let opened = self.watch_at(index, after, cluster).await;
+            self.caller.note(index, opened.as_ref().err());
+            match opened {
+                Err(error) if self.caller.may_ask_another(&error, &tried) => {}
+                opened => return opened,
+            }
+        }
+    }
+
+    async fn watch_at(&self, endpoint: usize, after: u64, cluster: u64) -> Result<Watch<'_>, EtcdError> {
+        // Also proves that the token is good; a watch would only say that it is not permitted.
+        self.probe(endpoint, (after, cluster)).await?;
+        let (key, range_end) = self.layout.range();
+        let start_revision = Number(after.max(1));
+        let create =
+            WatchCreate { key: key.into(), range_end: range_end.into(), start_revision, progress_notify: true };
+        let request = WatchRequest { create_request: create };
+        let (connection, body) = self.caller.stream_at(endpoint, WATCH, &request).await?;
+        let now = Instant::now();
+        let mut watch = Watch {
+            etcd: self,
+            endpoint,
+            body,
+            _connection: connection,
+            buffer: BytesMut::new(),
+            scanned: 0,
+            ready: VecDeque::new(),
+            seen: (after, cluster),
+            heard_at: now,
+            probed_at: now,
+        };
+        match timeout(self.caller.timeout, watch.created()).await {
+            Ok(created) => created.map(|()| watch),
+            Err(_) => Err(watch.lost("the watch was not confirmed in time")),
+        }
+    }
+
+    /// Asks a member for something small that needs the majority. An error if its history is not the one that was seen.
+    async fn probe(&self, endpoint: usize, seen: (u64, u64)) -> Result<(), EtcdError> {
+        let (key, _) = self.layout.range();
+        let request = RangeRequest { key: key.into(), keys_only: true, ..RangeRequest::default() };
+        let answer: RangeResponse = self.caller.call_at(endpoint, RANGE, &request).await?;
+        same_history(&answer.header, seen)
+    }
+}
+
+impl Watch<'_> {
+    /// Waits for what comes next. May be dropped while it waits, and called again.
+    ///
+    /// # Errors
+    /// When the watch is over; it cannot be used any more.
+    pub async fn next(&mut self) -> Result<Watched, EtcdError> {
+        let ended = loop {
+            if let Some(watched) = self.ready.pop_front() {
+                return Ok(watched);
+            }
+            if let Err(error) = self.hear().await {
+                break error;
+            }
+        };
+        self.etcd.caller.note(self.endpoint, Some(&ended));
+        if matches!(ended, EtcdError::Refused { .. }) {
+            // An old token looks like a missing permission here.
+            self.etcd.caller.renew_token();
+        }
+        Err(ended)
+    }
+
+    async fn created(&mut self) -> Result<(), EtcdError> {
+        loop {
+            let frame = self.body.frame().await;
+            if self.receive(frame)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes in what comes, or makes sure that the member is there.
+    async fn hear(&mut self) -> Result<(), EtcdError> {
+        let probe = async {
+            sleep_until(self.probed_at + PROBE_INTERVAL).await;
+            self.etcd.probe(self.endpoint, self.seen).await
+        };
+        tokio::select! {
+            biased;
+            frame = self.body.frame() => {
+                self.receive(frame)?;
+                self.heard_at = Instant::now();
+                self.probed_at = self.heard_at;
+            }
+            probed = probe => {
+                probed?;
+                self.probed_at = Instant::now();
+                if self.heard_at.elapsed() > SILENCE_MAX {
+                    return Err(self.lost("the watch has been silent for too long"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the watch was confirmed.
+    fn receive(
+        &mut self,
+        frame: Option<Result<hyper::body::Frame<bytes::Bytes>, hyper::Error>>,
+    ) -> Result<bool, EtcdError> {
+        let frame = match frame {
+            Some(Ok(frame)) => frame,
+            Some(Err(error)) => return Err(self.etcd.caller.broken(self.endpoint, &error)),
+            None => return Err(self.lost("it has closed the watch")),
+        };
+        if let Some(data) = frame.data_ref() {
+            self.buffer.extend_from_slice(data);
+        }
+        let mut is_created = false;
+        while let Some(at) = self.buffer[self.scanned..].iter().position(|byte| *byte == b'\n') {
+            let line = self.buffer.split_to(self.scanned + at);
+            self.buffer.advance(1);
+            self.scanned = 0;
+            is_created |= self.line(&line)?;
+        }
+        self.scanned = self.buffer.len();
+        match self.scanned > RESPONSE_BYTES_MAX {
+            true => Err(EtcdError::TooLarge {
+                endpoint: self.etcd.caller.url(self.endpoint),
+                bytes_max: RESPONSE_BYTES_MAX,
+            }),
+            false => Ok(is_created),
+        }
+    }
+
+    /// Whether the line confirms the watch.
+    fn line(&mut self, line: &[u8]) -> Result<bool, EtcdError> {
+        let caller = &self.etcd.caller;
+        let unreadable = |why: String| EtcdError::Unreadable { endpoint: caller.url(self.endpoint), why };
+        let line: WatchLine = serde_json::from_slice(line).map_err(|error| unreadable(misunderstood(&error)))?;
+        let response = match (line.result, line.error) {
+            (_, Some(refusal)) => return Err(caller.refused(self.endpoint, refusal)),
+            (Some(response), None) => response,
+            (None, None) => return Err(unreadable("a line of a watch with neither result nor error".to_owned())),
+        };
+        if response.compact_revision.0 > 0 {
+            return Err(EtcdError::Compacted { oldest: Some(response.compact_revision.0) });
+        }
+        if response.canceled {
+            let message = format!("the watch is cancelled: {}", response.cancel_reason);
+            return Err(caller.refused(self.endpoint, Refusal { message: Some(message), ..Refusal::default() }));
+        }
+        if response.created {
+            // A member may lag behind, so its revision says nothing; the probe before has compared.
+            return Ok(true);
+        }
+        self.take(response);
+        Ok(false)
+    }
+
+    fn take(&mut self, response: WatchResponse) {
+        if response.events.is_empty() {
+            self.seen.0 = self.seen.0.max(response.header.revision.0);
+            return self.ready.push_back(Watched::Progress(response.header.revision.0));
+        }
+        let mut events = response.events.into_iter().peekable();
+        // In the order of revisions; all of one revision is in one response.
+        while let Some(revision) = events.peek().map(|event| event.kv.mod_revision.0) {
+            let mut batch = Batch { revision, events: Vec::new() };
+            while let Some(event) = events.next_if(|event| event.kv.mod_revision.0 == revision) {
+                batch.events.extend(self.event(event));
+            }
+            self.seen.0 = self.seen.0.max(revision);
+            self.ready.push_back(match batch.events.is_empty() {
+                true => Watched::Progress(revision),
+                false => Watched::Batch(batch),
+            });
+        }
+    }
+
+    /// `None`: of a key that is no document.
+    fn event(&self, event: WatchEvent) -> Option<Event> {
+        let key = self.etcd.layout.key_of(&event.kv.key.0)?;
+        if event.r#type == "DELETE" {
+            return Some(Event { key, document: None });
+        }
+        match document(event.kv) {
+            Ok(document) => Some(Event { key, document: Some(document) }),
+            // A list would not have it either.
+            Err(why) => {
+                self.etcd.unreadable(&key, why);
+                Some(Event { key, document: None })
+            }
+        }
+    }
+
+    fn lost(&self, why: &str) -> EtcdError {
+        self.etcd.caller.unreachable(self.endpoint, why.to_owned(), true)
+    }
+}
+
+impl fmt::Debug for Watch<'_> {
+    /// Without what has come, which may be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch").field("etcd", self.etcd).field("seen", &self.seen).finish_non_exhaustive()
+    }
+}
+
+/// Whether a member that answers with this header can have the history that was seen.
+fn same_history(header: &Header, seen: (u64, u64)) -> Result<(), EtcdError> {
+    let why = match (header.revision.0, header.cluster_id.0) {
+        (_, cluster) if cluster != seen.1 => "another cluster answers".to_owned(),
+        (revision, _) if revision < seen.0 => format!("it is at revision {revision}, and was at {} before", seen.0),
+        _ => return Ok(()),
+    };
+    Err(EtcdError::Replaced { why })
+}
