@@ -6,6 +6,7 @@
 //!   ├ watch   what changes after a revision
 //!   ├ commit  a transaction
 //!   └ follow  list, then watch, again after each break; decides by `follower`, which does no IO
+//!  saved: the file with the last snapshot, for starts without etcd
 //! ```
 //!
 //! The gateway is part of every etcd, and APISIX's own client uses it too. A gRPC client would need `protoc` or generated code.
@@ -23,6 +24,7 @@ mod list;
 mod message;
 mod options;
 mod rotation;
+mod saved;
 mod watch;
 
 pub use error::EtcdError;
@@ -30,6 +32,7 @@ pub use follow::follow;
 pub use follower::Followed;
 pub use list::{Listed, Unreadable};
 pub use options::{EtcdOptions, EtcdTls, OptionsError};
+pub use saved::{Saved, SavedError};
 pub use watch::{Watch, Watched};
 
 use call::Caller;

@@ -1,0 +1,322 @@
+//! The file with the last snapshot of etcd: what a gateway serves after a start while etcd is away.
+//!
+//! Lines of JSON: a head (format, version, prefix, revision), one line for each document, one for each last good value, an end with
+//! the number of lines and their CRC-32. It is written to a temporary file beside it, synchronised and renamed, so there is the
+//! old or the new one and never a part. It contains secrets, as etcd does: only its owner may read it.
+
+use crate::document::{Document, Snapshot};
+use crate::key::Key;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+const FORMAT: &str = "stillgate etcd snapshot";
+const VERSION: u32 = 1;
+
+/// The longest line that is read. etcd takes 1.5 MiB for a request by default, and JSON may make six bytes of one.
+const LINE_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// What is in the file.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Saved {
+    /// As etcd had it.
+    pub snapshot: Snapshot,
+    /// Of keys whose document in the snapshot was rejected: the last one that was not, which is served in its place.
+    pub last_good: Vec<(Key, Document)>,
+}
+
+/// Why a file cannot be written or read.
+#[derive(Debug)]
+pub enum SavedError {
+    /// The file system.
+    Io {
+        /// What was done, as `cannot rename`.
+        what: &'static str,
+        /// To which file.
+        path: PathBuf,
+        /// How it failed.
+        error: io::Error,
+    },
+    /// There is no file: nothing was saved yet.
+    Absent(PathBuf),
+    /// It is not whole, or was changed.
+    Damaged {
+        /// Which file.
+        path: PathBuf,
+        /// From 1.
+        line: u64,
+        /// What is wrong. Nothing of the file is repeated.
+        why: &'static str,
+    },
+    /// Another version of Stillgate has written it.
+    Version {
+        /// Which file.
+        path: PathBuf,
+        /// The file's.
+        version: u32,
+    },
+    /// It is of another prefix, hence of other resources.
+    Prefix {
+        /// Which file.
+        path: PathBuf,
+        /// The file's.
+        found: String,
+        /// The one wanted.
+        wanted: String,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+struct Head {
+    format: String,
+    version: u32,
+    prefix: String,
+    revision: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Line {
+    Document(Entry),
+    LastGood(Entry),
+    End { lines: u64, crc32: u32 },
+}
+
+#[derive(Serialize, Deserialize)]
+struct Entry {
+    key: String,
+    value: String,
+    created: u64,
+    modified: u64,
+}
+
+impl Saved {
+    /// Writes the file in the place of an older one. Blocks until the disk has it.
+    ///
+    /// # Errors
+    /// When the file system refuses. The older file is still there then.
+    pub fn write(&self, path: &Path, prefix: &str) -> Result<(), SavedError> {
+        let failed = |what, path: &Path| {
+            let path = path.to_owned();
+            move |error| SavedError::Io { what, path, error }
+        };
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(".new");
+        let new = folder.join(name);
+        match fs::remove_file(&new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("cannot remove", &new)(error)),
+            _ => {}
+        }
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new);
+        let file = file.map_err(failed("cannot make", &new))?;
+        self.write_to(&file, prefix).and_then(|()| file.sync_all()).map_err(failed("cannot write", &new))?;
+        fs::rename(&new, path).map_err(failed("cannot rename to", path))?;
+        // The new name is on the disk when its folder is.
+        File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed("cannot synchronise", folder))
+    }
+
+    fn write_to(&self, file: &File, prefix: &str) -> io::Result<()> {
+        let mut out = Summed { out: BufWriter::new(file), crc32: crc32fast::Hasher::new(), lines: 0 };
+        let revision = self.snapshot.revision;
+        out.line(&Head { format: FORMAT.to_owned(), version: VERSION, prefix: prefix.to_owned(), revision })?;
+        for (key, document) in &self.snapshot.documents {
+            out.line(&Line::Document(Entry::of(key, document)))?;
+        }
+        for (key, document) in &self.last_good {
+            out.line(&Line::LastGood(Entry::of(key, document)))?;
+        }
+        let (lines, crc32) = (out.lines, out.crc32.clone().finalize());
+        out.line(&Line::End { lines, crc32 })?;
+        out.out.flush()
+    }
+
+    /// Reads the file that was written for this prefix.
+    ///
+    /// # Errors
+    /// When there is none, or it is not what was written.
+    pub fn read(path: &Path, prefix: &str) -> Result<Saved, SavedError> {
+        let file = File::open(path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => SavedError::Absent(path.to_owned()),
+            _ => SavedError::Io { what: "cannot open", path: path.to_owned(), error },
+        })?;
+        let mut lines =
+            Lines { path, file: BufReader::new(file), crc32: crc32fast::Hasher::new(), lines: 0, text: Vec::new() };
+        lines.next()?;
+        let head: Head = lines.parse("it is no snapshot of etcd")?;
+        if head.format != FORMAT {
+            return Err(lines.damaged("it is no snapshot of etcd"));
+        }
+        if head.version != VERSION {
+            return Err(SavedError::Version { path: path.to_owned(), version: head.version });
+        }
+        if head.prefix != prefix {
+            let (found, wanted) = (head.prefix, prefix.to_owned());
+            return Err(SavedError::Prefix { path: path.to_owned(), found, wanted });
+        }
+        let mut saved = Saved::default();
+        saved.snapshot.revision = head.revision;
+        loop {
+            let before = (lines.lines, lines.crc32.clone().finalize());
+            lines.next()?;
+            match lines.parse("the line cannot be read")? {
+                Line::Document(entry) => saved.snapshot.documents.push(lines.entry(entry)?),
+                Line::LastGood(entry) => saved.last_good.push(lines.entry(entry)?),
+                Line::End { lines: count, crc32 } if (count, crc32) == before => return Ok(saved),
+                Line::End { .. } => return Err(lines.damaged("the checksum is another one")),
+            }
+        }
+    }
+}
+
+impl Entry {
+    fn of(key: &Key, document: &Document) -> Entry {
+        let Document { value, created, modified } = document;
+        Entry { key: key.to_string(), value: value.to_string(), created: *created, modified: *modified }
+    }
+}
+
+/// Writes lines and sums them up.
+struct Summed<W> {
+    out: W,
+    crc32: crc32fast::Hasher,
+    lines: u64,
+}
+
+impl<W: Write> Summed<W> {
+    fn line(&mut self, line: &impl Serialize) -> io::Result<()> {
+        let mut text = serde_json::to_vec(line)?;
+        text.push(b'\n');
+        self.crc32.update(&text);
+        self.lines += 1;
+        self.out.write_all(&text)
+    }
+}
+
+/// Reads lines and sums them up.
+struct Lines<'a> {
+    path: &'a Path,
+    file: BufReader<File>,
+    crc32: crc32fast::Hasher,
+    lines: u64,
+    /// The current one.
+    text: Vec<u8>,
+}
+
+impl Lines<'_> {
+    fn next(&mut self) -> Result<(), SavedError> {
+        self.text.clear();
+        let mut bounded = io::Read::take(&mut self.file, LINE_BYTES_MAX);
+        let read = bounded.read_until(b'\n', &mut self.text);
+        read.map_err(|error| SavedError::Io { what: "cannot read", path: self.path.to_owned(), error })?;
+        self.lines += 1;
+        self.crc32.update(&self.text);
+        match self.text.last() {
+            Some(b'\n') => Ok(()),
+            _ => Err(self.damaged("it is cut off")),
+        }
+    }
+
+    fn parse<'a, T: Deserialize<'a>>(&'a self, why: &'static str) -> Result<T, SavedError> {
+        // Without the parser's words, which may quote a secret.
+        serde_json::from_slice(&self.text).map_err(|_| self.damaged(why))
+    }
+
+    fn entry(&self, entry: Entry) -> Result<(Key, Document), SavedError> {
+        let key = Key::parse(&entry.key).map_err(|_| self.damaged("it has no key of a resource"))?;
+        Ok((key, Document { value: entry.value.into(), created: entry.created, modified: entry.modified }))
+    }
+
+    fn damaged(&self, why: &'static str) -> SavedError {
+        SavedError::Damaged { path: self.path.to_owned(), line: self.lines, why }
+    }
+}
+
+impl fmt::Display for SavedError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SavedError::Io { what, path, error } => write!(f, "{what} {}: {error}", path.display()),
+            SavedError::Absent(path) => write!(f, "{}: nothing was saved there yet", path.display()),
+            SavedError::Damaged { path, line, why } => {
+                write!(f, "{}, line {line}: {why}; remove the file, it is written anew from etcd", path.display())
+            }
+            SavedError::Version { path, version } => {
+                write!(f, "{}: version {version} of the format; this Stillgate reads version {VERSION}", path.display())
+            }
+            SavedError::Prefix { path, found, wanted } => {
+                write!(f, "{}: it is of prefix {found:?}, not {wanted:?}; name another file", path.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for SavedError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    fn saved() -> Saved {
+        let entry = |path: &str, value: &str, created, modified| {
+            (Key::parse(path).unwrap(), Document { value: value.into(), created, modified })
+        };
+        let documents = vec![entry("routes/1", "{\"a\":\n1}", 2, 9), entry("routes/2", "no JSON \u{1f600}\0", 3, 3)];
+        Saved { snapshot: Snapshot { revision: 12, documents }, last_good: vec![entry("routes/2", "{}", 3, 1)] }
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("snapshot");
+        assert!(matches!(Saved::read(&path, "/a"), Err(SavedError::Absent(_))));
+        Saved::default().write(&path, "/a").unwrap();
+        assert_eq!(Saved::read(&path, "/a").unwrap(), Saved::default());
+        fs::write(folder.path().join("snapshot.new"), "left by a crash").unwrap();
+        saved().write(&path, "/a").unwrap();
+        assert_eq!(Saved::read(&path, "/a").unwrap(), saved());
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_is_not_whole_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("snapshot");
+        saved().write(&path, "/a").unwrap();
+        let whole = fs::read(&path).unwrap();
+        for length in 0..whole.len() {
+            fs::write(&path, &whole[..length]).unwrap();
+            let error = Saved::read(&path, "/a").unwrap_err();
+            assert!(matches!(error, SavedError::Damaged { why: "it is cut off", .. }), "{length}: {error}");
+        }
+        let text = String::from_utf8(whole).unwrap();
+        let check = |text: String, expected: &str| {
+            fs::write(&path, text).unwrap();
+            let error = Saved::read(&path, "/a").unwrap_err().to_string();
+            assert!(error.contains(expected) && error.contains("snapshot"), "{error}");
+        };
+        check(text.replace("\"created\":2", "\"created\":1"), "the checksum is another one");
+        check(
+            text.replace("\"version\":1", "\"version\":2"),
+            "version 2 of the format; this Stillgate reads version 1",
+        );
+        check(text.replace("\"/a\"", "\"/b\""), "it is of prefix \"/b\", not \"/a\"");
+        check(text.replace("\"routes/1\"", "\"routes\""), "line 2: it has no key of a resource");
+        check("{}\n".to_owned(), "line 1: it is no snapshot of etcd");
+        check("resources: []\n".to_owned(), "line 1: it is no snapshot of etcd");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_leaves_the_old_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("snapshot");
+        saved().write(&path, "/a").unwrap();
+        fs::create_dir(folder.path().join("snapshot.new")).unwrap();
+        assert!(Saved::default().write(&path, "/a").unwrap_err().to_string().contains("snapshot.new"));
+        assert_eq!(Saved::read(&path, "/a").unwrap(), saved());
+    }
+}
