@@ -10,8 +10,12 @@ use super::message::{KeyValue, Number, RangeRequest, RangeResponse};
 use crate::document::{Document, Snapshot};
 use crate::key::Key;
 
-/// Keys of a page. Fewer are asked for where their values make a response too large.
-const PAGE_KEYS: u64 = 1000;
+/// Keys of the first page, of unknown size: 16 of the largest values that etcd takes by default fit into a response.
+const PAGE_KEYS_FIRST: u64 = 16;
+const PAGE_KEYS_MAX: u64 = 1000;
+
+/// What keys and values of a page should come to, judged by the page before.
+const PAGE_BYTES: u64 = 4 * 1024 * 1024;
 
 /// How often a list begins again.
 const TRIES_MAX: u32 = 5;
@@ -46,16 +50,16 @@ impl Etcd {
     pub async fn list(&self) -> Result<Listed, EtcdError> {
         let mut tries = 1;
         loop {
-            match self.list_once(PAGE_KEYS).await {
+            match self.list_once().await {
                 Err(EtcdError::Compacted { .. }) if tries < TRIES_MAX => tries += 1,
                 listed => return listed,
             }
         }
     }
 
-    async fn list_once(&self, page_keys: u64) -> Result<Listed, EtcdError> {
+    async fn list_once(&self) -> Result<Listed, EtcdError> {
         let (mut from, end) = self.layout.range();
-        let (mut listed, mut limit, mut revision) = (Listed::default(), page_keys, None);
+        let (mut listed, mut limit, mut revision) = (Listed::default(), PAGE_KEYS_FIRST, None);
         loop {
             let request = RangeRequest {
                 key: from.clone().into(),
@@ -65,6 +69,13 @@ impl Etcd {
                 keys_only: false,
             };
             let page: RangeResponse = match self.caller.call(RANGE, &request, Repeat::Always).await {
+                // Its values are larger than those before: etcd could not send it in time, or we do not take it.
+                Err(EtcdError::TooLarge { .. } | EtcdError::Unreachable { is_sent: true, .. })
+                    if limit > PAGE_KEYS_FIRST =>
+                {
+                    limit = PAGE_KEYS_FIRST;
+                    continue;
+                }
                 Err(EtcdError::TooLarge { .. }) if limit > 1 => {
                     limit /= 2;
                     continue;
@@ -76,6 +87,7 @@ impl Etcd {
                 listed.snapshot.revision = page.header.revision.0;
                 listed.cluster = page.header.cluster_id.0;
             }
+            limit = next_limit(&page.kvs);
             let last = page.kvs.last().map(|last| last.key.0.clone());
             page.kvs.into_iter().for_each(|pair| self.take(pair, &mut listed));
             match (page.more, last) {
@@ -102,6 +114,11 @@ impl Etcd {
         tracing::warn!(%key, %why, "etcd: a value that is no text is left out");
         Unreadable { key, why }
     }
+}
+
+fn next_limit(page: &[KeyValue]) -> u64 {
+    let bytes: usize = page.iter().map(|pair| pair.key.0.len() + pair.value.0.len()).sum();
+    (PAGE_BYTES * page.len() as u64 / (bytes as u64).max(1)).clamp(1, PAGE_KEYS_MAX)
 }
 
 /// The value as text. What it means is not looked at.

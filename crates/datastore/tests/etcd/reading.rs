@@ -2,9 +2,9 @@
 
 use crate::{PREFIX, client, key, options, run, texts};
 use std::sync::atomic::{AtomicBool, Ordering};
-use stillgate_datastore::etcd::{Etcd, EtcdError, Watched};
-use stillgate_datastore::{Document, Event, Key};
-use stillgate_testkit::{Etcd as Server, ReservedPort};
+use stillgate_datastore::Event;
+use stillgate_datastore::etcd::{Etcd, EtcdError, EtcdOptions, Watched};
+use stillgate_testkit::{Etcd as Server, PATIENCE, ReservedPort};
 
 #[test]
 fn a_list_of_many_pages_has_everything_in_order() {
@@ -27,22 +27,24 @@ fn a_list_of_many_pages_has_everything_in_order() {
 
 #[test]
 fn a_page_that_would_be_too_large_becomes_several() {
-    // In one response these would be 93 MB of Base64.
-    const COUNT: usize = 70;
+    // Small ones that make large pages, and behind them large ones: 93 MB of Base64.
+    const SMALL: usize = 1000;
+    const LARGE: usize = 70;
     let server = Server::start();
     let value = "x".repeat(1_000_000);
-    for number in 0..COUNT {
-        server.put(0, &format!("{PREFIX}/routes/{number:02}"), &value);
+    server.fill(0, (0..SMALL).map(|number| (format!("{PREFIX}/routes/a{number:03}"), "x".to_owned())));
+    for number in 0..LARGE {
+        server.put(0, &format!("{PREFIX}/routes/b{number:02}"), &value);
     }
-    let listed = run(client(server.endpoint(0)).list()).unwrap();
-    let documents = listed.snapshot.documents.iter().enumerate();
-    let is_whole = |(number, (key, document)): (usize, &(Key, Document))| {
-        key.as_str() == format!("routes/{number:02}") && *document.value == *value
-    };
-    assert!(documents.map(is_whole).eq([true; COUNT]));
+    let patient = EtcdOptions { request_timeout: PATIENCE, ..options(vec![server.endpoint(0)]) };
+    let etcd = Etcd::new(patient).unwrap();
+    let listed = run(etcd.list()).unwrap();
+    let documents = &listed.snapshot.documents;
+    assert_eq!(documents.len(), SMALL + LARGE);
+    assert!(documents[..SMALL].iter().all(|(_, document)| &*document.value == "x"));
+    assert!(documents[SMALL..].iter().all(|(_, document)| *document.value == *value));
     // A watch gets all of it in one line.
     let error = run(async {
-        let etcd = client(server.endpoint(0));
         let mut watch = etcd.watch(1, listed.cluster).await.unwrap();
         watch.next().await.unwrap_err()
     });
@@ -91,12 +93,9 @@ fn what_is_no_document_is_left_out() {
     assert_eq!(listed.unreadable.len(), 1);
     assert_eq!(listed.unreadable[0].key, "/apisix/routes/2");
     assert!(listed.unreadable[0].why.contains("byte 0 is not UTF-8"), "{:?}", listed.unreadable);
-    let empty = run(Etcd::new(stillgate_datastore::etcd::EtcdOptions {
-        prefix: "/other".to_owned(),
-        ..options(vec![server.endpoint(0)])
-    })
-    .unwrap()
-    .list());
+    let empty = run(Etcd::new(EtcdOptions { prefix: "/other".to_owned(), ..options(vec![server.endpoint(0)]) })
+        .unwrap()
+        .list());
     assert_eq!(texts(&empty.unwrap().snapshot), []);
 }
 
