@@ -18,6 +18,7 @@ mod file;
 mod keys;
 mod model;
 mod resources;
+mod schemas;
 mod store;
 mod values;
 
@@ -44,6 +45,7 @@ pub use keys::stream_proxy::{StreamListener, StreamProxy, UDP_SESSIONS_PER_WORKE
 pub use keys::stream_routes::StreamTimeouts;
 pub use model::*;
 pub use resources::PluginSet;
+pub use schemas::{PluginSchemas, Schemas};
 pub use stillgate_schema::text::diagnostic::{DIAGNOSTICS_MAX, Diagnostic, Errors, Severity};
 pub use stillgate_schema::text::environment::Lookup;
 pub use stillgate_schema::text::locate::locate;

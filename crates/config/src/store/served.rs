@@ -1,7 +1,7 @@
 //! Resources by kind and id, and what follows for others when one changes.
 
 use super::Change;
-use super::held::{Held, Key, define, reason};
+use super::held::{self, Held, Key, define, reason};
 use crate::keys::gateway::Gateway;
 use crate::model::{Config, Kind, Loaded, Origin, Rejected, Route, Serving, Ssl, StreamRoute, Upstream, plugins};
 use crate::resources::{
@@ -44,6 +44,8 @@ pub struct Store {
     global_rules: BTreeMap<Rank, List>,
     metadata: BTreeMap<Arc<str>, Metadata>,
     consumers: Arc<Consumers>,
+    /// Nothing has been read yet.
+    is_waiting: bool,
     /// Those that are stored apart, by `CONSUMER/ID`.
     credentials: BTreeMap<Arc<str>, Credential>,
 }
@@ -83,8 +85,14 @@ impl Store {
             global_rules: BTreeMap::new(),
             metadata: BTreeMap::new(),
             consumers: Arc::default(),
+            is_waiting: false,
             credentials: BTreeMap::new(),
         }
+    }
+
+    /// Checks one document by itself, whose id may be any; the error says what is wrong.
+    pub fn check_alone(&self, kind: Kind, document: &str) -> Result<(), String> {
+        held::check(kind, document, &self.nothing)
     }
 
     /// Takes changes in, the earlier first. What is looked at is what changed, and what refers to something that means something
@@ -127,6 +135,16 @@ impl Store {
         self.read_again(gateway);
     }
 
+    /// Answers everything 503: what it is to serve has not been read yet.
+    pub fn wait(&mut self) {
+        self.is_waiting = true;
+    }
+
+    /// Serves what it has.
+    pub fn go_on(&mut self) {
+        self.is_waiting = false;
+    }
+
     /// Whether every secret that is in use stands for what it stood for.
     pub fn has_current_secrets(&self) -> bool {
         self.secrets.is_unchanged()
@@ -158,8 +176,8 @@ impl Store {
     /// Reads everything again, secret managers first.
     pub(super) fn read_again(&mut self, gateway: Gateway) {
         let changes = self.list();
-        let managers = self.managers();
-        *self = Store::with(gateway, self.plugins.clone(), &managers);
+        let (managers, is_waiting) = (self.managers(), self.is_waiting);
+        *self = Store { is_waiting, ..Store::with(gateway, self.plugins.clone(), &managers) };
         changes.into_iter().for_each(|change| self.hold(change));
         self.settle_all();
         self.secrets.tell_in_use();
@@ -226,6 +244,9 @@ impl Store {
 
     /// The plugins of every request, and what is left out of them.
     fn global(&self) -> (Arc<Chain>, Vec<Diagnostic>) {
+        if self.is_waiting {
+            return (denying(""), Vec::new());
+        }
         let is_denying = |of: &&Rejected| of.kind == Kind::GlobalRules && of.serving == Serving::Unavailable;
         if let Some(rule) = self.rejected.values().find(is_denying) {
             return (denying(&rule.id), Vec::new());

@@ -1,11 +1,14 @@
-//! The admin API: its server, who may use it, and the shapes of its answers.
+//! The admin address: its server, who may use it, what the gateway answers there, and how the Admin API reaches the datastore.
 //!
-//! It owns no state: the control loop fills the answers in.
+//! The Admin API itself is the crate `admin`. Nothing here owns state: the control loop and the keeper of the datastore do.
 
 pub(crate) mod access;
 pub(crate) mod cardinality;
-mod endpoint;
+mod index;
+pub(crate) mod pages;
 mod refusal;
+pub(crate) mod resources;
 pub(crate) mod server;
 pub(crate) mod status;
+pub(crate) mod tls;
 pub(crate) mod upstreams;

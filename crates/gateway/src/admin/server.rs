@@ -1,40 +1,30 @@
-//! The admin API's server, on the control thread; what takes long is done on another. What there is to ask is in `endpoint`.
+//! The server of the admin address, on the control thread; what takes long is done on another. What there is to ask is in the
+//! crate `admin`, and in `pages`.
 //!
-//! It owns no state: what it answers is asked of the control loop, which owns everything there is to know. Everything is
-//! bounded, since this address may be reachable for others: connections, a connection's age, the time for a head.
+//! Everything is bounded, since this address may be reachable for others: connections, a connection's age, the time for a head.
 
-use super::access::Access;
-use super::cardinality::Cardinality;
-use super::endpoint::{self, Endpoint, NotFound};
-use super::refusal::{Refusal, error, json, refuse, text};
-use super::status::Status;
-use super::upstreams::{Upstreams, UpstreamsSnapshot};
-use crate::configuration::reload::Served;
-use crate::explaining::chain::consumer;
-use crate::explaining::explanation::Answer;
-use crate::explaining::query::ExplainQuery;
-use bytes::Bytes;
-use http_body_util::Full;
+use axum::Router;
+use axum::body::Body;
+use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use serde_json::json;
-use std::borrow::Cow;
-use std::convert::Infallible;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_exporter::{CONNECTIONS_MAX, Places, accept};
-use stillgate_proxy::UpstreamOverview;
+use stillgate_admin::Peer;
+use stillgate_exporter::{Places, accept};
+use stillgate_tls::rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
-use tokio::task::spawn_blocking;
-use tracing::{debug, warn};
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tower::Service;
+use tracing::debug;
 
-/// Within this a request's head has to be there, on a new connection as on one that is kept.
+/// Within this a request's head has to be there, on a new connection as on one that is kept. So has a TLS handshake.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// After this a connection gets no further request, so that nobody holds a place for good.
@@ -46,51 +36,43 @@ const CONNECTION_END_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a request's head.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 
-/// Questions to the control loop that may wait at once; more connections than this there are not.
-pub(crate) const QUESTIONS_MAX: usize = CONNECTIONS_MAX;
-
-/// Requests explained, or accounts of all upstreams given, at once; more wait. One takes up to a second where there are very many routes.
-pub(crate) const EXPLAINED_MAX: usize = 1;
-
-/// What is asked of the control loop.
-pub(crate) enum Question {
-    /// How it is.
-    Status(oneshot::Sender<Status>),
-    /// How many series there are of what; `None`: nothing is measured.
-    Cardinality(oneshot::Sender<Option<Cardinality>>),
-    /// How the nodes are: what is known, and what each worker answers.
-    Upstreams(oneshot::Sender<(UpstreamsSnapshot, Vec<Option<Vec<UpstreamOverview>>>)>),
-    /// What it serves.
-    Served(oneshot::Sender<Served>),
-}
-
 /// What every connection needs.
-struct Api {
-    /// Changes with the configuration.
-    access: watch::Receiver<Access>,
-    questions: mpsc::Sender<Question>,
-    /// [`EXPLAINED_MAX`] places.
-    explaining: Arc<Semaphore>,
+#[derive(Clone)]
+pub(crate) struct Server {
+    /// What is answered.
+    pub(crate) router: Router,
+    /// `None`: HTTP is spoken.
+    pub(crate) tls: Option<Arc<ServerConfig>>,
 }
 
 /// Serves until the task is dropped with its runtime.
-pub(crate) async fn serve(listener: TcpListener, access: watch::Receiver<Access>, questions: mpsc::Sender<Question>) {
-    let api = Arc::new(Api { access, questions, explaining: Arc::new(Semaphore::new(EXPLAINED_MAX)) });
+pub(crate) async fn serve(listener: TcpListener, server: Server) {
     accept(&listener, &Places::default(), "admin API", |stream, peer, place| {
-        let api = api.clone();
+        let server = server.clone();
         tokio::spawn(async move {
-            serve_connection(stream, peer, &api).await;
+            serve_stream(stream, peer, server).await;
             drop(place);
         });
     })
     .await;
 }
 
-async fn serve_connection(stream: TcpStream, peer: SocketAddr, api: &Api) {
-    let service =
-        service_fn(
-            |request: Request<Incoming>| async move { Ok::<_, Infallible>(answer(&request, peer.ip(), api).await) },
-        );
+async fn serve_stream(stream: TcpStream, peer: SocketAddr, server: Server) {
+    let Some(tls) = server.tls else { return serve_connection(stream, peer, server.router).await };
+    match timeout(HEAD_TIMEOUT, TlsAcceptor::from(tls).accept(stream)).await {
+        Ok(Ok(stream)) => serve_connection(stream, peer, server.router).await,
+        Ok(Err(error)) => debug!(%peer, %error, "admin API: TLS handshake failed"),
+        Err(_) => debug!(%peer, "admin API: TLS handshake took too long"),
+    }
+}
+
+async fn serve_connection(stream: impl AsyncRead + AsyncWrite + Unpin, peer: SocketAddr, router: Router) {
+    let service = service_fn(|request: Request<Incoming>| {
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(Peer(peer.ip()));
+        // A router is always ready.
+        router.clone().call(request)
+    });
     let mut connection = pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
@@ -98,12 +80,12 @@ async fn serve_connection(stream: TcpStream, peer: SocketAddr, api: &Api) {
             .max_buf_size(HEAD_BYTES_MAX)
             .serve_connection(TokioIo::new(stream), service)
     );
-    let ended = match tokio::time::timeout(CONNECTION_AGE_MAX, connection.as_mut()).await {
+    let ended = match timeout(CONNECTION_AGE_MAX, connection.as_mut()).await {
         Ok(ended) => ended,
         Err(_) => {
             connection.as_mut().graceful_shutdown();
             // A connection that does not even end in this time is dropped, which closes it.
-            tokio::time::timeout(CONNECTION_END_TIMEOUT, connection).await.unwrap_or(Ok(()))
+            timeout(CONNECTION_END_TIMEOUT, connection).await.unwrap_or(Ok(()))
         }
     };
     if let Err(error) = ended {
@@ -111,93 +93,38 @@ async fn serve_connection(stream: TcpStream, peer: SocketAddr, api: &Api) {
     }
 }
 
-async fn answer(request: &Request<Incoming>, peer: IpAddr, api: &Api) -> Response<Full<Bytes>> {
-    let admitted = api.access.borrow().admit(peer, request);
-    if let Err(refusal) = admitted {
-        return refuse(&refusal);
-    }
-    let endpoint = match endpoint::find(request.method(), request.uri().path()) {
-        Ok(endpoint) => endpoint,
-        Err(NotFound::Path) => return refuse(&Refusal::NoSuchPath),
-        Err(NotFound::Method) => return refuse(&Refusal::MethodNotAllowed),
-    };
-    match endpoint {
-        Endpoint::Index => text(endpoint::index()),
-        Endpoint::Explain => explain(request.uri().query().unwrap_or_default(), api).await,
-        Endpoint::Upstreams => upstreams(api).await,
-        Endpoint::Cardinality => match ask(api, Question::Cardinality).await {
-            Some(Some(cardinality)) => json(StatusCode::OK, &cardinality),
-            Some(None) => refuse(&Refusal::NoMetrics),
-            None => refuse(&Refusal::Ending),
-        },
-        Endpoint::Status => match ask(api, Question::Status).await {
-            Some(status) => json(StatusCode::OK, &status),
-            None => refuse(&Refusal::Ending),
-        },
-        Endpoint::Health => match ask(api, Question::Status).await {
-            Some(status) if status.draining => json(StatusCode::SERVICE_UNAVAILABLE, &status.health()),
-            Some(status) => json(StatusCode::OK, &status.health()),
-            None => refuse(&Refusal::Ending),
-        },
-    }
-}
-
-/// Which route a request takes of those that are served now.
-async fn explain(query: &str, api: &Api) -> Response<Full<Bytes>> {
-    let asked = match ExplainQuery::parse(query) {
-        Ok(asked) => asked,
-        Err(wrong) => return error(StatusCode::BAD_REQUEST, Cow::Owned(wrong)),
-    };
-    let place = api.explaining.clone().acquire_owned().await.expect("the semaphore is never closed");
-    let Some(Served { plan, loaded }) = ask(api, Question::Served).await else {
-        return refuse(&Refusal::Ending);
-    };
-    // The place is kept until it is done, even where whoever asked has gone.
-    let explained = spawn_blocking(move || {
-        let answer = match consumer(&loaded.config, asked.consumer.as_deref()) {
-            Ok(consumer) => {
-                let answer = Answer::new(&plan, &loaded.config, &asked.head, asked.route.as_deref(), consumer);
-                let mut answer = answer.json();
-                answer["generation"] = json!(plan.generation);
-                json(StatusCode::OK, &answer)
-            }
-            Err(wrong) => error(StatusCode::BAD_REQUEST, Cow::Owned(format!("consumer: {wrong}"))),
-        };
-        drop(place);
-        answer
-    });
-    match explained.await {
-        Ok(answer) => answer,
-        Err(error) => {
-            warn!(%error, "admin API: explaining failed, which is a bug");
-            refuse(&Refusal::Failed)
-        }
-    }
-}
-
-/// How the nodes are. There may be very many.
-async fn upstreams(api: &Api) -> Response<Full<Bytes>> {
-    let place = api.explaining.clone().acquire_owned().await.expect("the semaphore is never closed");
-    let Some((snapshot, answers)) = ask(api, Question::Upstreams).await else {
-        return refuse(&Refusal::Ending);
-    };
-    let answered = spawn_blocking(move || {
-        let answer = json(StatusCode::OK, &Upstreams::new(&snapshot, answers));
-        drop(place);
-        answer
-    });
-    answered.await.unwrap_or_else(|error| {
-        warn!(%error, "admin API: telling of upstreams failed, which is a bug");
-        refuse(&Refusal::Failed)
-    })
-}
-
-/// `None`: the gateway is shutting down.
-async fn ask<T>(api: &Api, question: impl FnOnce(oneshot::Sender<T>) -> Question) -> Option<T> {
-    let (answer, answered) = oneshot::channel();
-    api.questions.send(question(answer)).await.ok()?;
-    answered.await.ok()
-}
-
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+    use axum::routing::get;
+    use std::io::{Read, Write};
+    use std::net::TcpStream as Client;
+    use stillgate_testkit::PATIENCE;
+    use tokio::task::spawn_blocking;
+
+    #[tokio::test]
+    async fn a_connection_may_ask_again_and_its_peer_is_known() {
+        let who = |peer: axum::Extension<Peer>| async move { peer.0.0.to_string() };
+        let router = Router::new().route("/", get(who));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = Client::connect(listener.local_addr().unwrap()).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        let peer = "192.0.2.1:5000".parse().unwrap();
+        let serving = tokio::spawn(serve_connection(stream, peer, router));
+        for more in ["", "Connection: close\r\n"] {
+            write!(client, "GET / HTTP/1.1\r\nHost: gateway\r\n{more}\r\n").unwrap();
+        }
+        let read = spawn_blocking(move || {
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).map(|_| answer)
+        });
+        let answer = read.await.unwrap().unwrap();
+        assert_eq!(
+            (answer.matches("HTTP/1.1 200 OK").count(), answer.matches("192.0.2.1").count()),
+            (2, 2),
+            "{answer}"
+        );
+        serving.await.unwrap();
+    }
+}

@@ -4,7 +4,7 @@
 
 use crate::acme::State;
 use crate::configuration::reading::Candidate;
-use crate::configuration::status::ConfigStatus;
+use crate::configuration::status::{ConfigStatus, RejectedStatus};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -17,6 +17,15 @@ use stillgate_proxy::access_log::rfc3339;
 pub(crate) struct Status {
     /// Of this program.
     pub(crate) version: &'static str,
+    /// Where resources come from: `file`, `store` or `etcd`.
+    pub(crate) source: &'static str,
+    /// The revision of the datastore that is served; null where resources come from the file.
+    pub(crate) revision: Option<u64>,
+    /// Why the datastore cannot be followed; absent where it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) source_error: Option<String>,
+    /// Resources that are not served as they were put.
+    pub(crate) rejected: Vec<RejectedStatus>,
     /// The configuration that is served.
     pub(crate) config: ConfigStatus,
     /// Keys of the configuration that is served whose values take effect at the next start only, as paths.
@@ -39,6 +48,9 @@ pub(crate) struct Status {
     /// Of the entries of `ssls`; absent where there is none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) certificates: Vec<CertificateStatus>,
+    /// Whether everything is answered 503, because the datastore has not been read yet.
+    #[serde(skip)]
+    pub(crate) is_waiting: bool,
     /// Whether the gateway is about to end.
     pub(crate) draining: bool,
 }
@@ -119,14 +131,24 @@ pub(crate) struct AccessLogStatus {
 /// `GET /v1/health`.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Health {
-    /// `ok` or `draining`.
+    /// `ok`, `waiting` (for the datastore) or `draining`.
     pub(crate) status: &'static str,
 }
 
 impl Status {
-    /// Whether a balancer in front should send requests here.
+    /// Whether a balancer in front should send requests here: it has something to serve, and does not end.
+    pub(crate) fn is_ready(&self) -> bool {
+        !self.draining && !self.is_waiting
+    }
+
+    /// The short form.
     pub(crate) fn health(&self) -> Health {
-        Health { status: if self.draining { "draining" } else { "ok" } }
+        let status = match (self.draining, self.is_waiting) {
+            (true, _) => "draining",
+            (false, true) => "waiting",
+            (false, false) => "ok",
+        };
+        Health { status }
     }
 }
 
@@ -174,7 +196,7 @@ pub(crate) fn certificates(served: &Candidate, states: &BTreeMap<String, State>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::configuration::status::{LastError, RejectedStatus};
+    use crate::configuration::status::LastError;
     use expect_test::expect;
     use stillgate_config::{Kind, Origin, Rejected, Serving};
 
@@ -184,6 +206,17 @@ mod tests {
         let (connections, requests, tunnels, streams) = counted(&Counters::default());
         let status = Status {
             version: "1.2.3",
+            source: "etcd",
+            revision: Some(42),
+            source_error: None,
+            rejected: vec![RejectedStatus::from(&Rejected {
+                kind: Kind::Routes,
+                id: "r".into(),
+                reason: "timeout.read: expected a duration".into(),
+                origin: Origin::Named("/apisix/routes/r @ 3".into()),
+                serving: Serving::Unavailable,
+            })],
+            is_waiting: false,
             config: ConfigStatus {
                 generation: 7,
                 digest: "ab".into(),
@@ -192,13 +225,6 @@ mod tests {
                     at: "2026-11-21T00:27:14.000Z".into(),
                     errors: vec!["stillgate.yaml:3:1: routes: expected a list".into()],
                 }),
-                rejected: vec![RejectedStatus::from(&Rejected {
-                    kind: Kind::Routes,
-                    id: "r".into(),
-                    reason: "timeout.read: expected a duration".into(),
-                    origin: Origin::Named("/apisix/routes/r @ 3".into()),
-                    serving: Serving::Unavailable,
-                })],
             },
             pending_restart: vec!["gateway.workers"],
             workers: 2,

@@ -2,6 +2,7 @@
 
 pub(crate) mod background;
 pub(crate) mod environment;
+pub(crate) mod kept;
 pub(crate) mod names;
 pub(crate) mod reading;
 pub(crate) mod reads;

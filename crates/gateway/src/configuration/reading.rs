@@ -1,5 +1,6 @@
 //! A reload's first step: a configuration from its source, and the certificates that it names.
 
+use super::kept::Opened;
 use super::sources::{Given, Refused, Source, millis};
 use super::tls_material;
 use std::collections::BTreeSet;
@@ -140,6 +141,11 @@ impl Reading {
         }
         self.stays = stays;
         (!tls.is_same(&served.tls)).then_some(tls)
+    }
+
+    /// The datastore that configurations come from.
+    pub(crate) fn kept(&self) -> Option<&Opened> {
+        self.source.kept()
     }
 
     /// The files besides the configuration's own whose change may change what is read.

@@ -14,6 +14,7 @@
 //! ```
 
 use super::background;
+use super::kept::revision_of;
 use super::names;
 use super::reading::{Candidate, Look, Read, Reading};
 use super::restart::needs_restart;
@@ -26,11 +27,11 @@ use crate::metering::logging::Logging;
 use crate::metering::metrics::{Metering, Next};
 use crate::metering::own_metrics::ReloadTimes;
 use crate::metering::process_stats::now_unix_ms;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_config::{Config, Gateway, Kind, Loaded, Rejected};
+use stillgate_config::{Config, Diagnostic, Gateway, Kind, Loaded, Rejected};
 use stillgate_proxy::{Fleet, MatchCost, Plan, PlanCell, PlanError};
 use stillgate_tls::Material;
 use stillgate_upstream::{Change, Resolver};
@@ -45,8 +46,8 @@ pub(crate) const NAMES_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Reloadable {
     /// Takes over `gateway.log.level`.
     pub(crate) logging: Logging,
-    /// Called with the `gateway:` section that is published: others follow it.
-    pub(crate) published: Box<dyn Fn(&Gateway)>,
+    /// Called with the configuration that is published, and its number: others follow it.
+    pub(crate) published: Box<dyn Fn(&Config, u64)>,
     /// Makes what must be there before the files of a configuration are watched.
     pub(crate) prepare: fn(&Config),
     /// Takes over what of `gateway.metrics` needs no restart; `None`: the process was started without.
@@ -214,8 +215,17 @@ impl Reloader {
             digest: plan.digest.clone(),
             loaded_at: self.loaded_at.clone(),
             last_error: self.last_error.clone(),
-            rejected: self.served.rejected.iter().map(RejectedStatus::from).collect(),
         }
+    }
+
+    /// The revision of the datastore that is served; `None`: there is no datastore.
+    pub(crate) fn revision(&self) -> Option<u64> {
+        revision_of(&self.served.config.digest)
+    }
+
+    /// The resources that are not served as they were put, for the status page.
+    pub(crate) fn rejected_status(&self) -> Vec<RejectedStatus> {
+        self.served.rejected.iter().map(RejectedStatus::from).collect()
     }
 
     /// The metrics; `None`: there are none.
@@ -333,7 +343,10 @@ impl Reloader {
             Read::Good(next) => {
                 let loaded = &next.loaded;
                 self.looked_at = Some(loaded.config.digest.clone());
-                for warning in &loaded.warnings {
+                // Those of what is served have been told.
+                let key = |warning: &'_ Diagnostic| (warning.path.clone(), warning.message.clone());
+                let told: HashSet<(String, String)> = self.served.warnings.iter().map(key).collect();
+                for warning in loaded.warnings.iter().filter(|warning| !told.contains(&key(warning))) {
                     warn!("{}", warning.in_file(self.source.name().as_deref()));
                 }
                 for warning in &next.tls_warnings {
@@ -450,7 +463,7 @@ impl Reloader {
         {
             warn!("{error}");
         }
-        (self.reloadable.published)(new);
+        (self.reloadable.published)(config, self.plans.load().generation);
         self.pending_restart = needs_restart(&self.started, new);
         for key in &self.pending_restart {
             warn!("{key} differs from what the gateway was started with; takes effect at the next start");

@@ -5,10 +5,15 @@ use stillgate_config::{Gateway, Metrics};
 /// The keys that differ and cannot be changed in a running process.
 pub(crate) fn needs_restart(started: &Gateway, new: &Gateway) -> Vec<&'static str> {
     let admin = |gateway: &Gateway| gateway.admin.as_ref().map(|admin| admin.address);
+    let tls = |gateway: &Gateway| gateway.admin.as_ref().and_then(|admin| admin.tls.clone());
     [
         ("gateway.workers", started.workers != new.workers),
         ("gateway.limits.counters_bytes", started.limits.counters_bytes != new.limits.counters_bytes),
         ("gateway.admin.address", admin(started) != admin(new)),
+        ("gateway.config.store", started.config.store != new.config.store),
+        ("gateway.config.etcd", started.config.etcd != new.config.etcd),
+        ("gateway.data_encryption", started.data_encryption != new.data_encryption),
+        ("gateway.admin.tls", tls(started) != tls(new)),
         ("gateway.pid_file", started.pid_file != new.pid_file),
         ("gateway.access_log", started.access_log != new.access_log),
         ("gateway.log.format", started.log.format != new.log.format),

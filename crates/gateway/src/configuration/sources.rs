@@ -2,13 +2,14 @@
 //!
 //! A source is what implements [`Source`], and an arm of [`ConfigSource::open`]. Nothing outside of this room knows which it is.
 
+use super::kept::{KeptSource, Opened, refusal};
 use super::secrets::file_of;
 use super::source::{ConfigSource, ReadError, plugins};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
-use stillgate_config::{Errors, Loaded, Reader, Text};
+use stillgate_config::{Errors, Loaded, Reader, SourceKind, Text};
 use tracing::debug;
 
 /// Gives configurations.
@@ -18,6 +19,11 @@ pub(crate) trait Source: Send {
 
     /// The files whose change may change what is read, besides those that the configuration itself names.
     fn files(&self) -> BTreeSet<PathBuf>;
+
+    /// The datastore that it reads; `None`: it is a text.
+    fn kept(&self) -> Option<&Opened> {
+        None
+    }
 }
 
 /// What a source gives.
@@ -46,9 +52,79 @@ impl ConfigSource {
     pub(crate) fn open(&self) -> Box<dyn Source> {
         match self {
             ConfigSource::File(_) | ConfigSource::Text(_) => {
-                Box::new(OneText { source: self.clone(), reader: Reader::new(plugins()) })
+                let text = OneText { source: self.clone(), reader: Reader::new(plugins()) };
+                Box::new(Chosen { text, kind: None, of_text: None, kept: None })
             }
         }
+    }
+}
+
+/// What the text of the file says that it is: all there is, or the `gateway:` section beside a datastore.
+struct Chosen {
+    text: OneText,
+    /// What was found at the start, which holds until the end of the process.
+    kind: Option<SourceKind>,
+    /// The text that was read last, beside a datastore.
+    of_text: Option<Arc<Loaded>>,
+    kept: Option<KeptSource>,
+}
+
+impl Chosen {
+    /// Reads the text beside a datastore. One that is wrong does not keep changes of the datastore from being served.
+    fn read_kept(&mut self, unless: Option<&str>) -> Result<Given, Refused> {
+        let (Some(kept), Some(before)) = (&mut self.kept, &self.of_text) else { return Ok(Given::Same) };
+        let read = match self.text.read(Some(&before.config.digest)) {
+            Ok(Given::Loaded(loaded)) => check_kind(&loaded, self.kind).map(|()| self.of_text = Some(loaded)),
+            Ok(Given::Same) => Ok(()),
+            Err(refused) => Err(refused),
+        };
+        match (read, &self.of_text) {
+            (Err(refused), _) if !kept.has_news() => Err(refused),
+            (_, Some(text)) => kept.read(text, unless),
+            (_, None) => Ok(Given::Same),
+        }
+    }
+}
+
+impl Source for Chosen {
+    fn read(&mut self, unless: Option<&str>) -> Result<Given, Refused> {
+        if self.kept.is_some() {
+            return self.read_kept(unless);
+        }
+        let given = self.text.read(unless)?;
+        let Given::Loaded(loaded) = &given else { return Ok(given) };
+        check_kind(loaded, self.kind)?;
+        let gateway = &loaded.config.gateway;
+        if gateway.config.source != SourceKind::File {
+            let kept = KeptSource::open(gateway).map_err(|why| refusal(loaded.config.digest.clone(), why))?;
+            (self.kept, self.of_text) = (Some(kept), Some(loaded.clone()));
+        }
+        self.kind = Some(gateway.config.source);
+        match self.kept {
+            Some(_) => self.read_kept(unless),
+            None => Ok(given),
+        }
+    }
+
+    fn files(&self) -> BTreeSet<PathBuf> {
+        let mut files = self.text.files();
+        files.extend(self.kept.iter().flat_map(KeptSource::files));
+        files
+    }
+
+    fn kept(&self) -> Option<&Opened> {
+        self.kept.as_ref().map(KeptSource::opened)
+    }
+}
+
+/// Refuses a text that says that resources come from elsewhere than they did at the start.
+fn check_kind(loaded: &Loaded, started: Option<SourceKind>) -> Result<(), Refused> {
+    match started {
+        Some(started) if started != loaded.config.gateway.config.source => {
+            let why = "gateway.config.source takes effect at the next start; restart the gateway, or set it back";
+            Err(refusal(loaded.config.digest.clone(), why.to_owned()))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -16,8 +16,6 @@ pub(crate) struct ConfigStatus {
     pub(crate) loaded_at: String,
     /// Why a later file is not served; null where the last attempt went well.
     pub(crate) last_error: Option<LastError>,
-    /// Resources that are not served as they were put.
-    pub(crate) rejected: Vec<RejectedStatus>,
 }
 
 /// A resource that is not served as it was put.

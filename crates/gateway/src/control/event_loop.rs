@@ -3,15 +3,17 @@
 //! It owns the workers' handle, the configuration and the logs; the admin server and the signals only ask it. Nothing
 //! here takes long: what would is done on another thread and comes back as an event.
 
+mod datastore;
 mod upgrading;
 
 use super::signals::Signals;
 use super::start::LOGS_FLUSH_TIMEOUT;
 use crate::acme::Renewals;
 use crate::admin::cardinality::Cardinality;
-use crate::admin::server::Question;
+use crate::admin::pages::Question;
 use crate::admin::status::{AccessLogStatus, Status, certificates, counted};
 use crate::admin::upstreams::UpstreamsSnapshot;
+use crate::configuration::kept::{Opened, Stored};
 use crate::configuration::reload::{Reloader, Step};
 use crate::configuration::secrets;
 use crate::configuration::watch::FileWatch;
@@ -20,6 +22,7 @@ use crate::metering::access_log_writer::AccessLogWriter;
 use crate::metering::limits::LimitsReader;
 use crate::metering::own_metrics::Facts;
 use crate::upgrade::{self, PidFile, Predecessor};
+use datastore::Datastore;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,6 +68,8 @@ enum Event {
     CertificateStored,
     /// A secret of a Vault is another one by now.
     SecretChanged,
+    /// The datastore has something new.
+    Stored,
     /// The exporter has done what it was told.
     OrdersEnded,
     /// A second has passed.
@@ -99,6 +104,8 @@ pub(crate) struct Control {
     checker: Checker,
     certificates: Renewals,
     secrets: watch::Receiver<u64>,
+    /// `None`: resources come from the file.
+    datastore: Option<Datastore>,
     access_log: Option<AccessLogWriter>,
     /// `None`: the thread has ended, or is being waited for.
     logs: Option<Logs>,
@@ -120,7 +127,7 @@ impl Control {
     /// Takes over everything that was started.
     pub(crate) fn new(
         signals: Signals,
-        watch: Option<FileWatch>,
+        (watch, kept): (Option<FileWatch>, Option<Opened>),
         questions: mpsc::Receiver<Question>,
         mut reloader: Reloader,
         fleet: Fleet,
@@ -145,6 +152,7 @@ impl Control {
             checker,
             certificates,
             secrets: secrets::changes(),
+            datastore: kept.map(Datastore::new),
             workers: Workers::Serving(fleet),
             access_log,
             sent: logs.counts.clone(),
@@ -183,6 +191,13 @@ impl Control {
                 None => std::future::pending().await,
             }
         };
+        let datastore = &mut self.datastore;
+        let stored = async {
+            match datastore {
+                Some(datastore) => datastore.changed().await,
+                None => std::future::pending().await,
+            }
+        };
         let is_deciding = self.predecessor.is_deciding();
         let workers = &mut self.workers;
         let ended = async {
@@ -209,6 +224,7 @@ impl Control {
             change = self.checker.changed() => Event::NodeChanged(Box::new(change)),
             () = self.certificates.stored() => Event::CertificateStored,
             Ok(()) = self.secrets.changed() => Event::SecretChanged,
+            () = stored => Event::Stored,
             // A successor judges by what is served now; what comes meanwhile is published when that is decided.
             step = self.reloader.next(is_deciding) => Event::Reload(Box::new(step)),
             Some(question) = self.questions.recv() => Event::Asked(question),
@@ -237,7 +253,7 @@ impl Control {
                 }
                 self.reloader.request(false);
             }
-            Event::FileTouched | Event::SecretChanged => self.reloader.request(false),
+            Event::FileTouched | Event::SecretChanged | Event::Stored => self.reloader.request(false),
             Event::Reload(step) => {
                 let fleet = match &mut self.workers {
                     Workers::Serving(fleet) => Some(fleet),
@@ -410,8 +426,14 @@ impl Control {
 
     fn status(&self) -> Status {
         let (connections, requests, tunnels, streams) = counted(&self.tally.read());
+        let stored = self.datastore.as_ref().map(Datastore::state);
         Status {
             version: env!("CARGO_PKG_VERSION"),
+            source: self.datastore.as_ref().map_or("file", Datastore::kind),
+            revision: stored.as_ref().and_then(|_| self.reloader.revision()),
+            source_error: stored.as_ref().and_then(Stored::error),
+            rejected: self.reloader.rejected_status(),
+            is_waiting: stored.is_some_and(|stored| stored.revision.is_none()),
             config: self.reloader.status(),
             pending_restart: self.reloader.pending_restart().to_vec(),
             workers: self.workers_count,

@@ -8,8 +8,12 @@ use super::event_loop::Control;
 use super::signals::Signals;
 use crate::acme;
 use crate::admin;
-use crate::admin::access::Access;
+use crate::admin::access::{access_of, with_made_key};
+use crate::admin::pages::{Api, Question};
+use crate::admin::resources::Resources;
+use crate::admin::server::Server;
 use crate::configuration::background::CONTROL_NICE;
+use crate::configuration::kept::{Opened, Served, revision_of};
 use crate::configuration::names;
 use crate::configuration::reading::{Candidate, Reading};
 use crate::configuration::reload::{
@@ -30,6 +34,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
+use stillgate_admin::Guard;
 use stillgate_config::{Config, Errors, Gateway, Loaded, Transport};
 use stillgate_limits::Limits;
 use stillgate_logs::Logs;
@@ -43,7 +48,7 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 /// Reloading is one step at a time, and so is ordering certificates; another is for the workers' end, the rest for explaining.
-const BLOCKING_THREADS_MAX: usize = 3 + admin::server::EXPLAINED_MAX;
+const BLOCKING_THREADS_MAX: usize = 3 + admin::pages::EXPLAINED_MAX;
 
 /// How long the exporter may take to begin on the former process's socket: its thread gets what time others leave.
 const EXPOSED_TIMEOUT: Duration = Duration::from_secs(5);
@@ -82,6 +87,8 @@ pub(crate) enum RunError {
     Plan(PlanError),
     /// An address cannot be listened on.
     Listen(ListenError),
+    /// TLS of the admin address cannot be had.
+    Admin(String),
     /// There can be no metrics.
     Metrics(MeteringError),
     /// The access log cannot be written.
@@ -103,6 +110,7 @@ impl fmt::Display for RunError {
             RunError::Resolver(error) => write!(f, "cannot resolve names: {error}; see /etc/resolv.conf"),
             RunError::Plan(error) => write!(f, "the routes cannot be compiled\n{error}"),
             RunError::Listen(error) => error.fmt(f),
+            RunError::Admin(error) => f.write_str(error),
             RunError::Metrics(error) => error.fmt(f),
             RunError::AccessLog(error) => error.fmt(f),
             RunError::Workers(error) => error.fmt(f),
@@ -179,6 +187,7 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     acme::prepare(config);
     // Before the certificates are read, and with an eye on the file as it was: a change during the start is seen after it.
     let reading = Reading::new(opened, Some(loaded.clone()), acme::prepare);
+    let kept = reading.kept().cloned();
     let watch = stamp.and_then(|stamp| FileWatch::of(&source, stamp, &reading.files()));
     let (tls, warnings) = tls_material::load(config, None).map_err(RunError::Certificates)?;
     warnings.iter().for_each(|warning| warn!("{warning}"));
@@ -225,9 +234,12 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
         following.went().await;
     }
 
-    let (admin_access, access) = watch::channel(Access::of(gateway));
-    let (ask, questions) = mpsc::channel(admin::server::QUESTIONS_MAX);
-    let admin = admin.map(|(address, listener)| serve_admin(address, listener, access, ask)).transpose()?;
+    let made_key = kept.as_ref().and_then(|kept| kept.key.clone());
+    let (admin_access, access) = watch::channel(with_made_key(access_of(gateway), made_key.as_deref()));
+    let (ask, questions) = mpsc::channel(admin::pages::QUESTIONS_MAX);
+    let guard = Arc::new(Guard::new(access));
+    let server = admin_server(gateway, &guard, kept.clone(), ask)?;
+    let admin = admin.map(|(address, listener)| serve_admin(address, listener, server)).transpose()?;
     if let Some(metering) = &mut metering {
         expose(metering).await;
     }
@@ -241,12 +253,27 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
         fleet.read_all();
         following.serves();
     }
-    let published = Box::new(move |gateway: &Gateway| drop(admin_access.send_replace(Access::of(gateway))));
+    let served = kept.as_ref().map(|kept| kept.keeper.clone());
+    let published = Box::new(move |config: &Config, generation: u64| {
+        drop(admin_access.send_replace(with_made_key(access_of(&config.gateway), made_key.as_deref())));
+        if let (Some(keeper), Some(revision)) = (&served, revision_of(&config.digest)) {
+            keeper.served.send_replace(Served { revision, generation });
+        }
+    });
+    (published)(&loaded.config, plans.load().generation);
     let reloadable = Reloadable { logging, published, prepare: acme::prepare, metering };
     let served = Candidate { loaded, tls, tls_warnings: Vec::new() };
     let reloader = Reloader::new(source, reading, served, plans, resolver, reloadable);
     let predecessor = Predecessor::new(launcher, admin);
-    Ok(Some(Control::new(signals, watch, questions, reloader, fleet, (access_log, logs), (predecessor, pid_file))))
+    Ok(Some(Control::new(
+        signals,
+        (watch, kept),
+        questions,
+        reloader,
+        fleet,
+        (access_log, logs),
+        (predecessor, pid_file),
+    )))
 }
 
 /// As the entries of plugins that log name it.
@@ -354,16 +381,25 @@ fn admin_refused(address: SocketAddr, error: io::Error) -> RunError {
     RunError::Listen(ListenError { key: "gateway.admin.address".to_owned(), error })
 }
 
-fn serve_admin(
-    address: SocketAddr,
-    listener: TcpListener,
-    access: watch::Receiver<Access>,
-    ask: mpsc::Sender<admin::server::Question>,
-) -> Result<AdminSocket, RunError> {
+/// What is answered at the admin address.
+fn admin_server(
+    gateway: &Gateway,
+    guard: &Arc<Guard>,
+    kept: Option<Opened>,
+    ask: mpsc::Sender<Question>,
+) -> Result<Server, RunError> {
+    let tls = gateway.admin.as_ref().and_then(|admin| admin.tls.as_ref());
+    let tls = tls.map(admin::tls::server_config).transpose().map_err(RunError::Admin)?;
+    let pages = admin::pages::pages(&Api::new(ask));
+    let router = stillgate_admin::router(Arc::new(Resources::new(kept)), guard.clone(), pages);
+    Ok(Server { router, tls })
+}
+
+fn serve_admin(address: SocketAddr, listener: TcpListener, server: Server) -> Result<AdminSocket, RunError> {
     let fail = |error| admin_refused(address, error);
     let served = listener.try_clone().and_then(tokio::net::TcpListener::from_std).map_err(fail)?;
     // It ends with the runtime, or when another process serves there.
-    let serving = tokio::spawn(admin::server::serve(served, access, ask)).abort_handle();
+    let serving = tokio::spawn(admin::server::serve(served, server)).abort_handle();
     Ok(AdminSocket { address, listener, serving })
 }
 

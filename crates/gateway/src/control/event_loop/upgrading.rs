@@ -29,6 +29,7 @@ impl Control {
         if !self.predecessor.is_alone() {
             return warn!("SIGUSR2: an upgrade is under way already");
         }
+        self.hold_datastore(true);
         let plans = self.reloader.plans().clone();
         match self.predecessor.launch(fleet, &plans, self.reloader.metering().as_deref()) {
             Ok(()) => info!("SIGUSR2: starting the process that takes over"),
@@ -112,8 +113,16 @@ impl Control {
         self.signals.ending.unless_asked(self.predecessor.finish()).await.unwrap_or_else(hurried)
     }
 
+    /// Only one process can have the file of a store open.
+    fn hold_datastore(&self, is_held: bool) {
+        if let Some(datastore) = &self.datastore {
+            datastore.hold(is_held);
+        }
+    }
+
     fn serve_on(&mut self, reason: &str) {
         self.predecessor.failed();
+        self.hold_datastore(false);
         if let Some(metering) = self.reloader.metering() {
             metering.keep();
         }

@@ -1,0 +1,167 @@
+//! What the gateway itself answers at the admin address: how it is, what it serves, and why.
+//!
+//! It owns no state: what it answers is asked of the control loop, which owns everything there is to know.
+
+use super::cardinality::Cardinality;
+use super::index::index;
+use super::refusal::{Refusal, error, json, refuse};
+use super::status::Status;
+use super::upstreams::{Upstreams, UpstreamsSnapshot};
+use crate::configuration::reload::Served;
+use crate::explaining::chain::consumer;
+use crate::explaining::explanation::Answer;
+use crate::explaining::query::ExplainQuery;
+use axum::extract::RawQuery;
+use axum::response::Response;
+use axum::routing::{MethodRouter, get};
+use hyper::StatusCode;
+use hyper::header::HeaderMap;
+use serde_json::json;
+use std::borrow::Cow;
+use std::future::Future;
+use std::sync::Arc;
+use stillgate_admin::Page;
+use stillgate_exporter::CONNECTIONS_MAX;
+use stillgate_proxy::UpstreamOverview;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::task::spawn_blocking;
+use tracing::warn;
+
+/// Questions to the control loop that may wait at once; more connections than this there are not.
+pub(crate) const QUESTIONS_MAX: usize = CONNECTIONS_MAX;
+
+/// Requests explained, or accounts of all upstreams given, at once; more wait. One takes up to a second where there are very many routes.
+pub(crate) const EXPLAINED_MAX: usize = 1;
+
+/// What is asked of the control loop.
+pub(crate) enum Question {
+    /// How it is.
+    Status(oneshot::Sender<Status>),
+    /// How many series there are of what; `None`: nothing is measured.
+    Cardinality(oneshot::Sender<Option<Cardinality>>),
+    /// How the nodes are: what is known, and what each worker answers.
+    Upstreams(oneshot::Sender<(UpstreamsSnapshot, Vec<Option<Vec<UpstreamOverview>>>)>),
+    /// What it serves.
+    Served(oneshot::Sender<Served>),
+}
+
+/// What all pages need.
+#[derive(Clone)]
+pub(crate) struct Api {
+    questions: mpsc::Sender<Question>,
+    /// [`EXPLAINED_MAX`] places.
+    pub(super) explaining: Arc<Semaphore>,
+}
+
+impl Api {
+    pub(crate) fn new(questions: mpsc::Sender<Question>) -> Api {
+        Api { questions, explaining: Arc::new(Semaphore::new(EXPLAINED_MAX)) }
+    }
+
+    /// Asks the control loop; `None`: the gateway is shutting down.
+    pub(super) async fn ask<T>(&self, question: impl FnOnce(oneshot::Sender<T>) -> Question) -> Option<T> {
+        let (answer, answered) = oneshot::channel();
+        self.questions.send(question(answer)).await.ok()?;
+        answered.await.ok()
+    }
+}
+
+/// All of them: path, what it is for, and what answers.
+pub(crate) fn pages(api: &Api) -> Vec<Page> {
+    let page = |path, summary, answer| Page { path, summary, answer };
+    vec![
+        page("/", "Show what there is", get(|headers: HeaderMap| async move { index(&headers) })),
+        page("/v1/status", "Get configuration, connections, requests, certificates", answered(api, status)),
+        page("/v1/health", "Get 200, or 503 while the gateway starts or shuts down", answered(api, health)),
+        page("/v1/upstreams", "Get the health of every node", answered(api, upstreams)),
+        page(
+            "/v1/metrics/cardinality",
+            "Get the number of metric series by family and label",
+            answered(api, cardinality),
+        ),
+        page("/v1/explain", "Explain which route a request takes, and why", explaining(api)),
+    ]
+}
+
+fn answered<F>(api: &Api, answer: fn(Api) -> F) -> MethodRouter
+where
+    F: Future<Output = Response> + Send + 'static,
+{
+    let api = api.clone();
+    get(move || answer(api.clone()))
+}
+
+fn explaining(api: &Api) -> MethodRouter {
+    let api = api.clone();
+    get(move |RawQuery(query): RawQuery| explain(query.unwrap_or_default(), api.clone()))
+}
+
+async fn status(api: Api) -> Response {
+    match api.ask(Question::Status).await {
+        Some(status) => json(StatusCode::OK, &status),
+        None => refuse(&Refusal::Ending),
+    }
+}
+
+async fn health(api: Api) -> Response {
+    match api.ask(Question::Status).await {
+        Some(status) if !status.is_ready() => json(StatusCode::SERVICE_UNAVAILABLE, &status.health()),
+        Some(status) => json(StatusCode::OK, &status.health()),
+        None => refuse(&Refusal::Ending),
+    }
+}
+
+async fn cardinality(api: Api) -> Response {
+    match api.ask(Question::Cardinality).await {
+        Some(Some(cardinality)) => json(StatusCode::OK, &cardinality),
+        Some(None) => refuse(&Refusal::NoMetrics),
+        None => refuse(&Refusal::Ending),
+    }
+}
+
+/// Which route a request takes of those that are served now.
+async fn explain(query: String, api: Api) -> Response {
+    let asked = match ExplainQuery::parse(&query) {
+        Ok(asked) => asked,
+        Err(wrong) => return error(StatusCode::BAD_REQUEST, Cow::Owned(wrong)),
+    };
+    let place = api.explaining.clone().acquire_owned().await.expect("the semaphore is never closed");
+    let Some(Served { plan, loaded }) = api.ask(Question::Served).await else {
+        return refuse(&Refusal::Ending);
+    };
+    // The place is kept until it is done, even where whoever asked has gone.
+    let explained = spawn_blocking(move || {
+        let answer = match consumer(&loaded.config, asked.consumer.as_deref()) {
+            Ok(consumer) => {
+                let answer = Answer::new(&plan, &loaded.config, &asked.head, asked.route.as_deref(), consumer);
+                let mut answer = answer.json();
+                answer["generation"] = json!(plan.generation);
+                json(StatusCode::OK, &answer)
+            }
+            Err(wrong) => error(StatusCode::BAD_REQUEST, Cow::Owned(format!("consumer: {wrong}"))),
+        };
+        drop(place);
+        answer
+    });
+    explained.await.unwrap_or_else(|error| {
+        warn!(%error, "admin API: explaining failed, which is a bug");
+        refuse(&Refusal::Failed)
+    })
+}
+
+/// How the nodes are. There may be very many.
+async fn upstreams(api: Api) -> Response {
+    let place = api.explaining.clone().acquire_owned().await.expect("the semaphore is never closed");
+    let Some((snapshot, answers)) = api.ask(Question::Upstreams).await else {
+        return refuse(&Refusal::Ending);
+    };
+    let answered = spawn_blocking(move || {
+        let answer = json(StatusCode::OK, &Upstreams::new(&snapshot, answers));
+        drop(place);
+        answer
+    });
+    answered.await.unwrap_or_else(|error| {
+        warn!(%error, "admin API: telling of upstreams failed, which is a bug");
+        refuse(&Refusal::Failed)
+    })
+}

@@ -1,0 +1,188 @@
+//! What the Admin API reads and writes: the datastore behind its keeper, and the tables of keys and plugins.
+
+use crate::configuration::kept::{Asked, Opened, Trial, WriteFailure, Written, each_secret};
+use serde_json::Value as Json;
+use std::future::Future;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+use stillgate_admin::control::{Change, ChangeSummary, Edit, Pending};
+use stillgate_admin::{Checked, Control, Outcome, Plugin, PluginSchema, Wait, WriteError};
+use stillgate_config::{Kind, Schemas};
+use stillgate_datastore::embedded;
+use stillgate_datastore::{Author, CommitError, Documents, Transaction, Write};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+/// How long a write waits until it is served; then it is answered without the number of a configuration.
+const SERVED_TIMEOUT: Duration = Duration::from_secs(10);
+
+const NOT_SERVED_YET: &str =
+    "stored, but not served within ten seconds; GET /v1/status says whether something keeps it from being published";
+const FROM_FILE: &str =
+    "the resources of this gateway come from its file; edit that, or set gateway.config.source to store";
+
+/// Made once: it takes milliseconds, and most of a mebibyte.
+static SCHEMAS: LazyLock<Schemas> = LazyLock::new(|| Schemas::new(stillgate_plugins::TABLE));
+
+/// The control side, as the Admin API sees it.
+pub(crate) struct Resources {
+    /// `None`: resources come from the file.
+    kept: Option<Opened>,
+    nothing: Arc<Documents>,
+}
+
+impl Resources {
+    pub(crate) fn new(kept: Option<Opened>) -> Resources {
+        Resources { kept, nothing: Arc::default() }
+    }
+
+    /// Asks the thread of the datastore.
+    fn ask<T: Send + 'static>(
+        &self,
+        asked: impl FnOnce(oneshot::Sender<Result<T, WriteFailure>>) -> Asked,
+    ) -> impl Future<Output = Result<T, WriteError>> + Send + 'static {
+        let (answer, answered) = oneshot::channel();
+        let sent = match &self.kept {
+            None => Err(WriteError::Unsupported(FROM_FILE.to_owned())),
+            Some(kept) => {
+                let busy = || WriteError::Unavailable("too many writes at once; try again".to_owned());
+                kept.asks.try_send(asked(answer)).map_err(|_| busy())
+            }
+        };
+        async move {
+            sent?;
+            let ending = || WriteError::Unavailable("the gateway is shutting down".to_owned());
+            answered.await.map_err(|_| ending())?.map_err(failure)
+        }
+    }
+
+    /// What a write is answered with, once it has come as far as `wait` says.
+    fn outcome(
+        &self,
+        written: impl Future<Output = Result<Written, WriteError>> + Send + 'static,
+        wait: Wait,
+    ) -> Pending<Result<Outcome, WriteError>> {
+        let served = self.kept.as_ref().map(|kept| kept.keeper.served.subscribe());
+        Box::pin(async move {
+            let Written { revision, mut warnings } = written.await?;
+            let mut generation = None;
+            if let (Wait::Served, Some(mut served)) = (wait, served) {
+                let reached = timeout(SERVED_TIMEOUT, served.wait_for(|served| served.revision >= revision)).await;
+                generation = reached.ok().and_then(Result::ok).map(|served| served.generation);
+                if generation.is_none() {
+                    warnings.push(NOT_SERVED_YET.to_owned());
+                }
+            }
+            Ok(Outcome { revision, generation, warnings })
+        })
+    }
+}
+
+impl Control for Resources {
+    fn documents(&self) -> Arc<Documents> {
+        self.kept.as_ref().map_or_else(|| self.nothing.clone(), |kept| kept.keeper.documents.clone())
+    }
+
+    fn writable(&self) -> Result<(), String> {
+        if self.kept.is_some() { Ok(()) } else { Err(FROM_FILE.to_owned()) }
+    }
+
+    fn write(&self, transaction: Transaction, wait: Wait) -> Pending<Result<Outcome, WriteError>> {
+        self.outcome(self.ask(|answer| Asked::Write(transaction, answer)), wait)
+    }
+
+    fn check(&self, transaction: Transaction) -> Pending<Result<Checked, WriteError>> {
+        let tried = self.ask(|answer| Asked::Try(transaction, answer));
+        Box::pin(async move {
+            let Trial { refusals, warnings, effects } = tried.await?;
+            match refusals.is_empty() {
+                true => Ok(Checked { warnings, effects }),
+                false => Err(WriteError::Invalid(refusals.join("; "))),
+            }
+        })
+    }
+
+    fn validate(&self, collection: &str, value: &Json) -> Result<(), String> {
+        match &self.kept {
+            Some(kept) => kept.keeper.validate(collection, value),
+            None => Err(FROM_FILE.to_owned()),
+        }
+    }
+
+    fn schema(&self, collection: &str) -> Option<Json> {
+        SCHEMAS.kind(Kind::named(collection)?)
+    }
+
+    fn plugins(&self) -> Vec<Plugin> {
+        let table = stillgate_plugins::TABLE;
+        let of = |plugin: &stillgate_plugin::Descriptor| Plugin {
+            name: plugin.name,
+            priority: plugin.priority,
+            is_auth: plugin.authenticates,
+            is_http: true,
+            is_stream: false,
+        };
+        let mut plugins: Vec<Plugin> = table.plugins.iter().map(of).collect();
+        plugins.sort_by_key(|plugin| std::cmp::Reverse(plugin.priority));
+        plugins
+    }
+
+    fn plugin_schema(&self, name: &str) -> Option<PluginSchema> {
+        let schemas = SCHEMAS.plugin(name)?;
+        Some(PluginSchema { schema: schemas.own, consumer: schemas.credential, metadata: schemas.metadata })
+    }
+
+    fn secrets(&self, collection: &str, value: &mut Json, each: &mut dyn FnMut(&mut String)) {
+        each_secret(collection, value, each);
+    }
+
+    fn history(&self, before: Option<u64>, count: usize) -> Pending<Result<Vec<ChangeSummary>, WriteError>> {
+        let asked = self.ask(|answer| Asked::History(before, count, answer));
+        Box::pin(async move {
+            let of = |embedded::ChangeSummary { revision, unix_ms, author, keys, keys_total }| ChangeSummary {
+                revision,
+                unix_ms,
+                author,
+                keys,
+                keys_total,
+            };
+            Ok(asked.await?.into_iter().map(of).collect())
+        })
+    }
+
+    fn change(&self, revision: u64) -> Pending<Result<Option<Change>, WriteError>> {
+        let asked = self.ask(|answer| Asked::Change(revision, answer));
+        let keeper = self.kept.as_ref().map(|kept| kept.keeper.clone());
+        Box::pin(async move {
+            let (Some(change), Some(keeper)) = (asked.await?, keeper) else { return Ok(None) };
+            let embedded::Change { revision, unix_ms, author, edits } = change;
+            let plain = |edit: embedded::Edit| {
+                let in_plain = |text: Option<Arc<str>>| text.map(|text| keeper.text_in_plain(&edit.key, &text));
+                Edit {
+                    before: in_plain(edit.before.clone()),
+                    after: in_plain(edit.after.clone()),
+                    key: edit.key.clone(),
+                }
+            };
+            Ok(Some(Change { revision, unix_ms, author, edits: edits.into_iter().map(plain).collect() }))
+        })
+    }
+
+    fn writes_back_to(&self, revision: u64) -> Pending<Result<Vec<Write>, WriteError>> {
+        Box::pin(self.ask(|answer| Asked::BackTo(revision, answer)))
+    }
+
+    fn roll_back(&self, to: u64, author: Author, wait: Wait) -> Pending<Result<Outcome, WriteError>> {
+        self.outcome(self.ask(|answer| Asked::RollBack(to, author, answer)), wait)
+    }
+}
+
+fn failure(failure: WriteFailure) -> WriteError {
+    match failure {
+        WriteFailure::Refused(why) | WriteFailure::Unreachable(why) => WriteError::Invalid(why),
+        WriteFailure::Unsupported(why) => WriteError::Unsupported(why),
+        WriteFailure::Commit(CommitError::Conflict { key, modified }) => WriteError::Conflict { key, modified },
+        WriteFailure::Commit(CommitError::TooLarge(why)) => WriteError::Invalid(why),
+        WriteFailure::Commit(CommitError::Unavailable(why)) => WriteError::Unavailable(why),
+    }
+}

@@ -1,0 +1,124 @@
+//! The datastore behind a keeper: a file that only this process changes, or an etcd that is followed.
+
+use super::embedded_file::File;
+use super::followed_etcd::FollowedEtcd;
+use super::keeper::Keeper;
+use super::thread::WriteFailure;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use stillgate_datastore::embedded::{Change, ChangeSummary};
+use stillgate_datastore::etcd::Followed;
+use stillgate_datastore::{Author, Batch, CommitError, Transaction, Write};
+
+/// How long nothing may be due.
+pub(super) const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+const NO_HISTORY: &str = "etcd keeps no history that can be read or gone back to; only `source: store` has one";
+
+/// A datastore.
+pub(super) enum Backend {
+    /// A file.
+    File(File),
+    /// An etcd.
+    Etcd(FollowedEtcd),
+}
+
+impl Backend {
+    /// Whether what is committed has to be taken in by who committed it; otherwise it is followed.
+    pub(super) fn is_embedded(&self) -> bool {
+        matches!(self, Backend::File(_))
+    }
+
+    /// Until something is due.
+    pub(super) fn pause(&self, now: SystemTime) -> Duration {
+        match self {
+            Backend::File(file) => file.pause(now),
+            Backend::Etcd(etcd) => etcd.pause(),
+        }
+    }
+
+    /// What the follower tells next; never, where nothing is followed. May be cancelled without losing anything.
+    pub(super) async fn followed(&mut self) -> Option<Followed> {
+        match self {
+            Backend::File(_) => std::future::pending().await,
+            Backend::Etcd(etcd) => etcd.next().await,
+        }
+    }
+
+    /// Something has been taken in that a restart should know.
+    pub(super) fn changed(&mut self) {
+        if let Backend::Etcd(etcd) = self {
+            etcd.changed();
+        }
+    }
+
+    /// Does what is due.
+    pub(super) fn tend(&mut self, keeper: &Arc<Keeper>, now: SystemTime) -> Result<Option<Batch>, CommitError> {
+        match self {
+            Backend::File(file) => file.expire(keeper, now),
+            Backend::Etcd(etcd) => {
+                etcd.save_if_due(keeper);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Makes a change, whose documents are as they are to be kept.
+    pub(super) async fn commit(&mut self, change: &Transaction, now: SystemTime) -> Result<Batch, CommitError> {
+        match self {
+            Backend::File(file) => file.store()?.commit(change, now),
+            Backend::Etcd(etcd) => etcd.commit(change).await,
+        }
+    }
+
+    /// Keeps the last good documents in step with what is served.
+    pub(super) fn keep_last_good(&mut self, keeper: &Keeper) {
+        if let Backend::File(file) = self {
+            file.keep_last_good(keeper);
+        }
+    }
+
+    fn history_of(&mut self) -> Result<&mut File, WriteFailure> {
+        match self {
+            Backend::File(file) => Ok(file),
+            Backend::Etcd(_) => Err(WriteFailure::Unsupported(NO_HISTORY.to_owned())),
+        }
+    }
+
+    pub(super) fn history(&mut self, before: Option<u64>, count: usize) -> Result<Vec<ChangeSummary>, WriteFailure> {
+        Ok(self.history_of()?.store()?.history(before, count)?)
+    }
+
+    pub(super) fn change_at(&mut self, revision: u64) -> Result<Option<Change>, WriteFailure> {
+        Ok(self.history_of()?.store()?.change_at(revision)?)
+    }
+
+    pub(super) fn writes_back_to(&mut self, revision: u64, now: SystemTime) -> Result<Vec<Write>, WriteFailure> {
+        Ok(self.history_of()?.store()?.writes_back_to(revision, now)?)
+    }
+
+    pub(super) fn roll_back(
+        &mut self,
+        to: u64,
+        expected: u64,
+        author: &Author,
+        now: SystemTime,
+    ) -> Result<Batch, WriteFailure> {
+        Ok(self.history_of()?.store()?.roll_back(to, expected, author, now)?)
+    }
+
+    /// Lets go of the datastore, for another process, or takes it again.
+    pub(super) fn hold(&mut self, keeper: &Keeper, is_held: bool) {
+        if let Backend::File(file) = self {
+            file.hold(keeper, is_held);
+        }
+    }
+
+    /// The process ends.
+    pub(super) fn end(self, keeper: &Keeper) {
+        match self {
+            Backend::File(file) => file.end(),
+            Backend::Etcd(etcd) => etcd.save(keeper),
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! An embedded store that this process has open, until an upgrade needs it elsewhere.
+
+use super::backend::PAUSE_MAX;
+use super::keeper::{Connection, Keeper};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use stillgate_datastore::embedded::{Bounds, Embedded, OpenError, OpenProblem};
+use stillgate_datastore::{Batch, CommitError, Key};
+use tracing::{error, info};
+
+/// How long a start waits for a store that another process has open: the former one in an upgrade, or one that ends.
+const IN_USE_PATIENCE: Duration = Duration::from_secs(10);
+const IN_USE_PAUSE: Duration = Duration::from_millis(20);
+
+/// How soon it is looked again whether a store that could not be opened can be.
+const OPEN_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// An embedded store.
+pub(super) struct File {
+    path: PathBuf,
+    bounds: Bounds,
+    /// `None`: another process has it, or it could not be opened.
+    open: Option<Embedded>,
+    /// Another process is to have it.
+    is_held: bool,
+    /// As the store has them.
+    last_good: HashMap<Key, Arc<str>>,
+}
+
+impl File {
+    /// Opens it, or makes an empty one.
+    pub(super) fn open(path: PathBuf, bounds: Bounds) -> Result<File, OpenError> {
+        let waited_until = std::time::Instant::now() + IN_USE_PATIENCE;
+        let open = loop {
+            match Embedded::open(&path, bounds) {
+                Err(OpenError { problem: OpenProblem::InUse, .. }) if std::time::Instant::now() < waited_until => {
+                    std::thread::sleep(IN_USE_PAUSE);
+                }
+                opened => break opened?,
+            }
+        };
+        let last_good = open.last_good().unwrap_or_default();
+        let last_good = last_good.into_iter().map(|(key, value)| (key, value.into())).collect();
+        Ok(File { path, bounds, open: Some(open), is_held: false, last_good })
+    }
+
+    /// Takes everything in that it has.
+    pub(super) fn read(&self, keeper: &Keeper) -> Result<(), CommitError> {
+        let Some(open) = &self.open else { return Ok(()) };
+        let snapshot = open.snapshot().map_err(|error| CommitError::Unavailable(error.to_string()))?;
+        keeper.take_snapshot(snapshot, &self.last_good);
+        Ok(())
+    }
+
+    /// The store, where it can be written.
+    pub(super) fn store(&mut self) -> Result<&mut Embedded, CommitError> {
+        let why = match self.is_held {
+            true => "the gateway is being upgraded: the store is with its successor; try again in a moment",
+            false => "the store could not be opened; see the gateway's log",
+        };
+        self.open.as_mut().ok_or_else(|| CommitError::Unavailable(why.to_owned()))
+    }
+
+    pub(super) fn pause(&self, now: SystemTime) -> Duration {
+        match &self.open {
+            Some(open) => {
+                let left = open.next_expiry().map(|at| at.duration_since(now).unwrap_or_default());
+                left.unwrap_or(PAUSE_MAX).min(PAUSE_MAX)
+            }
+            None if self.is_held => PAUSE_MAX,
+            None => OPEN_AGAIN_AFTER,
+        }
+    }
+
+    /// Deletes what is over, and opens a store that could not be.
+    pub(super) fn expire(&mut self, keeper: &Keeper, now: SystemTime) -> Result<Option<Batch>, CommitError> {
+        if self.open.is_none() && !self.is_held {
+            self.open_again(keeper);
+        }
+        match &mut self.open {
+            Some(open) => open.expire(now),
+            None => Ok(None),
+        }
+    }
+
+    /// Keeps the last good documents in step with what is served.
+    pub(super) fn keep_last_good(&mut self, keeper: &Keeper) {
+        let now = keeper.last_good();
+        let gone = self.last_good.keys().filter(|key| !now.contains_key(*key)).map(|key| (key.clone(), None));
+        let new = now.iter().filter(|(key, value)| self.last_good.get(*key) != Some(*value));
+        let changes: Vec<(Key, Option<String>)> =
+            gone.chain(new.map(|(key, value)| (key.clone(), Some(value.to_string())))).collect();
+        let Some(open) = self.open.as_mut().filter(|_| !changes.is_empty()) else { return };
+        match open.set_last_good(&changes) {
+            Ok(()) => self.last_good = now,
+            Err(error) => error!("store: the last good version of a rejected resource is not kept: {error}"),
+        }
+    }
+
+    /// Lets go of the store, or takes it again.
+    pub(super) fn hold(&mut self, keeper: &Keeper, is_held: bool) {
+        self.is_held = is_held;
+        match is_held {
+            true => {
+                if let Some(open) = self.open.take()
+                    && let Err(error) = open.close()
+                {
+                    error!("store: {error}");
+                }
+                keeper.set_connection(Connection::HandedOver);
+            }
+            false if self.open.is_none() => self.open_again(keeper),
+            false => {}
+        }
+    }
+
+    fn open_again(&mut self, keeper: &Keeper) {
+        match File::open(self.path.clone(), self.bounds) {
+            Ok(file) => {
+                info!("store: opened again");
+                *self = file;
+                if let Err(error) = self.read(keeper) {
+                    error!("store: {error}");
+                }
+            }
+            Err(error) => {
+                error!("store: {error}");
+                keeper.set_connection(Connection::Lost(error.to_string()));
+            }
+        }
+    }
+
+    pub(super) fn end(self) {
+        if let Some(open) = self.open
+            && let Err(error) = open.close()
+        {
+            error!("store: {error}");
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Which parts of a document are secrets: those that are encrypted where it is kept, and those that viewers do not see.
+//!
+//! The encrypted ones are APISIX's (`encrypt_fields` of its plugins, private keys), so that both read what the other wrote.
+
+use serde_json::Value as Json;
+
+/// Called with a secret, which it may replace.
+type Each<'a> = &'a mut dyn FnMut(&mut String);
+
+/// Fields of plugins' configurations that APISIX encrypts. A field that is an object is encrypted in all its texts.
+const OF_PLUGINS: [(&str, &[&[&str]]); 11] = [
+    ("basic-auth", &[&["password"]]),
+    ("csrf", &[&["key"]]),
+    ("elasticsearch-logger", &[&["auth", "password"], &["headers"]]),
+    ("hmac-auth", &[&["secret_key"]]),
+    ("http-logger", &[&["auth_header"]]),
+    ("jwt-auth", &[&["secret"]]),
+    ("key-auth", &[&["key"]]),
+    ("limit-conn", &[&["redis_password"]]),
+    ("limit-count", &[&["redis_password"], &["sentinel_password"]]),
+    ("limit-req", &[&["redis_password"]]),
+    ("loki-logger", &[&["headers"]]),
+];
+
+/// Fields that are secrets, and are not encrypted: logins of secret managers.
+const OF_MANAGERS: [&[&str]; 3] = [&["token"], &["auth", "secret_id"], &["auth", "role_id"]];
+
+/// Visits what is encrypted in a document of a collection (`routes`; of credentials it is `credentials`).
+pub(super) fn each_encrypted(collection: &str, document: &mut Json, each: Each<'_>) {
+    match collection {
+        "ssls" => {
+            at(document, &["key"], each);
+            at(document, &["keys"], each);
+        }
+        "upstreams" => at(document, &["tls", "client_key"], each),
+        "routes" | "services" | "stream_routes" => {
+            at(document, &["upstream", "tls", "client_key"], each);
+            of_plugins(document, each);
+        }
+        "consumers" | "credentials" | "consumer_groups" | "plugin_configs" | "global_rules" => {
+            of_plugins(document, each);
+        }
+        _ => {}
+    }
+}
+
+/// Visits all secrets of a document.
+pub(crate) fn each_secret(collection: &str, document: &mut Json, each: Each<'_>) {
+    if collection == "secrets" {
+        OF_MANAGERS.iter().for_each(|path| at(document, path, each));
+    }
+    each_encrypted(collection, document, each);
+}
+
+fn of_plugins(document: &mut Json, each: Each<'_>) {
+    let Some(plugins) = document.get_mut("plugins").and_then(Json::as_object_mut) else { return };
+    for (name, paths) in OF_PLUGINS {
+        let Some(configuration) = plugins.get_mut(name) else { continue };
+        paths.iter().for_each(|path| at(configuration, path, each));
+    }
+}
+
+fn at(document: &mut Json, path: &[&str], each: Each<'_>) {
+    match path {
+        [] => texts(document, each),
+        [key, rest @ ..] => {
+            if let Some(value) = document.get_mut(*key) {
+                at(value, rest, each);
+            }
+        }
+    }
+}
+
+fn texts(value: &mut Json, each: Each<'_>) {
+    match value {
+        Json::String(text) => each(text),
+        Json::Array(items) => items.iter_mut().for_each(|item| texts(item, each)),
+        Json::Object(fields) => fields.values_mut().for_each(|field| texts(field, each)),
+        Json::Null | Json::Bool(_) | Json::Number(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn seen(visit: fn(&str, &mut Json, Each<'_>), collection: &str, mut document: Json) -> Vec<String> {
+        let mut seen = Vec::new();
+        visit(collection, &mut document, &mut |text| {
+            seen.push(text.clone());
+            "x".clone_into(text);
+        });
+        seen
+    }
+
+    #[test]
+    fn secrets_are_found() {
+        let check = |collection: &str, document: Json, expected: &[&str]| {
+            assert_eq!(seen(each_encrypted, collection, document.clone()), expected, "{document}");
+        };
+        let plugins = json!({"plugins": {"key-auth": {"key": "k"}, "cors": {"key": "no"}, "basic-auth": 7}});
+        for collection in ["routes", "consumers", "credentials", "global_rules", "plugin_configs", "services"] {
+            check(collection, plugins.clone(), &["k"]);
+        }
+        check("ssls", json!({"key": "a", "keys": ["b", "c"], "cert": "no", "snis": ["no"]}), &["a", "b", "c"]);
+        check("upstreams", json!({"tls": {"client_key": "k", "client_cert": "no"}}), &["k"]);
+        check("routes", json!({"upstream": {"tls": {"client_key": "k"}}}), &["k"]);
+        let logger = json!({"plugins": {"loki-logger": {"headers": {"A": "1", "B": {"c": "2"}}}}});
+        check("routes", logger, &["1", "2"]);
+        check("protos", json!({"key": "no"}), &[]);
+        check("routes", json!(["plugins"]), &[]);
+        let manager = json!({"token": "t", "auth": {"role_id": "r", "secret_id": "s"}, "uri": "no"});
+        check("secrets", manager.clone(), &[]);
+        assert_eq!(seen(each_secret, "secrets", manager), ["t", "s", "r"]);
+    }
+}

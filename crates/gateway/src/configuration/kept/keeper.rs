@@ -1,0 +1,258 @@
+//! What is known of a datastore: its documents in plain text, what they mean, and how far it is followed and served.
+//!
+//! Shared by the thread that talks to the datastore, the control loop, and the Admin API. Its lock is of the control side
+//! only: no worker comes here.
+
+use super::addresses::{key_of, resource_of};
+use super::fields::each_encrypted;
+use serde_json::Value as Json;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use stillgate_config::{Change, Gateway, Kind, Origin, PluginSet, SourceKind, Store};
+use stillgate_datastore::cipher::Keyring;
+use stillgate_datastore::{Batch, Document, Documents, Event, Key, Snapshot, Transaction, Write};
+use stillgate_tls::Material;
+use tokio::sync::watch;
+
+/// How far a datastore is followed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Stored {
+    /// The revision that documents and store are at; `None`: nothing has been read yet.
+    pub(crate) revision: Option<u64>,
+    /// Whether what comes after it will be seen.
+    pub(crate) connection: Connection,
+}
+
+impl Stored {
+    /// Why it cannot be followed, where it cannot.
+    pub(crate) fn error(&self) -> Option<String> {
+        match &self.connection {
+            Connection::Good => None,
+            Connection::Lost(why) => Some(why.clone()),
+            Connection::HandedOver => Some("the store is with the process that takes over".to_owned()),
+        }
+    }
+}
+
+/// Whether a datastore can be followed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) enum Connection {
+    /// It is.
+    #[default]
+    Good,
+    /// It is away; what was read last is served.
+    Lost(String),
+    /// Another process has it: the successor in an upgrade.
+    HandedOver,
+}
+
+/// What the workers serve of a datastore.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Served {
+    /// Its revision.
+    pub(crate) revision: u64,
+    /// The number of the configuration.
+    pub(crate) generation: u64,
+}
+
+/// A datastore, as the rest of the process sees it.
+pub(crate) struct Keeper {
+    pub(crate) kind: SourceKind,
+    /// In plain text.
+    pub(crate) documents: Arc<Documents>,
+    pub(crate) stored: watch::Sender<Stored>,
+    pub(crate) served: watch::Sender<Served>,
+    /// What stands before keys where origins are shown: etcd's prefix with a slash.
+    prefix: String,
+    store: Mutex<Store>,
+    keyring: Option<Keyring>,
+    /// Certificates as they were read last, so that those that did not change are not read again.
+    tls: Mutex<Option<Arc<Material>>>,
+}
+
+impl Keeper {
+    /// With nothing in it.
+    pub(super) fn new(kind: SourceKind, gateway: &Gateway, plugins: PluginSet) -> Keeper {
+        let keys: Vec<&str> = gateway.data_encryption.keyring.iter().map(|key| key.reveal()).collect();
+        let prefix = match &gateway.config.etcd {
+            Some(etcd) if kind == SourceKind::Etcd => format!("{}/", etcd.prefix),
+            _ => String::new(),
+        };
+        let mut store = Store::new(gateway.clone(), plugins);
+        store.wait();
+        Keeper {
+            kind,
+            documents: Arc::default(),
+            stored: watch::Sender::default(),
+            served: watch::Sender::default(),
+            prefix,
+            store: Mutex::new(store),
+            // The reader of the keys has seen to their length.
+            keyring: Keyring::new(&keys).ok(),
+            tls: Mutex::default(),
+        }
+    }
+
+    /// What the documents mean.
+    pub(super) fn store(&self) -> MutexGuard<'_, Store> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Certificates as they were read last.
+    pub(super) fn tls(&self) -> MutexGuard<'_, Option<Arc<Material>>> {
+        self.tls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A transaction with its documents as they are to be kept.
+    pub(super) fn as_kept(&self, transaction: Transaction) -> Transaction {
+        let writes = transaction.writes.into_iter().map(|write| match write {
+            Write::Put { key, value, ttl_seconds } => {
+                let value = self.encrypted(&key, &value.into()).to_string();
+                Write::Put { key, value, ttl_seconds }
+            }
+            delete => delete,
+        });
+        Transaction { writes: writes.collect(), ..transaction }
+    }
+
+    /// Writes of kept documents, in plain text.
+    pub(super) fn in_plain(&self, writes: Vec<Write>) -> Vec<Write> {
+        let in_plain = |write| match write {
+            Write::Put { key, value, ttl_seconds } => {
+                let value = self.text_in_plain(&key, &value.into()).to_string();
+                Write::Put { key, value, ttl_seconds }
+            }
+            delete => delete,
+        };
+        writes.into_iter().map(in_plain).collect()
+    }
+
+    /// The text of a kept document, in plain text.
+    pub(crate) fn text_in_plain(&self, key: &Key, text: &Arc<str>) -> Arc<str> {
+        self.mapped(key, text, |keyring, secret| keyring.decrypt(secret))
+    }
+
+    /// Takes everything in, as it is kept. `last_good`: of documents that are refused, the last ones that were not.
+    pub(super) fn take_snapshot(&self, snapshot: Snapshot, last_good: &HashMap<Key, Arc<str>>) {
+        let Snapshot { revision, documents } = snapshot;
+        let documents: Vec<(Key, Document)> =
+            documents.into_iter().map(|(key, document)| self.decrypted(key, document)).collect();
+        let before = self.documents.snapshot().documents;
+        let mut changes = Vec::with_capacity(documents.len());
+        let mut old: HashMap<Key, Document> = before.into_iter().collect();
+        for (key, document) in &documents {
+            let known = old.remove(key);
+            if known.as_ref() == Some(document) {
+                continue;
+            }
+            if let (None, Some(good)) = (known, last_good.get(key)) {
+                let value = Document { value: good.clone(), ..document.clone() };
+                changes.extend(self.change(key, Some(&self.decrypted(key.clone(), value).1)));
+            }
+            changes.extend(self.change(key, Some(document)));
+        }
+        changes.extend(old.keys().filter_map(|key| self.change(key, None)));
+        self.documents.replace(Snapshot { revision, documents });
+        let mut store = self.store();
+        store.go_on();
+        store.apply(changes);
+        drop(store);
+        self.stored.send_replace(Stored { revision: Some(revision), connection: Connection::Good });
+    }
+
+    /// Takes a change in, as it is kept.
+    pub(super) fn take_batch(&self, batch: Batch) {
+        let events = batch.events.into_iter().map(|Event { key, document }| match document {
+            Some(document) => {
+                let (key, document) = self.decrypted(key, document);
+                Event { key, document: Some(document) }
+            }
+            None => Event { key, document: None },
+        });
+        let batch = Batch { revision: batch.revision, events: events.collect() };
+        let changes: Vec<Change> =
+            batch.events.iter().filter_map(|event| self.change(&event.key, event.document.as_ref())).collect();
+        self.documents.apply(&batch);
+        self.store().apply(changes);
+        self.stored.send_modify(|stored| stored.revision = Some(batch.revision));
+    }
+
+    /// Checks one document of a collection by itself; the error says what is wrong.
+    pub(crate) fn validate(&self, collection: &str, value: &Json) -> Result<(), String> {
+        let kind = Kind::named(collection).ok_or_else(|| format!("there is no collection {collection:?}"))?;
+        self.store().check_alone(kind, &value.to_string())
+    }
+
+    /// Notes whether the datastore can be followed.
+    pub(super) fn set_connection(&self, connection: Connection) {
+        self.stored.send_if_modified(|stored| {
+            let is_other = stored.connection != connection;
+            stored.connection = connection;
+            is_other
+        });
+    }
+
+    /// The last good documents, as they are to be kept.
+    pub(super) fn last_good(&self) -> HashMap<Key, Arc<str>> {
+        let store = self.store();
+        let previous = store.previous().filter_map(|(kind, id, text)| {
+            let key = key_of(kind, id)?;
+            let text = self.encrypted(&key, text);
+            Some((key, text))
+        });
+        previous.collect()
+    }
+
+    /// A change of what a document means; `None`: it is no resource.
+    pub(super) fn change(&self, key: &Key, document: Option<&Document>) -> Option<Change> {
+        let (kind, id) = resource_of(key)?;
+        Some(match document {
+            None => Change::Delete { kind, id },
+            Some(Document { value, created, modified }) => Change::Put {
+                kind,
+                id,
+                document: value.clone(),
+                created: *created,
+                origin: Origin::Named(format!("{}{key} @ {modified}", self.prefix).into()),
+            },
+        })
+    }
+
+    /// A document with its secrets in plain text.
+    fn decrypted(&self, key: Key, document: Document) -> (Key, Document) {
+        let value = self.text_in_plain(&key, &document.value);
+        (key, Document { value, ..document })
+    }
+
+    /// The text of a document as it is to be kept.
+    pub(super) fn encrypted(&self, key: &Key, text: &Arc<str>) -> Arc<str> {
+        // References are no secrets, and APISIX leaves them alone, too.
+        let encrypt = |keyring: &Keyring, secret: &str| (!secret.starts_with('$')).then(|| keyring.encrypt(secret));
+        self.mapped(key, text, encrypt)
+    }
+
+    fn mapped(&self, key: &Key, text: &Arc<str>, map: impl Fn(&Keyring, &str) -> Option<String>) -> Arc<str> {
+        let Some(keyring) = &self.keyring else { return text.clone() };
+        // What is no JSON is refused elsewhere, and says so there.
+        let Ok(mut document) = serde_json::from_str::<Json>(text) else { return text.clone() };
+        let mut is_other = false;
+        each_encrypted(collection(key), &mut document, &mut |secret| {
+            if let Some(mapped) = map(keyring, secret) {
+                *secret = mapped;
+                is_other = true;
+            }
+        });
+        match is_other {
+            true => document.to_string().into(),
+            false => text.clone(),
+        }
+    }
+}
+
+/// The collection of a document, in which credentials have their own.
+pub(super) fn collection(key: &Key) -> &str {
+    match resource_of(key) {
+        Some((kind, _)) => kind.name(),
+        None => key.collection(),
+    }
+}

@@ -1,0 +1,28 @@
+//! Resources that are kept elsewhere than in the file: in an embedded store, or in etcd.
+//!
+//! ```text
+//!  datastore ─▶ Batch ─▶ Keeper: plain documents, and the store that says what they mean ─▶ KeptSource ─▶ reload
+//!     ▲                     │ attempt: would it be rejected?
+//!     └── Transaction ◀─────┴───────────── Admin API
+//! ```
+//!
+//! One thread talks to the datastore; it takes changes in and makes those that are asked for, one after the other, so that
+//! what was checked is what is written. The control loop is only told that there is something new.
+
+mod addresses;
+mod backend;
+mod embedded_file;
+mod fields;
+mod followed_etcd;
+mod keeper;
+mod open;
+mod source;
+mod thread;
+mod trial;
+
+pub(crate) use fields::each_secret;
+pub(crate) use keeper::{Served, Stored};
+pub(crate) use open::Opened;
+pub(crate) use source::{KeptSource, refusal, revision_of};
+pub(crate) use thread::{Asked, WriteFailure, Written};
+pub(crate) use trial::Trial;

@@ -1,0 +1,137 @@
+//! Opens the datastore that the `gateway:` section names, and starts the thread that talks to it.
+
+use super::backend::Backend;
+use super::embedded_file::File;
+use super::followed_etcd::FollowedEtcd;
+use super::keeper::Keeper;
+use super::thread::{ASKED_MAX, Asked, run};
+use crate::configuration::source::read_bounded;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+use stillgate_config::{EtcdKeys, Gateway, Pem, PluginSet, SourceKind};
+use stillgate_datastore::embedded::Bounds;
+use stillgate_datastore::etcd::{Etcd, EtcdOptions, EtcdTls};
+use stillgate_tls::FILE_BYTES_MAX;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tracing::info;
+
+/// What an etcd gets to answer in before its snapshot is served, or 503.
+const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Bytes of a key that was made, and of its file.
+const KEY_BYTES_MIN: usize = 16;
+const KEY_BYTES_MAX: usize = 4096;
+
+/// A datastore that is open: what is known of it, and where it is asked.
+#[derive(Clone)]
+pub(crate) struct Opened {
+    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) asks: mpsc::Sender<Asked>,
+    /// Of the Admin API, made at the first start because none is configured.
+    pub(crate) key: Option<Arc<str>>,
+}
+
+/// Opens the datastore; the error says what is wrong and what to do.
+pub(super) fn open(gateway: &Gateway, plugins: PluginSet) -> Result<Opened, String> {
+    let config = &gateway.config;
+    let keeper = Arc::new(Keeper::new(config.source, gateway, plugins));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().thread_name("datastore-save").build();
+    let runtime = runtime.map_err(|error| format!("cannot start the thread for the datastore: {error}"))?;
+    let backend = match config.source {
+        SourceKind::Etcd => {
+            let keys = config.etcd.as_ref().ok_or("gateway.config.etcd is missing; write its endpoints there")?;
+            let etcd = Etcd::new(options(keys)?).map_err(|error| format!("gateway.config.etcd.{error}"))?;
+            let mut followed = FollowedEtcd::start(&runtime, etcd, keys.snapshot.clone());
+            let first = runtime.block_on(async { timeout(FIRST_ANSWER_TIMEOUT, followed.first()).await });
+            match first {
+                Ok(Some(snapshot)) => {
+                    keeper.take_snapshot(snapshot, &followed.saved_last_good());
+                    followed.changed();
+                }
+                _ if followed.read_file(&keeper) => {}
+                _ => tracing::warn!(
+                    "etcd does not answer, and there is no snapshot: every request is answered 503 until it does"
+                ),
+            }
+            Backend::Etcd(followed)
+        }
+        SourceKind::Store | SourceKind::File => {
+            let bounds =
+                Bounds { history_changes_max: config.history_changes as u64, history_age_max: config.history_age };
+            let file =
+                File::open(config.store.clone(), bounds).map_err(|error| format!("gateway.config.store: {error}"))?;
+            file.read(&keeper).map_err(|error| format!("gateway.config.store: {error}"))?;
+            Backend::File(file)
+        }
+    };
+    let (asks, asked) = mpsc::channel(ASKED_MAX);
+    let known = keeper.clone();
+    let started =
+        thread::Builder::new().name("datastore".to_owned()).spawn(move || run(&runtime, &known, backend, asked));
+    started.map_err(|error| format!("cannot start the thread for the datastore: {error}"))?;
+    Ok(Opened { keeper, asks, key: made_key(gateway)? })
+}
+
+/// The key that is made where a store is opened and none is configured: who can read the store's folder may write the store.
+fn made_key(gateway: &Gateway) -> Result<Option<Arc<str>>, String> {
+    let has_keys = gateway.admin.as_ref().is_none_or(|admin| admin.key.is_some() || !admin.keys.is_empty());
+    if has_keys || gateway.config.source != SourceKind::Store {
+        return Ok(None);
+    }
+    let mut name = gateway.config.store.clone().into_os_string();
+    name.push(".admin-key");
+    let file = PathBuf::from(name);
+    let fail = |error: std::io::Error| format!("the admin key in {}: {error}", file.display());
+    match read_bounded(&file, KEY_BYTES_MAX) {
+        Ok(key) => {
+            let key = String::from_utf8_lossy(&key).trim().to_owned();
+            let is_good = key.len() >= KEY_BYTES_MIN && key.bytes().all(|byte| byte.is_ascii_graphic());
+            is_good.then(|| Some(key.into())).ok_or_else(|| {
+                format!("the admin key in {} is no key; remove the file, and another is made", file.display())
+            })
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let key: String = rand_hex();
+            let mut options = OpenOptions::new();
+            let mut made = options.write(true).create_new(true).mode(0o600).open(&file).map_err(fail)?;
+            made.write_all(key.as_bytes()).and_then(|()| made.sync_all()).map_err(fail)?;
+            info!(file = %file.display(), "no admin key is configured: one was made; it is in this file");
+            Ok(Some(key.into()))
+        }
+        Err(error) => Err(fail(error)),
+    }
+}
+
+/// 32 bytes that nobody can guess.
+fn rand_hex() -> String {
+    rand::random::<[u8; 32]>().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn options(keys: &EtcdKeys) -> Result<EtcdOptions, String> {
+    let read = |key: &str, pem: &Pem| match pem {
+        Pem::Inline(text) => Ok(text.clone().into_bytes()),
+        Pem::File(file) => read_bounded(file, FILE_BYTES_MAX)
+            .map_err(|error| format!("gateway.config.etcd.tls.{key}: cannot read {}: {error}", file.display())),
+    };
+    let tls = &keys.tls;
+    let client = match (&tls.cert, &tls.key) {
+        (Some(cert), Some(key)) => Some((read("cert", cert)?, read("key", key)?)),
+        (None, None) => None,
+        _ => return Err("gateway.config.etcd.tls: cert and key go together; write both, or none".to_owned()),
+    };
+    let ca = tls.ca.as_ref().map(|ca| read("ca", ca)).transpose()?;
+    Ok(EtcdOptions {
+        endpoints: keys.endpoints.clone(),
+        prefix: keys.prefix.clone(),
+        user: keys.user.clone(),
+        password: keys.password.as_ref().map(|password| password.reveal().to_owned()),
+        tls: Some(EtcdTls { ca, client, verify: tls.verify }),
+        request_timeout: keys.timeout,
+    })
+}

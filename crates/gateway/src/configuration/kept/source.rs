@@ -1,0 +1,110 @@
+//! Resources of a datastore as a source of configurations, with the `gateway:` section of a file.
+
+use super::keeper::Keeper;
+use super::open::{Opened, open};
+use crate::configuration::secrets::file_of;
+use crate::configuration::source::plugins;
+use crate::configuration::sources::{Given, Refused};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use stillgate_config::{Diagnostic, Errors, Gateway, Loaded, Severity, SourceKind};
+
+/// Most looks at certificates that one reading takes: each refuses those that cannot be used.
+const LOOKS_MAX: usize = 3;
+
+/// References to secrets that are resolved again with each change; where there are more, only where nothing else changed.
+const CHECKED_REFERENCES_MAX: usize = 1000;
+
+/// Gives what a datastore means.
+pub(crate) struct KeptSource {
+    opened: Opened,
+    gateway: Gateway,
+    /// Revision that was given last.
+    given: Option<u64>,
+}
+
+impl KeptSource {
+    /// Opens the datastore that a `gateway:` section names.
+    pub(crate) fn open(gateway: &Gateway) -> Result<KeptSource, String> {
+        let opened = open(gateway, plugins())?;
+        Ok(KeptSource { opened, gateway: gateway.clone(), given: None })
+    }
+
+    /// What is known of the datastore, and where it is asked.
+    pub(crate) fn opened(&self) -> &Opened {
+        &self.opened
+    }
+
+    /// Whether there is something that has not been given.
+    pub(crate) fn has_news(&self) -> bool {
+        self.given != Some(self.opened.keeper.documents.revision())
+    }
+
+    /// What the datastore means now, unless that is what `unless` names. `file`: the file as it was read.
+    pub(crate) fn read(&mut self, file: &Loaded, unless: Option<&str>) -> Result<Given, Refused> {
+        let keeper = &self.opened.keeper;
+        let gateway = &file.config.gateway;
+        let mut store = keeper.store();
+        let revision = keeper.documents.revision();
+        let is_new = self.given != Some(revision);
+        let are_few = store.secret_references().len() <= CHECKED_REFERENCES_MAX;
+        let must_renew = self.gateway != *gateway || (are_few || !is_new) && !store.has_current_secrets();
+        if must_renew {
+            store.renew(gateway.clone());
+            self.gateway = gateway.clone();
+        }
+        let digest = format!("{}@{revision}", file.config.digest);
+        if !must_renew && unless == Some(&digest) {
+            return Ok(Given::Same);
+        }
+        for _ in 0..LOOKS_MAX {
+            let problems = keeper.tls_problems(&store);
+            if problems.is_empty() {
+                break;
+            }
+            problems.into_iter().for_each(|(kind, id, reason)| store.refuse(kind, &id, &reason));
+        }
+        let mut loaded = store.load(&digest);
+        loaded.warnings.extend(file.warnings.iter().cloned());
+        self.given = Some(revision);
+        Ok(Given::Loaded(Arc::new(loaded)))
+    }
+
+    /// The files whose change may change what is read.
+    pub(crate) fn files(&self) -> BTreeSet<PathBuf> {
+        let references = self.opened.keeper.store().secret_references();
+        references.iter().filter_map(|reference| file_of(reference)).collect()
+    }
+}
+
+/// The revision of a digest that a [`KeptSource`] has given.
+pub(crate) fn revision_of(digest: &str) -> Option<u64> {
+    digest.rsplit_once('@')?.1.parse().ok()
+}
+
+/// A datastore that cannot be opened, as a finding about the file.
+pub(crate) fn refusal(digest: String, why: String) -> Refused {
+    let diagnostic = Diagnostic {
+        severity: Severity::Error,
+        path: String::new(),
+        line: 0,
+        column: 0,
+        message: why,
+        hint: None,
+        excerpt: None,
+    };
+    Refused::Wrong { digest, errors: Errors { file: None, diagnostics: vec![diagnostic], omitted: 0 } }
+}
+
+/// Of the admin API.
+impl Keeper {
+    /// What the datastore is called in messages and in the status.
+    pub(crate) fn name(&self) -> &'static str {
+        match self.kind {
+            SourceKind::File => "file",
+            SourceKind::Store => "store",
+            SourceKind::Etcd => "etcd",
+        }
+    }
+}

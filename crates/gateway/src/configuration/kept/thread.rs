@@ -1,0 +1,192 @@
+//! The thread that talks to a datastore: takes its changes in, and makes those that are asked for, one after the other.
+
+use super::backend::Backend;
+use super::keeper::{Connection, Keeper};
+use super::trial::Trial;
+use crate::configuration::background::CONTROL_NICE;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::SystemTime;
+use stillgate_datastore::embedded::{BackError, Change, ChangeSummary, Unavailable};
+use stillgate_datastore::etcd::Followed;
+use stillgate_datastore::{Author, CommitError, Transaction, Write};
+use tokio::runtime::Runtime;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::sleep;
+use tracing::{error, info, warn};
+
+/// Writes and questions that may wait; beyond it they are answered 503.
+pub(super) const ASKED_MAX: usize = 256;
+
+/// Something that is asked of the thread.
+pub(crate) enum Asked {
+    /// To make a change, unless one of its documents cannot be used.
+    Write(Transaction, oneshot::Sender<Result<Written, WriteFailure>>),
+    /// To find out what a change would come to.
+    Try(Transaction, oneshot::Sender<Result<Trial, WriteFailure>>),
+    /// The changes before a revision.
+    History(Option<u64>, usize, oneshot::Sender<Result<Vec<ChangeSummary>, WriteFailure>>),
+    /// One change.
+    Change(u64, oneshot::Sender<Result<Option<Change>, WriteFailure>>),
+    /// The writes that lead back to a revision.
+    BackTo(u64, oneshot::Sender<Result<Vec<Write>, WriteFailure>>),
+    /// To go back to a revision.
+    RollBack(u64, Author, oneshot::Sender<Result<Written, WriteFailure>>),
+    /// To let go of the datastore, or to take it again.
+    Hold(bool, oneshot::Sender<()>),
+}
+
+/// A change that was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Written {
+    /// Of the datastore, after it.
+    pub(crate) revision: u64,
+    /// What the writer should know.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Why a change was not made, or a question not answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum WriteFailure {
+    /// A document cannot be used.
+    Refused(String),
+    /// As the datastore says.
+    Commit(CommitError),
+    /// This kind of datastore has no such thing.
+    Unsupported(String),
+    /// History does not reach there.
+    Unreachable(String),
+}
+
+/// Runs until nobody can ask any more.
+pub(super) fn run(runtime: &Runtime, keeper: &Arc<Keeper>, backend: Backend, asked: mpsc::Receiver<Asked>) {
+    // Of this thread alone; refused, it competes with the workers.
+    let _ = rustix::process::setpriority_process(None, CONTROL_NICE);
+    runtime.block_on(talk(keeper, backend, asked));
+}
+
+async fn talk(keeper: &Arc<Keeper>, mut backend: Backend, mut asked: mpsc::Receiver<Asked>) {
+    loop {
+        let pause = backend.pause(SystemTime::now());
+        tokio::select! {
+            next = asked.recv() => match next {
+                Some(next) => answer(keeper, &mut backend, next).await,
+                None => break,
+            },
+            Some(followed) = backend.followed() => take(keeper, &mut backend, followed),
+            () = sleep(pause) => tend(keeper, &mut backend),
+        }
+    }
+    backend.end(keeper);
+}
+
+/// Takes in what a follower tells.
+fn take(keeper: &Keeper, backend: &mut Backend, followed: Followed) {
+    match followed {
+        Followed::Snapshot(snapshot) => {
+            info!(revision = snapshot.revision, documents = snapshot.documents.len(), "etcd: read");
+            keeper.take_snapshot(snapshot, &HashMap::new());
+            backend.changed();
+        }
+        Followed::Batch(batch) => {
+            keeper.take_batch(batch);
+            backend.changed();
+        }
+        Followed::Lost { reason } => {
+            warn!("etcd: {reason}; what was read last is served, and etcd is tried again");
+            keeper.set_connection(Connection::Lost(reason));
+        }
+        Followed::Back => {
+            keeper.set_connection(Connection::Good);
+            info!("etcd: followed");
+        }
+    }
+}
+
+/// What is due: documents whose time to live is over, a snapshot to be written.
+fn tend(keeper: &Arc<Keeper>, backend: &mut Backend) {
+    match backend.tend(keeper, SystemTime::now()) {
+        Ok(Some(batch)) => {
+            keeper.take_batch(batch);
+            backend.keep_last_good(keeper);
+        }
+        Ok(None) => {}
+        Err(error) => error!("{error}"),
+    }
+}
+
+async fn answer(keeper: &Arc<Keeper>, backend: &mut Backend, asked: Asked) {
+    // Who asked may have gone meanwhile.
+    match asked {
+        Asked::Write(transaction, answer) => {
+            let made = write(keeper, backend, transaction).await;
+            let _ = answer.send(made);
+        }
+        Asked::Try(transaction, answer) => drop(answer.send(Ok(keeper.try_out(&transaction)))),
+        Asked::History(before, count, answer) => drop(answer.send(backend.history(before, count))),
+        Asked::Change(revision, answer) => drop(answer.send(backend.change_at(revision))),
+        Asked::BackTo(revision, answer) => {
+            let writes = backend.writes_back_to(revision, SystemTime::now());
+            drop(answer.send(writes.map(|writes| keeper.in_plain(writes))));
+        }
+        Asked::RollBack(to, author, answer) => drop(answer.send(roll_back(keeper, backend, to, author))),
+        Asked::Hold(is_held, answer) => {
+            backend.hold(keeper, is_held);
+            let _ = answer.send(());
+        }
+    }
+}
+
+/// Makes a change that can be served.
+async fn write(keeper: &Keeper, backend: &mut Backend, transaction: Transaction) -> Result<Written, WriteFailure> {
+    let trial = keeper.try_out(&transaction);
+    if !trial.refusals.is_empty() {
+        return Err(WriteFailure::Refused(trial.refusals.join("; ")));
+    }
+    let mut warnings = trial.warnings;
+    warnings.extend(trial.effects.into_iter().map(|(key, what)| format!("{key}: {what}")));
+    let transaction = keeper.as_kept(transaction);
+    let batch = backend.commit(&transaction, SystemTime::now()).await.map_err(WriteFailure::Commit)?;
+    let revision = batch.revision;
+    // What is followed comes by itself.
+    if backend.is_embedded() {
+        keeper.take_batch(batch);
+        backend.keep_last_good(keeper);
+    }
+    Ok(Written { revision, warnings })
+}
+
+fn roll_back(keeper: &Keeper, backend: &mut Backend, to: u64, author: Author) -> Result<Written, WriteFailure> {
+    let now = SystemTime::now();
+    let writes = keeper.in_plain(backend.writes_back_to(to, now)?);
+    let transaction = Transaction { conditions: Vec::new(), writes, author };
+    // What was served once may not be usable any more, as where a secret has gone: that is told, and done.
+    let trial = keeper.try_out(&transaction);
+    let batch = backend.roll_back(to, keeper.documents.revision(), &transaction.author, now)?;
+    let revision = batch.revision;
+    keeper.take_batch(batch);
+    backend.keep_last_good(keeper);
+    let warnings = trial.refusals.into_iter().chain(trial.warnings).collect();
+    Ok(Written { revision, warnings })
+}
+
+impl From<CommitError> for WriteFailure {
+    fn from(error: CommitError) -> WriteFailure {
+        WriteFailure::Commit(error)
+    }
+}
+
+impl From<Unavailable> for WriteFailure {
+    fn from(error: Unavailable) -> WriteFailure {
+        WriteFailure::Commit(CommitError::Unavailable(error.to_string()))
+    }
+}
+
+impl From<BackError> for WriteFailure {
+    fn from(error: BackError) -> WriteFailure {
+        match error {
+            BackError::Commit(error) => WriteFailure::Commit(error),
+            error => WriteFailure::Unreachable(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! What a transaction would come to, found out before it is made.
+
+use super::addresses::{key_of, resource_of};
+use super::keeper::Keeper;
+use crate::configuration::tls_material;
+use std::collections::HashSet;
+use stillgate_config::{Attempt, Change, Kind, Origin, Rejected, Serving, Store};
+use stillgate_datastore::{Key, Transaction, Write};
+use stillgate_tls::Problem;
+
+/// What a transaction would come to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Trial {
+    /// Why one of its documents cannot be used.
+    pub(crate) refusals: Vec<String>,
+    /// What the writer should know.
+    pub(crate) warnings: Vec<String>,
+    /// What becomes of other resources.
+    pub(crate) effects: Vec<(Key, String)>,
+}
+
+impl Keeper {
+    /// Finds out what a transaction would come to.
+    pub(super) fn try_out(&self, transaction: &Transaction) -> Trial {
+        let next = self.documents.revision() + 1;
+        let origin = || Origin::Named(transaction.author.action.as_str().into());
+        let mut changed = HashSet::new();
+        let mut changes = Vec::with_capacity(transaction.writes.len());
+        for write in &transaction.writes {
+            let Some((kind, id)) = resource_of(write.key()) else { continue };
+            changed.insert((kind, id.clone()));
+            changes.push(match write {
+                Write::Delete { .. } => Change::Delete { kind, id },
+                Write::Put { key, value, .. } => {
+                    let created = self.documents.get(key).map_or(next, |document| document.created);
+                    Change::Put { kind, id, document: value.as_str().into(), created, origin: origin() }
+                }
+            });
+        }
+        let has_tls = changes.iter().any(is_about_tls);
+        let mut problems = Vec::new();
+        let attempt = self.store().attempt(changes, |store| {
+            if has_tls {
+                problems = self.tls_problems(store);
+            }
+        });
+        let mut trial = sorted_out(attempt, &changed);
+        for (kind, id, reason) in problems {
+            if changed.contains(&(kind, id.clone())) {
+                trial.refusals.push(reason);
+            } else if let Some(key) = key_of(kind, &id) {
+                trial.effects.push((key, reason));
+            }
+        }
+        trial
+    }
+
+    /// The resources whose certificates cannot be used, with the reasons.
+    pub(super) fn tls_problems(&self, store: &Store) -> Vec<(Kind, String, String)> {
+        let config = store.load("").config;
+        if config.ssls.is_empty() && config.upstreams.iter().all(|upstream| upstream.tls.is_none()) {
+            return Vec::new();
+        }
+        let known = self.tls().clone();
+        match tls_material::load(&config, known.as_deref()) {
+            Ok((material, _)) => {
+                *self.tls() = Some(material);
+                Vec::new()
+            }
+            Err(refused) => refused.errors.iter().filter_map(resource_with).collect(),
+        }
+    }
+}
+
+/// What of an attempt is about the changed resources, and what about others.
+fn sorted_out(attempt: Attempt, changed: &HashSet<(Kind, String)>) -> Trial {
+    let mut trial =
+        Trial { warnings: attempt.warnings.iter().map(|warning| warning.in_file(None)).collect(), ..Trial::default() };
+    for Rejected { kind, id, reason, serving, .. } in attempt.rejected {
+        if changed.contains(&(kind, id.clone())) {
+            trial.refusals.push(reason);
+            continue;
+        }
+        let what = match serving {
+            Serving::Previous => format!("its last good version is served: {reason}"),
+            Serving::Unavailable => format!("answers 503: {reason}"),
+            Serving::Nothing => format!("is not served: {reason}"),
+        };
+        trial.effects.extend(key_of(kind, &id).map(|key| (key, what)));
+    }
+    trial
+}
+
+/// Whether certificates have to be looked at.
+fn is_about_tls(change: &Change) -> bool {
+    match change {
+        Change::Put { kind: Kind::Ssls, .. } => true,
+        Change::Put {
+            kind: Kind::Upstreams | Kind::Services | Kind::Routes | Kind::StreamRoutes, document, ..
+        } => document.contains("\"tls\"") || document.contains("\"https\""),
+        _ => false,
+    }
+}
+
+/// The resource that a problem is in: `ssls["1"].cert`, `upstreams["routes/7"].tls`.
+fn resource_with(problem: &Problem) -> Option<(Kind, String, String)> {
+    let (list, rest) = problem.path.split_once("[\"")?;
+    let (id, _) = rest.split_once("\"]")?;
+    let (kind, id) = match list {
+        "ssls" => (Kind::Ssls, id),
+        // Upstreams are known by the resource that they are written in, and behind it the place in a plugin.
+        "upstreams" => match id.split_once('/') {
+            None => (Kind::Upstreams, id),
+            Some((kind, rest)) => (Kind::named(kind)?, rest.split_once('/').map_or(rest, |(id, _)| id)),
+        },
+        _ => return None,
+    };
+    Some((kind, id.to_owned(), problem.to_string()))
+}
