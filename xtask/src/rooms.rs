@@ -59,7 +59,11 @@ const CRATES: &[Rooms] = &[
         ],
         upward: &[],
     },
-    Rooms { folder: "config", order: &["file", "store", "resources", "model", "keys", "values"], upward: &[] },
+    Rooms {
+        folder: "config",
+        order: &["schemas", "file", "store", "resources", "model", "keys", "values"],
+        upward: &[],
+    },
 ];
 
 /// Checks every file of these crates; names what is wrong.

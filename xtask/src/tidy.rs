@@ -12,12 +12,19 @@ const LINES_MAX: usize = 600;
 
 /// Most lines of code a function of these folders may have, counted as clippy counts; elsewhere its bound in `clippy.toml` holds.
 const FUNCTION_LINES_MAX: &[(&str, usize)] = &[
+    ("crates/limits/src/", 60),
+    ("crates/plugin/src/", 60),
+    ("crates/proxy/src/calls/", 60),
     ("crates/proxy/src/client/", 60),
     ("crates/proxy/src/connection/", 60),
     ("crates/proxy/src/exchange/", 60),
     ("crates/proxy/src/fleet/", 60),
+    ("crates/proxy/src/listen/", 60),
     ("crates/proxy/src/node/", 60),
+    ("crates/proxy/src/telemetry/", 60),
+    ("crates/proxy/src/tunnel/", 60),
     ("crates/proxy/src/worker/", 60),
+    ("crates/upstream/src/", 60),
 ];
 
 /// Longer files, each with its reason.

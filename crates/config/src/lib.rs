@@ -45,26 +45,15 @@ pub use keys::stream_proxy::{StreamListener, StreamProxy, UDP_SESSIONS_PER_WORKE
 pub use keys::stream_routes::StreamTimeouts;
 pub use model::*;
 pub use resources::PluginSet;
-pub use schemas::{PluginSchemas, Schemas};
+pub use schemas::{PluginSchemas, Schemas, schema};
 pub use stillgate_schema::text::diagnostic::{DIAGNOSTICS_MAX, Diagnostic, Errors, Severity};
 pub use stillgate_schema::text::environment::Lookup;
 pub use stillgate_schema::text::locate::locate;
 pub use store::{Attempt, Change, Store};
 pub use values::*;
 
-use keys::plugins::{METADATA_SCHEMA, PLUGINS_SCHEMA};
 use keys::resources::File;
-use stillgate_plugin::Table;
-use stillgate_schema::description::{reference_of, schema_of};
-
-/// The JSON Schema (draft 2020-12) of a configuration file with these plugins.
-pub fn schema(plugins: Table) -> serde_json::Value {
-    schema_of::<File>(|definitions| {
-        let (own, metadata) = plugins.schemas(definitions);
-        definitions.insert(PLUGINS_SCHEMA, own);
-        definitions.insert(METADATA_SCHEMA, metadata);
-    })
-}
+use stillgate_schema::description::reference_of;
 
 /// All keys with their defaults, as Markdown.
 pub fn reference() -> String {

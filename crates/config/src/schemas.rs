@@ -1,8 +1,9 @@
-//! The JSON Schemas of single kinds of resources and of single plugins, cut out of the file's: each with what it refers to.
+//! JSON Schemas: of a file, and of single kinds of resources and single plugins, cut out of it with what they refer to.
 
+use crate::keys::plugins::{METADATA_SCHEMA, PLUGINS_SCHEMA};
 use crate::keys::protos::ProtoKeys;
+use crate::keys::resources::File;
 use crate::model::Kind;
-use crate::schema;
 use serde_json::{Map, Value as Json, json};
 use std::collections::BTreeSet;
 use stillgate_plugin::Table;
@@ -28,6 +29,15 @@ pub struct Schemas {
 
 const REF: &str = "$ref";
 const PREFIX: &str = "#/$defs/";
+
+/// The JSON Schema (draft 2020-12) of a configuration file with these plugins.
+pub fn schema(plugins: Table) -> serde_json::Value {
+    schema_of::<File>(|definitions| {
+        let (own, metadata) = plugins.schemas(definitions);
+        definitions.insert(PLUGINS_SCHEMA, own);
+        definitions.insert(METADATA_SCHEMA, metadata);
+    })
+}
 
 impl Schemas {
     /// With these plugins.

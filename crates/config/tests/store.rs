@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "store/beyond.rs"]
+mod beyond;
 mod plugins;
 
 use proptest::prelude::*;
@@ -381,111 +383,6 @@ fn text_that_is_no_json_is_refused() {
         store.apply([Change::Put { kind: Kind::Routes, id: "r".to_owned(), document, created: 1, origin: origin() }]);
         assert_eq!(rejected(&store), [(Kind::Routes, "r".to_owned(), Serving::Nothing)], "{text:?}");
     }
-}
-
-/// The ids of a consumer's credentials; `None`: there is no such consumer.
-fn credentials(store: &Store, name: &str) -> Option<Vec<String>> {
-    let consumers = store.load("r").config.plugins.consumers;
-    let at = consumers.named(name)?;
-    Some(consumers.of(at).credentials.iter().map(ToString::to_string).collect())
-}
-
-#[test]
-fn credentials_are_resources_of_their_own() {
-    let mut store = store();
-    let key = |key: &str| json!({"plugins": {"key-auth": {"key": key}}});
-    let jack = || json!({"username": "jack", "plugins": {}});
-    // Before its consumer is there, and whatever comes first.
-    store.apply([put(Kind::Credentials, "jack/one", 3, key("one"))]);
-    assert_eq!(rejected(&store), [(Kind::Credentials, "jack/one".to_owned(), Serving::Nothing)]);
-    store.apply([put(Kind::Consumers, "jack", 4, jack()), put(Kind::Credentials, "jack/two", 5, key("two"))]);
-    assert_eq!((rejected(&store), credentials(&store, "jack")), (vec![], Some(vec!["one".into(), "two".into()])));
-    // A name that begins like another's.
-    store.apply([put(Kind::Consumers, "jackie", 6, json!({"username": "jackie"}))]);
-    assert_eq!(credentials(&store, "jackie"), Some(vec![]));
-    // One that is another's, one that has two plugins, one that is none: each is left out by itself.
-    store.apply([
-        put(Kind::Credentials, "jackie/x", 7, key("one")),
-        put(Kind::Credentials, "jackie/y", 8, json!({"plugins": {"key-auth": {"key": "y"}, "count": {"count": 1}}})),
-        put(Kind::Credentials, "jackie/z", 9, json!({"plugins": {"count": {"count": 1}}})),
-        put(Kind::Credentials, "jackie/good", 10, key("good")),
-    ]);
-    let left_out = |id: &str| (Kind::Credentials, id.to_owned(), Serving::Nothing);
-    assert_eq!(rejected(&store), ["jackie/x", "jackie/y", "jackie/z"].map(left_out));
-    assert_eq!(credentials(&store, "jackie"), Some(vec!["good".into()]));
-    // Once the first has gone, the other has it.
-    store.apply([delete(Kind::Credentials, "jack/one")]);
-    assert_eq!(credentials(&store, "jackie"), Some(vec!["good".into(), "x".into()]));
-    assert_eq!(credentials(&store, "jack"), Some(vec!["two".into()]));
-    // The last good one stays where the next is wrong; without the consumer none is left.
-    store.apply([put(Kind::Credentials, "jack/two", 5, json!({"plugins": {}}))]);
-    assert_eq!(credentials(&store, "jack"), Some(vec!["two".into()]));
-    store.apply([delete(Kind::Consumers, "jack")]);
-    assert_eq!(credentials(&store, "jack"), None);
-    assert!(rejected(&store).contains(&(Kind::Credentials, "jack/two".to_owned(), Serving::Nothing)));
-}
-
-#[test]
-fn protos_are_kept_and_mean_nothing() {
-    let mut store = store();
-    let before = store.load("r");
-    store.apply([put(Kind::Protos, "1", 1, json!({"content": "syntax = \"proto3\";"}))]);
-    assert_eq!((rejected(&store), store.load("r")), (vec![], before));
-    store.apply([put(Kind::Protos, "2", 2, json!({"desc": "nothing"}))]);
-    assert_eq!(rejected(&store), [(Kind::Protos, "2".to_owned(), Serving::Nothing)]);
-}
-
-#[test]
-fn what_is_attempted_leaves_no_trace() {
-    let mut store = store();
-    store.apply([
-        put(Kind::Upstreams, "u", 1, nodes()),
-        put(Kind::Routes, "r", 2, json!({"uri": "/a", "upstream_id": "u"})),
-        put(Kind::Routes, "bad", 3, json!({"uri": "/b", "upstream_id": "u"})),
-        put(Kind::Routes, "bad", 3, json!({"uri": 7})),
-        put(Kind::Consumers, "jack", 4, json!({"username": "jack", "plugins": {"key-auth": {"key": "k"}}})),
-    ]);
-    let before = seen(&store);
-    let mut targets_seen = Vec::new();
-    let attempt = store.attempt(
-        vec![
-            delete(Kind::Upstreams, "u"),
-            put(Kind::Routes, "bad", 3, json!({"uri": "/c", "upstream": nodes()})),
-            put(Kind::Consumers, "jill", 9, json!({"username": "jill", "plugins": {"key-auth": {"key": "k"}}})),
-        ],
-        |store| targets_seen = targets(store),
-    );
-    let refused: Vec<_> = attempt.rejected.iter().map(|of| (of.kind, of.id.as_str(), of.serving)).collect();
-    let expected = [(Kind::Consumers, "jill", Serving::Nothing), (Kind::Routes, "r", Serving::Unavailable)];
-    assert_eq!(refused, expected);
-    assert_eq!(targets_seen, [("r".to_owned(), None), ("bad".to_owned(), Some("routes/bad".to_owned()))]);
-    assert_eq!(seen(&store), before);
-}
-
-#[test]
-fn a_resource_can_be_refused_from_outside() {
-    let ssl = |name: &str, cert: &str| json!({"snis": [name], "cert": cert, "key": "a.key"});
-    let mut store = store();
-    store.apply([
-        put(Kind::Ssls, "1", 1, ssl("a.example", "a.pem")),
-        put(Kind::Ssls, "2", 2, ssl("b.example", "b.pem")),
-    ]);
-    store.refuse(Kind::Ssls, "2", "the certificate has ended");
-    assert_eq!(rejected(&store), [(Kind::Ssls, "2".to_owned(), Serving::Unavailable)]);
-    let usages: Vec<_> = store.load("r").config.ssls.iter().map(|ssl| ssl.usage.clone()).collect();
-    assert!(matches!(&usages[..], [SslUse::Server(_), SslUse::Refused(of)] if of.names == ["b.example"]));
-    // With one before it, that one is served.
-    store.apply([put(Kind::Ssls, "1", 1, ssl("a.example", "new.pem"))]);
-    let before = store.load("r").config.ssls[0].clone();
-    store.refuse(Kind::Ssls, "1", "the key is another's");
-    assert_eq!(rejected(&store)[0], (Kind::Ssls, "1".to_owned(), Serving::Previous));
-    assert_ne!(store.load("r").config.ssls[0], before);
-    // One that was refused stays so until it is written again.
-    store.refuse(Kind::Ssls, "1", "again");
-    store.refuse(Kind::Routes, "none", "is not there");
-    assert_eq!(store.rejected().next().unwrap().reason, "the key is another's");
-    store.apply([put(Kind::Ssls, "1", 1, ssl("a.example", "newer.pem")), delete(Kind::Ssls, "2")]);
-    assert_eq!(rejected(&store), []);
 }
 
 #[test]

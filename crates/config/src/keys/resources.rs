@@ -59,7 +59,7 @@ object! {
         services: Vec<Resource<ServiceKeys>> = resources::<ServiceKeys>(true) => default(Vec::new());
         /// Nodes that routes and services name by id.
         upstreams: Vec<Resource<UpstreamKeys>> = resources::<UpstreamKeys>(true) => default(Vec::new());
-        /// Certificates: of listeners with `tls: true`, and such as upstreams are shown.
+        /// Certificates: of listeners with `tls: true`, and those shown to upstreams.
         ssls: Vec<Resource<SslKeys>> = resources::<SslKeys>(true) => default(Vec::new());
         /// Which connections of `gateway.stream_proxy` go where, in the order that breaks ties.
         stream_routes: Vec<Resource<StreamRouteKeys>> = resources::<StreamRouteKeys>(false) => default(Vec::new());

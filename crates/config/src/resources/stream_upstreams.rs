@@ -68,7 +68,7 @@ fn check_proxy_protocol(
         Protocol::Http => Fault::new(
             "a connection kept to a node of HTTP carries requests of many clients, and a header at its beginning names one",
         )
-        .hint("remove the key: such nodes are told of the client by X-Forwarded-For"),
+        .hint("remove the key: such nodes learn the client's address from X-Forwarded-For"),
         Protocol::Udp => Fault::new("the header is for TCP; it is not written to UDP nodes").hint("remove the key"),
     };
     sink.error(*at, &path.key("proxy_protocol"), fault);

@@ -320,7 +320,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
 
 fn external_account(eab: &AcmeEab) -> Result<ExternalAccountKey, Failure> {
     let key = HMAC_KEY.decode(&eab.hmac_key.0);
-    let key = key.map_err(|error| Failure::new("gateway.acme.eab.hmac_key", error, "copy it anew"))?;
+    let key = key.map_err(|error| Failure::new("gateway.acme.eab.hmac_key", error, "copy it again"))?;
     Ok(ExternalAccountKey::new(eab.kid.clone(), &key))
 }
 

@@ -120,8 +120,9 @@ impl ExplainedChain {
         }
         for Run { entry, filter, .. } in &self.runs {
             let phases: Vec<&str> = entry.phases.iter().map(Phase::name).collect();
-            let about = format!("priority {}; {}", entry.priority, phases.join(", "));
-            out.push_str(&format!("  {} of {} (line {}; {about})", entry.name, entry.origin, entry.at.line));
+            let line = line_of(entry).map_or(String::new(), |line| format!("line {line}; "));
+            let about = format!("{line}priority {}; {}", entry.priority, phases.join(", "));
+            out.push_str(&format!("  {} of {} ({about})", entry.name, entry.origin));
             out.push_str(&match filter.holds {
                 Some(true) => String::new(),
                 Some(false) => format!(": skipped, since _meta.filter does not hold{}", facts(&filter.told)),
@@ -130,8 +131,8 @@ impl ExplainedChain {
             out.push('\n');
         }
         for entry in &self.left_out {
-            let line = entry.at.line;
-            out.push_str(&format!("left out: {}, which {} disables (line {line})\n", entry.name, entry.origin));
+            let line = line_of(entry).map_or(String::new(), |line| format!(" (line {line})"));
+            out.push_str(&format!("left out: {}, which {} disables{line}\n", entry.name, entry.origin));
         }
         out
     }
@@ -160,9 +161,14 @@ fn is_in(entry: &Entry, list: &[Arc<Entry>]) -> bool {
     list.iter().any(|other| other.name == entry.name)
 }
 
+/// In the file; `None`: it comes from a store, where the resource says enough.
+fn line_of(entry: &Entry) -> Option<u32> {
+    Some(entry.at.line).filter(|line| *line > 0)
+}
+
 fn origin(entry: &Entry) -> Value {
     let kind = entry.origin.level.name().replace(' ', "_");
-    json!({"kind": kind, "id": entry.origin.id, "line": entry.at.line})
+    json!({"kind": kind, "id": entry.origin.id, "line": line_of(entry)})
 }
 
 fn told(told: &Told) -> Value {

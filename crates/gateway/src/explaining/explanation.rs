@@ -51,8 +51,9 @@ impl<'a> Answer<'a> {
         Answer { config, explained, notes }
     }
 
-    fn line_of(&self, candidate: &Candidate) -> u32 {
-        self.config.route_lines[candidate.route]
+    /// In the file; `None`: it comes from a store.
+    fn line_of(&self, candidate: &Candidate) -> Option<u32> {
+        Some(self.config.route_lines[candidate.route]).filter(|line| *line > 0)
     }
 
     /// Where its requests go, or why they go nowhere.
@@ -75,7 +76,8 @@ impl<'a> Answer<'a> {
         };
         let notes = self.notes.iter().map(|note| format!("note: {note}\n"));
         let told = |candidate: &Candidate| {
-            format!("{:?} (line {}; {})", candidate.id, self.line_of(candidate), candidate.stand)
+            let line = self.line_of(candidate).map_or(String::new(), |line| format!("line {line}; "));
+            format!("{:?} ({line}{})", candidate.id, candidate.stand)
         };
         let mut out = String::new();
         match &explanation.chosen {

@@ -131,7 +131,7 @@ fn open_file(path: &PathBuf) -> io::Result<File> {
     let file = File::options().append(true).create(true).custom_flags(flags).open(path).map_err(|error| {
         match Errno::from_io_error(&error) {
             Some(Errno::NXIO) => {
-                io::Error::new(ErrorKind::NotConnected, "it is a FIFO that nobody reads; start its reader first")
+                io::Error::new(ErrorKind::NotConnected, "it is a FIFO without a reader; start its reader first")
             }
             _ => error,
         }

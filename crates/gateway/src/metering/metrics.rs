@@ -354,12 +354,12 @@ fn inherit(registry: &Registry, shared: Option<String>, before: Option<String>, 
 /// Why totals do; `None`: they do not, or there were none.
 fn begins_anew(shared: Option<&str>, before: Option<&str>, has_segments: bool) -> Option<String> {
     match (shared, before) {
-        (now, Some(before)) if now != Some(before) => {
-            Some(format!("not what it was: totals begin anew, as those of the process before this one are in {before}"))
-        }
-        (Some(_), None) if has_segments => {
-            Some("new: totals begin anew, as those of the process before this one are not in the folder".to_owned())
-        }
+        (now, Some(before)) if now != Some(before) => Some(format!(
+            "not what it was: totals start at zero, because those of the process before this one are in {before}"
+        )),
+        (Some(_), None) if has_segments => Some(
+            "new: totals start at zero, because those of the process before this one are not in the folder".to_owned(),
+        ),
         _ => None,
     }
 }

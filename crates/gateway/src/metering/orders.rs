@@ -88,7 +88,7 @@ impl Orders {
     pub(crate) fn send(&mut self, exporter: &Exporter) {
         match self.under_way.as_mut().map(oneshot::Receiver::try_recv) {
             Some(Err(TryRecvError::Empty)) => return,
-            Some(Err(TryRecvError::Closed)) => error!("new nodes are told of no more, which is a bug"),
+            Some(Err(TryRecvError::Closed)) => error!("the exporter gets no more new nodes, which is a bug"),
             Some(Ok(writer)) => self.writer = writer,
             None => {}
         }

@@ -238,10 +238,10 @@ impl Former {
     }
 }
 
-/// Limits begin anew where the table cannot be used.
+/// Limits start at zero where the table cannot be used.
 fn open_limits(table: OwnedFd) -> Option<Limits> {
     Limits::open(table)
-        .inspect_err(|error| warn!(%error, "upgrade: the counters of limits cannot be taken over and begin anew"))
+        .inspect_err(|error| warn!(%error, "upgrade: the counters of limits cannot be taken over, and start at zero"))
         .ok()
 }
 

@@ -7,8 +7,8 @@ use crate::text::scalar::{Layout, Scalar, Style};
 use crate::text::tree::{DEPTH_MAX, Entry, Node, SCALAR_BYTES_MAX, Value};
 use serde_json::Value as Json;
 
-/// Where all of a document stands: a path says more than a line of JSON.
-pub const DOCUMENT: Position = Position { line: 1, column: 1 };
+/// Where all of a document stands: a path says more than a line of JSON would. No file has a line 0.
+pub const DOCUMENT: Position = Position::NOWHERE;
 
 /// The tree of a document; what is out of bounds is reported.
 pub fn node(json: &Json, path: &Path<'_>, sink: &mut Sink) -> Node {

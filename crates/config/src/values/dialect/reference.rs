@@ -24,7 +24,7 @@ them have counted. Of gauges it shows the sum where they tell how much there is 
 set last, during an upgrade by the new process: its start, its memory, its configuration. When a process ends its counters and
 histograms stay in the totals, and so does `apisix_http_requests_total`; its gauges go. An upgrade hands the totals over in
 memory, which takes some beyond `gateway.metrics.memory`: what the former processes' series need, of each family at most twice
-`series_per_family`. After a start of any other kind totals begin anew, unless they are in a folder. They also begin anew where
+`series_per_family`. After a start of any other kind totals start at zero, unless they are in a folder. They also start at zero where
 an upgrade changes `gateway.metrics.shared`, and those of a family whose type, unit or buckets the next release changes.
 ";
 

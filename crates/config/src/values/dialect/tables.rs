@@ -419,7 +419,7 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "",
         Counter,
         &[],
-        "Requests of HTTP/2 reset or answered 431 before they were such: malformed, with too large fields, or more at once than a connection may have.",
+        "Requests of HTTP/2 reset or answered 431 before they were complete: malformed, with too large fields, or more at once than a connection may have.",
     ),
     of_process(
         Measure::TlsHandshakes,

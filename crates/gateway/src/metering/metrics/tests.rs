@@ -40,7 +40,7 @@ fn totals_begin_anew_where_another_folder_is_shared() {
         // The process before had no metrics, or there was none.
         (Some("/a"), None, !SEGMENTS, None),
         (None, None, !SEGMENTS, None),
-        (Some("/a"), None, SEGMENTS, Some("new: totals begin anew")),
+        (Some("/a"), None, SEGMENTS, Some("new: totals start at zero")),
         (None, Some("/a"), !SEGMENTS, Some("are in /a")),
         (Some("/b"), Some("/a"), !SEGMENTS, Some("are in /a")),
     ] {
