@@ -4,6 +4,7 @@
 //! fields are typed, so no value can split the message.
 
 use std::fmt;
+use std::mem;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,6 +97,9 @@ impl Default for Keep {
     }
 }
 
+/// What a message has besides head, host and body, at most.
+const FURTHER_BYTES: usize = 128;
+
 /// One call.
 #[derive(Debug, Clone)]
 pub struct Call {
@@ -167,24 +171,24 @@ impl Call {
         self.head.len() + self.body.len()
     }
 
-    /// As it is sent.
-    pub fn message(&self) -> Vec<u8> {
-        let mut message = Vec::with_capacity(self.head.len() + self.body.len() + 64);
-        message.extend_from_slice(&self.head);
+    /// As it is sent. Head and body are taken out: while a server stalls, nothing is held twice.
+    pub fn take_message(&mut self) -> Vec<u8> {
+        let (mut message, body) = (mem::take(&mut self.head), mem::take(&mut self.body));
+        message.reserve_exact(self.host.len() + body.len() + FURTHER_BYTES);
         for part in [b"Host: ", &*self.host, b"\r\n"] {
             message.extend_from_slice(part);
         }
         if !self.has_user_agent {
             message.extend_from_slice(format!("User-Agent: {USER_AGENT}\r\n").as_bytes());
         }
-        if !self.body.is_empty() || matches!(self.method, Method::Post | Method::Put | Method::Patch) {
-            message.extend_from_slice(format!("Content-Length: {}\r\n", self.body.len()).as_bytes());
+        if !body.is_empty() || matches!(self.method, Method::Post | Method::Put | Method::Patch) {
+            message.extend_from_slice(format!("Content-Length: {}\r\n", body.len()).as_bytes());
         }
         if self.keep.is_none() {
             message.extend_from_slice(b"Connection: close\r\n");
         }
         message.extend_from_slice(b"\r\n");
-        message.extend_from_slice(&self.body);
+        message.extend_from_slice(&body);
         message
     }
 }
@@ -306,7 +310,7 @@ mod tests {
         let mut call = Call::new(&url.origin, b"POST", b"/y z");
         call.header(FieldName::constant("A"), FieldValue::constant("1"));
         call.set_body(b"body".to_vec());
-        let text = String::from_utf8(call.message()).unwrap();
+        let text = String::from_utf8(call.take_message()).unwrap();
         let agent = format!("User-Agent: {USER_AGENT}");
         let expected =
             format!("POST / HTTP/1.1\r\nA: 1\r\nHost: a.test:81\r\n{agent}\r\nContent-Length: 4\r\n\r\nbody");

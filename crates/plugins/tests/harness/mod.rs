@@ -41,6 +41,8 @@ pub(crate) struct Plugins {
     /// The body that the last request's node gets in place of the client's, or its answer.
     sent: RefCell<String>,
     consumers: Consumers,
+    /// Whether plugins get to log.
+    logs: bool,
 }
 
 /// What comes back of a node.
@@ -58,7 +60,7 @@ pub(crate) fn plugins(yaml: &str) -> Result<Plugins, String> {
             let client = Ipv4Addr::new(192, 0, 2, 7).into();
             let (metadata, worker, consumers) = Default::default();
             let (begun, sent) = Default::default();
-            Ok(Plugins { chain, metadata, client, worker, trusted: Vec::new(), begun, sent, consumers })
+            Ok(Plugins { chain, metadata, client, worker, trusted: Vec::new(), begun, sent, consumers, logs: false })
         }
         _ => Err(sink.into_errors().to_string()),
     }
@@ -124,6 +126,12 @@ impl Plugins {
         Plugins { consumers, ..self }
     }
 
+    /// With the phase `log`, which is told nothing of times and sizes.
+    pub(crate) fn logging(mut self) -> Plugins {
+        self.logs = true;
+        self
+    }
+
     /// Sets the time of requests, in milliseconds since 1970.
     pub(crate) fn set_now_ms(&self, now_ms: u64) {
         self.worker.set_now_ms(now_ms);
@@ -147,7 +155,10 @@ impl Plugins {
     pub(crate) fn exchange(&self, request: &str, response: &[u8], pieces: &[&[u8]]) -> String {
         let (head, body) = head_and_body(request);
         let mut parsed = RequestHead::default();
-        let progress = parsed.advance(&head, &HeadLimits::default());
+        // The widest: what plugins bound themselves is tested here.
+        let most = u16::MAX as usize;
+        let limits = HeadLimits { head_bytes_max: most, target_bytes_max: most, ..HeadLimits::default() };
+        let progress = parsed.advance(&head, &limits);
         assert_eq!(progress, Ok(Progress::Complete(head.len())), "{request}");
         let mut scratch = Vec::new();
         let path = normalise(target_path(parsed.path_and_query.of(&head)).0, &mut scratch).expect("a path");
@@ -259,6 +270,9 @@ impl Plugins {
         for (_, entry) in self.chain.of(Phase::HeaderFilter) {
             entry.plugin.header_filter(&mut response);
         }
+        if self.logs {
+            self.chain.of(Phase::Log).for_each(|(_, entry)| entry.plugin.log(&mut response));
+        }
         let status = response.status();
         if let Some(begun) = &mut *self.begun.borrow_mut() {
             std::mem::swap(begun, &mut body);
@@ -287,7 +301,7 @@ pub(crate) struct Server {
 impl Server {
     fn note(&self, call: &Call) {
         let agent = concat!("User-Agent: stillgate/", env!("CARGO_PKG_VERSION"), "\r\n");
-        let text = String::from_utf8_lossy(&call.message()).replace(agent, "").replace('\r', "");
+        let text = String::from_utf8_lossy(&call.clone().take_message()).replace(agent, "").replace('\r', "");
         self.asked.borrow_mut().push(text);
     }
 }

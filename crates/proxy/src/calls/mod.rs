@@ -40,18 +40,18 @@ pub(crate) struct Calls {
 
 impl Calls {
     /// Makes a call.
-    pub(crate) async fn call(self: Rc<Self>, call: Call) -> Result<Reply, CallError> {
+    pub(crate) async fn call(self: Rc<Self>, mut call: Call) -> Result<Reply, CallError> {
         let pool = self.pool(&call.origin);
         let _under_way = UnderWay::begin(&pool.under_way)?;
         let trial = Trial::begin(&pool.breaker, Instant::now())?;
-        let result = exchange(&pool, &call).await;
+        let result = exchange(&pool, &mut call).await;
         // Too large a reply is a reply.
         trial.end(matches!(result, Ok(_) | Err(CallError::TooLarge)), Instant::now());
         result
     }
 
-    /// Makes a call that nobody waits for; false: too many are under way.
-    pub(crate) fn send(self: &Rc<Self>, call: Call) -> bool {
+    /// Makes a call that nobody waits for; false: too many are under way. One that fails later is told to `lost`.
+    pub(crate) fn send(self: &Rc<Self>, call: Call, lost: impl FnOnce() + 'static) -> bool {
         let (count, bytes) = self.sent.get();
         let after = (count + 1, bytes + call.bytes());
         let has_room = after.0 <= SENT_MAX && after.1 <= SENT_BYTES_MAX;
@@ -60,8 +60,13 @@ impl Calls {
             let sent = Sent { calls: self.clone(), bytes: call.bytes() };
             tokio::task::spawn_local(async move {
                 let origin = call.origin.clone();
-                if let Err(error) = sent.calls.clone().call(call).await {
-                    tracing::debug!(host = &*origin.host, port = origin.port, "a call failed: {error}");
+                match sent.calls.clone().call(call).await {
+                    // Too large a reply is a reply, and nobody reads it.
+                    Ok(_) | Err(CallError::TooLarge) => {}
+                    Err(error) => {
+                        tracing::debug!(host = &*origin.host, port = origin.port, "a call failed: {error}");
+                        lost();
+                    }
                 }
             });
         }
@@ -117,8 +122,8 @@ impl Drop for UnderWay<'_> {
 }
 
 /// One call, on a kept connection first: where that has ended meanwhile, on a new one.
-async fn exchange(pool: &Pool, call: &Call) -> Result<Reply, CallError> {
-    let message = call.message();
+async fn exchange(pool: &Pool, call: &mut Call) -> Result<Reply, CallError> {
+    let message = call.take_message();
     if let Some(mut kept) = pool.take(Instant::now()) {
         match message::exchange(&mut kept, call, &message).await {
             Err((CallError::Closed, false)) => {}

@@ -119,14 +119,14 @@ fn what_nobody_waits_for_is_bounded() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let client = Rc::new(Calls::default());
     LocalSet::new().block_on(&runtime, async {
-        let sent = (0..2 * SENT_MAX).filter(|_| client.send(call_to(&server, "/"))).count();
+        let sent = (0..2 * SENT_MAX).filter(|_| client.send(call_to(&server, "/"), || ())).count();
         assert_eq!(sent, SENT_MAX);
     });
     assert_eq!(client.sent.get(), (0, 0), "whatever ends a call gives its place back");
     LocalSet::new().block_on(&runtime, async {
         let mut large = call_to(&server, "/");
         large.set_body(vec![0; SENT_BYTES_MAX / 3]);
-        assert_eq!((0..4).filter(|_| client.send(large.clone())).count(), 2);
+        assert_eq!((0..4).filter(|_| client.send(large.clone(), || ())).count(), 2);
     });
 }
 

@@ -25,16 +25,21 @@ impl Io for PluginIo {
     }
 
     fn send(&self, plugin: &'static str, call: Call) {
-        if !self.calls.send(call) {
+        let worker = self.worker.clone();
+        if !self.calls.send(call, move || count_lost(&worker, plugin)) {
             self.drop_send(plugin);
         }
     }
 
     fn drop_send(&self, plugin: &'static str) {
-        if let Some(worker) = self.worker.upgrade() {
-            worker.tell_plugin(|recorder, metrics| {
-                recorder.count_plugin(metrics, Measure::PluginSendsDropped, plugin);
-            });
-        }
+        count_lost(&self.worker, plugin);
+    }
+}
+
+fn count_lost(worker: &Weak<Worker>, plugin: &'static str) {
+    if let Some(worker) = worker.upgrade() {
+        worker.tell_plugin(|recorder, metrics| {
+            recorder.count_plugin(metrics, Measure::PluginSendsDropped, plugin);
+        });
     }
 }

@@ -91,7 +91,7 @@ pub(super) const PLUGINS: &[FamilySpec] = &[
         "",
         Counter,
         &[Plugin],
-        "Calls that a plugin sends without waiting for a response, such as mirrored requests, dropped because too many were under way.",
+        "Calls that a plugin sends without waiting for a response, such as mirrored requests, that were dropped because too many were under way, or failed.",
     ),
     of_process(
         Measure::LoggerSent,
