@@ -1,7 +1,7 @@
 //! The event loop of the thread: chunks of workers come, batches go, deliveries end.
 
 use crate::batch::{Batches, backoff};
-use crate::delivery::{Delivery, TooLarge};
+use crate::delivery::{Arrived, Delivery};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -48,8 +48,8 @@ struct Delivered {
     identity: Identity,
     entries: usize,
     bytes: usize,
-    /// Bytes that were sent, and entries that were too large; or what went wrong.
-    result: Result<(u64, u64), String>,
+    /// Or what went wrong.
+    result: Result<Arrived, String>,
 }
 
 impl Sender {
@@ -165,11 +165,18 @@ impl Sender {
         self.held_bytes -= before - line.batches.held_bytes();
         let plugin = line.batches.outlet.plugin;
         match result {
-            Ok((sent_bytes, too_large)) => {
-                self.counts.sent(plugin, entries as u64 - too_large, sent_bytes);
-                if too_large > 0 {
-                    self.counts.lose(plugin, DropReason::TooLarge, too_large);
-                    line.report(too_large, "too long for a datagram");
+            Ok(Arrived { bytes, too_large, refused }) => {
+                // What a receiver says is not believed beyond the batch.
+                let refused = refused.min(entries as u64 - too_large);
+                self.counts.sent(plugin, entries as u64 - too_large - refused, bytes);
+                for (lost, reason, why) in [
+                    (too_large, DropReason::TooLarge, "too long for a datagram"),
+                    (refused, DropReason::Refused, "the receiver took the batch without them"),
+                ] {
+                    if lost > 0 {
+                        self.counts.lose(plugin, reason, lost);
+                        line.report(lost, why);
+                    }
                 }
             }
             Err(error) => {
@@ -226,11 +233,11 @@ async fn deliver(
     delivery: &Delivery,
     entries: &Entries,
     mut ending: watch::Receiver<bool>,
-) -> Result<(u64, u64), String> {
+) -> Result<Arrived, String> {
     let mut tries = 0;
     loop {
         let error = match delivery.run(outlet, entries).await {
-            Ok((bytes, TooLarge(entries))) => return Ok((bytes, entries)),
+            Ok(arrived) => return Ok(arrived),
             Err(error) => error,
         };
         if tries >= outlet.batching.retries_max {

@@ -44,8 +44,8 @@ struct Answer {
 }
 
 impl Client {
-    /// Posts a batch to one of the receiver's addresses.
-    pub(crate) async fn post(&self, to: &HttpReceiver, body: Vec<u8>) -> Result<u64, String> {
+    /// Posts a batch to one of the receiver's addresses. Returns its bytes, and how many entries the answer refuses.
+    pub(crate) async fn post(&self, to: &HttpReceiver, body: Vec<u8>) -> Result<(u64, u64), String> {
         let bytes = body.len() as u64;
         let url = self.next_url(to.urls.len());
         let at = || format!("{}:{}", to.urls[url].host, to.urls[url].port);
@@ -62,7 +62,7 @@ impl Client {
             Err(_) => return Err(format!("{}: no response within {} ms", at(), to.timeout.as_millis())),
         };
         match (200..to.status_below).contains(&answer.status) {
-            true => Ok(bytes),
+            true => Ok((bytes, to.refused.map_or(0, |refused| refused(&answer.body)))),
             false => Err(format!("{}: the response has the status {}", at(), answer.status)),
         }
     }

@@ -13,8 +13,16 @@ use stillgate_plugin::outbox::{Entries, Outlet, Receiver};
 /// Batches of one outlet that are posted at once.
 const POSTS_AT_ONCE: usize = 4;
 
-/// Entries that cannot be sent whatever happens.
-pub(crate) struct TooLarge(pub(crate) u64);
+/// What became of a batch that has arrived.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Arrived {
+    /// What was sent.
+    pub(crate) bytes: u64,
+    /// Entries that cannot be sent whatever happens.
+    pub(crate) too_large: u64,
+    /// Entries that the receiver did not take.
+    pub(crate) refused: u64,
+}
 
 /// What an outlet keeps from delivery to delivery: connections, an open file.
 pub(crate) enum Delivery {
@@ -42,22 +50,25 @@ impl Delivery {
         }
     }
 
-    /// Delivers a batch, or says what went wrong, without anything that is secret. Returns how many bytes were sent.
-    pub(crate) async fn run(&self, outlet: &Outlet, entries: &Entries) -> Result<(u64, TooLarge), String> {
+    /// Delivers a batch, or says what went wrong, without anything that is secret.
+    pub(crate) async fn run(&self, outlet: &Outlet, entries: &Entries) -> Result<Arrived, String> {
         let encoded = || {
             let mut bytes = Vec::with_capacity(entries.bytes() + entries.len() * 2 + 64);
             outlet.encode.encode(entries, &mut bytes);
             bytes
         };
-        let sent = match (self, &outlet.receiver) {
+        let bytes = match (self, &outlet.receiver) {
             (Delivery::File(file), Receiver::File(to)) => file.append(&to.path, encoded()).await?,
-            (Delivery::Http(client), Receiver::Http(to)) => client.post(to, encoded()).await?,
+            (Delivery::Http(client), Receiver::Http(to)) => {
+                let (bytes, refused) = client.post(to, encoded()).await?;
+                return Ok(Arrived { bytes, too_large: 0, refused });
+            }
             (Delivery::Tcp(stream), Receiver::Tcp(to)) => stream.write(to, encoded()).await?,
             (Delivery::Udp(datagrams), Receiver::Udp(to)) => {
                 return datagrams.send(to, entries, &*outlet.encode).await;
             }
             _ => return Err("an outlet has changed its receiver, which is a bug".to_owned()),
         };
-        Ok((sent, TooLarge(0)))
+        Ok(Arrived { bytes, ..Arrived::default() })
     }
 }

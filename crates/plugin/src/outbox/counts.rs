@@ -15,14 +15,22 @@ pub enum DropReason {
     TooLarge,
     /// The process ended before the receiver took it.
     Ended,
+    /// The receiver took the batch, and said that it did not take this entry.
+    Refused,
 }
 
 impl DropReason {
     /// How many there are.
-    pub const COUNT: usize = 5;
+    pub const COUNT: usize = 6;
     /// All of them.
-    pub const ALL: [DropReason; DropReason::COUNT] =
-        [DropReason::Queue, DropReason::Full, DropReason::Failed, DropReason::TooLarge, DropReason::Ended];
+    pub const ALL: [DropReason; DropReason::COUNT] = [
+        DropReason::Queue,
+        DropReason::Full,
+        DropReason::Failed,
+        DropReason::TooLarge,
+        DropReason::Ended,
+        DropReason::Refused,
+    ];
 
     /// As metrics show it.
     pub const fn name(self) -> &'static str {
@@ -32,6 +40,7 @@ impl DropReason {
             DropReason::Failed => "failed",
             DropReason::TooLarge => "too_large",
             DropReason::Ended => "ended",
+            DropReason::Refused => "refused",
         }
     }
 }

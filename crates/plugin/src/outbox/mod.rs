@@ -12,7 +12,7 @@ mod counts;
 mod receiver;
 
 pub use counts::{Count, Counted, Counts, DropReason};
-pub use receiver::{FileReceiver, HttpReceiver, Learn, Question, Receiver, SocketReceiver, Url};
+pub use receiver::{FileReceiver, HttpReceiver, Learn, Question, Receiver, Refused, SocketReceiver, Url};
 
 use crate::definition::Identity;
 use std::fmt;

@@ -50,7 +50,12 @@ pub struct HttpReceiver {
     pub status_below: u16,
     /// Asked for with GET before the first batch; header fields that its response leads to.
     pub question: Option<Question>,
+    /// How many entries of a batch that has arrived the server did not take, by the body of its response.
+    pub refused: Option<Refused>,
 }
+
+/// How many entries the body of a response refuses.
+pub type Refused = fn(body: &[u8]) -> u64;
 
 /// What header fields the answer to a [`Question`] leads to; or why it is none.
 pub type Learn = fn(body: &[u8]) -> Result<Vec<(&'static str, String)>, String>;

@@ -6,6 +6,7 @@ use super::keys::{HeaderSecrets, URL, UrlText, batching_logger_keys, logger_meta
 use super::logger::{Logger, PHASES, of_metadata, plugin_of_logger};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use serde::Deserialize;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_plugin::outbox::{HttpReceiver, Outlet, Question, Receiver};
@@ -119,6 +120,7 @@ impl Define for ElasticsearchLogger {
             keepalive: Some(KEEPALIVE),
             status_below: 201,
             question: Some(Question { target: "/".to_owned(), learn: compatible }),
+            refused: Some(refused),
         }));
         let outlet = Outlet::new(name, cx.identity, batching, receiver, Box::new(Joined));
         Some(ElasticsearchLogger { logger, index, outlet: Arc::new(outlet) })
@@ -178,6 +180,30 @@ fn compatible(body: &[u8]) -> Result<Vec<(&'static str, String)>, String> {
         ("Content-Type", format!("application/x-ndjson{compatible}")),
         ("Accept", format!("application/vnd.elasticsearch+json{compatible}")),
     ])
+}
+
+/// The answer to a bulk.
+#[derive(Deserialize)]
+struct Bulk {
+    errors: bool,
+    #[serde(default)]
+    items: Vec<BulkItem>,
+}
+
+#[derive(Deserialize)]
+struct BulkItem {
+    create: BulkResult,
+}
+
+#[derive(Deserialize)]
+struct BulkResult {
+    status: u16,
+}
+
+/// How many entries of a bulk were not written. An answer that is none of Elasticsearch's says nothing.
+fn refused(body: &[u8]) -> u64 {
+    let bulk = serde_json::from_slice::<Bulk>(body).ok().filter(|bulk| bulk.errors);
+    bulk.map_or(0, |bulk| bulk.items.iter().filter(|item| item.create.status >= 300).count() as u64)
 }
 
 /// The parts of an index's name.

@@ -77,6 +77,7 @@ impl Define for HttpLogger {
             keepalive: Some(KEEPALIVE),
             status_below: 400,
             question: None,
+            refused: None,
         }));
         Some(HttpLogger { logger, outlet: Arc::new(Outlet::new(name, cx.identity, batching, receiver, encode)) })
     }

@@ -139,6 +139,7 @@ impl Define for LokiLogger {
             keepalive: keys.keepalive.then(|| Duration::from_millis(keys.keepalive_timeout)),
             status_below: 300,
             question: None,
+            refused: None,
         }));
         let outlet = Arc::new(Outlet::new(name, cx.identity, batching, receiver, Box::new(Streams)));
         Some(LokiLogger { logger, labels: keys.log_labels, outlet })

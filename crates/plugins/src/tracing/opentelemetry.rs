@@ -2,7 +2,7 @@
 //!
 //! Without metadata it does nothing, as in APISIX: the metadata says where the collector is.
 
-use super::otlp::{Any, Export, Fixed, KeyValue, Writer};
+use super::otlp::{Any, Export, Fixed, KeyValue, Writer, rejected};
 use super::sampling::{Share, ShareKind};
 use super::w3c::{Parent, number};
 use crate::loggers::{HeaderSecret, UrlText};
@@ -383,6 +383,7 @@ impl Collector {
             keepalive: Some(KEEPALIVE),
             status_below: 300,
             question: None,
+            refused: Some(rejected),
         }));
         let outlet = Outlet::new((NAME, NAME.to_owned()), identity, batching, receiver, Box::new(Export { resource }));
         Collector { source: keys.trace_id_source, is_shown: keys.set_ngx_var, outlet: Arc::new(outlet) }

@@ -12,6 +12,28 @@ pub(super) struct ExportTraceServiceRequest {
     pub(super) resource_spans: Vec<ResourceSpans>,
 }
 
+/// `opentelemetry.proto.collector.trace.v1.ExportTraceServiceResponse`
+#[derive(Clone, PartialEq, Message)]
+struct ExportTraceServiceResponse {
+    #[prost(message, optional, tag = "1")]
+    partial_success: Option<ExportTracePartialSuccess>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ExportTracePartialSuccess {
+    #[prost(int64, tag = "1")]
+    rejected_spans: i64,
+    #[prost(string, tag = "2")]
+    error_message: String,
+}
+
+/// How many spans of an export the collector did not take. An answer that is none of OTLP's says nothing.
+pub(super) fn rejected(body: &[u8]) -> u64 {
+    let response = ExportTraceServiceResponse::decode(body).ok();
+    let rejected = response.and_then(|response| response.partial_success).map_or(0, |partial| partial.rejected_spans);
+    u64::try_from(rejected).unwrap_or(0)
+}
+
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ResourceSpans {
     #[prost(message, optional, tag = "1")]

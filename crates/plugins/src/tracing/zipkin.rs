@@ -109,6 +109,7 @@ impl Define for Zipkin {
             keepalive: Some(KEEPALIVE),
             status_below: 300,
             question: None,
+            refused: None,
         }));
         let outlet = Outlet::new((NAME, "zipkin_report".to_owned()), cx.identity, BATCHING, receiver, Box::new(Array));
         Some(Zipkin {
