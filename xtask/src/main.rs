@@ -14,7 +14,7 @@ mod documents;
 mod envoy;
 mod functions;
 mod fuzz;
-mod h2spec;
+mod go_peers;
 mod icount;
 mod names;
 mod packages;

@@ -30,6 +30,11 @@ const fn program(name: &'static str, program: &'static str) -> Package {
 pub(crate) const CURL: Package = program("curl", "curl");
 /// The other upstream of the end-to-end tests; the first peer of the benches.
 pub(crate) const NGINX: Package = program("nginx", "nginx");
+/// brotli in nginx, a peer of the benches.
+pub(crate) const NGINX_BROTLI: Package = Package {
+    name: "libnginx-mod-http-brotli-filter",
+    probe: Probe::File("/usr/lib/nginx/modules/ngx_http_brotli_filter_module.so"),
+};
 /// A gateway whose workers format their metrics in Lua: what the laboratory shows the cost of.
 pub(crate) const NGINX_LUA: Package =
     Package { name: "libnginx-mod-http-lua", probe: Probe::File("/usr/lib/nginx/modules/ngx_http_lua_module.so") };
@@ -37,6 +42,8 @@ pub(crate) const NGINX_LUA: Package =
 pub(crate) const H11: Package = Package { name: "python3-h11", probe: Probe::PythonModule("h11") };
 /// Decodes brotli in the end-to-end tests.
 pub(crate) const PYTHON_BROTLI: Package = Package { name: "python3-brotli", probe: Probe::PythonModule("brotli") };
+/// Decodes zstd in the end-to-end tests, as `zstd` does.
+pub(crate) const PYTHON_ZSTD: Package = Package { name: "python3-zstandard", probe: Probe::PythonModule("zstandard") };
 /// Decodes zstd in the end-to-end tests.
 pub(crate) const ZSTD: Package = program("zstd", "zstd");
 /// A WebSocket client and server of the end-to-end tests.
@@ -68,7 +75,7 @@ pub(crate) const WRK: Package = program("wrk", "wrk");
 pub(crate) const NGHTTP2: Package = program("nghttp2-client", "h2load");
 /// A node that speaks HTTP/2 without TLS, with trailers.
 pub(crate) const NGHTTPD: Package = program("nghttp2-server", "nghttpd");
-/// Builds h2spec.
+/// Builds the programs that Debian has no package of.
 pub(crate) const GO: Package = program("golang-go", "go");
 /// Counts system calls.
 pub(crate) const STRACE: Package = program("strace", "strace");

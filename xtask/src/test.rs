@@ -4,10 +4,10 @@ use crate::Result;
 use crate::args::Args;
 use crate::packages::{
     self, CHROMIUM, CURL, ETCD, GRPCIO, GXX, H11, HAPROXY, NGINX, NGINX_LUA, PEBBLE, PROMETHEUS, PROMETHEUS_CLIENT,
-    PYTHON_BROTLI, RSYSLOG, VALGRIND, WEBSOCKETS, ZSTD,
+    PYTHON_BROTLI, PYTHON_ZSTD, RSYSLOG, VALGRIND, WEBSOCKETS, ZSTD,
 };
 use crate::step::{self, Steps};
-use crate::{arrows, documents, fuzz, h2spec, icount, rooms, suite, tidy};
+use crate::{arrows, documents, fuzz, go_peers, icount, rooms, suite, tidy};
 
 /// The part of the tests that loom runs, under every order of loads and stores.
 const LOOM: [&str; 9] = [
@@ -57,6 +57,7 @@ pub(crate) fn run(mut args: Args) -> Result {
         GRPCIO,
         PEBBLE,
         PYTHON_BROTLI,
+        PYTHON_ZSTD,
         ZSTD,
         RSYSLOG,
         ETCD,
@@ -66,7 +67,7 @@ pub(crate) fn run(mut args: Args) -> Result {
     }
     let mut steps = Steps::default();
     steps.run("Debian packages", || packages::ensure(&needed));
-    steps.run("h2spec", h2spec::ensure);
+    steps.run("programs built by Go", go_peers::ensure);
     look(&mut steps);
     steps.run("clippy", || {
         let arguments = ["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"];

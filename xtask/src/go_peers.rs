@@ -1,0 +1,58 @@
+//! Programs that the end-to-end tests run and Debian has no package of: built by Go, from the module proxy and Go's own checksums.
+//!
+//! A folder of `xtask` fixes the versions of each. What was built stays below `target/`, where the tests look for it.
+
+use crate::Result;
+use crate::packages::{self, GO};
+use crate::step;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// One program.
+struct Peer {
+    /// Its folder in `xtask`, and the program's name.
+    name: &'static str,
+    /// As the folder's `go.mod` and the test that runs it have it.
+    version: &'static str,
+    /// What is built there.
+    package: &'static str,
+}
+
+const PEERS: [Peer; 3] = [
+    // The conformance tests of HTTP/2.
+    Peer { name: "h2spec", version: "2.2.1", package: "github.com/summerwind/h2spec/cmd/h2spec" },
+    // The Open Policy Agent, which the plugin opa asks.
+    Peer { name: "opa", version: "1.22.3", package: "github.com/open-policy-agent/opa" },
+    // An OpenTelemetry Collector, which gets what the plugin opentelemetry sends.
+    Peer { name: "otelcol", version: "0.165.0", package: "." },
+];
+
+/// Builds those that are not there yet.
+pub(crate) fn ensure() -> Result {
+    for peer in &PEERS {
+        let home = step::target_dir().join("peers").join(format!("{}-{}", peer.name, peer.version));
+        if !home.join(peer.name).is_file() {
+            packages::ensure(&[GO])?;
+            println!("building {} {}", peer.name, peer.version);
+            peer.build(&home)?;
+        }
+    }
+    Ok(())
+}
+
+impl Peer {
+    fn build(&self, home: &Path) -> Result {
+        let peers = home.parent().ok_or("no folder above the programs' own")?;
+        fs::create_dir_all(peers)?;
+        // Only what is whole gets its name.
+        let dir = tempfile::tempdir_in(peers)?;
+        let built = dir.path().join("built");
+        let mut go = Command::new("go");
+        // Without tables of symbols and for debuggers, which take a third of the linker's time.
+        go.args(["install", "-ldflags=-s -w", self.package]);
+        step::output(go.env("GOBIN", &built).current_dir(step::root().join("xtask").join(self.name)))?;
+        fs::rename(&built, home)?;
+        Ok(())
+    }
+}
