@@ -12,6 +12,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::mpsc;
 use stillgate_testkit::{Broken, Gateway, Message, PATIENCE, Upstream, eventually, require_tool, run_tool};
+use zstd_safe::{DCtx, InBuffer, OutBuffer};
 
 /// Of each plugin: its route, and what `Content-Encoding` says.
 const ALL: [(&str, &str); 3] = [("/gzip", "gzip"), ("/brotli", "br"), ("/zstd", "zstd")];
@@ -45,9 +46,29 @@ fn decode(coding: Option<&str>, mut body: &[u8]) -> Vec<u8> {
         None => return body.to_vec(),
         Some("gzip") => drop(MultiGzDecoder::new(body).read_to_end(&mut out).expect("gzip")),
         Some("br") => drop(Decompressor::new(&mut body, 4096).read_to_end(&mut out).expect("brotli")),
-        Some(_) => out = by_program("zstd", &["-dc"], body),
+        Some(_) => {
+            let (plain, is_whole) = unzstd(body);
+            assert!(is_whole, "a zstd frame without an end");
+            out = plain;
+        }
     }
     out
+}
+
+/// What can be read of a zstd frame, and whether that is all.
+fn unzstd(coded: &[u8]) -> (Vec<u8>, bool) {
+    let (mut context, mut input) = (DCtx::create(), InBuffer::around(coded));
+    let (mut out, mut buffer) = (Vec::new(), vec![0; 64 * 1024]);
+    loop {
+        let mut output = OutBuffer::around(&mut buffer[..]);
+        let wanted = context.decompress_stream(&mut output, &mut input).expect("zstd");
+        let count = output.pos();
+        out.extend_from_slice(&buffer[..count]);
+        if wanted == 0 || count < buffer.len() && input.pos() == coded.len() {
+            assert!(wanted > 0 || input.pos() == coded.len(), "bytes behind the frame");
+            return (out, wanted == 0);
+        }
+    }
 }
 
 fn by_program(program: &str, arguments: &[&str], input: &[u8]) -> Vec<u8> {
@@ -92,7 +113,7 @@ fn every_split_of_a_response_decodes_alike() {
         ([b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n", &body[..]].concat(), true),
     ];
     for (response, closes) in &responses {
-        for (route, coding) in &ALL[..2] {
+        for (route, coding) in &ALL {
             let asks = format!("Accept-Encoding: {coding}");
             for at in 0..=response.len() {
                 node.sends(&[&response[..at], &response[at..]], *closes);
@@ -216,17 +237,21 @@ fn curl_python_and_chromium_decode() {
         let expected = [&body[..], coding.as_bytes()].concat();
         assert!(output.status.success() && output.stdout == expected, "curl {route}: {} bytes", output.stdout.len());
     }
-    let script = "import sys, urllib.request, zlib, brotli\n\
-        for path, coding in (('/gzip', 'gzip'), ('/brotli', 'br')):\n\
+    let zstd = run_tool("curl", "curl", &["-sS", "-H", "Accept-Encoding: zstd", &url("/zstd")]).stdout;
+    assert!(by_program("zstd", &["-dc"], &zstd) == body, "the program zstd");
+    let script = "import sys, urllib.request, zlib, brotli, zstandard\n\
+        decode = {'gzip': lambda coded: zlib.decompress(coded, 31), 'br': brotli.decompress,\n\
+        \x20   'zstd': lambda coded: zstandard.ZstdDecompressor().decompressobj().decompress(coded)}\n\
+        for path, coding in (('/gzip', 'gzip'), ('/brotli', 'br'), ('/zstd', 'zstd')):\n\
         \x20   request = urllib.request.Request(sys.argv[1] + path, headers={'Accept-Encoding': coding})\n\
         \x20   response = urllib.request.urlopen(request)\n\
         \x20   assert response.headers['Content-Encoding'] == coding, response.headers\n\
         \x20   coded = response.read()\n\
-        \x20   body = zlib.decompress(coded, 31) if coding == 'gzip' else brotli.decompress(coded)\n\
+        \x20   body = decode[coding](coded)\n\
         \x20   print(coding, len(body), len(coded) < len(body) // 4, body[-5:])\n";
-    let output = run_tool("/usr/bin/python3", "python3-brotli", &["-c", script, &url("")]);
+    let output = run_tool("/usr/bin/python3", "python3-zstandard", &["-c", script, &url("")]);
     let said = String::from_utf8_lossy(&output.stdout);
-    let expected = format!("gzip {size} True b'</p>\\n'\nbr {size} True b'</p>\\n'\n");
+    let expected: String = ["gzip", "br", "zstd"].map(|coding| format!("{coding} {size} True b'</p>\\n'\n")).concat();
     assert!(said == expected, "{said}{}", String::from_utf8_lossy(&output.stderr));
     let dom = by_chromium(&url("/plain"));
     for (route, coding) in [ALL[0], ALL[1], ALL[2], ("/all", "zstd")] {
@@ -281,6 +306,7 @@ fn beginning(coding: &str, mut coded: &[u8]) -> Vec<u8> {
     // The error is that of the missing end.
     let _ = match coding {
         "gzip" => MultiGzDecoder::new(coded).read_to_end(&mut out),
+        "zstd" => return unzstd(coded).0,
         _ => Decompressor::new(&mut coded, 4096).read_to_end(&mut out),
     };
     out
@@ -288,7 +314,7 @@ fn beginning(coding: &str, mut coded: &[u8]) -> Vec<u8> {
 
 #[test]
 fn the_beginning_of_a_body_does_not_wait_for_its_rest() {
-    for (route, coding) in &ALL[..2] {
+    for (route, coding) in &ALL {
         let (go, goes) = mpsc::sync_channel::<()>(64);
         let goes = std::sync::Mutex::new(goes);
         let node = Upstream::serve(move |connection| {

@@ -324,3 +324,43 @@ fn refused_bodies_are_counted() {
     eventually("the log to tell", || gateway.log().contains("plugins did not let heads or bodies go on"));
     gateway.assert_healthy();
 }
+
+/// Tokens up to the bounds of a head, and beyond: none costs more than its request.
+#[test]
+fn huge_tokens_are_refused() {
+    const GOOD: &str =
+        "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJrZXkiOiJqYWNrLWtleSJ9.wIIx5tU80tQLliLcBDZvIndXEQHdzZi_PlnDMxrwBRc";
+    /// `{"alg":"HS256"}`, and `{"a":[[[…`, which never ends.
+    const HEADER: &str = "eyJhbGciOiJIUzI1NiJ9";
+    let node = Node::new();
+    let consumer = "consumers:\n  - {\"username\": \"jack\", \"plugins\": {\"jwt-auth\": {\"key\": \"jack-key\", \"secret\": \"the secret\"}}}\n";
+    let resources = format!("{consumer}{}", resources(&[("/a", r#"{"jwt-auth": {}}"#)]));
+    let mut gateway = gateway(node.upstream.addr(), &resources);
+    node.sends_whole(&with_length("", b"in"), false);
+    let before = gateway.rss();
+    let deep = |bytes: usize| format!("{HEADER}.eyJhIjpb{}.c2ln", "W1tb".repeat(bytes / 4));
+    let wide = |bytes: usize| format!("{HEADER}.{}.{GOOD}", "x".repeat(bytes));
+    for bytes in [1_000, 7_000, 15_000, 40_000] {
+        for token in [deep(bytes), wide(bytes)] {
+            for (target, line) in [
+                ("/a".to_owned(), format!("Authorization: Bearer {token}")),
+                (format!("/a?jwt={token}"), "X: y".to_owned()),
+                ("/a".to_owned(), format!("Cookie: jwt={token}")),
+            ] {
+                // What is too large for a head is refused before its end, and the connection ends.
+                let status = match try_ask(&mut gateway.client(), &format!("GET {target}"), &[&line]) {
+                    Ok(response) => response.head.status(),
+                    Err(_) => 0,
+                };
+                let is_in = bytes <= 7_000 || bytes <= 15_000 && target == "/a";
+                let expected: &[u16] = if is_in { &[401] } else { &[400, 414, 431, 0] };
+                assert!(expected.contains(&status), "{bytes} in {}: {status}", &line[..6]);
+                let good = ask(&mut gateway.client(), "GET /a", &[&format!("Authorization: Bearer {GOOD}")]);
+                assert_eq!((good.head.status(), &good.body[..]), (200, &b"in"[..]));
+            }
+        }
+    }
+    let grown = gateway.rss().saturating_sub(before);
+    assert!(grown < 8 * MIB, "{grown} bytes more");
+    gateway.assert_healthy();
+}

@@ -9,8 +9,9 @@ use aws_lc_rs::signature::{
     RSA_PKCS1_2048_8192_SHA256, RSA_PKCS1_2048_8192_SHA384, RSA_PKCS1_2048_8192_SHA512, RSA_PSS_2048_8192_SHA256,
     RSA_PSS_2048_8192_SHA384, RSA_PSS_2048_8192_SHA512, VerificationAlgorithm,
 };
-use aws_lc_rs::{digest, hmac};
+use aws_lc_rs::{constant_time, digest, hmac};
 use base64::Engine;
+use sha2::{Digest as _, Sha256};
 use stillgate_plugin::CompileCredential;
 use stillgate_plugin::definition::Identity;
 use stillgate_schema::Fault;
@@ -117,7 +118,49 @@ impl Shared {
 /// What HMAC has made of one secret, which takes as long as a hash of a short token: most tokens are of the issuer that the
 /// last one was of. It is known by the identity of the proof that the secret is in.
 #[derive(Default)]
-pub(super) struct Prepared(Option<(Identity, hmac::Key)>);
+pub(super) struct Prepared(Option<(Identity, Made)>);
+
+/// The usual algorithm is done by the crate `sha2`, whose state is copied: that of `aws-lc-rs` is allocated thrice for each token.
+enum Made {
+    Sha256(Pads),
+    Other(hmac::Key),
+}
+
+/// SHA-256 behind the block that each of HMAC's two hashes begins with (RFC 2104 section 2).
+struct Pads {
+    inner: Sha256,
+    outer: Sha256,
+}
+
+impl Made {
+    fn of(algorithm: hmac::Algorithm, secret: &[u8]) -> Made {
+        match algorithm == hmac::HMAC_SHA256 {
+            true => Made::Sha256(Pads::new(secret)),
+            false => Made::Other(hmac::Key::new(algorithm, secret)),
+        }
+    }
+}
+
+/// A block of SHA-256.
+const BLOCK_BYTES: usize = 64;
+
+impl Pads {
+    /// `secret` has at most a block, as [`Shared`] keeps it.
+    fn new(secret: &[u8]) -> Pads {
+        let behind = |pad: u8| {
+            let mut block = [pad; BLOCK_BYTES];
+            block.iter_mut().zip(secret).for_each(|(byte, secret)| *byte ^= secret);
+            Sha256::new_with_prefix(block)
+        };
+        Pads { inner: behind(0x36), outer: behind(0x5c) }
+    }
+
+    fn verifies(&self, signed: &[u8], signature: &[u8]) -> bool {
+        let hash = self.inner.clone().chain_update(signed).finalize();
+        let tag = self.outer.clone().chain_update(hash).finalize();
+        constant_time::verify_slices_are_equal(&tag, signature).is_ok()
+    }
+}
 
 /// What a credential with a shared secret takes in its verifier, besides its secret of at most 128 bytes.
 const SHARED_BYTES_MAX: usize = 128;
@@ -180,11 +223,14 @@ impl Verifier {
         signature: &[u8],
     ) -> bool {
         let Key::Shared(Shared { algorithm, secret }) = &self.key else { return self.verifies(signed, signature) };
-        let key = match &mut prepared.0 {
-            Some((of, key)) if *of == identity => key,
-            other => &mut other.insert((identity, hmac::Key::new(*algorithm, secret))).1,
+        let made = match &mut prepared.0 {
+            Some((of, made)) if *of == identity => made,
+            other => &mut other.insert((identity, Made::of(*algorithm, secret))).1,
         };
-        hmac::verify(key, signed, signature).is_ok()
+        match made {
+            Made::Sha256(pads) => pads.verifies(signed, signature),
+            Made::Other(key) => hmac::verify(key, signed, signature).is_ok(),
+        }
     }
 
     /// Whether a signature is good.
@@ -270,6 +316,9 @@ fn rsa_bits(der: &[u8]) -> Option<usize> {
 }
 
 #[cfg(test)]
+mod vectors;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
@@ -301,8 +350,11 @@ mod tests {
                 let key = Key::Shared(Shared::new(algorithm, secret));
                 let verifier = Verifier { algorithm: Algorithm::Hs256, key, is_slow: false, grace_s: 0 };
                 let good = hmac::sign(&hmac::Key::new(algorithm, secret), b"signed");
-                assert!(verifier.verifies(b"signed", good.as_ref()));
-                assert!(!verifier.verifies(b"signet", good.as_ref()));
+                let mut prepared = Prepared::default();
+                for (signed, is_good) in [(b"signed", true), (b"signet", false)] {
+                    assert_eq!(verifier.verifies(signed, good.as_ref()), is_good);
+                    assert_eq!(verifier.verifies_with(&mut prepared, Identity(1), signed, good.as_ref()), is_good);
+                }
                 let Key::Shared(shared) = &verifier.key else { panic!("made above") };
                 assert!(size_of::<Verifier>() + shared.secret.len() < 1024);
             }

@@ -23,7 +23,7 @@ use stillgate_plugin::{
 };
 use stillgate_schema::kind::{Text, list};
 use stillgate_schema::{Choice, Fault, Flag, TEXT, int, object, text};
-use token::{Claims, Time, Token, Value};
+use token::{Claims, LastHeader, Time, Token, Value};
 
 object! {
     /// Asks for a token of a consumer.
@@ -150,7 +150,14 @@ struct Memory {
     text: Vec<u8>,
     json: Vec<u8>,
     signature: Vec<u8>,
-    /// Of the secret that was used last.
+    last: Last,
+}
+
+/// What was made for the last token, and is most often of use for the next.
+#[derive(Default)]
+struct Last {
+    header: LastHeader,
+    /// Of its secret.
     prepared: Prepared,
 }
 
@@ -170,7 +177,7 @@ thread_local! {
         text: Vec::new(),
         json: Vec::new(),
         signature: Vec::new(),
-        prepared: Prepared::default(),
+        last: Last::default(),
     });
 }
 
@@ -196,12 +203,12 @@ impl Plugin for JwtAuth {
     fn rewrite(&self, request: &mut Request<'_>) -> Flow {
         let config = &self.0;
         let (place, outcome) = MEMORY.with_borrow_mut(|memory| {
-            let Memory { verified, text, json, signature, prepared } = memory;
+            let Memory { verified, text, json, signature, last } = memory;
             match config.places.find(request, text) {
                 Found::Nothing => (None, Outcome::Stranger(MISSING)),
                 Found::Unreadable(place) => (Some(place), Outcome::Stranger(INVALID)),
                 Found::Token(place, token) => {
-                    let outcome = config.verify(request, token, verified, (json, signature), prepared);
+                    let outcome = config.verify(request, token, verified, (json, signature), last);
                     (Some(place), outcome.unwrap_or_else(Outcome::Stranger))
                 }
             }
@@ -258,7 +265,7 @@ impl Config {
         token: &[u8],
         verified: &mut Digested<Known>,
         (json, signature): (&mut Vec<u8>, &mut Vec<u8>),
-        prepared: &mut Prepared,
+        last: &mut Last,
     ) -> Result<Outcome, &'static str> {
         let digest = verified.digest(&[self.key_claim.as_bytes(), token]);
         if let Some(known) = verified.get(digest)
@@ -269,7 +276,7 @@ impl Config {
             return self.in_time(known.exp, known.nbf, verifier, request).map(|()| Outcome::Known(attached));
         }
         let parts = Token::split(token).ok_or(INVALID)?;
-        let algorithm = parts.algorithm(json).ok_or(INVALID)?;
+        let algorithm = parts.algorithm_with(&mut last.header, json).ok_or(INVALID)?;
         let Claims { key, exp, nbf } = parts.claims(&self.key_claim, json).ok_or(INVALID)?;
         let key = match key {
             None | Some(Value::False) => return Err(NO_KEY),
@@ -290,7 +297,7 @@ impl Config {
             let (proof, signed, signature) = (proof.clone(), parts.signed.into(), signature.into());
             return Ok(Outcome::Slow(Slow { attached, proof, signed, signature, digest, known }));
         }
-        if !verifier.verifies_with(prepared, proof.identity, parts.signed, signature) {
+        if !verifier.verifies_with(&mut last.prepared, proof.identity, parts.signed, signature) {
             return Err(UNVERIFIED);
         }
         verified.put(digest, known);

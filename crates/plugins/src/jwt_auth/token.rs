@@ -36,6 +36,20 @@ impl<'a> Token<'a> {
         has_three.then_some(Token { header: &text[..first], payload: &text[first + 1..second], signature, signed })
     }
 
+    /// [`Token::algorithm`], read anew only where the header is another than last time.
+    pub(super) fn algorithm_with(&self, last: &mut LastHeader, buffer: &mut Vec<u8>) -> Option<Option<Algorithm>> {
+        if !self.header.is_empty() && last.encoded == self.header {
+            return Some(last.algorithm);
+        }
+        let algorithm = self.algorithm(buffer)?;
+        if self.header.len() <= HEADER_BYTES_KEPT_MAX {
+            last.encoded.clear();
+            last.encoded.extend_from_slice(self.header);
+            last.algorithm = algorithm;
+        }
+        Some(algorithm)
+    }
+
     /// The header's `alg`, where the header is one that can be understood as a whole. `Some(None)`: an algorithm that no
     /// credential can name, such as `none`.
     pub(super) fn algorithm(&self, buffer: &mut Vec<u8>) -> Option<Option<Algorithm>> {
@@ -64,6 +78,16 @@ impl<'a> Token<'a> {
         decode(self.signature, buffer)
     }
 }
+
+/// The header that was understood last: all tokens of an issuer have the same one.
+#[derive(Default)]
+pub(super) struct LastHeader {
+    encoded: Vec<u8>,
+    algorithm: Option<Algorithm>,
+}
+
+/// A longer header is read each time.
+const HEADER_BYTES_KEPT_MAX: usize = 256;
 
 /// What is known of a payload.
 #[derive(Debug, Clone, PartialEq)]

@@ -450,3 +450,61 @@ fn the_anonymous_consumer_stands_for_the_others() {
     "#]]
     .assert_eq(&ask(&plugins, "/", ""));
 }
+
+/// Longer than any token may be, as long as it may be, and nested as deep as one can be: each is refused or understood, wherever
+/// it stands, and the next one is as before.
+#[test]
+fn huge_and_deep_tokens_do_no_harm() {
+    const TOKEN_BYTES_MAX: usize = 32 * 1024;
+    let plugins = with("jwt-auth: {}", &known());
+    let refused = |message: &str| format!("< \"{{\"message\":\"{message}\"}}");
+    // Of so many bytes as a whole.
+    let of_length = |wanted: usize| {
+        let padded = |pad: usize| jack(&format!(r#"{{"key":"jack","pad":"{}"}}"#, "x".repeat(pad)));
+        let fixed = padded(0).len();
+        (0..4).map(|more| padded((wanted - fixed) * 3 / 4 + more)).rfind(|token| token.len() <= wanted).unwrap()
+    };
+    let longest = of_length(TOKEN_BYTES_MAX);
+    assert!(longest.len() > TOKEN_BYTES_MAX - 4);
+    assert_eq!(who(&plugins, &longest), "jack");
+    assert_eq!(who(&plugins, &of_length(TOKEN_BYTES_MAX + 8)), refused("JWT token invalid"));
+    let outcomes = |token: &str| {
+        let cookie = format!("\nCookie: a=b; jwt={token}");
+        [bearer(&plugins, token), ask(&plugins, &format!("/?jwt={token}"), ""), ask(&plugins, "/", &cookie)]
+    };
+    for nested in ["[", "{\"a\":"] {
+        for depth in [100, 127, 128, 5_000] {
+            let close = if nested == "[" { "]" } else { "}" };
+            let deep = format!("{}1{}", nested.repeat(depth), close.repeat(depth));
+            for payload in [format!(r#"{{"key":"jack","deep":{deep}}}"#), format!(r#"{{"deep":{deep},"key":"jack"}}"#)]
+            {
+                let token = jack(&payload);
+                let is_understood = depth <= 100 && token.len() < TOKEN_BYTES_MAX;
+                for outcome in outcomes(&token) {
+                    let is_known = outcome.contains("X-Consumer-Username: jack");
+                    assert!(is_known || outcome.contains("JWT token invalid"), "{nested} {depth}: {outcome}");
+                    assert!(is_known || !is_understood, "{nested} {depth}: {outcome}");
+                }
+            }
+            // As the claims themselves, and as a header.
+            let as_key = jack(&format!(r#"{{"key":{deep}}}"#));
+            let as_time = jack(&format!(r#"{{"key":"jack","exp":{deep}}}"#));
+            let as_header =
+                token(SECRET, &format!(r#"{{"alg":"HS256","x":{deep},"crit":["x"]}}"#), r#"{"key":"jack"}"#);
+            for token in [as_key, as_time, as_header] {
+                assert!(
+                    outcomes(&token).iter().all(|outcome| !outcome.contains("X-Consumer-Username")),
+                    "{nested} {depth}"
+                );
+            }
+        }
+    }
+    // Many names, and one of many bytes.
+    let names: String = (0..1_500).map(|number| format!(r#""n{number}":0,"#)).collect();
+    assert_eq!(who(&plugins, &jack(&format!(r#"{{{names}"key":"jack"}}"#))), "jack");
+    assert_eq!(who(&plugins, &jack(&format!(r#"{{"{}":1,"key":"jack"}}"#, "n".repeat(20_000)))), "jack");
+    for text in [".".repeat(40_000), format!("a.b.{}", "c".repeat(40_000)), "e".repeat(40_000)] {
+        assert_eq!(who(&plugins, &text), refused("JWT token invalid"));
+    }
+    assert_eq!(who(&plugins, &jack(r#"{"key":"jack"}"#)), "jack");
+}
