@@ -40,3 +40,16 @@ fn transcripts() {
     let failures = failures.into_inner().expect("no player panics");
     assert!(failures.is_empty(), "{} failed\n\n{}", failures.len(), failures.join("\n\n"));
 }
+
+/// Every plugin has a transcript of its name, and none is of something else.
+#[test]
+fn every_plugin_has_a_transcript() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/wire/plugins");
+    let files = std::fs::read_dir(folder).expect("a folder of the repository");
+    let name = |path: std::path::PathBuf| path.file_stem().expect("a file name").to_string_lossy().into_owned();
+    let mut named: Vec<String> = files.map(|entry| name(entry.expect("a readable folder").path())).collect();
+    named.sort();
+    let mut plugins: Vec<&str> = stillgate_plugins::TABLE.plugins.iter().map(|plugin| plugin.name).collect();
+    plugins.sort_unstable();
+    assert_eq!(named, plugins);
+}

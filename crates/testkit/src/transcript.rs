@@ -1,9 +1,9 @@
 //! Golden wire transcripts: a dialogue of client, gateway and upstream in a text file.
 //!
 //! The file is a list of `=== step` sections, played strictly in order by one thread, so that a transcript says not only
-//! what is exchanged but also who waits for whom; `upstream closes` is over when the gateway's socket has seen it. Text before
-//! the first section is its explanation. Message texts are in the notation of [`crate::decode`], with these additions:
-//! `{node}` and `{gateway}` are addresses, `{len}` is the length of the body that follows, `{any}` as a field's whole value
+//! what is exchanged but also who waits for whom; `upstream closes` is over when the gateway's socket has seen it. There may be
+//! two clients: `clients swap` goes to the other one. Text before the first section is its explanation. Message texts are in the notation of [`crate::decode`], with these additions:
+//! `{node}` and `{gateway}` are addresses, `{node_port}` in resources is a port, `{len}` is the length of the body that follows, `{any}` as a field's whole value
 //! matches all values, `{absent}` asserts that there is no such field, and a line `{forwarded HOST}` stands for what a
 //! gateway adds for a client that it does not trust.
 //!
@@ -80,6 +80,8 @@ struct Player {
     upstream: Upstream,
     node: Option<Connection>,
     client: Option<Client>,
+    /// The other one, where there are two.
+    other: Option<Client>,
     // Last, so that clients and upstreams end before it.
     gateway: Gateway,
 }
@@ -96,13 +98,15 @@ impl Player {
         setup.gateway = section("gateway config").unwrap_or("").to_owned();
         setup.upstream = section("upstream config").unwrap_or("").to_owned();
         setup.route = section("route config").unwrap_or("").to_owned();
-        setup.resources = section("resources").map(|yaml| yaml.replace("{node}", &node));
-        Self { gateway: Gateway::start(binary, &setup), upstream, node: None, client: None }
+        let port = upstream.addr().port().to_string();
+        setup.resources = section("resources").map(|yaml| yaml.replace("{node}", &node).replace("{node_port}", &port));
+        Self { gateway: Gateway::start(binary, &setup), upstream, node: None, client: None, other: None }
     }
 
     fn step(&mut self, step: &Step) -> Result<(), String> {
         match step.verb.as_str() {
             "gateway config" | "upstream config" | "route config" | "resources" | "no upstream" => {}
+            "clients swap" => std::mem::swap(&mut self.client, &mut self.other),
             "client connects" => self.client = Some(self.gateway.client()),
             "client sends" => {
                 let bytes = self.bytes(&step.text);
@@ -175,7 +179,7 @@ impl Player {
 
     /// What no step has asked for must not have come.
     fn end(mut self) -> Result<(), String> {
-        if let Some(mut client) = self.client.take() {
+        for mut client in [self.client.take(), self.other.take()].into_iter().flatten() {
             client.half_close();
             match client.read_to_end() {
                 Ok(rest) if rest.is_empty() => {}

@@ -1,6 +1,9 @@
 //! Receivers of logs and traces for end-to-end tests: doubles that note what they get, rsyslog, and what the metrics count.
 
+#![allow(dead_code, reason = "each test uses a part of it")]
+
 pub(crate) mod otlp;
+pub(crate) mod strict;
 
 use crate::measured::Measured;
 use serde_json::Value;

@@ -241,6 +241,58 @@ fn api_breaker_lets_requests_through_before_any_failed() {
     );
 }
 
+/// Three failures open it for 2 s, three more for 4, and so on up to its bound; successes close it.
+#[test]
+fn api_breaker_opens_for_longer_each_time_and_heals() {
+    let keys = "api-breaker: {break_response_code: 599, break_response_body: later, max_breaker_sec: 7, \
+                break_response_headers: [{key: X-Why, value: \"$request_method\"}], \
+                unhealthy: {http_statuses: [500, 503], failures: 3}, healthy: {http_statuses: [200, 204], successes: 2}}";
+    let plugins = plugins(keys).unwrap().logging();
+    let answer = |second: u64, node: &str| {
+        plugins.set_now_ms((1_700_000_000 + second) * 1000);
+        plugins.run(GET, &format!("HTTP/1.1 {node} Node\n\n"))
+    };
+    assert!((0..3).all(|_| answer(0, "500").contains("< 500\n")));
+    let broken = "> api-breaker answers\n< 599\n< X-Why: GET\n< \"later\"\n";
+    assert_eq!(answer(0, "200"), broken);
+    // What comes of requests at seconds: a status of the node, which is asked, or that of the plugin.
+    let check = |second: u64, node: &str, expected: &str| {
+        let outcome = answer(second, node);
+        assert!(outcome.contains(&format!("< {expected}\n")), "{node} at {second}: {outcome}");
+        assert_eq!(outcome == broken, expected == "599", "{node} at {second}: {outcome}");
+    };
+    for (second, node, expected) in [
+        (2, "200", "599"),
+        // The node is asked again: one more failure counts for the next three, and opens it again, for 4 s from the first time.
+        (3, "503", "503"),
+        (3, "200", "599"),
+        (4, "200", "599"),
+        (5, "500", "500"),
+        (5, "500", "500"),
+        (5, "200", "599"),
+        (9, "200", "599"),
+        // 8 s from then would be above the bound.
+        (10, "500", "500"),
+        (10, "200", "599"),
+        (12, "200", "599"),
+        (13, "500", "500"),
+        (13, "503", "503"),
+        (20, "200", "599"),
+        (21, "404", "404"),
+        (21, "200", "200"),
+        (21, "204", "204"),
+        // It has healed: three failures again, for 2 s.
+        (22, "500", "500"),
+        (22, "500", "500"),
+        (22, "200", "200"),
+        (22, "500", "500"),
+        (24, "200", "599"),
+        (25, "200", "200"),
+    ] {
+        check(second, node, expected);
+    }
+}
+
 #[test]
 fn bad_configurations_are_refused() {
     let all: String = [

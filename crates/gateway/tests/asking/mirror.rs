@@ -1,0 +1,139 @@
+//! `proxy-mirror` to mirrors of all kinds: none costs a request anything, what has no room is counted, and memory has a bound.
+
+use crate::logs::{self, route};
+use crate::measured::Measured;
+use std::sync::{Arc, Mutex};
+use stillgate_testkit::{Connection, Head, Setup, Upstream, eventually, payload};
+
+const MIB: usize = 1024 * 1024;
+/// What waits for a mirror at most, of one worker; see `docs/plugins/proxy-mirror.md`.
+const HELD_BYTES_MAX: usize = 16 * MIB;
+const DROPPED: &str = "stillgate_plugin_sends_dropped_total";
+
+fn mirroring(node: &Upstream, mirror: &Upstream, keys: &str) -> Setup {
+    route(node, &format!("proxy-mirror: {{host: \"http://{}\"{keys}}}", mirror.addr()), "")
+}
+
+fn dropped(measured: &Measured) -> f64 {
+    measured.scrape().sum(DROPPED, &[("plugin", "proxy-mirror")])
+}
+
+/// A mirror that notes its requests and answers them.
+fn noting() -> (Upstream, Arc<Mutex<Vec<(Head, Vec<u8>)>>>) {
+    let noted = Arc::new(Mutex::new(Vec::new()));
+    let notes = noted.clone();
+    let serve = move |connection: &mut Connection| {
+        while let Ok(request) = connection.read_request() {
+            notes.lock().expect("no panic").push((request.head, request.body));
+            if connection.try_send("HTTP/1.1 500 Never Seen\r\nContent-Length: 3\r\n\r\nno!").is_err() {
+                return;
+            }
+        }
+    };
+    (Upstream::serve(serve), noted)
+}
+
+#[test]
+fn a_copy_is_what_the_node_gets() {
+    let (node, (mirror, noted)) = (Upstream::echo(), noting());
+    let measured = Measured::start(mirroring(&node, &mirror, ", path: /shadow, path_concat_mode: prefix"), "");
+    let mut client = measured.gateway.client();
+    let body = payload(5, 100_000);
+    let response = client.request("POST", "/a?echo&x=%20", &body);
+    assert!(response.head.status() == 200 && response.body == body, "the copy took the body");
+    assert_eq!(client.get("/b?size=10").body.len(), 10);
+    eventually("two copies", || noted.lock().expect("no panic").len() == 2);
+    let noted = noted.lock().expect("no panic");
+    let post = noted.iter().find(|(head, _)| head.start.starts_with("POST")).expect("a copy of the POST");
+    assert_eq!(post.0.method_and_target(), ("POST", "/shadow/a?echo&x=%20"));
+    assert_eq!((post.0.get("host"), post.0.get("content-length")), (Some("localhost"), Some("100000")));
+    assert!(post.1 == body, "{} bytes", post.1.len());
+    // Too large for a copy, which is counted; the node gets it.
+    let body = payload(6, MIB + 1);
+    assert!(client.request("POST", "/a?echo", &body).body == body);
+    eventually("the one without a copy to be counted", || dropped(&measured) == 1.0);
+}
+
+/// All requests are answered while the mirror does what it does; each copy has arrived or is counted, and the rest is bounded.
+fn check_mirror(mirror: &Upstream, what: &str) {
+    const REQUESTS: usize = 600;
+    const BODY_BYTES: usize = 100 * 1024;
+    // Tells how long the body was.
+    let node = Upstream::serve(|connection| {
+        while let Ok(request) = connection.read_request() {
+            let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n{:06}", request.body.len());
+            if connection.try_send(answer).is_err() {
+                return;
+            }
+        }
+    });
+    let mut measured = Measured::start(mirroring(&node, mirror, ""), "");
+    let mut client = measured.gateway.client();
+    let body = payload(1, BODY_BYTES);
+    assert_eq!(client.request("POST", "/warm", &body).head.status(), 200, "{what}");
+    let before = measured.gateway.rss();
+    for number in 0..REQUESTS {
+        // Small ones and large ones: the count and the bytes have bounds.
+        let length = if number % 4 == 0 { 100 } else { BODY_BYTES };
+        let response = client.request("POST", "/a", &body[..length]);
+        let expected = format!("{length:06}");
+        assert!(response.head.status() == 200 && response.body == expected.as_bytes(), "{what}: request {number}");
+    }
+    eventually(&format!("{what}: what is lost to be counted"), || dropped(&measured) > 0.0);
+    let grown = measured.gateway.rss().saturating_sub(before);
+    // Buffers of the allocator and the kernel's pages are not what waits; all bodies together are 44 MiB.
+    assert!(grown < 2 * HELD_BYTES_MAX, "{what}: {grown} bytes more");
+    measured.gateway.assert_healthy();
+}
+
+#[test]
+fn a_mirror_that_never_accepts_costs_nothing() {
+    check_mirror(&Upstream::bind(), "never accepts");
+}
+
+#[test]
+fn a_mirror_that_refuses_costs_nothing() {
+    check_mirror(&Upstream::refusing(), "refuses");
+}
+
+#[test]
+fn a_mirror_that_reads_nothing_costs_nothing() {
+    let held = Mutex::new(Vec::new());
+    let mirror = Upstream::serve(move |connection| {
+        held.lock().expect("no panic").push(connection.stream().try_clone().expect("a descriptor"));
+        loop {
+            std::thread::park();
+        }
+    });
+    check_mirror(&mirror, "reads nothing");
+}
+
+#[test]
+fn a_mirror_that_reads_and_never_answers_costs_nothing() {
+    check_mirror(&logs::stalled(), "answers nothing");
+}
+
+#[test]
+fn a_mirror_that_resets_costs_nothing() {
+    let mirror = Upstream::serve(|connection| {
+        let twin = connection.stream().try_clone().expect("a descriptor");
+        Connection::new(twin).reset();
+    });
+    check_mirror(&mirror, "resets");
+}
+
+/// A mirror that comes back gets copies again, and no request notices.
+#[test]
+fn a_mirror_that_was_gone_gets_copies_again() {
+    let (node, mut mirror) = (Upstream::echo(), Upstream::refusing());
+    let measured = Measured::start(mirroring(&node, &mirror, ""), "");
+    let mut client = measured.gateway.client();
+    let mut get = || assert_eq!(client.get("/a").head.status(), 200);
+    (0..20).for_each(|_| get());
+    eventually("all to be counted", || dropped(&measured) == 20.0);
+    mirror.start_echo();
+    eventually("a copy", || {
+        get();
+        mirror.requests() > 0
+    });
+}

@@ -1,0 +1,5 @@
+//! Parts of the tests of plugins that ask others.
+
+mod breaker;
+mod mirror;
+mod opa;
