@@ -211,8 +211,11 @@ pub(super) fn nginx(dir: &Path, name: &str, connections: usize, servers: &str) -
     let dir = dir.display();
     let path = format!("{dir}/{name}.conf");
     let log = format!("{dir}/{name}.error");
+    // A module that is not needed costs nothing.
+    let module = Path::new("/usr/lib/nginx/modules/ngx_http_brotli_filter_module.so");
+    let module = if module.is_file() { format!("load_module {}; ", module.display()) } else { String::new() };
     let text = format!(
-        "worker_processes 1; pid {dir}/{name}.pid; error_log {log}; daemon off; pcre_jit on;
+        "{module}worker_processes 1; pid {dir}/{name}.pid; error_log {log}; daemon off; pcre_jit on;
 events {{ worker_connections {connections}; }}
 http {{ access_log off; keepalive_requests 1000000000; keepalive_timeout 3600s; client_body_temp_path {dir}/{name}.body;
  proxy_temp_path {dir}/{name}.proxy; fastcgi_temp_path {dir}/{name}.fcgi; uwsgi_temp_path {dir}/{name}.uwsgi;

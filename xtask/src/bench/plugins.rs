@@ -13,12 +13,12 @@ use super::{GATEWAY_CPU, OTHER_CPU};
 use crate::Result;
 use crate::args::Args;
 use crate::envoy as envoy_program;
-use crate::packages::{self, HAPROXY, NGINX, WRK};
+use crate::packages::{self, HAPROXY, NGINX, NGINX_BROTLI, WRK};
 use cases::{Case, Endpoint};
 use serde_json::{Value, json};
 use std::fs;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 mod cases;
@@ -28,6 +28,8 @@ mod haproxy;
 mod nginx;
 mod stillgate;
 
+/// The gateway that is judged.
+const OURS: &str = "stillgate";
 const WARM_UP_SECONDS: u64 = 1;
 /// Cases between two runs of the plain one.
 const BETWEEN: usize = 3;
@@ -45,12 +47,16 @@ struct Subject {
     name: &'static str,
     process: Running,
     endpoints: Vec<Endpoint>,
+    /// The script of requests that are no GET.
+    post: PathBuf,
 }
 
 /// What one case gave, a figure a round.
 struct Measured {
     gateway: &'static str,
     case: &'static Case,
+    /// Of the body of an answer.
+    body_bytes: usize,
     rounds: Vec<Pair>,
 }
 
@@ -78,6 +84,12 @@ impl Measured {
     fn median(&self, of: fn(&Pair) -> f64) -> f64 {
         median(self.rounds.iter().map(of))
     }
+
+    /// CPU µs that the case adds, and their range over the rounds.
+    fn added_us(&self) -> (f64, [f64; 2]) {
+        let added = || self.rounds.iter().map(|pair| pair.with.cpu_us - pair.without.cpu_us);
+        (median(added()), [added().fold(f64::MAX, f64::min), added().fold(f64::MIN, f64::max)])
+    }
 }
 
 pub(super) fn run(mut args: Args) -> Result {
@@ -92,7 +104,7 @@ pub(super) fn run(mut args: Args) -> Result {
     let binary = super::binary(&mut args)?;
     args.finish()?;
     let chosen = chosen(only.as_deref())?;
-    packages::ensure(&[NGINX, HAPROXY, WRK])?;
+    packages::ensure(&[NGINX, NGINX_BROTLI, HAPROXY, WRK])?;
     let binary = binary.path()?;
     let dir = tempfile::tempdir()?;
     let (_node, node) = nginx::start_node(dir.path(), &chosen)?;
@@ -100,16 +112,17 @@ pub(super) fn run(mut args: Args) -> Result {
     let Options { rounds, seconds, connections } = &options;
     println!("\n{rounds} rounds of {seconds} s a gateway and case, {connections} connections, one worker each\n");
     let endpoints =
-        || subjects.iter().flat_map(|subject| subject.endpoints.iter().map(move |endpoint| (subject.name, endpoint)));
+        || subjects.iter().flat_map(|subject| subject.endpoints.iter().map(move |endpoint| (subject, endpoint)));
     // All of them before any load: what a load leaves behind is still being served.
-    for (name, endpoint) in endpoints() {
-        endpoint.check().map_err(|error| format!("{name}: {error}"))?;
+    let mut body_bytes = Vec::new();
+    for (Subject { name, .. }, endpoint) in endpoints() {
+        body_bytes.push(endpoint.check().map_err(|error| format!("{name}: {error}"))?);
     }
-    for (name, endpoint) in endpoints() {
-        wrk::run(&load(endpoint.case, &options), endpoint.address, WARM_UP_SECONDS)
+    for (Subject { name, post, .. }, endpoint) in endpoints() {
+        wrk::run(&load(endpoint.case, post, &options), endpoint.address, WARM_UP_SECONDS)
             .map_err(|error| format!("{name}, {}: {error}", endpoint.case.name))?;
     }
-    let measured = measure(&mut subjects, &options)?;
+    let measured = measure(&mut subjects, &body_bytes, &options)?;
     let results = report(&chosen, &measured);
     if let Some(path) = json {
         fs::write(&path, serde_json::to_string_pretty(&results)?)?;
@@ -138,6 +151,8 @@ fn start_all(binary: &Path, dir: &Path, node: SocketAddr, chosen: &[&'static Cas
     let peers = [Some(Gateway::Nginx), Some(Gateway::Haproxy), envoy.as_deref().map(Gateway::Envoy)];
     let ours = stillgate::accepted(binary, dir, chosen, node)?;
     let mut subjects = Vec::new();
+    let post = dir.join("post.lua");
+    fs::write(&post, "wrk.method = \"POST\"\n")?;
     for gateway in peers.into_iter().flatten().chain([Gateway::Stillgate(binary)]) {
         let has = |case: &&&'static Case| {
             case.features.iter().all(|feature| match gateway {
@@ -163,24 +178,32 @@ fn start_all(binary: &Path, dir: &Path, node: SocketAddr, chosen: &[&'static Cas
         for endpoint in &endpoints {
             process.wait_for(endpoint.address).map_err(|error| format!("{name}: {error}"))?;
         }
-        subjects.push(Subject { name, process, endpoints });
+        subjects.push(Subject { name, process, endpoints, post: post.clone() });
     }
     Ok(subjects)
 }
 
-fn load(case: &Case, options: &Options) -> Load {
-    let headers = cases::request_headers();
+fn load(case: &Case, post: &Path, options: &Options) -> Load {
+    let headers = cases::request_headers(case);
+    let script = (case.method() == "POST").then(|| post.to_owned());
     let most = if case.is_large { LARGE_CONNECTIONS_MAX } else { u32::MAX };
-    Load { path: case.path, headers, script: None, connections: options.connections.min(most), tls: None }
+    Load { path: case.path, headers, script, connections: options.connections.min(most), tls: None }
 }
 
-/// All rounds of all gateways; of each gateway and case what its rounds gave.
-fn measure(subjects: &mut [Subject], options: &Options) -> Result<Vec<Measured>> {
+/// All rounds of all gateways; of each gateway and case what its rounds gave. `body_bytes` are in the order of endpoints.
+fn measure(subjects: &mut [Subject], body_bytes: &[usize], options: &Options) -> Result<Vec<Measured>> {
+    let mut body_bytes = body_bytes.iter().copied();
     let mut measured: Vec<Vec<Measured>> = subjects
         .iter()
         .map(|subject| {
             let cases = subject.endpoints.iter();
-            cases.map(|endpoint| Measured { gateway: subject.name, case: endpoint.case, rounds: Vec::new() }).collect()
+            let empty = |endpoint: &Endpoint| Measured {
+                gateway: subject.name,
+                case: endpoint.case,
+                body_bytes: body_bytes.next().unwrap_or_default(),
+                rounds: Vec::new(),
+            };
+            cases.map(empty).collect()
         })
         .collect();
     let begin = Instant::now();
@@ -204,9 +227,9 @@ fn measure(subjects: &mut [Subject], options: &Options) -> Result<Vec<Measured>>
 impl Subject {
     /// One round of the cases with small or large answers: some of them, the plain one, some of them.
     fn round(&mut self, is_large: bool, measured: &mut [Measured], options: &Options) -> Result {
-        let Subject { name, process, endpoints } = self;
+        let Subject { name, process, endpoints, post } = self;
         let mut sample = |endpoint: &Endpoint| {
-            sample(process, endpoint, options).map_err(|error| format!("{name}, {}: {error}", endpoint.case.name))
+            sample(process, endpoint, post, options).map_err(|error| format!("{name}, {}: {error}", endpoint.case.name))
         };
         let of_size = |endpoint: &&Endpoint| endpoint.case.is_large == is_large;
         let Some(plain) = endpoints.iter().filter(of_size).find(|endpoint| endpoint.case.is_plain()) else {
@@ -227,9 +250,9 @@ impl Subject {
     }
 }
 
-fn sample(process: &mut Running, endpoint: &Endpoint, options: &Options) -> Result<Sample> {
+fn sample(process: &mut Running, endpoint: &Endpoint, post: &Path, options: &Options) -> Result<Sample> {
     let (before, ticks) = (process.thread_times()?, process.cpu_time()?);
-    let answered = wrk::run(&load(endpoint.case, options), endpoint.address, options.seconds)?;
+    let answered = wrk::run(&load(endpoint.case, post, options), endpoint.address, options.seconds)?;
     process.check_alive()?;
     let cpu_us = process.thread_times()?.since(&before);
     let user = CpuTime { user_ticks: process.cpu_time()?.user_ticks - ticks.user_ticks, system_ticks: 0 };
@@ -237,40 +260,66 @@ fn sample(process: &mut Running, endpoint: &Endpoint, options: &Options) -> Resu
     Ok(Sample { cpu_us: each(cpu_us), user_us: each(user.us()) })
 }
 
-/// Prints a line for each case and gateway; the same as JSON.
+/// Prints a line for each case and gateway, and how ours compares with the cheapest peer; the same as JSON.
 fn report(cases: &[&'static Case], measured: &[Measured]) -> Value {
     println!(
-        "{:32} {:10} {:>8} {:>8} {:>9} {:>16} {:>11} {:>7}",
-        "case", "gateway", "without", "with", "added", "range", "added user", "ratio"
+        "{:32} {:10} {:>8} {:>8} {:>9} {:>16} {:>11} {:>7} {:>7}",
+        "case", "gateway", "without", "with", "added", "range", "added user", "ratio", "bytes"
     );
-    let mut results = Vec::new();
+    let (mut results, mut verdicts) = (Vec::new(), Vec::new());
     for case in cases {
-        for of_case in measured.iter().filter(|measured| measured.case.name == case.name) {
-            results.push(line(of_case));
-        }
+        let of_case: Vec<&Measured> = measured.iter().filter(|measured| measured.case.name == case.name).collect();
+        results.extend(of_case.iter().map(|measured| line(measured)));
+        verdicts.extend(verdict(case, &of_case));
     }
     println!(
         "\n(CPU µs a request of the gateway on CPU {GATEWAY_CPU}, node and load on CPU {OTHER_CPU}; medians of the rounds)"
     );
-    json!(results)
+    let dearer = verdicts.iter().filter(|verdict| verdict["is_no_dearer"] == false).count();
+    println!(
+        "{} rows with a peer: {} no dearer than the cheapest, {dearer} dearer",
+        verdicts.len(),
+        verdicts.len() - dearer
+    );
+    json!({ "rows": results, "verdicts": verdicts })
+}
+
+/// Whether ours adds no more than the peer that adds least, where there is one. Where the ranges of the rounds overlap, more
+/// rounds could turn it.
+fn verdict(case: &Case, measured: &[&Measured]) -> Option<Value> {
+    let (ours, peers): (Vec<&Measured>, Vec<&Measured>) =
+        measured.iter().copied().partition(|measured| measured.gateway == OURS);
+    let cheapest = peers.into_iter().min_by(|a, b| a.added_us().0.total_cmp(&b.added_us().0))?;
+    let ((our_us, our_range), (peer_us, peer_range)) = (ours.first()?.added_us(), cheapest.added_us());
+    let (is_no_dearer, overlap) = (our_us <= peer_us, our_range[0] <= peer_range[1] && peer_range[0] <= our_range[1]);
+    println!(
+        "{:32} {} than the cheapest peer: {our_us:.2} against {peer_us:.2} of {}{}",
+        case.name,
+        if is_no_dearer { "no dearer" } else { "DEARER" },
+        cheapest.gateway,
+        if overlap { " (the ranges overlap)" } else { "" }
+    );
+    Some(json!({
+        "case": case.name, "is_no_dearer": is_no_dearer, "ranges_overlap": overlap, "added_us": our_us,
+        "cheapest_peer": cheapest.gateway, "cheapest_peer_added_us": peer_us,
+    }))
 }
 
 fn line(measured: &Measured) -> Value {
-    let Measured { gateway, case, rounds } = measured;
+    let Measured { gateway, case, body_bytes, rounds } = measured;
     let without = measured.median(|pair| pair.without.cpu_us);
     let with = measured.median(|pair| pair.with.cpu_us);
-    let added: Vec<f64> = rounds.iter().map(|pair| pair.with.cpu_us - pair.without.cpu_us).collect();
-    let (low, high) = (added.iter().copied().fold(f64::MAX, f64::min), added.iter().copied().fold(f64::MIN, f64::max));
-    let added_us = median(added.iter().copied());
+    let (added_us, [low, high]) = measured.added_us();
     let user_us = measured.median(|pair| pair.with.user_us - pair.without.user_us);
     let ratio = measured.median(|pair| pair.with.cpu_us / pair.without.cpu_us);
     println!(
-        "{:32} {gateway:10} {without:8.2} {with:8.2} {added_us:9.2} {:>16} {user_us:11.2} {ratio:7.3}",
+        "{:32} {gateway:10} {without:8.2} {with:8.2} {added_us:9.2} {:>16} {user_us:11.2} {ratio:7.3} {body_bytes:7}",
         case.name,
         format!("{low:.2} to {high:.2}")
     );
     json!({
         "case": case.name, "gateway": gateway, "without_us": without, "with_us": with, "added_us": added_us, "added_user_us": user_us, "ratio": ratio,
+        "body_bytes": body_bytes,
         "rounds_us": rounds.iter().map(|pair| [pair.without.cpu_us, pair.with.cpu_us]).collect::<Vec<_>>(),
     })
 }

@@ -24,7 +24,7 @@ pub(super) struct Answer {
     pub(super) status: u16,
     /// Names in lower case.
     fields: Vec<(String, String)>,
-    body: Vec<u8>,
+    pub(super) body: Vec<u8>,
 }
 
 impl Answer {
@@ -55,10 +55,15 @@ impl Asker {
         Ok(Self { address, stream: BufReader::new(stream) })
     }
 
-    /// Gets `path` with further request headers; bodies have a length or come in chunks, without trailers.
+    /// Gets `path` with further request headers.
     pub(super) fn get(&mut self, path: &str, headers: &[String]) -> Result<Answer> {
+        self.ask("GET", path, headers)
+    }
+
+    /// Asks for `path` with further request headers; bodies have a length or come in chunks, without trailers.
+    pub(super) fn ask(&mut self, method: &str, path: &str, headers: &[String]) -> Result<Answer> {
         let headers: String = headers.iter().flat_map(|line| [line, "\r\n"]).collect();
-        write!(self.stream.get_mut(), "GET {path} HTTP/1.1\r\nHost: load.example\r\n{headers}\r\n")?;
+        write!(self.stream.get_mut(), "{method} {path} HTTP/1.1\r\nHost: load.example\r\n{headers}\r\n")?;
         let mut line = String::new();
         self.stream.read_line(&mut line)?;
         let status = line.split(' ').nth(1).and_then(|status| status.parse().ok());

@@ -8,7 +8,7 @@
 
 use cases::{Case, Kind};
 use std::cell::OnceCell;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -34,7 +34,6 @@ const REQUESTS: usize = 40_000;
 /// Requests that callgrind sees, and as many more.
 const COUNTED: usize = 2_000;
 const NOW_MS: u64 = 1_795_220_833_000;
-const PATH: &[u8] = b"/12/item";
 const LIMITS_BYTES: usize = 1024 * 1024;
 
 fn main() {
@@ -96,9 +95,17 @@ struct Bench {
     consumers: Consumers,
     metadata: MetadataTable,
     worker: Worker,
-    heads: Vec<(Vec<u8>, RequestHead)>,
+    asked: Vec<Asked>,
     next: usize,
     kept: Kept,
+}
+
+/// One request.
+struct Asked {
+    head: Vec<u8>,
+    request: RequestHead,
+    target: String,
+    client: IpAddr,
 }
 
 /// What a connection keeps from request to request.
@@ -147,40 +154,43 @@ impl Bench {
             let consumer = Consumer { name: format!("c{number}").into(), group: None, labels, plugins, credentials };
             consumers.insert(consumer, vec![Credential { plugin: plugin.name, lookup, place: None, proof }]).unwrap();
         }
-        let heads = case.fields.iter().map(|fields| {
-            let target = std::str::from_utf8(PATH).unwrap();
+        let each = case.fields.len().max(case.targets.len()).max(case.clients.len());
+        let asked = (0..each).map(|number| {
+            let fields = &case.fields[number % case.fields.len()];
+            let target = case.targets[number % case.targets.len()].clone();
+            let client = case.clients[number % case.clients.len()];
             let head =
                 format!("GET {target} HTTP/1.1\r\nHost: h\r\nUser-Agent: bench/1.0\r\n{fields}\r\n").into_bytes();
             let mut request = RequestHead::default();
             request.advance(&head, &HeadLimits::default()).unwrap();
-            (head, request)
+            Asked { head, request, target, client }
         });
         let chain = Chain::merge([&entries[..]]).unwrap();
         assert_eq!(chain.is_empty(), case.kind == Kind::Nothing);
-        let (heads, next, kept) = (heads.collect(), 0, Kept::default());
-        Bench { chain, consumers, metadata, worker: worker(), heads, next, kept }
+        let (asked, next, kept) = (asked.collect(), 0, Kept::default());
+        Bench { chain, consumers, metadata, worker: worker(), asked, next, kept }
     }
 
     /// Alone what callgrind counts.
     #[inline(never)]
     fn run(&mut self, count: usize) {
         for _ in 0..count {
-            self.next = (self.next + 1) % self.heads.len();
+            self.next = (self.next + 1) % self.asked.len();
             self.request();
         }
     }
 
     fn request(&mut self) {
-        let Bench { chain, consumers, metadata, worker, heads, next, kept } = self;
-        let (head, request) = &heads[*next];
+        let Bench { chain, consumers, metadata, worker, asked, next, kept } = self;
+        let Asked { head, request, target, client } = &asked[*next];
         let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 40000));
         let mut scratch = Vec::new();
         let facts = Facts {
             head,
             request,
             host: b"h",
-            path: normalise(PATH, &mut scratch).ok(),
-            client: peer.ip(),
+            path: normalise(target.as_bytes(), &mut scratch).ok(),
+            client: *client,
             client_port: peer.port(),
             peer,
             trusted_proxies: &[],
@@ -253,7 +263,7 @@ fn respond(chain: &Chain, request: Request<'_>, edits: &mut ResponseEdits, tries
     let record = Record {
         end_unix_ms: NOW_MS,
         method: b"GET",
-        target: PATH,
+        target: facts.path_and_query(),
         version: "HTTP/1.1",
         status: 200,
         bytes_sent: 300,

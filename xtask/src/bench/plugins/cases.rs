@@ -2,7 +2,7 @@
 
 use super::super::process::free_port;
 use super::super::served::Asker;
-use super::features::credentials::{AUTHORIZATION, TOKEN, TOKEN_HEADER};
+use super::features::credentials::{AUTHORIZATION, DATE, TOKEN, TOKEN_HEADER};
 use super::features::{
     CORS_FEATURE, Feature, KEY_AUTH, KEY_HEADER, LIMIT_COUNT, ORIGIN, REFERER, REGEX_PATH, RESPONSE_REWRITE, Seen,
     others,
@@ -14,6 +14,9 @@ use std::net::SocketAddr;
 const CONSUMERS: usize = 1000;
 /// The consumer that all requests come from.
 const CONSUMER: usize = 500;
+
+/// Of requests without a body, for `grpc-web`.
+const CONTENT_TYPE: &str = "application/grpc-web+proto";
 
 /// What cases of large answers are compared with.
 const LARGE_PLAIN: &str = "none, 16 KiB";
@@ -51,6 +54,24 @@ impl Case {
         self.features.is_empty()
     }
 
+    /// `Authorization` of its requests.
+    fn authorization(&self) -> &'static str {
+        self.features.iter().find_map(|feature| feature.authorization).unwrap_or(AUTHORIZATION)
+    }
+
+    /// The path of its route: that of its requests, or what that begins with where a plugin takes it off.
+    pub(super) fn uri(&self) -> String {
+        match self.path.rsplit_once('/') {
+            Some((prefix, _)) if self.method() == "POST" => format!("{prefix}/*"),
+            _ => self.path.to_owned(),
+        }
+    }
+
+    /// The method of its requests.
+    pub(super) fn method(&self) -> &'static str {
+        if self.features.iter().any(|feature| feature.is_post) { "POST" } else { "GET" }
+    }
+
     /// Whether the node sees another path than the client asked for.
     pub(super) fn rewrites(&self) -> bool {
         self.features.iter().any(|feature| feature.rewrites)
@@ -69,10 +90,10 @@ impl Endpoint {
         cases.iter().map(|case| Ok(Endpoint { case, address: free_port()? })).collect()
     }
 
-    /// Fails where a feature does nothing that a client can see.
-    pub(super) fn check(&self) -> Result {
+    /// Fails where a feature does nothing that a client can see. The bytes of the answer's body.
+    pub(super) fn check(&self) -> Result<usize> {
         let mut asker = Asker::connect(self.address)?;
-        let answer = asker.get(self.case.path, &request_headers())?;
+        let answer = asker.ask(self.case.method(), self.case.path, &request_headers(self.case))?;
         let name = self.case.name;
         let mut status = 200;
         for feature in &self.case.features {
@@ -91,7 +112,7 @@ impl Endpoint {
                     }
                 }
                 Seen::Refused => {
-                    let refused = asker.get(self.case.path, &[])?.status;
+                    let refused = asker.ask(self.case.method(), self.case.path, &[])?.status;
                     if !matches!(refused, 401 | 403) {
                         return Err(format!("{name}: without its headers answered {refused}").into());
                     }
@@ -99,19 +120,21 @@ impl Endpoint {
             }
         }
         match answer.status == status {
-            true => Ok(()),
+            true => Ok(answer.body.len()),
             false => Err(format!("{name}: answered {} and not {status}", answer.status).into()),
         }
     }
 }
 
-/// What every request has, so that those of the plain case cost as much to read.
-pub(super) fn request_headers() -> Vec<String> {
+/// What every request has, so that those of the plain case cost as much to read; but for one that is signed.
+pub(super) fn request_headers(case: &Case) -> Vec<String> {
     let fields = [
         (KEY_HEADER, used_key()),
         ("Origin", ORIGIN.to_owned()),
         ("Referer", REFERER.to_owned()),
-        ("Authorization", AUTHORIZATION.to_owned()),
+        ("Authorization", case.authorization().to_owned()),
+        ("Date", DATE.to_owned()),
+        ("Content-Type", CONTENT_TYPE.to_owned()),
         (TOKEN_HEADER, TOKEN.to_owned()),
         ("User-Agent", "Bench/1.0 (of plugins)".to_owned()),
         ("X-Real-IP", "203.0.113.7".to_owned()),

@@ -15,10 +15,11 @@ pub(super) mod credentials;
 mod elsewhere;
 mod guards;
 mod shaping;
+mod telling;
 
 /// All rows that are cases of their own beside the five.
 pub(super) fn others() -> impl Iterator<Item = &'static Feature> {
-    [OTHERS, credentials::ROWS, guards::ROWS, shaping::ROWS, elsewhere::ROWS].into_iter().flatten()
+    [OTHERS, credentials::ROWS, guards::ROWS, shaping::ROWS, elsewhere::ROWS, telling::ROWS].into_iter().flatten()
 }
 
 /// So many requests are admitted in a window: never fewer than the load sends.
@@ -64,7 +65,11 @@ pub(super) struct Feature {
     /// Whether the answer is a text of 16 KiB, and so that of what it is compared with.
     pub(super) is_large: bool,
     /// `plugin_metadata` of Stillgate's plugin.
-    pub(super) metadata: Option<fn() -> Value>,
+    pub(super) metadata: Option<fn(SocketAddr) -> Value>,
+    /// `Authorization` of its requests, where it cannot be that of all others.
+    pub(super) authorization: Option<&'static str>,
+    /// Whether its requests are of the method POST, without a body.
+    pub(super) is_post: bool,
 }
 
 /// nginx's part.
@@ -74,6 +79,8 @@ pub(super) struct Nginx {
     pub(super) http: String,
     /// Directives of a location.
     pub(super) location: String,
+    /// In place of the directives that proxy.
+    pub(super) pass: String,
 }
 
 /// Envoy's part: an HTTP filter, and changes of the route.
@@ -114,6 +121,8 @@ const NONE: Feature = Feature {
     beside: None,
     is_large: false,
     metadata: None,
+    authorization: None,
+    is_post: false,
 };
 
 /// Those that the chain of five has too.
@@ -131,6 +140,7 @@ pub(super) static KEY_AUTH: Feature = Feature {
             ),
             location: "if ($consumer = \"\") { return 401; } proxy_set_header X-Consumer-Username $consumer; "
                 .to_owned(),
+            ..Nginx::default()
         })
     }),
     haproxy: Some(|dir| {
@@ -158,6 +168,7 @@ pub(super) static LIMIT_COUNT: Feature = Feature {
         Ok(Nginx {
             http: "limit_req_zone $binary_remote_addr zone=limit:1m rate=1000000r/s;\n ".to_owned(),
             location: format!("limit_req zone=limit burst={} nodelay; ", LIMIT / 1000),
+            ..Nginx::default()
         })
     }),
     haproxy: Some(|_| {
@@ -198,7 +209,7 @@ pub(super) static CORS_FEATURE: Feature = Feature {
             let _ = write!(location, "add_header {name} \"{value}\"; ");
         }
         let http = format!("map $http_origin $allowed_origin {{ default \"\"; {ORIGIN} $http_origin; }}\n ");
-        Ok(Nginx { http, location })
+        Ok(Nginx { http, location, ..Nginx::default() })
     }),
     haproxy: Some(|_| {
         let allowed = format!("if {{ var(txn.origin) -m str {ORIGIN} }}");
@@ -288,7 +299,8 @@ static OTHERS: &[Feature] = &[
                 "geo $is_refused {{ default 0; include {}; }}\n ",
                 file(dir, "nginx.networks", &list)?.display()
             );
-            Ok(Nginx { http, location: "if ($is_refused) { return 403; } ".to_owned() })
+            let location = "if ($is_refused) { return 403; } ".to_owned();
+            Ok(Nginx { http, location, ..Nginx::default() })
         }),
         haproxy: Some(|dir| {
             let list: String = networks().map(|network| format!("{network}\n")).collect();
@@ -371,6 +383,13 @@ static OTHERS: &[Feature] = &[
     Feature {
         name: "echo, headers",
         stillgate: |_| ("echo", json!({ "before_body": "", "headers": { RESPONSE_FIELD.0: RESPONSE_FIELD.1 } })),
+        nginx: Some(|_| location(format!("add_header {} {}; ", RESPONSE_FIELD.0, RESPONSE_FIELD.1))),
+        haproxy: Some(|_| Ok(format!("  http-response set-header {} {}\n", RESPONSE_FIELD.0, RESPONSE_FIELD.1))),
+        envoy: Some(|| Envoy {
+            route: |route| route["response_headers_to_add"] = json!([envoy_set(RESPONSE_FIELD)]),
+            ..ENVOY
+        }),
+        seen: Seen::Header("x-answer", RESPONSE_FIELD.1),
         ..NONE
     },
 ];

@@ -18,19 +18,24 @@ const TEXT: &str = "docs/configuration.md";
 
 /// Writes the configuration; the command that runs it.
 pub(super) fn configure(dir: &Path, endpoints: &[Endpoint], upstream: SocketAddr) -> Result<Vec<String>> {
+    // Under two names, for a case that chooses one.
     let mut text = peers::nginx_upstream(upstream);
+    text.push_str(&text.replace("upstream u", "upstream v"));
     let mut written = BTreeSet::new();
     for Endpoint { case, address } in endpoints {
-        let mut directives = String::new();
+        let (mut directives, mut pass) = (String::new(), NGINX_PASS.to_owned());
         for part in case.features.iter().filter_map(|feature| feature.nginx) {
             let part = part(dir)?;
             directives.push_str(&part.location);
+            if !part.pass.is_empty() {
+                pass = part.pass;
+            }
             if written.insert(part.http.clone()) {
                 text.push_str(&part.http);
             }
         }
         // A `String` takes every write.
-        let _ = write!(text, "server {{ listen {address}; location / {{ {directives}{NGINX_PASS} }} }}\n ");
+        let _ = write!(text, "server {{ listen {address}; location / {{ {directives}{pass} }} }}\n ");
     }
     peers::nginx(dir, "nginx", NGINX_CONNECTIONS, &text)
 }
@@ -56,9 +61,13 @@ pub(super) fn start_node(dir: &Path, cases: &[&'static Case]) -> Result<(Running
     let text = dir.join("text");
     fs::write(&text, large()?)?;
     let allowed = r#"{"result":{"allow":true}}"#;
+    // What loggers send are larger bodies than most; all are read and forgotten.
+    let (elasticsearch, bulk) = (r#"{"version":{"number":"8.15.1"}}"#, r#"{"errors":false}"#);
     let server = format!(
-        "server {{ listen {address} backlog=4096; default_type text/plain; {refused}
+        "server {{ listen {address} backlog=4096; default_type text/plain; client_max_body_size 16m; {refused}
   location ~ ^/[0-9]+/text$ {{ alias {text}; open_file_cache max=10; }}
+  location = / {{ default_type application/json; return 200 '{elasticsearch}'; }}
+  location = /_bulk {{ default_type application/json; return 200 '{bulk}'; }}
   location = /v1/data/bench {{ default_type application/json; return 200 '{allowed}'; }}
   location = {PATH_REWRITTEN} {{ if ($http_{variable} != \"{value}\") {{ return 412; }} {small} }}
   location / {{ {small} }} }}",

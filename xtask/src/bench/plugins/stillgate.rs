@@ -57,20 +57,29 @@ fn config(address: SocketAddr, cases: &[&Case], upstream: SocketAddr) -> String 
             .map(|(name, keys)| (name.to_owned(), keys))
             .collect();
         // A `String` takes every write; JSON is YAML.
-        let _ = write!(text, "  - id: r{number}\n    uri: {}\n    upstream_id: u\n", case.path);
+        let _ = write!(text, "  - id: r{number}\n    uri: {}\n    upstream_id: u\n", case.uri());
         if !plugins.is_empty() {
             let _ = writeln!(text, "    plugins: {}", Value::Object(plugins));
         }
     }
     let features = || cases.iter().flat_map(|case| &case.features);
-    for metadata in features().filter_map(|feature| feature.metadata) {
+    let mut metadata: Vec<String> =
+        features().filter_map(|feature| feature.metadata).map(|of| of(upstream).to_string()).collect();
+    metadata.sort_unstable();
+    // Two cases of a plugin have it once.
+    metadata.dedup();
+    if !metadata.is_empty() {
+        text.push_str("plugin_metadata:\n");
+    }
+    for metadata in metadata {
         // As above.
-        let _ = write!(text, "plugin_metadata:\n  - {}\n", metadata());
+        let _ = writeln!(text, "  - {metadata}");
     }
     text.push_str("consumers:\n");
     let basic = json!({ "username": USER, "password": PASSWORD });
     let token = json!({ "key": USER, "secret": TOKEN_SECRET });
-    let plugins = json!({ "basic-auth": basic, "jwt-auth": token });
+    let signed = json!({ "key_id": USER, "secret_key": TOKEN_SECRET });
+    let plugins = json!({ "basic-auth": basic, "jwt-auth": token, "hmac-auth": signed });
     let _ = writeln!(text, "  - {}", json!({ "username": USER, "plugins": plugins }));
     if features().any(|feature| feature.name == "key-auth") {
         for (key, name) in consumers() {

@@ -14,6 +14,9 @@ pub(in super::super) const TOKEN_HEADER: &str = "X-Token";
 pub(in super::super) const TOKEN_SECRET: &str = "bench-secret-of-some-length-0123456789";
 /// The same in Base64 for URLs.
 const TOKEN_SECRET_BASE64: &str = "YmVuY2gtc2VjcmV0LW9mLXNvbWUtbGVuZ3RoLTAxMjM0NTY3ODk";
+/// HMAC with the same secret of a date that requests have, which counts for long.
+pub(in super::super) const DATE: &str = "Thu, 26 Nov 2026 00:00:00 GMT";
+const SIGNATURE: &str = "Signature keyId=\"bench\",algorithm=\"hmac-sha256\",headers=\"date\",signature=\"9ybwiesMTA0LpFVk2hetu416pnGjDHPZvy9z9/7aiyQ=\"";
 /// HS256 of `{"key":"bench","exp":1999999999}`.
 pub(in super::super) const TOKEN: &str = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJrZXkiOiJiZW5jaCIsImV4cCI6MTk5OTk5OTk5OX0.i15WrTWF_N4F_hXpUsHCs1FlJ6yfzpwSB06GyBp37Mw";
 
@@ -60,6 +63,13 @@ pub(super) static ROWS: &[Feature] = &[
             let typed = json!({ "providers": { "p": provider }, "rules": [rule] });
             Envoy { filter: Some(("jwt_authn.v3.JwtAuthentication", typed)), ..ENVOY }
         }),
+        seen: Seen::Refused,
+        ..NONE
+    },
+    Feature {
+        name: "hmac-auth",
+        stillgate: |_| ("hmac-auth", json!({ "clock_skew": 10_000_000_000_i64 })),
+        authorization: Some(SIGNATURE),
         seen: Seen::Refused,
         ..NONE
     },

@@ -66,7 +66,8 @@ pub(super) static ROWS: &[Feature] = &[
             let list: String = rules().map(|rule| format!("\"~{rule}\" 1;\n")).collect();
             let list = file(dir, "nginx.rules", &list)?;
             let http = format!("map $request_uri $is_blocked {{ default 0; include {}; }}\n ", list.display());
-            Ok(Nginx { http, location: "if ($is_blocked) { return 403; } ".to_owned() })
+            let location = "if ($is_blocked) { return 403; } ".to_owned();
+            Ok(Nginx { http, location, ..Nginx::default() })
         }),
         haproxy: Some(|dir| {
             let list: String = rules().map(|rule| format!("{rule}\n")).collect();
@@ -102,6 +103,7 @@ pub(super) static ROWS: &[Feature] = &[
             Ok(Nginx {
                 http: "limit_req_zone $binary_remote_addr zone=bucket:1m rate=1000000r/s;\n ".to_owned(),
                 location: format!("limit_req zone=bucket burst={} nodelay; ", LIMIT / 1000),
+                ..Nginx::default()
             })
         }),
         haproxy: Some(|_| {
@@ -123,6 +125,7 @@ pub(super) static ROWS: &[Feature] = &[
             Ok(Nginx {
                 http: "limit_conn_zone $binary_remote_addr zone=conns:1m;\n ".to_owned(),
                 location: format!("limit_conn conns {CONNECTIONS}; "),
+                ..Nginx::default()
             })
         }),
         haproxy: Some(|_| {
@@ -148,6 +151,11 @@ pub(super) static ROWS: &[Feature] = &[
             let rule = json!({ "case": [["http_user_agent", "~~", AGENTS]], "actions": [["return", { "code": 403 }]] });
             ("workflow", json!({ "rules": [rule] }))
         },
+        // What the rule comes to.
+        nginx: Some(|_| location(format!("if ($http_user_agent ~ \"{AGENTS}\") {{ return 403; }} "))),
+        haproxy: Some(|_| {
+            Ok(format!("  http-request deny deny_status 403 if {{ req.hdr(user-agent) -m reg {AGENTS} }}\n"))
+        }),
         ..NONE
     },
     Feature {

@@ -1,7 +1,8 @@
 //! What is sent: rows of plugins that answer, and that change heads and bodies.
 
+use super::super::super::peers::NGINX_PASS;
 use super::super::envoy::EXTENSIONS;
-use super::{ENVOY, Envoy, Feature, NONE, REQUEST_FIELD, Seen, location, set};
+use super::{ENVOY, Envoy, Feature, NONE, Nginx, REQUEST_FIELD, Seen, location, set};
 use serde_json::{Value, json};
 
 pub(super) static ROWS: &[Feature] = &[
@@ -40,7 +41,10 @@ pub(super) static ROWS: &[Feature] = &[
         name: "error-page, good answers",
         stillgate: |_| ("error-page", json!({})),
         nginx: Some(|_| location("proxy_intercept_errors on; error_page 502 /sorry; ".to_owned())),
-        metadata: Some(|| json!({ "id": "error-page", "enable": true, "error_502": { "body": "sorry" } })),
+        haproxy: Some(|_| {
+            Ok("  http-response return status 502 content-type text/plain string sorry if { status 502 }\n".to_owned())
+        }),
+        metadata: Some(|_| json!({ "id": "error-page", "enable": true, "error_502": { "body": "sorry" } })),
         ..NONE
     },
     Feature {
@@ -49,6 +53,17 @@ pub(super) static ROWS: &[Feature] = &[
             let action = json!({ "set_headers": { REQUEST_FIELD.0: REQUEST_FIELD.1 } });
             ("traffic-label", json!({ "rules": [{ "match": [["http_origin", "~=", "a"]], "actions": [action] }] }))
         },
+        nginx: Some(|_| {
+            Ok(Nginx {
+                http: format!("map $http_origin $label {{ default {}; a \"\"; }}\n ", REQUEST_FIELD.1),
+                location: format!("proxy_set_header {} $label; ", REQUEST_FIELD.0),
+                ..Nginx::default()
+            })
+        }),
+        haproxy: Some(|_| {
+            let (name, value) = REQUEST_FIELD;
+            Ok(format!("  http-request set-header {name} {value} unless {{ req.hdr(origin) -m str a }}\n"))
+        }),
         ..NONE
     },
     Feature {
@@ -70,6 +85,45 @@ pub(super) static ROWS: &[Feature] = &[
             location("sub_filter gateway GATEWAY; sub_filter_once off; sub_filter_types text/plain; ".to_owned())
         }),
         is_large: true,
+        ..NONE
+    },
+    Feature {
+        name: "body-transformer, response",
+        stillgate: |_| {
+            let template = r#"{"of":"{{_ctx.var.request_method}}","got":"{*_escape_json(_body)*}"}"#;
+            ("body-transformer", json!({ "response": { "input_format": "plain", "template": template } }))
+        },
+        ..NONE
+    },
+    Feature {
+        name: "traffic-split",
+        stillgate: |_| {
+            let parts = json!([{ "upstream_id": "u", "weight": 1 }, { "weight": 9 }]);
+            ("traffic-split", json!({ "rules": [{ "weighted_upstreams": parts }] }))
+        },
+        nginx: Some(|_| {
+            Ok(Nginx {
+                // The same servers under another name.
+                http: "split_clients $request_id $part { 10% u; * v; }\n ".to_owned(),
+                pass: NGINX_PASS.replace("http://u", "http://$part"),
+                ..Nginx::default()
+            })
+        }),
+        haproxy: Some(|_| Ok("  use_backend b if { rand(10) lt 1 }\n".to_owned())),
+        envoy: Some(|| Envoy {
+            route: |route| {
+                let part = |weight: u32| json!({ "name": "u", "weight": weight });
+                route["route"] = json!({ "weighted_clusters": { "clusters": [part(1), part(9)] } });
+            },
+            ..ENVOY
+        }),
+        ..NONE
+    },
+    Feature {
+        name: "grpc-web",
+        stillgate: |_| ("grpc-web", json!({})),
+        is_post: true,
+        seen: Seen::Header("access-control-allow-origin", "*"),
         ..NONE
     },
     Feature {
@@ -100,6 +154,10 @@ pub(super) static ROWS: &[Feature] = &[
     Feature {
         name: "brotli, level 5, 16 KiB",
         stillgate: |_| ("brotli", compression(5)),
+        // Of Debian's module.
+        nginx: Some(|_| {
+            location("brotli on; brotli_comp_level 5; brotli_types text/plain; brotli_min_length 20; ".to_owned())
+        }),
         envoy: Some(|| compressor("brotli", "Brotli", json!({ "quality": 5 }))),
         seen: Seen::Header("content-encoding", "br"),
         is_large: true,
