@@ -254,6 +254,9 @@ fn sample(process: &mut Running, endpoint: &Endpoint, post: &Path, options: &Opt
     let (before, ticks) = (process.thread_times()?, process.cpu_time()?);
     let answered = wrk::run(&load(endpoint.case, post, options), endpoint.address, options.seconds)?;
     process.check_alive()?;
+    if answered.requests == 0 {
+        return Err("no request was answered".into());
+    }
     let cpu_us = process.thread_times()?.since(&before);
     let user = CpuTime { user_ticks: process.cpu_time()?.user_ticks - ticks.user_ticks, system_ticks: 0 };
     let each = |us: f64| us / answered.requests as f64;

@@ -8,7 +8,12 @@ use serde_json::{Value, json};
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::OnceLock;
 
-static NODE_STATUS: Feature = Feature { name: "node-status", stillgate: |_| ("node-status", json!({})), ..NONE };
+static NODE_STATUS: Feature = Feature {
+    name: "node-status",
+    stillgate: |_| ("node-status", json!({})),
+    nginx: Some(|_| Ok(Nginx::default())),
+    ..NONE
+};
 
 pub(super) static ROWS: &[Feature] = &[
     Feature {
