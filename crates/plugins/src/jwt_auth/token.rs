@@ -256,6 +256,25 @@ mod tests {
     }
 
     #[test]
+    fn the_last_header_is_taken_for_itself_only() {
+        let (mut last, mut buffer) = (LastHeader::default(), Vec::new());
+        let long = format!(r#"{{"alg":"ES256","x":"{}"}}"#, "x".repeat(HEADER_BYTES_KEPT_MAX));
+        let all = [
+            (r#"{"alg":"HS256"}"#, Some(Some(Algorithm::Hs256))),
+            (r#"{"alg":"none"}"#, Some(None)),
+            (r#"{"alg":"HS256","crit":["x"]}"#, None),
+            (&*long, Some(Some(Algorithm::Es256))),
+            ("", None),
+        ];
+        for (header, expected) in all.iter().flat_map(|one| [one, one]) {
+            let text = token(header, "{}");
+            let parts = Token::split(text.as_bytes()).unwrap();
+            assert_eq!(parts.algorithm_with(&mut last, &mut buffer), *expected, "{header}");
+            assert!(last.encoded.len() <= HEADER_BYTES_KEPT_MAX);
+        }
+    }
+
+    #[test]
     fn a_token_has_three_parts() {
         let parts = Token::split(b"aa.bb.cc").unwrap();
         assert_eq!(

@@ -257,3 +257,18 @@ fn time_parts(text: &str) -> Result<Box<[TimePart]>, Fault> {
 
 logger_metadata!(ElasticsearchLoggerMetadata {});
 plugin_of_logger!(ElasticsearchLogger, ElasticsearchLoggerMetadata);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_bulk_refuses_is_counted() {
+        let check = |body: &str, expected| assert_eq!(refused(body.as_bytes()), expected, "{body}");
+        check(r#"{"errors":false,"items":[{"create":{"status":400}}]}"#, 0);
+        check(r#"{"errors":true,"items":[{"create":{"status":201}},{"create":{"status":429,"error":{}}}]}"#, 1);
+        check(r#"{"errors":true}"#, 0);
+        check("", 0);
+        check("[]", 0);
+    }
+}
