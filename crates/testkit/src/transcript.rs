@@ -142,10 +142,7 @@ impl Player {
                 let response = self.client().read_response("GET").map_err(broken)?;
                 error_response(&response, &words, step.text.trim())?;
             }
-            "client sees close" => {
-                self.client().expect_close();
-                self.client = None;
-            }
+            "client sees close" => self.client.take().ok_or("there is no client")?.expect_close(),
             "upstream accepts" => self.node = Some(self.upstream.accept()),
             "upstream sends" => {
                 let bytes = self.bytes(&step.text);

@@ -121,6 +121,7 @@ impl Shared {
 pub(super) struct Prepared(Option<(Identity, Made)>);
 
 /// The usual algorithm is done by the crate `sha2`, whose state is copied: that of `aws-lc-rs` is allocated thrice for each token.
+#[expect(clippy::large_enum_variant, reason = "a worker has one, and a box would be one more read for each token")]
 enum Made {
     Sha256(Pads),
     Other(hmac::Key),

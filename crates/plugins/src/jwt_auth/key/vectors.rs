@@ -31,7 +31,8 @@ fn ecdsa_signatures() {
     ] {
         let set = ecdsa::TestSet::load(name).unwrap();
         let of_group = |group: &ecdsa::TestGroup| {
-            let vectors = group.tests.iter().map(|test| (test.tc_id, &*test.msg, &*test.sig, is_valid(test.result)));
+            let vectors =
+                group.tests.iter().map(|test| (test.tc_id, &test.msg[..], &test.sig[..], is_valid(test.result)));
             check(&format!("{name:?}"), algorithm, &group.pem, vectors)
         };
         let valid: usize = set.test_groups.iter().map(of_group).sum();
@@ -55,7 +56,8 @@ fn rsa_signatures() {
         let set = rsa_pkcs1_verify::TestSet::load(name).unwrap();
         let of_group = |group: &rsa_pkcs1_verify::TestGroup| {
             // Acceptable: without the NULL that RFC 8017 wants, which nobody needs.
-            let vectors = group.tests.iter().map(|test| (test.tc_id, &*test.msg, &*test.sig, is_valid(test.result)));
+            let vectors =
+                group.tests.iter().map(|test| (test.tc_id, &test.msg[..], &test.sig[..], is_valid(test.result)));
             check(&format!("{name:?}"), algorithm, &group.pem, vectors)
         };
         assert!(set.test_groups.iter().map(of_group).sum::<usize>() > 0, "{name:?}");
@@ -84,7 +86,8 @@ fn rsa_pss_signatures() {
         let set = rsa_pss_verify::TestSet::load(name).unwrap();
         let of_group = |group: &rsa_pss_verify::TestGroup| {
             let vectors = group.tests.iter();
-            let vectors = vectors.map(|test| (test.tc_id, &*test.msg, &*test.sig, is_of_jws && is_valid(test.result)));
+            let vectors =
+                vectors.map(|test| (test.tc_id, &test.msg[..], &test.sig[..], is_of_jws && is_valid(test.result)));
             check(&format!("{name:?}"), algorithm, &group.pem, vectors)
         };
         assert_eq!(set.test_groups.iter().map(of_group).sum::<usize>() > 0, is_of_jws, "{name:?}");
@@ -95,7 +98,7 @@ fn rsa_pss_signatures() {
 fn ed25519_signatures() {
     let set = eddsa::TestSet::load(eddsa::TestName::Ed25519).unwrap();
     let of_group = |group: &eddsa::TestGroup| {
-        let vectors = group.tests.iter().map(|test| (test.tc_id, &*test.msg, &*test.sig, is_valid(test.result)));
+        let vectors = group.tests.iter().map(|test| (test.tc_id, &test.msg[..], &test.sig[..], is_valid(test.result)));
         check("Ed25519", Algorithm::EdDsa, &group.pem, vectors)
     };
     assert!(set.test_groups.iter().map(of_group).sum::<usize>() > 50);
