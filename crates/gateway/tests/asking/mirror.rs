@@ -18,9 +18,12 @@ fn dropped(measured: &Measured) -> f64 {
     measured.scrape().sum(DROPPED, &[("plugin", "proxy-mirror")])
 }
 
+/// The requests that a mirror has got.
+type Noted = Arc<Mutex<Vec<(Head, Vec<u8>)>>>;
+
 /// A mirror that notes its requests and answers them.
-fn noting() -> (Upstream, Arc<Mutex<Vec<(Head, Vec<u8>)>>>) {
-    let noted = Arc::new(Mutex::new(Vec::new()));
+fn noting() -> (Upstream, Noted) {
+    let noted = Noted::default();
     let notes = noted.clone();
     let serve = move |connection: &mut Connection| {
         while let Ok(request) = connection.read_request() {

@@ -130,7 +130,7 @@ fn check_bulk(head: &Head, body: &[u8]) -> Result<(), String> {
     let text = std::str::from_utf8(body).map_err(|error| error.to_string())?;
     let lines = text.strip_suffix('\n').ok_or("The bulk request must be terminated by a newline [\\n]")?;
     let lines: Vec<&str> = lines.split('\n').collect();
-    if lines.len() % 2 != 0 {
+    if !lines.len().is_multiple_of(2) {
         return Err(format!("{} lines are no pairs", lines.len()));
     }
     for pair in lines.chunks(2) {
