@@ -59,8 +59,10 @@ pub struct QueueFull;
 
 /// A body that is waited for as a whole.
 pub struct WholeBody {
-    /// A larger one is answered with 413.
+    /// A larger one is refused.
     pub bytes_max: usize,
+    /// What it is answered with.
+    pub too_large: Answer,
     /// What is done when it is here. [`Request::whole_body`] has it then.
     pub then: Resume,
 }
@@ -95,9 +97,15 @@ impl Flow {
     }
 
     /// Waits for the whole body of the request before anything else is done with it; [`Request::whole_body`] has it in `then`. Where
-    /// it is larger than `bytes_max` the request is answered with 413. What was kept is what the node gets, also at a retry.
+    /// it is larger than `bytes_max` the request is answered with the page of 413. What was kept is what the node gets, also at a
+    /// retry.
     pub fn body(bytes_max: usize, then: impl FnOnce(&mut Request<'_>) -> Flow + 'static) -> Flow {
-        Flow::Body(WholeBody { bytes_max, then: Box::new(then) })
+        Flow::body_or(bytes_max, Answer::page(413), then)
+    }
+
+    /// The same with another answer where the body is larger.
+    pub fn body_or(bytes_max: usize, too_large: Answer, then: impl FnOnce(&mut Request<'_>) -> Flow + 'static) -> Flow {
+        Flow::Body(WholeBody { bytes_max, too_large, then: Box::new(then) })
     }
 }
 

@@ -3,13 +3,15 @@
 //! A label is a text that can hold several values: a JSON array, or values between commas. APISIX reads the same of users that
 //! other plugins bring (openid-connect); the keys for these are read and mean nothing here.
 
+use crate::json_path::is_json_path;
 use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde_json::json;
 use std::fmt;
 use stillgate_plugin::{Answer, Compile, Consumer, Define, Flow, Phase, Phases, Plugin, Request};
 use stillgate_schema::kind::{Text, read};
 use stillgate_schema::{
-    Choice, Definitions, Fault, Json, Kind, Node, Path, Sink, TEXT, Value, expected, int, object, some, text,
+    At, Choice, Definitions, Fault, Json, Kind, Located, Node, Path, Sink, TEXT, Value, expected, int, object, some,
+    text,
 };
 
 object! {
@@ -24,11 +26,11 @@ object! {
         /// `message` of its answer.
         rejected_msg: String = TEXT => optional;
         /// For users that are no consumers, which no plugin here brings; has no effect.
-        external_user_label_field: String = NOT_EMPTY => default("groups".to_owned());
+        external_user_label_field: String = JSON_PATH => default("groups".to_owned());
         /// As `external_user_label_field`.
         external_user_label_field_key: String = NOT_EMPTY => optional;
         /// As `external_user_label_field`.
-        external_user_label_field_parser: () = PARSER => optional;
+        external_user_label_field_parser: At<bool> = Located(PARSER) => optional;
         /// As `external_user_label_field`.
         external_user_label_field_separator: String = NOT_EMPTY => optional;
         any_of {
@@ -43,7 +45,15 @@ const NOT_EMPTY: Text<String> = text("a text", |text| match text.is_empty() {
 })
 .shown();
 
-const PARSER: Choice<()> = Choice { words: &[("segmented_text", ()), ("json", ()), ("table", ())], unbuilt: &[] };
+const JSON_PATH: Text<String> = text("a JSONPath", |text| match is_json_path(text) {
+    true => Ok(text.to_owned()),
+    false => Err(Fault::new(format!("{text:?} is no JSONPath")).hint("write it as in `$.orgs..team`")),
+})
+.shown();
+
+/// Whether it needs a separator.
+const PARSER: Choice<bool> =
+    Choice { words: &[("segmented_text", true), ("json", false), ("table", false)], unbuilt: &[] };
 
 /// A map of names and lists of texts.
 struct LabelLists;
@@ -92,7 +102,14 @@ impl Define for Acl {
     const PRIORITY: i32 = 2410;
     const PHASES: Phases = Phases::of(&[Phase::Access]);
 
-    fn compile(keys: AclKeys, _: &mut Compile<'_>) -> Option<Acl> {
+    fn compile(keys: AclKeys, cx: &mut Compile<'_>) -> Option<Acl> {
+        if let Some(At { at, value: true }) = keys.external_user_label_field_parser
+            && keys.external_user_label_field_separator.is_none()
+        {
+            let fault = Fault::new("there is no separator").hint("add `external_user_label_field_separator`");
+            cx.sink.error(at, &cx.path.key("external_user_label_field_parser"), fault);
+            return None;
+        }
         let message = keys.rejected_msg.as_deref().unwrap_or(FORBIDDEN);
         let body = format!("{}\n", json!({"message": message}));
         Some(Acl {

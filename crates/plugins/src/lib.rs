@@ -35,6 +35,7 @@ mod header_edits;
 mod hmac_auth;
 mod inert;
 mod ip_restriction;
+mod json_path;
 mod jwt_auth;
 mod key_auth;
 mod limit_conn;

@@ -174,7 +174,8 @@ fn go_on(asked: Asked, flow: Flow, request: &mut Request<'_>) -> Flow {
                 go_on(asked, flow, request)
             }),
         }),
-        Flow::Body(WholeBody { bytes_max, then }) => Flow::Body(WholeBody {
+        Flow::Body(WholeBody { bytes_max, too_large, then }) => Flow::Body(WholeBody {
+            too_large,
             bytes_max,
             then: Box::new(move |request| {
                 let flow = then(request);

@@ -12,7 +12,7 @@ use stillgate_plugin::{
     Answer, Call, CallError, Compile, Define, Flow, Keep, Phase, Phases, Plugin, Reply, Request, Url,
 };
 use stillgate_schema::{At, Fault, Flag, Located, TEXT, Text, int, object, some, text};
-use stillgate_wire::{FieldName, FieldValue, Fields, OwnedFieldName, split_authority};
+use stillgate_wire::{FieldName, FieldValue, OwnedFieldName};
 
 object! {
     /// Asks an Open Policy Agent whether a request may go on.
@@ -99,10 +99,12 @@ impl Inner {
         let headers = result.get("headers").and_then(Json::as_object).unwrap_or(&none);
         if result.get("allow").is_none_or(|allow| matches!(allow, Json::Bool(false) | Json::Null)) {
             for (name, value) in headers {
-                if let (Ok(name), Some(value)) = (FieldName::new(name.as_bytes()), field_text(value))
-                    && let Ok(value) = FieldValue::new(value.as_bytes())
-                {
-                    request.response.set(&Fields::default(), &[], name, value);
+                let Ok(name) = FieldName::new(name.as_bytes()) else { continue };
+                request.response.remove_added(name);
+                for text in field_texts(value) {
+                    if let Ok(value) = FieldValue::new(text.as_bytes()) {
+                        request.response.add(name, value);
+                    }
                 }
             }
             return Flow::Answer(refusal(result));
@@ -110,10 +112,10 @@ impl Inner {
         for name in self.upstream_headers.iter().map(OwnedFieldName::name) {
             request.remove_header(name);
             let value = headers.iter().find(|(other, _)| name.bytes().eq_ignore_ascii_case(other.as_bytes()));
-            if let Some(text) = value.and_then(|(_, value)| field_text(value))
-                && let Ok(value) = FieldValue::new(text.as_bytes())
-            {
-                request.add_header(name, value);
+            for text in value.map(|(_, value)| field_texts(value)).unwrap_or_default() {
+                if let Ok(value) = FieldValue::new(text.as_bytes()) {
+                    request.add_header(name, value);
+                }
             }
         }
         Flow::Continue
@@ -125,18 +127,21 @@ fn refusal(result: &Json) -> Answer {
     let status = result.get("status_code").and_then(Json::as_u64).and_then(|status| u16::try_from(status).ok());
     let status = status.filter(|status| (200..600).contains(status)).unwrap_or(403);
     match result.get("reason") {
-        None | Some(Json::Null) => Answer::page(status),
+        None | Some(Json::Null | Json::Bool(false)) => Answer::page(status),
         Some(Json::String(text)) => Answer::owned(status, text.clone().into_bytes()),
-        Some(other) => Answer::json(status, &other.to_string()),
+        // APISIX encodes it itself, so that it is a text to what follows, without a line end.
+        Some(other) => Answer::owned(status, other.to_string().into_bytes()),
     }
 }
 
-fn field_text(value: &Json) -> Option<String> {
+/// The lines of a header field: one of a text, several of a list.
+fn field_texts(value: &Json) -> Vec<String> {
     match value {
-        Json::String(text) => Some(text.clone()),
-        Json::Number(number) => Some(number.to_string()),
-        Json::Bool(flag) => Some(flag.to_string()),
-        _ => None,
+        Json::String(text) => vec![text.clone()],
+        Json::Number(number) => vec![number.to_string()],
+        Json::Bool(flag) => vec![flag.to_string()],
+        Json::Array(items) => items.iter().filter(|item| !item.is_array()).flat_map(field_texts).collect(),
+        Json::Null | Json::Object(_) => Vec::new(),
     }
 }
 
@@ -156,14 +161,13 @@ fn input(request: &Request<'_>) -> Json {
             None => put(&mut query, decoded(pair), Json::Bool(true)),
         }
     }
-    let port = split_authority(facts.request.authority.of(facts.head)).and_then(|authority| authority.port);
     json!({
         "type": "http",
         "request": {
             "scheme": facts.scheme,
             "method": text(facts.method()),
             "host": text(facts.host),
-            "port": port.unwrap_or(facts.local.port()),
+            "port": facts.local.port(),
             "path": facts.path.map(|path| text(path.bytes())),
             "headers": headers,
             "query": query,

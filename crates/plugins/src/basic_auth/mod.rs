@@ -243,6 +243,10 @@ fn decode<'a>(header: &[u8], buffer: &'a mut Vec<u8>) -> Option<(&'a [u8], &'a [
     buffer.clear();
     BASE64.decode_vec(encoded.trim_ascii(), buffer).ok()?;
     let colon = memchr::memchr(b':', buffer)?;
+    // As in APISIX, which splits at colons and then misses the second part.
+    if colon + 1 == buffer.len() {
+        return None;
+    }
     Some((&buffer[..colon], &buffer[colon + 1..]))
 }
 
@@ -271,7 +275,7 @@ mod tests {
         check("Basic Zm9vOmJhcg==", Some(("foo", "bar")));
         check("basic \t Zm9vOmJhcg", Some(("foo", "bar")));
         check("Basic Zm9vOmJhcjpiYXo=", Some(("foo", "bar:baz")));
-        check("Basic Zm9vOg==", Some(("foo", "")));
+        check("Basic Zm9vOg==", None);
         check("Basic OmJhcg==", Some(("", "bar")));
         check("Basic YmFy", None);
         check("Basic aca_a", None);

@@ -44,7 +44,8 @@ object! {
         anonymous_consumer: String = TEXT => optional;
         /// The realm in `WWW-Authenticate` of an answer with 401.
         realm: String = REALM => default("jwt".to_owned());
-        /// The claims that are verified where a token has them; without the key both.
+        /// The claims that a token must have, and that are verified. Without the key, or with an empty list, `exp` and `nbf` are
+        /// verified where a token has them.
         claims_to_verify: Vec<Claim> = list(CLAIM_TO_VERIFY) => optional;
     }
 }
@@ -90,6 +91,24 @@ pub(crate) enum Claim {
 
 const CLAIM_TO_VERIFY: Choice<Claim> = Choice { words: &[("exp", Claim::Exp), ("nbf", Claim::Nbf)], unbuilt: &[] };
 
+/// What is asked of a claim that is a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Check {
+    Required,
+    WherePresent,
+    Never,
+}
+
+impl Check {
+    fn passes(self, time: Time, is_good: impl FnOnce(f64) -> bool) -> bool {
+        match (self, time) {
+            (Check::Never, _) | (Check::WherePresent, Time::Absent) => true,
+            (Check::Required, Time::Absent) | (_, Time::Broken) => false,
+            (_, Time::At(time)) => is_good(time),
+        }
+    }
+}
+
 /// jwt-auth with one configuration.
 pub(crate) struct JwtAuth(Arc<Config>);
 
@@ -97,8 +116,8 @@ struct Config {
     places: Places,
     hide_credentials: bool,
     key_claim: Box<str>,
-    verifies_exp: bool,
-    verifies_nbf: bool,
+    exp: Check,
+    nbf: Check,
     strangers: Strangers,
 }
 
@@ -113,10 +132,16 @@ impl Define for JwtAuth {
             let fault = Fault::new("nothing here reads what is stored").hint("remove the key");
             cx.sink.warning(cx.at, &cx.path.key("store_in_ctx"), fault);
         }
-        let verifies = |claim| keys.claims_to_verify.as_ref().is_none_or(|claims| claims.contains(&claim));
+        // An empty list is as none, in APISIX since 3.17: else it would let in tokens that have ended.
+        let listed = keys.claims_to_verify.unwrap_or_default();
+        let check = |claim| match listed.contains(&claim) {
+            true => Check::Required,
+            false if listed.is_empty() => Check::WherePresent,
+            false => Check::Never,
+        };
         Some(JwtAuth(Arc::new(Config {
-            verifies_exp: verifies(Claim::Exp),
-            verifies_nbf: verifies(Claim::Nbf),
+            exp: check(Claim::Exp),
+            nbf: check(Claim::Nbf),
             places: Places::new(keys.header, keys.query, keys.cookie),
             hide_credentials: keys.hide_credentials,
             key_claim: keys.key_claim_name.into(),
@@ -286,7 +311,7 @@ impl Config {
         let found = request.consumers.find_with_proof(JwtAuth::NAME, key.as_bytes());
         let (attached, proof) = found.ok_or(UNKNOWN_KEY)?;
         let verifier = proof.get::<Verifier>().ok_or(UNVERIFIED)?;
-        let signature = parts.signature(signature).ok_or(INVALID)?;
+        let signature = parts.signature(signature).ok_or(UNVERIFIED)?;
         if algorithm != Some(verifier.algorithm) {
             return Err(UNVERIFIED);
         }
@@ -308,17 +333,8 @@ impl Config {
     fn in_time(&self, exp: Time, nbf: Time, verifier: &Verifier, request: &Request<'_>) -> Result<(), &'static str> {
         let now = (request.worker.now_ms() / 1000) as f64;
         let grace = verifier.grace_s as f64;
-        let has_begun = match nbf {
-            Time::Absent => true,
-            Time::At(nbf) => nbf < now + grace,
-            Time::Broken => false,
-        };
-        let has_not_ended = match exp {
-            Time::Absent => true,
-            Time::At(exp) => exp > now - grace,
-            Time::Broken => false,
-        };
-        match (has_begun || !self.verifies_nbf) && (has_not_ended || !self.verifies_exp) {
+        let is_in_time = self.nbf.passes(nbf, |nbf| nbf < now + grace) && self.exp.passes(exp, |exp| exp > now - grace);
+        match is_in_time {
             true => Ok(()),
             false => Err(UNVERIFIED),
         }

@@ -50,7 +50,7 @@ impl<'a> Token<'a> {
         Some(algorithm)
     }
 
-    /// The header's `alg`, where the header is one that can be understood as a whole. `Some(None)`: an algorithm that no
+    /// The header's `alg`, where the header is one that can be understood as a whole. `Some(None)`: none, or one that no
     /// credential can name, such as `none`.
     pub(super) fn algorithm(&self, buffer: &mut Vec<u8>) -> Option<Option<Algorithm>> {
         let json = decode(self.header, buffer)?;
@@ -58,6 +58,7 @@ impl<'a> Token<'a> {
         match (alg, crit, enc) {
             // What is critical we do not understand, whatever it is; what is encrypted is no JWS.
             (Some(Value::Text(alg)), None, None) => Some(Algorithm::named(&alg)),
+            (_, None, None) => Some(None),
             _ => None,
         }
     }
@@ -112,7 +113,7 @@ pub(super) enum Time {
 impl From<Option<Value<'_>>> for Time {
     fn from(value: Option<Value<'_>>) -> Time {
         match value {
-            None | Some(Value::False) => Time::Absent,
+            None => Time::Absent,
             Some(Value::Number(seconds)) => Time::At(seconds),
             Some(_) => Time::Broken,
         }
@@ -299,10 +300,10 @@ mod tests {
         check(r#"{"alg":"HS256","typ":"JWT","kid":{"a":[1,null]},"x":-1.5e3}"#, Some("HS256"));
         check(r#" { "typ" : "JWT" , "alg" : "none" } "#, Some("none"));
         check(r#"{"alg":"\u0048S256"}"#, Some("HS256"));
-        check("{}", None);
-        check(r#"{"ALG":"HS256"}"#, None);
-        check(r#"{"alg":null}"#, None);
-        check(r#"{"alg":["HS256"]}"#, None);
+        check("{}", Some(""));
+        check(r#"{"ALG":"HS256"}"#, Some(""));
+        check(r#"{"alg":null}"#, Some(""));
+        check(r#"{"alg":["HS256"]}"#, Some(""));
         check(r#"{"alg":"HS256","alg":"none"}"#, None);
         check(r#"{"alg":"HS256","\u0061lg":"none"}"#, None);
         check(r#"{"alg":"HS256","crit":["b64"],"b64":false}"#, None);
@@ -347,6 +348,7 @@ mod tests {
         check("iss", r#"{"key":"k","iss":"i"}"#, claims(text("i"), Time::Absent, Time::Absent));
         check("key", r#"{"key":"k","exp":"7","nbf":null}"#, claims(text("k"), Time::Broken, Time::Broken));
         check("key", r#"{"key":false,"exp":-1e300}"#, claims(Some(Value::False), Time::At(-1e300), Time::Absent));
+        check("key", r#"{"exp":false,"nbf":true}"#, claims(None, Time::Broken, Time::Broken));
         check("key", r#"{"key":1}"#, claims(Some(Value::Number(1.0)), Time::Absent, Time::Absent));
         check("key", r#"{"key":{"key":"k"}}"#, claims(Some(Value::Other), Time::Absent, Time::Absent));
         check("exp", r#"{"exp":7}"#, claims(Some(Value::Number(7.0)), Time::At(7.0), Time::Absent));

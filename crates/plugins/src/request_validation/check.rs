@@ -389,6 +389,8 @@ fn is_of(value: &Json, name: &str) -> bool {
         "boolean" => value.is_boolean(),
         "null" => value.is_null(),
         "number" => value.is_number(),
+        "table" => value.is_object() || value.is_array(),
+        "function" => false,
         _ => value.as_f64().is_some_and(|number| number.fract() == 0.0),
     }
 }

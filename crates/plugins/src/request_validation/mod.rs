@@ -14,7 +14,7 @@ use serde_json::{Map, Value as Json};
 use std::sync::Arc;
 use stillgate_plugin::body::FILTER_BYTES_MAX;
 use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
-use stillgate_schema::{At, Definitions, Fault, Kind, Located, Node, Path, Sink, TEXT, int, json_of, object};
+use stillgate_schema::{At, Definitions, Fault, Kind, Located, Node, Path, Sink, Text, int, json_of, object, text};
 
 object! {
     /// Lets good requests through.
@@ -27,8 +27,8 @@ object! {
         /// The status of the answer to other requests.
         rejected_code: u16 = int(200, 599) => default(400);
         /// The body of the answer. Without it, the answer says what is wrong.
-        rejected_msg: String = TEXT => optional;
-        /// Bytes that a body may have; a longer one is answered 413. APISIX's default is 67108864.
+        rejected_msg: String = MESSAGE => optional;
+        /// Bytes that a body may have; a request with a longer one is not good. APISIX's default is 67108864.
         max_req_body_size: usize = int(1, BODY_BYTES_MAX as i64) => default(FILTER_BYTES_MAX);
         any_of {
             "there is nothing to validate": header_schema | body_schema;
@@ -45,6 +45,16 @@ const SHORT_STEPS_MAX: u64 = 5_000;
 /// Steps of a check, with so many more for each byte of a body.
 const STEPS_MAX: u64 = 1_000_000;
 const BYTE_STEPS_MAX: u64 = 10;
+/// Characters of `rejected_msg`, as in APISIX.
+const MESSAGE_CHARACTERS: std::ops::RangeInclusive<usize> = 1..=256;
+
+const MESSAGE: Text<String> =
+    text("a text of 1 to 256 characters", |text| match MESSAGE_CHARACTERS.contains(&text.chars().count()) {
+        true => Ok(text.to_owned()),
+        false => Err(Fault::new("the message has from 1 to 256 characters").hint("shorten it, or remove the key")),
+    })
+    .shown();
+
 const FORM: &[u8] = b"application/x-www-form-urlencoded";
 
 /// A JSON Schema as a key has it.
@@ -104,15 +114,15 @@ impl Define for RequestValidation {
 
 impl Plugin for RequestValidation {
     fn rewrite(&self, request: &mut Request<'_>) -> Flow {
-        let Some(schema) = &self.0.header else { return Inner::wait_for_body(self.0.clone()) };
+        let Some(schema) = &self.0.header else { return Inner::wait_for_body(self.0.clone(), request) };
         let header = header(request, &schema.names);
         match schema.check(&header, SHORT_STEPS_MAX) {
-            Ok(()) => Inner::wait_for_body(self.0.clone()),
+            Ok(()) => Inner::wait_for_body(self.0.clone(), request),
             Err(Bad::OutOfSteps) => {
                 let (inner, after) = (self.0.clone(), self.0.clone());
                 let work = move || inner.header.as_ref().map_or(Ok(()), |schema| schema.check(&header, STEPS_MAX));
-                Flow::offload(work, move |checked, _| match checked {
-                    Ok(Ok(())) => Inner::wait_for_body(after),
+                Flow::offload(work, move |checked, request| match checked {
+                    Ok(Ok(())) => Inner::wait_for_body(after, request),
                     Ok(Err(why)) => after.reject(Some(why)),
                     Err(full) => full.into(),
                 })
@@ -126,11 +136,16 @@ impl Plugin for RequestValidation {
 type Made = Result<Option<Vec<u8>>, Bad>;
 
 impl Inner {
-    fn wait_for_body(inner: Arc<Inner>) -> Flow {
+    fn wait_for_body(inner: Arc<Inner>, request: &Request<'_>) -> Flow {
         if inner.body.is_none() {
             return Flow::Continue;
         }
-        Flow::body(inner.body_bytes_max, move |request| {
+        // Whether the body is a form would be for the node to choose.
+        if request.edits.fields.values(&request.facts.request.fields, request.facts.head, CONTENT_TYPE).nth(1).is_some()
+        {
+            return inner.reject(Some(Bad::Value("duplicated Content-Type header".to_owned())));
+        }
+        Flow::body_or(inner.body_bytes_max, inner.answer(None), move |request| {
             let body = request.whole_body().unwrap_or_default();
             if body.is_empty() {
                 return inner.reject(None);
@@ -175,12 +190,15 @@ impl Inner {
     }
 
     fn reject(&self, why: Option<Bad>) -> Flow {
-        let answer = match (&self.message, why) {
+        Flow::Answer(self.answer(why))
+    }
+
+    fn answer(&self, why: Option<Bad>) -> Answer {
+        match (&self.message, why) {
             (Some(message), _) => Answer::shared(self.status, message.clone()),
             (None, None) => Answer::page(self.status),
             (None, Some(why)) => Answer::owned(self.status, reason(why).into_bytes()),
-        };
-        Flow::Answer(answer)
+        }
     }
 }
 

@@ -108,7 +108,8 @@ const REFUSED: &[&str] = &[
     "unevaluatedItems",
     "unevaluatedProperties",
 ];
-const TYPES: &[&str] = &["array", "boolean", "integer", "null", "number", "object", "string"];
+/// Of the draft, and of APISIX's library: `table` is an object or a list, and nothing is a `function`.
+const TYPES: &[&str] = &["array", "boolean", "function", "integer", "null", "number", "object", "string", "table"];
 const DRAFTS: &[&str] = &["draft-04/schema", "draft-06/schema", "draft-07/schema"];
 
 impl Schema {

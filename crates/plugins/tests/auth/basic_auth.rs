@@ -76,7 +76,9 @@ fn others_are_answered_401() {
         < "{\"message\":\"Missing authorization in request\"}\n"
     "#]],
     );
-    for malformed in ["Bad_header YmFyOmJhcgo=", "Basic aca_a", "Basic YmFy", "Basic", "", "Bearer Zm9vOmJhcg=="] {
+    for malformed in
+        ["Bad_header YmFyOmJhcgo=", "Basic aca_a", "Basic YmFy", "Basic Zm9vOg==", "Basic", "", "Bearer Zm9vOmJhcg=="]
+    {
         check(
             "basic-auth: {realm: the gate}",
             &format!("\nAuthorization: {malformed}"),
@@ -90,7 +92,6 @@ fn others_are_answered_401() {
     let invalid = [
         "bar:bar",
         "foo:foo",
-        "foo:",
         ":bar",
         "foo:ba",
         "foo:barr",

@@ -280,7 +280,7 @@ fn no_token_chooses_how_it_is_verified() {
     expect![[r#"
         none: < "{"message":"failed to verify jwt"}
         None: < "{"message":"failed to verify jwt"}
-        no alg: < "{"message":"JWT token invalid"}
+        no alg: < "{"message":"failed to verify jwt"}
         no signature: < "{"message":"failed to verify jwt"}
         none, with a signature: < "{"message":"failed to verify jwt"}
         another hash: < "{"message":"failed to verify jwt"}
@@ -291,10 +291,10 @@ fn no_token_chooses_how_it_is_verified() {
         own key: < "{"message":"failed to verify jwt"}
         key by path: < "{"message":"failed to verify jwt"}
         another payload: < "{"message":"failed to verify jwt"}
-        short signature: < "{"message":"JWT token invalid"}
+        short signature: < "{"message":"failed to verify jwt"}
         long signature: < "{"message":"failed to verify jwt"}
-        padding: < "{"message":"JWT token invalid"}
-        standard alphabet: < "{"message":"JWT token invalid"}
+        padding: < "{"message":"failed to verify jwt"}
+        standard alphabet: < "{"message":"failed to verify jwt"}
         five parts: < "{"message":"JWT token invalid"}
         serialised as JSON: < "{"message":"JWT token invalid"}
         large: jack
@@ -329,6 +329,8 @@ fn a_token_has_a_beginning_and_an_end() {
             r#""exp":"9999999999""#,
             r#""nbf":null"#,
             r#""exp":true"#,
+            r#""exp":false"#,
+            r#""nbf":false"#,
             r#""exp":[1]"#,
             r#""exp":1e9"#,
             r#""exp":1e308"#,
@@ -340,63 +342,97 @@ fn a_token_has_a_beginning_and_an_end() {
     check(
         "jwt-auth: {}",
         expect![[r#"
-        exp -61: < "{"message":"failed to verify jwt"}; < "{"message":"failed to verify jwt"}
-        exp -60: < "{"message":"failed to verify jwt"}; < "{"message":"failed to verify jwt"}
-        exp -59: < "{"message":"failed to verify jwt"}; rose
-        exp 0: < "{"message":"failed to verify jwt"}; rose
-        exp 1: jack; rose
-        nbf -1: jack; rose
-        nbf 0: < "{"message":"failed to verify jwt"}; rose
-        nbf 59: < "{"message":"failed to verify jwt"}; rose
-        nbf 60: < "{"message":"failed to verify jwt"}; < "{"message":"failed to verify jwt"}
-        "exp":"9999999999": < "{"message":"failed to verify jwt"}
-        "nbf":null: < "{"message":"failed to verify jwt"}
-        "exp":true: < "{"message":"failed to verify jwt"}
-        "exp":[1]: < "{"message":"failed to verify jwt"}
-        "exp":1e9: < "{"message":"failed to verify jwt"}
-        "exp":1e308: jack
-    "#]],
+            exp -61: < "{"message":"failed to verify jwt"}; < "{"message":"failed to verify jwt"}
+            exp -60: < "{"message":"failed to verify jwt"}; < "{"message":"failed to verify jwt"}
+            exp -59: < "{"message":"failed to verify jwt"}; rose
+            exp 0: < "{"message":"failed to verify jwt"}; rose
+            exp 1: jack; rose
+            nbf -1: jack; rose
+            nbf 0: < "{"message":"failed to verify jwt"}; rose
+            nbf 59: < "{"message":"failed to verify jwt"}; rose
+            nbf 60: < "{"message":"failed to verify jwt"}; < "{"message":"failed to verify jwt"}
+            "exp":"9999999999": < "{"message":"failed to verify jwt"}
+            "nbf":null: < "{"message":"failed to verify jwt"}
+            "exp":true: < "{"message":"failed to verify jwt"}
+            "exp":false: < "{"message":"failed to verify jwt"}
+            "nbf":false: < "{"message":"failed to verify jwt"}
+            "exp":[1]: < "{"message":"failed to verify jwt"}
+            "exp":1e9: < "{"message":"failed to verify jwt"}
+            "exp":1e308: jack
+        "#]],
     );
     check(
         "jwt-auth: {claims_to_verify: [exp]}",
         expect![[r#"
-        exp -61: < "{"message":"failed to verify jwt"}; < "{"message":"failed to verify jwt"}
-        exp -60: < "{"message":"failed to verify jwt"}; < "{"message":"failed to verify jwt"}
-        exp -59: < "{"message":"failed to verify jwt"}; rose
-        exp 0: < "{"message":"failed to verify jwt"}; rose
-        exp 1: jack; rose
-        nbf -1: jack; rose
-        nbf 0: jack; rose
-        nbf 59: jack; rose
-        nbf 60: jack; rose
-        "exp":"9999999999": < "{"message":"failed to verify jwt"}
-        "nbf":null: jack
-        "exp":true: < "{"message":"failed to verify jwt"}
-        "exp":[1]: < "{"message":"failed to verify jwt"}
-        "exp":1e9: < "{"message":"failed to verify jwt"}
-        "exp":1e308: jack
-    "#]],
+            exp -61: < "{"message":"failed to verify jwt"}; < "{"message":"failed to verify jwt"}
+            exp -60: < "{"message":"failed to verify jwt"}; < "{"message":"failed to verify jwt"}
+            exp -59: < "{"message":"failed to verify jwt"}; rose
+            exp 0: < "{"message":"failed to verify jwt"}; rose
+            exp 1: jack; rose
+            nbf -1: < "{"message":"failed to verify jwt"}; < "{"message":"failed to verify jwt"}
+            nbf 0: < "{"message":"failed to verify jwt"}; < "{"message":"failed to verify jwt"}
+            nbf 59: < "{"message":"failed to verify jwt"}; < "{"message":"failed to verify jwt"}
+            nbf 60: < "{"message":"failed to verify jwt"}; < "{"message":"failed to verify jwt"}
+            "exp":"9999999999": < "{"message":"failed to verify jwt"}
+            "nbf":null: < "{"message":"failed to verify jwt"}
+            "exp":true: < "{"message":"failed to verify jwt"}
+            "exp":false: < "{"message":"failed to verify jwt"}
+            "nbf":false: < "{"message":"failed to verify jwt"}
+            "exp":[1]: < "{"message":"failed to verify jwt"}
+            "exp":1e9: < "{"message":"failed to verify jwt"}
+            "exp":1e308: jack
+        "#]],
     );
     check(
         "jwt-auth: {claims_to_verify: []}",
         expect![[r#"
-        exp -61: jack; rose
-        exp -60: jack; rose
-        exp -59: jack; rose
-        exp 0: jack; rose
-        exp 1: jack; rose
-        nbf -1: jack; rose
-        nbf 0: jack; rose
-        nbf 59: jack; rose
-        nbf 60: jack; rose
-        "exp":"9999999999": jack
-        "nbf":null: jack
-        "exp":true: jack
-        "exp":[1]: jack
-        "exp":1e9: jack
-        "exp":1e308: jack
-    "#]],
+            exp -61: < "{"message":"failed to verify jwt"}; < "{"message":"failed to verify jwt"}
+            exp -60: < "{"message":"failed to verify jwt"}; < "{"message":"failed to verify jwt"}
+            exp -59: < "{"message":"failed to verify jwt"}; rose
+            exp 0: < "{"message":"failed to verify jwt"}; rose
+            exp 1: jack; rose
+            nbf -1: jack; rose
+            nbf 0: < "{"message":"failed to verify jwt"}; rose
+            nbf 59: < "{"message":"failed to verify jwt"}; rose
+            nbf 60: < "{"message":"failed to verify jwt"}; < "{"message":"failed to verify jwt"}
+            "exp":"9999999999": < "{"message":"failed to verify jwt"}
+            "nbf":null: < "{"message":"failed to verify jwt"}
+            "exp":true: < "{"message":"failed to verify jwt"}
+            "exp":false: < "{"message":"failed to verify jwt"}
+            "nbf":false: < "{"message":"failed to verify jwt"}
+            "exp":[1]: < "{"message":"failed to verify jwt"}
+            "exp":1e9: < "{"message":"failed to verify jwt"}
+            "exp":1e308: jack
+        "#]],
     );
+}
+
+/// A claim that is listed must be there; it is not enough that it would be good.
+#[test]
+fn listed_claims_are_required() {
+    let unverified = r#"< "{"message":"failed to verify jwt"}"#;
+    let (exp, nbf) = (NOW + 10, NOW - 10);
+    let check = |claims: &str, payload: String, expected: &str| {
+        let plugins = with(&format!("jwt-auth: {{claims_to_verify: {claims}}}"), &known());
+        // The second time it may be remembered.
+        for _ in 0..2 {
+            assert_eq!(who(&plugins, &jack(&payload)), expected, "{claims} {payload}");
+        }
+    };
+    let (none, both) = (r#"{"key":"jack"}"#.to_owned(), format!(r#"{{"key":"jack","exp":{exp},"nbf":{nbf}}}"#));
+    let (ends, begins) = (format!(r#"{{"key":"jack","exp":{exp}}}"#), format!(r#"{{"key":"jack","nbf":{nbf}}}"#));
+    check("[exp]", none.clone(), unverified);
+    check("[exp]", begins.clone(), unverified);
+    check("[exp]", ends.clone(), "jack");
+    check("[nbf]", none.clone(), unverified);
+    check("[nbf]", begins.clone(), "jack");
+    check("[exp, nbf]", ends.clone(), unverified);
+    check("[exp, nbf]", begins, unverified);
+    check("[exp, nbf]", both, "jack");
+    check("[]", none, "jack");
+    // A route that asks for less has remembered it.
+    assert_eq!(who(&with("jwt-auth: {}", &known()), &jack(&ends)), "jack");
+    check("[exp, nbf]", ends, unverified);
 }
 
 #[test]

@@ -300,6 +300,18 @@ fn what_cannot_work_is_refused() {
     "#]],
     );
     check(
+        "acl: {allow_labels: {team: [a]}, external_user_label_field: \"$..([invalid\"}",
+        expect![[r#"
+            1:61: acl.external_user_label_field: "$..([invalid" is no JSONPath; write it as in `$.orgs..team`
+        "#]],
+    );
+    check(
+        "acl: {allow_labels: {team: [a]}, external_user_label_field_parser: segmented_text}",
+        expect![[r#"
+            1:68: acl.external_user_label_field_parser: there is no separator; add `external_user_label_field_separator`
+        "#]],
+    );
+    check(
         "acl: {allow_labels: {team: []}, external_user_label_field_parser: xml}",
         expect![[r#"
         1:28: acl.allow_labels.team: an empty list; name at least one, or remove the key

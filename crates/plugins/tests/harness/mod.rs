@@ -340,6 +340,9 @@ pub(crate) fn settled_flow(mut flow: Flow, request: &mut Request<'_>) -> Flow {
                 }
             }
             Flow::Offload(Offload { work, then }) => then(Ok(work()), request),
+            Flow::Body(body) if request.whole_body().is_some_and(|whole| whole.len() > body.bytes_max) => {
+                return Flow::Answer(body.too_large);
+            }
             Flow::Body(body) => (body.then)(request),
             done => return done,
         };

@@ -129,9 +129,9 @@ fn opa_decides() {
         POST /v1/data/http/authz HTTP/1.1
         Content-Type: application/json
         Host: opa.test:8181
-        Content-Length: 337
+        Content-Length: 340
 
-        {"input":{"type":"http","request":{"scheme":"http","method":"GET","host":"h.example","port":81,"path":"/a","headers":{"host":"H.example:81","authorization":"secret","x-user":"forged"},"query":{"b":["c","d"],"e":true}},"var":{"server_addr":"127.0.0.1","server_port":"40000","remote_addr":"192.0.2.7","remote_port":"40000","timestamp":0}}}
+        {"input":{"type":"http","request":{"scheme":"http","method":"GET","host":"h.example","port":40000,"path":"/a","headers":{"host":"H.example:81","authorization":"secret","x-user":"forged"},"query":{"b":["c","d"],"e":true}},"var":{"server_addr":"127.0.0.1","server_port":"40000","remote_addr":"192.0.2.7","remote_port":"40000","timestamp":0}}}
         ===
         > GET /a?b=c&b=d&e
         > Host: H.example:81
@@ -153,6 +153,7 @@ fn opa_decides() {
         Ok("HTTP/1.1 200 OK\n\n{\"result\":{\"allow\":false,\"status_code\":302,\"headers\":{\"Location\":\"/a\",\"Bad\":\"a\\r\\nb\"}}}"),
         Ok("HTTP/1.1 200 OK\n\n{\"result\":{\"allow\":false,\"status_code\":99999,\"reason\":\"go away\"}}"),
         Ok("HTTP/1.1 200 OK\n\n{\"result\":{\"allow\":false,\"reason\":{\"code\":7}}}"),
+        Ok("HTTP/1.1 200 OK\n\n{\"result\":{\"allow\":false,\"reason\":\"no\",\"headers\":{\"Set-Cookie\":[\"a=1\",2,null],\"N\":7}}}"),
         Ok("HTTP/1.1 200 OK\n\n{}"),
         Ok("HTTP/1.1 500 Internal Server Error\n\nnonsense"),
         Err(CallError::Resting),
@@ -165,7 +166,8 @@ fn opa_decides() {
         < 403 < "<html>\r\n<head><title>403 Forbidden</title></head>\r\n<body>\r\n<center><h1>403 Forbidden</h1></center>\r\n<hr><center>stillgate</center>\r\n</body>\r\n</html>\r\n"
         < 302 < Location: /a < "<html>\r\n<head><title>302 Found</title></head>\r\n<body>\r\n<center><h1>302 Found</h1></center>\r\n<hr><center>stillgate</center>\r\n</body>\r\n</html>\r\n"
         < 403 < "go away"
-        < 403 < "{\"code\":7}\n"
+        < 403 < "{\"code\":7}"
+        < 403 < Set-Cookie: a=1 < Set-Cookie: 2 < N: 7 < "no"
         < 503 < "<html>\r\n<head><title>503 Service Temporarily Unavailable</title></head>\r\n<body>\r\n<center><h1>503 Service Temporarily Unavailable</h1></center>\r\n<hr><center>stillgate</center>\r\n</body>\r\n</html>\r\n"
         < 503 < "<html>\r\n<head><title>503 Service Temporarily Unavailable</title></head>\r\n<body>\r\n<center><h1>503 Service Temporarily Unavailable</h1></center>\r\n<hr><center>stillgate</center>\r\n</body>\r\n</html>\r\n"
         < 403 < "<html>\r\n<head><title>403 Forbidden</title></head>\r\n<body>\r\n<center><h1>403 Forbidden</h1></center>\r\n<hr><center>stillgate</center>\r\n</body>\r\n</html>\r\n""#]].assert_eq(&all.join("\n"));

@@ -38,6 +38,10 @@ fn bodies_are_good_or_say_why_not() {
         r#"400 property "name" validation failed: wrong type: expected string, got number"#,
     );
     check(json!({"type": ["string", "null"]}), "null", "null");
+    check(json!({"type": "table"}), "[{}]", "[{}]");
+    check(json!({"type": "table"}), "{}", "{}");
+    check(json!({"type": "table"}), "1", "400 wrong type: expected table, got number");
+    check(json!({"type": "function"}), "1", "400 wrong type: expected function, got number");
     check(json!({"type": ["string", "null"]}), "1", "400 wrong type: expected one of string, null, got number");
     check(json!({"type": "integer"}), "1.0", "1.0");
     check(json!({"type": "integer"}), "1.5", "400 wrong type: expected integer, got number");
@@ -125,6 +129,31 @@ fn the_answer_is_what_is_configured() {
     check("rejected_msg: no", "1", "400 \"no\"");
     check("rejected_code: 200, rejected_msg: no", "", "200 \"no\"");
     check("rejected_code: 418", "", "418 \"\"");
+    check("max_req_body_size: 1, rejected_code: 422, rejected_msg: no", "12", "422 \"no\"");
+    check("max_req_body_size: 1, rejected_code: 418", "12", "418 \"\"");
+    let long = "x".repeat(257);
+    for bad in ["''", &long] {
+        let refused = refusal(&config(&format!("rejected_msg: {bad}")));
+        assert!(refused.contains("from 1 to 256 characters"), "{refused}");
+    }
+    assert!(plugins(&config(&format!("rejected_msg: {}", "ü".repeat(256)))).is_ok());
+}
+
+/// Otherwise a client could choose by which of them we read its body, and by which the node does.
+#[test]
+fn two_content_types_are_refused() {
+    let check = |more: &str, first: &str, second: &str, expected: &str| {
+        let config = format!("request-validation: {{body_schema: {{required: [a]}}{more}}}");
+        let asked = format!("POST / HTTP/1.1\nHost: h\nContent-Type: {first}\ncontent-type: {second}\n\n{{\"a\":1}}");
+        assert_eq!(outcome(&config, &asked), expected, "{first} {second}");
+    };
+    let (json, form) = ("application/json", "application/x-www-form-urlencoded");
+    check(", rejected_msg: no, rejected_code: 422", form, json, "422 \"no\"");
+    check(", rejected_msg: no", json, form, "400 \"no\"");
+    check("", json, json, "400 \"duplicated Content-Type header\"");
+    let of_header = "request-validation: {header_schema: {required: [a]}}";
+    let asked = "POST / HTTP/1.1\nHost: h\nA: 1\nContent-Type: a/b\nContent-Type: c/d\n\n1";
+    assert_eq!(outcome(of_header, asked), "passes");
 }
 
 #[test]

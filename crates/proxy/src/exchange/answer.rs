@@ -83,6 +83,11 @@ impl OwnAnswer {
         OwnAnswer(Box::new(Given { answer, message, kind: Kind::Plain }))
     }
 
+    /// The same, where what follows on the connection may be no request.
+    pub(crate) fn of_plugin_closing(answer: Answer) -> OwnAnswer {
+        OwnAnswer::of_plugin(answer).of_kind(Kind::Closing)
+    }
+
     pub(crate) fn is_overload(&self) -> bool {
         self.0.kind == Kind::Overload
     }

@@ -64,7 +64,7 @@ async fn wait(serving: &mut Serving<'_>, paused: Paused) -> Result<Result<(Place
     let then = match paused.flow {
         Flow::Wait(future) => until(serving, at, future).await?,
         Flow::Offload(offload) => offloaded(serving, at, offload).await?,
-        Flow::Body(body) => whole_body::receive(serving, body.bytes_max).await?.map(|()| body.then),
+        Flow::Body(body) => whole_body::receive(serving, body.bytes_max, body.too_large).await?.map(|()| body.then),
         Flow::Continue | Flow::Answer(_) => unreachable!("only what waits pauses"),
     };
     Ok(then.map(|then| (at, then)))

@@ -2,7 +2,7 @@
 //!
 //! A small one stays where it was received, and goes on as if nobody had waited. A larger one is kept beside it, within the
 //! plugin's bound and the worker's, and takes its place: then the node gets its length, whatever its framing was, and no
-//! trailers.
+//! trailers. What a body beyond the plugin's bound is answered with is the plugin's to say.
 
 use super::answer::OwnAnswer;
 use super::body_pipe::{BrokenBody, filter_all};
@@ -11,18 +11,22 @@ use super::relay::PROBE;
 use super::{Exchange, Serving};
 use std::future::poll_fn;
 use std::task::{Context, Poll};
+use stillgate_plugin::Answer;
 use stillgate_wire::{FieldName, Framing};
 
 const EXPECT: FieldName<'_> = FieldName::constant("Expect");
 
 /// Receives the body to its end.
-pub(super) async fn receive(serving: &mut Serving<'_>, bytes_max: usize) -> Result<Result<(), Lost>, OwnAnswer> {
+pub(super) async fn receive(
+    serving: &mut Serving<'_>,
+    bytes_max: usize,
+    too_large: Answer,
+) -> Result<Result<(), Lost>, OwnAnswer> {
     let mut kept = Vec::new();
     if let Framing::Length(length) = serving.exchange.request.framing
         && length > bytes_max as u64
     {
-        let plugin = serving.exchange.request_body.changes.plugin;
-        return Err(refused(serving, BrokenBody::too_large(plugin)));
+        return Err(beyond(serving, too_large));
     }
     permit(serving);
     let mut moved_ms = serving.worker.clock.now_ms();
@@ -31,6 +35,7 @@ pub(super) async fn receive(serving: &mut Serving<'_>, bytes_max: usize) -> Resu
         Ok(()) => finish(serving, kept).map(Ok).map_err(|broken| refused(serving, broken)),
         Err(Stopped::Lost(lost)) => Ok(Err(lost)),
         Err(Stopped::Broken(broken)) => Err(refused(serving, broken)),
+        Err(Stopped::TooLarge) => Err(beyond(serving, too_large)),
         Err(Stopped::Answered(own)) => Err(own),
     }
 }
@@ -39,12 +44,19 @@ pub(super) async fn receive(serving: &mut Serving<'_>, bytes_max: usize) -> Resu
 enum Stopped {
     Lost(Lost),
     Broken(BrokenBody),
+    /// It is beyond the bound of the plugin.
+    TooLarge,
     Answered(OwnAnswer),
 }
 
 fn refused(serving: &Serving<'_>, broken: BrokenBody) -> OwnAnswer {
     broken.tell(serving.worker);
     OwnAnswer::closing(broken.status(), broken.message())
+}
+
+fn beyond(serving: &Serving<'_>, too_large: Answer) -> OwnAnswer {
+    BrokenBody::too_large(serving.exchange.request_body.changes.plugin).tell(serving.worker);
+    OwnAnswer::of_plugin_closing(too_large)
 }
 
 /// A client that waits for permission to send its body gets it from us, and the node is not asked for it any more.
@@ -74,8 +86,7 @@ fn poll(
     let Serving { worker, client, exchange, snapshot, .. } = serving;
     loop {
         if kept.len() + exchange.from_client.content().len() > bytes_max {
-            let broken = BrokenBody::too_large(exchange.request_body.changes.plugin);
-            return Poll::Ready(Err(Stopped::Broken(broken)));
+            return Poll::Ready(Err(Stopped::TooLarge));
         }
         if exchange.from_client.is_done() {
             return Poll::Ready(Ok(()));
