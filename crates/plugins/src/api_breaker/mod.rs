@@ -1,13 +1,15 @@
 //! `api-breaker`: answers in place of a node that fails again and again, for a time that grows.
 //!
-//! State is kept by host and path, as in APISIX, and by worker: each finds out for itself. It is bounded; the time is the
-//! worker's.
+//! State is kept by host and path for all workers, as in APISIX: neither the route nor the configuration makes a difference. It
+//! is bounded; the time is the worker's.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
-use stillgate_plugin::{Answer, Compile, Define, Flow, Identity, Phase, Phases, Plugin, Request, Response, Template};
+mod table;
+
+use std::sync::LazyLock;
+use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request, Response, Template};
 use stillgate_schema::{At, Fault, Located, TEXT, int, map, object, some};
 use stillgate_wire::{FieldValue, Fields, OwnedFieldName};
+use table::{State, Table};
 
 object! {
     /// Answers in place of a node that fails.
@@ -57,10 +59,8 @@ object! {
     }
 }
 
-/// Configurations that a worker keeps the state of.
-const CONFIGURATIONS_MAX: usize = 1024;
-/// Paths that a worker keeps the state of, for one configuration.
-const PATHS_MAX: usize = 16 * 1024;
+/// What all workers know. It is made with the first configuration, off the workers.
+static KNOWN: LazyLock<Table> = LazyLock::new(Table::new);
 
 /// The plugin.
 pub(crate) struct ApiBreaker {
@@ -69,20 +69,7 @@ pub(crate) struct ApiBreaker {
     rest_s_max: u64,
     unhealthy: UnhealthyKeys,
     healthy: HealthyKeys,
-    identity: Identity,
 }
-
-/// What is known of one path.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-struct State {
-    failures: u32,
-    successes: u32,
-    /// When enough failures were counted last, in seconds.
-    broken_s: Option<u64>,
-}
-
-/// By host and path.
-type States = HashMap<Box<[u8]>, State>;
 
 impl Define for ApiBreaker {
     type Keys = ApiBreakerKeys;
@@ -104,6 +91,7 @@ impl Define for ApiBreaker {
                 }
             }
         }
+        LazyLock::force(&KNOWN);
         Some(ApiBreaker {
             answer: match keys.break_response_body {
                 Some(body) => Answer::shared(status, body.into_bytes().into()),
@@ -113,7 +101,6 @@ impl Define for ApiBreaker {
             rest_s_max: u64::from(keys.max_breaker_sec),
             unhealthy: keys.unhealthy.unwrap_or(UnhealthyKeys { http_statuses: vec![500], failures: 3 }),
             healthy: keys.healthy.unwrap_or(HealthyKeys { http_statuses: vec![200], successes: 3 }),
-            identity: cx.identity,
         })
     }
 }
@@ -122,19 +109,23 @@ impl Plugin for ApiBreaker {
     fn access(&self, request: &mut Request<'_>) -> Flow {
         let now_s = request.worker.now_ms() / 1000;
         let worker = request.worker;
-        let is_broken = worker.with_buffers(|key, _| {
-            write_key(request.facts.host, request.facts.path.map(|path| path.bytes()), key);
-            self.with_states(|states| states.get(key.as_slice()).is_some_and(|state| self.is_broken(*state, now_s)))
-        });
-        if !is_broken {
+        let key =
+            worker.with_buffers(|text, _| key(request.facts.host, request.facts.path.map(|path| path.bytes()), text));
+        if !KNOWN.state(key).is_some_and(|state| self.is_broken(state, now_s)) {
             return Flow::Continue;
         }
         let (mut text, mut buffer) = (Vec::new(), Vec::new());
         for (name, template) in &self.headers {
             text.clear();
             template.write(request, &mut text, &mut buffer);
-            if let Ok(value) = FieldValue::new(&text) {
-                request.response.set(&Fields::default(), &[], name.name(), value);
+            let name = name.name();
+            match FieldValue::new(&text) {
+                // There is only one of it.
+                Ok(value) if name.bytes().eq_ignore_ascii_case(b"content-type") => {
+                    request.response.set(&Fields::default(), &[], name, value)
+                }
+                Ok(value) => request.response.add(name, value),
+                Err(_) => {}
             }
         }
         Flow::Answer(self.answer.clone())
@@ -146,25 +137,13 @@ impl Plugin for ApiBreaker {
         }
         let (status, now_s) = (response.came_with, response.worker.now_ms() / 1000);
         let worker = response.worker;
-        worker.with_buffers(|key, _| {
-            write_key(response.facts.host, response.facts.path.map(|path| path.bytes()), key);
-            self.with_states(|states| self.learn(states, key, status, now_s));
-        });
+        let key =
+            worker.with_buffers(|text, _| key(response.facts.host, response.facts.path.map(|path| path.bytes()), text));
+        self.learn(&KNOWN, key, status, now_s);
     }
 }
 
 impl ApiBreaker {
-    /// Calls `then` with what this worker knows. A reload that leaves the configuration as it was leaves that as well.
-    fn with_states<R>(&self, then: impl FnOnce(&mut States) -> R) -> R {
-        thread_local!(static KNOWN: RefCell<HashMap<Identity, States>> = RefCell::default());
-        KNOWN.with_borrow_mut(|known| {
-            if known.len() >= CONFIGURATIONS_MAX && !known.contains_key(&self.identity) {
-                known.clear();
-            }
-            then(known.entry(self.identity).or_default())
-        })
-    }
-
     fn is_broken(&self, state: State, now_s: u64) -> bool {
         state.broken_s.is_some_and(|broken_s| broken_s + self.rest_s(state.failures) >= now_s)
     }
@@ -175,40 +154,20 @@ impl ApiBreaker {
         1u64.checked_shl(times).unwrap_or(u64::MAX).min(self.rest_s_max)
     }
 
-    fn learn(&self, states: &mut States, key: &[u8], status: u16, now_s: u64) {
+    fn learn(&self, known: &Table, key: u64, status: u16, now_s: u64) {
         if self.unhealthy.http_statuses.contains(&status) {
-            if !states.contains_key(key) {
-                if states.len() >= PATHS_MAX {
-                    // Which of them are broken is found out anew.
-                    states.clear();
-                }
-                states.insert(key.into(), State::default());
-            }
-            let Some(state) = states.get_mut(key) else { return };
-            // Long enough ago, and it is as if it had not been broken, as a key of APISIX expires.
-            if state.broken_s.is_some_and(|broken_s| now_s >= broken_s + self.rest_s_max) {
-                state.broken_s = None;
-            }
-            state.failures = state.failures.saturating_add(1);
-            state.successes = 0;
-            if state.failures % self.unhealthy.failures == 0 {
-                state.broken_s = Some(now_s);
-            }
-        } else if self.healthy.http_statuses.contains(&status)
-            && let Some(state) = states.get_mut(key)
-        {
-            state.successes += 1;
-            if state.successes >= self.healthy.successes {
-                states.remove(key);
-            }
+            known.fail(key, now_s, self.unhealthy.failures);
+        } else if self.healthy.http_statuses.contains(&status) {
+            known.succeed(key, self.healthy.successes);
         }
     }
 }
 
-fn write_key(host: &[u8], path: Option<&[u8]>, key: &mut Vec<u8>) {
-    key.clear();
-    key.extend_from_slice(host);
-    key.extend_from_slice(path.unwrap_or_default());
+fn key(host: &[u8], path: Option<&[u8]>, text: &mut Vec<u8>) -> u64 {
+    text.clear();
+    text.extend_from_slice(host);
+    text.extend_from_slice(path.unwrap_or_default());
+    KNOWN.key(text)
 }
 
 #[cfg(test)]
@@ -222,16 +181,15 @@ mod tests {
             rest_s_max: 10,
             unhealthy: UnhealthyKeys { http_statuses: vec![500, 503], failures: 3 },
             healthy: HealthyKeys { http_statuses: vec![200], successes: 2 },
-            identity: Identity(0),
         }
     }
 
     #[test]
     fn the_rest_grows_up_to_its_bound() {
-        let (breaker, mut states) = (breaker(), States::new());
-        let mut fail = |times: usize, now_s| {
-            (0..times).for_each(|_| breaker.learn(&mut states, b"a", 500, now_s));
-            states[&b"a"[..]]
+        let (breaker, known) = (breaker(), Table::new());
+        let fail = |times: usize, now_s| {
+            (0..times).for_each(|_| breaker.learn(&known, 7, 500, now_s));
+            known.state(7).expect("it has failed")
         };
         let is_broken = |state, now_s| breaker.is_broken(state, now_s);
         assert!(!is_broken(fail(2, 0), 0));
@@ -245,24 +203,26 @@ mod tests {
 
     #[test]
     fn successes_heal_and_other_statuses_say_nothing() {
-        let (breaker, mut states) = (breaker(), States::new());
+        let (breaker, known) = (breaker(), Table::new());
         for status in [200, 404, 500, 503, 404, 200] {
-            breaker.learn(&mut states, b"a", status, 0);
+            breaker.learn(&known, 7, status, 0);
         }
-        assert_eq!(states[&b"a"[..]], State { failures: 2, successes: 1, broken_s: None });
-        breaker.learn(&mut states, b"a", 500, 0);
-        assert_eq!(states[&b"a"[..]], State { failures: 3, successes: 0, broken_s: Some(0) });
-        breaker.learn(&mut states, b"a", 200, 9);
-        breaker.learn(&mut states, b"a", 200, 9);
-        assert!(states.is_empty());
+        assert_eq!(known.state(7), Some(State { failures: 2, successes: 1, broken_s: None }));
+        breaker.learn(&known, 7, 500, 0);
+        assert_eq!(known.state(7), Some(State { failures: 3, successes: 0, broken_s: Some(0) }));
+        breaker.learn(&known, 7, 200, 9);
+        breaker.learn(&known, 7, 200, 9);
+        assert_eq!(known.state(7), None);
     }
 
+    /// As in APISIX: neither routes nor configurations have a state of their own.
     #[test]
-    fn what_is_kept_is_bounded() {
-        let (breaker, mut states) = (breaker(), States::new());
-        for path in 0..2 * PATHS_MAX {
-            breaker.learn(&mut states, path.to_string().as_bytes(), 500, 0);
-            assert!(states.len() <= PATHS_MAX);
-        }
+    fn all_configurations_know_the_same() {
+        let (one, other) = (breaker(), ApiBreaker { rest_s_max: 300, ..breaker() });
+        let known = Table::new();
+        (0..3).for_each(|_| one.learn(&known, 7, 500, 0));
+        assert!(other.is_broken(known.state(7).expect("it has failed"), 2));
+        (0..2).for_each(|_| other.learn(&known, 7, 200, 3));
+        assert_eq!(known.state(7), None);
     }
 }
