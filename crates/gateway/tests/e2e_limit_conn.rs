@@ -57,6 +57,39 @@ fn exactly_as_many_as_may_be_are_under_way() {
     }
 }
 
+/// Each rule counts by its own key; the first that turns a request away answers, and what the rules before it counted ends with
+/// the request.
+#[test]
+fn all_rules_must_hold() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let node = patient(&asked, 3, true);
+    let rules = "[{conn: 2, burst: 0, key: \"$http_user\"}, {conn: \"$${http_x_conn ?? 1}\", burst: 0, key: \"$http_project\"}]";
+    let mut gateway =
+        gateway(&node, &format!("limit-conn: {{default_conn_delay: 0.001, rules: {rules}, rejected_code: 429}}"));
+    let addr = gateway.addr();
+    let ask = |fields: &str| {
+        let mut client = Client::connect(addr).into_connection();
+        client.send(format!("GET / HTTP/1.1\r\nHost: h\r\n{fields}\r\n"));
+        client
+    };
+    let status = |fields: &str| ask(fields).expect_response("GET").head.status();
+    let mut under_way = vec![ask("User: jack\r\nProject: a\r\n")];
+    eventually("the first is under way", || asked.load(Ordering::SeqCst) == 1);
+    // The second rule turns it away each time, and the first one does not count it any more.
+    for _ in 0..5 {
+        assert_eq!(status("User: jack\r\nProject: a\r\n"), 429);
+    }
+    under_way.push(ask("User: jack\r\nProject: b\r\n"));
+    eventually("the second is under way", || asked.load(Ordering::SeqCst) == 2);
+    assert_eq!(status("User: jack\r\n"), 429);
+    assert_eq!(status(""), 500);
+    under_way.push(ask("Project: a\r\nX-Conn: 2\r\n"));
+    for mut client in under_way {
+        assert_eq!(client.expect_response("GET").head.status(), 200);
+    }
+    gateway.assert_healthy();
+}
+
 #[test]
 fn a_request_of_the_burst_waits_as_long_as_is_configured() {
     let asked = Arc::new(AtomicUsize::new(0));

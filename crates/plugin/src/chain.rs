@@ -155,6 +155,11 @@ impl Chain {
         &self.entries
     }
 
+    /// [`crate::Plugin::wants_documents`] of one of them.
+    pub fn wants_documents(&self) -> bool {
+        self.entries.iter().any(|entry| entry.plugin.wants_documents())
+    }
+
     /// [`crate::Plugin::prefers_names`] of one of them.
     pub fn prefers_names(&self) -> bool {
         self.entries.iter().any(|entry| entry.plugin.prefers_names())

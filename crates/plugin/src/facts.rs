@@ -61,6 +61,17 @@ pub struct RouteFacts<'a> {
     pub id: &'a str,
     /// `service_id`
     pub service: Option<&'a str>,
+    /// Where the route's chain has a plugin that wants them, or its service's or plugin config's.
+    pub documents: Option<&'a Documents>,
+}
+
+/// Resources as they are written, without their upstreams.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Documents {
+    /// The route.
+    pub route: serde_json::Value,
+    /// Its service.
+    pub service: Option<serde_json::Value>,
 }
 
 impl<'a> Facts<'a> {

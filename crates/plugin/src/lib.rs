@@ -98,6 +98,11 @@ pub trait Plugin: Send + Sync + 'static {
         false
     }
 
+    /// Whether it needs the documents of a request's route and service: [`facts::RouteFacts::documents`].
+    fn wants_documents(&self) -> bool {
+        false
+    }
+
     /// Whether metrics call routes and services by their names in place of their ids.
     fn prefers_names(&self) -> bool {
         false

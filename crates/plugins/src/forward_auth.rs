@@ -1,15 +1,19 @@
 //! `forward-auth`: asks another server about each request, which goes on where the answer is below 300.
 //!
 //! Different from APISIX: with `request_method: POST` at most 1 MiB of a body is kept by default, header lines that say where the
-//! message ends are the client's own business, and names of header fields are checked when the configuration is loaded.
+//! message ends are the client's own business, and names of header fields are checked when the configuration is loaded. Bodies
+//! are held only where `POST` or `$post_arg` in `extra_headers` needs them.
 
 use crate::asking::{FIELD_NAME, keep, url};
+use crate::body_fields::CONTENT_TYPE;
 use crate::fields::{FieldMap, Fields};
+use crate::post_args::{PostTemplate, Reading};
+use serde_json::Value as Json;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_plugin::body::FILTER_BYTES_MAX;
 use stillgate_plugin::{
-    Answer, Call, CallError, Compile, Define, Flow, Keep, Phase, Phases, Plugin, Reply, Request, Template, Url,
+    Answer, Call, CallError, Compile, Define, Flow, Keep, Phase, Phases, Plugin, Reply, Request, Url,
 };
 use stillgate_schema::{At, Choice, Fault, Flag, Located, TEXT, int, list, object};
 use stillgate_wire::{FieldName, FieldValue, OwnedFieldName};
@@ -25,7 +29,7 @@ object! {
         request_method: bool = METHOD => default(false);
         /// Header fields of the request that it gets.
         request_headers: Vec<OwnedFieldName> = list(FIELD_NAME) => default(Vec::new());
-        /// Further header fields that it gets: texts with variables, such as `$remote_addr`.
+        /// Further header fields that it gets: texts with variables, such as `$remote_addr` and `$post_arg.tenant_id`.
         extra_headers: Fields = FieldMap => optional;
         /// Header fields of its answer that the node gets, where the request goes on. One that the answer has not is taken out of
         /// the request.
@@ -44,7 +48,7 @@ object! {
         allow_degradation: bool = Flag => default(false);
         /// The status where the server cannot be asked.
         status_on_error: u16 = int(200, 599) => default(403);
-        /// The largest body that is sent with `POST`; a larger one is answered with 413.
+        /// The largest body that is sent with `POST`, or read for `$post_arg`; a larger one is answered with 413.
         max_req_body_size: u32 = int(1, 67_108_864) => default(FILTER_BYTES_MAX as u32);
     }
 }
@@ -58,7 +62,9 @@ struct Inner {
     url: Url,
     posts: bool,
     request_headers: Box<[OwnedFieldName]>,
-    extra_headers: Box<[(OwnedFieldName, Template)]>,
+    extra_headers: Box<[(OwnedFieldName, PostTemplate)]>,
+    /// Whether some of them need the body.
+    reads_body: bool,
     upstream_headers: Box<[OwnedFieldName]>,
     client_headers: Box<[OwnedFieldName]>,
     timeout: Duration,
@@ -78,10 +84,10 @@ impl Define for ForwardAuth {
         let url = url(&keys.uri, keys.ssl_verify, "uri", cx)?;
         let mut extra_headers = Vec::new();
         for (name, value) in keys.extra_headers.unwrap_or_default() {
-            match Template::parse(&String::from_utf8_lossy(value.value().bytes())) {
+            match PostTemplate::parse(&String::from_utf8_lossy(value.value().bytes())) {
                 Ok(template) => extra_headers.push((name, template)),
                 Err(error) => {
-                    cx.sink.error(cx.at, &cx.path.key("extra_headers"), Fault::new(error.to_string()));
+                    cx.sink.error(cx.at, &cx.path.key("extra_headers"), Fault::new(error));
                     return None;
                 }
             }
@@ -90,6 +96,7 @@ impl Define for ForwardAuth {
             url,
             posts: keys.request_method,
             request_headers: keys.request_headers.into(),
+            reads_body: extra_headers.iter().any(|(_, value)| value.reads_body()),
             extra_headers: extra_headers.into(),
             upstream_headers: keys.upstream_headers.into(),
             client_headers: keys.client_headers.into(),
@@ -102,6 +109,9 @@ impl Define for ForwardAuth {
     }
 }
 
+/// A longer body is read on a thread that serves no requests.
+const SHORT_BYTES_MAX: usize = 8 * 1024;
+
 const PROTO: FieldName<'static> = FieldName::constant("X-Forwarded-Proto");
 const METHOD_FIELD: FieldName<'static> = FieldName::constant("X-Forwarded-Method");
 const HOST: FieldName<'static> = FieldName::constant("X-Forwarded-Host");
@@ -113,23 +123,44 @@ const OWN: [FieldName<'static>; 5] = [PROTO, METHOD_FIELD, HOST, URI, FOR];
 
 impl Plugin for ForwardAuth {
     fn access(&self, request: &mut Request<'_>) -> Flow {
+        let mut buffer = Vec::new();
+        let content_type = self.0.reads_body.then(|| request.header(CONTENT_TYPE, &mut buffer)).flatten();
+        let reading = content_type.and_then(Reading::of);
         let is_here = request.whole_body().is_some_and(|body| body.len() <= self.0.body_bytes_max);
-        if !self.0.posts || is_here {
-            return ask(&self.0, request);
+        if is_here || (!self.0.posts && reading.is_none()) {
+            return read(&self.0, reading, request);
         }
         let inner = self.0.clone();
-        Flow::body(self.0.body_bytes_max, move |request| ask(&inner, request))
+        Flow::body(self.0.body_bytes_max, move |request| read(&inner, reading, request))
     }
 }
 
-fn ask(inner: &Arc<Inner>, request: &mut Request<'_>) -> Flow {
-    let call = inner.call(request);
+/// Reads the arguments in the body, where they are needed.
+fn read(inner: &Arc<Inner>, reading: Option<Reading>, request: &mut Request<'_>) -> Flow {
+    let Some(reading) = reading else { return ask(inner, None, &Json::Null, request) };
+    let body = request.whole_body().unwrap_or_default();
+    if body.len() <= SHORT_BYTES_MAX {
+        let arguments = reading.arguments(body);
+        return ask(inner, Some(&reading), &arguments, request);
+    }
+    let (inner, body, of) = (inner.clone(), body.to_vec(), reading.clone());
+    Flow::offload(
+        move || of.arguments(&body),
+        move |arguments, request| match arguments {
+            Ok(arguments) => ask(&inner, Some(&reading), &arguments, request),
+            Err(full) => full.into(),
+        },
+    )
+}
+
+fn ask(inner: &Arc<Inner>, reading: Option<&Reading>, arguments: &Json, request: &mut Request<'_>) -> Flow {
+    let call = inner.call(request, (reading, arguments));
     let inner = inner.clone();
     Flow::wait(request.worker.io().call(call), move |reply, request| inner.decide(reply, request))
 }
 
 impl Inner {
-    fn call(&self, request: &Request<'_>) -> Call {
+    fn call(&self, request: &Request<'_>, arguments: (Option<&Reading>, &Json)) -> Call {
         let method: &[u8] = if self.posts { b"POST" } else { b"GET" };
         let mut call = Call::new(&self.url.origin, method, self.url.target.as_bytes());
         (call.timeout, call.keep) = (self.timeout, self.keep);
@@ -148,7 +179,7 @@ impl Inner {
         let mut text = Vec::new();
         for (name, template) in &self.extra_headers {
             text.clear();
-            template.write(request, &mut text, &mut buffer);
+            template.write(request, arguments, &mut text, &mut buffer);
             add(&mut call, name.name(), &text);
         }
         let is_said = |name: FieldName<'_>| {

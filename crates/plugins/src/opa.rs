@@ -1,7 +1,7 @@
 //! `opa`: asks an Open Policy Agent about each request, which goes on where the policy allows it.
 //!
-//! Different from APISIX: `with_route`, `with_service` and `with_consumer` are refused, as there are no documents of theirs to
-//! send.
+//! Different from APISIX: a consumer's plugins and credentials are no part of its document, and documents of routes and services
+//! are there only where the plugin is a route's, a service's or a plugin config's.
 
 use crate::asking::{FIELD_NAME, keep, url};
 use serde_json::{Map, Value as Json, json};
@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use stillgate_plugin::query::decoded;
 use stillgate_plugin::{
-    Answer, Call, CallError, Compile, Define, Flow, Keep, Phase, Phases, Plugin, Reply, Request, Url,
+    Answer, Call, CallError, Compile, Define, Flow, Keep, Level, Phase, Phases, Plugin, Reply, Request, Url,
 };
+use stillgate_schema::kind::unplaced;
 use stillgate_schema::{At, Fault, Flag, Located, TEXT, Text, int, object, some, text};
 use stillgate_wire::{FieldName, FieldValue, OwnedFieldName};
 
@@ -33,6 +34,12 @@ object! {
         keepalive_pool: u32 = int(1, 256) => default(5);
         /// Header fields of the decision that the node gets. One that the decision has not is taken out of the request.
         send_headers_upstream: Vec<OwnedFieldName> = some(FIELD_NAME) => optional;
+        /// The input has the route as it is written, without its upstream.
+        with_route: At<bool> = Located(Flag) => default(unplaced(false));
+        /// The input has the route's service as it is written, without its upstream.
+        with_service: At<bool> = Located(Flag) => default(unplaced(false));
+        /// The input has the consumer: its name, group, labels, and the id of its credential.
+        with_consumer: bool = Flag => default(false);
     }
 }
 
@@ -54,6 +61,9 @@ struct Inner {
     timeout: Duration,
     keep: Option<Keep>,
     upstream_headers: Box<[OwnedFieldName]>,
+    has_route: bool,
+    has_service: bool,
+    has_consumer: bool,
 }
 
 impl Define for Opa {
@@ -63,6 +73,15 @@ impl Define for Opa {
     const PHASES: Phases = Phases::of(&[Phase::Access]);
 
     fn compile(keys: OpaKeys, cx: &mut Compile<'_>) -> Option<Opa> {
+        let has_documents = matches!(cx.origin.level, Level::Route | Level::Service | Level::PluginConfig);
+        for (flag, key) in [(&keys.with_route, "with_route"), (&keys.with_service, "with_service")] {
+            if flag.value && !has_documents {
+                let fault = Fault::new("there are no documents of routes and services here");
+                let hint = "write the plugin in routes, services or plugin configs";
+                cx.sink.error(flag.at, &cx.path.key(key), fault.hint(hint));
+                return None;
+            }
+        }
         let url = url(&keys.host, keys.ssl_verify, "host", cx)?;
         let target = format!("{}/v1/data/{}", url.target.trim_end_matches('/'), keys.policy).into();
         Some(Opa(Arc::new(Inner {
@@ -71,6 +90,9 @@ impl Define for Opa {
             timeout: Duration::from_millis(u64::from(keys.timeout)),
             keep: keep(keys.keepalive, keys.keepalive_timeout, keys.keepalive_pool),
             upstream_headers: keys.send_headers_upstream.unwrap_or_default().into(),
+            has_route: keys.with_route.value,
+            has_service: keys.with_service.value,
+            has_consumer: keys.with_consumer,
         })))
     }
 }
@@ -82,13 +104,46 @@ impl Plugin for Opa {
         let mut call = Call::new(&self.0.url.origin, b"POST", self.0.target.as_bytes());
         (call.timeout, call.keep) = (self.0.timeout, self.0.keep);
         call.header(CONTENT_TYPE, FieldValue::constant("application/json"));
-        call.set_body(json!({ "input": input(request) }).to_string().into_bytes());
+        let mut input = input(request);
+        self.0.add_documents(&mut input, request);
+        call.set_body(json!({ "input": input }).to_string().into_bytes());
         let inner = self.0.clone();
         Flow::wait(request.worker.io().call(call), move |reply, request| inner.decide(reply, request))
+    }
+
+    fn wants_documents(&self) -> bool {
+        self.0.has_route || self.0.has_service
+    }
+
+    fn reads_consumer(&self) -> bool {
+        self.0.has_consumer
     }
 }
 
 impl Inner {
+    fn add_documents(&self, input: &mut Json, request: &Request<'_>) {
+        let documents = request.facts.route.and_then(|route| route.documents);
+        if let Some(documents) = documents.filter(|_| self.has_route) {
+            input["route"] = documents.route.clone();
+        }
+        if let Some(service) = documents.filter(|_| self.has_service).and_then(|documents| documents.service.as_ref()) {
+            input["service"] = service.clone();
+        }
+        if let Some(attached) = request.consumer.filter(|_| self.has_consumer) {
+            let consumer = request.consumers.of(attached);
+            let labels: Map<String, Json> =
+                consumer.labels.iter().map(|(name, text)| (name.to_string(), Json::from(&**text))).collect();
+            let credential = attached.credential.and_then(|place| consumer.credentials.get(usize::from(place)));
+            input["consumer"] = json!({
+                "username": &*consumer.name,
+                "consumer_name": &*consumer.name,
+                "group_id": consumer.group.as_deref(),
+                "credential_id": credential.map(|id| &**id),
+                "labels": labels,
+            });
+        }
+    }
+
     fn decide(&self, reply: Result<Reply, CallError>, request: &mut Request<'_>) -> Flow {
         let Ok(reply) = reply else { return Flow::Answer(Answer::page(403)) };
         let decision = serde_json::from_slice::<Json>(&reply.body).ok();

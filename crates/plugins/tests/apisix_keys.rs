@@ -97,7 +97,11 @@ struct Comparison {
 impl Comparison {
     fn differs(&mut self, path: &str, how: impl Into<String>) {
         let key = if self.part.is_empty() { path.to_owned() } else { format!("{} {path}", self.part) };
-        self.found.entry((self.plugin.to_owned(), key)).or_insert_with(|| how.into());
+        let all = self.found.entry((self.plugin.to_owned(), key)).or_default();
+        if !all.is_empty() {
+            all.push_str("; ");
+        }
+        all.push_str(&how.into());
     }
 
     /// What a schema leads to, without texts with variables of the environment.

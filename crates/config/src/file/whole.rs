@@ -125,12 +125,12 @@ impl<'a> Taking<'a> {
     fn list<T>(&mut self, kind: Kind, resources: Vec<Resource<T>>, written: impl Fn(T) -> Written) {
         let list = Path::Root.key(kind.name());
         self.lines = HashMap::with_capacity(resources.len());
-        for Resource { index, at, keys } in resources {
+        for Resource { index, at, node, keys } in resources {
             let (path, written) = (list.index(index), written(keys));
             // Without an id it cannot be referred to, which has been reported; the rest of it is checked anyway.
             let id = id_of(kind, &written, index, at);
             let is_new = id.as_ref().is_some_and(|id| take_id(&mut self.lines, id, at.line, &path, self.sink));
-            let named = Named { id: id.as_ref().map_or("", |id| &id.value), at, path: &path };
+            let named = Named { id: id.as_ref().map_or("", |id| &id.value), at, path: &path, node: &node };
             let Some(definition) = self.catalog.define(written, named, self.sink) else { continue };
             if is_new || id.is_none() {
                 self.claim(kind, &definition, named);

@@ -188,7 +188,7 @@ impl Kind for PluginMetadata {
                 let fault = Fault::new("the key \"id\" is missing").hint("write the plugin's name there");
                 sink.error(item.at, &path, fault);
             }
-            Some(Resource { index, at: item.at, keys })
+            Some(Resource { index, at: item.at, node: item.clone(), keys })
         };
         Some(items.iter().enumerate().filter_map(item).collect())
     }

@@ -361,6 +361,8 @@ const AUTHORITY: Text<String> = text("a host", |text| parse_authority(text).map(
 pub(crate) struct Resource<T> {
     pub(crate) index: usize,
     pub(crate) at: Position,
+    /// As it is written.
+    pub(crate) node: Node,
     pub(crate) keys: T,
 }
 
@@ -396,7 +398,7 @@ impl<T: Object> Kind for Resources<T> {
                 missing_key("id", item.at, &path, sink);
             }
             if let Some(keys) = read(&self.item, item, &path, sink) {
-                resources.push(Resource { index, at: item.at, keys });
+                resources.push(Resource { index, at: item.at, node: item.clone(), keys });
             }
         }
         Some(resources)

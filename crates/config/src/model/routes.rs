@@ -7,6 +7,7 @@ use crate::values::OnChange;
 use ipnet::IpNet;
 use std::fmt;
 use std::sync::Arc;
+use stillgate_plugin::facts::Documents;
 use stillgate_plugin::{Chain, Entry, Level};
 use stillgate_route::{HostPattern, RouteSpec};
 
@@ -42,12 +43,15 @@ pub struct Route {
     pub name: Option<String>,
     /// That of its service.
     pub service_name: Option<String>,
+    /// For plugins that want them; `None`: none does.
+    pub documents: Option<Arc<Documents>>,
 }
 
 impl Route {
     /// Whether this is the same route: what it has of services and plugin configs is not itself.
     pub fn is_same_itself(&self, other: &Route) -> bool {
-        let itself = |route: &Route| Route { chain: None, name: None, service_name: None, ..route.clone() };
+        let itself =
+            |route: &Route| Route { chain: None, name: None, service_name: None, documents: None, ..route.clone() };
         itself(self) == itself(other) && self.own_plugins().eq(other.own_plugins())
     }
 

@@ -3,7 +3,7 @@
 //! Each source has one. A resource is defined among those that are in it, and put into it: first the kinds that others refer to.
 
 use super::consumers::Groups;
-use super::definition::Definition;
+use super::definition::{Definition, Named};
 use super::plugins::{List, PluginSet, ServicePlugins, SharedPlugins};
 use super::ssls::Ssls;
 use super::takes::takes;
@@ -12,11 +12,14 @@ use crate::keys::acme::Acme;
 use crate::keys::gateway::Gateway;
 use crate::keys::resources::{RouteKeys, ServiceKeys, UpstreamKeys};
 use crate::model::{Kind, Listener, Protocol, Route, Target, Upstream, UpstreamTimeouts, listeners_of};
+use serde_json::Value as Json;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
+use stillgate_plugin::facts::Documents;
 use stillgate_plugin::{Level, OwnUpstream, Upstreams};
 use stillgate_route::{HostPattern, RouteSpec};
+use stillgate_schema::json_of;
 use stillgate_schema::kind::{At, read};
 use stillgate_schema::object::map;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
@@ -59,6 +62,19 @@ pub(crate) struct Service {
     pub(super) upstream: Found,
     upgrades: bool,
     pub(super) plugins: ServicePlugins,
+    /// As it is written, without its upstream.
+    document: Json,
+}
+
+/// A resource as it is written, without its upstream. Secrets stay references.
+fn document(named: Named<'_>) -> Json {
+    // What is wrong with it has been reported.
+    let mut json = json_of(named.node, named.path, &mut Sink::default()).unwrap_or_default();
+    if let Json::Object(keys) = &mut json {
+        keys.remove("upstream");
+        keys.insert("id".to_owned(), Json::from(named.id));
+    }
+    json
 }
 
 /// What became of a resource's upstream.
@@ -150,10 +166,10 @@ impl Catalog {
     pub(super) fn service(
         &self,
         keys: ServiceKeys,
-        id: &str,
-        path: &Path<'_>,
+        named: Named<'_>,
         sink: &mut Sink,
     ) -> (Service, Option<Arc<Upstream>>) {
+        let Named { id, path, .. } = named;
         let key = format!("services/{id}");
         let (upstream, own) = match self.upstream_of(keys.upstream, keys.upstream_id, key, path, sink) {
             Found::Target(Target::Own(own), protocol) => {
@@ -164,7 +180,18 @@ impl Catalog {
         let list = self.compile(keys.plugins.as_ref(), Level::Service, id, path, sink);
         let plugins = ServicePlugins::new(list, path, sink);
         let name = keys.name.filter(|name| !name.is_empty());
-        (Service { name, hosts: keys.hosts, upstream, upgrades: keys.enable_websocket, plugins }, own)
+        let (hosts, upgrades, document) = (keys.hosts, keys.enable_websocket, document(named));
+        (Service { name, hosts, upstream, upgrades, plugins, document }, own)
+    }
+
+    /// A route with its document and its service's, if a plugin of it wants them.
+    pub(super) fn with_documents(&self, route: Route, named: Named<'_>) -> Route {
+        if !route.chain.as_ref().is_some_and(|chain| chain.wants_documents()) {
+            return route;
+        }
+        let service = route.service_id.as_ref().and_then(|id| self.services.get(id));
+        let service = service.map(|service| service.value.document.clone());
+        Route { documents: Some(Arc::new(Documents { route: document(named), service })), ..route }
     }
 
     /// What a route means. Whether its id is taken is not looked at.
@@ -241,6 +268,7 @@ impl Catalog {
             chain,
             name,
             service_name,
+            documents: None,
         };
         (route, protocol)
     }

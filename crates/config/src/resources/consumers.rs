@@ -72,7 +72,7 @@ fn further(
     let mut ids = Vec::with_capacity(written.len());
     let mut lines = HashMap::new();
     let list = path.key("credentials");
-    for (place, Resource { index, at, keys }) in written.into_iter().enumerate() {
+    for (place, Resource { index, at, keys, .. }) in written.into_iter().enumerate() {
         let path = list.index(index);
         read_credential(&keys.plugins, (u16::try_from(place).ok(), at), plugins, &path, out, sink);
         ids.push(keys.id.as_ref().map_or("", |id| &id.value).into());

@@ -50,6 +50,8 @@ pub(crate) struct Named<'a> {
     pub(crate) id: &'a str,
     pub(crate) at: Position,
     pub(crate) path: &'a Path<'a>,
+    /// As it is written.
+    pub(crate) node: &'a Node,
 }
 
 /// What it means. What is switched off means nothing.
@@ -117,7 +119,7 @@ impl Catalog {
     /// What a resource means among those that are here. Of use only if the sink has no errors afterwards; `None`: it means
     /// nothing at all. Whether its id is taken, or what it claims, is not looked at.
     pub(crate) fn define(&self, written: Written, named: Named<'_>, sink: &mut Sink) -> Option<Definition> {
-        let Named { id, at, path } = named;
+        let Named { id, at, path, .. } = named;
         let list = |plugins: &Node, level, sink: &mut Sink| self.compile(Some(plugins), level, id, path, sink);
         let definition = match written {
             Written::Secret(keys) => {
@@ -134,7 +136,7 @@ impl Catalog {
             Written::ConsumerGroup(keys) => Definition::ConsumerGroup(list(&keys.plugins, Level::ConsumerGroup, sink)),
             Written::Upstream(keys) => Definition::Upstream(Arc::new(upstream(keys, id, &self.ssls, path, sink))),
             Written::Service(keys) => {
-                let (service, own) = self.service(keys, id, path, sink);
+                let (service, own) = self.service(keys, named, sink);
                 Definition::Service(Arc::new(service), own)
             }
             Written::Consumer(keys) => {
@@ -153,6 +155,7 @@ impl Catalog {
             Written::Route(keys) => {
                 let is_enabled = keys.status;
                 let route = self.route(keys, id.to_owned(), at, path, sink);
+                let route = self.with_documents(route, named);
                 Definition::Route(is_enabled.then(|| Arc::new(route)))
             }
         };

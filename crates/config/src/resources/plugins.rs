@@ -210,7 +210,7 @@ pub(crate) fn metadata_table<'a>(all: impl Iterator<Item = &'a Metadata>) -> Met
 
 /// What an item of `plugin_metadata` means; its id is the plugin's name.
 pub(super) fn metadata(keys: &MetadataKeys, named: Named<'_>, set: &PluginSet, sink: &mut Sink) -> Option<Metadata> {
-    let Named { id, at, path } = named;
+    let Named { id, at, path, .. } = named;
     let (plugin, part) = match set.table.find(id).map(|(_, plugin)| (plugin.name, plugin.metadata)) {
         Some((plugin, Some(part))) => (plugin, part),
         Some((plugin, None)) => {

@@ -14,7 +14,7 @@ pub(crate) fn with_managers(set: PluginSet, written: Vec<Resource<SecretManagerK
     let mut managers = Managers::default();
     let mut ids = HashMap::new();
     let list = Path::Root.key("secrets");
-    for Resource { index, at, keys } in written {
+    for Resource { index, at, keys, .. } in written {
         let path = list.index(index);
         take_id(&mut ids, &keys.id, at.line, &path, sink);
         let name = keys.id.value.trim_start_matches("vault/").into();

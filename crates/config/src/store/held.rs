@@ -140,7 +140,7 @@ pub(super) fn define(kind: Kind, id: &str, document: &str, catalog: &Catalog, si
         sink.error(DOCUMENT, &root.key(key), fault.hint("write the same"));
         return None;
     }
-    catalog.define(written, Named { id, at: DOCUMENT, path: root }, sink)
+    catalog.define(written, Named { id, at: DOCUMENT, path: root, node: &node }, sink)
 }
 
 /// The document in a text. That of a secret manager need not repeat its id.

@@ -1,11 +1,13 @@
-//! `limit-conn`: at most so many requests at once, by a key of each request.
+//! `limit-conn`: at most so many requests at once, by a key of each request, or by several.
 //!
 //! The count holds over all workers. Beyond `conn` a request waits a while, beyond `conn` and `burst` it is turned away. A
-//! request counts until it has ended, whatever becomes of it.
+//! request counts until it has ended, whatever becomes of it, also under the rules before the one that turned it away.
 
+mod keys;
 mod table;
 
-use crate::decimal::Decimal;
+use crate::number::Number;
+use keys::{ConnRuleKeys, LimitConnKeys};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::Ordering;
@@ -13,64 +15,38 @@ use std::sync::{Arc, LazyLock, Mutex, Weak};
 use std::time::{Duration, Instant};
 use stillgate_plugin::{Answer, Compile, Define, Flow, Identity, Phase, Phases, Plugin, Request, Template};
 use stillgate_route::{Lookup, Variable};
-use stillgate_schema::{At, Choice, Fault, Flag, Located, TEXT, Text, int, object, text};
+use stillgate_schema::{At, Fault};
 use table::{Table, Uncounted};
-
-object! {
-    /// At most so many requests at once.
-    pub(crate) struct LimitConnKeys {
-        /// Requests of a key that are under way without waiting.
-        conn: u32 = int(1, 1_000_000) => required;
-        /// Further ones, which wait.
-        burst: u32 = int(0, 1_000_000) => required;
-        /// How long a request is taken to last at first, in seconds: so long those of the burst wait.
-        default_conn_delay: f64 = Decimal { min: 0.001, max: 3600.0 } => required;
-        /// Whether that stays so; otherwise it follows how long requests last.
-        only_use_default_delay: bool = Flag => default(false);
-        /// What requests are counted by: a variable, or a text with variables, as `key_type` says. Where the request has no such
-        /// value, by the client's address.
-        key: At<String> = Located(TEXT.shown()) => required;
-        /// `var`: `key` is a variable's name. `var_combination`: a text such as `$remote_addr $consumer_name`.
-        key_type: bool = KEY_TYPE => default(false);
-        /// Where the counts are.
-        policy: () = POLICY => default(());
-        /// The status of a request that is turned away.
-        rejected_code: u16 = int(200, 599) => default(503);
-        /// `error_msg` of the answer; without it the answer is an error page.
-        rejected_msg: String = MESSAGE => optional;
-        /// Whether a request is let through where it cannot be counted; otherwise it is answered with 500.
-        allow_degradation: bool = Flag => default(false);
-    }
-}
-
-const KEY_TYPE: Choice<bool> = Choice { words: &[("var", false), ("var_combination", true)], unbuilt: &[] };
-const POLICY: Choice<()> = Choice { words: &[("local", ())], unbuilt: &["redis", "redis-cluster"] };
-const MESSAGE: Text<String> = text("a text", |text| match text.is_empty() {
-    true => Err(Fault::new("the message is empty").hint("write one, or remove the key")),
-    false => Ok(text.to_owned()),
-});
 
 /// The longest that a request of the burst waits.
 const DELAY_MAX: Duration = Duration::from_secs(60);
 /// Less than this is no delay.
 const DELAY_MIN: Duration = Duration::from_millis(1);
 
-/// The plugin.
-pub(crate) struct LimitConn {
-    conn: u64,
-    burst: u64,
+/// The plugin; shared with the requests that wait.
+pub(crate) struct LimitConn(Arc<Inner>);
+
+struct Inner {
+    rules: Box<[Rule]>,
     default_us: u64,
     is_default_only: bool,
-    key: Key,
     rejected: Answer,
     degrades: bool,
     hashes: RandomState,
     table: Arc<Table>,
 }
 
+struct Rule {
+    conn: Number,
+    burst: Number,
+    key: Key,
+}
+
 enum Key {
     Variable(Variable),
     Combination(Template),
+    /// As a combination, but the rule does not apply to a request with none of its variables.
+    Present(Template),
 }
 
 impl Define for LimitConn {
@@ -80,26 +56,53 @@ impl Define for LimitConn {
     const PHASES: Phases = Phases::of(&[Phase::Access]);
 
     fn compile(keys: LimitConnKeys, cx: &mut Compile<'_>) -> Option<LimitConn> {
-        let text = &keys.key.value;
-        let key = match keys.key_type {
-            false => Variable::parse_late(text).map(Key::Variable),
-            true => Template::parse(text).map(Key::Combination),
+        let rules = match (keys.rules, keys.conn, keys.burst, keys.key) {
+            (Some(rules), None, None, None) => several(rules, cx)?,
+            (None, Some(conn), Some(burst), Some(key)) => {
+                let parsed = match keys.key_type {
+                    false => Variable::parse_late(&key.value).map(Key::Variable),
+                    true => Template::parse(&key.value).map(Key::Combination),
+                };
+                let fault = |error| Fault::new(format!("{error}"));
+                let parsed = parsed.map_err(|error| cx.sink.error(key.at, &cx.path.key("key"), fault(error)));
+                Box::new([Rule { conn, burst, key: parsed.ok()? }])
+            }
+            (Some(_), ..) => return refuse("`rules` stands beside `conn`, `burst` or `key`", "keep one of them", cx),
+            (None, ..) => return refuse("there is no limit", "add `conn`, `burst` and `key`, or `rules`", cx),
         };
-        let key =
-            key.map_err(|error| cx.sink.error(keys.key.at, &cx.path.key("key"), Fault::new(error.to_string()))).ok()?;
         let (hashes, table) = shared(cx.identity);
-        Some(LimitConn {
-            conn: u64::from(keys.conn),
-            burst: u64::from(keys.burst),
+        Some(LimitConn(Arc::new(Inner {
+            rules,
             default_us: (keys.default_conn_delay * 1e6) as u64,
             is_default_only: keys.only_use_default_delay,
-            key,
             rejected: Answer::rejection(keys.rejected_code, keys.rejected_msg.as_deref()),
             degrades: keys.allow_degradation,
             hashes,
             table,
-        })
+        })))
     }
+}
+
+fn refuse<T>(what: &str, hint: &str, cx: &mut Compile<'_>) -> Option<T> {
+    cx.sink.error(cx.at, cx.path, Fault::new(what).hint(hint));
+    None
+}
+
+fn several(keys: Vec<ConnRuleKeys>, cx: &mut Compile<'_>) -> Option<Box<[Rule]>> {
+    let list = cx.path.key("rules");
+    let mut rules = Vec::with_capacity(keys.len());
+    for (index, ConnRuleKeys { conn, burst, key: At { at, value } }) in keys.into_iter().enumerate() {
+        let path = list.index(index);
+        let template = Template::parse(&value)
+            .map_err(|error| cx.sink.error(at, &path.key("key"), Fault::new(error.to_string())))
+            .ok()?;
+        if template.variables().next().is_none() {
+            let fault = Fault::new(format!("the key {value:?} has no variable, so the rule applies to no request"));
+            cx.sink.warning(at, &path.key("key"), fault.hint("write one, such as $remote_addr"));
+        }
+        rules.push(Rule { conn, burst, key: Key::Present(template) });
+    }
+    Some(rules.into())
 }
 
 /// The counts of a configuration, the same ones however often it is compiled. Only the control side comes here.
@@ -116,53 +119,84 @@ fn shared(identity: Identity) -> (RandomState, Arc<Table>) {
 
 impl Plugin for LimitConn {
     fn access(&self, request: &mut Request<'_>) -> Flow {
-        let hash = self.hash(request);
-        let counted = match self.table.enter(hash, self.conn + self.burst) {
-            Ok(counted) => counted,
-            Err(Uncounted::Enough) => return Flow::Answer(self.rejected.clone()),
-            Err(Uncounted::Full) if self.degrades => return Flow::Continue,
-            Err(Uncounted::Full) => return Flow::Answer(Answer::page(500)),
-        };
-        let delay = self.delay(counted.count);
-        let (table, learns) = (self.table.clone(), !self.is_default_only);
-        request.hold(UnderWay { table, slot: counted.slot, began: learns.then(|| Instant::now() + delay) });
-        match delay < DELAY_MIN {
-            true => Flow::Continue,
-            false => Flow::wait(request.worker.io().sleep(delay), |(), _| Flow::Continue),
-        }
+        go_on(&self.0, 0, false, request)
     }
 
     fn reads_consumer(&self) -> bool {
-        let is_it = |variable: &Variable| matches!(variable, Variable::ConsumerName | Variable::ConsumerGroupId);
-        match &self.key {
-            Key::Variable(variable) => is_it(variable),
-            Key::Combination(template) => template.variables().any(is_it),
-        }
+        self.0.rules.iter().any(Rule::reads_consumer)
     }
 }
 
-impl LimitConn {
-    fn hash(&self, request: &Request<'_>) -> u64 {
+/// Counts a request by the rules from one on, until it waits or is turned away.
+fn go_on(inner: &Arc<Inner>, from: usize, mut applies: bool, request: &mut Request<'_>) -> Flow {
+    for (index, rule) in inner.rules.iter().enumerate().skip(from) {
+        let hash = inner.hash(index, rule, request);
+        let limit = rule.conn.of(1, request).zip(rule.burst.of(0, request));
+        let (Some(hash), Some((conn, burst))) = (hash, limit) else { continue };
+        applies = true;
+        let counted = match inner.table.enter(hash, conn.saturating_add(burst)) {
+            Ok(counted) => counted,
+            Err(Uncounted::Enough) => return Flow::Answer(inner.rejected.clone()),
+            Err(Uncounted::Full) if inner.degrades => continue,
+            Err(Uncounted::Full) => return Flow::Answer(Answer::page(500)),
+        };
+        let delay = inner.delay(counted.count, conn);
+        let (table, learns) = (inner.table.clone(), !inner.is_default_only);
+        let began = learns.then(|| Instant::now() + delay);
+        request.hold(UnderWay { table, slot: counted.slot, began, default_us: inner.default_us });
+        if delay >= DELAY_MIN {
+            let inner = inner.clone();
+            return Flow::wait(request.worker.io().sleep(delay), move |(), request| {
+                go_on(&inner, index + 1, true, request)
+            });
+        }
+    }
+    match applies || inner.degrades {
+        true => Flow::Continue,
+        false => Flow::Answer(Answer::page(500)),
+    }
+}
+
+impl Rule {
+    /// Whether the consumer makes a difference.
+    fn reads_consumer(&self) -> bool {
+        let is_it = |variable: &Variable| matches!(variable, Variable::ConsumerName | Variable::ConsumerGroupId);
+        let is_in = |template: &Template| template.variables().any(is_it);
+        let of_number = |number: &Number| matches!(number, Number::Text(template) if is_in(template));
+        let of_key = match &self.key {
+            Key::Variable(variable) => is_it(variable),
+            Key::Combination(template) | Key::Present(template) => is_in(template),
+        };
+        of_key || of_number(&self.conn) || of_number(&self.burst)
+    }
+}
+
+impl Inner {
+    /// What a request is counted under; `None`: the rule does not apply to it.
+    fn hash(&self, index: usize, rule: &Rule, request: &Request<'_>) -> Option<u64> {
         request.worker.with_buffers(|text, buffer| {
-            let value = match &self.key {
+            let value = match &rule.key {
                 Key::Variable(variable) => request.value(variable, buffer),
-                Key::Combination(template) => (template.write(request, text, buffer) > 0).then_some(&text[..]),
+                Key::Combination(template) | Key::Present(template) => {
+                    (template.write(request, text, buffer) > 0).then_some(&text[..])
+                }
             };
             match value {
-                Some(value) => self.hashes.hash_one(value),
-                None => self.hashes.hash_one(request.facts.client),
+                Some(value) => Some(self.hashes.hash_one((index, value))),
+                None if matches!(rule.key, Key::Present(_)) => None,
+                None => Some(self.hashes.hash_one((index, request.facts.client))),
             }
         })
     }
 
     /// How long the request waits that is the `count`-th of its key.
-    fn delay(&self, count: u64) -> Duration {
-        if count <= self.conn {
+    fn delay(&self, count: u64, conn: u64) -> Duration {
+        if count <= conn {
             return Duration::ZERO;
         }
         let learned_us = self.table.unit_us.load(Ordering::Relaxed);
         let unit_us = if learned_us == 0 || self.is_default_only { self.default_us } else { learned_us };
-        let turns = (count - 1) / self.conn;
+        let turns = (count - 1) / conn;
         Duration::from_micros(unit_us.saturating_mul(turns)).min(DELAY_MAX)
     }
 }
@@ -173,6 +207,8 @@ struct UnderWay {
     slot: usize,
     /// When it went on; `None`: how long requests last does not matter.
     began: Option<Instant>,
+    /// `default_conn_delay`
+    default_us: u64,
 }
 
 impl Drop for UnderWay {
@@ -180,10 +216,12 @@ impl Drop for UnderWay {
         self.table.leave(self.slot);
         if let Some(began) = self.began {
             let lasted_us = began.elapsed().as_micros() as u64;
-            let before_us = self.table.unit_us.load(Ordering::Relaxed);
-            let unit_us = if before_us == 0 { lasted_us } else { (before_us + lasted_us) / 2 };
+            let before_us = match self.table.unit_us.load(Ordering::Relaxed) {
+                0 => self.default_us,
+                learned_us => learned_us,
+            };
             // One of two that end at once may be lost: it is an estimate.
-            self.table.unit_us.store(unit_us.max(1), Ordering::Relaxed);
+            self.table.unit_us.store(((before_us + lasted_us) / 2).max(1), Ordering::Relaxed);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The keys of `limit-count`, and those of its metadata.
 
-use super::number::{Number, NumberKind};
+use crate::number::{ABOVE_ZERO, Number};
 use serde_json::json;
 use stillgate_schema::kind::unplaced;
 use stillgate_schema::text::scalar::Meaning;
@@ -14,9 +14,9 @@ object! {
     /// At most so many requests in a window of time.
     pub(crate) struct LimitCountKeys {
         /// How many requests are let through in a window: a number above 0, or a text with variables that comes to one.
-        count: Number = NumberKind => optional;
+        count: Number = ABOVE_ZERO => optional;
         /// How long a window is, in seconds: a number above 0, or a text with variables that comes to one.
-        time_window: Number = NumberKind => optional;
+        time_window: Number = ABOVE_ZERO => optional;
         /// `fixed`: a window begins with the first request of a key. `sliding`: the window before counts by the part of it that a
         /// window ending now covers.
         window_type: WindowType = WINDOW_TYPE => default(WindowType::Fixed);
@@ -49,9 +49,9 @@ object! {
     /// One of several limits.
     pub(crate) struct RuleKeys {
         /// How many requests are let through in a window: a number above 0, or a text with variables that comes to one.
-        count: Number = NumberKind => required;
+        count: Number = ABOVE_ZERO => required;
         /// How long a window is, in seconds: a number above 0, or a text with variables that comes to one.
-        time_window: Number = NumberKind => required;
+        time_window: Number = ABOVE_ZERO => required;
         /// A text with variables such as `$http_x_user`. Of a request that has none of them the rule counts nothing.
         key: At<String> = Located(TEXT) => required;
         /// The rule's headers are `X-PREFIX-RateLimit-Limit` and so on; its number, from 1, where this is absent.

@@ -9,12 +9,11 @@
 
 mod headers;
 mod keys;
-mod number;
 
 pub(crate) use keys::{LimitCountKeys, LimitCountMetadata};
 
+use crate::number::Number;
 use keys::{KeyType, RuleKeys, WindowType};
-use number::Number;
 use stillgate_limits::{Begun, KeyHasher, Limit, Limits};
 use stillgate_plugin::{Answer, Compile, Define, Flow, Identity, Metadata, Phase, Phases, Plugin, Request, Template};
 use stillgate_route::{Lookup, Variable};
@@ -270,8 +269,8 @@ impl Rule {
 
     /// Its limit for a request; `None`: what it comes to is no limit.
     fn limit(&self, request: &Request<'_>) -> Option<Limit> {
-        let count = self.count.of(request)?;
-        let window_ms = self.seconds.of(request)?.saturating_mul(1000);
+        let count = self.count.of(1, request)?;
+        let window_ms = self.seconds.of(1, request)?.saturating_mul(1000);
         Some(Limit { count, window_ms })
     }
 }

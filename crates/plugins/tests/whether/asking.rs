@@ -106,6 +106,29 @@ fn forward_auth_posts_the_body() {
 }
 
 #[test]
+fn forward_auth_reads_arguments_of_the_body() {
+    let keys = "forward-auth: {uri: \"http://auth.test\", max_req_body_size: 20000, extra_headers: {X-Tenant: \"$post_arg.tenant.id\", \
+                X-Form: \"$${post_arg_tenant ?? none}/$request_method\"}}";
+    let told = |content_type: &str, body: &str| {
+        let (plugins, server) = plugins(keys).unwrap().answered_by(&[Ok("HTTP/1.1 200 OK")]);
+        let outcome = plugins.run(&format!("PUT / HTTP/1.1\nHost: h\nContent-Type: {content_type}\n\n{body}"), OK);
+        let asked = server.asked.borrow().concat();
+        assert!(asked.is_empty() || asked.starts_with("GET / ") && asked.ends_with("\n\n"), "{asked}");
+        let lines = asked.lines().filter(|line| line.starts_with("X-Tenant") || line.starts_with("X-Form"));
+        let status = outcome.lines().find(|line| line.starts_with("< ")).unwrap().to_owned();
+        format!("{} {status}", lines.collect::<Vec<_>>().join(" "))
+    };
+    let long = format!("{{\"tenant\":{{\"id\":\"a\"}},\"x\":\"{}\"}}", "x".repeat(9_000));
+    assert_eq!(told("application/json", r#"{"tenant":{"id":7}}"#), "X-Tenant: 7 X-Form: none/PUT < 200");
+    assert_eq!(told("application/json", &long), "X-Tenant: a X-Form: none/PUT < 200");
+    assert_eq!(told("application/x-www-form-urlencoded", "tenant=b%20c"), "X-Tenant:  X-Form: b c/PUT < 200");
+    assert_eq!(told("text/plain", "tenant=b"), "X-Tenant:  X-Form: none/PUT < 200");
+    // What would split the message is left out.
+    assert_eq!(told("application/x-www-form-urlencoded", "tenant=b%0d%0aX: y"), "X-Tenant:  < 200");
+    assert_eq!(told("application/json", &"1".repeat(20_001)), " < 413");
+}
+
+#[test]
 fn forward_auth_without_a_server() {
     let keys = |more: &str| format!("forward-auth: {{uri: \"http://auth.test\"{more}}}");
     let status = |more: &str| {
@@ -222,6 +245,32 @@ fn limit_conn_counts_a_request_until_it_has_ended() {
 }
 
 #[test]
+fn limit_conn_takes_numbers_from_requests() {
+    let status = |keys: &str, fields: &str| {
+        let (plugins, _) =
+            plugins(&format!("limit-conn: {{default_conn_delay: 0.1, {keys}}}")).unwrap().answered_by(&[]);
+        let outcome = plugins.run(&format!("GET / HTTP/1.1\nHost: h{fields}"), OK);
+        outcome.lines().find_map(|line| line.strip_prefix("< ").map(str::to_owned)).unwrap()
+    };
+    let late = "conn: \"$${http_conn ?? 1}\", burst: \"$http_burst\", key: remote_addr";
+    assert_eq!(status(late, "\nBurst: 0"), "200");
+    // What comes to no limit: nothing is counted.
+    for fields in ["", "\nBurst: x", "\nBurst: -1", "\nBurst: 1\nConn: 0", "\nBurst: 9007199254740992"] {
+        assert_eq!(status(late, fields), "500", "{fields}");
+        assert_eq!(status(&format!("{late}, allow_degradation: true"), fields), "200", "{fields}");
+    }
+    let rules =
+        "rules: [{conn: 1, burst: 0, key: \"$http_user\"}, {conn: \"$http_conn\", burst: 0, key: \"$http_project\"}]";
+    assert_eq!(status(rules, "\nUser: jack"), "200");
+    // A rule without its number does not apply, like one without its key.
+    assert_eq!(status(rules, "\nUser: jack\nProject: p"), "200");
+    assert_eq!(status(rules, "\nProject: p\nConn: 2"), "200");
+    assert_eq!(status(rules, "\nProject: p"), "500");
+    assert_eq!(status(rules, ""), "500");
+    assert_eq!(status(&format!("{rules}, allow_degradation: true"), ""), "200");
+}
+
+#[test]
 fn api_breaker_lets_requests_through_before_any_failed() {
     let keys = "api-breaker: {break_response_code: 599, break_response_body: later, \
                 break_response_headers: [{key: X-Why, value: \"$request_method\"}]}";
@@ -303,12 +352,16 @@ fn bad_configurations_are_refused() {
         "forward-auth: {uri: \"http://a\", request_headers: [Content-Length], timeout: 0}",
         "forward-auth: {uri: \"http://a\", extra_headers: {A: \"$nothing\"}}",
         "opa: {host: \"http://a\"}",
-        "opa: {host: \"http://a\", policy: \"a b\", with_route: true}",
+        "opa: {host: \"http://a\", policy: \"a b\", with_body: true}",
         "proxy-mirror: {host: \"http://a/b\"}",
         "proxy-mirror: {host: \"grpc://a\", sample_ratio: 0}",
         "proxy-mirror: {host: \"http://a\", path: \"/a?b\", sample_ratio: x}",
         "limit-conn: {conn: 0, burst: 0, default_conn_delay: 0, key: remote_addr}",
         "limit-conn: {conn: 1, burst: 0, default_conn_delay: 1, key: no_such, policy: redis}",
+        "limit-conn: {conn: 1, burst: 0, default_conn_delay: 1, key: remote_addr, rules: [{conn: 1, burst: 0, key: $host}]}",
+        "limit-conn: {conn: 1, default_conn_delay: 1, key: remote_addr}",
+        "limit-conn: {default_conn_delay: 1, rules: []}",
+        "limit-conn: {default_conn_delay: 1, rules: [{conn: 1.5, burst: -1, key: $nothing}]}",
         "api-breaker: {break_response_code: 199, max_breaker_sec: 2}",
         "api-breaker: {break_response_code: 200, unhealthy: {http_statuses: [200]}, healthy: {successes: 0}}",
     ]
@@ -323,16 +376,22 @@ fn bad_configurations_are_refused() {
         1:15: forward-auth.extra_headers: "nothing": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, scheme, server_protocol, protocol, remote_addr, remote_port, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME
         1:6: opa: the key "policy" is missing; add it
         1:33: opa.policy: "a b" is no path of a policy; write it as in `http/authz`
-        1:40: opa.with_route: unknown key "with_route"; known keys: host, policy, ssl_verify, timeout, keepalive, keepalive_timeout, keepalive_pool, send_headers_upstream
+        1:40: opa.with_body: unknown key "with_body"; did you mean "with_route"?
         1:22: proxy-mirror.host: the host has a path; write it under `path`
         1:22: proxy-mirror.host: "grpc://a" is no URL; write `http://HOST/PATH` or `https://HOST/PATH`
         1:48: proxy-mirror.sample_ratio: expected a number from 0.00001 to 1, found the number 0
         1:40: proxy-mirror.path: "/a?b" is no path; begin with '/', without '?' and '&'
         1:62: proxy-mirror.sample_ratio: expected a number from 0.00001 to 1, found the text "x"
-        1:20: limit-conn.conn: expected a whole number from 1 to 1000000, found the number 0
+        1:20: limit-conn.conn: expected a whole number above 0, found the number 0; write a number, or variables such as "$http_x_limit"
         1:53: limit-conn.default_conn_delay: expected a number from 0.001 to 3600, found the number 0
         1:61: limit-conn.key: "no_such": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, scheme, server_protocol, protocol, remote_addr, remote_port, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME
         1:78: limit-conn.policy: "redis" is not built yet; write local
+        1:13: limit-conn: `rules` stands beside `conn`, `burst` or `key`; keep one of them
+        1:13: limit-conn: there is no limit; add `conn`, `burst` and `key`, or `rules`
+        1:13: limit-conn: there is no limit; add `conn`, `burst` and `key`, or `rules`
+        1:44: limit-conn.rules: an empty list; name at least one, or remove the key
+        1:52: limit-conn.rules[0].conn: expected a whole number above 0, found the number 1.5; write a number, or variables such as "$http_x_limit"
+        1:64: limit-conn.rules[0].burst: expected a whole number of at least 0, found the number -1; write a number, or variables such as "$http_x_limit"
         1:36: api-breaker.break_response_code: expected a whole number from 200 to 599, found the number 199
         1:58: api-breaker.max_breaker_sec: expected a whole number from 3 to 86400, found the number 2
         1:69: api-breaker.unhealthy.http_statuses[0]: expected a whole number from 500 to 599, found the number 200

@@ -111,7 +111,13 @@ pub(crate) fn facts_of<'a>(
         tls: client.tls.as_deref().map(|tls| tls as &dyn TlsVariables),
         route: found.map(|found| {
             let route = &plan.routes[found.route].route;
-            RouteFacts { matcher: plan.matcher(), found, id: &route.spec.id, service: route.service_id.as_deref() }
+            RouteFacts {
+                matcher: plan.matcher(),
+                found,
+                id: &route.spec.id,
+                service: route.service_id.as_deref(),
+                documents: route.documents.as_deref(),
+            }
         }),
     }
 }

@@ -40,8 +40,7 @@ impl Plan {
     pub fn tunnel_routes(&self) -> Vec<RouteDigest> {
         let routes = self.routes.iter().filter(|route| route.route.upgrades);
         let routes = routes.map(|route| {
-            let Route { spec, target, service_id, timeout, upgrades, on_change, chain: _, name: _, service_name: _ } =
-                &*route.route;
+            let Route { spec, target, service_id, timeout, upgrades, on_change, .. } = &*route.route;
             let key = format!("{ROUTES}{}", spec.id);
             let upstream = named(target);
             let plugins: Vec<u128> = route.route.own_plugins().map(|entry| entry.identity.0).collect();

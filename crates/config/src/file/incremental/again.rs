@@ -139,11 +139,11 @@ impl<'a> Assembly<'a> {
         let (list, warnings) = (Path::Root.key("routes"), self.sink.warnings());
         let path = list.index(index);
         let keys = kind::read(&map::<RouteKeys>(), node, &path, &mut self.sink)?;
-        let resource = Resource { index, at: node.at, keys };
+        let resource = Resource { index, at: node.at, node: node.clone(), keys };
         let mut item = outline::item(cut, at, node, &resource)?;
         let written = Written::Route(resource.keys);
         let id = id_of(Kind::Routes, &written, index, node.at)?;
-        let named = Named { id: &id.value, at: node.at, path: &path };
+        let named = Named { id: &id.value, at: node.at, path: &path, node };
         let definition = self.kept.known.catalog.define(written, named, &mut self.sink)?;
         self.check_others(&definition, &id.value, node.at.line)?;
         for upstream in definition.upstreams() {

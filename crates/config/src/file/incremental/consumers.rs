@@ -110,10 +110,10 @@ impl<'a> Assembly<'a> {
         let text = &self.text[self.at..self.at + cut.bytes as usize];
         let (node, at) = only_item("consumers", text, self.line, cut, self.environment, &mut self.sink)?;
         let keys = kind::read(&map::<ConsumerKeys>(), &node, &path, &mut self.sink)?;
-        let resource = Resource { index, at: node.at, keys };
+        let resource = Resource { index, at: node.at, node: node.clone(), keys };
         let mut item = item(cut, at, &node, &resource)?;
         let name = resource.keys.username.value.clone();
-        let named = Named { id: &name, at: node.at, path: &path };
+        let named = Named { id: &name, at: node.at, path: &path, node: &node };
         let written = Written::Consumer(resource.keys);
         let definition = self.kept.known.catalog.define(written, named, &mut self.sink)?;
         // Its plugins may be in the way of others, name a consumer or have upstreams: rare enough to read all anew.

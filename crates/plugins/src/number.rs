@@ -7,7 +7,7 @@ use stillgate_schema::{Definitions, Fault, Json, Kind, Node, Path, Sink, Value, 
 /// The largest limit and window: the largest integer that Lua's numbers hold exactly.
 const NUMBER_MAX: u64 = (1 << 53) - 1;
 
-/// A number above 0, or a text that comes to one.
+/// A whole number, or a text that comes to one.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Number {
     /// The number.
@@ -17,48 +17,59 @@ pub(crate) enum Number {
 }
 
 impl Number {
-    /// The number of a request; `None`: the text comes to something else.
-    pub(super) fn of(&self, request: &Request<'_>) -> Option<u64> {
+    /// The number of a request; `None`: the text comes to something else, or to less than `least`.
+    pub(crate) fn of(&self, least: u64, request: &Request<'_>) -> Option<u64> {
         match self {
             Number::Plain(number) => Some(*number),
             Number::Text(template) => request.worker.with_buffers(|text, buffer| {
                 template.write(request, text, buffer);
-                parse(text)
+                parse(text).filter(|number| *number >= least)
             }),
         }
     }
 }
 
 /// The kind of a [`Number`].
-pub(super) struct NumberKind;
+pub(crate) struct NumberKind {
+    least: u64,
+    what: &'static str,
+}
+
+/// A number above 0.
+pub(crate) const ABOVE_ZERO: NumberKind = NumberKind { least: 1, what: "a whole number above 0" };
+/// A number of at least 0.
+pub(crate) const FROM_ZERO: NumberKind = NumberKind { least: 0, what: "a whole number of at least 0" };
 
 impl Kind for NumberKind {
     type Out = Number;
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Number> {
         let Value::Scalar(scalar) = &node.value else {
-            expected("a number above 0, or a text with variables", node, path, sink);
+            expected("a number, or a text with variables", node, path, sink);
             return None;
         };
         let parsed =
             Template::parse(&scalar.text).map_err(|error| Fault::new(error.to_string())).and_then(|template| {
                 match template.constant() {
                     None => Ok(Number::Text(template)),
-                    Some(text) => parse(text).map(Number::Plain).ok_or_else(|| {
-                        Fault::new(format!("expected a whole number above 0, found {}", node.found()))
-                            .hint("write a number, or variables such as \"$http_x_limit\"")
-                    }),
+                    Some(text) => {
+                        parse(text).filter(|number| *number >= self.least).map(Number::Plain).ok_or_else(|| {
+                            Fault::new(format!("expected {}, found {}", self.what, node.found()))
+                                .hint("write a number, or variables such as \"$http_x_limit\"")
+                        })
+                    }
                 }
             });
         parsed.map_err(|fault| sink.error(node.at, path, fault)).ok()
     }
 
     fn schema(&self, _: &mut Definitions) -> Json {
-        json!({"anyOf": [{"type": "integer", "exclusiveMinimum": 0}, {"type": "string"}]})
+        let number = json!({"type": "integer", "minimum": self.least, "maximum": NUMBER_MAX});
+        json!({"anyOf": [number, {"type": "string"}]})
     }
 }
 
-/// A whole number from 1 to [`NUMBER_MAX`], in any form that Lua reads as one: `10`, `1e1`, `10.0`, `0xA`.
+/// A whole number up to [`NUMBER_MAX`], in any form that Lua reads as one: `10`, `1e1`, `10.0`, `0xA`.
 fn parse(text: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(text).ok()?.trim_ascii();
     let number = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
@@ -66,10 +77,10 @@ fn parse(text: &[u8]) -> Option<u64> {
         Some(digits) => u64::from_str_radix(digits, 16).ok()?,
         None => text.parse().ok().or_else(|| {
             let number: f64 = text.parse().ok()?;
-            (number.fract() == 0.0 && (1.0..=NUMBER_MAX as f64).contains(&number)).then_some(number as u64)
+            (number.fract() == 0.0 && (0.0..=NUMBER_MAX as f64).contains(&number)).then_some(number as u64)
         })?,
     };
-    (1..=NUMBER_MAX).contains(&number).then_some(number)
+    (number <= NUMBER_MAX).then_some(number)
 }
 
 #[cfg(test)]
@@ -78,11 +89,11 @@ mod tests {
 
     #[test]
     fn numbers_as_lua_reads_them() {
-        let good = [("1", 1), (" 7 ", 7), ("5.0", 5), ("1e3", 1000), ("0x1F", 31), ("+3", 3)];
+        let good = [("0", 0), ("1", 1), (" 7 ", 7), ("5.0", 5), ("1e3", 1000), ("0x1F", 31), ("+3", 3)];
         for (text, expected) in good.into_iter().chain([("9007199254740991", NUMBER_MAX)]) {
             assert_eq!(parse(text.as_bytes()), Some(expected), "{text}");
         }
-        let bad = ["", "0", "-1", "1.5", "x", "2x", "0x", "0x+1", "inf", "nan", "1e300", "9007199254740992"];
+        let bad = ["", "-1", "1.5", "x", "2x", "0x", "0x+1", "inf", "nan", "1e300", "9007199254740992"];
         for text in bad.into_iter().chain(["99999999999999999999"]) {
             assert_eq!(parse(text.as_bytes()), None, "{text}");
         }
