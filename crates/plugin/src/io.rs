@@ -17,6 +17,13 @@ pub trait Io {
     /// is counted for `plugin`.
     fn send(&self, plugin: &'static str, call: Call);
 
+    /// Does work that outlives the request which began it: only what many requests share, with a bound in time and number of its
+    /// own.
+    fn spawn(&self, task: LocalFuture<()>);
+
+    /// Tells the log that something of `plugin` does not work. Not once for each request: callers see to that.
+    fn warn(&self, plugin: &'static str, what: &str);
+
     /// Counts a call of [`Io::send`] that its plugin could not make, such as one with too large a body.
     fn drop_send(&self, plugin: &'static str);
 }
@@ -34,6 +41,10 @@ impl Io for NoIo {
     }
 
     fn send(&self, _: &'static str, _: Call) {}
+
+    fn spawn(&self, _: LocalFuture<()>) {}
+
+    fn warn(&self, _: &'static str, _: &str) {}
 
     fn drop_send(&self, _: &'static str) {}
 }

@@ -3,6 +3,7 @@
 //! A key is made for the algorithm that its credential names, and can do nothing else: a token chooses neither.
 
 use super::JwtAuthCredential;
+use super::key_set::KeySet;
 use crate::authentication::BASE64;
 use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, ECDSA_P521_SHA512_FIXED, ED25519, ParsedPublicKey,
@@ -12,8 +13,8 @@ use aws_lc_rs::signature::{
 use aws_lc_rs::{constant_time, digest, hmac};
 use base64::Engine;
 use sha2::{Digest as _, Sha256};
-use stillgate_plugin::CompileCredential;
 use stillgate_plugin::definition::Identity;
+use stillgate_plugin::{CompileCredential, Url};
 use stillgate_schema::Fault;
 use x509_parser::pem::parse_x509_pem;
 use x509_parser::prelude::FromDer;
@@ -94,6 +95,8 @@ pub(crate) struct Verifier {
 enum Key {
     Shared(Shared),
     Public(Box<ParsedPublicKey>),
+    /// One of those that are published under a URL.
+    Set(Box<KeySet>),
 }
 
 /// A secret as HMAC uses it. What is made of it on the stack for each token that is not remembered would take more than a
@@ -172,6 +175,10 @@ impl Verifier {
     pub(super) fn new(keys: JwtAuthCredential, cx: &mut CompileCredential<'_>) -> Option<Verifier> {
         let grace_s = keys.lifetime_grace_period;
         let key = match hmac_of(keys.algorithm) {
+            Some(_) if keys.jwks_uri.is_some() => {
+                let hint = "choose an algorithm with public keys, or remove the key";
+                return refuse("jwks_uri", "no secret is published under a URL", hint, cx);
+            }
             Some(algorithm) => {
                 let Some(secret) = &keys.secret else {
                     return missing("secret", "for this algorithm", "tokens are signed with it", cx);
@@ -188,6 +195,7 @@ impl Verifier {
                 };
                 Key::Shared(Shared::new(algorithm, &secret))
             }
+            None if keys.jwks_uri.is_some() => Key::Set(Box::new(key_set(&keys, cx)?)),
             None => {
                 let Some(text) = &keys.public_key else {
                     return missing("public_key", "for this algorithm", "tokens are verified with it", cx);
@@ -201,13 +209,19 @@ impl Verifier {
             }
         };
         let is_slow = match &key {
-            Key::Shared(_) => false,
-            Key::Public(key) => {
-                let is_slow_curve = matches!(keys.algorithm, Algorithm::Es384 | Algorithm::Es512);
-                is_slow_curve || rsa_bits((**key).as_ref()) > Some(FAST_RSA_BITS_MAX)
-            }
+            Key::Shared(_) | Key::Set(_) => false,
+            Key::Public(key) => is_slow(keys.algorithm, key),
         };
         Some(Verifier { algorithm: keys.algorithm, key, is_slow, grace_s })
+    }
+
+    /// Where its keys are, if these are published under a URL.
+    #[inline]
+    pub(super) fn key_set(&self) -> Option<&KeySet> {
+        match &self.key {
+            Key::Set(set) => Some(set),
+            Key::Shared(_) | Key::Public(_) => None,
+        }
     }
 
     /// Whether verifying takes more than 100 µs, so that no worker should do it.
@@ -241,6 +255,28 @@ impl Verifier {
                 hmac::verify(&hmac::Key::new(*algorithm, secret), signed, signature).is_ok()
             }
             Key::Public(key) => key.verify_sig(signed, signature).is_ok(),
+            // By the key that is found in it.
+            Key::Set(_) => false,
+        }
+    }
+}
+
+/// Whether verifying by a key takes more than 100 µs.
+pub(super) fn is_slow(algorithm: Algorithm, key: &ParsedPublicKey) -> bool {
+    let is_slow_curve = matches!(algorithm, Algorithm::Es384 | Algorithm::Es512);
+    is_slow_curve || rsa_bits(key.as_ref()) > Some(FAST_RSA_BITS_MAX)
+}
+
+fn key_set(keys: &JwtAuthCredential, cx: &mut CompileCredential<'_>) -> Option<KeySet> {
+    let text = keys.jwks_uri.as_deref()?;
+    if keys.public_key.is_some() {
+        return refuse("jwks_uri", "`public_key` stands beside it", "keep one of the two", cx);
+    }
+    match Url::parse(text, keys.jwks_ssl_verify) {
+        Ok(url) => Some(KeySet::new(url, text, keys.jwks_ssl_verify, keys.jwks_timeout, keys.jwks_ttl)),
+        Err(_) => {
+            let hint = "write it as in `https://issuer.example/.well-known/jwks.json`";
+            refuse("jwks_uri", "it is no URL of http or https", hint, cx)
         }
     }
 }
@@ -284,7 +320,6 @@ fn verification(algorithm: Algorithm) -> Option<&'static dyn VerificationAlgorit
 
 /// Reads a public key, or a certificate of one, in PEM.
 fn public_key(algorithm: Algorithm, text: &[u8]) -> Result<ParsedPublicKey, &'static str> {
-    const OF_ANOTHER: &str = "the key is of another kind than `algorithm`";
     let (_, pem) = parse_x509_pem(text).map_err(|_| "it is not PEM")?;
     let der = match pem.label.as_str() {
         "PUBLIC KEY" | "RSA PUBLIC KEY" => pem.contents,
@@ -292,6 +327,11 @@ fn public_key(algorithm: Algorithm, text: &[u8]) -> Result<ParsedPublicKey, &'st
         label if label.ends_with("PRIVATE KEY") => return Err("it is a private key, which only who signs should have"),
         _ => return Err("it is PEM of something else than a public key"),
     };
+    parse_der(algorithm, der)
+}
+
+/// Reads a public key in DER: SubjectPublicKeyInfo, or RSAPublicKey.
+pub(super) fn parse_der(algorithm: Algorithm, der: Vec<u8>) -> Result<ParsedPublicKey, &'static str> {
     if let Some(bits) = rsa_bits(&der)
         && !RSA_BITS.contains(&bits)
     {
@@ -300,6 +340,8 @@ fn public_key(algorithm: Algorithm, text: &[u8]) -> Result<ParsedPublicKey, &'st
     let verification = verification(algorithm).ok_or(OF_ANOTHER)?;
     ParsedPublicKey::new(verification, der).map_err(|_| OF_ANOTHER)
 }
+
+const OF_ANOTHER: &str = "the key is of another kind than `algorithm`";
 
 /// How large an RSA key is; `None`: it is none.
 fn rsa_bits(der: &[u8]) -> Option<usize> {

@@ -4,22 +4,25 @@
 //! token declares critical refuses it.
 //!
 //! A token that was verified is remembered by its digest, per worker, with the times that it names: it counts as long as
-//! these hold and its consumer has the same credential.
+//! these hold, its consumer has the same credential, and a key that is published under a URL is still published.
 
+mod jwk;
 mod key;
+mod key_set;
 mod place;
 mod token;
 
 use crate::authentication::{HEADER, REALM, Strangers};
 use crate::digested::Digested;
-use key::{ALGORITHMS, Algorithm, Prepared, Verifier};
+use key::{ALGORITHMS, Algorithm, Prepared, Verifier, is_slow};
+use key_set::Looked;
 use place::{Found, Place, Places};
 use std::cell::RefCell;
 use std::sync::Arc;
 use stillgate_plugin::secrets::SECRET;
 use stillgate_plugin::{
-    Attached, Authenticate, Compile, CompileCredential, Define, Flow, Identity, Phase, Phases, Plugin, Proof, Request,
-    Secret,
+    Answer, Attached, Authenticate, Compile, CompileCredential, Define, Flow, Identity, Phase, Phases, Plugin, Proof,
+    Request, Secret,
 };
 use stillgate_schema::kind::{Text, list};
 use stillgate_schema::{Choice, Fault, Flag, TEXT, int, object, text};
@@ -61,6 +64,14 @@ object! {
         public_key: Secret = SECRET => optional;
         /// For tokens that APISIX issues; has no effect.
         private_key: Secret = SECRET => optional;
+        /// The URL of a JSON Web Key Set (RFC 7517), in place of `public_key`: the header's `kid` says which of its keys it is.
+        jwks_uri: String = TEXT.shown() => optional;
+        /// Whether the certificate of an `https` server of it is verified.
+        jwks_ssl_verify: bool = Flag => default(true);
+        /// Milliseconds that connecting, sending, and the whole answer may take, each.
+        jwks_timeout: u32 = int(1, 60_000) => default(3_000);
+        /// Seconds after which the set is fetched again. A key that was taken out of it counts at most so long.
+        jwks_ttl: u32 = int(10, 86_400) => default(300);
         /// How the tokens are signed. They must name it.
         algorithm: Algorithm = ALGORITHM => default(Algorithm::Hs256);
         /// Seconds for tokens that APISIX issues; has no effect.
@@ -123,7 +134,7 @@ struct Config {
 
 impl Define for JwtAuth {
     type Keys = JwtAuthKeys;
-    const NAME: &'static str = "jwt-auth";
+    const NAME: &'static str = NAME;
     const PRIORITY: i32 = 2510;
     const PHASES: Phases = Phases::of(&[Phase::Rewrite]);
 
@@ -163,6 +174,9 @@ impl Authenticate for JwtAuth {
     }
 }
 
+/// APISIX's name.
+const NAME: &str = "jwt-auth";
+
 const MISSING: &str = "{\"message\":\"Missing JWT token in request\"}\n";
 const INVALID: &str = "{\"message\":\"JWT token invalid\"}\n";
 const NO_KEY: &str = "{\"message\":\"missing user key in JWT token\"}\n";
@@ -193,6 +207,8 @@ struct Known {
     key: Box<[u8]>,
     exp: Time,
     nbf: Time,
+    /// The serial number of the key of a set that verified it.
+    of_set: Option<u64>,
 }
 
 thread_local! {
@@ -212,6 +228,14 @@ enum Outcome {
     Stranger(&'static str),
     /// Its token is verified elsewhere.
     Slow(Slow),
+    /// By a key that is published under a URL.
+    OfSet(OfSet),
+}
+
+/// A token whose key is in a set.
+struct OfSet {
+    kid: Option<Box<str>>,
+    token: Slow,
 }
 
 /// A token that takes long to verify.
@@ -241,7 +265,14 @@ impl Plugin for JwtAuth {
         match outcome {
             Outcome::Known(attached) => config.finish(place, Ok(attached), request),
             Outcome::Stranger(body) => config.finish(place, Err(body), request),
-            Outcome::Slow(slow) => verify_elsewhere(config.clone(), place, slow),
+            Outcome::Slow(slow) => {
+                let proof = slow.proof.clone();
+                let verifies = move |signed: &[u8], signature: &[u8]| {
+                    proof.get::<Verifier>().is_some_and(|verifier| verifier.verifies(signed, signature))
+                };
+                verify_elsewhere(config.clone(), place, slow, verifies)
+            }
+            Outcome::OfSet(of_set) => verify_by_set(config.clone(), place, of_set, false, request),
         }
     }
 
@@ -251,9 +282,14 @@ impl Plugin for JwtAuth {
 }
 
 /// Verifies a token where that holds nobody up.
-fn verify_elsewhere(config: Arc<Config>, place: Option<Place>, slow: Slow) -> Flow {
-    let Slow { attached, proof, signed, signature, digest, known } = slow;
-    let verify = move || proof.get::<Verifier>().is_some_and(|verifier| verifier.verifies(&signed, &signature));
+fn verify_elsewhere(
+    config: Arc<Config>,
+    place: Option<Place>,
+    slow: Slow,
+    verifies: impl FnOnce(&[u8], &[u8]) -> bool + Send + 'static,
+) -> Flow {
+    let Slow { attached, signed, signature, digest, known, .. } = slow;
+    let verify = move || verifies(&signed, &signature);
     Flow::offload(verify, move |is_good, request| match is_good {
         Err(full) => full.into(),
         Ok(false) => config.finish(place, Err(UNVERIFIED), request),
@@ -262,6 +298,43 @@ fn verify_elsewhere(config: Arc<Config>, place: Option<Place>, slow: Slow) -> Fl
             config.finish(place, Ok(attached), request)
         }
     })
+}
+
+/// Verifies a token by the key that it names, once that is here.
+fn verify_by_set(
+    config: Arc<Config>,
+    place: Option<Place>,
+    of_set: OfSet,
+    has_waited: bool,
+    request: &mut Request<'_>,
+) -> Flow {
+    let proof = of_set.token.proof.clone();
+    let Some(verifier) = proof.get::<Verifier>() else { return config.finish(place, Err(UNVERIFIED), request) };
+    let Some(set) = verifier.key_set() else { return config.finish(place, Err(UNVERIFIED), request) };
+    let algorithm = verifier.algorithm;
+    match key_set::look(set, of_set.kid.as_deref(), algorithm, request.worker, has_waited) {
+        Looked::Unknown => config.finish(place, Err(UNVERIFIED), request),
+        // It is not the client's fault.
+        Looked::Unavailable => Flow::Answer(Answer::page(503)),
+        Looked::Fetching(fetched) => {
+            Flow::wait(fetched, move |(), request| verify_by_set(config, place, of_set, true, request))
+        }
+        Looked::Key(serial, key) => {
+            let OfSet { mut token, .. } = of_set;
+            token.known.of_set = Some(serial);
+            let is_slow = is_slow(algorithm, &key);
+            let verifies = move |signed: &[u8], signature: &[u8]| key.verify_sig(signed, signature).is_ok();
+            if is_slow {
+                return verify_elsewhere(config, place, token, verifies);
+            }
+            let Slow { attached, signed, signature, digest, known, .. } = token;
+            if !verifies(&signed, &signature) {
+                return config.finish(place, Err(UNVERIFIED), request);
+            }
+            MEMORY.with_borrow_mut(|memory| memory.verified.put(digest, known));
+            config.finish(place, Ok(attached), request)
+        }
+    }
 }
 
 impl Config {
@@ -297,6 +370,7 @@ impl Config {
             && let Some((attached, proof)) = request.consumers.find_with_proof(JwtAuth::NAME, &known.key)
             && proof.identity == known.proof
             && let Some(verifier) = proof.get::<Verifier>()
+            && is_still_published(verifier, known, request)
         {
             return self.in_time(known.exp, known.nbf, verifier, request).map(|()| Outcome::Known(attached));
         }
@@ -317,7 +391,13 @@ impl Config {
         }
         // Before the signature, which costs more.
         self.in_time(exp, nbf, verifier, request)?;
-        let known = Known { proof: proof.identity, key: key.as_bytes().into(), exp, nbf };
+        let known = Known { proof: proof.identity, key: key.as_bytes().into(), exp, nbf, of_set: None };
+        if verifier.key_set().is_some() {
+            let kid = parts.kid(json).ok_or(UNVERIFIED)?;
+            let (proof, signed, signature) = (proof.clone(), parts.signed.into(), signature.into());
+            let token = Slow { attached, proof, signed, signature, digest, known };
+            return Ok(Outcome::OfSet(OfSet { kid, token }));
+        }
         if verifier.is_slow() {
             let (proof, signed, signature) = (proof.clone(), parts.signed.into(), signature.into());
             return Ok(Outcome::Slow(Slow { attached, proof, signed, signature, digest, known }));
@@ -338,5 +418,14 @@ impl Config {
             true => Ok(()),
             false => Err(UNVERIFIED),
         }
+    }
+}
+
+/// Whether the key that verified a token still is where keys are published, if it was found there.
+fn is_still_published(verifier: &Verifier, known: &Known, request: &Request<'_>) -> bool {
+    match (known.of_set, verifier.key_set()) {
+        (None, None) => true,
+        (Some(serial), Some(set)) => key_set::still_has(set, serial, request.worker),
+        _ => false,
     }
 }

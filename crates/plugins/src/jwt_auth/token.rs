@@ -63,6 +63,16 @@ impl<'a> Token<'a> {
         }
     }
 
+    /// The header's `kid`, of a header that was understood. `None`: it is no text.
+    pub(super) fn kid(&self, buffer: &mut Vec<u8>) -> Option<Option<Box<str>>> {
+        let json = decode(self.header, buffer)?;
+        match read(json, ["kid"])? {
+            [None] => Some(None),
+            [Some(Value::Text(kid))] => Some(Some(kid.into())),
+            [Some(_)] => None,
+        }
+    }
+
     /// What of the payload is looked at.
     pub(super) fn claims<'b>(&self, key_claim: &str, buffer: &'b mut Vec<u8>) -> Option<Claims<'b>> {
         let json = decode(self.payload, buffer)?;
@@ -315,6 +325,20 @@ mod tests {
         check(r#"["alg","HS256"]"#, None);
         check("", None);
         check(&format!("{{\"x\":{}}}", "[".repeat(20_000)), None);
+    }
+
+    #[test]
+    fn a_header_may_name_a_key() {
+        let check = |header: &str, expected: Option<Option<&str>>| {
+            let text = token(header, "{}");
+            let kid = Token::split(text.as_bytes()).unwrap().kid(&mut Vec::new());
+            assert_eq!(kid, expected.map(|kid| kid.map(Box::from)), "{header}");
+        };
+        check("{}", Some(None));
+        check(r#"{"kid":"a\u0062"}"#, Some(Some("ab")));
+        check(r#"{"kid":7}"#, None);
+        check(r#"{"kid":null}"#, None);
+        check(r#"{"kid":"a","kid":"b"}"#, None);
     }
 
     #[test]

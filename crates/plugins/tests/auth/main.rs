@@ -8,6 +8,7 @@ mod consumers;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod hmac_auth;
+mod jwks;
 mod jwt_auth;
 mod jwt_keys;
 mod multi_auth;

@@ -294,6 +294,8 @@ pub(crate) struct Server {
     replies: RefCell<VecDeque<Result<String, CallError>>>,
     /// What it was asked.
     pub(crate) asked: RefCell<Vec<String>>,
+    /// What plugins have told the log.
+    pub(crate) warned: RefCell<Vec<String>>,
     /// How long plugins have waited.
     pub(crate) slept: RefCell<Vec<Duration>>,
 }
@@ -320,6 +322,15 @@ impl Io for Server {
 
     fn send(&self, _: &'static str, call: Call) {
         self.note(&call);
+    }
+
+    /// It is done at once, as all that it waits for is ready.
+    fn spawn(&self, mut task: LocalFuture<()>) {
+        assert!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+    }
+
+    fn warn(&self, plugin: &'static str, what: &str) {
+        self.warned.borrow_mut().push(format!("{plugin}: {what}"));
     }
 
     fn drop_send(&self, plugin: &'static str) {

@@ -31,6 +31,14 @@ impl Io for PluginIo {
         }
     }
 
+    fn spawn(&self, task: LocalFuture<()>) {
+        tokio::task::spawn_local(task);
+    }
+
+    fn warn(&self, plugin: &'static str, what: &str) {
+        tracing::warn!(plugin, "{what}");
+    }
+
     fn drop_send(&self, plugin: &'static str) {
         count_lost(&self.worker, plugin);
     }
