@@ -155,6 +155,9 @@ const PLAIN: [(&str, Variable); 22] = [
 const PREFIXES: [(&str, &str); 4] =
     [("arg_", "arg_NAME"), ("http_", "http_NAME"), ("cookie_", "cookie_NAME"), ("uri_param_", "uri_param_NAME")];
 
+/// Header fields that are variables without a prefix.
+const HEADERS: [&str; 2] = ["content_type", "content_length"];
+
 /// Variables that are known once a route is: conditions of routes cannot ask for them.
 const LATE: [(&str, Variable); 5] = [
     ("route_id", Variable::RouteId),
@@ -214,6 +217,11 @@ pub enum VariableErrorKind {
 }
 
 impl Variable {
+    /// The names that plugins can ask for. Of those with a name part there is an example: `arg_NAME`.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        early_names().chain(LATE.iter().map(|(name, _)| *name))
+    }
+
     /// Parses the name of a variable that a plugin asks for: those that are known once the route is are among them.
     pub fn parse_late(name: &str) -> Result<Variable, VariableError> {
         let plain = name.strip_prefix('$').unwrap_or(name);
@@ -244,7 +252,7 @@ impl Variable {
             return Ok(variable.clone());
         }
         let header = |name: &str| Variable::Header(HeaderName(name.to_ascii_lowercase().replace('_', "-").into()));
-        if matches!(name, "content_type" | "content_length") {
+        if HEADERS.contains(&name) {
             return Ok(header(name));
         }
         let error = |kind| VariableError { name: name.to_owned(), kind };
@@ -274,6 +282,11 @@ fn is_token(b: u8) -> bool {
     b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b)
 }
 
+/// The names that routes can ask for.
+fn early_names() -> impl Iterator<Item = &'static str> {
+    PLAIN.iter().map(|(name, _)| *name).chain(HEADERS).chain(PREFIXES.iter().map(|(_, example)| *example))
+}
+
 fn unknown(name: &str) -> VariableErrorKind {
     if LATE.iter().any(|(late, _)| *late == name) {
         return VariableErrorKind::Late;
@@ -281,10 +294,7 @@ fn unknown(name: &str) -> VariableErrorKind {
     if LOGGED.contains(&name) || LOGGED_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
         return VariableErrorKind::Logged;
     }
-    let examples = PREFIXES.iter().map(|(_, example)| *example);
-    let names = PLAIN.iter().map(|(name, _)| *name).chain(["content_type", "content_length"]);
-    let nearest = names
-        .chain(examples)
+    let nearest = early_names()
         .map(|known| (strsim::damerau_levenshtein(name, known), known))
         .min_by_key(|(distance, _)| *distance)
         .filter(|(distance, known)| *distance <= known.len().div_ceil(3))
@@ -315,11 +325,8 @@ impl fmt::Display for VariableError {
                 write!(f, "\"{name}\": unknown variable; did you mean \"{nearest}\"?")
             }
             VariableErrorKind::Unknown { nearest: None } => {
-                write!(f, "\"{name}\": unknown variable; write one of ")?;
-                for (name, _) in PLAIN {
-                    write!(f, "{name}, ")?;
-                }
-                write!(f, "content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME")
+                let names: Vec<&str> = early_names().collect();
+                write!(f, "\"{name}\": unknown variable; write one of {}", names.join(", "))
             }
             VariableErrorKind::Name { example } => {
                 write!(

@@ -48,10 +48,10 @@ pub(crate) fn consumer<'a>(config: &'a Config, name: Option<&str>) -> Result<Opt
 }
 
 impl ExplainedChain {
-    /// Those of a request that `route` takes, and `consumer` makes.
+    /// Those of a request that `route` takes, from which it captures `params`, and `consumer` makes.
     pub(crate) fn new(
         config: &Config,
-        route: Option<&Route>,
+        (route, params): (Option<&Route>, &[(String, String)]),
         consumer: Option<&Consumer>,
         request: &Request<'_>,
     ) -> ExplainedChain {
@@ -74,7 +74,7 @@ impl ExplainedChain {
             for entry in chain.entries() {
                 let is_early = is_global || entry.phases.contains(Phase::Rewrite);
                 let asker = if is_early && !is_found { Asker::NotKnown } else { asker };
-                let vars = Vars { of_request: request.vars, route, asker };
+                let vars = Vars { of_request: request.vars, route, params, asker };
                 let request = Request { vars: &vars, ..*request };
                 let none = || Known { holds: Some(true), told: Vec::new() };
                 let filter = entry.meta.filter.as_ref().map_or_else(none, |filter| filter.explain(&request));
@@ -194,6 +194,8 @@ fn quoted(values: &[String]) -> String {
 struct Vars<'a> {
     of_request: &'a dyn Lookup,
     route: Option<&'a Route>,
+    /// Names and values of what the route captures.
+    params: &'a [(String, String)],
     asker: Asker<'a>,
 }
 
@@ -201,6 +203,9 @@ impl Lookup for Vars<'_> {
     fn value<'b>(&'b self, variable: &Variable, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
         let text = match (variable, self.asker) {
             (Variable::RouteId, _) => self.route.map(|route| route.spec.id.as_str()),
+            (Variable::RouteParam(name), _) => {
+                self.params.iter().find(|(param, _)| **param == **name).map(|(_, value)| value.as_str())
+            }
             (Variable::ServiceId, _) => self.route.and_then(|route| route.service_id.as_deref()),
             (Variable::ConsumerName, Asker::Is(consumer)) => Some(&*consumer.name),
             (Variable::ConsumerGroupId, Asker::Is(consumer)) => consumer.group.as_deref(),
@@ -212,8 +217,7 @@ impl Lookup for Vars<'_> {
 
     fn is_known(&self, variable: &Variable) -> bool {
         match variable {
-            // What a path captures is asked of the matcher, not of the request.
-            Variable::Status | Variable::RouteParam(_) => false,
+            Variable::Status => false,
             Variable::ConsumerName | Variable::ConsumerGroupId => !matches!(self.asker, Asker::NotKnown),
             _ => self.of_request.is_known(variable),
         }

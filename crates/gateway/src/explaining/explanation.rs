@@ -40,7 +40,7 @@ impl<'a> Answer<'a> {
         let explain = |request: &stillgate_route::Request<'_>| {
             let explanation = plan.matcher().explain(request, route)?;
             let chosen = explanation.chosen.as_ref().map(|chosen| &*config.routes[chosen.route]);
-            let chain = ExplainedChain::new(config, chosen, consumer, request);
+            let chain = ExplainedChain::new(config, (chosen, &explanation.params), consumer, request);
             Ok((explanation, chain))
         };
         let mut notes = notes(config, head);

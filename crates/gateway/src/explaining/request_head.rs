@@ -243,6 +243,10 @@ impl Lookup for Vars<'_> {
     }
 
     fn is_known(&self, variable: &Variable) -> bool {
+        // What TLS agrees on is of a connection; without TLS nothing is.
+        if matches!(variable, Variable::Ssl(_)) {
+            return self.head.scheme != "https" || self.head.known(variable).is_some();
+        }
         self.head.not_known().all(|not_known| not_known != *variable)
     }
 
