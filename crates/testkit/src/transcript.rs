@@ -71,6 +71,17 @@ impl Transcript {
     }
 }
 
+/// A text with its repetitions written out, `\{a*500}`. Other escapes are YAML's.
+fn repeated(text: &str) -> String {
+    let Some((before, (repeat, after))) =
+        text.split_once("\\{").and_then(|(before, rest)| Some((before, rest.split_once('}')?)))
+    else {
+        return text.to_owned();
+    };
+    let unit = String::from_utf8(decode(&format!("\\{{{repeat}}}\\"))).expect("a repetition of text");
+    format!("{before}{unit}{}", repeated(after))
+}
+
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_else(|| "a panic".to_owned())
@@ -99,7 +110,8 @@ impl Player {
         setup.upstream = section("upstream config").unwrap_or("").to_owned();
         setup.route = section("route config").unwrap_or("").to_owned();
         let port = upstream.addr().port().to_string();
-        setup.resources = section("resources").map(|yaml| yaml.replace("{node}", &node).replace("{node_port}", &port));
+        let filled = |yaml: &str| repeated(yaml).replace("{node}", &node).replace("{node_port}", &port);
+        setup.resources = section("resources").map(filled);
         Self { gateway: Gateway::start(binary, &setup), upstream, node: None, client: None, other: None }
     }
 
