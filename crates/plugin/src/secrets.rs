@@ -63,6 +63,31 @@ impl Kind for SecretText {
     }
 }
 
+/// The kind of a key that has secrets in it, such as a map. Where it is a text by mistake, that is one of them: no message
+/// shows it.
+pub struct Veiled<K>(pub K);
+
+impl<K: Kind> Kind for Veiled<K> {
+    type Out = K::Out;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<K::Out> {
+        sink.hiding(|sink| {
+            if let Value::Scalar(scalar) = &node.value {
+                sink.hide(&scalar.text);
+            }
+            self.0.read(node, path, sink)
+        })
+    }
+
+    fn schema(&self, definitions: &mut Definitions) -> Json {
+        self.0.schema(definitions)
+    }
+
+    fn show(&self, value: &K::Out) -> Json {
+        self.0.show(value)
+    }
+}
+
 /// Knows what references stand for.
 pub trait Secrets: Send + Sync {
     /// What a reference stands for, which begins with `$env://` or `$secret://`; or why that is not known, with what to do.

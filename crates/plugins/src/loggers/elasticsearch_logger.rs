@@ -12,7 +12,7 @@ use std::time::Duration;
 use stillgate_plugin::outbox::{HttpReceiver, Outlet, Question, Receiver};
 use stillgate_plugin::record::Scratch;
 use stillgate_plugin::record::written::push_json_string;
-use stillgate_plugin::secrets::SECRET;
+use stillgate_plugin::secrets::{SECRET, Veiled};
 use stillgate_plugin::{Compile, Define, Phases, Response, Secret, Template};
 use stillgate_schema::{At, Fault, Flag, Located, TEXT, int, map, object, some};
 
@@ -31,9 +31,9 @@ batching_logger_keys! {
         /// Where entries are written.
         field: ElasticsearchField = map::<ElasticsearchField>() => required;
         /// Who writes.
-        auth: ElasticsearchAuth = map::<ElasticsearchAuth>() => optional;
+        auth: ElasticsearchAuth = Veiled(map::<ElasticsearchAuth>()) => optional;
         /// More header fields.
-        headers: Vec<(String, Secret)> = HeaderSecrets => optional;
+        headers: Vec<(String, Secret)> = Veiled(HeaderSecrets) => optional;
         /// Whether the server's certificate is checked.
         ssl_verify: bool = Flag => default(true);
         /// Seconds for one request.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use stillgate_plugin::outbox::{Encode, Entries, HttpReceiver, Outlet, Receiver};
 use stillgate_plugin::record::written::push_json_string;
+use stillgate_plugin::secrets::Veiled;
 use stillgate_plugin::{Compile, Define, Phases, Response, Secret, Template};
 use stillgate_schema::{
     Definitions, Fault, Flag, Json, Kind, Node, Path, Sink, TEXT, Text, Value, expected, int, read, some, text,
@@ -26,7 +27,7 @@ batching_logger_keys! {
         /// The tenant, sent as `X-Scope-OrgID`.
         tenant_id: String = TEXT.shown() => default("fake".to_owned());
         /// More header fields.
-        headers: Vec<(String, Secret)> = HeaderSecrets => optional;
+        headers: Vec<(String, Secret)> = Veiled(HeaderSecrets) => optional;
         /// The labels of a stream. Values may have variables, such as `$host`.
         log_labels: LogLabels = LabelsKind => default(LogLabels::job());
         /// Whether the server's certificate is checked.

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use stillgate_plugin::outbox::{Batching, HttpReceiver, Outlet, PENDING_BYTES_MAX, Receiver, Url};
 use stillgate_plugin::record::write::push_traceparent;
+use stillgate_plugin::secrets::Veiled;
 use stillgate_plugin::{
     Compile, Define, Flow, Identity, Metadata, Phase, Phases, Plugin, Request, Response, Secret, Span, Trace,
 };
@@ -174,7 +175,7 @@ object! {
         /// Seconds for one request.
         request_timeout: u64 = int(1, 3600) => default(3);
         /// Header fields of requests.
-        request_headers: Vec<(String, Option<Secret>)> = HeadersKind => default(Vec::new());
+        request_headers: Vec<(String, Option<Secret>)> = Veiled(HeadersKind) => default(Vec::new());
     }
 }
 
@@ -306,7 +307,7 @@ impl Kind for HeadersKind {
                 sink.error(entry.key_at, &path, Fault::new(error.to_string()));
                 return None;
             }
-            fields.push((entry.key.to_string(), read(&HeaderSecret, &entry.value, &path, sink)?));
+            fields.push((entry.key.to_string(), read(&Veiled(HeaderSecret), &entry.value, &path, sink)?));
         }
         Some(fields)
     }
