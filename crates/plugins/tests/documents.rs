@@ -35,18 +35,17 @@ fn plugins_with_metadata_are_on_its_page() {
 
 fn check(descriptor: &Descriptor) {
     let mut definitions = Definitions::default();
-    (descriptor.schema)(&mut definitions);
-    if let Some(credential) = descriptor.credential {
-        (credential.schema)(&mut definitions);
-    }
-    if let Some(metadata) = descriptor.metadata {
-        (metadata.schema)(&mut definitions);
-    }
-    if let Some(credential) = descriptor.credential {
-        (credential.schema)(&mut definitions);
-    }
+    let mut objects = vec![(descriptor.schema)(&mut definitions)];
+    objects.extend(descriptor.credential.map(|credential| (credential.schema)(&mut definitions)));
+    objects.extend(descriptor.metadata.map(|metadata| (metadata.schema)(&mut definitions)));
     let page = page(descriptor.name);
     let text = page.data();
+    for object in &objects {
+        let name = object["$ref"].as_str().and_then(|reference| reference.rsplit('/').next()).expect("an object");
+        let has_keys = definitions.table(name).is_some_and(|table| table.contains("| `"));
+        let has_table = text.contains(&format!("{BEGIN}{name} -->\n"));
+        assert!(has_table || !has_keys, "docs/plugins/{}.md: no \"{BEGIN}{name} -->\", \"{END}\"", descriptor.name);
+    }
     let mut parts = text.split(BEGIN);
     let mut written = parts.next().expect("a first part").to_owned();
     for part in parts {

@@ -190,7 +190,11 @@ fn value_words(schema: &Json) -> String {
     match schema["type"].as_str().or_else(|| schema["type"][0].as_str()) {
         Some("array") if schema["items"].is_object() => format!("list of {}", value_words(&schema["items"])),
         Some("array") => "list".to_owned(),
-        Some("integer") => format!("{} to {}", schema["minimum"], schema["maximum"]),
+        Some("integer") => match (&schema["minimum"], &schema["maximum"]) {
+            (Json::Null, Json::Null) => "whole number".to_owned(),
+            (min, Json::Null) => format!("{min} or more"),
+            (min, max) => format!("{min} to {max}"),
+        },
         // A float whose value is whole is written without `.0`.
         Some("number") => match (schema["minimum"].as_f64(), schema["maximum"].as_f64()) {
             (Some(min), Some(max)) => format!("{min} to {max}"),

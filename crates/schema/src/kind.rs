@@ -93,12 +93,25 @@ impl<T: TryFrom<i64> + TryInto<i64> + Copy> Kind for Int<T> {
         {
             return Some(number);
         }
-        expected(&format!("a whole number from {} to {}", self.min, self.max), node, path, sink);
+        let bounds = match (self.min, self.max) {
+            (i64::MIN, i64::MAX) => String::new(),
+            (min, i64::MAX) => format!(", {min} or more"),
+            (min, max) => format!(" from {min} to {max}"),
+        };
+        expected(&format!("a whole number{bounds}"), node, path, sink);
         None
     }
 
     fn schema(&self, _: &mut Definitions) -> Json {
-        or_environment(json!({"type": "integer", "minimum": self.min, "maximum": self.max}))
+        let mut schema = json!({"type": "integer"});
+        // The ends of the type are nobody's bounds.
+        if self.min > i64::MIN {
+            schema["minimum"] = json!(self.min);
+        }
+        if self.max < i64::MAX {
+            schema["maximum"] = json!(self.max);
+        }
+        or_environment(schema)
     }
 
     fn show(&self, value: &T) -> Json {
