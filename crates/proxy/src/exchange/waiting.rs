@@ -9,7 +9,7 @@ use super::queue::{Lost, watch_client};
 use super::{After, Serving, whole_body};
 use crate::basics::clock::TICK_MS;
 use crate::worker::Worker;
-use crate::worker::plugins::{Panicked, call};
+use crate::worker::plugins::{Panicked, call, tell_panic};
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 use stillgate_config::Measure;
@@ -105,7 +105,7 @@ async fn offloaded(
                 Ok(Ok(Ok(output))) => Ok(output),
                 // Of the thread that was to do it nothing is left but after a panic.
                 Ok(Ok(Err(Panicked)) | Err(_)) => {
-                    count(serving, at, Measure::PluginPanics);
+                    chain::with_paused(serving, at, |entry, phase| tell_panic(serving.worker, entry, phase));
                     return Err(OwnAnswer::error(500, "a plugin failed"));
                 }
                 Err(lost) => return Ok(Err(lost)),

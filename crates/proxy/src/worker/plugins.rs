@@ -150,8 +150,9 @@ fn tell_time(worker: &Worker, entry: &Entry, phase: Phase, began: Instant) {
     worker.tell_plugin(|recorder, metrics| recorder.observe_plugin(metrics, entry.name, phase, took));
 }
 
+/// Counts a panic, and says whose it is.
 #[cold]
-fn tell_panic(worker: &Worker, entry: &Entry, phase: Phase) {
+pub(crate) fn tell_panic(worker: &Worker, entry: &Entry, phase: Phase) {
     worker.tell_plugin(|recorder, metrics| recorder.count_plugin_panic(metrics, entry.name));
     tracing::error!(plugin = entry.name, origin = %entry.origin, phase = phase.name(), "a plugin panicked");
 }

@@ -2,6 +2,7 @@
 
 mod bodies;
 mod large;
+mod panics;
 mod phases;
 mod store;
 mod waiting;
@@ -190,6 +191,13 @@ fn exposition(registry: &Arc<Registry>) -> String {
         text.extend_from_slice(piece.as_ref());
     }
     String::from_utf8(text).unwrap()
+}
+
+/// How many panics of a [`Scripted`] plugin are counted.
+fn panics(registry: &Arc<Registry>) -> u64 {
+    let told = exposition(registry);
+    let count = told.lines().find_map(|line| line.strip_prefix("stillgate_plugin_panics_total{plugin=\"scripted\"} "));
+    count.map_or(0, |count| count.parse().unwrap())
 }
 
 /// The configuration of a [`Bench`], and a Plan without plugins.

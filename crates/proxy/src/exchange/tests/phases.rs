@@ -1,4 +1,4 @@
-//! The phases: their order, answers, edits of heads, panics.
+//! The phases: their order, answers, edits of heads.
 
 use super::*;
 use stillgate_plugin::{Answer, Consumer, Consumers, Filter};
@@ -193,32 +193,6 @@ fn a_status_that_has_no_body_gets_none() {
     check(204, "GET");
     check(200, "HEAD");
     check(200, "GET");
-}
-
-#[test]
-fn a_panic_costs_its_request_and_nothing_else() {
-    let node = Upstream::echo();
-    let check = |scripted: Scripted, status: u16| {
-        let bench = Bench::new(&[&node], None, scripted.chain());
-        let mut client = bench.client();
-        assert_eq!(client.get("/r").head.status(), status);
-        assert_eq!(client.get("/r?well").head.status(), 200);
-    };
-    let is_well = |target: &[u8]| target.ends_with(b"well");
-    let request = move || -> OnRequest {
-        Box::new(move |request| {
-            assert!(is_well(request.facts.path_and_query()), "asked to panic");
-            Flow::Continue
-        })
-    };
-    let response = move || -> OnResponse {
-        Box::new(move |response| assert!(is_well(response.facts.path_and_query()), "asked to panic"))
-    };
-    check(Scripted { rewrite: Some(request()), ..Scripted::default() }, 500);
-    check(Scripted { access: Some(request()), ..Scripted::default() }, 500);
-    check(Scripted { before_proxy: Some(request()), ..Scripted::default() }, 500);
-    check(Scripted { header_filter: Some(response()), ..Scripted::default() }, 500);
-    check(Scripted { log: Some(response()), ..Scripted::default() }, 200);
 }
 
 #[test]

@@ -1,8 +1,7 @@
 //! Requests that wait for what plugins want: time, work, bodies.
 
 use super::*;
-use std::future::{pending, poll_fn};
-use std::task::Poll;
+use std::future::pending;
 use std::thread;
 use stillgate_plugin::Answer;
 use stillgate_testkit::eventually;
@@ -142,25 +141,6 @@ fn what_is_held_goes_with_the_request() {
     // The connection is there still, with nothing of its requests.
     eventually("both are over", || story.told().len() == 4);
     assert_eq!(story.told(), ["log", "gone", "log", "gone"]);
-}
-
-#[test]
-fn panics_cost_their_request_and_nothing_else() {
-    let node = Upstream::echo();
-    let scripted = Scripted::access(|request| match request.facts.query() {
-        Some(b"future") => Flow::wait(poll_fn(|_| -> Poll<()> { panic!("asked to") }), |(), _| Flow::Continue),
-        Some(b"then") => Flow::wait(async {}, |(), _| panic!("asked to")),
-        Some(b"work") => Flow::offload(|| -> u32 { panic!("asked to") }, |_, _| Flow::Continue),
-        Some(b"worked") => Flow::offload(|| (), |_, _| panic!("asked to")),
-        Some(b"body") => Flow::body(1, |_| panic!("asked to")),
-        _ => Flow::Continue,
-    });
-    let bench = Bench::new(&[&node], None, scripted.chain());
-    let mut client = bench.client();
-    for query in ["future", "then", "work", "worked", "body"] {
-        assert_eq!(client.get(&format!("/r?{query}")).head.status(), 500, "{query}");
-        assert_eq!(client.get("/r").head.status(), 200);
-    }
 }
 
 #[test]
