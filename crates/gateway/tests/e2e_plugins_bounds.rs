@@ -5,10 +5,13 @@ mod scripted;
 
 use reflect::{STILLGATE, ask, gateway, setup, try_ask};
 use scripted::{AFTER, BEFORE, FILTERED, Node, REPLACED, check, chunked, gzip, resources, send, with_length};
+use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
-use stillgate_testkit::{ACCEPT_TEXT, Client, Gateway, PATIENCE, ReservedPort, Upstream, eventually, payload, scrape};
+use stillgate_testkit::{
+    ACCEPT_TEXT, Broken, Client, Gateway, PATIENCE, ReservedPort, Upstream, eventually, payload, scrape,
+};
 
 const MIB: usize = 1024 * 1024;
 
@@ -112,28 +115,123 @@ fn a_large_response_takes_little_memory() {
     gateway.assert_healthy();
 }
 
-/// The node is not read on for a client that does not read.
+/// MiB that are compressed on their way. More take longer: `STILLGATE_TEST_BODY_MIB=1024` for a GiB.
+const COMPRESSED_MIB: usize = 48;
+
+/// A body that gzip cannot make smaller, whatever its size.
+#[test]
+fn a_large_response_is_compressed_in_little_memory() {
+    let size = std::env::var("STILLGATE_TEST_BODY_MIB").map_or(COMPRESSED_MIB, |mib| mib.parse().expect("MiB"));
+    let piece = Arc::new(payload(1, MIB));
+    let sent = Arc::clone(&piece);
+    let node = Upstream::serve(move |connection| {
+        while connection.read_request().is_ok() {
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {}\r\n\r\n", size * MIB);
+            if !send(connection, head.as_bytes()) || !(0..size).all(|_| send(connection, &sent)) {
+                return;
+            }
+        }
+    });
+    let mut gateway =
+        gateway(node.addr(), &resources(&[("/gzip", r#"{"gzip": {"http_version": 1.0, "comp_level": 1}}"#)]));
+    let before = gateway.rss();
+    let mut client = gateway.client();
+    // Its end is the connection's, so that it need not be held here, either.
+    client.send("GET /gzip HTTP/1.0\r\nHost: h\r\nAccept-Encoding: gzip\r\n\r\n");
+    let head = client.read_head().expect("a head");
+    assert_eq!((head.status(), head.get("content-encoding")), (200, Some("gzip")), "{head:?}");
+    let mut decoder = flate2::write::GzDecoder::new(Repeated { piece: &piece, count: 0 });
+    let mut peak = 0;
+    loop {
+        let (bytes, is_end) = match client.read_exactly(MIB) {
+            Ok(bytes) => (bytes, false),
+            Err(Broken::Truncated(bytes)) => (bytes, true),
+            Err(Broken::Closed) => (Vec::new(), true),
+            Err(broken) => panic!("{broken:?}"),
+        };
+        decoder.write_all(&bytes).expect("a good stream");
+        peak = peak.max(gateway.rss());
+        if is_end {
+            break;
+        }
+    }
+    assert_eq!(decoder.finish().expect("a whole stream").count, size * MIB);
+    let grown = peak.saturating_sub(before);
+    assert!(grown < 16 * MIB, "{grown} bytes more");
+    gateway.assert_healthy();
+}
+
+/// Takes repetitions of a piece, and nothing else.
+struct Repeated<'a> {
+    piece: &'a [u8],
+    count: usize,
+}
+
+impl Write for Repeated<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let rest = &self.piece[self.count % self.piece.len()..];
+        let length = rest.len().min(bytes.len());
+        assert!(rest[..length] == bytes[..length], "other bytes behind {}", self.count);
+        self.count += length;
+        Ok(length)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The node is not read on for a client that does not read; with a filter, no more than that holds.
 #[test]
 fn a_client_that_stops_reading_costs_little() {
-    let node = large(256);
-    let mut gateway = Gateway::start(
-        STILLGATE,
-        &setup(node.addr(), &resources(&[("/plain", r#"{"response-rewrite": {"headers": {"set": {"X-A": "1"}}}}"#)]))
-            .gateway("timeouts: {send: 300ms}"),
-    );
-    let (before, files) = (gateway.rss(), gateway.fd_count());
-    let clients: Vec<_> = (0..20)
-        .map(|_| {
-            let mut client = gateway.client();
-            client.send("GET /plain HTTP/1.1\r\nHost: h\r\n\r\n");
-            client
-        })
-        .collect();
-    eventually("all to be served", || gateway.fd_count() >= files + 2 * clients.len());
-    assert!(gateway.rss().saturating_sub(before) < 32 * MIB);
-    eventually("the gateway to give up", || gateway.fd_count() <= files);
-    assert!(gateway.rss().saturating_sub(before) < 32 * MIB);
-    gateway.assert_healthy();
+    const CLIENTS: usize = 20;
+    let end = r#"{"response-rewrite": {"filters": [{"regex": "$", "replace": "end"}], "max_resp_body_size": 4194304}}"#;
+    let check = |path: &str, mib: usize, grown_max: usize| {
+        let node = large(mib);
+        let routes = [(
+            path,
+            if path == "/filtered" { end } else { r#"{"response-rewrite": {"headers": {"set": {"X-A": "1"}}}}"# },
+        )];
+        let mut gateway =
+            Gateway::start(STILLGATE, &setup(node.addr(), &resources(&routes)).gateway("timeouts: {send: 300ms}"));
+        let (before, files) = (gateway.rss(), gateway.fd_count());
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|_| {
+                let mut client = gateway.client();
+                client.send(format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n"));
+                client
+            })
+            .collect();
+        let mut peak = 0;
+        let rss = |peak: &mut usize| *peak = gateway.rss().max(*peak);
+        eventually("all to be served", || {
+            rss(&mut peak);
+            clients.iter().all(|client| client.stream().peek(&mut [0]).is_ok_and(|bytes| bytes > 0))
+        });
+        if path == "/plain" {
+            eventually("the gateway to give up", || {
+                rss(&mut peak);
+                gateway.fd_count() <= files
+            });
+        }
+        let grown = peak.saturating_sub(before);
+        assert!(grown < grown_max, "{path}: {grown} bytes more");
+        drop(clients);
+        // Connections to the node are kept where all of a response was read.
+        eventually("what was held to be given back", || {
+            rss(&mut peak);
+            gateway.fd_count() <= files + CLIENTS
+        });
+        if path == "/filtered" {
+            for _ in 0..2 {
+                let got = ask(&mut gateway.client(), "GET /filtered", &[]);
+                assert_eq!((got.head.status(), got.body.len()), (200, mib * MIB + 3));
+            }
+        }
+        gateway.assert_healthy();
+    };
+    check("/plain", 256, 32 * MIB);
+    check("/filtered", 3, 96 * MIB);
 }
 
 /// A node that sends most of a body that a filter holds, then cuts (`/cut`) or waits for the other side's end.
