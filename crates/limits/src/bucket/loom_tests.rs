@@ -4,7 +4,7 @@
 //! model is as small as it can be and still go wrong: two threads, two slots, one to three operations each.
 
 use super::*;
-use crate::window::Limit;
+use crate::window::{Aligned, Limit};
 use loom::model::Builder;
 use loom::sync::Arc;
 use loom::thread;
@@ -57,8 +57,18 @@ fn race(
     other: fn(&Small) -> usize,
     judge: impl Fn(usize, &Small) + Sync + Send + 'static,
 ) {
+    race_in(prepare, one, other, judge);
+}
+
+/// The same in a bucket with so many slots.
+fn race_in<const WAYS: usize>(
+    prepare: fn(&Bucket<WAYS>),
+    one: fn(&Bucket<WAYS>) -> usize,
+    other: fn(&Bucket<WAYS>) -> usize,
+    judge: impl Fn(usize, &Bucket<WAYS>) + Sync + Send + 'static,
+) {
     explore(move || {
-        let bucket = Arc::new(Small::new());
+        let bucket = Arc::new(Bucket::<WAYS>::new());
         prepare(&bucket);
         let theirs = bucket.clone();
         let thread = thread::spawn(move || other(&theirs));
@@ -180,6 +190,101 @@ fn who_is_killed_while_adding_holds_up_nobody() {
             let later = NOW_MS + 60_000;
             assert_eq!(admitted(bucket, 1, 1, later) + admitted(bucket, 2, 1, later), 2);
             assert_eq!(bucket.counting(later), 2);
+        },
+    );
+}
+
+/// As `Limits::take_sliding`, for a cost of 1.
+fn slide<const WAYS: usize>(bucket: &Bucket<WAYS>, key: Key, count: u64, now_ms: u64) -> Result<bool, Contended> {
+    let limit = Limit { count, window_ms: WINDOW_MS };
+    let at = Aligned::new(WINDOW_MS, now_ms);
+    let (present, past) = (key.of_window(at.number), key.of_window(at.number - 1));
+    loop {
+        let found = bucket.find(present, life(now_ms))?;
+        let previous = bucket.find(past, life(now_ms))?.map_or(0, |found| found.count());
+        let count = found.map_or(0, |found| found.count());
+        let verdict = limit.sliding(at, previous, count, 1);
+        match found {
+            _ if verdict.count == count => return Ok(verdict.taken.admitted),
+            Some(found) if bucket.settle(found, verdict.count) => return Ok(verdict.taken.admitted),
+            Some(_) => {}
+            None => {
+                let added = bucket.add(present, at.end_ms, life(now_ms));
+                if !added.is_there && !added.is_disturbed {
+                    return Err(Contended);
+                }
+            }
+        }
+    }
+}
+
+fn slid<const WAYS: usize>(bucket: &Bucket<WAYS>, number: u64, count: u64, now_ms: u64) -> usize {
+    usize::from(slide(bucket, key(number), count, now_ms).unwrap())
+}
+
+/// What the window of `now_ms` and the one before have counted.
+fn counted<const WAYS: usize>(bucket: &Bucket<WAYS>, number: u64, now_ms: u64) -> [u64; 2] {
+    let at = Aligned::new(WINDOW_MS, now_ms).number;
+    [at, at - 1].map(|at| bucket.find(key(number).of_window(at), life(now_ms)).unwrap().map_or(0, Found::count))
+}
+
+#[test]
+fn two_first_requests_meet_in_one_sliding_window() {
+    race(
+        |_| {},
+        |bucket| slid(bucket, 1, 1, NOW_MS),
+        |bucket| slid(bucket, 1, 1, NOW_MS),
+        |admitted, bucket| {
+            assert_eq!(admitted, 1);
+            assert_eq!(counted(bucket, 1, NOW_MS), [1, 0]);
+            assert!((0..2).all(|way| !bucket.members().is_claimed(way)));
+        },
+    );
+}
+
+#[test]
+fn of_a_sliding_window_exactly_the_count_is_admitted() {
+    race(
+        |bucket| assert_eq!(slid(bucket, 1, 3, NOW_MS), 1),
+        |bucket| slid(bucket, 1, 3, NOW_MS) + slid(bucket, 1, 3, NOW_MS),
+        |bucket| slid(bucket, 1, 3, NOW_MS) + slid(bucket, 1, 3, NOW_MS),
+        |admitted, bucket| {
+            assert_eq!(admitted, 2);
+            assert_eq!(counted(bucket, 1, NOW_MS), [3, 0]);
+        },
+    );
+}
+
+/// In the middle of the next window a full one weighs half. With a third slot: while one thread adds the new window's counter,
+/// the other finds no room for the same but that of the window before.
+#[test]
+fn a_window_before_weighs_for_both() {
+    const MIDDLE_MS: u64 = NOW_MS + WINDOW_MS + WINDOW_MS / 2;
+    race_in::<3>(
+        |bucket| assert_eq!(slid(bucket, 1, 2, NOW_MS) + slid(bucket, 1, 2, NOW_MS), 2),
+        |bucket| slid(bucket, 1, 2, MIDDLE_MS),
+        |bucket| slid(bucket, 1, 2, MIDDLE_MS),
+        |admitted, bucket| {
+            assert_eq!(admitted, 1);
+            assert_eq!(counted(bucket, 1, MIDDLE_MS), [1, 2]);
+        },
+    );
+}
+
+/// One thread is in the window before still. What each is admitted is counted, once, in its own window.
+#[test]
+fn a_clock_that_is_behind_counts_in_the_window_before() {
+    const LATER_MS: u64 = NOW_MS + WINDOW_MS + WINDOW_MS / 2;
+    race(
+        |bucket| assert_eq!(slid(bucket, 1, 2, NOW_MS), 1),
+        |bucket| slid(bucket, 1, 2, LATER_MS) + slid(bucket, 1, 2, LATER_MS),
+        |bucket| slid(bucket, 1, 2, NOW_MS + WINDOW_MS - 1),
+        |admitted, bucket| {
+            let [present, past] = counted(bucket, 1, LATER_MS);
+            assert_eq!(past, 2, "there is room for it in its own window");
+            // The second of the other thread sees a full window before, or one that is half full.
+            assert!((1..=2).contains(&present), "{present}");
+            assert_eq!(1 + admitted as u64, present + past);
         },
     );
 }
