@@ -187,7 +187,7 @@ fn shared_and_switches() {
     refused(
         "buckets: [1]",
         expect![[
-            r#"1:48: gateway.metrics.buckets: unknown key "buckets"; known keys: address, path, hosts, dialect, memory, series_per_family, expire, shared, disable, enable, labels, native_histograms, created"#
+            r#"1:48: gateway.metrics.buckets: unknown key "buckets"; known keys: address, path, hosts, dialect, memory, series_per_family, expire, shared, disable, enable, labels, native_histograms, created, exemplars"#
         ]],
     );
 }

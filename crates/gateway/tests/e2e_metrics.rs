@@ -6,7 +6,7 @@ use measured::{Exposition, Measured, STILLGATE};
 use std::process::Command;
 use stillgate_testkit::{
     ACCEPT_OPENMETRICS, END_PATIENCE, Gateway, ReservedPort, Setup, Upstream, eventually, promtool_check_metrics,
-    scrape,
+    python_families, scrape,
 };
 
 /// A route with a service, one without, and one whose node is dead.
@@ -294,6 +294,51 @@ fn a_reload_changes_what_is_recorded() {
     measured.reload(setup(), "path: /m\ndialect: apisix");
     get();
     eventually("the other names", || exposed().sum("apisix_http_status", &[]) == 1.0);
+}
+
+/// Requests of callers that are recorded, and others, with these keys of `gateway.metrics`; returns the exposition.
+fn traced(keys: &str) -> (Measured, String) {
+    const SAMPLED: &str = "4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    const OTHER: &str = "5bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
+    let (node, dead) = (Upstream::echo(), Upstream::refusing());
+    let setup = Setup::resources(format!(
+        "plugin_metadata:\n  - {{id: opentelemetry, collector: {{address: \"{}\"}}}}\n\
+         routes:\n  - id: a\n    uri: /*\n    plugins: {{opentelemetry: {{sampler: {{name: parent_base}}}}}}\n    \
+         upstream: {{nodes: {{\"{}\": 1}}}}\n",
+        dead.addr(),
+        node.addr()
+    ));
+    let measured = Measured::start(setup, keys);
+    let mut client = measured.gateway.client();
+    // The last one is known by its series, and no exemplar takes the place of that of the first two.
+    for trace in [SAMPLED, SAMPLED, OTHER] {
+        client.send(format!("GET /a HTTP/1.1\r\nHost: h\r\ntraceparent: 00-{trace}\r\n\r\n"));
+        assert_eq!(client.expect_response("GET").head.status(), 200);
+    }
+    measured.scrape_with(3.0);
+    let text = scrape(measured.metrics.addr(), "/metrics", ACCEPT_OPENMETRICS, false).text().to_owned();
+    (measured, text)
+}
+
+#[test]
+fn sampled_requests_are_exemplars_of_the_time_they_took() {
+    let (_measured, text) = traced("exemplars: true");
+    let families = python_families(&text, true).unwrap();
+    for name in ["request", "upstream", "gateway"].map(|of| format!("stillgate_http_{of}_duration_seconds")) {
+        let family = families.iter().find(|family| family.name == name).unwrap();
+        let exemplars: Vec<_> = family.samples.iter().filter_map(|sample| sample.exemplar.as_ref()).collect();
+        assert!(!exemplars.is_empty() && exemplars.len() <= 2, "{name}\n{text}");
+        for exemplar in exemplars {
+            assert_eq!(exemplar.labels["trace_id"], "4bf92f3577b34da6a3ce929d0e0e4736", "{text}");
+            assert_eq!(exemplar.labels["span_id"].len(), 16, "{text}");
+            assert!(exemplar.value > 0.0 && exemplar.value < END_PATIENCE.as_secs_f64(), "{text}");
+        }
+    }
+    for keys in ["", "dialect: apisix\nexemplars: true"] {
+        let (_measured, text) = traced(keys);
+        let expected = !keys.is_empty();
+        assert_eq!(text.contains("trace_id=\"4bf92f3577b34da6a3ce929d0e0e4736\""), expected, "{keys}\n{text}");
+    }
 }
 
 #[test]

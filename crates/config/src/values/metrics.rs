@@ -38,6 +38,8 @@ pub struct Metrics {
     pub native_histograms: bool,
     /// Whether OpenMetrics tells when a series began.
     pub created: bool,
+    /// Whether histograms of requests keep the trace of a request for each bucket.
+    pub exemplars: bool,
 }
 
 /// Where the value of one label of a declared family comes from.
@@ -68,7 +70,7 @@ impl FamilySpec {
             unit: self.unit.to_owned(),
             kind: self.kind.declared(metrics.native_histograms),
             labels: self.sources(metrics).map(|(name, _)| name.to_owned()).collect(),
-            exemplars: false,
+            exemplars: metrics.exemplars && self.per_request && matches!(self.kind, FamilyKind::Histogram(_)),
         })
     }
 

@@ -61,7 +61,7 @@ mod tests {
         let measured = gateway("metrics: {address: \"127.0.0.1:3\"}");
         let changed = gateway(
             "metrics: {address: \"127.0.0.1:4\", memory: 8MiB, series_per_family: 1000, shared: /s, path: /m, expire: 1m, \
-             dialect: apisix, native_histograms: true, created: false, disable: {labels: [node]}}",
+             dialect: apisix, native_histograms: true, created: false, exemplars: true, disable: {labels: [node]}}",
         );
         let expected = ["address", "memory", "series_per_family", "shared"].map(|key| format!("gateway.metrics.{key}"));
         assert_eq!(needs_restart(&measured, &changed), expected);

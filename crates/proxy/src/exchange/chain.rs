@@ -45,7 +45,7 @@ pub(crate) struct Chains {
     merged: Option<Rc<Chain>>,
     /// Who asks, as a plugin has found out.
     pub(crate) consumer: Option<Attached>,
-    settled: Settled,
+    pub(super) settled: Settled,
     /// A plugin has added more to the head of the response than it may, and has been counted: it will do so to the answer that
     /// says this, too.
     is_head_refused: bool,

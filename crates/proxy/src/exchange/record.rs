@@ -52,6 +52,11 @@ impl Finished for Ended<'_> {
         self.exchange.chains.kept_consumers().cloned()
     }
 
+    #[inline]
+    fn sampled(&self) -> Option<Trace> {
+        self.exchange.chains.trace().filter(|trace| trace.is_sampled)
+    }
+
     fn host(&mut self) -> &[u8] {
         self.exchange.known.host(self.exchange.from_client.head())
     }

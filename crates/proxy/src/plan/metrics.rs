@@ -109,6 +109,8 @@ pub struct MetricsPlan {
     pub(crate) tells_method: bool,
     /// Whether a label tells who asked.
     pub(crate) tells_consumer: bool,
+    /// Whether histograms keep traces.
+    pub(crate) exemplars: bool,
     /// Whether the node is told by its address without the port.
     pub(crate) node_is_ip: bool,
     /// Apart from the others, as it is asked for at every turn.
@@ -128,6 +130,7 @@ impl MetricsPlan {
             tells_match: false,
             tells_method: false,
             tells_consumer: false,
+            exemplars: metrics.exemplars,
             node_is_ip: is_apisix,
             turns: None,
             others: Vec::new(),

@@ -70,6 +70,9 @@ object! {
         native_histograms: bool = Flag => default(false);
         /// Whether OpenMetrics has a `_created` line for each counter and histogram (`stillgate exporter` always has).
         created: bool = Flag => default(true);
+        /// Whether histograms of requests have the trace of the last sampled request as exemplar of each bucket, in
+        /// OpenMetrics and protobuf; takes 192 bytes a bucket and series.
+        exemplars: bool = Flag => default(false);
         any_of {
             "nothing says where the exposition is served": address | shared;
         }
@@ -210,5 +213,6 @@ fn resolve(keys: MetricsKeys, path: &Path<'_>, sink: &mut Sink) -> Metrics {
         extra_labels,
         native_histograms: keys.native_histograms,
         created: keys.created,
+        exemplars: keys.exemplars,
     }
 }

@@ -143,6 +143,7 @@ async fn the_steady_state_allocates_nothing() {
         "dialect: apisix",
         "enable: {labels: [method]}",
         "labels: {http_requests_total: {t: $http_x_tenant, h: $host, ip: $remote_addr, g: $consumer_group_id}}",
+        "exemplars: true",
     ] {
         let mut bench = Bench::new(keys).await;
         bench.config.plugins.consumers = consumers(&["ann", "bob"]);
@@ -153,6 +154,8 @@ async fn the_steady_state_allocates_nothing() {
             bench.exchange(HEAD, None, None, 404).await,
         ];
         requests[1].chains.consumer = Some(attached(1));
+        requests[1].chains.settled.trace =
+            Some(Trace { trace_id: 1, span_id: 2, is_sampled: true, is_shown: false });
         requests.iter_mut().for_each(|exchange| bench.record(&snapshot, exchange));
         let mut turn = 0;
         let counted = measure(|| {

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stillgate_config::{EXTRA_LABELS_MAX, Route};
 use stillgate_metrics::{Handle, Writer};
+use stillgate_plugin::record::Trace;
 use stillgate_plugin::{Attached, Consumers};
 use stillgate_route::{Lookup, Match};
 use stillgate_wire::Method;
@@ -44,6 +45,8 @@ pub(crate) trait Finished {
     fn kept_consumers(&self) -> Option<Arc<Consumers>>;
     /// That it asked for, canonical.
     fn host(&mut self) -> &[u8];
+    /// The trace it is a part of, if it is recorded.
+    fn sampled(&self) -> Option<Trace>;
     /// Calls `then` with its variables.
     fn with_vars<R>(&mut self, plan: &Plan, then: impl FnOnce(&dyn Lookup) -> R) -> R;
 }
@@ -128,6 +131,11 @@ impl Recorder {
                     amounts.add(&mut self.writer, aspect, handles.of[aspect as usize]);
                 }
             }
+            if metrics.exemplars
+                && let Some(trace) = finished.sampled()
+            {
+                amounts.exemplify(&mut self.writer, handles, handles.kept, trace);
+            }
         }
         if unknown != 0 {
             let handles = self.look_up(unknown, added, finished, snapshot, metrics, host, &amounts);
@@ -185,6 +193,7 @@ impl Recorder {
             named: snapshot.plan.routes.named,
         };
         let values = Values::new(metrics, route, host, &asked, texts);
+        let trace = finished.sampled().filter(|_| metrics.exemplars);
         let mut look = |vars: Option<&dyn Lookup>| {
             let mut handles = Handles::NONE;
             for aspect in Aspect::ALL {
@@ -202,6 +211,9 @@ impl Recorder {
                 if !is_variable && handle != Handle::NONE && !writer.is_collapsed(handle) {
                     handles.kept |= aspect.bit();
                 }
+            }
+            if let Some(trace) = trace {
+                amounts.exemplify(writer, &handles, aspects, trace);
             }
             handles
         };
@@ -240,6 +252,24 @@ impl Amounts {
             Aspect::Sent => writer.add(handle, self.sent),
         };
     }
+
+    /// Keeps the request's trace beside what was observed of these aspects.
+    #[cold]
+    fn exemplify(&self, writer: &mut Writer, handles: &Handles, aspects: u8, trace: Trace) {
+        let (trace_id, span_id) = (hex::<32>(trace.trace_id), hex::<16>(trace.span_id.into()));
+        let labels: [(&str, &[u8]); 2] = [("trace_id", &trace_id), ("span_id", &span_id)];
+        let times = [(Aspect::RequestTime, self.request), (Aspect::NodeTime, self.node), (Aspect::OwnTime, self.own)];
+        for (aspect, time) in times {
+            let Some(time) = time.filter(|_| aspects & aspect.bit() != 0) else { continue };
+            // Refused where the series has no memory, as in `add`.
+            let _ = writer.exemplar(handles.of[aspect as usize], time, &labels);
+        }
+    }
+}
+
+/// The last digits of a number.
+fn hex<const DIGITS: usize>(number: u128) -> [u8; DIGITS] {
+    std::array::from_fn(|at| b"0123456789abcdef"[(number >> (4 * (DIGITS - 1 - at)) & 15) as usize])
 }
 
 /// A request's upstream.
