@@ -18,14 +18,36 @@ object! {
     pub(crate) struct ErrorPageMetadata {
         /// Whether they are used.
         enable: bool = Flag => default(false);
+        /// The page of 400.
+        error_400: PageKeys = map() => optional;
+        /// The page of 401.
+        error_401: PageKeys = map() => optional;
+        /// The page of 403.
+        error_403: PageKeys = map() => optional;
         /// The page of 404.
         error_404: PageKeys = map() => optional;
+        /// The page of 405.
+        error_405: PageKeys = map() => optional;
+        /// The page of 408.
+        error_408: PageKeys = map() => optional;
+        /// The page of 413.
+        error_413: PageKeys = map() => optional;
+        /// The page of 414.
+        error_414: PageKeys = map() => optional;
+        /// The page of 429.
+        error_429: PageKeys = map() => optional;
+        /// The page of 431.
+        error_431: PageKeys = map() => optional;
         /// The page of 500.
         error_500: PageKeys = map() => optional;
+        /// The page of 501.
+        error_501: PageKeys = map() => optional;
         /// The page of 502.
         error_502: PageKeys = map() => optional;
         /// The page of 503.
         error_503: PageKeys = map() => optional;
+        /// The page of 504.
+        error_504: PageKeys = map() => optional;
     }
 }
 
@@ -72,17 +94,32 @@ impl Plugin for ErrorPage {
         };
         let status = response.status();
         let page = match status {
+            400 => &pages.error_400,
+            401 => &pages.error_401,
+            403 => &pages.error_403,
             404 => &pages.error_404,
+            405 => &pages.error_405,
+            408 => &pages.error_408,
+            413 => &pages.error_413,
+            414 => &pages.error_414,
+            429 => &pages.error_429,
+            431 => &pages.error_431,
             500 => &pages.error_500,
+            501 => &pages.error_501,
             502 => &pages.error_502,
             503 => &pages.error_503,
+            504 => &pages.error_504,
             _ => return,
         };
         let Some(page) = page.as_ref().filter(|_| !response.is_of_node) else { return };
         match &page.body {
             Some(body) if body.is_empty() => return,
             Some(body) => response.body.replace(body.as_bytes()),
-            None => response.body.replace(Answer::page(status).body.bytes()),
+            None if matches!(status, 404 | 500 | 502 | 503) => {
+                response.body.replace(Answer::page(status).body.bytes());
+            }
+            // As in APISIX, only those have a page of their own.
+            None => return,
         }
         forget_old_body(response);
         response.set_header(CONTENT_TYPE, page.content_type.value());

@@ -5,7 +5,7 @@
 
 use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request, Response};
 use stillgate_schema::{Fault, Text, int, object, text};
-use stillgate_wire::{FieldName, FieldValue, OwnedFieldValue};
+use stillgate_wire::{FieldName, FieldValue, Framing, OwnedFieldValue};
 
 object! {
     /// Serves browsers that speak gRPC-Web.
@@ -65,7 +65,11 @@ impl Plugin for GrpcWeb {
         if !MEDIA_TYPES.iter().any(|media_type| content_type.eq_ignore_ascii_case(media_type.as_bytes())) {
             return Flow::Answer(Answer::page(400));
         }
-        let Some(prefix) = prefix_bytes(request) else { return Flow::Answer(Answer::page(400)) };
+        if matches!(request.facts.request.framing, Framing::None | Framing::Length(0)) {
+            return Flow::Answer(Answer::page(400));
+        }
+        // A route without a prefix names the method itself.
+        let Some(prefix) = prefix_bytes(request) else { return Flow::Continue };
         let worker = request.worker;
         let edited = worker.with_buffers(|target, _| {
             let path = request.facts.path.map_or(&b"/"[..], |path| path.bytes());
@@ -88,14 +92,14 @@ impl Plugin for GrpcWeb {
 
     fn header_filter(&self, response: &mut Response<'_>) {
         if response.facts.method() == b"OPTIONS" {
-            response.set_header(ALLOW_METHODS, FieldValue::constant("POST, OPTIONS"));
+            response.set_header(ALLOW_METHODS, FieldValue::constant("POST"));
             response.set_header(ALLOW_HEADERS, self.headers.value());
         }
         // The plugin cors may have said which origins.
         if response.header(ALLOW_ORIGIN, &mut Vec::new()).is_none() {
             response.set_header(ALLOW_ORIGIN, FieldValue::constant("*"));
         }
-        response.set_header(EXPOSE_HEADERS, FieldValue::constant("grpc-status,grpc-message"));
+        response.set_header(EXPOSE_HEADERS, FieldValue::constant("grpc-message,grpc-status"));
     }
 }
 

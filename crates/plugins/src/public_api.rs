@@ -42,10 +42,10 @@ const STATUS: &str = "/apisix/status";
 const METRICS: &str = "/apisix/prometheus/metrics";
 
 const URI: Text<String> = text("a path", |text| match text {
-    STATUS => Ok(text.to_owned()),
     METRICS => Err(Fault::new("metrics are not served by threads that serve requests")
         .hint("scrape the exporter: `gateway.metrics.address`")),
-    _ => Err(Fault::new(format!("{text:?} is not served")).hint(format!("write {STATUS:?}"))),
+    // As in APISIX: what nobody serves is answered with 404.
+    _ => Ok(text.to_owned()),
 })
 .shown();
 
@@ -118,7 +118,7 @@ impl Plugin for PublicApi {
                 "waiting": text(counts.connections_open.saturating_sub(counts.requests_in_flight)),
             },
         });
-        Flow::Answer(Answer::owned(200, status.to_string().into_bytes()))
+        Flow::Answer(Answer::json(200, &status.to_string()))
     }
 }
 

@@ -21,8 +21,9 @@ pub(super) fn weight_of<'a>(lines: impl Iterator<Item = &'a [u8]>, coding: &str)
         let name = parts.next().unwrap_or_default();
         let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
         let place = match name {
-            _ if is(coding) || (coding == "gzip" && is("x-gzip")) => &mut weights.coding,
-            b"*" => &mut weights.others,
+            _ if is(coding) => &mut weights.coding,
+            // nginx, which compresses for APISIX's `gzip`, looks for the coding's own name.
+            b"*" if coding != "gzip" => &mut weights.others,
             _ if is("identity") => &mut weights.identity,
             _ => continue,
         };
@@ -75,7 +76,7 @@ mod tests {
         check(&[""], false);
         check(&["gzip"], true);
         check(&["GZIP"], true);
-        check(&["x-gzip"], true);
+        check(&["x-gzip"], false);
         check(&["deflate, br"], false);
         check(&["deflate, gzip;q=1.0, *;q=0.5"], true);
         check(&["deflate", "br, gzip"], true);
@@ -84,7 +85,7 @@ mod tests {
         check(&["gzip;q=0.001"], true);
         check(&["gzip ; q=0.5"], true);
         check(&["gzip;Q=1"], true);
-        check(&["*"], true);
+        check(&["*"], false);
         check(&["*;q=0"], false);
         check(&["gzip;q=0, *"], false);
         check(&["*;q=0, gzip"], true);
@@ -92,7 +93,7 @@ mod tests {
         check(&["identity;q=1, gzip;q=0.5"], false);
         check(&["identity;q=0.5, gzip"], true);
         check(&["identity;q=0"], false);
-        check(&["identity;q=0, *"], true);
+        check(&["identity;q=0, *"], false);
         for bad in ["gzip;q=", "gzip;q=2", "gzip;q=1.001", "gzip;q=0.0001", "gzip;q=a", "gzip;q=.5", "gzip;q=-1"] {
             check(&[bad], false);
         }

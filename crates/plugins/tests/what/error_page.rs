@@ -85,6 +85,29 @@ fn answers_of_the_gateway_get_the_page() {
 }
 
 #[test]
+fn other_statuses_have_pages_where_they_are_written() {
+    check(
+        403,
+        "{enable: true, error_403: {body: mine}}",
+        expect![[r#"
+        > workflow answers
+        < 403
+        < Content-Type: text/html
+        < "mine"
+    "#]],
+    );
+    check(
+        403,
+        "{enable: true, error_403: {}}",
+        expect![[r#"
+        > workflow answers
+        < 403
+        < "{\"error_msg\":\"rejected by workflow\"}\n"
+    "#]],
+    );
+}
+
+#[test]
 fn responses_of_nodes_stay_as_they_are() {
     let plugins = plugins("error-page: {}").unwrap();
     let plugins = plugins.with_metadata("error-page", "{enable: true, error_404: {body: mine}}").unwrap();
@@ -100,12 +123,12 @@ fn responses_of_nodes_stay_as_they_are() {
 #[test]
 fn bad_metadata_is_refused() {
     let bad = |metadata| plugins("error-page: {}").unwrap().with_metadata("error-page", metadata).err().unwrap() + "\n";
-    let text: String = ["{error_405: {body: a}}", "{error_404: {content_type: \"a\\nb\"}}", "{enable: 1}"]
+    let text: String = ["{error_399: {body: a}}", "{error_404: {content_type: \"a\\nb\"}}", "{enable: 1}"]
         .into_iter()
         .map(bad)
         .collect();
     expect![[r#"
-        1:2: error_405: unknown key "error_405"; did you mean "error_404"?
+        1:2: error_399: unknown key "error_399"; did you mean "error_429"?
         1:28: error_404.content_type: a header value cannot hold control characters such as line breaks
         1:10: enable: expected true or false, found the number 1
     "#]]
