@@ -6,6 +6,7 @@ mod measured;
 use logs::{Collected, STILLGATE, dropped, entries_of, http_logger, receiver, sent, stalled};
 use measured::Measured;
 use serde_json::Value;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stillgate_testkit::{Gateway, Setup, Upstream, eventually};
@@ -90,6 +91,87 @@ fn entries_go_in_batches_and_format_and_metadata_hold() {
     assert!(lines[0]["size"].is_number() && lines[0]["n"] == 7 && lines[0]["k"] == "constant");
     assert_eq!(lines[0]["route_id"], "r");
     assert!(lines[0]["at"].as_str().is_some_and(|at| at.ends_with("+00:00")));
+}
+
+#[test]
+fn compressed_bodies_are_logged_as_text() {
+    let (node, (receiver, seen)) = (Upstream::echo(), receiver(|_| 200));
+    let plugins = format!(
+        "gzip: {{types: \"*\", min_length: 1}}\n      \
+         http-logger: {{uri: \"http://{}/\", batch_max_size: 1, include_resp_body: true, max_resp_body_bytes: 400}}",
+        receiver.addr()
+    );
+    let gateway = Gateway::start(STILLGATE, &logs::route(&node, &plugins, ""));
+    let mut client = gateway.client();
+    let body = "hello ".repeat(100);
+    client.send(format!(
+        "POST /a?echo HTTP/1.1\r\nHost: h\r\nAccept-Encoding: gzip\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    ));
+    assert_eq!(client.expect_response("POST").head.get("content-encoding"), Some("gzip"));
+    assert_eq!(entries_of(&seen)[0]["response"]["body"], body[..400]);
+}
+
+#[test]
+fn entries_have_what_became_of_the_request() {
+    let (node, (receiver, seen)) = (Upstream::echo(), receiver(|_| 200));
+    let keys = "batch_max_size: 1, include_resp_body: true, log_format: {route: $route_name, service: $service_name, \
+                method: $method, user: $remote_user, ip: $balancer_ip, host: $upstream_host, uri: $upstream_uri, \
+                scheme: $upstream_scheme, node: $upstream_unresolved_host, id: $apisix_request_id, in: $request_body, \
+                out: $resp_body, typo: $remote_adr, a: {b: {c: {d: {e: {f: {g: $host}, h: 1}}}}}}";
+    let setup = Setup::resources(format!(
+        "services: [{{id: s, name: The shop}}]\n\
+         routes:\n  - id: r\n    name: orders\n    uri: /*\n    service_id: s\n    plugins:\n      \
+         http-logger: {{uri: \"http://{}/logs\", {keys}}}\n      proxy-rewrite: {{uri: /b}}\n    \
+         upstream: {{nodes: {{\"localhost:{}\": 1}}}}\n",
+        receiver.addr(),
+        node.addr().port()
+    ));
+    let gateway = Gateway::start(STILLGATE, &setup);
+    let mut client = gateway.client();
+    client.send(
+        "POST /a?echo HTTP/1.1\r\nHost: h\r\nAuthorization: Basic amFjazpzZWNyZXQ=\r\nContent-Length: 5\r\n\r\nhello",
+    );
+    client.expect_response("POST");
+    eventually("an entry", || seen.requests() == 1);
+    let (_, body) = seen.last();
+    let entry: Value = serde_json::from_slice(&body).expect("JSON");
+    for (name, expected) in [
+        ("route", "orders"),
+        ("service", "The shop"),
+        ("method", "POST"),
+        ("user", "jack"),
+        ("host", "h"),
+        ("uri", "/b?echo"),
+        ("scheme", "http"),
+        ("node", "localhost"),
+        ("in", "hello"),
+        ("out", "hello"),
+    ] {
+        assert_eq!(entry[name], expected, "{name} {entry}");
+    }
+    assert_eq!(entry["id"].as_str().map(str::len), Some(32), "{entry}");
+    assert!(entry["ip"].is_string() && entry.get("typo").is_none(), "{entry}");
+    assert_eq!(entry["a"]["b"]["c"]["d"], serde_json::json!({"e": {"h": 1}}), "as deep as APISIX");
+}
+
+#[test]
+fn one_of_several_lists_of_conditions_has_to_hold() {
+    let node = Upstream::echo();
+    let plugin = "file-logger: {path: \"{dir}/entries\", log_format: {uri: $uri}, \
+                  match: [[[arg_name, \"==\", jack], [status, \"==\", 200]], [[upstream_status, \"==\", \"404\"]]]}";
+    let gateway = Gateway::start(STILLGATE, &logs::route(&node, plugin, ""));
+    for target in
+        ["/one?name=jack", "/two?name=rose", "/three?status=404", "/four?name=jack&status=500", "/five?name=jack"]
+    {
+        gateway.get(target);
+    }
+    let path = gateway.dir().join("entries");
+    let text = || std::fs::read_to_string(&path).unwrap_or_default();
+    eventually("the last entry", || text().contains("/five"));
+    let uris: Vec<Value> =
+        text().lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON")["uri"].take()).collect();
+    assert_eq!(uris, ["/one", "/three", "/five"]);
 }
 
 #[test]
@@ -399,10 +481,10 @@ fn wrong_receivers_are_refused_by_name() {
     for (plugin, expected) in [
         ("http-logger: {uri: \"ftp://a\"}", "write http://HOST:PORT/PATH"),
         ("http-logger: {uri: \"http://u:planted@a\"}", "use the keys for that"),
-        ("http-logger: {uri: \"http://a\", log_format: {a: $remote_adr}}", "did you mean"),
         ("http-logger: {uri: \"http://a\", auth_header: \"planted\\r\\nX: y\"}", "no header field can have this value"),
         ("zipkin: {endpoint: \"http://a\", sample_ratio: 0}", "from 0.00001 to 1"),
         ("elasticsearch-logger: {field: {index: i}}", "endpoint_addrs"),
+        ("file-logger: {}", "property \"path\" is not set in either the plugin conf or the metadata"),
     ] {
         let text = format!(
             "routes:\n  - {{id: r, uri: /a, plugins: {{{plugin}}}, upstream: {{nodes: {{\"127.0.0.1:1\": 1}}}}}}\n"
@@ -410,4 +492,18 @@ fn wrong_receivers_are_refused_by_name() {
         let output = logs::check(&gateway, &text);
         assert!(output.contains(expected) && !output.contains("planted"), "{plugin}: {output}");
     }
+}
+
+#[test]
+fn a_variable_that_does_not_exist_is_warned_of() {
+    let gateway = Gateway::start(STILLGATE, &Setup::resources("routes: []\n"));
+    let file = gateway.dir().join("checked.yaml");
+    let text = "routes:\n  - id: r\n    uri: /a\n    plugins:\n      \
+                http-logger: {uri: \"http://a\", log_format: {a: $remote_adr}}\n      \
+                redirect: {uri: \"$uri/$bad_var\"}\n    upstream: {nodes: {\"127.0.0.1:1\": 1}}\n";
+    std::fs::write(&file, text).expect("write a file");
+    let output = Command::new(STILLGATE).args(["check", "--offline"]).arg(&file).output().expect("run stillgate");
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("did you mean \"remote_addr\"") && said.contains("\"bad_var\": unknown variable"), "{said}");
 }

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_plugin::outbox::{Batching, Entries, Outlet};
+use stillgate_plugin::outbox::{Entries, Outlet};
 use tokio::time::Instant;
 
 /// What a batch takes at most before it goes, however few entries it has.
@@ -46,7 +46,9 @@ impl Batches {
     pub(crate) fn push(&mut self, entry: &[u8], now: Instant) -> bool {
         let bytes = entry_bytes(entry.len());
         let batching = &self.outlet.batching;
-        if self.held_bytes + bytes > batching.pending_bytes_max || self.held_entries >= batching.pending_entries_max {
+        if self.held_bytes + bytes > batching.pending_bytes_max
+            || self.held_entries >= self.outlet.pending_entries_max()
+        {
             self.outlet.set_full(true);
             return false;
         }
@@ -91,9 +93,9 @@ impl Batches {
         self.in_flight -= 1;
         self.held_bytes -= bytes + entries * ENTRY_OVERHEAD;
         self.held_entries -= entries;
-        let Batching { pending_bytes_max, pending_entries_max, .. } = self.outlet.batching;
+        let (bytes_max, entries_max) = (self.outlet.batching.pending_bytes_max, self.outlet.pending_entries_max());
         let has_room = |held: usize, max: usize| held <= max - max / FREE_AGAIN;
-        if has_room(self.held_bytes, pending_bytes_max) && has_room(self.held_entries, pending_entries_max) {
+        if has_room(self.held_bytes, bytes_max) && has_room(self.held_entries, entries_max) {
             self.outlet.set_full(false);
         }
     }
@@ -132,7 +134,7 @@ pub(crate) fn backoff(first: Duration, tries: u32) -> Duration {
 mod tests {
     use super::*;
     use stillgate_plugin::Identity;
-    use stillgate_plugin::outbox::{Encode, FileReceiver, Receiver};
+    use stillgate_plugin::outbox::{Batching, Encode, FileReceiver, Receiver};
 
     struct Nothing;
 
@@ -190,6 +192,15 @@ mod tests {
         assert!(!batches.outlet.is_full());
         assert!(batches.push(&[0; 100], now));
         assert_eq!(batches.abandon(), 8);
+    }
+
+    #[test]
+    fn what_waits_is_bounded_by_entries() {
+        let (mut batches, now) = batches(usize::MAX);
+        batches.outlet.set_pending_entries_max(4);
+        assert_eq!((0..20).filter(|_| batches.push(b"a", now)).count(), 4);
+        batches.outlet.set_pending_entries_max(6);
+        assert_eq!((0..20).filter(|_| batches.push(b"a", now)).count(), 2);
     }
 
     #[test]

@@ -211,6 +211,11 @@ impl fmt::Debug for Descriptor {
 pub struct MetadataTable(Vec<(&'static str, Identity, Arc<dyn Any + Send + Sync>)>);
 
 impl MetadataTable {
+    /// Takes that of a plugin away.
+    pub fn remove(&mut self, plugin: &str) {
+        self.0.retain(|(name, ..)| *name != plugin);
+    }
+
     /// Sets that of a plugin.
     pub fn insert(&mut self, plugin: &'static str, identity: Identity, metadata: Arc<dyn Any + Send + Sync>) {
         self.0.retain(|(name, ..)| *name != plugin);

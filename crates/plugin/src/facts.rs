@@ -3,6 +3,8 @@
 //! The variables are answered from the bytes of the head as they came. What plugins change is beside it, in
 //! [`crate::Request`], which answers for both.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use ipnet::IpNet;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -44,6 +46,8 @@ pub struct Facts<'a> {
     pub scheme: &'static str,
     /// The proxies that are believed what they say of their clients.
     pub trusted_proxies: &'a [IpNet],
+    /// Where we take HTTPS: the port of the first listener with TLS.
+    pub https_port: Option<u16>,
     /// `None`: the connection has none with us.
     pub tls: Option<&'a dyn TlsVariables>,
     /// The route that was found; `None`: none yet, or none at all.
@@ -63,6 +67,10 @@ pub struct RouteFacts<'a> {
     pub service: Option<&'a str>,
     /// Where the route's chain has a plugin that wants them, or its service's or plugin config's.
     pub documents: Option<&'a Documents>,
+    /// `route_name`
+    pub name: &'a Option<String>,
+    /// `service_name`
+    pub service_name: &'a Option<String>,
 }
 
 /// Resources as they are written, without their upstreams.
@@ -132,6 +140,21 @@ impl<'a> Facts<'a> {
         is_trusted.then(named).flatten().unwrap_or(self.scheme.as_bytes())
     }
 
+    /// What stands before the colon in the credentials of basic authentication.
+    fn remote_user<'b>(&self, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
+        const SCHEME: &[u8] = b"basic ";
+        let is_it = |field: &&Field| field.name.of(self.head).eq_ignore_ascii_case(b"authorization");
+        let value = self.request.fields.iter().find(is_it)?.value.of(self.head);
+        let (scheme, credentials) = value.split_at_checked(SCHEME.len())?;
+        if !scheme.eq_ignore_ascii_case(SCHEME) {
+            return None;
+        }
+        buffer.clear();
+        STANDARD.decode_vec(credentials.trim_ascii(), buffer).ok()?;
+        let end = buffer.iter().position(|byte| *byte == b':')?;
+        Some(&buffer[..end])
+    }
+
     fn path_param<'b>(&'b self, name: &str, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
         let route = self.route?;
         route.matcher.param(route.found, &self.as_asked(self)?, name, buffer)
@@ -195,8 +218,17 @@ impl Lookup for Facts<'_> {
             Variable::PathParam(name) | Variable::RouteParam(name) => self.path_param(name, buffer),
             Variable::RouteId => Some(self.route?.id.as_bytes()),
             Variable::ServiceId => self.route?.service.map(str::as_bytes),
+            Variable::RouteName => self.route?.name.as_deref().map(str::as_bytes),
+            Variable::ServiceName => self.route?.service_name.as_deref().map(str::as_bytes),
+            Variable::RemoteUser => self.remote_user(buffer),
             // Known to `Request` and `Response` only.
-            Variable::ConsumerName | Variable::ConsumerGroupId | Variable::Status => None,
+            Variable::ConsumerName
+            | Variable::ConsumerGroupId
+            | Variable::Status
+            | Variable::PostArg(_)
+            | Variable::Recorded(_)
+            | Variable::SentHeader(_)
+            | Variable::UpstreamHeader(_) => None,
         }
     }
 

@@ -103,6 +103,11 @@ pub trait Plugin: Send + Sync + 'static {
         false
     }
 
+    /// What is missing of the plugin's configuration, where neither it nor the metadata has it.
+    fn lacks(&self, _metadata: &MetadataTable) -> Option<&'static str> {
+        None
+    }
+
     /// Whether metrics call routes and services by their names in place of their ids.
     fn prefers_names(&self) -> bool {
         false

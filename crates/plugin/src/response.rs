@@ -37,6 +37,8 @@ pub struct Response<'a> {
     pub settled: &'a mut Settled,
     /// In the phase `log`, what is known by then.
     pub ended: Option<&'a Ended<'a>>,
+    /// What becomes of the request, as far as it is known: answers for [`Variable::Recorded`].
+    pub recorded: &'a dyn Lookup,
     /// What the worker keeps for plugins.
     pub worker: &'a Worker,
     /// Of `plugin_metadata`.
@@ -110,6 +112,11 @@ impl Lookup for Response<'_> {
             Variable::ConsumerGroupId => {
                 self.consumer.and_then(|of| self.consumers.of(of).group.as_deref()).map(str::as_bytes)
             }
+            Variable::Recorded("request_body") => self.ended?.request_body,
+            Variable::Recorded("resp_body") => Some(self.ended?.response_body.unwrap_or_default()),
+            Variable::Recorded(_) => self.recorded.value(variable, buffer),
+            Variable::SentHeader(name) => self.sent_header(FieldName::new(name.as_str().as_bytes()).ok()?, buffer),
+            Variable::UpstreamHeader(name) => self.node_header(FieldName::new(name.as_str().as_bytes()).ok()?, buffer),
             _ => self.facts.value(variable, buffer),
         }
     }

@@ -23,8 +23,15 @@ impl Template {
     ///
     /// # Errors
     ///
-    /// If there is no variable of a name: APISIX would put nothing there.
+    /// If there is no variable of a name: see [`Template::parse_lenient`].
     pub fn parse(text: &str) -> Result<Template, VariableError> {
+        let mut first = None;
+        let template = Template::parse_lenient(text, &mut |error| first = first.take().or(Some(error)));
+        first.map_or(Ok(template), Err)
+    }
+
+    /// The same, where a variable that there is not is empty, as in APISIX; `unknown` learns of each.
+    pub fn parse_lenient(text: &str, unknown: &mut dyn FnMut(VariableError)) -> Template {
         let (mut parts, mut plain) = (Vec::new(), String::new());
         let mut rest = text;
         while let Some(at) = rest.find('$') {
@@ -45,10 +52,13 @@ impl Template {
             if !plain.is_empty() {
                 parts.push(Part::Text(std::mem::take(&mut plain).into_bytes().into()));
             }
-            let variable = Variable::parse_late(name)?;
-            parts.push(match default {
-                None => Part::Variable(variable),
-                Some(default) => Part::WithDefault(variable, default.as_bytes().into()),
+            parts.extend(match (Variable::parse_late(name), default.map(|default| default.as_bytes().into())) {
+                (Ok(variable), None) => Some(Part::Variable(variable)),
+                (Ok(variable), Some(default)) => Some(Part::WithDefault(variable, default)),
+                (Err(error), default) => {
+                    unknown(error);
+                    default.map(Part::Text)
+                }
             });
             rest = after;
         }
@@ -56,7 +66,7 @@ impl Template {
         if !plain.is_empty() {
             parts.push(Part::Text(plain.into_bytes().into()));
         }
-        Ok(Template(parts.into()))
+        Template(parts.into())
     }
 
     /// The text, where no variable is in it.
@@ -152,6 +162,11 @@ mod tests {
         check("${args ?? none at all}, ${ uri??x }, ${args ??}", "none at all, <uri>, ");
         check("\\$uri costs $ 5, ${}, ${a-b}", "$uri costs $ 5, ${}, ${a-b}");
         assert!(Template::parse("$nothing_like_it").is_err());
+        let mut unknown = Vec::new();
+        let template = Template::parse_lenient("a$nothing/b${no ?? c}$uri", &mut |error| unknown.push(error.name));
+        let (mut out, mut buffer) = (Vec::new(), Vec::new());
+        assert_eq!(template.write(&Names, &mut out, &mut buffer), 1);
+        assert_eq!((out.as_slice(), unknown.join(" ").as_str()), (&b"a/bc<uri>"[..], "nothing no"));
         assert_eq!(Template::parse("a\\$b").unwrap().constant(), Some(&b"a$b"[..]));
         assert_eq!(Template::parse("$uri").unwrap().constant(), None);
     }

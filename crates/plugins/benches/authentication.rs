@@ -102,6 +102,7 @@ fn show_plugin(name: &str, credential: &str, fields: &[String]) {
             client_port: peer.port(),
             peer,
             trusted_proxies: &[],
+            https_port: None,
             local: peer,
             protocol: "HTTP/1.1",
             scheme: "http",

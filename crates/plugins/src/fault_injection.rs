@@ -3,6 +3,7 @@
 use crate::decimal::Decimal;
 use crate::header_edits::text_or_number;
 use crate::random;
+use crate::unknown;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_plugin::{Answer, Compile, Define, Filter, Flow, Phase, Phases, Plugin, Request, Template};
@@ -88,8 +89,8 @@ impl Kind for Headers {
             };
             let name = OwnedFieldName::new(entry.key.as_bytes()).map_err(|error| error.to_string());
             let value = FieldValue::new(text.as_bytes()).map_err(|error| error.to_string());
-            let template = Template::parse(text).map_err(|error| error.to_string());
-            match (name, value.and(template)) {
+            let template = unknown::template(text, entry.value.at, &path, sink);
+            match (name, value.map(|_| template)) {
                 (Ok(name), Ok(value)) => headers.push(Header { name, value }),
                 (Err(error), _) => sink.error(entry.key_at, &path, Fault::new(error)),
                 (_, Err(error)) => sink.error(entry.value.at, &path, Fault::new(error)),
@@ -133,15 +134,8 @@ impl Define for FaultInjection {
             None => None,
             Some(abort) => {
                 let when = When::compile("abort", abort.percentage, abort.vars, cx)?;
-                let body = match abort.body.map(|body| (body.at, Template::parse(&body.value))) {
-                    None => None,
-                    Some((_, Ok(body))) => Some(body),
-                    Some((at, Err(error))) => {
-                        let path = cx.path.key("abort");
-                        cx.sink.error(at, &path.key("body"), Fault::new(error.to_string()));
-                        return None;
-                    }
-                };
+                let path = cx.path.key("abort");
+                let body = abort.body.map(|body| unknown::template(&body.value, body.at, &path.key("body"), cx.sink));
                 let headers = abort.headers.unwrap_or_default().into();
                 Some((when, Arc::new(Aborting { status: abort.http_status, body, headers })))
             }

@@ -9,6 +9,7 @@ use crate::body_fields::CONTENT_TYPE;
 use crate::fields::{FieldMap, Fields};
 use crate::post_args::{PostTemplate, Reading};
 use serde_json::Value as Json;
+use crate::unknown;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_plugin::body::FILTER_BYTES_MAX;
@@ -84,10 +85,12 @@ impl Define for ForwardAuth {
         let url = url(&keys.uri, keys.ssl_verify, "uri", cx)?;
         let mut extra_headers = Vec::new();
         for (name, value) in keys.extra_headers.unwrap_or_default() {
-            match PostTemplate::parse(&String::from_utf8_lossy(value.value().bytes())) {
+            let (text, path) = (String::from_utf8_lossy(value.value().bytes()), cx.path.key("extra_headers"));
+            let parsed = PostTemplate::parse(&text, &mut |error| unknown::warn(&error, cx.at, &path, cx.sink));
+            match parsed {
                 Ok(template) => extra_headers.push((name, template)),
                 Err(error) => {
-                    cx.sink.error(cx.at, &cx.path.key("extra_headers"), Fault::new(error));
+                    cx.sink.error(cx.at, &path, Fault::new(error));
                     return None;
                 }
             }

@@ -4,6 +4,7 @@
 //! together; where it could split the head, nothing of it is sent and the request fails.
 
 use crate::replacement::{Groups, Language, Part, Replacement};
+use crate::unknown::{Unknown, warn};
 use stillgate_plugin::{Request, Response, Worker};
 use stillgate_route::Lookup;
 use stillgate_schema::text::scalar::Meaning;
@@ -247,7 +248,7 @@ impl Headers {
                     expected("a text or a number", &entry.value, &path, sink);
                     return None;
                 }
-                Some(text) => self.edit(&entry.key, text, make),
+                Some(text) => self.edit(&entry.key, text, make, &mut |error| warn(&error, entry.value.at, &path, sink)),
             };
             match fault {
                 Ok(edit) => edits.push(edit),
@@ -268,7 +269,8 @@ impl Headers {
                 expected("a line such as \"Name: value\"", item, &path, sink);
                 return None;
             };
-            match self.edit(name.trim_end(), value.trim(), Edit::Add) {
+            let unknown = &mut |error| warn(&error, item.at, &path, sink);
+            match self.edit(name.trim_end(), value.trim(), Edit::Add, unknown) {
                 Ok(edit) => edits.push(edit),
                 Err(fault) => {
                     sink.error(item.at, &path, fault);
@@ -298,9 +300,15 @@ impl Headers {
         Some(())
     }
 
-    fn edit(&self, name: &str, text: &str, make: fn(OwnedFieldName, Value) -> Edit) -> Result<Edit, Fault> {
+    fn edit(
+        &self,
+        name: &str,
+        text: &str,
+        make: fn(OwnedFieldName, Value) -> Edit,
+        unknown: &mut Unknown<'_>,
+    ) -> Result<Edit, Fault> {
         let field = OwnedFieldName::new(name.as_bytes()).map_err(|error| Fault::new(error.to_string()))?;
-        let edit = make(field, value(text)?);
+        let edit = make(field, value(text, unknown)?);
         match edit {
             Edit::Set(_, value) if self.is_of_node(name) => Ok(Edit::SetHost(value)),
             Edit::Add(..) => self.no_host(name).map(|()| edit),
@@ -338,8 +346,8 @@ pub(crate) fn text_or_number(node: &Node) -> Option<&str> {
     }
 }
 
-fn value(text: &str) -> Result<Value, Fault> {
-    let template = Replacement::parse(text, Language::Template)?;
+fn value(text: &str, unknown: &mut Unknown<'_>) -> Result<Value, Fault> {
+    let template = Replacement::parse(text, Language::Template, unknown)?;
     let refused = |error: EditError| Fault::new(error.to_string());
     if let Some(constant) = template.constant() {
         return OwnedFieldValue::new(constant).map(Value::Constant).map_err(refused);

@@ -65,6 +65,7 @@ mod tracing;
 mod traffic_label;
 mod traffic_split;
 mod ua_restriction;
+mod unknown;
 mod uri_blocker;
 mod workflow;
 mod xml;
@@ -121,7 +122,7 @@ const PLUGINS: &[Descriptor] = &[
     Descriptor::of::<compression::Brotli>(),
     Descriptor::of::<compression::Zstd>(),
     Descriptor::of::<buffering::ProxyBuffering>(),
-    Descriptor::of::<tracing::Zipkin>(),
+    Descriptor::of::<tracing::Zipkin>().with_metadata::<tracing::Zipkin>(),
     Descriptor::of::<tracing::OpenTelemetry>().with_metadata::<tracing::OpenTelemetry>(),
     Descriptor::of::<loggers::LokiLogger>().with_metadata::<loggers::LokiLogger>(),
     Descriptor::of::<loggers::ElasticsearchLogger>().with_metadata::<loggers::ElasticsearchLogger>(),

@@ -4,6 +4,7 @@
 //! the first counts; one that is no text, number or flag is as if it were not there. Other JSONPaths are refused.
 
 use crate::body_transformer::{add, form};
+use crate::unknown::Unknown;
 use serde_json::{Map, Value as Json};
 use stillgate_plugin::{Request, Template};
 
@@ -42,9 +43,9 @@ pub(crate) enum Reading {
 const PARTS_MAX: usize = 256;
 
 impl PostTemplate {
-    /// Parses a text. The error is for the author of the configuration.
-    pub(crate) fn parse(text: &str) -> Result<PostTemplate, String> {
-        let other = |text: &str| Template::parse(text).map(Piece::Other).map_err(|error| error.to_string());
+    /// Parses a text. The error is for the author of the configuration; `unknown` learns of variables that are empty.
+    pub(crate) fn parse(text: &str, unknown: &mut Unknown<'_>) -> Result<PostTemplate, String> {
+        let mut other = |text: &str| Piece::Other(Template::parse_lenient(text, unknown));
         let (mut pieces, mut begin, mut at) = (Vec::new(), 0, 0);
         while let Some(found) = text[at..].find('$').map(|found| at + found) {
             at = found + 1;
@@ -58,13 +59,13 @@ impl PostTemplate {
                 _ => continue,
             };
             if begin < found {
-                pieces.push(other(&text[begin..found])?);
+                pieces.push(other(&text[begin..found]));
             }
             pieces.push(Piece::Argument { path, is_of_forms, default: default.trim().into() });
             (begin, at) = (at + end, at + end);
         }
         if begin < text.len() {
-            pieces.push(other(&text[begin..])?);
+            pieces.push(other(&text[begin..]));
         }
         Ok(PostTemplate(pieces.into()))
     }

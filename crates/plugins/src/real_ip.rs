@@ -2,12 +2,13 @@
 //!
 //! From here on the address is the client's for everything: later plugins, the node, logs, metrics.
 
+use crate::unknown::warn;
 use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr};
 use stillgate_plugin::{Compile, Define, Flow, Phase, Phases, Plugin, Request};
 use stillgate_route::{AddressSet, Lookup, Variable};
 use stillgate_schema::matching::NETWORK;
-use stillgate_schema::{At, Fault, Flag, Located, TEXT, object, some};
+use stillgate_schema::{At, Flag, Located, TEXT, object, some};
 use stillgate_wire::FieldName;
 
 object! {
@@ -35,6 +36,8 @@ pub(crate) struct RealIp {
 enum Source {
     Forwarded,
     Variable(Variable),
+    /// A variable that does not exist: no request names an address.
+    Nothing,
 }
 
 impl Define for RealIp {
@@ -49,8 +52,8 @@ impl Define for RealIp {
             name => match Variable::parse_late(name) {
                 Ok(variable) => Source::Variable(variable),
                 Err(error) => {
-                    cx.sink.error(keys.source.at, &cx.path.key("source"), Fault::new(error.to_string()));
-                    return None;
+                    warn(&error, keys.source.at, &cx.path.key("source"), cx.sink);
+                    Source::Nothing
                 }
             },
         };
@@ -76,6 +79,7 @@ impl RealIp {
     /// The address that the request names; one that is none changes nothing.
     fn find(&self, request: &Request<'_>, value: &mut Vec<u8>, buffer: &mut Vec<u8>) -> Option<(IpAddr, Option<u16>)> {
         match &self.source {
+            Source::Nothing => None,
             Source::Variable(variable) => {
                 value.extend_from_slice(request.value(variable, buffer)?);
                 address(value)

@@ -7,6 +7,7 @@
 use crate::encoding::{Percent, encode};
 use crate::patterns::{Flags, compile};
 use crate::replacement::{Groups, Language, Part as Group, Replacement};
+use crate::unknown::warn;
 use regex::bytes::{CaptureLocations, Regex};
 use stillgate_plugin::{Answer, Compile, Define, Flow, Metadata, PerWorker, Phase, Phases, Plugin, Request};
 use stillgate_route::{Lookup, Variable};
@@ -39,8 +40,8 @@ object! {
 object! {
     /// What all redirects share; `plugin_attr.redirect` in APISIX.
     pub(crate) struct RedirectMetadata {
-        /// The port of `http_to_https`; with 443 none is written.
-        https_port: u16 = int(1, 65535) => default(443);
+        /// The port of `http_to_https`, in place of that of the first listener with TLS; with 443 none is written.
+        https_port: u16 = int(1, 65535) => optional;
     }
 }
 
@@ -104,7 +105,7 @@ impl Define for Redirect {
             }
             (Some(true), None, None) => To::Https,
             (_, None, None) => To::Nowhere,
-            (None, Some(uri), None) => To::Place(parse(&uri, cx)?),
+            (None, Some(uri), None) => To::Place(parse(&uri, cx)),
             (None, None, Some(pair)) => To::Matched(Box::new(by_regex(&pair, cx)?)),
             _ => {
                 let what = "only one of `http_to_https`, `uri` and `regex_uri` can be configured";
@@ -138,7 +139,7 @@ fn by_regex(pair: &At<Vec<String>>, cx: &mut Compile<'_>) -> Option<(Regex, Repl
     };
     let path = cx.path.key("regex_uri");
     let regex = compile(regex, Flags::default());
-    let replacement = Replacement::parse(replacement, Language::Substitution).map_err(Fault::new);
+    let replacement = Replacement::parse(replacement, Language::Substitution, &mut |_| {}).map_err(Fault::new);
     match (regex, replacement) {
         (Ok(regex), Ok(replacement)) => return Some((regex, replacement)),
         (Err(fault), _) => cx.sink.error(pair.at, &path.index(0), fault),
@@ -148,7 +149,7 @@ fn by_regex(pair: &At<Vec<String>>, cx: &mut Compile<'_>) -> Option<(Regex, Repl
 }
 
 /// Unlike other texts with variables, `\$name` stays with its backslash, and other backslashes are left out.
-fn parse(uri: &At<String>, cx: &mut Compile<'_>) -> Option<Box<[Part]>> {
+fn parse(uri: &At<String>, cx: &mut Compile<'_>) -> Box<[Part]> {
     let (mut parts, mut plain) = (Vec::new(), String::new());
     let mut rest = &*uri.value;
     while let Some(at) = rest.find(['$', '\\']) {
@@ -170,10 +171,7 @@ fn parse(uri: &At<String>, cx: &mut Compile<'_>) -> Option<Box<[Part]>> {
                 parts.extend(text_part(&mut plain));
                 match Variable::parse_late(name) {
                     Ok(variable) => parts.push(Part::Variable(variable)),
-                    Err(error) => {
-                        cx.sink.error(uri.at, &cx.path.key("uri"), Fault::new(error.to_string()));
-                        return None;
-                    }
+                    Err(error) => warn(&error, uri.at, &cx.path.key("uri"), cx.sink),
                 }
                 after
             }
@@ -185,7 +183,7 @@ fn parse(uri: &At<String>, cx: &mut Compile<'_>) -> Option<Box<[Part]>> {
     }
     plain.push_str(rest);
     parts.extend(text_part(&mut plain));
-    Some(parts.into())
+    parts.into()
 }
 
 fn split_name(text: &str) -> (&str, &str) {
@@ -297,8 +295,8 @@ impl Place {
     fn put_https(&mut self, request: &Request<'_>, buffer: &mut Vec<u8>) {
         self.text.extend_from_slice(b"https://");
         self.put(request.facts.host, Percent::Kept);
-        let port = request.metadata::<RedirectMetadata>(Redirect::NAME).map_or(443, |metadata| metadata.https_port);
-        if port != 443 {
+        let of_metadata = request.metadata::<RedirectMetadata>(Redirect::NAME).and_then(|metadata| metadata.https_port);
+        if let Some(port) = of_metadata.or(request.facts.https_port).filter(|port| *port != 443) {
             self.text.extend_from_slice(format!(":{port}").as_bytes());
         }
         self.put(request.value(&Variable::RequestUri, buffer).unwrap_or_default(), Percent::Kept);

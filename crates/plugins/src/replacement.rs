@@ -1,5 +1,6 @@
 //! Texts with variables (`$name`) and groups of a regular expression (`$1`) in them.
 
+use crate::unknown::Unknown;
 use regex::bytes::CaptureLocations;
 use stillgate_plugin::Template;
 use stillgate_plugin::template::Part as TemplatePart;
@@ -53,7 +54,7 @@ impl<'a> Groups<'a> {
 
 impl Replacement {
     /// Parses a text; the error says what is wrong with it.
-    pub(crate) fn parse(text: &str, language: Language) -> Result<Replacement, String> {
+    pub(crate) fn parse(text: &str, language: Language, unknown: &mut Unknown<'_>) -> Result<Replacement, String> {
         let mut parts = Vec::new();
         let mut rest = text;
         let mut plain = String::new();
@@ -66,7 +67,7 @@ impl Replacement {
                     rest = after;
                 }
                 Some((group, after)) => {
-                    close(&mut plain, language, &mut parts)?;
+                    close(&mut plain, language, &mut parts, unknown);
                     parts.push(Part::Group(group));
                     rest = after;
                 }
@@ -84,7 +85,7 @@ impl Replacement {
             }
         }
         plain.push_str(rest);
-        close(&mut plain, language, &mut parts)?;
+        close(&mut plain, language, &mut parts, unknown);
         Ok(Replacement(parts.into()))
     }
 
@@ -110,21 +111,20 @@ impl Replacement {
 }
 
 /// Adds the text between two groups.
-fn close(plain: &mut String, language: Language, parts: &mut Vec<Part>) -> Result<(), String> {
+fn close(plain: &mut String, language: Language, parts: &mut Vec<Part>, unknown: &mut Unknown<'_>) {
     let plain = std::mem::take(plain);
     if language == Language::Substitution {
         if !plain.is_empty() {
             parts.push(Part::Text(plain.into_bytes().into()));
         }
-        return Ok(());
+        return;
     }
-    let template = Template::parse(&plain).map_err(|error| error.to_string())?;
+    let template = Template::parse_lenient(&plain, unknown);
     parts.extend(template.into_parts().into_iter().map(|part| match part {
         TemplatePart::Text(text) => Part::Text(text),
         TemplatePart::Variable(variable) => Part::Variable(variable, Box::default()),
         TemplatePart::WithDefault(variable, default) => Part::Variable(variable, default),
     }));
-    Ok(())
 }
 
 /// The number behind a dollar, bare or in braces, and what follows it.
@@ -161,7 +161,7 @@ mod tests {
         let mut locations = regex.capture_locations();
         regex.captures_read(&mut locations, b"xacx").unwrap();
         let check = |text: &str, language, expected: Result<&str, &str>| {
-            let written = Replacement::parse(text, language).map(|replacement| {
+            let written = Replacement::parse(text, language, &mut |_| {}).map(|replacement| {
                 let (mut out, mut buffer) = (Vec::new(), Vec::new());
                 replacement.write(&Groups::of(&locations, b"xacx"), &Names, &mut out, &mut buffer);
                 String::from_utf8(out).unwrap()
@@ -177,6 +177,10 @@ mod tests {
         check("$$1 \\$1", Language::Substitution, Ok("$1 \\a"));
         check("$uri", Language::Substitution, Err("behind \"$"));
         check("$", Language::Substitution, Err("behind \"$"));
-        assert!(Replacement::parse("$no_such_variable", Language::Template).is_err());
+        let mut unknown = Vec::new();
+        let replacement =
+            Replacement::parse("$1/$no_such/$2", Language::Template, &mut |error| unknown.push(error.name));
+        assert_eq!(replacement.unwrap().0.len(), 4);
+        assert_eq!(unknown, ["no_such"]);
     }
 }

@@ -68,6 +68,7 @@ fn rewrite(entry: &Entry, consumers: &Consumers, head: &str) -> String {
         client: IpAddr::V4(Ipv4Addr::LOCALHOST),
         client_port: 40000,
         trusted_proxies: &[],
+        https_port: None,
         peer: address,
         local: address,
         protocol: "HTTP/1.1",

@@ -70,6 +70,7 @@ impl Gateway {
             protocol: "HTTP/1.1",
             scheme: "http",
             trusted_proxies: &[],
+            https_port: None,
             tls: None,
             route: None,
         };
@@ -485,8 +486,8 @@ fn bad_configurations_are_refused() {
     refused(
         "{count: 1, time_window: 1, key: nothing_like_it}",
         expect![[r#"
-        1:46: limit-count.key: "nothing_like_it": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, scheme, server_protocol, protocol, remote_addr, remote_port, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME
-    "#]],
+            1:46: limit-count.key: "nothing_like_it": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, method, scheme, server_protocol, protocol, remote_addr, remote_port, remote_user, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME
+        "#]],
     );
     refused(
         "{count: 1, time_window: 1, key_type: vars, rejected_code: 600, rejected_msg: ''}",

@@ -52,4 +52,4 @@ pub use sample::Sample;
 pub use spec::{RouteSpec, Takes, UriRoute};
 pub use stillgate_wire::Method;
 pub use values::ARGUMENTS_MAX;
-pub use variable::{HeaderName, Lookup, SslVariable, Variable, VariableError, VariableErrorKind};
+pub use variable::{HeaderName, Lookup, RECORDED, SslVariable, Variable, VariableError, VariableErrorKind};

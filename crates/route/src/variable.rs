@@ -20,7 +20,7 @@ pub enum Variable {
     IsArgs,
     /// `host`: in lower case, without port.
     Host,
-    /// `request_method`
+    /// `request_method` or `method`
     RequestMethod,
     /// `scheme`: `http` or `https`, of the client's connection.
     Scheme,
@@ -60,6 +60,20 @@ pub enum Variable {
     ConsumerGroupId,
     /// `status`: that of the response; known from its head on.
     Status,
+    /// `route_name`: of a route that has a name; known from the route on.
+    RouteName,
+    /// `service_name`: that of the route's service.
+    ServiceName,
+    /// `remote_user`: the name that the client gives by basic authentication, right or wrong.
+    RemoteUser,
+    /// `post_arg_NAME`: of the first `NAME=value` in a form, decoded. Only those who wait for the body can ask.
+    PostArg(Box<str>),
+    /// A name of [`RECORDED`]: what becomes of the request; known from the response on.
+    Recorded(&'static str),
+    /// `sent_http_NAME`: a header field of the response as the client gets it.
+    SentHeader(HeaderName),
+    /// `upstream_http_NAME`: a header field of the response as the node has sent it.
+    UpstreamHeader(HeaderName),
 }
 
 /// What TLS knows of a connection, as nginx names and writes it.
@@ -126,7 +140,7 @@ pub trait Lookup {
 }
 
 /// Variables without a name part. The first name of each is the one it prints as.
-const PLAIN: [(&str, Variable); 22] = [
+const PLAIN: [(&str, Variable); 24] = [
     ("uri", Variable::Uri),
     ("request_uri", Variable::RequestUri),
     ("args", Variable::Args),
@@ -134,11 +148,13 @@ const PLAIN: [(&str, Variable); 22] = [
     ("is_args", Variable::IsArgs),
     ("host", Variable::Host),
     ("request_method", Variable::RequestMethod),
+    ("method", Variable::RequestMethod),
     ("scheme", Variable::Scheme),
     ("server_protocol", Variable::ServerProtocol),
     ("protocol", Variable::ServerProtocol),
     ("remote_addr", Variable::RemoteAddr),
     ("remote_port", Variable::RemotePort),
+    ("remote_user", Variable::RemoteUser),
     ("realip_remote_addr", Variable::PeerAddr),
     ("server_addr", Variable::ServerAddr),
     ("server_port", Variable::ServerPort),
@@ -159,19 +175,34 @@ const PREFIXES: [(&str, &str); 4] =
 const HEADERS: [&str; 2] = ["content_type", "content_length"];
 
 /// Variables that are known once a route is: conditions of routes cannot ask for them.
-const LATE: [(&str, Variable); 5] = [
+const LATE: [(&str, Variable); 7] = [
     ("route_id", Variable::RouteId),
     ("service_id", Variable::ServiceId),
     ("consumer_name", Variable::ConsumerName),
     ("consumer_group_id", Variable::ConsumerGroupId),
     ("status", Variable::Status),
+    ("route_name", Variable::RouteName),
+    ("service_name", Variable::ServiceName),
 ];
 
-/// Names of values that only the access log has.
-const LOGGED: [&str; 14] = [
+/// Names of what becomes of a request: the access log has them, and plugins from the response on.
+pub const RECORDED: [&str; 35] = [
     "time",
+    "time_iso8601",
+    "time_local",
+    "msec",
+    "request",
     "request_id",
+    "apisix_request_id",
     "trace_id",
+    "opentelemetry_context_traceparent",
+    "opentelemetry_trace_id",
+    "opentelemetry_span_id",
+    "zipkin_context_traceparent",
+    "zipkin_trace_id",
+    "zipkin_span_id",
+    "hostname",
+    "pid",
     "bytes_received",
     "request_length",
     "body_bytes_sent",
@@ -183,10 +214,27 @@ const LOGGED: [&str; 14] = [
     "upstream_response_time",
     "upstream_header_time",
     "upstream_connect_time",
+    "balancer_ip",
+    "balancer_port",
+    "upstream_unresolved_host",
+    "upstream_host",
+    "upstream_scheme",
+    "upstream_uri",
+    "request_body",
+    "resp_body",
 ];
 
-/// What the others of them begin with.
-const LOGGED_PREFIXES: [&str; 2] = ["sent_http_", "upstream_http_"];
+/// What becomes of the name of a header field.
+type OfField = fn(HeaderName) -> Variable;
+
+/// What the others of them begin with, and what an example of each looks like.
+const RECORDED_PREFIXES: [(&str, &str, OfField); 2] = [
+    ("sent_http_", "sent_http_NAME", Variable::SentHeader),
+    ("upstream_http_", "upstream_http_NAME", Variable::UpstreamHeader),
+];
+
+/// What arguments of a form begin with, as APISIX writes them.
+const POST_ARG_PREFIXES: [&str; 2] = ["post_arg_", "post_arg."];
 
 /// A name that is no variable of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -210,10 +258,14 @@ pub enum VariableErrorKind {
         /// How it is written.
         example: &'static str,
     },
-    /// The access log has it, and nothing else.
+    /// It is known once the response is.
     Logged,
     /// It is known once the route is.
     Late,
+    /// It is in the body, which is waited for only by some.
+    InBody,
+    /// It is known of APISIX and not built.
+    NotBuilt,
 }
 
 impl Variable {
@@ -225,13 +277,30 @@ impl Variable {
     /// Parses the name of a variable that a plugin asks for: those that are known once the route is are among them.
     pub fn parse_late(name: &str) -> Result<Variable, VariableError> {
         let plain = name.strip_prefix('$').unwrap_or(name);
-        let late = LATE.iter().find(|(known, _)| *known == plain);
-        match late {
-            Some((_, variable)) => Ok(variable.clone()),
-            None => Variable::parse(name).map(|variable| match variable {
-                Variable::PathParam(name) => Variable::RouteParam(name),
-                variable => variable,
-            }),
+        if let Some((_, variable)) = LATE.iter().find(|(known, _)| *known == plain) {
+            return Ok(variable.clone());
+        }
+        if let Some(recorded) = RECORDED.iter().find(|recorded| **recorded == plain) {
+            return Ok(Variable::Recorded(recorded));
+        }
+        for (prefix, example, variable) in RECORDED_PREFIXES {
+            if let Some(field) = plain.strip_prefix(prefix) {
+                let error = VariableError { name: plain.to_owned(), kind: VariableErrorKind::Name { example } };
+                return HeaderName::from_variable(field).map(variable).ok_or(error);
+            }
+        }
+        Variable::parse(name).map(|variable| match variable {
+            Variable::PathParam(name) => Variable::RouteParam(name),
+            variable => variable,
+        })
+    }
+
+    /// The same for those who wait for the body.
+    pub fn parse_with_body(name: &str) -> Result<Variable, VariableError> {
+        let plain = name.strip_prefix('$').unwrap_or(name);
+        match POST_ARG_PREFIXES.iter().find_map(|prefix| plain.strip_prefix(prefix)) {
+            Some(argument) if !argument.is_empty() => Ok(Variable::PostArg(argument.into())),
+            _ => Variable::parse_late(name),
         }
     }
 
@@ -291,8 +360,14 @@ fn unknown(name: &str) -> VariableErrorKind {
     if LATE.iter().any(|(late, _)| *late == name) {
         return VariableErrorKind::Late;
     }
-    if LOGGED.contains(&name) || LOGGED_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+    if RECORDED.contains(&name) || RECORDED_PREFIXES.iter().any(|(prefix, ..)| name.starts_with(prefix)) {
         return VariableErrorKind::Logged;
+    }
+    if POST_ARG_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+        return VariableErrorKind::InBody;
+    }
+    if name.starts_with("graphql_") {
+        return VariableErrorKind::NotBuilt;
     }
     let nearest = early_names()
         .map(|known| (strsim::damerau_levenshtein(name, known), known))
@@ -309,6 +384,10 @@ impl fmt::Display for Variable {
             Variable::Header(name) => write!(f, "http_{}", name.0.replace('-', "_")),
             Variable::Cookie(name) => write!(f, "cookie_{name}"),
             Variable::PathParam(name) | Variable::RouteParam(name) => write!(f, "uri_param_{name}"),
+            Variable::PostArg(name) => write!(f, "post_arg_{name}"),
+            Variable::Recorded(name) => f.write_str(name),
+            Variable::SentHeader(name) => write!(f, "sent_http_{}", name.0.replace('-', "_")),
+            Variable::UpstreamHeader(name) => write!(f, "upstream_http_{}", name.0.replace('-', "_")),
             plain => {
                 let known = PLAIN.iter().chain(&LATE).find(|(_, variable)| variable == plain);
                 f.write_str(known.map_or("", |(name, _)| name))
@@ -338,8 +417,12 @@ impl fmt::Display for VariableError {
                 write!(f, "\"{name}\": not known before the route is; plugins and the access log may use it")
             }
             VariableErrorKind::Logged => {
-                write!(f, "\"{name}\": not a request variable; it exists only in the access log")
+                write!(f, "\"{name}\": not known before the response is; plugins and the access log may use it")
             }
+            VariableErrorKind::InBody => {
+                write!(f, "\"{name}\": not known before the body is; the rules of traffic-split may use it")
+            }
+            VariableErrorKind::NotBuilt => write!(f, "\"{name}\": GraphQL is not read here"),
         }
     }
 }
@@ -366,6 +449,21 @@ mod tests {
     }
 
     #[test]
+    fn plugins_can_ask_for_more() {
+        let check = |name: &str, printed: &str| assert_eq!(Variable::parse_late(name).unwrap().to_string(), printed);
+        RECORDED.iter().for_each(|name| check(name, name));
+        check("$route_name", "route_name");
+        check("sent_http_X-A", "sent_http_x_a");
+        check("upstream_http_server", "upstream_http_server");
+        assert!(Variable::parse_late("sent_http_").is_err() && Variable::parse_late("post_arg_a").is_err());
+        for name in ["post_arg_a", "$post_arg.a"] {
+            assert_eq!(Variable::parse_with_body(name), Ok(Variable::PostArg("a".into())));
+        }
+        assert_eq!(Variable::parse_with_body("uri"), Ok(Variable::Uri));
+        assert!(Variable::parse_with_body("post_arg_").is_err());
+    }
+
+    #[test]
     fn header_names_match_in_any_case_but_not_with_underscores() {
         let Ok(Variable::Header(name)) = Variable::parse("http_X_user") else {
             panic!("not a header");
@@ -384,14 +482,19 @@ mod tests {
         check("remote_adr", "\"remote_adr\": unknown variable; did you mean \"remote_addr\"?");
         check(
             "URI",
-            "\"URI\": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, scheme, server_protocol, protocol, remote_addr, remote_port, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME",
+            "\"URI\": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, method, scheme, server_protocol, protocol, remote_addr, remote_port, remote_user, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME",
         );
         check("arg_", "\"arg_\": the name part is missing, too long, or holds a character it cannot; write arg_NAME");
         check(
             "http_a b",
             "\"http_a b\": the name part is missing, too long, or holds a character it cannot; write http_NAME",
         );
-        check("request_time", "\"request_time\": not a request variable; it exists only in the access log");
+        check(
+            "request_time",
+            "\"request_time\": not known before the response is; plugins and the access log may use it",
+        );
+        check("post_arg_a", "\"post_arg_a\": not known before the body is; the rules of traffic-split may use it");
+        check("graphql_name", "\"graphql_name\": GraphQL is not read here");
         check("status", "\"status\": not known before the route is; plugins and the access log may use it");
     }
 }

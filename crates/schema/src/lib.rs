@@ -16,7 +16,7 @@ pub mod text;
 
 pub use description::Definitions;
 pub use kind::{At, Choice, Flag, Kind, Located, TEXT, Text, Then, expected, int, list, read, some, text};
-pub use matching::{LateVars, METHOD, Vars, json_of};
+pub use matching::{BodyVars, LateVars, METHOD, Vars, json_of};
 pub use object::{Map, Object, map};
 pub use serde_json::Value as Json;
 pub use text::diagnostic::{Fault, Path, Position, Sink};

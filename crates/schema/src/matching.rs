@@ -66,6 +66,21 @@ pub struct Vars;
 /// Conditions of a plugin, on a request that has its route: they may ask for more.
 pub struct LateVars;
 
+/// The same of a plugin that waits for the body where they ask for it.
+pub struct BodyVars;
+
+impl Kind for BodyVars {
+    type Out = Expr;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Expr> {
+        read_vars(Expr::parse_with_body, node, path, sink)
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Json {
+        json!({"type": "array"})
+    }
+}
+
 impl Kind for Vars {
     type Out = Expr;
 

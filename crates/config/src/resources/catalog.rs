@@ -134,8 +134,14 @@ impl Catalog {
                 };
                 put(&mut self.services, id, line, service)
             }
+            Kind::PluginMetadata => {
+                let metadata = match definition {
+                    Some(Definition::Metadata(metadata)) => Some(metadata),
+                    _ => None,
+                };
+                self.plugins.put_metadata(id, metadata)
+            }
             Kind::Secrets
-            | Kind::PluginMetadata
             | Kind::Credentials
             | Kind::Consumers
             | Kind::GlobalRules

@@ -47,6 +47,8 @@ pub(crate) struct SharedPlugins {
     pub(super) configs: HashMap<String, Identified<List>>,
     /// Plugins whose metadata cannot be used: nothing is served with them.
     refused_metadata: BTreeSet<String>,
+    /// That of the others.
+    metadata: MetadataTable,
 }
 
 impl SharedPlugins {
@@ -83,7 +85,18 @@ impl SharedPlugins {
         if self.refused_metadata.contains(entry.name) {
             let fault = Fault::new(format!("the plugin_metadata of {} cannot be used", entry.name));
             sink.error(entry.at, &path.key(entry.name), fault.hint("mend it, or delete it"));
+        } else if let Some(lacking) = entry.plugin.lacks(&self.metadata) {
+            sink.error(entry.at, &path.key(entry.name), Fault::new(lacking).hint("write it in one of them"));
         }
+    }
+
+    /// Sets or takes away the metadata of a plugin; whether those that have the plugin need to know.
+    pub(super) fn put_metadata(&mut self, plugin: &str, metadata: Option<&Metadata>) -> bool {
+        match metadata {
+            Some(of) => self.metadata.insert(of.plugin, of.identity, of.value.clone()),
+            None => self.metadata.remove(plugin),
+        }
+        true
     }
 
     /// Notes whether the metadata of a plugin is refused; whether that is new.

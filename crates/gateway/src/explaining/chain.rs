@@ -206,6 +206,8 @@ impl Lookup for Vars<'_> {
             (Variable::RouteParam(name), _) => {
                 self.params.iter().find(|(param, _)| **param == **name).map(|(_, value)| value.as_str())
             }
+            (Variable::RouteName, _) => self.route.and_then(|route| route.name.as_deref()),
+            (Variable::ServiceName, _) => self.route.and_then(|route| route.service_name.as_deref()),
             (Variable::ServiceId, _) => self.route.and_then(|route| route.service_id.as_deref()),
             (Variable::ConsumerName, Asker::Is(consumer)) => Some(&*consumer.name),
             (Variable::ConsumerGroupId, Asker::Is(consumer)) => consumer.group.as_deref(),
@@ -217,7 +219,11 @@ impl Lookup for Vars<'_> {
 
     fn is_known(&self, variable: &Variable) -> bool {
         match variable {
-            Variable::Status => false,
+            Variable::Status
+            | Variable::PostArg(_)
+            | Variable::Recorded(_)
+            | Variable::SentHeader(_)
+            | Variable::UpstreamHeader(_) => false,
             Variable::ConsumerName | Variable::ConsumerGroupId => !matches!(self.asker, Asker::NotKnown),
             _ => self.of_request.is_known(variable),
         }

@@ -222,6 +222,7 @@ impl Lookup for Vars<'_> {
             | Variable::ServerAddr
             | Variable::ServerPort
             | Variable::SslServerName
+            | Variable::RemoteUser
             | Variable::Ssl(_) => head.known(variable),
             Variable::Arg(name) => head.argument(name).or_else(|| head.known(variable)),
             Variable::Header(name) if name.as_str() == "host" => match head.authority.is_empty() {
@@ -238,7 +239,13 @@ impl Lookup for Vars<'_> {
             | Variable::ServiceId
             | Variable::ConsumerName
             | Variable::ConsumerGroupId
-            | Variable::Status => None,
+            | Variable::Status
+            | Variable::RouteName
+            | Variable::ServiceName
+            | Variable::PostArg(_)
+            | Variable::Recorded(_)
+            | Variable::SentHeader(_)
+            | Variable::UpstreamHeader(_) => None,
         }
     }
 

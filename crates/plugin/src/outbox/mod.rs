@@ -45,6 +45,8 @@ pub struct Outlet {
     pub encode: Box<dyn Encode>,
     /// The sender has no room for more: workers need not write entries that would be dropped.
     is_full: AtomicBool,
+    /// In place of that of `batching`, since the plugin's metadata can change it.
+    pending_entries_max: AtomicUsize,
 }
 
 impl Outlet {
@@ -56,13 +58,26 @@ impl Outlet {
         receiver: Receiver,
         encode: Box<dyn Encode>,
     ) -> Outlet {
-        Outlet { plugin, name, identity, batching, receiver, encode, is_full: AtomicBool::new(false) }
+        let pending_entries_max = AtomicUsize::new(batching.pending_entries_max);
+        let is_full = AtomicBool::new(false);
+        Outlet { plugin, name, identity, batching, receiver, encode, is_full, pending_entries_max }
     }
 
     /// Whether the sender has no room.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.is_full.load(Ordering::Relaxed)
+    }
+
+    /// Entries that wait at most.
+    pub fn pending_entries_max(&self) -> usize {
+        self.pending_entries_max.load(Ordering::Relaxed)
+    }
+
+    /// Sets that bound.
+    #[inline]
+    pub fn set_pending_entries_max(&self, entries: usize) {
+        self.pending_entries_max.store(entries, Ordering::Relaxed);
     }
 
     /// Says whether the sender has room.

@@ -14,7 +14,7 @@ pub use ids::{Ids, trace_id};
 pub use stamp::{Stamp, rfc3339};
 pub use tries::{NodeTries, NodeTry};
 pub use value::{AccessValue, access_value, own_names};
-pub use write::{Scratch, push_value};
+pub use write::{Scratch, push_recorded, push_value};
 
 use std::cell::OnceCell;
 use std::net::IpAddr;
@@ -84,8 +84,17 @@ pub struct Trace {
     pub span_id: u64,
     /// Whether it is recorded.
     pub is_sampled: bool,
-    /// Whether the variables `opentelemetry_…` tell it.
-    pub is_shown: bool,
+    /// Whose variables tell it: `opentelemetry_…` or `zipkin_…`.
+    pub shown_by: Option<Tracer>,
+}
+
+/// A plugin that traces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tracer {
+    /// `opentelemetry`
+    OpenTelemetry,
+    /// `zipkin`
+    Zipkin,
 }
 
 /// The process that serves, as logs name it.

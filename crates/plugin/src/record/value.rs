@@ -1,5 +1,6 @@
 //! What can be told of a request that has ended, by name.
 
+use super::Tracer;
 use stillgate_route::{HeaderName, Variable};
 use stillgate_schema::Fault;
 use stillgate_schema::text::diagnostic::shortened;
@@ -51,11 +52,11 @@ pub enum AccessValue {
     /// The trace id that a plugin has found or made, else that in the request's `traceparent` (W3C); null where there is none.
     TraceId,
     /// What a plugin that traces gives the node as `traceparent`.
-    TraceContext,
+    TraceContext(Tracer),
     /// The trace id in it.
-    TraceOfPlugin,
+    TraceOfPlugin(Tracer),
     /// The id of the gateway's span in it.
-    SpanOfPlugin,
+    SpanOfPlugin(Tracer),
     /// The machine's name.
     Hostname,
     /// The process's id.
@@ -68,7 +69,7 @@ pub enum AccessValue {
     Variable(Variable),
 }
 
-const OWN_VALUES: [(&str, AccessValue); 29] = [
+const OWN_VALUES: [(&str, AccessValue); 33] = [
     ("time", AccessValue::Time),
     ("time_iso8601", AccessValue::TimeIso8601),
     ("time_local", AccessValue::TimeLocal),
@@ -91,10 +92,14 @@ const OWN_VALUES: [(&str, AccessValue); 29] = [
     ("route_id", AccessValue::RouteId),
     ("service_id", AccessValue::ServiceId),
     ("request_id", AccessValue::RequestId),
+    ("apisix_request_id", AccessValue::RequestId),
     ("trace_id", AccessValue::TraceId),
-    ("opentelemetry_context_traceparent", AccessValue::TraceContext),
-    ("opentelemetry_trace_id", AccessValue::TraceOfPlugin),
-    ("opentelemetry_span_id", AccessValue::SpanOfPlugin),
+    ("opentelemetry_context_traceparent", AccessValue::TraceContext(Tracer::OpenTelemetry)),
+    ("opentelemetry_trace_id", AccessValue::TraceOfPlugin(Tracer::OpenTelemetry)),
+    ("opentelemetry_span_id", AccessValue::SpanOfPlugin(Tracer::OpenTelemetry)),
+    ("zipkin_context_traceparent", AccessValue::TraceContext(Tracer::Zipkin)),
+    ("zipkin_trace_id", AccessValue::TraceOfPlugin(Tracer::Zipkin)),
+    ("zipkin_span_id", AccessValue::SpanOfPlugin(Tracer::Zipkin)),
     ("hostname", AccessValue::Hostname),
     ("pid", AccessValue::Pid),
     ("consumer", AccessValue::Variable(Variable::ConsumerName)),

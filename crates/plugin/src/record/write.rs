@@ -6,9 +6,9 @@
 use super::ids::{Ids, trace_id};
 use super::stamp::Stamp;
 use super::tries::NodeTry;
-use super::value::AccessValue;
+use super::value::{AccessValue, access_value};
 use super::written::{push_address, push_hex_number, push_ip, push_json_string, push_number, push_seconds};
-use super::{Record, Trace};
+use super::{Record, Trace, Tracer};
 use std::io::Write;
 use stillgate_route::{HeaderName, Variable};
 
@@ -84,13 +84,37 @@ pub fn push_value(
         AccessValue::RequestId => {
             push_json_string(record.id.get_or_init(|| scratch.ids.next_id()), text_bytes_max, line);
         }
-        AccessValue::TraceId | AccessValue::TraceContext | AccessValue::TraceOfPlugin | AccessValue::SpanOfPlugin => {
+        AccessValue::TraceId
+        | AccessValue::TraceContext(_)
+        | AccessValue::TraceOfPlugin(_)
+        | AccessValue::SpanOfPlugin(_) => {
             return push_trace(value, record, scratch, line);
         }
         AccessValue::SentHeader(_) | AccessValue::UpstreamHeader(_) => return false,
         AccessValue::Variable(variable) => {
             return push_text(record.vars.value(variable, &mut scratch.value), text_bytes_max, line);
         }
+    }
+    true
+}
+
+/// Writes a value as a text, without the quotes of JSON; of one that is not known nothing. `name`: one of
+/// [`stillgate_route::RECORDED`]. Returns whether there is one.
+pub fn push_recorded(name: &str, record: &Record<'_>, seed: [u64; 2], out: &mut Vec<u8>) -> bool {
+    if name == "request" {
+        for part in [record.method, b" ", record.target, b" ", record.version.as_bytes()] {
+            out.extend_from_slice(part);
+        }
+        return true;
+    }
+    let Ok(value) = access_value(name, false) else { return false };
+    let start = out.len();
+    if !push_value(&value, record, usize::MAX, &mut Scratch::new(seed), out) {
+        return false;
+    }
+    if out.get(start) == Some(&b'"') {
+        out.pop();
+        out.remove(start);
     }
     true
 }
@@ -152,18 +176,23 @@ fn push_request_line(record: &Record<'_>, bytes_max: usize, scratch: &mut Scratc
 }
 
 fn push_trace(value: &AccessValue, record: &Record<'_>, scratch: &mut Scratch, line: &mut Vec<u8>) -> bool {
-    let shown = record.trace.filter(|trace| trace.is_shown);
-    match (value, record.trace, shown) {
-        (AccessValue::TraceId, Some(trace), _) => in_quotes(line, |line| push_hex_number(trace.trace_id, 32, line)),
-        (AccessValue::TraceId, None, _) => {
+    let shown = |by: &Tracer| record.trace.filter(|trace| trace.shown_by == Some(*by));
+    match (value, record.trace) {
+        (AccessValue::TraceId, Some(trace)) => in_quotes(line, |line| push_hex_number(trace.trace_id, 32, line)),
+        (AccessValue::TraceId, None) => {
             let traceparent = record.vars.value(&scratch.traceparent, &mut scratch.value);
             return push_text(traceparent.and_then(trace_id), usize::MAX, line);
         }
-        (AccessValue::TraceContext, _, Some(trace)) => in_quotes(line, |line| push_traceparent(&trace, line)),
-        (AccessValue::TraceOfPlugin, _, Some(trace)) => {
+        (AccessValue::TraceContext(by), _) => {
+            let Some(trace) = shown(by) else { return false };
+            in_quotes(line, |line| push_traceparent(&trace, line));
+        }
+        (AccessValue::TraceOfPlugin(by), _) => {
+            let Some(trace) = shown(by) else { return false };
             in_quotes(line, |line| push_hex_number(trace.trace_id, 32, line));
         }
-        (AccessValue::SpanOfPlugin, _, Some(trace)) => {
+        (AccessValue::SpanOfPlugin(by), _) => {
+            let Some(trace) = shown(by) else { return false };
             in_quotes(line, |line| push_hex_number(trace.span_id.into(), 16, line));
         }
         _ => return false,

@@ -194,6 +194,7 @@ impl Bench {
             client_port: peer.port(),
             peer,
             trusted_proxies: &[],
+            https_port: None,
             local: peer,
             protocol: "HTTP/1.1",
             scheme: "http",
@@ -255,6 +256,7 @@ fn respond(chain: &Chain, request: Request<'_>, edits: &mut ResponseEdits, tries
         consumers,
         settled,
         ended: None,
+        recorded: &facts,
         worker,
         metadata,
     };

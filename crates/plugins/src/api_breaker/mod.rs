@@ -5,9 +5,10 @@
 
 mod table;
 
+use crate::unknown;
 use std::sync::LazyLock;
 use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request, Response, Template};
-use stillgate_schema::{At, Fault, Located, TEXT, int, map, object, some};
+use stillgate_schema::{At, Located, TEXT, int, map, object, some};
 use stillgate_wire::{FieldValue, Fields, OwnedFieldName};
 use table::{State, Table};
 
@@ -82,14 +83,9 @@ impl Define for ApiBreaker {
         let has_body = keys.break_response_body.is_some();
         let mut headers = Vec::new();
         for header in keys.break_response_headers.unwrap_or_default() {
-            match Template::parse(&header.value.value) {
-                Ok(template) => headers.push((header.key.value, template)),
-                Err(error) => {
-                    let path = cx.path.key("break_response_headers");
-                    cx.sink.error(header.value.at, &path, Fault::new(error.to_string()));
-                    return None;
-                }
-            }
+            let path = cx.path.key("break_response_headers");
+            let template = unknown::template(&header.value.value, header.value.at, &path, cx.sink);
+            headers.push((header.key.value, template));
         }
         LazyLock::force(&KNOWN);
         Some(ApiBreaker {

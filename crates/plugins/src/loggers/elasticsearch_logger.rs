@@ -4,6 +4,7 @@ use super::encoding::Joined;
 use super::format::Told;
 use super::keys::{HeaderSecrets, URL, UrlText, batching_logger_keys, logger_metadata};
 use super::logger::{Logger, PHASES, of_metadata, plugin_of_logger};
+use crate::unknown::{Unknown, warn};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
@@ -88,9 +89,15 @@ impl Define for ElasticsearchLogger {
     fn compile(mut keys: ElasticsearchLoggerKeys, cx: &mut Compile<'_>) -> Option<ElasticsearchLogger> {
         let logger = Logger::new(keys.contents(), cx)?;
         let index = &keys.field.index;
-        let index = index_of(&index.value)
-            .map_err(|fault| cx.sink.error(index.at, &cx.path.key("field").key("index"), fault))
-            .ok()?;
+        let field = cx.path.key("field");
+        let index = index_of(&index.value, &mut |error| warn(&error, index.at, &field.key("index"), cx.sink));
+        let index = match index {
+            Ok(index) => index,
+            Err(fault) => {
+                cx.sink.error(keys.field.index.at, &field.key("index"), fault);
+                return None;
+            }
+        };
         let urls = match (keys.endpoint_addr.take(), keys.endpoint_addrs.take()) {
             (Some(one), None) => vec![one.value],
             (None, Some(several)) => several,
@@ -122,7 +129,7 @@ impl Define for ElasticsearchLogger {
             question: Some(Question { target: "/".to_owned(), learn: compatible }),
             refused: Some(refused),
         }));
-        let outlet = Outlet::new(name, cx.identity, batching, receiver, Box::new(Joined));
+        let outlet = Outlet::new(name, cx.identity, batching, receiver, logger.encode(Joined));
         Some(ElasticsearchLogger { logger, index, outlet: Arc::new(outlet) })
     }
 }
@@ -207,13 +214,10 @@ fn refused(body: &[u8]) -> u64 {
 }
 
 /// The parts of an index's name.
-fn index_of(text: &str) -> Result<Box<[IndexPart]>, Fault> {
+fn index_of(text: &str, unknown: &mut Unknown<'_>) -> Result<Box<[IndexPart]>, Fault> {
     let (mut parts, mut plain, mut rest) = (Vec::new(), String::new(), text);
-    let take = |plain: &mut String, parts: &mut Vec<IndexPart>| {
-        let text = std::mem::take(plain);
-        let template = Template::parse(&text).map_err(|error| Fault::new(error.to_string()))?;
-        parts.push(IndexPart::Text(template));
-        Ok::<(), Fault>(())
+    let mut take = |plain: &mut String, parts: &mut Vec<IndexPart>| {
+        parts.push(IndexPart::Text(Template::parse_lenient(&std::mem::take(plain), unknown)));
     };
     while let Some(at) = rest.find('{') {
         let Some(end) = rest[at..].find('}') else { break };
@@ -222,13 +226,13 @@ fn index_of(text: &str) -> Result<Box<[IndexPart]>, Fault> {
             plain.push_str(&rest[..at + end + 1]);
         } else {
             plain.push_str(&rest[..at]);
-            take(&mut plain, &mut parts)?;
+            take(&mut plain, &mut parts);
             parts.push(IndexPart::Time(time_parts(&rest[at + 1..at + end])?));
         }
         rest = &rest[at + end + 1..];
     }
     plain.push_str(rest);
-    take(&mut plain, &mut parts)?;
+    take(&mut plain, &mut parts);
     Ok(parts.into())
 }
 

@@ -152,7 +152,10 @@ fn write_response(told: &Told<'_, '_>, body: Option<&[u8]>, out: &mut Vec<u8>) {
     );
     object.number("size", told.record.bytes_sent);
     if let Some(body) = body.filter(|body| !body.is_empty()) {
-        object.text("body", body);
+        object.key("body");
+        if !told.coded.as_ref().is_some_and(|coded| coded.leave(object.out)) {
+            push_json_string(body, usize::MAX, object.out);
+        }
     }
     object.end();
 }

@@ -2,15 +2,18 @@
 //!
 //! Entries are written as soon as they come, by a thread of their own. A file that was moved away is made anew.
 
+use super::coded::Decoded;
 use super::encoding::Joined;
-use super::keys::{logger_keys, logger_metadata};
+use super::keys::{PENDING_ENTRIES_MAX, logger_keys, logger_metadata};
 use super::logger::{Logger, PHASES, compiled, of_metadata};
 use std::sync::Arc;
 use std::time::Duration;
+use stillgate_plugin::definition::MetadataTable;
 use stillgate_plugin::outbox::{Batching, FileReceiver, Outlet, PENDING_BYTES_MAX, Receiver};
 use stillgate_plugin::{Compile, Define, Filter, Flow, Identity, Metadata, Phases, Plugin, Request, Response};
 use stillgate_route::vars::Expr;
-use stillgate_schema::{At, Fault, LateVars, Located, Text, text};
+use stillgate_schema::kind::list;
+use stillgate_schema::{At, Definitions, Fault, Json, Kind, LateVars, Located, Node, Path, Sink, Text, Value, text};
 
 const NAME: &str = "file-logger";
 
@@ -22,8 +25,8 @@ logger_keys! {
     pub(crate) struct FileLoggerKeys {
         /// The file. Without it that of the plugin's metadata.
         path: LogFile = FILE => optional;
-        /// Conditions as in `vars` of a route: only requests for which they hold are logged.
-        r#match: At<Expr> = Located(LateVars) => optional;
+        /// Lists of conditions as in `vars` of a route: a request is logged where all of one list hold.
+        r#match: Vec<At<Expr>> = Cases => optional;
     }
 }
 
@@ -31,6 +34,33 @@ logger_metadata!(FileLoggerMetadata {
     /// As `path` of the plugin.
     path: LogFile = FILE => optional;
 });
+
+/// Lists of conditions; a single list counts as one of them.
+pub(crate) struct Cases;
+
+impl Kind for Cases {
+    type Out = Vec<At<Expr>>;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Vec<At<Expr>>> {
+        // A list of conditions begins with a condition, or with the word that joins them.
+        let is_several = |item: &Node| match &item.value {
+            Value::List(conditions) => conditions.first().is_some_and(|first| match &first.value {
+                Value::List(_) => true,
+                Value::Scalar(word) => ["OR", "AND", "!OR", "!AND"].iter().any(|of| word.text.eq_ignore_ascii_case(of)),
+                _ => false,
+            }),
+            _ => false,
+        };
+        match &node.value {
+            Value::List(items) if items.iter().all(is_several) => list(Located(LateVars)).read(node, path, sink),
+            _ => Some(vec![Located(LateVars).read(node, path, sink)?]),
+        }
+    }
+
+    fn schema(&self, definitions: &mut Definitions) -> Json {
+        list(LateVars).schema(definitions)
+    }
+}
 
 /// A file, and the way to it.
 #[derive(Debug, Clone)]
@@ -56,12 +86,12 @@ const FILE: Text<LogFile> = text("the path of a file", |text| {
         retries_max: 0,
         retry_delay: Duration::ZERO,
         pending_bytes_max: PENDING_BYTES_MAX,
-        pending_entries_max: usize::MAX,
+        pending_entries_max: PENDING_ENTRIES_MAX,
     };
     // All who write to a file do so one behind the other.
     let identity = Identity::of(&[NAME.as_bytes(), text.as_bytes()]);
     let receiver = Receiver::File(FileReceiver { path: text.to_owned() });
-    let outlet = Outlet::new((NAME, text.to_owned()), identity, batching, receiver, Box::new(Joined));
+    let outlet = Outlet::new((NAME, text.to_owned()), identity, batching, receiver, Box::new(Decoded(Joined)));
     Ok(LogFile { path: text.into(), outlet: Arc::new(outlet) })
 });
 
@@ -69,7 +99,8 @@ const FILE: Text<LogFile> = text("the path of a file", |text| {
 pub(crate) struct FileLogger {
     logger: Logger,
     file: Option<LogFile>,
-    condition: Option<Filter>,
+    /// Of which one must hold; empty: every request is logged.
+    cases: Box<[Filter]>,
 }
 
 impl Define for FileLogger {
@@ -80,11 +111,11 @@ impl Define for FileLogger {
 
     fn compile(mut keys: FileLoggerKeys, cx: &mut Compile<'_>) -> Option<FileLogger> {
         let logger = Logger::new(keys.contents(), cx)?;
-        let condition = match keys.r#match {
-            None => None,
-            Some(condition) => Some(compiled(condition, "match", cx)?),
-        };
-        Some(FileLogger { logger, file: keys.path, condition })
+        let mut cases = Vec::new();
+        for case in keys.r#match.unwrap_or_default() {
+            cases.push(compiled(case, "match", cx)?);
+        }
+        Some(FileLogger { logger, file: keys.path, cases: cases.into() })
     }
 }
 
@@ -103,8 +134,8 @@ impl Plugin for FileLogger {
     }
 
     fn log(&self, response: &mut Response<'_>) {
-        let holds = |condition: &Filter| condition.holds(&response.facts, response);
-        if !self.condition.as_ref().is_none_or(holds) {
+        let holds = |case: &Filter| case.holds(&response.facts, response);
+        if !self.cases.is_empty() && !self.cases.iter().any(holds) {
             return;
         }
         let metadata = response.metadata.get::<FileLoggerMetadata>(NAME);
@@ -113,6 +144,12 @@ impl Plugin for FileLogger {
             let formats = of_metadata::<FileLoggerMetadata>(NAME, response);
             self.logger.log(formats, &file.outlet, response, |_, _, _| {}, b"\n");
         }
+    }
+
+    fn lacks(&self, metadata: &MetadataTable) -> Option<&'static str> {
+        let shared = metadata.get::<FileLoggerMetadata>(NAME).and_then(|metadata| metadata.path.as_ref());
+        let has_path = self.file.is_some() || shared.is_some();
+        (!has_path).then_some("property \"path\" is not set in either the plugin conf or the metadata")
     }
 
     fn phases(&self) -> Phases {

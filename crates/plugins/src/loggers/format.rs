@@ -1,9 +1,11 @@
 //! `log_format`: what an entry has in it, compiled.
 
+use super::coded::Coded;
 use serde_json::json;
 use stillgate_plugin::Response;
 use stillgate_plugin::record::written::push_json_string;
 use stillgate_plugin::record::{AccessValue, Record, Scratch, access_value, push_value};
+use stillgate_route::Variable;
 use stillgate_schema::text::scalar::Meaning;
 use stillgate_schema::{Definitions, Fault, Json, Kind, Node, Path, Sink, Value, expected, json_of};
 use stillgate_wire::FieldName;
@@ -52,22 +54,23 @@ fn read_format(node: &Node, path: &Path<'_>, sink: &mut Sink, level: usize) -> O
         expected("a map of names and values", node, path, sink);
         return None;
     };
-    if level > LEVELS_MAX {
-        let fault = Fault::new(format!("objects stand in each other more than {LEVELS_MAX} times"));
-        sink.error(node.at, path, fault);
-        return None;
-    }
     let mut members = Vec::with_capacity(entries.len());
     for entry in entries.iter() {
         let path = path.key(&entry.key);
         let value = match &entry.value.value {
+            Value::Map(_) if level > LEVELS_MAX => {
+                let fault = format!("objects stand in each other more than {LEVELS_MAX} times; this one is left out");
+                sink.warning(entry.value.at, &path, Fault::new(fault));
+                continue;
+            }
             Value::Map(_) => Part::Object(read_format(&entry.value, &path, sink, level + 1)?),
             Value::Scalar(scalar) => match scalar.text.strip_prefix('$') {
                 Some(name) => match access_value(name, true) {
                     Ok(value) => Part::Value(value),
+                    // As in APISIX: of a variable that there is not, entries have nothing.
                     Err(fault) => {
-                        sink.error(entry.value.at, &path, fault);
-                        return None;
+                        sink.warning(entry.value.at, &path, fault);
+                        continue;
                     }
                 },
                 None if matches!(scalar.meaning(), Meaning::Text(_)) => constant(&Json::from(&*scalar.text)),
@@ -94,6 +97,15 @@ impl Format {
     /// Whether there is nothing in it.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Whether a value in it asks for this body: `request_body` or `resp_body`.
+    pub(super) fn reads(&self, body: &str) -> bool {
+        self.0.iter().any(|member| match &member.value {
+            Part::Constant(_) => false,
+            Part::Value(value) => matches!(value, AccessValue::Variable(Variable::Recorded(name)) if *name == body),
+            Part::Object(format) => format.reads(body),
+        })
     }
 
     /// Whether it has a name.
@@ -143,6 +155,8 @@ impl Format {
 pub(super) struct Told<'a, 'r> {
     pub(super) response: &'a Response<'r>,
     pub(super) record: Record<'a>,
+    /// The response's body, where it is decoded later.
+    pub(super) coded: Option<Coded<'a>>,
 }
 
 /// Writes a value as APISIX would: most variables of nginx are texts, also where they look like numbers.
@@ -165,6 +179,11 @@ fn push(value: &AccessValue, told: &Told<'_, '_>, scratch: &mut Scratch, out: &m
             };
             let Some(text) = text else { return false };
             push_json_string(text, usize::MAX, out);
+            true
+        }
+        AccessValue::Variable(Variable::Recorded("resp_body"))
+            if told.coded.as_ref().is_some_and(|coded| coded.leave(out)) =>
+        {
             true
         }
         _ if is_text => {

@@ -66,8 +66,8 @@ impl Define for HttpLogger {
             headers.push(("Authorization".to_owned(), value.reveal().to_owned()));
         }
         let encode: Box<dyn Encode> = match keys.concat_method {
-            Concat::Json => Box::new(JsonArray { is_single: keys.batch_max_size == 1 }),
-            Concat::NewLine => Box::new(Lines),
+            Concat::Json => logger.encode(JsonArray { is_single: keys.batch_max_size == 1 }),
+            Concat::NewLine => logger.encode(Lines),
         };
         let (batching, name) = (keys.batching(), (NAME, keys.name));
         let receiver = Receiver::Http(Box::new(HttpReceiver {

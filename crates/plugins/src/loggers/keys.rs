@@ -46,6 +46,7 @@ macro_rules! logger_keys {
                 $crate::loggers::keys::Contents {
                     log_format: self.log_format.take(),
                     log_format_extra: self.log_format_extra.take(),
+                    request_bytes_max: self.max_req_body_bytes,
                     request_body: self.include_req_body.then_some(self.max_req_body_bytes),
                     request_body_expr: self.include_req_body_expr.take(),
                     response_body: self.include_resp_body.then_some(self.max_resp_body_bytes),
@@ -102,6 +103,8 @@ pub(super) const BODY_BYTES_MAX: i64 = 1024 * 1024;
 pub(super) const BATCH_ENTRIES_MAX: i64 = 1_000_000;
 /// The longest time: a day.
 pub(super) const SECONDS_MAX: i64 = 86_400;
+/// Entries that wait, unless the logger's metadata says otherwise; APISIX's default.
+pub(crate) const PENDING_ENTRIES_MAX: usize = 8192;
 /// The most tries besides the first.
 pub(super) const RETRIES_MAX: i64 = 1_000_000;
 
@@ -109,6 +112,7 @@ pub(super) const RETRIES_MAX: i64 = 1_000_000;
 pub(super) struct Contents {
     pub(super) log_format: Option<Format>,
     pub(super) log_format_extra: Option<Format>,
+    pub(super) request_bytes_max: usize,
     /// With how many bytes.
     pub(super) request_body: Option<usize>,
     pub(super) request_body_expr: Option<stillgate_schema::At<stillgate_route::vars::Expr>>,
@@ -126,7 +130,7 @@ pub(super) fn batching(entries_max: usize, seconds: [u64; 3], retries_max: u32) 
         retries_max,
         retry_delay,
         pending_bytes_max: PENDING_BYTES_MAX,
-        pending_entries_max: usize::MAX,
+        pending_entries_max: PENDING_ENTRIES_MAX,
     }
 }
 
@@ -140,13 +144,19 @@ macro_rules! logger_metadata {
                 log_format: $crate::loggers::format::Format = $crate::loggers::format::FormatKind => optional;
                 /// As `log_format_extra` of the plugin.
                 log_format_extra: $crate::loggers::format::Format = $crate::loggers::format::FormatKind => optional;
+                /// Entries of one configuration that wait at most, 8192 without the key; those beyond are lost and counted.
+                max_pending_entries: usize = stillgate_schema::int(1, i64::MAX) => optional;
                 $($own)*
             }
         }
 
-        impl $crate::loggers::keys::Formats for $name {
-            fn formats(&self) -> [Option<&$crate::loggers::format::Format>; 2] {
-                [self.log_format.as_ref(), self.log_format_extra.as_ref()]
+        impl $crate::loggers::keys::Shared for $name {
+            fn shared(&self) -> $crate::loggers::keys::SharedKeys<'_> {
+                $crate::loggers::keys::SharedKeys {
+                    log_format: self.log_format.as_ref(),
+                    extra: self.log_format_extra.as_ref(),
+                    pending_entries_max: self.max_pending_entries.unwrap_or($crate::loggers::keys::PENDING_ENTRIES_MAX),
+                }
             }
         }
     };
@@ -155,9 +165,23 @@ macro_rules! logger_metadata {
 pub(crate) use {batching_logger_keys, logger_keys, logger_metadata};
 
 /// Metadata of a logger.
-pub(crate) trait Formats: 'static {
-    /// `log_format` and `log_format_extra`.
-    fn formats(&self) -> [Option<&Format>; 2];
+pub(crate) trait Shared: 'static {
+    /// What all configurations of the logger have in common.
+    fn shared(&self) -> SharedKeys<'_>;
+}
+
+/// The keys that the metadata of each logger has.
+#[derive(Clone, Copy)]
+pub(crate) struct SharedKeys<'a> {
+    pub(crate) log_format: Option<&'a Format>,
+    pub(crate) extra: Option<&'a Format>,
+    pub(crate) pending_entries_max: usize,
+}
+
+impl SharedKeys<'_> {
+    /// Those of a logger without metadata.
+    pub(crate) const NONE: SharedKeys<'static> =
+        SharedKeys { log_format: None, extra: None, pending_entries_max: PENDING_ENTRIES_MAX };
 }
 
 /// An address of HTTP as it is typed.

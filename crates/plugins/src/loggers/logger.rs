@@ -1,10 +1,11 @@
 //! What every logger does with a request: keeps its bodies where it is to, and sends an entry.
 
+use super::coded::{Coded, Decoded};
 use super::entry;
 use super::format::{Format, Told};
-use super::keys::{Contents, Formats};
+use super::keys::{Contents, Shared, SharedKeys};
 use std::sync::Arc;
-use stillgate_plugin::outbox::Outlet;
+use stillgate_plugin::outbox::{Encode, Outlet};
 use stillgate_plugin::record::Scratch;
 use stillgate_plugin::record::written::push_json_string;
 use stillgate_plugin::{Compile, Filter, Phase, Phases, Record, Request, Response};
@@ -24,10 +25,10 @@ pub(crate) struct Logger {
     pub(super) unmatched: Option<&'static str>,
 }
 
-/// `log_format` and `log_format_extra` of a plugin's metadata.
-pub(super) fn of_metadata<'a, M: Formats>(plugin: &str, response: &Response<'a>) -> [Option<&'a Format>; 2] {
+/// What a plugin's metadata says.
+pub(super) fn of_metadata<'a, M: Shared>(plugin: &str, response: &Response<'a>) -> SharedKeys<'a> {
     let metadata: Option<&'a M> = response.metadata.get(plugin);
-    metadata.map_or([None, None], M::formats)
+    metadata.map_or(SharedKeys::NONE, M::shared)
 }
 
 /// A body that entries have.
@@ -49,7 +50,21 @@ impl Logger {
         let request = body(contents.request_body, contents.request_body_expr, "include_req_body_expr", cx)?;
         let response = body(contents.response_body, contents.response_body_expr, "include_resp_body_expr", cx)?;
         let (log_format, extra) = (contents.log_format, contents.log_format_extra);
+        // As in APISIX, the variable does not need `include_req_body`; that of the response's body does.
+        let reads = [&log_format, &extra].into_iter().flatten().any(|format| format.reads("request_body"));
+        let request = match request {
+            None if reads => Some(Body { bytes_max: contents.request_bytes_max, condition: None }),
+            request => request,
+        };
         Some(Logger { log_format, extra, request, response, unmatched: None })
+    }
+
+    /// How entries become what is sent, with bodies decoded where there are some.
+    pub(super) fn encode(&self, encode: impl Encode + 'static) -> Box<dyn Encode> {
+        match self.response {
+            Some(_) => Box::new(Decoded(encode)),
+            None => Box::new(encode),
+        }
     }
 
     /// The phases that this configuration needs.
@@ -81,27 +96,34 @@ impl Logger {
     /// Sends an entry: what `before` writes, the object, and what `after` writes.
     pub(super) fn log(
         &self,
-        [log_format, extra]: [Option<&Format>; 2],
+        SharedKeys { log_format, extra, pending_entries_max }: SharedKeys<'_>,
         outlet: &Arc<Outlet>,
         response: &Response<'_>,
         before: impl FnOnce(&Told<'_, '_>, &mut Scratch, &mut Vec<u8>),
         after: &[u8],
     ) {
         let Some(ended) = response.ended else { return };
-        let told = Told { response, record: Record { vars: response, ..ended.record } };
+        outlet.set_pending_entries_max(pending_entries_max);
         let log_format = self.log_format.as_ref().or(log_format.filter(|format| !format.is_empty()));
         let extra = self.extra.as_ref().or(extra);
         let bodies = Bodies {
             request: kept(&self.request, ended.request_body, response),
             response: kept(&self.response, ended.response_body, response),
         };
+        let coded = self.response.as_ref().zip(bodies.response);
+        let coded = coded.and_then(|(of, bytes)| Coded::of(response, bytes, of.bytes_max));
+        let told = Told { response, record: Record { vars: response, ..ended.record }, coded };
         response.worker.send(outlet, |scratch, out| {
+            let start = out.len();
             before(&told, scratch, out);
             match log_format {
                 Some(format) => self.write(&told, format, scratch, out),
                 None => entry::write(&told, bodies, extra, self.unmatched, scratch, out),
             }
             out.extend_from_slice(after);
+            if let Some(coded) = &told.coded {
+                coded.append(start, out);
+            }
         });
     }
 

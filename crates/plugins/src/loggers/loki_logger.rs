@@ -11,6 +11,7 @@ use stillgate_plugin::outbox::{Encode, Entries, HttpReceiver, Outlet, Receiver};
 use stillgate_plugin::record::written::push_json_string;
 use stillgate_plugin::secrets::Veiled;
 use stillgate_plugin::{Compile, Define, Phases, Response, Secret, Template};
+use stillgate_route::VariableError;
 use stillgate_schema::{
     Definitions, Fault, Flag, Json, Kind, Node, Path, Sink, TEXT, Text, Value, expected, int, read, some, text,
 };
@@ -54,11 +55,20 @@ const TARGET: Text<String> = text("a path", |text| {
 
 /// Labels of a stream.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct LogLabels(Vec<(String, Template)>);
+pub(crate) struct LogLabels(Vec<Label>);
+
+#[derive(Debug, Clone, PartialEq)]
+struct Label {
+    name: String,
+    value: Template,
+    /// As it is written, where the value has variables: stands for it where the request has none of them.
+    text: String,
+}
 
 impl LogLabels {
     fn job() -> LogLabels {
-        LogLabels(vec![("job".to_owned(), Template::parse("apisix").expect("it has no variables"))])
+        let value = Template::parse("apisix").expect("it has no variables");
+        LogLabels(vec![Label { name: "job".to_owned(), value, text: String::new() }])
     }
 }
 
@@ -77,17 +87,15 @@ impl Kind for LabelsKind {
         for entry in entries.iter() {
             let path = path.key(&entry.key);
             let text = read(&TEXT, &entry.value, &path, sink)?;
-            let parsed = match text.is_empty() {
-                true => Err("a label cannot be empty".to_owned()),
-                false => Template::parse(&text).map_err(|error| error.to_string()),
-            };
-            match parsed {
-                Ok(template) => labels.push((entry.key.to_string(), template)),
-                Err(error) => {
-                    sink.error(entry.value.at, &path, Fault::new(error));
-                    return None;
-                }
+            if text.is_empty() {
+                sink.error(entry.value.at, &path, Fault::new("a label cannot be empty"));
+                return None;
             }
+            let unknown = &mut |error: VariableError| {
+                sink.warning(entry.value.at, &path, Fault::new(format!("{error}; it is not put in")));
+            };
+            let value = Template::parse_lenient(&text, unknown);
+            labels.push(Label { name: entry.key.to_string(), value, text });
         }
         Some(LogLabels(labels))
     }
@@ -97,9 +105,9 @@ impl Kind for LabelsKind {
     }
 
     fn show(&self, value: &LogLabels) -> Json {
-        let shown = value.0.iter().filter_map(|(name, value)| {
-            let text = String::from_utf8(value.constant()?.to_vec()).ok()?;
-            Some((name.clone(), Json::from(text)))
+        let shown = value.0.iter().filter_map(|label| {
+            let text = String::from_utf8(label.value.constant()?.to_vec()).ok()?;
+            Some((label.name.clone(), Json::from(text)))
         });
         Json::Object(shown.collect())
     }
@@ -142,7 +150,7 @@ impl Define for LokiLogger {
             question: None,
             refused: None,
         }));
-        let outlet = Arc::new(Outlet::new(name, cx.identity, batching, receiver, Box::new(Streams)));
+        let outlet = Arc::new(Outlet::new(name, cx.identity, batching, receiver, logger.encode(Streams)));
         Some(LokiLogger { logger, labels: keys.log_labels, outlet })
     }
 }
@@ -168,15 +176,17 @@ impl LokiLogger {
     fn write_labels(&self, response: &Response<'_>, buffer: &mut Vec<u8>, out: &mut Vec<u8>) {
         let mut text = Vec::new();
         out.push(b'{');
-        for (index, (name, value)) in self.labels.0.iter().enumerate() {
+        for (index, label) in self.labels.0.iter().enumerate() {
             if index > 0 {
                 out.push(b',');
             }
-            push_json_string(name.as_bytes(), usize::MAX, out);
+            push_json_string(label.name.as_bytes(), usize::MAX, out);
             out.push(b':');
             text.clear();
-            value.write(response, &mut text, buffer);
-            push_json_string(&text, usize::MAX, out);
+            // Loki refuses a whole batch for one empty label, so APISIX keeps the text where nothing is put in.
+            let is_put_in = label.value.write(response, &mut text, buffer) > 0;
+            let written = if is_put_in || label.text.is_empty() { &text } else { label.text.as_bytes() };
+            push_json_string(written, usize::MAX, out);
         }
         out.push(b'}');
     }

@@ -8,6 +8,7 @@
 //! An entry is written on the worker, into memory that is there already; putting entries together, and all that waits, is done
 //! elsewhere.
 
+mod coded;
 mod elasticsearch_logger;
 mod encoding;
 mod entry;

@@ -64,7 +64,7 @@ impl Define for TcpLogger {
         let tls_name = keys.tls.then(|| keys.tls_options.unwrap_or_else(|| keys.host.clone()));
         let timeout = Duration::from_millis(keys.timeout);
         let to = SocketReceiver { host: keys.host, port: keys.port, tls_name, timeout, is_syslog: false };
-        let outlet = Outlet::new((TCP, keys.name), cx.identity, batching, Receiver::Tcp(to), Box::new(encode));
+        let outlet = Outlet::new((TCP, keys.name), cx.identity, batching, Receiver::Tcp(to), logger.encode(encode));
         Some(TcpLogger { logger, outlet: Arc::new(outlet) })
     }
 }
@@ -80,7 +80,7 @@ impl Define for UdpLogger {
         let (batching, encode) = (keys.batching(), JsonArray { is_single: keys.batch_max_size == 1 });
         let timeout = Duration::from_secs(keys.timeout);
         let to = SocketReceiver { host: keys.host, port: keys.port, tls_name: None, timeout, is_syslog: false };
-        let outlet = Outlet::new((UDP, keys.name), cx.identity, batching, Receiver::Udp(to), Box::new(encode));
+        let outlet = Outlet::new((UDP, keys.name), cx.identity, batching, Receiver::Udp(to), logger.encode(encode));
         Some(UdpLogger { logger, outlet: Arc::new(outlet) })
     }
 }

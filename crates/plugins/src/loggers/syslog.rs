@@ -75,7 +75,7 @@ impl Define for Syslog {
             SockType::Tcp => Receiver::Tcp(to),
             SockType::Udp => Receiver::Udp(to),
         };
-        let outlet = Outlet::new((NAME, keys.name), cx.identity, batching, receiver, Box::new(Joined));
+        let outlet = Outlet::new((NAME, keys.name), cx.identity, batching, receiver, logger.encode(Joined));
         Some(Syslog { logger, outlet: Arc::new(outlet) })
     }
 }

@@ -3,6 +3,7 @@
 mod schema;
 
 use crate::fields::{FieldMap, Fields};
+use crate::unknown;
 use schema::{Schema, SchemaKind, Writer};
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,6 +83,8 @@ pub(crate) struct Mocking {
 struct Mock {
     status: u16,
     fields: Fields,
+    /// Besides those and what other plugins have set.
+    added: Fields,
     content: Content,
 }
 
@@ -99,16 +102,14 @@ impl Define for Mocking {
 
     fn compile(keys: MockingKeys, cx: &mut Compile<'_>) -> Option<Mocking> {
         let content = match (keys.response_example, keys.response_schema) {
-            (Some(example), _) => match Template::parse(&example.value) {
-                Ok(template) => match template.constant() {
+            (Some(example), _) => {
+                let path = cx.path.key("response_example");
+                let template = unknown::template(&example.value, example.at, &path, cx.sink);
+                match template.constant() {
                     Some(text) => Content::Constant(text.into()),
                     None => Content::Template(template),
-                },
-                Err(error) => {
-                    cx.sink.error(example.at, &cx.path.key("response_example"), Fault::new(error.to_string()));
-                    return None;
                 }
-            },
+            }
             (None, schema) => Content::MadeUp(schema?, keys.content_type.form),
         };
         let own =
@@ -117,8 +118,8 @@ impl Define for Mocking {
         if keys.with_mock_header {
             fields.push(own("x-mock-by", OwnedFieldValue::new(MADE_BY.as_bytes()).ok()?)?);
         }
-        fields.extend(keys.response_headers);
-        let mock = Arc::new(Mock { status: keys.response_status, fields: fields.into(), content });
+        let (status, added) = (keys.response_status, keys.response_headers);
+        let mock = Arc::new(Mock { status, fields: fields.into(), added, content });
         Some(Mocking { delay_s: keys.delay, mock })
     }
 }
@@ -139,7 +140,7 @@ impl Plugin for Mocking {
 
 impl Mock {
     fn answer(&self, request: &mut Request<'_>) -> Flow {
-        set_fields(&self.fields, request);
+        set_fields(&self.fields, &self.added, request);
         let body = match &self.content {
             Content::Constant(text) => Body::Shared(text.clone()),
             Content::Template(template) => Body::Owned(request.worker.with_buffers(|text, buffer| {
@@ -160,10 +161,15 @@ impl Mock {
     }
 }
 
-/// A later field takes the place of an earlier one.
-fn set_fields(fields: &Fields, request: &mut Request<'_>) {
-    for (name, value) in fields {
+/// Fields that are added take the place of none, but for `Content-Type`, of which there is one.
+fn set_fields(fields: &Fields, added: &Fields, request: &mut Request<'_>) {
+    let is_one = |name: FieldName<'_>| name.is(b"content-type");
+    let fields = fields.iter().map(|field| (field, true));
+    for ((name, value), replaces) in fields.chain(added.iter().map(|field| (field, is_one(field.0.name())))) {
         let (name, value): (FieldName<'_>, FieldValue<'_>) = (name.name(), value.value());
-        request.response.set(&stillgate_wire::Fields::default(), &[], name, value);
+        match replaces {
+            true => request.response.set(&stillgate_wire::Fields::default(), &[], name, value),
+            false => request.response.add(name, value),
+        }
     }
 }

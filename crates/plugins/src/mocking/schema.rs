@@ -3,6 +3,7 @@
 //! Values of variables in examples are escaped where they are put in, so that a request cannot change the form of the data.
 
 use crate::random;
+use crate::unknown::{Unknown, warn};
 use std::io::Write;
 use stillgate_plugin::{Request, Template};
 use stillgate_route::Lookup;
@@ -32,7 +33,7 @@ impl Kind for SchemaKind {
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Schema> {
         let json = json_of(node, path, sink)?;
-        match properties(&json) {
+        match properties(&json, &mut |error| warn(&error, node.at, path, sink)) {
             Ok(schema) => Some(schema),
             Err(what) => {
                 sink.error(node.at, path, Fault::new(what));
@@ -46,10 +47,10 @@ impl Kind for SchemaKind {
     }
 }
 
-fn properties(schema: &Json) -> Result<Schema, String> {
+fn properties(schema: &Json, unknown: &mut Unknown<'_>) -> Result<Schema, String> {
     let Some(schema) = schema.as_object() else { return Err("expected a JSON Schema of an object".to_owned()) };
     let Some(properties) = schema.get("properties").and_then(Json::as_object) else { return Ok(Schema::default()) };
-    let read = |(name, schema): (&String, &Json)| match property(schema) {
+    let read = |(name, schema): (&String, &Json)| match property(schema, unknown) {
         Ok(property) => Some(Ok((name.as_str().into(), property?))),
         Err(what) => Some(Err(format!("{name}: {what}"))),
     };
@@ -57,23 +58,20 @@ fn properties(schema: &Json) -> Result<Schema, String> {
 }
 
 /// `None`: an array that does not say of what, which is left out.
-fn property(schema: &Json) -> Result<Option<Property>, String> {
+fn property(schema: &Json, unknown: &mut Unknown<'_>) -> Result<Option<Property>, String> {
     let example = schema.get("example");
     let Some(kind) = schema.get("type").and_then(Json::as_str) else {
         return Err("a `type` is missing; write string, number, integer, boolean, array or object".to_owned());
     };
     Ok(Some(match kind.to_ascii_lowercase().as_str() {
-        "string" => Property::Text(match example.and_then(Json::as_str) {
-            Some(text) => Some(Template::parse(text).map_err(|error| error.to_string())?),
-            None => None,
-        }),
+        "string" => Property::Text(example.and_then(Json::as_str).map(|text| Template::parse_lenient(text, unknown))),
         "number" => Property::Number(example.and_then(Json::as_f64)),
         "integer" => Property::Integer(example.and_then(Json::as_f64).map(|number| number.floor() as i64)),
         "boolean" => Property::Boolean(example.and_then(Json::as_bool)),
-        "object" => Property::Object(properties(schema)?),
+        "object" => Property::Object(properties(schema, unknown)?),
         "array" => match schema.get("items") {
             None => return Ok(None),
-            Some(items) => return Ok(property(items)?.map(|item| Property::Array(Box::new(item)))),
+            Some(items) => return Ok(property(items, unknown)?.map(|item| Property::Array(Box::new(item)))),
         },
         other => return Err(format!("the type {other:?} cannot be made up")),
     }))

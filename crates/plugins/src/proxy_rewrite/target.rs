@@ -7,6 +7,7 @@
 use crate::encoding::{Percent, encode};
 use crate::patterns::{Flags, compile};
 use crate::replacement::{Groups, Language, Part, Replacement};
+use crate::unknown::{Unknown, warn};
 use regex::bytes::{CaptureLocations, Regex};
 use stillgate_plugin::{Compile, Request};
 use stillgate_route::{Lookup, NormalPath, Variable};
@@ -49,10 +50,12 @@ pub(super) struct Search {
 impl Rewriting {
     /// Of `uri`.
     pub(super) fn to(uri: &str, is_raw: bool, at: Position, cx: &mut Compile<'_>) -> Option<Rewriting> {
-        match TargetTemplate::parse(uri, Language::Template, is_raw) {
+        let path = cx.path.key("uri");
+        let unknown = &mut |error| warn(&error, at, &path, cx.sink);
+        match TargetTemplate::parse(uri, Language::Template, is_raw, unknown) {
             Ok(target) => Some(Rewriting::To { target, is_raw }),
             Err(message) => {
-                cx.sink.error(at, &cx.path.key("uri"), Fault::new(message));
+                cx.sink.error(at, &path, Fault::new(message));
                 None
             }
         }
@@ -69,7 +72,8 @@ impl Rewriting {
         let mut compiled = Vec::new();
         for (index, pair) in pairs.chunks_exact(2).enumerate() {
             let regex = compile(&pair[0], Flags::default());
-            let template = TargetTemplate::parse(&pair[1], Language::Target, is_raw).map_err(Fault::new);
+            let unknown = &mut |error| warn(&error, at, &path.index(2 * index + 1), cx.sink);
+            let template = TargetTemplate::parse(&pair[1], Language::Target, is_raw, unknown).map_err(Fault::new);
             match (regex, template) {
                 (Ok(regex), Ok(template)) => compiled.push((regex, template)),
                 (Err(fault), _) => cx.sink.error(at, &path.index(2 * index), fault),
@@ -82,10 +86,15 @@ impl Rewriting {
 }
 
 impl TargetTemplate {
-    fn parse(text: &str, language: Language, is_raw: bool) -> Result<TargetTemplate, String> {
+    fn parse(
+        text: &str,
+        language: Language,
+        is_raw: bool,
+        unknown: &mut Unknown<'_>,
+    ) -> Result<TargetTemplate, String> {
         let mut place = if is_raw { Place::Query } else { Place::Path };
         let mut parts = Vec::new();
-        for part in Replacement::parse(text, language)?.0 {
+        for part in Replacement::parse(text, language, unknown)?.0 {
             let part = match part {
                 Part::Text(text) => {
                     let path = match place {

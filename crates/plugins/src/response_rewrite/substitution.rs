@@ -37,7 +37,7 @@ impl Substitution {
 
     fn compile(keys: &ResponseFilterKeys, path: &Path<'_>, sink: &mut Sink) -> Option<Substitution> {
         let mut report = |key, at, fault: Fault| sink.error(at, &path.key(key), fault);
-        let replacement = Replacement::parse(&keys.replace.value, Language::Substitution);
+        let replacement = Replacement::parse(&keys.replace.value, Language::Substitution, &mut |_| {});
         let options = Options::parse(&keys.options.value, keys.scope);
         let (replacement, options) = match (replacement, options) {
             (Ok(replacement), Ok(options)) => (replacement, options),

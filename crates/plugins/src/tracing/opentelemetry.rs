@@ -11,6 +11,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_plugin::outbox::{Batching, HttpReceiver, Outlet, PENDING_BYTES_MAX, Receiver, Url};
+use stillgate_plugin::record::Tracer;
 use stillgate_plugin::record::write::push_traceparent;
 use stillgate_plugin::secrets::Veiled;
 use stillgate_plugin::{
@@ -481,7 +482,8 @@ impl OpenTelemetry {
         // Zero is no id.
         let id = worker.random().max(1);
         let is_sampled = self.sampler.takes(trace_id, parent);
-        let trace = Trace { trace_id, span_id: id, is_sampled, is_shown: collector.is_shown };
+        let trace =
+            Trace { trace_id, span_id: id, is_sampled, shown_by: collector.is_shown.then_some(Tracer::OpenTelemetry) };
         if parent.is_none() {
             // It belongs to a trace that is not ours (W3C Trace Context, section 4.3).
             request.remove_header(TRACESTATE);
@@ -544,6 +546,12 @@ impl OpenTelemetry {
             }
             if let Some(service) = route.service {
                 writer.attribute(b"apisix.service_id", service.as_bytes());
+            }
+            for (name, value) in [(&b"apisix.route_name"[..], route.name), (b"apisix.service_name", route.service_name)]
+            {
+                if let Some(value) = value {
+                    writer.attribute(name, value.as_bytes());
+                }
             }
         }
         for attribute in &self.attributes {

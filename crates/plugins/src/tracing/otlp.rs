@@ -207,6 +207,13 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// What has made the spans.
+const SDK: [(&str, &str); 3] = [
+    ("telemetry.sdk.language", "rust"),
+    ("telemetry.sdk.name", "stillgate"),
+    ("telemetry.sdk.version", env!("CARGO_PKG_VERSION")),
+];
+
 /// The request of a batch.
 pub(super) struct Export {
     /// Besides the machine's name.
@@ -223,6 +230,8 @@ impl Encode for Export {
         });
         let spans: Vec<Span> = spans.collect();
         let mut attributes = vec![KeyValue::new("hostname", Any::Text(hostname))];
+        // Names of OpenTelemetry's semantic conventions.
+        attributes.extend(SDK.map(|(name, value)| KeyValue::new(name, Any::Text(value.to_owned()))));
         attributes.extend(self.resource.iter().cloned());
         let scope =
             InstrumentationScope { name: "stillgate".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() };
@@ -295,7 +304,8 @@ mod tests {
         let request = ExportTraceServiceRequest::decode(&*out).unwrap();
         let [of] = &request.resource_spans[..] else { panic!("one resource") };
         let names: Vec<&str> = of.resource.as_ref().unwrap().attributes.iter().map(|of| &*of.key).collect();
-        assert_eq!(names, ["hostname", "a"]);
+        let sdk = ["telemetry.sdk.language", "telemetry.sdk.name", "telemetry.sdk.version"];
+        assert_eq!(names, ["hostname", sdk[0], sdk[1], sdk[2], "a"]);
         let [span] = &of.scope_spans[0].spans[..] else { panic!("one span") };
         assert_eq!((span.trace_id.len(), span.span_id.len(), span.parent_span_id.len()), (16, 8, 0));
         assert_eq!((span.name.as_str(), span.kind), ("GET /a", SERVER));

@@ -8,11 +8,14 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_plugin::outbox::{Batching, Encode, Entries, HttpReceiver, Outlet, PENDING_BYTES_MAX, Receiver};
+use stillgate_plugin::record::Tracer;
 use stillgate_plugin::record::written::{push_hex_number, push_ip, push_json_string, push_number};
 use stillgate_plugin::{
-    Answer, Compile, Define, Flow, Identity, Phase, Phases, Plugin, Record, Request, Response, Span, Trace,
+    Answer, Compile, Define, Flow, Identity, Metadata, Phase, Phases, Plugin, Record, Request, Response, Span, Trace,
 };
-use stillgate_schema::{Definitions, Fault, Json, Kind, Node, Path, Sink, TEXT, Text, Value, expected, object, text};
+use stillgate_schema::{
+    Definitions, Fault, Flag, Json, Kind, Node, Path, Sink, TEXT, Text, Value, expected, object, text,
+};
 use stillgate_wire::{FieldName, FieldValue};
 
 const NAME: &str = "zipkin";
@@ -51,6 +54,18 @@ object! {
         /// the node's part.
         span_version: u8 = Version => default(2);
     }
+}
+
+object! {
+    /// What all configurations share; `plugin_attr.zipkin` in APISIX.
+    pub(crate) struct ZipkinMetadata {
+        /// Whether the variables `zipkin_context_traceparent`, `zipkin_trace_id` and `zipkin_span_id` are there.
+        set_ngx_var: bool = Flag => default(false);
+    }
+}
+
+impl Metadata for Zipkin {
+    type Metadata = ZipkinMetadata;
 }
 
 const RATIO: ShareKind = ShareKind { min: 0.00001, is_lenient: false };
@@ -173,7 +188,8 @@ impl Plugin for Zipkin {
             false => set(request, SAMPLED, b"1"),
         }
         request.settled.spans.push(Span { plugin: self.identity, trace_id, id, parent, node_id, is_sampled });
-        let trace = Trace { trace_id, span_id: id, is_sampled, is_shown: false };
+        let is_shown = request.metadata::<ZipkinMetadata>(NAME).is_some_and(|metadata| metadata.set_ngx_var);
+        let trace = Trace { trace_id, span_id: id, is_sampled, shown_by: is_shown.then_some(Tracer::Zipkin) };
         request.settled.trace.get_or_insert(trace);
         Flow::Continue
     }

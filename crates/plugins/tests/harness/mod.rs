@@ -175,6 +175,7 @@ impl Plugins {
             protocol: if parsed.version == Version::Http10 { "HTTP/1.0" } else { "HTTP/1.1" },
             scheme: "http",
             trusted_proxies: &self.trusted,
+            https_port: None,
             tls: None,
             route: None,
         };
@@ -264,6 +265,7 @@ impl Plugins {
             consumers: &self.consumers,
             settled: &mut Settled::default(),
             ended: None,
+            recorded: &facts,
             worker: &self.worker,
             metadata: &self.metadata,
         };

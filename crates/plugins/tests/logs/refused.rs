@@ -73,8 +73,8 @@ fn contents() {
     check(
         "http-logger: {uri: \"http://a\", log_format: {a: $remote_adr}}",
         expect![[r#"
-        1:48: http-logger.log_format.a: "remote_adr": unknown variable; did you mean "remote_addr"?
-    "#]],
+            accepted
+        "#]],
     );
     check(
         "http-logger: {uri: \"http://a\", log_format: {a: [b]}}",
@@ -85,8 +85,8 @@ fn contents() {
     check(
         "udp-logger: {host: a, port: 1, log_format: {a: {b: {c: {d: {e: {f: g}}}}}}}",
         expect![[r#"
-        1:64: udp-logger.log_format.a.b.c.d.e: objects stand in each other more than 5 times
-    "#]],
+            accepted
+        "#]],
     );
     check(
         "syslog: {host: a, port: 1, include_resp_body_expr: [[a]]}",
@@ -144,9 +144,9 @@ fn secrets() {
     check(
         "opentelemetry: {sampler: {name: sometimes}, additional_attributes: [no_such]}",
         expect![[r#"
-        1:33: opentelemetry.sampler.name: expected always_off, always_on, trace_id_ratio or parent_base, found the text "sometimes"
-        1:69: opentelemetry.additional_attributes[0]: "no_such": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, scheme, server_protocol, protocol, remote_addr, remote_port, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME
-    "#]],
+            1:33: opentelemetry.sampler.name: expected always_off, always_on, trace_id_ratio or parent_base, found the text "sometimes"
+            1:69: opentelemetry.additional_attributes[0]: "no_such": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, method, scheme, server_protocol, protocol, remote_addr, remote_port, remote_user, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME
+        "#]],
     );
 }
 

@@ -14,6 +14,7 @@ mod chosen;
 
 use super::answer::OwnAnswer;
 use super::facts::facts_of;
+use super::prospect::Prospect;
 use super::receiver::Receiver;
 use super::record::{Moment, Told};
 use super::{Exchange, Serving};
@@ -508,15 +509,14 @@ fn response_phase(serving: &mut Serving<'_>, of: Of, phase: Phase, called: Calle
     let facts = facts_of(known, request, from_client.head(), client, &snapshot.plan, outcome.route);
     let told = Told { outcome, tries, id, sizes, trace: chains.settled.trace };
     let captured = called.lend(&mut response_body.changes);
-    let ended = match called {
-        Called::At(_) => None,
-        Called::Behind(ended) => Some(Ended {
-            record: told.record(ended, &facts, &snapshot.plan, worker),
-            request_edits: chains.request_fields.as_ref().unwrap_or(&request_edits.fields),
-            request_body: request_body.changes.captured().bytes(),
-            response_body: captured.bytes(),
-        }),
-    };
+    let moment = called.moment();
+    let prospect = Prospect { told: &told, facts: &facts, edits: request_edits, snapshot, worker, ended: moment };
+    let ended = moment.map(|ended| Ended {
+        record: told.record(ended, &facts, &snapshot.plan, worker),
+        request_edits: chains.request_fields.as_ref().unwrap_or(&request_edits.fields),
+        request_body: request_body.changes.captured().bytes(),
+        response_body: captured.bytes(),
+    });
     let (none, is_of_node) = (Fields::default(), chains.is_of_node);
     let kept = chains.kept.as_deref();
     let mut answer = Response {
@@ -533,6 +533,7 @@ fn response_phase(serving: &mut Serving<'_>, of: Of, phase: Phase, called: Calle
         consumers: kept.map_or(&snapshot.plan.consumers, |kept| &kept.consumers),
         settled: &mut chains.settled,
         ended: ended.as_ref(),
+        recorded: &prospect,
         worker: &worker.plugins.own,
         metadata: kept.map_or(&snapshot.plan.plugin_metadata, |kept| &kept.metadata),
     };

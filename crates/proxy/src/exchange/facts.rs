@@ -108,6 +108,7 @@ pub(crate) fn facts_of<'a>(
         protocol: client.protocol(request),
         scheme: client.scheme(),
         trusted_proxies: &plan.settings.trusted_proxies,
+        https_port: plan.settings.https_port,
         tls: client.tls.as_deref().map(|tls| tls as &dyn TlsVariables),
         route: found.map(|found| {
             let route = &plan.routes[found.route].route;
@@ -117,6 +118,8 @@ pub(crate) fn facts_of<'a>(
                 id: &route.spec.id,
                 service: route.service_id.as_deref(),
                 documents: route.documents.as_deref(),
+                name: &route.name,
+                service_name: &route.service_name,
             }
         }),
     }

@@ -309,10 +309,20 @@ fn add_forwarded_host(edits: &mut Edits, head: &[u8], request: &RequestHead) {
 
 /// The `Host` a node gets where it is not the client's own line.
 pub(crate) fn host_for<'a>(exchange: &'a Exchange, pass_host: &'a PassHost, node_host: &'a str) -> &'a [u8] {
-    if let Some(host) = exchange.request_edits.host() {
+    let authority = exchange.request.authority.of(exchange.from_client.head());
+    host_of(exchange.request_edits.host(), authority, pass_host, node_host)
+}
+
+/// The same of the parts of an exchange: the host that a plugin has set, and the one that was asked for.
+pub(crate) fn host_of<'a>(
+    set: Option<&'a [u8]>,
+    authority: &'a [u8],
+    pass_host: &'a PassHost,
+    node_host: &'a str,
+) -> &'a [u8] {
+    if let Some(host) = set {
         return host;
     }
-    let authority = exchange.request.authority.of(exchange.from_client.head());
     match pass_host {
         PassHost::Rewrite(host) => host.as_bytes(),
         PassHost::Pass if !authority.is_empty() => authority,

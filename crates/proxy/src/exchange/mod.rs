@@ -27,6 +27,7 @@ mod filters;
 pub(crate) mod forwarding;
 mod matching;
 mod pool;
+mod prospect;
 mod queue;
 pub(crate) mod receiver;
 mod record;

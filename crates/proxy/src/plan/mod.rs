@@ -110,6 +110,8 @@ pub(crate) struct TimeoutsMs {
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) trusted_proxies: Vec<IpNet>,
+    /// Of the first listener with TLS, for redirects.
+    pub(crate) https_port: Option<u16>,
     pub(crate) server_header: bool,
     pub(crate) request_limits: HeadLimits,
     pub(crate) head_ms: u64,
@@ -352,6 +354,7 @@ impl From<&Gateway> for Settings {
     fn from(gateway: &Gateway) -> Self {
         Settings {
             trusted_proxies: gateway.trusted_proxies.clone(),
+            https_port: gateway.listeners.iter().find(|of| of.tls).map(|of| of.address.port()),
             server_header: gateway.server_header,
             request_limits: HeadLimits {
                 head_bytes_max: gateway.limits.head_bytes,

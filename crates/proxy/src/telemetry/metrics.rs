@@ -13,5 +13,5 @@ mod upstreams;
 mod values;
 mod workers;
 
-pub(crate) use recorder::{Finished, Recorder};
+pub(crate) use recorder::{Finished, Recorder, upstream};
 pub(crate) use upstreams::UpstreamEvent;

@@ -48,6 +48,11 @@ impl Expr {
         Expr::parse_with(Variable::parse_late, value)
     }
 
+    /// The same for those who wait for the body.
+    pub fn parse_with_body(value: &Value) -> Result<Expr, VarsError> {
+        Expr::parse_with(Variable::parse_with_body, value)
+    }
+
     fn parse_with(variable: ParseVariable, value: &Value) -> Result<Expr, VarsError> {
         let mut parser = Parser { variable, path: Vec::new(), predicates: 0, text: String::new() };
         let condition = match value {
@@ -355,7 +360,7 @@ mod tests {
         check(r#"["OR",["arg_a","==","1"]]"#, r#""OR" joins at least two conditions; write them behind it"#);
         check(
             r#"[["a","==","1"]]"#,
-            r#"[0][0]: "a": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, scheme, server_protocol, protocol, remote_addr, remote_port, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME"#,
+            r#"[0][0]: "a": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, method, scheme, server_protocol, protocol, remote_addr, remote_port, remote_user, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME"#,
         );
         check(
             r#"["AND","OR",["uri","==","1"]]"#,

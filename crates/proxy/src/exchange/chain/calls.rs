@@ -26,6 +26,14 @@ impl Called {
         }
     }
 
+    /// When the response was out; `None`: it is not.
+    pub(super) fn moment(self) -> Option<Moment> {
+        match self {
+            Called::At(_) => None,
+            Called::Behind(moment) => Some(moment),
+        }
+    }
+
     /// What was kept of the body, lent out beside its changes until it is put back.
     pub(super) fn lend(self, changes: &mut BodyChanges) -> Capture {
         match self {

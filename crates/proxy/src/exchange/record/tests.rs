@@ -154,8 +154,7 @@ async fn the_steady_state_allocates_nothing() {
             bench.exchange(HEAD, None, None, 404).await,
         ];
         requests[1].chains.consumer = Some(attached(1));
-        requests[1].chains.settled.trace =
-            Some(Trace { trace_id: 1, span_id: 2, is_sampled: true, is_shown: false });
+        requests[1].chains.settled.trace = Some(Trace { trace_id: 1, span_id: 2, is_sampled: true, shown_by: None });
         requests.iter_mut().for_each(|exchange| bench.record(&snapshot, exchange));
         let mut turn = 0;
         let counted = measure(|| {

@@ -273,7 +273,7 @@ fn hex<const DIGITS: usize>(number: u128) -> [u8; DIGITS] {
 }
 
 /// A request's upstream.
-fn upstream<'a>(
+pub(crate) fn upstream<'a>(
     found: Option<Match>,
     chosen: Option<usize>,
     kept: Option<&'a Kept>,

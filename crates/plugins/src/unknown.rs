@@ -1,0 +1,21 @@
+//! Variables that do not exist: in texts they are empty, as in APISIX, and the configuration is accepted with a warning.
+//!
+//! Conditions and keys of limits refuse them: an empty value there would turn a rule on or off, or count all clients as one.
+
+use stillgate_plugin::Template;
+use stillgate_route::VariableError;
+use stillgate_schema::text::diagnostic::Position;
+use stillgate_schema::{Fault, Path, Sink};
+
+/// Learns of variables that do not exist.
+pub(crate) type Unknown<'a> = dyn FnMut(VariableError) + 'a;
+
+/// A text with variables, at its place in the configuration.
+pub(crate) fn template(text: &str, at: Position, path: &Path<'_>, sink: &mut Sink) -> Template {
+    Template::parse_lenient(text, &mut |error| warn(&error, at, path, sink))
+}
+
+/// Says that a variable is empty.
+pub(crate) fn warn(error: &VariableError, at: Position, path: &Path<'_>, sink: &mut Sink) {
+    sink.warning(at, path, Fault::new(format!("{error}; it is empty here")));
+}
