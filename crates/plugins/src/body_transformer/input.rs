@@ -1,5 +1,6 @@
 //! Bodies as fields: JSON, forms and XML.
 
+use super::multipart;
 use quick_xml::Reader;
 use quick_xml::events::Event;
 use serde_json::{Map, Value as Json};
@@ -16,6 +17,8 @@ pub(crate) enum Format {
     Args,
     /// Not at all.
     Plain,
+    /// A form of several parts.
+    Multipart,
 }
 
 impl Format {
@@ -27,12 +30,13 @@ impl Format {
             () if has("text/xml") => Some(Format::Xml),
             () if has("application/json") => Some(Format::Json),
             () if has("application/x-www-form-urlencoded") => Some(Format::Encoded),
+            () if has("multipart/") => Some(Format::Multipart),
             () => None,
         }
     }
 
     /// The fields of a body; the error says what is wrong with it.
-    pub(super) fn read(self, body: &[u8], query: &[u8]) -> Result<Json, String> {
+    pub(super) fn read(self, body: &[u8], query: &[u8], content_type: &[u8]) -> Result<Json, String> {
         match self {
             Format::Plain => Ok(Json::Object(Map::new())),
             Format::Json => match serde_json::from_slice(body) {
@@ -43,6 +47,7 @@ impl Format {
             Format::Encoded => Ok(form(body)),
             Format::Args => Ok(form(query)),
             Format::Xml => xml(body),
+            Format::Multipart => multipart::fields(body, content_type),
         }
     }
 }

@@ -3,11 +3,15 @@
 //! A body is read and a template filled in time that grows with the body, so longer ones are done on a thread that serves no
 //! requests. What of APISIX's templates is Lua is refused when the configuration is read.
 
+mod expression;
 mod input;
+mod multipart;
 mod template;
+mod value;
 
 use crate::body_fields::{CONTENT_ENCODING, CONTENT_TYPE, forget_old_body};
 use crate::decoding::{Decoder, Decoding};
+use crate::unknown::warn;
 use base64::Engine;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
@@ -47,8 +51,8 @@ const BODY_BYTES_MAX: usize = 1024 * 1024 * 1024;
 object! {
     /// How a body is made.
     pub(crate) struct TransformKeys {
-        /// What the old body is: `json`, `xml`, `encoded` (a form), `args` (the query is read in its place) or `plain`. If the
-        /// key is absent, `Content-Type` says; a GET request is `args`.
+        /// What the old body is: `json`, `xml`, `encoded` (a form), `multipart` (a form of parts), `args` (the query is read in its
+        /// place) or `plain`. If the key is absent, `Content-Type` says; a GET request is `args`.
         input_format: Format = FORMAT => optional;
         /// The template.
         template: At<String> = Located(TEXT) => required;
@@ -64,8 +68,9 @@ const FORMAT: Choice<Format> = Choice {
         ("encoded", Format::Encoded),
         ("args", Format::Args),
         ("plain", Format::Plain),
+        ("multipart", Format::Multipart),
     ],
-    unbuilt: &["multipart"],
+    unbuilt: &[],
 };
 
 /// The plugin.
@@ -109,10 +114,12 @@ impl Transform {
         let is_form = matches!(keys.input_format, Some(Format::Encoded | Format::Args));
         let decoded = if is_form && !keys.template_is_base64 { None } else { of_base64(&text) };
         let within = cx.path.key(name);
-        match Template::parse(decoded.as_deref().unwrap_or(&text)) {
+        let path = within.key("template");
+        let unknown = &mut |error| warn(&error, at, &path, cx.sink);
+        match Template::parse(decoded.as_deref().unwrap_or(&text), unknown) {
             Ok(template) => Some(Transform { format: keys.input_format, template }),
             Err(message) => {
-                cx.sink.error(at, &within.key("template"), Fault::new(message));
+                cx.sink.error(at, &path, Fault::new(message));
                 None
             }
         }
@@ -130,7 +137,7 @@ impl Transform {
         let fields = match format {
             None => Json::Object(Map::new()),
             Some(format) => format
-                .read(&old.body, &old.query)
+                .read(&old.body, &old.query, &old.content_type)
                 .map_err(|error| (400, format!("{direction} body decode: {error}")))?,
         };
         let data = Data { fields: &fields, body: &old.body, variables: &old.variables };
@@ -142,6 +149,7 @@ impl Transform {
 struct Old {
     body: Vec<u8>,
     query: Vec<u8>,
+    content_type: Vec<u8>,
     variables: Vec<Option<Vec<u8>>>,
 }
 
@@ -168,15 +176,17 @@ impl Plugin for BodyTransformer {
             Some(format) => Some(format),
             None => Format::of(content_type),
         };
+        let content_type = content_type.unwrap_or_default().to_vec();
         Flow::body(self.request_bytes_max, move |request| {
             let old = Old {
                 body: request.whole_body().unwrap_or_default().to_vec(),
                 query: request.facts.query().unwrap_or_default().to_vec(),
+                content_type,
                 variables: transform.variables(request),
             };
             // Without a body there is nothing to read, but in a query.
             let format = format.filter(|format| !old.body.is_empty() || *format == Format::Args);
-            if old.body.len() <= SHORT_BYTES_MAX {
+            if old.body.len() <= SHORT_BYTES_MAX && !transform.template.has_loops {
                 return finish(transform.make(format, &old, "request"), request);
             }
             Flow::offload(
@@ -192,11 +202,13 @@ impl Plugin for BodyTransformer {
     fn header_filter(&self, response: &mut Response<'_>) {
         let Some(transform) = self.response.clone() else { return };
         let mut buffer = Vec::new();
-        let format = transform.format.or_else(|| Format::of(response.header(CONTENT_TYPE, &mut buffer)));
+        let content_type = response.header(CONTENT_TYPE, &mut buffer).unwrap_or_default().to_vec();
+        let format = transform.format.or_else(|| Format::of(Some(&content_type)));
         let coding = Decoding::of(response.header(CONTENT_ENCODING, &mut buffer));
         let old = Old {
             body: Vec::new(),
             query: response.facts.query().unwrap_or_default().to_vec(),
+            content_type,
             variables: transform.variables(response),
         };
         forget_old_body(response);
@@ -253,7 +265,7 @@ impl BodyFilter for Transforming {
     fn end(&mut self, out: &mut Vec<u8>) -> Result<(), BodyError> {
         let Some(mut old) = self.old.take() else { return Ok(()) };
         old.body = self.decoder.end()?;
-        if old.body.len() > SHORT_BYTES_MAX {
+        if old.body.len() > SHORT_BYTES_MAX || self.task.transform.template.has_loops {
             self.made = Some(old);
             return Ok(());
         }

@@ -56,6 +56,49 @@ fn templates_are_filled_with_fields() {
 }
 
 #[test]
+fn templates_calculate_and_choose() {
+    let check = |template: &str, expected: &str| {
+        let body =
+            r#"{"name": "hello", "age": 20, "s": "7", "list": [1, 2, {"a": "x"}], "empty": [], "f": false, "n": null}"#;
+        assert_eq!(request("", template, "application/json", body), expected, "{template}");
+    };
+    check("{\"foo\":\"{{name .. \" world\"}}\",\"bar\":{{age+10}}}", "{\"foo\":\"hello world\",\"bar\":30}");
+    check("{{age - 1}} {{age*2+1}} {{age/8}} {{-age%7}} {{(age+1)*2}} {{s+1}} {{1 .. 2}}", "19 41 2.5 1 42 8 12");
+    check(
+        "{{age > 10 and \"old\" or \"young\"}} {{not f}} {{n == nil}} {{s == 7}} {{tonumber(s) == 7}}",
+        "old true true false true",
+    );
+    check(
+        "{{tostring(age) == \"20\"}} {{#list}} {{#name}} {{none or 'd'}} {{age ~= 20}} {{'a' < 'b'}}",
+        "true 3 5 d false true",
+    );
+    check("{% if age >= 18 then %}adult{% elseif age > 12 then %}teen{% else %}child{% end %}.", "adult.");
+    check("{% if f then %}a{% elseif (age == 20) then %}b{% else %}c{% end %}", "b");
+    check("{% if n ~= nil then %}a{% else %}{% if name then %}b{% end %}c{% end %}", "bc");
+    check(
+        "{% for i, v in ipairs(list) do %}{{i}}={{v.a or v}};{% end %}",
+        "503 {\"message\":\"request template rendering: attempt to index a nil value at \\\"a\\\"\"}\n",
+    );
+    check(
+        "[{% for i, v in ipairs(list) do %}{% if i > 1 then %},{% end %}{*_escape_json(v)*}{% end %}]{% for _, x in ipairs(empty) do %}!{% end %}",
+        "[1,2,{\"a\":\"x\"}]",
+    );
+    check(
+        "{{name() .. \" world\"}}",
+        "503 {\"message\":\"request template rendering: attempt to call a string value\"}\n",
+    );
+    check(
+        "{{name + 1}}",
+        "503 {\"message\":\"request template rendering: attempt to perform arithmetic on a string value\"}\n",
+    );
+    check("{{name < 1}}", "503 {\"message\":\"request template rendering: attempt to compare string with number\"}\n");
+    check("{{_ctx.var.no_such_variable}}.", ".");
+    let many = format!("{{\"list\": [{}0]}}", "0,".repeat(1000));
+    let nested = "{% for _, a in ipairs(list) do %}{% for _, b in ipairs(list) do %}{% end %}{% end %}";
+    assert!(request("", nested, "application/json", &many).contains("too many items"));
+}
+
+#[test]
 fn bodies_are_read_in_their_formats() {
     let form = "application/x-www-form-urlencoded";
     assert_eq!(request("", "{{a}} {{b[2]}} {{c}} {*d*}", form, "a=1&b=2&b=3&c&d=%3C+%3E"), "1 3 true < >");
@@ -64,6 +107,9 @@ fn bodies_are_read_in_their_formats() {
     assert_eq!(request("", "[{{_body}}]", "x/y", "not json"), "[not json]");
     assert_eq!(request("input_format: json, ", "[{{a}}]", "x/y", "{\"a\":1}"), "[1]");
     assert_eq!(request("", "[{{a}}]", "application/json", ""), "[]");
+    let parts = "--b\nContent-Disposition: form-data; name=\"a\"\n\n1\n--b\nContent-Disposition: form-data; name=\"a\"\n\n2\n--b--";
+    assert_eq!(request("", "[{{a[2]}}]", "multipart/form-data; boundary=b", parts), "[2]");
+    assert!(request("input_format: multipart, ", "{{a}}", "x/y", parts).starts_with("400 "));
     let refused = request("", "[{{a}}]", "application/json", "{\"a\":");
     assert!(refused.starts_with("400 {\"message\":\"request body decode: EOF"), "{refused}");
     let soap = "<?xml version=\"1.0\"?><!-- c --><s:E xmlns:s=\"u\"><s:B><n:name k=\"v\">Spain &amp; &#65;</n:name>\
@@ -110,14 +156,18 @@ fn responses_are_transformed() {
 #[test]
 fn what_needs_lua_is_refused() {
     let all = [
-        "{% if a then %}b{% end %}",
-        "{{age+10}}",
+        "{% local a = 1 %}b",
+        "{% if a then %}b",
+        "{% end %}",
+        "{% else %}",
+        "{% for k, v in pairs(a) do %}{% end %}",
+        "{{a ^ 2}}",
+        "{{math.floor(a)}}",
         "{* string.gsub(_body, 'a', 'b') *}",
         "{(file.html)}",
         "{[a]}",
         "{{_multipart}}",
         "{{_ctx.consumer}}",
-        "{{_ctx.var.no_such_variable}}",
         "{{a['b}}",
         "{{}}",
         "{{a..}}",
@@ -129,31 +179,35 @@ fn what_needs_lua_is_refused() {
         .map(|template| refusal(&format!("body-transformer: {{request: {{template: {}}}}}", yaml(template))))
         .collect();
     expect![[r#"
-        1:40: body-transformer.request.template: {% … %} needs Lua, which is not built
-        1:40: body-transformer.request.template: "age+10" needs Lua, which is not built; fields, texts, "..", _body, _ctx.var and _escape_… are
-        1:40: body-transformer.request.template: "string.gsub(_body, 'a', 'b')" needs Lua, which is not built; fields, texts, "..", _body, _ctx.var and _escape_… are
+        1:40: body-transformer.request.template: {% local a = 1 %} needs Lua, which is not built; if, elseif, else, for … in ipairs and end are
+        1:40: body-transformer.request.template: a block has no {% end %}
+        1:40: body-transformer.request.template: {% end %} ends nothing
+        1:40: body-transformer.request.template: {% else %} needs Lua, which is not built; if, elseif, else, for … in ipairs and end are
+        1:40: body-transformer.request.template: {% for k, v in pairs(a) do %} needs Lua, which is not built; if, elseif, else, for … in ipairs and end are
+        1:40: body-transformer.request.template: "a ^ 2" needs Lua, which is not built; fields, texts, numbers, operators, _body, _ctx.var, _escape_…, tonumber and tostring are
+        1:40: body-transformer.request.template: "math.floor(a)" needs Lua, which is not built; fields, texts, numbers, operators, _body, _ctx.var, _escape_…, tonumber and tostring are
+        1:40: body-transformer.request.template: "string.gsub(_body, 'a', 'b')" needs Lua, which is not built; fields, texts, numbers, operators, _body, _ctx.var, _escape_…, tonumber and tostring are
         1:40: body-transformer.request.template: {( … )} needs Lua, which is not built
         1:40: body-transformer.request.template: {[ … ]} needs Lua, which is not built
-        1:40: body-transformer.request.template: "_multipart" needs Lua, which is not built; fields, texts, "..", _body, _ctx.var and _escape_… are
-        1:40: body-transformer.request.template: "_ctx.consumer" needs Lua, which is not built; fields, texts, "..", _body, _ctx.var and _escape_… are
-        1:40: body-transformer.request.template: "no_such_variable": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, scheme, server_protocol, protocol, remote_addr, remote_port, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME
-        1:40: body-transformer.request.template: "a['b" needs Lua, which is not built; fields, texts, "..", _body, _ctx.var and _escape_… are
-        1:40: body-transformer.request.template: "" needs Lua, which is not built; fields, texts, "..", _body, _ctx.var and _escape_… are
-        1:40: body-transformer.request.template: "a.." needs Lua, which is not built; fields, texts, "..", _body, _ctx.var and _escape_… are
-        1:40: body-transformer.request.template: "a[" needs Lua, which is not built; fields, texts, "..", _body, _ctx.var and _escape_… are
-        1:40: body-transformer.request.template: "a:upper()" needs Lua, which is not built; fields, texts, "..", _body, _ctx.var and _escape_… are
+        1:40: body-transformer.request.template: "_multipart" needs Lua, which is not built; fields, texts, numbers, operators, _body, _ctx.var, _escape_…, tonumber and tostring are
+        1:40: body-transformer.request.template: "_ctx.consumer" needs Lua, which is not built; fields, texts, numbers, operators, _body, _ctx.var, _escape_…, tonumber and tostring are
+        1:40: body-transformer.request.template: "a['b" needs Lua, which is not built; fields, texts, numbers, operators, _body, _ctx.var, _escape_…, tonumber and tostring are
+        1:40: body-transformer.request.template: "" needs Lua, which is not built; fields, texts, numbers, operators, _body, _ctx.var, _escape_…, tonumber and tostring are
+        1:40: body-transformer.request.template: "a.." needs Lua, which is not built; fields, texts, numbers, operators, _body, _ctx.var, _escape_…, tonumber and tostring are
+        1:40: body-transformer.request.template: "a[" needs Lua, which is not built; fields, texts, numbers, operators, _body, _ctx.var, _escape_…, tonumber and tostring are
+        1:40: body-transformer.request.template: "a:upper()" needs Lua, which is not built; fields, texts, numbers, operators, _body, _ctx.var, _escape_…, tonumber and tostring are
     "#]].assert_eq(&text);
     let all = [
         "body-transformer: {}",
         "body-transformer: {request: {}}",
-        "body-transformer: {response: {template: a, input_format: multipart}}",
+        "body-transformer: {response: {template: a, input_format: csv}}",
         "body-transformer: {request: {template: a}, max_req_body_size: 0}",
     ];
     let text: String = all.into_iter().map(refusal).collect();
     expect![[r#"
         1:19: body-transformer: there is nothing to transform; add request or response
         1:29: body-transformer.request: the key "template" is missing; add it
-        1:58: body-transformer.response.input_format: "multipart" is not built yet; write json, xml, encoded, args or plain
+        1:58: body-transformer.response.input_format: expected json, xml, encoded, args, plain or multipart, found the text "csv"
         1:63: body-transformer.max_req_body_size: expected a whole number from 1 to 1073741824, found the number 0
     "#]].assert_eq(&text);
 }
