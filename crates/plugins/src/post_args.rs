@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn texts_are_parsed() {
         let shape = |text: &str| {
-            let pieces = PostTemplate::parse(text)?.0;
+            let pieces = PostTemplate::parse(text, &mut |_| {})?.0;
             let one = |piece: &Piece| match piece {
                 Piece::Other(_) => "other".to_owned(),
                 Piece::Argument { path, is_of_forms, default } => format!("{} {is_of_forms} {default:?}", path.len()),
