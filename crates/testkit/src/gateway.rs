@@ -38,6 +38,8 @@ pub struct Setup {
     pub listener: String,
     /// A further address to listen on.
     pub further_listener: Option<SocketAddr>,
+    /// Further lines of `gateway.admin`.
+    pub admin: String,
 }
 
 impl Setup {
@@ -60,6 +62,13 @@ impl Setup {
     #[must_use]
     pub fn gateway(mut self, lines: &str) -> Self {
         writeln!(self.gateway, "{lines}").expect("writing to a String cannot fail");
+        self
+    }
+
+    /// Adds lines to `gateway.admin`.
+    #[must_use]
+    pub fn admin(mut self, lines: &str) -> Self {
+        writeln!(self.admin, "{lines}").expect("writing to a String cannot fail");
         self
     }
 
@@ -108,8 +117,9 @@ impl Setup {
             .unwrap_or_default();
         write!(
             gateway,
-            "listeners:\n  - address: \"{listen}\"\n{}{further}admin:\n  address: \"{admin}\"\n{}",
+            "listeners:\n  - address: \"{listen}\"\n{}{further}admin:\n  address: \"{admin}\"\n{}{}",
             indented(&self.listener, 4),
+            indented(&self.admin, 2),
             self.gateway
         )
         .expect("writing to a String cannot fail");

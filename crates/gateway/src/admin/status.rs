@@ -240,6 +240,17 @@ mod tests {
         expect![[r#"
             {
               "version": "1.2.3",
+              "source": "etcd",
+              "revision": 42,
+              "rejected": [
+                {
+                  "kind": "routes",
+                  "id": "r",
+                  "reason": "timeout.read: expected a duration",
+                  "origin": "/apisix/routes/r @ 3",
+                  "serving": "503"
+                }
+              ],
               "config": {
                 "generation": 7,
                 "digest": "ab",
@@ -249,16 +260,7 @@ mod tests {
                   "errors": [
                     "stillgate.yaml:3:1: routes: expected a list"
                   ]
-                },
-                "rejected": [
-                  {
-                    "kind": "routes",
-                    "id": "r",
-                    "reason": "timeout.read: expected a duration",
-                    "origin": "/apisix/routes/r @ 3",
-                    "serving": "503"
-                  }
-                ]
+                }
               },
               "pending_restart": [
                 "gateway.workers"
