@@ -188,6 +188,7 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     // Before the certificates are read, and with an eye on the file as it was: a change during the start is seen after it.
     let reading = Reading::new(opened, Some(loaded.clone()), acme::prepare);
     let kept = reading.kept().cloned();
+    kept.iter().flat_map(|kept| kept.notices.iter()).for_each(|notice| warn!("{notice}"));
     let watch = stamp.and_then(|stamp| FileWatch::of(&source, stamp, &reading.files()));
     let (tls, warnings) = tls_material::load(config, None).map_err(RunError::Certificates)?;
     warnings.iter().for_each(|warning| warn!("{warning}"));

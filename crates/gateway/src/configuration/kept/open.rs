@@ -19,10 +19,12 @@ use stillgate_datastore::etcd::{Etcd, EtcdOptions, EtcdTls};
 use stillgate_tls::FILE_BYTES_MAX;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
-use tracing::info;
 
 /// What an etcd gets to answer in before its snapshot is served, or 503.
 const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+
+const NOTHING_TO_SERVE: &str =
+    "etcd does not answer, and there is no snapshot: every request is answered 503 until it does";
 
 /// Bytes of a key that was made, and of its file.
 const KEY_BYTES_MIN: usize = 16;
@@ -35,11 +37,14 @@ pub(crate) struct Opened {
     pub(crate) asks: mpsc::Sender<Asked>,
     /// Of the Admin API, made at the first start because none is configured.
     pub(crate) key: Option<Arc<str>>,
+    /// What the log is to say: it begins only after this.
+    pub(crate) notices: Arc<[String]>,
 }
 
 /// Opens the datastore; the error says what is wrong and what to do.
 pub(super) fn open(gateway: &Gateway, plugins: PluginSet) -> Result<Opened, String> {
     let config = &gateway.config;
+    let mut notices = Vec::new();
     let keeper = Arc::new(Keeper::new(config.source, gateway, plugins));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().thread_name("datastore-save").build();
     let runtime = runtime.map_err(|error| format!("cannot start the thread for the datastore: {error}"))?;
@@ -55,9 +60,7 @@ pub(super) fn open(gateway: &Gateway, plugins: PluginSet) -> Result<Opened, Stri
                     followed.changed();
                 }
                 _ if followed.read_file(&keeper) => {}
-                _ => tracing::warn!(
-                    "etcd does not answer, and there is no snapshot: every request is answered 503 until it does"
-                ),
+                _ => notices.push(NOTHING_TO_SERVE.to_owned()),
             }
             Backend::Etcd(followed)
         }
@@ -75,11 +78,12 @@ pub(super) fn open(gateway: &Gateway, plugins: PluginSet) -> Result<Opened, Stri
     let started =
         thread::Builder::new().name("datastore".to_owned()).spawn(move || run(&runtime, &known, backend, asked));
     started.map_err(|error| format!("cannot start the thread for the datastore: {error}"))?;
-    Ok(Opened { keeper, asks, key: made_key(gateway)? })
+    let key = made_key(gateway, &mut notices)?;
+    Ok(Opened { keeper, asks, key, notices: notices.into() })
 }
 
 /// The key that is made where a store is opened and none is configured: who can read the store's folder may write the store.
-fn made_key(gateway: &Gateway) -> Result<Option<Arc<str>>, String> {
+fn made_key(gateway: &Gateway, notices: &mut Vec<String>) -> Result<Option<Arc<str>>, String> {
     let has_keys = gateway.admin.as_ref().is_none_or(|admin| admin.key.is_some() || !admin.keys.is_empty());
     if has_keys || gateway.config.source != SourceKind::Store {
         return Ok(None);
@@ -101,7 +105,7 @@ fn made_key(gateway: &Gateway) -> Result<Option<Arc<str>>, String> {
             let mut options = OpenOptions::new();
             let mut made = options.write(true).create_new(true).mode(0o600).open(&file).map_err(fail)?;
             made.write_all(key.as_bytes()).and_then(|()| made.sync_all()).map_err(fail)?;
-            info!(file = %file.display(), "no admin key is configured: one was made; it is in this file");
+            notices.push(format!("no admin key is configured: one was made; it is in {}", file.display()));
             Ok(Some(key.into()))
         }
         Err(error) => Err(fail(error)),
