@@ -1,6 +1,6 @@
 //! What the Admin API reads and writes: the datastore behind its keeper, and the tables of keys and plugins.
 
-use crate::configuration::kept::{Asked, Opened, Trial, WriteFailure, Written, each_secret};
+use crate::configuration::kept::{Asked, Keeper, Opened, Trial, WriteFailure, Written, each_secret};
 use serde_json::Value as Json;
 use std::future::Future;
 use std::sync::{Arc, LazyLock};
@@ -18,6 +18,7 @@ const SERVED_TIMEOUT: Duration = Duration::from_secs(10);
 
 const NOT_SERVED_YET: &str =
     "stored, but not served within ten seconds; GET /v1/status says whether something keeps it from being published";
+const SUCCESSOR_SERVES: &str = "stored; the gateway is being upgraded, and the process that takes over serves it";
 const FROM_FILE: &str =
     "the resources of this gateway come from its file; edit that, or set gateway.config.source to store";
 
@@ -62,18 +63,16 @@ impl Resources {
         written: impl Future<Output = Result<Written, WriteError>> + Send + 'static,
         wait: Wait,
     ) -> Pending<Result<Outcome, WriteError>> {
-        let served = self.kept.as_ref().map(|kept| kept.keeper.served.subscribe());
+        let keeper = self.kept.as_ref().map(|kept| kept.keeper.clone());
         Box::pin(async move {
             let Written { revision, mut warnings } = written.await?;
-            let mut generation = None;
-            if let (Wait::Served, Some(mut served)) = (wait, served) {
-                let reached = timeout(SERVED_TIMEOUT, served.wait_for(|served| served.revision >= revision)).await;
-                generation = reached.ok().and_then(Result::ok).map(|served| served.generation);
-                if generation.is_none() {
-                    warnings.push(NOT_SERVED_YET.to_owned());
+            let generation = match (wait, keeper) {
+                (Wait::Served, Some(keeper)) => {
+                    served(&keeper, revision).await.map_err(|why| warnings.push(why.to_owned()))
                 }
-            }
-            Ok(Outcome { revision, generation, warnings })
+                _ => Err(()),
+            };
+            Ok(Outcome { revision, generation: generation.ok(), warnings })
         })
     }
 }
@@ -174,6 +173,21 @@ impl Control for Resources {
 
     fn roll_back(&self, to: u64, author: Author, wait: Wait) -> Pending<Result<Outcome, WriteError>> {
         self.outcome(self.ask(|answer| Asked::RollBack(to, author, answer)), wait)
+    }
+}
+
+/// Waits until all workers serve a revision: the number of the configuration, or why it was not waited for longer.
+async fn served(keeper: &Keeper, revision: u64) -> Result<u64, &'static str> {
+    let (mut served, mut is_leaving) = (keeper.served.subscribe(), keeper.is_leaving.subscribe());
+    let reached = timeout(SERVED_TIMEOUT, served.wait_for(|served| served.revision >= revision));
+    tokio::select! {
+        biased;
+        reached = reached => {
+            let reached = reached.ok().and_then(Result::ok);
+            reached.map(|served| served.generation).ok_or(NOT_SERVED_YET)
+        }
+        // Nothing is published here any more, and the process may end soon.
+        _ = is_leaving.wait_for(|is_leaving| *is_leaving) => Err(SUCCESSOR_SERVES),
     }
 }
 

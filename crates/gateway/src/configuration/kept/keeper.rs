@@ -62,6 +62,8 @@ pub(crate) struct Keeper {
     pub(crate) documents: Arc<Documents>,
     pub(crate) stored: watch::Sender<Stored>,
     pub(crate) served: watch::Sender<Served>,
+    /// Another process is to follow it and to serve what is written.
+    pub(crate) is_leaving: watch::Sender<bool>,
     /// What stands before keys where origins are shown: etcd's prefix with a slash.
     prefix: String,
     store: Mutex<Store>,
@@ -85,6 +87,7 @@ impl Keeper {
             documents: Arc::default(),
             stored: watch::Sender::default(),
             served: watch::Sender::default(),
+            is_leaving: watch::Sender::default(),
             prefix,
             store: Mutex::new(store),
             // The reader of the keys has seen to their length.

@@ -21,7 +21,7 @@ mod thread;
 mod trial;
 
 pub(crate) use fields::each_secret;
-pub(crate) use keeper::{Served, Stored};
+pub(crate) use keeper::{Keeper, Served, Stored};
 pub(crate) use open::Opened;
 pub(crate) use source::{KeptSource, refusal, revision_of};
 pub(crate) use thread::{Asked, WriteFailure, Written};

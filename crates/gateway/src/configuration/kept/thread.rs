@@ -131,6 +131,7 @@ async fn answer(keeper: &Arc<Keeper>, backend: &mut Backend, asked: Asked) {
         }
         Asked::RollBack(to, author, answer) => drop(answer.send(roll_back(keeper, backend, to, author))),
         Asked::Hold(is_held, answer) => {
+            keeper.is_leaving.send_replace(is_held);
             backend.hold(keeper, is_held);
             let _ = answer.send(());
         }

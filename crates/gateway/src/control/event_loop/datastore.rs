@@ -1,6 +1,7 @@
 //! The datastore, as the control loop sees it: something that has news, and that a successor may need.
 
 use crate::configuration::kept::{Asked, Opened, Stored};
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::warn;
 
@@ -48,8 +49,11 @@ impl Datastore {
     /// Lets go of it, so that a successor can open it, or takes it again. It is not waited for: a successor tries until it can.
     pub(super) fn hold(&self, is_held: bool) {
         let (done, _) = oneshot::channel();
-        if self.asks.try_send(Asked::Hold(is_held, done)).is_err() {
+        if let Err(TrySendError::Full(asked)) = self.asks.try_send(Asked::Hold(is_held, done)) {
             warn!("the datastore is too busy to be handed over; the upgrade waits for it");
+            let asks = self.asks.clone();
+            // In the order of the calls: those who wait for a place get it one after the other.
+            tokio::spawn(async move { drop(asks.send(asked).await) });
         }
     }
 }
