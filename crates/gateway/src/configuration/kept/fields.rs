@@ -14,13 +14,20 @@ const OF_PLUGINS: [(&str, &[&[&str]]); 11] = [
     ("elasticsearch-logger", &[&["auth", "password"], &["headers"]]),
     ("hmac-auth", &[&["secret_key"]]),
     ("http-logger", &[&["auth_header"]]),
-    ("jwt-auth", &[&["secret"]]),
+    ("jwt-auth", &[&["secret"], &["private_key"]]),
     ("key-auth", &[&["key"]]),
     ("limit-conn", &[&["redis_password"]]),
     ("limit-count", &[&["redis_password"], &["sentinel_password"]]),
     ("limit-req", &[&["redis_password"]]),
     ("loki-logger", &[&["headers"]]),
 ];
+
+/// Secrets in plugins' configurations that APISIX does not encrypt.
+const PLAIN_OF_PLUGINS: [(&str, &[&[&str]]); 1] =
+    [("traffic-split", &[&["rules", "weighted_upstreams", "upstream", "tls", "client_key"]])];
+
+/// A secret in the metadata of a plugin.
+const OF_METADATA: &[&str] = &["collector", "request_headers"];
 
 /// Fields that are secrets, and are not encrypted: logins of secret managers.
 const OF_MANAGERS: [&[&str]; 3] = [&["token"], &["auth", "secret_id"], &["auth", "role_id"]];
@@ -35,10 +42,10 @@ pub(super) fn each_encrypted(collection: &str, document: &mut Json, each: Each<'
         "upstreams" => at(document, &["tls", "client_key"], each),
         "routes" | "services" | "stream_routes" => {
             at(document, &["upstream", "tls", "client_key"], each);
-            of_plugins(document, each);
+            of_plugins(document, &OF_PLUGINS, each);
         }
         "consumers" | "credentials" | "consumer_groups" | "plugin_configs" | "global_rules" => {
-            of_plugins(document, each);
+            of_plugins(document, &OF_PLUGINS, each);
         }
         _ => {}
     }
@@ -46,24 +53,27 @@ pub(super) fn each_encrypted(collection: &str, document: &mut Json, each: Each<'
 
 /// Visits all secrets of a document.
 pub(crate) fn each_secret(collection: &str, document: &mut Json, each: Each<'_>) {
-    if collection == "secrets" {
-        OF_MANAGERS.iter().for_each(|path| at(document, path, each));
+    match collection {
+        "secrets" => OF_MANAGERS.iter().for_each(|path| at(document, path, each)),
+        "plugin_metadata" => at(document, OF_METADATA, each),
+        _ => of_plugins(document, &PLAIN_OF_PLUGINS, each),
     }
     each_encrypted(collection, document, each);
 }
 
-fn of_plugins(document: &mut Json, each: Each<'_>) {
+fn of_plugins(document: &mut Json, table: &[(&str, &[&[&str]])], each: Each<'_>) {
     let Some(plugins) = document.get_mut("plugins").and_then(Json::as_object_mut) else { return };
-    for (name, paths) in OF_PLUGINS {
-        let Some(configuration) = plugins.get_mut(name) else { continue };
+    for (name, paths) in table {
+        let Some(configuration) = plugins.get_mut(*name) else { continue };
         paths.iter().for_each(|path| at(configuration, path, each));
     }
 }
 
 fn at(document: &mut Json, path: &[&str], each: Each<'_>) {
-    match path {
-        [] => texts(document, each),
-        [key, rest @ ..] => {
+    match (path, document) {
+        ([], document) => texts(document, each),
+        (_, Json::Array(items)) => items.iter_mut().for_each(|item| at(item, path, each)),
+        ([key, rest @ ..], document) => {
             if let Some(value) = document.get_mut(*key) {
                 at(value, rest, each);
             }
@@ -113,5 +123,12 @@ mod tests {
         let manager = json!({"token": "t", "auth": {"role_id": "r", "secret_id": "s"}, "uri": "no"});
         check("secrets", manager.clone(), &[]);
         assert_eq!(seen(each_secret, "secrets", manager), ["t", "s", "r"]);
+        let split =
+            json!({"rules": [{"weighted_upstreams": [{"upstream": {"tls": {"client_key": "k"}}}, {"weight": 1}]}]});
+        let split = json!({"plugins": {"traffic-split": split, "jwt-auth": {"private_key": "p", "public_key": "no"}}});
+        check("routes", split.clone(), &["p"]);
+        assert_eq!(seen(each_secret, "routes", split), ["p", "k"]);
+        let collector = json!({"collector": {"request_headers": {"Authorization": "a"}, "address": "no"}});
+        assert_eq!(seen(each_secret, "plugin_metadata", collector), ["a"]);
     }
 }
