@@ -6,6 +6,7 @@ use crate::resources::{
     Catalog, Claims, Definition, Holder, LeftOut, List, Metadata, Named, PluginSet, Written, check_nodes,
     check_own_addresses, first_of_each, merge, metadata_table, take_id, with_managers,
 };
+use crate::values::SourceKind;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use stillgate_plugin::{Consumers, Entry};
@@ -30,7 +31,10 @@ pub(super) fn resolve(file: File, digest: String, plugins: PluginSet, sink: &mut
     let plugins = with_managers(plugins, file.secrets, sink);
     let mut taking = Taking::new(Catalog::new(&file.gateway, plugins), sink);
     taking.list(Kind::Ssls, file.ssls, Written::Ssl);
-    taking.check_listeners();
+    // From elsewhere certificates may come later, and no TLS is spoken until then.
+    if file.gateway.config.source == SourceKind::File {
+        taking.check_listeners();
+    }
     taking.list(Kind::Upstreams, file.upstreams, Written::Upstream);
     taking.list(Kind::PluginMetadata, file.plugin_metadata, Written::Metadata);
     taking.list(Kind::PluginConfigs, file.plugin_configs, Written::PluginConfig);
