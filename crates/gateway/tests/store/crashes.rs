@@ -1,0 +1,131 @@
+//! What was answered is there: after `kill -9` in the middle of writes, and on a file system that is full.
+
+use super::stage::{Admin, Stage, upstream};
+use crate::upgrade::sh;
+use serde_json::{Value as Json, json};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use stillgate_testkit::{Setup, eventually};
+
+/// Times that the gateway is killed; `STILLGATE_KILLS` sets another number.
+const KILLS: usize = 3;
+/// Writers at once.
+const WRITERS: u64 = 3;
+/// Writes that are answered before it is killed.
+const ANSWERED_BEFORE: u64 = 40;
+
+fn node() -> Json {
+    upstream("127.0.0.1:9".parse().expect("an address"))
+}
+
+fn document(n: u64) -> Json {
+    json!({ "uri": "/x", "upstream": node(), "labels": { "n": n.to_string() } })
+}
+
+/// Writes larger and larger numbers into one route until there is no answer; the last that was answered.
+fn write_numbers(admin: &Admin, route: u64, from: u64, answered: &AtomicU64, stop: &AtomicBool) -> u64 {
+    let lines = format!("X-API-KEY: {}\r\n", admin.key);
+    let mut last = from;
+    while !stop.load(Ordering::Relaxed) {
+        let path = format!("/apisix/admin/routes/{route}");
+        let answer = admin.try_ask("PUT", &path, &lines, document(last + 1).to_string().as_bytes());
+        let Ok(answer) = answer else { break };
+        assert!(matches!(answer.status, 200 | 201), "{answer:?}");
+        last += 1;
+        answered.fetch_add(1, Ordering::Relaxed);
+    }
+    last
+}
+
+/// What was written last; 0: nothing was.
+fn number(admin: &Admin, route: u64) -> u64 {
+    let answer = admin.ask("GET", &format!("/apisix/admin/routes/{route}"), "");
+    if answer.status == 404 {
+        return 0;
+    }
+    answer.json()["value"]["labels"]["n"].as_str().and_then(|n| n.parse().ok()).expect("a number")
+}
+
+#[test]
+fn what_was_answered_is_there_after_kill_9() {
+    let kills = std::env::var("STILLGATE_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(KILLS);
+    let mut stage = Stage::start();
+    let mut last = [0; WRITERS as usize];
+    for kill in 0..kills {
+        let (answered, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+        let admin = &stage.admin;
+        last = std::thread::scope(|scope| {
+            let writers: [_; WRITERS as usize] = std::array::from_fn(|route| {
+                let (answered, stop, from) = (&answered, &stop, last[route]);
+                scope.spawn(move || write_numbers(admin, route as u64, from, answered, stop))
+            });
+            eventually("enough answers", || answered.load(Ordering::Relaxed) >= ANSWERED_BEFORE);
+            stage.gateway.signal("KILL");
+            stop.store(true, Ordering::Relaxed);
+            writers.map(|writer| writer.join().expect("a writer"))
+        });
+        stage.gateway.wait();
+        stage.gateway.restart(super::stage::STILLGATE);
+        for (route, last) in last.iter_mut().enumerate() {
+            let found = number(&stage.admin, route as u64);
+            // One more may be there, whose answer was lost.
+            assert!((*last..=*last + 1).contains(&found), "kill {kill}: {found} is there, {last} was answered");
+            *last = found;
+        }
+        assert_eq!(stage.admin.revision(), last.iter().sum::<u64>(), "kill {kill}: a revision each");
+    }
+}
+
+/// A small file system, which goes with it.
+struct Small<'a>(&'a Path);
+
+impl Small<'_> {
+    /// `None`: this needs root.
+    fn mount(place: &Path) -> Option<Small<'_>> {
+        let script = format!("mount -t tmpfs -o size=4m none {}", place.display());
+        let mounted = std::process::Command::new("sh").args(["-c", &script]).status();
+        mounted.is_ok_and(|status| status.success()).then_some(Small(place))
+    }
+}
+
+impl Drop for Small<'_> {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(self.0).status();
+    }
+}
+
+#[test]
+fn a_full_file_system_loses_nothing_that_was_answered() {
+    let place = tempfile::tempdir().expect("a folder");
+    let Some(_small) = Small::mount(place.path()) else {
+        eprintln!("skipped: mounting a small tmpfs needs root");
+        return;
+    };
+    let config = format!("config: {{source: store, store: \"{}/config.redb\"}}", place.path().display());
+    let key = format!("key: {}", super::stage::KEY);
+    let mut stage = Stage::with(&Setup::default().gateway(&config).admin(&key));
+    let large = |n: u64| json!({ "uri": "/x", "upstream": node(), "desc": "x".repeat(60_000), "labels": { "n": n.to_string() } });
+    let put =
+        |stage: &Stage, n: u64| stage.admin.ask("PUT", &format!("/apisix/admin/routes/{n}"), &large(n).to_string());
+    let mut count = 0;
+    let refused = loop {
+        let answer = put(&stage, count);
+        if answer.status != 201 {
+            break answer;
+        }
+        count += 1;
+        assert!(count < 100, "it is never full");
+    };
+    assert!(matches!(refused.status, 500 | 503), "{refused:?}");
+    assert!(count > 3, "{count}");
+    assert_eq!(stage.admin.ask("GET", &format!("/apisix/admin/routes/{count}"), "").status, 404);
+    let revision = stage.admin.revision();
+    assert_eq!(revision, count);
+    // It can be left again in the same way as any other.
+    sh(&format!("mount -o remount,size=32m {}", place.path().display()));
+    eventually("writes to be taken again", || put(&stage, count).status == 201);
+    stage.restart("KILL");
+    for n in 0..=count {
+        assert_eq!(number(&stage.admin, n), n);
+    }
+}

@@ -1,0 +1,111 @@
+//! Requests of the Admin API that no honest client sends: refused, in bounded memory, and the gateway goes on.
+
+use super::stage::{Stage, upstream};
+use serde_json::json;
+use std::net::TcpStream;
+use stillgate_testkit::{Connection, Upstream};
+
+/// Bytes of a body that nobody needs.
+const BODY_BYTES: usize = 100 * 1024 * 1024;
+const PIECE_BYTES: usize = 64 * 1024;
+/// What refusing one may take.
+const MEMORY_BYTES_MAX: usize = 96 * 1024 * 1024;
+const DEPTH: usize = 10_000;
+
+fn route() -> serde_json::Value {
+    json!({ "uri": "/a", "upstream": upstream("127.0.0.1:9".parse().expect("an address")) })
+}
+
+#[test]
+fn bodies_of_a_hundred_mebibytes() {
+    let mut stage = Stage::start();
+    let before = stage.gateway.rss();
+    for path in ["/apisix/admin/routes/1", "/v1/batch", "/v1/session", "/apisix/admin/configs"] {
+        for is_chunked in [false, true] {
+            let framing = match is_chunked {
+                true => "Transfer-Encoding: chunked".to_owned(),
+                false => format!("Content-Length: {BODY_BYTES}"),
+            };
+            let mut connection = Connection::new(TcpStream::connect(stage.admin.addr).expect("connect"));
+            let method = if path.starts_with("/v1/") { "POST" } else { "PUT" };
+            let key = &stage.admin.key;
+            connection
+                .send(format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nX-API-KEY: {key}\r\n{framing}\r\n\r\n"));
+            let piece = match is_chunked {
+                true => format!("{PIECE_BYTES:x}\r\n{}\r\n", " ".repeat(PIECE_BYTES)),
+                false => " ".repeat(PIECE_BYTES),
+            };
+            // It is answered long before, and closed.
+            for _ in 0..BODY_BYTES / PIECE_BYTES {
+                if connection.try_send(&piece).is_err() {
+                    break;
+                }
+            }
+            if let Ok(answer) = connection.read_response(method) {
+                assert_eq!(answer.head.status(), 400, "{path}: {answer:?}");
+            }
+        }
+    }
+    let taken = stage.gateway.rss().saturating_sub(before);
+    assert!(taken < MEMORY_BYTES_MAX, "{taken} bytes");
+    assert_eq!((stage.admin.revision(), stage.admin.put("routes/1", &route()).status), (0, 201));
+    stage.gateway.assert_healthy();
+}
+
+#[test]
+fn deep_nesting_and_what_is_no_text() {
+    let mut stage = Stage::start();
+    stage.admin.put("routes/1", &route());
+    let lines = format!("X-API-KEY: {}\r\n", stage.admin.key);
+    let deep = [
+        "[".repeat(DEPTH),
+        format!("{}1{}", "{\"a\":".repeat(DEPTH), "}".repeat(DEPTH)),
+        format!("{{\"uri\":\"/a\",\"vars\":{}1{}}}", "[".repeat(DEPTH), "]".repeat(DEPTH)),
+        format!("{{\"uri\":\"/a\",\"vars\":{}1{}}}", "[".repeat(120), "]".repeat(120)),
+    ];
+    for body in &deep {
+        for (method, path) in
+            [("PUT", "routes/2"), ("PATCH", "routes/1"), ("PATCH", "routes/1/labels"), ("POST", "routes")]
+        {
+            let answer = stage.admin.ask_with(method, &format!("/apisix/admin/{path}"), &lines, body.as_bytes());
+            assert_eq!(answer.status, 400, "{method} {path}: {answer:?}");
+        }
+        assert_eq!(stage.admin.ask_with("POST", "/v1/batch", &lines, body.as_bytes()).status, 400);
+    }
+    let deep_path = format!("/apisix/admin/routes/1/labels{}", "/a".repeat(2000));
+    assert_eq!(stage.admin.ask_with("PATCH", &deep_path, &lines, b"1").status, 400);
+    for body in [&b"{\"uri\": \"/\xff\"}"[..], b"\xff\xfe{\0}\0", b"{\"uri\": \"/a\", \"\xc3\x28\": 1}", b"\0"] {
+        let answer = stage.admin.ask_with("PUT", "/apisix/admin/routes/2", &lines, body);
+        assert_eq!(answer.status, 400, "{body:?}: {answer:?}");
+    }
+    assert_eq!(stage.admin.revision(), 1);
+    stage.gateway.assert_healthy();
+}
+
+#[test]
+fn ids_that_are_paths() {
+    let node = Upstream::echo();
+    let stage = Stage::start();
+    let document = json!({ "uri": "/a", "upstream": upstream(node.addr()) }).to_string();
+    let long = "x".repeat(65);
+    for id in ["a%2fb", "a%2Fb", "%2e%2e%2fx", "a%00b", "a%20b", "%c3%a9", "%3Cscript%3E", "a%25b", "a%3Fb", &long] {
+        let answer = stage.admin.ask("PUT", &format!("/apisix/admin/routes/{id}"), &document);
+        assert_eq!(answer.status, 400, "{id}: {answer:?}");
+        let answer = stage.admin.ask("GET", &format!("/apisix/admin/routes/{id}"), "");
+        assert_eq!(answer.status, 404, "{id}: {answer:?}");
+    }
+    for path in ["routes/a%ffb", "routes/%zz"] {
+        assert_eq!(stage.admin.ask("PUT", &format!("/apisix/admin/{path}"), &document).status, 400, "{path}");
+    }
+    for path in ["routes/..", "routes/.", "../admin/routes/1", "routes/../../x", "/routes/1", "routes//1"] {
+        let answer = stage.admin.ask("PUT", &format!("/apisix/admin/{path}"), &document);
+        assert!(matches!(answer.status, 400 | 404 | 405), "{path}: {answer:?}");
+    }
+    assert_eq!(stage.admin.revision(), 0, "nothing was stored");
+    for (sent, id) in [("a.b", "a.b"), ("a%2Eb%2Dc", "a.b-c"), ("%41", "A"), ("a_b-1", "a_b-1")] {
+        let answer = stage.admin.ask("PUT", &format!("/apisix/admin/routes/{sent}"), &document);
+        assert_eq!((answer.status, &answer.json()["value"]["id"]), (201, &json!(id)), "{sent}: {answer:?}");
+        assert_eq!(stage.admin.read(&format!("routes/{id}"))["key"], format!("/apisix/routes/{id}"));
+    }
+    assert_eq!(stage.get("/a"), 200);
+}

@@ -1,0 +1,14 @@
+//! What a store has to keep to, one file for each thing that may go wrong.
+
+mod access;
+mod changes;
+mod crashes;
+mod documented;
+mod hostile;
+mod kinds;
+mod load;
+mod python_client;
+mod secrecy;
+mod serving;
+mod stage;
+mod upgrading;

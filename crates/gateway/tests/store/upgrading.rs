@@ -1,0 +1,98 @@
+//! A binary upgrade while somebody writes: each write is answered, and what was answered as done is with the successor.
+
+use super::stage::{Admin, Answer, KEY, STORE, upstream};
+use crate::upgrade::Upgraded;
+use serde_json::json;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use stillgate_testkit::{Client, Setup, Upstream, eventually};
+
+/// Writers at once, each with its route.
+const WRITERS: u64 = 3;
+
+fn put(admin: &Admin, node: &Upstream, route: u64, n: u64) -> Answer {
+    let lines = format!("X-API-KEY: {KEY}\r\n");
+    let document =
+        json!({ "uri": format!("/{route}"), "upstream": upstream(node.addr()), "labels": { "n": n.to_string() } });
+    let path = format!("/apisix/admin/routes/{route}");
+    admin.ask_with("PUT", &path, &lines, document.to_string().as_bytes())
+}
+
+fn is_done(answer: &Answer) -> bool {
+    match answer.status {
+        200 | 201 => true,
+        503 => {
+            assert!(answer.head.get("retry-after").is_some(), "{answer:?}");
+            false
+        }
+        _ => panic!("{answer:?}"),
+    }
+}
+
+#[test]
+fn writes_before_during_and_after_an_upgrade() {
+    let node = Upstream::echo();
+    let setup = Setup::resources("").gateway(STORE).admin(&format!("key: {KEY}"));
+    let mut upgraded = Upgraded::start(&setup);
+    let admin = Admin { addr: upgraded.gateway.admin_addr(), key: KEY.to_owned() };
+    for round in 0..2 {
+        let (done, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+        let last: Vec<u64> = std::thread::scope(|scope| {
+            let (done, stop, admin, node) = (&done, &stop, &admin, &node);
+            let write = |route: u64| {
+                move || {
+                    let (mut n, mut last) = (round * 1_000_000, 0);
+                    while !stop.load(Ordering::Relaxed) {
+                        n += 1;
+                        if is_done(&put(admin, node, route, n)) {
+                            last = n;
+                            done.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                    last
+                }
+            };
+            let writers: Vec<_> = (0..WRITERS).map(|route| scope.spawn(write(route))).collect();
+            let more = |count: u64| {
+                let before = done.load(Ordering::Relaxed);
+                eventually("more writes", || done.load(Ordering::Relaxed) >= before + count);
+            };
+            more(20);
+            let old = upgraded.pid().expect("a process");
+            upgraded.upgrade();
+            match round {
+                0 => upgraded.await_old(),
+                _ => upgraded.await_end(old),
+            }
+            more(20);
+            stop.store(true, Ordering::Relaxed);
+            writers.into_iter().map(|writer| writer.join().expect("a writer")).collect()
+        });
+        for (route, last) in last.iter().enumerate() {
+            let read = admin.read(&format!("routes/{route}"));
+            assert_eq!(read["value"]["labels"]["n"], last.to_string(), "round {round}");
+            assert_eq!(Client::connect(upgraded.gateway.addr()).get(&format!("/{route}")).head.status(), 200);
+        }
+        let status = admin.ask("GET", "/v1/status", "").json();
+        assert_eq!((&status["source"], &status["rejected"]), (&json!("store"), &json!([])));
+    }
+}
+
+/// A successor that cannot come up gives the store back.
+#[test]
+fn after_a_refused_upgrade_writes_go_on() {
+    let node = Upstream::echo();
+    let setup = Setup::resources("").gateway(STORE).admin(&format!("key: {KEY}"));
+    let upgraded = Upgraded::start(&setup);
+    let admin = Admin { addr: upgraded.gateway.admin_addr(), key: KEY.to_owned() };
+    assert_eq!(put(&admin, &node, 1, 1).status, 201);
+    let good = std::fs::read_to_string(upgraded.gateway.config_path()).expect("the file");
+    upgraded.gateway.write_config_text("gateway: {nonsense: true}");
+    eventually("the file to be refused", || !upgraded.gateway.status()["config"]["last_error"].is_null());
+    assert!(!upgraded.try_upgrade().status.success());
+    eventually("writes to be taken again", || is_done(&put(&admin, &node, 1, 2)));
+    upgraded.gateway.write_config_text(&good);
+    eventually("the file to be taken", || upgraded.gateway.status()["config"]["last_error"].is_null());
+    upgraded.upgrade();
+    eventually("writes to be taken by the successor", || is_done(&put(&admin, &node, 1, 3)));
+    assert_eq!(admin.read("routes/1")["value"]["labels"]["n"], "3");
+}
