@@ -6,6 +6,7 @@ use crate::server::{self, Connections};
 use crate::source::{Site, Source, Unavailable};
 use crate::tally::{Counts, Tally};
 use crate::turns;
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -48,9 +49,23 @@ pub struct Exporter {
 #[derive(Debug)]
 enum Command {
     Cardinality(oneshot::Sender<Vec<FamilyCardinality>>),
+    Look(Look),
     /// The sender is dropped when it is done.
     Order(Order, oneshot::Sender<()>),
 }
+
+/// Reads what there is, and sends on what it has found.
+struct Look(Box<dyn FnOnce(&Collector) + Send>);
+
+impl fmt::Debug for Look {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Look")
+    }
+}
+
+/// Where an exporter is asked by one who does not own it, and does not keep it.
+#[derive(Debug, Clone)]
+pub struct Looker(mpsc::WeakSender<Command>);
 
 #[derive(Debug)]
 enum Order {
@@ -114,6 +129,11 @@ impl Exporter {
         }
     }
 
+    /// For those who read the values themselves.
+    pub fn looker(&self) -> Looker {
+        Looker(self.commands.downgrade())
+    }
+
     /// Has series with one of these values of a label exposed once more and then removed. The future of this and
     /// other orders ends when the exporter has taken note; they are taken in the order in which they were first polled.
     pub fn remove(&self, label: &str, values: Vec<String>) -> impl Future<Output = ()> + Send + use<> {
@@ -172,6 +192,17 @@ impl Exporter {
     }
 }
 
+impl Looker {
+    /// Runs `look` on the exporter's thread, whose other work waits for it; `None`: the exporter has ended.
+    pub async fn look<T: Send + 'static>(&self, look: impl FnOnce(&Collector) -> T + Send + 'static) -> Option<T> {
+        let (answer, answered) = oneshot::channel();
+        // Whoever asked may have gone meanwhile.
+        let look = Look(Box::new(move |collector| drop(answer.send(look(collector)))));
+        self.0.upgrade()?.send(Command::Look(look)).await.ok()?;
+        answered.await.ok()
+    }
+}
+
 /// The thread.
 fn run(runtime: Runtime, listener: Option<TcpListener>, source: &Arc<Source>, commands: mpsc::Receiver<Command>) {
     let (end, ended) = watch::channel(false);
@@ -225,6 +256,7 @@ async fn handle(command: Command, source: &Arc<Source>, serving: &mut Option<Ser
             // Whoever asked may have gone meanwhile.
             let _ = answer.send(source.cardinality().await?);
         }
+        Command::Look(Look(look)) => source.look(look).await?,
         Command::Order(Order::Remove { label, values }, _done) => source.remove(&label, values)?,
         Command::Order(Order::Restore { label, values }, _done) => source.restore(&label, &values)?,
         Command::Order(Order::SetSite(site), _done) => source.set_site(site)?,

@@ -22,7 +22,7 @@ mod tally;
 mod turns;
 
 pub use door::accept;
-pub use exporter::Exporter;
+pub use exporter::{Exporter, Looker};
 pub use hosts::{Hosts, Stranger};
 pub use places::{CONNECTIONS_MAX, Place, Places};
 pub use source::Site;

@@ -199,6 +199,16 @@ impl Source {
         Ok(inner.collector.cardinality())
     }
 
+    /// Has the values read. Which series there are is known from the last second.
+    pub(crate) async fn look(&self, look: impl FnOnce(&Collector)) -> Result<(), Unavailable> {
+        let is_small = self.lock()?.collector.is_small();
+        if !is_small {
+            self.before_work().await;
+        }
+        look(&self.lock()?.collector);
+        Ok(())
+    }
+
     /// Series with one of these values of a label go.
     pub(crate) fn remove(&self, label: &str, values: Vec<String>) -> Result<(), Unavailable> {
         self.lock()?.collector.remove(label, values);

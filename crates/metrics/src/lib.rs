@@ -56,6 +56,7 @@ pub mod family;
 pub mod gzip;
 pub mod labels;
 pub(crate) mod protocol;
+mod quantile;
 #[cfg(not(loom))]
 pub mod reader;
 #[cfg(not(loom))]

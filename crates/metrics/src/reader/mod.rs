@@ -25,6 +25,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 mod values;
+mod visit;
 
 pub use cardinality::{FamilyCardinality, LabelCardinality};
 pub use cursor::Cursor;

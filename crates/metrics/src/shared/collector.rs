@@ -11,9 +11,11 @@ use super::rotation::Rotation;
 use super::source::{Folder, Source};
 use crate::declared::Declared;
 use crate::encode::Format;
+use crate::family::Family;
 use crate::reader::{Cursor, Damaged, FamilyCardinality, Piece, Reader, ReaderOptions};
 use crate::registry::{Place, Registry, RegistryError};
 use crate::segment::SegmentError;
+use crate::value::Value;
 use crate::writer::Writer;
 use std::collections::HashSet;
 use std::fmt;
@@ -279,6 +281,12 @@ impl Collector {
             }
         }
         families
+    }
+
+    /// Visits every series of an exposed family: labels, as [`labels::Pairs`](crate::labels::Pairs) reads them, and value.
+    /// `None`: there is no family of this name.
+    pub fn visit(&self, family: &str, visit: impl FnMut(&[u8], Value<'_>)) -> Option<&Family> {
+        self.reader.visit(family, visit)
     }
 
     /// Says that this process lives.
