@@ -30,6 +30,7 @@ mod resource;
 mod router;
 mod sign_in;
 mod standalone;
+mod ui;
 
 pub use access::{Access, AdminKey, Guard, Peer, Role, loopback};
 pub use control::{Checked, Control, Outcome, Plugin, PluginSchema, Wait, WriteError};

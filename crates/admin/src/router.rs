@@ -11,7 +11,7 @@ use crate::query::Query;
 use crate::resource::address::Address;
 use crate::resource::serve;
 use crate::standalone::Standalone;
-use crate::{batch, history, openapi, plugins, sign_in, standalone};
+use crate::{batch, history, openapi, plugins, sign_in, standalone, ui};
 use axum::Router;
 use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{RawPathParams, Request, State};
@@ -78,7 +78,7 @@ pub fn router(control: Arc<dyn Control>, guard: Arc<Guard>, pages: Vec<Page>) ->
         }
         router = router.route(&path, methods);
     }
-    router.fallback(no_path).with_state(api).layer(from_fn_with_state(guard, admit))
+    ui::add(router).fallback(no_path).with_state(api).layer(from_fn_with_state(guard, admit))
 }
 
 fn handler(method: &Method, action: Action) -> MethodRouter<Arc<Api>> {

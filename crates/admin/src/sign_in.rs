@@ -1,6 +1,6 @@
 //! `/v1/session`: the dashboard signs in with a key or a sign-in token, and out again.
 
-use crate::access::{Caller, SESSION_COOKIE};
+use crate::access::{Caller, Role, SESSION_COOKIE};
 use crate::answer::Answer;
 use crate::router::{Api, Asked};
 use axum::http::StatusCode;
@@ -13,6 +13,10 @@ use tracing::info;
 pub(crate) fn show(api: &Api, asked: &Asked) -> Answer {
     match cookie(asked).and_then(|token| api.guard.session(&token)) {
         Some(session) => Answer::json(StatusCode::OK, described(&session.caller, &session.csrf)),
+        // Everything may be looked at without signing in; there is no token, since nothing may be written.
+        None if asked.caller.key.is_none() && api.guard.reads_without_key(asked.peer) => {
+            Answer::json(StatusCode::OK, json!({ "name": "", "role": Role::Viewer.name(), "csrf": null }))
+        }
         None => Answer::error(StatusCode::UNAUTHORIZED, "no session; POST {\"key\": …} here to open one"),
     }
 }

@@ -76,9 +76,10 @@ impl<'a> Facts<'a> {
 
 fn area(path: &str) -> Area {
     match path {
-        "/" | "/ui" | "/v1/health" | "/v1/status" => Area::Open,
+        "/" | "/v1/health" | "/v1/status" => Area::Open,
+        "/ui" => Area::Files,
         "/v1/session" => Area::SignIn,
-        _ if path.starts_with("/ui/") => Area::Open,
+        _ if path.starts_with("/ui/") => Area::Files,
         _ => Area::Data,
     }
 }

@@ -53,6 +53,11 @@ impl Guard {
         lock(&self.sessions)
     }
 
+    /// Whether this peer reads everything without a key.
+    pub(crate) fn reads_without_key(&self, peer: IpAddr) -> bool {
+        self.access.borrow().is_loopback_reader && peer.to_canonical().is_loopback()
+    }
+
     /// Whose key this is.
     pub(crate) fn caller_of_key(&self, key: &str) -> Option<Caller> {
         let key = find(&self.access.borrow(), key.as_bytes())?;

@@ -75,7 +75,9 @@ pub(crate) struct Caller {
 /// What a path is, to access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Area {
-    /// `/`, files of the dashboard, health and status: nothing secret.
+    /// Files of the dashboard, which are the same everywhere: for all that `allow` lets in, to sign in with.
+    Files,
+    /// `/`, health and status: nothing secret.
     Open,
     /// Where sessions are opened, shown and ended.
     SignIn,
@@ -114,7 +116,7 @@ pub(crate) fn decide(access: &Access, facts: &Facts<'_>) -> Result<Caller, Refus
             Some(_) if *is_ambient && is_forged(facts) => return Err(Refusal::ForeignOrigin),
             Some(key) => Caller { name: key.name.clone(), role: key.role, key: Some(key) },
             // What anybody may see there, a wrong key does not hide: a browser sends cookies of other servers, too.
-            None if facts.area == Area::Open => return keyless(access, peer, facts),
+            None if matches!(facts.area, Area::Open | Area::Files) => return keyless(access, peer, facts),
             None => return Err(Refusal::KeyWrong),
         },
         Given::Session { session, has_token } if is_alive(access, session) => {
@@ -139,10 +141,11 @@ fn keyless(access: &Access, peer: IpAddr, facts: &Facts<'_>) -> Result<Caller, R
         Area::SignIn if facts.origin == Origin::Foreign => Err(Refusal::ForeignOrigin),
         Area::SignIn => stranger().map(|()| anybody()),
         _ if !peer.is_loopback() && access.keys.is_empty() => Err(Refusal::LoopbackOnly),
+        Area::Files if facts.is_read => stranger().map(|()| anybody()),
         _ if !peer.is_loopback() => Err(Refusal::KeyMissing),
         _ if !facts.is_read => Err(Refusal::KeyMissing),
         Area::Data if !access.is_loopback_reader => Err(Refusal::KeyMissing),
-        Area::Open | Area::Data => stranger().map(|()| anybody()),
+        Area::Open | Area::Files | Area::Data => stranger().map(|()| anybody()),
     }
 }
 

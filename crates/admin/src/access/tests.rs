@@ -63,6 +63,9 @@ fn with_keys() {
     check(LOCAL, Area::Open, true, None, "viewer");
     check(LOCAL, Area::Open, true, Some("wrong"), "viewer");
     check(REMOTE, Area::Open, true, None, "KeyMissing");
+    check(REMOTE, Area::Files, true, None, "viewer");
+    check(REMOTE, Area::Files, true, Some("wrong"), "viewer");
+    check(REMOTE, Area::Files, false, None, "KeyMissing");
     check(REMOTE, Area::Open, true, Some("wrong"), "KeyMissing");
     check("198.51.100.1", Area::Data, true, Some("key-of-ci"), "NotAllowed");
     check("0.0.0.0", Area::Open, true, None, "NotAllowed");
@@ -80,6 +83,7 @@ fn without_keys_loopback_reads() {
     check(LOCAL, Area::Data, false, None, "KeyMissing");
     check(LOCAL, Area::Data, false, Some(""), "KeyMissing");
     check(REMOTE, Area::Data, true, None, "LoopbackOnly");
+    check(REMOTE, Area::Files, true, None, "LoopbackOnly");
     check("198.51.100.1", Area::Data, true, None, "LoopbackOnly");
 }
 

@@ -30,7 +30,7 @@ async fn keys() {
             "GET /",
             "GET /v1/health",
             "GET /v1/status | X-API-KEY: wrong",
-            "GET /ui/index.html",
+            "HEAD /ui/index.html",
         ])
         .await;
     expect![[r#"
@@ -68,8 +68,8 @@ async fn keys() {
         200 health
         > GET /v1/status | X-API-KEY: wrong
         200 status
-        > GET /ui/index.html
-        200 file
+        > HEAD /ui/index.html
+        200
     "#]]
     .assert_eq(&transcript);
 }

@@ -70,7 +70,6 @@ impl Client {
         };
         let pages = vec![
             page("/", "index"),
-            page("/ui/{*file}", "file"),
             page("/v1/health", "health"),
             page("/v1/status", "status"),
             page("/v1/upstreams", "upstreams"),
