@@ -10,6 +10,7 @@ mod control;
 mod explaining;
 mod health;
 mod http_client;
+mod live;
 mod metering;
 mod upgrade;
 

@@ -6,7 +6,7 @@ use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE
 use std::fmt::Write;
 
 /// Path, and what it is for.
-const ENTRIES: [(&str, &str); 11] = [
+const ENTRIES: [(&str, &str); 13] = [
     ("/", "this list"),
     ("/ui/", "dashboard"),
     ("/v1/status", "configuration, connections, requests, certificates"),
@@ -17,6 +17,8 @@ const ENTRIES: [(&str, &str); 11] = [
         "/v1/explain",
         "route of a request: ?url=http://host/path[&method=PUT][&header=name:value]; see docs/routes-in-operation.md",
     ),
+    ("/v1/routes", "routes that are served: ?search=text[&page=2]; one of them: /v1/routes/ID"),
+    ("/v1/live", "requests, latency and connections, second by second, as server-sent events"),
     ("/v1/history", "changes of the store; one of them: /v1/history/REVISION"),
     ("/v1/openapi.json", "description of all of this for programs"),
     ("/apisix/admin/routes", "Admin API: routes; see docs/admin-api.md for all resources"),

@@ -5,9 +5,12 @@
 pub(crate) mod access;
 pub(crate) mod cardinality;
 mod index;
+mod live;
 pub(crate) mod pages;
 mod refusal;
 pub(crate) mod resources;
+mod route_list;
+mod routes;
 pub(crate) mod server;
 pub(crate) mod status;
 pub(crate) mod tls;

@@ -4,14 +4,18 @@
 
 use super::cardinality::Cardinality;
 use super::index::index;
+use super::live;
 use super::refusal::{Refusal, error, json, refuse};
+use super::routes::{self, Lists};
 use super::status::Status;
 use super::upstreams::{Upstreams, UpstreamsSnapshot};
+use crate::configuration::kept::Opened;
 use crate::configuration::reload::Served;
 use crate::explaining::chain::consumer;
 use crate::explaining::explanation::Answer;
 use crate::explaining::query::ExplainQuery;
-use axum::extract::RawQuery;
+use crate::live::Live;
+use axum::extract::{Path, RawQuery};
 use axum::response::Response;
 use axum::routing::{MethodRouter, get};
 use hyper::StatusCode;
@@ -51,11 +55,16 @@ pub(crate) struct Api {
     questions: mpsc::Sender<Question>,
     /// [`EXPLAINED_MAX`] places.
     pub(super) explaining: Arc<Semaphore>,
+    pub(super) lists: Arc<Lists>,
+    /// Where resources are kept; `None`: they come from the file.
+    pub(crate) kept: Option<Opened>,
+    live: Arc<Live>,
 }
 
 impl Api {
-    pub(crate) fn new(questions: mpsc::Sender<Question>) -> Api {
-        Api { questions, explaining: Arc::new(Semaphore::new(EXPLAINED_MAX)) }
+    pub(crate) fn new(questions: mpsc::Sender<Question>, kept: Option<Opened>, live: Arc<Live>) -> Api {
+        let explaining = Arc::new(Semaphore::new(EXPLAINED_MAX));
+        Api { questions, explaining, lists: Arc::default(), kept, live }
     }
 
     /// Asks the control loop; `None`: the gateway is shutting down.
@@ -79,7 +88,14 @@ pub(crate) fn pages(api: &Api) -> Vec<Page> {
             "Get the number of metric series by family and label",
             answered(api, cardinality),
         ),
-        page("/v1/explain", "Explain which route a request takes, and why", explaining(api)),
+        page("/v1/explain", "Explain which route a request takes, and why", asked(api, explain)),
+        page("/v1/routes", "Search the routes that are served (search, page, page_size)", asked(api, search)),
+        page("/v1/routes/{id}", "Get a route that is served, with its plugins and where each comes from", route(api)),
+        page(
+            "/v1/live",
+            "Watch requests, latency and connections second by second (server-sent events)",
+            asked(api, live),
+        ),
     ]
 }
 
@@ -91,9 +107,26 @@ where
     get(move || answer(api.clone()))
 }
 
-fn explaining(api: &Api) -> MethodRouter {
+/// One that takes arguments.
+fn asked<F>(api: &Api, answer: fn(String, Api) -> F) -> MethodRouter
+where
+    F: Future<Output = Response> + Send + 'static,
+{
     let api = api.clone();
-    get(move |RawQuery(query): RawQuery| explain(query.unwrap_or_default(), api.clone()))
+    get(move |RawQuery(query): RawQuery| answer(query.unwrap_or_default(), api.clone()))
+}
+
+fn route(api: &Api) -> MethodRouter {
+    let api = api.clone();
+    get(move |Path(id): Path<String>| routes::route(api.clone(), id))
+}
+
+async fn search(query: String, api: Api) -> Response {
+    routes::search(api, &query).await
+}
+
+async fn live(query: String, api: Api) -> Response {
+    live::stream(api.live, &query)
 }
 
 async fn status(api: Api) -> Response {

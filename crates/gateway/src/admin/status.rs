@@ -19,6 +19,8 @@ pub(crate) struct Status {
     pub(crate) version: &'static str,
     /// Where resources come from: `file`, `store` or `etcd`.
     pub(crate) source: &'static str,
+    /// The file, the store or the endpoints of etcd; null where the configuration is built in.
+    pub(crate) source_path: Option<String>,
     /// The revision of the datastore that is served; null where resources come from the file.
     pub(crate) revision: Option<u64>,
     /// Why the datastore cannot be followed; absent where it is.
@@ -207,6 +209,7 @@ mod tests {
         let status = Status {
             version: "1.2.3",
             source: "etcd",
+            source_path: Some("http://127.0.0.1:2379".into()),
             revision: Some(42),
             source_error: None,
             rejected: vec![RejectedStatus::from(&Rejected {
@@ -241,6 +244,7 @@ mod tests {
             {
               "version": "1.2.3",
               "source": "etcd",
+              "source_path": "http://127.0.0.1:2379",
               "revision": 42,
               "rejected": [
                 {

@@ -229,6 +229,11 @@ impl Reloader {
     }
 
     /// The metrics; `None`: there are none.
+    /// The configuration file, where there is one.
+    pub(crate) fn source_name(&self) -> Option<String> {
+        self.source.name()
+    }
+
     pub(crate) fn metering(&mut self) -> Option<&mut Metering> {
         self.reloadable.metering.as_mut()
     }

@@ -9,11 +9,11 @@ use super::signals::Signals;
 use crate::acme;
 use crate::admin;
 use crate::admin::access::{access_of, with_made_key};
-use crate::admin::pages::{Api, Question};
+use crate::admin::pages::Api;
 use crate::admin::resources::Resources;
 use crate::admin::server::Server;
 use crate::configuration::background::CONTROL_NICE;
-use crate::configuration::kept::{Opened, Served, revision_of};
+use crate::configuration::kept::{Served, revision_of};
 use crate::configuration::names;
 use crate::configuration::reading::{Candidate, Reading};
 use crate::configuration::reload::{
@@ -23,6 +23,7 @@ use crate::configuration::source::{ConfigSource, ReadError};
 use crate::configuration::sources::{Given, Refused, Source};
 use crate::configuration::tls_material;
 use crate::configuration::watch::{FileWatch, Stamp};
+use crate::live::Live;
 use crate::metering::access_log_writer::{AccessLogWriter, OpenError};
 use crate::metering::logging::{LevelError, Logging};
 use crate::metering::metrics::{Metering, MeteringError, Prepared};
@@ -66,6 +67,8 @@ pub(crate) struct Up<'a> {
     pub(crate) admin: Option<SocketAddr>,
     /// The metrics'.
     pub(crate) metrics: Option<SocketAddr>,
+    /// Lets into the admin API.
+    pub(crate) guard: &'a Guard,
 }
 
 /// Why the gateway did not come up, or ended as it should not have.
@@ -239,7 +242,8 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     let (admin_access, access) = watch::channel(with_made_key(access_of(gateway), made_key.as_deref()));
     let (ask, questions) = mpsc::channel(admin::pages::QUESTIONS_MAX);
     let guard = Arc::new(Guard::new(access));
-    let server = admin_server(gateway, &guard, kept.clone(), ask)?;
+    let live = Live::start(metering.as_ref().map(Metering::looker), fleet.tally(), plans.clone());
+    let server = admin_server(gateway, &guard, Api::new(ask, kept.clone(), live))?;
     let admin = admin.map(|(address, listener)| serve_admin(address, listener, server)).transpose()?;
     if let Some(metering) = &mut metering {
         expose(metering).await;
@@ -248,7 +252,7 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     tell_supervisor("READY=1");
     let metrics = metering.as_ref().and_then(Metering::address);
     let admin_address = admin.as_ref().and_then(|admin| admin.listener.local_addr().ok());
-    announce(&Up { listeners: &fleet.addresses(), admin: admin_address, metrics });
+    announce(&Up { listeners: &fleet.addresses(), admin: admin_address, metrics, guard: &guard });
     // All that could fail is done.
     if let Some(following) = following {
         fleet.read_all();
@@ -383,16 +387,11 @@ fn admin_refused(address: SocketAddr, error: io::Error) -> RunError {
 }
 
 /// What is answered at the admin address.
-fn admin_server(
-    gateway: &Gateway,
-    guard: &Arc<Guard>,
-    kept: Option<Opened>,
-    ask: mpsc::Sender<Question>,
-) -> Result<Server, RunError> {
+fn admin_server(gateway: &Gateway, guard: &Arc<Guard>, api: Api) -> Result<Server, RunError> {
     let tls = gateway.admin.as_ref().and_then(|admin| admin.tls.as_ref());
     let tls = tls.map(admin::tls::server_config).transpose().map_err(RunError::Admin)?;
-    let pages = admin::pages::pages(&Api::new(ask));
-    let router = stillgate_admin::router(Arc::new(Resources::new(kept)), guard.clone(), pages);
+    let pages = admin::pages::pages(&api);
+    let router = stillgate_admin::router(Arc::new(Resources::new(api.kept)), guard.clone(), pages);
     Ok(Server { router, tls })
 }
 

@@ -47,6 +47,23 @@ pub(crate) fn consumer<'a>(config: &'a Config, name: Option<&str>) -> Result<Opt
     found.map(|found| Some(consumers.of(found))).ok_or_else(|| format!("there is no consumer {name:?}"))
 }
 
+/// For programs: the plugins that requests of a route go through, in the order they run, and those that are left out. A
+/// consumer's own are not among them.
+pub(crate) fn of_route(config: &Config, route: &Route) -> (Value, Value) {
+    let global = &*config.plugins.global;
+    let empty = Chain::default();
+    let own = route.chain.as_deref().unwrap_or(&empty);
+    let runs = [(global, true), (own, false)].into_iter().flat_map(|(chain, is_global)| {
+        chain.entries().iter().map(move |entry| {
+            let mut shown = shown(entry, is_global);
+            shown["is_conditional"] = json!(entry.meta.filter.is_some());
+            shown
+        })
+    });
+    let left_out = global.left_out().iter().chain(own.left_out()).map(left_out);
+    (runs.collect(), left_out.collect())
+}
+
 impl ExplainedChain {
     /// Those of a request that `route` takes, from which it captures `params`, and `consumer` makes.
     pub(crate) fn new(
@@ -140,21 +157,28 @@ impl ExplainedChain {
     /// For programs: what runs, and what is left out.
     pub(crate) fn json(&self) -> (Value, Value) {
         let run = |run: &Run| {
-            let entry = &run.entry;
-            json!({
-                "name": entry.name,
-                "chain": if run.is_global { "global" } else { "route" },
-                "priority": entry.priority,
-                "phases": entry.phases.iter().map(Phase::name).collect::<Vec<_>>(),
-                "origin": origin(entry),
-                "runs": run.filter.holds,
-                "filter": run.filter.told.iter().map(told).collect::<Vec<_>>(),
-            })
+            let mut shown = shown(&run.entry, run.is_global);
+            shown["runs"] = json!(run.filter.holds);
+            shown["filter"] = run.filter.told.iter().map(told).collect();
+            shown
         };
-        let left_out = |entry: &Arc<Entry>| json!({"name": entry.name, "origin": origin(entry)});
         let runs: Vec<Value> = self.runs.iter().map(run).collect();
         (json!(runs), json!(self.left_out.iter().map(left_out).collect::<Vec<_>>()))
     }
+}
+
+fn shown(entry: &Entry, is_global: bool) -> Value {
+    json!({
+        "name": entry.name,
+        "chain": if is_global { "global" } else { "route" },
+        "priority": entry.priority,
+        "phases": entry.phases.iter().map(Phase::name).collect::<Vec<_>>(),
+        "origin": origin(entry),
+    })
+}
+
+fn left_out(entry: &Arc<Entry>) -> Value {
+    json!({"name": entry.name, "origin": origin(entry)})
 }
 
 fn is_in(entry: &Entry, list: &[Arc<Entry>]) -> bool {

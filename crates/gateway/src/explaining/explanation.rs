@@ -58,14 +58,7 @@ impl<'a> Answer<'a> {
 
     /// Where its requests go, or why they go nowhere.
     fn upstream_of(&self, candidate: &Candidate) -> Result<&Upstream, &str> {
-        match &self.config.routes[candidate.route].target {
-            Target::Own(upstream) => Ok(upstream),
-            Target::Unavailable(reason) => Err(reason),
-            Target::Shared(key) => {
-                let found = self.config.upstreams.iter().find(|upstream| *upstream.key == **key);
-                found.map(|upstream| &**upstream).ok_or("its upstream is gone")
-            }
-        }
+        upstream(self.config, &self.config.routes[candidate.route].target)
     }
 
     /// For people.
@@ -135,11 +128,7 @@ impl<'a> Answer<'a> {
             "route": explanation.chosen.as_ref().map(|chosen| self.route_json(chosen)),
             "params": params,
             "upstream": explanation.chosen.as_ref().map(|chosen| {
-                let upstream = self.upstream_of(chosen);
-                match upstream {
-                    Ok(upstream) => json!({"id": upstream.key, "nodes": nodes(upstream)}),
-                    Err(reason) => json!({"unavailable": reason}),
-                }
+                upstream_of(self.config, &self.config.routes[chosen.route].target)
             }),
             "plugins": plugins,
             "plugins_left_out": left_out,
@@ -182,6 +171,25 @@ impl<'a> Answer<'a> {
             }
         }
         route
+    }
+}
+
+/// For programs: where requests go, or why they go nowhere.
+pub(crate) fn upstream_of(config: &Config, target: &Target) -> Value {
+    match upstream(config, target) {
+        Ok(upstream) => json!({"id": upstream.key, "nodes": nodes(upstream)}),
+        Err(reason) => json!({"unavailable": reason}),
+    }
+}
+
+fn upstream<'a>(config: &'a Config, target: &'a Target) -> Result<&'a Upstream, &'a str> {
+    match target {
+        Target::Own(upstream) => Ok(upstream),
+        Target::Unavailable(reason) => Err(reason),
+        Target::Shared(key) => {
+            let found = config.upstreams.iter().find(|upstream| *upstream.key == **key);
+            found.map(|upstream| &**upstream).ok_or("its upstream is gone")
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use stillgate_config::{Label, Measure, Metrics};
-use stillgate_exporter::{Exporter, Hosts, Site};
+use stillgate_exporter::{Exporter, Hosts, Looker, Site};
 use stillgate_metrics::reader::{FamilyCardinality, ReaderOptions};
 use stillgate_metrics::{Collector, CollectorOptions, Declared, Options, Process, Registry, RegistryError, Writer};
 use stillgate_plugin::outbox::Counts;
@@ -307,6 +307,11 @@ impl Metering {
     /// Asks how many series there are of what.
     pub(crate) fn cardinality(&self) -> impl Future<Output = Option<Vec<FamilyCardinality>>> + Send + use<> {
         self.exporter.cardinality()
+    }
+
+    /// Where those ask who read the values themselves.
+    pub(crate) fn looker(&self) -> Looker {
+        self.exporter.looker()
     }
 
     /// Whether the exporter's thread has ended, which is a bug.

@@ -1,0 +1,322 @@
+//! The routes that are served, as they are searched: each with its text in lower case.
+//!
+//! Made when somebody searches, once for each configuration; a route that is the same as before keeps its text. Routes that are
+//! not served, because they are switched off or refused, are known of a datastore only: a file is refused as a whole, and what
+//! is off in it is not kept.
+
+use serde_json::{Value as Json, json};
+use std::collections::{HashMap, HashSet};
+use std::fmt::Write as _;
+use std::sync::Arc;
+use stillgate_config::{Kind, Loaded, Rejected, Route, Serving, Target};
+use stillgate_datastore::Documents;
+use stillgate_route::Takes;
+
+/// Routes of one page.
+pub(super) const PAGE_MAX: usize = 500;
+
+/// Longest expression that is shown and searched.
+const EXPRESSION_CHARS_MAX: usize = 2000;
+
+/// All routes of one configuration.
+#[derive(Default)]
+pub(super) struct RouteList {
+    /// What it was made of.
+    version: (u64, String),
+    routes: Vec<Listed>,
+}
+
+/// A route and what became of it.
+pub(super) struct Listed {
+    id: Arc<str>,
+    what: What,
+    status: Status,
+    /// What is searched.
+    text: Arc<str>,
+}
+
+enum What {
+    /// With the line it begins in; 0: it has none.
+    Served(Arc<Route>, u32),
+    /// Its document.
+    Left(Arc<str>),
+}
+
+/// What became of a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Status {
+    Served,
+    /// Something else is served, or nothing.
+    Rejected,
+    /// `status: 0`.
+    Off,
+}
+
+impl Status {
+    fn name(self) -> &'static str {
+        match self {
+            Status::Served => "served",
+            Status::Rejected => "rejected",
+            Status::Off => "off",
+        }
+    }
+}
+
+impl RouteList {
+    /// Of a configuration; `former`: the list before it.
+    pub(super) fn new(
+        generation: u64,
+        loaded: &Loaded,
+        documents: Option<&Documents>,
+        former: Option<&RouteList>,
+    ) -> RouteList {
+        let rejected: HashSet<&str> = rejected(loaded).map(|of| of.id.as_str()).collect();
+        let known: HashMap<*const Route, &Listed> = former.map_or_else(HashMap::new, |former| {
+            let served = former.routes.iter().filter_map(|listed| match &listed.what {
+                What::Served(route, _) => Some((Arc::as_ptr(route), listed)),
+                What::Left(_) => None,
+            });
+            served.collect()
+        });
+        let config = &loaded.config;
+        let lines = config.route_lines.iter().copied().chain(std::iter::repeat(0));
+        let served = config.routes.iter().zip(lines).map(|(route, line)| {
+            let is_rejected = rejected.contains(route.spec.id.as_str());
+            let status = if is_rejected { Status::Rejected } else { Status::Served };
+            let (id, text) = match known.get(&Arc::as_ptr(route)) {
+                Some(known) => (known.id.clone(), known.text.clone()),
+                None => (route.spec.id.as_str().into(), text_of(&summary_of(route))),
+            };
+            Listed { id, what: What::Served(route.clone(), line), status, text }
+        });
+        let mut routes: Vec<Listed> = served.collect();
+        if let Some(documents) = documents {
+            let others = left(documents, &routes, &rejected);
+            routes.extend(others);
+        }
+        RouteList { version: (generation, config.digest.clone()), routes }
+    }
+
+    /// Whether it was made of this.
+    pub(super) fn is_of(&self, generation: u64, loaded: &Loaded) -> bool {
+        self.version.0 == generation && self.version.1 == loaded.config.digest
+    }
+
+    /// A page, from 1, of the routes that have a text anywhere; and how many have.
+    pub(super) fn page(&self, search: &str, page: usize, page_size: usize) -> Json {
+        let search = search.trim().to_lowercase();
+        let found: Vec<&Listed> = match search.is_empty() {
+            true => self.routes.iter().collect(),
+            false => self.routes.iter().filter(|listed| listed.text.contains(&search)).collect(),
+        };
+        let shown = found.iter().skip(page.saturating_sub(1).saturating_mul(page_size)).take(page_size);
+        let list: Vec<Json> = shown.map(|listed| listed.summary()).collect();
+        json!({ "total": found.len(), "list": list })
+    }
+
+    /// A route by its id.
+    pub(super) fn get(&self, id: &str) -> Option<&Listed> {
+        self.routes.iter().find(|listed| &*listed.id == id)
+    }
+}
+
+impl Listed {
+    /// As a list shows it.
+    pub(super) fn summary(&self) -> Json {
+        let mut summary = match &self.what {
+            What::Served(route, _) => summary_of(route),
+            What::Left(document) => summary_of_document(&self.id, document),
+        };
+        summary["status"] = json!(self.status.name());
+        summary
+    }
+
+    /// The route, where it or its former version is served, and the line it begins in.
+    pub(super) fn served(&self) -> Option<(&Route, u32)> {
+        match &self.what {
+            What::Served(route, line) => Some((route, *line)),
+            What::Left(_) => None,
+        }
+    }
+}
+
+/// Routes that are not served as they were put.
+pub(super) fn rejected(loaded: &Loaded) -> impl Iterator<Item = &Rejected> {
+    loaded.rejected.iter().filter(|of| of.kind == Kind::Routes)
+}
+
+/// Routes of a datastore that are not served: switched off, or refused with nothing in their place.
+fn left(documents: &Documents, served: &[Listed], rejected: &HashSet<&str>) -> Vec<Listed> {
+    let known: HashSet<&str> = served.iter().map(|listed| &*listed.id).collect();
+    let others = documents.below("routes/").into_iter().filter(|(key, _)| !known.contains(key.id()));
+    let listed = others.filter_map(|(key, document)| {
+        let status = match rejected.contains(key.id()) {
+            true => Status::Rejected,
+            false if is_off(&document.value) => Status::Off,
+            // It has been written, and is about to be served.
+            false => return None,
+        };
+        let text = text_of(&summary_of_document(key.id(), &document.value));
+        Some(Listed { id: key.id().into(), what: What::Left(document.value), status, text })
+    });
+    listed.collect()
+}
+
+fn is_off(document: &str) -> bool {
+    let document: Json = serde_json::from_str(document).unwrap_or_default();
+    document["status"] == 0
+}
+
+fn summary_of(route: &Route) -> Json {
+    let (mut uris, mut hosts, mut methods, mut addresses) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut expression = None;
+    match &route.spec.takes {
+        Takes::Uri(uri) => {
+            uris.extend(uri.paths.iter().map(ToString::to_string));
+            hosts.extend(uri.hosts.iter().map(ToString::to_string));
+            addresses.extend(uri.remote_addrs.iter().map(ToString::to_string));
+            let named = uri.methods.to_string();
+            methods.extend(named.split(", ").filter(|name| !name.is_empty()).map(str::to_owned));
+        }
+        Takes::Expression(text) => {
+            expression = Some(text.text().chars().take(EXPRESSION_CHARS_MAX).collect::<String>())
+        }
+    }
+    let plugins = route.chain.iter().flat_map(|chain| chain.entries()).map(|entry| entry.name);
+    // Written in the route, or in its service: there is no such upstream.
+    let is_own = |key: &str| key.starts_with("routes/") || key.starts_with("services/");
+    let upstream = match &route.target {
+        Target::Shared(key) => Some(&**key).filter(|key| !is_own(key)),
+        Target::Own(_) | Target::Unavailable(_) => None,
+    };
+    json!({
+        "id": route.spec.id,
+        "name": route.name.as_deref().unwrap_or_default(),
+        "uris": uris,
+        "hosts": hosts,
+        "methods": methods,
+        "remote_addrs": addresses,
+        "expression": expression,
+        "priority": route.spec.priority,
+        "service": route.service_id,
+        "upstream": upstream,
+        "plugins": plugins.collect::<Vec<_>>(),
+    })
+}
+
+/// The same of one that is not served. It may be anything.
+fn summary_of_document(id: &str, document: &str) -> Json {
+    let document: Json = serde_json::from_str(document).unwrap_or_default();
+    let texts = |one: &str, many: &str| -> Vec<String> {
+        let one = document[one].as_str().into_iter();
+        let many = document[many].as_array().into_iter().flatten().filter_map(Json::as_str);
+        one.chain(many).map(str::to_owned).collect()
+    };
+    let plugins = document["plugins"].as_object().map(|plugins| plugins.keys().cloned().collect::<Vec<_>>());
+    json!({
+        "id": id,
+        "name": document["name"].as_str().unwrap_or_default(),
+        "uris": texts("uri", "uris"),
+        "hosts": texts("host", "hosts"),
+        "methods": texts("", "methods"),
+        "remote_addrs": texts("remote_addr", "remote_addrs"),
+        "expression": document["expression"].as_str(),
+        "priority": document["priority"].as_i64().unwrap_or(0),
+        "service": document["service_id"].as_str(),
+        "upstream": document["upstream_id"].as_str(),
+        "plugins": plugins.unwrap_or_default(),
+    })
+}
+
+/// All that is searched, one a line.
+fn text_of(summary: &Json) -> Arc<str> {
+    let mut text = String::new();
+    let each = summary.as_object().into_iter().flatten().map(|(_, value)| value);
+    for value in each {
+        match value {
+            Json::String(one) => text.push_str(one),
+            Json::Array(many) => {
+                many.iter().filter_map(Json::as_str).for_each(|one| {
+                    // Writing to a String does not fail.
+                    let _ = writeln!(text, "{one}");
+                });
+            }
+            _ => {}
+        }
+        text.push('\n');
+    }
+    text.to_lowercase().into()
+}
+
+/// What is served in the place of a rejected route, and why.
+pub(super) fn refusal(loaded: &Loaded, id: &str) -> Option<(String, Serving)> {
+    rejected(loaded).find(|of| of.id == id).map(|of| (of.reason.clone(), of.serving))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    fn loaded(routes: &str) -> Loaded {
+        let text = format!("upstreams: [{{id: u, nodes: {{\"127.0.0.1:81\": 1}}}}]\nroutes:\n{routes}");
+        stillgate_config::load(&text, &|_| None).unwrap()
+    }
+
+    fn ids(page: &Json) -> Vec<&str> {
+        page["list"].as_array().unwrap().iter().map(|route| route["id"].as_str().unwrap()).collect()
+    }
+
+    #[test]
+    fn routes_are_found_by_anything() {
+        let loaded = loaded(
+            "  - {id: a, name: Orders, uri: /orders/*, host: Shop.example.com, methods: [GET, PUT], upstream_id: u}\n  \
+             - {id: b, uris: [/users/:id, /people], upstream: {nodes: {\"127.0.0.1:82\": 1}}}\n  \
+             - {id: c, expression: 'http.path ^= \"/Kong\"', upstream_id: u}\n  \
+             - {id: d, uri: /off, status: 0, upstream_id: u}\n",
+        );
+        let list = RouteList::new(1, &loaded, None, None);
+        let check = |search: &str, expected: &[&str]| assert_eq!(ids(&list.page(search, 1, 50)), expected, "{search}");
+        check("", &["a", "b", "c"]);
+        check("ORDERS", &["a"]);
+        check("shop.example", &["a"]);
+        check("people", &["b"]);
+        check("/kong", &["c"]);
+        check("put", &["a"]);
+        check("no such thing", &[]);
+        let page = list.page("", 2, 2);
+        assert_eq!((ids(&page), &page["total"]), (vec!["c"], &json!(3)));
+        let a = list.get("a").unwrap().summary();
+        assert_eq!(
+            (&a["upstream"], &a["status"], &a["hosts"]),
+            (&json!("u"), &json!("served"), &json!(["shop.example.com"]))
+        );
+        assert_eq!(list.get("b").unwrap().summary()["upstream"], Json::Null);
+        assert_eq!(list.get("a").unwrap().served().map(|(_, line)| line), Some(3));
+    }
+
+    #[test]
+    fn a_route_that_stays_keeps_its_text() {
+        let one = loaded("  - {id: a, uri: /a, upstream_id: u}\n");
+        let list = RouteList::new(1, &one, None, None);
+        let next = RouteList::new(2, &one, None, Some(&list));
+        assert!(Arc::ptr_eq(&list.routes[0].text, &next.routes[0].text));
+        assert!(list.is_of(1, &one) && !list.is_of(2, &one) && next.is_of(2, &one));
+    }
+
+    /// Printed, not judged: see docs/dashboard.md.
+    #[test]
+    fn a_hundred_thousand_routes_are_searched_soon() {
+        let routes: String = (0..20_000)
+            .map(|n| format!("  - {{id: r{n}, name: route-{n}, uri: /area-{n}/*, upstream_id: u}}\n"))
+            .collect();
+        let loaded = loaded(&routes);
+        let began = Instant::now();
+        let list = RouteList::new(1, &loaded, None, None);
+        let made = began.elapsed();
+        let began = Instant::now();
+        let page = list.page("area-1999", 1, 50);
+        println!("20,000 routes: listed in {made:?}, searched in {:?}", began.elapsed());
+        assert_eq!(page["total"], 11);
+    }
+}

@@ -1,0 +1,142 @@
+//! `GET /v1/routes` and `GET /v1/routes/{id}`: what is served, wherever it comes from, to be searched and looked at.
+//!
+//! The Admin API shows documents as they were written; here is what became of them: which routes take requests, through which
+//! plugins they go and where each of those is written.
+
+use super::pages::{Api, Question};
+use super::refusal::{Refusal, error, json, refuse};
+use super::route_list::{PAGE_MAX, RouteList, refusal};
+use crate::configuration::reload::Served;
+use crate::explaining::chain;
+use crate::explaining::explanation::upstream_of;
+use axum::response::Response;
+use hyper::StatusCode;
+use serde_json::{Value as Json, json};
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use stillgate_config::Loaded;
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+use tracing::warn;
+
+/// Routes of a page unless it is said how many.
+const PAGE_DEFAULT: usize = 50;
+
+/// A list that nobody has asked for during this time is forgotten: it is some two hundred bytes a route.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// The list of the configuration that was searched last.
+#[derive(Default)]
+pub(super) struct Lists(Mutex<Kept>);
+
+#[derive(Default)]
+struct Kept {
+    list: Option<Arc<RouteList>>,
+    /// Whether it has been used since somebody looked whether it is.
+    is_used: bool,
+    /// Whether somebody looks.
+    is_watched: bool,
+}
+
+/// A page of those that are searched for.
+pub(super) async fn search(api: Api, query: &str) -> Response {
+    let arguments: Vec<(Cow<'_, str>, Cow<'_, str>)> = form_urlencoded::parse(query.as_bytes()).collect();
+    let argument = |name: &str| arguments.iter().find(|(of, _)| of == name).map(|(_, value)| &**value);
+    let number = |name: &str, default: usize| argument(name).map_or(Some(default), |text| text.parse::<usize>().ok());
+    let (Some(page @ 1..), Some(size @ 1..=PAGE_MAX)) = (number("page", 1), number("page_size", PAGE_DEFAULT)) else {
+        let message = format!("page is a number from 1, page_size one from 1 to {PAGE_MAX}");
+        return error(StatusCode::BAD_REQUEST, message.into());
+    };
+    let search = argument("search").unwrap_or_default().to_owned();
+    answer(api, move |list, _| Some(list.page(&search, page, size))).await
+}
+
+/// One of them.
+pub(super) async fn route(api: Api, id: String) -> Response {
+    answer(api, move |list, served| {
+        let listed = list.get(&id)?;
+        let mut route = listed.summary();
+        if let Some((reason, serving)) = refusal(&served.loaded, &id) {
+            route["reason"] = json!(reason);
+            route["serving"] = json!(serving.to_string());
+        }
+        let config = &served.loaded.config;
+        if let Some((of, line)) = listed.served() {
+            (route["chain"], route["left_out"]) = chain::of_route(config, of);
+            route["target"] = upstream_of(config, &of.target);
+            route["line"] = json!(Some(line).filter(|line| *line > 0));
+        }
+        Some(route)
+    })
+    .await
+}
+
+/// What comes of the list of what is served, on a thread that may take its time.
+async fn answer(api: Api, look: impl FnOnce(&RouteList, &Served) -> Option<Json> + Send + 'static) -> Response {
+    let place = api.explaining.clone().acquire_owned().await.expect("the semaphore is never closed");
+    let Some(served) = api.ask(Question::Served).await else {
+        return refuse(&Refusal::Ending);
+    };
+    let lists = api.lists.clone();
+    let looked = spawn_blocking(move || {
+        let list = list_of(&api, served.plan.generation, &served.loaded);
+        let found = look(&list, &served).map(|mut found| {
+            found["generation"] = json!(served.plan.generation);
+            found
+        });
+        drop(place);
+        found
+    });
+    let looked = looked.await;
+    lists.watch();
+    match looked {
+        Ok(Some(found)) => json(StatusCode::OK, &found),
+        Ok(None) => {
+            let message = "there is no such route; one that was switched off in a file is not known";
+            error(StatusCode::NOT_FOUND, message.into())
+        }
+        Err(error) => {
+            warn!(%error, "admin API: listing routes failed, which is a bug");
+            refuse(&Refusal::Failed)
+        }
+    }
+}
+
+/// The list of this configuration. Only one is made at a time: who makes it has the place.
+fn list_of(api: &Api, generation: u64, loaded: &Loaded) -> Arc<RouteList> {
+    let former = api.lists.lock().list.clone();
+    let documents = api.kept.as_ref().map(|kept| &*kept.keeper.documents);
+    let list = match former {
+        Some(list) if list.is_of(generation, loaded) => list,
+        former => Arc::new(RouteList::new(generation, loaded, documents, former.as_deref())),
+    };
+    let mut kept = api.lists.lock();
+    kept.list = Some(list.clone());
+    kept.is_used = true;
+    list
+}
+
+impl Lists {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Kept> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets the list when nobody uses it any more.
+    fn watch(self: &Arc<Self>) {
+        if std::mem::replace(&mut self.lock().is_watched, true) {
+            return;
+        }
+        let lists = self.clone();
+        tokio::spawn(async move {
+            loop {
+                sleep(IDLE).await;
+                let mut kept = lists.lock();
+                if !std::mem::take(&mut kept.is_used) {
+                    *kept = Kept::default();
+                    return;
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,275 @@
+//! The last 15 minutes, second by second, for all who watch: what `GET /v1/live` sends.
+//!
+//! ```text
+//!  exporter's thread: Sampler reads the segments ─▶ Second ─▶ ring of 900 ─▶ first event of a stream
+//!  control thread:    connections, generation    ─┘       └▶ one text, shared by all streams
+//! ```
+//!
+//! Workers take no part: their counters are read where they are. A second is computed once, however many watch, on the
+//! exporter's thread of idle priority; where there are so many series that it takes long, it is done less often.
+
+mod sampler;
+mod second;
+
+use second::{Figures, Known, Second};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use sampler::Sampler;
+use stillgate_exporter::Looker;
+use stillgate_proxy::{PlanCell, Tally};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+/// Seconds that are kept.
+const SECONDS_MAX: usize = 900;
+
+/// Routes whose own figures are sent because somebody asks for them; more are not.
+const FOLLOWED_MAX: usize = 32;
+
+/// Bytes of the id of one.
+const FOLLOWED_BYTES_MAX: usize = 512;
+
+const EVERY: Duration = Duration::from_secs(1);
+
+/// What reading takes of the exporter's time at most, as a share: one part in so many.
+const REST: u32 = 20;
+
+/// However long it takes, it is done again after this.
+const EVERY_MAX: Duration = Duration::from_secs(60);
+
+/// What is known, and who wants to know it.
+pub(crate) struct Live {
+    /// Whether requests are measured.
+    has_metrics: bool,
+    /// Held for a few instructions, by the control side only.
+    known: Mutex<Seconds>,
+    /// The last second.
+    last: watch::Sender<Option<Arc<Tick>>>,
+}
+
+#[derive(Default)]
+struct Seconds {
+    ring: VecDeque<Arc<Tick>>,
+    /// Routes with the number of streams that ask for them.
+    followed: BTreeMap<Arc<str>, usize>,
+}
+
+/// A second as it is sent.
+struct Tick {
+    /// JSON, but for the last brace.
+    text: Bytes,
+    /// Of routes that were followed then, as JSON.
+    routes: BTreeMap<Arc<str>, String>,
+}
+
+/// Figures of a route are sent as long as somebody holds this.
+pub(crate) struct Followed {
+    live: Arc<Live>,
+    route: Arc<str>,
+}
+
+impl Live {
+    /// Begins; `None`: nothing is measured but what the workers count in any case. The task ends with the runtime.
+    pub(crate) fn start(looker: Option<Looker>, tally: Tally, plans: Arc<PlanCell>) -> Arc<Live> {
+        let live =
+            Arc::new(Live { has_metrics: looker.is_some(), known: Mutex::default(), last: watch::Sender::default() });
+        let task = live.clone();
+        tokio::spawn(async move { task.run(looker, tally, plans).await });
+        live
+    }
+
+    async fn run(&self, looker: Option<Looker>, tally: Tally, plans: Arc<PlanCell>) {
+        let mut sampler = Some(Sampler::default());
+        let mut due = Instant::now();
+        let mut before: Option<(Instant, u64)> = None;
+        loop {
+            sleep_until(due).await;
+            let wanted: Vec<Arc<str>> = self.lock().followed.keys().cloned().collect();
+            let figures = match (&looker, sampler.take()) {
+                (Some(looker), Some(mut of)) => {
+                    let sampled = looker.look(move |collector| {
+                        let figures = of.sample(collector, &wanted);
+                        (of, figures)
+                    });
+                    // It ends with the exporter; what the workers count goes on.
+                    let (of, figures) =
+                        sampled.await.map_or((None, Figures::default()), |(of, figures)| (Some(of), figures));
+                    sampler = of;
+                    figures
+                }
+                _ => Figures::default(),
+            };
+            let at = Instant::now();
+            let counters = tally.read();
+            let known = Known {
+                t: unix_s(),
+                connections: counters.connections_open,
+                tunnels: counters.tunnels_open,
+                generation: plans.load().generation,
+            };
+            if let Some((last, requests)) = before {
+                let elapsed_s = (at - last).as_secs_f64();
+                let counted = counters.requests_total.saturating_sub(requests);
+                self.add(Second::new(&known, &figures, counted, elapsed_s));
+            }
+            before = Some((at, counters.requests_total));
+            due = (due + EVERY).max(at + (figures.took * REST).min(EVERY_MAX));
+        }
+    }
+
+    fn add(&self, second: Second) {
+        let Second { text, routes } = second;
+        let tick = Arc::new(Tick { text, routes });
+        let mut known = self.lock();
+        if known.ring.len() == SECONDS_MAX {
+            known.ring.pop_front();
+        }
+        known.ring.push_back(tick.clone());
+        drop(known);
+        self.last.send_replace(Some(tick));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Seconds> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks for a route's own figures from now on; `None`: as many as may be are asked for already.
+    pub(crate) fn follow(self: &Arc<Self>, route: &str) -> Option<Followed> {
+        let mut known = self.lock();
+        let is_known = known.followed.contains_key(route);
+        if !is_known && (known.followed.len() >= FOLLOWED_MAX || route.len() > FOLLOWED_BYTES_MAX) {
+            return None;
+        }
+        let route: Arc<str> = route.into();
+        *known.followed.entry(route.clone()).or_default() += 1;
+        Some(Followed { live: self.clone(), route })
+    }
+
+    /// Changes with every second that comes after it was asked for.
+    pub(crate) fn seconds(&self) -> LastSecond {
+        let mut last = self.last.subscribe();
+        last.mark_unchanged();
+        LastSecond(last)
+    }
+
+    /// The first event of a stream: all that is kept, in pieces that streams share.
+    pub(crate) fn history(&self, followed: Option<&Followed>) -> Vec<Bytes> {
+        let ring: Vec<Arc<Tick>> = self.lock().ring.iter().cloned().collect();
+        let has_metrics = self.has_metrics;
+        let mut pieces = vec![Bytes::from(format!("retry: 1000\ndata: {{\"metrics\":{has_metrics},\"history\":["))];
+        for (index, tick) in ring.iter().enumerate() {
+            if index > 0 {
+                pieces.push(Bytes::from_static(b","));
+            }
+            pieces.extend(tick.pieces(followed));
+        }
+        pieces.push(Bytes::from_static(b"]}\n\n"));
+        pieces
+    }
+}
+
+/// Where a stream waits for the next second.
+pub(crate) struct LastSecond(watch::Receiver<Option<Arc<Tick>>>);
+
+impl LastSecond {
+    /// The next event, in pieces; one that comes too late for it leaves seconds out. `None`: there is no more.
+    pub(crate) async fn next(&mut self, followed: Option<&Followed>) -> Option<Vec<Bytes>> {
+        loop {
+            self.0.changed().await.ok()?;
+            let tick = self.0.borrow_and_update().clone();
+            if let Some(tick) = tick {
+                let end = Bytes::from_static(b"\n\n");
+                return Some(
+                    [Bytes::from_static(b"data: ")].into_iter().chain(tick.pieces(followed)).chain([end]).collect(),
+                );
+            }
+        }
+    }
+}
+
+impl Tick {
+    fn pieces(&self, followed: Option<&Followed>) -> [Bytes; 2] {
+        let own = followed.and_then(|followed| self.routes.get(&followed.route));
+        let end = own.map_or(Bytes::from_static(b"}"), |own| Bytes::from(format!(",\"route\":{own}}}")));
+        [self.text.clone(), end]
+    }
+}
+
+impl Drop for Followed {
+    fn drop(&mut self) {
+        let mut known = self.live.lock();
+        if let Some(streams) = known.followed.get_mut(&self.route) {
+            *streams -= 1;
+            if *streams == 0 {
+                known.followed.remove(&self.route);
+            }
+        }
+    }
+}
+
+/// A clock before 1970 is shown as 1970.
+fn unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value as Json;
+
+    fn live() -> Arc<Live> {
+        Arc::new(Live { has_metrics: true, known: Mutex::default(), last: watch::Sender::default() })
+    }
+
+    fn second(t: u64, routes: &[&str]) -> Second {
+        let known = Known { t, connections: 2, tunnels: 1, generation: 4 };
+        let mut second = Second::new(&known, &Figures::default(), 3, 1.0);
+        second.routes.extend(routes.iter().map(|route| ((*route).into(), format!("{{\"id\":\"{route}\"}}"))));
+        second
+    }
+
+    fn event(pieces: &[Bytes]) -> Json {
+        let text = String::from_utf8(pieces.concat()).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("data: ")).unwrap();
+        assert!(text.ends_with("\n\n") && text.matches("data: ").count() == 1, "{text}");
+        serde_json::from_str(line).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_stream_begins_with_what_was_and_goes_on() {
+        let live = live();
+        let none = event(&live.history(None));
+        assert_eq!((&none["metrics"], &none["history"]), (&Json::Bool(true), &Json::Array(Vec::new())));
+        (0..1000).for_each(|t| live.add(second(t, &[])));
+        let history = event(&live.history(None));
+        let ring = history["history"].as_array().unwrap();
+        assert_eq!((ring.len(), &ring[0]["t"], &ring[899]["t"]), (900, &100.into(), &999.into()));
+        assert_eq!((&ring[0]["requests"], &ring[0]["generation"]), (&3.0.into(), &4.into()));
+
+        let mut seconds = live.seconds();
+        live.add(second(1000, &[]));
+        assert_eq!(event(&seconds.next(None).await.unwrap())["t"], 1000);
+    }
+
+    #[tokio::test]
+    async fn a_route_that_is_followed_comes_with_it() {
+        let live = live();
+        let followed = live.follow("a").unwrap();
+        let twice = live.follow("a").unwrap();
+        let mut seconds = live.seconds();
+        live.add(second(1, &["a"]));
+        assert_eq!(event(&seconds.next(Some(&followed)).await.unwrap())["route"]["id"], "a");
+        assert_eq!(event(&live.history(Some(&followed)))["history"][0]["route"]["id"], "a");
+        assert_eq!(event(&live.history(None))["history"][0]["route"], Json::Null);
+        drop(followed);
+        assert_eq!(live.lock().followed.len(), 1);
+        drop(twice);
+        assert_eq!(live.lock().followed.len(), 0);
+        let all: Vec<_> = (0..FOLLOWED_MAX).map(|n| live.follow(&n.to_string()).unwrap()).collect();
+        assert!(live.follow("one more").is_none());
+        drop(all);
+    }
+}

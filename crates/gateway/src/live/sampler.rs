@@ -1,0 +1,305 @@
+//! Reads what workers have counted, on the exporter's thread, and finds what has come since the last time.
+//!
+//! Of every route the counts of the last time are kept, so that one that is removed takes nothing from the sum. Histograms are
+//! kept of a few routes only, those that may be shown: the others' would be hundreds of mebibytes where there are very many.
+
+use super::second::{Figures, OfRequests};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Instant;
+use stillgate_metrics::labels::value_of;
+use stillgate_metrics::{Buckets, Collector, Distribution, Kind, OTHER, Value};
+
+/// Routes that are shown because they have the most requests, and as many because they have the most errors.
+const TOP: usize = 10;
+
+/// Routes of which a histogram is kept: those with the most requests, so that one has figures when it comes to be shown.
+const TIMED_MAX: usize = 64;
+
+/// Families that count requests by route and status, one of each dialect. At most one of them counts at a time.
+const COUNTED: [&str; 2] = ["stillgate_http_requests_total", "apisix_http_status"];
+
+/// Families that time them: name, the value of the label `type` that is the whole request, and its unit in seconds.
+const TIMED: [(&str, Option<&str>, f64); 2] =
+    [("stillgate_http_request_duration_seconds", None, 1.0), ("apisix_http_latency", Some("request"), 0.001)];
+
+/// What was there the last time.
+#[derive(Default)]
+pub(super) struct Sampler {
+    routes: HashMap<Arc<str>, Route>,
+    timed: [Timed; TIMED.len()],
+    is_first: bool,
+    has_begun: bool,
+}
+
+#[derive(Default, Clone, Copy)]
+struct Route {
+    before: Count,
+    now: Count,
+}
+
+#[derive(Default, Clone, Copy)]
+struct Count {
+    requests: u64,
+    errors: u64,
+}
+
+/// A family's histograms.
+#[derive(Default)]
+struct Timed {
+    all: Distribution,
+    routes: HashMap<Arc<str>, Distribution>,
+}
+
+/// The same since the last time.
+struct Since {
+    buckets: Buckets,
+    unit_s: f64,
+    all: Distribution,
+    routes: HashMap<Arc<str>, Distribution>,
+}
+
+impl Sampler {
+    /// What has come since the last time; nothing the first time.
+    pub(super) fn sample(&mut self, collector: &Collector, followed: &[Arc<str>]) -> Figures {
+        let began = Instant::now();
+        let has_codes = self.count(collector);
+        let busiest = self.top(TIMED_MAX, |route| route.now.requests.saturating_sub(route.before.requests));
+        let worst = self.top(TOP, |route| route.now.errors.saturating_sub(route.before.errors));
+        let mut wanted: HashSet<Arc<str>> = busiest.iter().chain(&worst).chain(followed).cloned().collect();
+        // One that has no requests in some seconds keeps its place as long as there is room.
+        let former: Vec<_> = self.timed.iter().flat_map(|timed| timed.routes.keys().cloned()).collect();
+        for id in former {
+            if wanted.len() >= TIMED_MAX {
+                break;
+            }
+            wanted.insert(id);
+        }
+        let since = self.time(collector, &wanted);
+        self.is_first = !std::mem::replace(&mut self.has_begun, true);
+        let mut shown: Vec<Arc<str>> = busiest;
+        shown.truncate(TOP);
+        let more: Vec<_> = worst.into_iter().filter(|id| !shown.contains(id)).collect();
+        shown.extend(more);
+        let of = |ids: &[Arc<str>]| ids.iter().map(|id| (id.clone(), self.of_route(id, has_codes, &since))).collect();
+        let figures = match self.is_first {
+            true => Figures::default(),
+            false => Figures {
+                all: Some(self.of_all(has_codes, &since)),
+                routes: of(&shown),
+                followed: of(followed),
+                ..Figures::default()
+            },
+        };
+        self.routes.values_mut().for_each(|route| route.before = std::mem::take(&mut route.now));
+        Figures { took: began.elapsed(), ..figures }
+    }
+
+    /// Counts requests by route; whether the status is known.
+    fn count(&mut self, collector: &Collector) -> bool {
+        let mut has_codes = false;
+        for family in COUNTED {
+            let found = collector.visit(family, |labels, value| {
+                let Value::Unsigned(count) = value else { return };
+                let id = value_of(labels, "route").unwrap_or_default();
+                let is_error = value_of(labels, "code").is_some_and(|code| code.starts_with('5'));
+                if !self.routes.contains_key(&*id) {
+                    self.routes.insert((*id).into(), Route::default());
+                }
+                if let Some(route) = self.routes.get_mut(&*id) {
+                    route.now.requests += count;
+                    route.now.errors += if is_error { count } else { 0 };
+                }
+            });
+            has_codes |= found.is_some_and(|family| family.labels.iter().any(|label| label == "code"));
+        }
+        // A route whose series have gone begins anew if it comes back.
+        self.routes.retain(|_, route| route.now.requests > 0);
+        has_codes
+    }
+
+    /// Routes with the most of something, the most first. Requests that no route took, and those of routes that are not told
+    /// apart any more, are no route's.
+    fn top(&self, count: usize, of: impl Fn(&Route) -> u64) -> Vec<Arc<str>> {
+        let is_route = |id: &str| !id.is_empty() && id != OTHER;
+        let some = self.routes.iter().map(|(id, route)| (of(route), id));
+        let mut some: Vec<_> = some.filter(|(much, id)| *much > 0 && is_route(id)).collect();
+        let order = |a: &(u64, &Arc<str>), b: &(u64, &Arc<str>)| b.0.cmp(&a.0).then_with(|| a.1.cmp(b.1));
+        if some.len() > count {
+            some.select_nth_unstable_by(count, order);
+            some.truncate(count);
+        }
+        some.sort_unstable_by(order);
+        some.into_iter().map(|(_, id)| id.clone()).collect()
+    }
+
+    /// Reads histograms; `None`: nothing was timed.
+    fn time(&mut self, collector: &Collector, wanted: &HashSet<Arc<str>>) -> Option<Since> {
+        let mut all_since = None;
+        for (before, (family, kind, unit_s)) in self.timed.iter_mut().zip(TIMED) {
+            let mut now = Timed::default();
+            let found = collector.visit(family, |labels, value| {
+                let Value::Histogram(state) = value else { return };
+                if kind.is_some_and(|kind| value_of(labels, "type").is_none_or(|of| of != kind)) {
+                    return;
+                }
+                now.all.merge(state);
+                let id = value_of(labels, "route").unwrap_or_default();
+                if let Some(id) = wanted.get(&*id) {
+                    now.routes.entry(id.clone()).or_default().merge(state);
+                }
+            });
+            let Some(Kind::Histogram(buckets)) = found.map(|family| family.kind.clone()) else { continue };
+            let all = now.all.since(&before.all);
+            let nothing = Distribution::default();
+            let is_new = |id: &str| self.routes.get(id).is_some_and(|route| route.before.requests == 0);
+            // Those that were not looked at the last time have no difference, unless there was nothing to be seen.
+            let both = now.routes.iter().filter_map(|(id, now)| {
+                let before = before.routes.get(id).or_else(|| is_new(id).then_some(&nothing))?;
+                Some((id.clone(), now.since(before)))
+            });
+            let since = Since { buckets, unit_s, routes: both.collect(), all };
+            *before = now;
+            if since.all.count() > 0 {
+                all_since = Some(since);
+            }
+        }
+        all_since
+    }
+
+    fn of_all(&self, has_codes: bool, since: &Option<Since>) -> OfRequests {
+        let mut all = OfRequests { errors: has_codes.then_some(0), ..OfRequests::default() };
+        for route in self.routes.values() {
+            all.requests += route.now.requests.saturating_sub(route.before.requests);
+            all.errors = all.errors.map(|errors| errors + route.now.errors.saturating_sub(route.before.errors));
+        }
+        let q = |q| since.as_ref().and_then(|since| since.quantile(&since.all, q));
+        OfRequests { p50: q(0.5), p99: q(0.99), p999: q(0.999), ..all }
+    }
+
+    fn of_route(&self, id: &str, has_codes: bool, since: &Option<Since>) -> OfRequests {
+        let Route { before, now } = self.routes.get(id).copied().unwrap_or_default();
+        let state = since.as_ref().and_then(|since| Some((since, since.routes.get(id)?)));
+        let q = |q| state.and_then(|(since, state)| since.quantile(state, q));
+        OfRequests {
+            requests: now.requests.saturating_sub(before.requests),
+            errors: has_codes.then_some(now.errors.saturating_sub(before.errors)),
+            p50: q(0.5),
+            p99: q(0.99),
+            p999: None,
+        }
+    }
+}
+
+impl Since {
+    /// In seconds.
+    fn quantile(&self, state: &Distribution, q: f64) -> Option<f64> {
+        state.quantile(q, &self.buckets).map(|value| value * self.unit_s)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stillgate_metrics::{CollectorOptions, Declared, Family, Options, Process, Registry, Writer};
+    use stillgate_testkit::eventually;
+
+    /// Metrics with one writer.
+    struct Bench {
+        writer: Writer,
+        collector: Collector,
+        counted: Arc<Declared>,
+        timed: Arc<Declared>,
+        sampler: Sampler,
+        now_ms: u64,
+    }
+
+    impl Bench {
+        fn new() -> Bench {
+            let registry = Arc::new(Registry::start(Options::new(Process { pid: 1, start: 1 }, 1_000, 7)).unwrap());
+            let family = |name: &str, kind, labels: &[&str]| Family {
+                name: name.to_owned(),
+                help: "Help.".to_owned(),
+                unit: String::new(),
+                kind,
+                labels: labels.iter().map(|label| (*label).to_owned()).collect(),
+                exemplars: false,
+            };
+            let counted = registry.declare(family(COUNTED[0], Kind::Counter, &["route", "code"])).unwrap();
+            let buckets = Buckets { classic: vec![0.001, 0.01, 0.1, 1.0], native: None };
+            let timed = registry.declare(family(TIMED[0].0, Kind::Histogram(buckets), &["route"])).unwrap();
+            let writer = registry.writer().unwrap();
+            let collector = Collector::of_registry(registry, CollectorOptions::default()).unwrap();
+            Bench { writer, collector, counted, timed, sampler: Sampler::default(), now_ms: 1_000 }
+        }
+
+        fn requests(&mut self, route: &str, code: &str, count: u64, seconds: f64) {
+            eventually("memory for the series", || {
+                let series = self.writer.series(&self.counted, &[route.as_bytes(), code.as_bytes()]);
+                self.writer.add(series, 0)
+            });
+            let series = self.writer.series(&self.counted, &[route.as_bytes(), code.as_bytes()]);
+            assert!(self.writer.add(series, count));
+            let series = self.writer.series(&self.timed, &[route.as_bytes()]);
+            (0..count).for_each(|_| assert!(self.writer.observe(series, seconds)));
+        }
+
+        fn sample(&mut self, followed: &[&str]) -> Figures {
+            self.now_ms += 1_000;
+            self.collector.refresh(self.now_ms).unwrap();
+            let followed: Vec<Arc<str>> = followed.iter().map(|id| (*id).into()).collect();
+            self.sampler.sample(&self.collector, &followed)
+        }
+    }
+
+    #[test]
+    fn a_second_is_what_came_since_the_last_one() {
+        let mut bench = Bench::new();
+        bench.requests("a", "200", 100, 0.005);
+        bench.requests("", "404", 5, 0.0005);
+        assert_eq!(bench.sample(&[]).all, None);
+
+        bench.requests("a", "200", 8, 0.005);
+        bench.requests("a", "502", 2, 0.005);
+        bench.requests("b", "200", 10, 0.5);
+        bench.requests("", "404", 3, 0.0005);
+        let figures = bench.sample(&["b", "no such route"]);
+        let all = figures.all.unwrap();
+        assert_eq!((all.requests, all.errors), (23, Some(2)));
+        assert!(all.p50.is_some_and(|p50| p50 > 0.001 && p50 <= 0.01), "{all:?}");
+        assert!(all.p99.is_some_and(|p99| p99 > 0.1 && p99 <= 1.0), "{all:?}");
+        let shown: Vec<_> = figures.routes.iter().map(|(id, of)| (&**id, of.requests, of.errors)).collect();
+        assert_eq!(shown, [("a", 10, Some(2)), ("b", 10, Some(0))]);
+        assert!(figures.routes[0].1.p50.is_some_and(|p50| p50 <= 0.01));
+        // It is new.
+        assert!(figures.routes[1].1.p50.is_some_and(|p50| p50 > 0.1));
+        assert_eq!(figures.followed[1].1, OfRequests { errors: Some(0), ..OfRequests::default() });
+
+        bench.requests("b", "200", 1, 0.5);
+        let figures = bench.sample(&["b"]);
+        assert!(figures.followed[0].1.p50.is_some_and(|p50| p50 > 0.1));
+        assert_eq!(figures.routes.len(), 1);
+
+        // After a second without requests, too.
+        bench.sample(&[]);
+        bench.requests("a", "200", 4, 0.05);
+        let figures = bench.sample(&[]);
+        assert!(figures.routes[0].1.p50.is_some_and(|p50| p50 > 0.01 && p50 <= 0.1), "{figures:?}");
+    }
+
+    #[test]
+    fn the_ten_busiest_and_the_ten_worst() {
+        let mut bench = Bench::new();
+        (0..40).for_each(|n| bench.requests(&format!("r{n:02}"), "200", 1, 0.005));
+        bench.sample(&[]);
+        (0..40).for_each(|n| bench.requests(&format!("r{n:02}"), "200", n + 1, 0.005));
+        (0..5).for_each(|n| bench.requests(&format!("r{n:02}"), "500", 1, 0.005));
+        let figures = bench.sample(&[]);
+        let shown: Vec<_> = figures.routes.iter().map(|(id, _)| &**id).collect();
+        let expected =
+            ["r39", "r38", "r37", "r36", "r35", "r34", "r33", "r32", "r31", "r30", "r00", "r01", "r02", "r03", "r04"];
+        assert_eq!(shown, expected);
+        let quiet = bench.sample(&[]);
+        assert_eq!((quiet.all.unwrap().requests, quiet.routes.len()), (0, 0));
+    }
+}
