@@ -104,22 +104,17 @@ function keep(found) {
   return found;
 }
 
-/** Where the configuration comes from, from `/v1/status` of any shape: `{kind, path, revision, writable, why}`. */
+/** Where the configuration comes from, of `/v1/status`: `{kind, path, revision, writable, trouble}`. */
 export function source_of(status) {
-  const given = status?.source ?? status?.config?.source ?? "file";
-  const told = typeof given === "string" ? { kind: given } : given;
-  const kind = told.kind ?? told.source ?? "file";
-  const path = told.path ?? told.file ?? status?.config?.file ?? told.store ?? null;
-  const revision = told.revision ?? status?.revision ?? status?.config?.revision ?? null;
+  const kind = status?.source ?? "file";
   return {
     kind,
-    path,
-    revision,
-    writable: told.writable ?? kind !== "file",
-    why: told.why ?? null,
-    endpoints: told.endpoints ?? [],
+    path: status?.source_path ?? null,
+    revision: status?.revision ?? null,
+    writable: kind !== "file",
+    trouble: status?.source_error ?? null,
   };
 }
 
 /** Resources that are not served as they were written. */
-export const rejected_of = (status) => status?.rejected ?? status?.config?.rejected ?? [];
+export const rejected_of = (status) => status?.rejected ?? [];

@@ -63,7 +63,7 @@ const toasts = document.getElementById("toasts");
 const app = {
   session: null,
   status: null,
-  source: { kind: "file", path: null, revision: null, writable: false },
+  source: { kind: "file", path: null, revision: null, writable: false, trouble: null },
   /** Whether this session may change resources here. */
   get can_write() {
     return this.session?.role === "admin" && this.source.writable;
@@ -80,6 +80,10 @@ const app = {
     const toast = h("p", { class: "toast" }, icon("good"), text);
     toasts.append(toast);
     setTimeout(() => toast.remove(), 6000);
+  },
+  /** The status, asked for if it is not known yet. */
+  async known() {
+    return this.status ?? this.refresh();
   },
   /** Asks for the status anew. */
   async refresh() {

@@ -18,7 +18,7 @@ export function flow(steps) {
 const ORIGIN_WORDS = { plugin_config: "plugin config", global_rule: "global rule", consumer_group: "consumer group" };
 
 /** Where a plugin comes from. `{kind, id, line}`, or a text such as `service "s"`. */
-export function origin_of(origin) {
+export function origin_of(origin, { lines = true } = {}) {
   if (!origin) return { kind: "", text: "" };
   if (typeof origin === "string") {
     const kind = Object.keys(ORIGIN_WORDS)
@@ -29,12 +29,12 @@ export function origin_of(origin) {
   const { kind, id, line } = origin;
   return {
     kind: kind ?? "",
-    text: `${ORIGIN_WORDS[kind] ?? kind}${id === undefined || id === null ? "" : ` ${id}`}${line ? `, line ${line}` : ""}`,
+    text: `${ORIGIN_WORDS[kind] ?? kind}${id === undefined || id === null ? "" : ` ${id}`}${line && lines ? `, line ${line}` : ""}`,
   };
 }
 
 /** A table of plugins by phases; a dot where one runs. `{plugin|name, priority, origin, phases, runs, filter}`. */
-export function chain_view(chain, { empty: none = "No plugins run." } = {}) {
+export function chain_view(chain, { empty: none = "No plugins run.", lines = true } = {}) {
   if (!chain?.length) return h("p", { class: "quiet" }, none);
   const used = new Set(chain.flatMap(({ phases }) => phases ?? []));
   const phases = [
@@ -60,12 +60,12 @@ export function chain_view(chain, { empty: none = "No plugins run." } = {}) {
       "is-head",
     ),
     chain.map((entry) => {
-      const origin = origin_of(entry.origin);
+      const origin = origin_of(entry.origin, { lines });
       const state =
         entry.runs === false
           ? " skipped: its filter does not hold"
-          : entry.runs === null
-            ? " may run: its filter reads what is not known"
+          : entry.runs === null || entry.is_conditional
+            ? entry.is_conditional ? " runs if its filter holds" : " may run: its filter reads what is not known"
             : "";
       const made = row(
         "",

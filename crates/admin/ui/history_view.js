@@ -7,14 +7,23 @@ import { empty, failure_view, notice } from "./parts.js";
 
 const PAGE = 25;
 
+/** Why there is no history, where only a store keeps one; null: there is. */
+export async function no_history(app) {
+  await app.known().catch(() => {});
+  const { kind } = app.source;
+  return kind === "store" ? null : `Only a store keeps a history; the source of this gateway is ${kind}.`;
+}
+
 /** Fills `root` with changes, newest first. */
 export async function history_list(root, app, signal) {
+  const why = await no_history(app);
+  if (why) return put(root, notice("note", "There is no history here", why));
   const list = h("ol", { class: "timeline" });
   const more = h("div");
   let before = null;
   const load = async () => {
     try {
-      const { list: changes } = await get(path_of("/v1/history", [], { before, count: PAGE }), signal);
+      const { changes } = await get(path_of("/v1/history", [], { before, count: PAGE }), signal);
       if (before === null)
         put(
           root,
@@ -32,16 +41,14 @@ export async function history_list(root, app, signal) {
       if (failure.name === "AbortError") return;
       put(
         before === null ? root : more,
-        failure.status === 501
-          ? notice("note", "There is no history here", failure.message)
-          : failure_view(failure, "Asking for the history", load),
+        failure_view(failure, "Asking for the history", load),
       );
     }
   };
   await load();
 }
 
-function row({ revision, time, author, keys }, app) {
+function row({ revision, unix_ms: time, author, keys, keys_total: all }, app) {
   return h(
     "li",
     {},
@@ -51,7 +58,7 @@ function row({ revision, time, author, keys }, app) {
       "span",
       { class: "keys" },
       keys.slice(0, 3).map((key, i) => [i > 0 && ", ", h("code", {}, key)]),
-      keys.length > 3 && ` and ${count(keys.length - 3)} more`,
+      all > 3 && ` and ${count(all - 3)} more`,
       h("span", { class: "quiet" }, ` · ${author_words(author)} · `, h("time", { title: date_time(time) }, ago(time))),
     ),
     app.can_write &&
@@ -64,10 +71,24 @@ function row({ revision, time, author, keys }, app) {
 }
 
 /** Who, by what and from where. */
-export const author_words = (author) =>
-  [author?.action ?? "changed", "by", author?.name ?? "unknown", author?.address && `from ${author.address}`]
+export function author_words(author, { from = true } = {}) {
+  const [method, path] = (author?.action ?? "").split(" ");
+  const verb = ACTIONS.find(([of, at]) => method === of && (!at || path === at))?.[2] ?? "changed";
+  return [verb, "by", author?.name || "unknown", from && author?.address && `from ${author.address}`]
     .filter(Boolean)
     .join(" ");
+}
+
+// An action is a method and a path of the Admin API.
+const ACTIONS = [
+  ["POST", "/v1/rollback", "rolled back"],
+  ["POST", "/v1/batch", "changed in a batch"],
+  ["PUT", "/apisix/admin/configs", "replaced as a whole"],
+  ["POST", null, "created"],
+  ["PUT", null, "written"],
+  ["PATCH", null, "changed"],
+  ["DELETE", null, "deleted"],
+];
 
 /** Asks, then makes everything as it was after a revision: one atomic change, itself part of the history. */
 export async function roll_back(app, revision) {
@@ -110,7 +131,7 @@ export async function roll_back(app, revision) {
 }
 
 async function later_keys(revision) {
-  const { list } = await get("/v1/history?count=100");
+  const { changes: list } = await get("/v1/history?count=100");
   const later = list.filter((change) => change.revision > revision);
   return { keys: [...new Set(later.flatMap(({ keys }) => keys))], is_all: later.length < list.length };
 }

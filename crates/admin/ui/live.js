@@ -14,8 +14,11 @@ let followed = null;
 let may_follow = true;
 let hidden_timer = 0;
 
-/** What is known: `seconds`, oldest first, and `state`: `waiting`, `live`, `lost` or `paused`. */
-export const live = { seconds: [], state: "waiting", last: null };
+/**
+ * What is known: `seconds`, oldest first, `state`: `waiting`, `live`, `lost` or `paused`, and whether requests are measured.
+ * What is not known of a second is null.
+ */
+export const live = { seconds: [], state: "waiting", last: null, has_metrics: true };
 
 /** Calls on every second and every change of state; answers a function that ends it. */
 export function watch(call) {
@@ -75,8 +78,11 @@ function open() {
 }
 
 function take(event) {
-  if (Array.isArray(event.history)) live.seconds = event.history.slice(-SECONDS_KEPT);
-  else if (Number.isFinite(event.t)) {
+  if (Array.isArray(event.history)) {
+    live.seconds = event.history.slice(-SECONDS_KEPT);
+    live.has_metrics = event.metrics !== false;
+  }
+  if (Number.isFinite(event.t)) {
     if (live.last && event.t <= live.last.t) return;
     live.seconds.push(event);
     if (live.seconds.length > SECONDS_KEPT) live.seconds.splice(0, live.seconds.length - SECONDS_KEPT);

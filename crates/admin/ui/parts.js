@@ -290,14 +290,7 @@ export const checked_view = ({ warnings = [], effects = [] }) =>
 
 /** Says that nothing can be changed here, and where to do it. */
 export function read_only_notice({ source, session }) {
-  if (source.kind !== "file" && !source.writable) {
-    return notice(
-      "note",
-      "Read-only for now",
-      source.why ??
-        "The gateway does not take changes at the moment, as during an upgrade. Reload the page in a while.",
-    );
-  }
+  if (source.trouble) return notice("warn", `The ${source.kind} cannot be followed`, source.trouble);
   if (source.kind === "file") {
     return notice(
       "note",
@@ -308,12 +301,16 @@ export function read_only_notice({ source, session }) {
         "To change it, edit ",
         source.path ? h("code", {}, source.path) : "the file given to ",
         source.path ? null : h("code", {}, "stillgate run"),
-        " on the gateway's machine. A valid file takes effect when it is saved. To edit here, move to ",
-        h("code", {}, "source: store"),
+        " on the gateway's machine. A valid file takes effect when it is saved. To edit here, set ",
+        h("code", {}, "gateway.config.source: store"),
+        " and load the file once with ",
+        h("code", {}, "stillgate apply"),
         ".",
       ),
     );
   }
+  if (!session.csrf)
+    return notice("note", "Read-only: you have not signed in", "Sign in with an admin key to change anything.");
   if (session.role !== "admin")
     return notice(
       "note",

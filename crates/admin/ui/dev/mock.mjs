@@ -74,7 +74,7 @@ let writing_at = Date.now() - 2 * 86400e3;
 function write(
   key,
   value,
-  author = { name: "ci", address: "10.1.0.7", action: "put" },
+  author = { name: "ci", address: "10.1.0.7", action: `PUT /apisix/admin/${key}` },
   time = writing_at ?? Date.now(),
 ) {
   const before = documents.get(key);
@@ -83,9 +83,9 @@ function write(
   else documents.set(key, { value, created: before?.created ?? revision, modified: revision });
   history.push({
     revision,
-    time: new Date(time).toISOString(),
+    unix_ms: time,
     author,
-    changes: [{ key, before: before?.value ?? null, after: value }],
+    edits: [{ key, before: before?.value ?? null, after: value }],
   });
 }
 
@@ -173,7 +173,7 @@ function fill() {
     write(
       "routes/1012",
       value,
-      { name: pick(["ci", "anna", "admin"]), address: "127.0.0.1", action: "put" },
+      { name: pick(["ci", "anna", "admin"]), address: "127.0.0.1", action: "PUT /apisix/admin/routes/1012" },
       Date.now() - minute * 60e3,
     );
   });
@@ -235,40 +235,38 @@ const listeners = new Set();
 const sessions = new Map();
 let token = "token";
 
+const REJECTED = [
+  {
+    kind: "routes",
+    id: "1017",
+    reason: 'plugins.limit-count.time_window: expected a whole number from 1, found "often"; write seconds, such as 60',
+    origin: "/apisix/routes/1017 @ 38",
+    serving: "previous",
+  },
+  {
+    kind: "routes",
+    id: HOSTILE[1],
+    reason: 'upstream_id: there is no upstream "gone"',
+    origin: "/apisix/routes/x @ 12",
+    serving: "503",
+  },
+];
+
 const STATUS = () => ({
   version: "0.9.0-mock",
-  source:
-    SOURCE === "file"
-      ? { kind: "file", path: "/etc/stillgate/stillgate.yaml", writable: false }
-      : {
-          kind: SOURCE,
-          path: SOURCE === "store" ? "/var/lib/stillgate/config.redb" : null,
-          endpoints: SOURCE === "etcd" ? ["http://10.0.0.9:2379"] : [],
-          writable: true,
-        },
+  source: SOURCE,
+  source_path: {
+    file: "/etc/stillgate/stillgate.yaml",
+    store: "/var/lib/stillgate/config.redb",
+    etcd: "http://10.0.0.9:2379",
+  }[SOURCE],
   revision: SOURCE === "file" ? null : revision,
+  rejected: REJECTED,
   config: {
     generation,
     digest: "5f2a9c11d0e7b6",
     loaded_at: new Date(Date.now() - 120e3).toISOString(),
     last_error: null,
-    rejected: [
-      {
-        kind: "routes",
-        id: "1017",
-        reason:
-          'plugins.limit-count.time_window: expected a whole number from 1, found "often"; write seconds, such as 60',
-        origin: "/apisix/routes/1017 @ 38",
-        serving: "previous",
-      },
-      {
-        kind: "routes",
-        id: HOSTILE[1],
-        reason: 'upstream_id: there is no upstream "gone"',
-        origin: "/apisix/routes/x @ 12",
-        serving: "503",
-      },
-    ],
   },
   pending_restart: ["gateway.workers"],
   workers: 4,
@@ -551,7 +549,8 @@ async function api(request, path, query, body, session) {
   if (path === "/v1/routes") return routes_page(query);
   if (path.startsWith("/v1/routes/")) {
     const found = documents.get(`routes/${steps[2]}`) ?? refuse(404, `there is no route "${steps[2]}"`);
-    return { ...found.value, ...summary(found), chain: chain_of(found.value) };
+    const target = { id: found.value.upstream_id, nodes: ["10.0.0.1:8080", "10.0.0.2:8080"] };
+    return { ...summary(found), chain: chain_of(found.value), left_out: [], target, generation };
   }
   if (path.startsWith("/v1/history")) {
     if (SOURCE !== "store")
@@ -566,20 +565,20 @@ async function api(request, path, query, body, session) {
       );
     const before = Number(query.get("before") ?? Infinity);
     return {
-      list: history
+      changes: history
         .filter((change) => change.revision < before)
         .slice(-Number(query.get("count") ?? 50))
         .reverse()
-        .map(({ changes, ...rest }) => ({ ...rest, keys: changes.map(({ key }) => key) })),
+        .map(({ edits, ...rest }) => ({ ...rest, keys: edits.map(({ key }) => key), keys_total: edits.length })),
     };
   }
   if (path === "/v1/rollback") {
     const to = JSON.parse(body).to;
     for (const change of history.filter(({ revision: r }) => r > to).reverse())
-      for (const { key, before } of change.changes)
-        write(key, before, { name: session.name, address: "127.0.0.1", action: "rollback" });
+      for (const { key, before } of change.edits)
+        write(key, before, { name: session.name, address: "127.0.0.1", action: "POST /v1/rollback" });
     generation++;
-    return { revision };
+    return { revision, to };
   }
   if (path === "/apisix/admin/plugins/list") return PLUGINS;
   if (path.startsWith("/apisix/admin/schema/plugins/"))
@@ -636,7 +635,7 @@ function resource(request, steps, query, body, session, method) {
   write(
     made,
     value && { ...value, ...(steps[0] === "routes" ? { id: made.split("/").at(-1) } : {}), update_time: now_s() },
-    { name: session.name, address: "127.0.0.1", action: method.toLowerCase() },
+    { name: session.name, address: "127.0.0.1", action: `${method} /apisix/admin/${made}` },
   );
   index = null;
   generation++;
@@ -702,7 +701,7 @@ async function handle(request, answer) {
       const listener = { answer, route: query.get("route") };
       answer.writeHead(200, { "Content-Type": "text/event-stream", "Cache-Control": "no-store" });
       answer.write(
-        `data: ${JSON.stringify({ history: live.map((second) => with_route(second, listener.route)) })}\n\n`,
+        `data: ${JSON.stringify({ metrics: true, history: live.map((second) => with_route(second, listener.route)) })}\n\n`,
       );
       listeners.add(listener);
       return request.on("close", () => listeners.delete(listener));

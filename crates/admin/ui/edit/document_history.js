@@ -4,7 +4,7 @@ import { get, path_of } from "../api.js";
 import { diff_view } from "./diff.js";
 import { h, link, put } from "../dom.js";
 import { ago } from "../format.js";
-import { author_words } from "../history_view.js";
+import { author_words, no_history } from "../history_view.js";
 import { pretty } from "./json.js";
 import { failure_view, loading } from "../parts.js";
 
@@ -44,26 +44,23 @@ export function steps(first) {
 }
 
 /** Earlier versions of a resource; `use(text, revision)` puts one into the editor. */
-export async function versions(root, { key, current, use, signal }) {
+export async function versions(root, { key, current, use, app, signal }) {
+  const why = await no_history(app);
+  if (why) return put(root, h("p", { class: "quiet" }, why));
   put(root, loading("Looking for earlier versions"));
   const found = [];
   let before = null;
   let is_all = false;
   try {
     for (let page = 0; page < PAGES_MAX && found.length < VERSIONS_MAX && !is_all; page++) {
-      const { list } = await get(path_of("/v1/history", [], { before, count: PAGE }), signal);
+      const { changes: list } = await get(path_of("/v1/history", [], { before, count: PAGE }), signal);
       found.push(...list.filter(({ keys }) => keys.includes(key)));
       before = list.at(-1)?.revision;
       is_all = list.length < PAGE;
     }
   } catch (failure) {
     if (failure.name === "AbortError") return;
-    put(
-      root,
-      failure.status === 501
-        ? h("p", { class: "quiet" }, failure.message)
-        : failure_view(failure, "Asking for the history"),
-    );
+    put(root, failure_view(failure, "Asking for the history"));
     return;
   }
   if (!found.length) {
@@ -78,11 +75,11 @@ export async function versions(root, { key, current, use, signal }) {
     h(
       "ol",
       { class: "versions" },
-      found.slice(0, VERSIONS_MAX).map(({ revision, time, author }) => {
+      found.slice(0, VERSIONS_MAX).map(({ revision, unix_ms, author }) => {
         const shown = h("div", { hidden: true });
         const after = async () => {
-          const { changes } = await get(path_of("/v1/history", [revision]), signal);
-          const value = changes.find((change) => change.key === key)?.after;
+          const { edits } = await get(path_of("/v1/history", [revision]), signal);
+          const value = edits.find((change) => change.key === key)?.after;
           return value ? pretty(without_times(value)) : null;
         };
         const compare = h(
@@ -131,7 +128,7 @@ export async function versions(root, { key, current, use, signal }) {
           "li",
           {},
           link(["history", revision], `r${revision}`, { class: "mono" }),
-          h("span", { class: "quiet" }, `${author_words(author)} · ${ago(time)}`),
+          h("span", { class: "quiet" }, `${author_words(author)} · ${ago(unix_ms)}`),
           h("span", { class: "actions" }, compare, take),
           h("div", { class: "version-diff" }, shown),
         );

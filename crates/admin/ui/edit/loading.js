@@ -44,8 +44,8 @@ async function existing(segments, signal) {
 
 async function deleted({ from, key }, signal) {
   if (!from || !key) return { text: null, etag: null };
-  const { changes } = await get(path_of("/v1/history", [from]), signal);
-  const value = changes.find((change) => change.key === key)?.before;
+  const { edits } = await get(path_of("/v1/history", [from]), signal);
+  const value = edits.find((change) => change.key === key)?.before;
   return { text: value ? pretty(without_times(value)) : null, etag: null, id: key.split("/").at(-1) };
 }
 

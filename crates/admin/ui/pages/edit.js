@@ -132,6 +132,7 @@ const show_versions = (root, { segments, panes, app }, signal) =>
   versions(root, {
     key: segments.join("/"),
     current: () => panes.text(),
+    app,
     signal,
     use(text, revision) {
       panes.replace(text);

@@ -53,7 +53,7 @@ export async function show({ root, query, app, signal }) {
         `/v1/explain?${explain_query({ ...request, ...extra })}`,
         AbortSignal.any([signal, asking.signal]),
       );
-      put(result, view(answer, request));
+      put(result, view(answer, request, app.source.kind === "file"));
       if (event) result.focus({ preventScroll: true });
     } catch (failure) {
       if (failure.name !== "AbortError") put(result, failure_view(failure, "Explaining"));
@@ -113,7 +113,7 @@ export async function show({ root, query, app, signal }) {
   else box.focus();
 }
 
-function view(answer, request) {
+function view(answer, request, lines) {
   if (answer.status === 400) return notice("bad", "No route is looked for; the request is answered 400", answer.reason);
   const { route, upstream, params = {}, plugins = [], ruled_out = [], missed = [], notes = [], asked } = answer;
   const nodes = upstream?.nodes ?? [];
@@ -196,7 +196,7 @@ function view(answer, request) {
     card(
       "Plugins",
       [
-        chain_view(plugins),
+        chain_view(plugins, { lines }),
         answer.plugins_left_out?.length > 0 &&
           h("p", { class: "quiet" }, `Left out: ${answer.plugins_left_out.map(({ name }) => name).join(", ")}`),
       ],

@@ -4,6 +4,7 @@ import { get, rejected_of } from "../api.js";
 import { badge, icon, sparkline, time_chart } from "../chart.js";
 import { address, h, link, put, set } from "../dom.js";
 import { ago, count, instant, percent, plural, seconds, short, span } from "../format.js";
+import { author_words, no_history } from "../history_view.js";
 import { live, of_route, recent_routes, watch } from "../live.js";
 import { card, page_head } from "../parts.js";
 
@@ -96,27 +97,18 @@ export function show({ root, app, signal }) {
   };
 
   async function load_changes() {
+    const why = await no_history(app);
+    if (why) return put(changes, h("p", { class: "quiet" }, why, " ", changed_words()));
     try {
-      const { list } = await get("/v1/history?count=30", signal);
+      const { changes: list } = await get("/v1/history?count=30", signal);
       marks = list.map((change) => ({
-        t: instant(change.time) / 1000,
-        title: `${change.author?.name ?? "?"}: ${change.keys.slice(0, 4).join(", ")}`,
+        t: change.unix_ms / 1000,
+        title: `${change.author?.name || "?"}: ${change.keys.slice(0, 4).join(", ")}`,
       }));
       put(changes, change_list(list));
     } catch (failure) {
       if (failure.name === "AbortError") return;
-      const times = generation_marks(live.seconds);
-      put(
-        changes,
-        h(
-          "p",
-          { class: "quiet" },
-          failure.status === 501 ? `${failure.message} ` : `The history is not available: ${failure.message} `,
-          times.length
-            ? `The configuration changed ${times.length === 1 ? "once" : `${times.length} times`} in the last 15 minutes, marked in the charts.`
-            : "",
-        ),
-      );
+      put(changes, h("p", { class: "quiet" }, `The history is not available: ${failure.message} `, changed_words()));
     }
   }
   const load_attention = async () => {
@@ -137,6 +129,7 @@ function words_of(recent) {
   const mean = (key) => recent.reduce((sum, second) => sum + (second[key] ?? 0), 0) / recent.length;
   const [requests, errors] = [mean("requests"), mean("errors")];
   const last = recent.at(-1);
+  const timed = recent.findLast(({ p50 }) => p50 !== null);
   if (requests === 0)
     return [
       "No requests in the last 10 seconds. ",
@@ -145,13 +138,26 @@ function words_of(recent) {
     ];
   return [
     h("strong", {}, short(requests)),
-    " requests per second, ",
-    h("strong", { class: errors / requests > 0.01 ? "is-bad" : null }, errors ? percent(errors, requests) : "none"),
-    " fail. Half are answered within ",
-    h("strong", {}, seconds(last.p50)),
-    ", 99 % within ",
-    h("strong", {}, seconds(last.p99)),
-    ".",
+    " requests per second",
+    last.errors === null
+      ? "."
+      : [
+          ", ",
+          h("strong", { class: errors / requests > 0.01 ? "is-bad" : null }, errors ? percent(errors, requests) : "none"),
+          " fail.",
+        ],
+    timed && [
+      " Half are answered within ",
+      h("strong", {}, seconds(timed.p50)),
+      ", 99 % within ",
+      h("strong", {}, seconds(timed.p99)),
+      ".",
+    ],
+    !live.has_metrics && [
+      " Metrics are off, so errors, latency and routes are not known: add ",
+      h("code", {}, "gateway.metrics"),
+      " to the configuration.",
+    ],
   ];
 }
 
@@ -255,6 +261,12 @@ function ranking_row(list) {
   return { show };
 }
 
+function changed_words() {
+  const times = generation_marks(live.seconds).length;
+  if (!times) return "";
+  return `The configuration changed ${times === 1 ? "once" : `${times} times`} in the last 15 minutes, marked in the charts.`;
+}
+
 function generation_marks(known) {
   const marks = [];
   for (let at = 1; at < known.length; at++) {
@@ -279,12 +291,12 @@ const change_list = (list) =>
               h("i", { class: "diamond", "aria-hidden": "true" }),
               link(
                 ["history", change.revision],
-                change.keys.length > 3
-                  ? `${change.keys.slice(0, 3).join(", ")} and ${count(change.keys.length - 3)} more`
+                change.keys_total > 3
+                  ? `${change.keys.slice(0, 3).join(", ")} and ${count(change.keys_total - 3)} more`
                   : change.keys.join(", "),
               ),
-              h("span", { class: "quiet" }, `${change.author?.action ?? "change"} by ${change.author?.name ?? "?"}`),
-              h("time", { class: "quiet" }, ago(change.time)),
+              h("span", { class: "quiet" }, author_words(change.author, { from: false })),
+              h("time", { class: "quiet" }, ago(change.unix_ms)),
             ),
           ),
       )

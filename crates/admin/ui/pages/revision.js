@@ -23,7 +23,7 @@ export async function show({ root, params: [, revision], app, signal }) {
         lead: [
           author_words(change.author),
           " · ",
-          h("time", { title: date_time(change.time) }, `${date_time(change.time)}, ${ago(change.time)}`),
+          h("time", { title: date_time(change.unix_ms) }, `${date_time(change.unix_ms)}, ${ago(change.unix_ms)}`),
         ],
         actions: app.can_write && [
           h(
@@ -37,7 +37,7 @@ export async function show({ root, params: [, revision], app, signal }) {
       h(
         "div",
         { class: "stack" },
-        change.changes.slice(0, SHOWN).map(({ key, before, after }) =>
+        change.edits.slice(0, SHOWN).map(({ key, before, after }) =>
           card(
             `${key} ${before === null ? "was created" : after === null ? "was deleted" : "was changed"}`,
             diff_view(text_of(before), text_of(after)),
@@ -60,8 +60,8 @@ export async function show({ root, params: [, revision], app, signal }) {
             },
           ),
         ),
-        change.changes.length > SHOWN &&
-          h("p", { class: "quiet" }, `and ${plural(change.changes.length - SHOWN, "more resource")}`),
+        change.edits.length > SHOWN &&
+          h("p", { class: "quiet" }, `and ${plural(change.edits.length - SHOWN, "more resource")}`),
       ),
     ],
   );

@@ -1,6 +1,6 @@
 // One route: what it takes, the plugins it goes through with where each comes from, where it leads, and its traffic.
 
-import { get, path_of } from "../api.js";
+import { admin_path, get, path_of } from "../api.js";
 import { time_chart } from "../chart.js";
 import { chain_view, flow, origin_of } from "../chain_view.js";
 import { address, h, link } from "../dom.js";
@@ -20,15 +20,22 @@ export async function show({ root, params: [, id], app, signal }) {
   await fill(
     root,
     `Loading route ${id}`,
-    () => Promise.all([get(path_of("/v1/routes", [id]), signal), app.status ?? app.refresh().catch(() => null)]),
-    ([route]) => view(route),
+    () =>
+      Promise.all([
+        get(path_of("/v1/routes", [id]), signal),
+        document_of(),
+      ]),
+    ([route, stored]) => view(route, stored?.value),
   );
 
-  function view(given) {
-    const route = given.value ? { ...given.value, ...given } : given;
-    const uris = route.uris ?? (route.uri ? [route.uri] : []);
-    const hosts = route.hosts ?? (route.host ? [route.host] : []);
-    const document = given.value ?? without_extras(given);
+  // A file has no documents.
+  async function document_of() {
+    await app.known().catch(() => {});
+    return app.source.kind === "file" ? null : get(admin_path(["routes", id]), signal).catch(() => null);
+  }
+
+  function view(route, document) {
+    const { uris, hosts } = route;
     const requests = time_chart({
       title: "Requests per second",
       format: short,
@@ -69,15 +76,15 @@ export async function show({ root, params: [, id], app, signal }) {
       quiet.hidden = columns.requests.filter((value) => value !== null).length > 60;
     };
     signal.addEventListener("abort", watch(draw));
-    const target =
-      route.upstream_name ?? (typeof route.upstream === "string" ? route.upstream : null) ?? route.upstream_id;
+    const target = route.target ?? {};
     return [
       page_head(route.name || id, {
         crumbs: [["Routes", ["routes"]]],
         lead: [
-          route_badge(route.status === 0 ? "off" : route.status === 1 ? "served" : route.status),
+          route_badge(route.status),
           route.name && ` id ${id}`,
-          route.desc && ` · ${route.desc}`,
+          document?.desc && ` · ${document.desc}`,
+          route.line && ` · line ${route.line} of the file`,
         ],
         actions: [
           h(
@@ -124,17 +131,17 @@ export async function show({ root, params: [, id], app, signal }) {
                 h(
                   "strong",
                   {},
-                  target ??
-                    ((route.service ?? route.service_id)
-                      ? `service ${route.service ?? route.service_id}`
-                      : "nodes of its own"),
+                  route.upstream ?? (route.service ? `service ${route.service}` : "nodes of its own"),
                 ),
-                target && link(["upstreams"], "Health", { class: "quiet" }),
+                target.unavailable
+                  ? h("span", { class: "fault" }, `nowhere: ${target.unavailable}`)
+                  : h("span", { class: "quiet" }, (target.nodes ?? []).slice(0, 4).join(", ")),
+                link(["upstreams"], "Health", { class: "quiet" }),
               ],
             },
           ]),
         ),
-        card("Plugins", chain_view(route.chain), { note: "in the order they run" }),
+        route.chain && card("Plugins", chain_view(route.chain, { lines: app.source.kind === "file" }), { note: "in the order they run" }),
         h(
           "div",
           { class: "grid" },
@@ -142,14 +149,11 @@ export async function show({ root, params: [, id], app, signal }) {
           h("section", { class: "card" }, latency.element),
         ),
         quiet,
-        card("Document", json_view(pretty(document), `Route ${id} as JSON`)),
+        document && card("Document", json_view(pretty(document), `Route ${id} as JSON`)),
       ),
     ];
   }
 }
-
-const EXTRAS = ["chain", "reason", "traffic", "upstream_name"];
-const without_extras = (given) => Object.fromEntries(Object.entries(given).filter(([key]) => !EXTRAS.includes(key)));
 
 // A request that the route would take, to begin with.
 function example(route, uris, hosts) {

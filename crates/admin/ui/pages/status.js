@@ -31,7 +31,7 @@ export async function show({ root, app, signal }) {
     () => app.refresh(),
     (status) => {
       const { config = {}, connections = {}, requests = {}, tunnels = {}, streams = {} } = status;
-      const { kind, path, revision, endpoints } = app.source;
+      const { kind, path, revision } = app.source;
       const rejected = rejected_of(status);
       return [
         read_only_notice(app),
@@ -80,7 +80,6 @@ export async function show({ root, app, signal }) {
                 [
                   h("strong", {}, kind),
                   path && h("div", { class: "quiet" }, path),
-                  endpoints.length > 0 && h("div", { class: "quiet" }, endpoints.join(", ")),
                 ],
               ],
               revision !== null && ["Revision", h("strong", {}, revision)],
