@@ -1,14 +1,22 @@
-//! `stillgate demo`: a gateway and two small upstreams in one process, so that a first look needs nothing else.
+//! `stillgate demo`: a gateway, two small upstreams and a little traffic in one process, so that a first look needs nothing else.
 //!
-//! The configuration is text that goes through the loader like any file, so what is shown is what works.
+//! Its resources are in a store of its own, in a folder that goes with the process: the dashboard can change them, and nothing
+//! stays of it.
 
 use super::cli::EXIT_ERRORS;
-use super::demo_upstream;
+use super::demo_resources::{self, Nodes};
 use super::run::exit_code;
 use super::stdout::show;
+use super::{demo_traffic, demo_upstream};
 use crate::configuration::source::ConfigSource;
 use crate::control::start::{Up, serve};
+use std::fs::DirBuilder;
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use stillgate_admin::Role;
 
 /// Where the demo listens if nobody else does.
 const PORT: u16 = 9080;
@@ -19,19 +27,62 @@ const ADMIN_PORT: u16 = 9180;
 /// Where its metrics are if nobody else is there.
 const METRICS_PORT: u16 = 9091;
 
+/// How long the link to the dashboard can be opened.
+const LINK_AGE: Duration = Duration::from_secs(3600);
+
+/// Whose name changes from the link have in the history.
+const NAME: &str = "demo";
+
 /// Runs the command; returns the exit code.
 pub(crate) fn run() -> u8 {
+    let folder = match Folder::new() {
+        Ok(folder) => folder,
+        Err(error) => return fail(&format!("cannot make a folder for the demo: {error}")),
+    };
     let upstreams = demo_upstream::start("apple").and_then(|apple| Ok((apple, demo_upstream::start("pear")?)));
     let (apple, pear) = match upstreams {
         Ok(upstreams) => upstreams,
-        Err(error) => {
-            eprintln!("stillgate: cannot start the demo's upstreams: {error}");
-            return EXIT_ERRORS;
-        }
+        Err(error) => return fail(&format!("cannot start the demo's upstreams: {error}")),
     };
+    let store = folder.0.join("config.redb");
+    if let Err(error) = demo_resources::fill(&store, &Nodes { apple, pear }) {
+        return fail(&format!("cannot fill the demo's store: {error}"));
+    }
     let own = [PORT, ADMIN_PORT, METRICS_PORT].map(free_or_any);
-    let text = config(own, apple, pear);
-    exit_code(serve(ConfigSource::Text(text), |up| show(invitation(up))))
+    let text = config(own, &store);
+    exit_code(serve(ConfigSource::Text(text), |up| {
+        if let Some(gateway) = up.listeners.first()
+            && let Err(error) = demo_traffic::start(*gateway)
+        {
+            eprintln!("stillgate: there is no traffic: {error}");
+        }
+        show(invitation(up));
+    }))
+}
+
+fn fail(message: &str) -> u8 {
+    eprintln!("stillgate: {message}");
+    EXIT_ERRORS
+}
+
+/// A folder for this process only, removed with it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> io::Result<Folder> {
+        let name = format!("stillgate-demo-{}-{:08x}", std::process::id(), rand::random::<u32>());
+        let folder = std::env::temp_dir().join(name);
+        DirBuilder::new().mode(0o700).create(&folder)?;
+        Ok(Folder(folder))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            eprintln!("stillgate: cannot remove {}: {error}", self.0.display());
+        }
+    }
 }
 
 /// A loopback address with this port, or with one of the system's choice where it is taken.
@@ -43,57 +94,49 @@ fn free_or_any(port: u16) -> SocketAddr {
     }
 }
 
-fn config([listen, admin, metrics]: [SocketAddr; 3], apple: SocketAddr, pear: SocketAddr) -> String {
+fn config([listen, admin, metrics]: [SocketAddr; 3], store: &Path) -> String {
+    let store = store.display();
+    // The label `uri` is what one should not do: the dashboard shows what comes of it.
     format!(
         r#"gateway:
+  config:
+    source: store
+    store: "{store}"
   listeners:
     - address: "{listen}"
   admin:
     address: "{admin}"
   metrics:
     address: "{metrics}"
+    series_per_family: 200
+    labels:
+      http_requests_total: {{uri: $uri}}
   timeouts:
     drain: 5s
   log:
-    level: warn
-upstreams:
-  - id: both
-    type: roundrobin
-    nodes: {{"{apple}": 1, "{pear}": 1}}
-  - id: apple
-    type: roundrobin
-    nodes: {{"{apple}": 1}}
-  - id: pear
-    type: roundrobin
-    nodes: {{"{pear}": 1}}
-routes:
-  - id: everything
-    uri: /*
-    upstream_id: both
-  - id: hello
-    uri: /hello/:name
-    upstream_id: apple
-  - id: echo
-    uri: /echo
-    methods: [POST]
-    upstream_id: apple
-  - id: pear-only
-    host: pear.example.com
-    uri: /*
-    upstream_id: pear
+    level: error
 "#
     )
 }
 
 fn invitation(up: &Up<'_>) -> String {
+    let routes = demo_resources::ROUTES;
     let mut text =
-        String::from("A gateway with four routes and two upstreams (apple, pear) is up. In another terminal:\n\n");
+        format!("A gateway with {routes} routes and two upstreams (apple, pear) is up, with a little traffic.");
+    if let Some(admin) = up.admin {
+        let token = up.guard.sign_in_token(NAME, Role::Admin, LINK_AGE);
+        text.push_str(&format!(
+            " Its dashboard:\n\n  http://{admin}/ui/#{token}\n\nThe link signs in once; changes there take effect at once."
+        ));
+    }
+    text.push_str(" In another terminal:\n\n");
     let mut offer = |line: String, what: &str| text.push_str(&format!("  {line:<58} # {what}\n"));
     if let Some(gateway) = up.listeners.first() {
         offer(format!("curl http://{gateway}/"), "apple and pear in turn");
         offer(format!("curl http://{gateway}/hello/world"), "apple, by a path with a parameter");
         offer(format!("curl -H 'Host: pear.example.com' http://{gateway}/"), "pear, by its host");
         offer(format!("curl -d 'some text' http://{gateway}/echo"), "apple, for POST only");
+        offer(format!("curl -H 'apikey: rose' http://{gateway}/orders/7"), "by a consumer, ten a second");
         offer(format!("curl http://{gateway}/slow"), "takes two seconds");
         offer(format!("curl -N http://{gateway}/stream"), "five lines, one after the other");
     }
@@ -114,10 +157,18 @@ mod tests {
     #[test]
     fn the_configuration_is_valid_without_a_warning() {
         let local = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let text = config([local(0), local(9180), local(9091)], local(1), local(2));
+        let text = config([local(0), local(9180), local(9091)], Path::new("/tmp/x/config.redb"));
         let loaded =
             ConfigSource::Text(text.clone()).parse(text.as_bytes()).unwrap_or_else(|errors| panic!("{errors}"));
         assert_eq!(loaded.warnings, []);
-        assert_eq!(loaded.config.routes.len(), 4);
+    }
+
+    #[test]
+    fn the_folder_goes_with_its_owner() {
+        let folder = Folder::new().unwrap();
+        let path = folder.0.clone();
+        std::fs::write(path.join("file"), "x").unwrap();
+        drop(folder);
+        assert!(!path.exists());
     }
 }

@@ -9,7 +9,7 @@ use hyper::body::{Body, Frame, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde_json::{Map, Value, json};
 use std::convert::Infallible;
@@ -64,6 +64,11 @@ async fn serve_connection(stream: TcpStream, name: &'static str) {
 async fn answer(name: &str, request: Request<Incoming>) -> Answer {
     match request.uri().path() {
         "/stream" => plain(Ticks { left: STREAM_LINES, pause: interval(STREAM_PAUSE) }),
+        "/payments/declined" => {
+            let mut answer = json_answer(&json!({ "error": "declined" }));
+            *answer.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+            answer
+        }
         "/echo" if request.method() == Method::POST => plain(request.into_body()),
         path => {
             if path == "/slow" {

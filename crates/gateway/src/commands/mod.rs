@@ -7,6 +7,8 @@ pub(crate) mod check;
 pub(crate) mod cli;
 mod deep_hosts;
 pub(crate) mod demo;
+mod demo_resources;
+mod demo_traffic;
 mod demo_upstream;
 pub(crate) mod explain;
 pub(crate) mod exporter;
