@@ -103,15 +103,14 @@ impl Etcd {
 
     fn take(&self, pair: KeyValue, listed: &mut Listed) {
         let Some(key) = self.layout.key_of(&pair.key.0) else { return };
-        match document(pair) {
-            Ok(document) => listed.snapshot.documents.push((key, document)),
-            Err(why) => listed.unreadable.push(self.unreadable(&key, why)),
-        }
+        let (document, problem) = document(pair);
+        listed.unreadable.extend(problem.map(|why| self.unreadable(&key, why)));
+        listed.snapshot.documents.push((key, document));
     }
 
     pub(crate) fn unreadable(&self, key: &Key, why: String) -> Unreadable {
         let key = format!("{}/{key}", self.prefix());
-        tracing::warn!(%key, %why, "etcd: a value that is no text is left out");
+        tracing::warn!(%key, %why, "etcd: a value that is no text cannot be used");
         Unreadable { key, why }
     }
 }
@@ -121,9 +120,16 @@ fn next_limit(page: &[KeyValue]) -> u64 {
     (PAGE_BYTES * page.len() as u64 / (bytes as u64).max(1)).clamp(1, PAGE_KEYS_MAX)
 }
 
-/// The value as text. What it means is not looked at.
-pub(crate) fn document(pair: KeyValue) -> Result<Document, String> {
-    let value = String::from_utf8(pair.value.0)
-        .map_err(|error| format!("byte {} is not UTF-8; write JSON", error.utf8_error().valid_up_to()))?;
-    Ok(Document { value: value.into(), created: pair.create_revision.0, modified: pair.mod_revision.0 })
+/// The value as text; what it means is not looked at. One that is no text becomes a text that is no JSON, and so is refused:
+/// left out, it would count as deleted, and where it is a rule that keeps clients out, that would be gone.
+pub(crate) fn document(pair: KeyValue) -> (Document, Option<String>) {
+    let (value, problem) = match String::from_utf8(pair.value.0) {
+        Ok(value) => (value, None),
+        Err(error) => {
+            let why = format!("byte {} is not UTF-8; write JSON", error.utf8_error().valid_up_to());
+            (format!("(no text: {why})"), Some(why))
+        }
+    };
+    let document = Document { value: value.into(), created: pair.create_revision.0, modified: pair.mod_revision.0 };
+    (document, problem)
 }

@@ -253,14 +253,11 @@ impl Watch<'_> {
         if event.r#type == "DELETE" {
             return Some(Event { key, document: None });
         }
-        match document(event.kv) {
-            Ok(document) => Some(Event { key, document: Some(document) }),
-            // A list would not have it either.
-            Err(why) => {
-                self.etcd.unreadable(&key, why);
-                Some(Event { key, document: None })
-            }
+        let (document, problem) = document(event.kv);
+        if let Some(why) = problem {
+            self.etcd.unreadable(&key, why);
         }
+        Some(Event { key, document: Some(document) })
     }
 
     fn lost(&self, why: &str) -> EtcdError {
