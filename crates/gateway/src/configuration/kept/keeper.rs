@@ -155,8 +155,9 @@ impl Keeper {
             changes.extend(self.change(key, Some(document)));
         }
         changes.extend(old.keys().filter_map(|key| self.change(key, None)));
-        self.documents.replace(Snapshot { revision, documents });
+        // Whoever has the store finds the documents at the same revision, or would take this change for one that it has seen.
         let mut store = self.store();
+        self.documents.replace(Snapshot { revision, documents });
         store.go_on();
         store.apply(changes);
         drop(store);
@@ -175,8 +176,11 @@ impl Keeper {
         let batch = Batch { revision: batch.revision, events: events.collect() };
         let changes: Vec<Change> =
             batch.events.iter().filter_map(|event| self.change(&event.key, event.document.as_ref())).collect();
+        // As above.
+        let mut store = self.store();
         self.documents.apply(&batch);
-        self.store().apply(changes);
+        store.apply(changes);
+        drop(store);
         self.stored.send_modify(|stored| stored.revision = Some(batch.revision));
     }
 
