@@ -103,6 +103,8 @@ struct Entry {
     failures: u32,
     /// Why the last lookup failed; `None` before the first and after a good one.
     failure: Option<String>,
+    /// It was waited for once, in vain, and is not again.
+    was_waited_for: bool,
     task: Option<AbortHandle>,
 }
 
@@ -138,12 +140,14 @@ impl Resolver {
         }
     }
 
-    /// Waits until every name has addresses or failed once, for `bound` at most, and returns the names that have none.
+    /// Waits until every name has addresses or failed once, for `bound` at most, and returns the names that have none. One that
+    /// was waited for so long is not waited for again.
     /// The caller is to build from [`Resolver::addresses`] afterwards: nothing of what changed meanwhile is reported by
     /// [`Resolver::next_change`] again. Names that failed are tried on there.
     pub async fn resolve_all(&mut self, bound: Duration) -> Vec<Unresolved> {
         let first_answers = async {
-            let pending = |entry: &Entry| entry.addresses.is_empty() && entry.failure.is_none();
+            let pending =
+                |entry: &Entry| entry.addresses.is_empty() && entry.failure.is_none() && !entry.was_waited_for;
             while self.names.values().any(pending) {
                 // A step with changes left to hand out would not wait.
                 self.changed.clear();
@@ -152,6 +156,7 @@ impl Resolver {
         };
         // Running out of time is seen in what is unresolved.
         let _elapsed = timeout(bound, first_answers).await;
+        self.names.values_mut().for_each(|entry| entry.was_waited_for = true);
         self.changed.clear();
         self.unresolved()
     }
@@ -276,7 +281,15 @@ impl Resolver {
 
 impl Entry {
     fn new(now: Instant) -> Self {
-        Self { answer: Addresses::default(), addresses: Vec::new(), due: now, failures: 0, failure: None, task: None }
+        Self {
+            answer: Addresses::default(),
+            addresses: Vec::new(),
+            due: now,
+            failures: 0,
+            failure: None,
+            was_waited_for: false,
+            task: None,
+        }
     }
 
     /// Takes in what an answer says of either family and keeps what it does not say. Returns whether the set changed.

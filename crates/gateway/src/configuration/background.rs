@@ -2,7 +2,7 @@
 //!
 //! A niced thread still keeps a core until its time slice is over, milliseconds in which a worker waits; one of the idle
 //! policy gives it up at once. But on a machine whose cores are all busy an idle thread gets a few thousandths of one. So
-//! work begins idle, and where it is not done after [`PATIENCE`] it goes on merely niced. Not every process may leave the
+//! work begins idle, and where it is not done after [`PATIENCE`], or sooner where a writer waits, it goes on merely niced. Not every process may leave the
 //! idle policy again (it takes `CAP_SYS_NICE` or a limit on niceness that allows it); where it may not, all work is niced: a
 //! worker may wait for a time slice then, but however busy the cores are, a reload comes to an end.
 
@@ -21,11 +21,23 @@ pub(crate) const CONTROL_NICE: i32 = 10;
 /// What idle work gets before it is taken for starved.
 const PATIENCE: Duration = Duration::from_millis(200);
 
+/// The same where somebody waits for it: who has written to a datastore is answered when that is served.
+const PATIENCE_OF_WRITERS: Duration = Duration::from_millis(5);
+
+/// Who waits for work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waits {
+    /// Nobody.
+    Nobody,
+    /// Who has written to a datastore.
+    Writer,
+}
+
 /// Of the crate's scale of 100, what it makes [`CONTROL_NICE`]; a test checks that.
 const CONTROL_PRIORITY: u8 = 22;
 
 /// Does `work`, on a thread of its own where that may begin idle, and waits for it.
-pub(crate) fn run<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+pub(crate) fn run<T: Send>(waits: Waits, work: impl FnOnce() -> T + Send) -> T {
     static CAN_RETURN: LazyLock<bool> = LazyLock::new(can_return);
     if !*CAN_RETURN {
         return work();
@@ -50,7 +62,11 @@ pub(crate) fn run<T: Send>(work: impl FnOnce() -> T + Send) -> T {
         if let Ok(thread) = begun.recv() {
             set_policy(thread, NormalThreadSchedulePolicy::Idle);
             drop(go);
-            if ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            let patience = match waits {
+                Waits::Nobody => PATIENCE,
+                Waits::Writer => PATIENCE_OF_WRITERS,
+            };
+            if ended.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
                 set_policy(thread, NormalThreadSchedulePolicy::Other);
             }
         }
@@ -106,13 +122,13 @@ mod tests {
 
     #[test]
     fn the_work_is_done() {
-        assert_eq!(run(|| 7), 7);
+        assert_eq!(run(Waits::Nobody, || 7), 7);
     }
 
     #[test]
     fn nothing_stays_idle_for_long() {
         let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
-        let policies = run(|| {
+        let policies = run(Waits::Nobody, || {
             let first = thread_schedule_policy().unwrap();
             let began = Instant::now();
             while thread_schedule_policy().unwrap() == idle && began.elapsed() < 100 * PATIENCE {

@@ -13,7 +13,7 @@
 //!  certificates changed beside what is refused ──┘
 //! ```
 
-use super::background;
+use super::background::{self, Waits};
 use super::kept::revision_of;
 use super::names;
 use super::reading::{Candidate, Look, Read, Reading};
@@ -41,6 +41,9 @@ use tracing::{debug, error, info, warn};
 
 /// What new names get to be resolved in before a configuration is published without their addresses.
 pub(crate) const NAMES_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The same, where other changes wait behind it.
+const NAMES_TIMEOUT_WHILE_OTHERS_WAIT: Duration = Duration::from_millis(500);
 
 /// What of the process follows a reload besides the Plan.
 pub(crate) struct Reloadable {
@@ -95,7 +98,7 @@ pub(crate) struct Reloader {
 enum Work {
     Idle,
     Reading(JoinHandle<(Box<Reading>, Look)>),
-    Resolving { next: Candidate, until: Instant },
+    Resolving { next: Candidate, since: Instant },
     Building(JoinHandle<Built>, Option<Next>),
 }
 
@@ -259,8 +262,9 @@ impl Reloader {
                 read = task => Step::Read(read),
                 change = resolver.next_change() => Step::AddressesChanged(change),
             },
-            Work::Resolving { until, .. } => {
-                let left = until.saturating_duration_since(Instant::now());
+            Work::Resolving { since, .. } => {
+                let bound = if self.wanted.reload.is_some() { NAMES_TIMEOUT_WHILE_OTHERS_WAIT } else { NAMES_TIMEOUT };
+                let left = bound.saturating_sub(since.elapsed());
                 // Who is still without addresses is told when it is published.
                 let _unresolved = resolver.resolve_all(left).await;
                 Step::NamesSettled
@@ -321,9 +325,9 @@ impl Reloader {
             // One that was lost to a bug leaves the next one to begin anew.
             let begin_anew = || Box::new(Reading::new(self.source.open(), None, self.reloadable.prepare));
             let mut reading = self.reading.take().unwrap_or_else(begin_anew);
-            let served = self.candidate();
+            let (served, waits) = (self.candidate(), self.waits());
             self.work = Work::Reading(spawn_blocking(move || {
-                let look = background::run(|| match reload {
+                let look = background::run(waits, || match reload {
                     Some(true) => reading.look(None, &served),
                     Some(false) => reading.look(looked_at.as_deref(), &served),
                     None => reading.look_at_served(&served),
@@ -335,6 +339,11 @@ impl Reloader {
             let served = self.candidate();
             self.build(generation, served);
         }
+    }
+
+    /// Who waits for the next configuration.
+    fn waits(&self) -> Waits {
+        if self.revision().is_some() { Waits::Writer } else { Waits::Nobody }
     }
 
     fn take_read(&mut self, read: Read) {
@@ -361,7 +370,7 @@ impl Reloader {
                 let mut names = names::of(&loaded.config);
                 names.append(&mut names::of(&self.served.config));
                 self.resolver.set_names(names);
-                self.work = Work::Resolving { next, until: Instant::now() + NAMES_TIMEOUT };
+                self.work = Work::Resolving { next, since: Instant::now() };
             }
         }
     }
@@ -378,9 +387,9 @@ impl Reloader {
         };
         let recorded = next.as_ref().map(Next::plan);
         let garbage = std::mem::take(&mut self.garbage);
-        let plans = self.plans.clone();
+        let (plans, waits) = (self.plans.clone(), self.waits());
         let task = spawn_blocking(move || {
-            let plan = background::run(|| {
+            let plan = background::run(waits, || {
                 let began = std::time::Instant::now();
                 drop(garbage);
                 let free_ms = millis(began);
@@ -498,7 +507,7 @@ impl Reloader {
         if matches!(self.work, Work::Idle) && !self.garbage.is_empty() {
             let garbage = std::mem::take(&mut self.garbage);
             // It ends by itself; nobody has to wait for it.
-            drop(spawn_blocking(move || background::run(|| drop(garbage))));
+            drop(spawn_blocking(move || background::run(Waits::Nobody, || drop(garbage))));
         }
         if let Some(metering) = &mut self.reloadable.metering {
             metering.settle(self.retired.oldest());
