@@ -127,7 +127,7 @@ impl Claims {
     /// Takes claims in.
     pub(crate) fn add(&mut self, claims: &[Claim], holder: &Holder) {
         for claim in claims {
-            let holders = self.0.entry(claim.what.clone()).or_default();
+            let holders = self.0.entry(claim.what.clone()).or_insert_with(|| Vec::with_capacity(1));
             let place = holders.partition_point(|(other, _)| other <= holder);
             holders.insert(place, (holder.clone(), claim.identity));
         }

@@ -10,6 +10,7 @@ use stillgate_schema::text::json::{DOCUMENT, node};
 
 pub(super) type Key = (Kind, Arc<str>);
 
+/// What is seldom there is boxed: there may be a hundred thousand of them.
 #[derive(Debug, Clone)]
 pub(super) struct Held {
     /// Who has what it claims is decided by this.
@@ -18,15 +19,15 @@ pub(super) struct Held {
     pub(super) document: Arc<str>,
     pub(super) origin: Origin,
     /// Why the document is refused by itself.
-    pub(super) refusal: Option<Refusal>,
+    pub(super) refusal: Option<Box<Refusal>>,
     /// The last one that was right, where this one is not.
-    pub(super) previous: Option<(Arc<str>, Origin)>,
+    pub(super) previous: Option<Box<(Arc<str>, Origin)>>,
     /// The document that was served before, for where this one turns out not to be usable after all.
-    pub(super) replaced: Option<(Arc<str>, Origin)>,
+    pub(super) replaced: Option<Box<(Arc<str>, Origin)>>,
     /// What it refers to.
-    pub(super) references: Vec<Key>,
+    pub(super) references: Box<[Key]>,
     /// Of the document that is served.
-    pub(super) claims: Vec<Claim>,
+    pub(super) claims: Box<[Claim]>,
 }
 
 /// Why a document is refused, whatever else there is.
@@ -54,26 +55,28 @@ impl Held {
             origin,
             refusal,
             previous,
-            references: Vec::new(),
+            references: Box::default(),
             claims,
         };
         match alone(holder.kind, &holder.id, &document, nothing) {
             Ok(claims) => held(document, None, None, claims),
             Err(refusal) => {
                 let (previous, claims) = match before {
-                    None => (None, Vec::new()),
-                    Some(Held { refusal: None, document, origin, claims, .. }) => (Some((document, origin)), claims),
+                    None => (None, Box::default()),
+                    Some(Held { refusal: None, document, origin, claims, .. }) => {
+                        (Some(Box::new((document, origin))), claims)
+                    }
                     Some(Held { previous, claims, .. }) => (previous, claims),
                 };
-                held(document, Some(refusal), previous, claims)
+                held(document, Some(Box::new(refusal)), previous, claims)
             }
         }
     }
 
     /// The document that is right by itself, if there is one.
-    fn usable(&self) -> Option<(Arc<str>, Origin)> {
+    fn usable(&self) -> Option<Box<(Arc<str>, Origin)>> {
         match &self.refusal {
-            None => Some((self.document.clone(), self.origin.clone())),
+            None => Some(Box::new((self.document.clone(), self.origin.clone()))),
             Some(_) => self.previous.clone(),
         }
     }
@@ -82,21 +85,21 @@ impl Held {
     /// before it claims are looked at by the caller.
     pub(super) fn refuse(&mut self, reason: String, nothing: &Catalog) {
         self.previous = self.replaced.take();
-        let served = self.previous.as_ref().map(|(document, _)| document);
+        let served = self.previous.as_deref().map(|(document, _)| document);
         let claims = served.map(|document| alone(self.holder.kind, &self.holder.id, document, nothing));
         // Without one before, what it takes is answered 503, so it goes on claiming that.
         self.claims = claims.and_then(Result::ok).unwrap_or_else(|| self.claims.clone());
-        self.refusal = Some(Refusal { reason, is_match_known: true });
+        self.refusal = Some(Box::new(Refusal { reason, is_match_known: true }));
     }
 
     /// The document that is served, if any can be.
     pub(super) fn served(&self) -> &Arc<str> {
-        self.previous.as_ref().map_or(&self.document, |(document, _)| document)
+        self.previous.as_deref().map_or(&self.document, |(document, _)| document)
     }
 }
 
 /// Reads a document by itself; gives what it claims.
-fn alone(kind: Kind, id: &str, document: &str, nothing: &Catalog) -> Result<Vec<Claim>, Refusal> {
+fn alone(kind: Kind, id: &str, document: &str, nothing: &Catalog) -> Result<Box<[Claim]>, Refusal> {
     let mut sink = Sink::alone().passing_unknown();
     let definition = define(kind, id, document, nothing, &mut sink);
     if !sink.has_errors() {
@@ -105,7 +108,7 @@ fn alone(kind: Kind, id: &str, document: &str, nothing: &Catalog) -> Result<Vec<
         // One that it has twice is one.
         let mut known = HashSet::new();
         claims.retain(|claim| known.insert(claim.what.clone()));
-        return Ok(claims);
+        return Ok(claims.into());
     }
     let errors = sink.into_errors().diagnostics;
     let is_match_known = definition.is_some_and(|definition| definition.has_match())

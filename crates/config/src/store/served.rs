@@ -28,7 +28,7 @@ pub struct Store {
     catalog: Catalog,
     /// In which documents are read by themselves.
     nothing: Catalog,
-    pub(super) held: BTreeMap<Key, Held>,
+    pub(super) held: BTreeMap<Key, Box<Held>>,
     claims: Claims,
     /// Those that refer to a resource, whether it is there or not.
     dependants: HashMap<Key, BTreeSet<Key>>,
@@ -168,9 +168,16 @@ impl Store {
 
     /// The last documents that were right, of those resources whose newest is not: what a restart should serve, too.
     pub fn previous(&self) -> impl Iterator<Item = (Kind, &str, &Arc<str>)> {
-        self.held
-            .iter()
-            .filter_map(|((kind, id), held)| held.previous.as_ref().map(|(document, _)| (*kind, &**id, document)))
+        // Whoever has one is rejected; that there are few of them is what makes this quick.
+        self.rejected.keys().filter_map(|key| {
+            let (document, _) = self.held.get(key)?.previous.as_deref()?;
+            Some((key.0, &*key.1, document))
+        })
+    }
+
+    /// Whether anything that is served needs a certificate, a key or roots.
+    pub fn uses_tls(&self) -> bool {
+        !self.ssls.is_empty() || self.upstreams.values().any(|upstream| upstream.tls.is_some())
     }
 
     /// Reads everything again, secret managers first.
@@ -209,7 +216,7 @@ impl Store {
                 created: held.holder.created,
                 origin: origin.clone(),
             };
-            changes.extend(held.previous.iter().map(|(document, origin)| put(document, origin)));
+            changes.extend(held.previous.as_deref().map(|(document, origin)| put(document, origin)));
             changes.push(put(&held.document, &held.origin));
         }
         changes
@@ -277,13 +284,13 @@ impl Store {
         let before = self.forget(&key);
         let held = put.map(|(document, created, origin)| {
             let holder = Holder { created, kind, id: key.1.clone(), line: 0 };
-            Held::new(holder, document, origin, before, &self.nothing)
+            Box::new(Held::new(holder, document, origin, before.map(|before| *before), &self.nothing))
         });
         self.hold_again(&key, held);
     }
 
     /// Puts a resource that is not held into its place.
-    pub(super) fn hold_again(&mut self, key: &Key, held: Option<Held>) {
+    pub(super) fn hold_again(&mut self, key: &Key, held: Option<Box<Held>>) {
         if let Some(held) = held {
             self.claims.add(&held.claims, &held.holder);
             self.touch_claimants(&held);
@@ -302,7 +309,7 @@ impl Store {
     }
 
     /// Takes a resource out, with its place among the others of its kind.
-    pub(super) fn forget(&mut self, key: &Key) -> Option<Held> {
+    pub(super) fn forget(&mut self, key: &Key) -> Option<Box<Held>> {
         let held = self.held.remove(key)?;
         self.claims.remove(&held.claims, &held.holder);
         self.touch_claimants(&held);
@@ -407,8 +414,12 @@ impl Store {
     }
 
     fn refer(&mut self, key: &Key, references: Vec<(&'static str, String)>) {
-        let of = |(kind, id): (&str, String)| Some((Kind::named(kind)?, Arc::from(id)));
-        let references: Vec<Key> = references.into_iter().filter_map(of).collect();
+        let of = |(kind, id): (&str, String)| {
+            let key: Key = (Kind::named(kind)?, id.into());
+            // All that refer to it share its name.
+            Some(self.dependants.get_key_value(&key).map_or(key, |(known, _)| known.clone()))
+        };
+        let references: Box<[Key]> = references.into_iter().filter_map(of).collect();
         let Some(held) = self.held.get_mut(key) else { return };
         for gone in std::mem::replace(&mut held.references, references.clone()) {
             if let Some(dependants) = self.dependants.get_mut(&gone) {

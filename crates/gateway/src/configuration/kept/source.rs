@@ -58,14 +58,16 @@ impl KeptSource {
         if !must_renew && unless == Some(&digest) {
             return Ok(Given::Same);
         }
-        for _ in 0..LOOKS_MAX {
-            let problems = keeper.tls_problems(&store);
+        let mut loaded = store.load(&digest);
+        let looks_max = if store.uses_tls() { LOOKS_MAX } else { 0 };
+        for _ in 0..looks_max {
+            let problems = keeper.tls_problems(&loaded.config);
             if problems.is_empty() {
                 break;
             }
             problems.into_iter().for_each(|(kind, id, reason)| store.refuse(kind, &id, &reason));
+            loaded = store.load(&digest);
         }
-        let mut loaded = store.load(&digest);
         loaded.warnings.extend(file.warnings.iter().cloned());
         self.given = Some(revision);
         Ok(Given::Loaded(Arc::new(loaded)))

@@ -4,7 +4,7 @@ use super::addresses::{key_of, resource_of};
 use super::keeper::Keeper;
 use crate::configuration::tls_material;
 use std::collections::HashSet;
-use stillgate_config::{Attempt, Change, Kind, Origin, Rejected, Serving, Store};
+use stillgate_config::{Attempt, Change, Config, Kind, Origin, Rejected, Serving};
 use stillgate_datastore::{Key, Transaction, Write};
 use stillgate_tls::Problem;
 
@@ -40,8 +40,8 @@ impl Keeper {
         let has_tls = changes.iter().any(is_about_tls);
         let mut problems = Vec::new();
         let attempt = self.store().attempt(changes, |store| {
-            if has_tls {
-                problems = self.tls_problems(store);
+            if has_tls && store.uses_tls() {
+                problems = self.tls_problems(&store.load("").config);
             }
         });
         let mut trial = sorted_out(attempt, &changed);
@@ -56,13 +56,9 @@ impl Keeper {
     }
 
     /// The resources whose certificates cannot be used, with the reasons.
-    pub(super) fn tls_problems(&self, store: &Store) -> Vec<(Kind, String, String)> {
-        let config = store.load("").config;
-        if config.ssls.is_empty() && config.upstreams.iter().all(|upstream| upstream.tls.is_none()) {
-            return Vec::new();
-        }
+    pub(super) fn tls_problems(&self, config: &Config) -> Vec<(Kind, String, String)> {
         let known = self.tls().clone();
-        match tls_material::load(&config, known.as_deref()) {
+        match tls_material::load(config, known.as_deref()) {
             Ok((material, _)) => {
                 *self.tls() = Some(material);
                 Vec::new()
