@@ -168,6 +168,14 @@ impl Etcd {
         revision(&self.call(member, "/v3/kv/put", &json!({"key": bytes(key), "value": bytes(value)})))
     }
 
+    /// The value of a key; `None`: there is none.
+    #[track_caller]
+    pub fn get(&self, member: usize, key: &str) -> Option<String> {
+        let answer = self.call(member, "/v3/kv/range", &json!({"key": bytes(key)}));
+        let value = answer["kvs"][0]["value"].as_str()?;
+        Some(String::from_utf8(STANDARD.decode(value).expect("base64")).expect("UTF-8"))
+    }
+
     /// Deletes a key, and returns the revision.
     #[track_caller]
     pub fn delete(&self, member: usize, key: &str) -> u64 {
