@@ -41,6 +41,9 @@ cargo xtask bench plugins [--rounds N] [--seconds S] [--connections N] [--case N
                                       CPU that plugins add to a request, beside the like in nginx, HAProxy and Envoy
 cargo xtask bench consumers [--consumers N] [--additions N] [--json FILE]
                                       memory of N consumers, and how soon one more is served
+cargo xtask bench control [--source store|etcd|file] [--routes N] [--consumers N] [--seconds S] [--blocks N] [--rate R] [--changes N]
+                          [--workers N] [--lab PATH] [--json FILE]
+                                      start and memory with a store or etcd beside a file; writes until they are served
 cargo xtask bench logger [--pairs N] [--seconds S] [--rate R] [--lab PATH] [--json FILE]
                                       latency with http-logger to a receiver that stalls; memory and losses
 cargo xtask bench body   [--rounds N] [--json FILE]

@@ -12,6 +12,7 @@ mod changing_file;
 mod check;
 mod closed_loop;
 mod consumers;
+mod control;
 mod explosion;
 mod exposition;
 mod generator;
@@ -48,6 +49,7 @@ pub(crate) fn run(mut args: Args) -> Result {
         Some("proxy") => proxy::run(args),
         Some("plugins") => plugins::run(args),
         Some("consumers") => consumers::run(args),
+        Some("control") => control::run(args),
         Some("logger") => logger::run(args),
         Some("body") => body::run(args),
         Some("idle") => idle::run(args),
@@ -63,7 +65,7 @@ pub(crate) fn run(mut args: Args) -> Result {
         Some(tunnels::node::ROLE) => tunnels::node::run(args),
         Some(tunnels::clients::ROLE) => tunnels::clients::run(args),
         _ => Err(
-            "bench what? proxy, plugins, consumers, logger, body, idle, reload, routes, soak, explosion, generator, tunnels or upgrade; see `cargo xtask help`"
+            "bench what? proxy, plugins, consumers, control, logger, body, idle, reload, routes, soak, explosion, generator, tunnels or upgrade; see `cargo xtask help`"
                 .into(),
         ),
     }

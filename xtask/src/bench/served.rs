@@ -60,10 +60,21 @@ impl Asker {
         self.ask("GET", path, headers)
     }
 
-    /// Asks for `path` with further request headers; bodies have a length or come in chunks, without trailers.
+    /// Asks for `path` with further request headers.
     pub(super) fn ask(&mut self, method: &str, path: &str, headers: &[String]) -> Result<Answer> {
-        let headers: String = headers.iter().flat_map(|line| [line, "\r\n"]).collect();
-        write!(self.stream.get_mut(), "{method} {path} HTTP/1.1\r\nHost: load.example\r\n{headers}\r\n")?;
+        self.request(method, path, headers, "")
+    }
+
+    /// Sends one request; bodies of answers have a length or come in chunks, without trailers.
+    pub(super) fn request(&mut self, method: &str, path: &str, headers: &[String], body: &str) -> Result<Answer> {
+        let mut lines: String = headers.iter().flat_map(|line| [line, "\r\n"]).collect();
+        if !body.is_empty() {
+            lines.push_str(&format!("Content-Length: {}\r\n", body.len()));
+        }
+        // The admin address answers to its own names only.
+        let host = self.address;
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n{lines}\r\n{body}");
+        self.stream.get_mut().write_all(request.as_bytes())?;
         let mut line = String::new();
         self.stream.read_line(&mut line)?;
         let status = line.split(' ').nth(1).and_then(|status| status.parse().ok());
