@@ -342,7 +342,8 @@ async function navigate() {
     return;
   }
   const root = h("div", { class: ["page", `page-${found[1]}`] });
-  const late = setTimeout(() => put(main, loading()), 150);
+  // Not where another page has taken its place meanwhile.
+  const late = setTimeout(() => signal.aborted || put(main, loading()), 150);
   try {
     const page = await import(`./pages/${found[1]}.js`);
     clearTimeout(late);

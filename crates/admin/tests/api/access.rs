@@ -30,7 +30,6 @@ async fn keys() {
             "GET /",
             "GET /v1/health",
             "GET /v1/status | X-API-KEY: wrong",
-            "HEAD /ui/index.html",
         ])
         .await;
     expect![[r#"
@@ -68,8 +67,6 @@ async fn keys() {
         200 health
         > GET /v1/status | X-API-KEY: wrong
         200 status
-        > HEAD /ui/index.html
-        200
     "#]]
     .assert_eq(&transcript);
 }

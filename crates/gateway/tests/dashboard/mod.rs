@@ -1,0 +1,35 @@
+//! What the tests of the dashboard have in common: a gateway with a store, the Admin API beside the page, and the browser.
+
+pub(crate) mod chromium;
+
+use serde_json::Value as Json;
+use stillgate_testkit::{Client, Gateway, Setup};
+
+/// Of the gateway that is started here.
+pub(crate) const KEY: &str = "an-admin-key-for-tests";
+
+/// A gateway whose resources are in a store.
+pub(crate) fn gateway() -> Gateway {
+    let lines = format!(
+        "  keys: [{{name: admin, key: {KEY}, role: admin}}]\n\
+         config: {{source: store, store: \"{{dir}}/config.redb\"}}\n\
+         metrics: {{address: \"127.0.0.1:0\", labels: {{http_requests_total: {{uri: $uri}}}}}}\n"
+    );
+    Gateway::start(super::STILLGATE, &Setup::resources("").gateway(&lines))
+}
+
+/// The Admin API, asked without the page.
+pub(crate) fn admin(gateway: &Gateway, method: &str, path: &str, body: &Json) -> (u16, Json) {
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let joint = if path.contains('?') { '&' } else { '?' };
+    let target = format!("{path}{joint}api_key={KEY}");
+    let answer = Client::connect(gateway.admin_addr()).request(method, &target, body.as_bytes());
+    (answer.head.status(), serde_json::from_slice(&answer.body).unwrap_or_default())
+}
+
+/// Writes a document.
+#[track_caller]
+pub(crate) fn put(gateway: &Gateway, path: &str, document: &Json) {
+    let (status, answer) = admin(gateway, "PUT", &format!("/apisix/admin/{path}"), document);
+    assert!(matches!(status, 200 | 201), "{path}: {status} {answer}");
+}
