@@ -7,7 +7,11 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
+use std::time::Instant;
 use stillgate_testkit::{PATIENCE, eventually, require_tool};
+
+/// How long the page itself looks whether something is true, before it is asked again.
+const LOOK_MS: u32 = 500;
 
 /// Messages that wait for the test.
 const MESSAGES_MAX: usize = 4096;
@@ -97,7 +101,12 @@ impl Page {
     }
 
     /// One request of the protocol and its result.
+    #[track_caller]
     pub(crate) fn send(&mut self, method: &str, params: Json) -> Json {
+        self.try_send(method, params).unwrap_or_else(|error| panic!("{method}: {error}"))
+    }
+
+    fn try_send(&mut self, method: &str, params: Json) -> Result<Json, Json> {
         self.last_id += 1;
         let id = self.last_id;
         let mut request = json!({ "id": id, "method": method, "params": params });
@@ -109,8 +118,11 @@ impl Page {
         loop {
             let message = self.messages.recv_timeout(PATIENCE).unwrap_or_else(|error| panic!("{method}: {error}"));
             if message["id"] == id {
-                assert_eq!(message["error"], Json::Null, "{method}");
-                return message["result"].clone();
+                return if message["error"].is_null() {
+                    Ok(message["result"].clone())
+                } else {
+                    Err(message["error"].clone())
+                };
             }
             self.note(&message);
         }
@@ -141,12 +153,28 @@ impl Page {
         answer["result"]["value"].clone()
     }
 
-    /// Waits until a script comes to true.
+    /// Waits until a script comes to true; one that fails, as on a page that is left, does not.
     #[track_caller]
     pub(crate) fn until(&mut self, script: &str) {
-        let deadline = std::time::Instant::now() + PATIENCE;
-        while self.eval(&format!("Boolean({script})")) != true {
-            if std::time::Instant::now() > deadline {
+        // The page looks by itself for a while, so that looking takes nothing from what it waits for.
+        let look = format!(
+            "new Promise((done) => {{ \
+               const end = performance.now() + {LOOK_MS}; \
+               const look = () => {{ \
+                 let is = false; \
+                 try {{ is = Boolean({script}); }} catch {{}} \
+                 if (is || performance.now() > end) done(is); else setTimeout(look, 10); \
+               }}; \
+               look(); }})"
+        );
+        let params = json!({ "expression": look, "awaitPromise": true, "returnByValue": true });
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let answer = self.try_send("Runtime.evaluate", params.clone());
+            if answer.is_ok_and(|answer| answer["result"]["value"] == true) {
+                return;
+            }
+            if Instant::now() > deadline {
                 let text = self.eval("document.body.innerText.slice(0, 3000)");
                 panic!("never true: {script}\nproblems: {:?}\nthe page: {text}", self.problems);
             }
