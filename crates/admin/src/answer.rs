@@ -2,11 +2,13 @@
 //!
 //! An answer is data, because a batch makes one response of many.
 
+use crate::backup::FileBody;
 use crate::control::WriteError;
 use axum::body::Body;
 use axum::http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use axum::http::{Response, StatusCode};
 use serde_json::{Value as Json, json};
+use std::fs::File;
 
 /// Bytes of one warning in a header.
 const WARNING_BYTES_MAX: usize = 512;
@@ -36,6 +38,8 @@ pub(crate) enum Content {
     Json(Json),
     /// APISIX answers a few errors with bare text, under the same content type.
     Text(String),
+    /// From where it is to its end.
+    File(File),
     Nothing,
 }
 
@@ -115,6 +119,7 @@ impl Answer {
     }
 
     pub(crate) fn into_response(self) -> Response<Body> {
+        let is_file = matches!(self.content, Content::File(_));
         let body = match self.content {
             Content::Json(json) => {
                 let mut bytes = json.to_string().into_bytes();
@@ -122,12 +127,14 @@ impl Answer {
                 Body::from(bytes)
             }
             Content::Text(text) => Body::from(text),
+            Content::File(file) => Body::new(FileBody::new(file)),
             Content::Nothing => Body::empty(),
         };
         let mut response = Response::new(body);
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let kind = if is_file { "application/octet-stream" } else { "application/json" };
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
         for (name, value) in self.headers {

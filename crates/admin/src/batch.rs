@@ -116,7 +116,7 @@ fn failed(index: usize, answer: &Answer) -> Answer {
             message.unwrap_or_default().to_owned()
         }
         crate::answer::Content::Text(text) => text.clone(),
-        crate::answer::Content::Nothing => String::new(),
+        crate::answer::Content::File(_) | crate::answer::Content::Nothing => String::new(),
     };
     let status = answer.status;
     let body = json!({ "error_msg": format!("operation {index}: {reason}"), "operation": index });

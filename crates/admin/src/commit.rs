@@ -11,6 +11,7 @@ use axum::http::StatusCode;
 use axum::http::header::HeaderName;
 use serde_json::{Value as Json, json};
 use std::time::{SystemTime, UNIX_EPOCH};
+use stillgate_datastore::transaction::WRITES_MAX;
 use stillgate_datastore::{Author, Condition, Key, Transaction, Write};
 use tracing::info;
 
@@ -21,14 +22,30 @@ const GENERATION: HeaderName = HeaderName::from_static("x-stillgate-generation")
 
 /// Commits, and logs it.
 pub(crate) async fn commit(api: &Api, asked: &Asked, transaction: Transaction) -> Result<Outcome, WriteError> {
+    let keys = logged(&transaction);
+    let outcome = api.control.write(transaction, asked.query.wait()).await?;
+    audit(asked, &keys, outcome.revision);
+    Ok(outcome)
+}
+
+/// The same for any number of writes, where the datastore can make them in one change.
+pub(crate) async fn commit_all(api: &Api, asked: &Asked, transaction: Transaction) -> Result<Outcome, WriteError> {
+    if transaction.writes.len() <= WRITES_MAX {
+        return commit(api, asked, transaction).await;
+    }
+    let keys = logged(&transaction);
+    let outcome = api.control.replace(transaction, asked.query.wait()).await?;
+    audit(asked, &keys, outcome.revision);
+    Ok(outcome)
+}
+
+fn logged(transaction: &Transaction) -> String {
     let keys: Vec<&str> = transaction.writes.iter().take(LOGGED_KEYS_MAX).map(|write| write.key().as_str()).collect();
     let mut keys = keys.join(" ");
     if transaction.writes.len() > LOGGED_KEYS_MAX {
         keys.push_str(&format!(" and {} more", transaction.writes.len() - LOGGED_KEYS_MAX));
     }
-    let outcome = api.control.write(transaction, asked.query.wait()).await?;
-    audit(asked, &keys, outcome.revision);
-    Ok(outcome)
+    keys
 }
 
 /// One line for each write.

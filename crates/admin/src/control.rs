@@ -2,6 +2,7 @@
 
 use serde_json::Value as Json;
 use std::future::Future;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use stillgate_datastore::{Author, Documents, Key, Transaction, Write};
@@ -23,6 +24,13 @@ pub trait Control: Send + Sync + 'static {
     /// Checks a transaction against the served configuration and commits it, completely or not at all. When it answers
     /// depends on `wait`.
     fn write(&self, transaction: Transaction, wait: Wait) -> Pending<Result<Outcome, WriteError>>;
+
+    /// [`Control::write`] for the replacement of everything, which may have more writes than a transaction; `Unsupported`: the
+    /// source cannot make so many in one change.
+    fn replace(&self, transaction: Transaction, wait: Wait) -> Pending<Result<Outcome, WriteError>>;
+
+    /// A copy of the whole datastore, history included.
+    fn backup(&self) -> Pending<Result<Backup, WriteError>>;
 
     /// Checks a transaction without committing it.
     fn check(&self, transaction: Transaction) -> Pending<Result<Checked, WriteError>>;
@@ -100,6 +108,17 @@ pub struct Outcome {
     pub generation: Option<u64>,
     /// Warnings for the writer; the write is valid.
     pub warnings: Vec<String>,
+}
+
+/// A copy of the datastore.
+#[derive(Debug)]
+pub struct Backup {
+    /// At its beginning. It has no name, and goes when it is closed.
+    pub file: std::fs::File,
+    /// Of the file, in bytes.
+    pub size: u64,
+    /// Of the datastore that it is a copy of.
+    pub path: PathBuf,
 }
 
 /// What a write would do.

@@ -32,6 +32,7 @@ pub(crate) enum Action {
     Change,
     RollBack,
     Batch,
+    Backup,
     SessionShow,
     SessionOpen,
     SessionClose,
@@ -52,7 +53,7 @@ pub struct Page {
 }
 
 /// Method, path, action, summary.
-const OTHERS: [(Method, &str, Action, &str); 18] = [
+const OTHERS: [(Method, &str, Action, &str); 19] = [
     (Method::HEAD, "/apisix/admin", Action::Alive, "Tell that the Admin API is there"),
     (Method::GET, "/apisix/admin/plugins/list", Action::PluginList, "List the names of all plugins"),
     (Method::PUT, "/apisix/admin/plugins/reload", Action::PluginReload, "Do nothing; plugins are built in"),
@@ -68,6 +69,7 @@ const OTHERS: [(Method, &str, Action, &str); 18] = [
     (Method::GET, "/v1/history/{revision}", Action::Change, "Get one change with the values before and after"),
     (Method::POST, "/v1/rollback", Action::RollBack, "Go back to a revision, in one change"),
     (Method::POST, "/v1/batch", Action::Batch, "Make several writes, or none"),
+    (Method::POST, "/v1/store/backup", Action::Backup, "Get a copy of the store, history included"),
     (Method::GET, "/v1/session", Action::SessionShow, "Tell whose session this is, with its CSRF token"),
     (Method::POST, "/v1/session", Action::SessionOpen, "Sign in with a key or a sign-in token"),
     (Method::DELETE, "/v1/session", Action::SessionClose, "Sign out"),

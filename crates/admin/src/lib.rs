@@ -14,6 +14,7 @@
 
 pub mod access;
 mod answer;
+mod backup;
 mod batch;
 pub mod body;
 mod collections;
@@ -33,7 +34,7 @@ mod standalone;
 mod ui;
 
 pub use access::{Access, AdminKey, Guard, Peer, Role, loopback};
-pub use control::{Checked, Control, Outcome, Plugin, PluginSchema, Wait, WriteError};
+pub use control::{Backup, Checked, Control, Outcome, Plugin, PluginSchema, Wait, WriteError};
 pub use endpoints::Page;
 pub use masks::MASK;
 pub use router::router;

@@ -11,7 +11,7 @@ use crate::query::Query;
 use crate::resource::address::Address;
 use crate::resource::serve;
 use crate::standalone::Standalone;
-use crate::{batch, history, openapi, plugins, sign_in, standalone, ui};
+use crate::{backup, batch, history, openapi, plugins, sign_in, standalone, ui};
 use axum::Router;
 use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{RawPathParams, Request, State};
@@ -112,6 +112,7 @@ async fn answer(api: Arc<Api>, action: Action, asked: Asked) -> Answer {
         Action::Change => history::change(&api, &asked).await,
         Action::RollBack => answered(history::roll_back(&api, &asked).await),
         Action::Batch => answered(batch::batch(&api, &asked).await),
+        Action::Backup => answered(backup::backup(&api, &asked).await),
         Action::SessionShow => sign_in::show(&api, &asked),
         Action::SessionOpen => sign_in::open(&api, asked).await,
         Action::SessionClose => sign_in::close(&api, &asked),

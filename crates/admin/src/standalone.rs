@@ -9,7 +9,7 @@ mod remembered;
 use crate::answer::Answer;
 use crate::body::in_words_of_apisix;
 use crate::collections::{COLLECTIONS, Collection, Naming};
-use crate::commit::{commit, dry_run, may_write, precondition_failed, transaction, unix_seconds, with_outcome};
+use crate::commit::{commit_all, dry_run, may_write, precondition_failed, transaction, unix_seconds, with_outcome};
 use crate::control::WriteError;
 use crate::masks::{MASK, has_mask, remove_hidden_keys};
 use crate::off_thread::off_thread;
@@ -22,7 +22,6 @@ pub(crate) use remembered::Standalone;
 use remembered::fingerprint;
 use serde_json::{Map, Value as Json, json};
 use std::sync::Arc;
-use stillgate_datastore::transaction::WRITES_MAX;
 use stillgate_datastore::{Document, Key, Write};
 
 const DIGEST: HeaderName = HeaderName::from_static("x-digest");
@@ -44,7 +43,12 @@ pub(crate) fn get(api: &Api, asked: &Asked) -> Answer {
         let found = documents.below(&format!("{}/", collection.name));
         let version = api.standalone.version(collection, fingerprint(&found));
         let index = |key: &Key, document: &Document| api.standalone.index(key, document);
-        let items = of_documents(&*api.control, asked.caller.role, collection, &found, index);
+        let mut items = of_documents(&*api.control, asked.caller.role, collection, &found, index);
+        if asked.query.is("created", "true") {
+            // Not of APISIX: by this the older of two routes comes first.
+            let created = found.iter().map(|(_, document)| document.created);
+            items.iter_mut().zip(created).for_each(|(item, created)| item["createdIndex"] = created.into());
+        }
         if !items.is_empty() {
             whole.insert(collection.name.to_owned(), items.into());
         }
@@ -120,12 +124,7 @@ fn plan(api: &Api, body: &[u8], digest: &str) -> Result<Option<Planned>, Answer>
         return Ok(None);
     }
     let changes = changes(api, &view, &whole)?;
-    match changes.writes.len() {
-        0..=WRITES_MAX => Ok(Some(Planned { digest: digest.to_owned(), view, changes })),
-        count => {
-            Err(Answer::bad(format!("{count} documents change, which is more than {WRITES_MAX} in one transaction")))
-        }
-    }
+    Ok(Some(Planned { digest: digest.to_owned(), view, changes }))
 }
 
 async fn commit_plan(api: &Api, asked: &Asked, planned: Planned) -> Result<Answer, Answer> {
@@ -136,7 +135,7 @@ async fn commit_plan(api: &Api, asked: &Asked, planned: Planned) -> Result<Answe
         // A datastore takes no transaction without writes.
         true => None,
         false if is_dry => return dry_run(api, &view, transaction).await,
-        false => Some(commit(api, asked, transaction).await.map_err(|error| match error {
+        false => Some(commit_all(api, asked, transaction).await.map_err(|error| match error {
             WriteError::Conflict { key, modified } => precondition_failed(&key, modified),
             error => Answer::refused(&error),
         })?),

@@ -15,7 +15,7 @@ mod metering;
 mod upgrade;
 
 use clap::Parser;
-use commands::cli::{Cli, Command};
+use commands::cli::{Cli, Command, StoreCommand};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -25,6 +25,10 @@ fn main() -> ExitCode {
         Command::Explain(arguments) => commands::explain::run(&arguments),
         Command::Demo => commands::demo::run(),
         Command::Exporter(arguments) => commands::exporter::run(&arguments),
+        Command::Export(arguments) => commands::transfer::export(&arguments),
+        Command::Diff(arguments) => commands::transfer::diff(&arguments),
+        Command::Apply(arguments) => commands::transfer::apply(&arguments),
+        Command::Store(StoreCommand::Backup(arguments)) => commands::transfer::backup(&arguments),
         Command::Upgrade(arguments) => commands::upgrade::run(arguments),
     };
     ExitCode::from(code)

@@ -275,7 +275,7 @@ impl Plan {
         match &self.answer.content {
             Content::Json(json) => json.clone(),
             Content::Text(text) => text.as_str().into(),
-            Content::Nothing => Json::Null,
+            Content::File(_) | Content::Nothing => Json::Null,
         }
     }
 }

@@ -315,3 +315,15 @@ async fn of_concurrent_writers_each_wins_once() {
     }
     assert_eq!(client.memory.get("routes/1").unwrap()["priority"], WRITERS * ROUNDS);
 }
+
+#[tokio::test]
+async fn a_copy_of_the_store_is_for_admins() {
+    let client = Client::admin();
+    let response = client.send("POST", "/v1/store/backup", &[], "").await;
+    let header = |name: &str| response.headers()[name].to_str().unwrap().to_owned();
+    assert_eq!((response.status().as_u16(), header("content-length")), (200, "7".to_owned()));
+    assert_eq!(header("x-stillgate-store"), "/x/config.redb");
+    assert_eq!(crate::client::text(response).await, "a store");
+    let viewer = Client::admin().with("x-api-key", "tv-secret");
+    assert_eq!(viewer.ask("POST /v1/store/backup").await.0, 401);
+}

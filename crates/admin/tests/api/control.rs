@@ -1,9 +1,10 @@
 //! A control side in memory. Documents are checked for the little that tests need; writes are made at once.
 
 use serde_json::{Value as Json, json};
+use std::io::{Seek as _, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard};
 use stillgate_admin::control::{Change, ChangeSummary, Edit, Pending};
-use stillgate_admin::{Checked, Control, Outcome, Plugin, PluginSchema, Wait, WriteError};
+use stillgate_admin::{Backup, Checked, Control, Outcome, Plugin, PluginSchema, Wait, WriteError};
 use stillgate_datastore::{Author, Batch, Condition, Document, Documents, Event, Key, Snapshot, Transaction, Write};
 
 #[derive(Default)]
@@ -122,6 +123,17 @@ impl Control for Memory {
             ..outcome
         });
         Box::pin(async move { outcome })
+    }
+
+    fn replace(&self, transaction: Transaction, wait: Wait) -> Pending<Result<Outcome, WriteError>> {
+        self.write(transaction, wait)
+    }
+
+    fn backup(&self) -> Pending<Result<Backup, WriteError>> {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"a store").unwrap();
+        file.rewind().unwrap();
+        Box::pin(async move { Ok(Backup { file, size: 7, path: "/x/config.redb".into() }) })
     }
 
     fn check(&self, transaction: Transaction) -> Pending<Result<Checked, WriteError>> {

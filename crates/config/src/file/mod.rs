@@ -1,6 +1,7 @@
 //! The file source: a text through all the rooms, to a configuration, as a whole or by what differs from the text before. A file is
 //! refused whole.
 
+mod documents;
 mod incremental;
 mod whole;
 
@@ -8,6 +9,7 @@ use crate::keys::resources::File;
 use crate::model::{Config, Kind, Listener, Loaded};
 use crate::resources::PluginSet;
 use crate::values::{SourceKind, digest};
+pub use documents::{FileDocument, documents};
 pub use incremental::{Reader, Text};
 use stillgate_schema::text::diagnostic::{Errors, Fault, Path, Position, Sink};
 use stillgate_schema::text::environment::Lookup;

@@ -29,10 +29,12 @@ pub(super) type NamedConsumers = BTreeMap<String, (&'static str, Position, Strin
 /// The configuration; of use only if the sink has no errors afterwards.
 pub(super) fn resolve(file: File, digest: String, plugins: PluginSet, sink: &mut Sink) -> (Config, Known) {
     let plugins = with_managers(plugins, file.secrets, sink);
-    let mut taking = Taking::new(Catalog::new(&file.gateway, plugins), sink);
+    let mut catalog = Catalog::new(&file.gateway, plugins);
+    catalog.are_listeners_known = file.gateway.config.source == SourceKind::File;
+    let mut taking = Taking::new(catalog, sink);
     taking.list(Kind::Ssls, file.ssls, Written::Ssl);
     // From elsewhere certificates may come later, and no TLS is spoken until then.
-    if file.gateway.config.source == SourceKind::File {
+    if taking.catalog.are_listeners_known {
         taking.check_listeners();
     }
     taking.list(Kind::Upstreams, file.upstreams, Written::Upstream);

@@ -37,6 +37,8 @@ const PLUGIN_TIMEOUTS: UpstreamTimeouts =
 #[derive(Debug)]
 pub(crate) struct Catalog {
     pub(crate) listeners: Vec<Listener>,
+    /// Whether those are the listeners of the gateway that the resources are for.
+    pub(crate) are_listeners_known: bool,
     pub(crate) acme: Option<Acme>,
     /// Their keys, and what their nodes speak.
     upstream_ids: HashMap<String, Identified<(Arc<str>, Protocol)>>,
@@ -93,6 +95,7 @@ impl Catalog {
     pub(crate) fn new(gateway: &Gateway, plugins: PluginSet) -> Catalog {
         Catalog {
             listeners: listeners_of(gateway),
+            are_listeners_known: true,
             acme: gateway.acme.clone(),
             upstream_ids: HashMap::new(),
             services: HashMap::new(),

@@ -147,7 +147,7 @@ impl Catalog {
             Written::StreamRoute(keys) => {
                 let is_enabled = keys.status;
                 let (route, protocol) = self.stream_route(keys, id.to_owned(), at, path, sink);
-                if let Some(protocol) = protocol.filter(|_| is_enabled) {
+                if let Some(protocol) = protocol.filter(|_| is_enabled && self.are_listeners_known) {
                     check_reach(&route, protocol, &self.listeners, at, path, sink);
                 }
                 Definition::StreamRoute(is_enabled.then(|| Arc::new(route)))

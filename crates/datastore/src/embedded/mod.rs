@@ -35,6 +35,9 @@ use tables::{DOCUMENTS, EXPIRIES, LAST_GOOD, NEVER, NUMBERS, REVISION, Stored, V
 /// Bytes of all values that one transaction writes.
 pub const TRANSACTION_BYTES_MAX: usize = 8 << 20;
 
+/// Bytes of all values that one replacement of everything writes.
+pub const REPLACEMENT_BYTES_MAX: usize = 64 << 20;
+
 /// Documents that one call of [`Embedded::expire`] deletes.
 pub const EXPIRED_AT_ONCE_MAX: usize = 1000;
 
@@ -101,7 +104,17 @@ impl Embedded {
     /// Makes a change; it is on the disk when this returns. One that only deletes what is not there is none: its batch has the
     /// current revision and no events.
     pub fn commit(&mut self, transaction: &Transaction, now: SystemTime) -> Result<Batch, CommitError> {
-        check_size(&transaction.writes)?;
+        check_size(&transaction.writes, WRITES_MAX, TRANSACTION_BYTES_MAX)?;
+        self.commit_sized(transaction, now)
+    }
+
+    /// [`Embedded::commit`] for the replacement of everything: with any number of writes, and [`REPLACEMENT_BYTES_MAX`].
+    pub fn commit_replacement(&mut self, transaction: &Transaction, now: SystemTime) -> Result<Batch, CommitError> {
+        check_size(&transaction.writes, usize::MAX, REPLACEMENT_BYTES_MAX)?;
+        self.commit_sized(transaction, now)
+    }
+
+    fn commit_sized(&mut self, transaction: &Transaction, now: SystemTime) -> Result<Batch, CommitError> {
         let now_ms = unix_ms(now);
         self.change(&transaction.author, now_ms, |change| {
             check_conditions(change, &transaction.conditions)?;
@@ -346,20 +359,18 @@ impl Embedded {
     }
 }
 
-fn check_size(writes: &[Write]) -> Result<(), CommitError> {
-    if !(1..=WRITES_MAX).contains(&writes.len()) {
+fn check_size(writes: &[Write], writes_max: usize, bytes_max: usize) -> Result<(), CommitError> {
+    if !(1..=writes_max).contains(&writes.len()) {
         let count = writes.len();
-        return Err(CommitError::TooLarge(format!("{count} writes; one transaction has 1 to {WRITES_MAX}")));
+        return Err(CommitError::TooLarge(format!("{count} writes; one transaction has 1 to {writes_max}")));
     }
     let value_bytes = |write: &Write| match write {
         Write::Put { value, .. } => value.len(),
         Write::Delete { .. } => 0,
     };
     let bytes: usize = writes.iter().map(value_bytes).sum();
-    if bytes > TRANSACTION_BYTES_MAX {
-        return Err(CommitError::TooLarge(format!(
-            "{bytes} bytes; one transaction has {TRANSACTION_BYTES_MAX} at most"
-        )));
+    if bytes > bytes_max {
+        return Err(CommitError::TooLarge(format!("{bytes} bytes; one transaction has {bytes_max} at most")));
     }
     let mut keys = HashSet::new();
     match writes.iter().find(|write| !keys.insert(write.key())) {

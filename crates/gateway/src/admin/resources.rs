@@ -1,12 +1,12 @@
 //! What the Admin API reads and writes: the datastore behind its keeper, and the tables of keys and plugins.
 
-use crate::configuration::kept::{Asked, Keeper, Opened, Trial, WriteFailure, Written, each_secret};
+use crate::configuration::kept::{Asked, Copied, Keeper, Opened, Trial, WriteFailure, Written, each_secret};
 use serde_json::Value as Json;
 use std::future::Future;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use stillgate_admin::control::{Change, ChangeSummary, Edit, Pending};
-use stillgate_admin::{Checked, Control, Outcome, Plugin, PluginSchema, Wait, WriteError};
+use stillgate_admin::{Backup, Checked, Control, Outcome, Plugin, PluginSchema, Wait, WriteError};
 use stillgate_config::{Kind, Schemas};
 use stillgate_datastore::embedded;
 use stillgate_datastore::{Author, CommitError, Documents, Transaction, Write};
@@ -88,6 +88,18 @@ impl Control for Resources {
 
     fn write(&self, transaction: Transaction, wait: Wait) -> Pending<Result<Outcome, WriteError>> {
         self.outcome(self.ask(|answer| Asked::Write(transaction, answer)), wait)
+    }
+
+    fn replace(&self, transaction: Transaction, wait: Wait) -> Pending<Result<Outcome, WriteError>> {
+        self.outcome(self.ask(|answer| Asked::Replace(transaction, answer)), wait)
+    }
+
+    fn backup(&self) -> Pending<Result<Backup, WriteError>> {
+        let asked = self.ask(Asked::Backup);
+        Box::pin(async move {
+            let Copied { file, size, path } = asked.await?;
+            Ok(Backup { file, size, path })
+        })
     }
 
     fn check(&self, transaction: Transaction) -> Pending<Result<Checked, WriteError>> {

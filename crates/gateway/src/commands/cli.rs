@@ -1,7 +1,7 @@
 //! What can be typed: the commands and options of `stillgate`, defined once.
 //!
 //! Parsing only. Exit codes are the contract of scripts outside the project: 0 good, 1 the work found errors,
-//! 2 the arguments cannot be used (clap's own code for that too).
+//! 2 the arguments cannot be used (clap's own code for that too), 3 `diff` found differences.
 
 use crate::explaining::request_line::{Client, Header, RequestLine};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -14,6 +14,11 @@ pub(crate) const EXIT_GOOD: u8 = 0;
 pub(crate) const EXIT_ERRORS: u8 = 1;
 /// The arguments cannot be used, or the file they name cannot be read.
 pub(crate) const EXIT_UNUSABLE: u8 = 2;
+/// `diff` has found differences.
+pub(crate) const EXIT_DIFFERS: u8 = 3;
+
+/// Where a gateway's Admin API is asked unless another address is given, as in the documentation of APISIX.
+const ADMIN_URL: &str = "http://127.0.0.1:9180";
 
 /// An API gateway whose measurements never cost a request.
 #[derive(Debug, Parser)]
@@ -39,6 +44,15 @@ pub(crate) enum Command {
     Upgrade(Upgrade),
     /// Expose the metrics that gateways share in a folder, from a separate process
     Exporter(Exporter),
+    /// Write the resources of a running gateway, or of a store, as a file
+    Export(Export),
+    /// List what differs between a file and the resources of a running gateway
+    Diff(Diff),
+    /// Make the resources of a running gateway those of a file
+    Apply(Apply),
+    /// Work with the file of a store
+    #[command(subcommand)]
+    Store(StoreCommand),
 }
 
 /// `stillgate run`.
@@ -137,6 +151,94 @@ pub(crate) struct Exporter {
     pub(crate) hosts: Vec<String>,
 }
 
+/// How the Admin API is asked.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Asking {
+    /// The key of the Admin API; by default the environment variable STILLGATE_ADMIN_KEY, which other users cannot see
+    #[arg(long, value_name = "KEY")]
+    pub(crate) key: Option<String>,
+    /// The roots of the gateway's certificate in place of the system's: a file of PEM
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
+    /// A client certificate that the gateway is shown: a file of PEM
+    #[arg(long, value_name = "FILE", requires = "client_key")]
+    pub(crate) client_cert: Option<PathBuf>,
+    /// Its private key: a file of PEM
+    #[arg(long, value_name = "FILE", requires = "client_cert")]
+    pub(crate) client_key: Option<PathBuf>,
+}
+
+/// `stillgate export`.
+#[derive(Debug, Args)]
+pub(crate) struct Export {
+    /// The admin address of a running gateway, or the file of a store that no gateway has open
+    #[arg(long, value_name = "URL|FILE", default_value = ADMIN_URL)]
+    pub(crate) from: String,
+    /// Write secrets instead of masks
+    #[arg(long)]
+    pub(crate) secrets: bool,
+    /// Of a store: the configuration whose gateway.data_encryption.keyring decrypts its secrets
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) asking: Asking,
+}
+
+/// `stillgate diff`.
+#[derive(Debug, Args)]
+pub(crate) struct Diff {
+    /// The resources, as in a configuration file; its gateway section is ignored
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// The admin address of the gateway
+    #[arg(long, value_name = "URL", default_value = ADMIN_URL)]
+    pub(crate) to: String,
+    #[command(flatten)]
+    pub(crate) asking: Asking,
+}
+
+/// `stillgate apply`.
+#[derive(Debug, Args)]
+pub(crate) struct Apply {
+    /// The resources, as in a configuration file; its gateway section is ignored
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// The admin address of the gateway
+    #[arg(long, value_name = "URL", default_value = ADMIN_URL)]
+    pub(crate) to: String,
+    /// Delete what is not in the file
+    #[arg(long)]
+    pub(crate) prune: bool,
+    /// Change nothing, and say what would be changed
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) asking: Asking,
+}
+
+/// `stillgate store`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum StoreCommand {
+    /// Copy a store, history included; a gateway that has it open goes on
+    Backup(Backup),
+}
+
+/// `stillgate store backup`.
+#[derive(Debug, Args)]
+pub(crate) struct Backup {
+    /// Where the copy is written; a file that is there is replaced once the copy is complete
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// The store; if a gateway has it open, the copy is asked of the gateway
+    #[arg(long, value_name = "PATH")]
+    pub(crate) store: Option<PathBuf>,
+    /// The admin address of the gateway that has the store open
+    #[arg(long, value_name = "URL", default_value = ADMIN_URL)]
+    pub(crate) to: String,
+    #[command(flatten)]
+    pub(crate) asking: Asking,
+}
+
 /// How a command prints its result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
@@ -186,6 +288,13 @@ mod tests {
         assert!(parse("stillgate upgrade --config f.yaml --pid 7").is_ok());
         assert!(parse("stillgate upgrade --pid seven").is_err());
         assert!(parse("stillgate upgrade --pid 7 --pid-file p").is_err());
+        assert!(parse("stillgate export").is_ok());
+        assert!(parse("stillgate export --from store.redb --secrets --config f.yaml").is_ok());
+        assert!(parse("stillgate diff").is_err());
+        assert!(parse("stillgate apply f.yaml --to https://a:1 --ca ca.pem --prune --dry-run --key k").is_ok());
+        assert!(parse("stillgate apply f.yaml --client-cert c.pem").is_err());
+        assert!(parse("stillgate store").is_err());
+        assert!(parse("stillgate store backup copy.redb --store s.redb").is_ok());
         assert!(parse("stillgate exporter").is_err());
         assert!(parse("stillgate exporter --metrics-dir d").is_err());
         assert!(parse("stillgate exporter --metrics-dir d --listen 9091").is_err());

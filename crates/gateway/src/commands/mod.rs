@@ -15,4 +15,5 @@ pub(crate) mod exporter;
 mod replay;
 pub(crate) mod run;
 mod stdout;
+pub(crate) mod transfer;
 pub(crate) mod upgrade;

@@ -6,7 +6,7 @@ use stillgate_datastore::Key;
 const CREDENTIALS: &str = "/credentials/";
 
 /// The resource that a key names; `None`: what other programs keep there.
-pub(super) fn resource_of(key: &Key) -> Option<(Kind, String)> {
+pub(crate) fn resource_of(key: &Key) -> Option<(Kind, String)> {
     let id = key.id();
     let kind = Kind::named(key.collection())?;
     match (kind, id.split('/').count()) {
@@ -24,7 +24,7 @@ pub(super) fn resource_of(key: &Key) -> Option<(Kind, String)> {
 }
 
 /// The key of a resource.
-pub(super) fn key_of(kind: Kind, id: &str) -> Option<Key> {
+pub(crate) fn key_of(kind: Kind, id: &str) -> Option<Key> {
     let path = match (kind, id.split_once('/')) {
         (Kind::Credentials, Some((name, id))) => format!("consumers/{name}{CREDENTIALS}{id}"),
         _ => format!("{}/{id}", kind.name()),

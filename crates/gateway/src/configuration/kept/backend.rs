@@ -3,17 +3,20 @@
 use super::embedded_file::File;
 use super::followed_etcd::FollowedEtcd;
 use super::keeper::Keeper;
-use super::thread::WriteFailure;
+use super::thread::{Copied, WriteFailure};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use stillgate_datastore::embedded::{Change, ChangeSummary};
 use stillgate_datastore::etcd::Followed;
+use stillgate_datastore::transaction::WRITES_MAX;
 use stillgate_datastore::{Author, Batch, CommitError, Transaction, Write};
 
 /// How long nothing may be due.
 pub(super) const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 const NO_HISTORY: &str = "etcd keeps no history that can be read or gone back to; only `source: store` has one";
+
+const NO_BACKUP: &str = "the resources are in etcd; back that up (`etcdctl snapshot save`), or use `stillgate export`";
 
 /// A datastore.
 pub(super) enum Backend {
@@ -68,6 +71,25 @@ impl Backend {
         match self {
             Backend::File(file) => file.store()?.commit(change, now),
             Backend::Etcd(etcd) => etcd.commit(change).await,
+        }
+    }
+
+    /// Makes a change with any number of writes.
+    pub(super) fn replace(&mut self, change: &Transaction, now: SystemTime) -> Result<Batch, WriteFailure> {
+        match self {
+            Backend::File(file) => Ok(file.store()?.commit_replacement(change, now)?),
+            Backend::Etcd(_) => {
+                let count = change.writes.len();
+                Err(CommitError::TooLarge(format!("{count} documents change; etcd takes {WRITES_MAX} at once")).into())
+            }
+        }
+    }
+
+    /// Copies everything into a file without a name.
+    pub(super) fn backup(&mut self) -> Result<Copied, WriteFailure> {
+        match self {
+            Backend::File(file) => file.backup(),
+            Backend::Etcd(_) => Err(WriteFailure::Unsupported(NO_BACKUP.to_owned())),
         }
     }
 

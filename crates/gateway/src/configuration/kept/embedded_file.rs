@@ -2,7 +2,10 @@
 
 use super::backend::PAUSE_MAX;
 use super::keeper::{Connection, Keeper};
+use super::thread::{Copied, WriteFailure};
 use std::collections::HashMap;
+use std::fs;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -97,6 +100,22 @@ impl File {
             Ok(()) => self.last_good = now,
             Err(error) => error!("store: the last good version of a rejected resource is not kept: {error}"),
         }
+    }
+
+    /// Copies the store into a file beside it, which has no name afterwards.
+    pub(super) fn backup(&mut self) -> Result<Copied, WriteFailure> {
+        let path = self.path.clone();
+        let store = self.store()?;
+        let mut name = path.clone().into_os_string();
+        name.push(format!(".backup-{:016x}", rand::random::<u64>()));
+        let name = PathBuf::from(name);
+        store.backup(&name)?;
+        let unreadable = |error: io::Error| CommitError::Unavailable(format!("{}: {error}", name.display()));
+        let file = fs::File::open(&name);
+        fs::remove_file(&name).map_err(unreadable)?;
+        let file = file.map_err(unreadable)?;
+        let size = file.metadata().map_err(unreadable)?.len();
+        Ok(Copied { file, size, path: fs::canonicalize(&path).unwrap_or(path) })
     }
 
     /// Lets go of the store, or takes it again.

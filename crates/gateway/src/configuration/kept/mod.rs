@@ -15,14 +15,17 @@ mod embedded_file;
 mod fields;
 mod followed_etcd;
 mod keeper;
+mod offline;
 mod open;
 mod source;
 mod thread;
 mod trial;
 
+pub(crate) use addresses::{key_of, resource_of};
 pub(crate) use fields::each_secret;
 pub(crate) use keeper::{Keeper, Served, Stored};
+pub(crate) use offline::{Offline, back_up, read_store};
 pub(crate) use open::Opened;
 pub(crate) use source::{KeptSource, refusal, revision_of};
-pub(crate) use thread::{Asked, WriteFailure, Written};
+pub(crate) use thread::{Asked, Copied, WriteFailure, Written};
 pub(crate) use trial::Trial;

@@ -5,6 +5,8 @@ use super::keeper::{Connection, Keeper};
 use super::trial::Trial;
 use crate::configuration::background::CONTROL_NICE;
 use std::collections::HashMap;
+use std::fs::File;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 use stillgate_datastore::embedded::{BackError, Change, ChangeSummary, Unavailable};
@@ -22,6 +24,10 @@ pub(super) const ASKED_MAX: usize = 256;
 pub(crate) enum Asked {
     /// To make a change, unless one of its documents cannot be used.
     Write(Transaction, oneshot::Sender<Result<Written, WriteFailure>>),
+    /// To make a change with any number of writes.
+    Replace(Transaction, oneshot::Sender<Result<Written, WriteFailure>>),
+    /// To copy the whole datastore into a file without a name.
+    Backup(oneshot::Sender<Result<Copied, WriteFailure>>),
     /// To find out what a change would come to.
     Try(Transaction, oneshot::Sender<Result<Trial, WriteFailure>>),
     /// The changes before a revision.
@@ -43,6 +49,17 @@ pub(crate) struct Written {
     pub(crate) revision: u64,
     /// What the writer should know.
     pub(crate) warnings: Vec<String>,
+}
+
+/// A copy of the datastore.
+#[derive(Debug)]
+pub(crate) struct Copied {
+    /// At its beginning.
+    pub(crate) file: File,
+    /// In bytes.
+    pub(crate) size: u64,
+    /// Of the datastore.
+    pub(crate) path: PathBuf,
 }
 
 /// Why a change was not made, or a question not answered.
@@ -119,9 +136,14 @@ async fn answer(keeper: &Arc<Keeper>, backend: &mut Backend, asked: Asked) {
     // Who asked may have gone meanwhile.
     match asked {
         Asked::Write(transaction, answer) => {
-            let made = write(keeper, backend, transaction).await;
+            let made = write(keeper, backend, transaction, false).await;
             let _ = answer.send(made);
         }
+        Asked::Replace(transaction, answer) => {
+            let made = write(keeper, backend, transaction, true).await;
+            let _ = answer.send(made);
+        }
+        Asked::Backup(answer) => drop(answer.send(backend.backup())),
         Asked::Try(transaction, answer) => drop(answer.send(Ok(keeper.try_out(&transaction)))),
         Asked::History(before, count, answer) => drop(answer.send(backend.history(before, count))),
         Asked::Change(revision, answer) => drop(answer.send(backend.change_at(revision))),
@@ -139,7 +161,12 @@ async fn answer(keeper: &Arc<Keeper>, backend: &mut Backend, asked: Asked) {
 }
 
 /// Makes a change that can be served.
-async fn write(keeper: &Keeper, backend: &mut Backend, transaction: Transaction) -> Result<Written, WriteFailure> {
+async fn write(
+    keeper: &Keeper,
+    backend: &mut Backend,
+    transaction: Transaction,
+    is_replacement: bool,
+) -> Result<Written, WriteFailure> {
     let trial = keeper.try_out(&transaction);
     if !trial.refusals.is_empty() {
         return Err(WriteFailure::Refused(trial.refusals.join("; ")));
@@ -147,7 +174,11 @@ async fn write(keeper: &Keeper, backend: &mut Backend, transaction: Transaction)
     let mut warnings = trial.warnings;
     warnings.extend(trial.effects.into_iter().map(|(key, what)| format!("{key}: {what}")));
     let transaction = keeper.as_kept(transaction);
-    let batch = backend.commit(&transaction, SystemTime::now()).await.map_err(WriteFailure::Commit)?;
+    let now = SystemTime::now();
+    let batch = match is_replacement {
+        true => backend.replace(&transaction, now)?,
+        false => backend.commit(&transaction, now).await.map_err(WriteFailure::Commit)?,
+    };
     let revision = batch.revision;
     // What is followed comes by itself.
     if backend.is_embedded() {

@@ -47,7 +47,7 @@ impl Keeper {
         let mut trial = sorted_out(attempt, &changed);
         for (kind, id, reason) in problems {
             if changed.contains(&(kind, id.clone())) {
-                trial.refusals.push(reason);
+                trial.refusals.push(named(kind, &id, reason, &changed));
             } else if let Some(key) = key_of(kind, &id) {
                 trial.effects.push((key, reason));
             }
@@ -74,7 +74,7 @@ fn sorted_out(attempt: Attempt, changed: &HashSet<(Kind, String)>) -> Trial {
         Trial { warnings: attempt.warnings.iter().map(|warning| warning.in_file(None)).collect(), ..Trial::default() };
     for Rejected { kind, id, reason, serving, .. } in attempt.rejected {
         if changed.contains(&(kind, id.clone())) {
-            trial.refusals.push(reason);
+            trial.refusals.push(named(kind, &id, reason, changed));
             continue;
         }
         let what = match serving {
@@ -85,6 +85,14 @@ fn sorted_out(attempt: Attempt, changed: &HashSet<(Kind, String)>) -> Trial {
         trial.effects.extend(key_of(kind, &id).map(|key| (key, what)));
     }
     trial
+}
+
+/// The reason, with the resource where it is one of several.
+fn named(kind: Kind, id: &str, reason: String, changed: &HashSet<(Kind, String)>) -> String {
+    match key_of(kind, id).filter(|_| changed.len() > 1) {
+        Some(key) => format!("{key}: {reason}"),
+        None => reason,
+    }
 }
 
 /// Whether certificates have to be looked at.

@@ -1,0 +1,220 @@
+//! The resources of a file as documents, as the Admin API takes them, each with the place where it is written.
+//!
+//! For those who move resources from a file to a store. The file is checked like any other, with two exceptions: its `gateway:`
+//! section need not be that of the gateway whose store it is, so the listeners are not known if it has none; and `protos`,
+//! which only stores have, may be there.
+
+use super::{FILE_BYTES_MAX, position_of, whole};
+use crate::keys::resources::File;
+use crate::model::Kind;
+use crate::resources::{PluginSet, Written};
+use crate::store::Store;
+use crate::values::SourceKind;
+use serde_json::{Map, Number, Value as Json};
+use std::collections::HashSet;
+use stillgate_schema::kind::read;
+use stillgate_schema::object::map;
+use stillgate_schema::text::diagnostic::{Errors, Fault, Path, Position, Sink};
+use stillgate_schema::text::environment::Lookup;
+use stillgate_schema::text::scalar::{Meaning, Scalar, Style};
+use stillgate_schema::text::tree::{self, Entry, Node, Value};
+
+/// One resource of a file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FileDocument {
+    /// What it is.
+    pub kind: Kind,
+    /// Unique among its kind: `1`, of credentials `jack/1`, of secret managers `vault/1`.
+    pub id: String,
+    /// As the Admin API takes it: credentials are not in their consumers.
+    pub document: Json,
+    /// From 1.
+    pub line: u32,
+    /// From 1, in characters.
+    pub column: u32,
+}
+
+/// The resources of a text, in its order, and what is wrong with it. They are of use only where nothing is. `environment`
+/// answers for `${NAME}`.
+pub fn documents(text: &[u8], environment: Lookup<'_>, plugins: PluginSet) -> (Vec<FileDocument>, Errors) {
+    let mut sink = Sink::default();
+    let found = read_all(text, environment, plugins, &mut sink).unwrap_or_default();
+    (found, sink.into_errors())
+}
+
+fn read_all(bytes: &[u8], environment: Lookup<'_>, plugins: PluginSet, sink: &mut Sink) -> Option<Vec<FileDocument>> {
+    if bytes.len() > FILE_BYTES_MAX {
+        sink.error(Position::NOWHERE, &Path::Root, format!("the file is larger than {FILE_BYTES_MAX} bytes"));
+        return None;
+    }
+    let Ok(text) = std::str::from_utf8(bytes).map_err(|error| {
+        let fault = Fault::new("not UTF-8").hint("save the file as UTF-8");
+        sink.error(position_of(&bytes[..error.valid_up_to()]), &Path::Root, fault);
+    }) else {
+        return None;
+    };
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let root = tree::parse(0, text, environment, sink)?.root;
+    let (protos, others): (Vec<Entry>, Vec<Entry>) =
+        entries(&root).iter().cloned().partition(|entry| &*entry.key == Kind::Protos.name());
+    let has_gateway = others.iter().any(|entry| &*entry.key == "gateway");
+    let lists = match &root.value {
+        Value::Map(_) => Node { at: root.at, value: Value::Map(others.into()) },
+        _ => root.clone(),
+    };
+    let mut file: File = read(&map::<File>(), &lists, &Path::Root, sink)?;
+    if !has_gateway {
+        file.gateway.config.source = SourceKind::Store;
+    }
+    check_protos(&protos, sink);
+    let alone = Store::new(file.gateway.clone(), plugins.clone());
+    whole::resolve(file, String::new(), plugins, sink);
+    let lists = entries(&lists).iter().chain(&protos);
+    Some(lists.flat_map(|list| of_list(list, &alone)).collect())
+}
+
+/// Protos are no part of a file, so nobody else reads them.
+fn check_protos(lists: &[Entry], sink: &mut Sink) {
+    let path = Path::Root.key(Kind::Protos.name());
+    for list in lists {
+        let mut known = HashSet::new();
+        for (index, item) in items(&list.value).iter().enumerate() {
+            let path = path.index(index);
+            let Some(written) = Written::read(Kind::Protos, item, &path, sink) else { continue };
+            match written.id() {
+                None => sink.error(item.at, &path, Fault::new("the key \"id\" is missing")),
+                Some(id) if !known.insert(id.value.clone()) => {
+                    sink.error(id.at, &path.key("id"), format!("another proto has the id {:?}", id.value));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+}
+
+/// The resources of one list; none, where the key is no list of resources.
+fn of_list(list: &Entry, alone: &Store) -> Vec<FileDocument> {
+    let Some(kind) = Kind::named(&list.key).filter(|kind| *kind != Kind::Credentials) else { return Vec::new() };
+    let mut found = Vec::new();
+    for (index, item) in items(&list.value).iter().enumerate() {
+        let mut document = written(kind, item, alone);
+        let key = if kind == Kind::Consumers { "username" } else { "id" };
+        // As the file source numbers routes without one.
+        let id = text(&document[key]).unwrap_or_else(|| (index + 1).to_string());
+        let fields = document.as_object_mut();
+        let nested = fields.filter(|_| kind == Kind::Consumers).and_then(|fields| fields.shift_remove("credentials"));
+        let at = |item: &Node, kind, id, document| {
+            let Position { line, column } = item.at;
+            FileDocument { kind, id, document, line, column }
+        };
+        found.push(at(item, kind, id.clone(), document));
+        let nodes = entries(item).iter().filter(|entry| &*entry.key == "credentials");
+        for node in nodes.filter(|_| nested.is_some()).flat_map(|entry| items(&entry.value)) {
+            let document = written(Kind::Credentials, node, alone);
+            let of = text(&document["id"]).unwrap_or_default();
+            found.push(at(node, Kind::Credentials, format!("{id}/{of}"), document));
+        }
+    }
+    found
+}
+
+/// A node as a document. What stands for a variable of the environment can be a number or a text: the reading with which the
+/// document is right is taken.
+fn written(kind: Kind, item: &Node, alone: &Store) -> Json {
+    let first = json(item, false);
+    let second = json(item, true);
+    let is_right = |document: &Json| alone.check_alone(kind, &document.to_string()).is_ok();
+    if first != second && !is_right(&first) && is_right(&second) { second } else { first }
+}
+
+fn json(node: &Node, are_quotes_ignored: bool) -> Json {
+    match &node.value {
+        Value::Scalar(scalar) => of_scalar(scalar, are_quotes_ignored),
+        Value::List(items) => items.iter().map(|item| json(item, are_quotes_ignored)).collect(),
+        Value::Map(entries) => {
+            let pair = |entry: &Entry| (entry.key.to_string(), json(&entry.value, are_quotes_ignored));
+            Json::Object(entries.iter().map(pair).collect::<Map<_, _>>())
+        }
+        Value::Refused => Json::Null,
+    }
+}
+
+fn of_scalar(scalar: &Scalar, are_quotes_ignored: bool) -> Json {
+    if scalar.style == (Style::Substituted { quoted: true }) && !are_quotes_ignored {
+        return Json::from(&*scalar.text);
+    }
+    match scalar.meaning() {
+        Meaning::Null => Json::Null,
+        Meaning::Bool(value) => value.into(),
+        Meaning::Int(number) => number.into(),
+        Meaning::Float(number) => Number::from_f64(number).map_or(Json::Null, Json::Number),
+        Meaning::HugeInt | Meaning::NotFinite | Meaning::Text(_) => Json::from(&*scalar.text),
+    }
+}
+
+/// An id may be written as a number.
+fn text(id: &Json) -> Option<String> {
+    match id {
+        Json::String(text) => Some(text.clone()),
+        Json::Number(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+fn entries(node: &Node) -> &[Entry] {
+    if let Value::Map(entries) = &node.value { entries } else { &[] }
+}
+
+fn items(node: &Node) -> &[Node] {
+    if let Value::List(items) = &node.value { items } else { &[] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn of(text: &str) -> (Vec<(String, Json)>, Vec<String>) {
+        let environment = |name: &str| (name == "PORT").then(|| "8080".to_owned());
+        let (found, errors) = documents(text.as_bytes(), &environment, PluginSet::default());
+        let shown =
+            |found: FileDocument| (format!("{}/{} {}", found.kind.name(), found.id, found.line), found.document);
+        (found.into_iter().map(shown).collect(), errors.diagnostics.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn resources_become_documents() {
+        let (found, wrong) = of("routes:\n  - {uri: /a, upstream_id: 1, labels: {v: \"${PORT}\"}}\nupstreams:\n  \
+            - {id: 1, nodes: {\"a:80\": 1}, retries: \"${PORT:-1}\"}\nprotos:\n  - {id: p, content: x}\n");
+        assert!(matches!(&wrong[..], [one] if one.contains("upstreams[0].retries: ")), "{wrong:?}");
+        assert_eq!(
+            found[0],
+            ("routes/1 2".to_owned(), json!({"uri": "/a", "upstream_id": 1, "labels": {"v": "8080"}}))
+        );
+        assert_eq!(found[2], ("protos/p 6".to_owned(), json!({"id": "p", "content": "x"})));
+    }
+
+    #[test]
+    fn a_variable_is_the_number_that_is_wanted() {
+        let (found, wrong) =
+            of("upstreams:\n  - {id: 1, nodes: [{host: a, port: \"${PORT}\", weight: 1}]}\nroutes: []\n");
+        assert_eq!(wrong, [""; 0]);
+        assert_eq!(found[0].1["nodes"][0]["port"], 8080);
+    }
+
+    #[test]
+    fn listeners_count_only_where_they_are_written() {
+        let route = "stream_routes:\n  - {server_port: 9, upstream: {scheme: tcp, nodes: {\"a:80\": 1}}}\n";
+        assert_eq!(of(route).1, [""; 0]);
+        let (_, wrong) = of(&format!("gateway: {{listeners: [{{address: \"127.0.0.1:80\"}}]}}\n{route}"));
+        assert!(wrong[0].contains("it takes no connection"), "{wrong:?}");
+    }
+
+    #[test]
+    fn credentials_stand_apart() {
+        let (found, _) = of("consumers:\n  - {username: jack, credentials: [{id: 1, plugins: {}}]}\n");
+        let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["consumers/jack 2", "credentials/jack/1 2"]);
+        assert_eq!(found[0].1, json!({"username": "jack"}));
+    }
+}

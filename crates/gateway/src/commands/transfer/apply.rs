@@ -1,0 +1,143 @@
+//! `stillgate apply`: makes the resources of a running gateway those of a file, in batches of which each is made or not.
+
+use super::diff::{compared, line, numbers};
+use super::export::{counted, some};
+use super::plan::{Plan, Step};
+use super::remote::{Refused, Remote};
+use super::resources::path_of;
+use super::{Failure, file};
+use crate::commands::cli::{Apply, EXIT_ERRORS, EXIT_GOOD};
+use crate::commands::stdout::show;
+use serde_json::Value as Json;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How often long work says how far it is.
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+
+/// Changes that are listed one by one; of more only the numbers are.
+const LISTED_MAX: usize = 1000;
+
+/// Runs the command; returns the exit code.
+pub(crate) fn apply(arguments: &Apply) -> u8 {
+    run(arguments).unwrap_or_else(|failure| failure.report())
+}
+
+fn run(arguments: &Apply) -> Result<u8, Failure> {
+    let resources = file::read(&arguments.file)?;
+    let remote = Remote::new(&arguments.to, &arguments.asking)?;
+    let plan = compared(&arguments.file, &resources, &remote.read_all()?, arguments.prune)?;
+    if arguments.dry_run {
+        return Ok(try_out(&arguments.file, &remote, &plan));
+    }
+    Ok(make(&arguments.file, &remote, &plan))
+}
+
+/// Shows what would be done. What the gateway thinks of it can be asked only for changes that are made together.
+fn try_out(file: &Path, remote: &Remote, plan: &Plan) -> u8 {
+    list(&plan.steps);
+    let batches = plan.batches();
+    if let [batch] = batches[..] {
+        match remote.batch(&operations(batch), "?dry_run=true") {
+            Ok(answered) => {
+                let texts = |list: &Json| list.as_array().cloned().unwrap_or_default();
+                for warning in texts(&answered.body["warnings"]) {
+                    eprintln!("stillgate: warning: {}", warning.as_str().unwrap_or_default());
+                }
+                for effect in texts(&answered.body["effects"]) {
+                    let text = |name: &str| effect[name].as_str().unwrap_or_default().to_owned();
+                    eprintln!("stillgate: warning: {}: {}", text("key"), text("effect"));
+                }
+            }
+            Err(refused) => {
+                eprintln!("stillgate: it would be refused: {}", explained(file, batch, &refused));
+                return EXIT_ERRORS;
+            }
+        }
+    }
+    show(format_args!("nothing is changed (--dry-run): {}\n", summary(&plan.steps, plan, "would be ")));
+    EXIT_GOOD
+}
+
+/// Makes one batch after the other, until one is refused.
+fn make(file: &Path, remote: &Remote, plan: &Plan) -> u8 {
+    let batches = plan.batches();
+    let (mut made, mut said) = (0, Instant::now());
+    for (index, batch) in batches.iter().enumerate() {
+        // The gateway serves all of them when it answers the last one.
+        let query = if index + 1 == batches.len() { "" } else { "?wait=stored" };
+        match remote.batch(&operations(batch), query) {
+            Ok(answered) => {
+                answered.warnings.iter().for_each(|warning| eprintln!("stillgate: warning: {warning}"));
+                list(batch);
+                made += batch.len();
+            }
+            Err(refused) => {
+                eprintln!("stillgate: {}", explained(file, batch, &refused));
+                let left = plan.steps.len() - made;
+                eprintln!(
+                    "stillgate: stopped: {made} of {} changes are made, {left} are not; the batch with this one was not \
+                     made at all. Mend the file and apply it again",
+                    plan.steps.len()
+                );
+                show(format_args!("{}\n", summary(&plan.steps[..made], plan, "")));
+                return EXIT_ERRORS;
+            }
+        }
+        if said.elapsed() >= PROGRESS_EVERY && made < plan.steps.len() {
+            said = Instant::now();
+            eprintln!("{made} of {} changes are made", plan.steps.len());
+        }
+    }
+    show(format_args!("{}\n", summary(&plan.steps, plan, "")));
+    EXIT_GOOD
+}
+
+fn operations(batch: &[Step]) -> Vec<&Json> {
+    batch.iter().map(|step| &step.operation).collect()
+}
+
+fn list(steps: &[Step]) {
+    if steps.len() <= LISTED_MAX {
+        show(steps.iter().map(line).collect::<String>());
+    }
+}
+
+/// Why a batch was refused, with the place of the resource in the file.
+fn explained(file: &Path, batch: &[Step], refused: &Refused) -> String {
+    if let Some(step) = refused.operation.and_then(|index| batch.get(index)) {
+        return format!("{}: {}", place(file, step), refused.message);
+    }
+    // What is refused only among others is named by its message.
+    let message =
+        refused.message.rsplit_once("invalid configuration: ").map_or(&*refused.message, |(_, message)| message);
+    let named = batch.iter().find_map(|step| {
+        let reason = message.strip_prefix(&path_of(&step.name))?.strip_prefix(": ")?;
+        Some((step, reason))
+    });
+    match (named, batch) {
+        (Some((step, reason)), _) => format!("{}: {reason}", place(file, step)),
+        (None, [step]) => format!("{}: {message}", place(file, step)),
+        (None, _) => refused.message.clone(),
+    }
+}
+
+fn place(file: &Path, step: &Step) -> String {
+    match step.at {
+        Some((line, column)) => format!("{}:{line}:{column}: {}", file.display(), path_of(&step.name)),
+        None => path_of(&step.name),
+    }
+}
+
+fn summary(made: &[Step], plan: &Plan, would: &str) -> String {
+    let [created, changed, deleted] = numbers(made);
+    let mut text = format!(
+        "{created} {would}created, {changed} {would}changed, {deleted} {would}deleted, {} unchanged",
+        plan.unchanged
+    );
+    if !plan.extra.is_empty() {
+        let names: Vec<String> = plan.extra.iter().map(path_of).collect();
+        text.push_str(&format!("; {} not in the file, which --prune deletes: {}", counted(names.len()), some(&names)));
+    }
+    text
+}

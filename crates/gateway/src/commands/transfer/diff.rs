@@ -1,0 +1,66 @@
+//! `stillgate diff`: what differs between a file and the resources of a running gateway.
+
+use super::plan::{Plan, Step, What, plan};
+use super::remote::Remote;
+use super::resources::{Resources, path_of};
+use super::{Failure, file};
+use crate::commands::cli::{Diff, EXIT_DIFFERS, EXIT_GOOD};
+use crate::commands::stdout::show;
+use std::path::Path;
+
+/// Runs the command; returns the exit code.
+pub(crate) fn diff(arguments: &Diff) -> u8 {
+    match run(arguments) {
+        Ok(plan) => {
+            let lines: String = plan.steps.iter().map(line).collect();
+            show(format_args!("{lines}{}\n", summary(&plan)));
+            if plan.steps.is_empty() { EXIT_GOOD } else { EXIT_DIFFERS }
+        }
+        Err(failure) => failure.report(),
+    }
+}
+
+fn run(arguments: &Diff) -> Result<Plan, Failure> {
+    let resources = file::read(&arguments.file)?;
+    let there = Remote::new(&arguments.to, &arguments.asking)?.read_all()?;
+    compared(&arguments.file, &resources, &there, true)
+}
+
+/// What leads from what is there to the file.
+pub(super) fn compared(file: &Path, here: &Resources, there: &Resources, prunes: bool) -> Result<Plan, Failure> {
+    plan(here, there, prunes).map_err(|masked| {
+        let named: Vec<String> = masked.iter().map(|found| format!("{}:{found}", file.display())).collect();
+        Failure::Failed(format!(
+            "masks stand in place of secrets; write the secrets, or export the file again with --secrets\n{}",
+            named.join("\n")
+        ))
+    })
+}
+
+/// One change, as people read it.
+pub(super) fn line(step: &Step) -> String {
+    let path = path_of(&step.name);
+    match &step.what {
+        What::Create => format!("+ {path}\n"),
+        What::Delete => format!("- {path}\n"),
+        What::Change(differences) => {
+            let places: String = differences.iter().map(|difference| format!("    {difference}\n")).collect();
+            format!("~ {path}\n{places}")
+        }
+    }
+}
+
+fn summary(plan: &Plan) -> String {
+    let [created, changed, deleted] = numbers(&plan.steps);
+    format!("{created} only in the file, {changed} different, {deleted} only there, {} equal", plan.unchanged)
+}
+
+/// How many are created, changed and deleted.
+pub(super) fn numbers(steps: &[Step]) -> [usize; 3] {
+    let count = |is_one: fn(&What) -> bool| steps.iter().filter(|step| is_one(&step.what)).count();
+    [
+        count(|what| *what == What::Create),
+        count(|what| matches!(what, What::Change(_))),
+        count(|what| *what == What::Delete),
+    ]
+}

@@ -1,0 +1,145 @@
+//! `stillgate export`: the resources of a running gateway, an APISIX, or the file of a store, as a configuration file.
+
+use super::Failure;
+use super::remote::Remote;
+use super::resources::{Resource, Resources, hide_secrets, mark_hidden_key, masks, path_of};
+use super::yaml;
+use crate::commands::cli::{EXIT_GOOD, Export};
+use crate::commands::stdout::show;
+use crate::configuration::kept::{Offline, read_store, resource_of};
+use crate::configuration::source::ConfigSource;
+use serde_json::Value as Json;
+use std::collections::BTreeMap;
+use std::path::Path;
+use stillgate_config::Kind;
+
+/// Runs the command; returns the exit code.
+pub(crate) fn export(arguments: &Export) -> u8 {
+    match run(arguments) {
+        Ok(text) => {
+            show(text);
+            EXIT_GOOD
+        }
+        Err(failure) => failure.report(),
+    }
+}
+
+fn run(arguments: &Export) -> Result<String, Failure> {
+    let mut found = match arguments.from.contains("://") {
+        true => Remote::new(&arguments.from, &arguments.asking)?.read_all()?,
+        false => of_store(Path::new(&arguments.from), arguments.config.as_deref())?,
+    };
+    for (name, resource) in found.iter_mut().filter(|_| !arguments.secrets) {
+        hide_secrets(name, &mut resource.document);
+        if name.0 == Kind::Ssls {
+            mark_hidden_key(&mut resource.document);
+        }
+    }
+    let masked: Vec<String> = found
+        .iter()
+        .filter(|(_, resource)| !masks(&resource.document).is_empty())
+        .map(|(name, _)| path_of(name))
+        .collect();
+    if !masked.is_empty() {
+        let why = match arguments.secrets {
+            true => "the Admin API does not give private keys, nor any secret to viewers",
+            false => "--secrets writes them",
+        };
+        eprintln!("stillgate: {} with masks in place of secrets ({why}): {}", counted(masked.len()), some(&masked));
+    }
+    let head = format!(
+        "# The resources of {}, written by `stillgate export`.\n{}",
+        arguments.from.trim(),
+        if masked.is_empty() { "" } else { "# Secrets are masks (********): put them in before the file is used.\n" }
+    );
+    Ok(format!("{head}{}", yaml::write(&lists(found))))
+}
+
+fn of_store(file: &Path, config: Option<&Path>) -> Result<Resources, Failure> {
+    let keys = config.map(keyring).transpose()?.unwrap_or_default();
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    let documents = read_store(file, &keys).map_err(|error| match error {
+        Offline::InUse => Failure::Failed(format!(
+            "{}: a gateway has the store open; export from its admin address, as in --from http://127.0.0.1:9180",
+            file.display()
+        )),
+        Offline::Unusable(why) => Failure::Unusable(why),
+    })?;
+    let known = documents.into_iter().filter_map(|(key, stored, mut document)| {
+        let name = resource_of(&key)?;
+        if let Some(fields) = document.as_object_mut().filter(|_| name.0 != Kind::Consumers) {
+            let id = name.1.rsplit_once('/').filter(|_| name.0 == Kind::Credentials).map_or(&*name.1, |(_, id)| id);
+            fields.insert("id".to_owned(), id.into());
+        }
+        Some((name, Resource::stored(document, stored.created)))
+    });
+    Ok(known.collect())
+}
+
+/// The keys of a configuration's `gateway.data_encryption`.
+fn keyring(config: &Path) -> Result<Vec<String>, Failure> {
+    let source = ConfigSource::File(config.to_owned());
+    let text = source.read().map_err(|error| Failure::Unusable(error.to_string()))?;
+    let loaded = source.parse(&text).map_err(|errors| Failure::Unusable(errors.to_string()))?;
+    let keys = &loaded.config.gateway.data_encryption.keyring;
+    Ok(keys.iter().map(|key| key.reveal().to_owned()).collect())
+}
+
+/// The lists of a file, the oldest resource of each first.
+fn lists(found: Resources) -> Vec<(String, Json)> {
+    let mut all: Vec<_> = found.into_iter().collect();
+    all.sort_by_cached_key(|((kind, id), resource)| (*kind, resource.created, id.clone()));
+    let mut credentials: BTreeMap<String, Vec<Json>> = BTreeMap::new();
+    let mut lists: BTreeMap<Kind, Vec<Json>> = BTreeMap::new();
+    for ((kind, id), resource) in all {
+        let document = first(if kind == Kind::Consumers { "username" } else { "id" }, &id, resource.document);
+        match (kind, id.split_once('/')) {
+            (Kind::Credentials, Some((consumer, _))) => {
+                credentials.entry(consumer.to_owned()).or_default().push(document)
+            }
+            _ => lists.entry(kind).or_default().push(document),
+        }
+    }
+    for consumer in lists.get_mut(&Kind::Consumers).into_iter().flatten() {
+        let name = consumer["username"].as_str().unwrap_or_default();
+        if let Some(own) = credentials.remove(name) {
+            consumer["credentials"] = own.into();
+        }
+    }
+    if !credentials.is_empty() {
+        let names: Vec<String> = credentials.into_keys().collect();
+        eprintln!("stillgate: credentials without a consumer are left out, of {}", some(&names));
+    }
+    let mut lists: Vec<(String, Json)> =
+        lists.into_iter().map(|(kind, list)| (kind.name().to_owned(), list.into())).collect();
+    if lists.is_empty() {
+        // An empty file is refused, because an editor may have cut it off.
+        lists.push((Kind::Routes.name().to_owned(), Json::Array(Vec::new())));
+    }
+    lists
+}
+
+/// A document with the key that names it in front.
+fn first(key: &str, id: &str, document: Json) -> Json {
+    let fields = match document {
+        Json::Object(fields) => fields,
+        other => return other,
+    };
+    let id = fields.get(key).cloned().filter(|own| !own.is_null()).unwrap_or_else(|| id.into());
+    let others = fields.into_iter().filter(|(name, _)| name != key);
+    Json::Object(std::iter::once((key.to_owned(), id)).chain(others).collect())
+}
+
+pub(super) fn counted(count: usize) -> String {
+    if count == 1 { "1 resource".to_owned() } else { format!("{count} resources") }
+}
+
+/// A few of many.
+pub(super) fn some(names: &[String]) -> String {
+    const SHOWN_MAX: usize = 5;
+    let shown = names.iter().take(SHOWN_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(SHOWN_MAX) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}

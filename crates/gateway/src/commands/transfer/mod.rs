@@ -1,0 +1,49 @@
+//! `export`, `diff`, `apply`, `store backup`: resources between a file, a store and an etcd, through the Admin API.
+//!
+//! ```text
+//!  file ──▶ Resources ─┐                    ┌─▶ lines of `diff`
+//!                      ├─▶ meaning: equal? ─┤
+//!  Admin API, store ───┘                    └─▶ plan: an order, batches ─▶ POST /v1/batch
+//!       └─▶ yaml ─▶ `export`
+//! ```
+//!
+//! A file is read by the same tables as that of `run`. Nothing here reads or writes etcd itself: the gateway that follows it does.
+
+mod apply;
+mod backup;
+mod diff;
+mod export;
+mod file;
+mod meaning;
+mod plan;
+mod remote;
+mod resources;
+mod yaml;
+
+pub(crate) use apply::apply;
+pub(crate) use backup::backup;
+pub(crate) use diff::diff;
+pub(crate) use export::export;
+
+use super::cli::{EXIT_ERRORS, EXIT_UNUSABLE};
+
+/// Why a command ends without having done its work.
+#[derive(Debug)]
+enum Failure {
+    /// The arguments cannot be used.
+    Unusable(String),
+    /// The work failed.
+    Failed(String),
+}
+
+impl Failure {
+    /// Says so, and gives the exit code.
+    fn report(&self) -> u8 {
+        let (code, message) = match self {
+            Failure::Unusable(message) => (EXIT_UNUSABLE, message),
+            Failure::Failed(message) => (EXIT_ERRORS, message),
+        };
+        eprintln!("stillgate: {message}");
+        code
+    }
+}

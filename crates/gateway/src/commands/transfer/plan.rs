@@ -1,0 +1,270 @@
+//! What leads from the resources of a gateway to those of a file: the changes, in an order in which each can be made.
+//!
+//! ```text
+//!  what others refer to is put ─▶ consumers and global rules, the old ones first ─▶ routes ─▶ what nobody refers to any more goes
+//! ```
+//!
+//! Global rules, consumers and credentials go before new ones come, because two may not have the same plugin or key. Nobody
+//! needs them to be there.
+
+use super::meaning::{differences, has_same_certificates};
+use super::resources::{Name, Resource, Resources, masks, path_of};
+use serde_json::{Map, Value as Json, json};
+use stillgate_config::Kind;
+use stillgate_datastore::transaction::WRITES_MAX;
+
+/// Bytes of the documents of a batch. An etcd takes requests of 1.5 MiB.
+const BATCH_BYTES_MAX: usize = 1 << 20;
+
+/// What is done to a resource.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum What {
+    Create,
+    /// With the differences.
+    Change(Vec<String>),
+    Delete,
+}
+
+/// One change.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Step {
+    pub(super) name: Name,
+    pub(super) what: What,
+    /// Line and column of the file.
+    pub(super) at: Option<(u32, u32)>,
+    /// As `POST /v1/batch` takes it.
+    pub(super) operation: Json,
+    bytes: usize,
+}
+
+/// All changes in their order.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    pub(super) steps: Vec<Step>,
+    pub(super) unchanged: usize,
+    /// What is there and not in the file.
+    pub(super) extra: Vec<Name>,
+}
+
+/// Compares; `Err`: the masks in the file that stand for secrets that cannot be known.
+pub(super) fn plan(file: &Resources, there: &Resources, prunes: bool) -> Result<Plan, Vec<String>> {
+    let mut plan = Plan::default();
+    let mut masked = Vec::new();
+    for (name, resource) in file {
+        let old = there.get(name);
+        let keeps_keys =
+            name.0 == Kind::Ssls && old.is_some_and(|old| has_same_certificates(&resource.document, &old.document));
+        let is_hidden_key = |place: &String| place == "key" || place.starts_with("keys[");
+        let found = masks(&resource.document).into_iter().filter(|place| !(keeps_keys && is_hidden_key(place)));
+        masked.extend(found.map(|place| located(name, resource, &format!("{place} is a mask"))));
+        let what = match old.map(|old| differences(name, &resource.document, &old.document)) {
+            None => What::Create,
+            Some(differences) if differences.is_empty() => {
+                plan.unchanged += 1;
+                continue;
+            }
+            Some(differences) => What::Change(differences),
+        };
+        let operation = match old.filter(|_| keeps_keys) {
+            Some(old) => patch(name, &resource.document, &old.document),
+            None => json!({"method": "PUT", "path": api_path(name), "body": resource.document}),
+        };
+        plan.steps.push(Step::new(name, what, resource.at, operation));
+    }
+    if !masked.is_empty() {
+        return Err(masked);
+    }
+    plan.extra = there.keys().filter(|name| !file.contains_key(*name)).cloned().collect();
+    if prunes {
+        let delete =
+            |name: &Name| Step::new(name, What::Delete, None, json!({"method": "DELETE", "path": api_path(name)}));
+        plan.steps.extend(plan.extra.drain(..).map(|name| delete(&name)));
+    }
+    let place = |name: &Name| file.get(name).map_or(0, |resource| resource.created);
+    plan.steps.sort_by_cached_key(|step| (phase(step), rank(step), place(&step.name), step.name.clone()));
+    Ok(plan)
+}
+
+impl Plan {
+    /// The changes that are made together.
+    pub(super) fn batches(&self) -> Vec<&[Step]> {
+        let mut batches = Vec::new();
+        let mut rest = &self.steps[..];
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fits = |step: &&Step| {
+                bytes += step.bytes;
+                bytes <= BATCH_BYTES_MAX
+            };
+            let count = rest.iter().take(WRITES_MAX).take_while(fits).count().max(1);
+            let (batch, others) = rest.split_at(count);
+            batches.push(batch);
+            rest = others;
+        }
+        batches
+    }
+}
+
+impl Step {
+    fn new(name: &Name, what: What, at: Option<(u32, u32)>, operation: Json) -> Step {
+        let bytes = operation.to_string().len();
+        Step { name: name.clone(), what, at, operation, bytes }
+    }
+}
+
+/// A message about a resource of a file.
+pub(super) fn located(name: &Name, resource: &Resource, message: &str) -> String {
+    match resource.at {
+        Some((line, column)) => format!("{line}:{column}: {}: {message}", path_of(name)),
+        None => format!("{}: {message}", path_of(name)),
+    }
+}
+
+fn api_path(name: &Name) -> String {
+    format!("/apisix/admin/{}", path_of(name))
+}
+
+/// The change of a certificate's other fields: its keys are nowhere but in the store, so they are left alone.
+fn patch(name: &Name, here: &Json, there: &Json) -> Json {
+    let is_hidden = |field: &str| matches!(field, "key" | "keys" | "id");
+    let fields = |document: &Json| document.as_object().cloned().unwrap_or_default();
+    let mut body: Map<String, Json> = fields(here).into_iter().filter(|(field, _)| !is_hidden(field)).collect();
+    for field in fields(there).keys().filter(|field| !is_hidden(field)) {
+        if !body.contains_key(field) {
+            body.insert(field.clone(), Json::Null);
+        }
+    }
+    json!({"method": "PATCH", "path": api_path(name), "body": body})
+}
+
+fn phase(step: &Step) -> u8 {
+    let kind = step.name.0;
+    let stands_alone = matches!(kind, Kind::GlobalRules | Kind::Credentials | Kind::Consumers);
+    let is_last = matches!(kind, Kind::StreamRoutes | Kind::Routes);
+    match step.what {
+        What::Delete if stands_alone => 1,
+        What::Delete => 4,
+        _ if stands_alone => 2,
+        _ if is_last => 3,
+        _ => 0,
+    }
+}
+
+/// Among those of a phase.
+fn rank(step: &Step) -> usize {
+    let kind = step.name.0 as usize;
+    match (&step.what, step.name.0) {
+        // A credential needs its consumer, and goes before it.
+        (What::Delete, Kind::Consumers) => 2 * Kind::COUNT,
+        // Routes and services may name protos.
+        (What::Delete, Kind::Protos) => Kind::COUNT - 1,
+        (What::Delete, _) => Kind::COUNT - kind,
+        (_, Kind::Credentials) => Kind::COUNT,
+        (_, Kind::GlobalRules) => 2 * Kind::COUNT,
+        (_, Kind::Protos) => 0,
+        // One that others are subordinate to comes before them.
+        (_, Kind::StreamRoutes) if step.operation["body"]["protocol"]["superior_id"].is_null() => kind,
+        (_, Kind::StreamRoutes) => kind + 1,
+        (_, Kind::Routes) => kind + 2,
+        _ => kind + 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resources(names: &[(Kind, &str, Json)]) -> Resources {
+        let resource = |(index, (kind, id, document)): (usize, &(Kind, &str, Json))| {
+            let resource = Resource { document: document.clone(), created: index as u64, at: Some((7, 3)) };
+            ((*kind, (*id).to_owned()), resource)
+        };
+        names.iter().enumerate().map(resource).collect()
+    }
+
+    fn steps(plan: &Plan) -> Vec<String> {
+        let step = |step: &Step| format!("{} {}", step.operation["method"].as_str().unwrap(), path_of(&step.name));
+        plan.steps.iter().map(step).collect()
+    }
+
+    #[test]
+    fn what_is_referred_to_comes_first_and_goes_last() {
+        let all = |suffix: &str| {
+            let id = |name: &str| format!("{name}{suffix}");
+            Kind::all()
+                .map(|kind| {
+                    (kind, if kind == Kind::Credentials { id("jack/1") } else { id("x") }, json!({"n": suffix}))
+                })
+                .collect::<Vec<_>>()
+        };
+        let (new, old) = (all(""), all("-old"));
+        let borrowed = |all: &[(Kind, String, Json)]| {
+            resources(&all.iter().map(|(kind, id, json)| (*kind, id.as_str(), json.clone())).collect::<Vec<_>>())
+        };
+        let plan = plan(&borrowed(&new), &borrowed(&old), true).unwrap();
+        assert_eq!(
+            steps(&plan),
+            [
+                "PUT protos/x",
+                "PUT secrets/x",
+                "PUT ssls/x",
+                "PUT upstreams/x",
+                "PUT plugin_metadata/x",
+                "PUT plugin_configs/x",
+                "PUT consumer_groups/x",
+                "PUT services/x",
+                "DELETE global_rules/x-old",
+                "DELETE consumers/jack/credentials/1-old",
+                "DELETE consumers/x-old",
+                "PUT consumers/x",
+                "PUT consumers/jack/credentials/1",
+                "PUT global_rules/x",
+                "PUT stream_routes/x",
+                "PUT routes/x",
+                "DELETE routes/x-old",
+                "DELETE stream_routes/x-old",
+                "DELETE services/x-old",
+                "DELETE consumer_groups/x-old",
+                "DELETE plugin_configs/x-old",
+                "DELETE plugin_metadata/x-old",
+                "DELETE upstreams/x-old",
+                "DELETE ssls/x-old",
+                "DELETE protos/x-old",
+                "DELETE secrets/x-old",
+            ]
+        );
+    }
+
+    #[test]
+    fn batches_are_bounded_in_number_and_bytes() {
+        let routes = |count: usize, name: &str| {
+            let route = |id: usize| ((Kind::Routes, id.to_string()), json!({"uri": "/", "name": name}));
+            let all = (0..count).map(route).map(|(name, document)| (name, Resource { document, created: 0, at: None }));
+            plan(&all.collect(), &Resources::new(), false).unwrap()
+        };
+        let sizes = |plan: &Plan| plan.batches().iter().map(|batch| batch.len()).collect::<Vec<_>>();
+        assert_eq!(sizes(&routes(300, "")), [128, 128, 44]);
+        assert_eq!(sizes(&routes(3, &"x".repeat(600_000))), [1, 1, 1]);
+        assert_eq!(sizes(&routes(0, "")), [0; 0]);
+    }
+
+    #[test]
+    fn masks_are_refused_but_for_a_key_that_is_known() {
+        let mask = stillgate_admin::MASK;
+        let ssl = |sni: &str, key: &str| json!({"cert": "c", "key": key, "snis": [sni]});
+        let of = |document| resources(&[(Kind::Ssls, "1", document)]);
+        let changed = plan(&of(ssl("b", mask)), &of(ssl("a", mask)), false).unwrap();
+        assert_eq!(
+            changed.steps[0].operation,
+            json!({"method": "PATCH", "path": "/apisix/admin/ssls/1", "body": {"cert": "c", "snis": ["b"]}})
+        );
+        let refused = plan(&of(ssl("b", mask)), &Resources::new(), false).unwrap_err();
+        assert_eq!(refused, ["7:3: ssls/1: key is a mask"]);
+        let consumer = json!({"username": "jack", "plugins": {"key-auth": {"key": mask}}});
+        let consumers = resources(&[(Kind::Consumers, "jack", consumer)]);
+        assert_eq!(
+            plan(&consumers, &consumers, false).unwrap_err(),
+            ["7:3: consumers/jack: plugins.key-auth.key is a mask"]
+        );
+    }
+}

@@ -1,0 +1,105 @@
+//! Resources as documents by kind and id, wherever they come from.
+
+use crate::configuration::kept::each_secret;
+use serde_json::{Value as Json, json};
+use std::collections::BTreeMap;
+use stillgate_admin::MASK;
+use stillgate_config::Kind;
+
+/// A kind and an id: `1`, of credentials `jack/1`, of secret managers `vault/1`.
+pub(super) type Name = (Kind, String);
+
+/// One resource.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Resource {
+    /// Without what only a datastore adds.
+    pub(super) document: Json,
+    /// The older of two routes comes first: a revision, or the place in a file.
+    pub(super) created: u64,
+    /// Line and column, of a file.
+    pub(super) at: Option<(u32, u32)>,
+}
+
+/// All of them.
+pub(super) type Resources = BTreeMap<Name, Resource>;
+
+/// What a datastore adds to documents.
+const ADDED: [&str; 4] = ["create_time", "update_time", "createdIndex", "modifiedIndex"];
+
+impl Resource {
+    /// As a datastore has it.
+    pub(super) fn stored(mut document: Json, created: u64) -> Resource {
+        if let Some(fields) = document.as_object_mut() {
+            ADDED.iter().for_each(|name| drop(fields.shift_remove(*name)));
+        }
+        Resource { document, created, at: None }
+    }
+}
+
+/// As messages name it: `routes/1`, `consumers/jack/credentials/1`.
+pub(super) fn path_of((kind, id): &Name) -> String {
+    match (kind, id.split_once('/')) {
+        (Kind::Credentials, Some((consumer, id))) => format!("consumers/{consumer}/credentials/{id}"),
+        _ => format!("{}/{id}", kind.name()),
+    }
+}
+
+/// Puts masks in the place of all secrets.
+pub(super) fn hide_secrets((kind, _): &Name, document: &mut Json) {
+    each_secret(kind.name(), document, &mut |secret| {
+        // A reference is no secret.
+        if !secret.starts_with('$') {
+            MASK.clone_into(secret);
+        }
+    });
+}
+
+/// The private key of a certificate is in no answer of the Admin API; the mask says that there is one.
+pub(super) fn mark_hidden_key(document: &mut Json) {
+    if has(document, "cert") && !has(document, "key") {
+        document["key"] = MASK.into();
+    }
+    let certs = document.get("certs").and_then(Json::as_array).map_or(0, Vec::len);
+    if certs > 0 && !has(document, "keys") {
+        document["keys"] = vec![json!(MASK); certs].into();
+    }
+}
+
+fn has(document: &Json, name: &str) -> bool {
+    document.get(name).is_some_and(|value| !value.is_null())
+}
+
+/// The places of masks in a document, as `plugins.key-auth.key`.
+pub(super) fn masks(document: &Json) -> Vec<String> {
+    let mut found = Vec::new();
+    find_masks(document, "", &mut found);
+    found
+}
+
+fn find_masks(value: &Json, path: &str, found: &mut Vec<String>) {
+    match value {
+        Json::String(text) if text == MASK => found.push(path.to_owned()),
+        Json::Array(items) => {
+            items.iter().enumerate().for_each(|(index, item)| find_masks(item, &format!("{path}[{index}]"), found));
+        }
+        Json::Object(fields) => {
+            let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+            fields.iter().for_each(|(name, field)| find_masks(field, &below(name), found));
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_are_found_where_they_are() {
+        let document = json!({"plugins": {"key-auth": {"key": MASK}}, "keys": ["k", MASK], "key": "x"});
+        assert_eq!(masks(&document), ["plugins.key-auth.key", "keys[1]"]);
+        let mut certificate = json!({"cert": "c", "certs": ["d", "e"]});
+        mark_hidden_key(&mut certificate);
+        assert_eq!(masks(&certificate), ["key", "keys[0]", "keys[1]"]);
+    }
+}

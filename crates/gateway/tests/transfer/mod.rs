@@ -1,0 +1,110 @@
+//! A gateway with a store and a key, and the commands that move resources to it and from it.
+
+#![allow(dead_code, reason = "not every test target uses all of it")]
+
+use serde_json::Value as Json;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use stillgate_testkit::{Gateway, Setup};
+use tempfile::TempDir;
+
+pub(crate) const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
+
+/// Of the Admin API of every gateway here.
+pub(crate) const KEY: &str = "a-key-of-the-tests";
+
+/// What a command did.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Done {
+    /// # Panics
+    /// When it has another exit code.
+    #[track_caller]
+    pub(crate) fn expect(self, code: i32) -> Done {
+        assert_eq!(self.code, code, "{self:#?}");
+        self
+    }
+
+    /// The last line.
+    pub(crate) fn summary(&self) -> &str {
+        self.out.lines().last().unwrap_or_default()
+    }
+}
+
+/// A gateway, and a folder for files.
+pub(crate) struct Site {
+    pub(crate) gateway: Gateway,
+    folder: TempDir,
+    url: String,
+}
+
+impl Site {
+    /// With a store.
+    pub(crate) fn new() -> Site {
+        Site::with("config: {source: store, store: \"{dir}/config.redb\"}")
+    }
+
+    /// With further lines of the `gateway:` section.
+    pub(crate) fn with(gateway: &str) -> Site {
+        let setup = Setup::resources("").gateway(&format!("  key: {KEY}")).gateway(gateway);
+        let gateway = Gateway::start(STILLGATE, &setup);
+        let url = format!("http://{}", gateway.admin_addr());
+        Site { gateway, folder: tempfile::tempdir().expect("a temporary folder"), url }
+    }
+
+    /// Where the Admin API is.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The path of a file.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Writes a file.
+    pub(crate) fn file(&self, name: &str, text: &str) -> PathBuf {
+        std::fs::write(self.path(name), text).expect("write a file");
+        self.path(name)
+    }
+
+    /// Runs `stillgate COMMAND FILE --to URL …`.
+    pub(crate) fn run(&self, command: &str, file: &Path, more: &[&str]) -> Done {
+        let file = file.display().to_string();
+        run(KEY, &[&[command, &file, "--to", &self.url][..], more].concat())
+    }
+
+    /// Applies a text.
+    pub(crate) fn apply(&self, text: &str, more: &[&str]) -> Done {
+        self.run("apply", &self.file("apply.yaml", text), more)
+    }
+
+    /// Exports everything, with secrets.
+    #[track_caller]
+    pub(crate) fn export(&self) -> String {
+        run(KEY, &["export", "--from", &self.url, "--secrets"]).expect(0).out
+    }
+}
+
+/// Runs a command with this key in its environment.
+pub(crate) fn run(key: &str, arguments: &[&str]) -> Done {
+    let mut command = Command::new(STILLGATE);
+    let output = command.args(arguments).env("STILLGATE_ADMIN_KEY", key).output().expect("run stillgate");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Done { code: output.status.code().unwrap_or(-1), out: text(&output.stdout), err: text(&output.stderr) }
+}
+
+/// What an exported file has below its comments.
+pub(crate) fn resources(exported: &str) -> String {
+    exported.lines().filter(|line| !line.starts_with('#')).map(|line| format!("{line}\n")).collect()
+}
+
+/// Documents as a file: JSON is YAML.
+pub(crate) fn as_file(lists: &Json) -> String {
+    lists.to_string().replace("${", "$${")
+}
