@@ -25,18 +25,18 @@ impl View {
 
     /// Those below a path that ends with a slash, in the order of keys.
     pub(crate) fn below(&self, path: &str) -> Vec<(Key, Document)> {
-        let stored = self.documents.below(path);
-        if self.pending.is_empty() {
-            return stored;
-        }
-        let mut all: BTreeMap<Key, Document> = stored.into_iter().collect();
+        // There may be very many, and only a few that are pending.
+        let mut all = self.documents.below(path);
         for (key, value) in self.pending.iter().filter(|(key, _)| key.as_str().starts_with(path)) {
-            match value {
-                Some(value) => drop(all.insert(key.clone(), unwritten(value.clone()))),
-                None => drop(all.remove(key)),
+            let place = all.binary_search_by(|(stored, _)| stored.cmp(key));
+            match (place, value) {
+                (Ok(at), Some(value)) => all[at].1 = unwritten(value.clone()),
+                (Ok(at), None) => drop(all.remove(at)),
+                (Err(at), Some(value)) => all.insert(at, (key.clone(), unwritten(value.clone()))),
+                (Err(_), None) => {}
             }
         }
-        all.into_iter().collect()
+        all
     }
 
     /// Whether a pending write is about this key.

@@ -24,7 +24,7 @@ pub(crate) fn resource_of(key: &Key) -> Option<(Kind, String)> {
 }
 
 /// The key of a resource.
-pub(crate) fn key_of(kind: Kind, id: &str) -> Option<Key> {
+pub(super) fn key_of(kind: Kind, id: &str) -> Option<Key> {
     let path = match (kind, id.split_once('/')) {
         (Kind::Credentials, Some((name, id))) => format!("consumers/{name}{CREDENTIALS}{id}"),
         _ => format!("{}/{id}", kind.name()),

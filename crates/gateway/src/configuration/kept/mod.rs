@@ -21,7 +21,7 @@ mod source;
 mod thread;
 mod trial;
 
-pub(crate) use addresses::{key_of, resource_of};
+pub(crate) use addresses::resource_of;
 pub(crate) use fields::each_secret;
 pub(crate) use keeper::{Keeper, Served, Stored};
 pub(crate) use offline::{Offline, back_up, read_store};
