@@ -37,13 +37,18 @@ enum Failure {
 }
 
 impl Failure {
+    fn message(&self) -> &str {
+        match self {
+            Failure::Unusable(message) | Failure::Failed(message) => message,
+        }
+    }
+
     /// Says so, and gives the exit code.
     fn report(&self) -> u8 {
-        let (code, message) = match self {
-            Failure::Unusable(message) => (EXIT_UNUSABLE, message),
-            Failure::Failed(message) => (EXIT_ERRORS, message),
-        };
-        eprintln!("stillgate: {message}");
-        code
+        eprintln!("stillgate: {}", self.message());
+        match self {
+            Failure::Unusable(_) => EXIT_UNUSABLE,
+            Failure::Failed(_) => EXIT_ERRORS,
+        }
     }
 }

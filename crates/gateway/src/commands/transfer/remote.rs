@@ -115,7 +115,7 @@ impl Remote {
         let mut tries = 0;
         let answer = loop {
             let answer = self.ask(Method::POST, &format!("/v1/batch{query}"), Some(body.clone().into()));
-            let answer = answer.map_err(|Failure::Unusable(message)| Failure::Failed(message) | refused(message))?;
+            let answer = answer.map_err(|failure| refused(failure.message().to_owned()))?;
             tries += 1;
             // Somebody else wrote meanwhile, or the gateway is being upgraded.
             let is_passing =
@@ -137,9 +137,7 @@ impl Remote {
                 let message = message.strip_prefix(&format!("operation {index}: ")).unwrap_or(message).to_owned();
                 Err(Refused { message, operation })
             }
-            _ => match self.refusal(&answer) {
-                Failure::Unusable(message) | Failure::Failed(message) => Err(refused(message)),
-            },
+            _ => Err(refused(self.refusal(&answer).message().to_owned())),
         }
     }
 
