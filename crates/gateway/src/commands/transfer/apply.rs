@@ -35,7 +35,7 @@ fn run(arguments: &Apply) -> Result<u8, Failure> {
 
 /// Shows what would be done. What the gateway thinks of it can be asked only for changes that are made together.
 fn try_out(file: &Path, remote: &Remote, plan: &Plan) -> u8 {
-    list(&plan.steps);
+    list(&plan.steps, plan);
     let batches = plan.batches();
     if let [batch] = batches[..] {
         match remote.batch(&operations(batch), "?dry_run=true") {
@@ -69,7 +69,7 @@ fn make(file: &Path, remote: &Remote, plan: &Plan) -> u8 {
         match remote.batch(&operations(batch), query) {
             Ok(answered) => {
                 answered.warnings.iter().for_each(|warning| eprintln!("stillgate: warning: {warning}"));
-                list(batch);
+                list(batch, plan);
                 made += batch.len();
             }
             Err(refused) => {
@@ -97,8 +97,8 @@ fn operations(batch: &[Step]) -> Vec<&Json> {
     batch.iter().map(|step| &step.operation).collect()
 }
 
-fn list(steps: &[Step]) {
-    if steps.len() <= LISTED_MAX {
+fn list(steps: &[Step], plan: &Plan) {
+    if plan.steps.len() <= LISTED_MAX {
         show(steps.iter().map(line).collect::<String>());
     }
 }
