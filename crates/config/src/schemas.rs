@@ -9,6 +9,15 @@ use std::collections::BTreeSet;
 use stillgate_plugin::Table;
 use stillgate_schema::description::schema_of;
 
+/// The JSON Schema (draft 2020-12) of a configuration file with these plugins.
+pub fn schema(plugins: Table) -> Json {
+    schema_of::<File>(|definitions| {
+        let (own, metadata) = plugins.schemas(definitions);
+        definitions.insert(PLUGINS_SCHEMA, own);
+        definitions.insert(METADATA_SCHEMA, metadata);
+    })
+}
+
 /// The schemas of one plugin.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PluginSchemas {
