@@ -11,6 +11,7 @@ use super::start::LOGS_FLUSH_TIMEOUT;
 use crate::acme::Renewals;
 use crate::admin::cardinality::Cardinality;
 use crate::admin::pages::Question;
+use crate::admin::server::Serving;
 use crate::admin::status::{AccessLogStatus, Status, certificates, counted};
 use crate::admin::upstreams::UpstreamsSnapshot;
 use crate::configuration::kept::{Opened, Stored};
@@ -96,6 +97,8 @@ pub(crate) struct Control {
     /// `None`: the configuration is not a file.
     watch: Option<FileWatch>,
     questions: mpsc::Receiver<Question>,
+    /// The admin address's connections; `None`: there is none, or they were ended.
+    admin: Option<Serving>,
     reloader: Reloader,
     orders_ended: Arc<Notify>,
     workers: Workers,
@@ -129,7 +132,7 @@ impl Control {
     pub(crate) fn new(
         signals: Signals,
         (watch, kept): (Option<FileWatch>, Option<Opened>),
-        questions: mpsc::Receiver<Question>,
+        (questions, admin): (mpsc::Receiver<Question>, Option<Serving>),
         mut reloader: Reloader,
         fleet: Fleet,
         (access_log, logs): (Option<AccessLogWriter>, Logs),
@@ -143,6 +146,7 @@ impl Control {
             signals,
             watch,
             questions,
+            admin,
             // Without metrics nobody ever tells.
             orders_ended: reloader.metering().map(|metering| metering.orders_ended()).unwrap_or_default(),
             limits: LimitsReader::new(reloader.plans().limits.clone()),
@@ -174,6 +178,7 @@ impl Control {
             if let ControlFlow::Break(result) = self.handle(event) {
                 // Also where a worker has failed: what the others gave away is to arrive.
                 let handed_over = self.finish_handing_over().await;
+                self.end_admin().await;
                 self.end_access_log().await;
                 self.end_logs().await;
                 result?;
@@ -352,7 +357,18 @@ impl Control {
         }
     }
 
+    /// Whoever has asked something at the admin address gets an answer.
+    async fn end_admin(&mut self) {
+        let has_ended = matches!(&self.workers, Workers::Ending { ended, .. } if ended.is_finished());
+        let Some(admin) = self.admin.take_if(|_| has_ended) else { return };
+        // From here on nobody answers these.
+        self.questions.close();
+        while self.questions.try_recv().is_ok() {}
+        self.signals.ending.unless_asked(admin.end()).await;
+    }
+
     /// What plugins have logged is sent, as far as its receivers take it.
+
     async fn end_logs(&mut self) {
         let has_ended = matches!(&self.workers, Workers::Ending { ended, .. } if ended.is_finished());
         let Some(logs) = self.logs.take_if(|_| has_ended) else { return };

@@ -11,9 +11,9 @@ use crate::admin;
 use crate::admin::access::{access_of, with_made_key};
 use crate::admin::pages::Api;
 use crate::admin::resources::Resources;
-use crate::admin::server::Server;
+use crate::admin::server::{Server, Serving};
 use crate::configuration::background::CONTROL_NICE;
-use crate::configuration::kept::{Served, revision_of};
+use crate::configuration::kept::{Keeper, Served, revision_of};
 use crate::configuration::names;
 use crate::configuration::reading::{Candidate, Reading};
 use crate::configuration::reload::{
@@ -35,11 +35,12 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_admin::Guard;
+use stillgate_admin::{Access, Guard};
 use stillgate_config::{Config, Errors, Gateway, Loaded, Transport};
 use stillgate_limits::Limits;
 use stillgate_logs::Logs;
-use stillgate_plugin::Process;
+use stillgate_metrics::Writer;
+use stillgate_plugin::{Outbox, Process};
 use stillgate_proxy::{
     Counters, Fleet, Inherited, ListenError, Plan, PlanCell, PlanError, Sockets, StartError, access_log,
 };
@@ -186,12 +187,11 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     let Beginning { mut signals, source, opened, stamp, loaded, logging, program, takeover } = beginning;
     let (takeover, mut former) = takeover.map_or_else(Default::default, |(way, former)| (Some(way), former));
     let config = &loaded.config;
-    tell_start(&source, config);
     acme::prepare(config);
     // Before the certificates are read, and with an eye on the file as it was: a change during the start is seen after it.
     let reading = Reading::new(opened, Some(loaded.clone()), acme::prepare);
     let kept = reading.kept().cloned();
-    kept.iter().flat_map(|kept| kept.notices.iter()).for_each(|notice| warn!("{notice}"));
+    tell_start(&source, config, kept.as_ref());
     let watch = stamp.and_then(|stamp| FileWatch::of(&source, stamp, &reading.files()));
     let (tls, warnings) = tls_material::load(config, None).map_err(RunError::Certificates)?;
     warnings.iter().for_each(|warning| warn!("{warning}"));
@@ -203,9 +203,7 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
         return Ok(None);
     };
     let addresses = names::addresses(&resolver, config);
-    let counted = std::mem::take(&mut former.metrics);
-    let prepared = gateway.metrics.as_ref().map(|metrics| Prepared::new(metrics, counted)).transpose();
-    let prepared = prepared.map_err(RunError::Metrics)?;
+    let prepared = prepare_metrics(gateway, &mut former)?;
     let recorded = prepared.as_ref().map(Prepared::plan);
     let plan = Arc::new(Plan::build(1, config, &addresses, None, recorded, Some(&tls)).map_err(RunError::Plan)?);
     tell_route_cache(&plan);
@@ -214,15 +212,11 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     let admin = gateway.admin.as_ref().map(|admin| listen_admin(admin.address, former.admin.take())).transpose()?;
     let (sinks, access_log) = start_access_log(gateway)?;
     let workers = stillgate_proxy::worker_count(gateway);
-    let writers = prepared.as_ref().map_or(Ok(Vec::new()), |prepared| prepared.writers(workers));
-    let writers = writers.map_err(RunError::Metrics)?;
     // Before clients come, who could take all descriptors.
-    let metering = prepared.map(|prepared| prepared.start(&plan, &at_start(access_log.as_ref())));
-    let mut metering = metering.transpose().map_err(RunError::Metrics)?;
+    let (writers, mut metering) = start_metrics(prepared, workers, &plan, access_log.as_ref())?;
     drop(plan);
     let sockets = Sockets::open(&config.listeners, workers, &mut former.listeners).map_err(RunError::Listen)?;
-    let (logs, outboxes) = Logs::start(workers, stillgate_plugins::TABLE.names(), LOGS_FLUSH_TIMEOUT)
-        .map_err(|error| RunError::System("cannot start the thread for logs of plugins", error))?;
+    let (logs, outboxes) = start_logs(workers)?;
     let sending = (Arc::new(process()), outboxes);
     let mut fleet = Fleet::start(gateway, sockets, plans.clone(), sinks, writers, sending, allocator::give_back)
         .map_err(RunError::Workers)?;
@@ -245,6 +239,7 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     let live = Live::start(metering.as_ref().map(Metering::looker), fleet.tally(), plans.clone());
     let server = admin_server(gateway, &guard, Api::new(ask, kept.clone(), live))?;
     let admin = admin.map(|(address, listener)| serve_admin(address, listener, server)).transpose()?;
+    let (admin, serving) = admin.unzip();
     if let Some(metering) = &mut metering {
         expose(metering).await;
     }
@@ -258,27 +253,53 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
         fleet.read_all();
         following.serves();
     }
-    let served = kept.as_ref().map(|kept| kept.keeper.clone());
-    let published = Box::new(move |config: &Config, generation: u64| {
-        drop(admin_access.send_replace(with_made_key(access_of(&config.gateway), made_key.as_deref())));
-        if let (Some(keeper), Some(revision)) = (&served, revision_of(&config.digest)) {
-            keeper.served.send_replace(Served { revision, generation });
-        }
-    });
+    let published = publishing(admin_access, made_key, kept.as_ref().map(|kept| kept.keeper.clone()));
     (published)(&loaded.config, plans.load().generation);
     let reloadable = Reloadable { logging, published, prepare: acme::prepare, metering };
     let served = Candidate { loaded, tls, tls_warnings: Vec::new() };
     let reloader = Reloader::new(source, reading, served, plans, resolver, reloadable);
     let predecessor = Predecessor::new(launcher, admin);
-    Ok(Some(Control::new(
-        signals,
-        (watch, kept),
-        questions,
-        reloader,
-        fleet,
-        (access_log, logs),
-        (predecessor, pid_file),
-    )))
+    let (changes, asked, written) = ((watch, kept), (questions, serving), (access_log, logs));
+    Ok(Some(Control::new(signals, changes, asked, reloader, fleet, written, (predecessor, pid_file))))
+}
+
+/// What is done with each configuration that is published: access follows it, and writers who wait for it are answered.
+fn publishing(
+    access: watch::Sender<Access>,
+    made_key: Option<Arc<str>>,
+    keeper: Option<Arc<Keeper>>,
+) -> Box<dyn Fn(&Config, u64)> {
+    Box::new(move |config: &Config, generation: u64| {
+        drop(access.send_replace(with_made_key(access_of(&config.gateway), made_key.as_deref())));
+        if let (Some(keeper), Some(revision)) = (&keeper, revision_of(&config.digest)) {
+            keeper.served.send_replace(Served { revision, generation });
+        }
+    })
+}
+
+/// Metrics go on from what a former process has counted.
+fn prepare_metrics(gateway: &Gateway, former: &mut Former) -> Result<Option<Prepared>, RunError> {
+    let counted = std::mem::take(&mut former.metrics);
+    let prepared = gateway.metrics.as_ref().map(|metrics| Prepared::new(metrics, counted)).transpose();
+    prepared.map_err(RunError::Metrics)
+}
+
+/// What each worker writes to, and what reads it.
+fn start_metrics(
+    prepared: Option<Prepared>,
+    workers: usize,
+    plan: &Plan,
+    access_log: Option<&AccessLogWriter>,
+) -> Result<(Vec<Writer>, Option<Metering>), RunError> {
+    let writers = prepared.as_ref().map_or(Ok(Vec::new()), |prepared| prepared.writers(workers));
+    let writers = writers.map_err(RunError::Metrics)?;
+    let metering = prepared.map(|prepared| prepared.start(plan, &at_start(access_log)));
+    Ok((writers, metering.transpose().map_err(RunError::Metrics)?))
+}
+
+fn start_logs(workers: usize) -> Result<(Logs, Vec<Outbox>), RunError> {
+    Logs::start(workers, stillgate_plugins::TABLE.names(), LOGS_FLUSH_TIMEOUT)
+        .map_err(|error| RunError::System("cannot start the thread for logs of plugins", error))
 }
 
 /// As the entries of plugins that log name it.
@@ -286,7 +307,7 @@ fn process() -> Process {
     Process { hostname: process_stats::hostname().into(), pid: std::process::id(), version: env!("CARGO_PKG_VERSION") }
 }
 
-fn tell_start(source: &ConfigSource, config: &Config) {
+fn tell_start(source: &ConfigSource, config: &Config, kept: Option<&Opened>) {
     info!(
         version = env!("CARGO_PKG_VERSION"),
         digest = config.digest,
@@ -295,6 +316,7 @@ fn tell_start(source: &ConfigSource, config: &Config) {
         file = source.name(),
         "starting"
     );
+    kept.iter().flat_map(|kept| kept.notices.iter()).for_each(|notice| warn!("{notice}"));
 }
 
 /// Where workers find the first Plan, with the former process's table of limits or, if it needs one, another.
@@ -395,12 +417,11 @@ fn admin_server(gateway: &Gateway, guard: &Arc<Guard>, api: Api) -> Result<Serve
     Ok(Server { router, tls })
 }
 
-fn serve_admin(address: SocketAddr, listener: TcpListener, server: Server) -> Result<AdminSocket, RunError> {
+fn serve_admin(address: SocketAddr, listener: TcpListener, server: Server) -> Result<(AdminSocket, Serving), RunError> {
     let fail = |error| admin_refused(address, error);
     let served = listener.try_clone().and_then(tokio::net::TcpListener::from_std).map_err(fail)?;
-    // It ends with the runtime, or when another process serves there.
-    let serving = tokio::spawn(admin::server::serve(served, server)).abort_handle();
-    Ok(AdminSocket { address, listener, serving })
+    let serving = admin::server::serve(served, server);
+    Ok((AdminSocket { address, listener, serving: serving.accepting() }, serving))
 }
 
 fn start_access_log(gateway: &Gateway) -> Result<(Vec<access_log::Sink>, Option<AccessLogWriter>), RunError> {
