@@ -57,12 +57,9 @@ fn vault(secret: &'static str) -> Upstream {
 #[test]
 fn every_kind_of_resource_that_another_program_writes_is_served() {
     let (etcd, node, vault, stream) = (Etcd::start(), Upstream::echo(), vault("of-the-vault"), ReservedPort::new());
-    let setup = setup(&endpoints(&etcd, 1), "").gateway(&format!(
-        "data_encryption: {{keyring: [{}]}}\nstream_proxy: {{tcp: [{{address: \"{}\"}}]}}",
-        KEYRING.0,
-        stream.addr()
-    ));
-    let gateway = Gateway::start(STILLGATE, &setup);
+    let setup = setup(&endpoints(&etcd, 1), "").gateway(&format!("data_encryption: {{keyring: [{}]}}", KEYRING.0));
+    let with_streams = format!("stream_proxy: {{tcp: [{{address: \"{}\"}}]}}", stream.addr());
+    let gateway = Gateway::start(STILLGATE, &setup.clone().gateway(&with_streams));
     let headers = |name: &str| json!({"response-rewrite": {"headers": {"set": {name: "yes"}}}});
     let nodes = json!({"type": "roundrobin", "nodes": {node.addr().to_string(): 1}});
     let (consumer, abort) = (json!({"username": "jack", "group_id": "1"}), json!({"abort": {"http_status": 503}}));
