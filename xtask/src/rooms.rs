@@ -27,6 +27,7 @@ const CRATES: &[Rooms] = &[
             "commands",
             "control",
             "admin",
+            "live",
             "explaining",
             "health",
             "acme",

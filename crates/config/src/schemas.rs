@@ -39,15 +39,6 @@ pub struct Schemas {
 const REF: &str = "$ref";
 const PREFIX: &str = "#/$defs/";
 
-/// The JSON Schema (draft 2020-12) of a configuration file with these plugins.
-pub fn schema(plugins: Table) -> serde_json::Value {
-    schema_of::<File>(|definitions| {
-        let (own, metadata) = plugins.schemas(definitions);
-        definitions.insert(PLUGINS_SCHEMA, own);
-        definitions.insert(METADATA_SCHEMA, metadata);
-    })
-}
-
 impl Schemas {
     /// With these plugins.
     pub fn new(plugins: Table) -> Schemas {

@@ -184,13 +184,13 @@ fn multipart(body: &[u8], boundary: &[u8]) -> Json {
         let (head, content) = (&part[..end], &part[end + 4..]);
         let content = content.strip_suffix(b"\r\n").unwrap_or(content);
         let lines = head.split(|byte| *byte == b'\n');
-        let name = lines.filter_map(|line| {
+        let mut names = lines.filter_map(|line| {
             const FIELD: &[u8] = b"content-disposition:";
             let (name, value) = line.trim_ascii().split_at_checked(FIELD.len())?;
             name.eq_ignore_ascii_case(FIELD).then(|| parameter(value, b"name")).flatten()
         });
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        if let Some(name) = name.last() {
+        if let Some(name) = names.next_back() {
             add(&mut fields, text(name), Json::String(text(content)));
         }
     }
