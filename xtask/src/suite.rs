@@ -67,6 +67,34 @@ pub(crate) fn build() -> Result<Vec<Executable>> {
     Ok(executables)
 }
 
+/// Tests of what release builds must hold by themselves, where debug assertions would come before: their package and target.
+const WITHOUT_ASSERTIONS: (&str, &str) = ("stillgate-gateway", "e2e_plugins_splitting");
+
+/// Switches debug assertions off in the workspace. Crates of others stay as the other tests have built them.
+const ASSERTIONS_OFF: [&str; 4] =
+    ["--config", "profile.dev.debug-assertions=false", "--config", "profile.dev.package.'*'.debug-assertions=true"];
+
+/// Builds and runs these with a gateway without debug assertions. It takes the place of the other one in cargo's folder, so
+/// nothing that needs that comes after it.
+pub(crate) fn run_without_assertions() -> Result {
+    let (package, target) = WITHOUT_ASSERTIONS;
+    let arguments = ["test", "--package", package, "--test", target, "--no-run"];
+    let mut executables: Vec<Executable> = step::executables(step::cargo(arguments).args(ASSERTIONS_OFF))?
+        .iter()
+        .filter(|artifact| artifact["profile"]["test"] == true)
+        .filter_map(Executable::of)
+        .collect();
+    for executable in &mut executables {
+        executable.command = format!("{} {}", executable.command, shell_words(&ASSERTIONS_OFF));
+    }
+    run(&executables)
+}
+
+fn shell_words(words: &[&str]) -> String {
+    let quoted = words.iter().map(|word| if word.contains('\'') { format!("\"{word}\"") } else { (*word).to_owned() });
+    quoted.collect::<Vec<_>>().join(" ")
+}
+
 /// Runs them. The error has the output of those that failed, and then the failed tests' names.
 pub(crate) fn run(executables: &[Executable]) -> Result {
     if executables.is_empty() {

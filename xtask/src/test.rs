@@ -80,6 +80,7 @@ pub(crate) fn run(mut args: Args) -> Result {
         step::run(&mut step::cargo(["test", "--workspace", "--doc", "--no-fail-fast", "--quiet"]))
     });
     if !quick {
+        steps.run("splitting of heads without debug assertions", suite::run_without_assertions);
         steps.run("loom", || {
             let mut cargo = step::cargo(LOOM);
             step::run(cargo.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", step::target_dir().join("loom")))
