@@ -63,7 +63,7 @@ fn request(turn: u64) -> String {
             "POST {path} HTTP/1.1\r\nHost: demo.example.com\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
         )
     };
-    if turn % 2 == 0 {
+    if turn.is_multiple_of(2) {
         return get(format!("/search/{turn}"), "");
     }
     match kinds % 6 {
