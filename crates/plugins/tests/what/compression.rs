@@ -336,11 +336,11 @@ fn bad_configurations_are_refused() {
         1:16: gzip.types[0]: an empty media type; write one such as "text/html"
         1:15: gzip.types: expected a list of media types, or "*", found "text/html"
         1:15: gzip.types: expected a list of media types, or "*", found the number 1; write it in quotes: "1"
-        1:20: gzip.min_length: expected a whole number from 1 to 9223372036854775807, found the number 0
+        1:20: gzip.min_length: expected a whole number, 1 or more, found the number 0
         1:20: gzip.comp_level: expected a whole number from 1 to 9, found the number 0
         1:20: gzip.comp_level: expected a whole number from 1 to 9, found the number 10
         1:22: gzip.http_version: expected 1.1, 1.0 or 1, found the number 2
-        1:26: gzip.buffers.number: expected a whole number from 1 to 9223372036854775807, found the number 0
+        1:26: gzip.buffers.number: expected a whole number, 1 or more, found the number 0
         1:22: brotli.comp_level: expected a whole number from 0 to 11, found the number 12
         1:16: brotli.mode: expected a whole number from 0 to 2, found the number 3
         1:17: brotli.lgwin: expected 0, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23 or 24, found the number 9; did you mean "19"?
