@@ -38,7 +38,11 @@ const VARIABLES: &[(&str, &str)] = &[
     ("content_length", "0"),
     ("cookie_a", "b"),
     ("uri_param_id", "seven"),
+    ("method", "GET"),
+    ("remote_user", "user"),
     ("route_id", "r-f-PATH--id"),
+    ("route_name", "the route"),
+    ("service_name", "the service"),
     ("service_id", "s"),
     ("consumer_name", "jack"),
     ("consumer_group_id", "friends"),
@@ -64,9 +68,10 @@ const LINES: &[&str] = &[
     "Content-Type: text/x",
     "Content-Length: 0",
     "Cookie: z=1; a=b; c=d",
+    "Authorization: Basic dXNlcjpwYXNz",
 ];
 
-const WHO: &str = "services: [{id: s, upstream_id: node}]\nconsumer_groups: [{id: friends, plugins: {}}]\n\
+const WHO: &str = "services: [{id: s, name: the service, upstream_id: node}]\nconsumer_groups: [{id: friends, plugins: {}}]\n\
                    consumers: [{username: jack, group_id: friends, plugins: {key-auth: {key: jacks}}}]\n";
 
 #[test]
@@ -98,7 +103,7 @@ fn planned(present: &[(&str, &str)], absent: &[(&str, &str)], known: &[(&str, St
                 r#"{{"key-auth": {{}}, "response-rewrite": {{"headers": {{"set": {{"X-Runs": "1"}}}}, "_meta": {{"filter": [{condition}]}}}}}}"#
             );
             let route = route(&format!("/f/{place}/:id"), &plugins);
-            routes.push_str(&route.replace(r#""upstream_id": "node""#, r#""service_id": "s""#));
+            routes.push_str(&route.replace(r#""upstream_id": "node""#, r#""service_id": "s", "name": "the route""#));
             plan.push((place, condition, (kind == 0) == is_there));
         }
     }

@@ -179,7 +179,9 @@ fn a_request_beyond_the_bound_is_refused() {
             // It may not be read to its end.
             let _ = client.try_send(&request);
             let refused = client.read_response("POST").unwrap_or_else(|broken| panic!("{path}: {broken:?}"));
-            assert_eq!(refused.head.status(), 413, "{path}: {refused:?}");
+            // APISIX's request-validation says of a body that it cannot read what it says of a wrong one.
+            let expected = if *path == "/validated" { 400 } else { 413 };
+            assert_eq!(refused.head.status(), expected, "{path}: {refused:?}");
         }
     }
     assert_eq!(node.requests(), 0, "{:?}", node.seen());

@@ -45,12 +45,15 @@ pub(crate) const NAMES_TIMEOUT: Duration = Duration::from_secs(5);
 /// The same, where other changes wait behind it.
 const NAMES_TIMEOUT_WHILE_OTHERS_WAIT: Duration = Duration::from_millis(500);
 
+/// Called with a configuration that is published, and its number.
+pub(crate) type Published = Box<dyn Fn(&Config, u64)>;
+
 /// What of the process follows a reload besides the Plan.
 pub(crate) struct Reloadable {
     /// Takes over `gateway.log.level`.
     pub(crate) logging: Logging,
-    /// Called with the configuration that is published, and its number: others follow it.
-    pub(crate) published: Box<dyn Fn(&Config, u64)>,
+    /// Others follow what is published.
+    pub(crate) published: Published,
     /// Makes what must be there before the files of a configuration are watched.
     pub(crate) prepare: fn(&Config),
     /// Takes over what of `gateway.metrics` needs no restart; `None`: the process was started without.

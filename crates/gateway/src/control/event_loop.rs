@@ -368,7 +368,6 @@ impl Control {
     }
 
     /// What plugins have logged is sent, as far as its receivers take it.
-
     async fn end_logs(&mut self) {
         let has_ended = matches!(&self.workers, Workers::Ending { ended, .. } if ended.is_finished());
         let Some(logs) = self.logs.take_if(|_| has_ended) else { return };

@@ -17,7 +17,7 @@ use crate::configuration::kept::{Keeper, Opened, Served, revision_of};
 use crate::configuration::names;
 use crate::configuration::reading::{Candidate, Reading};
 use crate::configuration::reload::{
-    NAMES_TIMEOUT, Reloadable, Reloader, provide_limits, tell_rejected, tell_route_cache,
+    NAMES_TIMEOUT, Published, Reloadable, Reloader, provide_limits, tell_rejected, tell_route_cache,
 };
 use crate::configuration::source::{ConfigSource, ReadError};
 use crate::configuration::sources::{Given, Refused, Source};
@@ -220,8 +220,7 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     let sending = (Arc::new(process()), outboxes);
     let mut fleet = Fleet::start(gateway, sockets, plans.clone(), sinks, writers, sending, allocator::give_back)
         .map_err(RunError::Workers)?;
-    let launcher =
-        Launcher::start(program).map_err(|error| RunError::System("cannot start the thread for upgrades", error))?;
+    let launcher = start_launcher(program)?;
     // What nobody listens on any more is closed by the former process, after it has taken who waits there.
     former.listeners = Inherited::default();
     let following = takeover.map(|takeover| takeover.serve(&former, &plans.load(), &mut fleet)).transpose();
@@ -264,11 +263,7 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
 }
 
 /// What is done with each configuration that is published: access follows it, and writers who wait for it are answered.
-fn publishing(
-    access: watch::Sender<Access>,
-    made_key: Option<Arc<str>>,
-    keeper: Option<Arc<Keeper>>,
-) -> Box<dyn Fn(&Config, u64)> {
+fn publishing(access: watch::Sender<Access>, made_key: Option<Arc<str>>, keeper: Option<Arc<Keeper>>) -> Published {
     Box::new(move |config: &Config, generation: u64| {
         drop(access.send_replace(with_made_key(access_of(&config.gateway), made_key.as_deref())));
         if let (Some(keeper), Some(revision)) = (&keeper, revision_of(&config.digest)) {
@@ -295,6 +290,10 @@ fn start_metrics(
     let writers = writers.map_err(RunError::Metrics)?;
     let metering = prepared.map(|prepared| prepared.start(plan, &at_start(access_log)));
     Ok((writers, metering.transpose().map_err(RunError::Metrics)?))
+}
+
+fn start_launcher(program: Program) -> Result<Launcher, RunError> {
+    Launcher::start(program).map_err(|error| RunError::System("cannot start the thread for upgrades", error))
 }
 
 fn start_logs(workers: usize) -> Result<(Logs, Vec<Outbox>), RunError> {

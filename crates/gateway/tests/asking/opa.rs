@@ -101,7 +101,7 @@ fn a_real_agent_decides() {
     let denied = ask(&mut client, "GET /a?free=no", &[]);
     assert_eq!(text(&denied), (401, "a token, please"));
     assert_eq!(denied.head.get("x-why"), Some("no token"));
-    assert_eq!(text(&ask(&mut client, "GET /a", &["X-Token: bad"])), (403, "{\"code\":7}\n"));
+    assert_eq!(text(&ask(&mut client, "GET /a", &["X-Token: bad"])), (403, "{\"code\":7}"));
     // Undefined: the agent's answer has no result, as APISIX says with 503. A rule by itself is no decision.
     assert_eq!(client.get("/undefined").head.status(), 503);
     assert_eq!(ask(&mut client, "GET /rule", &["X-Token: good"]).head.status(), 403);
