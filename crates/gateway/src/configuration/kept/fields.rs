@@ -127,7 +127,7 @@ mod tests {
             json!({"rules": [{"weighted_upstreams": [{"upstream": {"tls": {"client_key": "k"}}}, {"weight": 1}]}]});
         let split = json!({"plugins": {"traffic-split": split, "jwt-auth": {"private_key": "p", "public_key": "no"}}});
         check("routes", split.clone(), &["p"]);
-        assert_eq!(seen(each_secret, "routes", split), ["p", "k"]);
+        assert_eq!(seen(each_secret, "routes", split), ["k", "p"]);
         let collector = json!({"collector": {"request_headers": {"Authorization": "a"}, "address": "no"}});
         assert_eq!(seen(each_secret, "plugin_metadata", collector), ["a"]);
     }
