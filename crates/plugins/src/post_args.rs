@@ -190,7 +190,7 @@ fn multipart(body: &[u8], boundary: &[u8]) -> Json {
             name.eq_ignore_ascii_case(FIELD).then(|| parameter(value, b"name")).flatten()
         });
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        if let Some(name) = names.next_back() {
+        if let Some(name) = names.next() {
             add(&mut fields, text(name), Json::String(text(content)));
         }
     }
