@@ -1,6 +1,6 @@
 //! What the Admin API reads and writes: the datastore behind its keeper, and the tables of keys and plugins.
 
-use crate::configuration::kept::{Asked, Copied, Keeper, Opened, Trial, WriteFailure, Written, each_secret};
+use crate::configuration::kept::{Asked, Copied, Keeper, Opened, Stored, Trial, WriteFailure, Written, each_secret};
 use serde_json::Value as Json;
 use std::future::Future;
 use std::sync::{Arc, LazyLock};
@@ -19,6 +19,7 @@ const SERVED_TIMEOUT: Duration = Duration::from_secs(10);
 const NOT_SERVED_YET: &str =
     "stored, but not served within ten seconds; GET /v1/status says whether something keeps it from being published";
 const SUCCESSOR_SERVES: &str = "stored; the gateway is being upgraded, and the process that takes over serves it";
+const NOT_FOLLOWED_YET: &str = "stored, but not read back from etcd within ten seconds; GET /v1/status says why";
 const FROM_FILE: &str =
     "the resources of this gateway come from its file; edit that, or set gateway.config.source to store";
 
@@ -69,6 +70,14 @@ impl Resources {
             let generation = match (wait, keeper) {
                 (Wait::Served, Some(keeper)) => {
                     served(&keeper, revision).await.map_err(|why| warnings.push(why.to_owned()))
+                }
+                (Wait::Stored, Some(keeper)) => {
+                    // An etcd is followed: the next request of this client must see what it wrote.
+                    let is_known = |stored: &Stored| stored.revision.is_some_and(|known| known >= revision);
+                    if timeout(SERVED_TIMEOUT, keeper.stored.subscribe().wait_for(is_known)).await.is_err() {
+                        warnings.push(NOT_FOLLOWED_YET.to_owned());
+                    }
+                    Err(())
                 }
                 _ => Err(()),
             };

@@ -27,14 +27,8 @@ fn run(arguments: &Diff) -> Result<Plan, Failure> {
 }
 
 /// What leads from what is there to the file.
-pub(super) fn compared(file: &Path, here: &Resources, there: &Resources, prunes: bool) -> Result<Plan, Failure> {
-    plan(here, there, prunes).map_err(|masked| {
-        let named: Vec<String> = masked.iter().map(|found| format!("{}:{found}", file.display())).collect();
-        Failure::Failed(format!(
-            "masks stand in place of secrets; write the secrets, or export the file again with --secrets\n{}",
-            named.join("\n")
-        ))
-    })
+pub(super) fn compared(path: &Path, here: &Resources, there: &Resources, prunes: bool) -> Result<Plan, Failure> {
+    plan(here, there, prunes).map_err(|masked| file::refused_masks(path, &masked))
 }
 
 /// One change, as people read it.
