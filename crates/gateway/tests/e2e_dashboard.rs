@@ -205,6 +205,8 @@ fn the_keyboard_is_enough() {
     page.tab_to("at.getAttribute('href') === '#/routes'");
     page.press("Enter");
     page.until("location.hash === '#/routes'");
+    // The address changes before the page does.
+    page.until("document.querySelector('[data-search]')");
     page.settle();
     page.press("/");
     page.until("document.activeElement.matches('[data-search]')");
