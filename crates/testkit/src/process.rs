@@ -64,6 +64,12 @@ impl Process {
         let status = Command::new("sh").args(["-c", &format!("kill -{name} {}", self.pid())]).status().expect("run sh");
         assert!(status.success(), "kill -{name} {} failed", self.pid());
         self.is_killed.fetch_or(name == "KILL", Ordering::Relaxed);
+        if name == "STOP" {
+            // A thread that runs on another CPU stops a moment later.
+            let stat = format!("/proc/{}/stat", self.pid());
+            let is_stopped = || std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T "));
+            crate::eventually("the process to stand still", is_stopped);
+        }
     }
 
     /// Whether it has ended.
