@@ -7,7 +7,7 @@
 //!
 //! It owns no state but sessions, counts of wrong keys, and what the last client of `configs` said. What is stored, checked
 //! and served is behind [`Control`], which the gateway implements; tests have one in memory. It accepts no connections:
-//! whoever serves the [`router`] puts a [`Peer`] into each request.
+//! the server of the [`router`] puts a [`Peer`] into each request.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -159,7 +159,7 @@ async fn no_path(request: Request) -> Response {
 }
 
 impl Asked {
-    /// Reads the body, if the action has any use for it: a body nobody needs takes no memory.
+    /// Reads the body, if the action has any use for it: an unused body takes no memory.
     async fn of(api: &Api, action: Action, request: Request, parts: BTreeMap<String, String>) -> Result<Asked, Answer> {
         let (head, body) = request.into_parts();
         let body = match action {

@@ -1,6 +1,6 @@
 //! Wrong keys: counted, and slowed down for each address that sends them.
 //!
-//! Only a wrong key waits. Whoever has the right one is served at once, also from an address that others guess from. The
+//! Only a wrong key waits. The right one is served at once, even from an address that others guess from. The
 //! waits of one address come one after the other, so that guessing on many connections is not faster.
 
 use std::collections::HashMap;

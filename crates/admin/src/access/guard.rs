@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::warn;
 
-/// The address a request came from; the server puts it into the request's extensions. Without it nobody is served.
+/// The address a request came from; the server puts it into the request's extensions. Without it no request is served.
 #[derive(Debug, Clone, Copy)]
 pub struct Peer(pub IpAddr);
 

@@ -73,7 +73,7 @@ fn read_all(bytes: &[u8], environment: Lookup<'_>, plugins: PluginSet, sink: &mu
     Some(lists.flat_map(|list| of_list(list, &alone)).collect())
 }
 
-/// Protos are no part of a file, so nobody else reads them.
+/// Protos are no part of a file, so no other code reads them.
 fn check_protos(lists: &[Entry], sink: &mut Sink) {
     let path = Path::Root.key(Kind::Protos.name());
     for list in lists {

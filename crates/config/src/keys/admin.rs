@@ -19,7 +19,7 @@ object! {
         address: SocketAddr = ADDRESS => required;
         /// A key of role `admin`, sent as `X-API-KEY`; short for one entry of `keys`.
         key: Secret = ADMIN_KEY => optional;
-        /// Keys with their roles. Without any, loopback may read everything, and nobody may write.
+        /// Keys with their roles. Without any, loopback may read everything, and no client may write.
         keys: Vec<AdminKey> = list(map::<AdminKey>()) => default(Vec::new());
         /// Networks that may connect; all others are answered 403. Loopback where it is absent.
         allow: Vec<IpNet> = list(NETWORK) => optional;
@@ -49,7 +49,7 @@ object! {
         cert: Pem = PEM => required;
         /// Its private key, not encrypted: PEM, or a file of it.
         key: Pem = PEM => required;
-        /// Clients must present a certificate that leads to one of these: PEM, or a file of it. Keys are needed all the same.
+        /// Clients must present a certificate that leads to one of these: PEM, or a file of it. Keys are still required.
         client_ca: Pem = PEM => optional;
     }
 }

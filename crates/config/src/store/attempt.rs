@@ -1,6 +1,6 @@
 //! What changes would come to, if they were made: tried on the store, looked at, and taken back.
 //!
-//! It costs what making them costs, three times. Nothing is published in between: whoever has the store has it alone.
+//! It costs what making them costs, three times. Nothing is published in between: its owner has it alone.
 
 use super::Change;
 use super::held::Key;
