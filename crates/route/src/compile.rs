@@ -57,15 +57,51 @@ impl fmt::Display for CompileError {
 
 impl std::error::Error for CompileError {}
 
+/// What routes take of the places that there may be.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Weight {
+    /// Pairs of a host and a path.
+    places: usize,
+    /// Bytes of the keys of their paths.
+    key_bytes: usize,
+}
+
+impl Weight {
+    pub(crate) fn of(spec: &RouteSpec) -> Weight {
+        let Some(uri) = spec.uri() else { return Weight::default() };
+        let hosts = uri.hosts.len().max(1);
+        let bytes: usize = uri.paths.iter().map(|path| path.key().len()).sum();
+        Weight { places: hosts.saturating_mul(uri.paths.len()), key_bytes: hosts.saturating_mul(bytes) }
+    }
+
+    pub(crate) fn plus(self, other: Weight) -> Weight {
+        Weight {
+            places: self.places.saturating_add(other.places),
+            key_bytes: self.key_bytes.saturating_add(other.key_bytes),
+        }
+    }
+
+    pub(crate) fn minus(self, other: Weight) -> Weight {
+        Weight {
+            places: self.places.saturating_sub(other.places),
+            key_bytes: self.key_bytes.saturating_sub(other.key_bytes),
+        }
+    }
+
+    pub(crate) fn is_too_much(self) -> bool {
+        self.places > PLACES_MAX || self.key_bytes >= u32::MAX as usize
+    }
+}
+
 impl Matcher {
     /// Compiles routes. Their positions are what [`crate::Match::route`] refers to.
     pub fn compile(specs: Vec<Arc<RouteSpec>>) -> Result<Matcher, Vec<CompileError>> {
-        check(&specs)?;
-        Ok(Matcher::anew(&specs, None))
+        let weight = check(specs.iter())?;
+        Ok(Matcher::anew(&specs, weight, None))
     }
 
     /// Everything in one layer; `specs` are checked. What a matcher before has compiled is taken over where it is the same.
-    pub(crate) fn anew(specs: &[Arc<RouteSpec>], previous: Option<&Matcher>) -> Matcher {
+    pub(crate) fn anew(specs: &[Arc<RouteSpec>], weight: Weight, previous: Option<&Matcher>) -> Matcher {
         let known = previous.map_or_else(Vec::new, Matcher::layers);
         let layer = Arc::new(Layer::compile(specs, &Arc::new(Fields::default()), &known));
         let all: Vec<u32> = (0..specs.len() as u32).collect();
@@ -74,6 +110,7 @@ impl Matcher {
         let base = Compiled { layer, positions: Pieces::new(&all, None, |a, b| a == b), has_dead: false };
         Matcher {
             specs: Pieces::new(specs, previous.map(|previous| &previous.specs), Arc::ptr_eq),
+            weight,
             base,
             delta: None,
             homes: Pieces::new(&homes, None, |a, b| a == b),
@@ -82,33 +119,37 @@ impl Matcher {
     }
 }
 
-/// What is wrong with a list of routes.
-pub(crate) fn check(specs: &[Arc<RouteSpec>]) -> Result<(), Vec<CompileError>> {
+/// What is wrong with a list of routes; if nothing, what they take.
+pub(crate) fn check<'a>(specs: impl Iterator<Item = &'a Arc<RouteSpec>>) -> Result<Weight, Vec<CompileError>> {
     let mut errors = Vec::new();
-    let (mut places, mut key_bytes) = (0usize, 0usize);
-    for (route, spec) in specs.iter().enumerate() {
-        let mut fail = |kind| errors.push(CompileError { route, id: spec.id.clone(), kind });
-        let Some(uri) = spec.uri() else { continue };
-        if uri.paths.is_empty() {
-            fail(CompileErrorKind::NoPath);
+    let mut weight = Weight::default();
+    for (route, spec) in specs.enumerate() {
+        let mut kinds = faults(spec);
+        let was_within = !weight.is_too_much();
+        weight = weight.plus(Weight::of(spec));
+        if was_within && weight.is_too_much() {
+            kinds.push(CompileErrorKind::TooMany);
         }
-        if let Some(vars) = &uri.vars {
-            vars.condition().each_predicate(&mut |predicate| {
-                if let Field::Variable(Variable::PathParam(name)) = &predicate.field
-                    && !uri.paths.iter().any(|path| path.names().contains(name))
-                {
-                    fail(CompileErrorKind::UnknownParam { name: name.to_string() });
-                }
-            });
-        }
-        let hosts = uri.hosts.len().max(1);
-        let was_within = places <= PLACES_MAX && key_bytes < u32::MAX as usize;
-        places = places.saturating_add(hosts.saturating_mul(uri.paths.len()));
-        let bytes: usize = uri.paths.iter().map(|path| path.key().len()).sum();
-        key_bytes = key_bytes.saturating_add(hosts.saturating_mul(bytes));
-        if was_within && (places > PLACES_MAX || key_bytes >= u32::MAX as usize) {
-            fail(CompileErrorKind::TooMany);
-        }
+        errors.extend(kinds.into_iter().map(|kind| CompileError { route, id: spec.id.clone(), kind }));
     }
-    if errors.is_empty() { Ok(()) } else { Err(errors) }
+    if errors.is_empty() { Ok(weight) } else { Err(errors) }
+}
+
+/// What is wrong with a route by itself.
+pub(crate) fn faults(spec: &RouteSpec) -> Vec<CompileErrorKind> {
+    let mut faults = Vec::new();
+    let Some(uri) = spec.uri() else { return faults };
+    if uri.paths.is_empty() {
+        faults.push(CompileErrorKind::NoPath);
+    }
+    if let Some(vars) = &uri.vars {
+        vars.condition().each_predicate(&mut |predicate| {
+            if let Field::Variable(Variable::PathParam(name)) = &predicate.field
+                && !uri.paths.iter().any(|path| path.names().contains(name))
+            {
+                faults.push(CompileErrorKind::UnknownParam { name: name.to_string() });
+            }
+        });
+    }
+    faults
 }

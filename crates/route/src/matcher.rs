@@ -9,6 +9,7 @@
 //! the delta anew and shares the base, so that it costs what changed (`update`). Nothing is sorted or allocated while
 //! matching, and what is evaluated are only places whose keys the request has (`layer`).
 
+use crate::compile::Weight;
 use crate::fields::Fields;
 use crate::layer::{Context, Layer, LayerScratch, PlaceId, Read, RouteSlot, order};
 use crate::path::{self, NormalPath, PathError};
@@ -60,6 +61,8 @@ pub struct Match {
 #[derive(Debug, Clone)]
 pub struct Matcher {
     pub(crate) specs: Pieces<Arc<RouteSpec>>,
+    /// Of all of them.
+    pub(crate) weight: Weight,
     pub(crate) base: Compiled,
     pub(crate) delta: Option<Compiled>,
     /// Where each route is, by its position.

@@ -3,7 +3,7 @@
 //! Requests keep the Plan they began with, and Plans may follow each other many times a second. So what a matcher has of its
 //! own, of all that has an entry for every route, is a list of pieces, and the pieces in which something changed.
 
-use std::ops::Index;
+use std::ops::{Index, Range};
 use std::sync::Arc;
 
 /// Items of a piece.
@@ -25,6 +25,23 @@ impl<T: Clone> Pieces<T> {
             old.filter(is_same).map_or_else(|| items.into(), Arc::clone)
         };
         Pieces { pieces: items.chunks(PIECE).enumerate().map(piece).collect(), len: items.len() }
+    }
+
+    /// The list with other items in place of those of a range. Pieces before it are shared with this one, and those behind it
+    /// where nothing moves.
+    pub(crate) fn splice(&self, range: Range<usize>, items: &[T]) -> Pieces<T> {
+        let first = range.start / PIECE;
+        let last = match range.len() == items.len() {
+            true => range.end.div_ceil(PIECE).max(first),
+            false => self.pieces.len(),
+        };
+        let kept = |range: Range<usize>| range.map(|index| self[index].clone());
+        let behind = kept(range.end..(last * PIECE).min(self.len));
+        let between: Vec<T> =
+            kept((first * PIECE).min(range.start)..range.start).chain(items.iter().cloned()).chain(behind).collect();
+        let (before, after) = (self.pieces.iter().take(first).cloned(), self.pieces.iter().skip(last).cloned());
+        let pieces = before.chain(between.chunks(PIECE).map(Arc::from)).chain(after).collect();
+        Pieces { pieces, len: self.len - range.len() + items.len() }
     }
 }
 
@@ -71,5 +88,33 @@ mod tests {
         assert_eq!((before.pieces.len(), shared), (6, 4));
         assert!(after.iter().eq(&changed) && after.iter().rev().eq(changed.iter().rev()));
         assert_eq!((after[1_000], after[2_998], after.len()), (0, 2_998, 2_999));
+    }
+
+    #[test]
+    fn a_splice_is_what_it_is_of_a_vector() {
+        for len in [0, 1, PIECE, PIECE + 1, 3 * PIECE, 3 * PIECE + 7] {
+            let numbers: Vec<usize> = (0..len).collect();
+            let before = Pieces::new(&numbers, None, |a, b| a == b);
+            let ends = [0, 1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 3 * PIECE, len].map(|end| end.min(len));
+            for (start, end) in ends.iter().flat_map(|start| ends.map(|end| (*start, end))).filter(|(a, b)| a <= b) {
+                for count in [0, 1, end - start, PIECE + 1] {
+                    let items: Vec<usize> = (0..count).map(|item| item + 10_000).collect();
+                    let after = before.splice(start..end, &items);
+                    let mut expected = numbers.clone();
+                    expected.splice(start..end, items);
+                    assert!(after.iter().eq(&expected), "{len}: {start}..{end} by {count}");
+                    assert_eq!(after.len(), expected.len());
+                    assert!(expected.iter().enumerate().all(|(index, item)| after[index] == *item));
+                }
+            }
+        }
+        let numbers: Vec<usize> = (0..4 * PIECE).collect();
+        let before = Pieces::new(&numbers, None, |a, b| a == b);
+        let shared = |after: &Pieces<usize>| {
+            let pairs = before.pieces.iter().zip(after.pieces.iter());
+            pairs.map(|(a, b)| Arc::ptr_eq(a, b)).collect::<Vec<bool>>()
+        };
+        assert_eq!(shared(&before.splice(PIECE + 3..PIECE + 4, &[7])), [true, false, true, true]);
+        assert_eq!(shared(&before.splice(4 * PIECE..4 * PIECE, &[7])), [true; 4]);
     }
 }

@@ -4,12 +4,13 @@
 //! that were in the last one. When a delta has become large, or much of the base dead, everything is compiled anew; so a
 //! change costs a small delta, and once in a while a full compilation.
 
-use crate::compile::check;
+use crate::compile::{Weight, check, faults};
 use crate::layer::Layer;
 use crate::matcher::{Compiled, DEAD, Home, Matcher};
 use crate::pieces::Pieces;
 use crate::{CompileError, RouteSpec};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Most routes in a delta; also at most one in [`DELTA_SHARE`] of all.
@@ -24,25 +25,44 @@ const IN_PLACE_MAX: usize = 64;
 impl Matcher {
     /// The matcher of a changed list of routes. What equals its former self, and stands in the same order, is shared.
     pub fn update(&self, specs: Vec<Arc<RouteSpec>>) -> Result<Matcher, Vec<CompileError>> {
-        check(&specs)?;
-        let homes = self.homes_of(&specs);
+        let same = |(a, b): &(&Arc<RouteSpec>, &Arc<RouteSpec>)| is_same(a, b);
+        let start = self.specs.iter().zip(&specs).take_while(same).count();
+        let longest_end = self.specs.len().min(specs.len()) - start;
+        let end = self.specs.iter().rev().zip(specs.iter().rev()).take(longest_end).take_while(same).count();
+        self.splice(start..self.specs.len() - end, &specs[start..specs.len() - end])
+    }
+
+    /// The matcher of the list with other routes in place of those of a range. Of the others nothing is looked at.
+    pub fn splice(&self, range: Range<usize>, new: &[Arc<RouteSpec>]) -> Result<Matcher, Vec<CompileError>> {
+        let specs = self.specs.splice(range.clone(), new);
+        let gone = range.clone().map(|index| Weight::of(&self.specs[index])).fold(Weight::default(), Weight::plus);
+        let weight = new.iter().map(|spec| Weight::of(spec)).fold(self.weight.minus(gone), Weight::plus);
+        if weight.is_too_much() || new.iter().any(|spec| !faults(spec).is_empty()) {
+            // Whose fault it is only the whole list tells.
+            check(specs.iter())?;
+        }
+        let homes = self.homes_of(range.clone(), new);
+        let at = |index: usize| Some(self.homes[index]);
+        let homes: Vec<Option<Home>> =
+            (0..range.start).map(at).chain(homes).chain((range.end..self.homes.len()).map(at)).collect();
         let changed = homes.iter().filter(|home| !matches!(home, Some(Home::Base(_)))).count();
         let dead = self.base.positions.len() - (specs.len() - changed);
         let is_large = changed > DELTA_ROUTES_MAX.min(specs.len() / DELTA_SHARE);
         if is_large || dead > self.base.positions.len() / DEAD_SHARE {
-            return Ok(Matcher::anew(&specs, Some(self)));
+            let specs: Vec<Arc<RouteSpec>> = specs.iter().cloned().collect();
+            return Ok(Matcher::anew(&specs, weight, Some(self)));
         }
         let mut positions = vec![DEAD; self.base.positions.len()];
         let (mut routes, mut of_delta) = (Vec::new(), Vec::new());
         let mut settled = Vec::with_capacity(specs.len());
-        for (position, (home, spec)) in (0u32..).zip(homes.iter().zip(specs.iter())) {
+        for (position, home) in (0u32..).zip(&homes) {
             settled.push(match home {
                 Some(Home::Base(slot)) => {
                     positions[*slot as usize] = position;
                     Home::Base(*slot)
                 }
                 Some(Home::Delta(_)) | None => {
-                    routes.push(spec.clone());
+                    routes.push(specs[position as usize].clone());
                     of_delta.push(position);
                     Home::Delta(of_delta.len() as u32 - 1)
                 }
@@ -62,46 +82,33 @@ impl Matcher {
             }
         };
         let homes = Pieces::new(&settled, Some(&self.homes), |a, b| a == b);
-        Ok(Matcher { specs: Pieces::new(&specs, Some(&self.specs), Arc::ptr_eq), base, delta, homes, reads })
+        Ok(Matcher { specs, weight, base, delta, homes, reads })
     }
 
     pub(crate) fn layers(&self) -> Vec<&Layer> {
         std::iter::once(&self.base).chain(&self.delta).map(|compiled| &*compiled.layer).collect()
     }
 
-    /// For every route of a new list, where the same route is compiled; `None`: it is new, changed or has moved.
-    fn homes_of(&self, specs: &[Arc<RouteSpec>]) -> Vec<Option<Home>> {
+    /// For each of the routes that take the place of a range: where the same one is compiled; `None`: it is new, changed or has
+    /// moved.
+    fn homes_of(&self, range: Range<usize>, new: &[Arc<RouteSpec>]) -> Vec<Option<Home>> {
         let old = &self.specs;
-        let same = |(a, b): &(&Arc<RouteSpec>, &Arc<RouteSpec>)| Arc::ptr_eq(a, b) || a == b;
-        let start = old.iter().zip(specs).take_while(same).count();
-        let longest_end = old.len().min(specs.len()) - start;
-        let end = old.iter().rev().zip(specs.iter().rev()).take(longest_end).take_while(same).count();
-        let old_middle = start..old.len() - end;
-        let new_middle = start..specs.len() - end;
-
-        let at = |index: usize| Some(self.homes[index]);
-        let mut homes: Vec<Option<Home>> = Vec::with_capacity(specs.len());
-        homes.extend((0..start).map(at));
-        if old_middle.len() == new_middle.len() {
+        if range.len() == new.len() {
             // Changes in place, as most are. What differs is not looked for elsewhere, unless it is much.
-            homes
-                .extend(new_middle.clone().map(|index| same(&(&old[index], &specs[index])).then(|| self.homes[index])));
+            let pairs = range.clone().zip(new);
+            let homes: Vec<Option<Home>> =
+                pairs.map(|(index, new)| is_same(&old[index], new).then(|| self.homes[index])).collect();
             if homes.iter().filter(|home| home.is_none()).count() <= IN_PLACE_MAX {
-                homes.extend((old_middle.end..old.len()).map(at));
                 return homes;
             }
-            homes.truncate(start);
         }
-        let by_id: HashMap<&str, usize> = old_middle.clone().map(|index| (old[index].id.as_str(), index)).collect();
-        let kept: Vec<(usize, usize)> = new_middle
-            .clone()
-            .filter_map(|index| {
-                let was = *by_id.get(specs[index].id.as_str())?;
-                same(&(&old[was], &specs[index])).then_some((index, was))
-            })
-            .collect();
-        homes.resize(new_middle.end, None);
-        homes.extend((old_middle.end..old.len()).map(at));
+        let by_id: HashMap<&str, usize> = range.map(|index| (old[index].id.as_str(), index)).collect();
+        let find = |(index, new): (usize, &Arc<RouteSpec>)| {
+            let was = *by_id.get(new.id.as_str())?;
+            is_same(&old[was], new).then_some((index, was))
+        };
+        let kept: Vec<(usize, usize)> = new.iter().enumerate().filter_map(find).collect();
+        let mut homes = vec![None; new.len()];
         // Ranks in the base hold only among routes that stand in the same order as then.
         for index in longest_rising(&kept) {
             let (new, was) = kept[index];
@@ -109,6 +116,10 @@ impl Matcher {
         }
         homes
     }
+}
+
+fn is_same(a: &Arc<RouteSpec>, b: &Arc<RouteSpec>) -> bool {
+    Arc::ptr_eq(a, b) || a == b
 }
 
 /// Indices of a longest rising subsequence of the second members (by patience sorting).

@@ -61,7 +61,7 @@ pub(super) fn resolve(file: File, digest: String, plugins: PluginSet, sink: &mut
         gateway: file.gateway,
         listeners: catalog.listeners.clone(),
         upstreams: taking.upstreams,
-        routes: taking.routes,
+        routes: taking.routes.into_iter().collect(),
         route_lines: taking.route_lines,
         stream_routes: taking.stream_routes,
         ssls: taking.ssls,

@@ -10,6 +10,7 @@ mod listeners;
 mod loaded;
 mod origin;
 pub mod plugins;
+mod route_list;
 mod routes;
 mod ssls;
 mod upstream;
@@ -18,6 +19,7 @@ pub use listeners::{ListenPlace, Listener, ListenerKind, Transport, listener_pat
 pub(crate) use listeners::{listed, listeners_of};
 pub use loaded::{Loaded, Rejected, Serving};
 pub use origin::{Kind, Origin};
+pub use route_list::RouteList;
 pub use routes::{Route, StreamRoute, Target};
 pub use ssls::{ClientAuth, ClientPair, KeyPair, RefusedSsl, ServerSsl, Ssl, SslUse, TlsVersions, UpstreamTls};
 pub use upstream::{Balance, Node, PassHost, Protocol, Upstream, UpstreamTimeouts};
@@ -35,7 +37,7 @@ pub struct Config {
     /// All upstreams, the shared ones first and then those written inline in a service, stream route or route.
     pub upstreams: Vec<Arc<Upstream>>,
     /// All enabled routes, in the order of the file. `status: 0` routes are not in here.
-    pub routes: Vec<Arc<Route>>,
+    pub routes: RouteList,
     /// In which line of the file each of them begins, from 1; of a store 0. Apart from the routes, so that one that only moved is
     /// the same as before.
     pub route_lines: Vec<u32>,

@@ -83,6 +83,8 @@ pub enum Origin {
     Line(u32),
     /// Somewhere else: `/apisix/routes/7 @ 42`, `PUT /apisix/admin/routes/7`.
     Named(Arc<str>),
+    /// The datastore at this revision, under the key of the resource, which is known beside it.
+    Revision(u64),
 }
 
 impl fmt::Display for Origin {
@@ -90,6 +92,7 @@ impl fmt::Display for Origin {
         match self {
             Origin::Line(line) => write!(f, "line {line}"),
             Origin::Named(name) => f.write_str(name),
+            Origin::Revision(revision) => write!(f, "revision {revision}"),
         }
     }
 }

@@ -13,10 +13,11 @@
 
 mod attempt;
 mod held;
+mod placing;
 mod served;
 
 pub use attempt::Attempt;
-pub use served::Store;
+pub use served::{Store, path_of};
 
 use crate::model::{Kind, Origin};
 use std::sync::Arc;

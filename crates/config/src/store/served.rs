@@ -3,17 +3,16 @@
 use super::Change;
 use super::held::{self, Held, Key, define, reason};
 use crate::keys::gateway::Gateway;
-use crate::model::{Config, Kind, Loaded, Origin, Rejected, Route, Serving, Ssl, StreamRoute, Upstream, plugins};
+use crate::model::{Config, Kind, Loaded, Origin, Rejected, RouteList, Serving, Ssl, StreamRoute, Upstream, plugins};
 use crate::resources::{
     Catalog, Claims, Definition, Holder, LeftOut, List, Metadata, PluginSet, Remembered, check_nodes, first_of_each,
     metadata_table, unavailable,
 };
-use crate::values::RejectedGlobalRule;
+use crate::values::{RejectedGlobalRule, SourceKind};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ops::Bound;
 use std::sync::Arc;
 use stillgate_plugin::secrets::{Managers, Secrets as _};
-use stillgate_plugin::{Chain, Consumer, Consumers, Credential, Level};
+use stillgate_plugin::{Chain, Consumers, Credential, Level};
 use stillgate_schema::text::diagnostic::{Diagnostic, Fault, Path, Severity, Sink};
 use stillgate_schema::text::json::DOCUMENT;
 
@@ -25,7 +24,7 @@ pub struct Store {
     plugins: PluginSet,
     /// What its secrets stood for.
     secrets: Arc<Remembered>,
-    catalog: Catalog,
+    pub(super) catalog: Catalog,
     /// In which documents are read by themselves.
     nothing: Catalog,
     pub(super) held: BTreeMap<Key, Box<Held>>,
@@ -33,21 +32,21 @@ pub struct Store {
     /// Those that refer to a resource, whether it is there or not.
     dependants: HashMap<Key, BTreeSet<Key>>,
     /// To be looked at again.
-    dirty: BTreeSet<Key>,
+    pub(super) dirty: BTreeSet<Key>,
     pub(super) rejected: BTreeMap<Key, Rejected>,
     pub(super) warnings: BTreeMap<Key, Vec<Diagnostic>>,
     /// By [`Upstream::key`].
-    upstreams: BTreeMap<String, Arc<Upstream>>,
-    routes: BTreeMap<Rank, Arc<Route>>,
-    stream_routes: BTreeMap<Rank, Arc<StreamRoute>>,
-    ssls: BTreeMap<Rank, Arc<Ssl>>,
-    global_rules: BTreeMap<Rank, List>,
-    metadata: BTreeMap<Arc<str>, Metadata>,
-    consumers: Arc<Consumers>,
+    pub(super) upstreams: BTreeMap<String, Arc<Upstream>>,
+    pub(super) routes: RouteList,
+    pub(super) stream_routes: BTreeMap<Rank, Arc<StreamRoute>>,
+    pub(super) ssls: BTreeMap<Rank, Arc<Ssl>>,
+    pub(super) global_rules: BTreeMap<Rank, List>,
+    pub(super) metadata: BTreeMap<Arc<str>, Metadata>,
+    pub(super) consumers: Arc<Consumers>,
     /// Nothing has been read yet.
     is_waiting: bool,
     /// Those that are stored apart, by `CONSUMER/ID`.
-    credentials: BTreeMap<Arc<str>, Credential>,
+    pub(super) credentials: BTreeMap<Arc<str>, Credential>,
 }
 
 /// References to secrets whose values are remembered, so that a change is noticed.
@@ -79,7 +78,7 @@ impl Store {
             rejected: BTreeMap::new(),
             warnings: BTreeMap::new(),
             upstreams: BTreeMap::new(),
-            routes: BTreeMap::new(),
+            routes: RouteList::default(),
             stream_routes: BTreeMap::new(),
             ssls: BTreeMap::new(),
             global_rules: BTreeMap::new(),
@@ -235,7 +234,7 @@ impl Store {
             gateway: self.gateway.clone(),
             listeners: self.catalog.listeners.clone(),
             upstreams: self.upstreams.values().cloned().collect(),
-            routes: self.routes.values().cloned().collect(),
+            routes: self.routes.clone(),
             route_lines: vec![0; self.routes.len()],
             stream_routes: self.stream_routes.values().cloned().collect(),
             ssls: self.ssls.values().cloned().collect(),
@@ -323,7 +322,7 @@ impl Store {
         }
         let rank = (held.holder.created, key.1.clone());
         match key.0 {
-            Kind::Routes => drop(self.routes.remove(&rank)),
+            Kind::Routes => self.routes.remove(rank.0, &rank.1),
             Kind::StreamRoutes => drop(self.stream_routes.remove(&rank)),
             Kind::Ssls => drop(self.ssls.remove(&rank)),
             Kind::GlobalRules => drop(self.global_rules.remove(&rank)),
@@ -337,6 +336,15 @@ impl Store {
     fn touch_claimants(&mut self, held: &Held) {
         let others = self.claims.holders(&held.claims).filter(|other| **other != held.holder);
         self.dirty.extend(others.map(|other| (other.kind, other.id.clone())));
+    }
+
+    /// Gives memory back that taking many changes in has left unused: nodes of maps that grew one by one are half empty.
+    pub fn shrink(&mut self) {
+        self.held = std::mem::take(&mut self.held).into_iter().collect();
+        for of in self.dependants.values_mut() {
+            *of = std::mem::take(of).into_iter().collect();
+        }
+        self.dependants.shrink_to_fit();
     }
 
     /// Finds out what a resource means now; whether it is something else to those that refer to it.
@@ -403,7 +411,13 @@ impl Store {
                 (refusal.reason.clone(), without_previous(key.0, is_known, policy))
             }
         };
-        let rejected = Rejected { kind: key.0, id: key.1.to_string(), reason, origin: held.origin.clone(), serving };
+        let origin = match &held.origin {
+            Origin::Revision(revision) => {
+                Origin::Named(format!("{}{} @ {revision}", self.prefix(), path_of(key.0, &key.1)).into())
+            }
+            named => named.clone(),
+        };
+        let rejected = Rejected { kind: key.0, id: key.1.to_string(), reason, origin, serving };
         let definition = match serving {
             Serving::Previous => definition,
             Serving::Unavailable => definition.and_then(|definition| definition.unavailable(&key.1, &rejected.reason)),
@@ -411,6 +425,13 @@ impl Store {
         };
         self.rejected.insert(key.clone(), rejected);
         definition
+    }
+
+    /// What stands before paths where origins are shown: etcd's prefix with a slash.
+    fn prefix(&self) -> String {
+        let config = &self.gateway.config;
+        let etcd = config.etcd.as_ref().filter(|_| config.source == SourceKind::Etcd);
+        etcd.map_or_else(String::new, |etcd| format!("{}/", etcd.prefix))
     }
 
     fn refer(&mut self, key: &Key, references: Vec<(&'static str, String)>) {
@@ -430,91 +451,13 @@ impl Store {
             self.dependants.entry(reference).or_default().insert(key.clone());
         }
     }
+}
 
-    /// Puts a definition where it is found; `None`: takes it away. Whether it is another one to those that refer to it.
-    fn place(&mut self, (kind, id): &Key, created: u64, definition: Option<Definition>) -> bool {
-        let rank = (created, id.clone());
-        let mut is_other = self.catalog.put(*kind, id, 0, definition.as_ref());
-        if *kind == Kind::PluginMetadata {
-            let rejected = self.rejected.get(&(*kind, id.clone()));
-            let is_refused = rejected.is_some_and(|rejected| rejected.serving == Serving::Unavailable);
-            is_other |= self.catalog.refuse_metadata(id, is_refused);
-        }
-        let upstreams = definition.as_ref().map_or(Vec::new(), Definition::upstreams);
-        self.place_upstreams(*kind, id, upstreams);
-        match (kind, definition) {
-            (Kind::Ssls, Some(Definition::Ssl(ssl, _))) => set(&mut self.ssls, rank, ssl),
-            (Kind::Ssls, _) => set(&mut self.ssls, rank, None),
-            (Kind::PluginMetadata, Some(Definition::Metadata(of))) => set(&mut self.metadata, id.clone(), Some(of)),
-            (Kind::PluginMetadata, _) => set(&mut self.metadata, id.clone(), None),
-            (Kind::GlobalRules, Some(Definition::GlobalRule(list))) => set(&mut self.global_rules, rank, Some(list)),
-            (Kind::GlobalRules, _) => set(&mut self.global_rules, rank, None),
-            (Kind::StreamRoutes, Some(Definition::StreamRoute(route))) => set(&mut self.stream_routes, rank, route),
-            (Kind::StreamRoutes, _) => set(&mut self.stream_routes, rank, None),
-            (Kind::Routes, Some(Definition::Route(route))) => set(&mut self.routes, rank, route),
-            (Kind::Routes, _) => set(&mut self.routes, rank, None),
-            (Kind::Credentials, definition) => {
-                let credential = match definition {
-                    Some(Definition::Credential(credential)) => Some(credential),
-                    _ => None,
-                };
-                set(&mut self.credentials, id.clone(), credential);
-                self.dirty.insert((Kind::Consumers, consumer_of(id).into()));
-            }
-            (Kind::Consumers, definition) => self.place_consumer(id, definition),
-            (
-                Kind::Secrets
-                | Kind::PluginConfigs
-                | Kind::ConsumerGroups
-                | Kind::Upstreams
-                | Kind::Services
-                | Kind::Protos,
-                _,
-            ) => {}
-        }
-        is_other
-    }
-
-    /// Those of a resource take the place of those that it had.
-    fn place_upstreams(&mut self, kind: Kind, id: &str, upstreams: Vec<Arc<Upstream>>) {
-        let own = if kind == Kind::Upstreams { id.to_owned() } else { format!("{}/{id}", kind.name()) };
-        let mut new: BTreeMap<String, Arc<Upstream>> =
-            upstreams.into_iter().map(|upstream| (upstream.key.clone(), upstream)).collect();
-        // Those of its plugins: no id has a slash, and "0" is the character behind it.
-        let of_plugins = self.upstreams.range(format!("{own}/")..format!("{own}0")).map(|(key, _)| key.clone());
-        for key in [own].into_iter().chain(of_plugins.collect::<Vec<_>>()) {
-            let upstream = new.remove(&key);
-            set(&mut self.upstreams, key, upstream);
-        }
-        new.into_iter().for_each(|(key, upstream)| set(&mut self.upstreams, key, Some(upstream)));
-    }
-
-    /// A consumer with the credentials that are stored apart from it, too.
-    fn with_own_credentials(
-        &self,
-        consumer: Consumer,
-        mut credentials: Vec<Credential>,
-    ) -> (Consumer, Vec<Credential>) {
-        let (from, to) = (format!("{}/", consumer.name), format!("{}0", consumer.name));
-        let range = (Bound::Included(&*from), Bound::Excluded(&*to));
-        let mut ids = consumer.credentials.into_vec();
-        for (id, credential) in self.credentials.range::<str, _>(range) {
-            credentials.push(Credential { place: u16::try_from(ids.len()).ok(), ..credential.clone() });
-            ids.push(id[from.len()..].into());
-        }
-        (Consumer { credentials: ids.into(), ..consumer }, credentials)
-    }
-
-    fn place_consumer(&mut self, name: &str, definition: Option<Definition>) {
-        match definition {
-            Some(Definition::Consumer(consumer, credentials)) => {
-                let (consumer, credentials) = self.with_own_credentials(consumer, credentials);
-                // No other has one of them: that was decided by claims. One that it has twice is found by the first.
-                let _ = Arc::make_mut(&mut self.consumers).replace(consumer, credentials);
-            }
-            _ if self.consumers.named(name).is_some() => drop(Arc::make_mut(&mut self.consumers).remove(name)),
-            _ => {}
-        }
+/// Where a datastore has a resource, below its prefix: `routes/1`, `consumers/jack/credentials/1`.
+pub fn path_of(kind: Kind, id: &str) -> String {
+    match (kind, id.split_once('/')) {
+        (Kind::Credentials, Some((name, id))) => format!("{}/{name}/{}/{id}", Kind::Consumers.name(), kind.name()),
+        _ => format!("{}/{id}", kind.name()),
     }
 }
 
@@ -525,7 +468,7 @@ fn of_consumer(name: &str) -> std::ops::Range<Key> {
 }
 
 /// The consumer of the credential `NAME/ID`.
-fn consumer_of(credential: &str) -> &str {
+pub(super) fn consumer_of(credential: &str) -> &str {
     credential.split_once('/').map_or(credential, |(name, _)| name)
 }
 
@@ -553,14 +496,5 @@ fn without_previous(kind: Kind, is_match_known: bool, global_rule: RejectedGloba
         Kind::GlobalRules if global_rule == RejectedGlobalRule::Ignore => Serving::Nothing,
         // Those that refer to it.
         _ => Serving::Unavailable,
-    }
-}
-
-/// Puts a value in, or takes it away. The same one stays where both are equal.
-fn set<K: Ord, V: PartialEq>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) {
-    match value {
-        Some(value) if map.get(&key) == Some(&value) => {}
-        Some(value) => drop(map.insert(key, value)),
-        None => drop(map.remove(&key)),
     }
 }

@@ -6,6 +6,7 @@
 
 mod index;
 
+use crate::Phase;
 use crate::chain::Entry as Plugin;
 use crate::definition::Identity;
 use index::{Index, Slot};
@@ -114,6 +115,10 @@ pub struct Consumers {
     count: usize,
     /// Places that were left; the last is taken first.
     free: Vec<u32>,
+    /// How many have a plugin that is called when a response is out.
+    logged: usize,
+    /// How many have a plugin that counts in the table of limits.
+    limited: usize,
 }
 
 /// Consumers that are copied together, by pointer, when one of them changes.
@@ -225,6 +230,16 @@ impl Consumers {
         self.count == 0
     }
 
+    /// Whether some consumer's plugin is called when a response is out.
+    pub fn are_logged(&self) -> bool {
+        self.logged > 0
+    }
+
+    /// Whether some consumer's plugin counts in the table of limits.
+    pub fn need_limits(&self) -> bool {
+        self.limited > 0
+    }
+
     /// Above every place there is.
     pub fn places(&self) -> u32 {
         match self.pages.split_last() {
@@ -264,6 +279,8 @@ impl Consumers {
                 },
             }
         }
+        self.logged += usize::from(is_logged(&consumer));
+        self.limited += usize::from(needs_limits(&consumer));
         *self.at(place) = Some(Arc::new(Known { consumer, credentials: credentials.into() }));
         self.count += 1;
         taken
@@ -273,6 +290,8 @@ impl Consumers {
     fn take(&mut self, name: &str) -> Option<u32> {
         let place = self.slot(OF_NAMES, name.as_bytes())?.place;
         let known = self.at(place).take()?;
+        self.logged -= usize::from(is_logged(&known.consumer));
+        self.limited -= usize::from(needs_limits(&known.consumer));
         self.index.remove(OF_NAMES, name.as_bytes(), place, NAME);
         for (at, credential) in known.credentials.iter().enumerate() {
             self.index.remove(credential.plugin, &credential.lookup, place, at as u32);
@@ -322,6 +341,14 @@ impl Consumers {
             })
         })
     }
+}
+
+fn is_logged(consumer: &Consumer) -> bool {
+    consumer.plugins.iter().any(|entry| entry.phases.contains(Phase::Log))
+}
+
+fn needs_limits(consumer: &Consumer) -> bool {
+    consumer.plugins.iter().any(|entry| entry.plugin.needs_limits())
 }
 
 impl PartialEq for Consumers {

@@ -6,18 +6,20 @@ use std::sync::Arc;
 use stillgate_limits::Limits;
 
 impl Plan {
-    /// Whether some plugin counts in the table of limits. Looks at all of them.
+    /// Whether some plugin counts in the table of limits.
     fn needs_limits(&self) -> bool {
-        let chains = self.global.iter().chain(self.routes.iter().filter_map(|route| route.chain.as_ref()));
-        let of_consumers = self.consumers.iter().flat_map(|consumer| consumer.plugins.iter());
-        let mut entries = chains.flat_map(|chain| chain.entries()).chain(of_consumers);
-        entries.any(|entry| entry.plugin.needs_limits())
+        self.routes.need_limits()
+            || self.consumers.need_limits()
+            || self
+                .global
+                .as_ref()
+                .is_some_and(|global| global.entries().iter().any(|entry| entry.plugin.needs_limits()))
     }
 }
 
 impl PlanCell {
     /// Makes the table of limits where `plan`, which is to be published next, needs one and there is none. Not for a worker: it
-    /// takes memory, and looks at all plugins.
+    /// takes memory.
     ///
     /// # Errors
     ///

@@ -36,10 +36,10 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use stillgate_config::{Balance, Config, Gateway, Route, RouteCacheMode, Upstream, UpstreamTimeouts};
+use stillgate_config::{Balance, Config, Gateway, RouteCacheMode, Upstream, UpstreamTimeouts};
 use stillgate_limits::Limits;
 use stillgate_plugin::definition::MetadataTable;
-use stillgate_plugin::{Chain, Consumer, Consumers, Phase};
+use stillgate_plugin::{Chain, Consumers, Phase};
 use stillgate_route::{CompileError, Matcher, RouteSpec};
 use stillgate_tls::{ClientTls, Material, ServerTls};
 use stillgate_upstream::Endpoint;
@@ -193,6 +193,8 @@ impl Plan {
             StreamRoutes::new(&config.stream_routes, &upstreams, previous.map(|previous| &previous.stream_routes));
         revoked.extend(revoked_too);
         let revocations = previous.map_or(0, |previous| previous.revocations) + u64::from(!revoked.is_empty());
+        let plugins = &config.plugins;
+        let logs = routes.are_logged() || plugins.consumers.are_logged() || plugins.global.has(Phase::Log);
         let mut plan = Plan {
             generation,
             digest: config.digest.clone(),
@@ -206,7 +208,7 @@ impl Plan {
             checked,
             uses_latency,
             settings: (&config.gateway).into(),
-            logs: logs(config),
+            logs,
             global: Some(&config.plugins.global).filter(|chain| !chain.is_empty()).cloned(),
             consumers: config.plugins.consumers.clone(),
             plugin_metadata: config.plugins.metadata.clone(),
@@ -278,29 +280,21 @@ impl Plan {
     }
 }
 
-/// Whether some plugin is called when a response is out.
-fn logs(config: &Config) -> bool {
-    let of_routes = config.routes.iter().filter_map(|route| route.chain.as_deref());
-    let mut chains = of_routes.chain([&*config.plugins.global]);
-    let is_in = |consumer: &Consumer| consumer.plugins.iter().any(|entry| entry.phases.contains(Phase::Log));
-    chains.any(|chain| chain.has(Phase::Log)) || config.plugins.consumers.iter().any(is_in)
-}
-
 /// Shares with the one before what did not change.
 fn matcher(config: &Config, previous: Option<&Plan>) -> Result<Arc<Matcher>, PlanError> {
-    if let Some(previous) = previous {
-        let old = previous.matcher.specs();
-        let is_same = |(old, new): (&Arc<RouteSpec>, &Arc<Route>)| Arc::ptr_eq(old, &new.spec) || *old == new.spec;
-        if old.len() == config.routes.len() && old.iter().zip(&config.routes).all(is_same) {
-            return Ok(previous.matcher.clone());
-        }
-    }
-    let specs: Vec<Arc<RouteSpec>> = config.routes.iter().map(|route| route.spec.clone()).collect();
-    let matcher = match previous {
-        Some(previous) => previous.matcher.update(specs),
-        None => Matcher::compile(specs),
+    let Some(previous) = previous else {
+        let specs = config.routes.iter().map(|route| route.spec.clone()).collect();
+        return Matcher::compile(specs).map(Arc::new).map_err(PlanError);
     };
-    Ok(Arc::new(matcher.map_err(PlanError)?))
+    let (old, new) = previous.routes.differing(&config.routes);
+    let specs: Vec<Arc<RouteSpec>> =
+        config.routes.iter().skip(new.start).take(new.len()).map(|route| route.spec.clone()).collect();
+    let former = previous.matcher.specs();
+    let is_same = |(old, new): (usize, &Arc<RouteSpec>)| Arc::ptr_eq(&former[old], new) || former[old] == *new;
+    if old.len() == new.len() && old.clone().zip(&specs).all(is_same) {
+        return Ok(previous.matcher.clone());
+    }
+    previous.matcher.splice(old, &specs).map(Arc::new).map_err(PlanError)
 }
 
 /// Whether there are route caches. What was measured holds for a while: a change of a few routes changes little.

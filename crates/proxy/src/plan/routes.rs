@@ -10,10 +10,10 @@
 use super::PlanUpstreams;
 use super::lease::Lease;
 use std::collections::HashMap;
-use std::ops::Index;
+use std::ops::{Index, Range};
 use std::sync::Arc;
-use stillgate_config::Route;
-use stillgate_plugin::Chain;
+use stillgate_config::{Route, RouteList};
+use stillgate_plugin::{Chain, Phase};
 use stillgate_route::{HostPattern, PathPattern};
 
 /// Routes of a piece.
@@ -25,10 +25,29 @@ const MATCHES_MAX: u64 = 1 << 32;
 #[derive(Debug)]
 pub(crate) struct Routes {
     pieces: Box<[Arc<[PlanRoute]>]>,
+    /// By piece.
+    needs: Box<[Needs]>,
     /// The first number that no route was ever given.
     next_match: u64,
     /// Whether labels call all of them by their names.
     pub(crate) named: bool,
+}
+
+/// What the plugins of some routes need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Needs {
+    /// To be called when a response is out.
+    log: bool,
+    /// The table of limits.
+    limits: bool,
+}
+
+impl Needs {
+    fn of(routes: &[PlanRoute]) -> Needs {
+        let chains = || routes.iter().filter_map(|route| route.chain.as_ref());
+        let has_limits = |chain: &Arc<Chain>| chain.entries().iter().any(|entry| entry.plugin.needs_limits());
+        Needs { log: chains().any(|chain| chain.has(Phase::Log)), limits: chains().any(has_limits) }
+    }
 }
 
 /// A route, and its numbers. What every request asks for stands here, so that the route itself need not be fetched.
@@ -63,13 +82,14 @@ pub(super) struct Difference {
 impl Routes {
     /// Shares with `previous` what is the same. `upstreams` are those of the same Plan.
     pub(super) fn new(
-        routes: &[Arc<Route>],
+        routes: &RouteList,
         named: bool,
         upstreams: &PlanUpstreams,
         previous: Option<&Routes>,
     ) -> (Routes, Difference) {
+        let routes: Vec<&Arc<Route>> = routes.iter().collect();
         let old = previous.map_or(&[][..], |previous| &previous.pieces);
-        let is_shared = |piece: usize, routes: &[Arc<Route>]| {
+        let is_shared = |piece: usize, routes: &[&Arc<Route>]| {
             old.get(piece).is_some_and(|old| {
                 old.len() == routes.len() && old.iter().zip(routes).all(|(old, new)| Arc::ptr_eq(&old.route, new))
             })
@@ -94,7 +114,7 @@ impl Routes {
             .map(|known| (known.route.spec.id.as_str(), known))
             .collect();
         let mut difference = Difference { is_renumbered, ..Difference::default() };
-        let mut pieces = Vec::with_capacity(shared.len());
+        let mut pieces: Vec<Arc<[PlanRoute]>> = Vec::with_capacity(shared.len());
         for (piece, routes) in routes.chunks(PIECE).enumerate() {
             if shared[piece] {
                 pieces.push(old[piece].clone());
@@ -108,7 +128,7 @@ impl Routes {
                 let before = before.map(|before| before.first_match);
                 match before {
                     Some(_) => drop(known.remove(route.spec.id.as_str())),
-                    None => difference.arrived.push(route.clone()),
+                    None => difference.arrived.push(Arc::clone(route)),
                 }
                 let first_match = before.filter(|_| !is_renumbered).unwrap_or_else(|| {
                     let first = next_match;
@@ -117,7 +137,7 @@ impl Routes {
                 });
                 let upstream = upstreams.slot_of(&route.target);
                 PlanRoute {
-                    route: route.clone(),
+                    route: Arc::clone(route),
                     upstream,
                     has_timeout: route.timeout.is_some(),
                     first_match,
@@ -133,7 +153,32 @@ impl Routes {
         difference.revoked =
             Lease::revoked(gone.iter().flat_map(|at| old[*at].iter()), come.iter().flat_map(|at| pieces[*at].iter()));
         difference.left = known.into_values().map(|left| left.route.clone()).collect();
-        (Routes { pieces: pieces.into(), next_match, named }, difference)
+        let needs = pieces.iter().enumerate().map(|(piece, routes)| match previous {
+            Some(previous) if shared[piece] => previous.needs[piece],
+            _ => Needs::of(routes),
+        });
+        let needs = needs.collect();
+        (Routes { pieces: pieces.into(), needs, next_match, named }, difference)
+    }
+
+    /// Where a configuration has other routes: the range of these, and what takes its place. Only pointers are compared.
+    pub(super) fn differing(&self, new: &RouteList) -> (Range<usize>, Range<usize>) {
+        let is_same = |(old, new): &(&PlanRoute, &Arc<Route>)| Arc::ptr_eq(&old.route, new);
+        let len = self.iter().count();
+        let start = self.iter().zip(new.iter()).take_while(is_same).count();
+        let longest_end = len.min(new.len()) - start;
+        let end = self.iter().rev().zip(new.iter().rev()).take(longest_end).take_while(is_same).count();
+        (start..len - end, start..new.len() - end)
+    }
+
+    /// Whether some route's plugin is called when a response is out.
+    pub(super) fn are_logged(&self) -> bool {
+        self.needs.iter().any(|needs| needs.log)
+    }
+
+    /// Whether some route's plugin counts in the table of limits.
+    pub(super) fn need_limits(&self) -> bool {
+        self.needs.iter().any(|needs| needs.limits)
     }
 
     /// Gives a route of one that is built by hand its plugins.
@@ -148,7 +193,7 @@ impl Routes {
         self.pieces.get(route / PIECE)?.get(route % PIECE)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &PlanRoute> {
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &PlanRoute> {
         self.pieces.iter().flat_map(|piece| piece.iter())
     }
 }
@@ -214,13 +259,14 @@ mod tests {
         let routes: Vec<String> = paths.iter().enumerate().map(route).collect();
         let text = format!("upstreams: [{{id: u, type: roundrobin, nodes: {{}}}}]\nroutes: [{}]\n", routes.join(", "));
         let config: Config = stillgate_config::load(text, &|_| None).unwrap().config;
-        config.routes
+        config.routes.iter().cloned().collect()
     }
 
     fn new(routes: &[Arc<Route>], previous: Option<&Routes>) -> (Routes, Difference) {
         let upstreams = "upstreams: [{id: u, type: roundrobin, nodes: {}}]\nroutes: []\n";
         let config = stillgate_config::load(upstreams, &|_| None).unwrap().config;
-        Routes::new(routes, false, &PlanUpstreams::new(&config, &HashMap::new(), None, None), previous)
+        let routes = routes.iter().cloned().collect();
+        Routes::new(&routes, false, &PlanUpstreams::new(&config, &HashMap::new(), None, None), previous)
     }
 
     fn ids(routes: &[Arc<Route>]) -> Vec<&str> {

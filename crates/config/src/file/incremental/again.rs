@@ -202,6 +202,7 @@ impl<'a> Assembly<'a> {
         // Stable: those without a place stay in the order of the upstreams.
         warnings.sort_by_key(|warning| (warning.line, warning.column));
         let Placed { routes, route_lines, upstreams } = self.placed;
+        let routes = routes.into_iter().collect();
         // What is not a list of routes: no part of it has changed.
         let Config { gateway, listeners, stream_routes, ssls, plugins, .. } = &kept.loaded.config;
         let (gateway, listeners) = (gateway.clone(), listeners.clone());

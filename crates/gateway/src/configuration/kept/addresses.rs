@@ -1,6 +1,6 @@
 //! From the keys of a datastore to resources and back.
 
-use stillgate_config::Kind;
+use stillgate_config::{Kind, path_of};
 use stillgate_datastore::Key;
 
 const CREDENTIALS: &str = "/credentials/";
@@ -25,11 +25,7 @@ pub(crate) fn resource_of(key: &Key) -> Option<(Kind, String)> {
 
 /// The key of a resource.
 pub(super) fn key_of(kind: Kind, id: &str) -> Option<Key> {
-    let path = match (kind, id.split_once('/')) {
-        (Kind::Credentials, Some((name, id))) => format!("consumers/{name}{CREDENTIALS}{id}"),
-        _ => format!("{}/{id}", kind.name()),
-    };
-    Key::parse(&path).ok()
+    Key::parse(&path_of(kind, id)).ok()
 }
 
 #[cfg(test)]

@@ -64,8 +64,6 @@ pub(crate) struct Keeper {
     pub(crate) served: watch::Sender<Served>,
     /// Another process is to follow it and to serve what is written.
     pub(crate) is_leaving: watch::Sender<bool>,
-    /// What stands before keys where origins are shown: etcd's prefix with a slash.
-    prefix: String,
     store: Mutex<Store>,
     keyring: Option<Keyring>,
     /// Certificates as they were read last, so that those that did not change are not read again.
@@ -76,10 +74,6 @@ impl Keeper {
     /// With nothing in it.
     pub(super) fn new(kind: SourceKind, gateway: &Gateway, plugins: PluginSet) -> Keeper {
         let keys: Vec<&str> = gateway.data_encryption.keyring.iter().map(|key| key.reveal()).collect();
-        let prefix = match &gateway.config.etcd {
-            Some(etcd) if kind == SourceKind::Etcd => format!("{}/", etcd.prefix),
-            _ => String::new(),
-        };
         let mut store = Store::new(gateway.clone(), plugins);
         store.wait();
         Keeper {
@@ -88,7 +82,6 @@ impl Keeper {
             stored: watch::Sender::default(),
             served: watch::Sender::default(),
             is_leaving: watch::Sender::default(),
-            prefix,
             store: Mutex::new(store),
             // The reader of the keys has seen to their length.
             keyring: Keyring::new(&keys).ok(),
@@ -160,6 +153,7 @@ impl Keeper {
         self.documents.replace(Snapshot { revision, documents });
         store.go_on();
         store.apply(changes);
+        store.shrink();
         drop(store);
         self.stored.send_replace(Stored { revision: Some(revision), connection: Connection::Good });
     }
@@ -220,7 +214,7 @@ impl Keeper {
                 id,
                 document: value.clone(),
                 created: *created,
-                origin: Origin::Named(format!("{}{key} @ {modified}", self.prefix).into()),
+                origin: Origin::Revision(*modified),
             },
         })
     }

@@ -220,7 +220,7 @@ async fn requests_of_an_older_configuration_are_counted_by_it() {
     let old = bench.snapshot();
     let mut exchange = bench.exchange(HEAD, Some((0, 0)), Some(0), 200).await;
     bench.record(&old, &mut exchange);
-    bench.config.routes.remove(0);
+    bench.config.routes = bench.config.routes.iter().skip(1).cloned().collect();
     let new = bench.snapshot();
     for _ in 0..2 {
         let mut exchange = bench.exchange(HEAD, Some((0, 0)), Some(0), 200).await;
@@ -365,14 +365,15 @@ async fn a_change_of_another_route_makes_nothing_be_looked_up_again() {
     let old = next(&mut bench);
     let mut exchange = bench.exchange(HEAD, Some((1, 0)), Some(1), 200).await;
     bench.record(&old, &mut exchange);
-    let gone = bench.config.routes.remove(0);
+    let gone = bench.config.routes[0].clone();
+    bench.config.routes = bench.config.routes.iter().skip(1).cloned().collect();
     let new = next(&mut bench);
     assert_eq!(new.plan.changes().left.iter().map(|(_, value)| value.as_str()).collect::<Vec<_>>(), ["a"]);
     // The route has another position by now.
     let mut exchange = bench.exchange(HEAD, Some((0, 0)), Some(1), 200).await;
     let counted = measure(|| bench.record(&new, &mut exchange));
     assert_eq!(counted.count_total, 0);
-    bench.config.routes.push(gone);
+    bench.config.routes = bench.config.routes.iter().cloned().chain([gone]).collect();
     let newest = next(&mut bench);
     assert_eq!(newest.plan.changes().arrived.iter().map(|(_, value)| value.as_str()).collect::<Vec<_>>(), ["a"]);
     assert!(newest.plan.changes().left.is_empty());
@@ -386,7 +387,7 @@ async fn new_nodes_are_told_in_proportion_to_change() {
     const UPSTREAMS: usize = 20_000;
     let mut bench = Bench::new("").await;
     // They lead to an upstream that is not among these.
-    bench.config.routes.clear();
+    bench.config.routes = [].into_iter().collect();
     bench.config.upstreams = (0..UPSTREAMS)
         .map(|at| Arc::new(Upstream { key: format!("u{at}"), ..(*bench.config.upstreams[0]).clone() }))
         .collect();
