@@ -14,20 +14,33 @@ pub(super) type Key = (Kind, Arc<str>);
 #[derive(Debug, Clone)]
 pub(super) struct Held {
     /// Who has what it claims is decided by this.
-    pub(super) holder: Holder,
+    pub(super) created: u64,
     /// JSON text.
     pub(super) document: Arc<str>,
     pub(super) origin: Origin,
-    /// Why the document is refused by itself.
-    pub(super) refusal: Option<Box<Refusal>>,
-    /// The last one that was right, where this one is not.
-    pub(super) previous: Option<Box<(Arc<str>, Origin)>>,
-    /// The document that was served before, for where this one turns out not to be usable after all.
-    pub(super) replaced: Option<Box<(Arc<str>, Origin)>>,
+    /// Of a resource that was changed, or is refused.
+    pub(super) past: Option<Box<Past>>,
     /// What it refers to.
     pub(super) references: Box<[Key]>,
     /// Of the document that is served.
     pub(super) claims: Box<[Claim]>,
+}
+
+/// What there was before, and why it may be served on.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Past {
+    /// Why the document is refused by itself.
+    refusal: Option<Refusal>,
+    /// The last one that was right, where this one is not.
+    previous: Option<(Arc<str>, Origin)>,
+    /// The document that was served before, for where this one turns out not to be usable after all.
+    replaced: Option<(Arc<str>, Origin)>,
+}
+
+impl Past {
+    fn is_some(&self) -> bool {
+        self.refusal.is_some() || self.previous.is_some() || self.replaced.is_some()
+    }
 }
 
 /// Why a document is refused, whatever else there is.
@@ -41,60 +54,63 @@ pub(super) struct Refusal {
 impl Held {
     /// Takes a document in that follows `before`. `nothing`: an empty catalog.
     pub(super) fn new(
-        holder: Holder,
+        (kind, id): &Key,
+        created: u64,
         document: Arc<str>,
         origin: Origin,
         before: Option<Held>,
         nothing: &Catalog,
     ) -> Held {
         let replaced = before.as_ref().and_then(Held::usable);
-        let held = |document, refusal, previous, claims| Held {
-            holder: holder.clone(),
-            replaced,
-            document,
-            origin,
-            refusal,
-            previous,
-            references: Box::default(),
-            claims,
+        let (refusal, claims) = match alone(*kind, id, &document, nothing) {
+            Ok(claims) => (None, claims),
+            Err(refusal) => (Some(refusal), before.map_or_else(Box::default, |before| before.claims)),
         };
-        match alone(holder.kind, &holder.id, &document, nothing) {
-            Ok(claims) => held(document, None, None, claims),
-            Err(refusal) => {
-                let (previous, claims) = match before {
-                    None => (None, Box::default()),
-                    Some(Held { refusal: None, document, origin, claims, .. }) => {
-                        (Some(Box::new((document, origin))), claims)
-                    }
-                    Some(Held { previous, claims, .. }) => (previous, claims),
-                };
-                held(document, Some(Box::new(refusal)), previous, claims)
-            }
-        }
+        let previous = replaced.clone().filter(|_| refusal.is_some());
+        let past = Some(Past { refusal, previous, replaced }).filter(Past::is_some).map(Box::new);
+        Held { created, document, origin, past, references: Box::default(), claims }
+    }
+
+    /// What it is among those that claim the same.
+    pub(super) fn holder(&self, (kind, id): &Key) -> Holder {
+        Holder { created: self.created, kind: *kind, id: id.clone(), line: 0 }
+    }
+
+    /// Why the document is refused by itself.
+    pub(super) fn refusal(&self) -> Option<&Refusal> {
+        self.past.as_ref()?.refusal.as_ref()
+    }
+
+    /// The last document that was right, where this one is not.
+    pub(super) fn previous(&self) -> Option<&(Arc<str>, Origin)> {
+        self.past.as_ref()?.previous.as_ref()
     }
 
     /// The document that is right by itself, if there is one.
-    fn usable(&self) -> Option<Box<(Arc<str>, Origin)>> {
-        match &self.refusal {
-            None => Some(Box::new((self.document.clone(), self.origin.clone()))),
-            Some(_) => self.previous.clone(),
+    fn usable(&self) -> Option<(Arc<str>, Origin)> {
+        match self.refusal() {
+            None => Some((self.document.clone(), self.origin.clone())),
+            Some(_) => self.previous().cloned(),
         }
     }
 
     /// Refuses the document, which is right by itself, for a reason that only others can know; those that claim what the one
     /// before it claims are looked at by the caller.
-    pub(super) fn refuse(&mut self, reason: String, nothing: &Catalog) {
-        self.previous = self.replaced.take();
-        let served = self.previous.as_deref().map(|(document, _)| document);
-        let claims = served.map(|document| alone(self.holder.kind, &self.holder.id, document, nothing));
+    pub(super) fn refuse(&mut self, (kind, id): &Key, reason: String, nothing: &Catalog) {
+        let past = self.past.get_or_insert_default();
+        past.previous = past.replaced.take();
+        past.refusal = Some(Refusal { reason, is_match_known: true });
+        let served = past.previous.as_ref().map(|(document, _)| document);
+        let claims = served.map(|document| alone(*kind, id, document, nothing));
         // Without one before, what it takes is answered 503, so it goes on claiming that.
-        self.claims = claims.and_then(Result::ok).unwrap_or_else(|| self.claims.clone());
-        self.refusal = Some(Box::new(Refusal { reason, is_match_known: true }));
+        if let Some(Ok(claims)) = claims {
+            self.claims = claims;
+        }
     }
 
     /// The document that is served, if any can be.
     pub(super) fn served(&self) -> &Arc<str> {
-        self.previous.as_deref().map_or(&self.document, |(document, _)| document)
+        self.previous().map_or(&self.document, |(document, _)| document)
     }
 }
 

@@ -5,7 +5,7 @@ use super::held::{self, Held, Key, define, reason};
 use crate::keys::gateway::Gateway;
 use crate::model::{Config, Kind, Loaded, Origin, Rejected, RouteList, Serving, Ssl, StreamRoute, Upstream, plugins};
 use crate::resources::{
-    Catalog, Claims, Definition, Holder, LeftOut, List, Metadata, PluginSet, Remembered, check_nodes, first_of_each,
+    Catalog, Claims, Definition, LeftOut, List, Metadata, PluginSet, Remembered, check_nodes, first_of_each,
     metadata_table, unavailable,
 };
 use crate::values::{RejectedGlobalRule, SourceKind};
@@ -158,8 +158,8 @@ impl Store {
     pub fn refuse(&mut self, kind: Kind, id: &str, reason: &str) {
         let key: Key = (kind, id.into());
         let Some(mut held) = self.forget(&key) else { return };
-        if held.refusal.is_none() {
-            held.refuse(reason.to_owned(), &self.nothing);
+        if held.refusal().is_none() {
+            held.refuse(&key, reason.to_owned(), &self.nothing);
         }
         self.hold_again(&key, Some(held));
         self.settle_all();
@@ -169,7 +169,7 @@ impl Store {
     pub fn previous(&self) -> impl Iterator<Item = (Kind, &str, &Arc<str>)> {
         // Whoever has one is rejected; that there are few of them is what makes this quick.
         self.rejected.keys().filter_map(|key| {
-            let (document, _) = self.held.get(key)?.previous.as_deref()?;
+            let (document, _) = self.held.get(key)?.previous()?;
             Some((key.0, &*key.1, document))
         })
     }
@@ -212,10 +212,10 @@ impl Store {
                 kind: *kind,
                 id: id.to_string(),
                 document: document.clone(),
-                created: held.holder.created,
+                created: held.created,
                 origin: origin.clone(),
             };
-            changes.extend(held.previous.as_deref().map(|(document, origin)| put(document, origin)));
+            changes.extend(held.previous().map(|(document, origin)| put(document, origin)));
             changes.push(put(&held.document, &held.origin));
         }
         changes
@@ -282,8 +282,7 @@ impl Store {
         let key = (kind, Arc::from(id));
         let before = self.forget(&key);
         let held = put.map(|(document, created, origin)| {
-            let holder = Holder { created, kind, id: key.1.clone(), line: 0 };
-            Box::new(Held::new(holder, document, origin, before.map(|before| *before), &self.nothing))
+            Box::new(Held::new(&key, created, document, origin, before.map(|before| *before), &self.nothing))
         });
         self.hold_again(&key, held);
     }
@@ -291,8 +290,8 @@ impl Store {
     /// Puts a resource that is not held into its place.
     pub(super) fn hold_again(&mut self, key: &Key, held: Option<Box<Held>>) {
         if let Some(held) = held {
-            self.claims.add(&held.claims, &held.holder);
-            self.touch_claimants(&held);
+            self.claims.add(&held.claims, &held.holder(key));
+            self.touch_claimants(key, &held);
             self.held.insert(key.clone(), held);
         }
         self.dirty.insert(key.clone());
@@ -310,8 +309,8 @@ impl Store {
     /// Takes a resource out, with its place among the others of its kind.
     pub(super) fn forget(&mut self, key: &Key) -> Option<Box<Held>> {
         let held = self.held.remove(key)?;
-        self.claims.remove(&held.claims, &held.holder);
-        self.touch_claimants(&held);
+        self.claims.remove(&held.claims, &held.holder(key));
+        self.touch_claimants(key, &held);
         for reference in &held.references {
             if let Some(dependants) = self.dependants.get_mut(reference) {
                 dependants.remove(key);
@@ -320,7 +319,7 @@ impl Store {
                 }
             }
         }
-        let rank = (held.holder.created, key.1.clone());
+        let rank = (held.created, key.1.clone());
         match key.0 {
             Kind::Routes => self.routes.remove(rank.0, &rank.1),
             Kind::StreamRoutes => drop(self.stream_routes.remove(&rank)),
@@ -333,8 +332,9 @@ impl Store {
     }
 
     /// Those that claim what this one claims are looked at again.
-    fn touch_claimants(&mut self, held: &Held) {
-        let others = self.claims.holders(&held.claims).filter(|other| **other != held.holder);
+    fn touch_claimants(&mut self, key: &Key, held: &Held) {
+        let own = held.holder(key);
+        let others = self.claims.holders(&held.claims).filter(|other| **other != own);
         self.dirty.extend(others.map(|other| (other.kind, other.id.clone())));
     }
 
@@ -352,7 +352,7 @@ impl Store {
         self.rejected.remove(key);
         self.warnings.remove(key);
         let Some(held) = self.held.get(key) else { return self.place(key, 0, None) };
-        let created = held.holder.created;
+        let created = held.created;
         let mut sink = Sink::of_one().passing_unknown();
         let definition = define(key.0, &key.1, held.served(), &self.catalog, &mut sink);
         for upstream in definition.as_ref().map_or(Vec::new(), Definition::upstreams) {
@@ -364,7 +364,7 @@ impl Store {
             sink.error(DOCUMENT, &Path::Root, Fault::new(message).hint("add it to `consumers`"));
         }
         for claim in &held.claims {
-            if let Some(first) = self.claims.in_the_way(claim, &held.holder) {
+            if let Some(first) = self.claims.in_the_way(claim, &held.holder(key)) {
                 claim.report(first, &Path::Root, &mut sink);
                 is_late = true;
             }
@@ -391,9 +391,9 @@ impl Store {
         let held = self.held.get(key)?;
         let failed = failed.or_else(|| definition.as_ref().and_then(Definition::is_unavailable));
         let policy = self.gateway.config.rejected_global_rule;
-        let (reason, serving) = match (&held.refusal, &failed) {
+        let (reason, serving) = match (held.refusal(), &failed) {
             (None, None) => return definition,
-            (Some(refusal), None) if held.previous.is_some() => (refusal.reason.clone(), Serving::Previous),
+            (Some(refusal), None) if held.previous().is_some() => (refusal.reason.clone(), Serving::Previous),
             // It is right by itself, so it is known what it would take.
             (None, Some(failed)) => {
                 let serving = match key.0 {
@@ -407,7 +407,7 @@ impl Store {
                 (failed.clone(), serving)
             }
             (Some(refusal), _) => {
-                let is_known = held.previous.is_some() || refusal.is_match_known;
+                let is_known = held.previous().is_some() || refusal.is_match_known;
                 (refusal.reason.clone(), without_previous(key.0, is_known, policy))
             }
         };

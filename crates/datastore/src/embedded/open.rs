@@ -19,7 +19,7 @@ use tempfile::NamedTempFile;
 
 /// Memory that redb may use for pages of the file. The gateway keeps documents in memory itself and reads the file at the
 /// start, so a cache for more than one change is of no use.
-pub(super) const CACHE_BYTES_MAX: usize = 4 << 20;
+pub(super) const CACHE_BYTES_MAX: usize = 1 << 20;
 
 /// Only the owner reads it: it holds credentials.
 const FILE_MODE: u32 = 0o600;

@@ -6,7 +6,7 @@
 use super::addresses::{key_of, resource_of};
 use super::fields::each_encrypted;
 use serde_json::Value as Json;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use stillgate_config::{Change, Gateway, Kind, Origin, PluginSet, SourceKind, Store};
 use stillgate_datastore::cipher::Keyring;
@@ -133,27 +133,27 @@ impl Keeper {
         let Snapshot { revision, documents } = snapshot;
         let documents: Vec<(Key, Document)> =
             documents.into_iter().map(|(key, document)| self.decrypted(key, document)).collect();
-        let before = self.documents.snapshot().documents;
-        let mut changes = Vec::with_capacity(documents.len());
-        let mut old: HashMap<Key, Document> = before.into_iter().collect();
-        for (key, document) in &documents {
-            let known = old.remove(key);
-            if known.as_ref() == Some(document) {
-                continue;
+        let old: HashMap<Key, Document> = self.documents.snapshot().documents.into_iter().collect();
+        let new: HashSet<&Key> = documents.iter().map(|(key, _)| key).filter(|_| !old.is_empty()).collect();
+        let put = |(key, document): &(Key, Document)| {
+            let known = old.get(key);
+            if known == Some(document) {
+                return [None, None];
             }
-            if let (None, Some(good)) = (known, last_good.get(key)) {
+            let good = last_good.get(key).filter(|_| known.is_none()).and_then(|good| {
                 let value = Document { value: good.clone(), ..document.clone() };
-                changes.extend(self.change(key, Some(&self.decrypted(key.clone(), value).1)));
-            }
-            changes.extend(self.change(key, Some(document)));
-        }
-        changes.extend(old.keys().filter_map(|key| self.change(key, None)));
+                self.change(key, Some(&self.decrypted(key.clone(), value).1))
+            });
+            [good, self.change(key, Some(document))]
+        };
+        let gone = old.keys().filter(|key| !new.contains(key)).filter_map(|key| self.change(key, None));
         // Whoever has the store finds the documents at the same revision, or would take this change for one that it has seen.
         let mut store = self.store();
-        self.documents.replace(Snapshot { revision, documents });
         store.go_on();
-        store.apply(changes);
+        // One by one: a list of them would be as large as what stays.
+        store.apply(documents.iter().flat_map(put).flatten().chain(gone));
         store.shrink();
+        self.documents.replace(Snapshot { revision, documents });
         drop(store);
         self.stored.send_replace(Stored { revision: Some(revision), connection: Connection::Good });
     }
