@@ -46,7 +46,7 @@ fn a_file_is_served_and_comes_back() {
     let (site, node) = (Site::new(), Upstream::echo());
     let text = all_kinds(&node);
     let dry = site.apply(&text, &["--dry-run"]).expect(0);
-    assert!(dry.summary().starts_with("nothing is changed (--dry-run): 13 would be created, 0 would be"), "{dry:?}");
+    assert!(dry.summary().starts_with("dry run, nothing changed: 13 would be created, 0 would be"), "{dry:?}");
     assert_eq!(site.gateway.get("/shop/1").head.status(), 404);
     site.apply(&text, &[]).expect(0);
     let answer = site.gateway.get("/shop/1");
@@ -56,7 +56,7 @@ fn a_file_is_served_and_comes_back() {
     let again = site.apply(&text, &[]).expect(0);
     assert_eq!(again.out, "0 created, 0 changed, 0 deleted, 13 unchanged\n");
     let equal = site.run("diff", &site.path("apply.yaml"), &[]).expect(0);
-    assert_eq!(equal.out, "0 only in the file, 0 different, 0 only there, 13 equal\n");
+    assert_eq!(equal.out, "0 only in the file, 0 different, 0 only in the gateway, 13 equal\n");
 
     let exported = site.export();
     let file = site.file("exported.yaml", &exported);
@@ -88,7 +88,7 @@ fn differences_are_listed_and_prune_deletes_dependants_first() {
     let listed = site.run("diff", &file, &[]).expect(3).out;
     let expected = "- global_rules/everywhere\n~ consumers/rose\n    plugins.key-auth.key (a secret)\n\
         + global_rules/renamed\n~ routes/shop\n    uri: \"/shop/*\" -> \"/market/*\"\n\
-        1 only in the file, 2 different, 1 only there, 10 equal\n";
+        1 only in the file, 2 different, 1 only in the gateway, 10 equal\n";
     assert_eq!(listed, expected);
     // Two rules with the same plugin cannot be there: the message names the resource and its place.
     let refused = site.run("apply", &file, &[]).expect(1);
@@ -124,7 +124,7 @@ fn what_is_refused_in_the_middle_leaves_whole_batches() {
     let refused = site.apply(&text, &[]).expect(1);
     assert!(refused.err.contains("apply.yaml:201:5: routes/200: "), "{refused:?}");
     assert!(refused.err.contains("STILLGATE_NOT_SET_ANYWHERE"), "{refused:?}");
-    assert!(refused.err.contains("stopped: 128 of 300 changes are made, 172 are not"), "{refused:?}");
+    assert!(refused.err.contains("stopped: 128 of 300 changes were made, 172 were not"), "{refused:?}");
     assert_eq!(refused.summary(), "128 created, 0 changed, 0 deleted, 0 unchanged");
     assert_eq!(site.export().matches("id: ").count(), 128);
     let done = site.apply(&text.replace("{csrf: {key: $env://STILLGATE_NOT_SET_ANYWHERE}}", "{}"), &[]).expect(0);
@@ -142,14 +142,14 @@ fn what_cannot_be_used_says_so() {
     };
     let url = site.url();
     for command in ["apply", "diff"] {
-        check("wrong", &[command, &good, "--to", url], 1, "401: wrong apikey; give another by --key");
-        check("", &[command, &good, "--to", url], 1, "401: missing apikey; give the key by --key");
+        check("wrong", &[command, &good, "--to", url], 1, "401: wrong apikey; set another admin key with");
+        check("", &[command, &good, "--to", url], 1, "401: missing apikey; set the admin key with");
         check(KEY, &[command, "/nowhere/x.yaml", "--to", url], 2, "cannot read /nowhere/x.yaml");
         check(KEY, &[command, &good, "--to", "127.0.0.1:1"], 2, "not an http or https URL");
         check(KEY, &[command, &good, "--to", url, "--ca", "/nowhere.pem"], 0, "");
     }
     let closed = format!("http://{}", ReservedPort::new().addr());
-    check(KEY, &["export", "--from", &closed], 1, "does a gateway run there");
+    check(KEY, &["export", "--from", &closed], 1, "is a gateway running there");
     check(KEY, &["export", "--from", "/nowhere/config.redb"], 2, "/nowhere/config.redb: No such file");
     check(KEY, &["export", "--from", &good], 2, "not a store of Stillgate");
     let wrong = site.file("wrong.yaml", "routes:\n  - {id: 1, uri: /a, upstream_id: none}\n  - {id: 2, urri: /a}\n");

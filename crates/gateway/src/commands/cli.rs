@@ -20,7 +20,7 @@ pub(crate) const EXIT_DIFFERS: u8 = 3;
 /// Where a gateway's Admin API is asked unless another address is given, as in the documentation of APISIX.
 const ADMIN_URL: &str = "http://127.0.0.1:9180";
 
-/// An API gateway whose measurements never cost a request.
+/// An API gateway whose metrics and reloads never slow down a request.
 #[derive(Debug, Parser)]
 #[command(name = "stillgate", version, arg_required_else_help = true)]
 pub(crate) struct Cli {
@@ -38,19 +38,19 @@ pub(crate) enum Command {
     Check(Check),
     /// Show which route a request takes, and why each better-placed one does not match
     Explain(Explain),
-    /// Start a gateway and two small upstreams in this process, and print what to try
+    /// Start a gateway with two upstreams, a little traffic and a dashboard, and print what to try
     Demo,
     /// Replace a running gateway with a new process of its binary, without losing a connection
     Upgrade(Upgrade),
-    /// Expose the metrics that gateways share in a folder, from a separate process
+    /// Expose the metrics that gateways write to a shared folder, from a separate process
     Exporter(Exporter),
-    /// Write the resources of a running gateway, or of a store, as a file
+    /// Print the resources of a running gateway, an APISIX or a store as a configuration file
     Export(Export),
-    /// List what differs between a file and the resources of a running gateway
+    /// List the differences between a file and the resources of a running gateway
     Diff(Diff),
-    /// Make the resources of a running gateway those of a file
+    /// Make the resources of a running gateway the same as those in a file
     Apply(Apply),
-    /// Work with the file of a store
+    /// Back up a store
     #[command(subcommand)]
     Store(StoreCommand),
 }
@@ -93,7 +93,7 @@ pub(crate) struct Check {
     /// The current configuration: list which of the --requests would take another route
     #[arg(long, value_name = "OLD", requires = "requests")]
     pub(crate) against: Option<PathBuf>,
-    /// Recorded requests, one JSON object a line, as the access log has them with `format: json`; - is standard input
+    /// Recorded requests, one JSON object per line, as in an access log with `format: json`; - reads standard input
     #[arg(long, value_name = "LOG", requires = "against")]
     pub(crate) requests: Option<PathBuf>,
     /// Print the JSON Schema of the configuration instead
@@ -116,16 +116,16 @@ pub(crate) struct Explain {
     /// The client's address; with its port for routes that read net.src.port
     #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1")]
     pub(crate) client: Client,
-    /// The gateway's address of the connection, for routes that read net.dst.ip or net.dst.port
+    /// The address that the client connected to, for routes that read net.dst.ip or net.dst.port
     #[arg(long, value_name = "IP:PORT")]
     pub(crate) server: Option<SocketAddr>,
     /// The server name of the TLS handshake (SNI) of an https:// URL, by default its host; empty: the client sends none
     #[arg(long, value_name = "NAME")]
     pub(crate) sni: Option<String>,
-    /// A route to explain in any case
+    /// A route to explain even if it does not take the request
     #[arg(long, value_name = "ID")]
     pub(crate) route: Option<String>,
-    /// The consumer that makes the request, whose plugins join the route's
+    /// The consumer that sends the request; its plugins are added to the route's
     #[arg(long, value_name = "USERNAME")]
     pub(crate) consumer: Option<String>,
     /// How the answer is printed
@@ -154,16 +154,16 @@ pub(crate) struct Exporter {
 /// How the Admin API is asked.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Asking {
-    /// The key of the Admin API; by default the environment variable STILLGATE_ADMIN_KEY, which other users cannot see
+    /// The admin key; by default the environment variable STILLGATE_ADMIN_KEY, which other users cannot see
     #[arg(long, value_name = "KEY")]
     pub(crate) key: Option<String>,
-    /// The roots of the gateway's certificate in place of the system's: a file of PEM
+    /// The CA certificates to trust in place of the system's: a PEM file
     #[arg(long, value_name = "FILE")]
     pub(crate) ca: Option<PathBuf>,
-    /// A client certificate that the gateway is shown: a file of PEM
+    /// The client certificate to present to the gateway: a PEM file
     #[arg(long, value_name = "FILE", requires = "client_key")]
     pub(crate) client_cert: Option<PathBuf>,
-    /// Its private key: a file of PEM
+    /// The private key of the client certificate: a PEM file
     #[arg(long, value_name = "FILE", requires = "client_cert")]
     pub(crate) client_key: Option<PathBuf>,
 }
@@ -177,7 +177,7 @@ pub(crate) struct Export {
     /// Write secrets instead of masks
     #[arg(long)]
     pub(crate) secrets: bool,
-    /// Of a store: the configuration whose gateway.data_encryption.keyring decrypts its secrets
+    /// For the file of a store: the configuration whose gateway.data_encryption.keyring decrypts its secrets
     #[arg(long, short, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
@@ -206,10 +206,10 @@ pub(crate) struct Apply {
     /// The admin address of the gateway
     #[arg(long, value_name = "URL", default_value = ADMIN_URL)]
     pub(crate) to: String,
-    /// Delete what is not in the file
+    /// Delete resources that are not in the file
     #[arg(long)]
     pub(crate) prune: bool,
-    /// Change nothing, and say what would be changed
+    /// Print what would change, and change nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
     #[command(flatten)]
@@ -219,17 +219,17 @@ pub(crate) struct Apply {
 /// `stillgate store`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum StoreCommand {
-    /// Copy a store, history included; a gateway that has it open goes on
+    /// Copy a store, history included; a gateway that has it open keeps running
     Backup(Backup),
 }
 
 /// `stillgate store backup`.
 #[derive(Debug, Args)]
 pub(crate) struct Backup {
-    /// Where the copy is written; a file that is there is replaced once the copy is complete
+    /// Where to write the copy; an existing file is replaced once the copy is complete
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// The store; if a gateway has it open, the copy is asked of the gateway
+    /// The store; if a gateway has it open, the gateway at --to makes the copy
     #[arg(long, value_name = "PATH")]
     pub(crate) store: Option<PathBuf>,
     /// The admin address of the gateway that has the store open

@@ -37,7 +37,7 @@ const NAME: &str = "demo";
 pub(crate) fn run() -> u8 {
     let folder = match Folder::new() {
         Ok(folder) => folder,
-        Err(error) => return fail(&format!("cannot make a folder for the demo: {error}")),
+        Err(error) => return fail(&format!("cannot create a folder for the demo: {error}")),
     };
     let upstreams = demo_upstream::start("apple").and_then(|apple| Ok((apple, demo_upstream::start("pear")?)));
     let (apple, pear) = match upstreams {
@@ -54,7 +54,7 @@ pub(crate) fn run() -> u8 {
         if let Some(gateway) = up.listeners.first()
             && let Err(error) = demo_traffic::start(*gateway)
         {
-            eprintln!("stillgate: there is no traffic: {error}");
+            eprintln!("stillgate: cannot start the demo's traffic: {error}");
         }
         show(invitation(up));
     }))
@@ -126,7 +126,7 @@ fn invitation(up: &Up<'_>) -> String {
     if let Some(admin) = up.admin {
         let token = up.guard.sign_in_token(NAME, Role::Admin, LINK_AGE);
         text.push_str(&format!(
-            " Its dashboard:\n\n  http://{admin}/ui/#{token}\n\nThe link signs in once; changes there take effect at once."
+            " Its dashboard:\n\n  http://{admin}/ui/#{token}\n\nThe link works once, within an hour. What you change there takes effect at once."
         ));
     }
     text.push_str(" In another terminal:\n\n");
@@ -136,15 +136,15 @@ fn invitation(up: &Up<'_>) -> String {
         offer(format!("curl http://{gateway}/hello/world"), "apple, by a path with a parameter");
         offer(format!("curl -H 'Host: pear.example.com' http://{gateway}/"), "pear, by its host");
         offer(format!("curl -d 'some text' http://{gateway}/echo"), "apple, for POST only");
-        offer(format!("curl -H 'apikey: rose' http://{gateway}/orders/7"), "by a consumer, ten a second");
-        offer(format!("curl http://{gateway}/slow"), "takes two seconds");
-        offer(format!("curl -N http://{gateway}/stream"), "five lines, one after the other");
+        offer(format!("curl -H 'apikey: rose' http://{gateway}/orders/7"), "as the consumer rose, ten a second");
+        offer(format!("curl http://{gateway}/slow"), "an answer that takes two seconds");
+        offer(format!("curl -N http://{gateway}/stream"), "five lines, one every half second");
     }
     if let Some(admin) = up.admin {
-        offer(format!("curl http://{admin}/v1/status"), "how the gateway is");
+        offer(format!("curl http://{admin}/v1/status"), "the state of the gateway");
     }
     if let Some(metrics) = up.metrics {
-        offer(format!("curl http://{metrics}/metrics"), "what it has measured");
+        offer(format!("curl http://{metrics}/metrics"), "its metrics");
     }
     text.push_str("\nCtrl-C ends it.\n");
     text

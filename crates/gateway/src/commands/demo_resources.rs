@@ -52,7 +52,7 @@ fn documents(nodes: &Nodes) -> Vec<(&'static str, Json)> {
         ("global_rules/everywhere", json!({ "plugins": { "request-id": {} } })),
         (
             "consumers/rose",
-            json!({ "username": "rose", "desc": "May ask for orders; its key is rose.", "plugins": { "key-auth": { "key": "rose" } } }),
+            json!({ "username": "rose", "desc": "May send requests to /orders/; its key is rose.", "plugins": { "key-auth": { "key": "rose" } } }),
         ),
         ("routes/everything", json!({ "name": "everything else", "uri": "/*", "upstream_id": "both" })),
         ("routes/hello", json!({ "name": "hello", "uri": "/hello/:name", "upstream_id": "apple" })),
@@ -61,17 +61,17 @@ fn documents(nodes: &Nodes) -> Vec<(&'static str, Json)> {
         (
             "routes/orders",
             json!({
-                "name": "orders", "desc": "For consumers, ten requests a second.", "uri": "/orders/*", "service_id": "shop",
+                "name": "orders", "desc": "For consumers only, ten requests a second.", "uri": "/orders/*", "service_id": "shop",
                 "plugins": { "key-auth": {}, "limit-count": { "count": 10, "time_window": 1, "rejected_code": 429 } },
             }),
         ),
         (
             "routes/search",
-            json!({ "name": "search", "desc": "Every request has another URI, which is a label of the metrics.", "uri": "/search/*", "service_id": "shop" }),
+            json!({ "name": "search", "desc": "Every request has a different URI, and the URI is a label of the metrics.", "uri": "/search/*", "service_id": "shop" }),
         ),
         (
             "routes/payments",
-            json!({ "name": "payments", "desc": "Its node fails now and then.", "uri": "/payments/*", "methods": ["POST"], "service_id": "shop" }),
+            json!({ "name": "payments", "desc": "Its node declines one payment in twelve.", "uri": "/payments/*", "methods": ["POST"], "service_id": "shop" }),
         ),
     ]
 }

@@ -43,7 +43,7 @@ pub(crate) fn start(name: &'static str) -> io::Result<SocketAddr> {
 async fn serve(listener: std::net::TcpListener, name: &'static str) {
     let listener = match TcpListener::from_std(listener) {
         Ok(listener) => listener,
-        Err(error) => return eprintln!("stillgate: the upstream {name} has ended: {error}"),
+        Err(error) => return eprintln!("stillgate: the demo's upstream {name} cannot start: {error}"),
     };
     loop {
         match listener.accept().await {

@@ -50,12 +50,12 @@ fn try_out(file: &Path, remote: &Remote, plan: &Plan) -> u8 {
                 }
             }
             Err(refused) => {
-                eprintln!("stillgate: it would be refused: {}", explained(file, batch, &refused));
+                eprintln!("stillgate: would be refused: {}", explained(file, batch, &refused));
                 return EXIT_ERRORS;
             }
         }
     }
-    show(format_args!("nothing is changed (--dry-run): {}\n", summary(&plan.steps, plan, "would be ")));
+    show(format_args!("dry run, nothing changed: {}\n", summary(&plan.steps, plan, "would be ")));
     EXIT_GOOD
 }
 
@@ -76,8 +76,8 @@ fn make(file: &Path, remote: &Remote, plan: &Plan) -> u8 {
                 eprintln!("stillgate: {}", explained(file, batch, &refused));
                 let left = plan.steps.len() - made;
                 eprintln!(
-                    "stillgate: stopped: {made} of {} changes are made, {left} are not; the batch with this one was not \
-                     made at all. Mend the file and apply it again",
+                    "stillgate: stopped: {made} of {} changes were made, {left} were not; a batch is made as a whole or not \
+                     at all. Fix the file and run apply again",
                     plan.steps.len()
                 );
                 show(format_args!("{}\n", summary(&plan.steps[..made], plan, "")));
@@ -86,7 +86,7 @@ fn make(file: &Path, remote: &Remote, plan: &Plan) -> u8 {
         }
         if said.elapsed() >= PROGRESS_EVERY && made < plan.steps.len() {
             said = Instant::now();
-            eprintln!("{made} of {} changes are made", plan.steps.len());
+            eprintln!("{made} of {} changes made", plan.steps.len());
         }
     }
     show(format_args!("{}\n", summary(&plan.steps, plan, "")));
@@ -137,7 +137,7 @@ fn summary(made: &[Step], plan: &Plan, would: &str) -> String {
     );
     if !plan.extra.is_empty() {
         let names: Vec<String> = plan.extra.iter().map(path_of).collect();
-        text.push_str(&format!("; {} not in the file, which --prune deletes: {}", counted(names.len()), some(&names)));
+        text.push_str(&format!("; {} not in the file (delete with --prune): {}", counted(names.len()), some(&names)));
     }
     text
 }

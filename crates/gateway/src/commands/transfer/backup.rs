@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 pub(crate) fn backup(arguments: &Backup) -> u8 {
     match run(arguments) {
         Ok(from) => {
-            show(format_args!("{} is a copy of {from}\n", arguments.file.display()));
+            show(format_args!("copied {from} to {}\n", arguments.file.display()));
             EXIT_GOOD
         }
         Err(failure) => failure.report(),
@@ -35,7 +35,7 @@ fn run(arguments: &Backup) -> Result<String, Failure> {
         let meant = fs::canonicalize(store).unwrap_or_else(|_| store.clone());
         if meant != Path::new(&from) {
             return Err(Failure::Failed(format!(
-                "{} is open in another gateway than that of {}, which has {from}; name the right one by --to",
+                "{} is open in another gateway; the one at {} uses {from}. Name the right gateway with --to",
                 store.display(),
                 arguments.to
             )));
@@ -43,7 +43,7 @@ fn run(arguments: &Backup) -> Result<String, Failure> {
     }
     let unwritten = |error: io::Error| Failure::Unusable(format!("cannot write {}: {error}", arguments.file.display()));
     write(&bytes, &arguments.file).map_err(unwritten)?;
-    Ok(format!("{from} of {}", arguments.to))
+    Ok(format!("{from} from {}", arguments.to))
 }
 
 /// Only what is whole gets its name, and only its owner reads it.

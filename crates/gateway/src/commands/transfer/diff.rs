@@ -46,7 +46,7 @@ pub(super) fn line(step: &Step) -> String {
 
 fn summary(plan: &Plan) -> String {
     let [created, changed, deleted] = numbers(&plan.steps);
-    format!("{created} only in the file, {changed} different, {deleted} only there, {} equal", plan.unchanged)
+    format!("{created} only in the file, {changed} different, {deleted} only in the gateway, {} equal", plan.unchanged)
 }
 
 /// How many are created, changed and deleted.

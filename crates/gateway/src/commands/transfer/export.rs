@@ -42,15 +42,19 @@ fn run(arguments: &Export) -> Result<String, Failure> {
         .collect();
     if !masked.is_empty() {
         let why = match arguments.secrets {
-            true => "the Admin API does not give private keys, nor any secret to viewers",
-            false => "--secrets writes them",
+            true => "the Admin API never returns private keys, and no secrets to a viewer's key",
+            false => "use --secrets to write them",
         };
         eprintln!("stillgate: {} with masks in place of secrets ({why}): {}", counted(masked.len()), some(&masked));
     }
     let head = format!(
         "# The resources of {}, written by `stillgate export`.\n{}",
         arguments.from.trim(),
-        if masked.is_empty() { "" } else { "# Secrets are masks (********): put them in before the file is used.\n" }
+        if masked.is_empty() {
+            ""
+        } else {
+            "# Secrets are masked (********): replace the masks before you use the file.\n"
+        }
     );
     Ok(format!("{head}{}", yaml::write(&lists(found))))
 }
@@ -60,7 +64,7 @@ fn of_store(file: &Path, config: Option<&Path>) -> Result<Resources, Failure> {
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
     let documents = read_store(file, &keys).map_err(|error| match error {
         Offline::InUse => Failure::Failed(format!(
-            "{}: a gateway has the store open; export from its admin address, as in --from http://127.0.0.1:9180",
+            "{}: a gateway has the store open; export from its admin address, for example --from http://127.0.0.1:9180",
             file.display()
         )),
         Offline::Unusable(why) => Failure::Unusable(why),
@@ -108,7 +112,7 @@ fn lists(found: Resources) -> Vec<(String, Json)> {
     }
     if !credentials.is_empty() {
         let names: Vec<String> = credentials.into_keys().collect();
-        eprintln!("stillgate: credentials without a consumer are left out, of {}", some(&names));
+        eprintln!("stillgate: credentials of consumers that do not exist are left out: {}", some(&names));
     }
     let mut lists: Vec<(String, Json)> =
         lists.into_iter().map(|(kind, list)| (kind.name().to_owned(), list.into())).collect();

@@ -49,7 +49,7 @@ pub(super) fn read(file: &Path) -> Result<Resources, Failure> {
 pub(super) fn refused_masks(file: &Path, places: &[String]) -> Failure {
     let named: Vec<String> = places.iter().map(|place| format!("{}:{place}", file.display())).collect();
     Failure::Failed(format!(
-        "masks stand in place of secrets; write the secrets, or export the file again with --secrets\n{}",
+        "the file has masks in place of secrets; write the secrets, or export the file again with --secrets\n{}",
         named.join("\n")
     ))
 }

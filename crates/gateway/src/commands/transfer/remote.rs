@@ -80,7 +80,7 @@ impl Remote {
         };
         let key = asking.key.clone().or_else(|| std::env::var(KEY_VARIABLE).ok()).filter(|key| !key.is_empty());
         if key.as_ref().is_some_and(|key| !key.bytes().all(|byte| byte.is_ascii_graphic())) {
-            return Err(Failure::Unusable("the key: use printable ASCII without spaces".to_owned()));
+            return Err(Failure::Unusable("the admin key must be printable ASCII without spaces".to_owned()));
         }
         let tls = is_tls.then(|| connector(asking)).transpose().map_err(Failure::Unusable)?;
         let client = HttpClient {
@@ -157,7 +157,7 @@ impl Remote {
         let status: Json = serde_json::from_slice(answer.body()).unwrap_or_default();
         match status["source"] == "file" {
             true => Err(Failure::Failed(format!(
-                "{}: the resources of this gateway come from its file; use that file, or set gateway.config.source to store",
+                "{}: this gateway's resources come from its file; use that file, or set gateway.config.source to store",
                 self.base
             ))),
             false => Ok(()),
@@ -201,14 +201,17 @@ impl Remote {
                 return Ok(());
             }
         }
-        Err(Failure::Failed(format!("{}: the list of {path} does not end", self.base)))
+        Err(Failure::Failed(format!(
+            "{}: the list of {path} does not end; is this the address of an Admin API?",
+            self.base
+        )))
     }
 
     fn take(&self, mut item: Json, found: &mut Resources) -> Result<(), Failure> {
         let key = item["key"].as_str().and_then(|key| Key::parse(key.strip_prefix("/apisix/")?).ok());
         let name = key.as_ref().and_then(resource_of);
-        let name =
-            name.ok_or_else(|| Failure::Failed(format!("{}: {} is no key of a resource", self.base, item["key"])))?;
+        let name = name
+            .ok_or_else(|| Failure::Failed(format!("{}: {} is not the key of a resource", self.base, item["key"])))?;
         let created = item["createdIndex"].as_u64().unwrap_or_default();
         add(found, name, Resource::stored(item.get_mut("value").map(Json::take).unwrap_or_default(), created));
         Ok(())
@@ -223,7 +226,7 @@ impl Remote {
         let request = request.body(Full::new(body.unwrap_or_default())).map_err(|error| unusable(error.to_string()))?;
         self.runtime.block_on(self.client.send(request)).map_err(|error| {
             let error = error.split("; can the gateway").next().unwrap_or_default();
-            unusable(format!("{error}; does a gateway run there, with gateway.admin?"))
+            unusable(format!("{error}; is a gateway running there, with gateway.admin?"))
         })
     }
 
@@ -234,9 +237,9 @@ impl Remote {
             .map(str::to_owned)
             .unwrap_or_else(|| String::from_utf8_lossy(answer.body()).chars().take(200).collect());
         let hint = match (answer.status(), &self.key) {
-            (StatusCode::UNAUTHORIZED, None) => "; give the key by --key or STILLGATE_ADMIN_KEY",
-            (StatusCode::UNAUTHORIZED, Some(_)) => "; give another by --key or STILLGATE_ADMIN_KEY",
-            (StatusCode::NOT_FOUND, _) => "; is it the admin address of a Stillgate?",
+            (StatusCode::UNAUTHORIZED, None) => "; set the admin key with STILLGATE_ADMIN_KEY or --key",
+            (StatusCode::UNAUTHORIZED, Some(_)) => "; set another admin key with STILLGATE_ADMIN_KEY or --key",
+            (StatusCode::NOT_FOUND, _) => "; is this the admin address of a Stillgate gateway?",
             _ => "",
         };
         Failure::Failed(format!("{}: {}: {}{hint}", self.base, answer.status().as_u16(), message.trim()))
@@ -267,7 +270,9 @@ fn connector(asking: &Asking) -> Result<TlsConnector, String> {
 }
 
 fn json_of(answer: &Response<Bytes>) -> Result<Json, Failure> {
-    serde_json::from_slice(answer.body()).map_err(|error| Failure::Failed(format!("the answer is no JSON: {error}")))
+    serde_json::from_slice(answer.body()).map_err(|error| {
+        Failure::Failed(format!("the answer is not JSON: {error}; is this the address of an Admin API?"))
+    })
 }
 
 /// The resources of `configs`.
