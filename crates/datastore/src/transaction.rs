@@ -87,7 +87,7 @@ impl fmt::Display for CommitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             CommitError::Conflict { key, modified: Some(modified) } => {
-                write!(f, "{key} was written meanwhile, by revision {modified}; read it again")
+                write!(f, "{key} has changed meanwhile (revision {modified}); read it again")
             }
             CommitError::Conflict { key, modified: None } => write!(f, "{key} does not exist"),
             CommitError::TooLarge(why) | CommitError::Unavailable(why) => f.write_str(why),

@@ -181,11 +181,12 @@ impl fmt::Display for BackError {
         match self {
             BackError::Pruned { oldest } => write!(
                 f,
-                "history reaches back to revision {oldest}; name that or a later one, and keep more history if you need it"
+                "the history goes back to revision {oldest}; use that or a later one, and raise gateway.config.history_changes \
+                 and history_age to keep more"
             ),
-            BackError::Future { current } => write!(f, "the newest revision is {current}; name an earlier one"),
+            BackError::Future { current } => write!(f, "the newest revision is {current}; use an earlier one"),
             BackError::Moved { current } => {
-                write!(f, "the store has moved to revision {current} meanwhile; look at the changes and try again")
+                write!(f, "the store has changed meanwhile (revision {current}); look at the changes and try again")
             }
             BackError::Commit(error) => error.fmt(f),
         }

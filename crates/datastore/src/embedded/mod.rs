@@ -362,7 +362,7 @@ impl Embedded {
 fn check_size(writes: &[Write], writes_max: usize, bytes_max: usize) -> Result<(), CommitError> {
     if !(1..=writes_max).contains(&writes.len()) {
         let count = writes.len();
-        return Err(CommitError::TooLarge(format!("{count} writes; one transaction has 1 to {writes_max}")));
+        return Err(CommitError::TooLarge(format!("{count} writes; one transaction takes 1 to {writes_max}")));
     }
     let value_bytes = |write: &Write| match write {
         Write::Put { value, .. } => value.len(),
@@ -370,7 +370,7 @@ fn check_size(writes: &[Write], writes_max: usize, bytes_max: usize) -> Result<(
     };
     let bytes: usize = writes.iter().map(value_bytes).sum();
     if bytes > bytes_max {
-        return Err(CommitError::TooLarge(format!("{bytes} bytes; one transaction has {bytes_max} at most")));
+        return Err(CommitError::TooLarge(format!("{bytes} bytes; one transaction takes at most {bytes_max}")));
     }
     let mut keys = HashSet::new();
     match writes.iter().find(|write| !keys.insert(write.key())) {

@@ -92,8 +92,12 @@ impl Caller {
         let login = match (options.user, options.password) {
             (Some(user), Some(password)) => Some(Login { user, password }),
             (None, None) => None,
-            (Some(_), None) => return Err(OptionsError::new("password", "missing beside `user`; write both")),
-            (None, Some(_)) => return Err(OptionsError::new("user", "missing beside `password`; write both")),
+            (Some(_), None) => {
+                return Err(OptionsError::new("password", "it is missing, but `user` is set; write both"));
+            }
+            (None, Some(_)) => {
+                return Err(OptionsError::new("user", "it is missing, but `password` is set; write both"));
+            }
         };
         let endpoints = endpoints.collect::<Result<Vec<_>, _>>()?;
         let is_tls = endpoints.iter().any(|endpoint| endpoint.tls_name.is_some());
@@ -243,7 +247,7 @@ impl Caller {
         self.note(index, answer.as_ref().err());
         let token = match answer.and_then(|answer| self.read::<AuthResponse>(index, &answer)) {
             Ok(answer) => {
-                let why = "it gives a token that cannot be sent".to_owned();
+                let why = "its token cannot be sent in a header".to_owned();
                 let unreadable = |_| EtcdError::Unreadable { endpoint: self.url(index), why };
                 let mut token = HeaderValue::from_str(&answer.token).map_err(unreadable)?;
                 token.set_sensitive(true);
@@ -392,5 +396,5 @@ fn body(request: &impl Serialize) -> Bytes {
 
 /// Where JSON is not as expected. Without serde's words: they quote it, and a token could be in it.
 pub(crate) fn misunderstood(error: &serde_json::Error) -> String {
-    format!("JSON that is cut off or unknown, at line {}, column {}", error.line(), error.column())
+    format!("the JSON is cut off or unknown, at line {}, column {}", error.line(), error.column())
 }

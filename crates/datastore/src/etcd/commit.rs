@@ -27,7 +27,7 @@ impl Etcd {
     pub async fn commit(&self, transaction: &Transaction) -> Result<Batch, CommitError> {
         for (what, count) in [("writes", transaction.writes.len()), ("conditions", transaction.conditions.len())] {
             if count > WRITES_MAX {
-                let why = format!("{count} {what} in one transaction; etcd takes {WRITES_MAX}: make several of it");
+                let why = format!("{count} {what} in one transaction; etcd takes at most {WRITES_MAX}: split it");
                 return Err(CommitError::TooLarge(why));
             }
         }
@@ -127,13 +127,17 @@ fn conflict(transaction: &Transaction, answer: TxnResponse) -> CommitError {
             return CommitError::Conflict { key: key.clone(), modified };
         }
     }
-    CommitError::Unavailable("etcd refuses a transaction whose conditions hold; it was not made".to_owned())
+    CommitError::Unavailable(
+        "etcd refused the transaction, although its conditions hold; nothing was changed".to_owned(),
+    )
 }
 
 fn refused(error: &EtcdError) -> CommitError {
     match error.is_without_effect() {
         true => not_made(error),
-        false => CommitError::Unavailable(format!("{error}; it is unknown whether the change was made: read it again")),
+        false => CommitError::Unavailable(format!(
+            "{error}; it is unknown whether the change was made: read the resource to find out"
+        )),
     }
 }
 

@@ -35,14 +35,14 @@ impl Endpoint {
         };
         let authority = uri.authority().ok_or_else(|| refused("it has no host"))?.as_str();
         if authority.contains('@') {
-            let message = "it contains a user; write that and the password as `user` and `password`";
+            let message = "it contains a user name; write it and the password as `user` and `password`";
             return Err(OptionsError::new(option, message));
         }
         if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
             return Err(refused("it has a path"));
         }
         let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
-        let name = ServerName::try_from(host.clone()).map_err(|_| refused("its host is not the name of a server"))?;
+        let name = ServerName::try_from(host.clone()).map_err(|_| refused("its host is not a host name"))?;
         Ok(Endpoint {
             url: format!("{}://{authority}", if is_tls { "https" } else { "http" }),
             host,

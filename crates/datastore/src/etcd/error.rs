@@ -122,17 +122,15 @@ impl fmt::Display for EtcdError {
                 f.write_str(advice(message))
             }
             EtcdError::Compacted { oldest: Some(oldest) } => {
-                write!(f, "etcd keeps revisions from {oldest} on (compaction); what was asked for is older")
+                write!(f, "etcd has compacted the requested revision; it keeps revisions from {oldest} on")
             }
-            EtcdError::Compacted { oldest: None } => {
-                f.write_str("etcd no longer keeps the revision that was asked for (compaction)")
-            }
-            EtcdError::Replaced { why } => write!(f, "etcd has another history than before: {why}"),
+            EtcdError::Compacted { oldest: None } => f.write_str("etcd has compacted the requested revision"),
+            EtcdError::Replaced { why } => write!(f, "etcd's history is not the one from before: {why}"),
             EtcdError::TooLarge { endpoint, bytes_max } => {
-                write!(f, "etcd at {endpoint}: a response has more than {} MiB", bytes_max / (1024 * 1024))
+                write!(f, "etcd at {endpoint}: the response is larger than {} MiB", bytes_max / (1024 * 1024))
             }
             EtcdError::Unreadable { endpoint, why } => {
-                write!(f, "{endpoint} does not answer as etcd's JSON gateway: {why}; is it etcd 3.4 or newer?")
+                write!(f, "{endpoint} does not answer like etcd's JSON gateway: {why}; is it etcd 3.4 or newer?")
             }
         }
     }

@@ -24,7 +24,7 @@ impl Layout {
         let prefix = prefix.trim_end_matches('/');
         let refused = |message: &str| Err(OptionsError::new("prefix", message));
         if prefix.is_empty() {
-            return refused("it is empty; write the one that APISIX has, /apisix");
+            return refused("it is empty; write the prefix that APISIX uses, /apisix by default");
         }
         if prefix.len() > PREFIX_BYTES_MAX {
             return refused("it is longer than 1024 bytes");

@@ -94,7 +94,7 @@ impl Etcd {
                 (false, _) => return Ok(listed),
                 (true, Some(last)) => from = [&*last, &[0]].concat(),
                 (true, None) => {
-                    let why = "a page is empty, and yet there are more".to_owned();
+                    let why = "a page is empty although more follow".to_owned();
                     return Err(EtcdError::Unreadable { endpoint: self.caller.urls(), why });
                 }
             }
@@ -110,7 +110,7 @@ impl Etcd {
 
     pub(crate) fn unreadable(&self, key: &Key, why: String) -> Unreadable {
         let key = format!("{}/{key}", self.prefix());
-        tracing::warn!(%key, %why, "etcd: a value that is no text cannot be used");
+        tracing::warn!(%key, %why, "etcd: a value is not text and cannot be used");
         Unreadable { key, why }
     }
 }

@@ -112,7 +112,7 @@ impl Saved {
             _ => {}
         }
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new);
-        let file = file.map_err(failed("cannot make", &new))?;
+        let file = file.map_err(failed("cannot create", &new))?;
         self.write_to(&file, prefix).and_then(|()| file.sync_all()).map_err(failed("cannot write", &new))?;
         fs::rename(&new, path).map_err(failed("cannot rename to", path))?;
         // The new name is on the disk when its folder is.
@@ -146,9 +146,9 @@ impl Saved {
         let mut lines =
             Lines { path, file: BufReader::new(file), crc32: crc32fast::Hasher::new(), lines: 0, text: Vec::new() };
         lines.next()?;
-        let head: Head = lines.parse("it is no snapshot of etcd")?;
+        let head: Head = lines.parse("not a snapshot of etcd")?;
         if head.format != FORMAT {
-            return Err(lines.damaged("it is no snapshot of etcd"));
+            return Err(lines.damaged("not a snapshot of etcd"));
         }
         if head.version != VERSION {
             return Err(SavedError::Version { path: path.to_owned(), version: head.version });
@@ -166,7 +166,7 @@ impl Saved {
                 Line::Document(entry) => saved.snapshot.documents.push(lines.entry(entry)?),
                 Line::LastGood(entry) => saved.last_good.push(lines.entry(entry)?),
                 Line::End { lines: count, crc32 } if (count, crc32) == before => return Ok(saved),
-                Line::End { .. } => return Err(lines.damaged("the checksum is another one")),
+                Line::End { .. } => return Err(lines.damaged("the checksum does not match")),
             }
         }
     }
@@ -226,7 +226,7 @@ impl Lines<'_> {
     }
 
     fn entry(&self, entry: Entry) -> Result<(Key, Document), SavedError> {
-        let key = Key::parse(&entry.key).map_err(|_| self.damaged("it has no key of a resource"))?;
+        let key = Key::parse(&entry.key).map_err(|_| self.damaged("not the key of a resource"))?;
         Ok((key, Document { value: entry.value.into(), created: entry.created, modified: entry.modified }))
     }
 
@@ -241,13 +241,17 @@ impl fmt::Display for SavedError {
             SavedError::Io { what, path, error } => write!(f, "{what} {}: {error}", path.display()),
             SavedError::Absent(path) => write!(f, "{}: nothing was saved there yet", path.display()),
             SavedError::Damaged { path, line, why } => {
-                write!(f, "{}, line {line}: {why}; remove the file, it is written anew from etcd", path.display())
+                write!(f, "{}, line {line}: {why}; remove the file, and it is written again from etcd", path.display())
             }
             SavedError::Version { path, version } => {
-                write!(f, "{}: version {version} of the format; this Stillgate reads version {VERSION}", path.display())
+                write!(
+                    f,
+                    "{}: the file has format version {version}, and this Stillgate reads version {VERSION}; remove the file",
+                    path.display()
+                )
             }
             SavedError::Prefix { path, found, wanted } => {
-                write!(f, "{}: it is of prefix {found:?}, not {wanted:?}; name another file", path.display())
+                write!(f, "{}: it belongs to the prefix {found:?}, not {wanted:?}; use another file", path.display())
             }
         }
     }
@@ -299,15 +303,12 @@ mod tests {
             let error = Saved::read(&path, "/a").unwrap_err().to_string();
             assert!(error.contains(expected) && error.contains("snapshot"), "{error}");
         };
-        check(text.replace("\"created\":2", "\"created\":1"), "the checksum is another one");
-        check(
-            text.replace("\"version\":1", "\"version\":2"),
-            "version 2 of the format; this Stillgate reads version 1",
-        );
-        check(text.replace("\"/a\"", "\"/b\""), "it is of prefix \"/b\", not \"/a\"");
-        check(text.replace("\"routes/1\"", "\"routes\""), "line 2: it has no key of a resource");
-        check("{}\n".to_owned(), "line 1: it is no snapshot of etcd");
-        check("resources: []\n".to_owned(), "line 1: it is no snapshot of etcd");
+        check(text.replace("\"created\":2", "\"created\":1"), "the checksum does not match");
+        check(text.replace("\"version\":1", "\"version\":2"), "format version 2, and this Stillgate reads version 1");
+        check(text.replace("\"/a\"", "\"/b\""), "it belongs to the prefix \"/b\", not \"/a\"");
+        check(text.replace("\"routes/1\"", "\"routes\""), "line 2: not the key of a resource");
+        check("{}\n".to_owned(), "line 1: not a snapshot of etcd");
+        check("resources: []\n".to_owned(), "line 1: not a snapshot of etcd");
     }
 
     #[test]

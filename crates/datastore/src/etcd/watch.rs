@@ -180,7 +180,7 @@ impl Watch<'_> {
         let frame = match frame {
             Some(Ok(frame)) => frame,
             Some(Err(error)) => return Err(self.etcd.caller.broken(self.endpoint, &error)),
-            None => return Err(self.lost("it has closed the watch")),
+            None => return Err(self.lost("it closed the watch")),
         };
         if let Some(data) = frame.data_ref() {
             self.buffer.extend_from_slice(data);
@@ -216,7 +216,7 @@ impl Watch<'_> {
             return Err(EtcdError::Compacted { oldest: Some(response.compact_revision.0) });
         }
         if response.canceled {
-            let message = format!("the watch is cancelled: {}", response.cancel_reason);
+            let message = format!("the watch was cancelled: {}", response.cancel_reason);
             return Err(caller.refused(self.endpoint, Refusal { message: Some(message), ..Refusal::default() }));
         }
         if response.created {

@@ -201,5 +201,5 @@ fn an_endpoint_that_is_away_or_no_etcd_is_passed_over() {
         "{message}"
     );
     let message = run(client(wrong.clone()).list()).unwrap_err().to_string();
-    assert!(message.starts_with(&format!("{wrong} does not answer as etcd")), "{message}");
+    assert!(message.starts_with(&format!("{wrong} does not answer like etcd")), "{message}");
 }

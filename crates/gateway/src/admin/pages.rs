@@ -79,7 +79,7 @@ impl Api {
 pub(crate) fn pages(api: &Api) -> Vec<Page> {
     let page = |path, summary, answer| Page { path, summary, answer };
     vec![
-        page("/", "Show what there is", get(|headers: HeaderMap| async move { index(&headers) })),
+        page("/", "List the paths", get(|headers: HeaderMap| async move { index(&headers) })),
         page("/v1/status", "Get configuration, connections, requests, certificates", answered(api, status)),
         page("/v1/health", "Get 200, or 503 while the gateway starts or shuts down", answered(api, health)),
         page("/v1/upstreams", "Get the health of every node", answered(api, upstreams)),

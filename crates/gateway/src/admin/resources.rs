@@ -16,12 +16,11 @@ use tokio::time::timeout;
 /// How long a write waits until it is served; then it is answered without the number of a configuration.
 const SERVED_TIMEOUT: Duration = Duration::from_secs(10);
 
-const NOT_SERVED_YET: &str =
-    "stored, but not served within ten seconds; GET /v1/status says whether something keeps it from being published";
-const SUCCESSOR_SERVES: &str = "stored; the gateway is being upgraded, and the process that takes over serves it";
+const NOT_SERVED_YET: &str = "stored, but not served within ten seconds; GET /v1/status may say why";
+const SUCCESSOR_SERVES: &str = "stored; the gateway is being upgraded, and the new process serves it";
 const NOT_FOLLOWED_YET: &str = "stored, but not read back from etcd within ten seconds; GET /v1/status says why";
 const FROM_FILE: &str =
-    "the resources of this gateway come from its file; edit that, or set gateway.config.source to store";
+    "this gateway's resources come from its file; edit the file, or set gateway.config.source to store";
 
 /// Made once: it takes milliseconds, and most of a mebibyte.
 static SCHEMAS: LazyLock<Schemas> = LazyLock::new(|| Schemas::new(stillgate_plugins::TABLE));

@@ -45,7 +45,7 @@ pub(super) async fn search(api: Api, query: &str) -> Response {
     let argument = |name: &str| arguments.iter().find(|(of, _)| of == name).map(|(_, value)| &**value);
     let number = |name: &str, default: usize| argument(name).map_or(Some(default), |text| text.parse::<usize>().ok());
     let (Some(page @ 1..), Some(size @ 1..=PAGE_MAX)) = (number("page", 1), number("page_size", PAGE_DEFAULT)) else {
-        let message = format!("page is a number from 1, page_size one from 1 to {PAGE_MAX}");
+        let message = format!("page must be a number from 1, and page_size a number from 1 to {PAGE_MAX}");
         return error(StatusCode::BAD_REQUEST, message.into());
     };
     let search = argument("search").unwrap_or_default().to_owned();
@@ -93,7 +93,7 @@ async fn answer(api: Api, look: impl FnOnce(&RouteList, &Served) -> Option<Json>
     match looked {
         Ok(Some(found)) => json(StatusCode::OK, &found),
         Ok(None) => {
-            let message = "there is no such route; one that was switched off in a file is not known";
+            let message = "there is no such route; routes that are switched off in a file are not listed";
             error(StatusCode::NOT_FOUND, message.into())
         }
         Err(error) => {

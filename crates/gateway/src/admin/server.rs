@@ -92,7 +92,7 @@ impl Serving {
         self.accepting.abort();
         self.ending.send_replace(true);
         if timeout(END_TIMEOUT, self.open.recv()).await.is_err() {
-            warn!("admin API: requests were not answered, as they took too long");
+            warn!("admin API: requests were cut off because they took too long");
         }
     }
 }

@@ -18,7 +18,7 @@ pub(crate) fn server_config(keys: &AdminTls) -> Result<Arc<ServerConfig>, String
     let chain = certificates(&keys.cert).map_err(|why| fail("cert", why))?;
     let key = read(&keys.key).map_err(|why| fail("key", why))?;
     let key = PrivateKeyDer::from_pem_slice(&key);
-    let key = key.map_err(|_| fail("key", "no private key in it; write it as PEM, not encrypted".to_owned()))?;
+    let key = key.map_err(|_| fail("key", "no private key found; write it as PEM, not encrypted".to_owned()))?;
     let builder = ServerConfig::builder();
     let builder = match &keys.client_ca {
         None => builder.with_no_client_auth(),
@@ -41,7 +41,7 @@ fn certificates(pem: &Pem) -> Result<Vec<CertificateDer<'static>>, String> {
     let found = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
     match found {
         Ok(found) if !found.is_empty() => Ok(found),
-        _ => Err("no certificate in it; write it as PEM".to_owned()),
+        _ => Err("no certificate found; write it as PEM".to_owned()),
     }
 }
 

@@ -126,11 +126,11 @@ fn what_is_too_large_is_refused() {
     let mut check = |writes: Vec<Write>, expected: &str| {
         assert_eq!(store.commit(&transaction(writes), now()).unwrap_err().to_string(), expected);
     };
-    check(Vec::new(), "0 writes; one transaction has 1 to 128");
-    check((0..129).map(|id| delete(&format!("routes/{id}"))).collect(), "129 writes; one transaction has 1 to 128");
+    check(Vec::new(), "0 writes; one transaction takes 1 to 128");
+    check((0..129).map(|id| delete(&format!("routes/{id}"))).collect(), "129 writes; one transaction takes 1 to 128");
     check(vec![delete("routes/1"), put("routes/1", "a")], "routes/1 is written twice; write it once");
     let huge = "x".repeat(TRANSACTION_BYTES_MAX);
-    check(vec![put("routes/1", &huge), put("routes/2", "y")], "8388609 bytes; one transaction has 8388608 at most");
+    check(vec![put("routes/1", &huge), put("routes/2", "y")], "8388609 bytes; one transaction takes at most 8388608");
     assert_eq!(commit(&mut store, vec![put("routes/1", &huge)]).revision, 1);
     assert_eq!(values(&store), [("routes/1".to_owned(), huge)]);
 }

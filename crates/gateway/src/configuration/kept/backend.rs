@@ -14,9 +14,9 @@ use stillgate_datastore::{Author, Batch, CommitError, Transaction, Write};
 /// How long nothing may be due.
 pub(super) const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-const NO_HISTORY: &str = "etcd keeps no history that can be read or gone back to; only `source: store` has one";
+const NO_HISTORY: &str = "etcd keeps no history to read or roll back to; only `source: store` has one";
 
-const NO_BACKUP: &str = "the resources are in etcd; back that up (`etcdctl snapshot save`), or use `stillgate export`";
+const NO_BACKUP: &str = "the resources are in etcd; back up etcd (`etcdctl snapshot save`), or use `stillgate export`";
 
 /// A datastore.
 pub(super) enum Backend {
@@ -80,7 +80,8 @@ impl Backend {
             Backend::File(file) => Ok(file.store()?.commit_replacement(change, now)?),
             Backend::Etcd(_) => {
                 let count = change.writes.len();
-                Err(CommitError::TooLarge(format!("{count} documents change; etcd takes {WRITES_MAX} at once")).into())
+                let why = format!("{count} documents change; with etcd, one request can change {WRITES_MAX}: split it");
+                Err(CommitError::TooLarge(why).into())
             }
         }
     }

@@ -60,7 +60,7 @@ impl File {
     /// The store, where it can be written.
     pub(super) fn store(&mut self) -> Result<&mut Embedded, CommitError> {
         let why = match self.is_held {
-            true => "the gateway is being upgraded: the store is with its successor; try again in a moment",
+            true => "the gateway is being upgraded, and the new process takes the store; try again in a moment",
             false => "the store could not be opened; see the gateway's log",
         };
         self.open.as_mut().ok_or_else(|| CommitError::Unavailable(why.to_owned()))
@@ -98,7 +98,7 @@ impl File {
         let Some(open) = self.open.as_mut().filter(|_| !changes.is_empty()) else { return };
         match open.set_last_good(&changes) {
             Ok(()) => self.last_good = now,
-            Err(error) => error!("store: the last good version of a rejected resource is not kept: {error}"),
+            Err(error) => error!("store: cannot save the last valid version of a rejected resource: {error}"),
         }
     }
 

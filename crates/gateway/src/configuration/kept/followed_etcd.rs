@@ -48,7 +48,7 @@ impl FollowedEtcd {
                     last_good.into_iter().map(|(key, document)| (key, document.value)).collect();
                 keeper.take_snapshot(snapshot, &last_good);
                 keeper.set_connection(Connection::Lost("it has not answered since the start".to_owned()));
-                warn!(revision, file = %file.display(), "etcd does not answer; the snapshot is served");
+                warn!(revision, file = %file.display(), "etcd does not answer; serving the snapshot");
                 true
             }
             Err(SavedError::Absent(_)) => false,
@@ -129,7 +129,7 @@ fn save(keeper: &Keeper, file: &std::path::Path, prefix: &str) {
     match saved.write(file, prefix) {
         Ok(()) => info!(revision, "etcd: snapshot written"),
         Err(error) => {
-            error!("etcd: the snapshot is not written, so a restart without etcd would serve an older one: {error}")
+            error!("etcd: cannot write the snapshot; a restart without etcd would serve an older one: {error}")
         }
     }
 }

@@ -29,7 +29,7 @@ impl Stored {
         match &self.connection {
             Connection::Good => None,
             Connection::Lost(why) => Some(why.clone()),
-            Connection::HandedOver => Some("the store is with the process that takes over".to_owned()),
+            Connection::HandedOver => Some("the store is with the new process".to_owned()),
         }
     }
 }

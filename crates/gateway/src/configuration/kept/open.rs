@@ -50,7 +50,7 @@ pub(super) fn open(gateway: &Gateway, plugins: PluginSet) -> Result<Opened, Stri
     let runtime = runtime.map_err(|error| format!("cannot start the thread for the datastore: {error}"))?;
     let backend = match config.source {
         SourceKind::Etcd => {
-            let keys = config.etcd.as_ref().ok_or("gateway.config.etcd is missing; write its endpoints there")?;
+            let keys = config.etcd.as_ref().ok_or("gateway.config.etcd is missing; write etcd's endpoints there")?;
             let etcd = Etcd::new(options(keys)?).map_err(|error| format!("gateway.config.etcd.{error}"))?;
             let mut followed = FollowedEtcd::start(&runtime, etcd, keys.snapshot.clone());
             let first = runtime.block_on(async { timeout(FIRST_ANSWER_TIMEOUT, followed.first()).await });
@@ -97,7 +97,7 @@ fn made_key(gateway: &Gateway, notices: &mut Vec<String>) -> Result<Option<Arc<s
             let key = String::from_utf8_lossy(&key).trim().to_owned();
             let is_good = key.len() >= KEY_BYTES_MIN && key.bytes().all(|byte| byte.is_ascii_graphic());
             is_good.then(|| Some(key.into())).ok_or_else(|| {
-                format!("the admin key in {} is no key; remove the file, and another is made", file.display())
+                format!("{} has no valid admin key; remove the file, and the gateway creates a new one", file.display())
             })
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -105,7 +105,7 @@ fn made_key(gateway: &Gateway, notices: &mut Vec<String>) -> Result<Option<Arc<s
             let mut options = OpenOptions::new();
             let mut made = options.write(true).create_new(true).mode(0o600).open(&file).map_err(fail)?;
             made.write_all(key.as_bytes()).and_then(|()| made.sync_all()).map_err(fail)?;
-            notices.push(format!("no admin key is configured: one was made; it is in {}", file.display()));
+            notices.push(format!("no admin key is configured; the gateway created one in {}", file.display()));
             Ok(Some(key.into()))
         }
         Err(error) => Err(fail(error)),
@@ -127,7 +127,7 @@ fn options(keys: &EtcdKeys) -> Result<EtcdOptions, String> {
     let client = match (&tls.cert, &tls.key) {
         (Some(cert), Some(key)) => Some((read("cert", cert)?, read("key", key)?)),
         (None, None) => None,
-        _ => return Err("gateway.config.etcd.tls: cert and key go together; write both, or none".to_owned()),
+        _ => return Err("gateway.config.etcd.tls: write both cert and key, or neither".to_owned()),
     };
     let ca = tls.ca.as_ref().map(|ca| read("ca", ca)).transpose()?;
     Ok(EtcdOptions {

@@ -110,7 +110,7 @@ fn take(keeper: &Keeper, backend: &mut Backend, followed: Followed) {
             backend.changed();
         }
         Followed::Lost { reason } => {
-            warn!("etcd: {reason}; what was read last is served, and etcd is tried again");
+            warn!("etcd: {reason}; serving what was read last, and trying again");
             keeper.set_connection(Connection::Lost(reason));
         }
         Followed::Back => {

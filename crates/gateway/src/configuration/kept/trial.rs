@@ -78,7 +78,7 @@ fn sorted_out(attempt: Attempt, changed: &HashSet<(Kind, String)>) -> Trial {
             continue;
         }
         let what = match serving {
-            Serving::Previous => format!("its last good version is served: {reason}"),
+            Serving::Previous => format!("its last valid version is served: {reason}"),
             Serving::Unavailable => format!("answers 503: {reason}"),
             Serving::Nothing => format!("is not served: {reason}"),
         };
