@@ -40,7 +40,8 @@ pub(crate) async fn batch(api: &Api, asked: &Asked) -> Result<Answer, Answer> {
         let operation = operation(sent).map_err(|message| failed(index, &Answer::bad(message)))?;
         let plan = plan(&*api.control, &view, &operation, unix_seconds()).map_err(|answer| failed(index, &answer))?;
         if let Some(write) = plan.writes.iter().find(|write| view.is_pending(write.key())) {
-            let message = format!("{} is written by an earlier operation", write.key());
+            let message =
+                format!("an earlier operation of this batch writes {}; make one operation of both", write.key());
             return Err(failed(index, &Answer::bad(message)));
         }
         results.push(json!({ "status": plan.answer.status.as_u16(), "body": plan.body() }));
@@ -50,7 +51,7 @@ pub(crate) async fn batch(api: &Api, asked: &Asked) -> Result<Answer, Answer> {
     }
     if writes.len() > WRITES_MAX {
         return Err(Answer::bad(format!(
-            "{} writes, which is more than {WRITES_MAX} in one transaction",
+            "{} writes, which is more than {WRITES_MAX} in one transaction; send several batches",
             writes.len()
         )));
     }
@@ -69,18 +70,18 @@ pub(crate) async fn batch(api: &Api, asked: &Asked) -> Result<Answer, Answer> {
 fn parse(bytes: &[u8]) -> Result<Vec<Sent>, Answer> {
     let json = body::parse(bytes)?.unwrap_or_default();
     let sent: Vec<Sent> = serde_json::from_value(json)
-        .map_err(|error| Answer::bad(format!("a batch is a list of {{\"method\", \"path\", \"body\"}}: {error}")))?;
+        .map_err(|error| Answer::bad(format!("write a list of {{\"method\", \"path\", \"body\"}}: {error}")))?;
     match sent.len() {
         1..=WRITES_MAX => Ok(sent),
-        count => Err(Answer::bad(format!("a batch has 1 to {WRITES_MAX} operations; this one has {count}"))),
+        count => Err(Answer::bad(format!("a batch takes 1 to {WRITES_MAX} operations; this one has {count}"))),
     }
 }
 
 fn operation(sent: Sent) -> Result<Operation, String> {
     let verb = Verb::named(&sent.method).filter(|verb| *verb != Verb::Get);
-    let verb = verb.ok_or("method: PUT, POST, PATCH or DELETE")?;
+    let verb = verb.ok_or("method: write PUT, POST, PATCH or DELETE")?;
     let (path, query) = sent.path.split_once('?').unwrap_or((&sent.path, ""));
-    let unknown = || format!("path: {path:?} is no resource of the Admin API; such as /apisix/admin/routes/1");
+    let unknown = || format!("path: {path:?} is not the path of a resource; write one such as /apisix/admin/routes/1");
     let below = path.strip_prefix("/apisix/admin/").ok_or_else(unknown)?;
     let segments: Vec<&str> = below.trim_end_matches('/').split('/').collect();
     let (collection, parent, depth) = collection_of(&segments).ok_or_else(unknown)?;

@@ -109,7 +109,7 @@ pub(crate) fn change(view: &View, write: &Write) -> Json {
 
 pub(crate) fn precondition_failed(key: &Key, modified: Option<u64>) -> Answer {
     let message = match modified {
-        Some(modified) => format!("{key} was written by revision {modified}; read it again"),
+        Some(modified) => format!("{key} is at revision {modified}; read it again"),
         None => format!("{key} does not exist"),
     };
     let body = json!({ "error_msg": message, "modifiedIndex": modified });

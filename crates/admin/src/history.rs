@@ -21,7 +21,7 @@ const COUNT_DEFAULT: usize = 50;
 pub(crate) async fn list(api: &Api, asked: &Asked) -> Answer {
     let number = |name: &str| asked.query.get(name).map(str::parse::<u64>).transpose();
     let (Ok(before), Ok(count)) = (number("before"), number("count")) else {
-        return Answer::bad("before and count are numbers");
+        return Answer::bad("before and count must be numbers");
     };
     let count = count.map_or(COUNT_DEFAULT, |count| usize::try_from(count).unwrap_or(COUNT_MAX)).clamp(1, COUNT_MAX);
     match api.control.history(before, count).await {
@@ -36,10 +36,13 @@ pub(crate) async fn list(api: &Api, asked: &Asked) -> Answer {
 /// One change, with the values that the caller may see.
 pub(crate) async fn change(api: &Api, asked: &Asked) -> Answer {
     let revision = asked.parts.get("revision").and_then(|revision| revision.parse().ok());
-    let Some(revision) = revision else { return Answer::bad("a revision is a number") };
+    let Some(revision) = revision else { return Answer::bad("the revision must be a number") };
     match api.control.change(revision).await {
         Ok(Some(change)) => Answer::json(StatusCode::OK, shown(api, asked.caller.role, &change)),
-        Ok(None) => Answer::error(StatusCode::NOT_FOUND, format!("revision {revision} is not kept")),
+        Ok(None) => Answer::error(
+            StatusCode::NOT_FOUND,
+            format!("revision {revision} is not in the history; /v1/history lists what is"),
+        ),
         Err(error) => Answer::refused(&error),
     }
 }
@@ -47,7 +50,7 @@ pub(crate) async fn change(api: &Api, asked: &Asked) -> Answer {
 /// Goes back to a revision.
 pub(crate) async fn roll_back(api: &Api, asked: &Asked) -> Result<Answer, Answer> {
     let body = asked.json()?.unwrap_or_default();
-    let to = body["to"].as_u64().ok_or_else(|| Answer::bad("a rollback is {\"to\": revision}"))?;
+    let to = body["to"].as_u64().ok_or_else(|| Answer::bad("send {\"to\": REVISION}, with a number"))?;
     may_write(api)?;
     if asked.query.is("dry_run", "true") {
         let writes = api.control.writes_back_to(to).await.map_err(|error| refused(&error))?;

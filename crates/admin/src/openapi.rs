@@ -11,19 +11,19 @@ use stillgate_datastore::transaction::WRITES_MAX;
 
 /// Arguments of every write.
 const OF_WRITES: [(&str, &str); 2] = [
-    ("dry_run", "true: answer what would change, and change nothing"),
-    ("wait", "stored: do not wait until all workers serve the change"),
+    ("dry_run", "true: answer what would change, without changing it"),
+    ("wait", "stored: answer before all workers serve the change"),
 ];
 
 /// Arguments of lists.
 const OF_LISTS: [(&str, &str); 7] = [
     ("page", "from 1; with page_size"),
     ("page_size", "10 to 500"),
-    ("name", "a regex that the name matches"),
-    ("uri", "a regex that uri or one of uris matches"),
-    ("label", "a label that is there, whatever its value"),
+    ("name", "a regex for the name"),
+    ("uri", "a regex for uri, or one of uris"),
+    ("label", "the key of a label, whatever its value"),
     ("filter", "service_id=1&upstream_id=2, encoded as one value"),
-    ("search", "text that is anywhere in the document"),
+    ("search", "text anywhere in the document"),
 ];
 
 pub(crate) fn describe(api: &Api) -> Answer {
@@ -47,7 +47,7 @@ pub(crate) fn describe(api: &Api) -> Answer {
         "info": {
             "title": "Stillgate Admin API",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "Below /apisix/admin/ as APISIX 3's; below /v1/ what goes beyond it.",
+            "description": "The Admin API of APISIX 3 below /apisix/admin/, and Stillgate's additions below /v1/.",
         },
         "paths": paths,
         "components": {
@@ -72,9 +72,9 @@ fn operation(endpoint: &Endpoint) -> Json {
         parameters.extend(of_query.iter().map(|(name, what)| argument(name, what)));
         match verb {
             Verb::Get => {}
-            Verb::Delete => parameters.push(argument("force", "true: also delete what is referred to")),
+            Verb::Delete => parameters.push(argument("force", "true: delete the document even if others refer to it")),
             _ => {
-                parameters.push(argument("ttl", "seconds after which the document deletes itself"));
+                parameters.push(argument("ttl", "seconds after which the document is deleted"));
                 let is_whole = verb != Verb::Patch && collection.naming != Naming::Plugin;
                 let reference = format!("#/components/schemas/{}", collection.name);
                 let schema = if is_whole { json!({ "$ref": reference }) } else { json!({}) };
@@ -128,8 +128,8 @@ fn responses(action: Action) -> Json {
         Action::Resource(verb, _) => {
             let mut responses = json!({
                 "200": described(if verb == Verb::Delete { "deleted" } else { "replaced" }),
-                "400": described("the document or its references are wrong"),
-                "401": described("no key, a wrong one, or one that may not write"),
+                "400": described("the document or one of its references is invalid"),
+                "401": described("no key, a wrong key, or a key that may not write"),
                 "412": described("If-Match or If-None-Match does not hold"),
                 "501": described("this gateway's resources come from a file"),
                 "503": described("the datastore cannot be written now"),
@@ -139,6 +139,6 @@ fn responses(action: Action) -> Json {
             }
             responses
         }
-        _ => json!({ "default": described("as the documentation says") }),
+        _ => json!({ "default": described("see docs/admin-api.md") }),
     }
 }

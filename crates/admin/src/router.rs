@@ -85,7 +85,7 @@ fn handler(method: &Method, action: Action) -> MethodRouter<Arc<Api>> {
     let filter = MethodFilter::try_from(method.clone()).expect("the table has standard methods only");
     on(filter, move |State(api): State<Arc<Api>>, parts: Parts, request: Request| async move {
         let Ok(parts) = parts else {
-            return Answer::bad("the path has a part that is no UTF-8").into_response();
+            return Answer::bad("the path is not UTF-8").into_response();
         };
         let parts = parts.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         match Asked::of(&api, action, request, parts).await {
@@ -153,7 +153,7 @@ async fn no_path(request: Request) -> Response {
                 false => Answer::error(StatusCode::NOT_FOUND, format!("Unsupported resource type: {resource}")),
             }
         }
-        None => Answer::error(StatusCode::NOT_FOUND, "404 Not Found: the paths are at /v1/openapi.json"),
+        None => Answer::error(StatusCode::NOT_FOUND, "404 Not Found: /v1/openapi.json lists the paths"),
     };
     answer.into_response()
 }

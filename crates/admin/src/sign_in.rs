@@ -31,11 +31,11 @@ pub(crate) async fn open(api: &Api, asked: Asked) -> Answer {
         (Json::String(key), Json::Null) => api.guard.caller_of_key(key),
         (Json::Null, Json::String(token)) => api.guard.lock_sessions().redeem(token, Instant::now()),
         (Json::Null, Json::Null) if !asked.caller.name.is_empty() => Some(asked.caller.clone()),
-        _ => return Answer::bad("a session is opened with {\"key\": …} or {\"token\": …}"),
+        _ => return Answer::bad("send {\"key\": …} or {\"token\": …} to open a session"),
     };
     let Some(caller) = caller else {
         api.guard.slow_down(asked.peer).await;
-        return Answer::error(StatusCode::UNAUTHORIZED, "wrong key, or a token that was used already").closing();
+        return Answer::error(StatusCode::UNAUTHORIZED, "wrong key, or a token that is used or too old").closing();
     };
     let (token, csrf) = api.guard.lock_sessions().open(caller.clone(), Instant::now());
     info!(target: "audit", key = caller.name, address = %asked.peer.to_canonical(), "session opened");

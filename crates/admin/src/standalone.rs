@@ -170,7 +170,7 @@ fn whole(bytes: &[u8]) -> Result<Json, Answer> {
     let certificates = whole.get_mut("ssls").and_then(Json::as_array_mut);
     certificates.into_iter().flatten().for_each(remove_hidden_keys);
     if has_mask(&whole) {
-        return Err(Answer::bad(format!("the configuration has a masked secret ({MASK})")));
+        return Err(Answer::bad(format!("the configuration has a masked secret ({MASK}); send the secret itself")));
     }
     Ok(whole)
 }

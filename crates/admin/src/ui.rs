@@ -70,7 +70,7 @@ pub(crate) fn add<S: Clone + Send + Sync + 'static>(router: axum::Router<S>) -> 
 
 fn answer(path: &str, asked: &HeaderMap) -> Response {
     let Ok(at) = FILES.binary_search_by(|file| file.path.cmp(path)) else {
-        let message = "404 Not Found: the dashboard has no such file; it begins at /ui/";
+        let message = "404 Not Found: the dashboard has no such file; open /ui/";
         return Answer::error(StatusCode::NOT_FOUND, message).into_response();
     };
     let file = &FILES[at];

@@ -203,17 +203,18 @@ impl Refusal {
             Refusal::KeyMissing => token("missing apikey"),
             Refusal::KeyWrong => token("wrong apikey"),
             Refusal::ViewerWrites => token("invalid method for role viewer"),
-            Refusal::NotAllowed => forbidden("this address is not in gateway.admin.allow".to_owned()),
+            Refusal::NotAllowed => forbidden("your address is not in gateway.admin.allow".to_owned()),
             Refusal::LoopbackOnly => forbidden(
-                "this address is served to loopback only; set gateway.admin.keys and gateway.admin.allow to open it to others"
+                "only loopback may connect; set gateway.admin.keys and gateway.admin.allow to admit other addresses"
                     .to_owned(),
             ),
             Refusal::Stranger(stranger) => forbidden(stranger.to_string()),
             Refusal::ForeignOrigin => forbidden(
-                "this request came from a page of another origin; writes with a cookie come from the dashboard only".to_owned(),
+                "this request came from a page of another origin; with a cookie, only the dashboard may write"
+                    .to_owned(),
             ),
             Refusal::TokenMissing => {
-                forbidden("a write of a session needs its token in the header X-CSRF-Token".to_owned())
+                forbidden("a write in a session needs the token of the session in the header X-CSRF-Token".to_owned())
             }
         };
         answer.closing()

@@ -50,7 +50,7 @@ pub(crate) fn plan(control: &dyn Control, view: &View, op: &Operation, unix_seco
     }
     if op.body.as_ref().is_some_and(has_mask) {
         return Err(Answer::bad(format!(
-            "the document has a masked secret ({MASK}); write it with the secret itself, or leave the field out with PATCH"
+            "the document has a masked secret ({MASK}); send the secret itself, or use PATCH without this field"
         )));
     }
     match op.verb {
@@ -260,7 +260,7 @@ fn must_be_object(document: &Json) -> Result<(), Answer> {
 /// A path, and one below another with each request, leads deeper than a document can be read again.
 fn must_be_readable(document: &Json) -> Result<(), Answer> {
     let read: Result<Json, _> = serde_json::from_str(&document.to_string());
-    read.map(drop).map_err(|_| Answer::invalid("too many lists and maps inside one another"))
+    read.map(drop).map_err(|_| Answer::invalid("lists and maps are nested too deeply"))
 }
 
 fn set_if_absent(document: &mut Json, field: &str, value: Json) {

@@ -30,7 +30,7 @@ impl Stated {
                 // A tag that is no revision matches none.
                 Ok(Stated::Revisions(tags.split(',').filter_map(revision).collect()))
             }
-            _ => Err(Answer::bad("a write takes If-Match, or If-None-Match: *")),
+            _ => Err(Answer::bad("send either If-Match or If-None-Match: *")),
         }
     }
 

@@ -91,7 +91,7 @@ async fn hosts_and_origins() {
         > GET /apisix/admin/routes/1 | Sec-Fetch-Site: cross-site | Cookie: x_api_key=ci-secret
         404 {"message":"Key not found"}
         > PUT /apisix/admin/routes/1 | Origin: http://evil.example | Cookie: x_api_key=ci-secret {"uri": "/a"}
-        403 {"error_msg":"this request came from a page of another origin; writes with a cookie come from the dashboard only"} (connection: close)
+        403 {"error_msg":"this request came from a page of another origin; with a cookie, only the dashboard may write"} (connection: close)
         > PUT /apisix/admin/routes/1 | Origin: http://127.0.0.1:9180 | Cookie: x_api_key=ci-secret {"uri": "/a"}
         201 {"key":"/apisix/routes/1","value":{"uri":"/a","id":"1","create_time":NOW,"update_time":NOW}} (etag: "11") (x-stillgate-generation: 1011)
     "#]].assert_eq(&transcript);

@@ -34,7 +34,7 @@ async fn conditions() {
             > PUT /apisix/admin/routes/1 | If-None-Match: * {"uri": "/a"}
             201 {"key":"/apisix/routes/1","value":{"uri":"/a","id":"1","create_time":NOW,"update_time":NOW}} (etag: "11") (x-stillgate-generation: 1011)
             > PUT /apisix/admin/routes/1 | If-None-Match: * {"uri": "/a"}
-            412 {"error_msg":"routes/1 was written by revision 11; read it again","modifiedIndex":11}
+            412 {"error_msg":"routes/1 is at revision 11; read it again","modifiedIndex":11}
             > GET /apisix/admin/routes/1
             200 {"key":"/apisix/routes/1","value":{"uri":"/a","id":"1","create_time":NOW,"update_time":NOW},"createdIndex":11,"modifiedIndex":11} (etag: "11")
             > GET /apisix/admin/routes/1 | If-None-Match: "11"
@@ -42,15 +42,15 @@ async fn conditions() {
             > PUT /apisix/admin/routes/1?wait=stored | If-Match: "11" {"uri": "/b"}
             200 {"key":"/apisix/routes/1","value":{"uri":"/b","id":"1","create_time":NOW,"update_time":NOW}} (etag: "12")
             > PUT /apisix/admin/routes/1 | If-Match: "11" {"uri": "/c"}
-            412 {"error_msg":"routes/1 was written by revision 12; read it again","modifiedIndex":12}
+            412 {"error_msg":"routes/1 is at revision 12; read it again","modifiedIndex":12}
             > PATCH /apisix/admin/routes/1 | If-Match: "11", W/"12" {"name": "n"}
             200 {"key":"/apisix/routes/1","value":{"uri":"/b","id":"1","create_time":NOW,"update_time":NOW,"name":"n"}} (etag: "13") (x-stillgate-generation: 1013)
             > PATCH /apisix/admin/routes/1 | If-Match: nonsense {"name": "m"}
-            412 {"error_msg":"routes/1 was written by revision 13; read it again","modifiedIndex":13}
+            412 {"error_msg":"routes/1 is at revision 13; read it again","modifiedIndex":13}
             > PUT /apisix/admin/routes/1 | If-None-Match: "1" {"uri": "/a"}
-            400 {"error_msg":"a write takes If-Match, or If-None-Match: *"}
+            400 {"error_msg":"send either If-Match or If-None-Match: *"}
             > DELETE /apisix/admin/routes/1 | If-Match: "12"
-            412 {"error_msg":"routes/1 was written by revision 13; read it again","modifiedIndex":13}
+            412 {"error_msg":"routes/1 is at revision 13; read it again","modifiedIndex":13}
             > DELETE /apisix/admin/routes/1 | If-Match: "13"
             200 {"key":"/apisix/routes/1","deleted":"1"} (x-stillgate-generation: 1014)
         "#]],
@@ -119,21 +119,21 @@ async fn batches() {
             > GET /apisix/admin/routes/5
             404 {"message":"Key not found"}
             > POST /v1/batch [{"method": "PUT", "path": "/apisix/admin/routes/5", "body": {"uri": "/a"}}, {"method": "DELETE", "path": "/apisix/admin/routes/5"}]
-            400 {"error_msg":"operation 1: routes/5 is written by an earlier operation","operation":1}
+            400 {"error_msg":"operation 1: an earlier operation of this batch writes routes/5; make one operation of both","operation":1}
             > POST /v1/batch [{"method": "GET", "path": "/apisix/admin/routes/5"}]
-            400 {"error_msg":"operation 0: method: PUT, POST, PATCH or DELETE","operation":0}
+            400 {"error_msg":"operation 0: method: write PUT, POST, PATCH or DELETE","operation":0}
             > POST /v1/batch [{"method": "PUT", "path": "/v1/rollback", "body": {}}]
-            400 {"error_msg":"operation 0: path: \"/v1/rollback\" is no resource of the Admin API; such as /apisix/admin/routes/1","operation":0}
+            400 {"error_msg":"operation 0: path: \"/v1/rollback\" is not the path of a resource; write one such as /apisix/admin/routes/1","operation":0}
             > POST /v1/batch [{"method": "PUT", "path": "/apisix/admin/consumers/jack/credentials/1", "body": {}}]
             404 {"error_msg":"operation 0: consumer not found","operation":0}
             > POST /v1/batch [{"method": "PUT", "path": "/apisix/admin/consumers", "body": {"username": "jack"}}, {"method": "PUT", "path": "/apisix/admin/consumers/jack/credentials/1", "body": {}}, {"method": "PATCH", "path": "/apisix/admin/consumers/jack", "body": {}}]
             405 {"error_msg":"operation 2: not supported `PATCH` method for consumer","operation":2}
             > POST /v1/batch [{"method": "PUT", "path": "/apisix/admin/routes/5", "extra": 1}]
-            400 {"error_msg":"a batch is a list of {\"method\", \"path\", \"body\"}: unknown field `extra`, expected one of `method`, `path`, `body`"}
+            400 {"error_msg":"write a list of {\"method\", \"path\", \"body\"}: unknown field `extra`, expected one of `method`, `path`, `body`"}
             > POST /v1/batch []
-            400 {"error_msg":"a batch has 1 to 128 operations; this one has 0"}
+            400 {"error_msg":"a batch takes 1 to 128 operations; this one has 0"}
             > POST /v1/batch {"a": 1}
-            400 {"error_msg":"a batch is a list of {\"method\", \"path\", \"body\"}: invalid type: map, expected a sequence"}
+            400 {"error_msg":"write a list of {\"method\", \"path\", \"body\"}: invalid type: map, expected a sequence"}
         "#]],
     )
     .await;
@@ -179,13 +179,13 @@ async fn history_and_the_way_back() {
             > GET /v1/history?before=12
             200 {"changes":[{"revision":11,"unix_ms":1700000000000,"author":{"name":"ci","address":"127.0.0.1","action":"PUT /apisix/admin/routes/1"},"keys":["routes/1"],"keys_total":1}]}
             > GET /v1/history?before=x
-            400 {"error_msg":"before and count are numbers"}
+            400 {"error_msg":"before and count must be numbers"}
             > GET /v1/history/12
             200 {"revision":12,"unix_ms":1700000000000,"author":{"name":"ci","address":"127.0.0.1","action":"PUT /apisix/admin/routes/1"},"edits":[{"key":"routes/1","before":{"uri":"/a","create_time":1,"update_time":1,"id":"1"},"after":{"uri":"/b","create_time":1,"update_time":1,"id":"1"}}]}
             > GET /v1/history/99
-            404 {"error_msg":"revision 99 is not kept"}
+            404 {"error_msg":"revision 99 is not in the history; /v1/history lists what is"}
             > GET /v1/history/x
-            400 {"error_msg":"a revision is a number"}
+            400 {"error_msg":"the revision must be a number"}
             > POST /v1/rollback?dry_run=true {"to": 11}
             200 {"dry_run":true,"changes":[{"key":"routes/2","before":{"uri":"/c","create_time":1,"update_time":1,"id":"2"},"after":null},{"key":"routes/1","before":{"uri":"/b","create_time":1,"update_time":1,"id":"1"},"after":{"uri":"/a","create_time":1,"update_time":1,"id":"1"}}]}
             > POST /v1/rollback {"to": 11}
@@ -197,7 +197,7 @@ async fn history_and_the_way_back() {
             > POST /v1/rollback {"to": 99}
             400 {"error_msg":"revision 99 is not kept"}
             > POST /v1/rollback {}
-            400 {"error_msg":"a rollback is {\"to\": revision}"}
+            400 {"error_msg":"send {\"to\": REVISION}, with a number"}
         "#]],
     )
     .await;
@@ -234,13 +234,13 @@ async fn viewers_see_masks_and_masks_do_not_come_back() {
             > GET /v1/history/11
             200 {"revision":11,"unix_ms":1700000000000,"author":{"name":"ci","address":"127.0.0.1","action":"PUT /apisix/admin/consumers"},"edits":[{"key":"consumers/jack","before":null,"after":{"username":"jack","plugins":{"key-auth":{"key":"plain"}},"create_time":NOW,"update_time":NOW}}]}
             > PUT /apisix/admin/consumers {"username": "jack", "plugins": {"key-auth": {"key": "********"}}}
-            400 {"error_msg":"the document has a masked secret (********); write it with the secret itself, or leave the field out with PATCH"}
+            400 {"error_msg":"the document has a masked secret (********); send the secret itself, or use PATCH without this field"}
             > PUT /apisix/admin/routes/1 {"uri": "/", "plugins": {"x": [{"y": "********"}]}}
-            400 {"error_msg":"the document has a masked secret (********); write it with the secret itself, or leave the field out with PATCH"}
+            400 {"error_msg":"the document has a masked secret (********); send the secret itself, or use PATCH without this field"}
             > PUT /apisix/admin/configs | X-Digest: d {"consumers": [{"username": "jack", "plugins": {"key-auth": {"key": "********"}}}]}
-            400 {"error_msg":"the configuration has a masked secret (********)"}
+            400 {"error_msg":"the configuration has a masked secret (********); send the secret itself"}
             > POST /v1/batch [{"method": "PATCH", "path": "/apisix/admin/routes/1/name", "body": "********"}]
-            400 {"error_msg":"operation 0: the document has a masked secret (********); write it with the secret itself, or leave the field out with PATCH","operation":0}
+            400 {"error_msg":"operation 0: the document has a masked secret (********); send the secret itself, or use PATCH without this field","operation":0}
         "#]],
     )
     .await;
