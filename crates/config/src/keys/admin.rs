@@ -19,13 +19,13 @@ object! {
         address: SocketAddr = ADDRESS => required;
         /// A key of role `admin`, sent as `X-API-KEY`; short for one entry of `keys`.
         key: Secret = ADMIN_KEY => optional;
-        /// Keys with their roles. Without any, loopback may read everything, and no client may write.
+        /// Keys with their roles. Without `key` and `keys`, loopback may read everything but secrets; to write, `source: store` has a key that the gateway creates.
         keys: Vec<AdminKey> = list(map::<AdminKey>()) => default(Vec::new());
-        /// Networks that may connect; all others are answered 403. Loopback where it is absent.
+        /// Networks that may connect; all others are answered 403. By default only loopback.
         allow: Vec<IpNet> = list(NETWORK) => optional;
         /// Host names accepted over loopback without a key, besides `localhost`, IP addresses and the machine's own name. Any other `Host` is answered 403, so that no web page can reach the API through a browser (DNS rebinding).
         hosts: Vec<String> = list(OWN_NAME) => default(Vec::new());
-        /// TLS of the address; without it HTTP is spoken.
+        /// TLS for this address; without it, it speaks HTTP.
         tls: AdminTls = map::<AdminTls>() => optional;
     }
 }
@@ -33,7 +33,7 @@ object! {
 object! {
     /// A key of the Admin API.
     pub struct AdminKey {
-        /// What audit and history call its holder.
+        /// The name of its holder in the audit log and the history.
         name: String = NAME => required;
         /// Sent as `X-API-KEY`.
         key: Secret = ADMIN_KEY => required;

@@ -24,49 +24,49 @@ const TIMEOUT: Span = span(Duration::from_millis(100), Duration::from_secs(60));
 object! {
     /// Where the resources come from. The `gateway:` section always comes from the file.
     pub struct ConfigSourceKeys {
-        /// `file`: the resources in this file; `store`: a file that the Admin API writes; `etcd`: an etcd with APISIX's layout.
+        /// `file`: in this file; `store`: in an embedded store that the Admin API writes; `etcd`: in etcd, in APISIX's layout.
         source: SourceKind = SOURCE => default(SourceKind::File);
-        /// Of `source: store`: where resources are kept. It is made where it is absent.
+        /// For `source: store`: the file of the store. It is created if it does not exist.
         store: PathBuf = WHOLE_PATH => default(PathBuf::from("/var/lib/stillgate/config.redb"));
-        /// Of `source: store`: changes that are kept for history and rollback.
+        /// For `source: store`: how many changes are kept for history and rollback.
         history_changes: usize = int(1, HISTORY_CHANGES_MAX) => default(10_000);
-        /// Of `source: store`: how long they are kept.
+        /// For `source: store`: how long changes are kept.
         history_age: Duration = HISTORY_AGE => default(Duration::from_secs(90 * 24 * 3600));
-        /// Of `source: etcd`.
+        /// For `source: etcd`: the connection to etcd.
         etcd: EtcdKeys = map::<EtcdKeys>() => optional;
-        /// What is served where a global rule cannot be used and has no previous version: `deny` answers every request 503, `ignore` serves without the rule. (A file with such a rule is refused as a whole.)
+        /// What is served if a global rule is invalid and has no previous version: `deny` answers every request 503, `ignore` serves without the rule. (A file with such a rule is refused as a whole.)
         rejected_global_rule: RejectedGlobalRule = REJECTED_GLOBAL_RULE => default(RejectedGlobalRule::Deny);
     }
 }
 
 object! {
-    /// How etcd is reached, and where in it the resources are.
+    /// The connection to etcd, and where the resources are in it.
     pub struct EtcdKeys {
-        /// Members of the cluster; one after the other is tried.
+        /// Members of the cluster, tried one after another.
         endpoints: Vec<String> = some(ENDPOINT) => required;
-        /// What stands before all keys, as in `/apisix/routes/1`.
+        /// The prefix of all keys: `/apisix` in `/apisix/routes/1`.
         prefix: String = PREFIX => default("/apisix".to_owned());
-        /// Where etcd asks for one.
+        /// The user name, if etcd requires one.
         user: String = TEXT => optional;
-        /// The user's.
+        /// The user's password.
         password: Secret = SECRET => optional;
-        /// Of `https` endpoints.
+        /// TLS for `https` endpoints.
         tls: EtcdTls = map::<EtcdTls>() => nested;
-        /// For one request; a watch is not bounded by it.
+        /// For one request; watches have no such bound.
         timeout: Duration = TIMEOUT => default(Duration::from_secs(5));
-        /// What was read last is written here, and served after a start while etcd is away. Without it such a start answers 503.
+        /// A file for the last configuration that was read. It is served if etcd is unreachable at the start; without it, requests are answered 503 then.
         snapshot: PathBuf = WHOLE_PATH => optional;
     }
 }
 
 object! {
-    /// TLS towards etcd.
+    /// TLS to etcd.
     pub struct EtcdTls {
-        /// The roots of its certificate in place of the system's: PEM, or a file of it.
+        /// CA certificates to trust in place of the system's: PEM, or a file of it.
         ca: Pem = PEM => optional;
-        /// A certificate that etcd is shown: PEM, or a file of it.
+        /// The client certificate to present to etcd: PEM, or a file of it.
         cert: Pem = PEM => optional;
-        /// Its private key.
+        /// The private key of `cert`: PEM, or a file of it.
         key: Pem = PEM => optional;
         /// Whether etcd's certificate is verified.
         verify: bool = Flag => default(true);
@@ -76,7 +76,7 @@ object! {
 object! {
     /// Encryption of credentials and private keys in a store or in etcd, as APISIX has it.
     pub struct DataEncryption {
-        /// Keys of 16 bytes. What is written is encrypted with the first; what is read may be encrypted with any. Without one, nothing is encrypted. (APISIX's own default keys are known to everybody.)
+        /// Keys of 16 bytes. The first one encrypts, all of them decrypt. Without a key, nothing is encrypted. (APISIX's default keys are public.)
         keyring: Vec<Secret> = list(KEYRING_KEY) => default(Vec::new());
     }
 }
@@ -101,7 +101,7 @@ const ENDPOINT: Text<String> = text("a URL", |text| {
     let Some(rest) = rest else { return Err(fault("not an http or https URL").hint(hint)) };
     let rest = rest.trim_end_matches('/');
     if rest.contains(['/', '?', '#', '@']) {
-        return Err(fault("a host and a port are all that it may have").hint(hint));
+        return Err(fault("only a host and a port are allowed").hint(hint));
     }
     parse_authority(rest)?;
     Ok(text.trim_end_matches('/').to_owned())
@@ -114,7 +114,7 @@ const PREFIX: Text<String> = text("a prefix of keys", |text| {
     match is_good {
         true => Ok(path.to_owned()),
         false => {
-            Err(Fault::new(format!("{:?} is no prefix of keys", shortened(text))).hint("write it like \"/apisix\""))
+            Err(Fault::new(format!("{:?} is not a prefix of keys", shortened(text))).hint("write it like \"/apisix\""))
         }
     }
 });

@@ -103,7 +103,7 @@ const URI: Text<String> = text("a URL", |text| {
     let Some(rest) = rest else { return Err(fault("not an http or https URL").hint(hint)) };
     let rest = rest.trim_end_matches('/');
     if rest.contains(['/', '?', '#', '@']) || text.len() > TEXT_BYTES_MAX {
-        return Err(fault("a host and a port are all that it may have").hint(hint));
+        return Err(fault("only a host and a port are allowed").hint(hint));
     }
     parse_authority(rest)?;
     Ok(text.trim_end_matches('/').to_owned())
