@@ -38,6 +38,10 @@ export const card = (title, body, { aside, wide, id, note } = {}) =>
 export const empty = (title, text, action) =>
   h("div", { class: "empty" }, h("p", { class: "empty-title" }, title), text && h("p", {}, text), action);
 
+/** What a list says in place of its resources where they are in a file, which the Admin API does not list; else null. */
+export const not_listed = ({ source }, name) =>
+  source.kind === "file" ? empty(`${name} of a file are not listed here`, "Look into the file.") : null;
+
 /** Something is being asked for. Shown late, so that fast answers do not flicker. */
 export const loading = (what = "Loading") =>
   h(
@@ -141,7 +145,7 @@ export const table = (label, columns, rows, { row_class } = {}) =>
 /** First, previous, next, last; links, so that a page can be kept and sent. */
 export function pager({ page, page_size, total, segments, parameters }) {
   const pages = Math.max(1, Math.ceil(total / page_size));
-  if (total <= page_size) return h("p", { class: "pager quiet" }, total ? `${count(total)} in all` : "");
+  if (total <= page_size) return h("p", { class: "pager quiet" }, total ? `${count(total)} in total` : "");
   const to = (target, text) =>
     target < 1 || target > pages || target === page
       ? h("span", { class: "button is-off", "aria-disabled": "true" }, text)
@@ -278,7 +282,7 @@ export const checked_view = ({ warnings = [], effects = [] }) =>
       ? h(
           "div",
           {},
-          h("h3", {}, "What changes"),
+          h("h3", {}, "Effects on other resources"),
           h(
             "ul",
             { class: "effects" },
@@ -290,32 +294,33 @@ export const checked_view = ({ warnings = [], effects = [] }) =>
 
 /** Says that nothing can be changed here, and where to do it. */
 export function read_only_notice({ source, session }) {
-  if (source.trouble) return notice("warn", `The ${source.kind} cannot be followed`, source.trouble);
+  if (source.trouble)
+    return notice("warn", `${source.kind === "etcd" ? "etcd" : "The store"} is not available`, source.trouble);
   if (source.kind === "file") {
     return notice(
       "note",
-      "Read-only: the configuration is a file",
+      "Read-only: the resources are in a file",
       h(
         "p",
         {},
-        "To change it, edit ",
+        "To change them, edit ",
         source.path ? h("code", {}, source.path) : "the file given to ",
         source.path ? null : h("code", {}, "stillgate run"),
-        " on the gateway's machine. A valid file takes effect when it is saved. To edit here, set ",
+        " on the gateway's machine. A valid file takes effect as soon as it is saved. To edit here, set ",
         h("code", {}, "gateway.config.source: store"),
-        " and load the file once with ",
+        ", restart the gateway and load the resources with ",
         h("code", {}, "stillgate apply"),
         ".",
       ),
     );
   }
   if (!session.csrf)
-    return notice("note", "Read-only: you have not signed in", "Sign in with an admin key to change anything.");
+    return notice("note", "Read-only: you have not signed in", "Sign in with an admin key to make changes.");
   if (session.role !== "admin")
     return notice(
       "note",
       "Read-only: you are signed in as a viewer",
-      "Sign in with an admin key to change anything. Secrets are masked.",
+      "Sign in with an admin key to make changes and to see secrets.",
     );
   return null;
 }

@@ -193,6 +193,28 @@ fn a_route_is_made_by_the_form_edited_as_text_rolled_back_and_deleted() {
 }
 
 #[test]
+fn a_consumer_is_found_and_deleted_with_its_credentials() {
+    let (gateway, _node) = full();
+    put(&gateway, "consumers/lily", &json!({ "username": "lily" }));
+    let mut page = Page::open(DESK);
+    sign_in(&mut page, &gateway);
+    page.visit("/consumers?search=rose");
+    page.until("document.querySelectorAll('main tbody tr').length === 1");
+    page.until("document.querySelector('main tbody').innerText.includes('rose')");
+    page.visit("/consumers/rose");
+    page.click("main header button", "Delete");
+    page.click("dialog[open] button[type=submit]", "Delete");
+    page.until("location.hash === '#/consumers'");
+    page.settle();
+    page.until("document.querySelector('main tbody').innerText.includes('lily')");
+    assert!(!page.text().contains("rose"), "{}", page.text());
+    for gone in ["rose", "rose/credentials/one"] {
+        assert_eq!(admin(&gateway, "GET", &format!("/apisix/admin/consumers/{gone}"), &Json::Null).0, 404, "{gone}");
+    }
+    page.assert_calm("deleting a consumer");
+}
+
+#[test]
 fn the_keyboard_is_enough() {
     let (gateway, _node) = full();
     let mut page = Page::open(DESK);
@@ -251,6 +273,10 @@ fn with_a_file_pages_are_read_only_and_say_how_to_edit() {
     page.until("document.querySelector('main').innerText.includes('cors')");
     assert!(!page.text().contains("Delete"));
     page.assert_calm("the routes of a file");
+    for list in ["/consumers", "/resources/services"] {
+        page.visit(list);
+        page.until("document.querySelector('main').innerText.includes('not listed here')");
+    }
     page.visit("/overview");
     gateway.get("/");
     // Nothing is measured, and it says so.

@@ -599,13 +599,13 @@ function resource(request, steps, query, body, session, method) {
   });
   if (method === "GET" && is_list) {
     const depth = steps.length + 1;
-    const name = (query.get("name") ?? "").toLowerCase();
+    const search = (query.get("search") ?? "").toLowerCase();
     return page_of(
       [...documents].filter(
         ([at, { value }]) =>
           at.startsWith(`${key}/`) &&
           at.split("/").length === depth &&
-          (!name || JSON.stringify([at, value.name, value.username]).toLowerCase().includes(name)),
+          (!search || JSON.stringify(value).toLowerCase().includes(search)),
       ),
       query,
       shown,

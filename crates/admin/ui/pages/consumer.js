@@ -36,10 +36,10 @@ export async function show({ root, params: [, name], app, signal }) {
               type: "button",
               class: "is-danger",
               onclick: () =>
-                remove(
+                remove_it(
                   ["consumers", name],
                   `consumer ${name}`,
-                  "Its credentials go with it; requests that use them are refused.",
+                  "Its credentials are deleted, too. Requests that use them are refused.",
                 ).then((done) => done && app.go(["consumers"])),
             },
             "Delete",
@@ -61,7 +61,7 @@ export async function show({ root, params: [, name], app, signal }) {
               )
             : empty(
                 "No credentials",
-                "A credential is a key, a password or a token of one plugin, which can be replaced without the consumer.",
+                "A credential is a key, password or token for one plugin. It can be replaced without changing the consumer.",
                 null,
               ),
           {

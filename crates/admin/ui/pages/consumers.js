@@ -1,17 +1,27 @@
-// Consumers: who may ask, and by which plugins they prove it.
+// Consumers: who may send requests, and the plugins by which they authenticate.
 
 import { admin_path, get } from "../api.js";
 import { icon } from "../chart.js";
 import { address, h, link, put } from "../dom.js";
 import { ago, plural } from "../format.js";
-import { chips, empty, failure_view, page_head, pager, read_only_notice, search_field, table } from "../parts.js";
+import {
+  chips,
+  empty,
+  failure_view,
+  not_listed,
+  page_head,
+  pager,
+  read_only_notice,
+  search_field,
+  table,
+} from "../parts.js";
 
 const PAGE_SIZE = 50;
 
 export const title = () => "Consumers";
 
 export async function show({ root, query, app, signal }) {
-  let name = query.get("name") ?? "";
+  let search = query.get("search") ?? "";
   let page = Math.max(1, Number(query.get("page")) || 1);
   const list = h("div", { class: "card is-flush" });
   const found = h("p", { class: "quiet", role: "status" });
@@ -19,7 +29,7 @@ export async function show({ root, query, app, signal }) {
   put(
     root,
     page_head("Consumers", {
-      lead: "Who sends requests, and how they prove it.",
+      lead: "Who sends requests, and how they authenticate.",
       actions:
         app.can_write && h("a", { class: "button is-primary", href: "#/new/consumers" }, icon("plus"), "New consumer"),
     }),
@@ -29,12 +39,12 @@ export async function show({ root, query, app, signal }) {
       { class: "toolbar" },
       search_field({
         label: "Search consumers",
-        placeholder: "Name",
-        value: name,
+        placeholder: "Name, description, plugin, group, label …",
+        value: search,
         on_search(text) {
-          name = text;
+          search = text;
           page = 1;
-          app.remember(["consumers"], { name });
+          app.remember(["consumers"], { search });
           app.replaced();
           load();
         },
@@ -47,21 +57,22 @@ export async function show({ root, query, app, signal }) {
   async function load() {
     try {
       const { total, list: consumers } = await get(
-        admin_path(["consumers"], { page, page_size: PAGE_SIZE, name }),
+        admin_path(["consumers"], { page, page_size: PAGE_SIZE, search }),
         signal,
       );
       put(found, plural(total, "consumer"));
       if (!consumers.length) {
         put(
           list,
-          name
-            ? empty("No consumer fits", "Search looks in names.")
-            : empty(
-                "There are no consumers",
-                "Routes with an authentication plugin let nobody in until there is one.",
-                app.can_write &&
-                  h("a", { class: "button is-primary", href: "#/new/consumers" }, "Make the first consumer"),
-              ),
+          search
+            ? empty("No consumer matches", "The search covers everything that you may see of a consumer.")
+            : not_listed(app, "Consumers") ??
+                empty(
+                  "There are no consumers",
+                  "Routes with an authentication plugin admit nobody until there is one.",
+                  app.can_write &&
+                    h("a", { class: "button is-primary", href: "#/new/consumers" }, "Create the first consumer"),
+                ),
         );
         return;
       }
@@ -96,10 +107,10 @@ export async function show({ root, query, app, signal }) {
           ],
           consumers,
         ),
-        pager({ page, page_size: PAGE_SIZE, total, segments: ["consumers"], parameters: { name } }),
+        pager({ page, page_size: PAGE_SIZE, total, segments: ["consumers"], parameters: { search } }),
       );
     } catch (failure) {
-      if (failure.name !== "AbortError") put(list, failure_view(failure, "Asking for consumers", load));
+      if (failure.name !== "AbortError") put(list, failure_view(failure, "Loading consumers", load));
     }
   }
   await load();

@@ -5,7 +5,17 @@ import { icon } from "../chart.js";
 import { address, h, put } from "../dom.js";
 import { ago, plural } from "../format.js";
 import { KINDS } from "../edit/kinds.js";
-import { chips, empty, failure_view, page_head, pager, read_only_notice, search_field, table } from "../parts.js";
+import {
+  chips,
+  empty,
+  failure_view,
+  not_listed,
+  page_head,
+  pager,
+  read_only_notice,
+  search_field,
+  table,
+} from "../parts.js";
 
 const PAGE_SIZE = 50;
 
@@ -13,7 +23,7 @@ export const title = ([, kind]) => KINDS.find(([one]) => one === kind)?.[1] ?? "
 
 export async function show({ root, params: [, kind = "services"], query, app, signal }) {
   const [, name, noun, what] = KINDS.find(([one]) => one === kind) ?? [kind, kind, kind, ""];
-  let search = query.get("name") ?? "";
+  let search = query.get("search") ?? "";
   let page = Math.max(1, Number(query.get("page")) || 1);
   const list = h("div", { class: "card is-flush" });
   const found = h("p", { class: "quiet", role: "status" });
@@ -39,12 +49,12 @@ export async function show({ root, params: [, kind = "services"], query, app, si
       { class: "toolbar" },
       search_field({
         label: `Search ${name}`,
-        placeholder: "Name",
+        placeholder: "Name, id, plugin, anything else …",
         value: search,
         on_search(text) {
           search = text;
           page = 1;
-          app.remember(["resources", kind], { name: search });
+          app.remember(["resources", kind], { search });
           app.replaced();
           load();
         },
@@ -56,18 +66,19 @@ export async function show({ root, params: [, kind = "services"], query, app, si
 
   async function load() {
     try {
-      const answer = await get(admin_path([kind], { page, page_size: PAGE_SIZE, name: search }), signal);
+      const answer = await get(admin_path([kind], { page, page_size: PAGE_SIZE, search }), signal);
       put(found, plural(answer.total, noun));
       if (!answer.list?.length) {
         put(
           list,
-          empty(
-            search ? `No ${noun} fits` : `There is no ${noun}`,
-            what,
-            app.can_write &&
-              !search &&
-              h("a", { class: "button", href: address(["new", kind]) }, `Make the first ${noun}`),
-          ),
+          (!search && not_listed(app, name)) ||
+            empty(
+              search ? `No ${noun} matches` : `There is no ${noun}`,
+              what,
+              app.can_write &&
+                !search &&
+                h("a", { class: "button", href: address(["new", kind]) }, `Create the first ${noun}`),
+            ),
         );
         return;
       }
@@ -120,11 +131,11 @@ export async function show({ root, params: [, kind = "services"], query, app, si
           page_size: PAGE_SIZE,
           total: answer.total,
           segments: ["resources", kind],
-          parameters: { name: search },
+          parameters: { search },
         }),
       );
     } catch (failure) {
-      if (failure.name !== "AbortError") put(list, failure_view(failure, `Asking for ${name}`, load));
+      if (failure.name !== "AbortError") put(list, failure_view(failure, `Loading ${name}`, load));
     }
   }
   await load();
