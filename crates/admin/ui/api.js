@@ -18,15 +18,12 @@ let on_signed_out = () => {};
 export const when_signed_out = (call) => (on_signed_out = call);
 
 const ADVICE = {
-  0: "Check that the gateway runs and that this page was loaded from its admin address, then try again.",
-  400: "Correct it and try again.",
-  403: "Sign in with an admin key to change things.",
+  0: "Check that the gateway is running and that this page was loaded from its admin address, then try again.",
+  400: "Correct the input and try again.",
+  403: "Reload the page and sign in again, from an address in gateway.admin.allow.",
   404: "It may have been deleted, or this gateway is an older version.",
-  409: "Something else refers to it, or was written at the same time.",
-  412: "Somebody changed it since it was loaded. Compare both and decide.",
-  413: "The document is larger than the Admin API accepts.",
-  429: "Too many failed keys from this address. Wait, then try again.",
-  501: "The source of this gateway's configuration does not offer this.",
+  412: "Somebody has changed it since it was loaded. Compare both versions.",
+  501: "The source of this gateway's configuration does not support this.",
   503: "The gateway cannot do this at the moment. Try again shortly.",
 };
 
@@ -41,7 +38,7 @@ export async function ask(method, path, { body, headers = {}, signal } = {}) {
     answer = await fetch(path, { method, headers: sent, body: text, signal, credentials: "same-origin" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Failure(0, "The gateway does not answer.", ADVICE[0]);
+    throw new Failure(0, "The gateway does not respond.", ADVICE[0]);
   }
   const text = await answer.text();
   let parsed = null;
@@ -56,7 +53,7 @@ export async function ask(method, path, { body, headers = {}, signal } = {}) {
   throw new Failure(
     answer.status,
     said || `${answer.status} ${answer.statusText}`,
-    ADVICE[answer.status] ?? "Look into the gateway's log.",
+    ADVICE[answer.status] ?? "See the gateway's log.",
   );
 }
 

@@ -53,7 +53,7 @@ const PAGES = [
   [/^(edit|new)\/.+$/, "edit"],
 ];
 
-const OVER = "Your session is over. Sign in again to go on.";
+const OVER = "Your session has ended. Sign in again to continue.";
 
 const main = document.getElementById("main");
 const side = document.getElementById("side");
@@ -110,7 +110,7 @@ async function start() {
       if (await try_session()) return enter();
       return sign_in_page(
         failure.status === 401 || failure.status === 403
-          ? "This link has been used, or is too old. Sign in with a key, or start stillgate demo again for a new link."
+          ? "This link has been used or has expired. Sign in with a key, or run stillgate demo again for a new link."
           : failure.message,
       );
     }
@@ -126,7 +126,7 @@ async function try_session() {
   } catch (failure) {
     put(
       main,
-      failure_view(failure, "Asking for the session", () => location.reload()),
+      failure_view(failure, "Loading the session", () => location.reload()),
     );
     return false;
   }
@@ -335,8 +335,8 @@ async function navigate() {
       h(
         "div",
         { class: "page" },
-        page_head("There is no such page"),
-        notice("warn", "The address leads nowhere", h("p", {}, "Choose a page from the navigation.")),
+        page_head("Page not found"),
+        notice("warn", "There is no page at this address", h("p", {}, "Choose a page from the navigation.")),
       ),
     );
     return;
@@ -361,7 +361,7 @@ async function navigate() {
     console.error(failure);
     append(
       root,
-      failure_view(failure, "Showing this page", () => location.reload()),
+      failure_view(failure, "Loading this page", () => location.reload()),
     );
     put(main, root);
   }

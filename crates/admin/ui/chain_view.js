@@ -55,7 +55,7 @@ export function chain_view(chain, { empty: none = "No plugins run.", lines = tru
     { class: "chain", role: "table", "aria-label": "Plugins by phase, in the order they run", tabindex: "0" },
     row(
       "head",
-      ["Plugin", "Priority", "Comes from", ...phases.map((phase) => phase.replace("_", " "))],
+      ["Plugin", "Priority", "Configured in", ...phases.map((phase) => phase.replace("_", " "))],
       "columnheader",
       "is-head",
     ),
@@ -63,9 +63,9 @@ export function chain_view(chain, { empty: none = "No plugins run.", lines = tru
       const origin = origin_of(entry.origin, { lines });
       const state =
         entry.runs === false
-          ? " skipped: its filter does not hold"
+          ? " skipped: its filter does not match"
           : entry.runs === null || entry.is_conditional
-            ? entry.is_conditional ? " runs if its filter holds" : " may run: its filter reads what is not known"
+            ? entry.is_conditional ? " runs if its filter matches" : " may run: its filter reads a value that is not known"
             : "";
       const made = row(
         "",

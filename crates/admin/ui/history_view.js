@@ -11,7 +11,7 @@ const PAGE = 25;
 export async function no_history(app) {
   await app.known().catch(() => {});
   const { kind } = app.source;
-  return kind === "store" ? null : `Only a store keeps a history; the source of this gateway is ${kind}.`;
+  return kind === "store" ? null : `Only a store keeps a history; this gateway's source is ${kind}.`;
 }
 
 /** Fills `root` with changes, newest first. */
@@ -30,8 +30,8 @@ export async function history_list(root, app, signal) {
           changes.length
             ? [list, more]
             : empty(
-                "Nothing has been changed yet",
-                "Every change through the Admin API or this page appears here, with who made it.",
+                "No changes yet",
+                "Every change made through the Admin API or this page appears here, with its author.",
               ),
         );
       list.append(...changes.map((change) => row(change, app)));
@@ -41,7 +41,7 @@ export async function history_list(root, app, signal) {
       if (failure.name === "AbortError") return;
       put(
         before === null ? root : more,
-        failure_view(failure, "Asking for the history", load),
+        failure_view(failure, "Loading the history", load),
       );
     }
   };
@@ -65,7 +65,7 @@ function row({ revision, unix_ms: time, author, keys, keys_total: all }, app) {
       h(
         "span",
         { class: "actions" },
-        h("button", { type: "button", onclick: () => roll_back(app, revision) }, "Go back to this"),
+        h("button", { type: "button", onclick: () => roll_back(app, revision) }, "Roll back to this"),
       ),
   );
 }
@@ -94,14 +94,14 @@ const ACTIONS = [
 export async function roll_back(app, revision) {
   const later = await later_keys(revision).catch(() => null);
   const is_done = await app.confirm({
-    title: `Go back to revision ${revision}?`,
+    title: `Roll back to revision ${revision}?`,
     action: "Roll back",
     tone: "danger",
     body: [
       h(
         "p",
         {},
-        "Everything becomes as it was after this revision, in one change. The changes since then stay in the history, so this can be undone.",
+        "One change brings all resources back to this revision. Later changes stay in the history, so you can undo the rollback.",
       ),
       later &&
         later.keys.length > 0 &&

@@ -16,7 +16,7 @@ const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
 const PAGES: [(&str, &str); 12] = [
     ("/overview", "Requests per second"),
     ("/routes", "routes"),
-    ("/routes/shop", "The way of a request"),
+    ("/routes/shop", "How a request is handled"),
     ("/explain", "Explain"),
     ("/upstreams", "node"),
     ("/consumers", "rose"),
@@ -103,7 +103,7 @@ fn every_page_opens_and_nothing_breaks_out() {
         page.until(&format!("document.querySelector('main').innerText.includes({})", json!(name)));
     }
     page.visit("/routes?search=status-that-nothing-has");
-    page.until("document.querySelector('main').innerText.includes('No route fits')");
+    page.until("document.querySelector('main').innerText.includes('No route matches')");
 }
 
 /// The label of a field of the form.
@@ -176,7 +176,7 @@ fn a_route_is_made_by_the_form_edited_as_text_rolled_back_and_deleted() {
     let revision = history["changes"][2]["revision"].clone();
     page.visit(&format!("/history/{revision}"));
     page.until("document.querySelector('main').innerText.includes('routes/made was created')");
-    page.click("main button", "Go back to this");
+    page.click("main button", "Roll back to this");
     page.click("dialog[open] button[type=submit]", "Roll back");
     page.until("location.hash.startsWith('#/status')");
     page.settle();

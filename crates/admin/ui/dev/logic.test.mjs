@@ -144,12 +144,12 @@ test("what a schema finds wrong", () => {
     );
   check({ uri: "/" }, []);
   check({ uri: "/", priority: "${PRIORITY:-3}", timeout: { read: "5s" } }, []);
-  check({}, [": one of uri, uris, expression is needed"]);
-  check({ uri: 1 }, ["uri: expected a text, found a number"]);
+  check({}, [": one of uri, uris, expression is required"]);
+  check({ uri: 1 }, ["uri: expected text, found a number"]);
   check({ uri: "/", prioritty: 1 }, ['prioritty: there is no "prioritty"; did you mean "priority"?']);
   check({ uri: "/", status: 2 }, ["status: use one of 1, 0"]);
   check({ uri: "/", timeout: { read: "soon" } }, ["timeout.read: expected duration from 1ms to 1h"]);
-  check({ uri: "/", upstream: { nodes: { "a:1": -1 } } }, ["upstream.nodes.a:1: at least 0"]);
+  check({ uri: "/", upstream: { nodes: { "a:1": -1 } } }, ["upstream.nodes.a:1: must be at least 0"]);
   check({ uri: "/", upstream: {} }, ['upstream.nodes: "nodes" is missing']);
   check({ uri: "/", script: "x" }, ["script: this gateway does not support it; remove it"]);
 });

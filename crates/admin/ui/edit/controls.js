@@ -217,7 +217,7 @@ function choice_control(form, path, about, value, common, key) {
         list: `a list of ${items && describe(items, form.schema).kind === "object" ? "objects" : "values"}`,
         map: "names with values",
         object: "an object",
-        string: "a text",
+        string: "text",
         boolean: "yes or no",
         integer: "a number",
         number: "a number",
@@ -230,13 +230,13 @@ function choice_control(form, path, about, value, common, key) {
     "select",
     {
       class: "is-small",
-      "aria-label": `How ${key} is written`,
+      "aria-label": `Form of ${key}`,
       onchange: () => {
         const next = about.choices[Number(select.value)];
         form.restructure(path, converted(value, next, form.schema));
       },
     },
-    at < 0 && h("option", { value: "" }, "written as …"),
+    at < 0 && h("option", { value: "" }, "choose a form …"),
     words.map((word, i) => h("option", { value: i }, word)),
   );
   if (at >= 0) select.value = String(at);
@@ -284,7 +284,7 @@ export function json_control(form, path, value, common) {
         form.change(path, area.value.trim() === "" ? undefined : JSON.parse(area.value));
         fault.textContent = "";
       } catch (error) {
-        fault.textContent = `Not JSON yet: ${error.message}`;
+        fault.textContent = `Not valid JSON: ${error.message}`;
       }
     },
   });

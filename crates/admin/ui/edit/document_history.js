@@ -60,13 +60,13 @@ export async function versions(root, { key, current, use, app, signal }) {
     }
   } catch (failure) {
     if (failure.name === "AbortError") return;
-    put(root, failure_view(failure, "Asking for the history"));
+    put(root, failure_view(failure, "Loading the history"));
     return;
   }
   if (!found.length) {
     put(
       root,
-      h("p", { class: "quiet" }, is_all ? "This is the first version." : "No change of it among the latest 500."),
+      h("p", { class: "quiet" }, is_all ? "This is the first version." : "The latest 500 changes did not affect it."),
     );
     return;
   }
@@ -98,7 +98,7 @@ export async function versions(root, { key, current, use, app, signal }) {
                     shown,
                     text === null
                       ? h("p", {}, "It was deleted by this change.")
-                      : diff_view(text, current(), { equal: "The editor has exactly this version." }),
+                      : diff_view(text, current(), { equal: "The editor shows exactly this version." }),
                   ),
                 (failure) => put(shown, failure_view(failure, "Loading the version")),
               );
@@ -122,7 +122,7 @@ export async function versions(root, { key, current, use, app, signal }) {
                 },
               ),
           },
-          "Put into the editor",
+          "Load into the editor",
         );
         return h(
           "li",

@@ -72,7 +72,7 @@ export function parse(text) {
         throw fault(text[at] === undefined ? '"}" is missing' : 'a key in double quotes is expected, such as "uri"');
       const key_start = at;
       const key = string();
-      if (keys.has(key)) throw fault(`the key "${key}" is here twice`, key_start);
+      if (keys.has(key)) throw fault(`the key "${key}" appears twice`, key_start);
       keys.add(key);
       skip();
       if (text[at] !== ":") throw fault(`":" is missing after "${key}"`);
@@ -123,7 +123,7 @@ export function parse(text) {
 
   const root = read(0);
   skip();
-  if (at < text.length) throw fault("the document ends before this; remove the rest");
+  if (at < text.length) throw fault("the document ends before this; remove what follows");
   return root;
 }
 

@@ -9,11 +9,11 @@ export const KINDS = [
   ["consumer_groups", "Consumer groups", "consumer group", "Plugins that several consumers share."],
   ["plugin_configs", "Plugin configs", "plugin config", "Plugins that several routes share."],
   ["global_rules", "Global rules", "global rule", "Plugins that run for every request."],
-  ["plugin_metadata", "Plugin metadata", "plugin's metadata", "Settings of a plugin, for all its uses."],
-  ["ssls", "Certificates", "certificate", "Certificates and keys for names."],
+  ["plugin_metadata", "Plugin metadata", "metadata object", "Settings that all uses of a plugin share."],
+  ["ssls", "Certificates", "certificate", "Certificates and keys for server names."],
   ["stream_routes", "Stream routes", "stream route", "Where TCP and UDP connections go."],
   ["secrets", "Secrets", "secret manager", "Where secrets are kept."],
-  ["protos", "Protos", "proto", "Protocol buffers for gRPC transcoding."],
+  ["protos", "Protos", "proto", "Protocol Buffers definitions. No plugin uses them yet."],
 ];
 
 /** What a key of segments names: `{kind, collection, id, noun}`; without an id it is to be made. */

@@ -100,7 +100,7 @@ export class Panes {
     const text = this.text();
     this.#faulty_lines = new Map(faults.map(({ path }) => [line_of(text, this.#place_of(path).start), "is-fault"]));
     this.editor.mark(this.#faulty_lines);
-    const fine = h("span", { class: "is-fine" }, icon("good"), this.schema ? " Fits the schema." : " Valid JSON.");
+    const fine = h("span", { class: "is-fine" }, icon("good"), this.schema ? " Matches the schema." : " Valid JSON.");
     const more = faults.length - FAULTS_SHOWN;
     const rows = faults.slice(0, FAULTS_SHOWN).map((fault) => this.#fault_row(fault));
     this.#say(faults.length ? [...rows, more > 0 && h("span", { class: "quiet" }, `and ${count(more)} more`)] : [fine]);

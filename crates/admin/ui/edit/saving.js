@@ -87,15 +87,15 @@ async function show_conflict(work) {
     put(conflict);
     panes.replace(text);
   };
-  const keep = h("button", { type: "button", onclick: () => decide(mine) }, "Keep mine, and review against theirs");
-  const take = theirs && h("button", { type: "button", onclick: () => decide(theirs.text) }, "Take theirs");
+  const keep = h("button", { type: "button", onclick: () => decide(mine) }, "Keep my version and review again");
+  const take = theirs && h("button", { type: "button", onclick: () => decide(theirs.text) }, "Use their version");
   const what = theirs
-    ? "Nothing is overwritten yet. This is how theirs differs from yours:"
+    ? "Nothing has been overwritten. Their version and yours differ in these lines:"
     : "It was deleted. Saving creates it again.";
   const actions = h("div", { class: "actions" }, keep, take);
   put(
     conflict,
-    notice("warn", "Somebody changed it since it was loaded", what, theirs && diff_view(theirs.text, mine), actions),
+    notice("warn", "Somebody has changed it since you loaded it", what, theirs && diff_view(theirs.text, mine), actions),
   );
   conflict.scrollIntoView({ block: "nearest" });
   keep.focus();

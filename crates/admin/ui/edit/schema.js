@@ -121,7 +121,7 @@ function type_fits(value, schema) {
 }
 
 const WORDS = {
-  string: "a text",
+  string: "text",
   integer: "a whole number",
   number: "a number",
   boolean: "true or false",
@@ -165,24 +165,24 @@ export function validate(value, given, root, path = [], faults = []) {
   for (const part of schema.allOf ?? []) {
     const missing = part.anyOf?.every((one) => one.required?.length === 1) && part.anyOf.map((one) => one.required[0]);
     if (missing && type_of(value) === "object") {
-      if (!missing.some((key) => key in value)) say(`one of ${missing.join(", ")} is needed`);
+      if (!missing.some((key) => key in value)) say(`one of ${missing.join(", ")} is required`);
     } else validate(value, part, root, path, faults);
   }
   if (typeof value === "number") {
-    if (value < schema.minimum) say(`at least ${schema.minimum}`);
-    if (value > schema.maximum) say(`at most ${schema.maximum}`);
+    if (value < schema.minimum) say(`must be at least ${schema.minimum}`);
+    if (value > schema.maximum) say(`must be at most ${schema.maximum}`);
   }
   if (typeof value === "string") {
     if (value.length < schema.minLength)
-      say(schema.minLength === 1 ? "must not be empty" : `at least ${schema.minLength} characters`);
-    if (value.length > schema.maxLength) say(`at most ${schema.maxLength} characters`);
+      say(schema.minLength === 1 ? "must not be empty" : `needs at least ${schema.minLength} characters`);
+    if (value.length > schema.maxLength) say(`takes at most ${schema.maxLength} characters`);
     if (schema.pattern && !matches(schema.pattern, value))
       say(schema.title ? `expected ${schema.title}` : `does not match ${schema.pattern}`);
   }
   if (Array.isArray(value)) {
     if (value.length < schema.minItems)
       say(schema.minItems === 1 ? "needs at least one entry" : `needs at least ${schema.minItems} entries`);
-    if (value.length > schema.maxItems) say(`at most ${schema.maxItems} entries`);
+    if (value.length > schema.maxItems) say(`takes at most ${schema.maxItems} entries`);
     if (schema.items) value.forEach((item, i) => validate(item, schema.items, root, [...path, i], faults));
   } else if (type_of(value) === "object") {
     for (const key of schema.required ?? []) if (!(key in value)) say(`"${key}" is missing`, [...path, key]);

@@ -16,7 +16,7 @@ export const title = () => "Certificates";
 export async function show({ root, app, signal }) {
   const body = h("div");
   const actions = h("div", { class: "actions" });
-  put(root, page_head("Certificates", { lead: "What is shown to clients, and until when.", actions }), body);
+  put(root, page_head("Certificates", { lead: "Certificates for clients and upstreams, and when they expire.", actions }), body);
   await fill(
     body,
     "Loading certificates",
@@ -45,7 +45,7 @@ export async function show({ root, app, signal }) {
             ),
             h("ul", { class: "ends" }, certificates.slice(0, SHOWN).map(row)),
             certificates.length > SHOWN &&
-              h("p", { class: "quiet" }, `and ${plural(certificates.length - SHOWN, "certificate")} that end later`),
+              h("p", { class: "quiet" }, `and ${plural(certificates.length - SHOWN, "more certificate")} that expire later`),
           ])
         : empty(
             "There are no certificates",
@@ -66,11 +66,11 @@ export async function show({ root, app, signal }) {
     const words =
       left === null
         ? acme
-          ? "ordered, not there yet"
-          : "end not known"
+          ? "ordered, not issued yet"
+          : "expiry not known"
         : left < 0
-          ? `ended ${span(-left / 1000)} ago`
-          : `ends in ${span(left / 1000)}`;
+          ? `expired ${span(-left / 1000)} ago`
+          : `expires in ${span(left / 1000)}`;
     return h(
       "li",
       { class: "end" },
@@ -100,7 +100,7 @@ const acme_words = ({ failures, last_error: error, next_try: next }) =>
     ? h(
         "p",
         { class: "fault" },
-        `${plural(failures, "failed try", "failed tries")}: ${error ?? "reason not known"}${next ? `. Next try ${date_time(next)}` : ""}`,
+        `${plural(failures, "failed attempt")}: ${error ?? "reason not known"}${next ? `. Next attempt: ${date_time(next)}` : ""}`,
       )
     : h("span", { class: "quiet" }, "renewed automatically");
 

@@ -76,11 +76,11 @@ function view({ found, schema, plugins, subject, segments, is_new, app, signal }
     !schema &&
     notice(
       "note",
-      "There is no form for this",
-      "The gateway has no schema for it. The server checks the text before it is saved.",
+      "There is no form for this kind",
+      "The gateway has no schema for it. It still checks the text before saving.",
     );
   const delete_button = !is_new && h("button", { type: "button", class: "is-danger", onclick: delete_it }, "Delete");
-  const lead = found.revision ? `Last changed by revision ${found.revision}.` : null;
+  const lead = found.revision ? `Last changed in revision ${found.revision}.` : null;
   const heading = is_new ? `New ${noun}` : `${writable ? "Edit" : "The"} ${noun} ${subject.id}`;
   return [
     page_head(heading, { crumbs: lists, lead, actions: writable && [delete_button, save] }),
@@ -94,13 +94,20 @@ function view({ found, schema, plugins, subject, segments, is_new, app, signal }
   ];
 }
 
+const ID_FORM = "Letters, digits, -, _ and dots.";
+
 const ID_HINTS = {
   plugin_metadata: "The plugin's name.",
+  // These are not created without an id.
+  consumer_groups: ID_FORM,
+  credentials: ID_FORM,
+  global_rules: ID_FORM,
+  plugin_configs: ID_FORM,
   secrets: "manager/name, such as vault/1.",
 };
 
 function id_part(kind, work) {
-  const hint = ID_HINTS[kind] ?? "Letters, digits, -, _ and dots. Left empty, the gateway gives one.";
+  const hint = ID_HINTS[kind] ?? `${ID_FORM} If it is empty, the gateway chooses one.`;
   const on_input = (event) => (work.id = event.target.value.trim());
   const input = {
     id: "new-id",
@@ -123,7 +130,7 @@ function id_part(kind, work) {
 const confirm_leaving = (app) =>
   app.confirm({
     title: "Leave without saving?",
-    body: h("p", {}, "The changes to this document are lost."),
+    body: h("p", {}, "Your changes to this document will be lost."),
     action: "Leave",
     tone: "danger",
   });
@@ -136,7 +143,7 @@ const show_versions = (root, { segments, panes, app }, signal) =>
     signal,
     use(text, revision) {
       panes.replace(text);
-      app.tell(`Revision ${revision} is in the editor. Review and save it to bring it back.`);
+      app.tell(`Revision ${revision} is in the editor. Review and save it to restore it.`);
       scrollTo(0, 0);
     },
   });

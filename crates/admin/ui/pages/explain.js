@@ -29,9 +29,9 @@ export async function show({ root, query, app, signal }) {
   };
   const more = [
     given("client", "Client address", "127.0.0.1"),
-    given("consumer", "Consumer", "whose plugins join"),
-    given("route", "A route to explain in any case", "id", query.get("route")),
-    given("host", "Host, where the URL has none", "shop.example"),
+    given("consumer", "Consumer", "its plugins run, too"),
+    given("route", "Also explain this route", "id", query.get("route")),
+    given("host", "Host, if the URL has none", "shop.example"),
   ];
   let asking = null;
 
@@ -64,7 +64,7 @@ export async function show({ root, query, app, signal }) {
     put(
       parsed,
       !request
-        ? "Paste a command as browsers copy it, or write a URL."
+        ? "Paste a curl command, for example one copied from a browser, or write a URL."
         : request.error
           ? request.error
           : [
@@ -82,7 +82,7 @@ export async function show({ root, query, app, signal }) {
   put(
     root,
     page_head("Explain a request", {
-      lead: "Which route takes it, through which plugins, to which nodes; and why better-placed routes do not.",
+      lead: "Which route takes a request, which plugins run, where it goes, and why better-placed routes do not take it.",
     }),
     h(
       "form",
@@ -114,13 +114,13 @@ export async function show({ root, query, app, signal }) {
 }
 
 function view(answer, request, lines) {
-  if (answer.status === 400) return notice("bad", "No route is looked for; the request is answered 400", answer.reason);
+  if (answer.status === 400) return notice("bad", "The request is answered 400 before a route is looked up", answer.reason);
   const { route, upstream, params = {}, plugins = [], ruled_out = [], missed = [], notes = [], asked } = answer;
   const nodes = upstream?.nodes ?? [];
   const stand = (one) => one.expression ?? `${one.host ?? "any host"} ${one.path ?? ""}`;
   return [
     card(
-      "The way of this request",
+      "How this request is handled",
       flow([
         {
           title: "request",
@@ -151,7 +151,7 @@ function view(answer, request, lines) {
             },
         route &&
           plugins.length > 0 && {
-            title: "passes",
+            title: "runs",
             body: [
               h("strong", {}, plural(plugins.filter(({ runs }) => runs !== false).length, "plugin")),
               h(
@@ -200,11 +200,11 @@ function view(answer, request, lines) {
         answer.plugins_left_out?.length > 0 &&
           h("p", { class: "quiet" }, `Left out: ${answer.plugins_left_out.map(({ name }) => name).join(", ")}`),
       ],
-      { note: "in each phase in this order" },
+      { note: "in this order in each phase" },
     ),
     ruled_out.length > 0 &&
       card("Better placed, but ruled out", reasons(ruled_out, stand, answer.omitted), {
-        note: "those that failed by the least",
+        note: "the closest ones",
       }),
     missed.length > 0 && card("Same path, other hosts", reasons(missed, stand, answer.missed_omitted)),
   ];

@@ -33,8 +33,8 @@ export async function show({ root, signal }) {
       h("strong", {}, plural(families.length, "family", "families")),
       ", ",
       h("strong", {}, bytes(memory)),
-      " of the writers' memory. ",
-      collapsed.length ? h("strong", {}, `${plural(collapsed.length, "label")} collapsed.`) : "Nothing is collapsed.",
+      " of memory. ",
+      collapsed.length ? h("strong", {}, `${plural(collapsed.length, "label")} collapsed.`) : "No label is collapsed.",
     );
     let search = "";
     const parts = new Map();
@@ -85,7 +85,7 @@ export async function show({ root, signal }) {
           parts.set(family, part);
           return part;
         }),
-        !fitting.length && empty("No family fits", "Search looks in families, labels and sample values."),
+        !fitting.length && empty("No family matches", "The search covers families, labels and sample values."),
       );
     };
     const toggle = (key, text) =>
@@ -119,7 +119,7 @@ export async function show({ root, signal }) {
       collapsed.length > 0 &&
         notice(
           "warn",
-          "Values that are new are counted as __other__",
+          "New values are counted as __other__",
           h(
             "ul",
             {},
@@ -139,12 +139,12 @@ export async function show({ root, signal }) {
           h(
             "p",
             {},
-            "Totals stay right. Remove the label from gateway.metrics, or group its values, to see single ones again.",
+            "Totals stay correct. To see single values again, remove the label from gateway.metrics or group its values.",
           ),
         ),
       card(
-        "Where they come from",
-        [strip, h("p", { class: "quiet" }, "Each block is a family; choose one to open it below.")],
+        "Where the series come from",
+        [strip, h("p", { class: "quiet" }, "Each block is a family. Select one to open it below.")],
         { aside: controls },
       ),
       h(
@@ -184,7 +184,7 @@ function family_part({ name, series, bytes: memory, labels }, by, most) {
         ? h(
             "p",
             { class: "quiet" },
-            `${plural(labels.length, "label")}, by distinct values (logarithmic). ${plural(Math.round(memory / Math.max(series, 1)), "byte")} a series.`,
+            `${plural(labels.length, "label")}, by distinct values (logarithmic). ${plural(Math.round(memory / Math.max(series, 1)), "byte")} per series.`,
           )
         : h("p", { class: "quiet" }, "No labels: one series."),
       sorted.map((label) =>

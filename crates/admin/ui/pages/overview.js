@@ -55,7 +55,7 @@ export function show({ root, app, signal }) {
     series: [{ key: "tunnels", name: "open", tone: "tunnels", area: true }],
   });
   const busiest = ranking("The busiest routes, by requests per second");
-  const worst = ranking("The worst routes, by errors per second");
+  const worst = ranking("The routes with the most errors per second");
   const changes = h("div", {});
 
   put(
@@ -69,8 +69,8 @@ export function show({ root, app, signal }) {
       h("section", { class: "card" }, latency.element),
       [errors, connections, tunnels].map(({ element }) => h("section", { class: "card is-third" }, element)),
       card("Busiest routes", busiest.element, { note: "last 10 seconds" }),
-      card("Worst routes", worst.element, { note: "last 10 seconds" }),
-      card("What changed", changes, { wide: true, aside: h("a", { href: "#/status" }, "All history") }),
+      card("Most errors", worst.element, { note: "last 10 seconds" }),
+      card("What changed", changes, { wide: true, aside: h("a", { href: "#/status" }, "Full history") }),
     ),
   );
 
@@ -82,7 +82,7 @@ export function show({ root, app, signal }) {
     for (const chart of [connections, tunnels]) chart.update(live.seconds);
     if (!live.last) {
       if (live.state === "lost")
-        put(sentence, "The live figures are not available. They are asked for again every few seconds.");
+        put(sentence, "Live figures are not available. Trying again every few seconds.");
       return;
     }
     put(sentence, words_of(live.seconds.slice(-10)));
@@ -179,16 +179,16 @@ function attention_list(status, upstreams) {
       );
     if (status.config?.last_error) add("bad", ["status"], "The last configuration was refused");
     if (status.pending_restart?.length)
-      add("warn", ["status"], `${status.pending_restart.join(", ")} takes effect at the next start`);
+      add("warn", ["status"], `Takes effect at the next start: ${status.pending_restart.join(", ")}`);
     for (const { id, not_after } of status.certificates ?? []) {
       const left = (instant(not_after) - Date.now()) / 1000;
-      if (left < 0) add("bad", ["certificates"], `Certificate ${id} has ended`);
-      else if (left < CERTIFICATE_SOON_S) add("warn", ["certificates"], `Certificate ${id} ends in ${span(left)}`);
+      if (left < 0) add("bad", ["certificates"], `Certificate ${id} has expired`);
+      else if (left < CERTIFICATE_SOON_S) add("warn", ["certificates"], `Certificate ${id} expires in ${span(left)}`);
     }
     if (status.draining) add("warn", ["status"], "The gateway is shutting down");
   }
   if (upstreams instanceof Error) {
-    if (upstreams.name !== "AbortError") add("warn", ["upstreams"], `Health is not known: ${upstreams.message}`);
+    if (upstreams.name !== "AbortError") add("warn", ["upstreams"], `The health of nodes is not available: ${upstreams.message}`);
   } else {
     const out = upstreams.upstreams
       .map(({ id, endpoints }) => ({
@@ -201,11 +201,11 @@ function attention_list(status, upstreams) {
       add(
         away === all ? "bad" : "warn",
         ["upstreams"],
-        `${away} of ${plural(all, "node")} of ${id} ${away === 1 ? "is" : "are"} out`,
+        `Upstream ${id}: ${away} of ${plural(all, "node")} out`,
       );
     if (out.length > 3) add("warn", ["upstreams"], `and nodes of ${plural(out.length - 3, "more upstream")}`);
   }
-  return items.length ? items : badge("good", "Everything is served, every node is in.");
+  return items.length ? items : badge("good", "All resources are served, all nodes are healthy.");
 }
 
 function ranking(label) {
@@ -264,7 +264,7 @@ function ranking_row(list) {
 function changed_words() {
   const times = generation_marks(live.seconds).length;
   if (!times) return "";
-  return `The configuration changed ${times === 1 ? "once" : `${times} times`} in the last 15 minutes, marked in the charts.`;
+  return `The configuration changed ${times === 1 ? "once" : `${times} times`} in the last 15 minutes; see the marks in the charts.`;
 }
 
 function generation_marks(known) {
@@ -300,4 +300,4 @@ const change_list = (list) =>
             ),
           ),
       )
-    : h("p", { class: "quiet" }, "Nothing has been changed yet.");
+    : h("p", { class: "quiet" }, "No changes yet.");

@@ -31,7 +31,7 @@ export async function show({ root, params: [, revision], app, signal }) {
             { type: "button", onclick: () => roll_back(app, change.revision - 1) },
             "Undo this and all later changes",
           ),
-          h("button", { type: "button", onclick: () => roll_back(app, change.revision) }, "Go back to this"),
+          h("button", { type: "button", onclick: () => roll_back(app, change.revision) }, "Roll back to this"),
         ],
       }),
       h(

@@ -6,7 +6,7 @@ import { chain_view, flow, origin_of } from "../chain_view.js";
 import { address, h, link } from "../dom.js";
 import { remove } from "../edit/saving.js";
 import { json_view } from "../edit/editor.js";
-import { seconds, short } from "../format.js";
+import { plural, seconds, short } from "../format.js";
 import { pretty } from "../edit/json.js";
 import { follow, live, of_route, watch } from "../live.js";
 import { card, fill, notice, page_head, read_only_notice, route_badge } from "../parts.js";
@@ -60,7 +60,7 @@ export async function show({ root, params: [, id], app, signal }) {
     const quiet = h(
       "p",
       { class: "quiet" },
-      "Per-second figures of a route are kept while it is among the busiest or the worst, and while this page is open.",
+      "Per-second figures are kept while the route is among those with the most requests or errors, and while this page is open.",
     );
     const draw = () => {
       const columns = Object.fromEntries(["requests", "errors", "p50", "p99"].map((key) => [key, of_route(id, key)]));
@@ -109,13 +109,13 @@ export async function show({ root, params: [, id], app, signal }) {
         "div",
         { class: "stack" },
         card(
-          "The way of a request",
+          "How a request is handled",
           flow([
-            { title: "takes", body: match_of({ ...route, uris, hosts, methods: route.methods }) },
+            { title: "matches", body: match_of({ ...route, uris, hosts, methods: route.methods }) },
             {
-              title: "passes",
+              title: "runs",
               body: [
-                h("strong", {}, route.chain?.length ? `${route.chain.length} plugins` : "no plugins"),
+                h("strong", {}, route.chain?.length ? plural(route.chain.length, "plugin") : "no plugins"),
                 h(
                   "span",
                   { class: "quiet" },
@@ -131,7 +131,7 @@ export async function show({ root, params: [, id], app, signal }) {
                 h(
                   "strong",
                   {},
-                  route.upstream ?? (route.service ? `service ${route.service}` : "nodes of its own"),
+                  route.upstream ?? (route.service ? `service ${route.service}` : "its own nodes"),
                 ),
                 target.unavailable
                   ? h("span", { class: "fault" }, `nowhere: ${target.unavailable}`)
@@ -165,6 +165,6 @@ function example(route, uris, hosts) {
 }
 
 async function remove_route(app, id) {
-  const why = "Its requests are taken by the next route that fits, or answered 404.";
+  const why = "Its requests go to the next route that matches, or are answered 404.";
   if (await remove(app, ["routes", id], `route ${id}`, { why })) app.go(["routes"]);
 }

@@ -100,8 +100,8 @@ export async function show({ root, query, app, signal }) {
         list,
         search
           ? empty(
-              "No route fits",
-              "Search looks for the text in names, ids, paths, hosts, plugins, services and upstreams.",
+              "No route matches",
+              "The search covers names, ids, paths, hosts, methods, plugins, services and upstreams.",
               h(
                 "button",
                 {
@@ -119,7 +119,7 @@ export async function show({ root, query, app, signal }) {
           : empty(
               "There are no routes yet",
               "Every request is answered 404 until there is one.",
-              app.can_write && h("a", { class: "button is-primary", href: "#/new/routes" }, "Make the first route"),
+              app.can_write && h("a", { class: "button is-primary", href: "#/new/routes" }, "Create the first route"),
             ),
       );
       return;
@@ -144,7 +144,7 @@ export async function show({ root, query, app, signal }) {
               route.name && route.name !== route.id && h("span", { class: "quiet" }, route.id),
             ],
           },
-          { title: "Takes", class: "c-takes", show: (route) => match_of(route) },
+          { title: "Matches", class: "c-takes", show: (route) => match_of(route) },
           { title: "Plugins", show: (route) => chips(route.plugins, { none: "none" }) },
           {
             title: "Goes to",

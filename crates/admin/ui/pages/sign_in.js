@@ -26,13 +26,11 @@ export function show({ root, message, done }) {
       done(await sign_in({ key: key.value }));
     } catch (failure) {
       button.disabled = false;
-      const wait =
-        failure.status === 429
-          ? "Too many wrong keys from this address. Wait, then try again."
-          : failure.status === 401
-            ? "This key is not known. Check it against gateway.admin.keys; nothing may stand before or after it."
-            : failure.message;
-      put(failed, notice("bad", wait));
+      const why =
+        failure.status === 401
+          ? "Unknown key. Compare it with gateway.admin.keys; there must be no spaces around it."
+          : failure.message;
+      put(failed, notice("bad", why));
       key.select();
     }
   };
@@ -56,9 +54,11 @@ export function show({ root, message, done }) {
         h(
           "p",
           { class: "hint", id: "key-help" },
-          "A key of ",
+          "A key from ",
           h("code", {}, "gateway.admin.keys"),
-          ", or the one that the gateway wrote beside its store at the first start.",
+          ", or the one that the gateway wrote to ",
+          h("code", {}, "STORE.admin-key"),
+          " at its first start.",
         ),
         button,
       ),

@@ -3,7 +3,7 @@
 import { rejected_of } from "../api.js";
 import { badge } from "../chart.js";
 import { address, h, put } from "../dom.js";
-import { ago, count, date_time, span } from "../format.js";
+import { ago, count, date_time, plural, span } from "../format.js";
 import { history_list } from "../history_view.js";
 import { card, facts, fill, notice, page_head, read_only_notice } from "../parts.js";
 
@@ -22,12 +22,12 @@ export async function show({ root, app, signal }) {
     root,
     page_head("Status", {}),
     state,
-    h("div", { class: "after-panes" }, card("History and audit", changes, { note: "every change, with who made it" })),
+    h("div", { class: "after-panes" }, card("History and audit", changes, { note: "every change and who made it" })),
   );
   history_list(changes, app, signal);
   await fill(
     state,
-    "Asking for the status",
+    "Loading the status",
     () => app.refresh(),
     (status) => {
       const { config = {}, connections = {}, requests = {}, tunnels = {}, streams = {} } = status;
@@ -36,11 +36,11 @@ export async function show({ root, app, signal }) {
       return [
         read_only_notice(app),
         status.draining &&
-          notice("warn", "The gateway is shutting down", "Open requests are finished; new connections are not taken."),
+          notice("warn", "The gateway is shutting down", "Open requests are finished; new connections are not accepted."),
         config.last_error &&
           notice(
             "bad",
-            "The last configuration was refused; the one before it is served",
+            "The last configuration was refused; the previous one is served",
             h("p", {}, date_time(config.last_error.at)),
             h(
               "ul",
@@ -51,7 +51,7 @@ export async function show({ root, app, signal }) {
         status.pending_restart?.length > 0 &&
           notice(
             "warn",
-            "Changed, but in effect only after the next start",
+            "Changed, takes effect at the next start",
             h(
               "p",
               {},
@@ -126,10 +126,10 @@ export async function show({ root, app, signal }) {
                 "Streams",
                 [
                   h("strong", {}, count(streams.open)),
-                  h("div", { class: "quiet" }, `${count(streams.udp_open)} of UDP`),
+                  h("div", { class: "quiet" }, plural(streams.udp_open ?? 0, "UDP session")),
                 ],
               ],
-              trouble("Refused", connections.refused),
+              trouble("Refused connections", connections.refused),
               trouble("Failed accepts", connections.accept_errors),
               trouble("Failed TLS handshakes", connections.tls_handshake_errors),
               trouble("Lost log lines", status.access_log?.dropped_lines),
@@ -161,6 +161,6 @@ function rejected_row({ kind, id, reason, origin, serving }, app) {
       h("span", { class: "quiet" }, origin),
     ),
     h("p", {}, reason),
-    app.can_write && h("p", {}, h("a", { href: address(["edit", ...segments]) }, "Edit it")),
+    app.can_write && h("p", {}, h("a", { href: address(["edit", ...segments]) }, "Edit")),
   );
 }

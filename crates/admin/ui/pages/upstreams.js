@@ -19,7 +19,7 @@ export async function show({ root, query, app, signal }) {
   let shown = SHOWN;
   let answer = null;
   const summary = h("p", { class: "quiet", role: "status" });
-  const list = h("div", { class: "upstreams" }, loading("Asking for the health"));
+  const list = h("div", { class: "upstreams" }, loading("Loading the health of nodes"));
   const actions = h("div", { class: "actions" });
   const toggle = h(
     "button",
@@ -33,7 +33,7 @@ export async function show({ root, query, app, signal }) {
         draw();
       },
     },
-    "Only those with nodes out",
+    "Only with nodes out",
   );
   put(
     root,
@@ -83,7 +83,7 @@ export async function show({ root, query, app, signal }) {
     const nodes = all.reduce((sum, { endpoints }) => sum + endpoints.length, 0);
     put(
       summary,
-      `${plural(all.length, "upstream")}, ${plural(nodes, "node")}, ${out ? `${count(out)} out` : "all in"}`,
+      `${plural(all.length, "upstream")}, ${plural(nodes, "node")}, ${out ? `${count(out)} out` : "all healthy"}`,
     );
     put(
       list,
@@ -91,13 +91,13 @@ export async function show({ root, query, app, signal }) {
         notice(
           "warn",
           `${plural(answer.silent_workers.length, "worker")} did not answer in time`,
-          "What only they know is missing. They are asked again in 5 seconds.",
+          "Their figures are missing. They are asked again in 5 seconds.",
         ),
       fitting.slice(0, shown).map(({ upstream }) => upstream_card(upstream, app)),
       !fitting.length &&
         (all.length
-          ? empty("No upstream fits", "Search looks in ids, addresses and host names.")
-          : empty("There are no upstreams", "Routes with nodes of their own have one each, named routes/ID.")),
+          ? empty("No upstream matches", "The search covers ids, addresses and host names.")
+          : empty("There are no upstreams", "A route with its own nodes is listed here, too, as routes/ID.")),
       fitting.length > shown &&
         h(
           "button",
@@ -114,7 +114,7 @@ export async function show({ root, query, app, signal }) {
       if (failure.name === "AbortError") return;
       // Figures that are a little old are better than none.
       if (answer) put(summary, badge("warn", `Not up to date: ${failure.message}`));
-      else if (!list.querySelector(".notice")) put(list, failure_view(failure, "Asking for the health", load));
+      else if (!list.querySelector(".notice")) put(list, failure_view(failure, "Loading the health of nodes", load));
     }
   };
   const timer = setInterval(() => !document.hidden && load(), REFRESH_MS);
@@ -126,7 +126,7 @@ export async function show({ root, query, app, signal }) {
 const opened = new Set();
 const closed = new Set();
 const TONES = { healthy: "good", set_aside: "warn", unhealthy: "bad" };
-const WORDS = { healthy: "in", set_aside: "set aside", unhealthy: "unhealthy" };
+const WORDS = { healthy: "healthy", set_aside: "set aside", unhealthy: "unhealthy" };
 
 function upstream_card({ id, requests_waiting, endpoints }, app) {
   const weights = endpoints.reduce((sum, { weight }) => sum + weight, 0);
@@ -154,7 +154,7 @@ function upstream_card({ id, requests_waiting, endpoints }, app) {
         h("h2", {}, id),
         badge(
           out === 0 ? "good" : out === endpoints.length ? "bad" : "warn",
-          out === 0 ? `${plural(endpoints.length, "node")} in` : `${out} of ${endpoints.length} out`,
+          out === 0 ? `${plural(endpoints.length, "node")} healthy` : `${out} of ${endpoints.length} out`,
         ),
         h(
           "span",
@@ -237,7 +237,7 @@ function why({ state, active_checks: checks, set_aside = [], weight, priority },
     const longest = Math.max(...set_aside.map(({ for_ms }) => for_ms));
     const trying = set_aside.some(({ circuit }) => circuit === "half_open");
     parts.push(
-      `${plural(set_aside.length, "worker")} ${set_aside.length === 1 ? "keeps" : "keep"} away${longest ? ` for ${seconds(longest / 1000)} more` : ""}${trying ? ", one request is trying it" : ""}, ${plural(Math.max(...set_aside.map(({ periods }) => periods)), "time")} in a row`,
+      `set aside by ${plural(set_aside.length, "worker")}${longest ? `, for ${seconds(longest / 1000)} more` : ""}${trying ? ", one request is probing it" : ""}, ${plural(Math.max(...set_aside.map(({ periods }) => periods)), "time")} in a row`,
     );
   }
   const share =
