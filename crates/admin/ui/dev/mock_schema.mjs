@@ -36,9 +36,9 @@ const object = (description, properties, more = {}) => ({
 const unbuilt = { enum: [null, false, "", [], {}] };
 
 const described = {
-  name: text("For the reader."),
-  desc: text("For the reader."),
-  labels: { type: "object", additionalProperties: { type: "string" }, description: "For the reader: names and texts." },
+  name: text("A name to recognise it by."),
+  desc: text("A description."),
+  labels: { type: "object", additionalProperties: { type: "string" }, description: "Names and texts of your choice." },
 };
 const plugins = { $ref: "#/$defs/Plugins", description: "Its plugins, by name." };
 

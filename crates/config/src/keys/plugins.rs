@@ -111,18 +111,18 @@ resource! {
 }
 
 resource! {
-    /// Who may ask, and with what credentials.
+    /// Who may send requests, and with which credentials.
     pub(crate) struct ConsumerKeys {
         /// Unique among consumers.
         username: At<String> = Located(USERNAME) => required;
-        /// The group whose plugins hold where the consumer has none of that name.
+        /// The group whose plugins run where the consumer has none of that name.
         group_id: At<String> = Located(ID) => optional;
     }
     shared desc, times;
     {
         /// Names and texts. The upstream gets `custom_id` as `X-Consumer-Custom-ID`.
         labels: BTreeMap<String, String> = LabelMap => default(BTreeMap::new());
-        /// Of auth plugins the consumer's credentials; other plugins take the place of the route's.
+        /// Authentication plugins with the consumer's credentials, and other plugins, which take the place of the route's.
         plugins: Node = Plugins => optional;
         /// Further credentials. In APISIX they are resources of their own, `consumers/USERNAME/credentials/ID`.
         credentials: Vec<Resource<CredentialKeys>> = resources::<CredentialKeys>(true) => default(Vec::new());

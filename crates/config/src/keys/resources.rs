@@ -67,7 +67,7 @@ object! {
         plugin_configs: Vec<Resource<PluginConfigKeys>> = resources::<PluginConfigKeys>(true) => default(Vec::new());
         /// Plugins that run for every request.
         global_rules: Vec<Resource<GlobalRuleKeys>> = resources::<GlobalRuleKeys>(true) => default(Vec::new());
-        /// Who may ask.
+        /// Who may send requests.
         consumers: Vec<Resource<ConsumerKeys>> = resources::<ConsumerKeys>(false) => default(Vec::new());
         /// Plugins that consumers share.
         consumer_groups: Vec<Resource<ConsumerGroupKeys>> = resources::<ConsumerGroupKeys>(true) => default(Vec::new());

@@ -18,30 +18,30 @@ macro_rules! resource {
     (@put $head:tt [$($keys:tt)*] [name $($shared:ident)*] $rest:tt) => {
         $crate::keys::shared::resource! { @put $head [
             $($keys)*
-            #[doc = " For the reader."]
+            #[doc = " A name to recognise it by."]
             name: String = stillgate_schema::kind::TEXT => optional;
         ] [$($shared)*] $rest }
     };
     (@put $head:tt [$($keys:tt)*] [desc $($shared:ident)*] $rest:tt) => {
         $crate::keys::shared::resource! { @put $head [
             $($keys)*
-            #[doc = " For the reader."]
+            #[doc = " A description."]
             desc: String = stillgate_schema::kind::TEXT => optional;
         ] [$($shared)*] $rest }
     };
     (@put $head:tt [$($keys:tt)*] [labels $($shared:ident)*] $rest:tt) => {
         $crate::keys::shared::resource! { @put $head [
             $($keys)*
-            #[doc = " For the reader: names and texts."]
+            #[doc = " Names and texts of your choice."]
             labels: () = stillgate_schema::kind::Labels => optional;
         ] [$($shared)*] $rest }
     };
     (@put $head:tt [$($keys:tt)*] [times $($shared:ident)*] $rest:tt) => {
         $crate::keys::shared::resource! { @put $head [
             $($keys)*
-            #[doc = " For the reader: seconds since 1970."]
+            #[doc = " When it was created, in seconds since 1970; without effect."]
             create_time: i64 = $crate::keys::resources::UNIX_TIME => optional;
-            #[doc = " For the reader: seconds since 1970."]
+            #[doc = " When it was last changed, in seconds since 1970; without effect."]
             update_time: i64 = $crate::keys::resources::UNIX_TIME => optional;
         ] [$($shared)*] $rest }
     };
