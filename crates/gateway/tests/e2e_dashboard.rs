@@ -43,7 +43,7 @@ fn sign_in(page: &mut Page, gateway: &Gateway) {
     page.forget();
     page.fill("#key", KEY);
     page.press("Enter");
-    page.until("document.querySelector('.side a')");
+    page.until("document.querySelector('.side a') && document.querySelector('main .page')");
     page.settle();
 }
 

@@ -192,7 +192,7 @@ impl Page {
     pub(crate) fn visit(&mut self, page: &str) {
         let hash = json!(format!("#{page}"));
         let go = format!(
-            "if (location.hash !== {hash}) {{ \
+            "if ((location.hash || '#/overview') !== {hash}) {{ \
                for (const old of document.querySelector('main').children) old.dataset.old = ''; \
                location.hash = {hash}; }}"
         );
