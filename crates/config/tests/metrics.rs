@@ -39,6 +39,7 @@ fn labels(metrics: &Metrics, name: &str) -> String {
                 write!(out, "{label} ").unwrap();
             }
             Source::Variable(variable) => write!(out, "{label}=${variable} ").unwrap(),
+            Source::Nothing => write!(out, "{label}=\"\" ").unwrap(),
         }
     }
     out.trim_end().to_owned()
@@ -477,4 +478,23 @@ fn every_family_can_be_declared() {
             }
         }
     }
+}
+
+/// The metadata of the plugin `prometheus` has the names of APISIX's families, whatever the dialect calls them.
+#[test]
+fn labels_without_a_value_stay() {
+    let named =
+        [("http_status", "node"), ("http_status", "consumer"), ("http_latency", "route"), ("bandwidth", "node")];
+    let emptied = |keys: &str| metrics(keys).unwrap().with_emptied(named.into_iter());
+    let native = emptied("dialect: native");
+    assert_eq!(labels(&native, "http_requests_total"), "route service node=\"\" consumer=\"\" code");
+    for times in ["http_request", "http_upstream", "http_gateway", "http_tunnel"] {
+        assert_eq!(labels(&native, &format!("{times}_duration_seconds")), "route=\"\" service", "{times}");
+    }
+    assert_eq!(labels(&native, "http_bytes_total"), "route service direction");
+    let apisix = emptied("dialect: apisix, disable: {labels: [consumer]}");
+    assert_eq!(labels(&apisix, "http_status"), "code route matched_uri matched_host service node=\"\"");
+    assert_eq!(labels(&apisix, "http_latency"), "type route=\"\" service node");
+    assert_eq!(labels(&apisix, "bandwidth"), "type route service node=\"\"");
+    assert_eq!(labels(&apisix, "upstream_status"), "name ip port");
 }

@@ -86,6 +86,37 @@ fn routes_are_counted_by_name_where_a_plugin_prefers_that() {
     eventually("the route by its id again", || by_id() >= 1.0);
 }
 
+/// As in APISIX, but whether or not a route has the plugin.
+#[test]
+fn labels_that_metadata_disables_stay_empty() {
+    let upstream = Upstream::echo();
+    let with = |metadata: &str| {
+        let addr = upstream.addr();
+        Setup::resources(format!(
+            "plugin_metadata:\n  - {{id: prometheus{metadata}}}\n\
+             routes:\n  - {{id: all, uri: /*, upstream: {{nodes: {{\"{addr}\": 1}}}}}}\n"
+        ))
+    };
+    let measured =
+        Measured::start(with(", disabled_labels: {http_status: [route, node], bandwidth: [node]}"), "dialect: apisix");
+    let get = || assert_eq!(measured.gateway.get("/x").head.status(), 200);
+    (0..3).for_each(|_| get());
+    let found = measured.scrape_with(3.0);
+    let status = [("code", "200"), ("route", ""), ("matched_uri", "/*"), ("node", "")];
+    assert_eq!(found.one("apisix_http_status", &status), 3.0);
+    let node = upstream.addr().ip().to_string();
+    for (family, node) in [("apisix_http_latency_count", &*node), ("apisix_bandwidth", "")] {
+        let kind = if node.is_empty() { "egress" } else { "request" };
+        assert!(found.one(family, &[("type", kind), ("route", "all"), ("node", node)]) >= 3.0, "{family}");
+    }
+    // What was counted before stays what it was.
+    measured.reload(with(""), "dialect: apisix");
+    get();
+    let of_node = [("code", "200"), ("route", "all"), ("node", &*node)];
+    eventually("the labels again", || measured.scrape().values("apisix_http_status", &of_node) == [1.0]);
+    assert_eq!(measured.scrape().one("apisix_http_status", &status), 3.0);
+}
+
 #[test]
 fn every_request_is_counted_once_and_exactly() {
     let (upstream, dead) = (Upstream::echo(), Upstream::refusing());

@@ -49,6 +49,7 @@ mod number;
 mod opa;
 mod patterns;
 mod post_args;
+mod prometheus;
 mod proxy_mirror;
 mod proxy_rewrite;
 mod public_api;
@@ -70,6 +71,7 @@ mod uri_blocker;
 mod workflow;
 mod xml;
 
+pub use prometheus::disabled_labels;
 use stillgate_plugin::{Descriptor, Table};
 
 /// All plugins.
@@ -115,7 +117,7 @@ const PLUGINS: &[Descriptor] = &[
     Descriptor::of::<public_api::PublicApi>(),
     Descriptor::of::<public_api::NodeStatus>(),
     Descriptor::of::<public_api::ServerInfo>(),
-    Descriptor::of::<public_api::Prometheus>(),
+    Descriptor::of::<prometheus::Prometheus>().with_metadata::<prometheus::Prometheus>(),
     Descriptor::of::<grpc_web::GrpcWeb>(),
     Descriptor::of::<body_transformer::BodyTransformer>(),
     Descriptor::of::<compression::Gzip>(),

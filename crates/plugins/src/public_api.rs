@@ -1,5 +1,5 @@
-//! `public-api` serves what other plugins report, on routes of one's own; `node-status`, `server-info` and `prometheus` are those
-//! plugins, which do nothing to a request. `prometheus` says what labels call its routes.
+//! `public-api` serves what other plugins report, on routes of one's own; `node-status` and `server-info` are such plugins, which do
+//! nothing to a request.
 //!
 //! Metrics are not served this way: encoding them on a thread that serves requests would make these wait. The exporter has
 //! threads of its own.
@@ -8,7 +8,7 @@ use crate::inert::without_phases;
 use serde_json::json;
 use std::sync::OnceLock;
 use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
-use stillgate_schema::{Fault, Flag, Text, object, text};
+use stillgate_schema::{Fault, Text, object, text};
 
 object! {
     /// Serves what other plugins report.
@@ -26,14 +26,6 @@ object! {
 object! {
     /// No effect: what it reports is in `/v1/status` of the admin API.
     pub(crate) struct ServerInfoKeys {}
-}
-
-object! {
-    /// Counts requests, which happens without it as well.
-    pub(crate) struct PrometheusKeys {
-        /// Whether labels have the names of routes and services in place of their ids.
-        prefer_name: bool = Flag => default(false);
-    }
 }
 
 /// Where APISIX serves node-status.
@@ -60,30 +52,8 @@ pub(crate) struct NodeStatus;
 /// `server-info`
 pub(crate) struct ServerInfo;
 
-/// `prometheus`
-pub(crate) struct Prometheus {
-    prefers_names: bool,
-}
-
 without_phases!(NodeStatus, NodeStatusKeys, "node-status", 1000);
 without_phases!(ServerInfo, ServerInfoKeys, "server-info", 990);
-
-impl Define for Prometheus {
-    type Keys = PrometheusKeys;
-    const NAME: &'static str = "prometheus";
-    const PRIORITY: i32 = 500;
-    const PHASES: Phases = Phases::NONE;
-
-    fn compile(keys: PrometheusKeys, _: &mut Compile<'_>) -> Option<Prometheus> {
-        Some(Prometheus { prefers_names: keys.prefer_name })
-    }
-}
-
-impl Plugin for Prometheus {
-    fn prefers_names(&self) -> bool {
-        self.prefers_names
-    }
-}
 
 impl Define for PublicApi {
     type Keys = PublicApiKeys;

@@ -165,8 +165,29 @@ fn write_table(out: &mut String, schema: &Json) {
         out.push_str(&format!("| {} |\n", row.join(" | ")));
     }
     if !unbuilt.is_empty() {
-        out.push_str(&format!("\nKnown but not built yet, so refused unless empty: {}.\n", unbuilt.join(", ")));
+        let known = format!("Known but not built yet, so refused unless empty: {}.", unbuilt.join(", "));
+        out.push_str(&format!("\n{}\n", wrapped(&known)));
     }
+}
+
+/// A paragraph in lines as long as documents may have them.
+fn wrapped(text: &str) -> String {
+    const COLUMNS_MAX: usize = 100;
+    let (mut out, mut columns) = (String::new(), 0);
+    for word in text.split(' ') {
+        let is_first = columns == 0;
+        let fits = columns + 1 + word.len() <= COLUMNS_MAX;
+        out.push_str(if is_first {
+            ""
+        } else if fits {
+            " "
+        } else {
+            "\n"
+        });
+        columns = if is_first || !fits { word.len() } else { columns + 1 + word.len() };
+        out.push_str(word);
+    }
+    out
 }
 
 /// What a value may be, in a few words.

@@ -30,6 +30,9 @@ pub struct Metrics {
     pub disabled_families: Vec<Measure>,
     /// Labels that families of requests do without, sorted.
     pub disabled_labels: Vec<Label>,
+    /// Labels that families of requests have without a value, by the family of APISIX's exporter that measures the same; the
+    /// metadata of the plugin `prometheus` names them.
+    pub emptied_labels: Vec<(Measure, Label)>,
     /// Labels that families of requests have beside their own because they are named, sorted.
     pub enabled_labels: Vec<Label>,
     /// Labels that families have beside their own, in the order of the file.
@@ -49,12 +52,24 @@ pub enum Source {
     Label(Label),
     /// From the request; empty where it has none.
     Variable(Variable),
+    /// From nowhere: it is empty.
+    Nothing,
 }
 
 impl Metrics {
     /// The dialect's families but for those that are disabled.
     pub fn families(&self) -> impl Iterator<Item = &'static FamilySpec> {
         self.dialect.families().filter(|spec| !self.disabled_families.contains(&spec.measure))
+    }
+
+    /// The same with labels that have no value, by the names of APISIX's families, without their prefix, and of the labels.
+    pub fn with_emptied<'a>(&self, names: impl Iterator<Item = (&'a str, &'a str)>) -> Metrics {
+        let find = |(family, label): (&str, &str)| {
+            let spec = Dialect::Apisix.find(family)?;
+            let label = spec.labels.iter().find(|of| of.name() == label)?;
+            Some((spec.measure, *label))
+        };
+        Metrics { emptied_labels: names.filter_map(find).collect(), ..self.clone() }
     }
 }
 
@@ -83,7 +98,11 @@ impl FamilySpec {
     fn sources<'a>(&'a self, metrics: &'a Metrics) -> impl Iterator<Item = (&'a str, Source)> {
         let kept = |label: &&Label| !self.per_request || !metrics.disabled_labels.contains(label);
         let optional = self.optional.iter().filter(|label| metrics.enabled_labels.contains(label));
-        let own = self.labels.iter().filter(kept).chain(optional).map(|label| (label.name(), Source::Label(*label)));
+        let source = |label: &Label| match metrics.emptied_labels.contains(&(self.measure.in_apisix(), *label)) {
+            true => Source::Nothing,
+            false => Source::Label(*label),
+        };
+        let own = self.labels.iter().filter(kept).chain(optional).map(move |label| (label.name(), source(label)));
         let extra = metrics.extra_labels.iter().filter(|(measure, _)| *measure == self.measure);
         let extra = extra.flat_map(|(_, labels)| labels);
         own.chain(extra.map(|(name, variable)| (name.as_str(), Source::Variable(variable.clone()))))

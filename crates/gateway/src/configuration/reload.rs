@@ -102,7 +102,7 @@ enum Work {
     Idle,
     Reading(JoinHandle<(Box<Reading>, Look)>),
     Resolving { next: Candidate, since: Instant },
-    Building(JoinHandle<Built>, Option<Next>),
+    Building(JoinHandle<Built>, Option<Box<Next>>),
 }
 
 /// What building comes to.
@@ -384,7 +384,7 @@ impl Reloader {
         let addresses = names::addresses(&self.resolver, config);
         let previous = self.plans.load();
         let metering = self.reloadable.metering.as_ref();
-        let next = match metering.map(|metering| metering.next(config.gateway.metrics.as_ref())).transpose() {
+        let next = match metering.map(|metering| metering.next(config)).transpose() {
             Ok(next) => next,
             Err(error) => return self.give_up(vec![format!("gateway.metrics: {error}")]),
         };
@@ -406,7 +406,7 @@ impl Reloader {
             });
             (next_served, plan.map(Arc::new))
         });
-        self.work = Work::Building(task, next);
+        self.work = Work::Building(task, next.map(Box::new));
     }
 
     fn take_built(&mut self, candidate: Candidate, built: Result<Arc<Plan>, PlanError>, fleet: Option<&mut Fleet>) {
@@ -436,7 +436,7 @@ impl Reloader {
                 }
                 let number = self.retired.push(replaced.clone());
                 if let Some((metering, next)) = self.reloadable.metering.as_mut().zip(next)
-                    && let Err(error) = metering.published(next, &plan, &replaced, number)
+                    && let Err(error) = metering.published(*next, &plan, &replaced, number)
                 {
                     warn!("gateway.metrics: {error}");
                 }

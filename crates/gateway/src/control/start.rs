@@ -26,7 +26,7 @@ use crate::configuration::watch::{FileWatch, Stamp};
 use crate::live::Live;
 use crate::metering::access_log_writer::{AccessLogWriter, OpenError};
 use crate::metering::logging::{LevelError, Logging};
-use crate::metering::metrics::{Metering, MeteringError, Prepared};
+use crate::metering::metrics::{Metering, MeteringError, Prepared, wanted};
 use crate::metering::own_metrics::{Facts, LimitFacts, ReloadTimes};
 use crate::metering::process_stats;
 use crate::upgrade::{AdminSocket, Former, Launcher, PidFile, Predecessor, Program, Takeover, tell_supervisor};
@@ -203,7 +203,7 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
         return Ok(None);
     };
     let addresses = names::addresses(&resolver, config);
-    let prepared = prepare_metrics(gateway, &mut former)?;
+    let prepared = prepare_metrics(config, &mut former)?;
     let recorded = prepared.as_ref().map(Prepared::plan);
     let plan = Arc::new(Plan::build(1, config, &addresses, None, recorded, Some(&tls)).map_err(RunError::Plan)?);
     tell_route_cache(&plan);
@@ -273,9 +273,9 @@ fn publishing(access: watch::Sender<Access>, made_key: Option<Arc<str>>, keeper:
 }
 
 /// Metrics go on from what a former process has counted.
-fn prepare_metrics(gateway: &Gateway, former: &mut Former) -> Result<Option<Prepared>, RunError> {
+fn prepare_metrics(config: &Config, former: &mut Former) -> Result<Option<Prepared>, RunError> {
     let counted = std::mem::take(&mut former.metrics);
-    let prepared = gateway.metrics.as_ref().map(|metrics| Prepared::new(metrics, counted)).transpose();
+    let prepared = wanted(config).map(|metrics| Prepared::new(&metrics, counted)).transpose();
     prepared.map_err(RunError::Metrics)
 }
 

@@ -13,7 +13,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use stillgate_config::{Label, Measure, Metrics};
+use stillgate_config::{Config, Label, Measure, Metrics};
 use stillgate_exporter::{Exporter, Hosts, Looker, Site};
 use stillgate_metrics::reader::{FamilyCardinality, ReaderOptions};
 use stillgate_metrics::{Collector, CollectorOptions, Declared, Options, Process, Registry, RegistryError, Writer};
@@ -218,12 +218,12 @@ impl Metering {
         }
     }
 
-    /// What is recorded under other settings, or the same ones. Without any, and with those that need a restart, it stays
-    /// as it is.
-    pub(crate) fn next(&self, settings: Option<&Metrics>) -> Result<Next, RegistryError> {
+    /// What is recorded under another configuration, or the same one. Where it has no metrics, and of what needs a restart, it
+    /// stays as it is.
+    pub(crate) fn next(&self, config: &Config) -> Result<Next, RegistryError> {
         // What was taken at the start stays.
         let Metrics { address, memory_bytes, series_per_family, shared, .. } = self.settings.clone();
-        let wanted = settings.unwrap_or(&self.settings).clone();
+        let wanted = wanted(config).unwrap_or_else(|| self.settings.clone());
         let settings = Metrics { address, memory_bytes, series_per_family, shared, ..wanted };
         let plan = match settings == self.settings {
             true => self.plan.clone(),
@@ -327,6 +327,12 @@ impl Metering {
         let _ = exporter.stop();
         drop(registry);
     }
+}
+
+/// What a configuration has recorded; `None`: nothing.
+pub(crate) fn wanted(config: &Config) -> Option<Metrics> {
+    let emptied = stillgate_plugins::disabled_labels(&config.plugins.metadata);
+    config.gateway.metrics.as_ref().map(|metrics| metrics.with_emptied(emptied))
 }
 
 /// The socket to serve on: the inherited one, where it is at this address (or at any port, if any would do), and whether

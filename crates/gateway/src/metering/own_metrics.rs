@@ -117,7 +117,7 @@ impl OwnMetrics {
             let Some(family) = spec.family(settings) else { continue };
             let label = |source| match source {
                 Source::Label(label) => Some(label),
-                Source::Variable(_) => None,
+                Source::Variable(_) | Source::Nothing => None,
             };
             let labels = spec.label_plan(settings).into_iter().filter_map(label).collect();
             families.push(Own { measure: spec.measure, declared: registry.declare(family)?, labels });

@@ -12,6 +12,7 @@ mod error_page;
 mod grpc_web;
 mod mocking;
 mod names;
+mod prometheus;
 mod public_api;
 mod redirect;
 mod request_id;

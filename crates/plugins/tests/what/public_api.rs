@@ -1,4 +1,4 @@
-//! `public-api`, `node-status`, `server-info` and `prometheus`
+//! `public-api`, `node-status` and `server-info`
 
 use super::{harness, run};
 use expect_test::expect;
@@ -36,14 +36,12 @@ fn nothing_else_is_served() {
     let all = [
         "public-api: {uri: /apisix/prometheus/metrics}",
         "node-status: {a: 1}",
-        "prometheus: {prefer_name: 1}",
         "server-info: {a: 1}",
     ];
     let text: String = all.into_iter().map(refusal).collect();
     expect![[r#"
         1:19: public-api.uri: metrics are not served by threads that serve requests; scrape the exporter: `gateway.metrics.address`
         1:15: node-status.a: unknown key "a"; known keys: 
-        1:27: prometheus.prefer_name: expected true or false, found the number 1
         1:15: server-info.a: unknown key "a"; known keys: 
     "#]].assert_eq(&text);
 }

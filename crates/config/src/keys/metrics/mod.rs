@@ -209,6 +209,7 @@ fn resolve(keys: MetricsKeys, path: &Path<'_>, sink: &mut Sink) -> Metrics {
         shared: keys.shared,
         disabled_families,
         disabled_labels,
+        emptied_labels: Vec::new(),
         enabled_labels,
         extra_labels,
         native_histograms: keys.native_histograms,

@@ -180,6 +180,21 @@ pub enum Measure {
     LoggerBytes,
 }
 
+impl Measure {
+    /// What measures the same in APISIX's exporter; itself where nothing does.
+    pub(crate) fn in_apisix(self) -> Measure {
+        match self {
+            Measure::HttpRequests => Measure::ApisixHttpStatus,
+            Measure::HttpRequestDuration
+            | Measure::HttpUpstreamDuration
+            | Measure::HttpGatewayDuration
+            | Measure::HttpTunnelDuration => Measure::ApisixHttpLatency,
+            Measure::HttpBytes => Measure::ApisixBandwidth,
+            other => other,
+        }
+    }
+}
+
 /// One family, as its dialect has it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FamilySpec {

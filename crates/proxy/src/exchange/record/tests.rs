@@ -382,6 +382,34 @@ async fn a_change_of_another_route_makes_nothing_be_looked_up_again() {
     bench.check(&[line]);
 }
 
+/// What a label without a value would tell apart is one series, and one entry of the table.
+#[tokio::test]
+async fn labels_without_a_value_tell_nothing_apart() {
+    let mut bench = Bench::new("dialect: apisix").await;
+    let settings = bench.config.gateway.metrics.as_ref().unwrap();
+    let emptied = [("http_status", "node"), ("http_status", "matched_uri"), ("bandwidth", "node")];
+    bench.config.gateway.metrics = Some(settings.with_emptied(emptied.into_iter()));
+    let snapshot = bench.snapshot();
+    for (path, node) in [(0, 0), (1, 1)] {
+        let mut exchange = bench.exchange(HEAD, Some((0, path)), Some(node), 200).await;
+        bench.record(&snapshot, &mut exchange);
+    }
+    bench.check(&[
+        "apisix_http_status{code=\"200\",route=\"a\",matched_uri=\"\",matched_host=\"*.y.test\",service=\"\",consumer=\"\",node=\"\"} 2",
+        "apisix_http_latency_count{type=\"request\",route=\"a\",service=\"\",consumer=\"\",node=\"10.0.0.2\"} 1",
+    ]);
+    let bandwidth = bench.exposition();
+    assert!(bandwidth.contains("apisix_bandwidth{type=\"ingress\",route=\"a\",service=\"\",consumer=\"\",node=\"\"}"));
+    // Without any label of the path left, another path is nothing new.
+    let all = [("http_status", "matched_uri"), ("http_status", "matched_host")];
+    bench.config.gateway.metrics = bench.config.gateway.metrics.map(|settings| settings.with_emptied(all.into_iter()));
+    let snapshot = bench.snapshot();
+    let mut first = bench.exchange(HEAD, Some((0, 0)), Some(0), 200).await;
+    let mut second = bench.exchange(HEAD, Some((0, 1)), Some(0), 200).await;
+    bench.record(&snapshot, &mut first);
+    assert_eq!(measure(|| bench.record(&snapshot, &mut second)).count_total, 0);
+}
+
 #[tokio::test]
 async fn new_nodes_are_told_in_proportion_to_change() {
     const UPSTREAMS: usize = 20_000;

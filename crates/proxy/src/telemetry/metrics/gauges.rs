@@ -174,7 +174,7 @@ fn set(writer: &mut Writer, family: &PlanFamily, number: f64, value: impl Fn(Lab
         .map(|source| match source {
             Source::Label(label) => value(*label),
             // Families of the process have none.
-            Source::Variable(_) => String::new(),
+            Source::Variable(_) | Source::Nothing => String::new(),
         })
         .collect();
     let mut bytes: [&[u8]; LABELS_MAX] = [b""; LABELS_MAX];

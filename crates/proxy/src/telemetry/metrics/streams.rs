@@ -49,7 +49,7 @@ impl Recorder {
                 Source::Label(Label::Protocol) if session.protocol == Protocol::Udp => b"udp",
                 Source::Label(Label::Protocol) => b"tcp",
                 // The families have no others, and none of variables.
-                Source::Label(_) | Source::Variable(_) => b"",
+                Source::Label(_) | Source::Variable(_) | Source::Nothing => b"",
             };
         }
         let handle = self.writer.series(&family.declared, &values[..family.sources.len()]);

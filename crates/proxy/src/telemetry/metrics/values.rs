@@ -127,7 +127,7 @@ impl<'a> Values<'a> {
                 (Source::Variable(variable), Some(vars)) => {
                     buffers.next().and_then(|buffer| vars.value(variable, buffer)).unwrap_or_default()
                 }
-                (Source::Variable(_), None) => b"",
+                (Source::Variable(_), None) | (Source::Nothing, _) => b"",
             };
         }
         then(&values[..family.sources.len()])

@@ -1,0 +1,180 @@
+//! `prometheus` says what labels of metrics call routes, and its metadata which labels stay empty. Requests are counted without it
+//! as well.
+//!
+//! What APISIX tells of calls of language models, families and labels, is refused by name in files: there is nothing to empty. A store
+//! may be APISIX's as well, and is warned.
+
+use serde_json::json;
+use stillgate_plugin::definition::MetadataTable;
+use stillgate_plugin::{Compile, Define, Metadata, Phases, Plugin};
+use stillgate_schema::description::nothing;
+use stillgate_schema::kind::{alternatives, list};
+use stillgate_schema::{
+    Definitions, Fault, Flag, Json, Kind, Node, Path, Position, Sink, Value, expected, map, object,
+};
+
+object! {
+    /// Counts requests, which happens without it as well.
+    pub(crate) struct PrometheusKeys {
+        /// Whether labels have the names of routes and services in place of their ids.
+        prefer_name: bool = Flag => default(false);
+    }
+}
+
+object! {
+    /// What holds for all requests.
+    pub(crate) struct PrometheusMetadata {
+        /// Labels whose value is the empty text, by family. The labels stay, so that dashboards and rules find them.
+        disabled_labels: DisabledLabels = map::<DisabledLabels>() => nested;
+    }
+}
+
+object! {
+    /// Labels that stay empty, by APISIX's families.
+    pub(crate) struct DisabledLabels {
+        /// Of the requests answered: `route`, `matched_uri`, `matched_host`, `service`, `consumer` or `node`.
+        http_status: Vec<&'static str> = list(OF_STATUS) => default(Vec::new());
+        /// Of the times that requests take: `route`, `service`, `consumer` or `node`.
+        http_latency: Vec<&'static str> = list(OF_TYPES) => default(Vec::new());
+        /// Of the bytes that come and go: `route`, `service`, `consumer` or `node`.
+        bandwidth: Vec<&'static str> = list(OF_TYPES) => default(Vec::new());
+        /// Of calls of language models; there is no such family here.
+        ai_cache_bypasses_total: () = NO_FAMILY => optional;
+        /// Of calls of language models; there is no such family here.
+        ai_cache_embedding_latency: () = NO_FAMILY => optional;
+        /// Of calls of language models; there is no such family here.
+        ai_cache_hits_total: () = NO_FAMILY => optional;
+        /// Of calls of language models; there is no such family here.
+        ai_cache_misses_total: () = NO_FAMILY => optional;
+        /// Of calls of language models; there is no such family here.
+        llm_active_connections: () = NO_FAMILY => optional;
+        /// Of calls of language models; there is no such family here.
+        llm_completion_tokens: () = NO_FAMILY => optional;
+        /// Of calls of language models; there is no such family here.
+        llm_completion_tokens_dist: () = NO_FAMILY => optional;
+        /// Of calls of language models; there is no such family here.
+        llm_latency: () = NO_FAMILY => optional;
+        /// Of calls of language models; there is no such family here.
+        llm_prompt_tokens: () = NO_FAMILY => optional;
+        /// Of calls of language models; there is no such family here.
+        llm_prompt_tokens_dist: () = NO_FAMILY => optional;
+    }
+}
+
+/// The name of a label that may stay empty.
+struct LabelName {
+    words: &'static [&'static str],
+    /// Without it the family would add up what is not the same.
+    needed: &'static str,
+}
+
+const OF_STATUS: LabelName =
+    LabelName { words: &["route", "matched_uri", "matched_host", "service", "consumer", "node"], needed: "code" };
+const OF_TYPES: LabelName = LabelName { words: &["route", "service", "consumer", "node"], needed: "type" };
+
+/// Labels of APISIX that the families do not have here.
+const OF_OTHERS: [&str; 4] = ["request_type", "request_llm_model", "llm_model", "response_source"];
+
+/// The labels of a family that is not here.
+struct NoFamily;
+
+const NO_FAMILY: NoFamily = NoFamily;
+
+/// Says that something to be disabled is not here.
+fn tell_missing(what: String, at: Position, path: &Path<'_>, sink: &mut Sink) {
+    let fault = Fault::new(what).hint("leave it out");
+    match sink.is_open() {
+        true => sink.warning(at, path, fault),
+        false => sink.error(at, path, fault),
+    }
+}
+
+impl Kind for NoFamily {
+    type Out = ();
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<()> {
+        let names_none = matches!(&node.value, Value::List(items) if items.is_empty());
+        if !names_none {
+            tell_missing("there is no such family here".to_owned(), node.at, path, sink);
+        }
+        Some(())
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Json {
+        nothing()
+    }
+}
+
+impl Kind for LabelName {
+    type Out = &'static str;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<&'static str> {
+        let Value::Scalar(scalar) = &node.value else {
+            expected("the name of a label", node, path, sink);
+            return None;
+        };
+        let text = &*scalar.text;
+        if let Some(word) = self.words.iter().find(|word| **word == text) {
+            return Some(word);
+        }
+        let words = || alternatives(self.words.iter().copied());
+        if OF_OTHERS.contains(&text) {
+            tell_missing(format!("there is no label {text:?} here"), node.at, path, sink);
+            return None;
+        }
+        let fault = match text == self.needed {
+            true => {
+                Fault::new(format!("{text:?} tells apart what cannot be added up")).hint(format!("write {}", words()))
+            }
+            false => {
+                let fault = Fault::new(format!("expected {}, found {}", words(), node.found()));
+                sink.guess(fault, text, self.words.iter().copied())
+            }
+        };
+        sink.error(node.at, path, fault);
+        None
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Json {
+        json!({"enum": self.words})
+    }
+
+    fn show(&self, value: &&'static str) -> Json {
+        json!(value)
+    }
+}
+
+/// `prometheus`
+pub(crate) struct Prometheus {
+    prefers_names: bool,
+}
+
+impl Define for Prometheus {
+    type Keys = PrometheusKeys;
+    const NAME: &'static str = "prometheus";
+    const PRIORITY: i32 = 500;
+    const PHASES: Phases = Phases::NONE;
+
+    fn compile(keys: PrometheusKeys, _: &mut Compile<'_>) -> Option<Prometheus> {
+        Some(Prometheus { prefers_names: keys.prefer_name })
+    }
+}
+
+impl Metadata for Prometheus {
+    type Metadata = PrometheusMetadata;
+}
+
+impl Plugin for Prometheus {
+    fn prefers_names(&self) -> bool {
+        self.prefers_names
+    }
+}
+
+/// The labels that stay empty: the family, as APISIX's metadata calls it, and the label.
+pub fn disabled_labels(metadata: &MetadataTable) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let families = metadata.get::<PrometheusMetadata>(Prometheus::NAME).map(|metadata| {
+        let DisabledLabels { http_status, http_latency, bandwidth, .. } = &metadata.disabled_labels;
+        [("http_status", http_status), ("http_latency", http_latency), ("bandwidth", bandwidth)]
+    });
+    families.into_iter().flatten().flat_map(|(family, labels)| labels.iter().map(move |label| (family, *label)))
+}
