@@ -46,13 +46,18 @@ pub(crate) async fn answer<B>(request: &Request<B>, source: &Arc<Source>, is_on_
     match endpoint {
         Endpoint::Index => text(StatusCode::OK, "text/html; charset=utf-8", index(path)),
         Endpoint::Healthy => text(StatusCode::OK, PLAIN, "healthy\n".to_owned()),
-        Endpoint::Metrics => match expose(request, source).await {
-            Ok(response) => response,
-            Err(error) => {
-                source.tally.refused();
-                unavailable(&error)
-            }
-        },
+        Endpoint::Metrics => answer_scrape(request, source).await,
+    }
+}
+
+/// Answers a request for the exposition, under whatever path and name.
+pub(crate) async fn answer_scrape<B>(request: &Request<B>, source: &Arc<Source>) -> Response<Payload> {
+    match expose(request, source).await {
+        Ok(response) => response,
+        Err(error) => {
+            source.tally.refused();
+            unavailable(&error)
+        }
     }
 }
 

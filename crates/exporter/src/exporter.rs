@@ -2,6 +2,7 @@
 //!
 //! Whoever drops it ends it; what is being sent may then still finish, within a bound.
 
+use crate::beside::Beside;
 use crate::server::{self, Connections};
 use crate::source::{Site, Source, Unavailable};
 use crate::tally::{Counts, Tally};
@@ -10,6 +11,7 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -50,6 +52,8 @@ pub struct Exporter {
 enum Command {
     Cardinality(oneshot::Sender<Vec<FamilyCardinality>>),
     Look(Look),
+    /// To be answered on.
+    Beside(UnixStream),
     /// The sender is dropped when it is done.
     Order(Order, oneshot::Sender<()>),
 }
@@ -67,13 +71,17 @@ impl fmt::Debug for Look {
 #[derive(Debug, Clone)]
 pub struct Looker(mpsc::WeakSender<Command>);
 
+/// Where connections are given to an exporter by one who does not own it, and does not keep it.
+#[derive(Debug, Clone)]
+pub struct SideDoor(mpsc::WeakSender<Command>);
+
 #[derive(Debug)]
 enum Order {
     Remove { label: String, values: Vec<String> },
     Restore { label: String, values: Vec<String> },
     SetSite(Site),
     SetOptions(CollectorOptions),
-    Serve(std::net::TcpListener),
+    Serve(Option<std::net::TcpListener>),
     StopServing,
 }
 
@@ -134,6 +142,11 @@ impl Exporter {
         Looker(self.commands.downgrade())
     }
 
+    /// For scrapes that come by the gateway's own routes.
+    pub fn side_door(&self) -> SideDoor {
+        SideDoor(self.commands.downgrade())
+    }
+
     /// Has series with one of these values of a label exposed once more and then removed. The future of this and
     /// other orders ends when the exporter has taken note; they are taken in the order in which they were first polled.
     pub fn remove(&self, label: &str, values: Vec<String>) -> impl Future<Output = ()> + Send + use<> {
@@ -155,13 +168,13 @@ impl Exporter {
         self.order(Order::SetOptions(options))
     }
 
-    /// Answers scrapes on this listener from now on.
-    pub fn serve(&self, listener: std::net::TcpListener) -> impl Future<Output = ()> + Send + use<> {
+    /// Answers scrapes from now on, on this listener too if there is one.
+    pub fn serve(&self, listener: Option<std::net::TcpListener>) -> impl Future<Output = ()> + Send + use<> {
         self.order(Order::Serve(listener))
     }
 
-    /// Takes no more scrapes, so that another process can on the same socket: who connects waits for that. Those in flight
-    /// are finished; everything else goes on.
+    /// Takes no more scrapes, so that another process can on the same socket: who connects waits for that, and who comes by the
+    /// side door is turned away. Those in flight are finished; everything else goes on.
     pub fn stop_serving(&self) -> impl Future<Output = ()> + Send + use<> {
         self.order(Order::StopServing)
     }
@@ -203,6 +216,14 @@ impl Looker {
     }
 }
 
+impl SideDoor {
+    /// Has the one request answered that comes on a connection: it gets the exposition, whatever its path. False: it is not, now.
+    /// A connection that is closed without an answer is one for which there was no place. It never waits.
+    pub fn give(&self, connection: UnixStream) -> bool {
+        self.0.upgrade().is_some_and(|commands| commands.try_send(Command::Beside(connection)).is_ok())
+    }
+}
+
 /// The thread.
 fn run(runtime: Runtime, listener: Option<TcpListener>, source: &Arc<Source>, commands: mpsc::Receiver<Command>) {
     let (end, ended) = watch::channel(false);
@@ -218,6 +239,7 @@ fn run(runtime: Runtime, listener: Option<TcpListener>, source: &Arc<Source>, co
 
 async fn control(listener: Option<TcpListener>, source: Arc<Source>, mut commands: mpsc::Receiver<Command>) {
     let mut serving = listener.map(|listener| Serving::start(listener, &source));
+    let mut beside = Beside::default();
     let mut tend_at = Instant::now();
     let mut is_broken = false;
     loop {
@@ -226,7 +248,7 @@ async fn control(listener: Option<TcpListener>, source: Arc<Source>, mut command
             () = sleep_until(tend_at) => Event::Tend,
         };
         let handled = match event {
-            Event::Command(command) => handle(command, &source, &mut serving).await,
+            Event::Command(command) => handle(command, &source, &mut serving, &mut beside).await,
             Event::Tend => {
                 let tended = source.tend().await;
                 tend_at = Instant::now() + if matches!(tended, Ok(true)) { TEND_AGAIN } else { TEND_EVERY };
@@ -249,7 +271,12 @@ async fn control(listener: Option<TcpListener>, source: Arc<Source>, mut command
     }
 }
 
-async fn handle(command: Command, source: &Arc<Source>, serving: &mut Option<Serving>) -> Result<(), Unavailable> {
+async fn handle(
+    command: Command,
+    source: &Arc<Source>,
+    serving: &mut Option<Serving>,
+    beside: &mut Beside,
+) -> Result<(), Unavailable> {
     // The sender that an order comes with is dropped behind it.
     match command {
         Command::Cardinality(answer) => {
@@ -257,11 +284,14 @@ async fn handle(command: Command, source: &Arc<Source>, serving: &mut Option<Ser
             let _ = answer.send(source.cardinality().await?);
         }
         Command::Look(Look(look)) => source.look(look).await?,
+        Command::Beside(connection) => beside.serve(connection, source),
         Command::Order(Order::Remove { label, values }, _done) => source.remove(&label, values)?,
         Command::Order(Order::Restore { label, values }, _done) => source.restore(&label, &values)?,
         Command::Order(Order::SetSite(site), _done) => source.set_site(site)?,
         Command::Order(Order::SetOptions(options), _done) => source.set_options(options)?,
         Command::Order(Order::Serve(listener), _done) => {
+            beside.is_closed = false;
+            let Some(listener) = listener else { return Ok(()) };
             let listener = listener.set_nonblocking(true).and_then(|()| TcpListener::from_std(listener));
             match listener {
                 Ok(listener) => *serving = Some(Serving::start(listener, source)),
@@ -269,6 +299,7 @@ async fn handle(command: Command, source: &Arc<Source>, serving: &mut Option<Ser
             }
         }
         Command::Order(Order::StopServing, _done) => {
+            beside.is_closed = true;
             if let Some(serving) = serving.take() {
                 // Its connections end by themselves.
                 serving.end().await;

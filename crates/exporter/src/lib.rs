@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod beside;
 mod door;
 mod exporter;
 mod hosts;
@@ -22,7 +23,7 @@ mod tally;
 mod turns;
 
 pub use door::accept;
-pub use exporter::{Exporter, Looker};
+pub use exporter::{Exporter, Looker, SideDoor};
 pub use hosts::{Hosts, Stranger};
 pub use places::{CONNECTIONS_MAX, Place, Places};
 pub use source::Site;

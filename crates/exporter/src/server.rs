@@ -20,7 +20,7 @@ use tokio::sync::{Notify, watch};
 use tracing::debug;
 
 /// Within this a request's head has to be there, on a new connection as on one that is kept.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// After this a connection gets no further request, so that nobody holds a place for good.
 const CONNECTION_AGE_MAX: Duration = Duration::from_secs(300);
@@ -35,7 +35,7 @@ const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What waits to be sent on a connection, beside one piece; and the longest head of a request.
-const BUFFER_BYTES_MAX: usize = 64 * 1024;
+pub(crate) const BUFFER_BYTES_MAX: usize = 64 * 1024;
 
 /// What the kernel keeps of that, of which it takes the double. It would take megabytes for each scraper that is slow.
 const SEND_BUFFER_BYTES: usize = 256 * 1024;

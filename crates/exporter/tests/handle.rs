@@ -101,14 +101,14 @@ fn one_socket_is_served_by_one_after_the_other() {
         sent.is_ok() && silent.read_response("GET").is_ok_and(|response| response.head.status() == 200)
     });
     let waiting = thread::spawn(move || scrape(addr, "/metrics", ACCEPT_TEXT, false));
-    wait(next.serve(socket.try_clone().unwrap()));
+    wait(next.serve(Some(socket.try_clone().unwrap())));
     let theirs = waiting.join().unwrap();
     assert_eq!((theirs.status, theirs.text().contains("requests_total{")), (200, false), "the next one's");
     assert!(silent.join().unwrap() || is_late, "who has just connected may ask");
     assert!(slow.finish().body == whole.body, "what was begun is finished");
     assert!(wait(running.exporter.cardinality()).is_some(), "everything else goes on");
     next.stop().unwrap();
-    wait(running.exporter.serve(socket.try_clone().unwrap()));
+    wait(running.exporter.serve(Some(socket.try_clone().unwrap())));
     assert!(scrape(addr, "/metrics", ACCEPT_TEXT, false).body == whole.body, "and may be served again");
     running.exporter.stop().unwrap();
 }

@@ -26,6 +26,9 @@ pub enum Body {
     Shared(Arc<[u8]>),
     /// What was written for this request.
     Owned(Vec<u8>),
+    /// The metrics of the process, which bring status and type along; 404 where there are none. They come in pieces from the
+    /// thread that makes them.
+    Metrics,
 }
 
 /// What APISIX gives its JSON answers as. (OpenResty's default type is `text/plain`; APISIX answers with it where a plugin
@@ -71,6 +74,11 @@ impl Answer {
         Answer { status, content_type, body: Body::Shared(page.into_bytes().into()) }
     }
 
+    /// The metrics, whatever there is of them.
+    pub const fn metrics() -> Answer {
+        Answer { status: 200, content_type: None, body: Body::Metrics }
+    }
+
     /// With a body that a configuration holds.
     pub fn shared(status: u16, body: Arc<[u8]>) -> Answer {
         Answer { status, content_type: Some(Cow::Borrowed(TEXT)), body: Body::Shared(body) }
@@ -102,10 +110,10 @@ fn page_title(status: u16) -> Option<&'static str> {
 }
 
 impl Body {
-    /// Its bytes.
+    /// Its bytes, as far as they are here.
     pub fn bytes(&self) -> &[u8] {
         match self {
-            Body::Empty => &[],
+            Body::Empty | Body::Metrics => &[],
             Body::Static(bytes) => bytes,
             Body::Shared(bytes) => bytes,
             Body::Owned(bytes) => bytes,

@@ -1,20 +1,19 @@
 //! `public-api` serves what other plugins report, on routes of one's own; `node-status` and `server-info` are such plugins, which do
 //! nothing to a request.
 //!
-//! Metrics are not served this way: encoding them on a thread that serves requests would make these wait. The exporter has
-//! threads of its own.
+//! Metrics are not made here, but by the exporter's thread: encoding them would make the requests of this worker wait.
 
 use crate::inert::without_phases;
 use serde_json::json;
 use std::sync::OnceLock;
 use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
-use stillgate_schema::{Fault, Text, object, text};
+use stillgate_schema::{TEXT, object};
 
 object! {
     /// Serves what other plugins report.
     pub(crate) struct PublicApiKeys {
         /// What is served; the path of the request if the key is absent.
-        uri: String = URI => optional;
+        uri: String = TEXT.shown() => optional;
     }
 }
 
@@ -32,14 +31,6 @@ object! {
 const STATUS: &str = "/apisix/status";
 /// Where APISIX serves metrics.
 const METRICS: &str = "/apisix/prometheus/metrics";
-
-const URI: Text<String> = text("a path", |text| match text {
-    METRICS => Err(Fault::new("metrics are not served by threads that serve requests")
-        .hint("scrape the exporter: `gateway.metrics.address`")),
-    // As in APISIX: what nobody serves is answered with 404.
-    _ => Ok(text.to_owned()),
-})
-.shown();
 
 /// `public-api`
 pub(crate) struct PublicApi {
@@ -70,7 +61,12 @@ impl Plugin for PublicApi {
     fn access(&self, request: &mut Request<'_>) -> Flow {
         let of_request = request.facts.path.map_or(&b"/"[..], |path| path.bytes());
         let asked = self.uri.as_deref().map_or(of_request, str::as_bytes);
-        if asked != STATUS.as_bytes() || request.facts.method() != b"GET" {
+        let is_get = request.facts.method() == b"GET";
+        if is_get && asked == METRICS.as_bytes() {
+            return Flow::Answer(Answer::metrics());
+        }
+        // As in APISIX: what nobody serves is answered with 404.
+        if !is_get || asked != STATUS.as_bytes() {
             return Flow::Answer(Answer::page(404));
         }
         let counts = request.worker.counts();

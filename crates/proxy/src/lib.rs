@@ -44,7 +44,7 @@ mod tunnel;
 mod worker;
 
 pub use basics::counters::{Counters, Tally};
-pub use fleet::{Commander, Fleet, WORKER_NAME, raise_fd_limit, worker_count};
+pub use fleet::{Commander, Fleet, Measuring, WORKER_NAME, raise_fd_limit, worker_count};
 pub use plan::caching::measure::MatchCost;
 pub use plan::challenges::{Challenges, LiveChallenges};
 pub use plan::metrics::MetricsPlan;
@@ -53,3 +53,4 @@ pub use sockets::{Inherited, ListenError, Listening, Sockets, StartError};
 pub use stillgate_plugin::facts::{argument_of, cookie_of};
 pub use telemetry::access_log;
 pub use telemetry::overview::{Inquiry, UpstreamOverview};
+pub use worker::Expose;

@@ -39,10 +39,10 @@ use stillgate_admin::{Access, Guard};
 use stillgate_config::{Config, Errors, Gateway, Loaded, Transport};
 use stillgate_limits::Limits;
 use stillgate_logs::Logs;
-use stillgate_metrics::Writer;
 use stillgate_plugin::{Outbox, Process};
 use stillgate_proxy::{
-    Counters, Fleet, Inherited, ListenError, Plan, PlanCell, PlanError, Sockets, StartError, access_log,
+    Counters, Expose, Fleet, Inherited, ListenError, Measuring, Plan, PlanCell, PlanError, Sockets, StartError,
+    access_log,
 };
 use stillgate_upstream::{Resolver, ResolverSettings};
 use tokio::sync::{mpsc, watch};
@@ -213,12 +213,12 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     let (sinks, access_log) = start_access_log(gateway)?;
     let workers = stillgate_proxy::worker_count(gateway);
     // Before clients come, who could take all descriptors.
-    let (writers, mut metering) = start_metrics(prepared, workers, &plan, access_log.as_ref())?;
+    let (measuring, mut metering) = start_metrics(prepared, workers, &plan, access_log.as_ref())?;
     drop(plan);
     let sockets = Sockets::open(&config.listeners, workers, &mut former.listeners).map_err(RunError::Listen)?;
     let (logs, outboxes) = start_logs(workers)?;
     let sending = (Arc::new(process()), outboxes);
-    let mut fleet = Fleet::start(gateway, sockets, plans.clone(), sinks, writers, sending, allocator::give_back)
+    let mut fleet = Fleet::start(gateway, sockets, plans.clone(), sinks, measuring, sending, allocator::give_back)
         .map_err(RunError::Workers)?;
     let launcher = start_launcher(program)?;
     // What nobody listens on any more is closed by the former process, after it has taken who waits there.
@@ -285,11 +285,18 @@ fn start_metrics(
     workers: usize,
     plan: &Plan,
     access_log: Option<&AccessLogWriter>,
-) -> Result<(Vec<Writer>, Option<Metering>), RunError> {
+) -> Result<(Measuring, Option<Metering>), RunError> {
     let writers = prepared.as_ref().map_or(Ok(Vec::new()), |prepared| prepared.writers(workers));
     let writers = writers.map_err(RunError::Metrics)?;
     let metering = prepared.map(|prepared| prepared.start(plan, &at_start(access_log)));
-    Ok((writers, metering.transpose().map_err(RunError::Metrics)?))
+    let metering = metering.transpose().map_err(RunError::Metrics)?;
+    Ok(((writers, metering.as_ref().map(expose_by)), metering))
+}
+
+/// How workers have scrapes answered.
+fn expose_by(metering: &Metering) -> Expose {
+    let door = metering.side_door();
+    Arc::new(move |connection| door.give(connection))
 }
 
 fn start_launcher(program: Program) -> Result<Launcher, RunError> {

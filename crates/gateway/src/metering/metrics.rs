@@ -14,7 +14,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use stillgate_config::{Config, Label, Measure, Metrics};
-use stillgate_exporter::{Exporter, Hosts, Looker, Site};
+use stillgate_exporter::{Exporter, Hosts, Looker, SideDoor, Site};
 use stillgate_metrics::reader::{FamilyCardinality, ReaderOptions};
 use stillgate_metrics::{Collector, CollectorOptions, Declared, Options, Process, Registry, RegistryError, Writer};
 use stillgate_plugin::outbox::Counts;
@@ -191,8 +191,8 @@ impl Metering {
         {
             // Without a descriptor for it the next upgrade opens the address anew, once this process is gone.
             self.listener = listener.try_clone().ok();
-            tokio::spawn(self.serve());
         }
+        tokio::spawn(self.serve());
     }
 
     /// Another process follows: there is no going back.
@@ -210,12 +210,7 @@ impl Metering {
     /// Answers scrapes on the socket of the process before this one, which has stopped to; where there is none it does from the
     /// beginning.
     pub(crate) fn serve(&mut self) -> impl Future<Output = ()> + Send + use<> {
-        let served = self.waiting.take().map(|listener| self.exporter.serve(listener));
-        async move {
-            if let Some(served) = served {
-                served.await;
-            }
-        }
+        self.exporter.serve(self.waiting.take())
     }
 
     /// What is recorded under another configuration, or the same one. Where it has no metrics, and of what needs a restart, it
@@ -312,6 +307,11 @@ impl Metering {
     /// Where those ask who read the values themselves.
     pub(crate) fn looker(&self) -> Looker {
         self.exporter.looker()
+    }
+
+    /// Where scrapes go that come by the gateway's own routes.
+    pub(crate) fn side_door(&self) -> SideDoor {
+        self.exporter.side_door()
     }
 
     /// Whether the exporter's thread has ended, which is a bug.

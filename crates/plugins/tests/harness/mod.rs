@@ -16,7 +16,7 @@ use stillgate_plugin::definition::MetadataTable;
 use stillgate_plugin::flow::Offload;
 use stillgate_plugin::secrets::NoSecrets;
 use stillgate_plugin::{
-    BodyChanges, BodyError, BodyFilter, Call, CallError, Chain, Consumers, Facts, Flow, Identity, Io, Level,
+    Body, BodyChanges, BodyError, BodyFilter, Call, CallError, Chain, Consumers, Facts, Flow, Identity, Io, Level,
     LocalFuture, Origin, Phase, Reply, Request, Response, Settled, Worker,
 };
 use stillgate_plugins::TABLE;
@@ -216,9 +216,10 @@ impl Plugins {
                     _ => entry.plugin.before_proxy(&mut request),
                 };
                 if let Flow::Answer(answer) = settled_flow(flow, &mut request) {
-                    self.sent.replace(format!("{} {}", answer.status, String::from_utf8_lossy(answer.body.bytes())));
+                    let body = if answer.body == Body::Metrics { b"(the metrics)" } else { answer.body.bytes() };
+                    self.sent.replace(format!("{} {}", answer.status, String::from_utf8_lossy(body)));
                     writeln!(out, "> {} answers", entry.name).unwrap();
-                    return Some((answer.status, answer.body.bytes().to_vec()));
+                    return Some((answer.status, body.to_vec()));
                 }
             }
         }

@@ -33,15 +33,22 @@ fn nothing_else_is_served() {
     assert_eq!(status("public-api: {}", "POST /apisix/status"), "404");
     assert_eq!(status("public-api: {uri: /apisix/status}", "GET /mine"), "200");
     assert_eq!(status("public-api: {uri: /v1/server_info}", "GET /apisix/status"), "404");
-    let all = [
-        "public-api: {uri: /apisix/prometheus/metrics}",
-        "node-status: {a: 1}",
-        "server-info: {a: 1}",
-    ];
+    assert_eq!(status("public-api: {uri: /apisix/prometheus/metrics}", "POST /mine"), "404");
+    let all = ["node-status: {a: 1}", "server-info: {a: 1}"];
     let text: String = all.into_iter().map(refusal).collect();
     expect![[r#"
-        1:19: public-api.uri: metrics are not served by threads that serve requests; scrape the exporter: `gateway.metrics.address`
         1:15: node-status.a: unknown key "a"; known keys: 
         1:15: server-info.a: unknown key "a"; known keys: 
-    "#]].assert_eq(&text);
+    "#]]
+    .assert_eq(&text);
+}
+
+/// By whom they are made, who is not here; the proxy asks.
+#[test]
+fn metrics_are_left_to_who_makes_them() {
+    for config in ["public-api: {}", "public-api: {uri: /apisix/prometheus/metrics}", "public-api: {}\nprometheus: {}"]
+    {
+        let transcript = run(config, "GET /apisix/prometheus/metrics?name[]=a HTTP/1.1\nHost: h\n\n", OK);
+        assert_eq!(transcript.lines().last(), Some("< \"(the metrics)\""), "{config}: {transcript}");
+    }
 }

@@ -1,4 +1,4 @@
-//! A connection's bytes: plain, through TLS, or one stream of a connection of HTTP/2.
+//! A connection's bytes: plain, through TLS, one stream of a connection of HTTP/2, or to another thread of this process.
 //!
 //! What of a plain connection is a call of the kernel is one here too: the match is all it costs. What is written to TLS may
 //! be held back by it where the socket is full, so only [`Stream::poll_flush`] says that it is out.
@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use stillgate_tls::rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsStream;
 
 /// One connection, to a client or to a node.
@@ -27,6 +27,8 @@ pub(crate) enum Stream {
     Http2Node(Box<NodeStream>),
     /// A connection of HTTP/2 to a node, as the pool keeps it: what is read and written is a stream of it.
     Http2Pooled(Box<NodeConnection>),
+    /// To another thread of this process, for one request.
+    Local(UnixStream),
 }
 
 /// A connection through TLS.
@@ -56,7 +58,7 @@ impl Stream {
         match self {
             Stream::Plain(stream) => Some(stream),
             Stream::Tls(tls) => Some(tls.stream.get_ref().0),
-            Stream::Http2(_) | Stream::Http2Node(_) | Stream::Http2Pooled(_) => None,
+            Stream::Http2(_) | Stream::Http2Node(_) | Stream::Http2Pooled(_) | Stream::Local(_) => None,
         }
     }
 
@@ -106,7 +108,7 @@ impl Stream {
 
     /// Whether it is one request, and not a connection that is kept after it.
     pub(crate) fn is_one_request(&self) -> bool {
-        matches!(self, Stream::Http2(_) | Stream::Http2Node(_))
+        matches!(self, Stream::Http2(_) | Stream::Http2Node(_) | Stream::Local(_))
     }
 
     /// Whether the node, having failed, has not looked at the request.
@@ -140,7 +142,7 @@ impl Stream {
         match self {
             Stream::Tls(tls) => tls.server_name.as_ref(),
             Stream::Http2Pooled(connection) => connection.server_name(),
-            Stream::Plain(_) | Stream::Http2(_) | Stream::Http2Node(_) => None,
+            Stream::Plain(_) | Stream::Http2(_) | Stream::Http2Node(_) | Stream::Local(_) => None,
         }
     }
 
@@ -170,6 +172,7 @@ impl Stream {
             Stream::Tls(tls) => tls.poll_read(cx, space),
             Stream::Http2(stream) => stream.poll_read(cx, space),
             Stream::Http2Node(stream) => stream.poll_read(cx, space),
+            Stream::Local(stream) => Pin::new(stream).poll_read(cx, space),
             Stream::Http2Pooled(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
         }
     }
@@ -181,6 +184,7 @@ impl Stream {
             Stream::Tls(tls) => Pin::new(&mut tls.stream).poll_write(cx, bytes),
             Stream::Http2(stream) => stream.poll_write(cx, std::iter::once(bytes)),
             Stream::Http2Node(stream) => stream.poll_write(cx, std::iter::once(bytes)),
+            Stream::Local(stream) => Pin::new(stream).poll_write(cx, bytes),
             Stream::Http2Pooled(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
         }
     }
@@ -196,6 +200,7 @@ impl Stream {
             Stream::Tls(tls) => Pin::new(&mut tls.stream).poll_write_vectored(cx, parts),
             Stream::Http2(stream) => stream.poll_write(cx, parts.iter().map(|part| &**part)),
             Stream::Http2Node(stream) => stream.poll_write(cx, parts.iter().map(|part| &**part)),
+            Stream::Local(stream) => Pin::new(stream).poll_write_vectored(cx, parts),
             Stream::Http2Pooled(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
         }
     }
@@ -204,8 +209,8 @@ impl Stream {
     #[inline]
     pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
-            Stream::Plain(_) | Stream::Http2(_) | Stream::Http2Node(_) | Stream::Http2Pooled(_) => Poll::Ready(Ok(())),
             Stream::Tls(tls) => Pin::new(&mut tls.stream).poll_flush(cx),
+            _ => Poll::Ready(Ok(())),
         }
     }
 
@@ -217,6 +222,7 @@ impl Stream {
             Stream::Http2(stream) => stream.poll_shutdown(),
             // Its last frame has said it.
             Stream::Http2Node(_) | Stream::Http2Pooled(_) => Poll::Ready(Ok(())),
+            Stream::Local(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 
@@ -241,7 +247,7 @@ impl Stream {
                     .poll_read(&mut Context::from_waker(Waker::noop()), &mut ReadBuf::new(&mut space));
                 read.is_ready()
             }
-            Stream::Http2(_) | Stream::Http2Node(_) => false,
+            Stream::Http2(_) | Stream::Http2Node(_) | Stream::Local(_) => false,
             Stream::Http2Pooled(connection) => connection.is_dead(),
         }
     }

@@ -88,6 +88,11 @@ impl OwnAnswer {
         OwnAnswer::of_plugin(answer).of_kind(Kind::Closing)
     }
 
+    /// Whether the answer is to be had from who exposes the metrics.
+    pub(super) fn is_metrics(&self) -> bool {
+        self.0.answer.body == Body::Metrics
+    }
+
     pub(crate) fn is_overload(&self) -> bool {
         self.0.kind == Kind::Overload
     }

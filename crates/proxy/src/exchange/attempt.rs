@@ -208,6 +208,11 @@ fn finish(
         let surplus = tries.target.upstream.state.borrow_mut().put(index, stream, meta, worker.clock.now_ms());
         drop(surplus);
     }
+    after(exchange, keep_alive)
+}
+
+/// What becomes of the client's connection, behind a response that is out.
+pub(super) fn after(exchange: &Exchange, keep_alive: bool) -> After {
     let clean = exchange.from_client.is_done() && !exchange.from_client.has_leftover();
     match (keep_alive, clean) {
         (true, _) => After::KeepAlive,
@@ -218,7 +223,7 @@ fn finish(
 
 /// What an event that ended a try means for the request. A response that has begun can only be cut; the client sees
 /// that by its length, its chunks, or the reset that [`crate::connection::client::Client`] ends with.
-fn interrupted(exchange: &mut Exchange, event: Event, reused: bool, begun: bool) -> Ended {
+pub(super) fn interrupted(exchange: &mut Exchange, event: Event, reused: bool, begun: bool) -> Ended {
     match event {
         Event::NodeFailed(failure) => Ended::Failed(Failed {
             failure,

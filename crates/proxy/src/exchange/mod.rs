@@ -22,6 +22,7 @@ mod attempt;
 pub(crate) mod body_pipe;
 pub(crate) mod chain;
 mod connecting;
+mod exposition;
 pub(crate) mod facts;
 mod filters;
 pub(crate) mod forwarding;

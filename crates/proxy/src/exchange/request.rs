@@ -7,7 +7,7 @@ use super::matching;
 use super::record::Moment;
 use super::reply::method_of;
 use super::target::Target;
-use super::{After, Exchange, Serving, chain, queue, tries, waiting};
+use super::{After, Exchange, Serving, chain, exposition, queue, tries, waiting};
 use crate::connection::client::Client;
 use crate::plan::snapshot::Snapshot;
 use crate::sockets::listener::Active;
@@ -81,6 +81,14 @@ fn receive(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
 
 /// Gives an answer of our own.
 async fn give(serving: &mut Serving<'_>, own: OwnAnswer) -> After {
+    let own = match own.is_metrics() {
+        false => own,
+        // On the heap, as it is rare.
+        true => match Box::pin(exposition::give(serving)).await {
+            Ok(after) => return after,
+            Err(own) => own,
+        },
+    };
     match answer::stage(serving, own) {
         Some(keep_alive) => answer::flush(serving, keep_alive).await,
         None => After::Close,

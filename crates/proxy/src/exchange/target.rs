@@ -31,6 +31,9 @@ pub(crate) struct Bounds {
 /// A time that does not come.
 const FAR_MS: u64 = u64::MAX / 2;
 
+/// How long another thread of this process may be silent, which gets what time others leave.
+const OWN_TIMEOUT_MS: u64 = 60_000;
+
 impl Bounds {
     fn new(node: TimeoutsMs, settings: &Settings) -> Bounds {
         Bounds {
@@ -41,6 +44,12 @@ impl Bounds {
             response_head: HeadLimits { target_bytes_max: 0, ..settings.request_limits },
             deadline_ms: FAR_MS,
         }
+    }
+
+    /// Of a response that another thread of this process makes.
+    pub(super) fn of_own(settings: &Settings) -> Bounds {
+        let node = TimeoutsMs { connect: OWN_TIMEOUT_MS, send: OWN_TIMEOUT_MS, read: OWN_TIMEOUT_MS, per_try: FAR_MS };
+        Bounds::new(node, settings)
     }
 }
 

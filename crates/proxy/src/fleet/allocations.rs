@@ -49,7 +49,8 @@ pub(crate) fn measured(config: &Config, plan: Plan, client: impl FnOnce(SocketAd
     let sockets = Sockets::open(&config.listeners, 1, &mut Inherited::default()).unwrap();
     let address = sockets.addresses()[0];
     let (fleet, setups) =
-        Fleet::set_up(&config.gateway, sockets, plans, Vec::new(), Vec::new(), Default::default(), || {}).unwrap();
+        Fleet::set_up(&config.gateway, sockets, plans, Vec::new(), Default::default(), Default::default(), || {})
+            .unwrap();
     let commander = fleet.commander();
     std::thread::scope(|scope| {
         let worker = scope.spawn(|| measure(|| setups.into_iter().for_each(|setup| thread::run(setup).unwrap())));

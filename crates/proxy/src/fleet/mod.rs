@@ -20,6 +20,7 @@ use crate::random;
 use crate::sockets::{ListenError, Listening, Sockets, StartError, WorkerListener, deal};
 use crate::telemetry::access_log::Sink;
 use crate::telemetry::overview::Inquiry;
+use crate::worker::Expose;
 use crate::worker::offload::Offloading;
 use serving::ListenerUpdate;
 use std::collections::HashSet;
@@ -39,6 +40,9 @@ const UPDATES_MAX: usize = 16;
 
 /// What a worker's thread is called, before its number.
 pub const WORKER_NAME: &str = "worker-";
+
+/// The writers of the metrics, one for each worker or none, and who exposes what they write.
+pub type Measuring = (Vec<Writer>, Option<Expose>);
 
 /// The running workers.
 pub struct Fleet {
@@ -85,17 +89,17 @@ impl Commander {
 
 impl Fleet {
     /// Starts the workers, on sockets that were opened for as many of them. `sinks` has one access log sink per worker or none, and
-    /// so have `writers` of the metrics and `outboxes` of what plugins send; `give_back` is called by a worker after many of its connections were closed, to return free memory.
+    /// so have the writers of the metrics and the outboxes of what plugins send; `give_back` is called by a worker after many of its connections were closed, to return free memory.
     pub fn start(
         gateway: &Gateway,
         sockets: Sockets,
         plans: Arc<PlanCell>,
         sinks: Vec<Sink>,
-        writers: Vec<Writer>,
+        measuring: Measuring,
         sending: (Arc<Process>, Vec<Outbox>),
         give_back: fn(),
     ) -> Result<Fleet, StartError> {
-        let (mut fleet, setups) = Fleet::set_up(gateway, sockets, plans, sinks, writers, sending, give_back)?;
+        let (mut fleet, setups) = Fleet::set_up(gateway, sockets, plans, sinks, measuring, sending, give_back)?;
         for setup in setups {
             let thread = std::thread::Builder::new().name(format!("{WORKER_NAME}{}", setup.number));
             fleet.threads.push(thread.spawn(move || thread::run(setup)).map_err(StartError::Thread)?);
@@ -109,7 +113,7 @@ impl Fleet {
         sockets: Sockets,
         plans: Arc<PlanCell>,
         sinks: Vec<Sink>,
-        writers: Vec<Writer>,
+        (writers, expose): Measuring,
         (process, outboxes): (Arc<Process>, Vec<Outbox>),
         give_back: fn(),
     ) -> Result<(Fleet, Vec<Setup>), StartError> {
@@ -149,6 +153,7 @@ impl Fleet {
                 tally: Tally(counters.clone()),
                 sink: sinks.next(),
                 writer: writers.next(),
+                expose: expose.clone(),
                 outbox: outboxes.next().unwrap_or_default(),
                 process: process.clone(),
                 commands: receiver.clone(),

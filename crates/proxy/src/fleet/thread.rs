@@ -14,12 +14,12 @@ use crate::telemetry::access_log::Sink;
 use crate::telemetry::metrics::Recorder;
 use crate::telemetry::overview::Question;
 use crate::telemetry::troubles::Troubles;
-use crate::worker::Worker;
 use crate::worker::connecting::Connecting;
 use crate::worker::offload::Offloading;
 use crate::worker::plugins::Plugins;
 use crate::worker::turns::Turns;
 use crate::worker::watches::Watches;
+use crate::worker::{Expose, Worker};
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
@@ -62,6 +62,8 @@ pub(crate) struct Setup {
     pub(crate) tally: Tally,
     pub(crate) sink: Option<Sink>,
     pub(crate) writer: Option<Writer>,
+    /// `None`: there are no metrics.
+    pub(crate) expose: Option<Expose>,
     /// The way to the thread that sends for plugins.
     pub(crate) outbox: Outbox,
     pub(crate) process: Arc<Process>,
@@ -113,6 +115,7 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
         is_logging: setup.sink.is_some(),
         wanted_fields: setup.sink.as_ref().map(|sink| sink.wanted().clone()).unwrap_or_default(),
         sink: RefCell::new(setup.sink),
+        expose: setup.expose,
         recorder: setup.writer.map(|writer| RefCell::new(Recorder::new(writer, setup.number))),
         routes: RefCell::new(RouteMemory::new(setup.secret)),
         random: Cell::new(setup.seed | 1),

@@ -33,10 +33,14 @@ use crate::telemetry::troubles::Troubles;
 use connecting::Connecting;
 use plugins::Plugins;
 use std::cell::{Cell, RefCell};
+use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::sync::Arc;
 use turns::Turns;
 use watches::Watches;
+
+/// Has the one request answered that comes on a connection, with the exposition; false: it is not, now. It never waits.
+pub type Expose = Arc<dyn Fn(UnixStream) -> bool + Send + Sync>;
 
 /// A worker's own things, reached by its tasks.
 pub(crate) struct Worker {
@@ -58,6 +62,8 @@ pub(crate) struct Worker {
     pub(crate) sink: RefCell<Option<Sink>>,
     pub(crate) is_logging: bool,
     pub(crate) wanted_fields: WantedFields,
+    /// Who exposes the metrics; `None`: there are none.
+    pub(crate) expose: Option<Expose>,
     /// `None`: there are no metrics.
     pub(crate) recorder: Option<RefCell<Recorder>>,
     pub(crate) routes: RefCell<RouteMemory>,

@@ -13,6 +13,9 @@ Every peer that reaches the address may scrape; there is no key. On a loopback a
 must ask for an IP address, `localhost`, the machine's own name or one of `gateway.metrics.hosts`
 (see [admin.md](admin.md#access)); on other addresses any name works.
 
+A route with the plugin [public-api](plugins/public-api.md#metrics) serves the same to clients of the
+gateway.
+
 Formats, by the scraper's `Accept`: text 0.0.4, OpenMetrics 1.0.0, and Prometheus' delimited protobuf. With
 `native_histograms: true` histograms have native buckets as well, in the protobuf format.
 

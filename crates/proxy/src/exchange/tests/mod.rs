@@ -159,7 +159,8 @@ impl Bench {
         let sockets = Sockets::open(&config.listeners, 1, &mut Inherited::default()).unwrap();
         let address = sockets.addresses()[0];
         let fleet =
-            Fleet::start(&config.gateway, sockets, plans, Vec::new(), writers, Default::default(), || {}).unwrap();
+            Fleet::start(&config.gateway, sockets, plans, Vec::new(), (writers, None), Default::default(), || {})
+                .unwrap();
         Bench { fleet: Some(fleet), address }
     }
 

@@ -1,0 +1,71 @@
+//! Scrapes on connections that another thread of the process gives: a route of the gateway leads to the metrics.
+//!
+//! Such a connection carries one request. Its other end passes on what it reads as fast as a client takes it, so pieces are made
+//! no faster. The clients of a gateway may be anybody: their scrapes have a bound of their own, which leaves places to those who
+//! ask at the exporter's address, and each has a time to end in.
+
+use crate::answer::answer_scrape;
+use crate::server::{BUFFER_BYTES_MAX, HEAD_TIMEOUT};
+use crate::source::Source;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::convert::Infallible;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tracing::debug;
+
+/// Scrapes at once.
+const SCRAPES_MAX: usize = 16;
+
+/// How long one may take.
+const SCRAPE_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Who answers them.
+#[derive(Debug)]
+pub(crate) struct Beside {
+    places: Arc<Semaphore>,
+    /// Another process exposes more than this one knows of.
+    pub(crate) is_closed: bool,
+}
+
+impl Default for Beside {
+    fn default() -> Beside {
+        Beside { places: Arc::new(Semaphore::new(SCRAPES_MAX)), is_closed: false }
+    }
+}
+
+impl Beside {
+    /// Answers what is asked on a connection, or closes it.
+    pub(crate) fn serve(&self, connection: UnixStream, source: &Arc<Source>) {
+        let place = self.places.clone().try_acquire_owned();
+        let (false, Ok(place)) = (self.is_closed, place) else { return source.tally.refused() };
+        let stream = connection.set_nonblocking(true).and_then(|()| tokio::net::UnixStream::from_std(connection));
+        let (stream, source) = match stream {
+            Ok(stream) => (stream, source.clone()),
+            Err(error) => return debug!(%error, "exporter: a connection within the process"),
+        };
+        tokio::spawn(async move {
+            let _place = place;
+            let answer = service_fn(|request: Request<Incoming>| {
+                let source = &source;
+                async move { Ok::<_, Infallible>(answer_scrape(&request, source).await) }
+            });
+            let connection = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD_TIMEOUT)
+                .keep_alive(false)
+                .max_buf_size(BUFFER_BYTES_MAX)
+                .serve_connection(TokioIo::new(stream), answer);
+            match tokio::time::timeout(SCRAPE_TIMEOUT, connection).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => debug!(%error, "exporter: a scrape within the process failed"),
+                Err(_) => debug!("exporter: a scrape within the process took too long"),
+            }
+        });
+    }
+}

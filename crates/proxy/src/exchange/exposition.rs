@@ -1,0 +1,107 @@
+//! The metrics as the answer to a request, where a plugin has said so.
+//!
+//! Their thread is asked over a pair of sockets, and what it sends goes to the client as a node's response does: piece by piece, as
+//! fast as the client takes it. What is between the two threads is the kernel's, and bounded: neither ever waits for the other.
+
+use super::answer::OwnAnswer;
+use super::attempt::{Ended, after, interrupted};
+use super::relay::{Event, Relay};
+use super::target::Bounds;
+use super::{After, Serving, response};
+use crate::connection::stream::Stream;
+use std::future::poll_fn;
+use std::io::{self, Write};
+use std::os::unix::net::UnixStream;
+use stillgate_plugin::Answer;
+use stillgate_route::path::target_path;
+use stillgate_upstream::Failure;
+use stillgate_wire::{FieldName, Method};
+
+/// What the exporter chooses the form by.
+const CHOOSING: [FieldName<'static>; 2] = [FieldName::constant("Accept"), FieldName::constant("Accept-Encoding")];
+
+/// Gives the exposition; an error: nothing has been sent, and this is to be.
+pub(super) async fn give(serving: &mut Serving<'_>) -> Result<After, OwnAnswer> {
+    let mut exporter = connect(serving)?;
+    let Serving { worker, exchange, .. } = serving;
+    exchange.to_node.reset(&worker.buffers);
+    exchange.from_node.release(&worker.buffers);
+    exchange.from_node.begin();
+    exchange.response.reset();
+    exchange.response_body.clear();
+    exchange.method_sent = Method::Get;
+    let (bounds, now_ms) = (Bounds::of_own(&serving.snapshot.plan.settings), worker.clock.now_ms());
+    let mut relay = Relay::new(serving.lend(), &mut exporter, bounds, now_ms);
+    relay.request_sent = true;
+    let ended = loop {
+        match poll_fn(|cx| relay.poll(cx)).await {
+            Event::Head if relay.serving.exchange.response.status < 200 => {
+                break Event::NodeFailed(Failure::BadResponse);
+            }
+            Event::Head => {
+                if let Err(event) = response::begin(&mut relay) {
+                    break event;
+                }
+            }
+            event => break event,
+        }
+    };
+    let (begun, keep_alive) = (relay.has_begun(), relay.keep_alive);
+    let Serving { worker, client, exchange, .. } = serving;
+    exchange.from_node.release(&worker.buffers);
+    if ended == Event::Finished {
+        client.ends_with_connection = false;
+        return Ok(after(exchange, keep_alive));
+    }
+    match interrupted(exchange, ended, false, begun) {
+        Ended::Done(after) => Ok(after),
+        Ended::Refused(own) => Err(own),
+        Ended::Failed(_) | Ended::Switched(_) => Err(unavailable()),
+    }
+}
+
+/// A connection on which the exporter has been asked.
+fn connect(serving: &Serving<'_>) -> Result<Stream, OwnAnswer> {
+    let expose = serving.worker.expose.as_ref().ok_or_else(|| OwnAnswer::of_plugin(Answer::page(404)))?;
+    let connected = || -> io::Result<Stream> {
+        let (ours, exporters) = UnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        // Its buffer is empty still, so it takes all.
+        let question = question(serving);
+        let is_asked = (&ours).write(&question)? == question.len();
+        if !is_asked || !expose(exporters) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        tokio::net::UnixStream::from_std(ours).map(Stream::Local)
+    };
+    connected().map_err(|error| {
+        tracing::debug!(%error, "the exporter cannot be asked");
+        unavailable()
+    })
+}
+
+/// With the client's query, which may name families, and what it says it can read.
+fn question(serving: &Serving<'_>) -> Vec<u8> {
+    let Serving { client, exchange, snapshot, .. } = serving;
+    let facts = exchange.facts(client, &snapshot.plan);
+    let mut out = b"GET /".to_vec();
+    if let Some(query) = target_path(facts.path_and_query()).1 {
+        out.push(b'?');
+        out.extend_from_slice(query);
+    }
+    out.extend_from_slice(b" HTTP/1.1\r\nHost: localhost\r\n");
+    let fields = &exchange.request_edits.fields;
+    for name in CHOOSING {
+        for value in fields.values(&exchange.request.fields, exchange.from_client.head(), name) {
+            for part in [name.bytes(), b": ", value, b"\r\n"] {
+                out.extend_from_slice(part);
+            }
+        }
+    }
+    out.extend_from_slice(b"\r\n");
+    out
+}
+
+fn unavailable() -> OwnAnswer {
+    OwnAnswer::overload("the metrics cannot be had now")
+}
