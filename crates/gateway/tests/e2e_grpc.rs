@@ -2,7 +2,7 @@
 
 mod grpc_peer;
 
-use grpc_peer::{Server, python, server};
+use grpc_peer::{Server, python, server, server_with};
 use std::time::{Duration, Instant};
 use stillgate_testkit::http2::{END_STREAM, Http2, StreamEnd, kind};
 use stillgate_testkit::{Gateway, Setup, Upstream, eventually};
@@ -64,4 +64,37 @@ fn the_deadline_of_a_call_is_kept() {
     // `grpc-status: 4` as a literal: h2 does not shorten one digit by Huffman's code.
     let block = &heads[0].payload;
     assert!(block.windows(2).any(|window| window == [1, b'4'] || window == [0x81, 0x6b]), "{block:?}");
+}
+
+/// A mirror gets a copy of each call but the largest, whether it speaks TLS or not; calls that send as they receive go on.
+#[test]
+fn calls_are_mirrored() {
+    let node = server();
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let made = rcgen::generate_simple_self_signed(["mirror.test".to_owned()]).expect("a certificate");
+    let file = |name: &str, text: String| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).expect("a file");
+        path.to_str().expect("UTF-8").to_owned()
+    };
+    let (key, certificate) =
+        (file("key.pem", made.signing_key.serialize_pem()), file("certificate.pem", made.cert.pem()));
+    for (scheme, mirror) in [("grpc", server()), ("grpcs", server_with(&[&key, &certificate]))] {
+        let gateway = Gateway::start(
+            STILLGATE,
+            &Setup::resources(format!(
+                "upstreams: [{{id: node, scheme: grpc, nodes: {{\"{}\": 1}}}}]\n\
+                 routes: [{{id: all, uri: /*, upstream_id: node, plugins: {{proxy-mirror: {{host: \"{scheme}://{}\"}}}}}}]\n",
+                node.port.addr(),
+                mirror.port.addr()
+            )),
+        );
+        client(&gateway, "unary_calls");
+        client(&gateway, "streams");
+        let sorted = |mut calls: Vec<usize>| {
+            calls.sort_unstable();
+            calls
+        };
+        eventually("the copies", || sorted(mirror.unary_calls()) == [0, 1, 1000]);
+    }
 }

@@ -102,6 +102,9 @@ pub struct Capture {
     bytes: Vec<u8>,
     /// Zero: nothing is kept.
     bytes_max: usize,
+    /// There was more than is kept.
+    is_cut: bool,
+    is_ended: bool,
 }
 
 impl Capture {
@@ -115,11 +118,18 @@ impl Capture {
     pub fn piece(&mut self, piece: &[u8]) {
         let room = self.bytes_max.saturating_sub(self.bytes.len());
         self.bytes.extend_from_slice(&piece[..piece.len().min(room)]);
+        self.is_cut |= piece.len() > room;
+    }
+
+    /// The body has gone on to its end.
+    pub fn end(&mut self) {
+        self.is_ended = true;
     }
 
     /// The body is sent again from its beginning.
     pub fn rewind(&mut self) {
         self.bytes.clear();
+        (self.is_cut, self.is_ended) = (false, false);
     }
 
     /// There is no memory for it.
@@ -130,6 +140,11 @@ impl Capture {
     /// What is kept; `None`: nothing is.
     pub fn bytes(&self) -> Option<&[u8]> {
         self.is_on().then_some(&self.bytes)
+    }
+
+    /// Whether that is the body from its beginning to its end.
+    pub fn is_whole(&self) -> bool {
+        self.is_on() && self.is_ended && !self.is_cut
     }
 }
 

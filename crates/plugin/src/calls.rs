@@ -30,6 +30,8 @@ pub struct Origin {
     pub host: Box<str>,
     /// Its port.
     pub port: u16,
+    /// Whether it is spoken to in HTTP/2, as servers of gRPC are.
+    pub is_grpc: bool,
     /// The value of `Host`.
     authority: Box<str>,
 }
@@ -70,9 +72,14 @@ impl Url {
             return Err(format!("the path of {text:?} has characters that a URL cannot have"));
         }
         let port = parsed.port.unwrap_or(if is_https { HTTPS_PORT } else { HTTP_PORT });
-        let origin =
-            Origin { is_https, verifies, host: host.to_ascii_lowercase().into(), port, authority: authority.into() };
+        let (host, authority) = (host.to_ascii_lowercase().into(), authority.into());
+        let origin = Origin { is_https, verifies, host, port, is_grpc: false, authority };
         Ok(Url { origin: Arc::new(origin), target: target.into() })
+    }
+
+    /// The same of a server of gRPC.
+    pub fn of_grpc(self) -> Url {
+        Url { origin: Arc::new(Origin { is_grpc: true, ..(*self.origin).clone() }), ..self }
     }
 }
 

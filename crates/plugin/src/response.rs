@@ -53,6 +53,8 @@ pub struct Ended<'a> {
     pub request_edits: &'a Edits,
     /// The beginning of the request's body, as the node got it; `None`: no plugin asked for it.
     pub request_body: Option<&'a [u8]>,
+    /// Whether that is all of it.
+    pub request_is_whole: bool,
     /// The beginning of the response's body, as the client got it; `None`: no plugin asked for it.
     pub response_body: Option<&'a [u8]>,
 }

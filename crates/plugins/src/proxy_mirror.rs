@@ -1,25 +1,29 @@
 //! `proxy-mirror`: sends a copy of requests to another server, whose answers are dropped.
 //!
-//! Nothing waits for the copy: where too many are under way it is dropped, and counted. A copy has the method, path, header and
-//! body of the request as it is about to go to the node, so requests that are refused before have none.
+//! Neither waits for the other. Where too many copies are under way one is dropped, and counted. A copy has the method, path,
+//! header and body of the request as it is about to go to the node, so requests that are refused before have none. A body that is
+//! not here yet is kept as it goes on to the node, whatever its framing; its copy is sent when the response is out. So a call that
+//! sends as it receives goes on as without the plugin.
 
-use crate::asking::url;
+use crate::body_fields::CONTENT_TYPE;
 use crate::decimal::Decimal;
 use crate::random;
+use std::any::Any;
 use std::time::Duration;
 use stillgate_plugin::body::FILTER_BYTES_MAX;
-use stillgate_plugin::{Call, Compile, Define, Flow, Keep, Phase, Phases, Plugin, Request, Url};
+use stillgate_plugin::{Call, Compile, Define, Flow, Identity, Keep, Phase, Phases, Plugin, Request, Response, Url};
 use stillgate_route::path::target_path;
 use stillgate_schema::{At, Choice, Fault, Located, TEXT, Text, object, text};
-use stillgate_wire::{FieldName, FieldValue, Framing};
+use stillgate_wire::{FieldName, FieldValue};
 
 object! {
     /// Sends a copy of requests to another server.
     pub(crate) struct ProxyMirrorKeys {
-        /// The server: `http://HOST[:PORT]` or `https://HOST[:PORT]`, without a path.
+        /// The server: `http://HOST[:PORT]` or `https://HOST[:PORT]`, without a path; `grpc://` or `grpcs://` where it gets calls of
+        /// gRPC.
         host: At<String> = Located(TEXT.shown()) => required;
-        /// The path of copies; without it that of the request.
-        path: String = PATH => optional;
+        /// The path of copies; without it that of the request. Calls of gRPC keep theirs.
+        path: At<String> = Located(PATH) => optional;
         /// `replace`: `path` takes the place of the request's path. `prefix`: it is put before it.
         path_concat_mode: bool = CONCAT => default(false);
         /// The share of requests that are copied.
@@ -50,57 +54,110 @@ pub(crate) struct ProxyMirror {
     path: Option<Box<str>>,
     is_prefix: bool,
     ratio: f64,
+    identity: Identity,
+}
+
+/// A copy whose body is on its way.
+struct Waiting {
+    identity: Identity,
+    call: Call,
 }
 
 impl Define for ProxyMirror {
     type Keys = ProxyMirrorKeys;
     const NAME: &'static str = "proxy-mirror";
     const PRIORITY: i32 = 1010;
-    const PHASES: Phases = Phases::of(&[Phase::Access, Phase::BeforeProxy]);
+    const PHASES: Phases = Phases::of(&[Phase::BeforeProxy, Phase::Log]);
 
     fn compile(keys: ProxyMirrorKeys, cx: &mut Compile<'_>) -> Option<ProxyMirror> {
-        let url = url(&keys.host, false, "host", cx)?;
-        if &*url.target != "/" || keys.host.value.ends_with('/') {
-            let fault = Fault::new("the host has a path").hint("write it under `path`");
-            cx.sink.error(keys.host.at, &cx.path.key("host"), fault);
-            return None;
-        }
-        let (path, is_prefix) = (keys.path.map(String::into), keys.path_concat_mode);
-        Some(ProxyMirror { url, path, is_prefix, ratio: keys.sample_ratio })
+        let host = &keys.host.value;
+        let url = match host.strip_prefix("grpc").filter(|rest| rest.starts_with("://") || rest.starts_with("s://")) {
+            Some(rest) => Url::parse(&format!("http{rest}"), false).map(Url::of_grpc),
+            None => Url::parse(host, false),
+        };
+        let refuse = |fault: Fault, cx: &mut Compile<'_>| cx.sink.error(keys.host.at, &cx.path.key("host"), fault);
+        let url = match url {
+            Ok(url) if &*url.target == "/" && !host.ends_with('/') => url,
+            Ok(_) => {
+                refuse(Fault::new("the host has a path").hint("write it under `path`"), cx);
+                return None;
+            }
+            Err(why) => {
+                refuse(Fault::new(why), cx);
+                return None;
+            }
+        };
+        let path = match keys.path {
+            Some(path) if url.origin.is_grpc => {
+                let fault = Fault::new("has no effect: a call of gRPC keeps its path").hint("remove it");
+                cx.sink.warning(path.at, &cx.path.key("path"), fault);
+                None
+            }
+            path => path.map(|path| path.value.into()),
+        };
+        let is_prefix = keys.path_concat_mode;
+        Some(ProxyMirror { url, path, is_prefix, ratio: keys.sample_ratio, identity: cx.identity })
     }
 }
 
 const HOST: FieldName<'static> = FieldName::constant("Host");
+const TE: FieldName<'static> = FieldName::constant("TE");
 
 impl Plugin for ProxyMirror {
-    /// A body that is to be copied is waited for.
-    fn access(&self, request: &mut Request<'_>) -> Flow {
-        let is_small = match request.facts.request.framing {
-            Framing::Length(length) => length <= BODY_BYTES_MAX as u64,
-            _ => false,
-        };
-        match request.whole_body() {
-            None if is_small => Flow::body(BODY_BYTES_MAX, |_| Flow::Continue),
-            _ => Flow::Continue,
+    fn before_proxy(&self, request: &mut Request<'_>) -> Flow {
+        let is_meant = !self.url.origin.is_grpc || is_call(request);
+        if !is_meant || (self.ratio < 1.0 && random::share() >= self.ratio) {
+            return Flow::Continue;
         }
+        let mut call = self.copy(request);
+        match request.whole_body() {
+            None => {
+                request.body.capture(BODY_BYTES_MAX);
+                request.hold(Waiting { identity: self.identity, call });
+            }
+            Some(body) if body.len() > BODY_BYTES_MAX => request.worker.io().drop_send(Self::NAME),
+            Some(body) => {
+                call.set_body(body.to_vec());
+                request.worker.io().send(Self::NAME, call);
+            }
+        }
+        Flow::Continue
     }
 
-    fn before_proxy(&self, request: &mut Request<'_>) -> Flow {
-        if self.ratio < 1.0 && random::share() >= self.ratio {
-            return Flow::Continue;
+    /// A body that the node has not got to its end, or that is too large, has no copy.
+    fn log(&self, response: &mut Response<'_>) {
+        let Some(mut call) = self.take_waiting(&mut response.settled.held) else { return };
+        let io = response.worker.io();
+        let ended = response.ended.filter(|ended| ended.request_is_whole);
+        match ended.and_then(|ended| ended.request_body).filter(|body| body.len() <= BODY_BYTES_MAX) {
+            None => io.drop_send(Self::NAME),
+            Some(body) => {
+                call.set_body(body.to_vec());
+                io.send(Self::NAME, call);
+            }
         }
-        let Some(body) = request.whole_body().filter(|body| body.len() <= BODY_BYTES_MAX) else {
-            request.worker.io().drop_send(Self::NAME);
-            return Flow::Continue;
-        };
-        let call = self.copy(request, body);
-        request.worker.io().send(Self::NAME, call);
-        Flow::Continue
     }
 }
 
+/// Whether a request is a call of gRPC, or of gRPC-Web.
+fn is_call(request: &Request<'_>) -> bool {
+    const GRPC: &[u8] = b"application/grpc";
+    let of = |value: &[u8]| value.get(..GRPC.len()).is_some_and(|start| start.eq_ignore_ascii_case(GRPC));
+    request.first_header(CONTENT_TYPE).is_some_and(of)
+}
+
 impl ProxyMirror {
-    fn copy(&self, request: &Request<'_>, body: &[u8]) -> Call {
+    /// The copy that was made of this request before.
+    fn take_waiting(&self, held: &mut Vec<Box<dyn Any>>) -> Option<Call> {
+        let is_own = |held: &Box<dyn Any>| {
+            held.downcast_ref::<Waiting>().is_some_and(|waiting| waiting.identity == self.identity)
+        };
+        let place = held.iter().position(is_own)?;
+        held.swap_remove(place).downcast::<Waiting>().ok().map(|waiting| waiting.call)
+    }
+
+    /// Without the body.
+    fn copy(&self, request: &Request<'_>) -> Call {
         let method = request.edits.method().unwrap_or_else(|| request.facts.method());
         let target = self.target(request.target());
         let mut call = Call::new(&self.url.origin, method, &target);
@@ -121,7 +178,9 @@ impl ProxyMirror {
                 call.header(name, value);
             }
         });
-        call.set_body(body.to_vec());
+        if self.url.origin.is_grpc {
+            call.header(TE, FieldValue::constant("trailers"));
+        }
         call
     }
 

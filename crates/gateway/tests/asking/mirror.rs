@@ -57,6 +57,71 @@ fn a_copy_is_what_the_node_gets() {
     eventually("the one without a copy to be counted", || dropped(&measured) == 1.0);
 }
 
+fn chunked(body: &[u8]) -> Vec<u8> {
+    let chunks = body.chunks(7_777);
+    let chunks = chunks.flat_map(|part| [format!("{:x}\r\n", part.len()).as_bytes(), part, b"\r\n"].concat());
+    [chunks.collect(), b"0\r\n\r\n".to_vec()].concat()
+}
+
+const CHUNKED: &str = "POST /a?echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
+
+/// A body in chunks has a copy of its length, and the node gets it as it comes.
+#[test]
+fn a_body_in_chunks_is_copied() {
+    let (node, (mirror, noted)) = (Upstream::echo(), noting());
+    let measured = Measured::start(mirroring(&node, &mirror, ""), "");
+    let mut client = measured.gateway.client();
+    for length in [0, 1, 100_000, MIB, MIB + 1] {
+        let body = payload(7, length);
+        client.send([CHUNKED.as_bytes(), &chunked(&body)].concat());
+        assert!(client.expect_response("POST").body == body, "{length}");
+    }
+    eventually("all copies but that of the largest", || noted.lock().expect("no panic").len() == 4);
+    let mut lengths = Vec::new();
+    for (head, body) in &*noted.lock().expect("no panic") {
+        assert!(*body == payload(7, body.len()), "{}", body.len());
+        assert_eq!(head.get("transfer-encoding"), None);
+        assert_eq!(head.get("content-length"), Some(&*body.len().to_string()));
+        lengths.push(body.len());
+    }
+    lengths.sort_unstable();
+    assert_eq!(lengths, [0, 1, 100_000, MIB]);
+    eventually("the largest to be counted", || dropped(&measured) == 1.0);
+}
+
+/// Nothing of a request waits for its copy, and half a body is none.
+#[test]
+fn a_request_is_passed_on_as_it_comes() {
+    let (node, (mirror, noted)) = (Upstream::bind(), noting());
+    let measured = Measured::start(mirroring(&node, &mirror, ""), "");
+    let mut client = measured.gateway.client();
+    client.send(format!("{CHUNKED}5\r\nfirst\r\n"));
+    let mut connection = node.accept();
+    connection.read_head().expect("a head");
+    assert_eq!(connection.read_exactly(10).expect("what has come of the body"), b"5\r\nfirst\r\n");
+    client.send("4\r\nlast\r\n0\r\n\r\n");
+    assert_eq!(connection.read_exactly(14).expect("the rest"), b"4\r\nlast\r\n0\r\n\r\n");
+    assert_eq!(noted.lock().expect("no panic").len(), 0, "the response is not out");
+    connection.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    assert_eq!(client.expect_response("POST").head.status(), 200);
+    eventually("the copy", || noted.lock().expect("no panic").len() == 1);
+    assert_eq!(noted.lock().expect("no panic")[0].1, b"firstlast");
+    // One client goes away in the middle, and one node answers there.
+    let mut gone = measured.gateway.client();
+    gone.send(format!("{CHUNKED}5\r\nfirst\r\n"));
+    connection.read_head().expect("a head on the connection that was kept");
+    gone.into_connection().reset();
+    eventually("the one that is gone to be counted", || dropped(&measured) == 1.0);
+    let mut early = measured.gateway.client();
+    early.send(format!("{CHUNKED}5\r\nfirst\r\n"));
+    let mut connection = node.accept();
+    connection.read_head().expect("a head");
+    connection.send("HTTP/1.1 413 Enough\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    assert_eq!(early.expect_response("POST").head.status(), 413);
+    eventually("the one that was answered early to be counted", || dropped(&measured) == 2.0);
+    assert_eq!(noted.lock().expect("no panic").len(), 1);
+}
+
 /// All requests are answered while the mirror does what it does; each copy has arrived or is counted, and the rest is bounded.
 fn check_mirror(mirror: &Upstream, what: &str) {
     const REQUESTS: usize = 600;

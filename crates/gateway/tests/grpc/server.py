@@ -1,4 +1,4 @@
-"""A gRPC server whose messages are plain bytes. Arguments: the port to listen on."""
+"""A gRPC server whose messages are plain bytes. Arguments: the port to listen on; for TLS the files of key and certificate."""
 import sys
 import time
 from concurrent import futures
@@ -7,6 +7,7 @@ import grpc
 
 
 def unary(request, context):
+    print("unary", len(request))
     fields = dict(context.invocation_metadata())
     if "x-fail" in fields:
         context.set_trailing_metadata((("x-why", "as asked"),))
@@ -47,7 +48,12 @@ handlers = {
 options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 1)]
 server = grpc.server(futures.ThreadPoolExecutor(max_workers=32), options=options)
 server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Echo", handlers),))
-assert server.add_insecure_port("127.0.0.1:" + sys.argv[1]) != 0
+address = "127.0.0.1:" + sys.argv[1]
+if len(sys.argv) > 2:
+    key, certificate = (open(file, "rb").read() for file in sys.argv[2:4])
+    assert server.add_secure_port(address, grpc.ssl_server_credentials([(key, certificate)])) != 0
+else:
+    assert server.add_insecure_port(address) != 0
 server.start()
 print("listening")
 server.wait_for_termination()

@@ -1,5 +1,7 @@
 //! A gRPC server of another maker, and the scripts that call it.
 
+#![allow(dead_code, reason = "each test uses a part of it")]
+
 use std::net::TcpStream;
 use std::time::Duration;
 use stillgate_testkit::{Process, ReservedPort, eventually_within, run_tool};
@@ -9,7 +11,7 @@ const PYTHON_PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server of Python's grpcio, see `grpc/server.py`.
 pub(crate) struct Server {
-    _process: Process,
+    process: Process,
     pub(crate) port: ReservedPort,
     _dir: tempfile::TempDir,
 }
@@ -22,17 +24,34 @@ pub(crate) fn python(script: &str, arguments: &[&str]) -> std::process::Command 
     command
 }
 
+impl Server {
+    /// How many bytes each unary call had, in the order they came.
+    pub(crate) fn unary_calls(&self) -> Vec<usize> {
+        let log = self.process.log();
+        log.lines()
+            .filter_map(|line| line.strip_prefix("unary "))
+            .map(|bytes| bytes.parse().expect("a number"))
+            .collect()
+    }
+}
+
 /// Starts one and waits until it listens.
 pub(crate) fn server() -> Server {
+    server_with(&[])
+}
+
+/// The same with further arguments.
+pub(crate) fn server_with(arguments: &[&str]) -> Server {
     let probe = run_tool("/usr/bin/python3", "python3", &["-c", "import grpc"]);
     assert!(probe.status.success(), "Python's grpcio is missing; install the Debian package python3-grpcio");
     let port = ReservedPort::new();
     let dir = tempfile::tempdir().expect("a temporary folder");
-    let mut command = python("server.py", &[&port.addr().port().to_string()]);
+    let listen = port.addr().port().to_string();
+    let mut command = python("server.py", &[&[&*listen], arguments].concat());
     let mut process = Process::spawn("python3", &mut command, &dir.path().join("server.log"));
     eventually_within(PYTHON_PATIENCE, "the gRPC server to listen", || {
         assert!(process.ended().is_none(), "{}", process.log());
         TcpStream::connect(port.addr()).is_ok()
     });
-    Server { _process: process, port, _dir: dir }
+    Server { process, port, _dir: dir }
 }

@@ -233,6 +233,40 @@ fn proxy_mirror_copies_requests() {
     assert!((800..1_200).contains(&sampled), "{sampled}");
 }
 
+/// A mirror of gRPC gets calls only, with their path.
+#[test]
+fn proxy_mirror_copies_calls() {
+    let keys = "proxy-mirror: {host: \"grpc://mirror.test:50051\", path: /shadow}";
+    check(
+        keys,
+        "POST /shop.Orders/Get HTTP/1.1\nHost: h.example\nContent-Type: application/grpc+proto\nTE: trailers\nContent-Length: 5\n\n12345",
+        &[],
+        expect![[r#"
+        POST /shop.Orders/Get HTTP/1.1
+        Content-Type: application/grpc+proto
+        TE: trailers
+        Host: h.example
+        Content-Length: 5
+
+        12345
+        ===
+        > POST /shop.Orders/Get
+        > Host: h.example
+        > Content-Type: application/grpc+proto
+        > TE: trailers
+        > Content-Length: 5
+        < 200
+        < Content-Type: text/plain
+        < "hello world\n"
+    "#]],
+    );
+    let (plugins, server) = plugins(keys).unwrap().answered_by(&[]);
+    for fields in ["", "Content-Type: application/json\n", "Content-Type: application/grp\n"] {
+        plugins.run(&format!("POST /a HTTP/1.1\nHost: h\n{fields}Content-Length: 1\n\nx"), OK);
+    }
+    assert_eq!(server.asked.borrow().len(), 0);
+}
+
 #[test]
 fn limit_conn_counts_a_request_until_it_has_ended() {
     // One after the other: none is turned away, and none waits.
@@ -353,7 +387,9 @@ fn bad_configurations_are_refused() {
         "opa: {host: \"http://a\"}",
         "opa: {host: \"http://a\", policy: \"a b\", with_body: true}",
         "proxy-mirror: {host: \"http://a/b\"}",
-        "proxy-mirror: {host: \"grpc://a\", sample_ratio: 0}",
+        "proxy-mirror: {host: \"grpc://a/b\", sample_ratio: 1}",
+        "proxy-mirror: {host: \"grpc+x://a\"}",
+        "proxy-mirror: {host: \"grpcs://a\", sample_ratio: 0}",
         "proxy-mirror: {host: \"http://a\", path: \"/a?b\", sample_ratio: x}",
         "limit-conn: {conn: 0, burst: 0, default_conn_delay: 0, key: remote_addr}",
         "limit-conn: {conn: 1, burst: 0, default_conn_delay: 1, key: no_such, policy: redis}",
@@ -377,8 +413,9 @@ fn bad_configurations_are_refused() {
         1:33: opa.policy: "a b" is no path of a policy; write it as in `http/authz`
         1:40: opa.with_body: unknown key "with_body"; did you mean "with_route"?
         1:22: proxy-mirror.host: the host has a path; write it under `path`
-        1:22: proxy-mirror.host: "grpc://a" is no URL; write `http://HOST/PATH` or `https://HOST/PATH`
-        1:48: proxy-mirror.sample_ratio: expected a number from 0.00001 to 1, found the number 0
+        1:22: proxy-mirror.host: the host has a path; write it under `path`
+        1:22: proxy-mirror.host: "grpc+x://a" is no URL; write `http://HOST/PATH` or `https://HOST/PATH`
+        1:49: proxy-mirror.sample_ratio: expected a number from 0.00001 to 1, found the number 0
         1:40: proxy-mirror.path: "/a?b" is no path; begin with '/', without '?' and '&'
         1:62: proxy-mirror.sample_ratio: expected a number from 0.00001 to 1, found the text "x"
         1:20: limit-conn.conn: expected a whole number above 0, found the number 0; write a number, or variables such as "$http_x_limit"

@@ -1,5 +1,6 @@
-//! A new connection to a server: its name's addresses one after the other, and TLS.
+//! A new connection to a server: its name's addresses one after the other, TLS, and HTTP/2 where it speaks that.
 
+use super::BeginHttp2;
 use super::pool::Pool;
 use crate::connection::stream::{Stream, Tls};
 use std::sync::{Arc, OnceLock};
@@ -14,30 +15,43 @@ use tokio_rustls::TlsConnector;
 type Configs = [Option<Arc<ClientConfig>>; 2];
 
 /// Connects; the caller has a time for it.
-pub(super) async fn connect(pool: &Pool) -> Result<Stream, CallError> {
+pub(super) async fn connect(pool: &Pool, begin_http2: &BeginHttp2) -> Result<Stream, CallError> {
     let mut stream = Err(CallError::Connect);
     for address in pool.addresses().await? {
         if let Ok(connected) = TcpStream::connect(address).await {
-            stream = Ok(connected);
+            stream = Ok((connected, address));
             break;
         }
     }
-    let stream = stream?;
+    let (stream, address) = stream?;
     // Without it only latency suffers.
     let _ = stream.set_nodelay(true);
-    match pool.origin.is_https {
-        true => tls(&pool.origin, stream).await,
-        false => Ok(Stream::Plain(stream)),
+    let stream = match pool.origin.is_https {
+        true => tls(&pool.origin, stream).await?,
+        false => Stream::Plain(stream),
+    };
+    if !pool.origin.is_grpc {
+        return Ok(stream);
     }
+    let connection = begin_http2(stream, address).await.map_err(|_| CallError::Connect)?;
+    Ok(Stream::Http2Pooled(Box::new(connection)))
 }
 
 async fn tls(origin: &CallOrigin, stream: TcpStream) -> Result<Stream, CallError> {
     let name = ServerName::try_from(origin.host.to_string()).map_err(|_| CallError::Tls)?;
     let config = config(origin.verifies).await.ok_or(CallError::Tls)?;
-    let stream = TlsConnector::from(config).connect(name.clone(), stream).await.map_err(|error| {
+    let connector = TlsConnector::from(config);
+    let connected = match origin.is_grpc {
+        true => connector.with_alpn(vec![b"h2".to_vec()]).connect(name.clone(), stream).await,
+        false => connector.connect(name.clone(), stream).await,
+    };
+    let stream = connected.map_err(|error| {
         tracing::warn!(host = &*origin.host, port = origin.port, %error, "TLS with a server that plugins ask failed");
         CallError::Tls
     })?;
+    if origin.is_grpc && stream.get_ref().1.alpn_protocol() != Some(b"h2") {
+        return Err(CallError::Tls);
+    }
     Ok(Stream::Tls(Box::new(Tls { stream: stream.into(), server_name: Some(name) })))
 }
 

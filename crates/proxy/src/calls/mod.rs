@@ -1,4 +1,5 @@
-//! HTTP/1.1 calls to servers that are no nodes, on the worker's event loop: for plugins that ask others.
+//! HTTP calls to servers that are no nodes, on the worker's event loop: for plugins that ask others. A call is written in HTTP/1.1;
+//! a server of gRPC gets it as a stream of HTTP/2.
 //!
 //! ```text
 //!   Call ──▶ pool of its server ──▶ breaker ──▶ a kept connection, or: name ▶ connect ▶ TLS ──▶ message ──▶ Reply
@@ -12,14 +13,17 @@ mod connect;
 mod message;
 mod pool;
 
+use crate::connection::http2::NodeConnection;
 use crate::connection::stream::Stream;
 use breaker::Trial;
 use pool::Pool;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use stillgate_plugin::{Call, CallError, CallOrigin, Reply};
+use stillgate_plugin::{Call, CallError, CallOrigin, LocalFuture, Reply};
 use tokio::time::{Instant, timeout};
 
 /// Servers that a worker keeps connections to.
@@ -31,20 +35,27 @@ const SENT_MAX: usize = 256;
 /// Their bytes.
 const SENT_BYTES_MAX: usize = 16 * 1024 * 1024;
 
+/// Begins HTTP/2 on a connection just made, which somebody drives from then on.
+pub(crate) type BeginHttp2 = Box<dyn Fn(Stream, SocketAddr) -> LocalFuture<io::Result<NodeConnection>>>;
+
 /// The servers that a worker's plugins ask.
-#[derive(Default)]
 pub(crate) struct Calls {
+    begin_http2: BeginHttp2,
     pools: RefCell<HashMap<Arc<CallOrigin>, Rc<Pool>>>,
     sent: Cell<(usize, usize)>,
 }
 
 impl Calls {
+    pub(crate) fn new(begin_http2: BeginHttp2) -> Calls {
+        Calls { begin_http2, pools: RefCell::default(), sent: Cell::default() }
+    }
+
     /// Makes a call.
     pub(crate) async fn call(self: Rc<Self>, mut call: Call) -> Result<Reply, CallError> {
         let pool = self.pool(&call.origin);
         let _under_way = UnderWay::begin(&pool.under_way)?;
         let trial = Trial::begin(&pool.breaker, Instant::now())?;
-        let result = exchange(&pool, &mut call).await;
+        let result = self.exchange(&pool, &mut call).await;
         // Too large a reply is a reply.
         trial.end(matches!(result, Ok(_) | Err(CallError::TooLarge)), Instant::now());
         result
@@ -87,6 +98,22 @@ impl Calls {
         }
         pool
     }
+
+    /// One call, on a kept connection first: where that has ended meanwhile, on a new one.
+    async fn exchange(&self, pool: &Pool, call: &mut Call) -> Result<Reply, CallError> {
+        let message = call.take_message();
+        if let Some(kept) = pool.take(Instant::now()) {
+            let mut kept = share(pool, call, kept);
+            match message::exchange(&mut kept, call, &message).await {
+                Err((CallError::Closed, false)) => {}
+                result => return keep(pool, call, kept, result),
+            }
+        }
+        let fresh = timeout(call.timeout, connect::connect(pool, &self.begin_http2)).await;
+        let mut fresh = share(pool, call, fresh.map_err(|_| CallError::Timeout)??);
+        let result = message::exchange(&mut fresh, call, &message).await;
+        keep(pool, call, fresh, result)
+    }
 }
 
 /// Counts a call that nobody waits for, whatever becomes of its task.
@@ -121,18 +148,13 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-/// One call, on a kept connection first: where that has ended meanwhile, on a new one.
-async fn exchange(pool: &Pool, call: &mut Call) -> Result<Reply, CallError> {
-    let message = call.take_message();
-    if let Some(mut kept) = pool.take(Instant::now()) {
-        match message::exchange(&mut kept, call, &message).await {
-            Err((CallError::Closed, false)) => {}
-            result => return keep(pool, call, kept, result),
-        }
+/// Of a connection that carries many calls at once this one gets a stream; the connection is kept for others.
+fn share(pool: &Pool, call: &Call, stream: Stream) -> Stream {
+    let Some(one) = stream.share() else { return stream };
+    if let Some(keep) = call.keep {
+        pool.give(stream, keep, Instant::now());
     }
-    let mut fresh = timeout(call.timeout, connect::connect(pool)).await.map_err(|_| CallError::Timeout)??;
-    let result = message::exchange(&mut fresh, call, &message).await;
-    keep(pool, call, fresh, result)
+    one
 }
 
 fn keep(
@@ -141,8 +163,13 @@ fn keep(
     stream: Stream,
     result: Result<(Reply, bool), (CallError, bool)>,
 ) -> Result<Reply, CallError> {
-    let (reply, is_kept) = result.map_err(|(error, _)| error)?;
-    if let Some(keep) = call.keep.filter(|_| is_kept) {
+    let (reply, is_kept) = result.map_err(|(error, _)| {
+        if error == CallError::Timeout {
+            stream.retire();
+        }
+        error
+    })?;
+    if let Some(keep) = call.keep.filter(|_| is_kept && !stream.is_one_request()) {
         pool.give(stream, keep, Instant::now());
     }
     Ok(reply)

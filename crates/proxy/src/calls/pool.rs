@@ -49,9 +49,11 @@ impl Pool {
     pub(super) fn take(&self, now: Instant) -> Option<Stream> {
         let mut idle = self.idle.borrow_mut();
         idle.retain(|kept| kept.until > now);
-        while let Some(mut kept) = idle.pop() {
-            if !kept.stream.is_dead() {
-                return Some(kept.stream);
+        for place in (0..idle.len()).rev() {
+            if idle[place].stream.is_dead() {
+                idle.remove(place);
+            } else if !idle[place].stream.is_full() {
+                return Some(idle.remove(place).stream);
             }
         }
         None

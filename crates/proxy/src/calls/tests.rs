@@ -24,7 +24,7 @@ fn keeping(mut call: Call, keep: Option<Keep>) -> Call {
 /// What comes of calls one after the other.
 fn run(calls: impl IntoIterator<Item = Call>) -> Vec<Result<(u16, String), CallError>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let client = Rc::new(Calls::default());
+    let client = Rc::new(Calls::new(Box::new(|_, _| unreachable!("no server of gRPC"))));
     LocalSet::new().block_on(&runtime, async {
         let mut results = Vec::new();
         for call in calls {
@@ -117,7 +117,7 @@ fn what_does_not_answer_in_time_rests_after_a_while() {
 fn what_nobody_waits_for_is_bounded() {
     let server = Upstream::bind();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let client = Rc::new(Calls::default());
+    let client = Rc::new(Calls::new(Box::new(|_, _| unreachable!("no server of gRPC"))));
     LocalSet::new().block_on(&runtime, async {
         let sent = (0..2 * SENT_MAX).filter(|_| client.send(call_to(&server, "/"), || ())).count();
         assert_eq!(sent, SENT_MAX);

@@ -324,7 +324,7 @@ impl Filtered {
             self.out.extend_from_slice(piece);
             self.is_ended |= step == Step::End;
             if self.changes.captured().is_on() {
-                self.capture(piece);
+                self.capture(piece, self.is_ended);
             }
             return Ok(());
         }
@@ -350,9 +350,10 @@ impl Filtered {
         self.cpu += cpu_time().saturating_sub(began);
         let broken = |why| BrokenBody { plugin: running.get(), why };
         let work = ran.map_err(|_| broken(Why::Panic))?.map_err(|refusal| broken(Why::Refused(refusal)))?;
+        self.is_ended |= step == Step::End && work.is_none();
         if self.changes.captured().is_on() {
             let out = std::mem::take(&mut self.out);
-            self.capture(&out[before..]);
+            self.capture(&out[before..], self.is_ended);
             self.out = out;
         }
         let given = self.unwritten().len() as u64;
@@ -360,7 +361,6 @@ impl Filtered {
         if self.cpu > cpu_max + Duration::from_nanos(given * CPU_NANOS_PER_BYTE) {
             return Err(broken(Why::Refused(Refusal::Time)));
         }
-        self.is_ended |= step == Step::End && work.is_none();
         let plugin = running.get();
         self.waiting = work.map(|(at, work)| Waiting { at, plugin, step, done: Doing::Here(work) });
         let held: usize = self.changes.filters_mut().map(|(_, filter)| filter.held_bytes()).sum();
@@ -445,7 +445,7 @@ pub(crate) fn filter_all(
     filtered.start_capture(|| worker.plugins.held.begin(client));
     if filtered.is_empty() {
         if filtered.changes.captured().is_on() {
-            filtered.capture(body);
+            filtered.capture(body, true);
         }
         return Ok(None);
     }
@@ -480,7 +480,7 @@ impl BodyPipe<'_> {
     fn pass_on(&mut self, left: usize) {
         if self.filtered.changes.captured().is_on() {
             let content = self.receiver.content();
-            self.filtered.capture(&content[..content.len() - left]);
+            self.filtered.capture(&content[..content.len() - left], left == 0 && self.receiver.is_done());
         }
         self.receiver.written_but(left);
     }

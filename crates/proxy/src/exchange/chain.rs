@@ -515,6 +515,7 @@ fn response_phase(serving: &mut Serving<'_>, of: Of, phase: Phase, called: Calle
         record: told.record(ended, &facts, &snapshot.plan, worker),
         request_edits: chains.request_fields.as_ref().unwrap_or(&request_edits.fields),
         request_body: request_body.changes.captured().bytes(),
+        request_is_whole: request_body.changes.captured().is_whole(),
         response_body: captured.bytes(),
     });
     let (none, is_of_node) = (Fields::default(), chains.is_of_node);

@@ -5,7 +5,9 @@ use super::{overview, taking, turns};
 use crate::basics::buffer::Buffers;
 use crate::basics::clock::Clock;
 use crate::basics::counters::{Tally, WorkerCounters};
+use crate::calls::BeginHttp2;
 use crate::handover::{Arrival, Giving, RoutePlaces, Successor};
+use crate::node::http2;
 use crate::plan::PlanCell;
 use crate::plan::caching::RouteMemory;
 use crate::plan::snapshot::Snapshot;
@@ -22,7 +24,7 @@ use crate::worker::watches::Watches;
 use crate::worker::{Expose, Worker};
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_metrics::Writer;
@@ -109,6 +111,7 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
             worker.clone(),
             setup.tally,
             (setup.outbox, setup.process),
+            begin_http2(worker.clone()),
         ),
         plans: setup.plans,
         snapshot: RefCell::new(snapshot),
@@ -128,6 +131,17 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
     let living = worker.clone();
     let life = tasks.spawn_local(async move { living.live(setup.listeners, &mut asked).await });
     turns::run(&runtime, &tasks, &worker, life)
+}
+
+/// How calls of plugins begin HTTP/2: as for a node that speaks gRPC.
+fn begin_http2(worker: Weak<Worker>) -> BeginHttp2 {
+    Box::new(move |stream, address| {
+        let worker = worker.clone();
+        Box::pin(async move {
+            let worker = worker.upgrade().ok_or(io::ErrorKind::ConnectionReset)?;
+            http2::connect(&worker, stream, address, true).await
+        })
+    })
 }
 
 /// What the worker is asked, and by whom.

@@ -2,6 +2,6 @@
 
 mod connection;
 pub(crate) mod health;
-mod http2;
+pub(crate) mod http2;
 
 pub(crate) use connection::{ConnectError, Destination, connect, is_local, keep_shared, take_live};

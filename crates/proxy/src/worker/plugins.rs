@@ -8,6 +8,7 @@ use super::body_memory::BodyMemory;
 use super::offload::Offloading;
 use super::plugin_io::PluginIo;
 use crate::basics::counters::{Counters, Tally};
+use crate::calls::{BeginHttp2, Calls};
 use crate::plan::Plan;
 use crate::random;
 use hashbrown::HashMap;
@@ -72,8 +73,9 @@ impl Plugins {
         worker: Weak<Worker>,
         tally: Tally,
         (outbox, process): (Outbox, Arc<Process>),
+        begin_http2: BeginHttp2,
     ) -> Plugins {
-        let io = PluginIo { worker, calls: Rc::default() };
+        let io = PluginIo { worker, calls: Rc::new(Calls::new(begin_http2)) };
         let counts = move || {
             let Counters { connections_open, connections_total, requests_in_flight, requests_total, .. } = tally.read();
             Counts { connections_open, connections_total, requests_in_flight, requests_total }

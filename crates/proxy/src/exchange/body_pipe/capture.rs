@@ -17,11 +17,14 @@ impl Filtered {
         self.captured = None;
     }
 
-    /// A piece goes on; where there is no memory left, nothing of the body is kept.
+    /// A piece goes on, perhaps the last; where there is no memory left, nothing of the body is kept.
     #[cold]
-    pub(super) fn capture(&mut self, piece: &[u8]) {
+    pub(super) fn capture(&mut self, piece: &[u8], is_last: bool) {
         let capture = self.changes.captured_mut();
         capture.piece(piece);
+        if is_last {
+            capture.end();
+        }
         let bytes = capture.bytes().map_or(0, <[u8]>::len);
         if self.captured.as_mut().is_some_and(|held| held.set(bytes).is_err()) {
             self.end_capture();
