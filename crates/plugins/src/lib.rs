@@ -20,6 +20,7 @@ mod client_control;
 mod compression;
 mod consumer_restriction;
 mod cors;
+mod counters;
 mod csrf;
 mod decimal;
 mod decoding;

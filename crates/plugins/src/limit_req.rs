@@ -4,6 +4,7 @@
 //! A limit holds over all workers, and over both processes of an upgrade, as that of `limit-count` does: its buckets are in the
 //! table of `stillgate-limits`.
 
+use crate::counters::{OF_REDIS, Policy};
 use crate::decimal::Decimal;
 use crate::uri_blocker::REJECTED_MSG;
 use std::time::Duration;
@@ -33,7 +34,8 @@ object! {
         /// Whether a request goes on where it cannot be counted; otherwise it is answered with 500.
         allow_degradation: bool = Flag => default(false);
         /// Where the counters are.
-        policy: () = POLICY => default(());
+        policy: () = Policy => default(());
+        foreign: OF_REDIS;
     }
 }
 
@@ -48,8 +50,6 @@ pub(crate) enum KeyType {
 
 const KEY_TYPE: Choice<KeyType> =
     Choice { words: &[("var", KeyType::Var), ("var_combination", KeyType::VarCombination)], unbuilt: &[] };
-
-const POLICY: Choice<()> = Choice { words: &[("local", ())], unbuilt: &["redis", "redis-cluster"] };
 
 /// A shorter delay is none, as in APISIX.
 const DELAY_US_MIN: u64 = 1_000;

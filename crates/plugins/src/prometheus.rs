@@ -7,11 +7,9 @@
 use serde_json::json;
 use stillgate_plugin::definition::MetadataTable;
 use stillgate_plugin::{Compile, Define, Metadata, Phases, Plugin};
-use stillgate_schema::description::nothing;
 use stillgate_schema::kind::{alternatives, list};
-use stillgate_schema::{
-    Definitions, Fault, Flag, Json, Kind, Node, Path, Position, Sink, Value, expected, map, object,
-};
+use stillgate_schema::object::Foreign;
+use stillgate_schema::{Definitions, Fault, Flag, Json, Kind, Node, Path, Sink, Value, expected, map, object};
 
 object! {
     /// Counts requests, which happens without it as well.
@@ -38,26 +36,7 @@ object! {
         http_latency: Vec<&'static str> = list(OF_TYPES) => default(Vec::new());
         /// Of the bytes that come and go: `route`, `service`, `consumer` or `node`.
         bandwidth: Vec<&'static str> = list(OF_TYPES) => default(Vec::new());
-        /// Of calls of language models; there is no such family here.
-        ai_cache_bypasses_total: () = NO_FAMILY => optional;
-        /// Of calls of language models; there is no such family here.
-        ai_cache_embedding_latency: () = NO_FAMILY => optional;
-        /// Of calls of language models; there is no such family here.
-        ai_cache_hits_total: () = NO_FAMILY => optional;
-        /// Of calls of language models; there is no such family here.
-        ai_cache_misses_total: () = NO_FAMILY => optional;
-        /// Of calls of language models; there is no such family here.
-        llm_active_connections: () = NO_FAMILY => optional;
-        /// Of calls of language models; there is no such family here.
-        llm_completion_tokens: () = NO_FAMILY => optional;
-        /// Of calls of language models; there is no such family here.
-        llm_completion_tokens_dist: () = NO_FAMILY => optional;
-        /// Of calls of language models; there is no such family here.
-        llm_latency: () = NO_FAMILY => optional;
-        /// Of calls of language models; there is no such family here.
-        llm_prompt_tokens: () = NO_FAMILY => optional;
-        /// Of calls of language models; there is no such family here.
-        llm_prompt_tokens_dist: () = NO_FAMILY => optional;
+        foreign: OF_MODELS;
     }
 }
 
@@ -75,35 +54,23 @@ const OF_TYPES: LabelName = LabelName { words: &["route", "service", "consumer",
 /// Labels of APISIX that the families do not have here.
 const OF_OTHERS: [&str; 4] = ["request_type", "request_llm_model", "llm_model", "response_source"];
 
-/// The labels of a family that is not here.
-struct NoFamily;
-
-const NO_FAMILY: NoFamily = NoFamily;
-
-/// Says that something to be disabled is not here.
-fn tell_missing(what: String, at: Position, path: &Path<'_>, sink: &mut Sink) {
-    let fault = Fault::new(what).hint("leave it out");
-    match sink.is_open() {
-        true => sink.warning(at, path, fault),
-        false => sink.error(at, path, fault),
-    }
-}
-
-impl Kind for NoFamily {
-    type Out = ();
-
-    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<()> {
-        let names_none = matches!(&node.value, Value::List(items) if items.is_empty());
-        if !names_none {
-            tell_missing("there is no such family here".to_owned(), node.at, path, sink);
-        }
-        Some(())
-    }
-
-    fn schema(&self, _: &mut Definitions) -> Json {
-        nothing()
-    }
-}
+/// Families of calls of language models.
+const OF_MODELS: Foreign = Foreign {
+    keys: &[
+        "ai_cache_bypasses_total",
+        "ai_cache_embedding_latency",
+        "ai_cache_hits_total",
+        "ai_cache_misses_total",
+        "llm_active_connections",
+        "llm_completion_tokens",
+        "llm_completion_tokens_dist",
+        "llm_latency",
+        "llm_prompt_tokens",
+        "llm_prompt_tokens_dist",
+    ],
+    what: "there is no such family here",
+    hint: "leave it out",
+};
 
 impl Kind for LabelName {
     type Out = &'static str;
@@ -119,7 +86,7 @@ impl Kind for LabelName {
         }
         let words = || alternatives(self.words.iter().copied());
         if OF_OTHERS.contains(&text) {
-            tell_missing(format!("there is no label {text:?} here"), node.at, path, sink);
+            sink.foreign(node.at, path, Fault::new(format!("there is no label {text:?} here")).hint("leave it out"));
             return None;
         }
         let fault = match text == self.needed {

@@ -497,12 +497,6 @@ fn bad_configurations_are_refused() {
         1:91: limit-count.rejected_msg: the message is empty; write one, or remove the key
     "#]],
     );
-    refused(
-        "{count: 1, time_window: 1, policy: redis}",
-        expect![[r#"
-        1:49: limit-count.policy: "redis" is not built yet; write local
-    "#]],
-    );
 }
 
 #[test]

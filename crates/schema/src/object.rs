@@ -38,6 +38,21 @@ pub trait Object: Sized {
     fn describe(definitions: &mut Definitions) -> Vec<KeyDescription>;
 }
 
+/// Keys that APISIX has for what is not here.
+pub struct Foreign {
+    /// The keys.
+    pub keys: &'static [&'static str],
+    /// What is not here.
+    pub what: &'static str,
+    /// What to do.
+    pub hint: &'static str,
+}
+
+impl Foreign {
+    /// Of an object that has none.
+    pub const NONE: Foreign = Foreign { keys: &[], what: "", hint: "" };
+}
+
 /// The kind of an object.
 pub struct Map<T>(PhantomData<T>);
 
@@ -84,11 +99,18 @@ pub fn refuse_key(
     entry: &Entry,
     known: &[&[&'static str]],
     unbuilt: &[(&'static str, &'static str)],
+    foreign: &Foreign,
     is_closed: bool,
     path: &Path<'_>,
     sink: &mut Sink,
 ) {
     let key = &*entry.key;
+    if foreign.keys.contains(&key) {
+        if !asks_for_nothing(&entry.value) {
+            sink.foreign(entry.key_at, path, Fault::new(foreign.what).hint(foreign.hint));
+        }
+        return;
+    }
     if let Some((_, what)) = unbuilt.iter().find(|(name, _)| *name == key) {
         if !asks_for_nothing(&entry.value) {
             let fault = Fault::new(format!("{what} not built yet")).hint("remove the key");
@@ -101,9 +123,9 @@ pub fn refuse_key(
     let fault =
         Fault::new(format!("unknown key {:?}", shortened(key))).hint(format!("known keys: {}", known.join(", ")));
     let fault = sink.guess(fault, key, names);
-    match sink.is_open() && !is_closed {
-        true => sink.warning(entry.key_at, path, fault),
-        false => sink.error(entry.key_at, path, fault),
+    match is_closed {
+        true => sink.error(entry.key_at, path, fault),
+        false => sink.foreign(entry.key_at, path, fault),
     }
 }
 
@@ -140,7 +162,8 @@ pub fn need_any(keys: &[&str], without: &str, entries: &[Entry], at: Position, p
 ///
 /// A value that cannot be read counts as absent, without a second error. `any_of` names keys of which one must be
 /// there, and what it means if none is. `unbuilt` names keys that are known but cannot be served yet; they are refused
-/// unless empty. `parts` are objects whose keys stand beside the object's own. `closed: true` is for objects of plugins that APISIX takes no other keys in.
+/// unless empty. `foreign` are keys of APISIX's that nothing here is for; a file may not have them. `parts` are objects whose
+/// keys stand beside the object's own. `closed: true` is for objects of plugins that APISIX takes no other keys in.
 #[macro_export]
 macro_rules! object {
     (@field optional $ty:ty) => { Option<$ty> };
@@ -174,6 +197,9 @@ macro_rules! object {
         }?
     };
 
+    (@foreign) => { &$crate::object::Foreign::NONE };
+    (@foreign $foreign:expr) => { &$foreign };
+
     (@presence default($default:expr) $kind:expr) => {
         $crate::description::Presence::Default($crate::kind::Kind::show(&$kind, &$default))
     };
@@ -191,6 +217,7 @@ macro_rules! object {
             $(parts { $($(#[doc = $part_doc:literal])+ $part:ident: $part_ty:ty;)* })?
             $(any_of { $($without:literal: $($one:ident)|+;)+ })?
             $(unbuilt { $($unbuilt:ident: $what:literal;)* })?
+            $(foreign: $foreign:expr;)?
             $(closed: $closed:literal;)?
         }
     ) => {
@@ -246,6 +273,7 @@ macro_rules! object {
                         entry,
                         &[Self::KEYS, $($(<$part_ty as $crate::object::Object>::KEYS),*)?],
                         &[$($((const { key_name(stringify!($unbuilt)) }, $what)),*)?],
+                        $crate::object!(@foreign $($foreign)?),
                         Self::IS_CLOSED,
                         &path,
                         sink,

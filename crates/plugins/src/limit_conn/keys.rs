@@ -1,5 +1,6 @@
 //! The keys of `limit-conn`.
 
+use crate::counters::{OF_REDIS, Policy};
 use crate::decimal::Decimal;
 use crate::number::{ABOVE_ZERO, FROM_ZERO, Number};
 use stillgate_schema::{At, Choice, Fault, Flag, Located, TEXT, Text, int, map, object, some, text};
@@ -23,13 +24,14 @@ object! {
         /// Several limits, each with a key of its own, in place of `conn`, `burst` and `key`. All must hold.
         rules: Vec<ConnRuleKeys> = some(map::<ConnRuleKeys>()) => optional;
         /// Where the counts are.
-        policy: () = POLICY => default(());
+        policy: () = Policy => default(());
         /// The status of a request that is turned away.
         rejected_code: u16 = int(200, 599) => default(503);
         /// `error_msg` of the answer; without it the answer is an error page.
         rejected_msg: String = MESSAGE => optional;
         /// Whether a request is let through where it cannot be counted; otherwise it is answered with 500.
         allow_degradation: bool = Flag => default(false);
+        foreign: OF_REDIS;
     }
 }
 
@@ -46,7 +48,6 @@ object! {
 }
 
 const KEY_TYPE: Choice<bool> = Choice { words: &[("var", false), ("var_combination", true)], unbuilt: &[] };
-const POLICY: Choice<()> = Choice { words: &[("local", ())], unbuilt: &["redis", "redis-cluster"] };
 const MESSAGE: Text<String> = text("a text", |text| match text.is_empty() {
     true => Err(Fault::new("the message is empty").hint("write one, or remove the key")),
     false => Ok(text.to_owned()),

@@ -1,5 +1,6 @@
 //! The keys of `limit-count`, and those of its metadata.
 
+use crate::counters::{OF_REDIS, Policy};
 use crate::number::{ABOVE_ZERO, Number};
 use serde_json::json;
 use stillgate_schema::kind::unplaced;
@@ -35,13 +36,14 @@ object! {
         /// `error_msg` of the answer; without it the answer is an error page.
         rejected_msg: String = MESSAGE => optional;
         /// Where the counters are.
-        policy: () = POLICY => default(());
+        policy: () = Policy => default(());
         /// Whether a request is let through where it cannot be counted; otherwise it is answered with 500.
         allow_degradation: bool = Flag => default(false);
         /// Whether responses tell the limit, what remains of it and when it begins anew.
         show_limit_quota_header: bool = Flag => default(true);
         /// For other policies; has no effect here.
         sync_interval: () = NumberOfOthers => optional;
+        foreign: OF_REDIS;
     }
 }
 
@@ -98,8 +100,6 @@ const KEY_TYPE: Choice<KeyType> = Choice {
     words: &[("var", KeyType::Var), ("var_combination", KeyType::VarCombination), ("constant", KeyType::Constant)],
     unbuilt: &[],
 };
-
-const POLICY: Choice<()> = Choice { words: &[("local", ())], unbuilt: &["redis", "redis-cluster", "redis-sentinel"] };
 
 const MESSAGE: Text<String> = text("a text", |text| match text.is_empty() {
     true => Err(Fault::new("the message is empty").hint("write one, or remove the key")),

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use stillgate_plugin::NoUpstreams;
@@ -16,8 +17,8 @@ use stillgate_plugin::definition::MetadataTable;
 use stillgate_plugin::flow::Offload;
 use stillgate_plugin::secrets::NoSecrets;
 use stillgate_plugin::{
-    Body, BodyChanges, BodyError, BodyFilter, Call, CallError, Chain, Consumers, Facts, Flow, Identity, Io, Level,
-    LocalFuture, Origin, Phase, Reply, Request, Response, Settled, Worker,
+    Body, BodyChanges, BodyError, BodyFilter, Call, CallError, Chain, Consumers, Entry, Facts, Flow, Identity, Io,
+    Level, LocalFuture, Origin, Phase, Reply, Request, Response, Settled, Worker,
 };
 use stillgate_plugins::TABLE;
 use stillgate_route::path::{normalise, target_path};
@@ -51,9 +52,7 @@ pub(crate) const OK: &str = "HTTP/1.1 200 OK\nContent-Type: text/plain\n\nhello 
 /// Reads the `plugins` of a route; the error is what a file would be refused with.
 pub(crate) fn plugins(yaml: &str) -> Result<Plugins, String> {
     let mut sink = Sink::default();
-    let origin = Origin { level: Level::Route, id: "r".into() };
-    let entries = read_yaml(yaml, &mut sink)
-        .map(|node| TABLE.compile(&node, &origin, (&NoSecrets, &NoUpstreams), &Path::Root, &mut sink));
+    let entries = compiled(yaml, &mut sink);
     match (sink.has_errors(), entries) {
         (false, Some(entries)) => {
             let chain = Chain::merge([&entries[..]]).expect("a short chain");
@@ -69,6 +68,22 @@ pub(crate) fn plugins(yaml: &str) -> Result<Plugins, String> {
 /// What a bad configuration is refused with.
 pub(crate) fn refusal(yaml: &str) -> String {
     plugins(yaml).err().unwrap_or_else(|| "accepted".to_owned()) + "\n"
+}
+
+/// What is said of a configuration in a store that others write to, too.
+pub(crate) fn said_of_store(yaml: &str) -> String {
+    let mut sink = Sink::default().passing_unknown();
+    compiled(yaml, &mut sink);
+    match sink.has_errors() {
+        true => sink.into_errors().to_string() + "\n",
+        false => sink.into_warnings().iter().map(|warning| format!("{warning}\n")).collect(),
+    }
+}
+
+fn compiled(yaml: &str, sink: &mut Sink) -> Option<Vec<Arc<Entry>>> {
+    let origin = Origin { level: Level::Route, id: "r".into() };
+    let node = read_yaml(yaml, sink)?;
+    Some(TABLE.compile(&node, &origin, (&NoSecrets, &NoUpstreams), &Path::Root, sink))
 }
 
 fn read_yaml(yaml: &str, sink: &mut Sink) -> Option<Node> {

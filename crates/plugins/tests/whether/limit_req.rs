@@ -100,7 +100,6 @@ fn bad_configurations_are_refused() {
         "limit-req: {rate: 1, burst: 1, key: no_such_variable}",
         "limit-req: {rate: 1, burst: 1, key: $nothing, key_type: var_combination}",
         "limit-req: {rate: 1, burst: 1, key: remote_addr, key_type: constant}",
-        "limit-req: {rate: 1, burst: 1, key: remote_addr, policy: redis}",
         "limit-req: {rate: 1, burst: 1, key: remote_addr, rejected_code: 199}",
     ]
     .map(refusal)
@@ -113,7 +112,6 @@ fn bad_configurations_are_refused() {
         1:37: limit-req.key: "no_such_variable": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, method, scheme, server_protocol, protocol, remote_addr, remote_port, remote_user, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME
         1:37: limit-req.key: "nothing": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, method, scheme, server_protocol, protocol, remote_addr, remote_port, remote_user, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME
         1:60: limit-req.key_type: expected var or var_combination, found the text "constant"
-        1:58: limit-req.policy: "redis" is not built yet; write local
         1:65: limit-req.rejected_code: expected a whole number from 200 to 599, found the number 199
     "#]].assert_eq(&all);
 }

@@ -7,6 +7,7 @@ mod harness;
 
 mod asking;
 mod client_control;
+mod counters;
 mod csrf;
 mod fault_injection;
 mod ip_restriction;

@@ -233,9 +233,12 @@ impl Sink {
         result
     }
 
-    /// Whether an unknown key is a warning.
-    pub fn is_open(&self) -> bool {
-        self.is_open
+    /// Something that others may know. In a file that is an error; where it may be meant for others, a warning.
+    pub fn foreign(&mut self, at: Position, path: &Path<'_>, fault: Fault) {
+        match self.is_open {
+            true => self.warning(at, path, fault),
+            false => self.error(at, path, fault),
+        }
     }
 
     /// Whether this has not been said before.

@@ -1,0 +1,61 @@
+//! Where limits have their counters: in the process. What APISIX has for counters in Redis is refused by name, words and keys.
+
+use stillgate_schema::object::Foreign;
+use stillgate_schema::{Choice, Definitions, Fault, Json, Kind, Node, Path, Sink, Value};
+
+/// `policy`
+pub(crate) struct Policy;
+
+const LOCAL: Choice<()> = Choice { words: &[("local", ())], unbuilt: &[] };
+const REDIS: [&str; 3] = ["redis", "redis-cluster", "redis-sentinel"];
+
+/// The keys of counters in Redis.
+pub(crate) const OF_REDIS: Foreign = Foreign {
+    keys: &[
+        "key_ttl",
+        "redis_cluster_name",
+        "redis_cluster_nodes",
+        "redis_cluster_ssl",
+        "redis_cluster_ssl_verify",
+        "redis_database",
+        "redis_host",
+        "redis_keepalive_pool",
+        "redis_keepalive_timeout",
+        "redis_master_name",
+        "redis_password",
+        "redis_port",
+        "redis_role",
+        "redis_sentinels",
+        "redis_ssl",
+        "redis_ssl_verify",
+        "redis_timeout",
+        "redis_username",
+        "sentinel_password",
+        "sentinel_username",
+    ],
+    what: "no counters are in Redis here",
+    hint: "remove the key; `policy: local` counts over all workers",
+};
+
+impl Kind for Policy {
+    type Out = ();
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<()> {
+        if let Value::Scalar(scalar) = &node.value
+            && REDIS.contains(&&*scalar.text)
+        {
+            let fault = Fault::new(format!("{:?}: no counters are in Redis here", &*scalar.text));
+            sink.error(node.at, path, fault.hint("write `local`, which counts over all workers"));
+            return None;
+        }
+        LOCAL.read(node, path, sink)
+    }
+
+    fn schema(&self, definitions: &mut Definitions) -> Json {
+        LOCAL.schema(definitions)
+    }
+
+    fn show(&self, value: &()) -> Json {
+        LOCAL.show(value)
+    }
+}

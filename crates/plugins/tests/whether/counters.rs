@@ -1,0 +1,49 @@
+//! Counters are in the process: what APISIX has for counters in Redis is refused by name, under each limit.
+
+use super::harness;
+use expect_test::expect;
+use harness::{plugins, refusal, said_of_store};
+
+const LIMITS: [(&str, &str); 3] = [
+    ("limit-count", "count: 1, time_window: 1"),
+    ("limit-req", "rate: 1, burst: 1, key: host"),
+    ("limit-conn", "conn: 1, burst: 0, default_conn_delay: 1, key: host"),
+];
+
+/// What each limit says, without the place of it.
+fn said(keys: &str, say: fn(&str) -> String) -> String {
+    let of_limit = |(name, needed): (&str, &str)| {
+        let said = say(&format!("{name}: {{{needed}, {keys}}}"));
+        said.lines().map(|line| format!("{}\n", line.split_once(": ").unwrap_or(("", line)).1)).collect::<String>()
+    };
+    LIMITS.map(of_limit).concat()
+}
+
+#[test]
+fn policies_that_are_not_here_are_refused() {
+    let all = ["redis", "redis-cluster", "redis-sentinel", "redis-here", "[]"];
+    let text: String = all.map(|policy| said(&format!("policy: {policy}"), refusal)).concat();
+    expect![[r#""#]].assert_eq(&text);
+    LIMITS.map(|(name, needed)| plugins(&format!("{name}: {{{needed}, policy: local}}")).unwrap());
+}
+
+#[test]
+fn keys_of_counters_in_redis_are_refused() {
+    let keys =
+        "redis_host: r.test, redis_port: 6379, redis_password: secret, redis_cluster_nodes: [a], redis_sentinels: [{}]";
+    expect![[r#""#]].assert_eq(&said(keys, refusal));
+    let others = "redis_username: u, redis_database: 1, redis_timeout: 1, redis_ssl: true, redis_ssl_verify: true, \
+        redis_keepalive_timeout: 1000, redis_keepalive_pool: 1, redis_cluster_name: c, redis_cluster_ssl: true, \
+        redis_cluster_ssl_verify: true, redis_master_name: m, redis_role: slave, sentinel_username: u, \
+        sentinel_password: p, key_ttl: 1";
+    let refused = said(others, refusal);
+    let by_name = refused.lines().filter(|line| line.contains("no counters are in Redis here"));
+    assert_eq!((by_name.count(), refused.lines().count()), (3 * 15, 3 * 15), "{refused}");
+}
+
+/// They do no harm in a store that is APISIX's as well, as long as counters are to be in the process; nor where they ask for nothing.
+#[test]
+fn keys_of_counters_in_redis_are_told_of_in_a_store() {
+    expect![[r#""#]].assert_eq(&said("policy: local, redis_host: r.test, redis_ssl: false", said_of_store));
+    expect![[r#""#]].assert_eq(&said("policy: redis-sentinel, redis_ssl: false", said_of_store));
+}
