@@ -336,6 +336,40 @@ fn loki_gets_streams() {
     }
 }
 
+/// A label is never empty: where none of its variables has a value when the request is logged, it has its text.
+#[test]
+fn a_label_without_a_value_keeps_its_text() {
+    let (node, (receiver, seen)) = (Upstream::echo(), receiver(|_| 204));
+    let plugin = format!(
+        "loki-logger: {{endpoint_addrs: [\"http://{}\"], batch_max_size: 1, log_labels: {{tenant: $http_x_tenant, \
+         node: $upstream_addr, who: $consumer_name, both: $request_method-$http_x_tenant, other: \"$${{http_x_tenant ?? none}}\", \
+         typed: $no_such_variable}}}}\n      \
+         fault-injection: {{abort: {{http_status: 403, vars: [[[uri, ==, /refused]]]}}}}",
+        receiver.addr()
+    );
+    let gateway = Gateway::start(STILLGATE, &logs::route(&node, &plugin, ""));
+    let mut client = gateway.client();
+    let mut labels_of = |target: &str, field: &str| {
+        let before = seen.requests();
+        client.send(&format!("GET {target} HTTP/1.1\r\nHost: h\r\n{field}\r\n"));
+        client.expect_response("GET");
+        eventually("a batch", || seen.requests() == before + 1);
+        let body: Value = serde_json::from_slice(&seen.last().1).expect("JSON");
+        body["streams"][0]["stream"].clone()
+    };
+    let addr = node.addr().to_string();
+    assert_eq!(
+        labels_of("/a", "X-Tenant: t1\r\n"),
+        serde_json::json!({"tenant": "t1", "node": addr, "who": "$consumer_name", "both": "GET-t1", "other": "t1",
+            "typed": "$no_such_variable"})
+    );
+    assert_eq!(
+        labels_of("/refused", ""),
+        serde_json::json!({"tenant": "$http_x_tenant", "node": "$upstream_addr", "who": "$consumer_name", "both": "GET-",
+            "other": "none", "typed": "$no_such_variable"})
+    );
+}
+
 #[test]
 fn elasticsearch_is_asked_for_its_version_and_gets_a_bulk() {
     let (node, (receiver, seen)) = (Upstream::echo(), logs::elasticsearch("8.15.1"));
