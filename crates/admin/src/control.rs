@@ -5,6 +5,7 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
+pub use stillgate_datastore::embedded::{Change, ChangeSummary, Edit};
 use stillgate_datastore::{Author, Documents, Key, Transaction, Write};
 
 /// A future that may move between tasks.
@@ -128,45 +129,6 @@ pub struct Checked {
     pub warnings: Vec<String>,
     /// Resources that the write would change in meaning, or have rejected: the key, and what would happen to it.
     pub effects: Vec<(Key, String)>,
-}
-
-/// One revision, without values.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ChangeSummary {
-    /// The revision it made.
-    pub revision: u64,
-    /// When, as Unix time in milliseconds.
-    pub unix_ms: u64,
-    /// By whom.
-    pub author: Author,
-    /// The first of the keys that it wrote or deleted.
-    pub keys: Vec<Key>,
-    /// How many keys there were.
-    pub keys_total: usize,
-}
-
-/// One revision, with values.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
-    /// The revision it made.
-    pub revision: u64,
-    /// When, as Unix time in milliseconds.
-    pub unix_ms: u64,
-    /// By whom.
-    pub author: Author,
-    /// One for each key that it wrote or deleted.
-    pub edits: Vec<Edit>,
-}
-
-/// What a revision did to one key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Edit {
-    /// The key.
-    pub key: Key,
-    /// The value before; `None`: there was no document.
-    pub before: Option<Arc<str>>,
-    /// The value after; `None`: it was deleted, or its time to live was over.
-    pub after: Option<Arc<str>>,
 }
 
 /// Why a write was not made.

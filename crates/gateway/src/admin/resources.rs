@@ -8,7 +8,6 @@ use std::time::Duration;
 use stillgate_admin::control::{Change, ChangeSummary, Edit, Pending};
 use stillgate_admin::{Backup, Checked, Control, Outcome, Plugin, PluginSchema, Wait, WriteError};
 use stillgate_config::{Kind, Schemas};
-use stillgate_datastore::embedded;
 use stillgate_datastore::{Author, CommitError, Documents, Transaction, Write};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -156,34 +155,19 @@ impl Control for Resources {
     }
 
     fn history(&self, before: Option<u64>, count: usize) -> Pending<Result<Vec<ChangeSummary>, WriteError>> {
-        let asked = self.ask(|answer| Asked::History(before, count, answer));
-        Box::pin(async move {
-            let of = |embedded::ChangeSummary { revision, unix_ms, author, keys, keys_total }| ChangeSummary {
-                revision,
-                unix_ms,
-                author,
-                keys,
-                keys_total,
-            };
-            Ok(asked.await?.into_iter().map(of).collect())
-        })
+        Box::pin(self.ask(|answer| Asked::History(before, count, answer)))
     }
 
     fn change(&self, revision: u64) -> Pending<Result<Option<Change>, WriteError>> {
         let asked = self.ask(|answer| Asked::Change(revision, answer));
         let keeper = self.kept.as_ref().map(|kept| kept.keeper.clone());
         Box::pin(async move {
-            let (Some(change), Some(keeper)) = (asked.await?, keeper) else { return Ok(None) };
-            let embedded::Change { revision, unix_ms, author, edits } = change;
-            let plain = |edit: embedded::Edit| {
-                let in_plain = |text: Option<Arc<str>>| text.map(|text| keeper.text_in_plain(&edit.key, &text));
-                Edit {
-                    before: in_plain(edit.before.clone()),
-                    after: in_plain(edit.after.clone()),
-                    key: edit.key.clone(),
-                }
-            };
-            Ok(Some(Change { revision, unix_ms, author, edits: edits.into_iter().map(plain).collect() }))
+            let (Some(mut change), Some(keeper)) = (asked.await?, keeper) else { return Ok(None) };
+            for Edit { key, before, after } in &mut change.edits {
+                let in_plain = |text: &Arc<str>| keeper.text_in_plain(key, text);
+                (*before, *after) = (before.as_ref().map(in_plain), after.as_ref().map(in_plain));
+            }
+            Ok(Some(change))
         })
     }
 
