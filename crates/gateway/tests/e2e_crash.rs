@@ -7,10 +7,9 @@ use std::collections::HashMap;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use stillgate_testkit::{
-    ACCEPT_OPENMETRICS, ACCEPT_TEXT, Client, Connection, Process, ReservedPort, Upstream, eventually, scrape,
+    ACCEPT_OPENMETRICS, ACCEPT_TEXT, Client, Connection, Process, ReservedPort, Rounds, Upstream, eventually, scrape,
 };
 
 const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
@@ -72,12 +71,11 @@ fn kill_9_loses_no_total() {
     let mut gateway = start(&gateway_words, listen, &logs.join("gateway"));
     let exporter = start(&exporter_words, expose, &logs.join("exporter"));
     let kills = std::env::var("STILLGATE_KILLS").map_or(KILLS, |kills| kills.parse().expect("a number"));
-    let (answered, is_done) = (AtomicU64::new(0), AtomicBool::new(false));
+    let rounds = Rounds::default();
     std::thread::scope(|scope| {
-        // A panic here must end the load too.
-        let _end = Done(&is_done);
+        let _end = rounds.until_dropped();
         for _ in 0..CLIENTS {
-            scope.spawn(|| load(listen, &answered, &is_done));
+            scope.spawn(|| load(listen, &rounds));
         }
         let mut before: HashMap<String, f64> = HashMap::new();
         let mut look = |accept| {
@@ -93,11 +91,11 @@ fn kill_9_loses_no_total() {
             sum_of(&before, "stillgate_http_requests_total")
         };
         for kill in 0..kills {
-            let begun = answered.load(Relaxed);
+            let begun = rounds.done();
             let until = Instant::now() + LIFE;
             eventually("requests to be answered", || {
                 look(ACCEPT_TEXT);
-                Instant::now() >= until && answered.load(Relaxed) > begun + 20
+                Instant::now() >= until && rounds.done() > begun + 20
             });
             gateway.signal("KILL");
             gateway.wait();
@@ -105,9 +103,9 @@ fn kill_9_loses_no_total() {
             gateway = start(&gateway_words, listen, &logs.join("gateway"));
             look(if kill % 2 == 0 { ACCEPT_TEXT } else { ACCEPT_OPENMETRICS });
         }
-        is_done.store(true, Relaxed);
+        rounds.end();
         let told = look(ACCEPT_TEXT);
-        let answered = answered.load(Relaxed) as f64;
+        let answered = rounds.done() as f64;
         println!("{kills} kills, {answered} requests answered, {told} told of");
         // A request is recorded once its response is out: a kill may come in between, and so may the last look.
         let in_between = ((kills + 1) * CLIENTS) as f64;
@@ -117,27 +115,16 @@ fn kill_9_loses_no_total() {
     eventually("segments of the dead to be folded", || std::fs::read_dir(&shared).unwrap().count() < 20);
 }
 
-/// Ends the load when it is dropped.
-struct Done<'a>(&'a AtomicBool);
-
-impl Drop for Done<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
-}
-
-/// Sends requests until it is done; a broken connection is made anew.
-fn load(addr: SocketAddr, answered: &AtomicU64, is_done: &AtomicBool) {
-    while !is_done.load(Relaxed) {
+/// Sends requests until the end; a broken connection is made anew.
+fn load(addr: SocketAddr, rounds: &Rounds) {
+    while rounds.go_on() {
         let Ok(stream) = TcpStream::connect(addr) else {
             std::thread::yield_now();
             continue;
         };
         let mut client = Client::from_connection(Connection::new(stream));
-        while !is_done.load(Relaxed)
-            && client.try_request("GET", "/x", b"").is_ok_and(|answer| answer.head.status() == 200)
-        {
-            answered.fetch_add(1, Relaxed);
+        while rounds.go_on() && client.try_request("GET", "/x", b"").is_ok_and(|answer| answer.head.status() == 200) {
+            rounds.count();
         }
     }
 }

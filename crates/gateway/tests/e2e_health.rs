@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use stillgate_testkit::{
-    ACCEPT_TEXT, Client, Connection, Gateway, Nginx, ReservedPort, Setup, Upstream, eventually, scrape,
+    ACCEPT_TEXT, Client, Connection, Gateway, Nginx, ReservedPort, Rounds, Setup, Upstream, eventually, scrape,
 };
 
 const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
@@ -318,41 +318,23 @@ fn one_of_three_nodes_killed_under_load_fails_no_request() {
     let addresses = nodes.each_ref().map(Upstream::addr);
     let keys = "checks: {active: {type: tcp, unhealthy: {interval: 0.1}, healthy: {interval: 0.1}}, passive: {}}";
     let gateway = Gateway::start(STILLGATE, &setup(&addresses, keys).gateway("workers: 2"));
-    let (addr, stop) = (gateway.addr(), AtomicBool::new(false));
-    let served = AtomicUsize::new(0);
+    let (rounds, addr) = (Rounds::default(), gateway.addr());
     std::thread::scope(|scope| {
-        let _stop = Stop(&stop);
+        let _end = rounds.until_dropped();
         for _ in 0..4 {
             scope.spawn(|| {
-                let mut client = Client::connect(addr);
-                while !stop.load(Ordering::SeqCst) {
-                    assert_eq!(client.get("/").head.status(), 200);
-                    served.fetch_add(1, Ordering::SeqCst);
-                }
+                rounds.of_requests(addr, false, |client| assert_eq!(client.get("/").head.status(), 200));
             });
         }
-        let served_more = |more: usize| {
-            let before = served.load(Ordering::SeqCst);
-            eventually("requests to be served", || served.load(Ordering::SeqCst) >= before + more);
-        };
-        served_more(200);
+        rounds.await_more(200);
         nodes[1].stop();
-        served_more(400);
+        rounds.await_more(400);
         await_state(&gateway, addresses[1], "unhealthy");
-        served_more(200);
+        rounds.await_more(200);
         nodes[1].start(serve);
         await_state(&gateway, addresses[1], "healthy");
-        served_more(200);
+        rounds.await_more(200);
     });
-}
-
-/// Ends the load when it is dropped, by a panic too.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
 }
 
 #[test]

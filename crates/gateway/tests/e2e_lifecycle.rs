@@ -3,10 +3,10 @@
 use std::fs::File;
 use std::net::TcpStream;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use stillgate_testkit::{
-    Broken, Client, Gateway, PATIENCE, Process, ReservedPort, Setup, Upstream, eventually, sha256,
+    Broken, Client, Gateway, PATIENCE, Process, ReservedPort, Rounds, Setup, Upstream, eventually, sha256,
 };
 
 const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
@@ -179,19 +179,17 @@ fn a_missing_file_changes_nothing() {
 fn a_storm_of_reloads_fails_no_request() {
     let upstream = Upstream::echo();
     let mut gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()).gateway("workers: 2"));
-    let (over, served) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let (rounds, addr) = (Rounds::default(), gateway.addr());
     std::thread::scope(|scope| {
         for number in 0..4 {
-            let (gateway, over, served) = (&gateway, &over, &served);
+            let rounds = &rounds;
             scope.spawn(move || {
-                let mut client = gateway.client();
-                while !over.load(Ordering::Relaxed) {
-                    let response = client.get(&format!("/?size=100&seed={number}"));
-                    assert_eq!(response.head.status(), 200);
-                    served.fetch_add(1, Ordering::Relaxed);
-                }
+                rounds.of_requests(addr, false, |client| {
+                    assert_eq!(client.get(&format!("/?size=100&seed={number}")).head.status(), 200);
+                });
             });
         }
+        let _end = rounds.until_dropped();
         for generation in 0..20 {
             let since = Instant::now();
             let routes: String = (0..200)
@@ -202,8 +200,7 @@ fn a_storm_of_reloads_fails_no_request() {
             gateway.write_config_text(&yaml);
             eventually("a tenth of a second to pass", || since.elapsed() > Duration::from_millis(100));
         }
-        eventually("some requests to be served", || served.load(Ordering::Relaxed) > 100);
-        over.store(true, Ordering::Relaxed);
+        eventually("some requests to be served", || rounds.done() > 100);
     });
     gateway.reload(&Setup::to(upstream.addr()).gateway("workers: 2"));
     gateway.assert_healthy();

@@ -7,8 +7,8 @@ mod upgrade;
 use measured::Measured;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use stillgate_testkit::{Client, Gateway, Message, Setup, Upstream, eventually};
+use std::sync::atomic::{AtomicU64, Ordering};
+use stillgate_testkit::{Client, Gateway, Message, Rounds, Setup, Upstream, eventually};
 use upgrade::{STILLGATE, Upgraded};
 
 /// Clients at once, each with a connection of its own.
@@ -157,35 +157,25 @@ fn an_upgrade_under_load_admits_exactly_the_count() {
         let mut upgraded = Upgraded::start(&setup(before));
         upgraded.configure(&setup(after));
         let addr = upgraded.gateway.addr();
-        let (stop, served) = (AtomicBool::new(false), AtomicU64::new(0));
+        let rounds = Rounds::default();
         let one = |number: usize| {
-            let (mut client, mut heard) = (Client::connect(addr), Heard::default());
-            while !stop.load(Ordering::Relaxed) {
-                if number.is_multiple_of(2) {
-                    client = Client::connect(addr);
-                }
-                heard.add(&client.get("/"));
-                served.fetch_add(1, Ordering::Relaxed);
-            }
+            let mut heard = Heard::default();
+            rounds.of_requests(addr, number.is_multiple_of(2), |client| heard.add(&client.get("/")));
             heard
         };
         let heard = std::thread::scope(|scope| {
             let one = &one;
             let clients: Vec<_> = (0..4).map(|number| scope.spawn(move || one(number))).collect();
-            let _stop = Stop(&stop);
-            let more = |count: u64| {
-                let before = served.load(Ordering::Relaxed);
-                eventually("more requests", || served.load(Ordering::Relaxed) >= before + count);
-            };
-            more(200);
+            let _end = rounds.until_dropped();
+            rounds.await_more(200);
             upgraded.upgrade();
             upgraded.await_old();
-            more(200);
-            stop.store(true, Ordering::Relaxed);
+            rounds.await_more(200);
+            rounds.end();
             clients.into_iter().map(|client| client.join().expect("a client")).fold(Heard::default(), Heard::join)
         });
         let mut all = heard.remaining.clone();
-        assert_eq!(heard.admitted(), served.load(Ordering::Relaxed) as usize, "the limit is not reached");
+        assert_eq!(heard.admitted(), rounds.done() as usize, "the limit is not reached");
         all.sort_unstable();
         all.reverse();
         let expected: Vec<i64> = (0..COUNT as i64).rev().take(all.len()).collect();
@@ -209,15 +199,6 @@ fn exhaust(addr: SocketAddr, left: usize) {
         }
     });
     assert_eq!(taken.load(Ordering::Relaxed), left as u64);
-}
-
-/// Ends the threads that go on until they are told otherwise, also where the test fails.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 #[test]

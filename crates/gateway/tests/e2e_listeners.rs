@@ -3,10 +3,10 @@
 mod upgrade;
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use stillgate_testkit::{
-    ACCEPT_TEXT, Client, Connection, Gateway, ReservedPort, Setup, Upstream, eventually, scrape, sha256,
+    ACCEPT_TEXT, Client, Connection, Gateway, ReservedPort, Rounds, Setup, Upstream, eventually, scrape, sha256,
 };
 use upgrade::{STILLGATE, Upgraded};
 
@@ -41,25 +41,13 @@ fn await_refusal(addr: SocketAddr) {
     eventually("connections to be refused", || TcpStream::connect(addr).is_err());
 }
 
-/// Requests on kept and on fresh connections until it is told to stop; how many went well. A request that fails panics.
-fn load(addr: SocketAddr, stop: &AtomicBool) -> usize {
-    let (mut kept, mut served) = (Client::connect(addr), 0);
-    while !stop.load(Ordering::Relaxed) {
+/// Requests on kept and on fresh connections until the end.
+fn load(addr: SocketAddr, rounds: &Rounds) {
+    rounds.of_requests(addr, false, |kept| {
         let answer = kept.get("/");
         assert_eq!((answer.head.status(), answer.head.get("connection")), (200, None));
         assert_eq!(Client::connect(addr).get("/").head.status(), 200);
-        served += 2;
-    }
-    served
-}
-
-/// Ends the threads that go on until they are told otherwise, also where the test fails.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
+    });
 }
 
 #[test]
@@ -67,10 +55,10 @@ fn listeners_that_stay_are_served_while_others_come_and_go() {
     let upstream = Upstream::echo();
     let setup = workers(&upstream);
     let mut gateway = Gateway::start(STILLGATE, &setup);
-    let (further, stop) = (ReservedPort::new(), AtomicBool::new(false));
-    let served: usize = thread::scope(|scope| {
-        let _stop = Stop(&stop);
-        let threads: Vec<_> = (0..2).map(|_| scope.spawn(|| load(gateway.addr(), &stop))).collect();
+    let (further, rounds) = (ReservedPort::new(), Rounds::default());
+    thread::scope(|scope| {
+        let _end = rounds.until_dropped();
+        (0..2).for_each(|_| drop(scope.spawn(|| load(gateway.addr(), &rounds))));
         for _ in 0..ROUNDS {
             reload(&gateway, &setup, &[at(further.addr())]);
             let mut idle = Client::connect(further.addr());
@@ -79,10 +67,8 @@ fn listeners_that_stay_are_served_while_others_come_and_go() {
             idle.into_connection().expect_close();
             await_refusal(further.addr());
         }
-        stop.store(true, Ordering::Relaxed);
-        threads.into_iter().map(|thread| thread.join().expect("no request failed")).sum()
     });
-    assert!(served > 0);
+    assert!(rounds.done() > 0);
     gateway.assert_healthy();
 }
 

@@ -7,9 +7,8 @@ use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::TcpStream;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use stillgate_testkit::{Client, Connection, Setup, Upstream, eventually, payload};
+use stillgate_testkit::{Connection, Rounds, Setup, Upstream, eventually, payload};
 use tunnel::{ASK, Tunnel};
 use upgrade::Upgraded;
 
@@ -26,34 +25,23 @@ fn requests_go_on_over_the_same_connections() {
     for (before, after) in [(1, 1), (2, 1), (1, 2)] {
         let mut upgraded = Upgraded::start(&Setup::to(upstream.addr()).gateway(&format!("workers: {before}")));
         upgraded.configure(&Setup::to(upstream.addr()).gateway(&format!("workers: {after}")));
-        let (stop, served) = (AtomicBool::new(false), AtomicU64::new(0));
         let mut waiting = upgraded.gateway.client();
         assert_eq!(waiting.get("/").head.status(), 200);
-        let addr = upgraded.gateway.addr();
+        let (rounds, addr) = (Rounds::default(), upgraded.gateway.addr());
         std::thread::scope(|scope| {
             for number in 0..CLIENTS {
-                let (stop, served) = (&stop, &served);
+                let rounds = &rounds;
                 scope.spawn(move || {
-                    let mut client = Client::connect(addr);
-                    while !stop.load(Ordering::Relaxed) {
-                        // Half of them begin anew each time.
-                        if number % 2 == 0 {
-                            client = Client::connect(addr);
-                        }
+                    rounds.of_requests(addr, number % 2 == 0, |client| {
                         assert_eq!(client.request("POST", "/", b"some bytes").head.status(), 200);
-                        served.fetch_add(1, Ordering::Relaxed);
-                    }
+                    });
                 });
             }
-            let _stop = Stop(&stop);
-            let more = |count: u64| {
-                let before = served.load(Ordering::Relaxed);
-                eventually("more requests", || served.load(Ordering::Relaxed) >= before + count);
-            };
-            more(100);
+            let _end = rounds.until_dropped();
+            rounds.await_more(100);
             upgraded.upgrade();
             upgraded.await_old();
-            more(100);
+            rounds.await_more(100);
         });
         assert_eq!(waiting.get("/").head.status(), 200, "the one that was idle");
         assert_eq!(
@@ -69,15 +57,6 @@ fn requests_go_on_over_the_same_connections() {
 const SLOW_PATIENCE: Duration = Duration::from_secs(180);
 /// Bytes that a slow reader has not taken, more than the kernel holds.
 const MUCH: usize = 12 * 1024 * 1024;
-
-/// Ends the threads that go on until they are told otherwise, also where the test fails.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
 
 /// Tunnels of which one side has said `last` and ended.
 fn half_closed(upgraded: &Upgraded, upstream: &Upstream) -> (Vec<Tunnel>, Vec<Tunnel>) {
@@ -106,9 +85,9 @@ fn busy_and_slow(
     let slow: Vec<Tunnel> = (0..3).map(|_| Tunnel::open(&upgraded.gateway, upstream)).collect();
     let busy: Vec<Tunnel> = (0..6).map(|_| Tunnel::open(&upgraded.gateway, upstream)).collect();
     let (up, down) = (payload(1, MUCH), payload(2, MUCH));
-    let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
+    let rounds = Rounds::default();
     std::thread::scope(|scope| {
-        let (up, down, stop, rounds) = (&up, &down, &stop, &rounds);
+        let (up, down, rounds) = (&up, &down, &rounds);
         let mut readers = Vec::new();
         for Tunnel { mut client, mut node } in slow {
             client.set_patience(SLOW_PATIENCE);
@@ -120,17 +99,14 @@ fn busy_and_slow(
         }
         for mut tunnel in busy {
             scope.spawn(move || {
-                while !stop.load(Ordering::Relaxed) {
+                while rounds.go_on() {
                     tunnel.check();
-                    rounds.fetch_add(1, Ordering::Relaxed);
+                    rounds.count();
                 }
             });
         }
-        let _stop = Stop(stop);
-        let move_on = || {
-            let before = rounds.load(Ordering::Relaxed);
-            eventually("bytes to move", || rounds.load(Ordering::Relaxed) >= before + 100);
-        };
+        let _end = rounds.until_dropped();
+        let move_on = || rounds.await_more(100);
         let readers = RefCell::new(readers);
         let read_all = || {
             for (mut client, mut node) in readers.take() {

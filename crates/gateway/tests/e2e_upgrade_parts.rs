@@ -9,8 +9,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixDatagram;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use stillgate_testkit::{ACCEPT_TEXT, Client, Gateway, Head, ReservedPort, Setup, Upstream, eventually, scrape};
+use stillgate_testkit::{ACCEPT_TEXT, Client, Gateway, Head, ReservedPort, Rounds, Setup, Upstream, eventually, scrape};
 use tunnel::{AGREE, ASK, Tunnel};
 use upgrade::{STILLGATE, Upgraded, is_gateway, threads};
 
@@ -162,15 +161,6 @@ fn connections_from_before_a_change_of_their_listener_go_along() {
     assert_eq!((next.head.status(), next.head.get("connection")), (200, None));
 }
 
-/// Ends the threads that go on until they are told otherwise, also where the test fails.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// The sum of a family in an exposition.
 fn sum(text: &str, name: &str) -> f64 {
     let is_it = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
@@ -189,44 +179,33 @@ fn metrics_go_on_without_a_step() {
     for client in &mut idle {
         assert_eq!(client.get("/").head.status(), 200);
     }
-    let (stop, scrapes) = (AtomicBool::new(false), AtomicU64::new(0));
-    let addr = upgraded.gateway.addr();
-    let sent = std::thread::scope(|scope| {
-        let sends = scope.spawn(|| {
-            let mut client = Client::connect(addr);
-            let mut sent = idle.len() as u64;
-            while !stop.load(Ordering::Relaxed) {
-                assert_eq!(client.get("/").head.status(), 200);
-                sent += 1;
-            }
-            sent
+    let (rounds, scrapes, addr) = (Rounds::default(), Rounds::default(), upgraded.gateway.addr());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            rounds.of_requests(addr, false, |client| assert_eq!(client.get("/").head.status(), 200));
         });
         scope.spawn(|| {
             let mut last = 0.0;
-            while !stop.load(Ordering::Relaxed) {
+            while scrapes.go_on() {
                 let text = exposed();
                 let now = sum(&text, "stillgate_http_requests_total");
                 assert!(now >= last, "{now} after {last}\n{text}");
                 let connections = sum(&text, "stillgate_connections");
                 assert!(connections <= 2.0 * 21.0, "{connections} connections");
                 last = now;
-                scrapes.fetch_add(1, Ordering::Relaxed);
+                scrapes.count();
             }
         });
-        let _stop = Stop(&stop);
-        let scrape_on = || {
-            let before = scrapes.load(Ordering::Relaxed);
-            eventually("scrapes", || scrapes.load(Ordering::Relaxed) > before + 1);
-        };
+        let _ends = (rounds.until_dropped(), scrapes.until_dropped());
+        let scrape_on = || scrapes.await_more(2);
         scrape_on();
         upgraded.upgrade();
         upgraded.await_old();
         scrape_on();
         upgraded.upgrade();
         scrape_on();
-        stop.store(true, Ordering::Relaxed);
-        sends.join().expect("the client") as f64
     });
+    let sent = (idle.len() as u64 + rounds.done()) as f64;
     eventually("all requests to be counted", || sum(&exposed(), "stillgate_http_requests_total") == sent);
     eventually("the connections to be those that there are", || {
         let text = exposed();

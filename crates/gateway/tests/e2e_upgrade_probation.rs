@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 use stillgate_testkit::{
-    ACCEPT_TEXT, Client, END_PATIENCE, ReservedPort, Setup, Upstream, eventually, eventually_within, scrape,
+    ACCEPT_TEXT, Client, END_PATIENCE, ReservedPort, Rounds, Setup, Upstream, eventually, eventually_within, scrape,
 };
 use tunnel::Tunnel;
 use upgrade::{Upgraded, await_no_children, children, signal, threads};
@@ -89,21 +89,20 @@ struct Traffic<'a> {
     addr: SocketAddr,
     /// The new process may take connections, and lose them with its life.
     is_shared: &'a AtomicBool,
-    stop: &'a AtomicBool,
+    rounds: &'a Rounds,
     failures: &'a Mutex<Vec<String>>,
 }
 
 impl Traffic<'_> {
     fn stay(&self) {
-        let mut client = Client::connect(self.addr);
-        while !self.stop.load(Ordering::Relaxed) {
+        self.rounds.of_requests(self.addr, false, |client| {
             let status = client.get("/stays").head.status();
             assert_eq!(status, 200, "over a connection that the old process has");
-        }
+        });
     }
 
     fn come_and_go(&self) {
-        while !self.stop.load(Ordering::Relaxed) {
+        while self.rounds.go_on() {
             let was_shared = self.is_shared.load(Ordering::SeqCst);
             let answered = Client::connect(self.addr).try_request("GET", "/comes", b"");
             let is_good = matches!(&answered, Ok(message) if message.head.status() == 200);
@@ -145,10 +144,10 @@ fn all_were_killed_early() -> bool {
     let mut upgraded = Upgraded::start(&setup);
     let pid = upgraded.gateway.pid();
     let mut tunnel = Tunnel::open(&upgraded.gateway, &node);
-    let (stop, is_shared, failures) = (AtomicBool::new(false), AtomicBool::new(false), Mutex::default());
-    let traffic = Traffic { addr: upgraded.gateway.addr(), is_shared: &is_shared, stop: &stop, failures: &failures };
+    let (rounds, is_shared, failures) = (Rounds::default(), AtomicBool::new(false), Mutex::default());
+    let traffic = Traffic { addr: upgraded.gateway.addr(), is_shared: &is_shared, rounds: &rounds, failures: &failures };
     let are_early = scope(|scope| {
-        let _stop = Stop(&stop);
+        let _end = rounds.until_dropped();
         scope.spawn(|| traffic.stay());
         (0..3).for_each(|_| drop(scope.spawn(|| traffic.come_and_go())));
         for when in after.into_iter().chain([When::Accepting]).chain(serving) {
@@ -182,15 +181,6 @@ fn all_were_killed_early() -> bool {
     tunnel.check();
     assert_eq!(upgraded.gateway.get("/").head.status(), 200);
     true
-}
-
-/// Ends the threads that go on until they are told otherwise, also where the test fails.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 #[test]

@@ -4,8 +4,7 @@ use super::stage::{Admin, Stage, upstream};
 use crate::upgrade::sh;
 use serde_json::{Value as Json, json};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use stillgate_testkit::{Setup, eventually};
+use stillgate_testkit::{Rounds, Setup, eventually};
 
 /// Times that the gateway is killed; `STILLGATE_KILLS` sets another number.
 const KILLS: usize = 3;
@@ -23,16 +22,16 @@ fn document(n: u64) -> Json {
 }
 
 /// Writes larger and larger numbers into one route until there is no answer; the last that was answered.
-fn write_numbers(admin: &Admin, route: u64, from: u64, answered: &AtomicU64, stop: &AtomicBool) -> u64 {
+fn write_numbers(admin: &Admin, route: u64, from: u64, rounds: &Rounds) -> u64 {
     let lines = format!("X-API-KEY: {}\r\n", admin.key);
     let mut last = from;
-    while !stop.load(Ordering::Relaxed) {
+    while rounds.go_on() {
         let path = format!("/apisix/admin/routes/{route}");
         let answer = admin.try_ask("PUT", &path, &lines, document(last + 1).to_string().as_bytes());
         let Ok(answer) = answer else { break };
         assert!(matches!(answer.status, 200 | 201), "{answer:?}");
         last += 1;
-        answered.fetch_add(1, Ordering::Relaxed);
+        rounds.count();
     }
     last
 }
@@ -52,16 +51,16 @@ fn what_was_answered_is_there_after_kill_9() {
     let mut stage = Stage::start();
     let mut last = [0; WRITERS as usize];
     for kill in 0..kills {
-        let (answered, stop) = (AtomicU64::new(0), AtomicBool::new(false));
-        let admin = &stage.admin;
+        let (rounds, admin) = (Rounds::default(), &stage.admin);
         last = std::thread::scope(|scope| {
             let writers: [_; WRITERS as usize] = std::array::from_fn(|route| {
-                let (answered, stop, from) = (&answered, &stop, last[route]);
-                scope.spawn(move || write_numbers(admin, route as u64, from, answered, stop))
+                let (rounds, from) = (&rounds, last[route]);
+                scope.spawn(move || write_numbers(admin, route as u64, from, rounds))
             });
-            eventually("enough answers", || answered.load(Ordering::Relaxed) >= ANSWERED_BEFORE);
+            let _end = rounds.until_dropped();
+            rounds.await_more(ANSWERED_BEFORE);
             stage.gateway.signal("KILL");
-            stop.store(true, Ordering::Relaxed);
+            rounds.end();
             writers.map(|writer| writer.join().expect("a writer"))
         });
         stage.gateway.wait();

@@ -2,9 +2,8 @@
 
 use super::stage::{Stage, upstream};
 use serde_json::json;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use stillgate_testkit::{Client, Setup, Upstream};
+use stillgate_testkit::{Rounds, Setup, Upstream};
 
 /// Changes, one each [`BETWEEN`]: fifty a second.
 const CHANGES: u32 = 150;
@@ -18,22 +17,15 @@ fn no_request_fails_while_routes_change() {
     let mut stage = Stage::with(&Setup::default().gateway("workers: 2"));
     stage.admin.put("upstreams/1", &upstream(node.addr()));
     stage.admin.put("routes/all", &json!({ "uri": "/*", "upstream_id": "1" }));
-    let (stop, served) = (AtomicBool::new(false), AtomicU64::new(0));
-    let addr = stage.gateway.addr();
+    let (rounds, addr) = (Rounds::default(), stage.gateway.addr());
     std::thread::scope(|scope| {
         for number in 0..CLIENTS {
-            let (stop, served) = (&stop, &served);
+            let rounds = &rounds;
             scope.spawn(move || {
-                let mut client = Client::connect(addr);
-                while !stop.load(Ordering::Relaxed) {
-                    if number == 0 {
-                        client = Client::connect(addr);
-                    }
-                    assert_eq!(client.get("/changing").head.status(), 200);
-                    served.fetch_add(1, Ordering::Relaxed);
-                }
+                rounds.of_requests(addr, number == 0, |client| assert_eq!(client.get("/changing").head.status(), 200));
             });
         }
+        let _end = rounds.until_dropped();
         let begun = Instant::now();
         for change in 0..CHANGES {
             // Which of two routes takes the requests changes each time, and so does their upstream at times.
@@ -45,9 +37,8 @@ fn no_request_fails_while_routes_change() {
             let due = BETWEEN * (change + 1);
             std::thread::sleep(due.saturating_sub(begun.elapsed()));
         }
-        stop.store(true, Ordering::Relaxed);
     });
-    assert!(served.load(Ordering::Relaxed) > u64::from(CHANGES));
+    assert!(rounds.done() > u64::from(CHANGES));
     assert_eq!(stage.admin.revision(), u64::from(CHANGES) + 2);
     assert!(node.faults().is_empty(), "{:?}", node.faults());
     stage.gateway.assert_healthy();

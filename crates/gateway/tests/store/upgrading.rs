@@ -3,8 +3,7 @@
 use super::stage::{Admin, Answer, KEY, STORE, upstream};
 use crate::upgrade::Upgraded;
 use serde_json::json;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use stillgate_testkit::{Client, Setup, Upstream, eventually};
+use stillgate_testkit::{Client, Rounds, Setup, Upstream, eventually};
 
 /// Writers at once, each with its route.
 const WRITERS: u64 = 3;
@@ -35,36 +34,33 @@ fn writes_before_during_and_after_an_upgrade() {
     let mut upgraded = Upgraded::start(&setup);
     let admin = Admin { addr: upgraded.gateway.admin_addr(), key: KEY.to_owned() };
     for round in 0..2 {
-        let (done, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+        let rounds = Rounds::default();
         let last: Vec<u64> = std::thread::scope(|scope| {
-            let (done, stop, admin, node) = (&done, &stop, &admin, &node);
+            let (rounds, admin, node) = (&rounds, &admin, &node);
             let write = |route: u64| {
                 move || {
                     let (mut n, mut last) = (round * 1_000_000, 0);
-                    while !stop.load(Ordering::Relaxed) {
+                    while rounds.go_on() {
                         n += 1;
                         if is_done(&put(admin, node, route, n)) {
                             last = n;
-                            done.fetch_add(1, Ordering::Relaxed);
+                            rounds.count();
                         }
                     }
                     last
                 }
             };
             let writers: Vec<_> = (0..WRITERS).map(|route| scope.spawn(write(route))).collect();
-            let more = |count: u64| {
-                let before = done.load(Ordering::Relaxed);
-                eventually("more writes", || done.load(Ordering::Relaxed) >= before + count);
-            };
-            more(20);
+            let _end = rounds.until_dropped();
+            rounds.await_more(20);
             let old = upgraded.pid().expect("a process");
             upgraded.upgrade();
             match round {
                 0 => upgraded.await_old(),
                 _ => upgraded.await_end(old),
             }
-            more(20);
-            stop.store(true, Ordering::Relaxed);
+            rounds.await_more(20);
+            rounds.end();
             writers.into_iter().map(|writer| writer.join().expect("a writer")).collect()
         });
         for (route, last) in last.iter().enumerate() {
