@@ -50,9 +50,24 @@ pub struct Route {
 impl Route {
     /// Whether this is the same route: what it has of services and plugin configs is not itself.
     pub fn is_same_itself(&self, other: &Route) -> bool {
-        let itself =
-            |route: &Route| Route { chain: None, name: None, service_name: None, documents: None, ..route.clone() };
-        itself(self) == itself(other) && self.own_plugins().eq(other.own_plugins())
+        self.itself() == other.itself() && self.own_plugins().eq(other.own_plugins())
+    }
+
+    /// Taken apart in full, so that whoever adds a field says whether it belongs here. A name is no more than a label.
+    fn itself(&self) -> impl PartialEq {
+        let Route {
+            spec,
+            target,
+            service_id,
+            timeout,
+            upgrades,
+            on_change,
+            chain: _,
+            name: _,
+            service_name: _,
+            documents: _,
+        } = self;
+        (spec, target, service_id, timeout, upgrades, on_change)
     }
 
     /// What labels of metrics call it, and its service: by their names where its plugins want that or all routes are `named`, by

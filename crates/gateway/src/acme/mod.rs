@@ -127,7 +127,8 @@ impl Drop for Renewals {
 
 impl Wanted {
     fn is_same(&self, other: &Wanted) -> bool {
-        self.acme == other.acme && Arc::ptr_eq(&self.tls, &other.tls) && self.certificates == other.certificates
+        let Wanted { acme, tls, certificates } = self;
+        (acme, certificates) == (&other.acme, &other.certificates) && Arc::ptr_eq(tls, &other.tls)
     }
 }
 

@@ -1,36 +1,102 @@
 //! Which keys take effect only at the next start.
+//!
+//! Each table of keys is taken apart in full: a key that is added does not compile until it is said here when it takes effect.
 
-use stillgate_config::{Gateway, Metrics};
+use stillgate_config::{Admin, ConfigSourceKeys, Gateway, Limits, Log, Metrics};
 
 /// The keys that differ and cannot be changed in a running process.
 pub(crate) fn needs_restart(started: &Gateway, new: &Gateway) -> Vec<&'static str> {
-    let admin = |gateway: &Gateway| gateway.admin.as_ref().map(|admin| admin.address);
-    let tls = |gateway: &Gateway| gateway.admin.as_ref().and_then(|admin| admin.tls.clone());
-    [
-        ("gateway.workers", started.workers != new.workers),
-        ("gateway.limits.counters_bytes", started.limits.counters_bytes != new.limits.counters_bytes),
-        ("gateway.admin.address", admin(started) != admin(new)),
-        ("gateway.config.store", started.config.store != new.config.store),
-        ("gateway.config.etcd", started.config.etcd != new.config.etcd),
-        ("gateway.data_encryption", started.data_encryption != new.data_encryption),
-        ("gateway.admin.tls", tls(started) != tls(new)),
-        ("gateway.pid_file", started.pid_file != new.pid_file),
-        ("gateway.access_log", started.access_log != new.access_log),
-        ("gateway.log.format", started.log.format != new.log.format),
-        ("gateway.metrics", started.metrics.is_some() != new.metrics.is_some()),
-        ("gateway.metrics.address", differs(started, new, |metrics| metrics.address)),
-        ("gateway.metrics.memory", differs(started, new, |metrics| metrics.memory_bytes)),
-        ("gateway.metrics.series_per_family", differs(started, new, |metrics| metrics.series_per_family)),
-        ("gateway.metrics.shared", differs(started, new, |metrics| metrics.shared.clone())),
-    ]
-    .into_iter()
-    .filter_map(|(key, differs)| differs.then_some(key))
-    .collect()
+    let Gateway {
+        workers,
+        limits,
+        admin,
+        config,
+        data_encryption,
+        pid_file,
+        access_log,
+        log,
+        metrics,
+        listeners: _,
+        stream_proxy: _,
+        acme: _,
+        trusted_proxies: _,
+        server_header: _,
+        timeouts: _,
+        route_cache: _,
+    } = started;
+    let mut keys = vec![
+        ("gateway.workers", *workers != new.workers),
+        ("gateway.data_encryption", *data_encryption != new.data_encryption),
+        ("gateway.pid_file", *pid_file != new.pid_file),
+        ("gateway.access_log", *access_log != new.access_log),
+    ];
+    keys.extend(of_limits(limits, &new.limits));
+    keys.extend(of_config(config, &new.config));
+    keys.extend(of_log(log, &new.log));
+    match (admin, &new.admin) {
+        (Some(admin), Some(new)) => keys.extend(of_admin(admin, new)),
+        (admin, new) => keys.push(("gateway.admin", admin.is_some() != new.is_some())),
+    }
+    match (metrics, &new.metrics) {
+        (Some(metrics), Some(new)) => keys.extend(of_metrics(metrics, new)),
+        (metrics, new) => keys.push(("gateway.metrics", metrics.is_some() != new.is_some())),
+    }
+    keys.into_iter().filter_map(|(key, differs)| differs.then_some(key)).collect()
 }
 
-/// Whether both have metrics that are not alike in this.
-fn differs<T: PartialEq>(a: &Gateway, b: &Gateway, of: impl Fn(&Metrics) -> T) -> bool {
-    a.metrics.as_ref().zip(b.metrics.as_ref()).is_some_and(|(a, b)| of(a) != of(b))
+/// Keys that need a restart, and whether they differ.
+type Keys<const COUNT: usize> = [(&'static str, bool); COUNT];
+
+fn of_limits(started: &Limits, new: &Limits) -> Keys<1> {
+    let Limits { counters_bytes, head_bytes: _, target_bytes: _, headers: _, connections_per_worker: _ } = started;
+    [("gateway.limits.counters_bytes", *counters_bytes != new.counters_bytes)]
+}
+
+/// Another `source` is refused.
+fn of_config(started: &ConfigSourceKeys, new: &ConfigSourceKeys) -> Keys<4> {
+    let ConfigSourceKeys { store, history_changes, history_age, etcd, source: _, rejected_global_rule: _ } = started;
+    [
+        ("gateway.config.store", *store != new.store),
+        ("gateway.config.history_changes", *history_changes != new.history_changes),
+        ("gateway.config.history_age", *history_age != new.history_age),
+        ("gateway.config.etcd", *etcd != new.etcd),
+    ]
+}
+
+fn of_log(started: &Log, new: &Log) -> Keys<1> {
+    let Log { format, level: _ } = started;
+    [("gateway.log.format", *format != new.format)]
+}
+
+fn of_admin(started: &Admin, new: &Admin) -> Keys<2> {
+    let Admin { address, tls, key: _, keys: _, allow: _, hosts: _ } = started;
+    [("gateway.admin.address", *address != new.address), ("gateway.admin.tls", *tls != new.tls)]
+}
+
+fn of_metrics(started: &Metrics, new: &Metrics) -> Keys<4> {
+    let Metrics {
+        address,
+        memory_bytes,
+        series_per_family,
+        shared,
+        path: _,
+        hosts: _,
+        dialect: _,
+        expire: _,
+        disabled_families: _,
+        disabled_labels: _,
+        enabled_labels: _,
+        extra_labels: _,
+        native_histograms: _,
+        created: _,
+        exemplars: _,
+    } = started;
+    [
+        ("gateway.metrics.address", *address != new.address),
+        ("gateway.metrics.memory", *memory_bytes != new.memory_bytes),
+        ("gateway.metrics.series_per_family", *series_per_family != new.series_per_family),
+        ("gateway.metrics.shared", *shared != new.shared),
+    ]
 }
 
 #[cfg(test)]
@@ -53,10 +119,14 @@ mod tests {
         check("workers: 2\n  timeouts: {drain: 1s}\n  log: {level: debug}\n  server_header: false", &[]);
         check(
             "workers: 2\n  listeners: [{address: \"127.0.0.1:1\"}]\n  admin: {address: \"127.0.0.1:2\"}\n  access_log: {}\n  log: {format: json}",
-            &["gateway.admin.address", "gateway.access_log", "gateway.log.format"],
+            &["gateway.access_log", "gateway.log.format", "gateway.admin"],
         );
         check("workers: 2\n  limits: {headers: 9, counters_bytes: 1MiB}", &["gateway.limits.counters_bytes"]);
         check("workers: 2\n  pid_file: /run/a\n  timeouts: {upgrade: 1s}", &["gateway.pid_file"]);
+        check(
+            "workers: 2\n  config: {history_changes: 10, history_age: 1h, rejected_global_rule: ignore}",
+            &["gateway.config.history_changes", "gateway.config.history_age"],
+        );
         check("workers: 2\n  metrics: {address: \"127.0.0.1:3\"}", &["gateway.metrics"]);
         let measured = gateway("metrics: {address: \"127.0.0.1:3\"}");
         let changed = gateway(

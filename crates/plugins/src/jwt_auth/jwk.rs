@@ -107,7 +107,8 @@ impl Jwk {
 
     /// Whether it is the same key under the same name.
     pub(super) fn is_same(&self, other: &Jwk) -> bool {
-        self.kid == other.kid && self.kind == other.kind && self.algorithm == other.algorithm && self.der == other.der
+        let Jwk { serial: _, kid, kind, algorithm, der, parsed: _ } = self;
+        (kid, kind, algorithm, der) == (&other.kid, &other.kind, &other.algorithm, &other.der)
     }
 
     /// As it verifies by an algorithm that it fits; `None`: it is no such key, or too weak.
