@@ -473,6 +473,7 @@ fn a_mistake_in_the_file_does_not_stop_changes_of_etcd() {
     await_status(&gateway, "/one", 200);
     put(&gateway, "routes/2", &route("/two", node.addr()));
     assert_eq!(status(&gateway, "/two"), 200);
+    assert!(has_error(), "the file is still wrong");
     gateway.write_config_text(&file);
     eventually("the file that is right again", || !has_error());
     assert_eq!(status(&gateway, "/one"), 200);

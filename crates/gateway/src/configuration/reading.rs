@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
-use stillgate_config::{Config, Errors, Loaded};
+use stillgate_config::{Config, Loaded};
 use stillgate_tls::Material;
 use tracing::{debug, warn};
 
@@ -41,6 +41,8 @@ pub(crate) struct Candidate {
     pub(crate) tls: Arc<Material>,
     /// What of the certificates its author should know.
     pub(crate) tls_warnings: Vec<String>,
+    /// Why the file as it is now is not part of it, one line per finding; empty where it is.
+    pub(crate) file_errors: Vec<String>,
 }
 
 /// Reads one configuration after the other.
@@ -50,6 +52,8 @@ pub(crate) struct Reading {
     prepare: fn(&Config),
     /// What became of the last text that was valid.
     last: Option<Last>,
+    /// Files for TLS of a text that cannot be put to use because of them.
+    missed: BTreeSet<PathBuf>,
     /// Why certificates that are served were not read anew when they were looked at last, which has been told.
     stays: Vec<String>,
 }
@@ -64,12 +68,15 @@ impl Reading {
     /// Begins with a source that has given `loaded` already, if anything.
     pub(crate) fn new(source: Box<dyn Source>, loaded: Option<Arc<Loaded>>, prepare: fn(&Config)) -> Reading {
         let last = loaded.map(|loaded| Last { loaded, errors: Vec::new() });
-        Reading { source, prepare, last, stays: Vec::new() }
+        Reading { source, prepare, last, missed: BTreeSet::new(), stays: Vec::new() }
     }
 
     /// Reads and validates what the source has now, unless its digest is `unless` and its certificates are the `served` ones.
     /// It takes long.
     pub(crate) fn look(&mut self, unless: Option<&str>, served: &Candidate) -> Look {
+        if unless.is_none() || !std::mem::take(&mut self.missed).is_empty() {
+            self.source.try_again();
+        }
         let read = self.read(unless, &served.tls);
         let digest = &served.loaded.config.digest;
         let is_whole =
@@ -91,13 +98,29 @@ impl Reading {
     fn read(&mut self, unless: Option<&str>, served: &Material) -> Read {
         match self.source.read(unless) {
             Ok(Given::Same) => self.look_at_certificates(served),
-            Ok(Given::Loaded(loaded)) => self.with_certificates(loaded, served),
-            Err(Refused::Unreadable(error)) => Read::Refused { digest: None, errors: vec![error.to_string()] },
-            Err(Refused::Wrong { digest, errors }) => {
-                self.last = None;
-                Read::Refused { digest: Some(digest), errors: lines(&errors) }
+            Ok(Given::Loaded { loaded, text_refused }) => match self.with_certificates(loaded.clone(), served) {
+                Read::Good(candidate) => {
+                    let file_errors = text_refused.map(|refused| refused.lines()).unwrap_or_default();
+                    Read::Good(Candidate { file_errors, ..candidate })
+                }
+                Read::Refused { errors, .. } if self.source.put_back(&errors) => {
+                    self.missed = tls_material::files(&loaded.config);
+                    self.read(unless, served)
+                }
+                other => other,
+            },
+            Err(refused) => {
+                if let Refused::Wrong { .. } = refused {
+                    self.last = None;
+                }
+                Read::Refused { digest: refused.digest(), errors: refused.lines() }
             }
         }
+    }
+
+    /// What was read last cannot be put to use: whether the source has something else in its place.
+    pub(crate) fn put_back(&mut self, errors: &[String]) -> bool {
+        self.source.put_back(errors)
     }
 
     /// The text is the same as before.
@@ -120,7 +143,8 @@ impl Reading {
                 // Before it is watched.
                 (self.prepare)(&loaded.config);
                 let tls_warnings = warnings.iter().map(ToString::to_string).collect();
-                (Read::Good(Candidate { loaded: loaded.clone(), tls, tls_warnings }), Vec::new())
+                let file_errors = Vec::new();
+                (Read::Good(Candidate { loaded: loaded.clone(), tls, tls_warnings, file_errors }), Vec::new())
             }
             Err(refused) => {
                 let errors: Vec<String> = refused.errors.iter().map(ToString::to_string).collect();
@@ -152,16 +176,8 @@ impl Reading {
     pub(crate) fn files(&self) -> BTreeSet<PathBuf> {
         let mut files = self.last.as_ref().map_or(BTreeSet::new(), |last| tls_material::files(&last.loaded.config));
         files.append(&mut self.source.files());
+        files.extend(self.missed.iter().cloned());
         files
     }
 }
 
-/// Findings as one line each.
-pub(crate) fn lines(errors: &Errors) -> Vec<String> {
-    let file = errors.file.as_deref();
-    let mut lines: Vec<String> = errors.diagnostics.iter().map(|diagnostic| diagnostic.in_file(file)).collect();
-    if errors.omitted > 0 {
-        lines.push(format!("and {} more", errors.omitted));
-    }
-    lines
-}

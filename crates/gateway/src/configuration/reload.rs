@@ -187,7 +187,8 @@ impl Reloader {
 
     /// The configuration that is served, with its certificates.
     pub(crate) fn candidate(&self) -> Candidate {
-        Candidate { loaded: self.served.clone(), tls: self.tls.clone(), tls_warnings: Vec::new() }
+        let (loaded, tls) = (self.served.clone(), self.tls.clone());
+        Candidate { loaded, tls, tls_warnings: Vec::new(), file_errors: Vec::new() }
     }
 
     /// When the certificates that are served end, in seconds since 1970, by the ids of their entries; the same one until they
@@ -234,12 +235,12 @@ impl Reloader {
         self.served.rejected.iter().map(RejectedStatus::from).collect()
     }
 
-    /// The metrics; `None`: there are none.
     /// The configuration file, where there is one.
     pub(crate) fn source_name(&self) -> Option<String> {
         self.source.name()
     }
 
+    /// The metrics; `None`: there are none.
     pub(crate) fn metering(&mut self) -> Option<&mut Metering> {
         self.reloadable.metering.as_mut()
     }
@@ -454,16 +455,24 @@ impl Reloader {
         self.wanted.parts = true;
         self.wanted.certificates = true;
         self.resolver.set_names(names::of(&self.served.config));
+        if self.reading.as_mut().is_some_and(|reading| reading.put_back(&errors)) {
+            self.wanted.reload.get_or_insert(false);
+        }
         self.refuse(errors);
     }
 
     /// What follows once a new configuration is published.
-    fn take_over(&mut self, Candidate { loaded, tls, .. }: Candidate) {
+    fn take_over(&mut self, Candidate { loaded, tls, file_errors, .. }: Candidate) {
         let config = &loaded.config;
         self.set_certificates(tls);
         self.loaded_at = now_rfc3339();
-        self.last_error = None;
         self.times = ReloadTimes::now();
+        match &self.last_error {
+            _ if file_errors.is_empty() => self.last_error = None,
+            // Resources may change many times before the file is mended.
+            Some(told) if told.errors == file_errors => {}
+            _ => self.refuse(file_errors),
+        }
         self.resolver.set_names(names::of(config));
         info!(
             generation = self.plans.load().generation,

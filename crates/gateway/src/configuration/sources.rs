@@ -2,14 +2,14 @@
 //!
 //! A source is what implements [`Source`], and an arm of [`ConfigSource::open`]. Nothing outside of this room knows which it is.
 
-use super::kept::{KeptSource, Opened, refusal};
+use super::kept::{KeptSource, Opened};
 use super::secrets::file_of;
 use super::source::{ConfigSource, ReadError, plugins};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
-use stillgate_config::{Errors, Loaded, Reader, SourceKind, Text};
+use stillgate_config::{Diagnostic, Errors, Loaded, Reader, Severity, SourceKind, Text};
 use tracing::debug;
 
 /// Gives configurations.
@@ -19,6 +19,14 @@ pub(crate) trait Source: Send {
 
     /// The files whose change may change what is read, besides those that the configuration itself names.
     fn files(&self) -> BTreeSet<PathBuf>;
+
+    /// What was given last cannot be put to use, and why: whether something else is given in its place.
+    fn put_back(&mut self, _errors: &[String]) -> bool {
+        false
+    }
+
+    /// What was put back may be given again.
+    fn try_again(&mut self) {}
 
     /// The datastore that it reads; `None`: it is a text.
     fn kept(&self) -> Option<&Opened> {
@@ -31,10 +39,15 @@ pub(crate) enum Given {
     /// What was given before.
     Same,
     /// A configuration that can be used.
-    Loaded(Arc<Loaded>),
+    Loaded {
+        /// What it is.
+        loaded: Arc<Loaded>,
+        /// Why the text that was read is not part of it, but the last good one before.
+        text_refused: Option<Refused>,
+    },
 }
 
-/// Why a source gives nothing.
+/// Why a source gives nothing, or not all.
 pub(crate) enum Refused {
     /// There is nothing to be read.
     Unreadable(ReadError),
@@ -47,13 +60,37 @@ pub(crate) enum Refused {
     },
 }
 
+impl Refused {
+    /// Of the text, where there is one.
+    pub(crate) fn digest(&self) -> Option<String> {
+        match self {
+            Refused::Unreadable(_) => None,
+            Refused::Wrong { digest, .. } => Some(digest.clone()),
+        }
+    }
+
+    /// One line per finding.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let errors = match self {
+            Refused::Unreadable(error) => return vec![error.to_string()],
+            Refused::Wrong { errors, .. } => errors,
+        };
+        let file = errors.file.as_deref();
+        let mut lines: Vec<String> = errors.diagnostics.iter().map(|diagnostic| diagnostic.in_file(file)).collect();
+        if errors.omitted > 0 {
+            lines.push(format!("and {} more", errors.omitted));
+        }
+        lines
+    }
+}
+
 impl ConfigSource {
     /// Gives its configurations from now on.
     pub(crate) fn open(&self) -> Box<dyn Source> {
         match self {
             ConfigSource::File(_) | ConfigSource::Text(_) => {
                 let text = OneText { source: self.clone(), reader: Reader::new(plugins()) };
-                Box::new(Chosen { text, kind: None, of_text: None, kept: None })
+                Box::new(Chosen { text, kind: None, kept: None })
             }
         }
     }
@@ -64,56 +101,93 @@ struct Chosen {
     text: OneText,
     /// What was found at the start, which holds until the end of the process.
     kind: Option<SourceKind>,
-    /// The text that was read last, beside a datastore.
-    of_text: Option<Arc<Loaded>>,
-    kept: Option<KeptSource>,
+    kept: Option<Beside>,
 }
 
-impl Chosen {
-    /// Reads the text beside a datastore. One that is wrong does not keep changes of the datastore from being served.
-    fn read_kept(&mut self, unless: Option<&str>) -> Result<Given, Refused> {
-        let (Some(kept), Some(before)) = (&mut self.kept, &self.of_text) else { return Ok(Given::Same) };
-        let read = match self.text.read(Some(&before.config.digest)) {
-            Ok(Given::Loaded(loaded)) => check_kind(&loaded, self.kind).map(|()| self.of_text = Some(loaded)),
-            Ok(Given::Same) => Ok(()),
-            Err(refused) => Err(refused),
-        };
-        match (read, &self.of_text) {
-            (Err(refused), _) if !kept.has_news() => Err(refused),
-            (_, Some(text)) => kept.read(text, unless),
-            (_, None) => Ok(Given::Same),
+/// A datastore, and the text beside it.
+struct Beside {
+    store: KeptSource,
+    /// The last text that was good.
+    text: Arc<Loaded>,
+    /// The one before that, if the last look replaced it.
+    replaced: Option<Arc<Loaded>>,
+    /// Whether the text that was read last is another one than `text`, because it was refused.
+    is_refused: bool,
+    /// A text that was read well and could not be put to use, and why.
+    unusable: Option<(String, Vec<String>)>,
+}
+
+impl Beside {
+    /// Reads both. A text that is wrong does not keep changes of the datastore from being served.
+    fn read(&mut self, of_text: &mut OneText, kind: Option<SourceKind>, unless: Option<&str>) -> Result<Given, Refused> {
+        self.replaced = None;
+        let refused = self.read_text(of_text, kind).err();
+        let was_refused = std::mem::replace(&mut self.is_refused, refused.is_some());
+        match refused {
+            Some(refused) if !self.store.has_news() => Err(refused),
+            // One that is right again is given again, so that it is seen to be right.
+            text_refused => match self.store.read(&self.text, unless.filter(|_| !was_refused)) {
+                Some(loaded) => Ok(Given::Loaded { loaded, text_refused }),
+                None => Ok(Given::Same),
+            },
+        }
+    }
+
+    fn read_text(&mut self, of_text: &mut OneText, kind: Option<SourceKind>) -> Result<(), Refused> {
+        let Some(loaded) = of_text.read_unless(Some(&self.text.config.digest))? else { return Ok(()) };
+        check_kind(&loaded, kind)?;
+        let digest = &loaded.config.digest;
+        match &self.unusable {
+            Some((unusable, errors)) if unusable == digest => Err(refusal(unusable.clone(), errors)),
+            _ => {
+                self.replaced = Some(std::mem::replace(&mut self.text, loaded));
+                Ok(())
+            }
         }
     }
 }
 
 impl Source for Chosen {
     fn read(&mut self, unless: Option<&str>) -> Result<Given, Refused> {
-        if self.kept.is_some() {
-            return self.read_kept(unless);
+        if let Some(kept) = &mut self.kept {
+            return kept.read(&mut self.text, self.kind, unless);
         }
-        let given = self.text.read(unless)?;
-        let Given::Loaded(loaded) = &given else { return Ok(given) };
-        check_kind(loaded, self.kind)?;
+        let Some(loaded) = self.text.read_unless(unless)? else { return Ok(Given::Same) };
+        check_kind(&loaded, self.kind)?;
         let gateway = &loaded.config.gateway;
-        if gateway.config.source != SourceKind::File {
-            let kept = KeptSource::open(gateway).map_err(|why| refusal(loaded.config.digest.clone(), why))?;
-            (self.kept, self.of_text) = (Some(kept), Some(loaded.clone()));
-        }
         self.kind = Some(gateway.config.source);
-        match self.kept {
-            Some(_) => self.read_kept(unless),
-            None => Ok(given),
+        if gateway.config.source == SourceKind::File {
+            return Ok(Given::Loaded { loaded, text_refused: None });
         }
+        let store = KeptSource::open(gateway).map_err(|why| refusal(loaded.config.digest.clone(), &[why]))?;
+        let kept = Beside { store, text: loaded, replaced: None, is_refused: false, unusable: None };
+        self.kept.insert(kept).read(&mut self.text, self.kind, unless)
     }
 
     fn files(&self) -> BTreeSet<PathBuf> {
         let mut files = self.text.files();
-        files.extend(self.kept.iter().flat_map(KeptSource::files));
+        files.extend(self.kept.iter().flat_map(|kept| kept.store.files()));
         files
     }
 
+    /// The text is to blame if it is new: the datastore's resources are served with the one before.
+    fn put_back(&mut self, errors: &[String]) -> bool {
+        let Some(kept) = &mut self.kept else { return false };
+        let Some(before) = kept.replaced.take() else { return false };
+        let unusable = std::mem::replace(&mut kept.text, before);
+        kept.unusable = Some((unusable.config.digest.clone(), errors.to_vec()));
+        kept.store.give_again();
+        true
+    }
+
+    fn try_again(&mut self) {
+        if let Some(kept) = &mut self.kept {
+            kept.unusable = None;
+        }
+    }
+
     fn kept(&self) -> Option<&Opened> {
-        self.kept.as_ref().map(KeptSource::opened)
+        self.kept.as_ref().map(|kept| kept.store.opened())
     }
 }
 
@@ -122,10 +196,25 @@ fn check_kind(loaded: &Loaded, started: Option<SourceKind>) -> Result<(), Refuse
     match started {
         Some(started) if started != loaded.config.gateway.config.source => {
             let why = "gateway.config.source takes effect at the next start; restart the gateway, or set it back";
-            Err(refusal(loaded.config.digest.clone(), why.to_owned()))
+            Err(refusal(loaded.config.digest.clone(), &[why.to_owned()]))
         }
         _ => Ok(()),
     }
+}
+
+/// Findings about the file as a whole.
+fn refusal(digest: String, why: &[String]) -> Refused {
+    let of_file = |why: &String| Diagnostic {
+        severity: Severity::Error,
+        path: String::new(),
+        line: 0,
+        column: 0,
+        message: why.clone(),
+        hint: None,
+        excerpt: None,
+    };
+    let diagnostics = why.iter().map(of_file).collect();
+    Refused::Wrong { digest, errors: Errors { file: None, diagnostics, omitted: 0 } }
 }
 
 /// One text, mostly a file's, refused as a whole. A text that changed is read by what changed.
@@ -134,21 +223,22 @@ struct OneText {
     reader: Reader,
 }
 
-impl Source for OneText {
-    fn read(&mut self, unless: Option<&str>) -> Result<Given, Refused> {
+impl OneText {
+    /// Reads it, unless its digest is `unless`.
+    fn read_unless(&mut self, unless: Option<&str>) -> Result<Option<Arc<Loaded>>, Refused> {
         let began = Instant::now();
         let text = self.source.read().map_err(Refused::Unreadable)?;
         let (bytes, read_ms) = (text.len(), millis(began));
         let text = Text::new(text);
         let digest = text.digest().to_owned();
         if unless == Some(&digest) && self.reader.has_current_secrets() {
-            return Ok(Given::Same);
+            return Ok(None);
         }
         let (digest_ms, was_incremental) = (millis(began) - read_ms, self.reader.is_incremental());
         let parsed = self.source.parse_next(&mut self.reader, text);
         let parse_ms = millis(began) - read_ms - digest_ms;
         debug!(bytes, read_ms, digest_ms, parse_ms, was_incremental, "configuration read");
-        parsed.map(Given::Loaded).map_err(|errors| Refused::Wrong { digest, errors })
+        parsed.map(Some).map_err(|errors| Refused::Wrong { digest, errors })
     }
 
     fn files(&self) -> BTreeSet<PathBuf> {

@@ -143,7 +143,7 @@ pub(crate) fn serve(source: ConfigSource, announce: impl FnOnce(&Up<'_>)) -> Res
     let stamp = FileWatch::stamp(&source);
     let mut opened = source.open();
     let loaded = match opened.read(None) {
-        Ok(Given::Loaded(loaded)) => loaded,
+        Ok(Given::Loaded { loaded, .. }) => loaded,
         // What was given before: nothing yet.
         Ok(Given::Same) => return Err(RunError::Read(ReadError::NotFound)),
         Err(Refused::Unreadable(error)) => return Err(RunError::Read(error)),
@@ -255,7 +255,7 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     let published = publishing(admin_access, made_key, kept.as_ref().map(|kept| kept.keeper.clone()));
     (published)(&loaded.config, plans.load().generation);
     let reloadable = Reloadable { logging, published, prepare: acme::prepare, metering };
-    let served = Candidate { loaded, tls, tls_warnings: Vec::new() };
+    let served = Candidate { loaded, tls, tls_warnings: Vec::new(), file_errors: Vec::new() };
     let reloader = Reloader::new(source, reading, served, plans, resolver, reloadable);
     let predecessor = Predecessor::new(launcher, admin);
     let (changes, asked, written) = ((watch, kept), (questions, serving), (access_log, logs));

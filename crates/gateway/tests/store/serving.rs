@@ -2,6 +2,7 @@
 
 use super::stage::{Stage, upstream};
 use serde_json::json;
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use stillgate_testkit::{Setup, Upstream, eventually};
 
@@ -131,6 +132,29 @@ fn what_has_a_time_to_live_goes_by_itself_after_a_restart_too() {
     stage.restart("KILL");
     eventually("the time of the other to be over", || stage.get("/2") == 404);
     assert_eq!(stage.get("/3"), 200, "written again without a time");
+}
+
+/// It reads well, and only shows to be wrong when it is put to use.
+#[test]
+fn a_file_that_cannot_be_put_to_use_does_not_stop_writes() {
+    let node = Upstream::echo();
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let stage = Stage::with(&Setup::default());
+    let good = std::fs::read_to_string(stage.gateway.config_path()).expect("the file");
+    let error = || stage.gateway.status()["config"]["last_error"].to_string();
+    let listener = format!("    - {{address: \"{}\"}}\n", taken.local_addr().expect("an address"));
+    let authority = "  acme: {storage: /nowhere, agree_terms: true, ca: /nowhere/ca.pem}\n";
+    for wrong in [&listener, authority] {
+        stage.gateway.write_config_text(&good.replacen("  admin:\n", &format!("{wrong}  admin:\n"), 1));
+        eventually("the refusal", || error() != "null");
+        let told = error();
+        stage.admin.put("routes/1", &json!({ "uri": "/1", "upstream": upstream(node.addr()) }));
+        assert_eq!(stage.get("/1"), 200);
+        stage.admin.delete("routes/1");
+        assert_eq!((stage.get("/1"), error()), (404, told));
+        stage.gateway.write_config_text(&good);
+        eventually("the file to be right again", || error() == "null");
+    }
 }
 
 #[test]

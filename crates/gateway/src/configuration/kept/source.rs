@@ -4,11 +4,10 @@ use super::keeper::Keeper;
 use super::open::{Opened, open};
 use crate::configuration::secrets::file_of;
 use crate::configuration::source::plugins;
-use crate::configuration::sources::{Given, Refused};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use stillgate_config::{Diagnostic, Errors, Gateway, Loaded, Severity, SourceKind};
+use stillgate_config::{Gateway, Loaded, SourceKind};
 
 /// Most looks at certificates that one reading takes: each refuses those that cannot be used.
 const LOOKS_MAX: usize = 3;
@@ -41,8 +40,13 @@ impl KeptSource {
         self.given != Some(self.opened.keeper.documents.revision())
     }
 
+    /// What was given last is to be given again.
+    pub(crate) fn give_again(&mut self) {
+        self.given = None;
+    }
+
     /// What the datastore means now, unless that is what `unless` names. `file`: the file as it was read.
-    pub(crate) fn read(&mut self, file: &Loaded, unless: Option<&str>) -> Result<Given, Refused> {
+    pub(crate) fn read(&mut self, file: &Loaded, unless: Option<&str>) -> Option<Arc<Loaded>> {
         let keeper = &self.opened.keeper;
         let gateway = &file.config.gateway;
         let mut store = keeper.store();
@@ -56,7 +60,7 @@ impl KeptSource {
         }
         let digest = format!("{}@{revision}", file.config.digest);
         if !must_renew && unless == Some(&digest) {
-            return Ok(Given::Same);
+            return None;
         }
         let mut loaded = store.load(&digest);
         let looks_max = if store.uses_tls() { LOOKS_MAX } else { 0 };
@@ -70,7 +74,7 @@ impl KeptSource {
         }
         loaded.warnings.extend(file.warnings.iter().cloned());
         self.given = Some(revision);
-        Ok(Given::Loaded(Arc::new(loaded)))
+        Some(Arc::new(loaded))
     }
 
     /// The files whose change may change what is read.
@@ -83,20 +87,6 @@ impl KeptSource {
 /// The revision of a digest that a [`KeptSource`] has given.
 pub(crate) fn revision_of(digest: &str) -> Option<u64> {
     digest.rsplit_once('@')?.1.parse().ok()
-}
-
-/// A datastore that cannot be opened, as a finding about the file.
-pub(crate) fn refusal(digest: String, why: String) -> Refused {
-    let diagnostic = Diagnostic {
-        severity: Severity::Error,
-        path: String::new(),
-        line: 0,
-        column: 0,
-        message: why,
-        hint: None,
-        excerpt: None,
-    };
-    Refused::Wrong { digest, errors: Errors { file: None, diagnostics: vec![diagnostic], omitted: 0 } }
 }
 
 /// Of the admin API.
