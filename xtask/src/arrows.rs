@@ -28,17 +28,21 @@ const ORDER: &[&str] = &[
     "stillgate-lab",
     "stillgate-load",
     "stillgate-stats",
+    "stillgate-yaml",
     "stillgate-wire",
 ];
 
 /// Outside the order: nothing that ships depends on them; tests may.
 const OUTSIDE: &[&str] = &["stillgate-testkit", "xtask"];
 
-/// The laboratory serves any gateway: of the others it may know `stillgate-wire` only.
+/// The laboratory serves any gateway.
 const LABORATORY: &[&str] = &["stillgate-lab", "stillgate-load", "stillgate-stats"];
 
+/// What it may know of the others: how bytes and text are read.
+const FOR_ALL: &[&str] = &["stillgate-wire", "stillgate-yaml"];
+
 /// Crates without IO, clock or randomness: those are arguments.
-const PURE: &[&str] = &["stillgate-route", "stillgate-stats", "stillgate-wire"];
+const PURE: &[&str] = &["stillgate-route", "stillgate-stats", "stillgate-wire", "stillgate-yaml"];
 
 /// Dependencies that a pure crate cannot have.
 const IMPURE_CRATES: &[&str] = &[
@@ -156,7 +160,7 @@ fn judge(from: &str, to: &str, dev: bool) -> Option<String> {
     if PURE.contains(&from) && IMPURE_CRATES.contains(&to) {
         return Some(format!("{from} -> {to}: {from} does no IO; take what it gives as an argument"));
     }
-    if LABORATORY.contains(&from) && ORDER.contains(&to) && !LABORATORY.contains(&to) && to != "stillgate-wire" {
+    if LABORATORY.contains(&from) && ORDER.contains(&to) && !LABORATORY.contains(&to) && !FOR_ALL.contains(&to) {
         return Some(format!(
             "{from} -> {to}: the laboratory serves any gateway; start ours as a program like the others"
         ));

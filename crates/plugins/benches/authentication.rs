@@ -65,9 +65,9 @@ fn show(what: &str, count: usize, mut run: impl FnMut(usize)) {
 fn show_plugin(name: &str, credential: &str, fields: &[String]) {
     let mut sink = Sink::default();
     let origin = Origin { level: Level::Route, id: "r".into() };
-    let route = tree::parse(0, &format!("{name}: {{}}"), &|_| None, &mut sink).unwrap();
+    let route = tree::parse(0, &format!("{name}: {{}}"), None, &mut sink).unwrap();
     let entries = TABLE.compile(&route.root, &origin, (&NoSecrets, &NoUpstreams), &Path::Root, &mut sink);
-    let tree = tree::parse(0, credential, &|_| None, &mut sink).unwrap();
+    let tree = tree::parse(0, credential, None, &mut sink).unwrap();
     let Value::Map(written) = &tree.root.value else { return };
     let (_, plugin) = TABLE.find(name).unwrap();
     let read = plugin.credential.unwrap().read;

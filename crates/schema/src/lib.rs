@@ -1,5 +1,4 @@
-//! What may be typed: YAML to a tree that knows where everything stands, and objects that are read from it by one table of
-//! keys each.
+//! What may be typed: objects that are read from a tree of YAML or JSON, by one table of keys each.
 //!
 //! From the same tables come the readers, the JSON Schema and the reference. Which keys there are is not known here. Nothing
 //! here does IO.
@@ -8,16 +7,18 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod description;
+pub mod json;
 pub mod kind;
 pub mod matching;
 pub mod object;
 pub mod quantity;
-pub mod text;
 
 pub use description::Definitions;
 pub use kind::{At, Choice, Flag, Kind, Located, TEXT, Text, Then, expected, int, list, read, some, text};
 pub use matching::{BodyVars, LateVars, METHOD, Vars, json_of};
 pub use object::{Map, Object, map};
 pub use serde_json::Value as Json;
+/// The text that keys are read from.
+pub use stillgate_yaml as text;
 pub use text::diagnostic::{Fault, Path, Position, Sink};
 pub use text::tree::{Entry, Node, Value};

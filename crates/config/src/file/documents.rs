@@ -4,7 +4,7 @@
 //! section need not be that of the gateway whose store it is, so the listeners are not known if it has none; and `protos`,
 //! which only stores have, may be there.
 
-use super::{FILE_BYTES_MAX, position_of, whole};
+use super::{tree_of, whole};
 use crate::keys::resources::File;
 use crate::model::Kind;
 use crate::resources::{PluginSet, Written};
@@ -17,7 +17,7 @@ use stillgate_schema::object::map;
 use stillgate_schema::text::diagnostic::{Errors, Fault, Path, Position, Sink};
 use stillgate_schema::text::environment::Lookup;
 use stillgate_schema::text::scalar::{Meaning, Scalar, Style};
-use stillgate_schema::text::tree::{self, Entry, Node, Value};
+use stillgate_schema::text::tree::{Entry, Node, Value};
 
 /// One resource of a file.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,18 +43,7 @@ pub fn documents(text: &[u8], environment: Lookup<'_>, plugins: PluginSet) -> (V
 }
 
 fn read_all(bytes: &[u8], environment: Lookup<'_>, plugins: PluginSet, sink: &mut Sink) -> Option<Vec<FileDocument>> {
-    if bytes.len() > FILE_BYTES_MAX {
-        sink.error(Position::NOWHERE, &Path::Root, format!("the file is larger than {FILE_BYTES_MAX} bytes"));
-        return None;
-    }
-    let Ok(text) = std::str::from_utf8(bytes).map_err(|error| {
-        let fault = Fault::new("not UTF-8").hint("save the file as UTF-8");
-        sink.error(position_of(&bytes[..error.valid_up_to()]), &Path::Root, fault);
-    }) else {
-        return None;
-    };
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let root = tree::parse(0, text, environment, sink)?.root;
+    let root = tree_of(bytes, environment, sink)?.root;
     let (protos, others): (Vec<Entry>, Vec<Entry>) =
         entries(&root).iter().cloned().partition(|entry| &*entry.key == Kind::Protos.name());
     let has_gateway = others.iter().any(|entry| &*entry.key == "gateway");

@@ -41,6 +41,12 @@ struct Written {
 }
 
 fn read(bytes: &[u8], environment: Lookup<'_>, sink: &mut Sink) -> Option<Written> {
+    let tree = tree_of(bytes, environment, sink)?;
+    let file = kind::read(&object::map::<File>(), &tree.root, &Path::Root, sink)?;
+    Some(Written { tree, file })
+}
+
+fn tree_of(bytes: &[u8], environment: Lookup<'_>, sink: &mut Sink) -> Option<tree::Tree> {
     if bytes.len() > FILE_BYTES_MAX {
         let message = format!("the file is larger than {FILE_BYTES_MAX} bytes");
         sink.error(Position::NOWHERE, &Path::Root, message);
@@ -56,9 +62,7 @@ fn read(bytes: &[u8], environment: Lookup<'_>, sink: &mut Sink) -> Option<Writte
         }
     };
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let tree = tree::parse(0, text, environment, sink)?;
-    let file = kind::read(&object::map::<File>(), &tree.root, &Path::Root, sink)?;
-    Some(Written { tree, file })
+    tree::parse(0, text, Some(environment), sink)?.unless_empty("routes: []", sink)
 }
 
 fn resolve(file: File, digest: String, plugins: PluginSet, root: Position, sink: &mut Sink) -> (Config, whole::Known) {

@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 use std::collections::HashSet;
 use std::sync::Arc;
 use stillgate_schema::text::diagnostic::{Diagnostic, Fault, Path, Sink};
-use stillgate_schema::text::json::{DOCUMENT, node};
+use stillgate_schema::json::{DOCUMENT, node};
 
 pub(super) type Key = (Kind, Arc<str>);
 

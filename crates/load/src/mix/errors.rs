@@ -1,15 +1,8 @@
 //! What is wrong with a mix: everything at once, each with its place and what to do.
 
 use std::fmt;
-
-/// Where in a file something stands; both counted from one, columns in characters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Position {
-    /// Line
-    pub line: usize,
-    /// Column
-    pub column: usize,
-}
+use stillgate_yaml::diagnostic::Errors;
+use stillgate_yaml::{Position, Sink};
 
 /// One thing that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,6 +92,16 @@ impl Findings {
         }
     }
 
+    /// Takes over what was found while YAML was read.
+    pub(super) fn append_yaml(&mut self, found: Sink) {
+        let Errors { diagnostics, omitted, .. } = found.into_errors();
+        self.more += omitted;
+        for found in diagnostics {
+            let hint = found.hint.map(|hint| format!("; {hint}")).unwrap_or_default();
+            self.add(Position { line: found.line, column: found.column }, found.message + &hint);
+        }
+    }
+
     /// `Ok` where nothing was found.
     pub(super) fn into_result(self, origin: &str, text: &str) -> Result<(), MixErrors> {
         if self.is_empty() { Ok(()) } else { Err(self.into_errors(origin, text)) }
@@ -123,7 +126,9 @@ fn position(text: &str, byte: usize) -> Position {
     let line_start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1);
     // Characters begin with any byte but 10xxxxxx.
     let characters = before[line_start..].iter().filter(|&&byte| byte & 0xc0 != 0x80).count();
-    Position { line: 1 + before.iter().filter(|&&byte| byte == b'\n').count(), column: characters + 1 }
+    let from_one = |count: usize| u32::try_from(count + 1).unwrap_or(u32::MAX);
+    let lines = before.iter().filter(|&&byte| byte == b'\n').count();
+    Position { line: from_one(lines), column: from_one(characters) }
 }
 
 /// Quoted for a message: escaped, and in full up to a length.

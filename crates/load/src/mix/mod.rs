@@ -9,15 +9,15 @@ mod errors;
 mod expect;
 mod files;
 mod har;
-mod nearest;
 mod request;
 mod template;
 mod variable;
 mod yaml;
 
 pub use composer::{Composed, Composer};
-pub use errors::{FINDINGS_MAX, Finding, MixErrors, Position};
+pub use errors::{FINDINGS_MAX, Finding, MixErrors};
 pub use expect::Expect;
+pub use stillgate_yaml::Position;
 
 use crate::target::Target;
 use choice::Choice;

@@ -121,7 +121,7 @@ struct Kept {
 }
 
 fn parsed(text: &str) -> Node {
-    tree::parse(0, text, &|_| None, &mut Sink::default()).unwrap().root
+    tree::parse(0, text, None, &mut Sink::default()).unwrap().root
 }
 
 fn worker() -> Worker {

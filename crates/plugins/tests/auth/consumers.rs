@@ -41,7 +41,7 @@ pub(crate) fn refusal(plugins: &str) -> String {
 
 fn credentials(plugins: &str) -> Result<Vec<Credential>, String> {
     let mut sink = Sink::default();
-    let root = tree::parse(0, plugins, &|_| None, &mut sink).expect("YAML").root;
+    let root = tree::parse(0, plugins, None, &mut sink).expect("YAML").root;
     let mut out = Vec::new();
     if let Value::Map(entries) = &root.value {
         for entry in entries.iter() {

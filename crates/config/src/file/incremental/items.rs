@@ -48,7 +48,7 @@ pub(super) fn only_item(
 ) -> Option<(Node, u32)> {
     let text = std::str::from_utf8(text).ok()?;
     // `line` is not the first, since that is at most the one of the list's key.
-    let tree = parse(line - 2, &format!("{key}:\n{text}"), environment, sink)?;
+    let tree = parse(line - 2, &format!("{key}:\n{text}"), Some(environment), sink)?;
     let Value::Map(entries) = &tree.root.value else { return None };
     let [entry] = &**entries else { return None };
     let Value::List(nodes) = &entry.value.value else { return None };

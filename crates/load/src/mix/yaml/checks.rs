@@ -1,12 +1,12 @@
 //! The `expect` of a request: statuses and a check of the body.
 
 use super::reader::{Reader, listed};
-use super::tree::{Node, Pair, Value};
 use crate::mix::expect::{BodyCheck, Expect, STATUSES_WANTED, Statuses, status_range};
 use crate::mix::template::{Escape, Template};
 use crate::mix::variable::Variable;
 use regex::bytes::RegexBuilder;
 use std::sync::Arc;
+use stillgate_yaml::{Entry as Pair, Node, Value};
 
 const BODY_CHECKS: &[&str] = &["equals", "contains", "matches"];
 
@@ -24,7 +24,7 @@ pub(super) fn read(node: &Node, variables: &[Variable], reader: &mut Reader<'_>)
 fn statuses(node: &Node, reader: &mut Reader<'_>) -> Statuses {
     let mut statuses = Statuses::EMPTY;
     let items = match &node.value {
-        Value::List(items) => items.as_slice(),
+        Value::List(items) => items,
         _ => std::slice::from_ref(node),
     };
     if items.is_empty() {
@@ -53,7 +53,7 @@ fn body(node: &Node, variables: &[Variable], reader: &mut Reader<'_>) -> Option<
         return None;
     };
     let text = reader.text(value, "a text")?;
-    if key == "matches" {
+    if &**key == "matches" {
         // In a regex `$` and braces have a meaning of their own, so variables have none.
         return match RegexBuilder::new(text).size_limit(REGEX_BYTES_MAX).build() {
             Ok(regex) => Some(BodyCheck::Matches(regex)),
@@ -86,5 +86,5 @@ fn body(node: &Node, variables: &[Variable], reader: &mut Reader<'_>) -> Option<
             return None;
         }
     };
-    Some(if key == "equals" { BodyCheck::Equals(want) } else { BodyCheck::Contains(want) })
+    Some(if &**key == "equals" { BodyCheck::Equals(want) } else { BodyCheck::Contains(want) })
 }

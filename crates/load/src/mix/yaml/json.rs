@@ -4,10 +4,11 @@
 //! plain `${name}` alone is a number if its variable is one. Values are escaped, so that the body stays JSON.
 
 use super::reader::Reader;
-use super::tree::{Node, Pair, Value};
 use crate::mix::template::{Escape, Piece, Template};
 use crate::mix::variable::Variable;
 use serde_json::Number;
+use stillgate_yaml::scalar::{Scalar, Style};
+use stillgate_yaml::{Entry as Pair, Node, Value};
 
 /// The text of the JSON value that the node means.
 pub(super) fn render(node: &Node, variables: &[Variable], reader: &mut Reader<'_>) -> Template {
@@ -19,9 +20,11 @@ pub(super) fn render(node: &Node, variables: &[Variable], reader: &mut Reader<'_
 fn push(node: &Node, variables: &[Variable], reader: &mut Reader<'_>, out: &mut Template) {
     match &node.value {
         Value::Refused => {}
-        Value::Scalar { .. } if node.is_null() => out.push_literal(b"null"),
-        Value::Scalar { text, plain: true } if is_bare(text) => out.push_literal(text.as_bytes()),
-        Value::Scalar { text, plain } => string(node, text, *plain, variables, reader, out),
+        Value::Scalar(_) if node.is_null() => out.push_literal(b"null"),
+        Value::Scalar(Scalar { text, style: Style::Plain, .. }) if is_bare(text) => out.push_literal(text.as_bytes()),
+        Value::Scalar(Scalar { text, style, .. }) => {
+            string(node, text, *style == Style::Plain, variables, reader, out);
+        }
         Value::List(items) => {
             out.push_literal(b"[");
             for (index, item) in items.iter().enumerate() {

@@ -23,7 +23,6 @@
 mod checks;
 mod json;
 mod reader;
-mod tree;
 mod variables;
 
 use super::errors::{Findings, quoted};
@@ -35,7 +34,10 @@ use crate::target::Target;
 use reader::{Map, Reader};
 use std::collections::HashMap;
 use std::path::Path;
-use tree::{Node, Pair, Value};
+use stillgate_yaml::{Entry as Pair, Node, Sink, Value, tree};
+
+/// What a mix has at least.
+const LEAST: &str = "requests: [{path: /}]";
 
 /// Largest weight of a request.
 const WEIGHT_MAX: u32 = 1_000_000;
@@ -48,7 +50,11 @@ const BODY_KEYS: &[&str] = &["body", "body_file", "json"];
 pub(super) fn read(text: &str, origin: &Path, target: &Target) -> Result<Mix, MixErrors> {
     let mut findings = Findings::default();
     let (mut entries, mut variables) = (Vec::new(), Vec::new());
-    if let Some(root) = tree::parse(text, &mut findings) {
+    let mut sink = Sink::default();
+    // `${NAME}` is a variable of the mix, and no part of the environment.
+    let tree = tree::parse(0, text, None, &mut sink).and_then(|tree| tree.unless_empty(LEAST, &mut sink));
+    findings.append_yaml(sink);
+    if let Some(tree::Tree { root, .. }) = tree {
         let folder = origin.parent().unwrap_or(Path::new(""));
         let mut reader = Reader { findings: &mut findings };
         if let Some(map) = reader.map(&root, &["variables", "requests"]) {
@@ -72,7 +78,7 @@ impl Requests<'_> {
     fn read(&self, map: Map<'_>, root: &Node, reader: &mut Reader<'_>) -> Vec<(Entry, u32)> {
         let Some(node) = map.get("requests") else {
             let at = map.pair("requests").map_or(root.at, |pair| pair.key_at);
-            reader.findings.add(at, "there are no requests; write `requests: [{path: /}]` at least");
+            reader.findings.add(at, format!("there are no requests; write at least `{LEAST}`"));
             return Vec::new();
         };
         let Some(items) = reader.list(node, "a list of requests, like [{path: /}]") else { return Vec::new() };
@@ -86,7 +92,7 @@ impl Requests<'_> {
     fn request<'t>(
         &self,
         node: &'t Node,
-        names: &mut HashMap<&'t str, usize>,
+        names: &mut HashMap<&'t str, u32>,
         reader: &mut Reader<'_>,
     ) -> Option<(Entry, u32)> {
         let map = reader.map(node, REQUEST_KEYS)?;
@@ -141,7 +147,7 @@ impl Requests<'_> {
                 reader.findings.add(request.at, "a request without `path`; add one like `path: /`");
                 return None;
             }
-            [Pair { key, value, .. }] if key == "path" => {
+            [Pair { key, value, .. }] if &**key == "path" => {
                 (value, reader.text(value, "a path like /items/${id}")?.to_owned())
             }
             [Pair { value, .. }] => (value, self.path_of_url(value, reader)?),
@@ -190,13 +196,13 @@ impl Requests<'_> {
         for Pair { key, key_at, value } in pairs {
             // A field may be there more than once, with several values.
             let values = match &value.value {
-                Value::List(values) => values.as_slice(),
+                Value::List(values) => values,
                 _ => std::slice::from_ref(value),
             };
             for value in values {
                 let Some(text) = reader.text(value, "a value, \"\" if it is to be empty") else { continue };
                 let Some(template) = self.template(value, text, Escape::None, reader) else { continue };
-                let name = Located { at: (*key_at).into(), value: key.clone() };
+                let name = Located { at: (*key_at).into(), value: key.to_string() };
                 headers.push((name, Located { at: value.at.into(), value: template }));
             }
         }
@@ -210,7 +216,7 @@ impl Requests<'_> {
             reader.findings.add(second.key_at, message);
         }
         let Pair { key, value, .. } = present.first()?;
-        match key.as_str() {
+        match &**key {
             "json" if value.is_null() => reader.wrong(value, "a map, a list or a value"),
             "json" => Some(json::render(value, self.variables, reader)),
             "body" => {

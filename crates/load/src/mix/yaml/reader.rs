@@ -1,9 +1,10 @@
 //! Typed values out of the tree: what each key may hold, and what is said where it holds something else.
 
-use super::tree::{Node, Pair, Value};
 use crate::mix::errors::{Findings, quoted};
-use crate::mix::nearest::nearest;
 use std::str::FromStr;
+use stillgate_yaml::nearest::nearest;
+use stillgate_yaml::scalar::{Scalar, Style};
+use stillgate_yaml::{Entry as Pair, Node, Value};
 
 /// Reads values; gathers what is wrong. A reader that gives `None` has said why.
 pub(super) struct Reader<'a> {
@@ -25,12 +26,12 @@ impl<'t> Map<'t> {
     }
 
     pub(super) fn pair(self, key: &str) -> Option<&'t Pair> {
-        self.pairs.iter().find(|pair| pair.key == key)
+        self.pairs.iter().find(|pair| &*pair.key == key)
     }
 
     /// Those of the keys that are there, in the order of the file.
     pub(super) fn present(self, keys: &[&str]) -> Vec<&'t Pair> {
-        self.pairs.iter().filter(|pair| keys.contains(&pair.key.as_str())).collect()
+        self.pairs.iter().filter(|pair| keys.contains(&&*pair.key)).collect()
     }
 }
 
@@ -40,7 +41,7 @@ impl Reader<'_> {
         let pairs = self.pairs(node, &format!("a map of {}", listed(keys)))?;
         let mut has_unknown = false;
         for Pair { key, key_at, .. } in pairs {
-            if keys.contains(&key.as_str()) {
+            if keys.contains(&&**key) {
                 continue;
             }
             has_unknown = true;
@@ -68,7 +69,7 @@ impl Reader<'_> {
     /// Text, which numbers are too.
     pub(super) fn text<'t>(&mut self, node: &'t Node, want: &str) -> Option<&'t str> {
         match &node.value {
-            Value::Scalar { text, .. } if !node.is_null() => Some(text),
+            Value::Scalar(scalar) if !node.is_null() => Some(&scalar.text),
             _ => self.wrong(node, want),
         }
     }
@@ -76,7 +77,7 @@ impl Reader<'_> {
     /// A whole number that `allowed` takes.
     pub(super) fn number<T: FromStr>(&mut self, node: &Node, allowed: impl Fn(&T) -> bool, want: &str) -> Option<T> {
         match &node.value {
-            Value::Scalar { text, plain: true } => match text.parse().ok().filter(allowed) {
+            Value::Scalar(Scalar { text, style: Style::Plain, .. }) => match text.parse().ok().filter(allowed) {
                 Some(number) => Some(number),
                 None => self.wrong(node, want),
             },

@@ -1,11 +1,11 @@
 //! The `variables` of a mix file.
 
 use super::reader::{Reader, listed, meant};
-use super::tree::{Node, Pair};
 use crate::mix::errors::quoted;
 use crate::mix::files;
 use crate::mix::variable::{HEX_DIGITS_MAX, Source, Variable};
 use std::path::Path;
+use stillgate_yaml::{Entry as Pair, Node};
 
 const KINDS: &[&str] = &["range", "counter", "values", "file", "uuid", "hex"];
 
@@ -21,7 +21,7 @@ pub(super) fn read(node: &Node, folder: &Path, reader: &mut Reader<'_>) -> Vec<V
             reader.findings.add(pair.key_at, message);
         }
         let source = source(pair, folder, reader).unwrap_or_else(|| Source::Values(vec![b"/".as_slice().into()]));
-        variables.push(Variable { name: pair.key.clone(), source });
+        variables.push(Variable { name: pair.key.to_string(), source });
     }
     variables
 }
@@ -34,7 +34,7 @@ fn source(pair: &Pair, folder: &Path, reader: &mut Reader<'_>) -> Option<Source>
         reader.findings.add(pair.value.at, found);
         return None;
     };
-    match key.as_str() {
+    match &**key {
         "range" => range(value, reader),
         "counter" => reader.number(value, |_| true, "the first number, like 1").map(Source::Counter),
         "values" => {

@@ -1,15 +1,15 @@
 //! Where a key stands in a configuration's text, for findings that are made after it was read.
 
-use crate::text::diagnostic::{Position, Sink};
-use crate::text::environment::Lookup;
-use crate::text::tree::{self, Node, Value};
+use crate::diagnostic::{Position, Sink};
+use crate::environment::Lookup;
+use crate::tree::{self, Node, Value};
 
 /// Line and column, both from 1, of the value at a path such as `gateway.listeners[1].address`, or of the nearest value above
 /// it that the text has. `None`: the text is no configuration.
 pub fn locate(text: &[u8], environment: Lookup<'_>, path: &str) -> Option<(u32, u32)> {
     let text = std::str::from_utf8(text).ok()?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let tree = tree::parse(0, text, environment, &mut Sink::default())?;
+    let tree = tree::parse(0, text, Some(environment), &mut Sink::default())?;
     let Position { line, column } = walk(&tree.root, path);
     Some((line, column))
 }

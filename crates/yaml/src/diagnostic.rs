@@ -3,7 +3,7 @@
 //! All findings of a file are gathered, sorted by position and bounded in number, so that the same file always gives
 //! the same report. How a report reaches a person (colour, JSON) is the caller's business.
 
-use crate::text::nearest::nearest;
+use crate::nearest::nearest;
 use serde::Serialize;
 use std::fmt;
 

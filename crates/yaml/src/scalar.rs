@@ -2,7 +2,7 @@
 //!
 //! Numbers beyond 64 bits and floats that are not numbers are kept apart, so that a reader can refuse them by name.
 
-use crate::text::diagnostic::Position;
+use crate::diagnostic::Position;
 use std::rc::Rc;
 
 /// One scalar, with `${ENV}` put in.

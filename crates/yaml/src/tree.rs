@@ -4,10 +4,10 @@
 //! be bounded while they appear. It knows nothing of the configuration's keys. Merge keys (`<<`, YAML 1.1), tags other
 //! than `!!str`, and second documents are refused.
 
-use crate::text::diagnostic::{Fault, Path, Position, Sink, shortened};
-use crate::text::environment::{Lookup, expand};
-use crate::text::layout::LayoutFinder;
-use crate::text::scalar::{Layout, Meaning, Scalar, Style};
+use crate::diagnostic::{Fault, Path, Position, Sink, shortened};
+use crate::environment::{Lookup, expand};
+use crate::layout::LayoutFinder;
+use crate::scalar::{Layout, Meaning, Scalar, Style};
 use saphyr_parser::{Event, Parser, ScalarStyle, Span, StrInput, Tag};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -60,7 +60,9 @@ impl Node {
     /// What a message says stands here.
     pub fn found(&self) -> String {
         match &self.value {
+            Value::List(items) if items.is_empty() => "an empty list".to_owned(),
             Value::List(_) => "a list".to_owned(),
+            Value::Map(entries) if entries.is_empty() => "an empty map".to_owned(),
             Value::Map(_) => "a map".to_owned(),
             Value::Refused => "an invalid value".to_owned(),
             Value::Scalar(scalar) => match scalar.meaning() {
@@ -89,7 +91,7 @@ impl Node {
 
 /// A whole document.
 pub struct Tree {
-    /// Its value.
+    /// Its value; null where there is none.
     pub root: Node,
     /// It has no anchors and no tags, so each part of it means the same without the others.
     pub is_plain: bool,
@@ -97,8 +99,9 @@ pub struct Tree {
     pub nodes: usize,
 }
 
-/// The text's one document. `None`, with an error, where there is none or it is no YAML. `lines_before`: above the text.
-pub fn parse(lines_before: u32, text: &str, environment: Lookup<'_>, sink: &mut Sink) -> Option<Tree> {
+/// The text's one document. `None`, with an error, where it is no YAML. `lines_before`: above the text. Without an `environment`
+/// `${NAME}` stands for itself.
+pub fn parse(lines_before: u32, text: &str, environment: Option<Lookup<'_>>, sink: &mut Sink) -> Option<Tree> {
     let (open, anchors) = (Vec::new(), HashMap::new());
     let mut builder = Builder { environment, sink, open, anchors, nodes: 0, aliased: 0, root: None, is_plain: true };
     let mut layouts = LayoutFinder::new(text);
@@ -112,7 +115,14 @@ pub fn parse(lines_before: u32, text: &str, environment: Lookup<'_>, sink: &mut 
             Ok(event) => event,
             Err(error) => {
                 let at = position(Span::empty(*error.marker()));
-                builder.sink.error(at, &Path::Root, format!("not valid YAML: {}", error.info()));
+                let fault = Fault::new(format!("not valid YAML: {}", error.info()));
+                // The mistake that is made most: the braces of a variable inside of those of YAML.
+                let line = text.lines().nth((at.line - lines_before).saturating_sub(1) as usize);
+                let fault = match line.is_some_and(|line| line.contains("${")) {
+                    true => fault.hint("inside { } and [ ] put '${NAME}' in quotes"),
+                    false => fault,
+                };
+                builder.sink.error(at, &Path::Root, fault);
                 return None;
             }
         };
@@ -132,14 +142,26 @@ pub fn parse(lines_before: u32, text: &str, environment: Lookup<'_>, sink: &mut 
             return None;
         }
     }
-    match builder.root {
-        Some(root) if !root.is_null() => Some(Tree { root, is_plain: builder.is_plain, nodes: builder.nodes }),
-        // Not taken as "no routes": an editor that truncates before it writes would empty a running gateway.
-        _ => {
-            let fault = Fault::new("the file is empty").hint("write at least `routes: []`");
-            builder.sink.error(Position { line: 1, column: 1 }, &Path::Root, fault);
-            None
+    let Builder { root, is_plain, nodes, .. } = builder;
+    Some(Tree { root: root.unwrap_or_else(nothing), is_plain, nodes })
+}
+
+/// What a text without a document has.
+fn nothing() -> Node {
+    let scalar = Scalar { text: "".into(), style: Style::Plain, layout: Layout::Unknown };
+    Node { at: Position { line: 1, column: 1 }, value: Value::Scalar(scalar) }
+}
+
+impl Tree {
+    /// An error where there is nothing in it; `least`: what a file has at least. Nothing is not taken as a file without entries:
+    /// an editor may truncate it before it writes.
+    pub fn unless_empty(self, least: &str, sink: &mut Sink) -> Option<Tree> {
+        if !self.root.is_null() {
+            return Some(self);
         }
+        let fault = Fault::new("the file is empty").hint(format!("write at least `{least}`"));
+        sink.error(Position { line: 1, column: 1 }, &Path::Root, fault);
+        None
     }
 }
 
@@ -158,7 +180,7 @@ struct Weighed {
 }
 
 struct Builder<'a> {
-    environment: Lookup<'a>,
+    environment: Option<Lookup<'a>>,
     sink: &'a mut Sink,
     open: Vec<Collection>,
     anchors: HashMap<usize, Weighed>,
@@ -256,9 +278,9 @@ impl Builder<'_> {
             return Value::Refused;
         }
         let is_key = matches!(self.open.last(), Some(Collection { items: Items::Map { key: Key::Awaited, .. }, .. }));
-        let expanded = match is_key {
-            true => Ok(None),
-            false => expand(&text, self.environment),
+        let expanded = match self.environment {
+            Some(environment) if !is_key => expand(&text, environment),
+            _ => Ok(None),
         };
         let (text, style, layout) = match (expanded, plain) {
             (Ok(None), true) => (Rc::from(text), Style::Plain, layout),

@@ -4,8 +4,8 @@
 //! where the variable is unset or empty. `$${` stands for a literal `${`; any other `$` is itself. Keys of maps are not
 //! expanded.
 
-use crate::text::diagnostic::{Fault, shortened};
-use crate::text::tree::SCALAR_BYTES_MAX;
+use crate::diagnostic::{Fault, shortened};
+use crate::tree::SCALAR_BYTES_MAX;
 
 /// Looks up one environment variable.
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;

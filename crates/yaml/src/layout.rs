@@ -3,7 +3,7 @@
 //! The parser tells only where a scalar begins and ends. Scalars with escapes, and quoted or plain ones in several lines,
 //! are not taken apart: an error in one is told at its beginning.
 
-use crate::text::scalar::Layout;
+use crate::scalar::Layout;
 use saphyr_parser::{ScalarStyle, Span};
 
 /// Finds the layout of one scalar after the other; its text is gone through from beginning to end.

@@ -1,0 +1,19 @@
+//! YAML to a tree with positions, `${ENV}` put in, and what is said of it.
+//!
+//! Here no key is known and no meaning: the gateway's configuration and the laboratory's mixes are read by the same rules.
+//! Every value knows its line and column, so that each finding is told where it was made. Nothing here does IO.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod cuts;
+pub mod diagnostic;
+pub mod environment;
+pub mod layout;
+pub mod locate;
+pub mod nearest;
+pub mod scalar;
+pub mod tree;
+
+pub use diagnostic::{Fault, Path, Position, Sink};
+pub use tree::{Entry, Node, Value};
