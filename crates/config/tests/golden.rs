@@ -8,7 +8,7 @@ use expect_test::expect_file;
 use std::path::PathBuf;
 use stillgate_config::{OnChange, Route, load, metrics_reference, reference, schema};
 use stillgate_plugin::Table;
-use stillgate_route::Takes;
+use stillgate_route::RouteMatch;
 
 /// The plugins stand above this crate.
 const NO_PLUGINS: Table = Table { plugins: &[], sought: &[] };
@@ -74,7 +74,7 @@ fn show_route(route: &Route, line: u32) -> String {
         (false, OnChange::Keep) => String::new(),
         (upgrades, on_change) => format!("  upgrades {upgrades}, on change {on_change:?}\n"),
     };
-    if let Takes::Expression(expression) = &spec.takes {
+    if let RouteMatch::Expression(expression) = &spec.takes {
         return format!(
             "route {:?} of line {line} to upstream {:?}, service {:?}\n  expression {:?} priority {}\n  timeout {:?}\n{tunnels}",
             spec.id,

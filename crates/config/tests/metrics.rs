@@ -6,7 +6,7 @@
 
 use expect_test::{Expect, expect};
 use std::fmt::Write;
-use stillgate_config::{Dialect, EXTRA_LABELS_MAX, Measure, Metrics, Source, load};
+use stillgate_config::{Dialect, EXTRA_LABELS_MAX, LabelSource, Measure, Metrics, load};
 use stillgate_metrics::Kind;
 
 /// `keys` of `gateway.metrics`, beside an address.
@@ -34,12 +34,12 @@ fn labels(metrics: &Metrics, name: &str) -> String {
     let mut out = String::new();
     for (label, source) in family.labels.iter().zip(plan) {
         match source {
-            Source::Label(own) => {
+            LabelSource::Label(own) => {
                 assert_eq!(own.name(), label);
                 write!(out, "{label} ").unwrap();
             }
-            Source::Variable(variable) => write!(out, "{label}=${variable} ").unwrap(),
-            Source::Nothing => write!(out, "{label}=\"\" ").unwrap(),
+            LabelSource::Variable(variable) => write!(out, "{label}=${variable} ").unwrap(),
+            LabelSource::Nothing => write!(out, "{label}=\"\" ").unwrap(),
         }
     }
     out.trim_end().to_owned()

@@ -5,7 +5,7 @@
 
 use crate::hosts::Stranger;
 use crate::negotiation::Choice;
-use crate::source::{Source, Unavailable};
+use crate::source::{ExpositionSource, Unavailable};
 use crate::stream::Stream;
 use bytes::Bytes;
 use http_body_util::{Either, Full};
@@ -22,7 +22,11 @@ const PLAIN: &str = "text/plain; charset=utf-8";
 pub(crate) type Payload = Either<Full<Bytes>, Stream>;
 
 /// Answers a request; the exposition's bytes come later, as they are asked for.
-pub(crate) async fn answer<B>(request: &Request<B>, source: &Arc<Source>, is_on_loopback: bool) -> Response<Payload> {
+pub(crate) async fn answer<B>(
+    request: &Request<B>,
+    source: &Arc<ExpositionSource>,
+    is_on_loopback: bool,
+) -> Response<Payload> {
     let site = match source.site() {
         Ok(site) => site,
         Err(error) => return unavailable(&error),
@@ -51,7 +55,7 @@ pub(crate) async fn answer<B>(request: &Request<B>, source: &Arc<Source>, is_on_
 }
 
 /// Answers a request for the exposition, under whatever path and name.
-pub(crate) async fn answer_scrape<B>(request: &Request<B>, source: &Arc<Source>) -> Response<Payload> {
+pub(crate) async fn answer_scrape<B>(request: &Request<B>, source: &Arc<ExpositionSource>) -> Response<Payload> {
     match expose(request, source).await {
         Ok(response) => response,
         Err(error) => {
@@ -88,7 +92,7 @@ fn find(method: &Method, path: &str, metrics_path: &str) -> Result<Endpoint, Ref
     }
 }
 
-async fn expose<B>(request: &Request<B>, source: &Arc<Source>) -> Result<Response<Payload>, Unavailable> {
+async fn expose<B>(request: &Request<B>, source: &Arc<ExpositionSource>) -> Result<Response<Payload>, Unavailable> {
     let choice = Choice::of(request.headers());
     let place = source.place()?;
     source.refresh().await?;

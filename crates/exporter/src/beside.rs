@@ -6,7 +6,7 @@
 
 use crate::answer::answer_scrape;
 use crate::server::{BUFFER_BYTES_MAX, HEAD_TIMEOUT};
-use crate::source::Source;
+use crate::source::ExpositionSource;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -41,7 +41,7 @@ impl Default for Beside {
 
 impl Beside {
     /// Answers what is asked on a connection, or closes it.
-    pub(crate) fn serve(&self, connection: UnixStream, source: &Arc<Source>) {
+    pub(crate) fn serve(&self, connection: UnixStream, source: &Arc<ExpositionSource>) {
         let place = self.places.clone().try_acquire_owned();
         let (false, Ok(place)) = (self.is_closed, place) else { return source.tally.refused() };
         let stream = connection.set_nonblocking(true).and_then(|()| tokio::net::UnixStream::from_std(connection));

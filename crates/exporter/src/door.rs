@@ -3,7 +3,7 @@
 //! A connection without a place is refused at once. In the kernel's queue they would hold up everybody behind them, those included
 //! for whom a place is kept.
 
-use crate::places::{Place, Places};
+use crate::connection_slots::{ConnectionSlot, ConnectionSlots};
 use socket2::SockRef;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -25,9 +25,9 @@ const TURNED_AWAY: &[u8] =
 /// Accepts for as long as it is polled, for the server of this name in the log; `serve` is given each connection with its place.
 pub async fn accept(
     listener: &TcpListener,
-    places: &Places,
+    places: &ConnectionSlots,
     server: &str,
-    mut serve: impl FnMut(TcpStream, SocketAddr, Place),
+    mut serve: impl FnMut(TcpStream, SocketAddr, ConnectionSlot),
 ) {
     let mut failures = 0u64;
     let mut turned_away = 0u64;

@@ -4,7 +4,7 @@
 
 use crate::beside::Beside;
 use crate::server::{self, Connections};
-use crate::source::{Site, Source, Unavailable};
+use crate::source::{ExpositionSource, Site, Unavailable};
 use crate::tally::{Counts, Tally};
 use crate::turns;
 use std::fmt;
@@ -109,7 +109,7 @@ impl Exporter {
         };
         let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
         let (commands, received) = mpsc::channel(COMMANDS_MAX);
-        let source = Arc::new(Source::new(collector, site));
+        let source = Arc::new(ExpositionSource::new(collector, site));
         let tally = source.tally.clone();
         let run = move || run(runtime, listener, &source, received);
         let thread = thread::Builder::new().name("exporter".to_owned()).spawn(run)?;
@@ -225,7 +225,12 @@ impl SideDoor {
 }
 
 /// The thread.
-fn run(runtime: Runtime, listener: Option<TcpListener>, source: &Arc<Source>, commands: mpsc::Receiver<Command>) {
+fn run(
+    runtime: Runtime,
+    listener: Option<TcpListener>,
+    source: &Arc<ExpositionSource>,
+    commands: mpsc::Receiver<Command>,
+) {
     let (end, ended) = watch::channel(false);
     let control_source = source.clone();
     runtime.spawn(async move {
@@ -237,7 +242,7 @@ fn run(runtime: Runtime, listener: Option<TcpListener>, source: &Arc<Source>, co
     runtime.shutdown_background();
 }
 
-async fn control(listener: Option<TcpListener>, source: Arc<Source>, mut commands: mpsc::Receiver<Command>) {
+async fn control(listener: Option<TcpListener>, source: Arc<ExpositionSource>, mut commands: mpsc::Receiver<Command>) {
     let mut serving = listener.map(|listener| Serving::start(listener, &source));
     let mut beside = Beside::default();
     let mut tend_at = Instant::now();
@@ -273,7 +278,7 @@ async fn control(listener: Option<TcpListener>, source: Arc<Source>, mut command
 
 async fn handle(
     command: Command,
-    source: &Arc<Source>,
+    source: &Arc<ExpositionSource>,
     serving: &mut Option<Serving>,
     beside: &mut Beside,
 ) -> Result<(), Unavailable> {
@@ -316,7 +321,7 @@ struct Serving {
 }
 
 impl Serving {
-    fn start(listener: TcpListener, source: &Arc<Source>) -> Serving {
+    fn start(listener: TcpListener, source: &Arc<ExpositionSource>) -> Serving {
         let (stop, stopping) = watch::channel(false);
         Serving { stop, accepting: tokio::spawn(server::serve(listener, source.clone(), stopping)) }
     }

@@ -11,20 +11,20 @@
 
 mod answer;
 mod beside;
+mod connection_slots;
 mod door;
 mod exporter;
 mod hosts;
 mod negotiation;
-mod places;
 mod server;
 mod source;
 mod stream;
 mod tally;
 mod turns;
 
+pub use connection_slots::{CONNECTIONS_MAX, ConnectionSlot, ConnectionSlots};
 pub use door::accept;
 pub use exporter::{Exporter, Looker, SideDoor};
 pub use hosts::{Hosts, Stranger};
-pub use places::{CONNECTIONS_MAX, Place, Places};
 pub use source::Site;
 pub use tally::Counts;

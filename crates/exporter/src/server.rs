@@ -1,9 +1,9 @@
 //! The exporter's listener and its connections, each with a bound on everything a scraper could hold.
 
 use crate::answer::answer;
+use crate::connection_slots::{ConnectionSlot, ConnectionSlots};
 use crate::door;
-use crate::places::{Place, Places};
-use crate::source::Source;
+use crate::source::ExpositionSource;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -42,7 +42,7 @@ const SEND_BUFFER_BYTES: usize = 256 * 1024;
 
 /// The connections of a server that accepts no more.
 pub(crate) struct Connections {
-    places: Places,
+    places: ConnectionSlots,
 }
 
 impl Connections {
@@ -53,8 +53,12 @@ impl Connections {
 }
 
 /// Serves until `stopping` is true or dropped; then connections finish what they are at, and nobody accepts any more.
-pub(crate) async fn serve(listener: TcpListener, source: Arc<Source>, stopping: watch::Receiver<bool>) -> Connections {
-    let places = Places::default();
+pub(crate) async fn serve(
+    listener: TcpListener,
+    source: Arc<ExpositionSource>,
+    stopping: watch::Receiver<bool>,
+) -> Connections {
+    let places = ConnectionSlots::default();
     // Otherwise it is open to others than those on this machine anyway, under whatever name they know.
     let is_on_loopback = listener.local_addr().is_ok_and(|at| at.ip().to_canonical().is_loopback());
     let accepting = door::accept(&listener, &places, "exporter", |stream, peer, place| {
@@ -73,8 +77,8 @@ pub(crate) async fn serve(listener: TcpListener, source: Arc<Source>, stopping: 
 async fn serve_connection(
     stream: TcpStream,
     peer: SocketAddr,
-    _place: Place,
-    source: Arc<Source>,
+    _place: ConnectionSlot,
+    source: Arc<ExpositionSource>,
     is_on_loopback: bool,
     stopping: watch::Receiver<bool>,
 ) {

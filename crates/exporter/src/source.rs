@@ -35,7 +35,7 @@ impl Site {
 
 /// What all tasks need.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct ExpositionSource {
     /// The tasks run on one thread at a time, so nobody ever waits here: it is a lock only so that they may go on on
     /// another thread (see `turns`).
     inner: Mutex<Inner>,
@@ -82,20 +82,20 @@ impl std::error::Error for Unavailable {}
 
 /// Permission to send an exposition, held as long as it is sent.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct SendPermit {
     tally: Arc<Tally>,
     _permit: OwnedSemaphorePermit,
 }
 
-impl Drop for Place {
+impl Drop for SendPermit {
     fn drop(&mut self) {
         self.tally.scraping(false);
     }
 }
 
-impl Source {
-    pub(crate) fn new(collector: Collector, site: Site) -> Source {
-        Source {
+impl ExpositionSource {
+    pub(crate) fn new(collector: Collector, site: Site) -> ExpositionSource {
+        ExpositionSource {
             inner: Mutex::new(Inner { collector, site: Arc::new(site), refreshes: 0, is_available: true }),
             places: Arc::new(Semaphore::new(SCRAPES_MAX)),
             tally: Arc::default(),
@@ -118,10 +118,10 @@ impl Source {
     }
 
     /// A place among the scrapes, if one is free.
-    pub(crate) fn place(&self) -> Result<Place, Unavailable> {
+    pub(crate) fn place(&self) -> Result<SendPermit, Unavailable> {
         let permit = self.places.clone().try_acquire_owned().map_err(|_| Unavailable::Busy)?;
         self.tally.scraping(true);
-        Ok(Place { tally: self.tally.clone(), _permit: permit })
+        Ok(SendPermit { tally: self.tally.clone(), _permit: permit })
     }
 
     /// Brings the values up to date. Scrapes that come in together share a refresh, and yet none sees a value from
@@ -260,7 +260,7 @@ mod tests {
         let requests = registry.declare(family).unwrap();
         let mut writer = registry.writer().unwrap();
         let collector = Collector::of_registry(registry, CollectorOptions::default()).unwrap();
-        let source = Source::new(collector, Site::at("/metrics"));
+        let source = ExpositionSource::new(collector, Site::at("/metrics"));
         let mut check = |series: usize, is_woken: bool| {
             eventually("memory for all series", || {
                 (0..series).for_each(|n| _ = writer.series(&requests, &[n.to_string().as_bytes()]));

@@ -3,7 +3,7 @@
 //! The server asks for a piece when its buffer has room. So a scraper that reads slowly pins that buffer and costs no
 //! work, and when it hangs up the stream is dropped, and nothing more is made.
 
-use crate::source::{Place, Source, Unavailable};
+use crate::source::{ExpositionSource, SendPermit, Unavailable};
 use bytes::Bytes;
 use hyper::body::{Body, Frame};
 use std::pin::Pin;
@@ -18,15 +18,15 @@ const SLICE: Duration = Duration::from_micros(500);
 /// The body of a response.
 #[derive(Debug)]
 pub(crate) struct Stream {
-    source: Arc<Source>,
+    source: Arc<ExpositionSource>,
     cursor: Cursor,
     /// When the slice began that is being worked on.
     slice: Option<Instant>,
-    _place: Place,
+    _place: SendPermit,
 }
 
 impl Stream {
-    pub(crate) fn new(source: Arc<Source>, cursor: Cursor, place: Place) -> Stream {
+    pub(crate) fn new(source: Arc<ExpositionSource>, cursor: Cursor, place: SendPermit) -> Stream {
         Stream { source, cursor, slice: None, _place: place }
     }
 }

@@ -17,7 +17,7 @@
 //! gateway does not have. They never run at the same time. The niced one is who waits, since tasks can only be given away
 //! by a thread that has a core.
 
-use crate::source::Source;
+use crate::source::ExpositionSource;
 use rustix::time::{ClockId, clock_gettime};
 use std::future::Future;
 use std::io;
@@ -47,11 +47,11 @@ const STINT: Duration = Duration::from_millis(100);
 const WAITED_MAX: Duration = Duration::from_millis(200);
 
 /// Runs the runtime's tasks until `ended` says so or is dropped.
-pub(crate) fn run(runtime: &Runtime, source: &Source, ended: &watch::Receiver<bool>) {
+pub(crate) fn run(runtime: &Runtime, source: &ExpositionSource, ended: &watch::Receiver<bool>) {
     take_turns(runtime, source, ended, TAKE_TIMEOUT);
 }
 
-fn take_turns(runtime: &Runtime, source: &Source, ended: &watch::Receiver<bool>, take_timeout: Duration) {
+fn take_turns(runtime: &Runtime, source: &ExpositionSource, ended: &watch::Receiver<bool>, take_timeout: Duration) {
     // It is refused only where the process is niced more than that already.
     let _ = rustix::process::setpriority_process(None, NICE);
     let is_offered = AtomicBool::new(false);
@@ -93,7 +93,7 @@ enum End {
 }
 
 impl NicedTurns<'_> {
-    fn run(&self, runtime: &Runtime, source: &Source, ended: &watch::Receiver<bool>) {
+    fn run(&self, runtime: &Runtime, source: &ExpositionSource, ended: &watch::Receiver<bool>) {
         let mut try_at = Instant::now();
         loop {
             let has_ended = runtime.block_on(async {
@@ -188,8 +188,10 @@ mod tests {
 
     #[test]
     fn the_threads_take_turns() {
-        let source =
-            Arc::new(Source::new(Collector::open("/none".as_ref(), CollectorOptions::default()), Site::at("/")));
+        let source = Arc::new(ExpositionSource::new(
+            Collector::open("/none".as_ref(), CollectorOptions::default()),
+            Site::at("/"),
+        ));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let (end, ended) = watch::channel(false);
         let (tell, told) = watch::channel(None);

@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixDatagram;
-use stillgate_testkit::{ACCEPT_TEXT, Client, Gateway, Head, ReservedPort, Rounds, Setup, Upstream, eventually, scrape};
+use stillgate_testkit::{
+    ACCEPT_TEXT, Client, Gateway, Head, ReservedPort, Rounds, Setup, Upstream, eventually, scrape,
+};
 use tunnel::{AGREE, ASK, Tunnel};
 use upgrade::{STILLGATE, Upgraded, is_gateway, threads};
 

@@ -145,7 +145,8 @@ fn all_were_killed_early() -> bool {
     let pid = upgraded.gateway.pid();
     let mut tunnel = Tunnel::open(&upgraded.gateway, &node);
     let (rounds, is_shared, failures) = (Rounds::default(), AtomicBool::new(false), Mutex::default());
-    let traffic = Traffic { addr: upgraded.gateway.addr(), is_shared: &is_shared, rounds: &rounds, failures: &failures };
+    let traffic =
+        Traffic { addr: upgraded.gateway.addr(), is_shared: &is_shared, rounds: &rounds, failures: &failures };
     let are_early = scope(|scope| {
         let _end = rounds.until_dropped();
         scope.spawn(|| traffic.stay());

@@ -113,7 +113,7 @@ impl From<DirectoryError> for RegistryError {
 }
 
 /// Where a registry's segments are.
-pub(crate) enum Place {
+pub(crate) enum SegmentStorage {
     /// In files without a name.
     Unnamed,
     /// In files that the folder's list names.
@@ -141,7 +141,7 @@ pub(crate) struct Inner {
     is_handed_over: AtomicBool,
     /// Where there is none, whoever calls it does its work.
     provisioner: OnceLock<Thread>,
-    pub(crate) place: Place,
+    pub(crate) place: SegmentStorage,
     /// Whether observations that collapse are counted: they are none where a base is made.
     pub(crate) counts_collapses: bool,
 }
@@ -167,11 +167,11 @@ impl Registry {
     /// An empty registry, with its provisioner running.
     pub fn start(options: Options) -> Result<Registry, RegistryError> {
         let place = match &options.shared {
-            None => Place::Unnamed,
+            None => SegmentStorage::Unnamed,
             Some(folder) => {
                 let directory = Directory::create(folder)?;
                 directory.beat(options.process, options.now_ms)?;
-                Place::Shared(directory)
+                SegmentStorage::Shared(directory)
             }
         };
         let mut registry = Registry::with(options, place, 0, true)?;
@@ -186,11 +186,16 @@ impl Registry {
     }
 
     /// An empty registry whose writers prepare their memory themselves. Its first segment has this serial.
-    pub(crate) fn inline(options: Options, place: Place, serial: u64) -> Result<Registry, RegistryError> {
+    pub(crate) fn inline(options: Options, place: SegmentStorage, serial: u64) -> Result<Registry, RegistryError> {
         Registry::with(options, place, serial, false)
     }
 
-    fn with(options: Options, place: Place, serial: u64, counts_collapses: bool) -> Result<Registry, RegistryError> {
+    fn with(
+        options: Options,
+        place: SegmentStorage,
+        serial: u64,
+        counts_collapses: bool,
+    ) -> Result<Registry, RegistryError> {
         let hasher = SeedableRandomState::with_seed(options.seed, SharedSeed::global_random());
         let inner = Arc::new(Inner {
             options,
@@ -365,9 +370,11 @@ impl Inner {
     /// The file of the segment with this serial, if it has one.
     pub(crate) fn file_of(&self, serial: u64) -> Option<PathBuf> {
         match &self.place {
-            Place::Unnamed => None,
-            Place::Shared(directory) => Some(Entry { process: self.options.process, serial }.path(directory.folder())),
-            Place::File(path) => Some(path.clone()),
+            SegmentStorage::Unnamed => None,
+            SegmentStorage::Shared(directory) => {
+                Some(Entry { process: self.options.process, serial }.path(directory.folder()))
+            }
+            SegmentStorage::File(path) => Some(path.clone()),
         }
     }
 
@@ -393,7 +400,7 @@ impl Inner {
 
     /// Changes this process's part of a shared folder's list.
     fn list(&self, gone: &[u64], new: Option<u64>) -> Result<(), RegistryError> {
-        let Place::Shared(directory) = &self.place else { return Ok(()) };
+        let SegmentStorage::Shared(directory) = &self.place else { return Ok(()) };
         let own = |serial: u64| Entry { process: self.options.process, serial };
         let changing = directory.lock()?;
         let mut entries = directory.entries().1;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use stillgate_route::lint::{FindingKind, lint};
 use stillgate_route::vars::Expr;
 use stillgate_route::{
-    CompileError, Known, Lookup, Matcher, MethodSet, NormalPath, PathPattern, Request, RouteSpec, Scratch, Takes,
-    UriRoute,
+    CompileError, Lookup, Matcher, MethodSet, NormalPath, PathPattern, Request, RouteMatch, RouteSpec, Scratch,
+    UriRoute, VarsVerdict,
 };
 
 use crate::facts::Facts;
@@ -32,7 +32,7 @@ impl Filter {
             remote_addrs: Vec::new(),
             vars: Some(condition),
         };
-        let spec = RouteSpec { id: "filter".into(), priority: 0, takes: Takes::Uri(uri) };
+        let spec = RouteSpec { id: "filter".into(), priority: 0, takes: RouteMatch::Uri(uri) };
         Matcher::compile(vec![Arc::new(spec)]).map(Filter).map_err(|mut errors| errors.swap_remove(0))
     }
 
@@ -55,7 +55,7 @@ impl Filter {
     }
 
     /// What it comes to for a request that somebody made up, of which parts may not be known.
-    pub fn explain(&self, request: &Request<'_>) -> Known {
+    pub fn explain(&self, request: &Request<'_>) -> VarsVerdict {
         self.0.explain_vars(0, request)
     }
 

@@ -81,7 +81,7 @@ const INVALID: &str = "{\"message\":\"Invalid API key in request\"}\n";
 
 /// Where a key was found.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum KeyLocation {
     Header,
     Query,
 }
@@ -101,8 +101,8 @@ impl Plugin for KeyAuth {
                     Err(answer) => return answer,
                 };
                 if self.hide_credentials {
-                    self.hide(Place::Header, request);
-                    self.hide(Place::Query, request);
+                    self.hide(KeyLocation::Header, request);
+                    self.hide(KeyLocation::Query, request);
                 }
                 request.attach_anonymous(attached);
             }
@@ -117,10 +117,10 @@ impl Plugin for KeyAuth {
 
 impl KeyAuth {
     /// Who has the key, or why nobody has.
-    fn find(&self, request: &Request<'_>) -> Result<(Attached, Place), &'static str> {
+    fn find(&self, request: &Request<'_>) -> Result<(Attached, KeyLocation), &'static str> {
         let consumers = request.consumers;
         if let Some(key) = request.first_header(self.header.name()) {
-            return consumers.find(Self::NAME, key).map(|found| (found, Place::Header)).ok_or(INVALID);
+            return consumers.find(Self::NAME, key).map(|found| (found, KeyLocation::Header)).ok_or(INVALID);
         }
         let query = target_path(request.target()).1.unwrap_or_default();
         match argument(query, &self.query) {
@@ -128,16 +128,16 @@ impl KeyAuth {
             Argument::Other => Err(INVALID),
             Argument::One(value) => request.worker.with_buffers(|key, _| {
                 key.extend(decoded(value));
-                consumers.find(Self::NAME, key).map(|found| (found, Place::Query)).ok_or(INVALID)
+                consumers.find(Self::NAME, key).map(|found| (found, KeyLocation::Query)).ok_or(INVALID)
             }),
         }
     }
 
-    fn hide(&self, place: Place, request: &mut Request<'_>) {
+    fn hide(&self, place: KeyLocation, request: &mut Request<'_>) {
         let worker = request.worker;
         match place {
-            Place::Header => request.remove_header(self.header.name()),
-            Place::Query => worker.with_buffers(|target, _| {
+            KeyLocation::Header => request.remove_header(self.header.name()),
+            KeyLocation::Query => worker.with_buffers(|target, _| {
                 write_without(request.target(), &self.query, target);
                 if target.len() < request.target().len() {
                     request.edits.set_target(target).expect("a part of a good target is good");

@@ -28,12 +28,12 @@ const FORWARDED: FieldName<'static> = FieldName::constant("X-Forwarded-For");
 
 /// The plugin.
 pub(crate) struct RealIp {
-    source: Source,
+    source: AddressSource,
     trusted: Option<AddressSet>,
     is_recursive: bool,
 }
 
-enum Source {
+enum AddressSource {
     Forwarded,
     Variable(Variable),
     /// A variable that does not exist: no request names an address.
@@ -48,12 +48,12 @@ impl Define for RealIp {
 
     fn compile(keys: RealIpKeys, cx: &mut Compile<'_>) -> Option<RealIp> {
         let source = match keys.source.value.as_str() {
-            "http_x_forwarded_for" => Source::Forwarded,
+            "http_x_forwarded_for" => AddressSource::Forwarded,
             name => match Variable::parse_late(name) {
-                Ok(variable) => Source::Variable(variable),
+                Ok(variable) => AddressSource::Variable(variable),
                 Err(error) => {
                     warn(&error, keys.source.at, &cx.path.key("source"), cx.sink);
-                    Source::Nothing
+                    AddressSource::Nothing
                 }
             },
         };
@@ -79,12 +79,12 @@ impl RealIp {
     /// The address that the request names; one that is none changes nothing.
     fn find(&self, request: &Request<'_>, value: &mut Vec<u8>, buffer: &mut Vec<u8>) -> Option<(IpAddr, Option<u16>)> {
         match &self.source {
-            Source::Nothing => None,
-            Source::Variable(variable) => {
+            AddressSource::Nothing => None,
+            AddressSource::Variable(variable) => {
                 value.extend_from_slice(request.value(variable, buffer)?);
                 address(value)
             }
-            Source::Forwarded => self.last(request.header(FORWARDED, buffer)?),
+            AddressSource::Forwarded => self.last(request.header(FORWARDED, buffer)?),
         }
     }
 

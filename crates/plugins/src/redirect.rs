@@ -63,7 +63,7 @@ enum To {
     /// `http_to_https: false`
     Nowhere,
     Https,
-    Place(Box<[Part]>),
+    Location(Box<[Part]>),
     Matched(Box<(Regex, Replacement)>),
 }
 
@@ -77,13 +77,13 @@ enum Part {
 struct Search {
     /// A copy of the plugin's, since searching takes memory.
     regex: Option<(Regex, CaptureLocations)>,
-    place: Place,
+    place: Location,
     buffer: Vec<u8>,
 }
 
 /// A place as far as it is put together.
 #[derive(Default)]
-struct Place {
+struct Location {
     text: Vec<u8>,
     has_query: bool,
     encodes: bool,
@@ -105,7 +105,7 @@ impl Define for Redirect {
             }
             (Some(true), None, None) => To::Https,
             (_, None, None) => To::Nowhere,
-            (None, Some(uri), None) => To::Place(parse(&uri, cx)),
+            (None, Some(uri), None) => To::Location(parse(&uri, cx)),
             (None, None, Some(pair)) => To::Matched(Box::new(by_regex(&pair, cx)?)),
             _ => {
                 let what = "only one of `http_to_https`, `uri` and `regex_uri` can be configured";
@@ -208,7 +208,7 @@ impl Redirect {
             To::Matched(matched) => Some((matched.0.clone(), matched.0.capture_locations())),
             _ => None,
         };
-        Search { regex, place: Place::default(), buffer: Vec::new() }
+        Search { regex, place: Location::default(), buffer: Vec::new() }
     }
 
     fn redirect(&self, request: &mut Request<'_>, search: &mut Search) -> Flow {
@@ -221,7 +221,7 @@ impl Redirect {
                 if matches!(request.facts.method(), b"GET" | b"HEAD") { 301 } else { 308 }
             }
             To::Https => return Flow::Continue,
-            To::Place(parts) => {
+            To::Location(parts) => {
                 place.put_parts(parts, request, buffer);
                 self.status
             }
@@ -247,7 +247,7 @@ impl Redirect {
     }
 }
 
-impl Place {
+impl Location {
     fn begin(&mut self, encodes: bool) {
         self.text.clear();
         (self.has_query, self.encodes) = (false, encodes);

@@ -13,8 +13,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use stillgate_route::path::normalise;
 use stillgate_route::{
-    Expression, HostPattern, Matcher, Method, MethodSet, PathPattern, Request, RouteCache, RouteSpec, Scratch, Takes,
-    UriRoute,
+    Expression, HostPattern, Matcher, Method, MethodSet, PathPattern, Request, RouteCache, RouteMatch, RouteSpec,
+    Scratch, UriRoute,
 };
 
 /// Routes of the cases with expressions.
@@ -154,7 +154,7 @@ fn uri_route(n: usize) -> Arc<RouteSpec> {
         _ => "/*".to_owned(),
     };
     let host = (n % 4 == 3).then(|| format!("shop-{n}.example.com"));
-    let takes = Takes::Uri(UriRoute {
+    let takes = RouteMatch::Uri(UriRoute {
         hosts: host.iter().map(|host| HostPattern::parse(host).expect("a host of ours")).collect(),
         paths: vec![PathPattern::parse(&path).expect("a path of ours")],
         methods: [Method::Get, Method::Post].into_iter().collect::<MethodSet>(),
@@ -172,7 +172,7 @@ fn expression_route(n: usize) -> Arc<RouteSpec> {
         2 => format!(r#"http.host == "regex-{n}.example.com" && http.path ~ "^/[a-z]+/[0-9]+$""#),
         _ => format!(r#"any(http.queries.tenant) == "t-{n}" || http.path == "/only/{n}""#),
     };
-    let takes = Takes::Expression(Expression::parse(&text).expect("an expression of ours"));
+    let takes = RouteMatch::Expression(Expression::parse(&text).expect("an expression of ours"));
     Arc::new(RouteSpec { id: n.to_string(), priority: 0, takes })
 }
 

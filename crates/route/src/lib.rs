@@ -39,7 +39,7 @@ pub mod vars;
 pub use address::AddressSet;
 pub use cache::{CACHE_KEY_BYTES_MAX, RouteCache};
 pub use compile::{CompileError, CompileErrorKind, PLACES_MAX};
-pub use explain::{Candidate, Explanation, Known, MISSED_MAX, RULED_OUT_MAX, Reason, Stand, Told, Verdict};
+pub use explain::{Candidate, Explanation, MISSED_MAX, RULED_OUT_MAX, Reason, Stand, Told, VarsVerdict, Verdict};
 pub use expression::{Expression, ExpressionError, ExpressionErrorKind};
 pub use host::{HOST_BYTES_MAX, HostError, HostPattern, canonical_host};
 pub use matcher::{Match, Matcher, Request, Scratch};
@@ -49,7 +49,7 @@ pub use pattern::{PARAMS_MAX, PATTERN_BYTES_MAX, PathPattern, PatternError, Patt
 pub use pieces::Pieces;
 pub use regex_like::RegexLike;
 pub use sample::Sample;
-pub use spec::{RouteSpec, Takes, UriRoute};
+pub use spec::{RouteMatch, RouteSpec, UriRoute};
 pub use stillgate_wire::Method;
 pub use values::ARGUMENTS_MAX;
 pub use variable::{HeaderName, Lookup, RECORDED, SslVariable, Variable, VariableError, VariableErrorKind};

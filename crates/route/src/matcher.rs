@@ -207,7 +207,7 @@ impl Compiled {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Expression, Takes, Variable};
+    use crate::{Expression, RouteMatch, Variable};
 
     struct Header(&'static str);
 
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn nothing_is_kept_from_one_request_to_the_next() {
         let route = |id: usize, text: &str| {
-            let takes = Takes::Expression(Expression::parse(text).unwrap());
+            let takes = RouteMatch::Expression(Expression::parse(text).unwrap());
             Arc::new(RouteSpec { id: id.to_string(), priority: 0, takes })
         };
         let texts = ["a", "b"].map(|value| {

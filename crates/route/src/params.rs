@@ -3,7 +3,7 @@
 use crate::condition::Test;
 use crate::matcher::{Match, Matcher, Request};
 use crate::plain::Plain;
-use crate::{Expression, Takes};
+use crate::{Expression, RouteMatch};
 
 impl Matcher {
     /// What `uri_param_NAME` stands for: of a URI route what `:NAME` or `*NAME` of its path takes; of an expression the
@@ -16,16 +16,16 @@ impl Matcher {
         buffer: &'a mut Vec<u8>,
     ) -> Option<&'a [u8]> {
         match &self.specs[found.route].takes {
-            Takes::Uri(uri) => uri.paths[found.path].param(name, request.path.bytes()),
-            Takes::Expression(expression) => group(expression, request, name, buffer),
+            RouteMatch::Uri(uri) => uri.paths[found.path].param(name, request.path.bytes()),
+            RouteMatch::Expression(expression) => group(expression, request, name, buffer),
         }
     }
 
     /// Names and values of all that the route captured, for people.
     pub fn params(&self, found: Match, request: &Request<'_>) -> Vec<(String, Vec<u8>)> {
         let names: Vec<String> = match &self.specs[found.route].takes {
-            Takes::Uri(uri) => uri.paths[found.path].names().iter().map(ToString::to_string).collect(),
-            Takes::Expression(expression) => group_names(expression),
+            RouteMatch::Uri(uri) => uri.paths[found.path].names().iter().map(ToString::to_string).collect(),
+            RouteMatch::Expression(expression) => group_names(expression),
         };
         let value = |name: &String| self.param(found, request, name, &mut Vec::new()).map(<[u8]>::to_vec);
         names.into_iter().filter_map(|name| value(&name).map(|value| (name, value))).collect()

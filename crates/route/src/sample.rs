@@ -145,7 +145,7 @@ fn host_for(pattern: &HostPattern) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Expression, Request, RouteSpec, Scratch, Takes};
+    use crate::{Expression, Request, RouteMatch, RouteSpec, Scratch};
     use std::sync::Arc;
 
     #[test]
@@ -158,7 +158,7 @@ mod tests {
         ];
         let spec = |(index, text): (usize, &&str)| {
             let expression = Expression::parse(text).unwrap();
-            Arc::new(RouteSpec { id: format!("r{index}"), priority: 0, takes: Takes::Expression(expression) })
+            Arc::new(RouteSpec { id: format!("r{index}"), priority: 0, takes: RouteMatch::Expression(expression) })
         };
         let matcher = Matcher::compile(expressions.iter().enumerate().map(spec).collect()).unwrap();
         let samples = matcher.samples(10);

@@ -11,12 +11,12 @@ pub struct RouteSpec {
     /// Higher first: among all expression routes, or among URI routes of the same host and path.
     pub priority: i64,
     /// Which requests it takes.
-    pub takes: Takes,
+    pub takes: RouteMatch,
 }
 
 /// The two kinds of route.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Takes {
+pub enum RouteMatch {
     /// APISIX's: hosts, paths and further conditions.
     Uri(UriRoute),
     /// Kong's: one expression. Such routes come before all URI routes.
@@ -42,8 +42,8 @@ impl RouteSpec {
     /// What a URI route asks for; `None` for an expression.
     pub fn uri(&self) -> Option<&UriRoute> {
         match &self.takes {
-            Takes::Uri(uri) => Some(uri),
-            Takes::Expression(_) => None,
+            RouteMatch::Uri(uri) => Some(uri),
+            RouteMatch::Expression(_) => None,
         }
     }
 }

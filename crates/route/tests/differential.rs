@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use stillgate_route::condition::{self, Condition};
-use stillgate_route::{Expression, Match, Matcher, PathError, Request, RouteSpec, Scratch, Takes};
+use stillgate_route::{Expression, Match, Matcher, PathError, Request, RouteMatch, RouteSpec, Scratch};
 
 /// A set of routes, and one request of it.
 #[derive(Debug, Clone)]
@@ -165,7 +165,7 @@ impl Case {
             let text = route.chain.text();
             let expression = Expression::parse(&text).map_err(|errors| format!("{errors:?}"))?;
             let condition = expression.condition().clone();
-            let spec = RouteSpec { id: String::new(), priority: 0, takes: Takes::Expression(expression) };
+            let spec = RouteSpec { id: String::new(), priority: 0, takes: RouteMatch::Expression(expression) };
             let matcher = Matcher::compile(vec![Arc::new(spec)]).unwrap();
             self.asked.with_request(|request| {
                 let path = std::str::from_utf8(request.path.bytes()).unwrap();
@@ -207,7 +207,7 @@ impl Compiled {
         let parse = |text: &String| Expression::parse(text).map_err(|errors| format!("{text:?}: {errors:?}"));
         let expressions = texts.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
         let spec = |at: usize| {
-            let takes = Takes::Expression(expressions[at].clone());
+            let takes = RouteMatch::Expression(expressions[at].clone());
             Arc::new(RouteSpec { id: at.to_string(), priority: routes[at].priority, takes })
         };
         let compile = |specs: Vec<Arc<RouteSpec>>| Matcher::compile(specs).map_err(|errors| format!("{errors:?}"));

@@ -10,7 +10,7 @@ use std::time::Duration;
 use stillgate_route::path::normalise;
 use stillgate_route::vars::Expr;
 use stillgate_route::{
-    Expression, HostPattern, Lookup, Matcher, Method, MethodSet, PathPattern, Request, RouteSpec, Scratch, Takes,
+    Expression, HostPattern, Lookup, Matcher, Method, MethodSet, PathPattern, Request, RouteMatch, RouteSpec, Scratch,
     UriRoute, Variable,
 };
 
@@ -43,12 +43,12 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
 }
 
-fn route(id: usize, takes: Takes) -> Arc<RouteSpec> {
+fn route(id: usize, takes: RouteMatch) -> Arc<RouteSpec> {
     Arc::new(RouteSpec { id: id.to_string(), priority: 0, takes })
 }
 
 fn expressions(texts: impl IntoIterator<Item = String>) -> Matcher {
-    let parse = |(id, text): (usize, String)| route(id, Takes::Expression(Expression::parse(&text).unwrap()));
+    let parse = |(id, text): (usize, String)| route(id, RouteMatch::Expression(Expression::parse(&text).unwrap()));
     Matcher::compile(texts.into_iter().enumerate().map(parse).collect()).unwrap()
 }
 
@@ -119,7 +119,7 @@ fn regexes_nested_as_deep_as_can_be_compile() {
     for (depth, leaf) in [(81, r"\d"), (82, r"\d"), (83, "a"), (84, "a"), (120, "a")] {
         let regex = format!("(?i)^/11{}{leaf}{}", "(?:".repeat(depth), ")+z".repeat(depth));
         if let Ok(expression) = Expression::parse(&format!("http.path ~ r#\"{regex}\"#")) {
-            Matcher::compile(vec![route(0, Takes::Expression(expression))]).unwrap();
+            Matcher::compile(vec![route(0, RouteMatch::Expression(expression))]).unwrap();
         }
     }
 }
@@ -132,7 +132,7 @@ fn places_times_alternatives_are_bounded() {
     let vars = ["arg_a", "arg_b", "arg_c", "arg_d", "arg_e", "arg_f"].map(either);
     let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
     let many = UriRoute { hosts, ..uri(&paths, Some(serde_json::json!(vars))) };
-    let matcher = Matcher::compile(vec![route(0, Takes::Uri(many))]).unwrap();
+    let matcher = Matcher::compile(vec![route(0, RouteMatch::Uri(many))]).unwrap();
     assert!(matcher.index_bytes() < 3_600 * 200, "{}", matcher.index_bytes());
 }
 
@@ -151,7 +151,7 @@ fn many_fields_with_few_routes_each_compile_in_time() {
 #[test]
 fn regexes_over_parameters_allocate_nothing() {
     let guarded = uri(&["/p/:id"], Some(serde_json::json!([["uri_param_id", "~~", "^[0-9]+$"]])));
-    let matcher = Matcher::compile(vec![route(0, Takes::Uri(guarded))]).unwrap();
+    let matcher = Matcher::compile(vec![route(0, RouteMatch::Uri(guarded))]).unwrap();
     let mut scratch = Scratch::default();
     let wire = Wire::default();
     assert_eq!(find(&matcher, &mut scratch, "/p/17", &wire), Some(0));

@@ -9,8 +9,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use stillgate_route::path::normalise;
 use stillgate_route::{
-    CompileErrorKind, HostPattern, Lookup, Matcher, Method, MethodSet, PathError, PathPattern, Request, RouteSpec,
-    Scratch, Takes, UriRoute, Variable, vars,
+    CompileErrorKind, HostPattern, Lookup, Matcher, Method, MethodSet, PathError, PathPattern, Request, RouteMatch,
+    RouteSpec, Scratch, UriRoute, Variable, vars,
 };
 
 struct Values;
@@ -36,7 +36,7 @@ fn spec(id: impl ToString, host: Option<&str>, path: &str) -> Arc<RouteSpec> {
 }
 
 fn route(id: impl ToString, uri: UriRoute) -> Arc<RouteSpec> {
-    Arc::new(RouteSpec { id: id.to_string(), priority: 0, takes: Takes::Uri(uri) })
+    Arc::new(RouteSpec { id: id.to_string(), priority: 0, takes: RouteMatch::Uri(uri) })
 }
 
 fn uri(host: Option<&str>, path: &str) -> UriRoute {

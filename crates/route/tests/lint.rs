@@ -9,7 +9,7 @@
 use expect_test::expect_file;
 use std::sync::Arc;
 use stillgate_route::lint::{FINDINGS_MAX, lint};
-use stillgate_route::{Expression, HostPattern, PathPattern, RouteSpec, Takes, UriRoute, parse_method, vars};
+use stillgate_route::{Expression, HostPattern, PathPattern, RouteMatch, RouteSpec, UriRoute, parse_method, vars};
 
 #[test]
 fn never() {
@@ -77,8 +77,8 @@ fn spec(line: &str) -> Arc<RouteSpec> {
     let mut parts = line.splitn(3, ' ');
     let (id, priority, rest) = (parts.next().unwrap(), parts.next().unwrap(), parts.next().unwrap());
     let takes = match rest.strip_prefix("uri ") {
-        Some(rest) => Takes::Uri(uri(rest)),
-        None => Takes::Expression(Expression::parse(rest).unwrap_or_else(|errors| panic!("{rest}: {errors:?}"))),
+        Some(rest) => RouteMatch::Uri(uri(rest)),
+        None => RouteMatch::Expression(Expression::parse(rest).unwrap_or_else(|errors| panic!("{rest}: {errors:?}"))),
     };
     Arc::new(RouteSpec { id: id.to_owned(), priority: priority.parse().unwrap(), takes })
 }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
-use stillgate_route::{Expression, Matcher, RouteSpec, Takes};
+use stillgate_route::{Expression, Matcher, RouteMatch, RouteSpec};
 
 /// Most bytes that a route may take in the index.
 const ROUTE_BYTES_MAX: usize = 400;
@@ -12,7 +12,7 @@ fn check(name: &str, expression: fn(usize) -> String) {
     const ROUTES: usize = 20_000;
     let specs: Vec<Arc<RouteSpec>> = (0..ROUTES)
         .map(|n| {
-            let takes = Takes::Expression(Expression::parse(&expression(n)).unwrap());
+            let takes = RouteMatch::Expression(Expression::parse(&expression(n)).unwrap());
             Arc::new(RouteSpec { id: n.to_string(), priority: 0, takes })
         })
         .collect();

@@ -2,10 +2,10 @@
 //!
 //! Nothing stands for an environment variable here: whoever may write to a store must not read the gateway's environment.
 
+use serde_json::Value as Json;
 use stillgate_yaml::diagnostic::{Path, Position, Sink};
 use stillgate_yaml::scalar::{Layout, Scalar, Style};
 use stillgate_yaml::tree::{DEPTH_MAX, Entry, Node, SCALAR_BYTES_MAX, Value};
-use serde_json::Value as Json;
 
 /// Where all of a document stands: a path says more than a line of JSON would. No file has a line 0.
 pub const DOCUMENT: Position = Position::NOWHERE;

@@ -8,7 +8,7 @@ use crate::eventually;
 use crate::message::Message;
 use crate::payload::sha256;
 use crate::port::ReservedPort;
-use crate::process::Process;
+use crate::process::{Process, kill_all};
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
@@ -156,7 +156,7 @@ fn indented(lines: &str, by: usize) -> String {
     text
 }
 
-/// A running gateway. Ends when dropped; everything of [`Process`] is at hand.
+/// A running gateway. Ends when dropped, and so do its successors; everything of [`Process`] is at hand.
 #[derive(Debug)]
 pub struct Gateway {
     process: Process,
@@ -302,6 +302,14 @@ fn spawn(binary: &str, open_files: Option<usize>, dir: &Path) -> Process {
     // A log filter of the caller must not change a test.
     command.env_remove("RUST_LOG").env("RUST_BACKTRACE", "1");
     Process::spawn("stillgate", &mut command, &dir.join("stillgate.log"))
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        // The number of one that was waited for may be another's by now.
+        let running = self.process.ended().is_none().then(|| self.process.pid());
+        kill_all(running, self.dir.path());
+    }
 }
 
 impl Deref for Gateway {

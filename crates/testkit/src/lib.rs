@@ -45,7 +45,7 @@ pub use payload::{payload, seeded, sha256};
 pub use pebble::{Pebble, PebbleSetup};
 pub use peers::{Haproxy, Nginx, Python, require_tool, run_tool};
 pub use port::ReservedPort;
-pub use process::{END_PATIENCE, Process};
+pub use process::{END_PATIENCE, Process, children, is_gateway};
 pub use prometheus::{JOB, Prometheus, PrometheusSetup, ScrapeFormat, ScrapeHealth};
 pub use rounds::{Rounds, RoundsEnd};
 pub use scrape::{ACCEPT_OPENMETRICS, ACCEPT_PROTOBUF, ACCEPT_TEXT, Scrape, SlowScrape, head_of, scrape, scrape_on};

@@ -2,7 +2,8 @@
 
 use crate::dispositions::reset_in_children;
 use crate::{PATIENCE, POLL_INTERVAL, eventually_within};
-use std::fs::File;
+use std::fs::{DirEntry, File};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +16,9 @@ pub const END_PATIENCE: Duration = Duration::from_secs(120);
 
 /// How much of the log a failed test shows.
 const LOG_SHOWN_BYTES: usize = 8 * 1024;
+
+/// Looks for processes that are to end: one that was looked at may have started another just before.
+const SWEEPS: usize = 3;
 
 /// What one clock tick of `/proc/PID/stat` is worth; `USER_HZ` is 100 on every Linux that matters.
 const CLOCK_TICK: Duration = Duration::from_millis(10);
@@ -147,6 +151,34 @@ impl Process {
     fn proc(&self, file: &str) -> String {
         std::fs::read_to_string(format!("/proc/{}/{file}", self.pid()))
             .unwrap_or_else(|error| panic!("{} is gone ({error}); log:\n{}", self.name, self.log()))
+    }
+}
+
+/// Whether a process runs with the configuration in this folder.
+pub fn is_gateway(pid: u32, dir: &Path) -> bool {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&line).contains(&*dir.to_string_lossy())
+}
+
+/// Processes whose parent this is.
+pub fn children(pid: u32) -> Vec<u32> {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let of = |thread: DirEntry| std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+    let text: Vec<String> = threads.filter_map(Result::ok).map(of).collect();
+    text.iter().flat_map(|text| text.split_whitespace()).filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// Kills a gateway, if it still runs, and all that have come of it by upgrades: nobody else ends those that are no children of
+/// ours.
+pub(crate) fn kill_all(gateway: Option<u32>, dir: &Path) {
+    let number = |entry: io::Result<DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
+    for _ in 0..SWEEPS {
+        let others = std::fs::read_dir("/proc").into_iter().flatten().filter_map(number);
+        let others = others.filter(|pid| is_gateway(*pid, dir));
+        for pid in gateway.map(children).into_iter().flatten().chain(others) {
+            // One may have ended by itself.
+            let _ = Command::new("sh").args(["-c", &format!("kill -9 {pid} 2>/dev/null")]).status();
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! before anybody is shown it.
 
 use crate::handshake_failure::chain_failure;
-use crate::problem::{Place, Problems};
+use crate::problem::{ConfigLocation, Problems};
 use crate::provider::provider;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use webpki::{EndEntityCert, Error, KeyUsage, anchor_from_trusted_cert};
@@ -26,7 +26,7 @@ pub(crate) fn check(
     parsed: &[X509Certificate<'_>],
     shown: Shown,
     now: UnixTime,
-    place: Place<'_>,
+    place: ConfigLocation<'_>,
     problems: &mut Problems,
 ) {
     const ORDER: &str = "put the certificate first, behind it the one that signed it, and so on";

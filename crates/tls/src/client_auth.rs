@@ -2,7 +2,7 @@
 
 use crate::digest::{Digest, Digester};
 use crate::pem::certificates;
-use crate::problem::Place;
+use crate::problem::ConfigLocation;
 use crate::problem::Problems;
 use crate::provider::provider;
 use rustls::client::danger::HandshakeSignatureValid;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use webpki::{EndEntityCert, KeyUsage};
 
 /// The certificates of `text` as roots; `None`: they cannot be, which has been reported.
-pub(crate) fn roots(text: &[u8], place: Place<'_>, problems: &mut Problems) -> Option<Arc<RootCertStore>> {
+pub(crate) fn roots(text: &[u8], place: ConfigLocation<'_>, problems: &mut Problems) -> Option<Arc<RootCertStore>> {
     let mut roots = RootCertStore::empty();
     for (index, certificate) in certificates(text, place, problems)?.into_iter().enumerate() {
         // Nothing is asked of a root but that it can be read.
@@ -61,7 +61,7 @@ impl ClientCa {
 
 /// Asks for a certificate that leads to one of those in `text` over at most `depth` others. `None`: it cannot be asked for,
 /// which has been reported.
-pub(crate) fn asking(text: &[u8], depth: u8, place: Place<'_>, problems: &mut Problems) -> Option<Asking> {
+pub(crate) fn asking(text: &[u8], depth: u8, place: ConfigLocation<'_>, problems: &mut Problems) -> Option<Asking> {
     let roots = roots(text, place, problems)?;
     match WebPkiClientVerifier::builder_with_provider(roots.clone(), provider()).build() {
         Ok(verifier) => {

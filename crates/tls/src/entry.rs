@@ -8,7 +8,7 @@ use crate::loading::{Loading, Text};
 use crate::material::Inputs;
 use crate::ocsp;
 use crate::ordered;
-use crate::problem::{Place, Problem};
+use crate::problem::{ConfigLocation, Problem};
 use crate::server::{self, Configs};
 use std::sync::Arc;
 use stillgate_config::{ServerSsl, Ssl, SslUse};
@@ -148,7 +148,7 @@ fn named(
         SslUse::Client | SslUse::Refused(_) => None,
     };
     let ocsp_path = format!("{path}.ocsp");
-    let ocsp_place = Place { path: &ocsp_path, file: server.and_then(|server| server.ocsp.as_deref()) };
+    let ocsp_place = ConfigLocation { path: &ocsp_path, file: server.and_then(|server| server.ocsp.as_deref()) };
     let staple = texts.ocsp.as_ref();
     let staple = staple.and_then(|response| ocsp::read(response, inputs.now, ocsp_place, &mut loading.problems));
     let pairs: Vec<_> = pairs.into_iter().collect::<Option<_>>()?;
@@ -168,10 +168,10 @@ fn server_config(
     let asking = match (&ssl.client, &texts.ca) {
         (Some(client), Some(ca)) => {
             let ca_path = format!("{path}.client.ca");
-            let place = Place { path: &ca_path, file: client.ca.file() };
+            let place = ConfigLocation { path: &ca_path, file: client.ca.file() };
             Some(asking(ca, client.depth, place, problems)?)
         }
         _ => None,
     };
-    server::config(ssl, identity.clone(), asking, inputs.alpn, Place { path, file: None }, problems)
+    server::config(ssl, identity.clone(), asking, inputs.alpn, ConfigLocation { path, file: None }, problems)
 }

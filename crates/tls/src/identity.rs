@@ -4,7 +4,7 @@ use crate::chain::{self, CERTIFICATES_MAX, Shown};
 use crate::loading::Loading;
 use crate::ocsp::Staple;
 use crate::pem::{certificates, private_key};
-use crate::problem::{Place, Problems};
+use crate::problem::{ConfigLocation, Problems};
 use crate::provider::provider;
 use rustls::client::ResolvesClientCert;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
@@ -73,7 +73,7 @@ impl Expiry {
     /// Warns of a certificate that is in use already: it is better than none.
     pub(crate) fn warn(&self, now: UnixTime, problems: &mut Problems) {
         let left = self.not_after_seconds.saturating_sub(seconds(now));
-        let place = Place { path: &self.path, file: self.file.as_deref() };
+        let place = ConfigLocation { path: &self.path, file: self.file.as_deref() };
         if left < 0 {
             let message = format!("certificate {} expired on {}", self.number, self.not_after);
             problems.warning(place, message, "renew it; it would be refused at the next start");
@@ -94,8 +94,8 @@ pub(crate) fn pair(
     purpose: Purpose<'_>,
     loading: &mut Loading<'_>,
 ) -> Option<Checked> {
-    let cert_place = Place { path: paths.0, file: pair.cert.file() };
-    let key_place = Place { path: paths.1, file: pair.key.file() };
+    let cert_place = ConfigLocation { path: paths.0, file: pair.cert.file() };
+    let key_place = ConfigLocation { path: paths.1, file: pair.key.file() };
     if let Pem::File(file) = &pair.key {
         warn_of_readers(file, key_place, loading);
     }
@@ -126,7 +126,7 @@ pub(crate) fn pair(
     Some(Checked { key, serial, expiry })
 }
 
-fn warn_of_readers(file: &Path, place: Place<'_>, loading: &mut Loading<'_>) {
+fn warn_of_readers(file: &Path, place: ConfigLocation<'_>, loading: &mut Loading<'_>) {
     if loading.files.is_readable_by_all(file) {
         let hint = "take the others' permission away: chmod o-r FILE";
         loading.problems.warning(place, "every user of this machine can read the private key", hint);
@@ -137,8 +137,8 @@ fn warn_of_readers(file: &Path, place: Place<'_>, loading: &mut Loading<'_>) {
 fn certified(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
-    cert_place: Place<'_>,
-    key_place: Place<'_>,
+    cert_place: ConfigLocation<'_>,
+    key_place: ConfigLocation<'_>,
     problems: &mut Problems,
 ) -> Option<CertifiedKey> {
     let key = match provider().key_provider.load_private_key(key) {
@@ -173,7 +173,7 @@ fn certified(
 }
 
 /// Reports certificates that are not valid now; the end of the first that ends.
-fn expiry(parsed: &[X509Certificate<'_>], place: Place<'_>, loading: &mut Loading<'_>) -> Option<Expiry> {
+fn expiry(parsed: &[X509Certificate<'_>], place: ConfigLocation<'_>, loading: &mut Loading<'_>) -> Option<Expiry> {
     let now = seconds(loading.now);
     for (index, certificate) in parsed.iter().enumerate() {
         let (number, validity) = (index + 1, certificate.validity());
@@ -201,7 +201,12 @@ fn expiry(parsed: &[X509Certificate<'_>], place: Place<'_>, loading: &mut Loadin
 }
 
 /// Warns of names that clients will ask for and not find in the certificate (RFC 9525: nobody looks at its subject).
-fn warn_of_names(certificate: &X509Certificate<'_>, names: &[String], place: Place<'_>, problems: &mut Problems) {
+fn warn_of_names(
+    certificate: &X509Certificate<'_>,
+    names: &[String],
+    place: ConfigLocation<'_>,
+    problems: &mut Problems,
+) {
     let certified = self::names(certificate);
     for name in names {
         let wildcard = name.split_once('.').map(|(_, parent)| format!("*.{parent}"));
@@ -234,7 +239,7 @@ impl Identity {
     pub(crate) fn new(
         pairs: Vec<Checked>,
         staple: Option<Staple>,
-        place: Place<'_>,
+        place: ConfigLocation<'_>,
         problems: &mut Problems,
     ) -> Identity {
         let mut is_stapled = staple.is_none();

@@ -1,7 +1,7 @@
 //! What loading goes through: files, each read once, the time, and what is found wrong.
 
 use crate::pem::{FILE_BYTES_MAX, Files};
-use crate::problem::{Place, Problems};
+use crate::problem::{ConfigLocation, Problems};
 use rustls::pki_types::UnixTime;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ impl<'a> Loading<'a> {
         match &self.read[file] {
             Ok(bytes) => Some(bytes.clone()),
             Err(error) => {
-                let place = Place { path, file: Some(file) };
+                let place = ConfigLocation { path, file: Some(file) };
                 let hint = "mend the path or the file's permissions";
                 self.problems.error(place, format!("cannot be read: {error}"), hint);
                 None

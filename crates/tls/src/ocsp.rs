@@ -2,7 +2,7 @@
 //!
 //! Its signature is for the client to check, who has the issuer's certificate.
 
-use crate::problem::{Place, Problems};
+use crate::problem::{ConfigLocation, Problems};
 use rustls::pki_types::UnixTime;
 use std::time::Duration;
 use x509_parser::asn1_rs::{Any, Class, FromDer, GeneralizedTime, Tag};
@@ -39,7 +39,12 @@ enum Status {
 
 /// A response that can be used; `None`: it cannot, which has been reported. One that is too old is no error, since
 /// clients do without.
-pub(crate) fn read(response: &[u8], now: UnixTime, place: Place<'_>, problems: &mut Problems) -> Option<Staple> {
+pub(crate) fn read(
+    response: &[u8],
+    now: UnixTime,
+    place: ConfigLocation<'_>,
+    problems: &mut Problems,
+) -> Option<Staple> {
     const ANEW: &str = "ask the certificate's issuer for a response anew";
     let said = match said(response) {
         Ok(said) => said,
@@ -171,7 +176,7 @@ mod tests {
 
     fn read_at(response: &[u8], seconds: u64) -> (Option<Staple>, Result<usize, String>) {
         let mut problems = Problems::default();
-        let place = Place { path: "ocsp", file: None };
+        let place = ConfigLocation { path: "ocsp", file: None };
         let staple = read(response, UnixTime::since_unix_epoch(Duration::from_secs(seconds)), place, &mut problems);
         (staple, problems.finish().map(|warnings| warnings.len()).map_err(|refused| refused.to_string()))
     }

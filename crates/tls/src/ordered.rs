@@ -9,7 +9,7 @@ use crate::entry::Entry;
 use crate::identity::{Checked, Expiry, Identity, Purpose, pair};
 use crate::loading::{Loading, Text};
 use crate::pem::Files;
-use crate::problem::Place;
+use crate::problem::ConfigLocation;
 use crate::self_signed;
 use rustls::pki_types::UnixTime;
 use std::io;
@@ -57,7 +57,7 @@ pub(crate) fn identity(
     loading: &mut Loading<'_>,
 ) -> Option<(Arc<Identity>, Vec<Expiry>)> {
     let path = format!("{path}.acme");
-    let place = Place { path: &path, file: ssl.pairs[0].cert.file() };
+    let place = ConfigLocation { path: &path, file: ssl.pairs[0].cert.file() };
     if let Some(text) = text {
         let outer = std::mem::take(&mut loading.problems);
         let checked = checked(&ssl.pairs[0], text, &path, loading);
@@ -101,7 +101,7 @@ pub(crate) fn text(ssl: &Ssl, path: &str, loading: &mut Loading<'_>) -> Option<T
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => {
             let path = format!("{path}.acme");
-            let place = Place { path: &path, file: Some(file) };
+            let place = ConfigLocation { path: &path, file: Some(file) };
             loading.problems.warning(place, format!("cannot be read: {error}"), "mend the permissions of the folder");
             None
         }

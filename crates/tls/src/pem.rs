@@ -1,6 +1,6 @@
 //! PEM text to the certificates and keys that are in it.
 
-use crate::problem::{Place, Problems};
+use crate::problem::{ConfigLocation, Problems};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::io;
@@ -24,7 +24,7 @@ pub trait Files {
 /// At least one certificate.
 pub(crate) fn certificates(
     text: &[u8],
-    place: Place<'_>,
+    place: ConfigLocation<'_>,
     problems: &mut Problems,
 ) -> Option<Vec<CertificateDer<'static>>> {
     match CertificateDer::pem_slice_iter(text).collect::<Result<Vec<_>, _>>() {
@@ -51,7 +51,11 @@ pub(crate) fn certificates(
 }
 
 /// The private key.
-pub(crate) fn private_key(text: &[u8], place: Place<'_>, problems: &mut Problems) -> Option<PrivateKeyDer<'static>> {
+pub(crate) fn private_key(
+    text: &[u8],
+    place: ConfigLocation<'_>,
+    problems: &mut Problems,
+) -> Option<PrivateKeyDer<'static>> {
     if is_encrypted(text) {
         let hint = "decrypt it (openssl pkey -in FILE -out FILE) and let only the gateway read it";
         problems.error(place, "the key is encrypted, and nobody can be asked for its password", hint);

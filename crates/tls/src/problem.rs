@@ -67,18 +67,18 @@ struct Bounded {
 
 /// A key of the configuration that a problem is about, and its file.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub(crate) struct ConfigLocation<'a> {
     /// As [`Problem::path`].
     pub(crate) path: &'a str,
     pub(crate) file: Option<&'a Path>,
 }
 
 impl Problems {
-    pub(crate) fn error(&mut self, place: Place<'_>, message: impl fmt::Display, hint: impl Into<String>) {
+    pub(crate) fn error(&mut self, place: ConfigLocation<'_>, message: impl fmt::Display, hint: impl Into<String>) {
         self.errors.push(problem(place, message, hint.into()));
     }
 
-    pub(crate) fn warning(&mut self, place: Place<'_>, message: impl fmt::Display, hint: impl Into<String>) {
+    pub(crate) fn warning(&mut self, place: ConfigLocation<'_>, message: impl fmt::Display, hint: impl Into<String>) {
         self.warnings.push(problem(place, message, hint.into()));
     }
 
@@ -133,7 +133,7 @@ impl Bounded {
     }
 }
 
-fn problem(place: Place<'_>, message: impl fmt::Display, hint: String) -> Problem {
+fn problem(place: ConfigLocation<'_>, message: impl fmt::Display, hint: String) -> Problem {
     let message = match place.file {
         Some(file) => format!("{}: {message}", file.display()),
         None => message.to_string(),

@@ -3,7 +3,7 @@
 use crate::client_auth::{Asking, ClientCa};
 use crate::entry::Entry;
 use crate::identity::Identity;
-use crate::problem::{Place, Problems};
+use crate::problem::{ConfigLocation, Problems};
 use crate::provider::provider;
 use crate::server_names::ServerNames;
 use rustls::crypto::aws_lc_rs::Ticketer;
@@ -148,7 +148,7 @@ pub(crate) fn config(
     identity: Arc<Identity>,
     asking: Option<Asking>,
     alpn: &[&[u8]],
-    place: Place<'_>,
+    place: ConfigLocation<'_>,
     problems: &mut Problems,
 ) -> Option<Arc<Configs>> {
     let builder = ServerConfig::builder_with_provider(provider()).with_protocol_versions(&versions(ssl.versions));

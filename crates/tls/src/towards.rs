@@ -8,7 +8,7 @@ use crate::entry::Entry;
 use crate::identity::{Expiry, Identity, Purpose, pair};
 use crate::loading::{Loading, Text};
 use crate::material::Inputs;
-use crate::problem::{Place, Problem};
+use crate::problem::{ConfigLocation, Problem};
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, RootCertStore};
 use std::collections::HashMap;
@@ -93,7 +93,7 @@ impl AllTowards {
         inputs: &Inputs<'_>,
         loading: &mut Loading<'_>,
     ) -> Option<(Arc<ClientConfig>, Vec<Expiry>)> {
-        let ca_place = Place { path: &paths.ca, file: tls.ca.as_ref().and_then(|ca| ca.file()) };
+        let ca_place = ConfigLocation { path: &paths.ca, file: tls.ca.as_ref().and_then(|ca| ca.file()) };
         let roots = match (tls.verify, &texts.ca) {
             (false, _) => None,
             (true, Some(ca)) => Some(roots(ca, ca_place, &mut loading.problems)?),
@@ -105,7 +105,7 @@ impl AllTowards {
                 let purpose = Purpose { shown: Shown::ToUpstreams, names: &[] };
                 let checked = pair(own, (cert, key), (&paths.cert, &paths.key), purpose, loading)?;
                 expiries.push(checked.expiry.clone());
-                let place = Place { path: &paths.cert, file: own.cert.file() };
+                let place = ConfigLocation { path: &paths.cert, file: own.cert.file() };
                 Some(Arc::new(Identity::new(vec![checked], None, place, &mut loading.problems)))
             }
             (None, Some(entry)) => Some(entry.identity.clone()),
@@ -124,7 +124,7 @@ impl AllTowards {
         }
     }
 
-    fn system_roots(&mut self, place: Place<'_>, loading: &mut Loading<'_>) -> Option<Arc<RootCertStore>> {
+    fn system_roots(&mut self, place: ConfigLocation<'_>, loading: &mut Loading<'_>) -> Option<Arc<RootCertStore>> {
         const HINT: &str = "install the system's certificates (ca-certificates), or name the roots here";
         if let Some(roots) = &self.system_roots {
             return Some(roots.clone());

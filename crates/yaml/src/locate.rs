@@ -9,7 +9,7 @@ use crate::tree::{self, Node, Value};
 pub fn locate(text: &[u8], environment: Lookup<'_>, path: &str) -> Option<(u32, u32)> {
     let text = std::str::from_utf8(text).ok()?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let tree = tree::parse(0, text, Some(environment), &mut Sink::default())?;
+    let tree = tree::parse(0, text, Some(environment), &mut Sink::default()).filter(|tree| !tree.root.is_null())?;
     let Position { line, column } = walk(&tree.root, path);
     Some((line, column))
 }

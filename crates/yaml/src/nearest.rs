@@ -1,13 +1,13 @@
 //! Finds the known word that an unknown one was probably meant to be.
 
 /// The known word with the fewest edits, if they are few for the word's length; of several the first by alphabet.
-/// Case does not count, nor does `-` for `_`.
+/// Case does not count, nor does `-` for `_`, nor blanks around it.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     const WORD_BYTES_MAX: usize = 80;
     if word.len() > WORD_BYTES_MAX {
         return None;
     }
-    let fold = |word: &str| word.to_ascii_lowercase().replace('-', "_");
+    let fold = |word: &str| word.trim().to_ascii_lowercase().replace('-', "_");
     let word = fold(word);
     known
         .into_iter()
@@ -33,6 +33,7 @@ mod tests {
             ("upstream-id", Some("upstream_id")),
             ("Methods", Some("methods")),
             ("method", Some("methods")),
+            (" priority ", Some("priority")),
             ("priorty", Some("priority")),
             ("priroity", Some("priority")),
             ("zzz", None),

@@ -40,7 +40,7 @@ struct Options {
 }
 
 /// Where a run happens.
-struct Place {
+struct BenchContext {
     binary: PathBuf,
     dir: tempfile::TempDir,
     upstream: SocketAddr,
@@ -76,7 +76,7 @@ pub(super) fn run(mut args: Args) -> Result {
     let binary = binary.path()?;
     let dir = tempfile::tempdir()?;
     let (_upstream, upstream) = peers::start_upstream(dir.path())?;
-    let place = Place { binary, dir, upstream };
+    let place = BenchContext { binary, dir, upstream };
     schedule::pin(OTHER_CPU)?;
     println!(
         "{} distinct URIs, closed loop on {CONNECTIONS} connections; budgets: {}, {} series a family\n",
@@ -107,7 +107,7 @@ pub(super) fn run(mut args: Args) -> Result {
 }
 
 /// A gateway's whole life.
-fn one_run(place: &Place, options: &Options, labelled: bool) -> Result<Sample> {
+fn one_run(place: &BenchContext, options: &Options, labelled: bool) -> Result<Sample> {
     let (address, admin, metrics) = (free_port()?, free_port()?, free_port()?);
     let config = place.dir.path().join("stillgate.yaml");
     fs::write(&config, configuration(options, labelled, address, admin, metrics, place.upstream))?;

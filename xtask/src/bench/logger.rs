@@ -43,7 +43,7 @@ const SENT: &str = "stillgate_logger_sent_total";
 const DROPPED: &str = "stillgate_logger_dropped_total";
 
 /// What all blocks share.
-struct Place {
+struct BenchContext {
     binary: PathBuf,
     lab: PathBuf,
     dir: tempfile::TempDir,
@@ -86,7 +86,7 @@ pub(super) fn run(mut args: Args) -> Result {
         "{rate} requests/s open loop on {CONNECTIONS} connections, {pairs} pairs of blocks of {} s\n",
         block.as_secs()
     );
-    let place = Place { binary, lab, dir, upstream, goes_first, rate, block };
+    let place = BenchContext { binary, lab, dir, upstream, goes_first, rate, block };
     let mut measured = Vec::new();
     for pair in 0..pairs {
         let [mut without, mut with] = [None, None];
@@ -105,7 +105,7 @@ pub(super) fn run(mut args: Args) -> Result {
     if faults.is_empty() { Ok(()) } else { Err(faults.join("\n").into()) }
 }
 
-impl Place {
+impl BenchContext {
     /// A gateway's whole life.
     fn block(&self, logs: bool) -> Result<Block> {
         let (receiver, address, metrics) = (Receiver::start()?, free_port()?, free_port()?);

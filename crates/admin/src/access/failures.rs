@@ -30,11 +30,11 @@ const IPV6_SOURCE_BITS: u32 = 64;
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
     total: u64,
-    of_source: HashMap<IpAddr, Source>,
+    of_source: HashMap<IpAddr, AddressFailures>,
 }
 
 #[derive(Debug)]
-struct Source {
+struct AddressFailures {
     count: u32,
     last_at: Instant,
     /// When the wait of its last wrong key ends.
@@ -68,7 +68,7 @@ impl Failures {
         if !self.of_source.contains_key(&address) {
             self.make_place(now);
         }
-        let source = self.of_source.entry(address).or_insert(Source { count: 0, last_at: now, until: now });
+        let source = self.of_source.entry(address).or_insert(AddressFailures { count: 0, last_at: now, until: now });
         if now.duration_since(source.last_at) > FORGOTTEN_AFTER {
             source.count = 0;
         }

@@ -65,7 +65,13 @@ fn tree_of(bytes: &[u8], environment: Lookup<'_>, sink: &mut Sink) -> Option<tre
     tree::parse(0, text, Some(environment), sink)?.unless_empty("routes: []", sink)
 }
 
-fn resolve(file: File, digest: String, plugins: PluginSet, root: Position, sink: &mut Sink) -> (Config, whole::Known) {
+fn resolve(
+    file: File,
+    digest: String,
+    plugins: PluginSet,
+    root: Position,
+    sink: &mut Sink,
+) -> (Config, whole::CatalogState) {
     let is_of_file = file.gateway.config.source == SourceKind::File;
     if !is_of_file {
         check_has_none(&file, root, sink);

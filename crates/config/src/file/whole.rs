@@ -14,7 +14,7 @@ use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 
 /// What the next text of the file is read with.
-pub(super) struct Known {
+pub(super) struct CatalogState {
     pub(super) catalog: Catalog,
     pub(super) claims: Claims,
     /// How many of the configuration's upstreams are no route's own; those come first.
@@ -27,7 +27,7 @@ pub(super) struct Known {
 pub(super) type NamedConsumers = BTreeMap<String, (&'static str, Position, String)>;
 
 /// The configuration; of use only if the sink has no errors afterwards.
-pub(super) fn resolve(file: File, digest: String, plugins: PluginSet, sink: &mut Sink) -> (Config, Known) {
+pub(super) fn resolve(file: File, digest: String, plugins: PluginSet, sink: &mut Sink) -> (Config, CatalogState) {
     let plugins = with_managers(plugins, file.secrets, sink);
     let mut catalog = Catalog::new(&file.gateway, plugins);
     catalog.are_listeners_known = file.gateway.config.source == SourceKind::File;
@@ -68,7 +68,7 @@ pub(super) fn resolve(file: File, digest: String, plugins: PluginSet, sink: &mut
         plugins,
         digest,
     };
-    (config, Known { catalog, claims, shared_upstreams, named })
+    (config, CatalogState { catalog, claims, shared_upstreams, named })
 }
 
 /// Notes which consumers the plugins of a definition name.

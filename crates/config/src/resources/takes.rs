@@ -1,12 +1,12 @@
 //! What the keys of a route say together about the requests it takes.
 
 use crate::keys::resources::RouteKeys;
-use stillgate_route::{HostPattern, PathPattern, Takes, UriRoute, Variable, condition::Field, vars::Expr};
+use stillgate_route::{HostPattern, PathPattern, RouteMatch, UriRoute, Variable, condition::Field, vars::Expr};
 use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 
 /// Which requests a route takes. `hosts`: its service's.
-pub(crate) fn takes(mut keys: RouteKeys, hosts: &[HostPattern], path: &Path<'_>, sink: &mut Sink) -> Takes {
+pub(crate) fn takes(mut keys: RouteKeys, hosts: &[HostPattern], path: &Path<'_>, sink: &mut Sink) -> RouteMatch {
     if let Some(expression) = keys.expression.take() {
         check_expression_alone(&keys, path, sink);
         if let Some(service) = keys.service_id.filter(|_| !hosts.is_empty()) {
@@ -14,7 +14,7 @@ pub(crate) fn takes(mut keys: RouteKeys, hosts: &[HostPattern], path: &Path<'_>,
             let fault = fault.hint("write `http.host == \"…\"` in the expression, and use a service without hosts");
             sink.error(service.at, &path.key("service_id"), fault);
         }
-        return Takes::Expression(expression.value);
+        return RouteMatch::Expression(expression.value);
     }
     let mut uri = UriRoute {
         hosts: one_or_several(keys.host, keys.hosts, ("host", "hosts"), path, sink),
@@ -30,7 +30,7 @@ pub(crate) fn takes(mut keys: RouteKeys, hosts: &[HostPattern], path: &Path<'_>,
     if uri.hosts.is_empty() {
         uri.hosts = hosts.to_vec();
     }
-    Takes::Uri(uri)
+    RouteMatch::Uri(uri)
 }
 
 /// Reports the keys that an expression takes the place of.

@@ -5,8 +5,8 @@ use crate::resources::{Catalog, Claim, Definition, Holder, Named, Written};
 use serde_json::{Value as Json, json};
 use std::collections::HashSet;
 use std::sync::Arc;
-use stillgate_schema::text::diagnostic::{Diagnostic, Fault, Path, Sink};
 use stillgate_schema::json::{DOCUMENT, node};
+use stillgate_schema::text::diagnostic::{Diagnostic, Fault, Path, Sink};
 
 pub(super) type Key = (Kind, Arc<str>);
 

@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use stillgate_plugin::secrets::{Managers, Secrets as _};
 use stillgate_plugin::{Chain, Consumers, Credential, Level};
-use stillgate_schema::text::diagnostic::{Diagnostic, Fault, Path, Severity, Sink};
 use stillgate_schema::json::DOCUMENT;
+use stillgate_schema::text::diagnostic::{Diagnostic, Fault, Path, Severity, Sink};
 
 /// All resources of a store, and what they mean.
 #[derive(Debug)]

@@ -47,7 +47,7 @@ pub struct Metrics {
 
 /// Where the value of one label of a declared family comes from.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Source {
+pub enum LabelSource {
     /// From what is measured.
     Label(Label),
     /// From the request; empty where it has none.
@@ -90,22 +90,22 @@ impl FamilySpec {
     }
 
     /// Where the value of each label of [`FamilySpec::family`] comes from, in the same order.
-    pub fn label_plan(&self, metrics: &Metrics) -> Vec<Source> {
+    pub fn label_plan(&self, metrics: &Metrics) -> Vec<LabelSource> {
         self.sources(metrics).map(|(_, source)| source).collect()
     }
 
     /// Its labels: its own that are not disabled, those that are enabled, and then those of the configuration.
-    fn sources<'a>(&'a self, metrics: &'a Metrics) -> impl Iterator<Item = (&'a str, Source)> {
+    fn sources<'a>(&'a self, metrics: &'a Metrics) -> impl Iterator<Item = (&'a str, LabelSource)> {
         let kept = |label: &&Label| !self.per_request || !metrics.disabled_labels.contains(label);
         let optional = self.optional.iter().filter(|label| metrics.enabled_labels.contains(label));
         let source = |label: &Label| match metrics.emptied_labels.contains(&(self.measure.in_apisix(), *label)) {
-            true => Source::Nothing,
-            false => Source::Label(*label),
+            true => LabelSource::Nothing,
+            false => LabelSource::Label(*label),
         };
         let own = self.labels.iter().filter(kept).chain(optional).map(move |label| (label.name(), source(label)));
         let extra = metrics.extra_labels.iter().filter(|(measure, _)| *measure == self.measure);
         let extra = extra.flat_map(|(_, labels)| labels);
-        own.chain(extra.map(|(name, variable)| (name.as_str(), Source::Variable(variable.clone()))))
+        own.chain(extra.map(|(name, variable)| (name.as_str(), LabelSource::Variable(variable.clone()))))
     }
 }
 

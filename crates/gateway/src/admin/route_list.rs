@@ -11,7 +11,7 @@ use std::fmt::{Display, Write as _};
 use std::sync::Arc;
 use stillgate_config::{Kind, Loaded, Rejected, Route, Serving, Target};
 use stillgate_datastore::Documents;
-use stillgate_route::Takes;
+use stillgate_route::RouteMatch;
 
 /// Routes of one page.
 pub(super) const PAGE_MAX: usize = 500;
@@ -178,14 +178,14 @@ fn summary_of(route: &Route) -> Json {
     let (mut uris, mut hosts, mut methods, mut addresses) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut expression = None;
     match &route.spec.takes {
-        Takes::Uri(uri) => {
+        RouteMatch::Uri(uri) => {
             uris.extend(uri.paths.iter().map(ToString::to_string));
             hosts.extend(uri.hosts.iter().map(ToString::to_string));
             addresses.extend(uri.remote_addrs.iter().map(ToString::to_string));
             let named = uri.methods.to_string();
             methods.extend(named.split(", ").filter(|name| !name.is_empty()).map(str::to_owned));
         }
-        Takes::Expression(text) => expression = Some(shortened(text.text())),
+        RouteMatch::Expression(text) => expression = Some(shortened(text.text())),
     }
     let plugins = route.chain.iter().flat_map(|chain| chain.entries()).map(|entry| entry.name);
     json!({
@@ -250,13 +250,13 @@ fn text_of_route(route: &Route) -> Arc<str> {
     add(&route.spec.id);
     route.name.iter().for_each(|name| add(name));
     match &route.spec.takes {
-        Takes::Uri(uri) => {
+        RouteMatch::Uri(uri) => {
             uri.paths.iter().for_each(|path| add(path));
             uri.hosts.iter().for_each(|host| add(host));
             add(&uri.methods);
             uri.remote_addrs.iter().for_each(|address| add(address));
         }
-        Takes::Expression(expression) => add(&shortened(expression.text())),
+        RouteMatch::Expression(expression) => add(&shortened(expression.text())),
     }
     route.service_id.iter().for_each(|service| add(service));
     upstream_of(route).iter().for_each(|upstream| add(upstream));

@@ -16,7 +16,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_admin::Peer;
-use stillgate_exporter::{Places, accept};
+use stillgate_exporter::{ConnectionSlots, accept};
 use stillgate_tls::rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -69,7 +69,7 @@ pub(crate) fn serve(listener: TcpListener, server: Server) -> Serving {
     let (ending, is_ending) = watch::channel(false);
     let (is_open, open) = mpsc::channel(1);
     let accepting = async move {
-        accept(&listener, &Places::default(), "admin API", |stream, peer, place| {
+        accept(&listener, &ConnectionSlots::default(), "admin API", |stream, peer, place| {
             let (server, is_ending, is_open) = (server.clone(), is_ending.clone(), is_open.clone());
             tokio::spawn(async move {
                 serve_stream(stream, peer, server, is_ending).await;

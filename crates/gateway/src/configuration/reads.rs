@@ -1,14 +1,14 @@
 //! What routes read of requests, by the names of variables: what a log has to hold, and who explains a request to be told.
 
 use stillgate_route::condition::{Condition, Field};
-use stillgate_route::{RouteSpec, Takes, Variable};
+use stillgate_route::{RouteMatch, RouteSpec, Variable};
 
 /// Calls `visit` with every field that a route reads, some more than once.
 pub(crate) fn each_field(spec: &RouteSpec, visit: &mut dyn FnMut(&Field)) {
     let mut of_condition = |condition: &Condition| condition.each_predicate(&mut |predicate| visit(&predicate.field));
     match &spec.takes {
-        Takes::Expression(expression) => of_condition(expression.condition()),
-        Takes::Uri(uri) => {
+        RouteMatch::Expression(expression) => of_condition(expression.condition()),
+        RouteMatch::Uri(uri) => {
             uri.vars.iter().for_each(|vars| of_condition(vars.condition()));
             if !uri.hosts.is_empty() {
                 visit(&Field::Host);

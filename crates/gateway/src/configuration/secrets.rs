@@ -47,7 +47,7 @@ impl Secrets for MachineSecrets {
 
     fn resolve(&self, reference: &str) -> Result<String, String> {
         let text = match parse(reference)? {
-            Place::Variable { name, key } => {
+            SecretLocation::Variable { name, key } => {
                 let text = std::env::var(name).map_err(|error| match error {
                     std::env::VarError::NotPresent => format!("the environment variable {name} is not set; set it"),
                     std::env::VarError::NotUnicode(_) => format!("the environment variable {name} is not UTF-8"),
@@ -57,8 +57,8 @@ impl Secrets for MachineSecrets {
                 }
                 of_key(text, key)?
             }
-            Place::File { file, key } => of_key(read(&file)?, key)?,
-            Place::Vault { id, path, key } => {
+            SecretLocation::File { file, key } => of_key(read(&file)?, key)?,
+            SecretLocation::Vault { id, path, key } => {
                 let manager = self.manager(id)?;
                 vaults()?.resolve(manager, path, key)?
             }
@@ -78,7 +78,7 @@ impl MachineSecrets {
     /// Where in a Vault a reference leads, if it leads there.
     fn place(&self, reference: &str) -> Option<(Arc<Manager>, Box<str>)> {
         match parse(reference) {
-            Ok(Place::Vault { id, path, .. }) => Some((self.managers.0.get(id)?.clone(), path.into())),
+            Ok(SecretLocation::Vault { id, path, .. }) => Some((self.managers.0.get(id)?.clone(), path.into())),
             _ => None,
         }
     }
@@ -101,7 +101,7 @@ pub(crate) fn changes() -> watch::Receiver<u64> {
 /// The file that a reference names, if it names one.
 pub(crate) fn file_of(reference: &str) -> Option<PathBuf> {
     match parse(reference) {
-        Ok(Place::File { file, .. }) => Some(file),
+        Ok(SecretLocation::File { file, .. }) => Some(file),
         _ => None,
     }
 }
@@ -118,13 +118,13 @@ pub(crate) fn too_open(file: &Path) -> Option<String> {
 
 /// Where a secret is.
 #[derive(Debug, PartialEq)]
-enum Place<'a> {
+enum SecretLocation<'a> {
     Variable { name: &'a str, key: Option<&'a str> },
     File { file: PathBuf, key: Option<&'a str> },
     Vault { id: &'a str, path: &'a str, key: &'a str },
 }
 
-fn parse(reference: &str) -> Result<Place<'_>, String> {
+fn parse(reference: &str) -> Result<SecretLocation<'_>, String> {
     let behind = |scheme: &str| {
         let (start, rest) = reference.split_at_checked(scheme.len())?;
         start.eq_ignore_ascii_case(scheme).then_some(rest)
@@ -133,7 +133,7 @@ fn parse(reference: &str) -> Result<Place<'_>, String> {
         let (name, key) = rest.split_once('/').map_or((rest, None), |(name, key)| (name, Some(key)));
         let is_name = !name.is_empty() && !name.contains(['=', '\0']);
         return match is_name && key != Some("") {
-            true => Ok(Place::Variable { name, key }),
+            true => Ok(SecretLocation::Variable { name, key }),
             false => Err("write it as $env://NAME or $env://NAME/KEY".to_owned()),
         };
     }
@@ -141,7 +141,7 @@ fn parse(reference: &str) -> Result<Place<'_>, String> {
     if let Some(rest) = rest.strip_prefix(OF_VAULTS) {
         let parts = rest.split_once('/').and_then(|(id, rest)| Some((id, rest.rsplit_once('/')?)));
         return match parts {
-            Some((id, (path, key))) if ![id, path, key].contains(&"") => Ok(Place::Vault { id, path, key }),
+            Some((id, (path, key))) if ![id, path, key].contains(&"") => Ok(SecretLocation::Vault { id, path, key }),
             _ => Err("write it as $secret://vault/ID/PATH/KEY".to_owned()),
         };
     }
@@ -154,7 +154,7 @@ fn parse(reference: &str) -> Result<Place<'_>, String> {
     let (path, key) = path.split_once('#').map_or((path, None), |(path, key)| (path, Some(key)));
     match path.trim_start_matches('/') {
         "" => Err("write it as $secret://file/PATH or $secret://file/PATH#KEY".to_owned()),
-        path => Ok(Place::File { file: Path::new("/").join(path), key: key.filter(|key| !key.is_empty()) }),
+        path => Ok(SecretLocation::File { file: Path::new("/").join(path), key: key.filter(|key| !key.is_empty()) }),
     }
 }
 
@@ -202,11 +202,11 @@ mod tests {
     #[test]
     fn references_name_variables_and_files() {
         let check = |reference, expected| assert_eq!(parse(reference), Ok(expected), "{reference}");
-        check("$env://A", Place::Variable { name: "A", key: None });
-        check("$ENV://A/b/c", Place::Variable { name: "A", key: Some("b/c") });
-        check("$secret://file/run/a", Place::File { file: "/run/a".into(), key: None });
-        check("$secret://file//run/a#b", Place::File { file: "/run/a".into(), key: Some("b") });
-        check("$secret://vault/1/a/b/c", Place::Vault { id: "1", path: "a/b", key: "c" });
+        check("$env://A", SecretLocation::Variable { name: "A", key: None });
+        check("$ENV://A/b/c", SecretLocation::Variable { name: "A", key: Some("b/c") });
+        check("$secret://file/run/a", SecretLocation::File { file: "/run/a".into(), key: None });
+        check("$secret://file//run/a#b", SecretLocation::File { file: "/run/a".into(), key: Some("b") });
+        check("$secret://vault/1/a/b/c", SecretLocation::Vault { id: "1", path: "a/b", key: "c" });
         for wrong in [
             "$env://",
             "$env:///a",

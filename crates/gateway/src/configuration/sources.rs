@@ -119,7 +119,12 @@ struct Beside {
 
 impl Beside {
     /// Reads both. A text that is wrong does not keep changes of the datastore from being served.
-    fn read(&mut self, of_text: &mut OneText, kind: Option<SourceKind>, unless: Option<&str>) -> Result<Given, Refused> {
+    fn read(
+        &mut self,
+        of_text: &mut OneText,
+        kind: Option<SourceKind>,
+        unless: Option<&str>,
+    ) -> Result<Given, Refused> {
         self.replaced = None;
         let refused = self.read_text(of_text, kind).err();
         let was_refused = std::mem::replace(&mut self.is_refused, refused.is_some());

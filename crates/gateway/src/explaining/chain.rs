@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use stillgate_config::{Config, Route};
 use stillgate_plugin::{Attached, Chain, Consumer, Entry, Phase};
-use stillgate_route::{Known, Lookup, Request, Told, Variable};
+use stillgate_route::{Lookup, Request, Told, Variable, VarsVerdict};
 
 /// The plugins of one request.
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ struct Run {
     entry: Arc<Entry>,
     is_global: bool,
     /// What `_meta.filter` comes to.
-    filter: Known,
+    filter: VarsVerdict,
 }
 
 /// Who asks.
@@ -93,7 +93,7 @@ impl ExplainedChain {
                 let asker = if is_early && !is_found { Asker::NotKnown } else { asker };
                 let vars = Vars { of_request: request.vars, route, params, asker };
                 let request = Request { vars: &vars, ..*request };
-                let none = || Known { holds: Some(true), told: Vec::new() };
+                let none = || VarsVerdict { holds: Some(true), told: Vec::new() };
                 let filter = entry.meta.filter.as_ref().map_or_else(none, |filter| filter.explain(&request));
                 explained.runs.push(Run { entry: entry.clone(), is_global, filter });
                 is_found |= entry.authenticates;

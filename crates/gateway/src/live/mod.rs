@@ -11,7 +11,7 @@
 mod sampler;
 mod second;
 
-use second::{Figures, Known, Second};
+use second::{Figures, ProcessFigures, Second};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -104,7 +104,7 @@ impl Live {
             };
             let at = Instant::now();
             let counters = tally.read();
-            let known = Known {
+            let known = ProcessFigures {
                 t: unix_s(),
                 connections: counters.connections_open,
                 tunnels: counters.tunnels_open,
@@ -225,7 +225,7 @@ mod tests {
     }
 
     fn second(t: u64, routes: &[&str]) -> Second {
-        let known = Known { t, connections: 2, tunnels: 1, generation: 4 };
+        let known = ProcessFigures { t, connections: 2, tunnels: 1, generation: 4 };
         let mut second = Second::new(&known, &Figures::default(), 3, 1.0);
         second.routes.extend(routes.iter().map(|route| ((*route).into(), format!("{{\"id\":\"{route}\"}}"))));
         second

@@ -36,7 +36,7 @@ pub(super) struct OfRequests {
 
 /// What is known without metrics.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct ProcessFigures {
     /// Seconds since 1970.
     pub(super) t: u64,
     pub(super) connections: u64,
@@ -77,7 +77,7 @@ struct SentRoute<'a> {
 
 impl Second {
     /// `counted`: requests, as the workers count them, for where nothing is measured; `elapsed_s`: since the last second.
-    pub(super) fn new(known: &Known, figures: &Figures, counted: u64, elapsed_s: f64) -> Second {
+    pub(super) fn new(known: &ProcessFigures, figures: &Figures, counted: u64, elapsed_s: f64) -> Second {
         let counted = OfRequests { requests: counted, ..OfRequests::default() };
         let all = figures.all.as_ref().unwrap_or(&counted);
         let rate = |count| rate(count, elapsed_s);
@@ -144,7 +144,7 @@ mod tests {
             p99: Some(0.25),
             p999: Some(1.0),
         };
-        let known = Known { t: 1_795_220_833, connections: 7, tunnels: 1, generation: 3 };
+        let known = ProcessFigures { t: 1_795_220_833, connections: 7, tunnels: 1, generation: 3 };
         let figures = Figures {
             all: Some(of(1000, 20)),
             routes: vec![("orders \"<b>\"".into(), of(333, 2)), ("b".into(), OfRequests::default())],

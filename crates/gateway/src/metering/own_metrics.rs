@@ -5,7 +5,7 @@
 use super::process_stats::{self, Usage, now_unix_ms};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use stillgate_config::{Kind, Label, Measure, Metrics, Source};
+use stillgate_config::{Kind, Label, LabelSource, Measure, Metrics};
 use stillgate_metrics::{Declared, Registry, RegistryError, Writer};
 use stillgate_plugin::outbox::{Counted as Sent, DropReason};
 use stillgate_proxy::{Counters, MetricsPlan, Plan};
@@ -116,8 +116,8 @@ impl OwnMetrics {
         for spec in settings.families().filter(|spec| !spec.per_request && !spec.measure.is_of_workers()) {
             let Some(family) = spec.family(settings) else { continue };
             let label = |source| match source {
-                Source::Label(label) => Some(label),
-                Source::Variable(_) | Source::Nothing => None,
+                LabelSource::Label(label) => Some(label),
+                LabelSource::Variable(_) | LabelSource::Nothing => None,
             };
             let labels = spec.label_plan(settings).into_iter().filter_map(label).collect();
             families.push(Own { measure: spec.measure, declared: registry.declare(family)?, labels });

@@ -2,16 +2,14 @@
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output};
 use stillgate_testkit::{END_PATIENCE, Gateway, Setup, eventually, eventually_within};
+pub(crate) use stillgate_testkit::{children, is_gateway};
 
 pub(crate) const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
 
-/// Looks for processes that are to end: one that was looked at may have started another just before.
-const SWEEPS: usize = 3;
-
-/// A gateway and its successors, all of which end with it.
+/// A gateway and its successors.
 #[derive(Debug)]
 pub(crate) struct Upgraded {
     pub(crate) gateway: Gateway,
@@ -78,39 +76,8 @@ impl Upgraded {
     }
 }
 
-impl Drop for Upgraded {
-    /// Whatever the test has come to: nobody else ends those that are no children of ours.
-    fn drop(&mut self) {
-        for _ in 0..SWEEPS {
-            for pid in children(self.gateway.pid()).into_iter().chain(gateways(self.gateway.dir())) {
-                let _ = Command::new("sh").args(["-c", &format!("kill -9 {pid}")]).status();
-            }
-        }
-    }
-}
-
-/// The processes that run with the configuration in this folder.
-fn gateways(dir: &Path) -> Vec<u32> {
-    let number = |entry: std::io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
-    std::fs::read_dir("/proc").expect("it is there").filter_map(number).filter(|pid| is_gateway(*pid, dir)).collect()
-}
-
 pub(crate) fn with_pid_file(setup: &Setup) -> Setup {
     setup.clone().gateway("pid_file: \"{dir}/pid\"")
-}
-
-/// Whether a process runs with the configuration in this folder.
-pub(crate) fn is_gateway(pid: u32, dir: &Path) -> bool {
-    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    String::from_utf8_lossy(&line).contains(&*dir.to_string_lossy())
-}
-
-/// Processes whose parent this is.
-pub(crate) fn children(pid: u32) -> Vec<u32> {
-    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
-    let of = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
-    let text: Vec<String> = threads.filter_map(Result::ok).map(of).collect();
-    text.iter().flat_map(|text| text.split_whitespace()).filter_map(|pid| pid.parse().ok()).collect()
 }
 
 /// Waits until no process is left whose parent this is, nor what remains of one.

@@ -5,7 +5,7 @@
 use crate::atomic_file;
 use crate::commands::verify;
 use crate::error::{Error, Result};
-use crate::report::{self, Source};
+use crate::report::{self, ReportInput};
 use crate::result::file;
 use crate::stdout::{self, STANDARD_OUTPUT};
 use clap::Args;
@@ -35,7 +35,7 @@ pub(crate) fn run(arguments: &Report) -> Result<u8> {
 /// Makes the page of these result files.
 pub(crate) fn write(files: &[PathBuf], output: &Path) -> Result {
     check_output(output)?;
-    let sources: Result<Vec<Source>> = files.iter().map(|path| source(path)).collect();
+    let sources: Result<Vec<ReportInput>> = files.iter().map(|path| source(path)).collect();
     let page = report::html(&sources?)?;
     if output == Path::new(STANDARD_OUTPUT) {
         return stdout::show(page);
@@ -73,12 +73,12 @@ fn unwritable(output: &Path, error: &io::Error) -> Error {
     Error::new(format!("{}: the page cannot be written: {why}; name another file for it", output.display()))
 }
 
-fn source(path: &Path) -> Result<Source> {
+fn source(path: &Path) -> Result<ReportInput> {
     let result = file::read(path)?;
     let name = path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned());
     // A page gives a verdict more weight than a file does; it must say where the two disagree with the data.
     let verified = verify::made_again(result).map_err(|error| error.context(file::called(path)))?;
-    Ok(Source {
+    Ok(ReportInput {
         name,
         sha256: file::sha256(path),
         differences: verified.differences.len(),

@@ -7,7 +7,7 @@ use super::effect_plot::{Forest, Group, Row};
 use super::escape::Text;
 use super::pairs_plot::{self, Dot, Estimate, Measure};
 use super::percentile_plot::{self, Curve};
-use super::section::{Section, Source, Tone, chip, folded, together};
+use super::section::{ReportInput, Section, Tone, chip, folded, together};
 use super::tables::{self, Cell, figures, words};
 use super::{number, provenance};
 use crate::compare::measures;
@@ -18,7 +18,7 @@ use crate::result::compare::{
 };
 use crate::result::histogram;
 
-pub(crate) fn section(prefix: &str, source: &Source, result: &CompareResult) -> Result<Section> {
+pub(crate) fn section(prefix: &str, source: &ReportInput, result: &CompareResult) -> Result<Section> {
     let (tone, word) = match result.analysis.decision {
         Decision::NotWorse => (Tone::Same, "not worse"),
         Decision::Worse => (Tone::Worse, "worse"),

@@ -3,7 +3,7 @@
 //! A single run has no verdict but one: whether it stands. Everything else is for the reader to judge.
 
 use super::percentile_plot::{self, Curve};
-use super::section::{Section, Source, Tone, together};
+use super::section::{ReportInput, Section, Tone, together};
 use super::tables::{self, Cell, figures, words};
 use super::time_series::{self, Stretch};
 use super::{number, provenance};
@@ -12,7 +12,7 @@ use crate::result::histogram;
 use crate::result::load::LoadResult;
 use hdrhistogram::Histogram;
 
-pub(crate) fn section(prefix: &str, source: &Source, result: &LoadResult) -> Result<Section> {
+pub(crate) fn section(prefix: &str, source: &ReportInput, result: &LoadResult) -> Result<Section> {
     let run = &result.run;
     let corrected = together("corrected latencies", [&run.corrected])?;
     let uncorrected = together("uncorrected latencies", [&run.uncorrected])?;

@@ -25,10 +25,10 @@ mod time_series;
 use crate::error::Result;
 use crate::result::Experiment;
 pub(crate) use escape::plain;
-pub(crate) use section::Source;
+pub(crate) use section::ReportInput;
 
 /// The page of these results, in their order.
-pub(crate) fn html(sources: &[Source]) -> Result<String> {
+pub(crate) fn html(sources: &[ReportInput]) -> Result<String> {
     let sections: Result<Vec<_>> = sources
         .iter()
         .enumerate()

@@ -6,7 +6,7 @@
 
 use super::escape::Text;
 use super::plot::{self, write};
-use super::section::{Section, Source, Tone, chip};
+use super::section::{ReportInput, Section, Tone, chip};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest as _, Sha256};
@@ -17,7 +17,7 @@ const STYLE: &str = include_str!("style.css");
 const LARGE_CHARS_MAX: usize = 190;
 
 /// The whole page.
-pub(crate) fn draw(sources: &[Source], sections: &[Section]) -> String {
+pub(crate) fn draw(sources: &[ReportInput], sections: &[Section]) -> String {
     let title = match sections {
         [only] => only.title.clone(),
         several => format!("{} results of stillgate-lab", several.len()),
@@ -100,7 +100,7 @@ fn contents(sections: &[Section]) -> String {
     out
 }
 
-fn verdict(out: &mut String, number: usize, source: &Source, section: &Section, several: bool) {
+fn verdict(out: &mut String, number: usize, source: &ReportInput, section: &Section, several: bool) {
     let class = if section.sentence.chars().count() > LARGE_CHARS_MAX { " long" } else { "" };
     let (tone, chip) = (section.tone.class(), chip(section.tone, section.word));
     let about = if several {
@@ -123,7 +123,7 @@ fn verdict(out: &mut String, number: usize, source: &Source, section: &Section, 
 }
 
 /// Whether the file says what its data say. The verdict above is made from the data in any case.
-fn checked(source: &Source) -> String {
+fn checked(source: &ReportInput) -> String {
     match source.differences {
         0 if source.words_compared => {
             "<p class=\"checked\">Made again from the raw data with this page: the same.</p>".to_owned()

@@ -2,7 +2,7 @@
 
 use super::escape::Text;
 use super::number;
-use super::section::{Section, Source};
+use super::section::{ReportInput, Section};
 use super::tables;
 use crate::cli::typed::{quoted, quoted_word};
 use crate::result::environment::Environment;
@@ -12,7 +12,7 @@ use crate::result::run::{Placement, Subject};
 pub(crate) type Rows = Vec<(&'static str, Option<String>)>;
 
 /// Design, machine and check, as parts of a section.
-pub(crate) fn parts(section: &mut Section, prefix: &str, source: &Source, design: &Rows) {
+pub(crate) fn parts(section: &mut Section, prefix: &str, source: &ReportInput, design: &Rows) {
     let table = tables::facts(&format!("{prefix}-design-t"), "Decided before the first measurement", design.clone());
     section.part(&format!("{prefix}-design"), "Design", &table);
     let table =
@@ -72,8 +72,8 @@ fn machine(machine: &Environment) -> Rows {
     ]
 }
 
-fn check(source: &Source) -> String {
-    let Source { name, sha256, result, .. } = source;
+fn check(source: &ReportInput) -> String {
+    let ReportInput { name, sha256, result, .. } = source;
     let name = quoted_word(name);
     let verify = format!("stillgate-lab verify {name}");
     let again = format!("stillgate-lab {}", quoted(&result.arguments));

@@ -9,7 +9,7 @@ use crate::result::histogram;
 use hdrhistogram::Histogram;
 
 /// A result file as it was given.
-pub(crate) struct Source {
+pub(crate) struct ReportInput {
     /// Its name, without folders.
     pub(crate) name: String,
     /// Of its bytes, where they can be read again.

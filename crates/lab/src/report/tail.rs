@@ -6,7 +6,7 @@ use super::axis::Axis;
 use super::escape::{Short, Text};
 use super::overview_plot::{Facet, Point, Target};
 use super::plot::write;
-use super::section::{Section, Source, Tone, chip};
+use super::section::{ReportInput, Section, Tone, chip};
 use super::tables::{self, Cell as TableCell, figures, words};
 use super::tail_cell::{self, Shown, interval, name, tone_of};
 use super::{number, provenance};
@@ -20,7 +20,7 @@ const UNFOLDED_CELLS_MAX: usize = 2;
 /// The measures of the overview.
 const OVERVIEW: [(&str, &str); 2] = [("p99.9", "the 99.9th percentile"), ("max", "the slowest request")];
 
-pub(crate) fn section(prefix: &str, source: &Source, result: &TailResult) -> Result<Section> {
+pub(crate) fn section(prefix: &str, source: &ReportInput, result: &TailResult) -> Result<Section> {
     let (cells, analyses) = (&result.cells, &result.analysis.cells);
     if cells.len() != analyses.len() {
         let (cells, analyses) = (cells.len(), analyses.len());

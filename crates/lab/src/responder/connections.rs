@@ -26,7 +26,7 @@ impl Token {
 const TENANCY_MAX: u32 = u32::MAX / 2;
 
 #[derive(Debug, Default)]
-struct Place {
+struct Slot {
     tenancy: u32,
     connection: Option<Connection>,
 }
@@ -34,7 +34,7 @@ struct Place {
 /// All open connections.
 #[derive(Debug, Default)]
 pub(super) struct Connections {
-    places: Vec<Place>,
+    places: Vec<Slot>,
     free: Vec<u32>,
 }
 
@@ -47,7 +47,7 @@ impl Connections {
     /// A token for the next one.
     pub(super) fn vacancy(&mut self) -> Token {
         let place = self.free.last().copied().unwrap_or_else(|| {
-            self.places.push(Place::default());
+            self.places.push(Slot::default());
             self.free.push(self.places.len() as u32 - 1);
             self.places.len() as u32 - 1
         });

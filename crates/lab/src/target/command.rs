@@ -3,7 +3,7 @@
 //! Split into words before anything is filled in, and not given to a shell: a folder with a space stays one word, and the
 //! process that is measured is the program and not a shell before it.
 
-use super::start::Place;
+use super::start::LaunchInputs;
 use super::{Kind, MetricsAddress, Spec, program};
 use crate::error::Result;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub(super) struct Command {
     pub(super) metrics: Option<MetricsAddress>,
 }
 
-pub(super) fn read(spec: &Spec, place: &Place<'_>) -> Result<Command> {
+pub(super) fn read(spec: &Spec, place: &LaunchInputs<'_>) -> Result<Command> {
     let written = written(spec)?;
     if spec.address.is_none() && !written.iter().any(|word| word.contains(ADDRESS)) {
         return Err(format!(
@@ -44,7 +44,7 @@ pub(super) fn read(spec: &Spec, place: &Place<'_>) -> Result<Command> {
 }
 
 /// Fills in what is in braces.
-pub(super) fn fill(word: &str, place: &Place<'_>) -> String {
+pub(super) fn fill(word: &str, place: &LaunchInputs<'_>) -> String {
     word.replace(ADDRESS, &place.address.to_string())
         .replace(METRICS, &place.metrics.to_string())
         .replace("{upstream}", &place.upstream.to_string())
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn words_are_split_and_filled_in() {
-        let place = Place { directory: Path::new("/with space"), ..Place::example(None) };
+        let place = LaunchInputs { directory: Path::new("/with space"), ..LaunchInputs::example(None) };
         let with_more =
             Spec { arguments: vec!["--to={upstream}".to_owned()], ..spec("sh -x 'a  b' {address} {dir}/c") };
         let command = read(&with_more, &place).unwrap();
@@ -97,7 +97,7 @@ mod tests {
         #[track_caller]
         fn check(command: &str, metrics: Option<&str>, expected: Option<&str>) {
             let spec = Spec { metrics: metrics.map(str::to_owned), ..spec(command) };
-            let found = read(&spec, &Place::example(None)).unwrap().metrics;
+            let found = read(&spec, &LaunchInputs::example(None)).unwrap().metrics;
             let found = found.map(|metrics| format!("{}{}", metrics.address, metrics.path));
             assert_eq!(found.as_deref(), expected);
         }
@@ -112,7 +112,7 @@ mod tests {
     fn what_cannot_be_started() {
         #[track_caller]
         fn check(spec: &Spec, expected: &str) {
-            let error = read(spec, &Place::example(None)).unwrap_err();
+            let error = read(spec, &LaunchInputs::example(None)).unwrap_err();
             assert_eq!(error.to_string(), expected);
         }
         check(

@@ -1,6 +1,6 @@
 //! Envoy with one worker thread; the admin interface shows its series, which come from idle clusters.
 
-use super::start::{Launch, Place};
+use super::start::{Launch, LaunchInputs};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ const CIRCUIT_BREAKER_MAX: u32 = 1_000_000;
 /// Where the admin interface has the exposition.
 pub(super) const METRICS_PATH: &str = "/stats/prometheus";
 
-pub(super) fn launch(place: &Place<'_>) -> Launch {
+pub(super) fn launch(place: &LaunchInputs<'_>) -> Launch {
     let file = place.file("envoy.json");
     let path = file.to_string_lossy();
     // Without hot restart two of them need no base id to tell them apart.
@@ -19,7 +19,7 @@ pub(super) fn launch(place: &Place<'_>) -> Launch {
     Launch { words, files: vec![(file, text)] }
 }
 
-fn configuration(place: &Place<'_>) -> Value {
+fn configuration(place: &LaunchInputs<'_>) -> Value {
     let router = "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router";
     let idle = (0..place.idle).map(|number| cluster(&format!("idle{number}"), place.upstream));
     let clusters: Vec<Value> = [cluster("upstream", place.upstream)].into_iter().chain(idle).collect();
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn idle_clusters_beside_the_one_that_serves() {
-        let place = Place { idle: 1, ..Place::example(Some(1000)) };
+        let place = LaunchInputs { idle: 1, ..LaunchInputs::example(Some(1000)) };
         let made = configuration(&place);
         // The order of keys is serde_json's choice, and another crate of a build may change it.
         if serde_json::from_str::<Value>(include_str!("../../tests/data/envoy.json")).ok().as_ref() != Some(&made) {

@@ -1,20 +1,20 @@
 //! HAProxy with one thread, connections shared and kept, and its own exporter. Its series come from idle servers.
 
-use super::start::{Launch, Place};
+use super::start::{Launch, LaunchInputs};
 use std::fmt::Write as _;
 
 /// Servers in one idle backend. Not all in one: reading the configuration takes the square of a backend's servers.
 pub(super) const BACKEND_SERVERS: u64 = 100;
 
-pub(super) fn launch(place: &Place<'_>) -> Launch {
+pub(super) fn launch(place: &LaunchInputs<'_>) -> Launch {
     let file = place.file("haproxy.cfg");
     // In the foreground, without a master.
     let words = ["-db", "-f", &file.to_string_lossy()].map(str::to_owned).to_vec();
     Launch { words, files: vec![(file, configuration(place))] }
 }
 
-fn configuration(place: &Place<'_>) -> String {
-    let Place { address, metrics, upstream, .. } = place;
+fn configuration(place: &LaunchInputs<'_>) -> String {
+    let LaunchInputs { address, metrics, upstream, .. } = place;
     let mut text = format!(
         "global
   nbthread 1
@@ -73,12 +73,12 @@ mod tests {
               server idle0 127.0.0.1:3000
               server idle1 127.0.0.1:3000
         "#]]
-        .assert_eq(&configuration(&Place { idle: 2, ..Place::example(Some(1000)) }));
+        .assert_eq(&configuration(&LaunchInputs { idle: 2, ..LaunchInputs::example(Some(1000)) }));
     }
 
     #[test]
     fn idle_servers_are_spread_over_backends() {
-        let text = configuration(&Place { idle: 250, ..Place::example(Some(10_000)) });
+        let text = configuration(&LaunchInputs { idle: 250, ..LaunchInputs::example(Some(10_000)) });
         let count = |beginning: &str| text.lines().filter(|line| line.starts_with(beginning)).count();
         assert_eq!((count("backend idle"), count("  server idle")), (3, 250));
     }

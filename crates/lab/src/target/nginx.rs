@@ -1,25 +1,25 @@
 //! nginx with one worker and connections kept to the upstream, as its manual has it; `stub_status` is all it shows.
 
-use super::start::{Launch, Place};
+use super::start::{Launch, LaunchInputs};
 use rustix::process::geteuid;
 
 /// Figures of `stub_status`; it has no series.
 pub(super) const STUB_STATUS_FIGURES: u64 = 7;
 
-pub(super) fn launch(place: &Place<'_>) -> Launch {
+pub(super) fn launch(place: &LaunchInputs<'_>) -> Launch {
     let metrics = format!("  server {{ listen {}; location = /metrics {{ stub_status; }} }}\n", place.metrics);
     from_configuration(place, configuration(place, "", &server(place, ""), &metrics))
 }
 
 /// nginx with this configuration.
-pub(super) fn from_configuration(place: &Place<'_>, configuration: String) -> Launch {
+pub(super) fn from_configuration(place: &LaunchInputs<'_>, configuration: String) -> Launch {
     let file = place.file("nginx.conf");
     let words = ["-e", "stderr", "-c", &file.to_string_lossy()].map(str::to_owned).to_vec();
     Launch { words, files: vec![(file, configuration)] }
 }
 
 /// A configuration: `modules` before all else, `server` for the traffic, `metrics` for the rest of `http`.
-pub(super) fn configuration(place: &Place<'_>, modules: &str, server: &str, metrics: &str) -> String {
+pub(super) fn configuration(place: &LaunchInputs<'_>, modules: &str, server: &str, metrics: &str) -> String {
     let dir = place.directory.display();
     // A worker of root would run as another user, who cannot look into our folder.
     let user = if geteuid().is_root() { "user root root;\n" } else { "" };
@@ -46,7 +46,7 @@ http {{
 }
 
 /// The server that proxies everything, with `lines` of its own.
-pub(super) fn server(place: &Place<'_>, lines: &str) -> String {
+pub(super) fn server(place: &LaunchInputs<'_>, lines: &str) -> String {
     format!(
         "  server {{
     listen {address} backlog=4096;
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn proxies_and_shows_its_status() {
-        let text = launch(&Place::example(None)).files.remove(0).1;
+        let text = launch(&LaunchInputs::example(None)).files.remove(0).1;
         expect![[r#"
             worker_processes 1;
             daemon off;

@@ -5,7 +5,7 @@
 
 use super::nginx;
 use super::program::build_arguments;
-use super::start::{Launch, Place};
+use super::start::{Launch, LaunchInputs};
 use crate::error::Result;
 use std::path::{Path, PathBuf};
 
@@ -20,14 +20,14 @@ const MODULES: &str = "/usr/lib/nginx/modules";
 /// The second needs the first.
 const MODULE_FILES: [&str; 2] = ["ndk_http_module.so", "ngx_http_lua_module.so"];
 
-pub(super) fn launch(place: &Place<'_>, program: &Path) -> Result<Launch> {
+pub(super) fn launch(place: &LaunchInputs<'_>, program: &Path) -> Result<Launch> {
     let modules = load_modules(&build_arguments(program)?, Path::is_file)?;
     let mut launch = nginx::from_configuration(place, configuration(place, &modules));
     launch.files.push((place.file("exposition.lua"), EXPOSITION.to_owned()));
     Ok(launch)
 }
 
-fn configuration(place: &Place<'_>, modules: &str) -> String {
+fn configuration(place: &LaunchInputs<'_>, modules: &str) -> String {
     let mib = (DICTIONARY_BYTES_MIN + place.series.unwrap_or(0).saturating_mul(SERIES_BYTES)) >> 20;
     let http = format!(
         "  lua_package_path \"{dir}/?.lua;;\";
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn counts_and_shows_in_the_worker() {
-        let place = Place::example(Some(1_000_000));
+        let place = LaunchInputs::example(Some(1_000_000));
         let (ours, plain) = (configuration(&place, ""), nginx::launch(&place).files.remove(0).1);
         let added: Vec<&str> = ours.lines().filter(|line| !plain.contains(line)).map(str::trim).collect();
         assert_eq!(

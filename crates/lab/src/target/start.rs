@@ -27,7 +27,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What one start is given.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct LaunchInputs<'a> {
     pub(super) directory: &'a Path,
     pub(super) address: SocketAddr,
     pub(super) metrics: SocketAddr,
@@ -38,7 +38,7 @@ pub(super) struct Place<'a> {
     pub(super) idle: u64,
 }
 
-/// What a kind makes of a [`Place`].
+/// What a kind makes of a [`LaunchInputs`].
 #[derive(Debug)]
 pub(super) struct Launch {
     /// The words after the program.
@@ -55,15 +55,15 @@ struct Plan {
     configuration: Option<String>,
 }
 
-impl Place<'_> {
+impl LaunchInputs<'_> {
     pub(super) fn file(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
 
     #[cfg(test)]
-    pub(super) fn example(series: Option<u64>) -> Place<'static> {
+    pub(super) fn example(series: Option<u64>) -> LaunchInputs<'static> {
         let address = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
-        Place {
+        LaunchInputs {
             directory: Path::new("/dir"),
             address: address(8080),
             metrics: address(9090),
@@ -104,7 +104,7 @@ fn start_with(spec: &Spec, upstream: SocketAddr, placement: &Placement, idle: u6
 fn start_once(spec: &Spec, upstream: SocketAddr, placement: &Placement, idle: u64) -> Result<Started, NotListening> {
     let directory = new_directory(spec)?;
     let [address, metrics] = free_addresses()?;
-    let place = Place {
+    let place = LaunchInputs {
         directory: directory.path(),
         address: spec.address.unwrap_or(address),
         metrics,
@@ -136,7 +136,7 @@ fn start_once(spec: &Spec, upstream: SocketAddr, placement: &Placement, idle: u6
     Ok(Started { subject, address: place.address, metrics, process, _directory: directory })
 }
 
-fn plan(spec: &Spec, place: &Place<'_>) -> Result<Plan> {
+fn plan(spec: &Spec, place: &LaunchInputs<'_>) -> Result<Plan> {
     if spec.kind == Kind::Command {
         let command::Command { program, words, metrics } = command::read(spec, place)?;
         return Ok(Plan { program, launch: Launch { words, files: Vec::new() }, metrics, configuration: None });
@@ -144,14 +144,14 @@ fn plan(spec: &Spec, place: &Place<'_>) -> Result<Plan> {
     let program = program::find(spec.kind, spec.program.as_deref())?;
     let mut launch = launch(spec.kind, place, &program)?;
     // One idle part of thousands tells a reader all.
-    let shown = self::launch(spec.kind, &Place { idle: place.idle.min(1), ..*place }, &program)?;
+    let shown = self::launch(spec.kind, &LaunchInputs { idle: place.idle.min(1), ..*place }, &program)?;
     launch.words.extend(spec.arguments.iter().map(|word| command::fill(word, place)));
     let path = if spec.kind == Kind::Envoy { envoy::METRICS_PATH } else { "/metrics" };
     let metrics = Some(MetricsAddress { address: place.metrics, path: path.to_owned() });
     Ok(Plan { program, launch, metrics, configuration: Some(kept(&shown.files, place.idle)) })
 }
 
-fn launch(kind: Kind, place: &Place<'_>, program: &Path) -> Result<Launch> {
+fn launch(kind: Kind, place: &LaunchInputs<'_>, program: &Path) -> Result<Launch> {
     match kind {
         Kind::Stillgate => Ok(stillgate::launch(place)),
         Kind::Nginx => Ok(nginx::launch(place)),

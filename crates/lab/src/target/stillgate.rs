@@ -1,19 +1,19 @@
 //! stillgate with one worker. Its series come from a label with the value of a query argument, made by requests.
 
-use super::start::{Launch, Place};
+use super::start::{Launch, LaunchInputs};
 use std::fmt::Write as _;
 
 /// Enough for a million series with all that belongs to them.
 const MEMORY: &str = "1GiB";
 
-pub(super) fn launch(place: &Place<'_>) -> Launch {
+pub(super) fn launch(place: &LaunchInputs<'_>) -> Launch {
     let file = place.file("stillgate.yaml");
     let words = ["run", "--config", &file.to_string_lossy()].map(str::to_owned).to_vec();
     Launch { words, files: vec![(file, configuration(place))] }
 }
 
-fn configuration(place: &Place<'_>) -> String {
-    let Place { address, metrics, upstream, .. } = place;
+fn configuration(place: &LaunchInputs<'_>) -> String {
+    let LaunchInputs { address, metrics, upstream, .. } = place;
     let mut text = format!(
         "gateway:\n  workers: 1\n  listeners:\n    - address: \"{address}\"\n  metrics:\n    address: \"{metrics}\"\n"
     );
@@ -62,7 +62,7 @@ mod tests {
                 uri: /*
                 upstream_id: upstream
         "#]]
-        .assert_eq(&configuration(&Place::example(Some(1000))));
+        .assert_eq(&configuration(&LaunchInputs::example(Some(1000))));
     }
 
     #[test]
@@ -83,6 +83,6 @@ mod tests {
                 uri: /*
                 upstream_id: upstream
         "#]]
-        .assert_eq(&configuration(&Place::example(None)));
+        .assert_eq(&configuration(&LaunchInputs::example(None)));
     }
 }

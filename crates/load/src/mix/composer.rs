@@ -4,7 +4,7 @@
 //! was read.
 
 use super::template::{Piece, Template};
-use super::variable::{Source, Variable};
+use super::variable::{ValueSource, Variable};
 use super::{Entry, Mix, Sent};
 use std::io::Write;
 use std::ops::Range;
@@ -47,7 +47,7 @@ impl Composer {
     pub fn new(mix: &Mix, seed: u64, thread: usize, threads: usize) -> Composer {
         let variables = &mix.inner.variables;
         let first = |variable: &Variable| match variable.source {
-            Source::Counter(start) => start.wrapping_add(thread as u64),
+            ValueSource::Counter(start) => start.wrapping_add(thread as u64),
             _ => 0,
         };
         Composer {

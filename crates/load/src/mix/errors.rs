@@ -50,7 +50,7 @@ impl std::error::Error for MixErrors {}
 
 /// Where something was read, as cheap as its reader knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Location {
     /// In no file.
     Nowhere,
     At(Position),
@@ -58,21 +58,21 @@ pub(super) enum Place {
     Byte(usize),
 }
 
-impl From<Position> for Place {
-    fn from(at: Position) -> Place {
-        Place::At(at)
+impl From<Position> for Location {
+    fn from(at: Position) -> Location {
+        Location::At(at)
     }
 }
 
 /// Gathers findings while a file is read.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
-    found: Vec<(Place, String)>,
+    found: Vec<(Location, String)>,
     more: usize,
 }
 
 impl Findings {
-    pub(super) fn add(&mut self, at: impl Into<Place>, message: impl Into<String>) {
+    pub(super) fn add(&mut self, at: impl Into<Location>, message: impl Into<String>) {
         if self.found.len() < FINDINGS_MAX {
             self.found.push((at.into(), message.into()));
         } else {
@@ -110,9 +110,9 @@ impl Findings {
     /// At least one. `text` is what was read, for the places that are bytes of it.
     pub(super) fn into_errors(self, origin: &str, text: &str) -> MixErrors {
         let finding = |(at, message)| match at {
-            Place::Nowhere => Finding { at: None, message },
-            Place::At(at) => Finding { at: Some(at), message },
-            Place::Byte(byte) => Finding { at: Some(position(text, byte)), message },
+            Location::Nowhere => Finding { at: None, message },
+            Location::At(at) => Finding { at: Some(at), message },
+            Location::Byte(byte) => Finding { at: Some(position(text, byte)), message },
         };
         let mut findings: Vec<Finding> = self.found.into_iter().map(finding).collect();
         findings.sort_by_key(|finding| finding.at);

@@ -4,7 +4,7 @@
 //! dropped (HTTP/2 pseudo-headers, hop-by-hop fields, lengths); the Host is the target's. Expected is the recorded status.
 //! Recordings are long, so of most of the text only where it stands is kept; `${` means nothing in it.
 
-use super::errors::{Findings, Place, quoted};
+use super::errors::{Findings, Location, quoted};
 use super::expect::{Expect, STATUS_MAX, STATUS_MIN, Statuses};
 use super::request::{Draft, Located};
 use super::template::Template;
@@ -118,7 +118,7 @@ pub(super) fn read(text: &str, origin: &Path, target: &Target) -> Result<Mix, Mi
     }
     if reader.entries.is_empty() && reader.findings.is_empty() {
         let message = reader.nothing_left(recorded.len());
-        reader.findings.add(Place::Nowhere, message);
+        reader.findings.add(Location::Nowhere, message);
     }
     let notes = reader.notes(recorded.len());
     reader.findings.into_result(&origin, text)?;
@@ -141,7 +141,7 @@ struct Reader<'a> {
 impl<'a> Reader<'a> {
     fn log(&mut self) -> Vec<&'a RawValue> {
         if self.text.trim().is_empty() {
-            self.findings.add(Place::Byte(0), "the file is empty; export the recording again as HAR");
+            self.findings.add(Location::Byte(0), "the file is empty; export the recording again as HAR");
             return Vec::new();
         }
         let entries = self.parsed::<File<'a>>(self.text, "a HAR file is an object with `log.entries`");
@@ -261,7 +261,7 @@ impl<'a> Reader<'a> {
             Ok(value) => Some(value),
             Err(error) => {
                 let begin = byte_of(part, error.line(), error.column());
-                let at = Place::Byte(self.offset(part) + begin);
+                let at = Location::Byte(self.offset(part) + begin);
                 let error = error.to_string();
                 let what = error.split(" at line ").next().unwrap_or_default();
                 self.findings.add(at, format!("{what}; {want}"));
@@ -270,8 +270,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn place(&self, part: &str) -> Place {
-        Place::Byte(self.offset(part))
+    fn place(&self, part: &str) -> Location {
+        Location::Byte(self.offset(part))
     }
 
     /// Where a part of the text begins in it.

@@ -21,7 +21,7 @@ pub use stillgate_yaml::Position;
 
 use crate::target::Target;
 use choice::Choice;
-use errors::{Findings, Place};
+use errors::{Findings, Location};
 use expect::{BodyCheck, Statuses};
 use request::{Draft, Located};
 use std::path::Path;
@@ -115,7 +115,7 @@ impl Mix {
         let origin = path.display().to_string();
         let bytes = files::read(path).map_err(|message| {
             let mut findings = Findings::default();
-            findings.add(Place::Nowhere, message);
+            findings.add(Location::Nowhere, message);
             findings.into_errors(&origin, "")
         })?;
         let text = text(&bytes, &origin)?;
@@ -184,7 +184,7 @@ fn text<'a>(bytes: &'a [u8], origin: &str) -> Result<&'a str, MixErrors> {
     std::str::from_utf8(bytes).map_err(|error| {
         let before = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
         let mut findings = Findings::default();
-        findings.add(Place::Byte(before.len()), "the file is not UTF-8 from here on; save it as UTF-8");
+        findings.add(Location::Byte(before.len()), "the file is not UTF-8 from here on; save it as UTF-8");
         findings.into_errors(origin, &before)
     })
 }
@@ -192,5 +192,5 @@ fn text<'a>(bytes: &'a [u8], origin: &str) -> Result<&'a str, MixErrors> {
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 fn nowhere<T>(value: T) -> Located<T> {
-    Located { at: Place::Nowhere, value }
+    Located { at: Location::Nowhere, value }
 }

@@ -2,9 +2,9 @@
 //!
 //! What a server could read in two ways is refused: it would not be the server that is measured.
 
-use super::errors::{Findings, Place, quoted};
+use super::errors::{Findings, Location, quoted};
 use super::template::{Piece, Template, in_target};
-use super::variable::{Source, Variable};
+use super::variable::{ValueSource, Variable};
 use super::{Entry, Expect, Sent};
 use std::sync::Arc;
 use stillgate_wire::Method;
@@ -12,7 +12,7 @@ use stillgate_wire::Method;
 /// Something that was read, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Located<T> {
-    pub(super) at: Place,
+    pub(super) at: Location,
     pub(super) value: T,
 }
 
@@ -118,7 +118,7 @@ fn check_path(path: &Located<Template>, method: &str, variables: &[Variable], fi
         None => false,
         Some(Piece::Literal(literal)) => literal.starts_with(b"/"),
         Some(Piece::Variable(index, _)) => match &variables[*index].source {
-            Source::Values(values) => values.iter().all(|value| value.starts_with(b"/")),
+            ValueSource::Values(values) => values.iter().all(|value| value.starts_with(b"/")),
             _ => false,
         },
     };

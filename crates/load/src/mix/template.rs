@@ -145,11 +145,11 @@ fn undefined(name: &str, variables: &[Variable]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mix::variable::Source;
+    use crate::mix::variable::ValueSource;
     use proptest::prelude::*;
 
     fn variables() -> Vec<Variable> {
-        ["id", "user"].map(|name| Variable { name: name.to_owned(), source: Source::Uuid }).into()
+        ["id", "user"].map(|name| Variable { name: name.to_owned(), source: ValueSource::Uuid }).into()
     }
 
     /// `<0>` stands for the variable of that index.

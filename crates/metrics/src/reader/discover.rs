@@ -140,7 +140,7 @@ impl Reader {
             mounted.skip(number);
             return Ok(());
         }
-        let place = super::mount::Place { number, mount };
+        let place = super::mount::RecordLocation { number, mount };
         let (series, is_new) = self.store.link(family, text, place, at as u32);
         if is_new {
             refreshed.series_new += 1;

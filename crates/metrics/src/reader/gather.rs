@@ -5,7 +5,7 @@
 //! second: loops this short let the processor wait for dozens of them at the same time. That is several times as fast as
 //! one series after the other.
 
-use super::mount::{Contribution, Place};
+use super::mount::{Contribution, RecordLocation};
 use super::store::{Slot, Store};
 use crate::family::{Kind, Merge};
 use crate::segment::layout::{HEAD_WORDS, Head, WORD, unpair};
@@ -28,7 +28,7 @@ pub(super) struct Gathered {
     pub(super) values: Vec<u64>,
     texts: Vec<Text>,
     /// Series with one more record: which of them, and where it is.
-    more: Vec<(u32, Place)>,
+    more: Vec<(u32, RecordLocation)>,
     contributions: Vec<Contribution>,
 }
 
@@ -132,7 +132,7 @@ impl<'a> ByMount<'a> {
     }
 
     #[inline]
-    fn contribution(&mut self, place: Place) -> Contribution {
+    fn contribution(&mut self, place: RecordLocation) -> Contribution {
         self.turn_to(place.mount);
         self.contributions[place.number as usize]
     }

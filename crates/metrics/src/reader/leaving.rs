@@ -5,7 +5,7 @@
 //! at once: not from the sum of both, which would fall back later and look as if it had been counted again.
 
 use super::cursor::covers;
-use super::mount::Place;
+use super::mount::RecordLocation;
 use super::store::SeriesId;
 use super::{Reader, Refreshed};
 use crate::segment::Process;
@@ -27,7 +27,7 @@ pub(super) struct Ended {
 /// A record that was ended and counts still.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Leaving {
-    pub(super) place: Place,
+    pub(super) place: RecordLocation,
     series: SeriesId,
     /// The refresh that found the tombstone; only what is exposed from then on counts.
     refresh: u64,
@@ -61,7 +61,7 @@ impl Reader {
                 continue;
             }
             let (series, is_first_look) = (contribution.series, mounted.known == 0);
-            let place = Place { number, mount: mount as u16 };
+            let place = RecordLocation { number, mount: mount as u16 };
             if is_first_look {
                 // Ended before this reader came: others have exposed it, or nobody ever will.
                 self.drop_place(place, refreshed);
@@ -81,7 +81,7 @@ impl Reader {
 
     /// Whether a record that lives is newer than one that was ended: of the same writer and behind it, or found just now.
     fn has_new_life(&self, series: SeriesId) -> bool {
-        let ended: Vec<Place> = self
+        let ended: Vec<RecordLocation> = self
             .store
             .places(self.store.slot(series))
             .filter(|(_, each)| each.is_leaving())
@@ -104,7 +104,7 @@ impl Reader {
     }
 
     fn drop_leaving_of(&mut self, series: SeriesId, refreshed: &mut Refreshed) {
-        let ended: Vec<Place> = self
+        let ended: Vec<RecordLocation> = self
             .store
             .places(self.store.slot(series))
             .filter(|(_, each)| each.is_leaving())
@@ -141,7 +141,7 @@ impl Reader {
     }
 
     /// Takes a record out of its series.
-    pub(super) fn drop_place(&mut self, place: Place, refreshed: &mut Refreshed) {
+    pub(super) fn drop_place(&mut self, place: RecordLocation, refreshed: &mut Refreshed) {
         let Some(unlinked) = self.store.unlink(place) else { return };
         if unlinked.is_last {
             refreshed.series_gone += 1;

@@ -39,7 +39,7 @@ use crate::protocol;
 use crate::segment::Process;
 use chunk::{FORMATS, Scratch};
 use leaving::{Ended, Leaving};
-use mount::{MOUNTS_MAX, Mounted, Place};
+use mount::{MOUNTS_MAX, Mounted, RecordLocation};
 use order::Order;
 use std::fmt;
 use std::sync::Arc;
@@ -229,7 +229,7 @@ impl Reader {
             let declared = mounted.declared(mounted.contributions[number as usize].record());
             let family = declared.map(|declared| self.order.families.get(declared.family));
             if family.is_some_and(|family| family.family.kind.ends_with_its_process()) {
-                self.drop_place(Place { number, mount }, refreshed);
+                self.drop_place(RecordLocation { number, mount }, refreshed);
             }
         }
     }
@@ -238,7 +238,7 @@ impl Reader {
     fn drop_contributions(&mut self, mount: u16, refreshed: &mut Refreshed) {
         self.leaving.retain(|leaving| leaving.place.mount != mount);
         for number in 0..self.store.mounted(mount).contributions.len() as u32 {
-            self.drop_place(Place { number, mount }, refreshed);
+            self.drop_place(RecordLocation { number, mount }, refreshed);
         }
     }
 

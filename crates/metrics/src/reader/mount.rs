@@ -26,7 +26,7 @@ pub(crate) struct Mount {
 
 /// A series' record: the number it has in one of the segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct RecordLocation {
     pub(super) number: u32,
     /// Index into the reader's mounts.
     pub(super) mount: u16,
@@ -35,8 +35,8 @@ pub(super) struct Place {
 /// Segments at a time; a place has 16 bits for them, and one value means none.
 pub(super) const MOUNTS_MAX: usize = u16::MAX as usize;
 
-impl Place {
-    pub(super) const NONE: Place = Place { number: u32::MAX, mount: u16::MAX };
+impl RecordLocation {
+    pub(super) const NONE: RecordLocation = RecordLocation { number: u32::MAX, mount: u16::MAX };
 
     #[inline]
     pub(super) fn is_none(self) -> bool {
@@ -56,16 +56,16 @@ pub(super) struct Contribution {
     record: u32,
     /// Whose it is, or [`NO_SERIES`].
     pub(super) series: u32,
-    /// The next of the same series, or [`Place::NONE`].
-    pub(super) next: Place,
+    /// The next of the same series, or [`RecordLocation::NONE`].
+    pub(super) next: RecordLocation,
 }
 
 const _: () = assert!(size_of::<Contribution>() == 16);
 
 impl Contribution {
-    pub(super) const ABSENT: Contribution = Contribution { record: 0, series: NO_SERIES, next: Place::NONE };
+    pub(super) const ABSENT: Contribution = Contribution { record: 0, series: NO_SERIES, next: RecordLocation::NONE };
 
-    pub(super) fn new(record: u32, series: u32, next: Place) -> Contribution {
+    pub(super) fn new(record: u32, series: u32, next: RecordLocation) -> Contribution {
         Contribution { record, series, next }
     }
 

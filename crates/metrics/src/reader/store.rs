@@ -4,7 +4,7 @@
 //! each record (`mount::Contribution`), one for each series, and an index from labels to series.
 
 use super::families::{CHUNK_SERIES_MAX, FamilyId};
-use super::mount::{Contribution, Mounted, NO_SERIES, Place};
+use super::mount::{Contribution, Mounted, NO_SERIES, RecordLocation};
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use std::hash::{BuildHasher, Hasher};
@@ -26,14 +26,14 @@ pub(super) struct Slot {
 const _: () = assert!(size_of::<Slot>() == 12);
 
 impl Slot {
-    fn new(place: Place, contribution: Contribution) -> Slot {
+    fn new(place: RecordLocation, contribution: Contribution) -> Slot {
         let (record, has_more) = (contribution.record() as u32, !contribution.next.is_none());
         Slot { record, number: place.number, mount: place.mount, has_more }
     }
 
     #[inline]
-    pub(super) fn first(self) -> Place {
-        Place { number: self.number, mount: self.mount }
+    pub(super) fn first(self) -> RecordLocation {
+        RecordLocation { number: self.number, mount: self.mount }
     }
 
     /// The series has no record left: the slot is to be taken out of its chunk.
@@ -92,11 +92,11 @@ impl Store {
     }
 
     #[inline]
-    pub(super) fn contribution(&self, place: Place) -> Contribution {
+    pub(super) fn contribution(&self, place: RecordLocation) -> Contribution {
         self.mounted(place.mount).contributions[place.number as usize]
     }
 
-    pub(super) fn contribution_mut(&mut self, place: Place) -> &mut Contribution {
+    pub(super) fn contribution_mut(&mut self, place: RecordLocation) -> &mut Contribution {
         &mut self.mounted_mut(place.mount).contributions[place.number as usize]
     }
 
@@ -154,7 +154,7 @@ impl Store {
 
     /// The contributions of a series.
     #[inline]
-    pub(super) fn places(&self, slot: Slot) -> impl Iterator<Item = (Place, Contribution)> {
+    pub(super) fn places(&self, slot: Slot) -> impl Iterator<Item = (RecordLocation, Contribution)> {
         let mut place = slot.first();
         std::iter::from_fn(move || {
             if place.is_none() {
@@ -177,7 +177,13 @@ impl Store {
     }
 
     /// Adds what a segment says of a series; says which series and whether it is new.
-    pub(super) fn link(&mut self, family: FamilyId, text: &[u8], place: Place, record: u32) -> (SeriesId, bool) {
+    pub(super) fn link(
+        &mut self,
+        family: FamilyId,
+        text: &[u8],
+        place: RecordLocation,
+        record: u32,
+    ) -> (SeriesId, bool) {
         let hash = self.hash_text(family, text);
         let known = self.index.find(hash, |id| {
             let slot = self.slot(*id);
@@ -195,7 +201,7 @@ impl Store {
             }
             None => {
                 let id = self.new_series();
-                let contribution = Contribution::new(record, id, Place::NONE);
+                let contribution = Contribution::new(record, id, RecordLocation::NONE);
                 self.place(place, contribution);
                 self.series[id as usize] = Position(PENDING | self.pending.len() as u32);
                 self.pending.push((family, Slot::new(place, contribution)));
@@ -207,7 +213,7 @@ impl Store {
         }
     }
 
-    fn place(&mut self, place: Place, contribution: Contribution) {
+    fn place(&mut self, place: RecordLocation, contribution: Contribution) {
         let contributions = &mut self.mounted_mut(place.mount).contributions;
         let number = place.number as usize;
         if contributions.len() <= number {
@@ -228,7 +234,7 @@ impl Store {
 
     /// Takes a contribution away. Says which series it was of, and whether it was the last; the slot of a dead series
     /// stays in its chunk, `chunk`, until it is taken out there.
-    pub(super) fn unlink(&mut self, place: Place) -> Option<Unlinked> {
+    pub(super) fn unlink(&mut self, place: RecordLocation) -> Option<Unlinked> {
         let gone = self.contribution(place);
         let id = gone.series;
         if id == NO_SERIES {
@@ -245,7 +251,7 @@ impl Store {
                 // The file was changed behind our back; the entry may be anywhere.
                 Err(_) => self.index.retain(|each| *each != id),
             }
-            self.slot_mut(id).mount = Place::NONE.mount;
+            self.slot_mut(id).mount = RecordLocation::NONE.mount;
             self.series[id as usize] = Position::NONE;
             self.free.push(id);
         } else if first == place {
@@ -261,7 +267,7 @@ impl Store {
         Some(Unlinked { series: id, is_last, chunk })
     }
 
-    fn before(&self, mut at: Place, place: Place) -> Option<Place> {
+    fn before(&self, mut at: RecordLocation, place: RecordLocation) -> Option<RecordLocation> {
         while !at.is_none() {
             let next = self.contribution(at).next;
             if next == place {

@@ -6,7 +6,7 @@
 //!
 //! With a shared folder there is nothing to hand over: the successor finds everything there.
 
-use super::{Inner, Place, Registry, Writers, lock};
+use super::{Inner, Registry, SegmentStorage, Writers, lock};
 use crate::reader::Mount;
 use crate::segment::{Process, Segment, SegmentError};
 use crate::shared::directory::exists;
@@ -26,7 +26,7 @@ impl Registry {
         let own = writers.memories.iter().map(|memory| &memory.segment);
         let segments = own.chain(writers.inherited.iter().map(|mount| &mount.segment));
         let files = match self.inner.place {
-            Place::Shared(_) => Vec::new(),
+            SegmentStorage::Shared(_) => Vec::new(),
             _ => segments.filter_map(|segment| segment.file()).collect::<io::Result<_>>()?,
         };
         self.inner.is_handed_over.store(true, Ordering::Release);

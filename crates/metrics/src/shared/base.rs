@@ -4,7 +4,7 @@ use crate::declared::Declared;
 use crate::family::Family;
 use crate::labels::Pairs;
 use crate::reader::Record;
-use crate::registry::{Options, Place, Registry, RegistryError};
+use crate::registry::{Options, Registry, RegistryError, SegmentStorage};
 use crate::writer::Writer;
 use crate::writer::memory::Memory;
 use std::io;
@@ -33,7 +33,7 @@ impl Base {
     /// An empty one, for about so many bytes of records.
     pub(super) fn new(
         options: &Options,
-        place: Place,
+        place: SegmentStorage,
         serial: u64,
         bytes: usize,
         now_ms: u64,

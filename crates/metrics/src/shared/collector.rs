@@ -8,12 +8,12 @@ use super::directory::DirectoryError;
 use super::ending::Endings;
 use super::fold::{fold, fold_inherited};
 use super::rotation::Rotation;
-use super::source::{Folder, Source};
+use super::source::{Folder, SegmentSource};
 use crate::declared::Declared;
 use crate::encode::Format;
 use crate::family::Family;
 use crate::reader::{Cursor, Damaged, FamilyCardinality, Piece, Reader, ReaderOptions};
-use crate::registry::{Place, Registry, RegistryError};
+use crate::registry::{Registry, RegistryError, SegmentStorage};
 use crate::segment::SegmentError;
 use crate::value::Value;
 use crate::writer::Writer;
@@ -108,7 +108,7 @@ impl fmt::Display for Event {
 
 /// Reads, and looks after series.
 pub struct Collector {
-    source: Source,
+    source: SegmentSource,
     reader: Reader,
     /// For tombstones and the collector's own gauges, where the registry is this process's.
     writer: Option<Writer>,
@@ -133,15 +133,15 @@ impl Collector {
     /// Of this process's registry, and of all who share its folder.
     pub fn of_registry(registry: Arc<Registry>, options: CollectorOptions) -> Result<Collector, RegistryError> {
         let writer = registry.exempt_writer()?;
-        Ok(Collector::new(Source::of(registry), Some(writer), options))
+        Ok(Collector::new(SegmentSource::of(registry), Some(writer), options))
     }
 
     /// Of a folder that other processes write to. It need not be there yet.
     pub fn open(folder: &Path, options: CollectorOptions) -> Collector {
-        Collector::new(Source::Folder(Folder::new(folder.to_owned(), None)), None, options)
+        Collector::new(SegmentSource::Folder(Folder::new(folder.to_owned(), None)), None, options)
     }
 
-    fn new(source: Source, writer: Option<Writer>, options: CollectorOptions) -> Collector {
+    fn new(source: SegmentSource, writer: Option<Writer>, options: CollectorOptions) -> Collector {
         let mut endings = Endings::new(options.expire_ms);
         endings.use_only(options.in_use.as_deref());
         Collector {
@@ -291,7 +291,7 @@ impl Collector {
 
     /// Says that this process lives.
     fn beat(&mut self, registry: &Registry, now_ms: u64) {
-        let Place::Shared(directory) = &registry.inner.place else { return };
+        let SegmentStorage::Shared(directory) = &registry.inner.place else { return };
         if let Err(error) = directory.beat(registry.process(), now_ms) {
             self.tell(Event::NotFolded(error.to_string()));
         }
@@ -304,7 +304,7 @@ impl Collector {
         }
         self.next_fold_ms = now_ms + FOLD_MS;
         let folded = match &registry.inner.place {
-            Place::Shared(directory) => fold(directory, &registry.inner.options, now_ms),
+            SegmentStorage::Shared(directory) => fold(directory, &registry.inner.options, now_ms),
             _ => fold_inherited(registry, now_ms),
         };
         match folded {

@@ -8,7 +8,7 @@
 use super::base::Base;
 use super::directory::{Directory, DirectoryError, Entry};
 use crate::reader::{Mount, Mounts, Reader, ReaderOptions};
-use crate::registry::{Options, Place, Registry, RegistryError};
+use crate::registry::{Options, Registry, RegistryError, SegmentStorage};
 use crate::segment::{Segment, SegmentError};
 use crate::writer::memory::Memory;
 use std::fmt;
@@ -77,7 +77,7 @@ pub(crate) fn fold(directory: &Directory, options: &Options, now_ms: u64) -> Res
     let base = Entry::base(generation + 1);
     let path = base.path(directory.folder());
     remove(&path).map_err(FoldError::Remove)?;
-    let totals = add_up(&mounts, base, Place::File(path.clone()), options, now_ms).map_err(|error| {
+    let totals = add_up(&mounts, base, SegmentStorage::File(path.clone()), options, now_ms).map_err(|error| {
         // What was begun is of no use, and takes room that is short; if it stays, it is swept later.
         let _ = remove(&path);
         FoldError::Base(error)
@@ -109,7 +109,7 @@ pub(crate) fn fold_inherited(registry: &Registry, now_ms: u64) -> Result<Folded,
     }
     let base = Entry { process: registry.process(), serial: registry.inner.reserve_serial() };
     let options = &registry.inner.options;
-    let totals = add_up(&mounts, base, Place::Unnamed, options, now_ms).map_err(FoldError::Base)?;
+    let totals = add_up(&mounts, base, SegmentStorage::Unnamed, options, now_ms).map_err(FoldError::Base)?;
     let replaced: Vec<Arc<Segment>> = ended().map(|mount| mount.segment.clone()).collect();
     registry.inner.replace_inherited(&replaced, totals.memory.map(|memory| memory.segment.clone()));
     // Of damage the reader tells, who has met it too; there is nothing to look at afterwards.
@@ -140,7 +140,13 @@ struct Totals {
 }
 
 /// Makes a base of what counts in the segments of ended processes; those of the living are read along.
-fn add_up(mounts: &Mounts, base: Entry, place: Place, options: &Options, now_ms: u64) -> Result<Totals, RegistryError> {
+fn add_up(
+    mounts: &Mounts,
+    base: Entry,
+    place: SegmentStorage,
+    options: &Options,
+    now_ms: u64,
+) -> Result<Totals, RegistryError> {
     let mut reader = Reader::new(ReaderOptions::default());
     let refreshed = reader.refresh(mounts, now_ms);
     let ended = || mounts.segments.iter().filter(|mount| !mount.is_alive).map(|mount| &mount.segment);

@@ -6,7 +6,7 @@
 
 use super::base::Base;
 use crate::reader::{Reader, Share};
-use crate::registry::{Place, Registry, RegistryError};
+use crate::registry::{Registry, RegistryError, SegmentStorage};
 use crate::writer::Writer;
 use crate::writer::memory::Memory;
 use crate::writer::requests::Request;
@@ -126,7 +126,7 @@ fn write_base(
 ) -> Result<Option<Arc<Memory>>, RegistryError> {
     let process = registry.process();
     let bytes = from.iter().filter_map(|serial| registry.memory(*serial)).map(|memory| memory.bytes().0).sum();
-    let place = registry.inner.file_of(serial).map_or(Place::Unnamed, Place::File);
+    let place = registry.inner.file_of(serial).map_or(SegmentStorage::Unnamed, SegmentStorage::File);
     let mut base = Base::new(&registry.inner.options, place, serial, bytes, now_ms)?;
     for serial in from {
         reader.records(process, *serial, |record| base.add(&record));

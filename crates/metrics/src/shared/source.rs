@@ -2,7 +2,7 @@
 
 use super::directory::{Directory, DirectoryError, Entry};
 use crate::reader::{Mount, Mounts};
-use crate::registry::{Place, Registry};
+use crate::registry::{Registry, SegmentStorage};
 use crate::segment::{Segment, SegmentError};
 use std::collections::HashMap;
 use std::io;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 const LIST_TRIES: usize = 16;
 
 /// What a collector reads.
-pub(super) enum Source {
+pub(super) enum SegmentSource {
     /// The segments of this process, and those it has inherited.
     Own(Arc<Registry>),
     /// All segments of a folder; those of this process, if it writes there too, are not mapped twice.
@@ -31,29 +31,29 @@ pub(super) struct Folder {
     mounts: Mounts,
 }
 
-impl Source {
-    pub(super) fn of(registry: Arc<Registry>) -> Source {
+impl SegmentSource {
+    pub(super) fn of(registry: Arc<Registry>) -> SegmentSource {
         match &registry.inner.place {
-            Place::Shared(directory) => {
+            SegmentStorage::Shared(directory) => {
                 let path = directory.folder().to_owned();
-                Source::Folder(Folder::new(path, Some(registry)))
+                SegmentSource::Folder(Folder::new(path, Some(registry)))
             }
-            _ => Source::Own(registry),
+            _ => SegmentSource::Own(registry),
         }
     }
 
     pub(super) fn registry(&self) -> Option<&Arc<Registry>> {
         match self {
-            Source::Own(registry) => Some(registry),
-            Source::Folder(folder) => folder.registry.as_ref(),
+            SegmentSource::Own(registry) => Some(registry),
+            SegmentSource::Folder(folder) => folder.registry.as_ref(),
         }
     }
 
     /// All segments; those that cannot be read are told to `damaged`, each time the list changes.
     pub(super) fn mounts(&mut self, now_ms: u64, damaged: &mut Vec<SegmentError>) -> Result<Mounts, DirectoryError> {
         match self {
-            Source::Own(registry) => Ok(registry.mounts()),
-            Source::Folder(folder) => folder.mounts(now_ms, damaged),
+            SegmentSource::Own(registry) => Ok(registry.mounts()),
+            SegmentSource::Folder(folder) => folder.mounts(now_ms, damaged),
         }
     }
 }

@@ -122,7 +122,7 @@ pub struct Consumers {
 }
 
 /// Consumers that are copied together, by pointer, when one of them changes.
-type Page = Vec<Option<Arc<Known>>>;
+type Page = Vec<Option<Arc<IndexedConsumer>>>;
 
 const PAGE_PLACES: usize = 256;
 /// Places that [`Consumers::stand_in`] looks at.
@@ -130,12 +130,12 @@ const STAND_IN_LOOKS_MAX: u64 = 64;
 
 /// A consumer and what it is found by.
 #[derive(Debug, PartialEq)]
-struct Known {
+struct IndexedConsumer {
     consumer: Consumer,
     credentials: Box<[Credential]>,
 }
 
-/// In [`Slot::which`] for a name; others are the place in [`Known::credentials`].
+/// In [`Slot::which`] for a name; others are the place in [`IndexedConsumer::credentials`].
 const NAME: u32 = u32::MAX;
 /// In place of a plugin's name, for names of consumers.
 const OF_NAMES: &str = "";
@@ -257,7 +257,8 @@ impl Consumers {
             !new.is_some_and(|new| Arc::ptr_eq(old, new))
                 && old.iter().enumerate().any(|(place, old)| {
                     let new = new.and_then(|new| new.get(place)).and_then(|known| known.as_deref());
-                    let is_same = |old: &Arc<Known>| new.is_some_and(|new| new.consumer.name == old.consumer.name);
+                    let is_same =
+                        |old: &Arc<IndexedConsumer>| new.is_some_and(|new| new.consumer.name == old.consumer.name);
                     !old.as_ref().is_none_or(is_same)
                 })
         })
@@ -281,7 +282,7 @@ impl Consumers {
         }
         self.logged += usize::from(is_logged(&consumer));
         self.limited += usize::from(needs_limits(&consumer));
-        *self.at(place) = Some(Arc::new(Known { consumer, credentials: credentials.into() }));
+        *self.at(place) = Some(Arc::new(IndexedConsumer { consumer, credentials: credentials.into() }));
         self.count += 1;
         taken
     }
@@ -300,7 +301,7 @@ impl Consumers {
         Some(place)
     }
 
-    fn at(&mut self, place: u32) -> &mut Option<Arc<Known>> {
+    fn at(&mut self, place: u32) -> &mut Option<Arc<IndexedConsumer>> {
         let (page, place) = (place as usize / PAGE_PLACES, place as usize % PAGE_PLACES);
         if page == self.pages.len() {
             self.pages.push(Arc::default());
@@ -320,12 +321,12 @@ impl Consumers {
     }
 
     #[inline]
-    fn known(&self, place: u32) -> Option<&Known> {
+    fn known(&self, place: u32) -> Option<&IndexedConsumer> {
         let (page, place) = (place as usize / PAGE_PLACES, place as usize % PAGE_PLACES);
         self.pages.get(page)?.get(place)?.as_deref()
     }
 
-    fn all(&self) -> impl Iterator<Item = &Known> {
+    fn all(&self) -> impl Iterator<Item = &IndexedConsumer> {
         self.pages.iter().flat_map(|page| page.iter()).filter_map(|known| known.as_deref())
     }
 
@@ -353,7 +354,8 @@ fn needs_limits(consumer: &Consumer) -> bool {
 
 impl PartialEq for Consumers {
     fn eq(&self, other: &Consumers) -> bool {
-        let in_other = |known: &Known| other.known(other.slot(OF_NAMES, known.consumer.name.as_bytes())?.place);
+        let in_other =
+            |known: &IndexedConsumer| other.known(other.slot(OF_NAMES, known.consumer.name.as_bytes())?.place);
         self.count == other.count
             && self.all().all(|known| in_other(known).is_some_and(|other| std::ptr::eq(known, other) || known == other))
     }

@@ -284,7 +284,8 @@ fn respond(chain: &Chain, request: Request<'_>, edits: &mut ResponseEdits, tries
         id: &id,
         process,
     };
-    let ended = Ended { record, request_edits: &asked.fields, request_body: None, response_body: None };
+    let ended =
+        Ended { record, request_edits: &asked.fields, request_body: None, response_body: None, request_is_whole: true };
     response.ended = Some(&ended);
     chain.of(Phase::Log).for_each(|(_, entry)| entry.plugin.log(&mut response));
 }

@@ -70,7 +70,7 @@ pub(super) enum Looked {
 
 /// What a worker has fetched from one URL.
 #[derive(Default)]
-struct Source {
+struct RemoteKeySet {
     /// `None`: nothing yet.
     keys: RefCell<Option<Vec<Jwk>>>,
     /// When the keys were asked for.
@@ -86,7 +86,7 @@ struct Source {
 }
 
 thread_local! {
-    static SOURCES: RefCell<HashMap<Identity, Rc<Source>>> = RefCell::default();
+    static SOURCES: RefCell<HashMap<Identity, Rc<RemoteKeySet>>> = RefCell::default();
     static SERIAL: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -126,7 +126,7 @@ pub(super) fn still_has(set: &KeySet, serial: u64, worker: &Worker) -> bool {
     keys.as_ref().is_some_and(|keys| keys.iter().any(|key| key.serial == serial))
 }
 
-fn source(set: &KeySet) -> Rc<Source> {
+fn source(set: &KeySet) -> Rc<RemoteKeySet> {
     SOURCES.with_borrow_mut(|sources| {
         if let Some(source) = sources.get(&set.identity) {
             return source.clone();
@@ -139,7 +139,7 @@ fn source(set: &KeySet) -> Rc<Source> {
     })
 }
 
-impl Source {
+impl RemoteKeySet {
     /// The key of a name, or the only one that fits where the token names none.
     fn key(&self, kid: Option<&str>, algorithm: Algorithm) -> Option<(u64, Arc<ParsedPublicKey>)> {
         let keys = self.keys.borrow();
@@ -151,7 +151,7 @@ impl Source {
         Some((first.serial, first.key(algorithm)?))
     }
 
-    fn refresh(self: &Rc<Source>, set: &KeySet, worker: &Worker) {
+    fn refresh(self: &Rc<RemoteKeySet>, set: &KeySet, worker: &Worker) {
         let is_old = worker.now_ms().saturating_sub(self.fetched_ms.get()) >= set.ttl_ms;
         if is_old && !self.is_fetching.get() && self.keys.borrow().is_some() {
             self.ask(set, worker);
@@ -159,7 +159,7 @@ impl Source {
     }
 
     /// Begins to fetch the set, unless that was done a moment ago.
-    fn ask(self: &Rc<Source>, set: &KeySet, worker: &Worker) -> bool {
+    fn ask(self: &Rc<RemoteKeySet>, set: &KeySet, worker: &Worker) -> bool {
         let now_ms = worker.now_ms();
         if self.asked_ms.get().is_some_and(|asked_ms| now_ms.abs_diff(asked_ms) < REFETCH_MS) {
             return false;
@@ -199,7 +199,7 @@ impl Source {
     }
 
     /// Ready when more fetches have ended.
-    fn after(self: &Rc<Source>, ended: u64) -> LocalFuture<()> {
+    fn after(self: &Rc<RemoteKeySet>, ended: u64) -> LocalFuture<()> {
         let source = self.clone();
         Box::pin(poll_fn(move |cx| {
             if source.ended.get() != ended {
@@ -229,7 +229,7 @@ impl Source {
 }
 
 /// A fetch that is under way. Whatever becomes of it, who waits goes on.
-struct Fetch(Rc<Source>);
+struct Fetch(Rc<RemoteKeySet>);
 
 impl Drop for Fetch {
     fn drop(&mut self) {

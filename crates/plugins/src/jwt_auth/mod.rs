@@ -9,14 +9,13 @@
 mod jwk;
 mod key;
 mod key_set;
-mod place;
 mod token;
+mod token_location;
 
 use crate::authentication::{HEADER, REALM, Strangers};
 use crate::digested::Digested;
 use key::{ALGORITHMS, Algorithm, Prepared, Verifier, is_slow};
 use key_set::Looked;
-use place::{Found, Place, Places};
 use std::cell::RefCell;
 use std::sync::Arc;
 use stillgate_plugin::secrets::SECRET;
@@ -27,6 +26,7 @@ use stillgate_plugin::{
 use stillgate_schema::kind::{Text, list};
 use stillgate_schema::{Choice, Fault, Flag, TEXT, int, object, text};
 use token::{Claims, LastHeader, Time, Token, Value};
+use token_location::{Found, TokenLocation, TokenLocations};
 
 object! {
     /// Asks for a token of a consumer.
@@ -124,7 +124,7 @@ impl Check {
 pub(crate) struct JwtAuth(Arc<Config>);
 
 struct Config {
-    places: Places,
+    places: TokenLocations,
     hide_credentials: bool,
     key_claim: Box<str>,
     exp: Check,
@@ -153,7 +153,7 @@ impl Define for JwtAuth {
         Some(JwtAuth(Arc::new(Config {
             exp: check(Claim::Exp),
             nbf: check(Claim::Nbf),
-            places: Places::new(keys.header, keys.query, keys.cookie),
+            places: TokenLocations::new(keys.header, keys.query, keys.cookie),
             hide_credentials: keys.hide_credentials,
             key_claim: keys.key_claim_name.into(),
             strangers: Strangers::new(keys.anonymous_consumer, "Bearer", &keys.realm),
@@ -185,7 +185,7 @@ const UNVERIFIED: &str = "{\"message\":\"failed to verify jwt\"}\n";
 
 /// What a worker keeps: tokens that were verified, of all configurations, and buffers.
 struct Memory {
-    verified: Digested<Known>,
+    verified: Digested<VerifiedToken>,
     text: Vec<u8>,
     json: Vec<u8>,
     signature: Vec<u8>,
@@ -201,7 +201,7 @@ struct Last {
 }
 
 /// Of a token that was verified.
-struct Known {
+struct VerifiedToken {
     /// The credential that verified it.
     proof: Identity,
     key: Box<[u8]>,
@@ -224,7 +224,7 @@ thread_local! {
 
 /// What is known of a request.
 enum Outcome {
-    Known(Attached),
+    VerifiedToken(Attached),
     Stranger(&'static str),
     /// Its token is verified elsewhere.
     Slow(Slow),
@@ -245,7 +245,7 @@ struct Slow {
     signed: Box<[u8]>,
     signature: Box<[u8]>,
     digest: u128,
-    known: Known,
+    known: VerifiedToken,
 }
 
 impl Plugin for JwtAuth {
@@ -263,7 +263,7 @@ impl Plugin for JwtAuth {
             }
         });
         match outcome {
-            Outcome::Known(attached) => config.finish(place, Ok(attached), request),
+            Outcome::VerifiedToken(attached) => config.finish(place, Ok(attached), request),
             Outcome::Stranger(body) => config.finish(place, Err(body), request),
             Outcome::Slow(slow) => {
                 let proof = slow.proof.clone();
@@ -284,7 +284,7 @@ impl Plugin for JwtAuth {
 /// Verifies a token where that holds nobody up.
 fn verify_elsewhere(
     config: Arc<Config>,
-    place: Option<Place>,
+    place: Option<TokenLocation>,
     slow: Slow,
     verifies: impl FnOnce(&[u8], &[u8]) -> bool + Send + 'static,
 ) -> Flow {
@@ -303,7 +303,7 @@ fn verify_elsewhere(
 /// Verifies a token by the key that it names, once that is here.
 fn verify_by_set(
     config: Arc<Config>,
-    place: Option<Place>,
+    place: Option<TokenLocation>,
     of_set: OfSet,
     has_waited: bool,
     request: &mut Request<'_>,
@@ -338,7 +338,12 @@ fn verify_by_set(
 }
 
 impl Config {
-    fn finish(&self, place: Option<Place>, found: Result<Attached, &'static str>, request: &mut Request<'_>) -> Flow {
+    fn finish(
+        &self,
+        place: Option<TokenLocation>,
+        found: Result<Attached, &'static str>,
+        request: &mut Request<'_>,
+    ) -> Flow {
         let (attached, is_known) = match found {
             Ok(attached) => (attached, true),
             Err(body) => match self.strangers.admit(body, request) {
@@ -361,7 +366,7 @@ impl Config {
         &self,
         request: &Request<'_>,
         token: &[u8],
-        verified: &mut Digested<Known>,
+        verified: &mut Digested<VerifiedToken>,
         (json, signature): (&mut Vec<u8>, &mut Vec<u8>),
         last: &mut Last,
     ) -> Result<Outcome, &'static str> {
@@ -372,7 +377,7 @@ impl Config {
             && let Some(verifier) = proof.get::<Verifier>()
             && is_still_published(verifier, known, request)
         {
-            return self.in_time(known.exp, known.nbf, verifier, request).map(|()| Outcome::Known(attached));
+            return self.in_time(known.exp, known.nbf, verifier, request).map(|()| Outcome::VerifiedToken(attached));
         }
         let parts = Token::split(token).ok_or(INVALID)?;
         let algorithm = parts.algorithm_with(&mut last.header, json).ok_or(INVALID)?;
@@ -391,7 +396,7 @@ impl Config {
         }
         // Before the signature, which costs more.
         self.in_time(exp, nbf, verifier, request)?;
-        let known = Known { proof: proof.identity, key: key.as_bytes().into(), exp, nbf, of_set: None };
+        let known = VerifiedToken { proof: proof.identity, key: key.as_bytes().into(), exp, nbf, of_set: None };
         if verifier.key_set().is_some() {
             let kid = parts.kid(json).ok_or(UNVERIFIED)?;
             let (proof, signed, signature) = (proof.clone(), parts.signed.into(), signature.into());
@@ -406,7 +411,7 @@ impl Config {
             return Err(UNVERIFIED);
         }
         verified.put(digest, known);
-        Ok(Outcome::Known(attached))
+        Ok(Outcome::VerifiedToken(attached))
     }
 
     /// As in APISIX, to the second: a token ends with the second of `exp`, and begins after that of `nbf`.
@@ -422,7 +427,7 @@ impl Config {
 }
 
 /// Whether the key that verified a token still is where keys are published, if it was found there.
-fn is_still_published(verifier: &Verifier, known: &Known, request: &Request<'_>) -> bool {
+fn is_still_published(verifier: &Verifier, known: &VerifiedToken, request: &Request<'_>) -> bool {
     match (known.of_set, verifier.key_set()) {
         (None, None) => true,
         (Some(serial), Some(set)) => key_set::still_has(set, serial, request.worker),

@@ -26,13 +26,13 @@ pub(super) enum Rewriting {
 
 /// A target with variables and groups in it, its constant parts encoded.
 pub(super) struct TargetTemplate {
-    parts: Box<[(Place, Part)]>,
+    parts: Box<[(TargetPart, Part)]>,
     /// Where the text behind it stands.
-    ends_in: Place,
+    ends_in: TargetPart,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum TargetPart {
     /// Values are encoded.
     Path,
     /// Values keep their bytes, but for `?`.
@@ -92,20 +92,20 @@ impl TargetTemplate {
         is_raw: bool,
         unknown: &mut Unknown<'_>,
     ) -> Result<TargetTemplate, String> {
-        let mut place = if is_raw { Place::Query } else { Place::Path };
+        let mut place = if is_raw { TargetPart::Query } else { TargetPart::Path };
         let mut parts = Vec::new();
         for part in Replacement::parse(text, language, unknown)?.0 {
             let part = match part {
                 Part::Text(text) => {
                     let path = match place {
-                        Place::Query => 0,
-                        Place::Path => text.iter().position(|byte| *byte == b'?').unwrap_or(text.len()),
+                        TargetPart::Query => 0,
+                        TargetPart::Path => text.iter().position(|byte| *byte == b'?').unwrap_or(text.len()),
                     };
                     let mut encoded = Vec::new();
                     encode(&text[..path], Percent::Encoded, &mut encoded);
                     encoded.extend_from_slice(&text[path..]);
                     if path < text.len() {
-                        place = Place::Query;
+                        place = TargetPart::Query;
                     }
                     Part::Text(encoded.into())
                 }
@@ -124,9 +124,9 @@ impl TargetTemplate {
                 Part::Variable(variable, default) => {
                     let value = vars.value(variable, buffer).unwrap_or(default);
                     match (place, variable) {
-                        (Place::Path, Variable::Uri | Variable::PathParam(_)) => encode(value, Percent::Kept, out),
-                        (Place::Path, _) => encode(value, Percent::Encoded, out),
-                        (Place::Query, _) => write_query(value, out),
+                        (TargetPart::Path, Variable::Uri | Variable::PathParam(_)) => encode(value, Percent::Kept, out),
+                        (TargetPart::Path, _) => encode(value, Percent::Encoded, out),
+                        (TargetPart::Query, _) => write_query(value, out),
                     }
                 }
             }
@@ -134,12 +134,12 @@ impl TargetTemplate {
     }
 }
 
-impl Place {
+impl TargetPart {
     /// Text of the request's own target.
     fn write(self, text: &[u8], percent: Percent, out: &mut Vec<u8>) {
         match self {
-            Place::Path => encode(text, percent, out),
-            Place::Query => out.extend_from_slice(text),
+            TargetPart::Path => encode(text, percent, out),
+            TargetPart::Query => out.extend_from_slice(text),
         }
     }
 }
@@ -181,7 +181,7 @@ impl Search {
                 });
                 let Some((start, end, locations, template)) = found else { return Ok(Groups::NONE) };
                 let groups = Groups::of(locations, path);
-                let before = if *is_raw { Place::Query } else { Place::Path };
+                let before = if *is_raw { TargetPart::Query } else { TargetPart::Path };
                 before.write(&path[..start], Percent::Kept, &mut self.target);
                 template.write(&groups, request, &mut self.target, &mut self.buffer);
                 template.ends_in.write(&path[end..], Percent::Kept, &mut self.target);
@@ -193,9 +193,9 @@ impl Search {
 }
 
 /// Adds the query of the request, unless the target is made of that already.
-fn finish(target: &mut Vec<u8>, is_raw: bool, place: Place, request: &mut Request<'_>) -> Result<(), EditError> {
+fn finish(target: &mut Vec<u8>, is_raw: bool, place: TargetPart, request: &mut Request<'_>) -> Result<(), EditError> {
     if let Some(query) = request.facts.query().filter(|query| !is_raw && !query.is_empty()) {
-        target.push(if place == Place::Query { b'&' } else { b'?' });
+        target.push(if place == TargetPart::Query { b'&' } else { b'?' });
         target.extend_from_slice(query);
     }
     request.edits.set_target(target)

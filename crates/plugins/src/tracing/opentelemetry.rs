@@ -17,7 +17,7 @@ use stillgate_plugin::secrets::Veiled;
 use stillgate_plugin::{
     Compile, Define, Flow, Identity, Metadata, Phase, Phases, Plugin, Request, Response, Secret, Span, Trace,
 };
-use stillgate_route::{Lookup, Takes, Variable};
+use stillgate_route::{Lookup, RouteMatch, Variable};
 use stillgate_schema::description::KeyDescription;
 use stillgate_schema::text::scalar::Meaning;
 use stillgate_schema::{
@@ -518,8 +518,8 @@ impl OpenTelemetry {
     fn describe(&self, span: Span, response: &Response<'_>, writer: &mut Writer<'_>, buffer: &mut Vec<u8>) {
         let facts = &response.facts;
         let path = facts.route.and_then(|route| match &route.matcher.specs()[route.found.route].takes {
-            Takes::Uri(uri) => uri.paths.get(route.found.path),
-            Takes::Expression(_) => None,
+            RouteMatch::Uri(uri) => uri.paths.get(route.found.path),
+            RouteMatch::Expression(_) => None,
         });
         writer.text_with(|out| {
             out.extend_from_slice(facts.method());

@@ -197,7 +197,7 @@ const STEPS: [Step; 5] = [
 
 /// A place among the calls of the phases before the upstream is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ChainPosition {
     step: usize,
     /// In the chain.
     entry: usize,
@@ -206,7 +206,7 @@ pub(super) struct Place {
 /// A plugin lets its request wait.
 pub(super) struct Paused {
     /// Who does.
-    pub(super) at: Place,
+    pub(super) at: ChainPosition,
     /// What for.
     pub(super) flow: Flow,
 }
@@ -215,14 +215,14 @@ pub(super) struct Paused {
 #[inline]
 pub(super) fn before_target(serving: &mut Serving<'_>) -> Result<Option<Paused>, OwnAnswer> {
     match serving.exchange.chains.is_on {
-        true => go_on(serving, Place { step: 0, entry: 0 }),
+        true => go_on(serving, ChainPosition { step: 0, entry: 0 }),
         false => Ok(None),
     }
 }
 
 /// The same from a place on.
 #[inline(never)]
-fn go_on(serving: &mut Serving<'_>, from: Place) -> Result<Option<Paused>, OwnAnswer> {
+fn go_on(serving: &mut Serving<'_>, from: ChainPosition) -> Result<Option<Paused>, OwnAnswer> {
     let mut entry = from.entry;
     for (step, Step { of, phase, joins }) in STEPS.iter().enumerate().skip(from.step) {
         // Without a route only global rules are run.
@@ -238,7 +238,7 @@ fn go_on(serving: &mut Serving<'_>, from: Place) -> Result<Option<Paused>, OwnAn
         let paused = request_phase(serving, *of, *phase, *joins, entry);
         adopt_client(serving);
         if let Some((entry, flow)) = paused? {
-            return Ok(Some(Paused { at: Place { step, entry }, flow }));
+            return Ok(Some(Paused { at: ChainPosition { step, entry }, flow }));
         }
         entry = 0;
     }
@@ -246,7 +246,7 @@ fn go_on(serving: &mut Serving<'_>, from: Place) -> Result<Option<Paused>, OwnAn
 }
 
 /// What the plugin that paused waits for is here: it goes on, and so do the phases behind it.
-pub(super) fn resume(serving: &mut Serving<'_>, at: Place, then: Resume) -> Result<Option<Paused>, OwnAnswer> {
+pub(super) fn resume(serving: &mut Serving<'_>, at: ChainPosition, then: Resume) -> Result<Option<Paused>, OwnAnswer> {
     let Step { of, phase, .. } = STEPS[at.step];
     let chain = chosen(serving, of).expect("the chain that has paused");
     let entry = &chain.entries()[at.entry];
@@ -259,7 +259,7 @@ pub(super) fn resume(serving: &mut Serving<'_>, at: Place, then: Resume) -> Resu
     checked?;
     match flow? {
         Some(flow) => Ok(Some(Paused { at, flow })),
-        None => go_on(serving, Place { entry: at.entry + 1, ..at }),
+        None => go_on(serving, ChainPosition { entry: at.entry + 1, ..at }),
     }
 }
 
@@ -273,7 +273,7 @@ fn adopt_client(serving: &mut Serving<'_>) {
 }
 
 /// The entry of the plugin that has paused.
-pub(super) fn with_paused<R>(serving: &Serving<'_>, at: Place, then: impl FnOnce(&Entry, Phase) -> R) -> R {
+pub(super) fn with_paused<R>(serving: &Serving<'_>, at: ChainPosition, then: impl FnOnce(&Entry, Phase) -> R) -> R {
     let Step { of, phase, .. } = STEPS[at.step];
     let chain = chosen(serving, of).expect("the chain that has paused");
     then(&chain.entries()[at.entry], phase)

@@ -11,9 +11,9 @@ use stillgate_wire::{RequestHead, Span};
 
 /// The canonical host and the normal path of a request.
 #[derive(Default)]
-pub(crate) struct Known {
-    host: Place,
-    path: Option<Place>,
+pub(crate) struct RequestFacts {
+    host: TextLocation,
+    path: Option<TextLocation>,
     has_encoded_slash: bool,
     host_scratch: Vec<u8>,
     path_scratch: Vec<u8>,
@@ -21,7 +21,7 @@ pub(crate) struct Known {
 
 /// Where a text stands.
 #[derive(Clone, Copy, Default)]
-enum Place {
+enum TextLocation {
     /// It is empty; of a path, `/`.
     #[default]
     Default,
@@ -29,22 +29,22 @@ enum Place {
     Scratch,
 }
 
-impl Place {
+impl TextLocation {
     /// Of a text that stands in the head, or else in the scratch memory.
-    fn of(text: &[u8], head: &[u8]) -> Place {
+    fn of(text: &[u8], head: &[u8]) -> TextLocation {
         let start = (text.as_ptr() as usize).wrapping_sub(head.as_ptr() as usize);
         match start < head.len() && text.len() <= head.len() - start {
-            true => Place::Head(Span { start: start as u16, len: text.len() as u16 }),
-            false => Place::Scratch,
+            true => TextLocation::Head(Span { start: start as u16, len: text.len() as u16 }),
+            false => TextLocation::Scratch,
         }
     }
 }
 
-impl Known {
+impl RequestFacts {
     /// Nothing is known of the next request.
     #[inline]
     pub(crate) fn forget(&mut self) {
-        self.host = Place::Default;
+        self.host = TextLocation::Default;
         self.path = None;
     }
 
@@ -55,12 +55,12 @@ impl Known {
     /// If its path has no normal form. All else is known then.
     pub(crate) fn make(&mut self, request: &RequestHead, head: &[u8]) -> Result<(), PathError> {
         let host = canonical_host(request.authority.of(head), &mut self.host_scratch);
-        self.host = if host.is_empty() { Place::Default } else { Place::of(host, head) };
+        self.host = if host.is_empty() { TextLocation::Default } else { TextLocation::of(host, head) };
         self.path = None;
         let raw = target_path(request.path_and_query.of(head)).0;
         let path = normalise(raw, &mut self.path_scratch)?;
         self.has_encoded_slash = path.has_encoded_slash();
-        self.path = Some(if raw.is_empty() { Place::Default } else { Place::of(path.bytes(), head) });
+        self.path = Some(if raw.is_empty() { TextLocation::Default } else { TextLocation::of(path.bytes(), head) });
         Ok(())
     }
 
@@ -68,9 +68,9 @@ impl Known {
     #[inline]
     pub(crate) fn host<'a>(&'a self, head: &'a [u8]) -> &'a [u8] {
         match self.host {
-            Place::Default => b"",
-            Place::Head(span) => span.of(head),
-            Place::Scratch => &self.host_scratch,
+            TextLocation::Default => b"",
+            TextLocation::Head(span) => span.of(head),
+            TextLocation::Scratch => &self.host_scratch,
         }
     }
 
@@ -78,9 +78,9 @@ impl Known {
     #[inline]
     pub(crate) fn path<'a>(&'a self, head: &'a [u8]) -> Option<NormalPath<'a>> {
         let bytes = match self.path? {
-            Place::Default => b"/",
-            Place::Head(span) => span.of(head),
-            Place::Scratch => &self.path_scratch,
+            TextLocation::Default => b"/",
+            TextLocation::Head(span) => span.of(head),
+            TextLocation::Scratch => &self.path_scratch,
         };
         Some(NormalPath::again(bytes, self.has_encoded_slash))
     }
@@ -89,7 +89,7 @@ impl Known {
 /// The facts of a request, put together from where they are kept, and where they are wanted: there are many of them.
 #[inline(always)]
 pub(crate) fn facts_of<'a>(
-    known: &'a Known,
+    known: &'a RequestFacts,
     request: &'a RequestHead,
     head: &'a [u8],
     client: &'a Client,
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn facts_are_found_again_where_they_were_made() {
         let check = |head: &str, host: &str, path: Option<&str>| {
-            let (mut request, mut known) = (RequestHead::default(), Known::default());
+            let (mut request, mut known) = (RequestHead::default(), RequestFacts::default());
             let done = request.advance(head.as_bytes(), &HeadLimits::default());
             assert_eq!(done, Ok(Progress::Complete(head.len())), "{head}");
             assert_eq!(known.make(&request, head.as_bytes()).is_ok(), path.is_some(), "{head}");

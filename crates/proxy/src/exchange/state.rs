@@ -2,7 +2,7 @@
 
 use super::body_pipe::{BodyPipe, Filtered};
 use super::chain::Chains;
-use super::facts::{Known, facts_of};
+use super::facts::{RequestFacts, facts_of};
 use super::receiver::Receiver;
 use super::relay::PROBE;
 use super::sender::{Coding, Sender};
@@ -32,7 +32,7 @@ pub(crate) struct Exchange {
     pub(crate) response_body: Filtered,
     pub(crate) to_client: Sender,
     /// Facts of the request, made once.
-    pub(crate) known: Known,
+    pub(crate) known: RequestFacts,
     pub(crate) chains: Chains,
     pub(crate) request_edits: RequestEdits,
     pub(crate) response_edits: ResponseEdits,

@@ -4,7 +4,7 @@
 //! did not wait. The Plan is the one that the request began with, however often another is published.
 
 use super::answer::OwnAnswer;
-use super::chain::{self, Paused, Place};
+use super::chain::{self, ChainPosition, Paused};
 use super::queue::{Lost, watch_client};
 use super::{After, Serving, whole_body};
 use crate::basics::clock::TICK_MS;
@@ -59,7 +59,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-async fn wait(serving: &mut Serving<'_>, paused: Paused) -> Result<Result<(Place, Resume), Lost>, OwnAnswer> {
+async fn wait(serving: &mut Serving<'_>, paused: Paused) -> Result<Result<(ChainPosition, Resume), Lost>, OwnAnswer> {
     let at = paused.at;
     let then = match paused.flow {
         Flow::Wait(future) => until(serving, at, future).await?,
@@ -73,7 +73,7 @@ async fn wait(serving: &mut Serving<'_>, paused: Paused) -> Result<Result<(Place
 /// Waits for a plugin's future, which may panic.
 async fn until(
     serving: &mut Serving<'_>,
-    at: Place,
+    at: ChainPosition,
     mut future: LocalFuture<Resume>,
 ) -> Result<Result<Resume, Lost>, OwnAnswer> {
     poll_fn(|cx| match guarded(serving, at, || future.as_mut().poll(cx)) {
@@ -87,7 +87,7 @@ async fn until(
 /// Has work done elsewhere, and waits for what comes of it.
 async fn offloaded(
     serving: &mut Serving<'_>,
-    at: Place,
+    at: ChainPosition,
     Offload { work, then }: Offload,
 ) -> Result<Result<Resume, Lost>, OwnAnswer> {
     let output: Result<Output, QueueFull> = match serving.worker.plugins.offloading.submit(work) {
@@ -128,11 +128,11 @@ fn poll_client(serving: &mut Serving<'_>, cx: &mut Context<'_>) -> Poll<Lost> {
 }
 
 /// Calls into the plugin that waits. That it is polled is not timed.
-fn guarded<R>(serving: &Serving<'_>, at: Place, then: impl FnOnce() -> R) -> Result<R, Panicked> {
+fn guarded<R>(serving: &Serving<'_>, at: ChainPosition, then: impl FnOnce() -> R) -> Result<R, Panicked> {
     chain::with_paused(serving, at, |entry, phase| call(serving.worker, entry, phase, false, then))
 }
 
-fn count(serving: &Serving<'_>, at: Place, measure: Measure) {
+fn count(serving: &Serving<'_>, at: ChainPosition, measure: Measure) {
     chain::with_paused(serving, at, |entry, _| {
         serving.worker.tell_plugin(|recorder, metrics| recorder.count_plugin(metrics, measure, entry.name));
     });

@@ -9,7 +9,7 @@ use crate::plan::Plan;
 use serde::{Deserialize, Serialize};
 use std::fmt::Display;
 use stillgate_config::{Route, StreamRoute, Target, Upstream};
-use stillgate_route::{RouteSpec, Takes, UriRoute};
+use stillgate_route::{RouteMatch, RouteSpec, UriRoute};
 
 /// A route that may have tunnels.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,14 +80,14 @@ impl Spec<'_> {
     fn of(spec: &RouteSpec) -> Spec<'_> {
         let RouteSpec { id, priority, takes } = spec;
         let takes = match takes {
-            Takes::Uri(UriRoute { hosts, paths, methods, remote_addrs, vars }) => Taken::Uri {
+            RouteMatch::Uri(UriRoute { hosts, paths, methods, remote_addrs, vars }) => Taken::Uri {
                 hosts: texts(hosts),
                 paths: texts(paths),
                 methods: methods.to_string(),
                 remote_addrs: texts(remote_addrs),
                 vars: texts(vars),
             },
-            Takes::Expression(expression) => Taken::Expression(expression.text().to_owned()),
+            RouteMatch::Expression(expression) => Taken::Expression(expression.text().to_owned()),
         };
         Spec { id, priority: *priority, takes }
     }

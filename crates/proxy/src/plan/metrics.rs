@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
-use stillgate_config::{FamilySpec, Label, Measure, Metrics, Source};
+use stillgate_config::{FamilySpec, Label, LabelSource, Measure, Metrics};
 use stillgate_metrics::{Declared, Registry, RegistryError};
 use stillgate_upstream::Endpoint;
 
@@ -67,7 +67,7 @@ impl Aspect {
 pub(crate) struct PlanFamily {
     pub(crate) declared: Arc<Declared>,
     /// Where the value of each of its labels comes from.
-    pub(crate) sources: Arc<[Source]>,
+    pub(crate) sources: Arc<[LabelSource]>,
 }
 
 /// The families to which one kind of request adds.
@@ -84,7 +84,7 @@ pub(crate) struct Added {
 impl Added {
     fn take(&mut self, aspect: Aspect, family: PlanFamily) {
         self.wanted |= aspect.bit();
-        if family.sources.iter().any(|source| matches!(source, Source::Variable(_))) {
+        if family.sources.iter().any(|source| matches!(source, LabelSource::Variable(_))) {
             self.variable |= aspect.bit();
         }
         self.aspects[aspect as usize] = Some(family);
@@ -147,7 +147,7 @@ impl MetricsPlan {
     }
 
     fn take(&mut self, measure: Measure, family: &PlanFamily) {
-        let is = |label: Label| family.sources.contains(&Source::Label(label));
+        let is = |label: Label| family.sources.contains(&LabelSource::Label(label));
         self.tells_match |= is(Label::MatchedUri) || is(Label::MatchedHost);
         self.tells_method |= is(Label::Method);
         self.tells_consumer |= is(Label::Consumer);

@@ -1,7 +1,7 @@
 //! The sets of routes that are measured, and the requests that take each route.
 
 use std::sync::Arc;
-use stillgate_route::{Expression, HostPattern, Lookup, PathPattern, RouteSpec, Takes, UriRoute, Variable};
+use stillgate_route::{Expression, HostPattern, Lookup, PathPattern, RouteMatch, RouteSpec, UriRoute, Variable};
 
 /// A kind of route set. Everything goes by the route's number.
 pub(crate) struct Family {
@@ -191,10 +191,12 @@ pub(crate) const FAMILIES: [Family; 8] = [
 impl Family {
     pub(crate) fn spec(&self, n: usize) -> Arc<RouteSpec> {
         let takes = match self.expression {
-            Some(expression) => Takes::Expression(Expression::parse(&expression(n)).expect("an expression of ours")),
+            Some(expression) => {
+                RouteMatch::Expression(Expression::parse(&expression(n)).expect("an expression of ours"))
+            }
             None => {
                 let (host, path) = (self.uri)(n);
-                Takes::Uri(UriRoute {
+                RouteMatch::Uri(UriRoute {
                     hosts: host.iter().map(|host| HostPattern::parse(host).expect("a host of ours")).collect(),
                     paths: vec![PathPattern::parse(&path).expect("a path of ours")],
                     methods: METHODS.iter().map(|name| stillgate_route::Method::from_bytes(name.as_bytes())).collect(),

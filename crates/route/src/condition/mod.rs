@@ -14,7 +14,7 @@ pub(crate) mod simplify;
 mod tests;
 
 pub use field::{Field, FieldError, FieldKind};
-pub use predicate::{NumberTest, Predicate, Source, Test, Value};
+pub use predicate::{NumberTest, Predicate, PredicateOrigin, Test, Value};
 pub(crate) use predicate::{parse_address, parse_number};
 
 use std::sync::Arc;

@@ -22,12 +22,12 @@ pub struct Predicate {
     /// What each value must pass. It is of the field's type.
     pub test: Test,
     /// As it was written. Predicates that differ only here are equal.
-    pub source: Source,
+    pub source: PredicateOrigin,
 }
 
 /// Where a predicate comes from.
 #[derive(Debug, Clone, Default)]
-pub struct Source {
+pub struct PredicateOrigin {
     /// As it was written.
     pub text: Box<str>,
     /// Line and column in the expression, both from 1 and in characters; `None` outside of expressions.

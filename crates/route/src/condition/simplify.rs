@@ -199,7 +199,7 @@ fn absorb(parts: &[Condition], kind: Kind) -> Absorbed {
     if literals == parts.len() {
         return Absorbed::Nothing;
     }
-    let mut known = Known::with_capacity(literals);
+    let mut known = Assignment::with_capacity(literals);
     for (predicate, negated) in parts.iter().filter_map(as_literal) {
         known.insert(predicate, negated != kind.all);
     }
@@ -228,25 +228,25 @@ fn absorb(parts: &[Condition], kind: Kind) -> Absorbed {
 }
 
 /// Predicates with what they come to.
-enum Known<'a> {
+enum Assignment<'a> {
     Few(Vec<(&'a Predicate, bool)>),
     Many(HashMap<&'a Predicate, bool>),
 }
 
-impl<'a> Known<'a> {
-    fn with_capacity(count: usize) -> Known<'a> {
+impl<'a> Assignment<'a> {
+    fn with_capacity(count: usize) -> Assignment<'a> {
         const FEW_MAX: usize = 8;
         if count <= FEW_MAX {
-            Known::Few(Vec::with_capacity(count))
+            Assignment::Few(Vec::with_capacity(count))
         } else {
-            Known::Many(HashMap::with_capacity(count))
+            Assignment::Many(HashMap::with_capacity(count))
         }
     }
 
     fn insert(&mut self, predicate: &'a Predicate, value: bool) {
         match self {
-            Known::Few(few) => few.push((predicate, value)),
-            Known::Many(many) => {
+            Assignment::Few(few) => few.push((predicate, value)),
+            Assignment::Many(many) => {
                 many.insert(predicate, value);
             }
         }
@@ -255,8 +255,8 @@ impl<'a> Known<'a> {
     /// What a predicate comes to. Of few known ones it is told whether it follows from one, of many whether it is one.
     fn get(&self, predicate: &Predicate) -> Option<bool> {
         let few = match self {
-            Known::Many(many) => return many.get(predicate).copied(),
-            Known::Few(few) => few,
+            Assignment::Many(many) => return many.get(predicate).copied(),
+            Assignment::Few(few) => few,
         };
         few.iter().filter(|(known, _)| known.field == predicate.field).find_map(|&(known, value)| {
             if std::ptr::eq(known, predicate) || known == predicate {
@@ -273,7 +273,7 @@ impl<'a> Known<'a> {
 }
 
 /// A condition with known predicates replaced and what follows from that folded; `None`: none is in it.
-fn substitute(condition: &Condition, known: &Known<'_>) -> Option<Condition> {
+fn substitute(condition: &Condition, known: &Assignment<'_>) -> Option<Condition> {
     match condition {
         Condition::True | Condition::False => None,
         Condition::Is(predicate) => known.get(predicate).map(constant),
@@ -287,7 +287,7 @@ fn substitute(condition: &Condition, known: &Known<'_>) -> Option<Condition> {
     }
 }
 
-fn substitute_chain(parts: &[Condition], kind: Kind, known: &Known<'_>) -> Option<Condition> {
+fn substitute_chain(parts: &[Condition], kind: Kind, known: &Assignment<'_>) -> Option<Condition> {
     let changed = |part: (usize, &Condition)| Some((part.0, substitute(part.1, known)?));
     let (first, changed) = parts.iter().enumerate().find_map(changed)?;
     let is_constant = matches!(changed, Condition::True | Condition::False);

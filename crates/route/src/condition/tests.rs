@@ -2,7 +2,7 @@
 
 use crate::condition::decided::{always, never};
 use crate::condition::implies::implies;
-use crate::condition::{Condition, Field, NumberTest, Predicate, Source, Test, Value};
+use crate::condition::{Condition, Field, NumberTest, Predicate, PredicateOrigin, Test, Value};
 use crate::regex::Pattern;
 use crate::text::lower_case;
 use crate::{AddressSet, HostPattern, Method, MethodSet, PathPattern, path};
@@ -235,7 +235,7 @@ fn predicate_of(field: Field) -> impl Strategy<Value = Arc<Predicate>> {
     let lower = proptest::bool::weighted(0.3);
     (test_of(&field), lower, any::<bool>()).prop_map(move |(test, lower, any)| {
         let lower = lower && field.kind() == crate::condition::FieldKind::Text;
-        Arc::new(Predicate { field: field.clone(), lower, any, test, source: Source::default() })
+        Arc::new(Predicate { field: field.clone(), lower, any, test, source: PredicateOrigin::default() })
     })
 }
 

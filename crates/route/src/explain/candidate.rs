@@ -2,7 +2,7 @@
 
 use super::reason::shortened;
 use crate::layer::PlaceId;
-use crate::{RouteSpec, Takes};
+use crate::{RouteMatch, RouteSpec};
 use std::fmt;
 
 /// A route at the place that is told of.
@@ -38,8 +38,8 @@ pub enum Stand {
 impl Candidate {
     pub(super) fn new(route: usize, spec: &RouteSpec, place: PlaceId) -> Candidate {
         let stand = match &spec.takes {
-            Takes::Expression(expression) => Stand::Expression { text: expression.text().to_owned() },
-            Takes::Uri(uri) => Stand::Uri {
+            RouteMatch::Expression(expression) => Stand::Expression { text: expression.text().to_owned() },
+            RouteMatch::Uri(uri) => Stand::Uri {
                 host: uri.hosts.get(place.host as usize).map(ToString::to_string),
                 path_index: place.path as usize,
                 path: uri.paths[place.path as usize].to_string(),

@@ -3,7 +3,7 @@
 use super::reason::{Distance, Reason, Told};
 use super::{Candidate, Place, Teller, list};
 use crate::condition::Field;
-use crate::{Takes, UriRoute};
+use crate::{RouteMatch, UriRoute};
 use std::cmp::Reverse;
 
 /// Most routes told of that have other hosts.
@@ -18,7 +18,7 @@ impl Teller<'_, '_, '_> {
     pub(super) fn missed(&mut self) -> (Vec<(Candidate, Reason)>, usize) {
         let mut missed: Vec<(Miss, usize, Place)> = Vec::new();
         for (route, spec) in self.matcher.specs.iter().enumerate() {
-            let Takes::Uri(uri) = &spec.takes else { continue };
+            let RouteMatch::Uri(uri) = &spec.takes else { continue };
             if uri.hosts.is_empty() || uri.hosts.iter().any(|host| host.matches(self.request.host)) {
                 continue;
             }

@@ -4,18 +4,18 @@
 //! puts into words what it finds (`reason`). It is slow and allocates. That it comes to the same as the search is asserted.
 
 mod candidate;
-mod known;
 mod missed;
 mod reason;
+mod vars;
 
 pub use candidate::{Candidate, Stand};
-pub use known::Known;
 pub use missed::MISSED_MAX;
 pub use reason::{Reason, Told};
+pub use vars::VarsVerdict;
 
 use crate::layer::{PlaceId, order, places_of};
 use crate::plain::Plain;
-use crate::{Match, Matcher, PathError, Request, RouteSpec, Scratch, Takes, UriRoute};
+use crate::{Match, Matcher, PathError, Request, RouteMatch, RouteSpec, Scratch, UriRoute};
 use reason::{Distance, Why};
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -121,8 +121,8 @@ impl<'m> Teller<'m, '_, '_> {
     /// Whether host and path are the place's. An expression has none of its own.
     fn is_at(&self, place: Place) -> bool {
         match &self.spec(place).takes {
-            Takes::Expression(_) => true,
-            Takes::Uri(uri) => {
+            RouteMatch::Expression(_) => true,
+            RouteMatch::Uri(uri) => {
                 let host = uri.hosts.get(place.id.host as usize);
                 host.is_none_or(|host| host.matches(self.request.host))
                     && uri.paths[place.id.path as usize].matches(self.request.path.bytes())
@@ -207,8 +207,10 @@ impl<'m> Teller<'m, '_, '_> {
     fn why_later(&self, place: Place, chosen: Place) -> String {
         let (spec, first) = (self.spec(place), self.spec(chosen));
         let same = match (&spec.takes, &first.takes) {
-            (Takes::Uri(_), Takes::Expression(_)) => return "expression routes come before URI routes".to_owned(),
-            (Takes::Uri(uri), Takes::Uri(uri_first)) => {
+            (RouteMatch::Uri(_), RouteMatch::Expression(_)) => {
+                return "expression routes come before URI routes".to_owned();
+            }
+            (RouteMatch::Uri(uri), RouteMatch::Uri(uri_first)) => {
                 let host = |uri: &UriRoute, place: Place| {
                     uri.hosts.get(place.id.host as usize).map_or_else(|| "any host".to_owned(), ToString::to_string)
                 };
@@ -223,7 +225,7 @@ impl<'m> Teller<'m, '_, '_> {
                 }
                 "of the same host, path and priority"
             }
-            (Takes::Expression(_), _) => "of the same priority",
+            (RouteMatch::Expression(_), _) => "of the same priority",
         };
         if spec.priority != first.priority {
             return format!("priority {} is above {}", first.priority, spec.priority);

@@ -7,7 +7,7 @@ use super::list;
 use crate::condition::{Condition, Field, FieldKind, Predicate, Test};
 use crate::fields::variable_of;
 use crate::plain::Plain;
-use crate::{AddressSet, PathPattern, Request, RouteSpec, Takes, UriRoute};
+use crate::{AddressSet, PathPattern, Request, RouteMatch, RouteSpec, UriRoute};
 use std::fmt;
 
 /// Most predicates told of in one reason.
@@ -70,8 +70,8 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
     /// `None` where everything holds, besides host and path of a URI route.
     pub(super) fn distance(mut self, spec: &RouteSpec, path: u32) -> Option<Distance> {
         let (failing, all) = match &spec.takes {
-            Takes::Expression(expression) => self.count(expression.condition(), None),
-            Takes::Uri(uri) => {
+            RouteMatch::Expression(expression) => self.count(expression.condition(), None),
+            RouteMatch::Uri(uri) => {
                 let methods = u32::from(!uri.methods.admits(self.request.method));
                 let addresses = u32::from(!self.is_admitted(uri));
                 let vars =
@@ -86,11 +86,11 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
     /// The first condition besides host and path that does not hold.
     pub(super) fn why_not(mut self, spec: &RouteSpec, path: u32) -> Option<Reason> {
         let uri = match &spec.takes {
-            Takes::Expression(expression) => {
+            RouteMatch::Expression(expression) => {
                 let Line { what, fact } = self.tell_failing(expression.condition(), None)?;
                 return Some(Reason { text: joined(&what, &fact), predicates: self.told });
             }
-            Takes::Uri(uri) => uri,
+            RouteMatch::Uri(uri) => uri,
         };
         let own = |predicate: String, field: Field, value: String, whose: &str| Reason {
             text: format!("{predicate}; {whose} {value}"),

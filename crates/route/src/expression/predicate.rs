@@ -6,7 +6,7 @@ use super::excerpt::{is_invisible, quoted};
 use super::literal::begins_number;
 use super::parse::{Lost, Parsed, Parser};
 use super::{PREDICATES_MAX, foreign, rules};
-use crate::condition::{Condition, Field, FieldError, Predicate, Source};
+use crate::condition::{Condition, Field, FieldError, Predicate, PredicateOrigin};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -122,7 +122,7 @@ impl Parser<'_> {
         match rules::test(self.cursor.text(), left_text, &field, (operator, operator_span), literal) {
             Ok(test) => {
                 let text = &self.cursor.text()[begin..self.cursor.at()];
-                let source = Source { text: text.into(), at: Some(at) };
+                let source = PredicateOrigin { text: text.into(), at: Some(at) };
                 let (lower, any) = (left.lower.is_some(), left.any);
                 Ok(Condition::Is(Arc::new(Predicate { field, lower, any, test, source })))
             }

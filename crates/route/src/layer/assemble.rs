@@ -4,7 +4,7 @@ use super::NONE;
 use super::filing::{Atom, Dimension, Origin};
 use super::place::PlaceId;
 use super::program::{ANY, CODE, Compiled, Engine, Group, Item, NEGATED, Program, Read};
-use crate::condition::{Condition, Field, Predicate, Source, Test};
+use crate::condition::{Condition, Field, Predicate, PredicateOrigin, Test};
 use crate::fields::Fields;
 use crate::regex::{Pattern, RegexGroup, Tail, TailEngine};
 use crate::{HostPattern, PathPattern, UriRoute};
@@ -286,5 +286,5 @@ pub(super) fn regex_key(number: u32, any: bool) -> [u8; 5] {
 }
 
 fn plain(field: Field, test: Test) -> Arc<Predicate> {
-    Arc::new(Predicate { field, lower: false, any: false, test, source: Source::default() })
+    Arc::new(Predicate { field, lower: false, any: false, test, source: PredicateOrigin::default() })
 }

@@ -9,11 +9,11 @@ use super::filing::{Atom, Dimension, Origin, atom_of, parts};
 use super::place::{PlaceId, order, places_of};
 use super::program::Read;
 use super::{Child, Dispatch, Layer, NONE, Node, Place, Probe, Space};
-use crate::condition::{Condition, Field, Predicate, Source, Test};
+use crate::condition::{Condition, Field, Predicate, PredicateOrigin, Test};
 use crate::fields::{Fields, SlotId};
 use crate::table::Table;
 use crate::tree::Forest;
-use crate::{AddressSet, RouteSpec, Takes, UriRoute};
+use crate::{AddressSet, RouteMatch, RouteSpec, UriRoute};
 use foldhash::fast::FixedState;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
@@ -123,15 +123,15 @@ impl Layer {
 /// What a route asks for besides the host and path of its places; simplified.
 pub(crate) fn condition_of(route: &RouteSpec) -> Condition {
     match &route.takes {
-        Takes::Expression(expression) => expression.condition().simplified(),
-        Takes::Uri(uri) => further_conditions(uri).simplified(),
+        RouteMatch::Expression(expression) => expression.condition().simplified(),
+        RouteMatch::Uri(uri) => further_conditions(uri).simplified(),
     }
 }
 
 /// `methods`, `remote_addrs` and `vars`.
 pub(crate) fn further_conditions(uri: &UriRoute) -> Condition {
     let is = |field, test, text: String| {
-        let source = Source { text: text.into(), at: None };
+        let source = PredicateOrigin { text: text.into(), at: None };
         Condition::Is(Arc::new(Predicate { field, lower: false, any: false, test, source }))
     };
     let mut all = Vec::new();

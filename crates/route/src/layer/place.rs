@@ -1,6 +1,6 @@
 //! The places of a route, and their order.
 
-use crate::{HostPattern, RouteSpec, Takes, UriRoute};
+use crate::{HostPattern, RouteMatch, RouteSpec, UriRoute};
 use std::cmp::{Ordering, Reverse};
 
 /// A place of a route: which of its hosts and paths. An expression route has one, 0 and 0.
@@ -13,8 +13,8 @@ pub(crate) struct PlaceId {
 /// All places of a route.
 pub(crate) fn places_of(spec: &RouteSpec) -> impl Iterator<Item = PlaceId> {
     let (hosts, paths) = match &spec.takes {
-        Takes::Uri(uri) => (uri.hosts.len().max(1), uri.paths.len()),
-        Takes::Expression(_) => (1, 1),
+        RouteMatch::Uri(uri) => (uri.hosts.len().max(1), uri.paths.len()),
+        RouteMatch::Expression(_) => (1, 1),
     };
     (0..hosts as u32).flat_map(move |host| (0..paths as u32).map(move |path| PlaceId { host, path }))
 }
@@ -24,10 +24,10 @@ pub(crate) fn places_of(spec: &RouteSpec) -> impl Iterator<Item = PlaceId> {
 pub(crate) fn order(a: (&RouteSpec, usize, PlaceId), b: (&RouteSpec, usize, PlaceId)) -> Ordering {
     let by_priority = || (Reverse(a.0.priority), a.1).cmp(&(Reverse(b.0.priority), b.1));
     match (&a.0.takes, &b.0.takes) {
-        (Takes::Expression(_), Takes::Expression(_)) => by_priority(),
-        (Takes::Expression(_), Takes::Uri(_)) => Ordering::Less,
-        (Takes::Uri(_), Takes::Expression(_)) => Ordering::Greater,
-        (Takes::Uri(uri_a), Takes::Uri(uri_b)) => host_precedence(uri_b, b.2)
+        (RouteMatch::Expression(_), RouteMatch::Expression(_)) => by_priority(),
+        (RouteMatch::Expression(_), RouteMatch::Uri(_)) => Ordering::Less,
+        (RouteMatch::Uri(_), RouteMatch::Expression(_)) => Ordering::Greater,
+        (RouteMatch::Uri(uri_a), RouteMatch::Uri(uri_b)) => host_precedence(uri_b, b.2)
             .cmp(&host_precedence(uri_a, a.2))
             .then_with(|| uri_a.paths[a.2.path as usize].key().cmp(uri_b.paths[b.2.path as usize].key()))
             .then_with(by_priority)

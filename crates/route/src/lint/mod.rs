@@ -11,7 +11,7 @@ mod shadow;
 
 use crate::condition::Condition;
 use crate::layer::{condition_of, further_conditions};
-use crate::{PathPattern, RouteSpec, Takes, UriRoute};
+use crate::{PathPattern, RouteMatch, RouteSpec, UriRoute};
 use shadow::Shadow;
 use std::fmt;
 use std::sync::Arc;
@@ -108,21 +108,21 @@ pub fn lint(specs: &[Arc<RouteSpec>]) -> Lint {
                 lint.omitted += 1;
             }
         };
-        if let Takes::Expression(expression) = &spec.takes
+        if let RouteMatch::Expression(expression) = &spec.takes
             && !expression.mixed().is_empty()
         {
             let reading = reading::with_parentheses(expression.condition());
             expression.mixed().iter().for_each(|&at| add(FindingKind::Mixed { at, reading: reading.clone() }));
         }
         let written = match &spec.takes {
-            Takes::Expression(expression) => Some(expression.condition()),
-            Takes::Uri(uri) => uri.vars.as_ref().map(|vars| vars.condition()),
+            RouteMatch::Expression(expression) => Some(expression.condition()),
+            RouteMatch::Uri(uri) => uri.vars.as_ref().map(|vars| vars.condition()),
         };
         match (condition, written) {
             (Condition::False, _) => {
                 let reason = match &spec.takes {
-                    Takes::Expression(expression) => parts::why_never(expression.condition()),
-                    Takes::Uri(uri) => parts::why_never(&further_conditions(uri)),
+                    RouteMatch::Expression(expression) => parts::why_never(expression.condition()),
+                    RouteMatch::Uri(uri) => parts::why_never(&further_conditions(uri)),
                 };
                 add(FindingKind::NeverMatches { reason });
             }
@@ -172,8 +172,8 @@ fn told(specs: &[Arc<RouteSpec>], route: usize, by: &[usize], same: bool) -> Fin
 
 fn why_first(first: &RouteSpec, then: &RouteSpec, same: bool) -> String {
     match (&first.takes, &then.takes) {
-        (Takes::Expression(_), Takes::Uri(_)) => return "expressions come before uris".to_owned(),
-        (Takes::Uri(first), Takes::Uri(then)) if !same && !has_all_pairs(first, then) => {
+        (RouteMatch::Expression(_), RouteMatch::Uri(_)) => return "expressions come before uris".to_owned(),
+        (RouteMatch::Uri(first), RouteMatch::Uri(then)) if !same && !has_all_pairs(first, then) => {
             return "the more specific host and path come first, then the higher priority, then the list".to_owned();
         }
         _ => {}

@@ -8,7 +8,7 @@ use super::index::{AlternativeId, Index, Literal};
 use crate::condition::decided::always;
 use crate::condition::implies::implies;
 use crate::condition::simplify::as_literal;
-use crate::condition::{Condition, Field, Predicate, Source, Test};
+use crate::condition::{Condition, Field, Predicate, PredicateOrigin, Test};
 use crate::layer::{PlaceId, order, places_of};
 use crate::{RouteSpec, UriRoute, Variable};
 use foldhash::fast::FixedState;
@@ -151,7 +151,7 @@ impl Pairs {
         }
         *room -= count;
         let Some(uri) = spec.uri() else { return none };
-        let is = |field, test| Predicate { field, lower: false, any: false, test, source: Source::default() };
+        let is = |field, test| Predicate { field, lower: false, any: false, test, source: PredicateOrigin::default() };
         Pairs {
             hosts: uri.hosts.iter().map(|host| is(Field::Host, Test::Host(host.clone()))).collect(),
             paths: uri.paths.iter().map(|path| is(Field::Path, Test::Path(path.clone()))).collect(),

@@ -5,7 +5,7 @@
 
 use super::Expr;
 use super::fields;
-use crate::condition::{Condition, Field, NumberTest, Predicate, Source, Test, parse_number};
+use crate::condition::{Condition, Field, NumberTest, Predicate, PredicateOrigin, Test, parse_number};
 use crate::regex::{Pattern, RegexError};
 use crate::{AddressSet, Variable};
 use ipnet::IpNet;
@@ -306,7 +306,7 @@ impl Tested<'_> {
 }
 
 fn predicate(field: Field, test: Test, text: &str) -> Condition {
-    let source = Source { text: text.into(), at: None };
+    let source = PredicateOrigin { text: text.into(), at: None };
     Condition::Is(Arc::new(Predicate { field, lower: false, any: false, test, source }))
 }
 

@@ -6,11 +6,11 @@ use expect_test::Expect;
 use std::sync::Arc;
 use stillgate_route::path::normalise;
 use stillgate_route::{
-    Expression, HostPattern, Lookup, Matcher, Method, PathPattern, Request, RouteSpec, Takes, UriRoute, Variable,
+    Expression, HostPattern, Lookup, Matcher, Method, PathPattern, Request, RouteMatch, RouteSpec, UriRoute, Variable,
 };
 
 pub(crate) fn route(id: &str, priority: i64, uri: UriRoute) -> Arc<RouteSpec> {
-    Arc::new(RouteSpec { id: id.to_owned(), priority, takes: Takes::Uri(uri) })
+    Arc::new(RouteSpec { id: id.to_owned(), priority, takes: RouteMatch::Uri(uri) })
 }
 
 pub(crate) fn uri(hosts: &[&str], paths: &[&str]) -> UriRoute {
@@ -24,7 +24,7 @@ pub(crate) fn uri(hosts: &[&str], paths: &[&str]) -> UriRoute {
 }
 
 pub(crate) fn expression(id: &str, priority: i64, text: &str) -> Arc<RouteSpec> {
-    let takes = Takes::Expression(Expression::parse(text).unwrap());
+    let takes = RouteMatch::Expression(Expression::parse(text).unwrap());
     Arc::new(RouteSpec { id: id.to_owned(), priority, takes })
 }
 

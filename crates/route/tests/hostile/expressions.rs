@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use stillgate_route::path::normalise;
 use stillgate_route::{
-    ARGUMENTS_MAX, Expression, ExpressionErrorKind, Lookup, Matcher, Method, PathError, Request, RouteSpec, Scratch,
-    Takes, Variable,
+    ARGUMENTS_MAX, Expression, ExpressionErrorKind, Lookup, Matcher, Method, PathError, Request, RouteMatch, RouteSpec,
+    Scratch, Variable,
 };
 
 /// A request's header fields and query, handed over without being put together.
@@ -45,7 +45,7 @@ impl Wire {
 fn compile<T: AsRef<str>>(expressions: impl IntoIterator<Item = T>) -> Matcher {
     let spec = |(position, text): (usize, T)| {
         let expression = Expression::parse(text.as_ref()).unwrap_or_else(|errors| panic!("{}", errors[0]));
-        Arc::new(RouteSpec { id: position.to_string(), priority: 0, takes: Takes::Expression(expression) })
+        Arc::new(RouteSpec { id: position.to_string(), priority: 0, takes: RouteMatch::Expression(expression) })
     };
     Matcher::compile(expressions.into_iter().enumerate().map(spec).collect()).unwrap()
 }

@@ -10,7 +10,7 @@ use super::scan::{Ambiguous, by_both_readings};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use stillgate_route::path::normalise;
-use stillgate_route::{Expression, ExpressionErrorKind, Matcher, PathError, RouteSpec, Scratch, Takes};
+use stillgate_route::{Expression, ExpressionErrorKind, Matcher, PathError, RouteMatch, RouteSpec, Scratch};
 
 /// Whatever the bytes are: nothing panics, the reference refuses what we refuse but for the deviations that
 /// `expression/mod.rs` names, and where both accept the expression they agree on whether it takes the request.
@@ -42,7 +42,7 @@ pub(crate) fn check(bytes: &[u8]) {
     };
     let mut buffer = Vec::new();
     let Ok(path) = normalise(asked.path.as_bytes(), &mut buffer) else { return };
-    let route = RouteSpec { id: "fuzzed".to_owned(), priority: 0, takes: Takes::Expression(expression) };
+    let route = RouteSpec { id: "fuzzed".to_owned(), priority: 0, takes: RouteMatch::Expression(expression) };
     // A bound of the compiler's may refuse it.
     let Ok(matcher) = Matcher::compile(vec![Arc::new(route)]) else { return };
     let found = matcher.find(&asked.request(path), &mut Scratch::default());

@@ -6,7 +6,7 @@ use super::random::{Random, without_one};
 use super::vars::Vars;
 use std::sync::Arc;
 use stillgate_route::{
-    Expression, HostPattern, Matcher, MethodSet, PathPattern, RouteSpec, Takes, UriRoute, parse_method, vars,
+    Expression, HostPattern, Matcher, MethodSet, PathPattern, RouteMatch, RouteSpec, UriRoute, parse_method, vars,
 };
 
 #[derive(Debug, Clone)]
@@ -53,9 +53,9 @@ impl Route {
         let takes = match &self.asks {
             Asks::Expression(chain) => {
                 let text = chain.text();
-                Takes::Expression(Expression::parse(&text).unwrap_or_else(|errors| panic!("{text}: {errors:?}")))
+                RouteMatch::Expression(Expression::parse(&text).unwrap_or_else(|errors| panic!("{text}: {errors:?}")))
             }
-            Asks::Uri(uri) => Takes::Uri(UriRoute {
+            Asks::Uri(uri) => RouteMatch::Uri(UriRoute {
                 hosts: uri.hosts.iter().map(|host| HostPattern::parse(host).unwrap()).collect(),
                 paths: uri.paths.iter().map(|path| PathPattern::parse(path).unwrap()).collect(),
                 methods: uri.methods.iter().map(|method| parse_method(method).unwrap()).collect::<MethodSet>(),

@@ -1,6 +1,6 @@
 //! Reads a text by what differs from the one that is kept.
 
-use super::difference::{Difference, Known};
+use super::difference::{Difference, OldItems};
 use super::items::{Item, Keeps, only_item};
 use super::{Kept, Text, outline};
 use crate::file::whole::{NamedConsumers, id_of, note_names};
@@ -41,7 +41,7 @@ pub(super) fn read(kept: &Kept, text: &Text, environment: Lookup<'_>) -> Option<
     for index in 0..first {
         next.push(kept.items[index].cut, Some(index))?;
     }
-    let mut known = Known::new(&kept.text.bytes, &kept.items, first..last, next.at);
+    let mut known = OldItems::new(&kept.text.bytes, &kept.items, first..last, next.at);
     for cut in difference.changed {
         let old = known.find(next.items.len(), &new[next.at..next.at + cut.bytes as usize]);
         next.push(cut, old)?;

@@ -1,6 +1,6 @@
 //! Reads a text in which nothing but the list of consumers differs from the one that is kept.
 
-use super::difference::{Difference, Known};
+use super::difference::{Difference, OldItems};
 use super::items::{Item, Keeps, hash_of, only_item};
 use super::outline::Listed;
 use super::{Kept, Text};
@@ -35,7 +35,7 @@ pub(super) fn read(kept: &Kept, text: &Text, environment: Lookup<'_>) -> Option<
     for index in 0..first {
         next.push(listed.items[index].cut, Some(index))?;
     }
-    let mut known = Known::new(old, &listed.items, first..last, next.at);
+    let mut known = OldItems::new(old, &listed.items, first..last, next.at);
     for cut in difference.changed {
         let old = known.find(next.items.len(), &new[next.at..next.at + cut.bytes as usize]);
         next.push(cut, old)?;

@@ -82,7 +82,7 @@ fn common_suffix(a: &[u8], b: &[u8]) -> usize {
 }
 
 /// Old items that may be found again elsewhere.
-pub(super) struct Known<'a> {
+pub(super) struct OldItems<'a> {
     /// The index of the first.
     first: usize,
     texts: Vec<&'a [u8]>,
@@ -90,9 +90,9 @@ pub(super) struct Known<'a> {
     by_text: HashMap<&'a [u8], usize, RandomState>,
 }
 
-impl<'a> Known<'a> {
+impl<'a> OldItems<'a> {
     /// `at`: where the first of them begins in the old text.
-    pub(super) fn new(old: &'a [u8], items: &[Item], range: std::ops::Range<usize>, mut at: usize) -> Known<'a> {
+    pub(super) fn new(old: &'a [u8], items: &[Item], range: std::ops::Range<usize>, mut at: usize) -> OldItems<'a> {
         let first = range.start;
         let texts: Vec<&[u8]> = items[range]
             .iter()
@@ -102,7 +102,7 @@ impl<'a> Known<'a> {
             })
             .collect();
         let by_text = texts.iter().enumerate().map(|(n, text)| (*text, first + n)).collect();
-        Known { first, used: vec![false; texts.len()], texts, by_text }
+        OldItems { first, used: vec![false; texts.len()], texts, by_text }
     }
 
     /// The old item with that text; with the same index rather than with another. None is found twice, for then two

@@ -25,7 +25,7 @@ mod difference;
 mod items;
 mod outline;
 
-use crate::file::whole::Known;
+use crate::file::whole::CatalogState;
 use crate::file::{finish, read, resolve};
 use crate::model::Loaded;
 use crate::resources::{PluginSet, Remembered};
@@ -81,7 +81,7 @@ pub struct Reader {
 struct Kept {
     text: Text,
     loaded: Arc<Loaded>,
-    known: Known,
+    known: CatalogState,
     /// What the text was told of the environment.
     variables: Variables,
     /// `None`: there is none that can be taken apart.

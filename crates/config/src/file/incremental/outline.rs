@@ -3,7 +3,7 @@
 use super::items::{Item, Keeps, hash_of};
 use super::{Kept, List, Text, Variables, consumers};
 use crate::file::Written;
-use crate::file::whole::Known;
+use crate::file::whole::CatalogState;
 use crate::keys::resources::{Resource, RouteKeys};
 use crate::model::Loaded;
 use crate::resources::check_nodes;
@@ -106,7 +106,13 @@ impl Outline {
     }
 
     /// Of a text that is valid.
-    pub(super) fn keep(mut self, text: Text, loaded: Arc<Loaded>, known: Known, variables: Variables) -> Option<Kept> {
+    pub(super) fn keep(
+        mut self,
+        text: Text,
+        loaded: Arc<Loaded>,
+        known: CatalogState,
+        variables: Variables,
+    ) -> Option<Kept> {
         if loaded.warnings.len() > DIAGNOSTICS_MAX {
             return None;
         }

@@ -26,6 +26,6 @@ pub(crate) use fields::each_secret;
 pub(crate) use keeper::{Keeper, Served, Stored};
 pub(crate) use offline::{Offline, back_up, read_store};
 pub(crate) use open::Opened;
-pub(crate) use source::{KeptSource, refusal, revision_of};
+pub(crate) use source::{KeptSource, revision_of};
 pub(crate) use thread::{Asked, Copied, WriteFailure, Written};
 pub(crate) use trial::Trial;

@@ -20,17 +20,17 @@ const PATHS_MAX: usize = 4096;
 /// Makes what an `https` Vault is asked with.
 type Tls = fn(&Manager) -> Result<TlsConnector, String>;
 /// Where something is read: which Vault as it is configured, and the path.
-type Place = (Arc<Manager>, Box<str>);
+type SecretPath = (Arc<Manager>, Box<str>);
 
 /// What Vaults keep, as far as this process has asked for it.
 #[derive(Clone)]
 pub(crate) struct Vaults {
     shared: Arc<Shared>,
-    orders: mpsc::Sender<Place>,
+    orders: mpsc::Sender<SecretPath>,
 }
 
 struct Shared {
-    kept: Mutex<HashMap<Place, Kept>>,
+    kept: Mutex<HashMap<SecretPath, Kept>>,
     /// Something was read.
     read: Condvar,
 }
@@ -59,7 +59,7 @@ impl Vaults {
 
     /// A key of what is under a path. Waits where it is asked for the first time.
     pub(crate) fn resolve(&self, manager: &Arc<Manager>, path: &str, key: &str) -> Result<String, String> {
-        let place: Place = (manager.clone(), path.into());
+        let place: SecretPath = (manager.clone(), path.into());
         let mut kept = self.shared.lock();
         if kept.len() >= PATHS_MAX && !kept.contains_key(&place) {
             return Err(format!("more than {PATHS_MAX} paths of Vaults are in use; use keys of fewer paths"));
@@ -86,13 +86,13 @@ impl Vaults {
     }
 
     /// Forgets all but these paths, each with its manager.
-    pub(crate) fn keep(&self, used: &HashSet<Place>) {
+    pub(crate) fn keep(&self, used: &HashSet<SecretPath>) {
         self.shared.lock().retain(|place, kept| kept.is_asked || used.contains(place));
     }
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Place, Kept>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SecretPath, Kept>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -130,7 +130,7 @@ struct Reader {
 }
 
 impl Reader {
-    async fn run(mut self, mut ordered: mpsc::Receiver<Place>) {
+    async fn run(mut self, mut ordered: mpsc::Receiver<SecretPath>) {
         loop {
             let due = self.next_due();
             let wait =
@@ -151,16 +151,16 @@ impl Reader {
     }
 
     /// What is to be read again next, and when.
-    fn next_due(&self) -> Option<(Instant, Place)> {
+    fn next_due(&self) -> Option<(Instant, SecretPath)> {
         let kept = self.shared.lock();
-        let due = |(place, kept): (&Place, &Kept)| {
+        let due = |(place, kept): (&SecretPath, &Kept)| {
             let after = if kept.is_failing { NEGATIVE.max(place.0.refresh / 10) } else { place.0.refresh };
             kept.answer.as_ref().map(|_| (kept.at + after, place.clone()))
         };
         kept.iter().filter_map(due).min_by_key(|(at, _)| *at)
     }
 
-    async fn read(&mut self, place: Place) {
+    async fn read(&mut self, place: SecretPath) {
         let (manager, path) = (&place.0, &*place.1);
         let tls = self.tls;
         if !self.clients.contains_key(manager) {
@@ -193,7 +193,7 @@ impl Reader {
     }
 
     /// Whether it is another answer than before.
-    fn keep(&self, place: &Place, answer: Result<Data, Failure>) -> bool {
+    fn keep(&self, place: &SecretPath, answer: Result<Data, Failure>) -> bool {
         let mut kept = self.shared.lock();
         let one = kept.entry(place.clone()).or_insert_with(|| Kept::new(Instant::now()));
         (one.at, one.is_asked) = (Instant::now(), false);

@@ -26,7 +26,7 @@ pub(super) struct Multiplex {
     /// By connection, from when it is connected.
     bundles: Vec<Option<Box<Bundle>>>,
     /// Connection by connection, its streams.
-    places: Vec<Place>,
+    places: Vec<StreamSlot>,
     /// Requests that wait to be sent again.
     lost: VecDeque<Request>,
     /// Connections with something to be written.
@@ -44,7 +44,7 @@ struct Bundle {
 
 /// A stream after the other, each with a request or free for one.
 #[derive(Debug, Default)]
-struct Place {
+struct StreamSlot {
     is_asked: bool,
     /// Whether it is in the list of idle ones, or about to be.
     is_free: bool,
@@ -58,7 +58,7 @@ impl Multiplex {
             messages,
             streams,
             bundles: (0..connections).map(|_| None).collect(),
-            places: (0..connections * streams).map(|_| Place::default()).collect(),
+            places: (0..connections * streams).map(|_| StreamSlot::default()).collect(),
             lost: VecDeque::new(),
             unsent: Vec::new(),
         }
@@ -235,7 +235,7 @@ impl Traffic<'_> {
             let place = number * multiplex.streams + stream;
             let Some(bundle) = multiplex.bundles[number].as_deref_mut() else { return now };
             let heard = bundle.session.hear(stream);
-            let Place { request, answer, .. } = &mut multiplex.places[place];
+            let StreamSlot { request, answer, .. } = &mut multiplex.places[place];
             match heard {
                 Heard::Nothing => return now,
                 Heard::Head(status) => {
@@ -256,7 +256,7 @@ impl Traffic<'_> {
     fn stream_answered(&mut self, place: usize, now: u64) -> u64 {
         let Some(multiplex) = &mut self.multiplex else { return now };
         let number = place / multiplex.streams;
-        let Place { request, answer, .. } = &mut multiplex.places[place];
+        let StreamSlot { request, answer, .. } = &mut multiplex.places[place];
         let request = *request;
         let done = self.reader.ended(answer, self.composer.entry(request.entry as usize));
         let goes_on = multiplex.take_off(place);
@@ -320,7 +320,7 @@ impl Traffic<'_> {
         for place in multiplex.places_of(number) {
             now = self.hear(number, place % streams, now);
             let Some(multiplex) = &self.multiplex else { return now };
-            let Place { is_asked, request, .. } = multiplex.places[place];
+            let StreamSlot { is_asked, request, .. } = multiplex.places[place];
             if is_asked {
                 self.drop_request(place, ErrorKind::Closed, &when(request.answering));
             }
@@ -348,7 +348,7 @@ impl Traffic<'_> {
         let Some(multiplex) = &self.multiplex else { return };
         for place in multiplex.places_of(number) {
             let Some(multiplex) = &self.multiplex else { return };
-            let Place { is_asked, request, .. } = multiplex.places[place];
+            let StreamSlot { is_asked, request, .. } = multiplex.places[place];
             if is_asked && now.saturating_sub(request.sent_ns) >= self.timeout_ns {
                 self.time_out_stream(place, request, now);
             }

@@ -3,7 +3,7 @@
 use super::reader::{Reader, listed, meant};
 use crate::mix::errors::quoted;
 use crate::mix::files;
-use crate::mix::variable::{HEX_DIGITS_MAX, Source, Variable};
+use crate::mix::variable::{HEX_DIGITS_MAX, ValueSource, Variable};
 use std::path::Path;
 use stillgate_yaml::{Entry as Pair, Node};
 
@@ -20,13 +20,13 @@ pub(super) fn read(node: &Node, folder: &Path, reader: &mut Reader<'_>) -> Vec<V
                 format!("{} is no name for a variable; write letters, digits, `_`, `-` and `.`", quoted(&pair.key));
             reader.findings.add(pair.key_at, message);
         }
-        let source = source(pair, folder, reader).unwrap_or_else(|| Source::Values(vec![b"/".as_slice().into()]));
+        let source = source(pair, folder, reader).unwrap_or_else(|| ValueSource::Values(vec![b"/".as_slice().into()]));
         variables.push(Variable { name: pair.key.to_string(), source });
     }
     variables
 }
 
-fn source(pair: &Pair, folder: &Path, reader: &mut Reader<'_>) -> Option<Source> {
+fn source(pair: &Pair, folder: &Path, reader: &mut Reader<'_>) -> Option<ValueSource> {
     let want = format!("one of {} with its value, like `range: [1, 100]`", listed(KINDS));
     let pairs = reader.pairs(&pair.value, &format!("a map with {want}"))?;
     let [Pair { key, key_at, value }] = pairs else {
@@ -36,7 +36,7 @@ fn source(pair: &Pair, folder: &Path, reader: &mut Reader<'_>) -> Option<Source>
     };
     match &**key {
         "range" => range(value, reader),
-        "counter" => reader.number(value, |_| true, "the first number, like 1").map(Source::Counter),
+        "counter" => reader.number(value, |_| true, "the first number, like 1").map(ValueSource::Counter),
         "values" => {
             let want = "a list of values, like [ann, bob]";
             let items = reader.list(value, want)?;
@@ -48,22 +48,22 @@ fn source(pair: &Pair, folder: &Path, reader: &mut Reader<'_>) -> Option<Source>
             };
             // All are looked at, so that all are reported.
             let values: Vec<Option<Box<[u8]>>> = items.iter().map(item).collect();
-            values.into_iter().collect::<Option<Vec<_>>>().map(Source::Values)
+            values.into_iter().collect::<Option<Vec<_>>>().map(ValueSource::Values)
         }
         "file" => {
             let path = reader.text(value, "the path of a file with one value a line")?;
             match files::lines(&folder.join(path)) {
-                Ok(values) => Some(Source::Values(values)),
+                Ok(values) => Some(ValueSource::Values(values)),
                 Err(message) => {
                     reader.findings.add(value.at, format!("{} {message}", quoted(path)));
                     None
                 }
             }
         }
-        "uuid" => reader.number(value, |&yes: &bool| yes, "`uuid: true`").map(|_| Source::Uuid),
+        "uuid" => reader.number(value, |&yes: &bool| yes, "`uuid: true`").map(|_| ValueSource::Uuid),
         "hex" => {
             let want = format!("a number of digits, 1 to {HEX_DIGITS_MAX}");
-            reader.number(value, |digits| (1..=HEX_DIGITS_MAX).contains(digits), &want).map(Source::Hex)
+            reader.number(value, |digits| (1..=HEX_DIGITS_MAX).contains(digits), &want).map(ValueSource::Hex)
         }
         _ => {
             let message = format!("unknown source of values {}; {}", quoted(key), meant(key, KINDS));
@@ -73,7 +73,7 @@ fn source(pair: &Pair, folder: &Path, reader: &mut Reader<'_>) -> Option<Source>
     }
 }
 
-fn range(node: &Node, reader: &mut Reader<'_>) -> Option<Source> {
+fn range(node: &Node, reader: &mut Reader<'_>) -> Option<ValueSource> {
     let want = "the lowest and the highest number, like [1, 100]";
     let [from, to] = reader.list(node, want)? else { return reader.wrong(node, want) };
     let mut bound = |node| reader.number::<i64>(node, |_| true, "a whole number of at most 18 digits");
@@ -84,5 +84,5 @@ fn range(node: &Node, reader: &mut Reader<'_>) -> Option<Source> {
         reader.findings.add(node.at, message);
         return None;
     }
-    Some(Source::Range(from, to))
+    Some(ValueSource::Range(from, to))
 }

@@ -12,7 +12,7 @@ use crate::plan::snapshot::WorkerUpstream;
 use crate::sockets::listener::Listener;
 use std::rc::Rc;
 use std::sync::Arc;
-use stillgate_config::{Label, Source};
+use stillgate_config::{Label, LabelSource};
 use stillgate_metrics::family::LABELS_MAX;
 use stillgate_metrics::{Handle, Writer};
 use stillgate_upstream::Endpoint;
@@ -33,7 +33,7 @@ impl Recorder {
             self.told.clear();
             return;
         };
-        let by_listener = family.sources.contains(&Source::Label(Label::Listener));
+        let by_listener = family.sources.contains(&LabelSource::Label(Label::Listener));
         let of_http: Vec<&Listener> = shown(listeners).collect();
         let numbers = match by_listener {
             true => of_http
@@ -172,9 +172,9 @@ fn set(writer: &mut Writer, family: &PlanFamily, number: f64, value: impl Fn(Lab
         .sources
         .iter()
         .map(|source| match source {
-            Source::Label(label) => value(*label),
+            LabelSource::Label(label) => value(*label),
             // Families of the process have none.
-            Source::Variable(_) | Source::Nothing => String::new(),
+            LabelSource::Variable(_) | LabelSource::Nothing => String::new(),
         })
         .collect();
     let mut bytes: [&[u8]; LABELS_MAX] = [b""; LABELS_MAX];

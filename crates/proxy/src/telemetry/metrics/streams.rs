@@ -6,7 +6,7 @@ use super::Recorder;
 use crate::plan::metrics::{MetricsPlan, PlanFamily, node_label};
 use crate::telemetry::session::Session;
 use std::fmt::Write;
-use stillgate_config::{Label, Measure, Protocol, Source};
+use stillgate_config::{Label, LabelSource, Measure, Protocol};
 use stillgate_metrics::family::LABELS_MAX;
 
 impl Recorder {
@@ -42,14 +42,16 @@ impl Recorder {
         let mut values: [&[u8]; LABELS_MAX] = [b""; LABELS_MAX];
         for (value, source) in values.iter_mut().zip(family.sources.iter()) {
             *value = match source {
-                Source::Label(Label::StreamRoute) => session.route.as_ref().map_or("", |route| &route.id).as_bytes(),
-                Source::Label(Label::Node) => node.as_bytes(),
-                Source::Label(Label::Code) => code.as_bytes(),
-                Source::Label(Label::Direction) => direction.as_bytes(),
-                Source::Label(Label::Protocol) if session.protocol == Protocol::Udp => b"udp",
-                Source::Label(Label::Protocol) => b"tcp",
+                LabelSource::Label(Label::StreamRoute) => {
+                    session.route.as_ref().map_or("", |route| &route.id).as_bytes()
+                }
+                LabelSource::Label(Label::Node) => node.as_bytes(),
+                LabelSource::Label(Label::Code) => code.as_bytes(),
+                LabelSource::Label(Label::Direction) => direction.as_bytes(),
+                LabelSource::Label(Label::Protocol) if session.protocol == Protocol::Udp => b"udp",
+                LabelSource::Label(Label::Protocol) => b"tcp",
                 // The families have no others, and none of variables.
-                Source::Label(_) | Source::Variable(_) | Source::Nothing => b"",
+                LabelSource::Label(_) | LabelSource::Variable(_) | LabelSource::Nothing => b"",
             };
         }
         let handle = self.writer.series(&family.declared, &values[..family.sources.len()]);

@@ -4,7 +4,7 @@
 //! Texts that have to be put together are written into memory that is kept.
 
 use crate::plan::metrics::{Aspect, MetricsPlan, PlanFamily, node_label, write_text};
-use stillgate_config::{Label, Route, Source};
+use stillgate_config::{Label, LabelSource, Route};
 use stillgate_metrics::family::LABELS_MAX;
 use stillgate_route::Lookup;
 use stillgate_upstream::Endpoint;
@@ -123,11 +123,11 @@ impl<'a> Values<'a> {
         let mut buffers = buffers.iter_mut();
         for (value, source) in values.iter_mut().zip(family.sources.iter()) {
             *value = match (source, vars) {
-                (Source::Label(label), _) => self.of(*label, aspect),
-                (Source::Variable(variable), Some(vars)) => {
+                (LabelSource::Label(label), _) => self.of(*label, aspect),
+                (LabelSource::Variable(variable), Some(vars)) => {
                     buffers.next().and_then(|buffer| vars.value(variable, buffer)).unwrap_or_default()
                 }
-                (Source::Variable(_), None) | (Source::Nothing, _) => b"",
+                (LabelSource::Variable(_), None) | (LabelSource::Nothing, _) => b"",
             };
         }
         then(&values[..family.sources.len()])

@@ -22,21 +22,21 @@ const IPV6_SOURCE_BITS: u32 = 64;
 
 /// Hands out places.
 #[derive(Debug, Clone, Default)]
-pub struct Places(watch::Sender<Taken>);
+pub struct ConnectionSlots(watch::Sender<Taken>);
 
 /// A place. It is free again when this is dropped.
 #[derive(Debug)]
-pub struct Place {
-    places: Places,
-    source: Source,
+pub struct ConnectionSlot {
+    places: ConnectionSlots,
+    source: PeerGroup,
 }
 
-impl Places {
+impl ConnectionSlots {
     /// A place for a connection of this peer; `None`: there is none for it now.
-    pub fn take(&self, peer: IpAddr) -> Option<Place> {
-        let source = Source::of(peer);
+    pub fn take(&self, peer: IpAddr) -> Option<ConnectionSlot> {
+        let source = PeerGroup::of(peer);
         let is_taken = self.0.send_if_modified(|taken| taken.take(source));
-        is_taken.then(|| Place { places: self.clone(), source })
+        is_taken.then(|| ConnectionSlot { places: self.clone(), source })
     }
 
     /// Waits until all places are free.
@@ -46,7 +46,7 @@ impl Places {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.places.0.send_modify(|taken| taken.free(self.source));
     }
@@ -54,20 +54,20 @@ impl Drop for Place {
 
 /// Whose places count together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Source {
+enum PeerGroup {
     Loopback,
     Remote(IpAddr),
 }
 
-impl Source {
-    fn of(peer: IpAddr) -> Source {
+impl PeerGroup {
+    fn of(peer: IpAddr) -> PeerGroup {
         match peer.to_canonical() {
-            peer if peer.is_loopback() => Source::Loopback,
+            peer if peer.is_loopback() => PeerGroup::Loopback,
             IpAddr::V6(peer) => {
                 let network = peer.to_bits() >> (Ipv6Addr::BITS - IPV6_SOURCE_BITS);
-                Source::Remote(Ipv6Addr::from_bits(network << (Ipv6Addr::BITS - IPV6_SOURCE_BITS)).into())
+                PeerGroup::Remote(Ipv6Addr::from_bits(network << (Ipv6Addr::BITS - IPV6_SOURCE_BITS)).into())
             }
-            peer => Source::Remote(peer),
+            peer => PeerGroup::Remote(peer),
         }
     }
 }
@@ -87,15 +87,15 @@ impl Taken {
     }
 
     /// Whether there was one.
-    fn take(&mut self, source: Source) -> bool {
+    fn take(&mut self, source: PeerGroup) -> bool {
         match source {
             _ if self.all() >= CONNECTIONS_MAX => false,
-            Source::Loopback => {
+            PeerGroup::Loopback => {
                 self.loopback += 1;
                 true
             }
-            Source::Remote(_) if self.remote >= CONNECTIONS_MAX - LOOPBACK_KEPT => false,
-            Source::Remote(address) => {
+            PeerGroup::Remote(_) if self.remote >= CONNECTIONS_MAX - LOOPBACK_KEPT => false,
+            PeerGroup::Remote(address) => {
                 let of_source = self.of_source.entry(address).or_default();
                 let is_free = *of_source < OF_SOURCE_MAX;
                 if is_free {
@@ -107,10 +107,10 @@ impl Taken {
         }
     }
 
-    fn free(&mut self, source: Source) {
+    fn free(&mut self, source: PeerGroup) {
         match source {
-            Source::Loopback => self.loopback -= 1,
-            Source::Remote(address) => {
+            PeerGroup::Loopback => self.loopback -= 1,
+            PeerGroup::Remote(address) => {
                 self.remote -= 1;
                 if let Some(of_source) = self.of_source.get_mut(&address) {
                     *of_source -= 1;
@@ -127,17 +127,17 @@ impl Taken {
 mod tests {
     use super::*;
 
-    fn take(places: &Places, peer: &str, wanted: usize) -> Vec<Place> {
+    fn take(places: &ConnectionSlots, peer: &str, wanted: usize) -> Vec<ConnectionSlot> {
         (0..wanted).map_while(|_| places.take(peer.parse().unwrap())).collect()
     }
 
     #[test]
     fn nobody_can_take_the_places_of_others() {
-        let places = Places::default();
+        let places = ConnectionSlots::default();
         let one = take(&places, "192.0.2.1", 300);
         assert_eq!(one.len(), OF_SOURCE_MAX);
         assert!(take(&places, "::ffff:192.0.2.1", 1).is_empty(), "the same source");
-        let many: Vec<Place> = (2..=20).flat_map(|n| take(&places, &format!("192.0.2.{n}"), 300)).collect();
+        let many: Vec<ConnectionSlot> = (2..=20).flat_map(|n| take(&places, &format!("192.0.2.{n}"), 300)).collect();
         assert_eq!(one.len() + many.len(), CONNECTIONS_MAX - LOOPBACK_KEPT);
         // Whatever others have, loopback is served.
         for loopback in ["127.0.0.1", "127.0.0.2", "::1", "::ffff:127.0.0.1"] {
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn loopback_has_all_places_at_most() {
-        let places = Places::default();
+        let places = ConnectionSlots::default();
         let all = take(&places, "127.0.0.1", 300);
         assert_eq!(all.len(), CONNECTIONS_MAX);
         assert!(take(&places, "192.0.2.1", 1).is_empty());
@@ -160,15 +160,16 @@ mod tests {
 
     #[test]
     fn one_network_of_ipv6_is_one_source() {
-        let places = Places::default();
-        let one: Vec<Place> = (0..300).flat_map(|n| take(&places, &format!("2001:db8:0:1::{n:x}"), 1)).collect();
+        let places = ConnectionSlots::default();
+        let one: Vec<ConnectionSlot> =
+            (0..300).flat_map(|n| take(&places, &format!("2001:db8:0:1::{n:x}"), 1)).collect();
         assert_eq!(one.len(), OF_SOURCE_MAX);
         assert_eq!(take(&places, "2001:db8:0:2::1", 1).len(), 1);
     }
 
     #[test]
     fn the_last_one_to_go_is_waited_for() {
-        let places = Places::default();
+        let places = ConnectionSlots::default();
         let mut place = take(&places, "127.0.0.1", 1);
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {

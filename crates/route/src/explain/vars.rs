@@ -10,7 +10,7 @@ use crate::{Matcher, Request};
 
 /// What `vars` come to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Known {
+pub struct VarsVerdict {
     /// `None`: it depends on what is not known.
     pub holds: Option<bool>,
     /// Predicates that it is about, no more than a few: those that do not hold, or those that read what is not known.
@@ -19,10 +19,10 @@ pub struct Known {
 
 impl Matcher {
     /// What the `vars` of the route at this position come to; a route without any holds.
-    pub fn explain_vars(&self, route: usize, request: &Request<'_>) -> Known {
+    pub fn explain_vars(&self, route: usize, request: &Request<'_>) -> VarsVerdict {
         let spec = &self.specs[route];
-        let Some(uri) = spec.uri() else { return Known { holds: Some(true), told: Vec::new() } };
-        let Some(vars) = &uri.vars else { return Known { holds: Some(true), told: Vec::new() } };
+        let Some(uri) = spec.uri() else { return VarsVerdict { holds: Some(true), told: Vec::new() } };
+        let Some(vars) = &uri.vars else { return VarsVerdict { holds: Some(true), told: Vec::new() } };
         let pattern = uri.paths.first();
         let mut plain = Plain::new(request);
         let is_known = |predicate: &Predicate| {
@@ -47,7 +47,7 @@ impl Matcher {
                 why.told
             }
         };
-        Known { holds, told }
+        VarsVerdict { holds, told }
     }
 }
 
@@ -55,7 +55,7 @@ impl Matcher {
 mod tests {
     use super::*;
     use crate::vars::Expr;
-    use crate::{Lookup, Method, MethodSet, NormalPath, PathPattern, RouteSpec, Takes, UriRoute, Variable};
+    use crate::{Lookup, Method, MethodSet, NormalPath, PathPattern, RouteMatch, RouteSpec, UriRoute, Variable};
     use std::sync::Arc;
 
     /// `http_a` is `1`, the status is not known, and all else is absent.
@@ -86,7 +86,7 @@ mod tests {
                 remote_addrs: Vec::new(),
                 vars,
             };
-            let spec = RouteSpec { id: "r".into(), priority: 0, takes: Takes::Uri(uri) };
+            let spec = RouteSpec { id: "r".into(), priority: 0, takes: RouteMatch::Uri(uri) };
             let matcher = Matcher::compile(vec![Arc::new(spec)]).unwrap();
             let path = NormalPath::ROOT;
             let client = [127, 0, 0, 1].into();

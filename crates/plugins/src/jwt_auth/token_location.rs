@@ -6,7 +6,7 @@ use stillgate_route::path::target_path;
 use stillgate_wire::{FieldName, FieldValue, OwnedFieldName};
 
 /// Where tokens are looked for.
-pub(super) struct Places {
+pub(super) struct TokenLocations {
     header: OwnedFieldName,
     query: Box<[u8]>,
     cookie: Box<str>,
@@ -14,7 +14,7 @@ pub(super) struct Places {
 
 /// Where one was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum TokenLocation {
     Header,
     Query,
     Cookie,
@@ -24,51 +24,51 @@ pub(super) enum Place {
 pub(super) enum Found<'a> {
     Nothing,
     /// Something that can be no token.
-    Unreadable(Place),
-    Token(Place, &'a [u8]),
+    Unreadable(TokenLocation),
+    Token(TokenLocation, &'a [u8]),
 }
 
 const COOKIE: FieldName<'static> = FieldName::constant("Cookie");
 
-impl Places {
+impl TokenLocations {
     /// By their names.
-    pub(super) fn new(header: String, query: String, cookie: String) -> Places {
+    pub(super) fn new(header: String, query: String, cookie: String) -> TokenLocations {
         let header = OwnedFieldName::new(header.as_bytes()).expect("checked when it was read");
-        Places { header, query: query.into_bytes().into(), cookie: cookie.into() }
+        TokenLocations { header, query: query.into_bytes().into(), cookie: cookie.into() }
     }
 
     /// The first that there is: the header field, the query, the cookie.
     pub(super) fn find<'a>(&self, request: &'a Request<'_>, buffer: &'a mut Vec<u8>) -> Found<'a> {
         if let Some(value) = request.first_header(self.header.name()) {
             let token = value.strip_prefix(b"Bearer ").or_else(|| value.strip_prefix(b"bearer "));
-            return Found::Token(Place::Header, token.unwrap_or(value));
+            return Found::Token(TokenLocation::Header, token.unwrap_or(value));
         }
         let query = target_path(request.target()).1.unwrap_or_default();
         match argument(query, &self.query) {
             Argument::Absent => {}
-            Argument::Other => return Found::Unreadable(Place::Query),
+            Argument::Other => return Found::Unreadable(TokenLocation::Query),
             Argument::One(value) => {
                 buffer.clear();
                 buffer.extend(decoded(value));
-                return Found::Token(Place::Query, buffer);
+                return Found::Token(TokenLocation::Query, buffer);
             }
         }
         match request.facts.cookie(&self.cookie) {
-            Some(token) => Found::Token(Place::Cookie, token),
+            Some(token) => Found::Token(TokenLocation::Cookie, token),
             None => Found::Nothing,
         }
     }
 
     /// Takes the token out of what the node gets. Whatever stands beside it stays as it is.
-    pub(super) fn hide(&self, place: Place, request: &mut Request<'_>, buffer: &mut Vec<u8>) {
+    pub(super) fn hide(&self, place: TokenLocation, request: &mut Request<'_>, buffer: &mut Vec<u8>) {
         buffer.clear();
         match place {
-            Place::Header => request.remove_header(self.header.name()),
-            Place::Query => {
+            TokenLocation::Header => request.remove_header(self.header.name()),
+            TokenLocation::Query => {
                 write_without(request.target(), &self.query, buffer);
                 request.edits.set_target(buffer).expect("a part of a good target is good");
             }
-            Place::Cookie => {
+            TokenLocation::Cookie => {
                 let lines = request.edits.fields.values(&request.facts.request.fields, request.facts.head, COOKIE);
                 let pairs = lines.flat_map(|line| line.split(|byte| *byte == b';')).map(<[u8]>::trim_ascii);
                 for pair in pairs.filter(|pair| !pair.is_empty() && !is_of(pair, self.cookie.as_bytes())) {
