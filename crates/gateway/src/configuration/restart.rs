@@ -85,6 +85,7 @@ fn of_metrics(started: &Metrics, new: &Metrics) -> Keys<4> {
         expire: _,
         disabled_families: _,
         disabled_labels: _,
+        emptied_labels: _,
         enabled_labels: _,
         extra_labels: _,
         native_histograms: _,

@@ -12,7 +12,7 @@ use stillgate_schema::{Path, Sink};
 /// What a metadata comes to, and what was said of it; from a store that others write to, too.
 fn of_store(yaml: &str) -> (Vec<String>, String) {
     let mut sink = Sink::default().passing_unknown();
-    let node = tree::parse(0, yaml, &|_| None, &mut sink).unwrap().root;
+    let node = tree::parse(0, yaml, Some(&|_| None), &mut sink).unwrap().root;
     let part = TABLE.find("prometheus").unwrap().1.metadata.unwrap();
     let mut table = MetadataTable::default();
     let value = sink.open(|sink| (part.read)(&node, &Path::Root, sink)).unwrap();
