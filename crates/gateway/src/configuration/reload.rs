@@ -31,7 +31,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_config::{Config, Diagnostic, Gateway, Kind, Loaded, Rejected};
+use stillgate_config::{Config, Diagnostic, Gateway, Kind, Loaded, Rejected, SourceKind};
 use stillgate_proxy::{Fleet, MatchCost, Plan, PlanCell, PlanError};
 use stillgate_tls::Material;
 use stillgate_upstream::{Change, Resolver};
@@ -235,9 +235,14 @@ impl Reloader {
         self.served.rejected.iter().map(RejectedStatus::from).collect()
     }
 
-    /// The configuration file, where there is one.
-    pub(crate) fn source_name(&self) -> Option<String> {
-        self.source.name()
+    /// Where the configuration is: its file, its store, or the endpoints of etcd; `None`: it has no name.
+    pub(crate) fn source_path(&self) -> Option<String> {
+        let config = &self.gateway().config;
+        match config.source {
+            SourceKind::File => self.source.name(),
+            SourceKind::Store => Some(config.store.display().to_string()),
+            SourceKind::Etcd => config.etcd.as_ref().map(|etcd| etcd.endpoints.join(", ")),
+        }
     }
 
     /// The metrics; `None`: there are none.

@@ -27,7 +27,6 @@ use datastore::Datastore;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_config::SourceKind;
 use stillgate_logs::Logs;
 use stillgate_plugin::outbox::Counts;
 use stillgate_proxy::{Commander, Fleet, Inquiry, StartError, Tally};
@@ -440,22 +439,13 @@ impl Control {
         self.signals.ending.unless_asked(spawn_blocking(|| metering.end())).await;
     }
 
-    fn source_path(&self) -> Option<String> {
-        let config = &self.reloader.gateway().config;
-        match (config.source, &config.etcd) {
-            (SourceKind::File, _) => self.reloader.source_name(),
-            (SourceKind::Store, _) => Some(config.store.display().to_string()),
-            (SourceKind::Etcd, etcd) => etcd.as_ref().map(|etcd| etcd.endpoints.join(", ")),
-        }
-    }
-
     fn status(&self) -> Status {
         let (connections, requests, tunnels, streams) = counted(&self.tally.read());
         let stored = self.datastore.as_ref().map(Datastore::state);
         Status {
             version: env!("CARGO_PKG_VERSION"),
             source: self.datastore.as_ref().map_or("file", Datastore::kind),
-            source_path: self.source_path(),
+            source_path: self.reloader.source_path(),
             revision: stored.as_ref().and_then(|_| self.reloader.revision()),
             source_error: stored.as_ref().and_then(Stored::error),
             rejected: self.reloader.rejected_status(),

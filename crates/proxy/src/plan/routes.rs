@@ -43,6 +43,15 @@ struct Needs {
 }
 
 impl Needs {
+    /// Those of pieces that `previous` has, too, are known.
+    fn of_pieces(pieces: &[Arc<[PlanRoute]>], previous: Option<&Routes>) -> Box<[Needs]> {
+        let known = |(piece, routes): (usize, &Arc<[PlanRoute]>)| {
+            let previous = previous.filter(|old| old.pieces.get(piece).is_some_and(|old| Arc::ptr_eq(old, routes)));
+            previous.map_or_else(|| Needs::of(routes), |previous| previous.needs[piece])
+        };
+        pieces.iter().enumerate().map(known).collect()
+    }
+
     fn of(routes: &[PlanRoute]) -> Needs {
         let chains = || routes.iter().filter_map(|route| route.chain.as_ref());
         let has_limits = |chain: &Arc<Chain>| chain.entries().iter().any(|entry| entry.plugin.needs_limits());
@@ -153,11 +162,7 @@ impl Routes {
         difference.revoked =
             Lease::revoked(gone.iter().flat_map(|at| old[*at].iter()), come.iter().flat_map(|at| pieces[*at].iter()));
         difference.left = known.into_values().map(|left| left.route.clone()).collect();
-        let needs = pieces.iter().enumerate().map(|(piece, routes)| match previous {
-            Some(previous) if shared[piece] => previous.needs[piece],
-            _ => Needs::of(routes),
-        });
-        let needs = needs.collect();
+        let needs = Needs::of_pieces(&pieces, previous);
         (Routes { pieces: pieces.into(), needs, next_match, named }, difference)
     }
 
