@@ -55,7 +55,7 @@ fn what_is_not_here_is_refused_by_name() {
         1:31: disabled_labels.bandwidth[0]: expected route, service, consumer or node, found the text "nodes"; did you mean "node"?
         1:33: disabled_labels.http_status[0]: there is no label "request_type" here; leave it out
         1:47: disabled_labels.http_status[1]: there is no label "llm_model" here; leave it out
-        1:32: disabled_labels.llm_latency: there is no such family here; leave it out
+        1:19: disabled_labels.llm_latency: there is no such family here; leave it out
         1:32: disabled_labels.http_status: expected a list, found the text "node"
         1:33: disabled_labels.http_status[0]: expected the name of a label, found a map
         1:1: disabled_label: unknown key "disabled_label"; did you mean "disabled_labels"?
@@ -71,7 +71,7 @@ fn a_store_that_apisix_shares_is_not_refused_for_what_is_not_here() {
     assert_eq!(labels, ["http_status.node"]);
     expect![[r#"
         1:39: warning: disabled_labels.http_status[1]: there is no label "request_type" here; leave it out
-        1:67: warning: disabled_labels.llm_latency: there is no such family here; leave it out
+        1:54: warning: disabled_labels.llm_latency: there is no such family here; leave it out
     "#]]
     .assert_eq(&said);
 }
