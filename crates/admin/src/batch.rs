@@ -14,8 +14,10 @@ use crate::resource::plan::{Operation, plan};
 use crate::resource::view::View;
 use crate::router::{Api, Asked};
 use axum::http::StatusCode;
+use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
+use std::borrow::Cow;
 use stillgate_datastore::Write;
 use stillgate_datastore::transaction::WRITES_MAX;
 
@@ -56,7 +58,7 @@ pub(crate) async fn batch(api: &Api, asked: &Asked) -> Result<Answer, Answer> {
         )));
     }
     let transaction = transaction(asked, conditions, writes);
-    if asked.query.is("dry_run", "true") {
+    if asked.query.dry_run()? {
         return dry_run(api, &stored, transaction).await;
     }
     let outcome = commit(api, asked, transaction).await.map_err(|error| match error {
@@ -83,24 +85,34 @@ fn operation(sent: Sent) -> Result<Operation, String> {
     let (path, query) = sent.path.split_once('?').unwrap_or((&sent.path, ""));
     let unknown = || format!("path: {path:?} is not the path of a resource; write one such as /apisix/admin/routes/1");
     let below = path.strip_prefix("/apisix/admin/").ok_or_else(unknown)?;
-    let segments: Vec<&str> = below.trim_end_matches('/').split('/').collect();
+    let segments = below.trim_end_matches('/').split('/').map(decoded).collect::<Option<Vec<String>>>();
+    let segments = segments.ok_or("the path has a part that is no UTF-8")?;
     let (collection, parent, depth) = collection_of(&segments).ok_or_else(unknown)?;
-    let id = segments.get(depth).map(|id| (*id).to_owned());
+    let id = segments.get(depth).cloned();
     let sub_path = segments.get(depth + 1..).filter(|rest| !rest.is_empty()).map(|rest| rest.join("/"));
     let query = Query::parse(Some(query));
+    if query.get("dry_run").is_some() {
+        return Err("dry_run is an argument of the batch: all of it is looked at, or made".to_owned());
+    }
     let ttl_seconds = query.ttl_seconds().map_err(|_| "invalid argument ttl: should be a number")?;
     let force = query.is("force", "true");
     let body = sent.body.filter(|_| verb != Verb::Delete);
     Ok(Operation { verb, collection, address: Address { id, parent, sub_path }, body, ttl_seconds, force })
 }
 
+/// A part of a path, as the router decodes those of requests; `None`: it is no UTF-8.
+fn decoded(segment: &str) -> Option<String> {
+    percent_decode_str(segment).decode_utf8().ok().map(Cow::into_owned)
+}
+
 /// The collection of a path below `/apisix/admin/`, what its key begins with, and how many parts lead to the id.
-fn collection_of(segments: &[&str]) -> Option<(&'static Collection, Option<String>, usize)> {
-    match segments {
+fn collection_of(segments: &[String]) -> Option<(&'static Collection, Option<String>, usize)> {
+    let names: Vec<&str> = segments.iter().map(String::as_str).collect();
+    match names[..] {
         ["consumers", username, "credentials", ..] => {
-            Some((Collection::named("credentials")?, Some((*username).to_owned()), 3))
+            Some((Collection::named("credentials")?, Some(username.to_owned()), 3))
         }
-        ["secrets", manager, ..] => Some((Collection::named("secrets")?, Some((*manager).to_owned()), 2)),
+        ["secrets", manager, ..] => Some((Collection::named("secrets")?, Some(manager.to_owned()), 2)),
         [name, ..] => {
             let collection = Collection::named(name)?;
             (!matches!(collection.naming, Naming::Credential)).then_some((collection, None, 1))

@@ -52,7 +52,7 @@ pub(crate) async fn roll_back(api: &Api, asked: &Asked) -> Result<Answer, Answer
     let body = asked.json()?.unwrap_or_default();
     let to = body["to"].as_u64().ok_or_else(|| Answer::bad("send {\"to\": REVISION}, with a number"))?;
     may_write(api)?;
-    if asked.query.is("dry_run", "true") {
+    if asked.query.dry_run()? {
         let writes = api.control.writes_back_to(to).await.map_err(|error| refused(&error))?;
         let view = View::new(api.control.documents());
         let changes: Vec<Json> = writes.iter().map(|write| change_of(&view, write)).collect();

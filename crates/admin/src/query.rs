@@ -6,7 +6,7 @@ use crate::answer::Answer;
 use crate::control::Wait;
 use axum::http::StatusCode;
 
-/// Arguments read of one query; more are ignored.
+/// Arguments read of one query; more are ignored, as in nginx, but for a write.
 const ARGUMENTS_MAX: usize = 100;
 
 /// The longest time to live that etcd takes.
@@ -17,7 +17,11 @@ const PAGE_SIZES: std::ops::RangeInclusive<f64> = 10.0..=500.0;
 
 /// A query's names and values, decoded.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Query(Vec<(String, String)>);
+pub(crate) struct Query {
+    pairs: Vec<(String, String)>,
+    /// There are more, and one of them may change what a write does.
+    has_more: bool,
+}
 
 /// Which part of a list is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,16 +33,27 @@ pub(crate) struct Page {
 
 impl Query {
     pub(crate) fn parse(query: Option<&str>) -> Query {
-        let pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
-        Query(pairs.take(ARGUMENTS_MAX).map(|(name, value)| (name.into_owned(), value.into_owned())).collect())
+        let mut rest = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
+        let pairs = rest.by_ref().take(ARGUMENTS_MAX).map(|(name, value)| (name.into_owned(), value.into_owned()));
+        Query { pairs: pairs.collect(), has_more: rest.next().is_some() }
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+        self.pairs.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
     pub(crate) fn is(&self, name: &str, value: &str) -> bool {
         self.get(name) == Some(value)
+    }
+
+    /// Whether a write is only looked at. Whoever says so in other words does not expect one.
+    pub(crate) fn dry_run(&self) -> Result<bool, Answer> {
+        match self.get("dry_run") {
+            _ if self.has_more => Err(Answer::bad(format!("a write has at most {ARGUMENTS_MAX} arguments"))),
+            None | Some("false") => Ok(false),
+            Some("true") => Ok(true),
+            Some(_) => Err(Answer::bad("invalid argument dry_run: should be true or false")),
+        }
     }
 
     /// The time to live of what is written. 0 is none, as in APISIX's documentation.
@@ -86,6 +101,20 @@ mod tests {
         for wrong in ["ttl=", "ttl=x", "ttl=-1", "ttl=NaN", "ttl=inf", "ttl=1e30"] {
             assert_eq!(ttl(wrong), Err(400), "{wrong}");
         }
+    }
+
+    #[test]
+    fn dry_runs() {
+        let dry_run = |text: &str| Query::parse(Some(text)).dry_run().map_err(|answer| answer.status.as_u16());
+        assert_eq!(dry_run(""), Ok(false));
+        assert_eq!(dry_run("dry_run=false"), Ok(false));
+        assert_eq!(dry_run("dry_run=true&dry_run=false"), Ok(true));
+        for wrong in ["dry_run", "dry_run=", "dry_run=1", "dry_run=True", "dry_run=no"] {
+            assert_eq!(dry_run(wrong), Err(400), "{wrong}");
+        }
+        let before = "a=1&".repeat(ARGUMENTS_MAX);
+        assert_eq!(dry_run(before.trim_end_matches('&')), Ok(false));
+        assert_eq!(dry_run(&format!("{before}dry_run=true")), Err(400));
     }
 
     #[test]

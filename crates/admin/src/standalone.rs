@@ -112,6 +112,8 @@ pub(crate) fn validate(api: &Api, asked: &Asked) -> Answer {
 struct Planned {
     digest: String,
     view: View,
+    /// From before the documents were read, which go on changing.
+    revision: u64,
     changes: Changes,
 }
 
@@ -123,14 +125,15 @@ fn plan(api: &Api, body: &[u8], digest: &str) -> Result<Option<Planned>, Answer>
     if api.standalone.last(view.revision(), unix_seconds()).1.as_deref() == Some(digest) {
         return Ok(None);
     }
+    let revision = view.revision();
     let changes = changes(api, &view, &whole)?;
-    Ok(Some(Planned { digest: digest.to_owned(), view, changes }))
+    Ok(Some(Planned { digest: digest.to_owned(), view, revision, changes }))
 }
 
 async fn commit_plan(api: &Api, asked: &Asked, planned: Planned) -> Result<Answer, Answer> {
-    let Planned { digest, view, changes: Changes { writes, versions, indexes } } = planned;
+    let Planned { digest, view, revision: before, changes: Changes { writes, versions, indexes } } = planned;
     let transaction = transaction(asked, Vec::new(), writes);
-    let is_dry = asked.query.is("dry_run", "true");
+    let is_dry = asked.query.dry_run()?;
     let outcome = match transaction.writes.is_empty() {
         // A datastore takes no transaction without writes.
         true => None,
@@ -144,9 +147,12 @@ async fn commit_plan(api: &Api, asked: &Asked, planned: Planned) -> Result<Answe
         let body = json!({ "dry_run": true, "changes": [], "warnings": [], "effects": [] });
         return Ok(Answer::json(StatusCode::OK, body));
     }
-    let revision = outcome.as_ref().map_or(view.revision(), |outcome| outcome.revision);
-    let documents = api.control.documents();
-    api.standalone.remember(&documents, (digest, revision, unix_seconds()), versions, indexes);
+    let revision = outcome.as_ref().map_or(before, |outcome| outcome.revision);
+    // What another client wrote meanwhile was neither compared nor removed, and the digest does not stand for it.
+    if outcome.is_none() || revision == before + 1 {
+        let documents = api.control.documents();
+        api.standalone.remember(&documents, (digest, revision, unix_seconds()), versions, indexes);
+    }
     let waits = asked.query.get("wait").and_then(|wait| wait.parse::<f64>().ok()).is_some_and(|wait| wait > 0.0);
     let status = if waits { StatusCode::OK } else { StatusCode::ACCEPTED };
     let answer = with_last(Answer::empty(status), api.standalone.last(revision, unix_seconds()));
@@ -167,12 +173,22 @@ fn whole(bytes: &[u8]) -> Result<Json, Answer> {
     if !whole.is_object() {
         return Err(Answer::bad("invalid request body: an object is expected"));
     }
+    if let Some(unknown) = whole.as_object().into_iter().flat_map(Map::keys).find(|key| !is_known(key)) {
+        return Err(Answer::bad(format!("unknown key {unknown:?}; what a list does not name is deleted")));
+    }
     let certificates = whole.get_mut("ssls").and_then(Json::as_array_mut);
     certificates.into_iter().flatten().for_each(remove_hidden_keys);
     if has_mask(&whole) {
         return Err(Answer::bad(format!("the configuration has a masked secret ({MASK}); send the secret itself")));
     }
     Ok(whole)
+}
+
+/// What may be in the whole document, if only because GET has it there. Of `plugins`, which APISIX has a version of, nothing is
+/// taken.
+fn is_known(key: &str) -> bool {
+    let is_of_all = ["plugins", "X-Last-Modified", "X-Digest"].contains(&key);
+    is_of_all || key.ends_with("_conf_version") || collections().any(|collection| collection.name == key)
 }
 
 /// What a replacement does.

@@ -122,7 +122,9 @@ fn harmful_expressions_are_refused() {
     );
     check(
         "{}",
-        expect![[r#"3:15: routes[0].expression: expected an expression such as 'http.path ^= "/a"', found a map"#]],
+        expect![[
+            r#"3:15: routes[0].expression: expected an expression such as 'http.path ^= "/a"', found an empty map"#
+        ]],
     );
     check(
         "[http.path == 1]",

@@ -106,7 +106,7 @@ fn nothing_in_it() {
     check("---\n", expect!["1:1: the file is empty; write at least `routes: []`"]);
     check("~\n", expect!["1:1: the file is empty; write at least `routes: []`"]);
     check("\u{feff}", expect!["1:1: the file is empty; write at least `routes: []`"]);
-    check("[]\n", expect!["1:1: expected a map, found a list"]);
+    check("[]\n", expect!["1:1: expected a map, found an empty list"]);
     check("text\n", expect![[r#"1:1: expected a map, found the text "text""#]]);
     check("42\n", expect!["1:1: expected a map, found the number 42"]);
     check("- uri: /a\n", expect!["1:1: expected a map, found a list"]);

@@ -37,6 +37,23 @@ fn resources_go_from_a_store_to_an_etcd() {
     assert_eq!(gone.summary(), "0 created, 0 changed, 303 deleted, 0 unchanged");
 }
 
+/// A store takes keys of plugins that it does not know, and warns: others may write there who know more.
+#[test]
+fn what_a_store_takes_comes_from_a_file_too() {
+    let (one, other) = (Site::new(), Site::new());
+    let text = "plugin_metadata: [{id: cors, later: 1}]\nconsumers:\n  - {username: jack, plugins: {key-auth: {key: auth-one, later: 1}}}\n\
+                routes:\n  - {id: a, uri: /a, upstream: {nodes: {\"127.0.0.1:9\": 1}}, plugins: {cors: {later: 1}}}\n";
+    let done = one.apply(text, &[]).expect(0);
+    assert_eq!(done.err.matches("unknown key \"later\"").count(), 3, "{done:?}");
+    assert_eq!(done.err.matches("warning: ").count(), 3, "{done:?}");
+    let exported = one.export();
+    other.apply(&exported, &[]).expect(0);
+    other.run("diff", &other.path("apply.yaml"), &[]).expect(0);
+    assert_eq!(resources(&other.export()), resources(&exported));
+    let refused = one.apply("routes: [{id: a, uri: /a, later: 1}]\n", &[]).expect(1);
+    assert!(refused.err.contains("unknown key \"later\""), "only plugins: {refused:?}");
+}
+
 #[test]
 fn an_address_with_tls_is_asked_with_its_roots_and_our_certificate() {
     let authority = Authority::new();

@@ -2,7 +2,7 @@
 //!
 //! Nothing stands for an environment variable here: whoever may write to a store must not read the gateway's environment.
 
-use serde_json::Value as Json;
+use serde_json::{Number, Value as Json};
 use stillgate_yaml::diagnostic::{Path, Position, Sink};
 use stillgate_yaml::scalar::{Layout, Scalar, Style};
 use stillgate_yaml::tree::{DEPTH_MAX, Entry, Node, SCALAR_BYTES_MAX, Value};
@@ -40,9 +40,19 @@ fn below(json: &Json, depth: usize, path: &Path<'_>, sink: &mut Sink) -> Node {
         Json::String(text) => scalar(text, Style::Quoted),
         Json::Null => scalar("null", Style::Plain),
         Json::Bool(value) => scalar(if *value { "true" } else { "false" }, Style::Plain),
-        Json::Number(number) => scalar(&number.to_string(), Style::Plain),
+        Json::Number(number) => scalar(&written(number), Style::Plain),
     };
     Node { at: DOCUMENT, value }
+}
+
+/// A whole number is one however it is written: JSON Schema makes no difference between 1, 1.0 and 1e0.
+fn written(number: &Number) -> String {
+    /// Up to here a float has every whole number.
+    const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
+    match number.as_f64() {
+        Some(value) if number.is_f64() && value.fract() == 0.0 && value.abs() <= WHOLE_MAX => format!("{value:.0}"),
+        _ => number.to_string(),
+    }
 }
 
 #[cfg(test)]
@@ -59,6 +69,21 @@ mod tests {
         for part in ["\"1.5\"", "\"é\\t\\\"${PATH}\"", "Quoted", "\"null\", style: Plain"] {
             assert!(seen.contains(part), "{part} in {seen}");
         }
+    }
+
+    #[test]
+    fn whole_numbers_are_whole() {
+        let check = |json: &str, want: &str| {
+            let read = node(&serde_json::from_str(json).unwrap(), &Path::Root, &mut Sink::default());
+            let Value::Scalar(scalar) = read.value else { panic!("{json}") };
+            assert_eq!(&*scalar.text, want, "{json}");
+        };
+        check("1.0", "1");
+        check("-2.0", "-2");
+        check("1e3", "1000");
+        check("1.5", "1.5");
+        check("1e300", "1e+300");
+        check("18446744073709551615", "18446744073709551615");
     }
 
     #[test]

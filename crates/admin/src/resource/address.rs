@@ -24,7 +24,18 @@ pub(crate) struct Address {
     pub(crate) sub_path: Option<String>,
 }
 
-/// The key of the document of a path; `None`: there can be none.
+/// The key of a document that may be stored already; `None`: there can be none. In an etcd others may have given it an id that
+/// this API does not give.
+pub(crate) fn key_of_stored(collection: &Collection, address: &Address) -> Option<Key> {
+    let given = || match collection.naming {
+        // A path below a collection has one meaning only.
+        Naming::Id | Naming::Plugin => Key::parse(&format!("{}/{}", collection.name, address.id.as_deref()?)).ok(),
+        Naming::Username | Naming::Credential | Naming::Manager => None,
+    };
+    key_of_path(collection, address).or_else(given)
+}
+
+/// The key of the document that a path may name; `None`: none can be written there.
 pub(crate) fn key_of_path(collection: &Collection, address: &Address) -> Option<Key> {
     let id = address.id.as_deref()?;
     let path = match (collection.naming, address.parent.as_deref()) {

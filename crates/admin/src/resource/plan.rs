@@ -3,7 +3,7 @@
 //! Nothing is written here, so the same plan serves a single request, an operation of a batch, and a dry run. Whether a
 //! document is valid is not decided here either: [`Control::write`](crate::Control::write) does that.
 
-use super::address::{Address, key_of_path, key_to_write, no_id};
+use super::address::{Address, key_of_stored, key_to_write, no_id};
 use super::merge::{merge, replace_at};
 use super::references::{self, parsed};
 use super::view::View;
@@ -104,7 +104,7 @@ fn patch(control: &dyn Control, view: &View, op: &Operation, unix_seconds: u64) 
     }
     let change = op.body.clone().ok_or_else(|| Answer::bad("missing new configuration"))?;
     let sub_path = op.address.sub_path.as_deref().filter(|path| !path.is_empty());
-    let key = key_of_path(op.collection, &op.address).ok_or_else(Answer::key_not_found)?;
+    let key = key_of_stored(op.collection, &op.address).ok_or_else(Answer::key_not_found)?;
     let old = view.get(&key).ok_or_else(Answer::key_not_found)?;
     let mut document = parsed(&old.value);
     let keeps_update_time = match (sub_path, change) {
@@ -144,7 +144,7 @@ fn delete(view: &View, op: &Operation) -> Result<Plan, Answer> {
     if !op.force {
         references::unused(view, op.collection, id)?;
     }
-    let key = key_of_path(op.collection, &op.address).ok_or_else(Answer::key_not_found)?;
+    let key = key_of_stored(op.collection, &op.address).ok_or_else(Answer::key_not_found)?;
     view.get(&key).ok_or_else(Answer::key_not_found)?;
     let mut writes = vec![Write::Delete { key: key.clone() }];
     if op.collection.naming == Naming::Username {

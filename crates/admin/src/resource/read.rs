@@ -2,9 +2,9 @@
 //!
 //! Lists may have very many documents: those that the text of a search rules out are not parsed.
 
-use super::address::{Address, key_of_path};
+use super::address::{Address, key_of_stored};
 use super::plan::PREFIX;
-use super::references::{parsed, text_of};
+use super::references::{has_escapes, parsed, text_of};
 use crate::access::Role;
 use crate::answer::Answer;
 use crate::collections::{Collection, Naming};
@@ -26,7 +26,7 @@ const REFERENCE_FIELDS: [&str; 2] = ["service_id", "upstream_id"];
 /// One document.
 pub(crate) fn one(control: &dyn Control, role: Role, collection: &'static Collection, address: &Address) -> Answer {
     let documents = control.documents();
-    let found = key_of_path(collection, address).and_then(|key| documents.get(&key).map(|document| (key, document)));
+    let found = key_of_stored(collection, address).and_then(|key| documents.get(&key).map(|document| (key, document)));
     let Some((key, document)) = found else { return Answer::key_not_found() };
     let etag = format!("\"{}\"", document.modified);
     let value = shown(control, role, collection, parsed(&document.value));
@@ -54,13 +54,14 @@ pub(crate) fn list(
         let hides = role == Role::Viewer || collection.name == "ssls";
         let shown = |json| shown(control, role, collection, json);
         found.retain(|(_, document)| {
-            if !filter.is_found_in(&document.value) {
+            if !filter.may_be_in(&document.value) {
                 return false;
             }
-            let json = if hides || filter.has_fields() { parsed(&document.value) } else { Json::Null };
+            let must_parse = hides || filter.has_fields() || has_escapes(&document.value);
+            let json = if must_parse { parsed(&document.value) } else { Json::Null };
             filter.matches(&json)
                 // A secret must not be found that is not shown.
-                && (!hides || filter.is_found_in(&shown(json).to_string()))
+                && (!must_parse || filter.is_found_in(&shown(json).to_string()))
         });
     }
     let total = found.len();
@@ -158,6 +159,11 @@ impl Filter {
     /// Whether it has more than a search, which needs no parsing.
     fn has_fields(&self) -> bool {
         self.name.is_some() || self.uri.is_some() || self.label.is_some() || !self.references.is_empty()
+    }
+
+    /// False only if it is not found in what the text means.
+    fn may_be_in(&self, text: &str) -> bool {
+        self.is_found_in(text) || has_escapes(text)
     }
 
     fn is_found_in(&self, text: &str) -> bool {

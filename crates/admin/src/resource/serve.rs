@@ -78,7 +78,7 @@ async fn execute(api: &Api, asked: &Asked, operation: Arc<Operation>) -> Result<
             plan.conditions.push((plan.key.clone(), condition));
         }
         let transaction = transaction(asked, plan.conditions.clone(), plan.writes.clone());
-        if asked.query.is("dry_run", "true") {
+        if asked.query.dry_run()? {
             return dry_run(api, &view, transaction).await;
         }
         match commit(api, asked, transaction).await {

@@ -520,3 +520,36 @@ async fn lists_are_filtered_and_paged() {
     assert_eq!(ids("search=hidden-1&api_key=tv-secret").await, "0: ", "a viewer finds no secret");
     assert_eq!(ids("search=%2F11&api_key=tv-secret").await, "1: 11");
 }
+
+/// APISIX writes `\/` for a slash, and others write other escapes.
+#[tokio::test]
+async fn documents_are_found_however_they_are_escaped() {
+    let client = Client::admin();
+    client.memory.put_text("routes/1", r#"{"uri": "\/orders\/\u00e9", "desc": "\u007a\u007a"}"#);
+    client.memory.put_text("consumers/jack", r#"{"username": "jack", "plugins": {"key-auth": {"key": "a\/b"}}}"#);
+    for (search, total) in [("/orders/%C3%A9", 1), ("ORDERS/", 1), ("zz", 1), ("%5C/", 0), ("u007a", 0)] {
+        let (_, answer) = client.ask(&format!("GET /apisix/admin/routes?search={search}")).await;
+        assert!(answer.starts_with(&format!("200 {{\"total\":{total},")), "{search}: {answer}");
+    }
+    let (status, answer) = client
+        .ask(r#"PUT /apisix/admin/consumers {"username": "rose", "plugins": {"key-auth": {"key": "a/b"}}}"#)
+        .await;
+    assert!(status == 400 && answer.contains("duplicate key found with consumer: jack"), "{answer}");
+}
+
+/// Only etcd can have them: others write there, too.
+#[tokio::test]
+async fn documents_with_ids_that_nobody_gets_can_be_read_and_deleted() {
+    let client = Client::admin();
+    for id in ["a b", "a/b", "%2e", "\u{e9}"] {
+        client.memory.put(&format!("routes/{id}"), &json!({ "uri": "/1" }));
+    }
+    for path in ["routes/a%20b", "routes/a%2Fb", "routes/%252e", "routes/%C3%A9"] {
+        let path = format!("/apisix/admin/{path}");
+        assert_eq!(client.ask(&format!("GET {path}")).await.0, 200, "{path}");
+        assert_eq!(client.ask(&format!("PUT {path} {{\"uri\": \"/2\"}}")).await.0, 400, "{path}");
+        assert_eq!(client.ask(&format!("PATCH {path} {{\"uri\": \"/2\"}}")).await.0, 400, "{path}");
+        assert_eq!(client.ask(&format!("DELETE {path}")).await.0, 200, "{path}");
+        assert_eq!(client.ask(&format!("GET {path}")).await.0, 404, "{path}");
+    }
+}

@@ -327,3 +327,41 @@ async fn a_copy_of_the_store_is_for_admins() {
     let viewer = Client::admin().with("x-api-key", "tv-secret");
     assert_eq!(viewer.ask("POST /v1/store/backup").await.0, 401);
 }
+
+#[tokio::test]
+async fn who_asks_for_a_dry_run_in_other_words_writes_nothing() {
+    let client = Client::admin();
+    client.memory.put("routes/1", &json!({ "uri": "/1" }));
+    let batch = r#"[{"method": "DELETE", "path": "/apisix/admin/routes/1"}]"#;
+    let whole = r#"| X-Digest: 1 {"routes": []}"#;
+    for wrong in ["dry_run=1", "dry_run", "dry_run=TRUE"] {
+        for line in [
+            format!("DELETE /apisix/admin/routes/1?{wrong}"),
+            format!("PUT /apisix/admin/routes/1?{wrong} {{\"uri\": \"/2\"}}"),
+            format!("POST /v1/batch?{wrong} {batch}"),
+            format!("PUT /apisix/admin/configs?{wrong} {whole}"),
+            format!("POST /v1/rollback?{wrong} {{\"to\": 11}}"),
+        ] {
+            let (status, answer) = client.ask(&line).await;
+            assert_eq!(status, 400, "{line}: {answer}");
+            assert!(answer.contains("invalid argument dry_run"), "{line}: {answer}");
+        }
+    }
+    let inner = r#"POST /v1/batch [{"method": "DELETE", "path": "/apisix/admin/routes/1?dry_run=true"}]"#;
+    let (status, answer) = client.ask(inner).await;
+    assert!(status == 400 && answer.contains("dry_run is an argument of the batch"), "{answer}");
+    assert_eq!(client.memory.get("routes/1"), Some(json!({ "uri": "/1" })));
+}
+
+#[tokio::test]
+async fn paths_of_a_batch_are_decoded_like_those_of_requests() {
+    let client = Client::admin();
+    client.memory.put("routes/a.b", &json!({ "uri": "/1" }));
+    let patch = r#"[{"method": "PATCH", "path": "/apisix/admin/routes/a%2Eb/labels/a%20b%2Bc", "body": "x"}]"#;
+    let (status, answer) = client.ask(&format!("POST /v1/batch {patch}")).await;
+    assert_eq!(status, 200, "{answer}");
+    assert_eq!(client.memory.get("routes/a.b").unwrap()["labels"], json!({ "a b+c": "x" }));
+    let no_text = r#"POST /v1/batch [{"method": "DELETE", "path": "/apisix/admin/routes/%ff"}]"#;
+    let (status, answer) = client.ask(no_text).await;
+    assert!(status == 400 && answer.contains("no UTF-8"), "{answer}");
+}

@@ -134,3 +134,37 @@ async fn a_replacement_may_have_more_documents_than_a_transaction() {
     assert_eq!(whole(&client).await["routes"].as_array().map(Vec::len), Some(129));
     assert!(client.memory.get("routes/128").is_some());
 }
+
+#[tokio::test]
+async fn a_digest_does_not_stand_for_what_another_client_wrote_meanwhile() {
+    let client = Client::admin();
+    *client.memory.overtaking.lock().unwrap() = Some(("routes/other", json!({ "uri": "/other" })));
+    let put = r#"PUT /apisix/admin/configs | X-Digest: 1 {"routes": [{"id": "own", "uri": "/own"}]}"#;
+    assert_eq!(client.ask(put).await.0, 202);
+    let read = whole(&client).await;
+    assert_eq!((read["routes"].as_array().map(Vec::len), &read["X-Digest"]), (Some(2), &Json::Null));
+    assert_eq!(client.ask(put).await.0, 202, "it is put again");
+    let read = whole(&client).await;
+    assert_eq!(
+        (&read["routes"][0]["id"], &read["routes"][1], &read["X-Digest"]),
+        (&json!("own"), &Json::Null, &json!("1"))
+    );
+    assert_eq!(client.ask(put).await.0, 204);
+}
+
+#[tokio::test]
+async fn a_misspelt_list_deletes_nothing() {
+    let client = Client::admin();
+    client.memory.put("routes/1", &json!({ "uri": "/1" }));
+    for wrong in ["route", "Routes", "credentials", "x"] {
+        let (status, answer) =
+            client.ask(&format!("PUT /apisix/admin/configs | X-Digest: 1 {{\"{wrong}\": []}}")).await;
+        assert_eq!(status, 400, "{answer}");
+        assert!(answer.contains(&format!("unknown key \\\"{wrong}\\\"")), "{answer}");
+    }
+    assert!(client.memory.get("routes/1").is_some());
+    let mut read = whole(&client).await;
+    read["plugins_conf_version"] = 3.into();
+    let (status, answer) = client.ask(&format!("PUT /apisix/admin/configs | X-Digest: 1 {read}")).await;
+    assert_eq!(status, 202, "what was read may be written: {answer}");
+}

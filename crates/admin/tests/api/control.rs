@@ -14,12 +14,18 @@ pub(crate) struct Memory {
     /// Why nothing can be written.
     pub(crate) refusal: Mutex<Option<WriteError>>,
     pub(crate) is_file: bool,
+    /// What another client writes just before the next write.
+    pub(crate) overtaking: Mutex<Option<(&'static str, Json)>>,
 }
 
 impl Memory {
     /// Writes without the API, as another node of a fleet does.
     pub(crate) fn put(&self, key: &str, value: &Json) {
-        let put = Write::Put { key: Key::parse(key).unwrap(), value: value.to_string(), ttl_seconds: None };
+        self.put_text(key, &value.to_string());
+    }
+
+    pub(crate) fn put_text(&self, key: &str, value: &str) {
+        let put = Write::Put { key: Key::parse(key).unwrap(), value: value.to_owned(), ttl_seconds: None };
         self.commit(Transaction { conditions: vec![], writes: vec![put], author: Author::default() }).unwrap();
     }
 
@@ -117,6 +123,9 @@ impl Control for Memory {
     }
 
     fn write(&self, transaction: Transaction, wait: Wait) -> Pending<Result<Outcome, WriteError>> {
+        if let Some((key, value)) = self.overtaking.lock().unwrap().take() {
+            self.put(key, &value);
+        }
         let outcome = self.commit(transaction).map(|outcome| Outcome {
             generation: (wait == Wait::Served).then_some(outcome.revision + 1000),
             warnings: Vec::new(),

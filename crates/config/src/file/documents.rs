@@ -1,8 +1,8 @@
 //! The resources of a file as documents, as the Admin API takes them, each with the place where it is written.
 //!
-//! For those who move resources from a file to a store. The file is checked like any other, with two exceptions: its `gateway:`
-//! section need not be that of the gateway whose store it is, so the listeners are not known if it has none; and `protos`,
-//! which only stores have, may be there.
+//! For those who move resources from a file to a store. The file is checked like any other, with three exceptions: its `gateway:`
+//! section need not be that of the gateway whose store it is, so the listeners are not known if it has none; `protos`, which
+//! only stores have, may be there; and plugins may have keys that are not known, as in a store, which warns of them.
 
 use super::{tree_of, whole};
 use crate::keys::resources::File;
@@ -37,7 +37,7 @@ pub struct FileDocument {
 /// The resources of a text, in its order, and what is wrong with it. They are of use only where nothing is. `environment`
 /// answers for `${NAME}`.
 pub fn documents(text: &[u8], environment: Lookup<'_>, plugins: PluginSet) -> (Vec<FileDocument>, Errors) {
-    let mut sink = Sink::default();
+    let mut sink = Sink::default().passing_unknown();
     let found = read_all(text, environment, plugins, &mut sink).unwrap_or_default();
     (found, sink.into_errors())
 }

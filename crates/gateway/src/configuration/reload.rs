@@ -100,8 +100,12 @@ pub(crate) struct Reloader {
 /// What is under way.
 enum Work {
     Idle,
-    Reading(JoinHandle<(Box<Reading>, Look)>),
-    Resolving { next: Candidate, since: Instant },
+    /// And whether somebody asked for it, who wants to hear of the same errors again.
+    Reading(JoinHandle<(Box<Reading>, Look)>, bool),
+    Resolving {
+        next: Candidate,
+        since: Instant,
+    },
     Building(JoinHandle<Built>, Option<Box<Next>>),
 }
 
@@ -267,7 +271,7 @@ impl Reloader {
         let resolver = &mut self.resolver;
         match &mut self.work {
             Work::Idle => Step::AddressesChanged(resolver.next_change().await),
-            Work::Reading(task) => tokio::select! {
+            Work::Reading(task, _) => tokio::select! {
                 read = task => Step::Read(read),
                 change = resolver.next_change() => Step::AddressesChanged(change),
             },
@@ -335,14 +339,15 @@ impl Reloader {
             let begin_anew = || Box::new(Reading::new(self.source.open(), None, self.reloadable.prepare));
             let mut reading = self.reading.take().unwrap_or_else(begin_anew);
             let (served, waits) = (self.candidate(), self.waits());
-            self.work = Work::Reading(spawn_blocking(move || {
+            let task = spawn_blocking(move || {
                 let look = background::run(waits, || match reload {
                     Some(true) => reading.look(None, &served),
                     Some(false) => reading.look(looked_at.as_deref(), &served),
                     None => reading.look_at_served(&served),
                 });
                 (reading, look)
-            }));
+            });
+            self.work = Work::Reading(task, reload == Some(true));
         } else if self.wanted.parts {
             let generation = self.plans.load().generation;
             let served = self.candidate();
@@ -356,12 +361,14 @@ impl Reloader {
     }
 
     fn take_read(&mut self, read: Read) {
-        self.work = Work::Idle;
+        let is_asked = matches!(std::mem::replace(&mut self.work, Work::Idle), Work::Reading(_, true));
         match read {
             Read::Unchanged => debug!("configuration unchanged"),
             Read::Refused { digest, errors } => {
                 self.looked_at = digest;
-                self.refuse(errors);
+                if is_asked || !self.is_told(&errors) {
+                    self.refuse(errors);
+                }
             }
             Read::Good(next) => {
                 let loaded = &next.loaded;
@@ -472,11 +479,10 @@ impl Reloader {
         self.set_certificates(tls);
         self.loaded_at = now_rfc3339();
         self.times = ReloadTimes::now();
-        match &self.last_error {
-            _ if file_errors.is_empty() => self.last_error = None,
-            // Resources may change many times before the file is mended.
-            Some(told) if told.errors == file_errors => {}
-            _ => self.refuse(file_errors),
+        match file_errors.is_empty() {
+            true => self.last_error = None,
+            false if self.is_told(&file_errors) => {}
+            false => self.refuse(file_errors),
         }
         self.resolver.set_names(names::of(config));
         info!(
@@ -505,6 +511,11 @@ impl Reloader {
     fn set_certificates(&mut self, tls: Arc<Material>) {
         self.certificate_ends = ends(&tls);
         self.tls = tls;
+    }
+
+    /// Whether these were the last errors: resources may change many times before a file beside them is mended.
+    fn is_told(&self, errors: &[String]) -> bool {
+        self.last_error.as_ref().is_some_and(|last| last.errors == errors)
     }
 
     fn refuse(&mut self, errors: Vec<String>) {

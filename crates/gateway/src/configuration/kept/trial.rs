@@ -70,8 +70,10 @@ impl Keeper {
 
 /// What of an attempt is about the changed resources, and what about others.
 fn sorted_out(attempt: Attempt, changed: &HashSet<(Kind, String)>) -> Trial {
-    let mut trial =
-        Trial { warnings: attempt.warnings.iter().map(|warning| warning.in_file(None)).collect(), ..Trial::default() };
+    // Where they are shown it is said what they are.
+    let bare = |warning: String| warning.strip_prefix("warning: ").map(str::to_owned).unwrap_or(warning);
+    let warnings = attempt.warnings.iter().map(|warning| bare(warning.to_string())).collect();
+    let mut trial = Trial { warnings, ..Trial::default() };
     for Rejected { kind, id, reason, serving, .. } in attempt.rejected {
         if changed.contains(&(kind, id.clone())) {
             trial.refusals.push(named(kind, &id, reason, changed));
