@@ -351,7 +351,7 @@ fn a_label_without_a_value_keeps_its_text() {
     let mut client = gateway.client();
     let mut labels_of = |target: &str, field: &str| {
         let before = seen.requests();
-        client.send(&format!("GET {target} HTTP/1.1\r\nHost: h\r\n{field}\r\n"));
+        client.send(format!("GET {target} HTTP/1.1\r\nHost: h\r\n{field}\r\n"));
         client.expect_response("GET");
         eventually("a batch", || seen.requests() == before + 1);
         let body: Value = serde_json::from_slice(&seen.last().1).expect("JSON");

@@ -16,7 +16,7 @@ use stillgate_wire::{Edits, HeadLimits, Progress, RequestEdits, RequestHead};
 
 fn compile(keys: &str) -> Result<Arc<Entry>, String> {
     let mut sink = Sink::default();
-    let tree = parse(0, &format!("key-auth: {keys}"), None, &mut sink).unwrap();
+    let tree = parse(0, &format!("key-auth: {keys}"), Some(&|_| None), &mut sink).unwrap();
     let origin = Origin { level: Level::Route, id: "r".into() };
     let entries =
         stillgate_plugins::TABLE.compile(&tree.root, &origin, (&NoSecrets, &NoUpstreams), &Path::Root, &mut sink);

@@ -108,7 +108,7 @@ impl Gateway {
 }
 
 fn node(yaml: &str, sink: &mut Sink) -> Node {
-    tree::parse(0, yaml, None, sink).expect("YAML").root
+    tree::parse(0, yaml, Some(&|_| None), sink).expect("YAML").root
 }
 
 fn compile(yaml: &str, route: &str) -> Result<Chain, String> {

@@ -87,7 +87,7 @@ fn compiled(yaml: &str, sink: &mut Sink) -> Option<Vec<Arc<Entry>>> {
 }
 
 fn read_yaml(yaml: &str, sink: &mut Sink) -> Option<Node> {
-    tree::parse(0, yaml, None, sink).map(|tree| tree.root)
+    tree::parse(0, yaml, Some(&|_| None), sink).map(|tree| tree.root)
 }
 
 /// The text of a head with the line ends of HTTP; the body behind it stays.

@@ -36,9 +36,9 @@ fn policies_that_are_not_here_are_refused() {
         limit-count.policy: expected local, found the text "redis-here"
         limit-req.policy: expected local, found the text "redis-here"
         limit-conn.policy: expected local, found the text "redis-here"
-        limit-count.policy: expected local, found a list
-        limit-req.policy: expected local, found a list
-        limit-conn.policy: expected local, found a list
+        limit-count.policy: expected local, found an empty list
+        limit-req.policy: expected local, found an empty list
+        limit-conn.policy: expected local, found an empty list
     "#]].assert_eq(&text);
     for (name, needed) in LIMITS {
         assert!(plugins(&format!("{name}: {{{needed}, policy: local}}")).is_ok(), "{name}");

@@ -84,7 +84,7 @@ fn bad_configurations_are_refused() {
         1:40: fault-injection.abort.http_status: expected a whole number from 200 to 599, found the number 100
         1:40: fault-injection.abort.http_status: expected a whole number from 200 to 599, found the number 600
         1:57: fault-injection.abort.percentage: expected a whole number from 0 to 100, found the number 101
-        1:54: fault-injection.abort.headers: expected a map of header fields, found a map
+        1:54: fault-injection.abort.headers: expected a map of header fields, found an empty map
         1:55: fault-injection.abort.headers["a:b"]: not the name of a header field: letters, digits and !#$%&'*+-.^_`|~ only
         1:55: fault-injection.abort.headers.Content-Length: this field frames the message or belongs to one connection; the gateway sets it
         1:58: fault-injection.abort.headers.X: a header value cannot hold control characters such as line breaks
