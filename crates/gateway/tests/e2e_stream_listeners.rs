@@ -117,6 +117,15 @@ fn datagrams_come_to_listeners_that_come_and_go() {
 }
 
 /// One address of TCP, for streams and for HTTP in turn.
+/// Whether a request is answered with these bytes first.
+fn answers_with(to: SocketAddr, expected: &[u8; 4]) -> bool {
+    let mut stream = TcpStream::connect(to).expect("a connection");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").expect("it is read");
+    let mut first = [0; 4];
+    stream.read_exact(&mut first).is_ok() && first == *expected
+}
+
 #[test]
 fn an_address_may_come_to_take_something_else() {
     let node = echo();
@@ -127,10 +136,13 @@ fn an_address_may_come_to_take_something_else() {
     echoes(&mut before);
     let http = setup(node, "tcp: []").with_listener(port.addr());
     gateway.reload(&http);
+    // A connection that came while the old listener was closing is still one of a stream.
+    eventually("HTTP", || (0..4).all(|_| answers_with(port.addr(), b"HTTP")));
     let mut after = stillgate_testkit::Client::connect(port.addr());
     assert_eq!(after.get("/").head.status(), 404);
     echoes(&mut before);
     reload(&gateway, node, &streams);
+    eventually("streams", || (0..4).all(|_| answers_with(port.addr(), b"GET ")));
     echoes(&mut tunnel(port.addr()));
     assert_eq!(after.get("/").head.status(), 404);
 }
