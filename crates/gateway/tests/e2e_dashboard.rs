@@ -167,7 +167,8 @@ fn a_route_is_made_by_the_form_edited_as_text_rolled_back_and_deleted() {
     page.fill(".editor textarea", r#"{"uri": "/edited", "upstream_id": "u", "name": "as text"}"#);
     page.click("button", "Review and save");
     page.click("dialog[open] button[type=submit]", "Save");
-    page.until("!document.querySelector('dialog[open]')");
+    // Until it says so, leaving the page would ask about unsaved changes.
+    page.until("document.querySelector('#toasts').innerText.includes('Saved.')");
     eventually("the edited route", || gateway.get("/edited").head.status() == 200);
     assert_eq!(gateway.get("/made").head.status(), 404);
 
