@@ -17,15 +17,18 @@ const WAYS: usize = 4;
 pub(crate) struct Digested<V> {
     key: [u8; 16],
     /// Empty until the first is put there.
-    sets: Vec<[Option<Entry<V>>; WAYS]>,
+    sets: Vec<Set<V>>,
     /// Grows with each use.
     turn: u64,
 }
 
-struct Entry<V> {
-    digest: u128,
-    used: u64,
-    value: V,
+/// Digests come first, in one line of the CPU's cache: what is not there is known after reading that.
+#[repr(C, align(64))]
+struct Set<V> {
+    digests: [u128; WAYS],
+    used: [u64; WAYS],
+    /// Where there is none, digest and use are 0.
+    values: [Option<V>; WAYS],
 }
 
 impl<V> Digested<V> {
@@ -50,24 +53,30 @@ impl<V> Digested<V> {
     #[inline]
     pub(crate) fn get(&mut self, digest: u128) -> Option<&V> {
         self.turn += 1;
-        let entries = self.sets.get_mut(set_of(digest))?;
-        let entry = entries.iter_mut().flatten().find(|entry| entry.digest == digest)?;
-        entry.used = self.turn;
-        Some(&entry.value)
+        let set = self.sets.get_mut(set_of(digest))?;
+        let way = set.digests.iter().position(|one| *one == digest)?;
+        set.used[way] = self.turn;
+        set.values[way].as_ref()
     }
 
     /// Remembers a value.
     pub(crate) fn put(&mut self, digest: u128, value: V) {
         if self.sets.is_empty() {
-            self.sets.resize_with(SETS, || [const { None }; WAYS]);
+            self.sets.resize_with(SETS, Set::empty);
         }
         self.turn += 1;
-        let entries = &mut self.sets[set_of(digest)];
-        let is_it = |entry: &Option<Entry<V>>| entry.as_ref().is_some_and(|entry| entry.digest == digest);
-        let oldest = |entry: &Option<Entry<V>>| entry.as_ref().map_or(0, |entry| entry.used);
-        let place = entries.iter().position(is_it);
-        let place = place.or_else(|| (0..WAYS).min_by_key(|at| oldest(&entries[*at]))).unwrap_or(0);
-        entries[place] = Some(Entry { digest, used: self.turn, value });
+        let set = &mut self.sets[set_of(digest)];
+        let place = set.digests.iter().position(|one| *one == digest);
+        let place = place.or_else(|| (0..WAYS).min_by_key(|way| set.used[*way])).unwrap_or(0);
+        set.digests[place] = digest;
+        set.used[place] = self.turn;
+        set.values[place] = Some(value);
+    }
+}
+
+impl<V> Set<V> {
+    fn empty() -> Set<V> {
+        Set { digests: [0; WAYS], used: [0; WAYS], values: [const { None }; WAYS] }
     }
 }
 
@@ -96,7 +105,7 @@ mod tests {
         for at in 0..100_000 {
             all.put(all.digest(&[&usize::to_le_bytes(at)]), at);
         }
-        let entries = all.sets.iter().flatten().flatten().count();
+        let entries = all.sets.iter().flat_map(|set| &set.values).flatten().count();
         assert_eq!(entries, SETS * WAYS);
     }
 

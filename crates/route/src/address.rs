@@ -1,16 +1,20 @@
 //! Sets of client addresses, for `remote_addrs` and `ipmatch`.
 //!
-//! Networks are merged and sorted when compiled, so that asking costs a binary search however many were listed. An
-//! IPv4-mapped IPv6 address is the IPv4 address it holds, on both sides.
+//! Networks are merged and sorted when compiled, and found by tables ([`Ranges`]), so that asking costs about as much however many
+//! were listed. An IPv4-mapped IPv6 address is the IPv4 address it holds, on both sides.
 
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+mod ranges;
+mod v6;
+
+use ipnet::{IpNet, Ipv4Net};
+use ranges::Ranges;
 use std::net::IpAddr;
 
 /// An immutable set of addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AddressSet {
     v4: Ranges<u32>,
-    v6: Ranges<u128>,
+    v6: v6::Networks,
 }
 
 impl AddressSet {
@@ -21,10 +25,10 @@ impl AddressSet {
         for network in IpNet::aggregate(&canonical) {
             match network {
                 IpNet::V4(net) => v4.push(v4_range(net)),
-                IpNet::V6(net) => v6.push(v6_range(net)),
+                IpNet::V6(net) => v6.push(net),
             }
         }
-        AddressSet { v4: Ranges::new(v4), v6: Ranges::new(v6) }
+        AddressSet { v4: Ranges::new(v4), v6: v6::Networks::new(v6) }
     }
 
     /// Whether an address is in it.
@@ -39,7 +43,7 @@ impl AddressSet {
     pub(crate) fn includes(&self, network: &IpNet) -> bool {
         match canonical_net(network) {
             IpNet::V4(net) => self.v4.includes(v4_range(net)),
-            IpNet::V6(net) => self.v6.includes(v6_range(net)),
+            IpNet::V6(net) => self.v6.includes(v6::range(net)),
         }
     }
 
@@ -48,66 +52,25 @@ impl AddressSet {
         let v4 = |address: u32| network.contains(&IpAddr::V4(address.into()));
         let v6 = |address: u128| network.contains(&IpAddr::V6(address.into()));
         self.v4.all.iter().all(|(first, last)| v4(*first) && v4(*last))
-            && self.v6.all.iter().all(|(first, last)| v6(*first) && v6(*last))
+            && self.v6.all().all(|(first, last)| v6(first) && v6(last))
     }
 
     /// Whether no address of a network is in it.
     pub(crate) fn is_outside(&self, network: &IpNet) -> bool {
         match network {
             IpNet::V4(net) => self.v4.is_outside(v4_range(*net)),
-            IpNet::V6(net) => self.v6.is_outside(v6_range(*net)),
+            IpNet::V6(net) => self.v6.is_outside(v6::range(*net)),
         }
     }
 
     /// Whether all its addresses are in another.
     pub(crate) fn is_subset(&self, other: &AddressSet) -> bool {
-        self.v4.all.iter().all(|range| other.v4.includes(*range))
-            && self.v6.all.iter().all(|range| other.v6.includes(*range))
+        self.v4.all.iter().all(|range| other.v4.includes(*range)) && self.v6.all().all(|range| other.v6.includes(range))
     }
 }
 
 fn v4_range(net: Ipv4Net) -> (u32, u32) {
     (net.network().into(), net.broadcast().into())
-}
-
-fn v6_range(net: Ipv6Net) -> (u128, u128) {
-    (net.network().into(), net.broadcast().into())
-}
-
-/// Ranges between two samples: a few lines of the CPU's cache.
-const STRIDE: usize = 16;
-
-/// Disjoint ranges by their first values; both ends included.
-///
-/// A search over all of them would touch another line of memory at each step, which is what takes time with 100,000 ranges.
-/// The samples are small enough to stay in the cache.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Ranges<T> {
-    all: Box<[(T, T)]>,
-    /// The first value of every [`STRIDE`]th range.
-    samples: Box<[T]>,
-}
-
-impl<T: Ord + Copy> Ranges<T> {
-    fn new(mut all: Vec<(T, T)>) -> Ranges<T> {
-        all.sort_unstable();
-        let samples = all.iter().step_by(STRIDE).map(|(first, _)| *first).collect();
-        Ranges { all: all.into(), samples }
-    }
-
-    /// Whether one of the ranges holds this one. Neighbours are not put together.
-    fn includes(&self, (first, last): (T, T)) -> bool {
-        let Some(sample) = self.samples.partition_point(|sample| *sample <= first).checked_sub(1) else { return false };
-        let begin = sample * STRIDE;
-        let near = &self.all[begin..self.all.len().min(begin + STRIDE)];
-        // The range of the sample begins at or before `first`, so there is one.
-        let after = near.partition_point(|(start, _)| *start <= first);
-        last <= near[after - 1].1
-    }
-
-    fn is_outside(&self, (first, last): (T, T)) -> bool {
-        self.all.iter().all(|range| range.1 < first || last < range.0)
-    }
 }
 
 /// `::ffff:10.0.0.0/104` is `10.0.0.0/8`.
@@ -127,7 +90,7 @@ fn canonical_net(network: &IpNet) -> IpNet {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::net::Ipv4Addr;
+    use std::net::{Ipv4Addr, Ipv6Addr};
 
     #[test]
     fn membership() {
@@ -145,33 +108,46 @@ mod tests {
         check(&[], "1.2.3.4", false);
     }
 
-    #[test]
-    fn membership_among_more_ranges_than_a_stride() {
-        for count in [1, STRIDE - 1, STRIDE, STRIDE + 1, 5 * STRIDE + 3] {
-            let network = |number: usize| IpNet::new(Ipv4Addr::from(number as u32 * 1024).into(), 24).unwrap();
-            let set = AddressSet::new(&(0..count).map(network).collect::<Vec<_>>());
-            for address in 0..(count + 1) as u32 * 1024 {
-                let expected = address % 1024 < 256 && address / 1024 < count as u32;
-                assert_eq!(set.contains(Ipv4Addr::from(address).into()), expected, "{count} {address}");
-            }
-        }
+    /// Networks that are near each other, and an address or network that is near one of them.
+    fn check_union(networks: &[IpNet], near: IpNet) -> Result<(), TestCaseError> {
+        let set = AddressSet::new(networks);
+        let address = near.addr();
+        prop_assert_eq!(set.contains(address), networks.iter().any(|net| net.contains(&address)));
+        prop_assert_eq!(
+            set.includes(&near),
+            IpNet::aggregate(&networks.to_vec()).iter().any(|net| net.contains(&near))
+        );
+        let meets = |net: &IpNet| net.contains(&near) || near.contains(net);
+        prop_assert_eq!(set.is_outside(&near), !networks.iter().any(meets));
+        prop_assert_eq!(set.is_within(&near), networks.iter().all(|net| near.contains(net)));
+        let other = AddressSet::new(&[near]);
+        prop_assert_eq!(set.is_subset(&other), networks.iter().all(|net| near.contains(net)));
+        prop_assert_eq!(other.is_subset(&set), set.includes(&near));
+        Ok(())
     }
 
     proptest! {
         #[test]
-        fn a_set_is_the_union_of_its_networks(
-            networks in proptest::collection::vec((any::<u32>(), 0u8..=32), 0..8), address in any::<u32>(), pick in 0usize..8,
+        fn a_set_of_ipv4_is_the_union_of_its_networks(
+            networks in proptest::collection::vec((any::<u32>(), 0u8..=32), 0..20), address in any::<u32>(), len in 0u8..=32, zeros in 0u32..32,
         ) {
-            let networks: Vec<IpNet> =
-                networks.iter().map(|(bits, len)| IpNet::new(Ipv4Addr::from(*bits).into(), *len).unwrap()).collect();
-            // Half of the addresses are near a network, or none would ever be inside.
-            let address = match networks.get(pick) {
-                Some(IpNet::V4(net)) => Ipv4Addr::from(u32::from(net.network()) ^ (address & 0x1ff)),
-                _ => Ipv4Addr::from(address),
-            };
-            let address = IpAddr::V4(address);
-            let expected = networks.iter().any(|net| net.contains(&address));
-            prop_assert_eq!(AddressSet::new(&networks).contains(address), expected);
+            let net = |bits: u32, len: u8| IpNet::new(Ipv4Addr::from(bits).into(), len).unwrap();
+            // They have the same first bits, or none would ever be near another.
+            let all: Vec<IpNet> = networks.iter().map(|(bits, len)| net(0x0a00_0000 | bits >> zeros, *len)).collect();
+            let first = networks.first().map_or(0, |(bits, _)| *bits);
+            check_union(&all, net(0x0a00_0000 | (first ^ address & 0x1ff) >> zeros, len))?;
+            check_union(&all, net(0x0a00_0000 | address >> zeros, len))?;
+        }
+
+        #[test]
+        fn a_set_of_ipv6_is_the_union_of_its_networks(
+            networks in proptest::collection::vec((any::<u128>(), 16u8..=128), 0..20), address in any::<u128>(), len in 16u8..=128, zeros in 16u32..128,
+        ) {
+            let net = |bits: u128, len: u8| IpNet::new(Ipv6Addr::from(0x2001 << 112 | bits >> zeros).into(), len).unwrap();
+            let all: Vec<IpNet> = networks.iter().map(|(bits, len)| net(*bits, *len)).collect();
+            let first = networks.first().map_or(0, |(bits, _)| *bits);
+            check_union(&all, net(first ^ address >> 119, len))?;
+            check_union(&all, net(address, len))?;
         }
     }
 }

@@ -1,17 +1,20 @@
 //! What a request pays for its plugins, in nanoseconds and in instructions: `cargo bench -p stillgate-plugins --bench requests`.
 //!
-//! All phases of a chain are called as the gateway calls them, without IO and without a gateway around them. Times are the
-//! best of several runs and for orientation: on a shared machine they are no gate. Instructions are callgrind's, where valgrind
-//! is installed: the program runs itself with two counts of requests and divides the difference.
+//! All phases of a chain are called as the gateway calls them, without IO and without a gateway around them. What is timed is
+//! short: a few requests, which are in the CPU's cache as if they had just been received. Each is timed in several runs, of which
+//! the best counts, so that what else the machine does matters little; times are for orientation all the same, and no gate.
+//! Instructions are callgrind's, where valgrind is installed: the program runs itself with two counts of requests and divides
+//! the difference.
 
 #![allow(clippy::unwrap_used, reason = "a bench may stop at the first surprise")]
 
 use cases::{Case, Kind};
 use std::cell::OnceCell;
+use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use stillgate_limits::Limits;
 use stillgate_plugin::outbox::{Chunk, Counts, Outbox, Post};
 use stillgate_plugin::record::{NodeTries, Record};
@@ -28,9 +31,11 @@ use stillgate_wire::{Edits, Fields, HeadLimits, RequestEdits, RequestHead, Respo
 
 mod cases;
 
-const RUNS: usize = 7;
+const RUNS: usize = 15;
 /// Requests of one run.
 const REQUESTS: usize = 40_000;
+/// Requests that are timed together.
+const BATCH: usize = 32;
 /// Requests that callgrind sees, and as many more.
 const COUNTED: usize = 2_000;
 const NOW_MS: u64 = 1_795_220_833_000;
@@ -47,12 +52,16 @@ fn main() {
     for case in cases::all().into_iter().filter(|case| case.name.contains(wanted)) {
         let (name, mark) = (case.name, case.mark_ns);
         let mut bench = Bench::of(case);
-        let mut once = || {
-            let begin = Instant::now();
-            bench.run(REQUESTS);
-            begin.elapsed().as_nanos() as f64 / REQUESTS as f64
-        };
-        let best = (0..RUNS).map(|_| once()).fold(f64::MAX, f64::min);
+        let mut best = vec![Duration::MAX; REQUESTS / BATCH];
+        for _ in 0..RUNS {
+            for best in &mut best {
+                bench.receive(BATCH);
+                let begin = Instant::now();
+                bench.run(BATCH);
+                *best = begin.elapsed().min(*best);
+            }
+        }
+        let best = best.iter().sum::<Duration>().as_nanos() as f64 / REQUESTS as f64;
         let instructions = counted(name).map_or("-".to_owned(), |count| format!("{count:.0}"));
         let mark = mark.map_or(String::new(), |mark| mark.to_string());
         println!("{name:44} {best:>8.0} {instructions:>13} {mark:>9}");
@@ -169,6 +178,16 @@ impl Bench {
         assert_eq!(chain.is_empty(), case.kind == Kind::Nothing);
         let (asked, next, kept) = (asked.collect(), 0, Kept::default());
         Bench { chain, consumers, metadata, worker: worker(), asked, next, kept }
+    }
+
+    /// Reads what comes next, as a gateway has done that has just parsed it.
+    fn receive(&self, count: usize) {
+        for ahead in 1..=count {
+            let Asked { head, request, target, .. } = &self.asked[(self.next + ahead) % self.asked.len()];
+            let fields = request.fields.iter().map(|field| field.value.of(head).len()).sum::<usize>();
+            let bytes = head.iter().chain(target.as_bytes()).fold(0, |sum, byte| sum ^ byte);
+            black_box((fields, bytes, request.path_and_query));
+        }
     }
 
     /// Alone what callgrind counts.

@@ -3,6 +3,7 @@
 //! A key is made for the algorithm that its credential names, and can do nothing else: a token chooses neither.
 
 use super::JwtAuthCredential;
+use super::hmac_sha256::Pads;
 use super::key_set::KeySet;
 use crate::authentication::BASE64;
 use aws_lc_rs::signature::{
@@ -10,9 +11,8 @@ use aws_lc_rs::signature::{
     RSA_PKCS1_2048_8192_SHA256, RSA_PKCS1_2048_8192_SHA384, RSA_PKCS1_2048_8192_SHA512, RSA_PSS_2048_8192_SHA256,
     RSA_PSS_2048_8192_SHA384, RSA_PSS_2048_8192_SHA512, VerificationAlgorithm,
 };
-use aws_lc_rs::{constant_time, digest, hmac};
+use aws_lc_rs::{digest, hmac};
 use base64::Engine;
-use sha2::{Digest as _, Sha256};
 use stillgate_plugin::definition::Identity;
 use stillgate_plugin::{CompileCredential, Url};
 use stillgate_schema::Fault;
@@ -123,17 +123,9 @@ impl Shared {
 #[derive(Default)]
 pub(super) struct Prepared(Option<(Identity, Made)>);
 
-/// The usual algorithm is done by the crate `sha2`, whose state is copied: that of `aws-lc-rs` is allocated thrice for each token.
-#[expect(clippy::large_enum_variant, reason = "a worker has one, and a box would be one more read for each token")]
 enum Made {
     Sha256(Pads),
     Other(hmac::Key),
-}
-
-/// SHA-256 behind the block that each of HMAC's two hashes begins with (RFC 2104 section 2).
-struct Pads {
-    inner: Sha256,
-    outer: Sha256,
 }
 
 impl Made {
@@ -142,27 +134,6 @@ impl Made {
             true => Made::Sha256(Pads::new(secret)),
             false => Made::Other(hmac::Key::new(algorithm, secret)),
         }
-    }
-}
-
-/// A block of SHA-256.
-const BLOCK_BYTES: usize = 64;
-
-impl Pads {
-    /// `secret` has at most a block, as [`Shared`] keeps it.
-    fn new(secret: &[u8]) -> Pads {
-        let behind = |pad: u8| {
-            let mut block = [pad; BLOCK_BYTES];
-            block.iter_mut().zip(secret).for_each(|(byte, secret)| *byte ^= secret);
-            Sha256::new_with_prefix(block)
-        };
-        Pads { inner: behind(0x36), outer: behind(0x5c) }
-    }
-
-    fn verifies(&self, signed: &[u8], signature: &[u8]) -> bool {
-        let hash = self.inner.clone().chain_update(signed).finalize();
-        let tag = self.outer.clone().chain_update(hash).finalize();
-        constant_time::verify_slices_are_equal(&tag, signature).is_ok()
     }
 }
 

@@ -6,9 +6,11 @@
 //! A token that was verified is remembered by its digest, per worker, with the times that it names: it counts as long as
 //! these hold, its consumer has the same credential, and a key that is published under a URL is still published.
 
+mod hmac_sha256;
 mod jwk;
 mod key;
 mod key_set;
+mod plain_json;
 mod token;
 mod token_location;
 

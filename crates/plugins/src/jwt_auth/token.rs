@@ -4,8 +4,9 @@
 //! readers need agree on a meaning, so that such a token is none.
 
 use super::key::Algorithm;
-use base64::Engine;
+use super::plain_json;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::{Engine, decoded_len_estimate};
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::borrow::Cow;
 use std::fmt;
@@ -54,7 +55,13 @@ impl<'a> Token<'a> {
     /// credential can name, such as `none`.
     pub(super) fn algorithm(&self, buffer: &mut Vec<u8>) -> Option<Option<Algorithm>> {
         let json = decode(self.header, buffer)?;
-        let [alg, crit, enc] = read(json, ["alg", "crit", "enc"])?;
+        let which = |name: &str| match name {
+            "alg" => Some(0),
+            "crit" => Some(1),
+            "enc" => Some(2),
+            _ => None,
+        };
+        let [alg, crit, enc] = read(json, which)?;
         match (alg, crit, enc) {
             // What is critical we do not understand, whatever it is; what is encrypted is no JWS.
             (Some(Value::Text(alg)), None, None) => Some(Algorithm::named(&alg)),
@@ -66,7 +73,7 @@ impl<'a> Token<'a> {
     /// The header's `kid`, of a header that was understood. `None`: it is no text.
     pub(super) fn kid(&self, buffer: &mut Vec<u8>) -> Option<Option<Box<str>>> {
         let json = decode(self.header, buffer)?;
-        match read(json, ["kid"])? {
+        match read(json, |name| (name == "kid").then_some(0))? {
             [None] => Some(None),
             [Some(Value::Text(kid))] => Some(Some(kid.into())),
             [Some(_)] => None,
@@ -76,12 +83,18 @@ impl<'a> Token<'a> {
     /// What of the payload is looked at.
     pub(super) fn claims<'b>(&self, key_claim: &str, buffer: &'b mut Vec<u8>) -> Option<Claims<'b>> {
         let json = decode(self.payload, buffer)?;
-        let of_names = |[key, exp, nbf]: [Option<Value<'b>>; 3]| Claims { key, exp: exp.into(), nbf: nbf.into() };
-        match key_claim {
-            "exp" => read(json, ["exp", "nbf"]).map(|[exp, nbf]| of_names([exp.clone(), exp, nbf])),
-            "nbf" => read(json, ["exp", "nbf"]).map(|[exp, nbf]| of_names([nbf.clone(), exp, nbf])),
-            _ => read(json, [key_claim, "exp", "nbf"]).map(of_names),
-        }
+        let which = |name: &str| match name {
+            "exp" => Some(0),
+            "nbf" => Some(1),
+            _ => (name == key_claim).then_some(2),
+        };
+        let [exp, nbf, key] = read(json, which)?;
+        let key = match key_claim {
+            "exp" => exp.clone(),
+            "nbf" => nbf.clone(),
+            _ => key,
+        };
+        Some(Claims { key, exp: exp.into(), nbf: nbf.into() })
     }
 
     /// The bytes of the signature.
@@ -140,23 +153,39 @@ pub(super) enum Value<'a> {
     Other,
 }
 
+/// Into the beginning of a buffer, which only grows: filling it for each token would cost more than is decoded in that time.
 fn decode<'b>(encoded: &[u8], buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
-    buffer.clear();
-    URL_SAFE_NO_PAD.decode_vec(encoded, buffer).ok()?;
-    Some(buffer)
+    let bytes_max = decoded_len_estimate(encoded.len());
+    if buffer.len() < bytes_max {
+        buffer.resize(bytes_max, 0);
+    }
+    let length = URL_SAFE_NO_PAD.decode_slice(encoded, buffer).ok()?;
+    Some(&buffer[..length])
 }
 
-/// Values of an object, by their names.
-fn read<'de, const N: usize>(json: &'de [u8], names: [&str; N]) -> Option<[Option<Value<'de>>; N]> {
-    let mut deserializer = serde_json::Deserializer::from_slice(json);
-    let values = deserializer.deserialize_map(Values(names)).ok()?;
+/// Values of an object, each where `which` says that its name belongs; others are checked only.
+fn read<'de, const N: usize>(
+    json: &'de [u8],
+    which: impl Fn(&str) -> Option<usize>,
+) -> Option<[Option<Value<'de>>; N]> {
+    let text = str::from_utf8(json).ok()?;
+    plain_json::read(text, &which).or_else(|| read_any(text, which))
+}
+
+/// [`read`] in all forms that JSON has.
+pub(super) fn read_any<'de, const N: usize>(
+    text: &'de str,
+    which: impl Fn(&str) -> Option<usize>,
+) -> Option<[Option<Value<'de>>; N]> {
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let values = deserializer.deserialize_map(Values(which)).ok()?;
     deserializer.end().ok()?;
     Some(values)
 }
 
-struct Values<'n, const N: usize>([&'n str; N]);
+struct Values<W, const N: usize>(W);
 
-impl<'de, const N: usize> Visitor<'de> for Values<'_, N> {
+impl<'de, W: Fn(&str) -> Option<usize>, const N: usize> Visitor<'de> for Values<W, N> {
     type Value = [Option<Value<'de>>; N];
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -165,7 +194,7 @@ impl<'de, const N: usize> Visitor<'de> for Values<'_, N> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
         let mut values = [const { None }; N];
-        while let Some(which) = entries.next_key_seed(Which(self.0))? {
+        while let Some(which) = entries.next_key_seed(Name(&self.0))? {
             match which {
                 None => {
                     entries.next_value::<IgnoredAny>()?;
@@ -178,10 +207,10 @@ impl<'de, const N: usize> Visitor<'de> for Values<'_, N> {
     }
 }
 
-/// Which of some names a name is.
-struct Which<'n, const N: usize>([&'n str; N]);
+/// A name, as what it is looked for as.
+struct Name<'w, W>(&'w W);
 
-impl<'de, const N: usize> DeserializeSeed<'de> for Which<'_, N> {
+impl<'de, W: Fn(&str) -> Option<usize>> DeserializeSeed<'de> for Name<'_, W> {
     type Value = Option<usize>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<usize>, D::Error> {
@@ -189,7 +218,7 @@ impl<'de, const N: usize> DeserializeSeed<'de> for Which<'_, N> {
     }
 }
 
-impl<const N: usize> Visitor<'_> for Which<'_, N> {
+impl<W: Fn(&str) -> Option<usize>> Visitor<'_> for Name<'_, W> {
     type Value = Option<usize>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -197,7 +226,7 @@ impl<const N: usize> Visitor<'_> for Which<'_, N> {
     }
 
     fn visit_str<E>(self, name: &str) -> Result<Option<usize>, E> {
-        Ok(self.0.iter().position(|known| *known == name))
+        Ok((self.0)(name))
     }
 }
 
@@ -380,5 +409,31 @@ mod tests {
         check("key", r#"{"exp":1e999}"#, None);
         check("key", r#"{"key":"\ud800"}"#, None);
         check("key", "7", None);
+        check("key", "", None);
+        check(
+            "key",
+            r#"{"key":"k","x":[{"key":[],"exp":{}},""],"exp":7}"#,
+            claims(text("k"), Time::At(7.0), Time::Absent),
+        );
+        check("key", " {\"key\" :\"k\",\n\"exp\": 7 } ", claims(text("k"), Time::At(7.0), Time::Absent));
+        check("key", r#"{"\u006bey":"k","exp":7e0}"#, claims(text("k"), Time::At(7.0), Time::Absent));
+        check("key", r#"{"exp":9007199254740993}"#, claims(None, Time::At(9_007_199_254_740_992.0), Time::Absent));
+        check("key", r#"{"exp":07}"#, None);
+        check("key", r#"{"exp":7,}"#, None);
+        check("key", r#"{"exp":7}}"#, None);
+        check("key", "{\"key\":\"a\u{1}\"}", None);
+    }
+
+    #[test]
+    fn a_payload_is_utf8() {
+        let payload = |text: &[u8]| format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(text));
+        let check = |text: &[u8], is_good: bool| {
+            let text = payload(text);
+            let claims = Token::split(text.as_bytes()).unwrap().claims("key", &mut Vec::new()).is_some();
+            assert_eq!(claims, is_good, "{text}");
+        };
+        check("{\"key\":\"k\",\"name\":\"\u{e9}\"}".as_bytes(), true);
+        check(b"{\"key\":\"k\",\"name\":\"\xe9\"}", false);
+        check(b"{\"key\":\"\xe9\"}", false);
     }
 }

@@ -1,0 +1,241 @@
+//! Finds the one of many disjoint ranges that may hold an address.
+//!
+//! A binary search over 100,000 ranges reads memory at each of its 17 steps, and waits each time. Instead, a table cuts the space
+//! between the first and the last range into equal pieces, up to as many as there are ranges. For each piece it says where to
+//! look: at a window of a few neighbouring ranges, which are compared without a jump. Where too many ranges are in one piece, as
+//! networks are seldom spread evenly, it names another table, of that piece alone.
+//!
+//! Most addresses are looked up in one to three tables. A table has at most four bytes for each of its ranges, and its pieces are
+//! at most half as long as what it spans. So there are at most as many tables above each other as an address has bits, and the
+//! worst list (ranges at all powers of two) takes ten times four bytes for each of its ranges.
+
+use std::ops::Range;
+
+/// Ranges that are compared at once.
+const WINDOW: usize = 4;
+/// Set in a piece: the rest is the number of a table, not of a range.
+const IS_TABLE: u32 = 1 << 31;
+
+/// Disjoint ranges, sorted; both ends included.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Ranges<T> {
+    pub(super) all: Box<[(T, T)]>,
+    /// The first is of all ranges. Empty: there is one window.
+    tables: Box<[Table<T>]>,
+    /// Of all tables. Each has the number of the first range of its window, or that of a table with [`IS_TABLE`]. The last range
+    /// that begins at an address of the piece or before it is in the window.
+    pieces: Box<[u32]>,
+}
+
+/// Ranges by where they begin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Table<T> {
+    /// Where its first piece begins. Addresses before it count to that piece.
+    begin: T,
+    /// The size of a piece, as a power of two.
+    piece_bits: u32,
+    /// Its first piece.
+    first: u32,
+    /// Its last piece, from the first. Addresses behind it count to it.
+    last: u32,
+}
+
+impl<T: Address> Ranges<T> {
+    /// There are fewer than 2^31 of them: each was a text in a configuration.
+    pub(super) fn new(mut all: Vec<(T, T)>) -> Ranges<T> {
+        all.sort_unstable();
+        let mut index = Index { all: &all, tables: Vec::new(), pieces: Vec::new() };
+        if all.len() > WINDOW {
+            index.add_table(0..all.len());
+        }
+        let (tables, pieces) = (index.tables.into(), index.pieces.into());
+        Ranges { all: all.into(), tables, pieces }
+    }
+
+    /// Whether one of the ranges holds this one. Neighbours are not put together.
+    pub(super) fn includes(&self, (first, last): (T, T)) -> bool {
+        let mut begin = 0;
+        let mut next = self.tables.first();
+        while let Some(table) = next {
+            let piece = self.pieces[(table.first + table.piece_of(first)) as usize];
+            (begin, next) = match piece & IS_TABLE {
+                0 => (piece as usize, None),
+                _ => (0, Some(&self.tables[(piece ^ IS_TABLE) as usize])),
+            };
+        }
+        match self.all[begin..].first_chunk::<WINDOW>() {
+            Some(window) => holds(window, first, last),
+            None => holds(&self.all, first, last),
+        }
+    }
+
+    /// Whether all of them are elsewhere.
+    pub(super) fn is_outside(&self, (first, last): (T, T)) -> bool {
+        self.all.iter().all(|range| range.1 < first || last < range.0)
+    }
+}
+
+/// Of a window, whose length is known, this is compiled without jumps.
+#[inline(always)]
+fn holds<T: Ord + Copy>(ranges: &[(T, T)], first: T, last: T) -> bool {
+    ranges.iter().fold(false, |is_found, range| is_found | ((range.0 <= first) & (last <= range.1)))
+}
+
+impl<T: Address> Table<T> {
+    fn piece_of(&self, address: T) -> u32 {
+        address.units_from(self.begin, self.piece_bits).min(self.last)
+    }
+}
+
+/// Tables as they are made.
+struct Index<'a, T> {
+    all: &'a [(T, T)],
+    tables: Vec<Table<T>>,
+    pieces: Vec<u32>,
+}
+
+impl<T: Address> Index<'_, T> {
+    /// Adds a table of some ranges, at least [`WINDOW`], and those below it. Gives its number.
+    fn add_table(&mut self, ranges: Range<usize>) -> u32 {
+        let (begin, end) = (self.all[ranges.start].0, self.all[ranges.end - 1].0);
+        // The most pieces that are not more than the ranges: at least three, so that no piece has all of them.
+        let is_few = |bits: &u32| (end.units_from(begin, *bits) as usize) < ranges.len();
+        let piece_bits = (0..T::BITS).find(is_few).expect("one bit is left, so there are at most two pieces");
+        let last = end.units_from(begin, piece_bits);
+        let (number, first) = (self.tables.len() as u32, self.pieces.len());
+        self.tables.push(Table { begin, piece_bits, first: first as u32, last });
+        // Its pieces stand together, before those of the tables below it.
+        self.pieces.resize(first + last as usize + 1, 0);
+        let mut from = ranges.start;
+        for piece in 0..=last {
+            let is_inside = |range: &&(T, T)| range.0.units_from(begin, piece_bits) == piece;
+            let to = from + self.all[from..ranges.end].iter().take_while(is_inside).count();
+            self.pieces[first + piece as usize] = self.piece(from..to);
+            from = to;
+        }
+        number
+    }
+
+    /// What a piece says in which some ranges begin.
+    fn piece(&mut self, ranges: Range<usize>) -> u32 {
+        // The one before them can reach into it.
+        let begin = ranges.start.saturating_sub(1);
+        match ranges.end - begin <= WINDOW {
+            true => begin.min(self.all.len() - WINDOW) as u32,
+            false => self.add_table(ranges) | IS_TABLE,
+        }
+    }
+}
+
+/// An address as a number.
+pub(super) trait Address: Copy + Ord {
+    /// How long it is.
+    const BITS: u32;
+    /// How far it is behind another, in units of a power of two. None where it is before it, and no more than a `u32` holds.
+    fn units_from(self, begin: Self, unit_bits: u32) -> u32;
+}
+
+impl Address for u32 {
+    const BITS: u32 = u32::BITS;
+
+    fn units_from(self, begin: u32, unit_bits: u32) -> u32 {
+        self.saturating_sub(begin) >> unit_bits
+    }
+}
+
+impl Address for u64 {
+    const BITS: u32 = u64::BITS;
+
+    fn units_from(self, begin: u64, unit_bits: u32) -> u32 {
+        (self.saturating_sub(begin) >> unit_bits).min(u32::MAX.into()) as u32
+    }
+}
+
+impl Address for u128 {
+    const BITS: u32 = u128::BITS;
+
+    fn units_from(self, begin: u128, unit_bits: u32) -> u32 {
+        (self.saturating_sub(begin) >> unit_bits).min(u32::MAX.into()) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Of what was found to be the worst: ranges at all powers of two.
+    const PIECES_OF_EACH_MAX: usize = 10;
+
+    /// Compares with looking at each range, for all that is near their ends.
+    fn check<T: Address + std::fmt::Debug>(all: &[(T, T)], near: impl Fn(T) -> [T; 3]) {
+        let ranges = Ranges::new(all.to_vec());
+        let ends: Vec<T> = all.iter().flat_map(|range| [range.0, range.1]).collect();
+        let single = ends.iter().flat_map(|end| near(*end)).map(|address| (address, address));
+        let several = ends.windows(2).map(|pair| (pair[0], pair[1]));
+        for (first, last) in single.chain(several) {
+            // In some tests there are too many to look at each.
+            let begin = all.partition_point(|range| range.1 < first);
+            let expected = all[begin..].first().is_some_and(|range| range.0 <= first && last <= range.1);
+            assert_eq!(ranges.includes((first, last)), expected, "{first:?} {last:?}");
+        }
+        assert!(ranges.pieces.len() <= PIECES_OF_EACH_MAX * all.len(), "{} of {}", ranges.pieces.len(), all.len());
+    }
+
+    fn check_v4(all: &[(u32, u32)]) {
+        check(all, |end| [end.saturating_sub(1), end, end.saturating_add(1)]);
+    }
+
+    fn check_v6(all: &[(u128, u128)]) {
+        check(all, |end| [end.saturating_sub(1), end, end.saturating_add(1)]);
+    }
+
+    #[test]
+    fn any_number_of_ranges_is_searched() {
+        for count in 0..100 {
+            check_v4(&(0..count).map(|number| (number * 1024, number * 1024 + 255)).collect::<Vec<_>>());
+            check_v4(&(0..count).map(|number| (number, number)).collect::<Vec<_>>());
+            let at_the_end = |number: u32| u128::MAX - u128::from(count - 1 - number) * 2;
+            check_v6(&(0..count).map(|number| (at_the_end(number), at_the_end(number))).collect::<Vec<_>>());
+        }
+        check_v4(&[(0, u32::MAX)]);
+        check_v6(&[(0, u128::MAX)]);
+    }
+
+    /// Each piece of each table has all ranges but a few.
+    #[test]
+    fn ranges_that_crowd_are_found() {
+        let halves: Vec<_> = (0..32).map(|bit| (1u32 << bit, 1 << bit)).collect();
+        check_v4(&halves);
+        let halves: Vec<_> = (0..128).map(|bit| (1u128 << bit, 1 << bit)).collect();
+        check_v6(&halves);
+        let crowds = (0..16u128).flat_map(|bit| (0..500).map(move |number| (1u128 << (120 - bit * 7)) + number * 2));
+        let mut crowds: Vec<_> = crowds.map(|address| (address, address)).collect();
+        crowds.sort_unstable();
+        crowds.dedup();
+        check_v6(&crowds);
+    }
+
+    #[test]
+    fn a_hundred_thousand_ranges_are_searched() {
+        check_v4(&(0..100_000).map(|number| (number * 4, number * 4 + 1)).collect::<Vec<_>>());
+        let apart = |number: u128| (number >> 8) << 80 | (number & 255) << 65;
+        check_v6(&(0..100_000).map(|number| (apart(number), apart(number) | u128::from(u64::MAX))).collect::<Vec<_>>());
+    }
+
+    proptest! {
+        /// Numbers of which each has another count of leading zeros are near each other at all scales.
+        #[test]
+        fn tables_agree_with_looking_at_each_range(numbers in proptest::collection::vec((any::<u128>(), 0u32..128), 0..300)) {
+            let mut ends: Vec<u128> = numbers.iter().map(|(number, zeros)| number >> zeros).collect();
+            ends.sort_unstable();
+            ends.dedup();
+            let pairs = |ends: &[u128]| ends.chunks_exact(2).map(|pair| (pair[0], if pair[0] % 3 == 0 { pair[0] } else { pair[1] })).collect::<Vec<_>>();
+            check_v6(&pairs(&ends));
+            let mut ends: Vec<u128> = numbers.iter().map(|(number, zeros)| u128::from(*number as u32 >> (zeros % 32))).collect();
+            ends.sort_unstable();
+            ends.dedup();
+            check_v4(&pairs(&ends).into_iter().map(|(first, last)| (first as u32, last as u32)).collect::<Vec<_>>());
+        }
+    }
+}
