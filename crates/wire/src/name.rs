@@ -58,6 +58,63 @@ static FIRST: [[u8; 32]; LENGTH_MAX + 1] = {
     first
 };
 
+/// The texts of `TABLE`, each in the form in which names are compared.
+static FOLDED: [Folded; Name::TABLE.len()] = {
+    let mut folded = [Folded([0; 3]); Name::TABLE.len()];
+    let mut i = 0;
+    while i < folded.len() {
+        folded[i] = Folded::new(Name::TABLE[i].0);
+        i += 1;
+    }
+    folded
+};
+
+/// A name in lower case, eight bytes at once. Two names of one length are the same if this is.
+#[derive(Clone, Copy)]
+struct Folded([u64; 3]);
+
+impl Folded {
+    /// Of a name of at most [`LENGTH_MAX`] bytes. Words may overlap: between them they have each byte.
+    #[inline]
+    const fn new(name: &[u8]) -> Folded {
+        if let (Some(first), Some(last)) = (name.first_chunk::<8>(), name.last_chunk::<8>()) {
+            let middle = match name.split_at(8).1.first_chunk::<8>() {
+                Some(middle) if name.len() > 16 => to_lowercase(u64::from_le_bytes(*middle)),
+                _ => 0,
+            };
+            return Folded([to_lowercase(u64::from_le_bytes(*first)), to_lowercase(u64::from_le_bytes(*last)), middle]);
+        }
+        if let (Some(first), Some(last)) = (name.first_chunk::<4>(), name.last_chunk::<4>()) {
+            let word = u32::from_le_bytes(*first) as u64 | (u32::from_le_bytes(*last) as u64) << 32;
+            return Folded([to_lowercase(word), 0, 0]);
+        }
+        let word = match *name {
+            [] => 0,
+            [a] => a as u64,
+            [a, b] => a as u64 | (b as u64) << 8,
+            [a, b, c, ..] => a as u64 | (b as u64) << 8 | (c as u64) << 16,
+        };
+        Folded([to_lowercase(word), 0, 0])
+    }
+
+    #[inline]
+    const fn is(&self, other: &Folded) -> bool {
+        (self.0[0] ^ other.0[0]) | (self.0[1] ^ other.0[1]) | (self.0[2] ^ other.0[2]) == 0
+    }
+}
+
+/// Eight bytes, the ASCII letters of them in lower case.
+#[inline]
+const fn to_lowercase(word: u64) -> u64 {
+    const ONES: u64 = u64::MAX / 255;
+    // The top bit of a byte says what is asked of it. No byte carries into the next, as each has seven bits.
+    let low_bits = word & (0x7f * ONES);
+    let is_from_a = low_bits + (0x80 - b'A' as u64) * ONES;
+    let is_beyond_z = low_bits + (0x7f - b'Z' as u64) * ONES;
+    let is_upper = !word & (is_from_a ^ is_beyond_z) & (0x80 * ONES);
+    word | is_upper >> 2
+}
+
 impl Name {
     /// Which of the known names this is, in any case.
     #[inline]
@@ -69,19 +126,22 @@ impl Name {
         if first == 0 {
             return Name::Other;
         }
-        let mut at = first as usize - 1;
-        while at < Name::TABLE.len() {
+        Name::compare(name, first as usize - 1)
+    }
+
+    /// The name of `TABLE` that this is, from this place on.
+    const fn compare(name: &[u8], mut at: usize) -> Name {
+        let folded = Folded::new(name);
+        // The table goes by length.
+        while at < Name::TABLE.len() && Name::TABLE[at].0.len() == name.len() {
             let (text, id) = Name::TABLE[at];
-            at += 1;
-            if text.len() != name.len() {
-                continue;
-            }
-            if name.eq_ignore_ascii_case(text) {
+            if folded.is(&FOLDED[at]) {
                 return id;
             }
             if is_lookalike(name, text) {
                 return Name::Lookalike;
             }
+            at += 1;
         }
         Name::Other
     }
@@ -149,8 +209,36 @@ mod tests {
             assert_eq!(Name::classify(text), *id);
             assert_eq!(Name::classify(&text.to_ascii_uppercase()), *id);
         }
-        for other in [&b"hosu"[..], b"x", b"", b"content-lengtH1", b"x_y", b"\x14e"] {
+        assert!(Name::TABLE.is_sorted_by_key(|(text, _)| text.len()));
+        for other in [&b"hosu"[..], b"x", b"", b"content-lengtH1", b"x_y", b"\x14e", b"hos\xf4", b"\xc8ost", b"hos\0"] {
             assert_eq!(Name::classify(other), Name::Other, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn no_byte_of_a_name_is_left_out() {
+        for (text, id) in Name::TABLE {
+            for at in 0..text.len() {
+                for wrong in [b'_', b'~', 0, text[at] ^ 0x80, text[at] ^ 0x10] {
+                    let mut name = text.to_vec();
+                    name[at] = wrong;
+                    assert_ne!(Name::classify(&name), *id, "{name:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn each_byte_is_folded_as_ascii_and_by_itself() {
+        for byte in 0..=u8::MAX {
+            for place in 0..8 {
+                for around in [0, b'a', b'Z', 0x7f, 0x80, 0xff] {
+                    let mut bytes = [around; 8];
+                    bytes[place] = byte;
+                    let folded = to_lowercase(u64::from_le_bytes(bytes)).to_le_bytes();
+                    assert_eq!(folded, bytes.map(|byte| byte.to_ascii_lowercase()), "{bytes:?}");
+                }
+            }
         }
     }
 
