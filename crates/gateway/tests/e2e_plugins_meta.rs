@@ -214,13 +214,14 @@ impl Places {
     }
 }
 
-/// The routes of a row: with a filter, with an error response, and with neither nor the plugin itself.
+/// The routes of a row: with a filter, with one that reads the body, with an error response, and with none nor the plugin itself.
 fn routes_of(number: usize, (name, beside, keys, ..): &Row) -> String {
     let comma = if keys.is_empty() { "" } else { ", " };
     let with = |meta: &str| format!(r#"{{{beside}"{name}": {{{keys}{comma}"_meta": {meta}}}}}"#);
     let bare = format!("{{{}}}", beside.trim_end_matches(", "));
     [
         route(&format!("/{number}/filter"), &with(r#"{"filter": [["arg_run", "==", "1"]]}"#)),
+        route(&format!("/{number}/body"), &with(r#"{"filter": [["post_arg.runs[*].is", "has", "1"]]}"#)),
         route(&format!("/{number}/error"), &with(r#"{"error_response": {"error": "own words"}}"#)),
         route(&format!("/{number}/bare"), &bare),
     ]
@@ -304,6 +305,55 @@ fn meta_holds_for_every_plugin() {
     for (number, (name, ..)) in ROWS.iter().enumerate().filter(|(_, row)| matches!(row.4, Elsewhere)) {
         eventually(&format!("what {name} sends"), || places.have(&format!("/{number}/filter?run=1")));
         assert!(!places.have(&format!("/{number}/filter?run=0")), "{name} sent what its filter excludes");
+    }
+    gateway.assert_healthy();
+}
+
+/// Those that tell a `POST` with a body from what they do here.
+const NOT_OF_BODIES: [&str; 2] = ["limit-conn", "grpc-web"];
+
+/// Also of those that have no phase before the node is asked: their filter is asked there all the same.
+#[test]
+fn filters_of_every_plugin_read_the_body() {
+    let (node, places) = (reflecting(), Places::new());
+    let routes: String = ROWS.iter().enumerate().map(|(number, row)| routes_of(number, row)).collect();
+    let mut gateway = Gateway::start(STILLGATE, &setup(node.addr(), &places.filled(&format!("{RESOURCES}{routes}"))));
+    let ask = |row: &Row, path: &str, run: u8| {
+        let rest = Some(row.3).filter(|rest| *rest != "POST").unwrap_or_default();
+        let body = format!("{{\"runs\":[{{\"is\":2}},{{\"is\":{run}}}]}}");
+        let ask = || {
+            let mut client = gateway.client();
+            client.send(format!(
+                "POST {path}?run={run}{rest} HTTP/1.1\r\nHost: h.example\r\napikey: k\r\nUser-Agent: suite\r\n\
+                 Accept-Encoding: gzip, br, zstd\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n\
+                 {:x}\r\n{body}\r\n0\r\n\r\n",
+                body.len()
+            ));
+            client.read_response("POST").unwrap_or_else(|broken| panic!("{}, {path}: {broken:?}", row.0))
+        };
+        ask();
+        ask()
+    };
+    let mut wrong = Vec::new();
+    for (number, row) in ROWS.iter().enumerate().filter(|(_, row)| !NOT_OF_BODIES.contains(&row.0)) {
+        let (name, .., seen) = row;
+        let (path, bare) = (format!("/{number}/body"), format!("/{number}/bare"));
+        let passed = ask(row, &path, 0);
+        if shows(&passed, *seen) && !matches!(seen, Elsewhere | Nowhere) {
+            wrong.push(format!("{name}: the filter does not hold, and yet: {passed:?}"));
+        }
+        if passed.head.status() != ask(row, &bare, 0).head.status() {
+            wrong.push(format!("{name}: the filter does not hold, and yet it is no plain response: {passed:?}"));
+        }
+        let run = ask(row, &path, 1);
+        if !shows(&run, *seen) {
+            wrong.push(format!("{name}: the filter holds, and yet: {run:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+    for (number, (name, ..)) in ROWS.iter().enumerate().filter(|(_, row)| matches!(row.4, Elsewhere)) {
+        eventually(&format!("what {name} sends"), || places.have(&format!("/{number}/body?run=1")));
+        assert!(!places.have(&format!("/{number}/body?run=0")), "{name} sent what its filter excludes");
     }
     gateway.assert_healthy();
 }

@@ -1,9 +1,12 @@
 //! The plugins of a request, in the order they run.
 
 use crate::Plugin;
+use crate::arguments::Arguments;
 use crate::definition::Identity;
+use crate::flow::Flow;
 use crate::meta::Meta;
 use crate::phase::{Phase, Phases};
+use crate::request::Request;
 use std::fmt;
 use std::sync::Arc;
 use stillgate_schema::Position;
@@ -73,6 +76,8 @@ pub struct Entry {
     pub authenticates: bool,
     /// What holds for every plugin.
     pub meta: Meta,
+    /// What is waited for before it is called.
+    pub awaited: Awaited,
     /// The resource that it is written in.
     pub origin: Origin,
     /// Where in the file.
@@ -81,6 +86,29 @@ pub struct Entry {
     pub identity: Identity,
     /// The plugin.
     pub plugin: Box<dyn Plugin>,
+}
+
+/// Arguments of the body that somebody asks for.
+#[derive(Debug, Default)]
+pub struct Awaited {
+    /// The filter.
+    pub by_filter: Option<Arguments>,
+    /// The plugin.
+    pub by_plugin: Option<Arguments>,
+}
+
+impl Entry {
+    /// What is to be waited for before its filter is asked; `None`: nothing.
+    #[inline]
+    pub fn before_filter(&self, request: &mut Request<'_>) -> Option<Flow> {
+        request.await_arguments(self.awaited.by_filter.as_ref()?)
+    }
+
+    /// The same before its plugin is called.
+    #[inline]
+    pub fn before_call(&self, request: &mut Request<'_>) -> Option<Flow> {
+        request.await_arguments(self.awaited.by_plugin.as_ref()?)
+    }
 }
 
 /// Without the configuration, which may hold secrets.

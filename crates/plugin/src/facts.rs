@@ -226,6 +226,7 @@ impl Lookup for Facts<'_> {
             | Variable::ConsumerGroupId
             | Variable::Status
             | Variable::PostArg(_)
+            | Variable::BodyArg(_)
             | Variable::Recorded(_)
             | Variable::SentHeader(_)
             | Variable::UpstreamHeader(_) => None,

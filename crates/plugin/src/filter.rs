@@ -7,7 +7,7 @@ use stillgate_route::lint::{FindingKind, lint};
 use stillgate_route::vars::Expr;
 use stillgate_route::{
     CompileError, Lookup, Matcher, MethodSet, NormalPath, PathPattern, Request, RouteMatch, RouteSpec, Scratch,
-    UriRoute, VarsVerdict,
+    UriRoute, Variable, VarsVerdict, condition::Field,
 };
 
 use crate::facts::Facts;
@@ -52,6 +52,18 @@ impl Filter {
         let path = facts.path.unwrap_or(NormalPath::ROOT);
         let request = Request { method: facts.request.method, host: facts.host, path, client: facts.client, vars };
         SCRATCH.with_borrow_mut(|scratch| self.0.find(&request, scratch).ok().map(|found| found.is_some()))
+    }
+
+    /// Calls `visit` with the variables that it asks for.
+    pub fn each_variable(&self, visit: &mut dyn FnMut(&Variable)) {
+        for spec in self.0.specs().iter() {
+            let RouteMatch::Uri(UriRoute { vars: Some(condition), .. }) = &spec.takes else { continue };
+            condition.condition().each_predicate(&mut |predicate| {
+                if let Field::Variable(variable) = &predicate.field {
+                    visit(variable);
+                }
+            });
+        }
     }
 
     /// What it comes to for a request that somebody made up, of which parts may not be known.

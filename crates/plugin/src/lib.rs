@@ -13,6 +13,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod answer;
+pub mod arguments;
 pub mod body;
 pub mod calls;
 pub mod chain;
@@ -38,9 +39,10 @@ pub mod upstreams;
 pub mod worker;
 
 pub use answer::{Answer, Body};
+pub use arguments::Arguments;
 pub use body::{BodyChanges, BodyError, BodyFilter, Direction};
 pub use calls::{Call, CallError, Keep, Origin as CallOrigin, Reply, Url};
-pub use chain::{CHAIN_ENTRIES_MAX, Chain, Entry, Level, Origin};
+pub use chain::{Awaited, CHAIN_ENTRIES_MAX, Chain, Entry, Level, Origin};
 pub use consumers::{Attached, Consumer, Consumers, Credential, Proof};
 pub use definition::{Authenticate, Compile, CompileCredential, Define, Descriptor, Identity, Metadata, MetadataTable};
 pub use facts::{Facts, TlsVariables};
@@ -60,6 +62,8 @@ pub use table::Table;
 pub use template::Template;
 pub use upstreams::{NoUpstreams, OwnUpstream, Upstreams};
 pub use worker::{Counts, Worker};
+
+use stillgate_route::Variable;
 
 /// One configured plugin, as workers run it. It is shared by all of them, so what it changes is elsewhere: in a request, in
 /// [`Worker`], or in a [`PerWorker`] that it has.
@@ -91,6 +95,15 @@ pub trait Plugin: Send + Sync + 'static {
     /// Of the phases that the plugin names, those that this configuration needs.
     fn phases(&self) -> Phases {
         Phases::of(&Phase::ALL)
+    }
+
+    /// Calls `visit` with the variables that it asks for. Those in the body are waited for before it is called first, in `rewrite` or
+    /// `access`, and known from then on. A plugin that does not name them here does not get them.
+    fn each_variable(&self, _visit: &mut dyn FnMut(&Variable)) {}
+
+    /// How large a body may be for that; a larger one is answered with 413.
+    fn arguments_bytes_max(&self) -> usize {
+        body::FILTER_BYTES_MAX
     }
 
     /// Whether what it does depends on who asks, so that it makes little sense where nothing finds that out.

@@ -4,7 +4,7 @@ use crate::filter::Filter;
 use std::sync::Arc;
 use stillgate_route::vars::Expr;
 use stillgate_schema::{
-    At, Definitions, Fault, Flag, Json, Kind, LateVars, Located, Node, Path, Sink, expected, int, json_of, object,
+    At, BodyVars, Definitions, Fault, Flag, Json, Kind, Located, Node, Path, Sink, expected, int, json_of, object,
 };
 
 /// What `_meta` means.
@@ -31,7 +31,7 @@ object! {
         /// The place in the chain in place of the plugin's own: higher first.
         priority: i32 = int(i32::MIN as i64, i32::MAX as i64) => optional;
         /// Conditions as in `vars` of a route: the plugin runs where they hold.
-        filter: At<Expr> = Located(LateVars) => optional;
+        filter: At<Expr> = Located(BodyVars) => optional;
         unbuilt {
             pre_function: "Lua functions before each phase (`pre_function`) are";
         }

@@ -3,7 +3,6 @@
 use crate::body::{BodyChanges, Direction};
 use crate::consumers::{Attached, Consumers};
 use crate::facts::{Facts, join};
-use crate::query::decoded;
 use crate::settled::Settled;
 use crate::worker::Worker;
 use std::any::Any;
@@ -121,20 +120,6 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The first argument of a name in the form that the client has sent, decoded.
-    fn form_argument<'b>(&self, name: &str, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
-        const TYPE: FieldName<'static> = FieldName::constant("Content-Type");
-        let body = self.received.filter(|_| self.first_header(TYPE) == Some(b"application/x-www-form-urlencoded"))?;
-        let mut pairs = body.split(|byte| *byte == b'&').map(|pair| {
-            let end = pair.iter().position(|byte| *byte == b'=').unwrap_or(pair.len());
-            (&pair[..end], pair.get(end + 1..).unwrap_or_default())
-        });
-        let (_, value) = pairs.find(|(key, _)| decoded(key).eq(name.bytes()))?;
-        buffer.clear();
-        buffer.extend(decoded(value));
-        Some(buffer)
-    }
-
     /// `plugin_metadata` of a plugin.
     pub fn metadata<T: 'static>(&self, plugin: &str) -> Option<&'a T> {
         self.metadata.get(plugin)
@@ -157,7 +142,7 @@ impl Lookup for Request<'_> {
                     Err(_) => None,
                 }
             }
-            Variable::PostArg(name) => self.form_argument(name, buffer),
+            Variable::PostArg(_) | Variable::BodyArg(_) => self.settled.arguments.value(variable),
             _ => self.facts.value(variable, buffer),
         }
     }

@@ -114,6 +114,7 @@ impl Lookup for Response<'_> {
             Variable::ConsumerGroupId => {
                 self.consumer.and_then(|of| self.consumers.of(of).group.as_deref()).map(str::as_bytes)
             }
+            Variable::PostArg(_) | Variable::BodyArg(_) => self.settled.arguments.value(variable),
             Variable::Recorded("request_body") => self.ended?.request_body,
             Variable::Recorded("resp_body") => Some(self.ended?.response_body.unwrap_or_default()),
             Variable::Recorded(_) => self.recorded.value(variable, buffer),

@@ -1,5 +1,6 @@
 //! What plugins settle of a request besides its head and its body.
 
+use crate::arguments::Known;
 use crate::definition::Identity;
 use crate::record::Trace;
 use std::any::Any;
@@ -19,6 +20,8 @@ pub struct Settled {
     pub trace: Option<Trace>,
     /// Spans that are open.
     pub spans: Vec<Span>,
+    /// Of the body, as far as they have been waited for.
+    pub(crate) arguments: Known,
 }
 
 /// A span of the gateway, from where it is opened to where the response is out.
@@ -47,6 +50,7 @@ impl Settled {
         self.upstream.clear();
         self.trace = None;
         self.spans.clear();
+        self.arguments.clear();
     }
 
     /// The request goes to this upstream; `None`: to that of its route, whatever was chosen before.

@@ -1,8 +1,12 @@
 //! The table of plugins, and how the `plugins` of a resource become entries.
 
-use crate::chain::{Entry, Origin};
+use crate::arguments::Arguments;
+use crate::body::FILTER_BYTES_MAX;
+use crate::chain::{Awaited, Entry, Origin};
 use crate::definition::{Compile, Descriptor, Identity};
+use crate::filter::Filter;
 use crate::meta::{Meta, MetaKeys};
+use crate::phase::{Phase, Phases};
 use crate::secrets::{Secrets, substitute};
 use crate::upstreams::Upstreams;
 use serde_json::json;
@@ -132,17 +136,34 @@ fn compile(
     let identity = identity(descriptor.name, origin, node, path, sink);
     let mut cx = Compile { path, at: node.at, origin, identity: of_own, upstreams, sink };
     let plugin = descriptor.compile(&own, &mut cx)?;
+    let of_filter = |filter: &Filter| Arguments::among(|visit| filter.each_variable(visit), FILTER_BYTES_MAX);
+    let awaited = Awaited {
+        by_filter: meta.filter.as_ref().and_then(of_filter),
+        by_plugin: Arguments::among(|visit| plugin.each_variable(visit), plugin.arguments_bytes_max()),
+    };
     Some(Entry {
         name: descriptor.name,
         priority: meta.priority.unwrap_or(descriptor.priority),
-        phases: descriptor.phases.and(plugin.phases()),
+        phases: waiting(descriptor.phases.and(plugin.phases()), &awaited),
         authenticates: descriptor.authenticates,
         meta,
+        awaited,
         origin: origin.clone(),
         at,
         identity,
         plugin,
     })
+}
+
+/// The phases, with one that a request can wait in where arguments of the body are asked for.
+fn waiting(phases: Phases, awaited: &Awaited) -> Phases {
+    let can_wait = phases.contains(Phase::Rewrite) || phases.contains(Phase::Access);
+    let waits = awaited.by_filter.is_some() || awaited.by_plugin.is_some();
+    // What is never called waits for nothing.
+    match waits && !can_wait && phases != Phases::NONE {
+        true => phases.or(Phases::of(&[Phase::Access])),
+        false => phases,
+    }
 }
 
 /// The plugin's own keys, and `_meta`.

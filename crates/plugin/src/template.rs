@@ -18,6 +18,15 @@ pub enum Part {
     WithDefault(Variable, Box<[u8]>),
 }
 
+type ParseVariable = fn(&str) -> Result<Variable, VariableError>;
+
+/// The first that is unknown is an error.
+fn strict(parse: impl FnOnce(&mut dyn FnMut(VariableError)) -> Template) -> Result<Template, VariableError> {
+    let mut first = None;
+    let template = parse(&mut |error| first = first.take().or(Some(error)));
+    first.map_or(Ok(template), Err)
+}
+
 impl Template {
     /// Parses a text. A dollar that no name follows stands for itself.
     ///
@@ -25,13 +34,29 @@ impl Template {
     ///
     /// If there is no variable of a name: see [`Template::parse_lenient`].
     pub fn parse(text: &str) -> Result<Template, VariableError> {
-        let mut first = None;
-        let template = Template::parse_lenient(text, &mut |error| first = first.take().or(Some(error)));
-        first.map_or(Ok(template), Err)
+        strict(|unknown| Template::parse_lenient(text, unknown))
+    }
+
+    /// The same for those who wait for the body ([`crate::Plugin::each_variable`]).
+    ///
+    /// # Errors
+    ///
+    /// As of [`Template::parse`].
+    pub fn parse_with_body(text: &str) -> Result<Template, VariableError> {
+        strict(|unknown| Template::parse_lenient_with_body(text, unknown))
     }
 
     /// The same, where a variable that there is not is empty, as in APISIX; `unknown` learns of each.
     pub fn parse_lenient(text: &str, unknown: &mut dyn FnMut(VariableError)) -> Template {
+        Template::parse_by(Variable::parse_late, text, unknown)
+    }
+
+    /// The same for those who wait for the body.
+    pub fn parse_lenient_with_body(text: &str, unknown: &mut dyn FnMut(VariableError)) -> Template {
+        Template::parse_by(Variable::parse_with_body, text, unknown)
+    }
+
+    fn parse_by(variable: ParseVariable, text: &str, unknown: &mut dyn FnMut(VariableError)) -> Template {
         let (mut parts, mut plain) = (Vec::new(), String::new());
         let mut rest = text;
         while let Some(at) = rest.find('$') {
@@ -52,7 +77,7 @@ impl Template {
             if !plain.is_empty() {
                 parts.push(Part::Text(std::mem::take(&mut plain).into_bytes().into()));
             }
-            parts.extend(match (Variable::parse_late(name), default.map(|default| default.as_bytes().into())) {
+            parts.extend(match (variable(name), default.map(|default| default.as_bytes().into())) {
                 (Ok(variable), None) => Some(Part::Variable(variable)),
                 (Ok(variable), Some(default)) => Some(Part::WithDefault(variable, default)),
                 (Err(error), default) => {
@@ -121,11 +146,20 @@ fn name_of(text: &str) -> Option<(&str, Option<&str>, &str)> {
         let mut parts = inner.split("??").map(str::trim);
         let name = parts.next()?;
         let default = parts.next().filter(|default| !default.is_empty());
-        return (!name.is_empty() && name.bytes().all(is_name)).then_some((name, default, after));
+        let is_name = name.starts_with(BODY_ARG) || name.bytes().all(is_name);
+        return (!name.is_empty() && is_name).then_some((name, default, after));
     }
-    let end = text.bytes().position(|byte| !is_name(byte)).unwrap_or(text.len());
-    (end > 0).then(|| (&text[..end], None, &text[end..]))
+    // A dot ends other names, so that a sentence can.
+    let is_of_body = text.starts_with(POST_ARG);
+    let is_part = |byte: u8| is_name(byte) || (is_of_body && byte == b'.');
+    let end = text.bytes().position(|byte| !is_part(byte)).unwrap_or(text.len());
+    let name = text[..end].trim_end_matches('.');
+    (!name.is_empty()).then(|| (name, None, &text[name.len()..]))
 }
+
+/// What names of arguments of the body begin with; ways to them have more than letters.
+const POST_ARG: &str = "post_arg";
+const BODY_ARG: &str = "post_arg.";
 
 fn is_name(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
@@ -169,5 +203,21 @@ mod tests {
         assert_eq!((out.as_slice(), unknown.join(" ").as_str()), (&b"a/bc<uri>"[..], "nothing no"));
         assert_eq!(Template::parse("a\\$b").unwrap().constant(), Some(&b"a$b"[..]));
         assert_eq!(Template::parse("$uri").unwrap().constant(), None);
+    }
+
+    #[test]
+    fn arguments_of_the_body_are_put_in() {
+        let check = |text: &str, expected: &str| {
+            let (mut out, mut buffer) = (Vec::new(), Vec::new());
+            Template::parse_with_body(text).unwrap().write(&Names, &mut out, &mut buffer);
+            assert_eq!(String::from_utf8(out).unwrap(), expected, "{text}");
+        };
+        check("$post_arg_a.b-$post_arg.c.d.", "<post_arg_a.b>-<post_arg.c.d>.");
+        check("${post_arg.a[*].b-c ?? x}$uri.a", "<post_arg.a[*].b-c><uri>.a");
+        check("\\$post_arg.a", "$post_arg.a");
+        for bad in ["${post_arg.a..b}", "$post_arg.", "$post_arg_", "$post_arg"] {
+            assert!(Template::parse_with_body(bad).is_err(), "{bad}");
+        }
+        assert!(Template::parse("$post_arg.a").unwrap_err().to_string().contains("not known before the body is"));
     }
 }

@@ -10,7 +10,9 @@ use proptest::prelude::*;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use stillgate_plugin::{CHAIN_ENTRIES_MAX, Chain, Entry, Identity, Level, Meta, Origin, Phase, Phases, Plugin};
+use stillgate_plugin::{
+    Awaited, CHAIN_ENTRIES_MAX, Chain, Entry, Identity, Level, Meta, Origin, Phase, Phases, Plugin,
+};
 use stillgate_schema::Position;
 
 /// From the weakest to the strongest.
@@ -47,6 +49,7 @@ fn entry(level: Level, of: &Configured) -> Arc<Entry> {
         phases: Phases::of(&[phase]),
         authenticates: name == "key-auth",
         meta: Meta { disable: of.disable, priority: of.priority, ..Meta::default() },
+        awaited: Awaited::default(),
         origin: Origin { level, id: "1".into() },
         at: Position { line: 1, column: 1 },
         identity: Identity::of(&[text.as_bytes()]),

@@ -1,7 +1,19 @@
-//! Where limits have their counters: in the process. What APISIX has for counters in Redis is refused by name, words and keys.
+//! What limits have in common: who is counted, and where their counters are. They are in the process; what APISIX has for counters
+//! in Redis is refused by name, words and keys.
 
+use stillgate_plugin::Plugin;
+use stillgate_route::Variable;
 use stillgate_schema::object::Foreign;
 use stillgate_schema::{Choice, Definitions, Fault, Json, Kind, Node, Path, Sink, Value};
+
+/// Whether the consumer makes a difference to a limit.
+pub(crate) fn reads_consumer(limit: &impl Plugin) -> bool {
+    let mut reads = false;
+    limit.each_variable(&mut |variable| {
+        reads |= matches!(variable, Variable::ConsumerName | Variable::ConsumerGroupId);
+    });
+    reads
+}
 
 /// `policy`
 pub(crate) struct Policy;

@@ -7,10 +7,11 @@ use crate::unknown;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_plugin::{Answer, Compile, Define, Filter, Flow, Phase, Phases, Plugin, Request, Template};
+use stillgate_route::Variable;
 use stillgate_route::vars::Expr;
 use stillgate_schema::kind::list;
 use stillgate_schema::{
-    At, Definitions, Fault, Json, Kind, LateVars, Located, Node, Path, Sink, TEXT, Value, expected, int, map, object,
+    At, BodyVars, Definitions, Fault, Json, Kind, Located, Node, Path, Sink, TEXT, Value, expected, int, map, object,
 };
 use stillgate_wire::{FieldValue, Fields, OwnedFieldName};
 
@@ -37,7 +38,7 @@ object! {
         /// How many requests of a hundred are answered; all without it.
         percentage: u8 = int(0, 100) => optional;
         /// Lists of conditions as in `vars` of a route: a request is answered where all of one list hold.
-        vars: Vec<At<Expr>> = list(Located(LateVars)) => optional;
+        vars: Vec<At<Expr>> = list(Located(BodyVars)) => optional;
     }
 }
 
@@ -49,7 +50,7 @@ object! {
         /// How many requests of a hundred wait; all without it.
         percentage: u8 = int(0, 100) => optional;
         /// Lists of conditions as in `vars` of a route: a request waits where all of one list hold.
-        vars: Vec<At<Expr>> = list(Located(LateVars)) => optional;
+        vars: Vec<At<Expr>> = list(Located(BodyVars)) => optional;
     }
 }
 
@@ -89,7 +90,7 @@ impl Kind for Headers {
             };
             let name = OwnedFieldName::new(entry.key.as_bytes()).map_err(|error| error.to_string());
             let value = FieldValue::new(text.as_bytes()).map_err(|error| error.to_string());
-            let template = unknown::template(text, entry.value.at, &path, sink);
+            let template = unknown::template_with_body(text, entry.value.at, &path, sink);
             match (name, value.map(|_| template)) {
                 (Ok(name), Ok(value)) => headers.push(Header { name, value }),
                 (Err(error), _) => sink.error(entry.key_at, &path, Fault::new(error)),
@@ -135,7 +136,9 @@ impl Define for FaultInjection {
             Some(abort) => {
                 let when = When::compile("abort", abort.percentage, abort.vars, cx)?;
                 let path = cx.path.key("abort");
-                let body = abort.body.map(|body| unknown::template(&body.value, body.at, &path.key("body"), cx.sink));
+                let body = abort
+                    .body
+                    .map(|body| unknown::template_with_body(&body.value, body.at, &path.key("body"), cx.sink));
                 let headers = abort.headers.unwrap_or_default().into();
                 Some((when, Arc::new(Aborting { status: abort.http_status, body, headers })))
             }
@@ -195,6 +198,16 @@ impl Plugin for FaultInjection {
             Some(time) => {
                 Flow::wait(request.worker.io().sleep(time), move |(), request| injected(abort.as_deref(), request))
             }
+        }
+    }
+
+    fn each_variable(&self, visit: &mut dyn FnMut(&Variable)) {
+        let whens = self.abort.iter().map(|(when, _)| when).chain(self.delay.iter().map(|(when, _)| when));
+        let conditions = whens.filter_map(|when| when.any_of.as_ref()).flatten();
+        conditions.for_each(|condition| condition.each_variable(visit));
+        if let Some((_, abort)) = &self.abort {
+            let texts = abort.body.iter().chain(abort.headers.iter().map(|header| &header.value));
+            texts.flat_map(Template::variables).for_each(visit);
         }
     }
 }

@@ -5,18 +5,16 @@
 //! are held only where `POST` or `$post_arg` in `extra_headers` needs them.
 
 use crate::asking::{FIELD_NAME, keep, url};
-use crate::body_fields::CONTENT_TYPE;
 use crate::fields::{FieldMap, Fields};
-use crate::post_args::{PostTemplate, Reading};
 use crate::unknown;
-use serde_json::Value as Json;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_plugin::body::FILTER_BYTES_MAX;
 use stillgate_plugin::{
-    Answer, Call, CallError, Compile, Define, Flow, Keep, Phase, Phases, Plugin, Reply, Request, Url,
+    Answer, Call, CallError, Compile, Define, Flow, Keep, Phase, Phases, Plugin, Reply, Request, Template, Url,
 };
-use stillgate_schema::{At, Choice, Fault, Flag, Located, TEXT, int, list, object};
+use stillgate_route::Variable;
+use stillgate_schema::{At, Choice, Flag, Located, TEXT, int, list, object};
 use stillgate_wire::{FieldName, FieldValue, OwnedFieldName};
 
 object! {
@@ -63,9 +61,7 @@ struct Inner {
     url: Url,
     posts: bool,
     request_headers: Box<[OwnedFieldName]>,
-    extra_headers: Box<[(OwnedFieldName, PostTemplate)]>,
-    /// Whether some of them need the body.
-    reads_body: bool,
+    extra_headers: Box<[(OwnedFieldName, Template)]>,
     upstream_headers: Box<[OwnedFieldName]>,
     client_headers: Box<[OwnedFieldName]>,
     timeout: Duration,
@@ -86,20 +82,12 @@ impl Define for ForwardAuth {
         let mut extra_headers = Vec::new();
         for (name, value) in keys.extra_headers.unwrap_or_default() {
             let (text, path) = (String::from_utf8_lossy(value.value().bytes()), cx.path.key("extra_headers"));
-            let parsed = PostTemplate::parse(&text, &mut |error| unknown::warn(&error, cx.at, &path, cx.sink));
-            match parsed {
-                Ok(template) => extra_headers.push((name, template)),
-                Err(error) => {
-                    cx.sink.error(cx.at, &path, Fault::new(error));
-                    return None;
-                }
-            }
+            extra_headers.push((name, unknown::template_with_body(&text, cx.at, &path, cx.sink)));
         }
         Some(ForwardAuth(Arc::new(Inner {
             url,
             posts: keys.request_method,
             request_headers: keys.request_headers.into(),
-            reads_body: extra_headers.iter().any(|(_, value)| value.reads_body()),
             extra_headers: extra_headers.into(),
             upstream_headers: keys.upstream_headers.into(),
             client_headers: keys.client_headers.into(),
@@ -112,9 +100,6 @@ impl Define for ForwardAuth {
     }
 }
 
-/// A longer body is read on a thread that serves no requests.
-const SHORT_BYTES_MAX: usize = 8 * 1024;
-
 const PROTO: FieldName<'static> = FieldName::constant("X-Forwarded-Proto");
 const METHOD_FIELD: FieldName<'static> = FieldName::constant("X-Forwarded-Method");
 const HOST: FieldName<'static> = FieldName::constant("X-Forwarded-Host");
@@ -126,44 +111,31 @@ const OWN: [FieldName<'static>; 5] = [PROTO, METHOD_FIELD, HOST, URI, FOR];
 
 impl Plugin for ForwardAuth {
     fn access(&self, request: &mut Request<'_>) -> Flow {
-        let mut buffer = Vec::new();
-        let content_type = self.0.reads_body.then(|| request.header(CONTENT_TYPE, &mut buffer)).flatten();
-        let reading = content_type.and_then(Reading::of);
         let is_here = request.whole_body().is_some_and(|body| body.len() <= self.0.body_bytes_max);
-        if is_here || (!self.0.posts && reading.is_none()) {
-            return read(&self.0, reading, request);
+        if is_here || !self.0.posts {
+            return ask(&self.0, request);
         }
         let inner = self.0.clone();
-        Flow::body(self.0.body_bytes_max, move |request| read(&inner, reading, request))
+        Flow::body(self.0.body_bytes_max, move |request| ask(&inner, request))
+    }
+
+    fn each_variable(&self, visit: &mut dyn FnMut(&Variable)) {
+        self.0.extra_headers.iter().flat_map(|(_, text)| text.variables()).for_each(visit);
+    }
+
+    fn arguments_bytes_max(&self) -> usize {
+        self.0.body_bytes_max
     }
 }
 
-/// Reads the arguments in the body, where they are needed.
-fn read(inner: &Arc<Inner>, reading: Option<Reading>, request: &mut Request<'_>) -> Flow {
-    let Some(reading) = reading else { return ask(inner, None, &Json::Null, request) };
-    let body = request.whole_body().unwrap_or_default();
-    if body.len() <= SHORT_BYTES_MAX {
-        let arguments = reading.arguments(body);
-        return ask(inner, Some(&reading), &arguments, request);
-    }
-    let (inner, body, of) = (inner.clone(), body.to_vec(), reading.clone());
-    Flow::offload(
-        move || of.arguments(&body),
-        move |arguments, request| match arguments {
-            Ok(arguments) => ask(&inner, Some(&reading), &arguments, request),
-            Err(full) => full.into(),
-        },
-    )
-}
-
-fn ask(inner: &Arc<Inner>, reading: Option<&Reading>, arguments: &Json, request: &mut Request<'_>) -> Flow {
-    let call = inner.call(request, (reading, arguments));
+fn ask(inner: &Arc<Inner>, request: &mut Request<'_>) -> Flow {
+    let call = inner.call(request);
     let inner = inner.clone();
     Flow::wait(request.worker.io().call(call), move |reply, request| inner.decide(reply, request))
 }
 
 impl Inner {
-    fn call(&self, request: &Request<'_>, arguments: (Option<&Reading>, &Json)) -> Call {
+    fn call(&self, request: &Request<'_>) -> Call {
         let method: &[u8] = if self.posts { b"POST" } else { b"GET" };
         let mut call = Call::new(&self.url.origin, method, self.url.target.as_bytes());
         (call.timeout, call.keep) = (self.timeout, self.keep);
@@ -182,7 +154,7 @@ impl Inner {
         let mut text = Vec::new();
         for (name, template) in &self.extra_headers {
             text.clear();
-            template.write(request, arguments, &mut text, &mut buffer);
+            template.write(request, &mut text, &mut buffer);
             add(&mut call, name.name(), &text);
         }
         let is_said = |name: FieldName<'_>| {

@@ -6,7 +6,7 @@
 use crate::replacement::{Groups, Language, Part, Replacement};
 use crate::unknown::{Unknown, warn};
 use stillgate_plugin::{Request, Response, Worker};
-use stillgate_route::Lookup;
+use stillgate_route::{Lookup, Variable};
 use stillgate_schema::text::scalar::Meaning;
 use stillgate_schema::{Definitions, Entry, Fault, Json, Kind, Node, Path, Sink, Value as Typed, expected};
 use stillgate_wire::{EditError, FieldName, FieldValue, OwnedFieldName, OwnedFieldValue};
@@ -84,6 +84,18 @@ impl HeaderEdits {
             return self.0.iter().try_for_each(|edit| edit.apply(head, groups, &mut out, &mut buffer));
         }
         worker.with_buffers(|out, buffer| self.0.iter().try_for_each(|edit| edit.apply(head, groups, out, buffer)))
+    }
+
+    /// The variables in its values.
+    pub(crate) fn each_variable(&self, visit: &mut dyn FnMut(&Variable)) {
+        for edit in &self.0 {
+            if let Edit::Add(_, Value::Template(text))
+            | Edit::Set(_, Value::Template(text))
+            | Edit::SetHost(Value::Template(text)) = edit
+            {
+                text.variables().for_each(&mut *visit);
+            }
+        }
     }
 }
 

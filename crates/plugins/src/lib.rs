@@ -49,7 +49,6 @@ mod multi_auth;
 mod number;
 mod opa;
 mod patterns;
-mod post_args;
 mod prometheus;
 mod proxy_mirror;
 mod proxy_rewrite;

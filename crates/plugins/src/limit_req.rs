@@ -4,7 +4,7 @@
 //! A limit holds over all workers, and over both processes of an upgrade, as that of `limit-count` does: its buckets are in the
 //! table of `stillgate-limits`.
 
-use crate::counters::{OF_REDIS, Policy};
+use crate::counters::{OF_REDIS, Policy, reads_consumer};
 use crate::decimal::Decimal;
 use crate::uri_blocker::REJECTED_MSG;
 use std::time::Duration;
@@ -78,8 +78,8 @@ impl Define for LimitReq {
     fn compile(keys: LimitReqKeys, cx: &mut Compile<'_>) -> Option<LimitReq> {
         let text = &keys.key.value;
         let key = match keys.key_type {
-            KeyType::Var => Variable::parse_late(text).map(CountedBy::Variable),
-            KeyType::VarCombination => Template::parse(text).map(CountedBy::Combination),
+            KeyType::Var => Variable::parse_with_body(text).map(CountedBy::Variable),
+            KeyType::VarCombination => Template::parse_with_body(text).map(CountedBy::Combination),
         };
         let key = key.map_err(|error| cx.sink.error(keys.key.at, &cx.path.key("key"), Fault::new(error.to_string())));
         Some(LimitReq {
@@ -115,12 +115,15 @@ impl Plugin for LimitReq {
         true
     }
 
-    fn reads_consumer(&self) -> bool {
-        let is_it = |variable: &Variable| matches!(variable, Variable::ConsumerName | Variable::ConsumerGroupId);
+    fn each_variable(&self, visit: &mut dyn FnMut(&Variable)) {
         match &self.key {
-            CountedBy::Variable(variable) => is_it(variable),
-            CountedBy::Combination(template) => template.variables().any(is_it),
+            CountedBy::Variable(variable) => visit(variable),
+            CountedBy::Combination(template) => template.variables().for_each(visit),
         }
+    }
+
+    fn reads_consumer(&self) -> bool {
+        reads_consumer(self)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use serde_json::json;
 use stillgate_plugin::{Request, Template};
+use stillgate_route::Variable;
 use stillgate_schema::{Definitions, Fault, Json, Kind, Node, Path, Sink, Value, expected};
 
 /// The largest limit and window: the largest integer that Lua's numbers hold exactly.
@@ -17,6 +18,15 @@ pub(crate) enum Number {
 }
 
 impl Number {
+    /// The variables in it. A plugin that has one waits for the body where they ask for it.
+    pub(crate) fn variables(&self) -> impl Iterator<Item = &Variable> {
+        let text = match self {
+            Number::Plain(_) => None,
+            Number::Text(template) => Some(template),
+        };
+        text.into_iter().flat_map(Template::variables)
+    }
+
     /// The number of a request; `None`: the text comes to something else, or to less than `least`.
     pub(crate) fn of(&self, least: u64, request: &Request<'_>) -> Option<u64> {
         match self {
@@ -48,18 +58,15 @@ impl Kind for NumberKind {
             expected("a number, or a text with variables", node, path, sink);
             return None;
         };
-        let parsed =
-            Template::parse(&scalar.text).map_err(|error| Fault::new(error.to_string())).and_then(|template| {
-                match template.constant() {
-                    None => Ok(Number::Text(template)),
-                    Some(text) => {
-                        parse(text).filter(|number| *number >= self.least).map(Number::Plain).ok_or_else(|| {
-                            Fault::new(format!("expected {}, found {}", self.what, node.found()))
-                                .hint("write a number, or variables such as \"$http_x_limit\"")
-                        })
-                    }
-                }
-            });
+        let parsed = Template::parse_with_body(&scalar.text).map_err(|error| Fault::new(error.to_string())).and_then(
+            |template| match template.constant() {
+                None => Ok(Number::Text(template)),
+                Some(text) => parse(text).filter(|number| *number >= self.least).map(Number::Plain).ok_or_else(|| {
+                    Fault::new(format!("expected {}, found {}", self.what, node.found()))
+                        .hint("write a number, or variables such as \"$http_x_limit\"")
+                }),
+            },
+        );
         parsed.map_err(|fault| sink.error(node.at, path, fault)).ok()
     }
 

@@ -6,7 +6,7 @@ use stillgate_plugin::Template;
 use stillgate_plugin::template::Part as TemplatePart;
 use stillgate_route::{Lookup, Variable};
 
-/// Such a text, parsed. A group that took no part in the match is empty, and so is a variable that the request does not have.
+/// Such a text, parsed. Who has one waits for the arguments of the body that it names. A group that took no part in the match is empty, and so is a variable that the request does not have.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Replacement(pub(crate) Box<[Part]>);
 
@@ -16,6 +16,15 @@ pub(crate) enum Part {
     /// With what stands for it where the request does not have it.
     Variable(Variable, Box<[u8]>),
     Group(usize),
+}
+
+impl Part {
+    pub(crate) fn variable(&self) -> Option<&Variable> {
+        match self {
+            Part::Variable(variable, _) => Some(variable),
+            Part::Text(_) | Part::Group(_) => None,
+        }
+    }
 }
 
 /// Which language a text is in.
@@ -89,6 +98,11 @@ impl Replacement {
         Ok(Replacement(parts.into()))
     }
 
+    /// Its variables.
+    pub(crate) fn variables(&self) -> impl Iterator<Item = &Variable> {
+        self.0.iter().filter_map(Part::variable)
+    }
+
     /// The text, where nothing is put in.
     pub(crate) fn constant(&self) -> Option<&[u8]> {
         match &*self.0 {
@@ -119,7 +133,7 @@ fn close(plain: &mut String, language: Language, parts: &mut Vec<Part>, unknown:
         }
         return;
     }
-    let template = Template::parse_lenient(&plain, unknown);
+    let template = Template::parse_lenient_with_body(&plain, unknown);
     parts.extend(template.into_parts().into_iter().map(|part| match part {
         TemplatePart::Text(text) => Part::Text(text),
         TemplatePart::Variable(variable) => Part::Variable(variable, Box::default()),

@@ -3,9 +3,10 @@
 use crate::header_edits::{HeaderEdits, Headers};
 use crate::replacement::Groups;
 use stillgate_plugin::{Answer, Compile, Define, Filter, Flow, PerWorker, Phase, Phases, Plugin, Request};
+use stillgate_route::Variable;
 use stillgate_route::vars::Expr;
 use stillgate_schema::kind::some;
-use stillgate_schema::{At, Fault, LateVars, Located, int, map, object};
+use stillgate_schema::{At, BodyVars, Fault, Located, int, map, object};
 
 object! {
     /// Sets header fields of requests by rules.
@@ -19,7 +20,7 @@ object! {
     /// A rule.
     pub(crate) struct TrafficLabelRuleKeys {
         /// Conditions as in `vars` of a route; without them the rule matches every request.
-        r#match: At<Expr> = Located(LateVars) => optional;
+        r#match: At<Expr> = Located(BodyVars) => optional;
         /// What is done; of several, one for each request, in proportion to their weights.
         actions: Vec<TrafficLabelActionKeys> = some(map()) => required;
     }
@@ -96,6 +97,13 @@ impl Plugin for TrafficLabel {
             Ok(()) => Flow::Continue,
             // A value from the request that no head can hold: nothing of it goes to a node.
             Err(_) => Flow::Answer(Answer::page(500)),
+        }
+    }
+
+    fn each_variable(&self, visit: &mut dyn FnMut(&Variable)) {
+        for rule in &self.rules {
+            rule.condition.iter().for_each(|condition| condition.each_variable(visit));
+            rule.actions.iter().for_each(|action| action.fields.each_variable(visit));
         }
     }
 }

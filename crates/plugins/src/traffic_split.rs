@@ -4,13 +4,11 @@ use std::sync::Arc;
 use stillgate_plugin::upstreams::OwnUpstream;
 use stillgate_plugin::{Compile, Define, Filter, Flow, Level, PerWorker, Phase, Phases, Plugin, Request};
 use stillgate_route::Variable;
-use stillgate_route::condition::Field;
 use stillgate_route::vars::Expr;
 use stillgate_schema::kind::list;
 use stillgate_schema::{
     At, BodyVars, Definitions, Fault, Json, Kind, Located, Node, Path, Sink, TEXT, Value, expected, int, map, object,
 };
-use stillgate_wire::FieldName;
 
 /// Rules of one configuration: each may be asked by a request.
 const RULES_MAX: usize = 1000;
@@ -78,19 +76,10 @@ impl Kind for UpstreamKind {
 
 /// The plugin.
 pub(crate) struct TrafficSplit {
-    split: Arc<Split>,
-    /// The upstreams that are written in it.
-    written: Box<[OwnUpstream]>,
-    /// Whether a condition asks for an argument of a form.
-    reads_body: bool,
-}
-
-/// Most bytes of a form that is waited for; a longer one is answered 413.
-const FORM_BYTES_MAX: usize = 1024 * 1024;
-
-struct Split {
     rules: Box<[Rule]>,
     own: PerWorker<Vec<Vec<i64>>>,
+    /// The upstreams that are written in it.
+    written: Box<[OwnUpstream]>,
 }
 
 struct Rule {
@@ -120,14 +109,8 @@ impl Define for TrafficSplit {
             return None;
         }
         let (mut rules, mut written) = (Vec::with_capacity(keys.len()), Vec::new());
-        let mut reads_body = false;
         for (index, rule) in keys.into_iter().enumerate() {
             let path = list.index(index);
-            for vars in rule.r#match.iter().filter_map(|keys| keys.vars.as_ref()) {
-                vars.value.condition().each_predicate(&mut |predicate| {
-                    reads_body |= matches!(predicate.field, Field::Variable(Variable::PostArg(_)));
-                });
-            }
             let cases = cases(rule.r#match, &path.key("match"), cx.sink)?;
             let shares = match rule.weighted_upstreams {
                 None => vec![Share { upstream: None, weight: 1 }],
@@ -135,8 +118,7 @@ impl Define for TrafficSplit {
             };
             rules.push(Rule { cases, shares: shares.into() });
         }
-        let split = Arc::new(Split { rules: rules.into(), own: PerWorker::new() });
-        Some(TrafficSplit { split, written: written.into(), reads_body })
+        Some(TrafficSplit { rules: rules.into(), own: PerWorker::new(), written: written.into() })
     }
 }
 
@@ -217,26 +199,6 @@ fn own_key(cx: &Compile<'_>, rule: usize, index: usize) -> Arc<str> {
 
 impl Plugin for TrafficSplit {
     fn access(&self, request: &mut Request<'_>) -> Flow {
-        if self.reads_body && is_form(request) {
-            let split = self.split.clone();
-            return Flow::body(FORM_BYTES_MAX, move |request| split.choose(request));
-        }
-        self.split.choose(request)
-    }
-
-    fn own_upstreams(&self) -> &[OwnUpstream] {
-        &self.written
-    }
-}
-
-/// Whether the body is a form, and not here yet.
-fn is_form(request: &Request<'_>) -> bool {
-    const TYPE: FieldName<'static> = FieldName::constant("Content-Type");
-    request.received.is_none() && request.first_header(TYPE) == Some(b"application/x-www-form-urlencoded")
-}
-
-impl Split {
-    fn choose(&self, request: &mut Request<'_>) -> Flow {
         let matches =
             |rule: &&Rule| rule.cases.is_empty() || rule.cases.iter().any(|case| case.is_true(&request.facts, request));
         let Some((index, rule)) = self.rules.iter().enumerate().find(|(_, rule)| matches(rule)) else {
@@ -251,6 +213,14 @@ impl Split {
         };
         request.settled.choose_upstream(share.upstream.as_deref());
         Flow::Continue
+    }
+
+    fn own_upstreams(&self) -> &[OwnUpstream] {
+        &self.written
+    }
+
+    fn each_variable(&self, visit: &mut dyn FnMut(&Variable)) {
+        self.rules.iter().flat_map(|rule| &rule.cases).for_each(|case| case.each_variable(visit));
     }
 }
 

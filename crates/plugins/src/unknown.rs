@@ -15,6 +15,11 @@ pub(crate) fn template(text: &str, at: Position, path: &Path<'_>, sink: &mut Sin
     Template::parse_lenient(text, &mut |error| warn(&error, at, path, sink))
 }
 
+/// The same for a plugin that waits for the body where arguments of it are asked for.
+pub(crate) fn template_with_body(text: &str, at: Position, path: &Path<'_>, sink: &mut Sink) -> Template {
+    Template::parse_lenient_with_body(text, &mut |error| warn(&error, at, path, sink))
+}
+
 /// Says that a variable is empty.
 pub(crate) fn warn(error: &VariableError, at: Position, path: &Path<'_>, sink: &mut Sink) {
     sink.warning(at, path, Fault::new(format!("{error}; it is empty here")));

@@ -7,10 +7,11 @@ use crate::limit_conn::LimitConn;
 use crate::limit_count::LimitCount;
 use std::sync::Arc;
 use stillgate_plugin::{Answer, Compile, Define, Filter, Flow, Identity, Phase, Phases, Plugin, Request};
+use stillgate_route::Variable;
 use stillgate_route::vars::Expr;
 use stillgate_schema::kind::list;
 use stillgate_schema::{
-    At, Definitions, Fault, Json, Kind, LateVars, Located, Node, Path, Sink, Value, int, map, object, read,
+    At, BodyVars, Definitions, Fault, Json, Kind, Located, Node, Path, Sink, Value, int, map, object, read,
 };
 
 object! {
@@ -25,7 +26,7 @@ object! {
     /// A rule.
     pub(crate) struct WorkflowRuleKeys {
         /// Conditions as in `vars` of a route; without them the rule matches every request.
-        case: At<Expr> = Located(LateVars) => optional;
+        case: At<Expr> = Located(BodyVars) => optional;
         /// Pairs of an action's name and its configuration. The first is done; the others have no effect.
         actions: At<Vec<ActionKeys>> = Located(list(ActionKind)) => required;
     }
@@ -174,6 +175,11 @@ impl Plugin for Workflow {
             Some(Action::Return(answer)) => Flow::Answer(answer.clone()),
             Some(Action::Limit(limit)) => limit.access(request),
         }
+    }
+
+    fn each_variable(&self, visit: &mut dyn FnMut(&Variable)) {
+        self.rules.iter().filter_map(|rule| rule.case.as_ref()).for_each(|case| case.each_variable(visit));
+        self.limits().for_each(|limit| limit.each_variable(visit));
     }
 
     fn reads_consumer(&self) -> bool {

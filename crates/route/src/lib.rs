@@ -7,6 +7,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod address;
+mod body_path;
 mod cache;
 mod cached;
 mod compile;
@@ -37,6 +38,7 @@ mod variable;
 pub mod vars;
 
 pub use address::AddressSet;
+pub use body_path::{BodyPath, BodyStep};
 pub use cache::{CACHE_KEY_BYTES_MAX, RouteCache};
 pub use compile::{CompileError, CompileErrorKind, PLACES_MAX};
 pub use explain::{Candidate, Explanation, MISSED_MAX, RULED_OUT_MAX, Reason, Stand, Told, VarsVerdict, Verdict};

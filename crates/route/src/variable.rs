@@ -3,6 +3,7 @@
 //! Only what a client has sent is in here; what becomes of a request (its route, status, times, bytes) and what serves to find
 //! it again (its ids) belongs to the access log. Who answers for a variable is behind [`Lookup`].
 
+use crate::body_path::BodyPath;
 use std::fmt;
 
 /// A named value of a request.
@@ -68,6 +69,8 @@ pub enum Variable {
     RemoteUser,
     /// `post_arg_NAME`: of the first `NAME=value` in a form, decoded. Only those who wait for the body can ask.
     PostArg(Box<str>),
+    /// `post_arg.WAY`: of what a way leads to in a form, in JSON or in `multipart/form-data`. Only those who wait for the body can ask.
+    BodyArg(BodyPath),
     /// A name of [`RECORDED`]: what becomes of the request; known from the response on.
     Recorded(&'static str),
     /// `sent_http_NAME`: a header field of the response as the client gets it.
@@ -233,8 +236,12 @@ const RECORDED_PREFIXES: [(&str, &str, OfField); 2] = [
     ("upstream_http_", "upstream_http_NAME", Variable::UpstreamHeader),
 ];
 
-/// What arguments of a form begin with, as APISIX writes them.
-const POST_ARG_PREFIXES: [&str; 2] = ["post_arg_", "post_arg."];
+/// How a way is written.
+const BODY_ARG_EXAMPLE: &str = "post_arg.a, post_arg.a.b, post_arg.a[0] or post_arg.a[*].b";
+
+/// What arguments of a form begin with, and those of any body.
+const POST_ARG: &str = "post_arg_";
+const BODY_ARG: &str = "post_arg.";
 
 /// A name that is no variable of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -298,10 +305,14 @@ impl Variable {
     /// The same for those who wait for the body.
     pub fn parse_with_body(name: &str) -> Result<Variable, VariableError> {
         let plain = name.strip_prefix('$').unwrap_or(name);
-        match POST_ARG_PREFIXES.iter().find_map(|prefix| plain.strip_prefix(prefix)) {
-            Some(argument) if !argument.is_empty() => Ok(Variable::PostArg(argument.into())),
-            _ => Variable::parse_late(name),
-        }
+        let parsed = match (plain.strip_prefix(POST_ARG), plain.strip_prefix(BODY_ARG)) {
+            (Some(argument), _) => {
+                (!argument.is_empty()).then(|| Variable::PostArg(argument.into())).ok_or("post_arg_NAME")
+            }
+            (_, Some(way)) => BodyPath::parse(way).map(Variable::BodyArg).ok_or(BODY_ARG_EXAMPLE),
+            _ => return Variable::parse_late(name),
+        };
+        parsed.map_err(|example| VariableError { name: plain.to_owned(), kind: VariableErrorKind::Name { example } })
     }
 
     /// Parses the name of a variable that is asked for at the end of a request: who asked is known by then. The ids of route and
@@ -363,7 +374,7 @@ fn unknown(name: &str) -> VariableErrorKind {
     if RECORDED.contains(&name) || RECORDED_PREFIXES.iter().any(|(prefix, ..)| name.starts_with(prefix)) {
         return VariableErrorKind::Logged;
     }
-    if POST_ARG_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+    if name.starts_with(POST_ARG) || name.starts_with(BODY_ARG) {
         return VariableErrorKind::InBody;
     }
     if name.starts_with("graphql_") {
@@ -384,7 +395,8 @@ impl fmt::Display for Variable {
             Variable::Header(name) => write!(f, "http_{}", name.0.replace('-', "_")),
             Variable::Cookie(name) => write!(f, "cookie_{name}"),
             Variable::PathParam(name) | Variable::RouteParam(name) => write!(f, "uri_param_{name}"),
-            Variable::PostArg(name) => write!(f, "post_arg_{name}"),
+            Variable::PostArg(name) => write!(f, "{POST_ARG}{name}"),
+            Variable::BodyArg(way) => write!(f, "{BODY_ARG}{way}"),
             Variable::Recorded(name) => f.write_str(name),
             Variable::SentHeader(name) => write!(f, "sent_http_{}", name.0.replace('-', "_")),
             Variable::UpstreamHeader(name) => write!(f, "upstream_http_{}", name.0.replace('-', "_")),
@@ -420,7 +432,10 @@ impl fmt::Display for VariableError {
                 write!(f, "\"{name}\": not known before the response is; plugins and the access log may use it")
             }
             VariableErrorKind::InBody => {
-                write!(f, "\"{name}\": not known before the body is; the rules of traffic-split may use it")
+                write!(
+                    f,
+                    "\"{name}\": not known before the body is; conditions of plugins and keys of limits may use it"
+                )
             }
             VariableErrorKind::NotBuilt => write!(f, "\"{name}\": GraphQL is not read here"),
         }
@@ -456,10 +471,16 @@ mod tests {
         check("sent_http_X-A", "sent_http_x_a");
         check("upstream_http_server", "upstream_http_server");
         assert!(Variable::parse_late("sent_http_").is_err() && Variable::parse_late("post_arg_a").is_err());
-        for name in ["post_arg_a", "$post_arg.a"] {
-            assert_eq!(Variable::parse_with_body(name), Ok(Variable::PostArg("a".into())));
+        assert_eq!(Variable::parse_with_body("post_arg_a.b"), Ok(Variable::PostArg("a.b".into())));
+        for name in ["post_arg_a.b", "post_arg.a.b", "post_arg.a[0].b[*]"] {
+            assert_eq!(Variable::parse_with_body(&format!("${name}")).unwrap().to_string(), name);
         }
         assert_eq!(Variable::parse_with_body("uri"), Ok(Variable::Uri));
+        assert_eq!(
+            Variable::parse_with_body("post_arg.a..b").unwrap_err().to_string(),
+            "\"post_arg.a..b\": the name part is missing, too long, or holds a character it cannot; write post_arg.a, \
+             post_arg.a.b, post_arg.a[0] or post_arg.a[*].b"
+        );
         assert!(Variable::parse_with_body("post_arg_").is_err());
     }
 
@@ -493,7 +514,10 @@ mod tests {
             "request_time",
             "\"request_time\": not known before the response is; plugins and the access log may use it",
         );
-        check("post_arg_a", "\"post_arg_a\": not known before the body is; the rules of traffic-split may use it");
+        check(
+            "post_arg.a",
+            "\"post_arg.a\": not known before the body is; conditions of plugins and keys of limits may use it",
+        );
         check("graphql_name", "\"graphql_name\": GraphQL is not read here");
         check("status", "\"status\": not known before the route is; plugins and the access log may use it");
     }

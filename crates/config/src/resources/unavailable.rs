@@ -2,7 +2,7 @@
 //! answers each of them 503.
 
 use std::sync::Arc;
-use stillgate_plugin::{Answer, Entry, Flow, Identity, Level, Meta, Origin, Phase, Phases, Plugin, Request};
+use stillgate_plugin::{Answer, Awaited, Entry, Flow, Identity, Level, Meta, Origin, Phase, Phases, Plugin, Request};
 use stillgate_schema::text::diagnostic::Position;
 
 /// As `explain` and metrics show it.
@@ -32,6 +32,7 @@ pub(crate) fn unavailable(level: Level, id: &str) -> Arc<Entry> {
         phases: Phases::of(&[Phase::Rewrite, Phase::Access]),
         authenticates: false,
         meta: Meta::default(),
+        awaited: Awaited::default(),
         origin: Origin { level, id: id.into() },
         at: Position::NOWHERE,
         identity: Identity::of(&[NAME.as_bytes(), level.name().as_bytes(), id.as_bytes()]),

@@ -245,6 +245,7 @@ impl Lookup for Vars<'_> {
         match variable {
             Variable::Status
             | Variable::PostArg(_)
+            | Variable::BodyArg(_)
             | Variable::Recorded(_)
             | Variable::SentHeader(_)
             | Variable::UpstreamHeader(_) => false,

@@ -243,6 +243,7 @@ impl Lookup for Vars<'_> {
             | Variable::RouteName
             | Variable::ServiceName
             | Variable::PostArg(_)
+            | Variable::BodyArg(_)
             | Variable::Recorded(_)
             | Variable::SentHeader(_)
             | Variable::UpstreamHeader(_) => None,

@@ -6,6 +6,7 @@
 mod keys;
 mod table;
 
+use crate::counters::reads_consumer;
 use crate::number::Number;
 use keys::{ConnRuleKeys, LimitConnKeys};
 use std::collections::HashMap;
@@ -60,8 +61,8 @@ impl Define for LimitConn {
             (Some(rules), None, None, None) => several(rules, cx)?,
             (None, Some(conn), Some(burst), Some(key)) => {
                 let parsed = match keys.key_type {
-                    false => Variable::parse_late(&key.value).map(Key::Variable),
-                    true => Template::parse(&key.value).map(Key::Combination),
+                    false => Variable::parse_with_body(&key.value).map(Key::Variable),
+                    true => Template::parse_with_body(&key.value).map(Key::Combination),
                 };
                 let fault = |error| Fault::new(format!("{error}"));
                 let parsed = parsed.map_err(|error| cx.sink.error(key.at, &cx.path.key("key"), fault(error)));
@@ -93,7 +94,7 @@ fn several(keys: Vec<ConnRuleKeys>, cx: &mut Compile<'_>) -> Option<Box<[Rule]>>
     let mut rules = Vec::with_capacity(keys.len());
     for (index, ConnRuleKeys { conn, burst, key: At { at, value } }) in keys.into_iter().enumerate() {
         let path = list.index(index);
-        let template = Template::parse(&value)
+        let template = Template::parse_with_body(&value)
             .map_err(|error| cx.sink.error(at, &path.key("key"), Fault::new(error.to_string())))
             .ok()?;
         if template.variables().next().is_none() {
@@ -122,8 +123,18 @@ impl Plugin for LimitConn {
         go_on(&self.0, 0, false, request)
     }
 
+    fn each_variable(&self, visit: &mut dyn FnMut(&Variable)) {
+        for rule in &self.0.rules {
+            match &rule.key {
+                Key::Variable(variable) => visit(variable),
+                Key::Combination(template) | Key::Present(template) => template.variables().for_each(&mut *visit),
+            }
+            rule.conn.variables().chain(rule.burst.variables()).for_each(&mut *visit);
+        }
+    }
+
     fn reads_consumer(&self) -> bool {
-        self.0.rules.iter().any(Rule::reads_consumer)
+        reads_consumer(self)
     }
 }
 
@@ -154,20 +165,6 @@ fn go_on(inner: &Arc<Inner>, from: usize, mut applies: bool, request: &mut Reque
     match applies || inner.degrades {
         true => Flow::Continue,
         false => Flow::Answer(Answer::page(500)),
-    }
-}
-
-impl Rule {
-    /// Whether the consumer makes a difference.
-    fn reads_consumer(&self) -> bool {
-        let is_it = |variable: &Variable| matches!(variable, Variable::ConsumerName | Variable::ConsumerGroupId);
-        let is_in = |template: &Template| template.variables().any(is_it);
-        let of_number = |number: &Number| matches!(number, Number::Text(template) if is_in(template));
-        let of_key = match &self.key {
-            Key::Variable(variable) => is_it(variable),
-            Key::Combination(template) | Key::Present(template) => is_in(template),
-        };
-        of_key || of_number(&self.conn) || of_number(&self.burst)
     }
 }
 

@@ -12,6 +12,7 @@ mod keys;
 
 pub(crate) use keys::{LimitCountKeys, LimitCountMetadata};
 
+use crate::counters::reads_consumer;
 use crate::number::Number;
 use keys::{KeyType, RuleKeys, WindowType};
 use stillgate_limits::{Begun, KeyHasher, Limit, Limits};
@@ -43,21 +44,6 @@ struct Rule {
     prefix: Option<Box<str>>,
     /// What all its keys begin with.
     begun: Begun,
-}
-
-impl Rule {
-    /// Whether the consumer makes a difference.
-    fn reads_consumer(&self) -> bool {
-        let is_it = |variable: &Variable| matches!(variable, Variable::ConsumerName | Variable::ConsumerGroupId);
-        let is_in = |template: &Template| template.variables().any(is_it);
-        let of_number = |number: &Number| matches!(number, Number::Text(template) if is_in(template));
-        let of_key = match &self.key {
-            Key::Variable(variable) => is_it(variable),
-            Key::Combination(template) | Key::Present(template) => is_in(template),
-            Key::Constant(_) => false,
-        };
-        of_key || of_number(&self.count) || of_number(&self.seconds)
-    }
 }
 
 enum Key {
@@ -132,7 +118,7 @@ fn several(keys: Vec<RuleKeys>, cx: &mut Compile<'_>) -> Option<Box<[Rule]>> {
             cx.sink.error(rule.key.at, &path.key("key"), fault);
             return None;
         }
-        let template = match Template::parse(text) {
+        let template = match Template::parse_with_body(text) {
             Ok(template) => template,
             Err(error) => {
                 cx.sink.error(rule.key.at, &path.key("key"), Fault::new(error.to_string()));
@@ -161,8 +147,8 @@ fn key(key: &At<String>, kind: KeyType, cx: &mut Compile<'_>) -> Option<Key> {
     let text = &key.value;
     let parsed = match kind {
         KeyType::Constant => Ok(Key::Constant(text.as_bytes().into())),
-        KeyType::Var => Variable::parse_late(text).map(Key::Variable),
-        KeyType::VarCombination => Template::parse(text).map(Key::Combination),
+        KeyType::Var => Variable::parse_with_body(text).map(Key::Variable),
+        KeyType::VarCombination => Template::parse_with_body(text).map(Key::Combination),
     };
     parsed.map_err(|error| cx.sink.error(key.at, &cx.path.key("key"), Fault::new(error.to_string()))).ok()
 }
@@ -188,8 +174,19 @@ impl Plugin for LimitCount {
         true
     }
 
+    fn each_variable(&self, visit: &mut dyn FnMut(&Variable)) {
+        for rule in &self.rules {
+            match &rule.key {
+                Key::Variable(variable) => visit(variable),
+                Key::Combination(template) | Key::Present(template) => template.variables().for_each(&mut *visit),
+                Key::Constant(_) => {}
+            }
+            rule.count.variables().chain(rule.seconds.variables()).for_each(&mut *visit);
+        }
+    }
+
     fn reads_consumer(&self) -> bool {
-        self.rules.iter().any(Rule::reads_consumer)
+        reads_consumer(self)
     }
 }
 

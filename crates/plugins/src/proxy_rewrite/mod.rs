@@ -5,6 +5,7 @@ mod target;
 use crate::header_edits::{HeaderEdits, Headers};
 use crate::replacement::Groups;
 use stillgate_plugin::{Answer, Compile, Define, Flow, PerWorker, Phase, Phases, Plugin, Request};
+use stillgate_route::Variable;
 use stillgate_schema::kind::list;
 use stillgate_schema::{At, Choice, Fault, Flag, Located, TEXT, Text, object, text};
 use stillgate_wire::{EditError, OwnedFieldValue};
@@ -84,6 +85,11 @@ impl Plugin for ProxyRewrite {
             Ok(()) => Flow::Continue,
             Err(error) => Flow::Answer(refusal(error)),
         }
+    }
+
+    fn each_variable(&self, visit: &mut dyn FnMut(&Variable)) {
+        self.target.each_variable(visit);
+        self.headers.each_variable(visit);
     }
 }
 

@@ -83,6 +83,17 @@ impl Rewriting {
         let is_whole = compiled.len() == pairs.len() / 2;
         is_whole.then(|| Rewriting::ByRegex { pairs: compiled.into(), is_raw })
     }
+
+    /// The variables in it.
+    pub(super) fn each_variable(&self, visit: &mut dyn FnMut(&Variable)) {
+        match self {
+            Rewriting::None => {}
+            Rewriting::To { target, .. } => target.variables().for_each(visit),
+            Rewriting::ByRegex { pairs, .. } => {
+                pairs.iter().flat_map(|(_, target)| target.variables()).for_each(visit);
+            }
+        }
+    }
 }
 
 impl TargetTemplate {
@@ -114,6 +125,10 @@ impl TargetTemplate {
             parts.push((place, part));
         }
         Ok(TargetTemplate { parts: parts.into(), ends_in: place })
+    }
+
+    fn variables(&self) -> impl Iterator<Item = &Variable> {
+        self.parts.iter().filter_map(|(_, part)| part.variable())
     }
 
     fn write(&self, groups: &Groups<'_>, vars: &dyn Lookup, out: &mut Vec<u8>, buffer: &mut Vec<u8>) {

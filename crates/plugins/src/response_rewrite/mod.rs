@@ -12,9 +12,10 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use std::sync::Arc;
 use stillgate_plugin::body::FILTER_BYTES_MAX;
 use stillgate_plugin::{Compile, Define, Filter, PerWorker, Phase, Phases, Plugin, Response};
+use stillgate_route::Variable;
 use stillgate_route::vars::Expr;
 use stillgate_schema::kind::some;
-use stillgate_schema::{At, Choice, Fault, Flag, LateVars, Located, TEXT, Text, int, map, object, text};
+use stillgate_schema::{At, BodyVars, Choice, Fault, Flag, Located, TEXT, Text, int, map, object, text};
 use stillgate_wire::EditError;
 use substitution::{Substitution, WholeBody};
 
@@ -31,7 +32,7 @@ object! {
         /// Values can have variables.
         headers: HeaderEdits = Headers::OfResponse => default(HeaderEdits::default());
         /// Conditions as in `vars` of a route, with `status`: the plugin acts where they hold.
-        vars: At<Expr> = Located(LateVars) => optional;
+        vars: At<Expr> = Located(BodyVars) => optional;
         /// Replacements in the body, one after the other. They exclude `body`.
         filters: At<Vec<ResponseFilterKeys>> = Located(some(map())) => optional;
         /// Bytes that a body may have for `filters`, before and after each; above it the response is a 502. APISIX's default is
@@ -159,6 +160,11 @@ impl Plugin for ResponseRewrite {
         if self.edit(response).is_err() {
             fail(response);
         }
+    }
+
+    fn each_variable(&self, visit: &mut dyn FnMut(&Variable)) {
+        self.condition.iter().for_each(|condition| condition.each_variable(visit));
+        self.headers.each_variable(visit);
     }
 }
 

@@ -195,9 +195,9 @@ impl Plugins {
             route: None,
         };
         let mut out = String::new();
-        let mut early = Edits::default();
-        let answer = self.request(facts, &body, &mut early, &mut out);
-        self.response(facts, &early, answer, response, pieces, &mut out);
+        let (mut early, mut settled) = (Edits::default(), Settled::default());
+        let answer = self.request(facts, &body, (&mut early, &mut settled), &mut out);
+        self.response(facts, (&early, &mut settled), answer, response, pieces, &mut out);
         out
     }
 
@@ -206,17 +206,17 @@ impl Plugins {
         &self,
         facts: Facts<'_>,
         received: &[u8],
-        early: &mut Edits,
+        (early, settled): (&mut Edits, &mut Settled),
         out: &mut String,
     ) -> Option<(u16, Vec<u8>)> {
         let (mut edits, mut body) = (RequestEdits::default(), BodyChanges::default());
-        let (mut consumer, mut settled) = (None, Settled::default());
+        let mut consumer = None;
         let mut request = Request {
             facts,
             edits: &mut edits,
             body: &mut body,
             received: Some(received),
-            settled: &mut settled,
+            settled,
             response: early,
             consumer: &mut consumer,
             consumers: &self.consumers,
@@ -225,12 +225,7 @@ impl Plugins {
         };
         for phase in [Phase::Rewrite, Phase::Access, Phase::BeforeProxy] {
             for (_, entry) in self.chain.of(phase) {
-                let flow = match phase {
-                    Phase::Rewrite => entry.plugin.rewrite(&mut request),
-                    Phase::Access => entry.plugin.access(&mut request),
-                    _ => entry.plugin.before_proxy(&mut request),
-                };
-                if let Flow::Answer(answer) = settled_flow(flow, &mut request) {
+                if let Flow::Answer(answer) = called(entry, phase, &mut request) {
                     let body = if answer.body == Body::Metrics { b"(the metrics)" } else { answer.body.bytes() };
                     self.sent.replace(format!("{} {}", answer.status, String::from_utf8_lossy(body)));
                     writeln!(out, "> {} answers", entry.name).unwrap();
@@ -252,7 +247,7 @@ impl Plugins {
     fn response(
         &self,
         facts: Facts<'_>,
-        early: &Edits,
+        (early, settled): (&Edits, &mut Settled),
         answer: Option<(u16, Vec<u8>)>,
         head: &[u8],
         pieces: &[&[u8]],
@@ -279,7 +274,7 @@ impl Plugins {
             body: &mut body,
             consumer: None,
             consumers: &self.consumers,
-            settled: &mut Settled::default(),
+            settled,
             ended: None,
             recorded: &facts,
             worker: &self.worker,
@@ -354,6 +349,31 @@ impl Io for Server {
     fn drop_send(&self, plugin: &'static str) {
         self.asked.borrow_mut().push(format!("dropped by {plugin}"));
     }
+}
+
+/// What comes of a phase of a plugin, with what is waited for before it. Its filter is asked in each.
+fn called(entry: &Entry, phase: Phase, request: &mut Request<'_>) -> Flow {
+    let can_wait = phase != Phase::BeforeProxy;
+    if can_wait && let Some(flow) = entry.before_filter(request) {
+        match settled_flow(flow, request) {
+            Flow::Continue => {}
+            answer => return answer,
+        }
+    }
+    if entry.meta.filter.as_ref().is_some_and(|filter| !filter.holds(&request.facts, request)) {
+        return Flow::Continue;
+    }
+    let waits = if can_wait { entry.before_call(request) } else { None };
+    match waits.map_or(Flow::Continue, |flow| settled_flow(flow, request)) {
+        Flow::Continue => {}
+        answer => return answer,
+    }
+    let flow = match phase {
+        Phase::Rewrite => entry.plugin.rewrite(request),
+        Phase::Access => entry.plugin.access(request),
+        _ => entry.plugin.before_proxy(request),
+    };
+    settled_flow(flow, request)
 }
 
 /// Does at once what a plugin waits for; time passes at once.

@@ -5,6 +5,7 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod arguments;
 mod asking;
 mod client_control;
 mod counters;

@@ -201,6 +201,8 @@ pub(super) struct ChainPosition {
     step: usize,
     /// In the chain.
     entry: usize,
+    /// The entry has not been called: it waits for what it, or its filter, reads of the body.
+    is_before: bool,
 }
 
 /// A plugin lets its request wait.
@@ -215,7 +217,7 @@ pub(super) struct Paused {
 #[inline]
 pub(super) fn before_target(serving: &mut Serving<'_>) -> Result<Option<Paused>, OwnAnswer> {
     match serving.exchange.chains.is_on {
-        true => go_on(serving, ChainPosition { step: 0, entry: 0 }),
+        true => go_on(serving, ChainPosition { step: 0, entry: 0, is_before: false }),
         false => Ok(None),
     }
 }
@@ -224,6 +226,8 @@ pub(super) fn before_target(serving: &mut Serving<'_>) -> Result<Option<Paused>,
 #[inline(never)]
 fn go_on(serving: &mut Serving<'_>, from: ChainPosition) -> Result<Option<Paused>, OwnAnswer> {
     let mut entry = from.entry;
+    // The very first step joins nobody.
+    let mut is_begun = true;
     for (step, Step { of, phase, joins }) in STEPS.iter().enumerate().skip(from.step) {
         // Without a route only global rules are run.
         if *of == Of::Route && serving.route.is_none() {
@@ -232,15 +236,15 @@ fn go_on(serving: &mut Serving<'_>, from: ChainPosition) -> Result<Option<Paused
         if *of == Of::Global && serving.snapshot.plan.global.is_none() {
             continue;
         }
-        if *joins && entry == 0 && !join_consumer(serving)? {
+        if *joins && !is_begun && !join_consumer(serving)? {
             continue;
         }
         let paused = request_phase(serving, *of, *phase, *joins, entry);
         adopt_client(serving);
-        if let Some((entry, flow)) = paused? {
-            return Ok(Some(Paused { at: ChainPosition { step, entry }, flow }));
+        if let Some((entry, is_before, flow)) = paused? {
+            return Ok(Some(Paused { at: ChainPosition { step, entry, is_before }, flow }));
         }
-        entry = 0;
+        (entry, is_begun) = (0, false);
     }
     Ok(None)
 }
@@ -259,7 +263,7 @@ pub(super) fn resume(serving: &mut Serving<'_>, at: ChainPosition, then: Resume)
     checked?;
     match flow? {
         Some(flow) => Ok(Some(Paused { at, flow })),
-        None => go_on(serving, ChainPosition { entry: at.entry + 1, ..at }),
+        None => go_on(serving, ChainPosition { entry: at.entry + usize::from(!at.is_before), is_before: false, ..at }),
     }
 }
 
@@ -307,7 +311,7 @@ pub(crate) fn before_proxy(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
         return Ok(());
     }
     for of in [Of::Global, Of::Route] {
-        if let Some((entry, _)) = request_phase(serving, of, Phase::BeforeProxy, false, 0)? {
+        if let Some((entry, ..)) = request_phase(serving, of, Phase::BeforeProxy, false, 0)? {
             // The upstream has a place for the request now, and not later.
             let chain = chosen(serving, of).expect("the chain that was run");
             tracing::error!(plugin = chain.entries()[entry].name, "a plugin cannot wait in before_proxy");
@@ -362,8 +366,8 @@ fn open<'a>(serving: &'a mut Serving<'_>) -> Opened<'a> {
     Opened { worker, asked, global, route, is_timed }
 }
 
-/// Runs a phase of one chain from an entry on, until a plugin answers or waits: then it is the entry, and what it waits for. With
-/// `is_joined` only those are called that a consumer has added.
+/// Runs a phase of one chain from an entry on, until a plugin answers or waits: then it is the entry, whether it has not been called
+/// yet, and what it waits for. With `is_joined` only those are called that a consumer has added.
 #[inline(never)]
 fn request_phase(
     serving: &mut Serving<'_>,
@@ -371,18 +375,25 @@ fn request_phase(
     phase: Phase,
     is_joined: bool,
     from: usize,
-) -> Result<Option<(usize, Flow)>, OwnAnswer> {
+) -> Result<Option<(usize, bool, Flow)>, OwnAnswer> {
     let Some(chain) = chosen(serving, of).filter(|chain| chain.has(phase)) else { return Ok(None) };
+    let can_wait = phase != Phase::BeforeProxy;
     let of_route = serving.route.and_then(|route| route.chain.as_ref()).filter(|_| is_joined);
     let is_known = |entry: &Entry| of_route.is_some_and(|chain| chain.entries().iter().any(|of| of.name == entry.name));
     let is_asked = |entry: &Entry| !is_joined || (!entry.authenticates && !is_known(entry));
     let Opened { worker, mut asked, global, route, is_timed } = open(serving);
     let judged = if of == Of::Global { global } else { route };
     for (at, entry) in chain.of(phase).filter(|(at, entry)| *at >= from && is_asked(entry)) {
+        asked.body.plugin = entry.name;
+        if can_wait && let Some(flow) = entry.before_filter(&mut asked) {
+            return Ok(Some((at, true, flow)));
+        }
         if judged.skips(at, entry, || holds(entry, asked.facts, &asked)) {
             continue;
         }
-        asked.body.plugin = entry.name;
+        if can_wait && let Some(flow) = entry.before_call(&mut asked) {
+            return Ok(Some((at, true, flow)));
+        }
         let flow = call(worker, entry, phase, is_timed, || match phase {
             Phase::Rewrite => entry.plugin.rewrite(&mut asked),
             Phase::Access => entry.plugin.access(&mut asked),
@@ -393,7 +404,7 @@ fn request_phase(
             continue;
         }
         if let Some(flow) = settle(worker, entry, flow)? {
-            return Ok(Some((at, flow)));
+            return Ok(Some((at, false, flow)));
         }
     }
     Ok(None)

@@ -20,7 +20,7 @@ use stillgate_metrics::encode::Format;
 use stillgate_metrics::{Collector, CollectorOptions, Options, Process, Registry, Writer};
 use stillgate_plugin::definition::Identity;
 use stillgate_plugin::{
-    BodyError, BodyFilter, Chain, Entry, Flow, Level, Meta, Origin, Phase, Phases, Plugin, Request, Response,
+    Awaited, BodyError, BodyFilter, Chain, Entry, Flow, Level, Meta, Origin, Phase, Phases, Plugin, Request, Response,
 };
 use stillgate_testkit::{Client, Upstream};
 
@@ -91,6 +91,7 @@ impl Scripted {
             phases: self.phases(),
             authenticates: false,
             meta,
+            awaited: Awaited::default(),
             origin: Origin { level: Level::Route, id: "r".into() },
             at: Default::default(),
             identity: Identity::of(&[name.as_bytes()]),

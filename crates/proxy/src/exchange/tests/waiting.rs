@@ -3,7 +3,9 @@
 use super::*;
 use std::future::pending;
 use std::thread;
-use stillgate_plugin::Answer;
+use stillgate_plugin::{Answer, Arguments, Filter};
+use stillgate_route::vars::Expr;
+use stillgate_route::{Lookup, Variable};
 use stillgate_testkit::eventually;
 use stillgate_wire::{FieldName, FieldValue};
 
@@ -318,4 +320,66 @@ fn a_client_that_leaves_within_its_body_is_not_answered() {
     drop(client);
     eventually("it is over", || story.told() == ["499"]);
     assert_eq!(node.requests(), 0);
+}
+
+/// By a filter and by a plugin, before and behind one that waits for something else; each plugin is called once.
+#[test]
+fn arguments_are_here_before_a_plugin_is_called() {
+    let (node, story) = (Upstream::echo(), Story::default());
+    let argument = Variable::parse_with_body("post_arg.a").unwrap();
+    let tells = |what: &'static str| -> OnRequest {
+        let (story, argument) = (story.clone(), argument.clone());
+        Box::new(move |request| {
+            let value = request.value(&argument, &mut Vec::new()).map(|value| value.escape_ascii().to_string());
+            story.tell(format!("{what} {}", value.as_deref().unwrap_or("nothing")));
+            Flow::Continue
+        })
+    };
+    let asked = || Arguments::among(|visit| visit(&argument), 1_000_000);
+    let with = |mut entry: Arc<Entry>, awaited| {
+        Arc::get_mut(&mut entry).unwrap().awaited = awaited;
+        entry
+    };
+    let filtered = |condition: &str| {
+        let condition = Expr::parse_with_body(&serde_json::from_str(condition).unwrap()).unwrap();
+        Meta { filter: Some(Filter::new(condition).unwrap()), ..Meta::default() }
+    };
+    let sleeps = Scripted::rewrite(|request| Flow::wait(request.worker.io().sleep(A_WHILE), |(), _| Flow::Continue));
+    let both = Scripted { rewrite: Some(tells("b")), access: Some(tells("b again")), ..Scripted::default() };
+    let of_filter = || Awaited { by_filter: asked(), by_plugin: None };
+    let route = chain([
+        Scripted::rewrite(tells("a")).entry("a", Meta::default()),
+        with(both.entry("b", Meta::default()), Awaited { by_filter: None, by_plugin: asked() }),
+        sleeps.entry("c", Meta::default()),
+        with(Scripted::access(tells("d")).entry("d", filtered(r#"[["post_arg.a","==","x"]]"#)), of_filter()),
+        with(Scripted::access(tells("e")).entry("e", filtered(r#"[["post_arg.a","==","y"]]"#)), of_filter()),
+    ]);
+    let global = chain([with(
+        Scripted::access(tells("global")).entry("g", filtered(r#"[["post_arg.a","~=","y"]]"#)),
+        of_filter(),
+    )]);
+    let bench = Bench::new(&[&node], global, route);
+    let typed = |request: Vec<u8>| {
+        let text = String::from_utf8(request).unwrap();
+        text.replacen("Host: h\r\n", "Host: h\r\nContent-Type: application/json\r\n", 1)
+    };
+    let body = |bytes: usize| format!("{{\"pad\":\"{}\",\"a\":\"x\"}}", "p".repeat(bytes)).into_bytes();
+    for request in [with_length(&body(0)), chunked(&body(10)), with_length(&body(100_000)), chunked(&body(500_000))] {
+        let mut client = bench.client().into_connection();
+        client.send(typed(request));
+        assert_eq!(client.expect_response("POST").head.status(), 200);
+        assert_eq!(std::mem::take(&mut *story.0.lock().unwrap()), ["global x", "a x", "b x", "b again x", "d x"]);
+    }
+    let mut client = bench.client().into_connection();
+    client.send(with_length(&body(0)));
+    assert_eq!(client.expect_response("POST").head.status(), 200);
+    let without = ["global nothing", "a nothing", "b nothing", "b again nothing"];
+    assert_eq!(std::mem::take(&mut *story.0.lock().unwrap()), without, "a body of no known type");
+    for request in [with_length(&body(1_000_000)), chunked(&body(1_000_000))] {
+        let mut client = bench.client().into_connection();
+        // It may not be read to its end.
+        let _ = client.try_send(typed(request));
+        assert_eq!(client.expect_response("POST").head.status(), 413);
+    }
+    assert_eq!((story.told(), node.requests()), (Vec::new(), 5));
 }
