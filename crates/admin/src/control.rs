@@ -17,7 +17,7 @@ pub type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// keys begin with `consumers/`.
 pub trait Control: Send + Sync + 'static {
     /// All documents, secrets in plain text. They change while a caller holds them.
-    fn documents(&self) -> Arc<Documents>;
+    fn documents(&self) -> Arc<dyn Documents>;
 
     /// Whether resources can be written here; `Err`: why not, for example because they come from a file.
     fn writable(&self) -> Result<(), String>;

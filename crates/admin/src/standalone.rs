@@ -151,7 +151,7 @@ async fn commit_plan(api: &Api, asked: &Asked, planned: Planned) -> Result<Answe
     // What another client wrote meanwhile was neither compared nor removed, and the digest does not stand for it.
     if outcome.is_none() || revision == before + 1 {
         let documents = api.control.documents();
-        api.standalone.remember(&documents, (digest, revision, unix_seconds()), versions, indexes);
+        api.standalone.remember(&*documents, (digest, revision, unix_seconds()), versions, indexes);
     }
     let waits = asked.query.get("wait").and_then(|wait| wait.parse::<f64>().ok()).is_some_and(|wait| wait > 0.0);
     let status = if waits { StatusCode::OK } else { StatusCode::ACCEPTED };

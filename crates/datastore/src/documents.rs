@@ -1,6 +1,7 @@
 //! All documents in memory, for those that read: kept by whoever follows a datastore.
 //!
-//! Behind a lock, since only the control side of a process comes here; nobody keeps it for longer than one page takes.
+//! Behind a lock, since only the control side of a process comes here; nobody keeps it for longer than one page or one change
+//! takes.
 
 use crate::document::{Batch, Document, Snapshot};
 use crate::key::Key;
@@ -9,8 +10,20 @@ use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The documents of a datastore at one revision.
+pub trait Documents: Send + Sync {
+    /// The revision they are at.
+    fn revision(&self) -> u64;
+
+    /// One of them.
+    fn get(&self, key: &Key) -> Option<Document>;
+
+    /// Those below a path that ends with a slash, such as `routes/` or `consumers/jack/credentials/`, in the order of keys.
+    fn below(&self, path: &str) -> Vec<(Key, Document)>;
+}
+
+/// Documents by their keys, and nothing else that is known of them.
 #[derive(Debug, Default)]
-pub struct Documents(Mutex<State>);
+pub struct DocumentTable(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -18,26 +31,7 @@ struct State {
     documents: BTreeMap<Key, Document>,
 }
 
-impl Documents {
-    /// The revision they are at.
-    pub fn revision(&self) -> u64 {
-        self.state().revision
-    }
-
-    /// One of them.
-    pub fn get(&self, key: &Key) -> Option<Document> {
-        self.state().documents.get(key).cloned()
-    }
-
-    /// Those below a path that ends with a slash, such as `routes/` or `consumers/jack/credentials/`, in the order of keys.
-    pub fn below(&self, path: &str) -> Vec<(Key, Document)> {
-        let state = self.state();
-        let from = (Bound::Included(path), Bound::Unbounded);
-        let is_below = |key: &&Key| key.as_str().starts_with(path);
-        let range = state.documents.range::<str, _>(from);
-        range.take_while(|(key, _)| is_below(key)).map(|(key, document)| (key.clone(), document.clone())).collect()
-    }
-
+impl DocumentTable {
     /// Everything.
     pub fn snapshot(&self) -> Snapshot {
         let state = self.state();
@@ -65,5 +59,23 @@ impl Documents {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Documents for DocumentTable {
+    fn revision(&self) -> u64 {
+        self.state().revision
+    }
+
+    fn get(&self, key: &Key) -> Option<Document> {
+        self.state().documents.get(key).cloned()
+    }
+
+    fn below(&self, path: &str) -> Vec<(Key, Document)> {
+        let state = self.state();
+        let from = (Bound::Included(path), Bound::Unbounded);
+        let is_below = |key: &&Key| key.as_str().starts_with(path);
+        let range = state.documents.range::<str, _>(from);
+        range.take_while(|(key, _)| is_below(key)).map(|(key, document)| (key.clone(), document.clone())).collect()
     }
 }

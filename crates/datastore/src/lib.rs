@@ -19,6 +19,6 @@ pub mod key;
 pub mod transaction;
 
 pub use document::{Batch, Document, Event, Snapshot};
-pub use documents::Documents;
+pub use documents::{DocumentTable, Documents};
 pub use key::{Key, KeyError};
 pub use transaction::{Author, CommitError, Condition, Transaction, Write};

@@ -6,12 +6,12 @@ use stillgate_datastore::{Document, Documents, Key, Write};
 
 /// Stored documents below pending writes.
 pub(crate) struct View {
-    documents: Arc<Documents>,
+    documents: Arc<dyn Documents>,
     pending: BTreeMap<Key, Option<Arc<str>>>,
 }
 
 impl View {
-    pub(crate) fn new(documents: Arc<Documents>) -> View {
+    pub(crate) fn new(documents: Arc<dyn Documents>) -> View {
         View { documents, pending: BTreeMap::new() }
     }
 

@@ -64,7 +64,7 @@ impl Standalone {
     /// Remembers a digest with its revision and time, and what came with it.
     pub(super) fn remember(
         &self,
-        documents: &Documents,
+        documents: &dyn Documents,
         last: (String, u64, u64),
         versions: Vec<(&'static str, u64)>,
         indexes: Vec<(Key, Option<u64>)>,

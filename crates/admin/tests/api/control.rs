@@ -5,11 +5,13 @@ use std::io::{Seek as _, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard};
 use stillgate_admin::control::{Change, ChangeSummary, Edit, Pending};
 use stillgate_admin::{Backup, Checked, Control, Outcome, Plugin, PluginSchema, Wait, WriteError};
-use stillgate_datastore::{Author, Batch, Condition, Document, Documents, Event, Key, Snapshot, Transaction, Write};
+use stillgate_datastore::{
+    Author, Batch, Condition, Document, DocumentTable, Documents, Event, Key, Snapshot, Transaction, Write,
+};
 
 #[derive(Default)]
 pub(crate) struct Memory {
-    documents: Arc<Documents>,
+    documents: Arc<DocumentTable>,
     changes: Mutex<Vec<Change>>,
     /// Why nothing can be written.
     pub(crate) refusal: Mutex<Option<WriteError>>,
@@ -114,7 +116,7 @@ impl Memory {
 }
 
 impl Control for Memory {
-    fn documents(&self) -> Arc<Documents> {
+    fn documents(&self) -> Arc<dyn Documents> {
         self.documents.clone()
     }
 

@@ -12,11 +12,13 @@
 //! part that could not be understood. What a store serves depends only on what it holds, not on the order in which that came.
 
 mod attempt;
+mod documents;
 mod held;
 mod placing;
 mod served;
 
 pub use attempt::Attempt;
+pub use documents::Put;
 pub use served::{Store, path_of};
 
 use crate::model::{Kind, Origin};

@@ -105,7 +105,7 @@ impl Follower {
 mod tests {
     use super::*;
     use crate::document::{Document, Event};
-    use crate::documents::Documents;
+    use crate::documents::{DocumentTable, Documents as _};
     use crate::key::Key;
     use proptest::prelude::*;
 
@@ -161,7 +161,7 @@ mod tests {
         }
 
         fn list(&self) -> Snapshot {
-            let documents = Documents::default();
+            let documents = DocumentTable::default();
             self.history.iter().for_each(|batch| documents.apply(batch));
             Snapshot { revision: self.revision(), ..documents.snapshot() }
         }
@@ -187,7 +187,7 @@ mod tests {
     #[derive(Default)]
     struct Reader {
         follower: Follower,
-        documents: Documents,
+        documents: DocumentTable,
         /// Where the watch is in the history, if there is one.
         watch: Option<usize>,
         batches: Vec<u64>,

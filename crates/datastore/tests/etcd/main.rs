@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use stillgate_datastore::etcd::{Etcd, EtcdOptions, Followed, follow};
-use stillgate_datastore::{Documents, Key, Snapshot};
+use stillgate_datastore::{DocumentTable, Documents as _, Key, Snapshot};
 use stillgate_testkit::{PATIENCE, eventually};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, oneshot};
@@ -50,7 +50,7 @@ fn texts(snapshot: &Snapshot) -> Vec<(String, String)> {
 
 /// A follower in a thread, with all that it told.
 struct Following {
-    documents: Arc<Documents>,
+    documents: Arc<DocumentTable>,
     told: Arc<Mutex<Vec<Followed>>>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -59,7 +59,7 @@ struct Following {
 impl Following {
     fn start(options: EtcdOptions) -> Following {
         let etcd = Arc::new(Etcd::new(options).unwrap());
-        let (documents, told) = (Arc::<Documents>::default(), Arc::<Mutex<Vec<Followed>>>::default());
+        let (documents, told) = (Arc::<DocumentTable>::default(), Arc::<Mutex<Vec<Followed>>>::default());
         let (stop, mut stopped) = oneshot::channel();
         let (to, all) = (Arc::clone(&documents), Arc::clone(&told));
         let thread = std::thread::spawn(move || {

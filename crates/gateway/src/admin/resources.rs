@@ -8,7 +8,7 @@ use std::time::Duration;
 use stillgate_admin::control::{Change, ChangeSummary, Edit, Pending};
 use stillgate_admin::{Backup, Checked, Control, Outcome, Plugin, PluginSchema, Wait, WriteError};
 use stillgate_config::{Kind, Schemas};
-use stillgate_datastore::{Author, CommitError, Documents, Transaction, Write};
+use stillgate_datastore::{Author, CommitError, DocumentTable, Documents, Transaction, Write};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -28,7 +28,7 @@ static SCHEMAS: LazyLock<Schemas> = LazyLock::new(|| Schemas::new(stillgate_plug
 pub(crate) struct Resources {
     /// `None`: resources come from the file.
     kept: Option<Opened>,
-    nothing: Arc<Documents>,
+    nothing: Arc<DocumentTable>,
 }
 
 impl Resources {
@@ -85,8 +85,11 @@ impl Resources {
 }
 
 impl Control for Resources {
-    fn documents(&self) -> Arc<Documents> {
-        self.kept.as_ref().map_or_else(|| self.nothing.clone(), |kept| kept.keeper.documents.clone())
+    fn documents(&self) -> Arc<dyn Documents> {
+        match &self.kept {
+            Some(kept) => kept.keeper.clone(),
+            None => self.nothing.clone(),
+        }
     }
 
     fn writable(&self) -> Result<(), String> {

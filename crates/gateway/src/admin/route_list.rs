@@ -71,7 +71,7 @@ impl RouteList {
     pub(super) fn new(
         generation: u64,
         loaded: &Loaded,
-        documents: Option<&Documents>,
+        documents: Option<&dyn Documents>,
         former: Option<&RouteList>,
     ) -> RouteList {
         let rejected: HashSet<&str> = rejected(loaded).map(|of| of.id.as_str()).collect();
@@ -153,7 +153,7 @@ pub(super) fn rejected(loaded: &Loaded) -> impl Iterator<Item = &Rejected> {
 }
 
 /// Routes of a datastore that are not served: switched off, or refused with nothing in their place.
-fn left(documents: &Documents, served: &[Listed], rejected: &HashSet<&str>) -> Vec<Listed> {
+fn left(documents: &dyn Documents, served: &[Listed], rejected: &HashSet<&str>) -> Vec<Listed> {
     let known: HashSet<&str> = served.iter().map(|listed| &*listed.id).collect();
     let others = documents.below("routes/").into_iter().filter(|(key, _)| !known.contains(key.id()));
     let listed = others.filter_map(|(key, document)| {

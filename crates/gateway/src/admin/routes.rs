@@ -16,6 +16,7 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use stillgate_config::Loaded;
+use stillgate_datastore::Documents;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use tracing::warn;
@@ -106,7 +107,7 @@ async fn answer(api: Api, look: impl FnOnce(&RouteList, &Served) -> Option<Json>
 /// The list of this configuration. Only one is made at a time: who makes it has the place.
 fn list_of(api: &Api, generation: u64, loaded: &Loaded) -> Arc<RouteList> {
     let former = api.lists.lock().list.clone();
-    let documents = api.kept.as_ref().map(|kept| &*kept.keeper.documents);
+    let documents = api.kept.as_ref().map(|kept| &*kept.keeper as &dyn Documents);
     let list = match former {
         Some(list) if list.is_of(generation, loaded) => list,
         former => Arc::new(RouteList::new(generation, loaded, documents, former.as_deref())),

@@ -226,8 +226,10 @@ mod tests {
 
     #[test]
     fn what_is_too_long_is_not_there() {
-        let of =
-            |length: usize| serde_json::json!({"a": "x".repeat(length), "b": ["x".repeat(length / 2), "x".repeat(length / 2)]}).to_string();
+        let of = |length: usize| {
+            serde_json::json!({"a": "x".repeat(length), "b": ["x".repeat(length / 2), "x".repeat(length / 2)]})
+                .to_string()
+        };
         let lengths = |length: usize| {
             let variables = ["post_arg.a", "post_arg.b"].map(|name| Variable::parse_with_body(name).unwrap());
             let values = Reading::Json.values(of(length).as_bytes(), &variables);

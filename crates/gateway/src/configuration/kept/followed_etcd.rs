@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stillgate_datastore::etcd::{Etcd, Followed, Saved, SavedError, follow};
-use stillgate_datastore::{Batch, CommitError, Document, Key, Snapshot, Transaction};
+use stillgate_datastore::{Batch, CommitError, Document, Documents as _, Key, Snapshot, Transaction};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{Receiver, channel};
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -115,14 +115,14 @@ impl FollowedEtcd {
 }
 
 fn save(keeper: &Keeper, file: &std::path::Path, prefix: &str) {
-    let Snapshot { revision, documents } = keeper.documents.snapshot();
+    let Snapshot { revision, documents } = keeper.known().snapshot();
     let kept = |(key, document): (Key, Document)| {
         let value = keeper.encrypted(&key, &document.value);
         (key, Document { value, ..document })
     };
     let documents = documents.into_iter().map(kept).collect();
     let last_good = keeper.last_good().into_iter().map(|(key, value)| {
-        let modified = keeper.documents.get(&key).map_or(0, |document| document.modified);
+        let modified = keeper.get(&key).map_or(0, |document| document.modified);
         (key, Document { value, created: 0, modified })
     });
     let saved = Saved { snapshot: Snapshot { revision, documents }, last_good: last_good.collect() };

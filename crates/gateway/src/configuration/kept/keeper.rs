@@ -5,12 +5,13 @@
 
 use super::addresses::{key_of, resource_of};
 use super::fields::each_encrypted;
+use super::known::Known;
 use serde_json::Value as Json;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use stillgate_config::{Change, Gateway, Kind, Origin, PluginSet, SourceKind, Store};
 use stillgate_datastore::cipher::Keyring;
-use stillgate_datastore::{Batch, Document, Documents, Event, Key, Snapshot, Transaction, Write};
+use stillgate_datastore::{Batch, Document, Event, Key, Snapshot, Transaction, Write};
 use stillgate_tls::Material;
 use tokio::sync::watch;
 
@@ -58,13 +59,11 @@ pub(crate) struct Served {
 /// A datastore, as the rest of the process sees it.
 pub(crate) struct Keeper {
     pub(crate) kind: SourceKind,
-    /// In plain text.
-    pub(crate) documents: Arc<Documents>,
     pub(crate) stored: watch::Sender<Stored>,
     pub(crate) served: watch::Sender<Served>,
     /// Another process is to follow it and to serve what is written.
     pub(crate) is_leaving: watch::Sender<bool>,
-    store: Mutex<Store>,
+    known: Mutex<Known>,
     keyring: Option<Keyring>,
     /// Certificates as they were read last, so that those that did not change are not read again.
     tls: Mutex<Option<Arc<Material>>>,
@@ -78,20 +77,19 @@ impl Keeper {
         store.wait();
         Keeper {
             kind,
-            documents: Arc::default(),
             stored: watch::Sender::default(),
             served: watch::Sender::default(),
             is_leaving: watch::Sender::default(),
-            store: Mutex::new(store),
+            known: Mutex::new(Known::new(store)),
             // The reader of the keys has seen to their length.
             keyring: Keyring::new(&keys).ok(),
             tls: Mutex::default(),
         }
     }
 
-    /// What the documents mean.
-    pub(super) fn store(&self) -> MutexGuard<'_, Store> {
-        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The documents, and what they mean.
+    pub(super) fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Certificates as they were read last.
@@ -133,28 +131,27 @@ impl Keeper {
         let Snapshot { revision, documents } = snapshot;
         let documents: Vec<(Key, Document)> =
             documents.into_iter().map(|(key, document)| self.decrypted(key, document)).collect();
-        let old: HashMap<Key, Document> = self.documents.snapshot().documents.into_iter().collect();
+        let mut known = self.known();
+        let old: HashMap<Key, Document> = known.snapshot().documents.into_iter().collect();
         let new: HashSet<&Key> = documents.iter().map(|(key, _)| key).filter(|_| !old.is_empty()).collect();
         let put = |(key, document): &(Key, Document)| {
-            let known = old.get(key);
-            if known == Some(document) {
+            let before = old.get(key);
+            if before == Some(document) {
                 return [None, None];
             }
-            let good = last_good.get(key).filter(|_| known.is_none()).and_then(|good| {
+            let good = last_good.get(key).filter(|_| before.is_none()).and_then(|good| {
                 let value = Document { value: good.clone(), ..document.clone() };
                 self.change(key, Some(&self.decrypted(key.clone(), value).1))
             });
             [good, self.change(key, Some(document))]
         };
         let gone = old.keys().filter(|key| !new.contains(key)).filter_map(|key| self.change(key, None));
-        // Whoever has the store finds the documents at the same revision, or would take this change for one that it has seen.
-        let mut store = self.store();
-        store.go_on();
+        known.store.go_on();
         // One by one: a list of them would be as large as what stays.
-        store.apply(documents.iter().flat_map(put).flatten().chain(gone));
-        store.shrink();
-        self.documents.replace(Snapshot { revision, documents });
-        drop(store);
+        known.store.apply(documents.iter().flat_map(put).flatten().chain(gone));
+        known.store.shrink();
+        known.replace_others(Snapshot { revision, documents });
+        drop(known);
         self.stored.send_replace(Stored { revision: Some(revision), connection: Connection::Good });
     }
 
@@ -170,18 +167,18 @@ impl Keeper {
         let batch = Batch { revision: batch.revision, events: events.collect() };
         let changes: Vec<Change> =
             batch.events.iter().filter_map(|event| self.change(&event.key, event.document.as_ref())).collect();
-        // As above.
-        let mut store = self.store();
-        self.documents.apply(&batch);
-        store.apply(changes);
-        drop(store);
-        self.stored.send_modify(|stored| stored.revision = Some(batch.revision));
+        let revision = batch.revision;
+        let mut known = self.known();
+        known.store.apply(changes);
+        known.take_others(batch);
+        drop(known);
+        self.stored.send_modify(|stored| stored.revision = Some(revision));
     }
 
     /// Checks one document of a collection by itself; the error says what is wrong.
     pub(crate) fn validate(&self, collection: &str, value: &Json) -> Result<(), String> {
         let kind = Kind::named(collection).ok_or_else(|| format!("there is no collection {collection:?}"))?;
-        self.store().check_alone(kind, &value.to_string())
+        self.known().store.check_alone(kind, &value.to_string())
     }
 
     /// Notes whether the datastore can be followed.
@@ -195,8 +192,8 @@ impl Keeper {
 
     /// The last good documents, as they are to be kept.
     pub(super) fn last_good(&self) -> HashMap<Key, Arc<str>> {
-        let store = self.store();
-        let previous = store.previous().filter_map(|(kind, id, text)| {
+        let known = self.known();
+        let previous = known.store.previous().filter_map(|(kind, id, text)| {
             let key = key_of(kind, id)?;
             let text = self.encrypted(&key, text);
             Some((key, text))

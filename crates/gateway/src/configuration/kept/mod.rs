@@ -15,6 +15,7 @@ mod embedded_file;
 mod fields;
 mod followed_etcd;
 mod keeper;
+mod known;
 mod offline;
 mod open;
 mod source;

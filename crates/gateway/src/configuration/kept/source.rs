@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use stillgate_config::{Gateway, Loaded, SourceKind};
+use stillgate_datastore::Documents as _;
 
 /// Most looks at certificates that one reading takes: each refuses those that cannot be used.
 const LOOKS_MAX: usize = 3;
@@ -37,7 +38,7 @@ impl KeptSource {
 
     /// Whether there is something that has not been given.
     pub(crate) fn has_news(&self) -> bool {
-        self.given != Some(self.opened.keeper.documents.revision())
+        self.given != Some(self.opened.keeper.revision())
     }
 
     /// What was given last is to be given again.
@@ -49,8 +50,9 @@ impl KeptSource {
     pub(crate) fn read(&mut self, file: &Loaded, unless: Option<&str>) -> Option<Arc<Loaded>> {
         let keeper = &self.opened.keeper;
         let gateway = &file.config.gateway;
-        let mut store = keeper.store();
-        let revision = keeper.documents.revision();
+        let mut known = keeper.known();
+        let revision = known.revision;
+        let store = &mut known.store;
         let is_new = self.given != Some(revision);
         let are_few = store.secret_references().len() <= CHECKED_REFERENCES_MAX;
         let must_renew = self.gateway != *gateway || (are_few || !is_new) && !store.has_current_secrets();
@@ -79,7 +81,7 @@ impl KeptSource {
 
     /// The files whose change may change what is read.
     pub(crate) fn files(&self) -> BTreeSet<PathBuf> {
-        let references = self.opened.keeper.store().secret_references();
+        let references = self.opened.keeper.known().store.secret_references();
         references.iter().filter_map(|reference| file_of(reference)).collect()
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use stillgate_datastore::embedded::{BackError, Change, ChangeSummary, Unavailable};
 use stillgate_datastore::etcd::Followed;
-use stillgate_datastore::{Author, CommitError, Transaction, Write};
+use stillgate_datastore::{Author, CommitError, Documents as _, Transaction, Write};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
@@ -194,7 +194,7 @@ fn roll_back(keeper: &Keeper, backend: &mut Backend, to: u64, author: Author) ->
     let transaction = Transaction { conditions: Vec::new(), writes, author };
     // What was served once may not be usable any more, as where a secret has gone: that is told, and done.
     let trial = keeper.try_out(&transaction);
-    let batch = backend.roll_back(to, keeper.documents.revision(), &transaction.author, now)?;
+    let batch = backend.roll_back(to, keeper.revision(), &transaction.author, now)?;
     let revision = batch.revision;
     keeper.take_batch(batch);
     backend.keep_last_good(keeper);

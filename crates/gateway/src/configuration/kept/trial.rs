@@ -5,7 +5,7 @@ use super::keeper::Keeper;
 use crate::configuration::tls_material;
 use std::collections::HashSet;
 use stillgate_config::{Attempt, Change, Config, Kind, Origin, Rejected, Serving};
-use stillgate_datastore::{Key, Transaction, Write};
+use stillgate_datastore::{Documents as _, Key, Transaction, Write};
 use stillgate_tls::Problem;
 
 /// What a transaction would come to.
@@ -22,7 +22,7 @@ pub(crate) struct Trial {
 impl Keeper {
     /// Finds out what a transaction would come to.
     pub(super) fn try_out(&self, transaction: &Transaction) -> Trial {
-        let next = self.documents.revision() + 1;
+        let next = self.revision() + 1;
         let origin = || Origin::Named(transaction.author.action.as_str().into());
         let mut changed = HashSet::new();
         let mut changes = Vec::with_capacity(transaction.writes.len());
@@ -32,14 +32,14 @@ impl Keeper {
             changes.push(match write {
                 Write::Delete { .. } => Change::Delete { kind, id },
                 Write::Put { key, value, .. } => {
-                    let created = self.documents.get(key).map_or(next, |document| document.created);
+                    let created = self.get(key).map_or(next, |document| document.created);
                     Change::Put { kind, id, document: value.as_str().into(), created, origin: origin() }
                 }
             });
         }
         let has_tls = changes.iter().any(is_about_tls);
         let mut problems = Vec::new();
-        let attempt = self.store().attempt(changes, |store| {
+        let attempt = self.known().store.attempt(changes, |store| {
             if has_tls && store.uses_tls() {
                 problems = self.tls_problems(&store.load("").config);
             }

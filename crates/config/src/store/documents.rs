@@ -1,0 +1,47 @@
+//! The documents that a store holds, as they were put, whatever is served of them.
+
+use super::Store;
+use super::held::{Held, Key};
+use crate::model::{Kind, Origin};
+use std::ops::Bound;
+use std::sync::Arc;
+
+/// A document as it was put.
+#[derive(Debug, Clone, Copy)]
+pub struct Put<'a> {
+    /// What it is.
+    pub kind: Kind,
+    /// Unique among its kind.
+    pub id: &'a str,
+    /// JSON text.
+    pub document: &'a Arc<str>,
+    /// When it was made.
+    pub created: u64,
+    /// Where it comes from.
+    pub origin: &'a Origin,
+}
+
+impl<'a> Put<'a> {
+    fn new(((kind, id), held): (&'a Key, &'a Held)) -> Put<'a> {
+        Put { kind: *kind, id, document: &held.document, created: held.created, origin: &held.origin }
+    }
+}
+
+impl Store {
+    /// One of them.
+    pub fn document(&self, kind: Kind, id: &str) -> Option<Put<'_>> {
+        self.held.get_key_value(&(kind, id.into())).map(|(key, held)| Put::new((key, held)))
+    }
+
+    /// Those of a kind whose ids begin with this, in the order of ids.
+    pub fn documents_of(&self, kind: Kind, beginning: &str) -> impl Iterator<Item = Put<'_>> {
+        let from: (Bound<Key>, Bound<Key>) = (Bound::Included((kind, beginning.into())), Bound::Unbounded);
+        let all = self.held.range(from).map(|(key, held)| Put::new((key, held)));
+        all.take_while(move |put| put.kind == kind && put.id.starts_with(beginning))
+    }
+
+    /// All of them, by kind and id.
+    pub fn documents(&self) -> impl Iterator<Item = Put<'_>> {
+        self.held.iter().map(|(key, held)| Put::new((key, held)))
+    }
+}

@@ -1,0 +1,182 @@
+//! The documents of a datastore as they are known: those that are resources by what they mean, the others as they are.
+
+use super::addresses::{key_of, resource_of};
+use super::keeper::Keeper;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use stillgate_config::{Kind, Origin, Put, Store};
+use stillgate_datastore::{Batch, Document, Documents, Key, Snapshot};
+
+/// The documents of a datastore at one revision, in plain text, and what they mean.
+pub(super) struct Known {
+    pub(super) revision: u64,
+    /// With the documents that are resources.
+    pub(super) store: Store,
+    /// What other programs keep there.
+    others: BTreeMap<Key, Document>,
+}
+
+impl Known {
+    /// Nothing has been read yet.
+    pub(super) fn new(store: Store) -> Known {
+        Known { revision: 0, store, others: BTreeMap::new() }
+    }
+
+    fn get(&self, key: &Key) -> Option<Document> {
+        match resource_of(key) {
+            Some((kind, id)) => self.store.document(kind, &id).map(document),
+            None => self.others.get(key).cloned(),
+        }
+    }
+
+    fn below(&self, path: &str) -> Vec<(Key, Document)> {
+        let (collection, rest) = path.split_once('/').unwrap_or((path, ""));
+        let kind = Kind::named(collection).filter(|kind| *kind != Kind::Credentials);
+        let mut found: Vec<(Key, Document)> =
+            kind.into_iter().flat_map(|kind| self.store.documents_of(kind, rest)).filter_map(entry).collect();
+        if kind == Some(Kind::Consumers) {
+            // Those of one consumer, or of all: `consumers/jack/credentials/` or `consumers/`.
+            let consumer = rest.split_inclusive('/').next().filter(|name| name.ends_with('/')).unwrap_or("");
+            let credentials = self.store.documents_of(Kind::Credentials, consumer).filter_map(entry);
+            found.extend(credentials.filter(|(key, _)| key.as_str().starts_with(path)));
+        }
+        let others = self.others.range::<str, _>((Bound::Included(path), Bound::Unbounded));
+        let others = others.take_while(|(key, _)| key.as_str().starts_with(path));
+        found.extend(others.map(|(key, document)| (key.clone(), document.clone())));
+        found.sort_by(|(a, _), (b, _)| a.cmp(b));
+        found
+    }
+
+    /// Everything.
+    pub(super) fn snapshot(&self) -> Snapshot {
+        let others = self.others.iter().map(|(key, document)| (key.clone(), document.clone()));
+        let mut documents: Vec<(Key, Document)> = self.store.documents().filter_map(entry).chain(others).collect();
+        documents.sort_by(|(a, _), (b, _)| a.cmp(b));
+        Snapshot { revision: self.revision, documents }
+    }
+
+    /// Takes in what is no resource; the store has the rest by now.
+    pub(super) fn take_others(&mut self, batch: Batch) {
+        self.revision = batch.revision;
+        for event in batch.events.into_iter().filter(|event| resource_of(&event.key).is_none()) {
+            match event.document {
+                Some(document) => drop(self.others.insert(event.key, document)),
+                None => drop(self.others.remove(&event.key)),
+            }
+        }
+    }
+
+    /// The same, where these are all.
+    pub(super) fn replace_others(&mut self, Snapshot { revision, documents }: Snapshot) {
+        self.revision = revision;
+        self.others = documents.into_iter().filter(|(key, _)| resource_of(key).is_none()).collect();
+    }
+}
+
+/// A resource as it stands in the datastore.
+fn entry(put: Put<'_>) -> Option<(Key, Document)> {
+    Some((key_of(put.kind, put.id)?, document(put)))
+}
+
+fn document(put: Put<'_>) -> Document {
+    // All that is put here comes from a datastore.
+    let modified = if let Origin::Revision(modified) = put.origin { *modified } else { 0 };
+    Document { value: put.document.clone(), created: put.created, modified }
+}
+
+/// For the Admin API.
+impl Documents for Keeper {
+    fn revision(&self) -> u64 {
+        self.known().revision
+    }
+
+    fn get(&self, key: &Key) -> Option<Document> {
+        self.known().get(key)
+    }
+
+    fn below(&self, path: &str) -> Vec<(Key, Document)> {
+        self.known().below(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::configuration::source::plugins;
+    use stillgate_config::{Change, load};
+    use stillgate_datastore::{DocumentTable, Event};
+
+    const KEYS: [&str; 14] = [
+        "routes/1",
+        "routes/10",
+        "routes/2",
+        "services/1",
+        "consumers/j",
+        "consumers/jack",
+        "consumers/jack/credentials/a",
+        "consumers/jack/credentials/b",
+        "consumers/jack/keys/1",
+        "consumers/jacky/credentials/a",
+        "secrets/vault/1",
+        "secrets/1",
+        "credentials/1",
+        "data_plane/server_info/x",
+    ];
+
+    const PATHS: [&str; 12] = [
+        "routes/",
+        "routes/1",
+        "services/",
+        "consumers/",
+        "consumers/jack/",
+        "consumers/jack/credentials/",
+        "consumers/jacky/credentials/",
+        "consumers/nobody/credentials/",
+        "secrets/",
+        "credentials/",
+        "data_plane/",
+        "nothing/",
+    ];
+
+    /// What is known is what was written, whether it is right, wrong or no resource.
+    #[test]
+    fn it_is_a_table_of_documents() {
+        let gateway = load("gateway: {}\nroutes: []\n", &|_| None).unwrap().config.gateway;
+        let (mut known, table) = (Known::new(Store::new(gateway, plugins())), DocumentTable::default());
+        let mut take = |revision: u64, keys: &[&str], value: Option<&str>| {
+            let event = |key: &&str| {
+                let key = Key::parse(key).unwrap();
+                let created = table.get(&key).map_or(revision, |known| known.created);
+                let document = value.map(|value| Document { value: value.into(), created, modified: revision });
+                Event { key, document }
+            };
+            let batch = Batch { revision, events: keys.iter().map(event).collect() };
+            let changes = batch.events.iter().filter_map(|event| {
+                let (kind, id) = resource_of(&event.key)?;
+                Some(match event.document.clone() {
+                    None => Change::Delete { kind, id },
+                    Some(Document { value: document, created, modified }) => {
+                        Change::Put { kind, id, document, created, origin: Origin::Revision(modified) }
+                    }
+                })
+            });
+            known.store.apply(changes);
+            table.apply(&batch);
+            known.take_others(batch);
+            assert_eq!(known.snapshot(), table.snapshot());
+            for path in PATHS {
+                assert_eq!(known.below(path), table.below(path), "{path}");
+            }
+            for key in KEYS.map(|key| Key::parse(key).unwrap()) {
+                assert_eq!(known.get(&key), table.get(&key), "{key}");
+            }
+        };
+        take(1, &KEYS, Some(r#"{"uri":"/a","upstream":{"nodes":{"127.0.0.1:1":1}}}"#));
+        take(2, &KEYS[3..7], Some("wrong"));
+        take(3, &KEYS[5..9], None);
+        take(4, &KEYS[8..], Some("{}"));
+        let snapshot = Snapshot { revision: 9, ..table.snapshot() };
+        known.replace_others(snapshot.clone());
+        assert_eq!(known.snapshot(), snapshot);
+    }
+}
