@@ -48,6 +48,11 @@ impl Query {
 
     /// Whether a write is only looked at. Whoever says so in other words does not expect one.
     pub(crate) fn dry_run(&self) -> Result<bool, Answer> {
+        let is_meant = |name: &str| name.chars().filter(char::is_ascii_alphanumeric).eq("dryrun".chars());
+        let is_misspelt = |name: &str| name != "dry_run" && is_meant(&name.to_ascii_lowercase());
+        if let Some((name, _)) = self.pairs.iter().find(|(name, _)| is_misspelt(name)) {
+            return Err(Answer::bad(format!("unknown argument {name}: should be dry_run")));
+        }
         match self.get("dry_run") {
             _ if self.has_more => Err(Answer::bad(format!("a write has at most {ARGUMENTS_MAX} arguments"))),
             None | Some("false") => Ok(false),
@@ -109,7 +114,9 @@ mod tests {
         assert_eq!(dry_run(""), Ok(false));
         assert_eq!(dry_run("dry_run=false"), Ok(false));
         assert_eq!(dry_run("dry_run=true&dry_run=false"), Ok(true));
-        for wrong in ["dry_run", "dry_run=", "dry_run=1", "dry_run=True", "dry_run=no"] {
+        for wrong in
+            ["dry_run", "dry_run=", "dry_run=1", "dry_run=True", "dry_run=no", "Dry_Run=true", "a&dryrun", "dry-run=1"]
+        {
             assert_eq!(dry_run(wrong), Err(400), "{wrong}");
         }
         let before = "a=1&".repeat(ARGUMENTS_MAX);

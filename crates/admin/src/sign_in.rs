@@ -34,7 +34,9 @@ pub(crate) async fn open(api: &Api, asked: Asked) -> Answer {
         _ => return Answer::bad("send {\"key\": …} or {\"token\": …} to open a session"),
     };
     let Some(caller) = caller else {
-        api.guard.slow_down(asked.peer).await;
+        if let Err(too_many) = api.guard.slow_down(asked.peer).await {
+            return too_many.answer();
+        }
         return Answer::error(StatusCode::UNAUTHORIZED, "wrong key, or a token that is used or too old").closing();
     };
     let (token, csrf) = api.guard.lock_sessions().open(caller.clone(), Instant::now());

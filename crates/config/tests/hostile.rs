@@ -125,8 +125,8 @@ fn documents_tags_and_merge_keys() {
     check(
         "gateway: {log: &l {level: info}}\nroutes:\n- <<: *l\n  uri: /a\n",
         expect![[r#"
-        3:3: routes[0]: merge keys (`<<`) are not part of YAML 1.2; repeat the keys, or use an alias for a whole value
-        3:3: routes[0]: nothing says where requests go; add upstream, upstream_id or service_id"#]],
+            3:3: routes[0]: merge keys (`<<`) are not part of YAML 1.2; repeat the keys, or use an alias for a whole value
+            3:3: routes[0]: nothing says where requests go; add upstream, upstream_id, service_id or plugins"#]],
     );
     check("? [a, b]\n: c\n", expect!["1:3: a key must be a scalar, not a list or map"]);
     check("? {a: b}\n: c\n", expect!["1:3: a key must be a scalar, not a list or map"]);

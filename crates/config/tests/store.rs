@@ -28,7 +28,7 @@ fn store_with(global_rule: &str) -> Store {
 }
 
 fn put(kind: Kind, id: &str, created: u64, document: Json) -> Change {
-    let origin = Origin::Named(format!("/apisix/{}/{id} @ {created}", kind.name()).into());
+    let origin = Origin::named(format!("/apisix/{}/{id} @ {created}", kind.name()));
     Change::Put { kind, id: id.to_owned(), document: document.to_string().into(), created, origin }
 }
 
@@ -379,12 +379,26 @@ fn hostile_documents_are_refused() {
 #[test]
 fn text_that_is_no_json_is_refused() {
     let mut store = store();
-    let origin = || Origin::Named("test".into());
+    let origin = || Origin::named("test");
     for text in ["", "{", "{\"uri\": \"/a\"} x", "\u{0}", "[1,", "{\"a\":1e999}"] {
         let document = text.into();
         store.apply([Change::Put { kind: Kind::Routes, id: "r".to_owned(), document, created: 1, origin: origin() }]);
         assert_eq!(rejected(&store), [(Kind::Routes, "r".to_owned(), Serving::Nothing)], "{text:?}");
     }
+}
+
+/// As in APISIX, where it is stored says what it is. A consumer is known by its name.
+#[test]
+fn the_key_of_a_document_is_its_id() {
+    let mut store = store();
+    store.apply([
+        put(Kind::Routes, "r", 1, json!({"id": "other", "uri": "/a", "plugins": {}})),
+        put(Kind::Consumers, "jack", 2, json!({"username": "jill"})),
+    ]);
+    assert_eq!(rejected(&store), [(Kind::Consumers, "jack".to_owned(), Serving::Nothing)]);
+    let loaded = store.load("r");
+    assert_eq!((&*loaded.config.routes[0].spec.id, &loaded.config.routes[0].target), ("r", &Target::Nowhere));
+    assert!(loaded.warnings[0].to_string().contains("its document says \"other\""), "{:?}", loaded.warnings);
 }
 
 #[test]

@@ -3,21 +3,27 @@
 use super::failures::Failures;
 use super::sessions::Sessions;
 use super::{Access, Caller, Facts, Refusal, Role, Session, decide, find};
+use crate::answer::Answer;
 use crate::query::Query;
 use axum::body::Body;
 use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::http::header::RETRY_AFTER;
 use axum::middleware::Next;
 use axum::response::Response;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tracing::warn;
 
 /// The address a request came from; the server puts it into the request's extensions. Without it no request is served.
 #[derive(Debug, Clone, Copy)]
 pub struct Peer(pub IpAddr);
+
+/// Requests with wrong keys that wait at once. There are more connections than that, so those with right keys find a place.
+const WAITING_MAX: usize = 64;
 
 /// Access with what it remembers: sessions, and who sent wrong keys.
 ///
@@ -27,12 +33,13 @@ pub struct Guard {
     access: watch::Receiver<Access>,
     sessions: Mutex<Sessions>,
     failures: Mutex<Failures>,
+    waiting: Semaphore,
 }
 
 impl Guard {
     /// With a configuration that may change.
     pub fn new(access: watch::Receiver<Access>) -> Guard {
-        Guard { access, sessions: Mutex::default(), failures: Mutex::default() }
+        Guard { access, sessions: Mutex::default(), failures: Mutex::default(), waiting: Semaphore::new(WAITING_MAX) }
     }
 
     /// A token that opens one session at `/ui/#TOKEN`, for so long.
@@ -64,13 +71,15 @@ impl Guard {
         Some(Caller { name: key.name.clone(), role: key.role, key: Some(key) })
     }
 
-    /// Counts a wrong key and waits as long as its sender has to.
-    pub(crate) async fn slow_down(&self, peer: IpAddr) {
+    /// Counts a wrong key and waits as long as its sender has to, unless too many wait already.
+    pub(crate) async fn slow_down(&self, peer: IpAddr) -> Result<(), TooManyWait> {
         let wrong = lock(&self.failures).record(peer, Instant::now());
         if wrong.is_logged() {
             warn!(target: "audit", %peer, count = wrong.count, "admin API: wrong key");
         }
+        let _place = self.waiting.try_acquire().map_err(|_| TooManyWait)?;
         tokio::time::sleep(wrong.wait).await;
+        Ok(())
     }
 
     fn decide(&self, peer: IpAddr, request: &Request<Body>) -> Result<Caller, Refusal> {
@@ -89,14 +98,27 @@ pub(crate) async fn admit(State(guard): State<Arc<Guard>>, mut request: Request,
             next.run(request).await
         }
         Err(refusal) => {
-            if refusal == Refusal::KeyWrong {
-                guard.slow_down(peer).await;
+            if refusal == Refusal::KeyWrong
+                && let Err(too_many) = guard.slow_down(peer).await
+            {
+                return too_many.answer().into_response();
             }
             if refusal == Refusal::ViewerWrites {
                 warn!(target: "audit", %peer, method = %request.method(), path = request.uri().path(), "admin API: a viewer tried to write");
             }
             refusal.answer().into_response()
         }
+    }
+}
+
+/// So many requests with wrong keys wait that this one is answered at once.
+#[derive(Debug)]
+pub(crate) struct TooManyWait;
+
+impl TooManyWait {
+    pub(crate) fn answer(&self) -> Answer {
+        let message = "too many requests with wrong keys at once";
+        Answer::error(StatusCode::TOO_MANY_REQUESTS, message).with(RETRY_AFTER, "10").closing()
     }
 }
 

@@ -208,7 +208,12 @@ fn known_plugins(control: &dyn Control, collection: &Collection, document: &Json
     };
     let is_of_consumer = matches!(collection.naming, Naming::Username | Naming::Credential);
     let context = if is_of_consumer { "invalid plugins configuration: " } else { "" };
-    Err(Answer::bad(format!("{context}unknown plugin [{unknown}]")))
+    let mut answer = json!({ "error_msg": format!("{context}unknown plugin [{unknown}]") });
+    // Clients look for those words, and people for what to write instead.
+    if let Err(why) = control.validate("plugin_configs", &json!({ "plugins": { unknown: {} } })) {
+        answer["description"] = why.into();
+    }
+    Err(Answer::json(StatusCode::BAD_REQUEST, answer))
 }
 
 fn not_both(document: &Json, one: &str, many: &str) -> Result<(), Answer> {

@@ -114,7 +114,7 @@ resource! {
         vars: At<Expr> = Located(Vars) => optional;
         /// 1: enabled; 0: the route does not exist.
         status: bool = STATUS => default(true);
-        /// Where requests go, written here. This, `upstream_id` or `service_id`.
+        /// Where requests go, written here. This, `upstream_id` or `service_id`, or `plugins` that answer all requests.
         upstream: At<UpstreamKeys> = Located(map::<UpstreamKeys>()) => optional;
         /// Where requests go, by the id of one of `upstreams`.
         upstream_id: At<String> = Located(ID) => optional;
@@ -132,7 +132,7 @@ resource! {
         plugin_config_id: At<String> = Located(ID) => optional;
         any_of {
             "nothing says which requests the route takes": uri | uris | expression;
-            "nothing says where requests go": upstream | upstream_id | service_id;
+            "nothing says where requests go": upstream | upstream_id | service_id | plugins;
         }
         unbuilt {
             filter_func: "filter functions are";

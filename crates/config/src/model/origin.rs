@@ -82,9 +82,16 @@ pub enum Origin {
     /// A line of the configuration file, from 1.
     Line(u32),
     /// Somewhere else: `/apisix/routes/7 @ 42`, `PUT /apisix/admin/routes/7`.
-    Named(Arc<str>),
+    Named(Arc<String>),
     /// The datastore at this revision, under the key of the resource, which is known beside it.
     Revision(u64),
+}
+
+impl Origin {
+    /// By a name of its own.
+    pub fn named(name: impl Into<String>) -> Origin {
+        Origin::Named(Arc::new(name.into()))
+    }
 }
 
 impl fmt::Display for Origin {

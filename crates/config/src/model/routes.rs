@@ -18,6 +18,8 @@ pub enum Target {
     Shared(Arc<str>),
     /// An upstream that is written inline in the route.
     Own(Arc<Upstream>),
+    /// It has none: what its plugins neither answer nor lead elsewhere is answered 503.
+    Nowhere,
     /// The route cannot be served as it was meant, and why: everything it takes is answered 503.
     Unavailable(Arc<str>),
 }
@@ -121,7 +123,7 @@ impl Target {
     pub fn own(&self) -> Option<Arc<Upstream>> {
         match self {
             Target::Own(upstream) => Some(upstream.clone()),
-            Target::Shared(_) | Target::Unavailable(_) => None,
+            Target::Shared(_) | Target::Nowhere | Target::Unavailable(_) => None,
         }
     }
 
@@ -130,7 +132,7 @@ impl Target {
         match self {
             Target::Shared(key) => Some(key),
             Target::Own(upstream) => Some(&upstream.key),
-            Target::Unavailable(_) => None,
+            Target::Nowhere | Target::Unavailable(_) => None,
         }
     }
 }
@@ -141,6 +143,7 @@ impl fmt::Debug for Target {
         match self {
             Target::Shared(key) => f.debug_tuple("Shared").field(key).finish(),
             Target::Own(upstream) => f.debug_tuple("Own").field(&upstream.key).finish(),
+            Target::Nowhere => f.write_str("Nowhere"),
             Target::Unavailable(reason) => f.debug_tuple("Unavailable").field(reason).finish(),
         }
     }

@@ -243,6 +243,7 @@ impl Catalog {
             let service = find(id, Kind::Services, &self.services, &path.key("service_id"), sink);
             service.map(|service| &service.value)
         });
+        let has_plugins = keys.plugins.is_some();
         let own = self.compile(keys.plugins.as_ref(), Level::Route, &id, path, sink);
         let of_service = service.flatten().map(|service| &service.plugins);
         let chain = self.plugins.chain(&own, keys.plugin_config_id.as_ref(), of_service, path, sink);
@@ -257,10 +258,12 @@ impl Catalog {
             }
             (Found::Absent, Some(Found::Target(target, protocol))) => (target.clone(), Some(*protocol)),
             (Found::Absent, Some(Found::Absent)) => {
-                let fault = Fault::new("neither the route nor its service has an upstream");
-                sink.error(at, path, fault.hint("add upstream or upstream_id to one of them"));
-                (Target::Unavailable(UNUSABLE.into()), None)
+                let fault =
+                    Fault::new("neither the route nor its service has an upstream, so what no plugin answers is 503");
+                sink.warning(at, path, fault.hint("add upstream or upstream_id to one of them"));
+                (Target::Nowhere, None)
             }
+            (Found::Absent, None) if has_plugins => (Target::Nowhere, None),
             // Also without a service: a key that is missing or cannot be read, which has been reported.
             (found, _) => {
                 let protocol = if let Found::Target(_, protocol) = found { Some(protocol) } else { None };

@@ -236,7 +236,7 @@ impl Definition {
         };
         match target {
             Target::Unavailable(reason) => Some(reason.to_string()),
-            Target::Shared(_) | Target::Own(_) => None,
+            Target::Shared(_) | Target::Own(_) | Target::Nowhere => None,
         }
     }
 

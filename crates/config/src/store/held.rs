@@ -18,17 +18,16 @@ pub(super) struct Held {
     /// JSON text.
     pub(super) document: Arc<str>,
     pub(super) origin: Origin,
-    /// Of a resource that was changed, or is refused.
-    pub(super) past: Option<Box<Past>>,
     /// What it refers to.
     pub(super) references: Box<[Key]>,
-    /// Of the document that is served.
-    pub(super) claims: Box<[Claim]>,
+    seldom: Option<Box<Seldom>>,
 }
 
-/// What there was before, and why it may be served on.
+/// Of a resource that claims something, was changed, or is refused.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Past {
+struct Seldom {
+    /// Of the document that is served.
+    claims: Box<[Claim]>,
     /// Why the document is refused by itself.
     refusal: Option<Refusal>,
     /// The last one that was right, where this one is not.
@@ -37,9 +36,9 @@ pub(super) struct Past {
     replaced: Option<(Arc<str>, Origin)>,
 }
 
-impl Past {
+impl Seldom {
     fn is_some(&self) -> bool {
-        self.refusal.is_some() || self.previous.is_some() || self.replaced.is_some()
+        !self.claims.is_empty() || self.refusal.is_some() || self.previous.is_some() || self.replaced.is_some()
     }
 }
 
@@ -64,11 +63,11 @@ impl Held {
         let replaced = before.as_ref().and_then(Held::usable);
         let (refusal, claims) = match alone(*kind, id, &document, nothing) {
             Ok(claims) => (None, claims),
-            Err(refusal) => (Some(refusal), before.map_or_else(Box::default, |before| before.claims)),
+            Err(refusal) => (Some(refusal), before.map_or_else(Box::default, |before| before.claims().into())),
         };
         let previous = replaced.clone().filter(|_| refusal.is_some());
-        let past = Some(Past { refusal, previous, replaced }).filter(Past::is_some).map(Box::new);
-        Held { created, document, origin, past, references: Box::default(), claims }
+        let seldom = Some(Seldom { claims, refusal, previous, replaced }).filter(Seldom::is_some).map(Box::new);
+        Held { created, document, origin, references: Box::default(), seldom }
     }
 
     /// What it is among those that claim the same.
@@ -76,14 +75,19 @@ impl Held {
         Holder { created: self.created, kind: *kind, id: id.clone(), line: 0 }
     }
 
+    /// What the document that is served claims.
+    pub(super) fn claims(&self) -> &[Claim] {
+        self.seldom.as_ref().map_or(&[], |seldom| &seldom.claims)
+    }
+
     /// Why the document is refused by itself.
     pub(super) fn refusal(&self) -> Option<&Refusal> {
-        self.past.as_ref()?.refusal.as_ref()
+        self.seldom.as_ref()?.refusal.as_ref()
     }
 
     /// The last document that was right, where this one is not.
     pub(super) fn previous(&self) -> Option<&(Arc<str>, Origin)> {
-        self.past.as_ref()?.previous.as_ref()
+        self.seldom.as_ref()?.previous.as_ref()
     }
 
     /// The document that is right by itself, if there is one.
@@ -97,14 +101,14 @@ impl Held {
     /// Refuses the document, which is right by itself, for a reason that only others can know; those that claim what the one
     /// before it claims are looked at by the caller.
     pub(super) fn refuse(&mut self, (kind, id): &Key, reason: String, nothing: &Catalog) {
-        let past = self.past.get_or_insert_default();
-        past.previous = past.replaced.take();
-        past.refusal = Some(Refusal { reason, is_match_known: true });
-        let served = past.previous.as_ref().map(|(document, _)| document);
+        let seldom = self.seldom.get_or_insert_default();
+        seldom.previous = seldom.replaced.take();
+        seldom.refusal = Some(Refusal { reason, is_match_known: true });
+        let served = seldom.previous.as_ref().map(|(document, _)| document);
         let claims = served.map(|document| alone(*kind, id, document, nothing));
         // Without one before, what it takes is answered 503, so it goes on claiming that.
         if let Some(Ok(claims)) = claims {
-            self.claims = claims;
+            seldom.claims = claims;
         }
     }
 
@@ -154,10 +158,13 @@ pub(super) fn define(kind: Kind, id: &str, document: &str, catalog: &Catalog, si
     let node = node(&document, root, sink);
     let written = Written::read(kind, &node, root, sink)?;
     if let Some(own) = written.id().filter(|own| !is_id(kind, id, &own.value)) {
-        let key = if kind == Kind::Consumers { "username" } else { "id" };
         let fault = Fault::new(format!("the resource is {id:?}, and its document says {:?}", own.value));
-        sink.error(DOCUMENT, &root.key(key), fault.hint("write the same"));
-        return None;
+        // A consumer is known by it. Any other resource is where it is stored, as in APISIX.
+        if kind == Kind::Consumers {
+            sink.error(DOCUMENT, &root.key("username"), fault.hint("write the same"));
+            return None;
+        }
+        sink.warning(DOCUMENT, &root.key("id"), fault.hint("write the same"));
     }
     catalog.define(written, Named { id, at: DOCUMENT, path: root, node: &node }, sink)
 }

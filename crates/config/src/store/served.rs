@@ -290,7 +290,7 @@ impl Store {
     /// Puts a resource that is not held into its place.
     pub(super) fn hold_again(&mut self, key: &Key, held: Option<Box<Held>>) {
         if let Some(held) = held {
-            self.claims.add(&held.claims, &held.holder(key));
+            self.claims.add(held.claims(), &held.holder(key));
             self.touch_claimants(key, &held);
             self.held.insert(key.clone(), held);
         }
@@ -309,7 +309,7 @@ impl Store {
     /// Takes a resource out, with its place among the others of its kind.
     pub(super) fn forget(&mut self, key: &Key) -> Option<Box<Held>> {
         let held = self.held.remove(key)?;
-        self.claims.remove(&held.claims, &held.holder(key));
+        self.claims.remove(held.claims(), &held.holder(key));
         self.touch_claimants(key, &held);
         for reference in &held.references {
             if let Some(dependants) = self.dependants.get_mut(reference) {
@@ -334,7 +334,7 @@ impl Store {
     /// Those that claim what this one claims are looked at again.
     fn touch_claimants(&mut self, key: &Key, held: &Held) {
         let own = held.holder(key);
-        let others = self.claims.holders(&held.claims).filter(|other| **other != own);
+        let others = self.claims.holders(held.claims()).filter(|other| **other != own);
         self.dirty.extend(others.map(|other| (other.kind, other.id.clone())));
     }
 
@@ -363,7 +363,7 @@ impl Store {
             let message = format!("there is no consumer {:?}", consumer_of(&key.1));
             sink.error(DOCUMENT, &Path::Root, Fault::new(message).hint("add it to `consumers`"));
         }
-        for claim in &held.claims {
+        for claim in held.claims() {
             if let Some(first) = self.claims.in_the_way(claim, &held.holder(key)) {
                 claim.report(first, &Path::Root, &mut sink);
                 is_late = true;
@@ -413,7 +413,7 @@ impl Store {
         };
         let origin = match &held.origin {
             Origin::Revision(revision) => {
-                Origin::Named(format!("{}{} @ {revision}", self.prefix(), path_of(key.0, &key.1)).into())
+                Origin::named(format!("{}{} @ {revision}", self.prefix(), path_of(key.0, &key.1)))
             }
             named => named.clone(),
         };

@@ -212,7 +212,7 @@ fn upstream_of(route: &Route) -> Option<&str> {
     let is_own = |key: &str| key.starts_with("routes/") || key.starts_with("services/");
     match &route.target {
         Target::Shared(key) => Some(&**key).filter(|key| !is_own(key)),
-        Target::Own(_) | Target::Unavailable(_) => None,
+        Target::Own(_) | Target::Nowhere | Target::Unavailable(_) => None,
     }
 }
 

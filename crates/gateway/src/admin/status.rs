@@ -216,7 +216,7 @@ mod tests {
                 kind: Kind::Routes,
                 id: "r".into(),
                 reason: "timeout.read: expected a duration".into(),
-                origin: Origin::Named("/apisix/routes/r @ 3".into()),
+                origin: Origin::named("/apisix/routes/r @ 3"),
                 serving: Serving::Unavailable,
             })],
             is_waiting: false,

@@ -185,6 +185,7 @@ pub(crate) fn upstream_of(config: &Config, target: &Target) -> Value {
 fn upstream<'a>(config: &'a Config, target: &'a Target) -> Result<&'a Upstream, &'a str> {
     match target {
         Target::Own(upstream) => Ok(upstream),
+        Target::Nowhere => Err("it has no upstream: what none of its plugins answers is 503"),
         Target::Unavailable(reason) => Err(reason),
         Target::Shared(key) => {
             let found = config.upstreams.iter().find(|upstream| *upstream.key == **key);

@@ -4,6 +4,7 @@ use super::stage::{Admin, KEY, Stage, upstream};
 use crate::authority::Authority;
 use serde_json::{Value as Json, json};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 use stillgate_testkit::{Connection, Setup, eventually, run_tool};
 
 /// Wrong keys that are tried.
@@ -114,6 +115,28 @@ fn pages_of_others_in_a_browser_cannot_write() {
     let gone = format!("Cookie: {pair}\r\nX-CSRF-Token: {token}\r\n");
     assert_eq!(stage.admin.ask_with("DELETE", "/v1/session", &gone, b"").status, 204);
     assert_eq!(write(format!("{own}X-CSRF-Token: {token}\r\n")), 401, "it has ended");
+}
+
+/// More than there are places for, each with an answer that waits for seconds.
+#[test]
+fn guesses_that_wait_leave_places_for_right_keys() {
+    let mut stage = Stage::with(&with_key());
+    let guess = |_| {
+        let mut connection = Connection::new(std::net::TcpStream::connect(stage.admin.addr).expect("connect"));
+        let _ = connection.try_send("GET /apisix/admin/routes HTTP/1.1\r\nHost: h\r\nX-API-KEY: wrong\r\n\r\n");
+        connection
+    };
+    let guesses: Vec<Connection> = (0..400).map(guess).collect();
+    let begun = Instant::now();
+    let lines = format!("X-API-KEY: {KEY}\r\n");
+    let is_served = || {
+        let answer = stage.admin.try_ask("GET", "/apisix/admin/routes", &lines, b"");
+        answer.is_ok_and(|answer| answer.status == 200)
+    };
+    eventually("the right key to be served", is_served);
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    drop(guesses);
+    stage.gateway.assert_healthy();
 }
 
 #[test]

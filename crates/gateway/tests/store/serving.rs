@@ -34,6 +34,17 @@ fn a_write_is_served_when_it_is_answered() {
 }
 
 #[test]
+fn a_plugin_that_there_is_not_is_refused_with_what_to_use() {
+    let stage = Stage::start();
+    for (plugin, hint) in [("limit-coutn", "did you mean \"limit-count\""), ("openid-connect", "openid-connect")] {
+        let document = json!({ "uri": "/a", "plugins": { plugin: {} } }).to_string();
+        let answer = stage.admin.ask("PUT", "/apisix/admin/routes/1", &document).json();
+        assert_eq!(answer["error_msg"], format!("unknown plugin [{plugin}]"));
+        assert!(answer["description"].as_str().is_some_and(|text| text.contains(hint)), "{answer}");
+    }
+}
+
+#[test]
 fn documents_that_mean_nothing_are_refused() {
     let stage = Stage::start();
     stage.admin.put("upstreams/1", &upstream("127.0.0.1:9".parse().expect("an address")));

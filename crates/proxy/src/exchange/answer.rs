@@ -50,6 +50,13 @@ impl OwnAnswer {
         OwnAnswer(Box::new(Given { answer, message, kind: Kind::Plain }))
     }
 
+    /// No route takes the request. APISIX says it in JSON as well, and calls it text.
+    pub(crate) fn no_route() -> OwnAnswer {
+        let mut answer = OwnAnswer::error(404, "Route Not Found");
+        answer.0.answer.content_type = Some(Cow::Borrowed("text/plain; charset=utf-8"));
+        answer
+    }
+
     fn of_kind(mut self, kind: Kind) -> OwnAnswer {
         self.0.kind = kind;
         self

@@ -13,7 +13,7 @@ pub(super) fn select(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
     match serving.exchange.request.form {
         Form::Authority => return Err(OwnAnswer::closing(405, "CONNECT is not served here")),
         // About the server as a whole (RFC 9110 section 9.3.7): there is no path to route by.
-        Form::Asterisk => return Err(OwnAnswer::error(404, "Route Not Found")),
+        Form::Asterisk => return Err(OwnAnswer::no_route()),
         Form::Origin | Form::Absolute => {}
     }
     let found = find(serving)?;

@@ -58,7 +58,7 @@ impl<'a> Target<'a> {
     #[inline]
     pub(super) fn new(serving: &mut Serving<'a>) -> Result<Target<'a>, OwnAnswer> {
         let snapshot = serving.snapshot;
-        let route = serving.route.ok_or_else(|| OwnAnswer::error(404, "Route Not Found"))?;
+        let route = serving.route.ok_or_else(OwnAnswer::no_route)?;
         let unavailable = || OwnAnswer::error(503, "Route Unavailable");
         let chosen = match serving.exchange.chains.upstream() {
             None => None,

@@ -97,7 +97,7 @@ impl Spec<'_> {
 fn named(target: &Target) -> (Option<&str>, Option<&Upstream>) {
     match target {
         Target::Own(upstream) => (target.key(), Some(upstream)),
-        Target::Shared(_) | Target::Unavailable(_) => (target.key(), None),
+        Target::Shared(_) | Target::Nowhere | Target::Unavailable(_) => (target.key(), None),
     }
 }
 

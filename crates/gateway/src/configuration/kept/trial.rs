@@ -23,7 +23,7 @@ impl Keeper {
     /// Finds out what a transaction would come to.
     pub(super) fn try_out(&self, transaction: &Transaction) -> Trial {
         let next = self.revision() + 1;
-        let origin = || Origin::Named(transaction.author.action.as_str().into());
+        let origin = || Origin::named(transaction.author.action.as_str());
         let mut changed = HashSet::new();
         let mut changes = Vec::with_capacity(transaction.writes.len());
         for write in &transaction.writes {

@@ -110,7 +110,7 @@ impl Served {
 
 fn put(kind: Kind, id: &str, created: u64, document: Json) -> Change {
     let document = document.to_string().into();
-    Change::Put { kind, id: id.to_owned(), document, created, origin: From::Named(id.into()) }
+    Change::Put { kind, id: id.to_owned(), document, created, origin: From::named(id) }
 }
 
 fn delete(kind: Kind, id: &str) -> Change {
