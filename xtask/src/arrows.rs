@@ -25,6 +25,7 @@ const ORDER: &[&str] = &[
     "stillgate-route",
     "stillgate-metrics",
     "stillgate-limits",
+    "stillgate-profiler",
     "stillgate-lab",
     "stillgate-load",
     "stillgate-stats",

@@ -1,0 +1,107 @@
+//! What all profiles are put together from: distinct stacks, their functions, and a clock that knows what ticks are.
+
+use crate::machine;
+use crate::profile::{Function, Line, Location, Mapping};
+use crate::symbols::Modules;
+use crate::symbols::resolve::resolve;
+use std::collections::HashMap;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Distinct stacks of a profile. Each takes up to 2 KiB; most have some thirty frames.
+pub(crate) const STACKS_MAX: usize = 32_768;
+
+/// Distinct stacks, each of addresses from the innermost on.
+#[derive(Debug, Default)]
+pub(crate) struct Stacks {
+    numbers: HashMap<Box<[u64]>, usize>,
+}
+
+impl Stacks {
+    /// The number of a stack; `None`: there are too many.
+    pub(crate) fn number(&mut self, addresses: Vec<u64>) -> Option<usize> {
+        let next = self.numbers.len();
+        match self.numbers.get(addresses.as_slice()) {
+            Some(number) => Some(*number),
+            None if next >= STACKS_MAX => None,
+            None => {
+                self.numbers.insert(addresses.into(), next);
+                Some(next)
+            }
+        }
+    }
+}
+
+/// Stacks with functions.
+#[derive(Debug, Default)]
+pub(crate) struct Named {
+    pub(crate) mappings: Vec<Mapping>,
+    pub(crate) functions: Vec<Function>,
+    pub(crate) locations: Vec<Location>,
+    /// By number, of locations.
+    pub(crate) stacks: Vec<Vec<usize>>,
+}
+
+/// Finds the functions of all stacks. Takes long.
+pub(crate) fn name(stacks: Stacks, modules: &Modules) -> Named {
+    let mut numbered: Vec<(Box<[u64]>, usize)> = stacks.numbers.into_iter().collect();
+    numbered.sort_by_key(|(_, number)| *number);
+    let mut addresses: Vec<u64> = numbered.iter().flat_map(|(stack, _)| stack.iter().copied()).collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    let resolved = resolve(modules, addresses.clone());
+    let mut named = Named::default();
+    for module in modules.iter() {
+        let (range, offset) = (module.range(), module.code.first().map_or(0, |mapping| mapping.offset));
+        let path = module.path.to_string_lossy().into_owned();
+        named.mappings.push(Mapping { start: range.start, end: range.end, offset, path });
+    }
+    let mut functions: HashMap<Function, usize> = HashMap::new();
+    for address in &addresses {
+        let frames = resolved.get(address).map_or(&[][..], Vec::as_slice);
+        let lines = frames.iter().map(|frame| {
+            let function = Function { name: frame.function.clone(), file: frame.file.clone() };
+            let next = functions.len();
+            let function = *functions.entry(function).or_insert_with_key(|function| {
+                named.functions.push(function.clone());
+                next
+            });
+            Line { function, line: frame.line.into() }
+        });
+        let lines = lines.collect();
+        let mapping = named.mappings.iter().position(|mapping| (mapping.start..mapping.end).contains(address));
+        named.locations.push(Location { address: *address, mapping, lines });
+    }
+    let place = |address: &u64| addresses.binary_search(address).expect("all addresses were collected above");
+    named.stacks = numbered.iter().map(|(stack, _)| stack.iter().map(place).collect()).collect();
+    named
+}
+
+/// Both clocks at once.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Moment {
+    pub(crate) at: Instant,
+    pub(crate) ticks: u64,
+}
+
+impl Moment {
+    pub(crate) fn now() -> Moment {
+        Moment { at: Instant::now(), ticks: machine::ticks() }
+    }
+
+    /// When a sample was taken, since this moment; `end` is a later moment, from which the length of a tick follows.
+    pub(crate) fn since(&self, ticks: u64, end: Moment) -> Duration {
+        let ratio = ticks.saturating_sub(self.ticks) as f64 / end.ticks.saturating_sub(self.ticks).max(1) as f64;
+        end.at.duration_since(self.at).mul_f64(ratio.min(1.0))
+    }
+}
+
+/// The time of day, as profiles have it.
+pub(crate) fn unix_ns() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// Has the calling thread wait for all others. A thread that may not be nice works all the same.
+pub(crate) fn be_nice(by: i32) {
+    let _ = rustix::process::setpriority_process(None, by);
+}

@@ -1,0 +1,308 @@
+//! Where threads spend their CPU time.
+//!
+//! Each thread has a timer of its own CPU time, armed for the length of a profile only, which interrupts the thread whenever it has
+//! used so much. Threads that register while a profile is taken join it. The kernel looks at such timers at its tick: with `CONFIG_HZ`
+//! 250 there are no more than 250 samples a second of CPU time, and what was missed in between is the weight of the next.
+
+use crate::collect::{Moment, Named, Stacks, be_nice, name, unix_ns};
+use crate::profile::{Label, Profile, Sample, THREAD, TIME, TRUNCATED, ValueType};
+use crate::session::{Cancel, Session};
+use crate::signal::{self, Cause};
+use crate::symbols::Modules;
+use crate::threads::{self, Thread};
+use crate::timer::{CpuTimer, cpu_time_of};
+use crate::unwind::Unwinder;
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// The longest profile: an answer of the admin address has 300 seconds.
+pub const SECONDS_MAX: u64 = 240;
+
+/// The length of a profile unless it is said.
+pub const SECONDS_DEFAULT: u64 = 30;
+
+/// The highest rate. The kernel's tick bounds the real one, which a profile states.
+pub const HZ_MAX: u32 = 1000;
+
+/// The rate unless it is said: not a divisor of what programs do in rhythm.
+pub const HZ_DEFAULT: u32 = 99;
+
+/// Between two looks at the rings, which hold several times that.
+const DRAIN_EVERY: Duration = Duration::from_millis(50);
+
+/// Samples that keep their time; if there are more, all are only counted.
+const TIMED_MAX: usize = 65_536;
+
+/// A profile of which length and rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    duration: Duration,
+    hz: u32,
+}
+
+/// Why a profile with such options is not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// Not from 1 to [`SECONDS_MAX`].
+    Seconds,
+    /// Not from 1 to [`HZ_MAX`].
+    Hz,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refused::Seconds => write!(formatter, "seconds: a number from 1 to {SECONDS_MAX}"),
+            Refused::Hz => write!(formatter, "hz: a number from 1 to {HZ_MAX}"),
+        }
+    }
+}
+
+impl std::error::Error for Refused {}
+
+impl Options {
+    /// Checked.
+    pub fn new(seconds: u64, hz: u32) -> Result<Options, Refused> {
+        if !(1..=HZ_MAX).contains(&hz) {
+            return Err(Refused::Hz);
+        }
+        Ok(Options { duration: duration(seconds)?, hz })
+    }
+
+    /// How long it takes.
+    pub fn duration(&self) -> Duration {
+        self.duration
+    }
+}
+
+/// The length of a profile, checked.
+pub fn duration(seconds: u64) -> Result<Duration, Refused> {
+    match seconds {
+        1..=SECONDS_MAX => Ok(Duration::from_secs(seconds)),
+        _ => Err(Refused::Seconds),
+    }
+}
+
+/// Takes a profile on the calling thread, whose priority is lowered for good. An error: no timer can be made.
+pub fn take(session: Session, options: Options, cancel: &Cancel) -> io::Result<Profile> {
+    let mut sampling = Sampling::new(Duration::from_secs(1) / options.hz)?;
+    let until = Instant::now() + options.duration;
+    loop {
+        sampling.arm_new()?;
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() || cancel.is_cancelled() {
+            break;
+        }
+        sleep(left.min(DRAIN_EVERY));
+        sampling.drain();
+    }
+    sampling.disarm();
+    be_nice(19);
+    let profile = sampling.finish(options);
+    drop(session);
+    Ok(profile)
+}
+
+/// A thread whose timer is armed.
+#[derive(Debug)]
+struct Sampled {
+    thread: Arc<Thread>,
+    /// `None`: no more.
+    timer: Option<CpuTimer>,
+    cpu_before: Duration,
+    cpu: Duration,
+    lost_before: u64,
+}
+
+/// A profile that is being taken.
+struct Sampling {
+    period: Duration,
+    began: Moment,
+    began_unix_ns: i64,
+    threads: Vec<Sampled>,
+    unwinder: Unwinder,
+    stacks: Stacks,
+    tally: Tally,
+    /// By thread and stack, and whether it is complete: samples, periods.
+    counts: HashMap<(usize, usize, bool), (i64, i64)>,
+    /// The same with ticks, one by one; `None`: there are too many.
+    timed: Option<Vec<Timed>>,
+}
+
+struct Timed {
+    ticks: u64,
+    key: (usize, usize, bool),
+    weight: i64,
+}
+
+/// What a reader has to know.
+#[derive(Debug, Default)]
+struct Tally {
+    samples: u64,
+    periods: u64,
+    truncated: u64,
+    /// Their stack was one too many.
+    unplaced: u64,
+    lost: u64,
+}
+
+impl Sampling {
+    fn new(period: Duration) -> io::Result<Sampling> {
+        Ok(Sampling {
+            period,
+            began: Moment::now(),
+            began_unix_ns: unix_ns(),
+            threads: Vec::new(),
+            unwinder: Unwinder::new(Modules::read()?),
+            stacks: Stacks::default(),
+            tally: Tally::default(),
+            counts: HashMap::new(),
+            timed: Some(Vec::new()),
+        })
+    }
+
+    /// Arms timers of threads that have none yet.
+    fn arm_new(&mut self) -> io::Result<()> {
+        for thread in threads::all() {
+            if self.threads.iter().any(|sampled| Arc::ptr_eq(&sampled.thread, &thread)) {
+                continue;
+            }
+            thread.ring.prepare();
+            let (cpu_before, lost_before) = (cpu_time_of(thread.tid).unwrap_or_default(), thread.ring.lost());
+            let timer = match CpuTimer::arm(thread.tid, self.period) {
+                Ok(timer) => Some(timer),
+                // It has ended since it was listed.
+                Err(error) if Arc::strong_count(&thread) == 1 => {
+                    drop(error);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            self.threads.push(Sampled { thread, timer, cpu_before, cpu: Duration::ZERO, lost_before });
+        }
+        Ok(())
+    }
+
+    fn drain(&mut self) {
+        let mut record = Vec::new();
+        for number in 0..self.threads.len() {
+            let sampled = &mut self.threads[number];
+            if let Ok(now) = cpu_time_of(sampled.thread.tid) {
+                sampled.cpu = now.saturating_sub(sampled.cpu_before);
+            }
+            while self.threads[number].thread.ring.pop(&mut record) {
+                if let Some(sample) = signal::Sample::of_record(&record) {
+                    self.add(number, &sample);
+                }
+            }
+        }
+    }
+
+    fn add(&mut self, thread: usize, sample: &signal::Sample<'_>) {
+        // Left from before: of a profile that was ended as the signal was on its way.
+        if sample.cause != Cause::Timer || sample.ticks < self.began.ticks {
+            return;
+        }
+        let unwound = self.unwinder.unwind(sample);
+        self.tally.samples += 1;
+        self.tally.periods += sample.weight;
+        self.tally.truncated += u64::from(!unwound.is_complete);
+        let is_complete = unwound.is_complete;
+        let Some(stack) = self.stacks.number(unwound.addresses) else {
+            self.tally.unplaced += 1;
+            return;
+        };
+        let (key, weight) = ((thread, stack, is_complete), i64::try_from(sample.weight).unwrap_or(1));
+        let (samples, periods) = self.counts.entry(key).or_default();
+        (*samples, *periods) = (*samples + 1, *periods + weight);
+        if let Some(timed) = &mut self.timed {
+            timed.push(Timed { ticks: sample.ticks, key, weight });
+        }
+        if self.timed.as_ref().is_some_and(|timed| timed.len() > TIMED_MAX) {
+            self.timed = None;
+        }
+    }
+
+    fn disarm(&mut self) {
+        for sampled in &mut self.threads {
+            sampled.timer = None;
+        }
+        self.drain();
+        self.tally.lost = self.threads.iter().map(|sampled| sampled.thread.ring.lost() - sampled.lost_before).sum();
+    }
+
+    fn finish(self, options: Options) -> Profile {
+        let end = Moment::now();
+        let notes = self.notes(options);
+        let Sampling { period, began, began_unix_ns, threads, unwinder, stacks, counts, timed, .. } = self;
+        let period_ns = period.as_nanos() as i64;
+        let Named { mappings, functions, locations, stacks } = name(stacks, &unwinder.into_modules());
+        let sample = |(thread, stack, is_complete): (usize, usize, bool), samples: i64, periods: i64| {
+            let mut labels = vec![(THREAD.to_owned(), Label::Text(threads[thread].thread.name.clone()))];
+            if !is_complete {
+                labels.push((TRUNCATED.to_owned(), Label::Text("yes".to_owned())));
+            }
+            Sample { stack: stacks[stack].clone(), values: vec![samples, periods * period_ns], labels }
+        };
+        let samples = match timed {
+            Some(mut timed) => {
+                timed.sort_by_key(|timed| timed.ticks);
+                let with_time = |timed: Timed| {
+                    let mut sample = sample(timed.key, 1, timed.weight);
+                    let since = began.since(timed.ticks, end).as_nanos() as i64;
+                    sample.labels.push((TIME.to_owned(), Label::Number(since, "nanoseconds".to_owned())));
+                    sample
+                };
+                timed.into_iter().map(with_time).collect()
+            }
+            None => {
+                let mut counts: Vec<_> = counts.into_iter().collect();
+                counts.sort_unstable();
+                counts.into_iter().map(|(key, (samples, periods))| sample(key, samples, periods)).collect()
+            }
+        };
+        Profile {
+            values: vec![ValueType::new("samples", "count"), ValueType::new("cpu", "nanoseconds")],
+            main: 1,
+            period: (ValueType::new("cpu", "nanoseconds"), period_ns),
+            time_ns: began_unix_ns,
+            duration_ns: end.at.duration_since(began.at).as_nanos() as i64,
+            notes,
+            mappings,
+            functions,
+            locations,
+            samples,
+        }
+    }
+
+    fn notes(&self, options: Options) -> Vec<String> {
+        let Tally { samples, periods, truncated, unplaced, lost } = self.tally;
+        let cpu: Duration = self.threads.iter().map(|sampled| sampled.cpu).sum();
+        let rate = |count: u64| count as f64 / cpu.as_secs_f64().max(1e-9);
+        let mut notes = vec![format!(
+            "CPU profile at {} Hz of {} threads, which used {:.2} s of CPU time: {samples} samples, {:.1} Hz in fact; with what the kernel's tick missed {:.1} Hz",
+            options.hz,
+            self.threads.len(),
+            cpu.as_secs_f64(),
+            rate(samples),
+            rate(periods),
+        )];
+        if truncated > 0 {
+            notes.push(format!("{truncated} stacks are truncated: their outermost functions are missing"));
+        }
+        if lost > 0 {
+            notes.push(format!("{lost} samples are lost: they were not read in time"));
+        }
+        if unplaced > 0 {
+            notes.push(format!("{unplaced} samples are missing: there were too many different stacks"));
+        }
+        if self.timed.is_none() {
+            notes.push("samples have no times: there were too many".to_owned());
+        }
+        notes
+    }
+}

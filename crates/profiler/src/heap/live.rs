@@ -1,0 +1,130 @@
+//! The sampled allocations that have not been freed.
+//!
+//! A table of buckets without locks. Any thread inserts where a place is free; only who frees an allocation removes it, and nobody else
+//! looks for it, so an entry does not change while it is looked at.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Sampled allocations that are remembered: of 8 GiB at the usual mean.
+const PLACES: usize = 1 << 14;
+
+/// Places of a bucket.
+const BUCKET: usize = 8;
+
+/// Buckets that an allocation may be in.
+const BUCKETS_TRIED: usize = 4;
+
+/// In a place that is being filled.
+const CLAIMED: usize = 1;
+
+pub(super) static LIVE: Live = Live {
+    used: AtomicUsize::new(0),
+    refused: AtomicU64::new(0),
+    places: [const {
+        Place {
+            pointer: AtomicUsize::new(0),
+            size: AtomicUsize::new(0),
+            stack: AtomicUsize::new(0),
+            weight: AtomicU64::new(0),
+        }
+    }; PLACES],
+};
+
+pub(super) struct Live {
+    used: AtomicUsize,
+    /// Allocations that were not sampled, as there was no place.
+    refused: AtomicU64,
+    places: [Place; PLACES],
+}
+
+struct Place {
+    /// Zero: it is free.
+    pointer: AtomicUsize,
+    size: AtomicUsize,
+    stack: AtomicUsize,
+    weight: AtomicU64,
+}
+
+/// An allocation that is no more.
+pub(super) struct Freed {
+    pub(super) size: usize,
+    pub(super) stack: usize,
+    pub(super) weight: u64,
+}
+
+impl Live {
+    /// Remembers an allocation; `false`: there is no place.
+    pub(super) fn insert(&self, pointer: usize, size: usize, stack: usize, weight: u64) -> bool {
+        let free = self
+            .places_of(pointer)
+            .find(|place| place.pointer.compare_exchange(0, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok());
+        let Some(place) = free else {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return false;
+        };
+        place.size.store(size, Ordering::Relaxed);
+        place.stack.store(stack, Ordering::Relaxed);
+        place.weight.store(weight, Ordering::Relaxed);
+        self.used.fetch_add(1, Ordering::Relaxed);
+        place.pointer.store(pointer, Ordering::Release);
+        true
+    }
+
+    pub(super) fn has(&self, pointer: usize) -> bool {
+        self.find(pointer).is_some()
+    }
+
+    /// Forgets one; `None`: it is not sampled.
+    pub(super) fn remove(&self, pointer: usize) -> Option<Freed> {
+        let place = self.find(pointer)?;
+        let freed = Freed {
+            size: place.size.load(Ordering::Relaxed),
+            stack: place.stack.load(Ordering::Relaxed),
+            weight: place.weight.load(Ordering::Relaxed),
+        };
+        self.used.fetch_sub(1, Ordering::Relaxed);
+        place.pointer.store(0, Ordering::Release);
+        Some(freed)
+    }
+
+    pub(super) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Its allocation happened before, on this thread or on one that gave the pointer to this: so its insertion is seen.
+    fn find(&self, pointer: usize) -> Option<&Place> {
+        if self.used.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        self.places_of(pointer).find(|place| place.pointer.load(Ordering::Acquire) == pointer)
+    }
+
+    fn places_of(&self, pointer: usize) -> impl Iterator<Item = &Place> {
+        // The low bits of all of them are the same.
+        let hash = (pointer as u64 >> 12).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
+        let first = hash as usize * BUCKET;
+        (0..BUCKET * BUCKETS_TRIED).filter_map(move |number| self.places.get((first + number) % PLACES))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All in one test, as the table is one.
+    #[test]
+    fn what_is_inserted_is_found_until_it_is_removed_and_a_full_table_refuses() {
+        let pointer = |number: usize| 0x7000_0000_0000 + number * 4096;
+        let kept: Vec<usize> =
+            (0..2 * PLACES).map(pointer).filter(|pointer| LIVE.insert(*pointer, 7, 3, 256)).collect();
+        assert!(kept.len() > PLACES / 2 && kept.len() <= PLACES, "{}", kept.len());
+        assert_eq!(LIVE.refused() as usize, 2 * PLACES - kept.len());
+        assert!(!LIVE.has(0x6000_0000_0000) && LIVE.remove(0x6000_0000_0000).is_none());
+        for pointer in &kept {
+            let freed = LIVE.remove(*pointer).unwrap();
+            assert_eq!((freed.size, freed.stack, freed.weight), (7, 3, 256));
+            assert!(!LIVE.has(*pointer));
+        }
+        assert_eq!(LIVE.used.load(Ordering::Relaxed), 0);
+    }
+}

@@ -1,0 +1,126 @@
+//! What was allocated and freed by each stack, since sampling was switched on first.
+//!
+//! A place of the table is claimed by its stack's hash and never given up. Two stacks with the same 64-bit hash would be counted as one.
+
+use super::Frames;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+/// Different stacks; what is allocated by others is counted together.
+pub(super) const PLACES: usize = 8192;
+
+/// Of a stack; of a deeper one the outermost are missing.
+pub(super) const STACK_FRAMES_MAX: usize = 64;
+
+/// Places that a stack may be in.
+const TRIED: usize = 32;
+
+/// The number of all stacks that have no place.
+const OTHERS: usize = PLACES;
+
+pub(super) static STACKS: Stacks = Stacks { places: [const { Place::new() }; PLACES + 1] };
+
+pub(super) struct Stacks {
+    places: [Place; PLACES + 1],
+}
+
+pub(super) struct Place {
+    /// Zero: it is free.
+    hash: AtomicU64,
+    /// Whether the addresses are there.
+    is_ready: AtomicBool,
+    length: AtomicUsize,
+    addresses: [AtomicU64; STACK_FRAMES_MAX],
+    allocated: Count,
+    freed: Count,
+}
+
+struct Count {
+    /// In 256ths.
+    objects: AtomicU64,
+    bytes: AtomicU64,
+}
+
+/// What a stack has allocated, scaled up from the samples.
+pub(super) struct Counted {
+    pub(super) addresses: Vec<u64>,
+    pub(super) allocated: (i64, i64),
+    pub(super) freed: (i64, i64),
+}
+
+impl Place {
+    const fn new() -> Place {
+        Place {
+            hash: AtomicU64::new(0),
+            is_ready: AtomicBool::new(false),
+            length: AtomicUsize::new(0),
+            addresses: [const { AtomicU64::new(0) }; STACK_FRAMES_MAX],
+            allocated: Count { objects: AtomicU64::new(0), bytes: AtomicU64::new(0) },
+            freed: Count { objects: AtomicU64::new(0), bytes: AtomicU64::new(0) },
+        }
+    }
+}
+
+impl Count {
+    fn add(&self, size: usize, weight: u64) {
+        self.objects.fetch_add(weight, Ordering::Relaxed);
+        self.bytes.fetch_add((size as u64).saturating_mul(weight) / 256, Ordering::Relaxed);
+    }
+
+    fn read(&self) -> (i64, i64) {
+        let (objects, bytes) = (self.objects.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed));
+        (objects.div_ceil(256) as i64, bytes as i64)
+    }
+}
+
+impl Stacks {
+    /// The number of a stack.
+    pub(super) fn number(&self, frames: &Frames) -> usize {
+        let addresses = frames.addresses.get(..frames.length).unwrap_or_default();
+        let hash = addresses.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, address| {
+            (hash ^ address).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
+        }) | 1;
+        for tried in 0..TRIED {
+            let number = (hash as usize >> 1).wrapping_add(tried) % PLACES;
+            let Some(place) = self.places.get(number) else { break };
+            match place.hash.compare_exchange(0, hash, Ordering::Acquire, Ordering::Acquire) {
+                Ok(_) => {
+                    for (to, address) in place.addresses.iter().zip(addresses) {
+                        to.store(*address, Ordering::Relaxed);
+                    }
+                    place.length.store(addresses.len(), Ordering::Relaxed);
+                    place.is_ready.store(true, Ordering::Release);
+                    return number;
+                }
+                Err(known) if known == hash => return number,
+                Err(_) => {}
+            }
+        }
+        OTHERS
+    }
+
+    pub(super) fn allocated(&self, stack: usize, size: usize, weight: u64) {
+        if let Some(place) = self.places.get(stack) {
+            place.allocated.add(size, weight);
+        }
+    }
+
+    pub(super) fn freed(&self, stack: usize, size: usize, weight: u64) {
+        if let Some(place) = self.places.get(stack) {
+            place.freed.add(size, weight);
+        }
+    }
+
+    /// All of them. Those without a place have no addresses.
+    pub(super) fn read(&self) -> impl Iterator<Item = Counted> {
+        let known = self.places.iter().enumerate();
+        let known = known.filter(|(number, place)| place.is_ready.load(Ordering::Acquire) || *number == OTHERS);
+        known.map(|(_, place)| {
+            let length = place.length.load(Ordering::Relaxed);
+            let addresses =
+                place.addresses.iter().take(length).map(|address| address.load(Ordering::Relaxed)).collect();
+            // What is freed first was allocated before it.
+            let freed = place.freed.read();
+            Counted { addresses, allocated: place.allocated.read(), freed }
+        })
+    }
+}

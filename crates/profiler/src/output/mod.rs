@@ -1,0 +1,12 @@
+//! A profile in the forms that tools and people read.
+//!
+//! Each is a pure function of a [`crate::profile::Profile`], as is reading one back from pprof's form. None of them knows how it was taken.
+
+pub mod chrome;
+pub mod folded;
+pub mod html;
+pub mod pprof;
+mod protobuf;
+pub mod speedscope;
+pub mod svg;
+pub mod tree;

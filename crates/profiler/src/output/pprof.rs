@@ -1,0 +1,341 @@
+//! pprof's format: a gzipped protobuf message, as `go tool pprof` reads it (`google/pprof`, `proto/profile.proto`).
+//!
+//! Reading is there for the command line, which gets profiles in this form from a gateway and shows them in others. It checks everything
+//! that a [`Profile`] promises, so a damaged file is refused and not shown in part.
+
+use super::protobuf::{Fields, Malformed, Value, Writer};
+use crate::profile::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use std::collections::HashMap;
+use std::fmt;
+use std::io::{Read, Write};
+
+/// Bytes of a profile that is read, unpacked.
+const BYTES_MAX: u64 = 256 << 20;
+
+/// Why a file is not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unreadable {
+    /// Not gzip, or damaged.
+    Gzip,
+    /// More than 256 MiB.
+    TooLarge,
+    /// Not a message of this format.
+    Message,
+    /// A number leads to nothing.
+    Reference,
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Unreadable::Gzip => "not a profile: not gzip, or damaged",
+            Unreadable::TooLarge => "not a profile: more than 256 MiB unpacked",
+            Unreadable::Message => "not a profile in pprof's format",
+            Unreadable::Reference => "not a profile: a number in it leads to nothing",
+        })
+    }
+}
+
+impl std::error::Error for Unreadable {}
+
+impl From<Malformed> for Unreadable {
+    fn from(_: Malformed) -> Unreadable {
+        Unreadable::Message
+    }
+}
+
+/// Texts by number; the first is empty.
+#[derive(Default)]
+struct Texts<'a>(HashMap<&'a str, i64>, Vec<&'a str>);
+
+impl<'a> Texts<'a> {
+    fn number(&mut self, text: &'a str) -> i64 {
+        if self.1.is_empty() {
+            self.0.insert("", 0);
+            self.1.push("");
+        }
+        let next = self.1.len() as i64;
+        *self.0.entry(text).or_insert_with(|| {
+            self.1.push(text);
+            next
+        })
+    }
+
+    fn value_type(&mut self, of: &'a ValueType) -> Vec<u8> {
+        let mut message = Writer::default();
+        message.number(1, self.number(&of.kind));
+        message.number(2, self.number(&of.unit));
+        message.0
+    }
+}
+
+/// Writes it, gzipped.
+pub fn write(profile: &Profile) -> Vec<u8> {
+    let message = message(profile);
+    let mut gzip = GzEncoder::new(Vec::with_capacity(message.len() / 4), Compression::default());
+    gzip.write_all(&message).expect("writing to a Vec does not fail");
+    gzip.finish().expect("writing to a Vec does not fail")
+}
+
+fn message(profile: &Profile) -> Vec<u8> {
+    let (mut out, mut texts) = (Writer::default(), Texts::default());
+    for of in &profile.values {
+        out.bytes(1, &texts.value_type(of));
+    }
+    for sample in &profile.samples {
+        out.bytes(2, &sample_message(sample, &mut texts));
+    }
+    for (index, mapping) in profile.mappings.iter().enumerate() {
+        let mut message = Writer::default();
+        message.number(1, index as i64 + 1);
+        message.number(2, mapping.start as i64);
+        message.number(3, mapping.end as i64);
+        message.number(4, mapping.offset as i64);
+        message.number(5, texts.number(&mapping.path));
+        // Functions, files, lines and inlined functions are there: nobody has to look for them again.
+        (7..=10).for_each(|field| message.number(field, 1));
+        out.bytes(3, &message.0);
+    }
+    for (index, location) in profile.locations.iter().enumerate() {
+        let mut message = Writer::default();
+        message.number(1, index as i64 + 1);
+        message.number(2, location.mapping.map_or(0, |mapping| mapping as i64 + 1));
+        message.number(3, location.address as i64);
+        for line in &location.lines {
+            let mut inner = Writer::default();
+            inner.number(1, line.function as i64 + 1);
+            inner.number(2, line.line);
+            message.bytes(4, &inner.0);
+        }
+        out.bytes(4, &message.0);
+    }
+    for (index, function) in profile.functions.iter().enumerate() {
+        let mut message = Writer::default();
+        message.number(1, index as i64 + 1);
+        let name = texts.number(&function.name);
+        message.number(2, name);
+        message.number(3, name);
+        message.number(4, texts.number(&function.file));
+        out.bytes(5, &message.0);
+    }
+    out.number(9, profile.time_ns);
+    out.number(10, profile.duration_ns);
+    out.bytes(11, &texts.value_type(&profile.period.0));
+    out.number(12, profile.period.1);
+    let notes: Vec<i64> = profile.notes.iter().map(|note| texts.number(note)).collect();
+    out.packed(13, notes.into_iter());
+    out.number(14, profile.values.get(profile.main).map_or(0, |of| texts.number(&of.kind)));
+    for text in texts.1 {
+        out.bytes(6, text.as_bytes());
+    }
+    out.0
+}
+
+fn sample_message<'a>(sample: &'a Sample, texts: &mut Texts<'a>) -> Vec<u8> {
+    let mut message = Writer::default();
+    message.packed(1, sample.stack.iter().map(|place| *place as i64 + 1));
+    message.packed(2, sample.values.iter().copied());
+    for (key, label) in &sample.labels {
+        let mut inner = Writer::default();
+        inner.number(1, texts.number(key));
+        match label {
+            Label::Text(text) => inner.number(2, texts.number(text)),
+            Label::Number(number, unit) => {
+                inner.number(3, *number);
+                inner.number(4, texts.number(unit));
+            }
+        }
+        message.bytes(3, &inner.0);
+    }
+    message.0
+}
+
+/// Reads one.
+pub fn read(bytes: &[u8]) -> Result<Profile, Unreadable> {
+    let mut message = Vec::new();
+    GzDecoder::new(bytes).take(BYTES_MAX + 1).read_to_end(&mut message).map_err(|_| Unreadable::Gzip)?;
+    if message.len() as u64 > BYTES_MAX {
+        return Err(Unreadable::TooLarge);
+    }
+    Parts::of(&message)?.profile()
+}
+
+type Message<'a> = Vec<(u64, Value<'a>)>;
+
+/// A message taken apart; what leads where is not known yet.
+#[derive(Default)]
+struct Parts<'a> {
+    texts: Vec<String>,
+    values: Vec<Message<'a>>,
+    samples: Vec<Message<'a>>,
+    mappings: Vec<Message<'a>>,
+    locations: Vec<Message<'a>>,
+    functions: Vec<Message<'a>>,
+    period: Message<'a>,
+    notes: Vec<i64>,
+    /// The single numbers.
+    numbers: HashMap<u64, i64>,
+}
+
+fn fields(value: Value<'_>) -> Result<Message<'_>, Unreadable> {
+    let bytes = value.bytes().ok_or(Unreadable::Message)?;
+    Ok(Fields(bytes).collect::<Result<_, _>>()?)
+}
+
+fn number(message: &Message<'_>, field: u64) -> i64 {
+    message.iter().rev().find(|(of, _)| *of == field).and_then(|(_, value)| value.number()).unwrap_or(0)
+}
+
+fn numbers(message: &Message<'_>, field: u64) -> Result<Vec<i64>, Unreadable> {
+    let values = message.iter().filter(|(of, _)| *of == field);
+    let all: Option<Vec<Vec<i64>>> = values.map(|(_, value)| value.numbers()).collect();
+    Ok(all.ok_or(Unreadable::Message)?.concat())
+}
+
+impl<'a> Parts<'a> {
+    fn of(message: &'a [u8]) -> Result<Parts<'a>, Unreadable> {
+        let mut parts = Parts::default();
+        for field in Fields(message) {
+            match field? {
+                (1, value) => parts.values.push(fields(value)?),
+                (2, value) => parts.samples.push(fields(value)?),
+                (3, value) => parts.mappings.push(fields(value)?),
+                (4, value) => parts.locations.push(fields(value)?),
+                (5, value) => parts.functions.push(fields(value)?),
+                (6, value) => {
+                    let text = std::str::from_utf8(value.bytes().ok_or(Unreadable::Message)?);
+                    parts.texts.push(text.map_err(|_| Unreadable::Message)?.to_owned());
+                }
+                (11, value) => parts.period = fields(value)?,
+                (13, value) => parts.notes.extend(value.numbers().ok_or(Unreadable::Message)?),
+                (field, Value::Number(number)) => {
+                    parts.numbers.insert(field, number);
+                }
+                // Of a later version of the format.
+                (_, Value::Bytes(_)) => {}
+            }
+        }
+        Ok(parts)
+    }
+
+    fn text(&self, number: i64) -> Result<String, Unreadable> {
+        let text = usize::try_from(number).ok().and_then(|number| self.texts.get(number));
+        text.cloned().ok_or(Unreadable::Reference)
+    }
+
+    fn value_type(&self, message: &Message<'_>) -> Result<ValueType, Unreadable> {
+        Ok(ValueType { kind: self.text(number(message, 1))?, unit: self.text(number(message, 2))? })
+    }
+
+    fn single(&self, field: u64) -> i64 {
+        self.numbers.get(&field).copied().unwrap_or(0)
+    }
+
+    fn profile(&self) -> Result<Profile, Unreadable> {
+        let by_id = |messages: &[Message<'_>]| -> HashMap<i64, usize> {
+            messages.iter().enumerate().map(|(index, message)| (number(message, 1), index)).collect()
+        };
+        let find = |ids: &HashMap<i64, usize>, id| ids.get(&id).copied().ok_or(Unreadable::Reference);
+        let (mappings, locations, functions) = (by_id(&self.mappings), by_id(&self.locations), by_id(&self.functions));
+        let values: Vec<_> = self.values.iter().map(|message| self.value_type(message)).collect::<Result<_, _>>()?;
+        let main = self.text(self.single(14))?;
+        let main = values.iter().position(|of| of.kind == main).unwrap_or(values.len().saturating_sub(1));
+        let mut profile = Profile {
+            main,
+            period: (self.value_type(&self.period)?, self.single(12)),
+            time_ns: self.single(9),
+            duration_ns: self.single(10),
+            notes: self.notes.iter().map(|note| self.text(*note)).collect::<Result<_, _>>()?,
+            mappings: Vec::new(),
+            functions: Vec::new(),
+            locations: Vec::new(),
+            samples: Vec::new(),
+            values,
+        };
+        for message in &self.mappings {
+            let part = |field| number(message, field) as u64;
+            let path = self.text(number(message, 5))?;
+            profile.mappings.push(Mapping { start: part(2), end: part(3), offset: part(4), path });
+        }
+        for message in &self.functions {
+            let (name, file) = (self.text(number(message, 2))?, self.text(number(message, 4))?);
+            profile.functions.push(Function { name, file });
+        }
+        for message in &self.locations {
+            let mapping = Some(number(message, 2)).filter(|id| *id != 0).map(|id| find(&mappings, id)).transpose()?;
+            let mut lines = Vec::new();
+            for (_, value) in message.iter().filter(|(field, _)| *field == 4) {
+                let line = fields(*value)?;
+                lines.push(Line { function: find(&functions, number(&line, 1))?, line: number(&line, 2) });
+            }
+            profile.locations.push(Location { address: number(message, 3) as u64, mapping, lines });
+        }
+        for message in &self.samples {
+            let stack = numbers(message, 1)?.into_iter().map(|id| find(&locations, id)).collect::<Result<_, _>>()?;
+            let values = numbers(message, 2)?;
+            if values.len() != profile.values.len() {
+                return Err(Unreadable::Reference);
+            }
+            let mut labels = Vec::new();
+            for (_, value) in message.iter().filter(|(field, _)| *field == 3) {
+                let label = fields(*value)?;
+                let said = match number(&label, 2) {
+                    0 => Label::Number(number(&label, 3), self.text(number(&label, 4))?),
+                    text => Label::Text(self.text(text)?),
+                };
+                labels.push((self.text(number(&label, 1))?, said));
+            }
+            profile.samples.push(Sample { stack, values, labels });
+        }
+        Ok(profile)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::tree::example;
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let profile = example();
+        assert_eq!(read(&write(&profile)), Ok(profile));
+    }
+
+    #[test]
+    fn damage_is_refused() {
+        let good = write(&example());
+        assert_eq!(read(b"profile"), Err(Unreadable::Gzip));
+        assert_eq!(read(&good[..good.len() - 9]), Err(Unreadable::Gzip));
+        let mut message = message(&example());
+        let pack = |message: &[u8]| {
+            let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+            gzip.write_all(message).unwrap();
+            gzip.finish().unwrap()
+        };
+        assert_eq!(read(&pack(&message[..message.len() - 1])), Err(Unreadable::Message));
+        // A stack of a place that is not there.
+        message.extend([2 << 3 | 2, 3, 1 << 3 | 2, 1, 99]);
+        assert_eq!(read(&pack(&message)), Err(Unreadable::Reference));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(
+            at in proptest::prelude::any::<proptest::sample::Index>(),
+            byte in proptest::prelude::any::<u8>(),
+        ) {
+            let mut damaged = message(&example());
+            let at = at.index(damaged.len());
+            damaged[at] = byte;
+            if let Ok(profile) = Parts::of(&damaged).and_then(|parts| parts.profile()) {
+                for sample in &profile.samples {
+                    profile.functions_of(sample).for_each(|line| assert!(line.function < profile.functions.len()));
+                }
+            }
+        }
+    }
+}

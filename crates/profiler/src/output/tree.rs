@@ -1,0 +1,141 @@
+//! The tree of a flame graph: functions below their callers, with what was spent in each.
+
+use crate::profile::Profile;
+use std::collections::HashMap;
+
+/// A function below its callers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// In [`Profile::functions`]; of the root: none.
+    pub function: Option<usize>,
+    /// In it and in what it called.
+    pub total: i64,
+    /// In itself.
+    pub own: i64,
+    /// What it called, in [`Tree::nodes`], by name.
+    pub children: Vec<usize>,
+}
+
+/// All of a profile, by one of its values.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tree {
+    /// The first is the root, which stands for everything.
+    pub nodes: Vec<Node>,
+}
+
+impl Tree {
+    /// Adds up a profile by one of its values.
+    pub fn new(profile: &Profile, value: usize) -> Tree {
+        let mut nodes = vec![Node { function: None, total: 0, own: 0, children: Vec::new() }];
+        let mut known: HashMap<(usize, usize), usize> = HashMap::new();
+        for sample in &profile.samples {
+            let Some(amount) = sample.values.get(value).copied().filter(|amount| *amount != 0) else { continue };
+            let mut at = 0;
+            nodes[at].total += amount;
+            for line in profile.functions_of(sample) {
+                let next = nodes.len();
+                let below = *known.entry((at, line.function)).or_insert(next);
+                if below == next {
+                    nodes.push(Node { function: Some(line.function), total: 0, own: 0, children: Vec::new() });
+                    nodes[at].children.push(below);
+                }
+                at = below;
+                nodes[at].total += amount;
+            }
+            nodes[at].own += amount;
+        }
+        let name = |nodes: &[Node], node: usize| {
+            nodes[node].function.map_or("", |function| profile.functions[function].name.as_str())
+        };
+        for node in 0..nodes.len() {
+            let mut children = std::mem::take(&mut nodes[node].children);
+            children.sort_by(|a, b| name(&nodes, *a).cmp(name(&nodes, *b)));
+            nodes[node].children = children;
+        }
+        Tree { nodes }
+    }
+
+    /// How many functions are above each other at most.
+    pub fn depth(&self) -> usize {
+        let mut depths = vec![0; self.nodes.len()];
+        // A child comes after its parent.
+        for (node, of) in self.nodes.iter().enumerate() {
+            for child in &of.children {
+                depths[*child] = depths[node] + 1;
+            }
+        }
+        depths.into_iter().max().unwrap_or(0)
+    }
+}
+
+/// A small profile for tests of all forms.
+#[cfg(test)]
+pub(crate) fn example() -> Profile {
+    use crate::profile::{Function, Label, Line, Location, Mapping, Sample, THREAD, TIME, ValueType};
+    let function = |name: &str| Function { name: name.to_owned(), file: "src/main.rs".to_owned() };
+    let location = |address, lines: &[(usize, i64)]| Location {
+        address,
+        mapping: Some(0),
+        lines: lines.iter().map(|(function, line)| Line { function: *function, line: *line }).collect(),
+    };
+    let sample = |thread: &str, time, stack: &[usize], count: i64| Sample {
+        stack: stack.to_vec(),
+        values: vec![count, count * 10_000_000],
+        labels: vec![
+            (THREAD.to_owned(), Label::Text(thread.to_owned())),
+            (TIME.to_owned(), Label::Number(time, "nanoseconds".to_owned())),
+        ],
+    };
+    Profile {
+        values: vec![ValueType::new("samples", "count"), ValueType::new("cpu", "nanoseconds")],
+        main: 1,
+        period: (ValueType::new("cpu", "nanoseconds"), 10_000_000),
+        time_ns: 1_795_000_000_000_000_000,
+        duration_ns: 1_000_000_000,
+        notes: vec!["an example".to_owned()],
+        mappings: vec![Mapping { start: 0x1000, end: 0x9000, offset: 0, path: "/bin/example".to_owned() }],
+        functions: ["main", "route", "<&str as Matches>::find", "memchr", "</script><b>\"é"].map(function).to_vec(),
+        locations: vec![
+            location(0x1010, &[(0, 7)]),
+            // `find` was inlined into `route`.
+            location(0x1020, &[(2, 40), (1, 12)]),
+            location(0x1030, &[(3, 0)]),
+            location(0x1040, &[(4, 1)]),
+        ],
+        samples: vec![
+            sample("worker-0", 1_000_000, &[2, 1, 0], 3),
+            sample("worker-0", 11_000_000, &[1, 0], 1),
+            sample("worker-1", 5_000_000, &[3, 0], 2),
+            sample("worker-1", 15_000_000, &[0], 1),
+        ],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn totals_hold_what_is_below_and_inlined_functions_count() {
+        let profile = example();
+        let tree = Tree::new(&profile, 0);
+        let told: Vec<(&str, i64, i64)> = tree
+            .nodes
+            .iter()
+            .map(|node| (node.function.map_or("all", |f| &profile.functions[f].name), node.total, node.own))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                ("all", 7, 0),
+                ("main", 7, 1),
+                ("route", 4, 0),
+                ("<&str as Matches>::find", 4, 1),
+                ("memchr", 3, 3),
+                ("</script><b>\"é", 2, 2),
+            ]
+        );
+        assert_eq!(tree.depth(), 4);
+        assert_eq!(tree.nodes.iter().map(|node| node.own).sum::<i64>(), profile.total(0));
+    }
+}

@@ -1,0 +1,82 @@
+//! One profile at a time: who takes one, and the sign to stop.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+static RUNNING: Mutex<Option<Running>> = Mutex::new(None);
+
+/// A profile that is being taken.
+#[derive(Debug, Clone)]
+struct Running {
+    what: &'static str,
+    who: String,
+    since: Instant,
+    wanted: Duration,
+}
+
+/// Why none can be taken now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Busy {
+    /// What is being taken.
+    pub what: &'static str,
+    /// By whom.
+    pub who: String,
+    /// How long it has been running.
+    pub age: Duration,
+    /// How long it was meant to.
+    pub wanted: Duration,
+}
+
+impl fmt::Display for Busy {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Busy { what, who, age, wanted } = self;
+        let (age, wanted) = (age.as_secs(), wanted.as_secs());
+        write!(formatter, "{who} has been taking a {what} profile for {age} s, of {wanted} s; one is taken at a time")
+    }
+}
+
+impl std::error::Error for Busy {}
+
+/// The right to take a profile, until it is dropped.
+#[derive(Debug)]
+pub struct Session(());
+
+impl Session {
+    /// Takes the right, unless somebody has it.
+    pub fn begin(what: &'static str, who: &str, wanted: Duration) -> Result<Session, Busy> {
+        let mut running = running();
+        if let Some(Running { what, who, since, wanted }) = running.clone() {
+            return Err(Busy { what, who, age: since.elapsed(), wanted });
+        }
+        *running = Some(Running { what, who: who.to_owned(), since: Instant::now(), wanted });
+        Ok(Session(()))
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        *running() = None;
+    }
+}
+
+fn running() -> MutexGuard<'static, Option<Running>> {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Tells who takes a profile to stop early. What has been seen until then is still a profile.
+#[derive(Debug, Clone, Default)]
+pub struct Cancel(Arc<AtomicBool>);
+
+impl Cancel {
+    /// Says so.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it was said.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,210 @@
+//! The signal handler: it writes down where its thread is.
+//!
+//! A signal comes from a timer of the thread's CPU time, or from somebody who wants to see the thread's stack. The handler is
+//! installed once and stays: a signal that arrives after a profile has ended finds a thread without a question and a ring that nobody
+//! reads, and does no harm. With the default action it would end the process.
+//!
+//! A sample is a record of words:
+//!
+//! ```text
+//!  kind │ weight │ ticks │ end │ ip │ sp │ fp │ words of the stack's top │ … │ frame address, return address, …
+//! ```
+
+#![expect(unsafe_code, reason = "a signal handler, and what it reads of the interrupted stack")]
+
+use crate::machine;
+use crate::symbols::maps;
+use crate::threads;
+use crate::walk::{End, FRAMES_MAX, Registers, walk};
+use std::io;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Once, OnceLock};
+
+/// The signal, which profilers use by convention.
+pub const SIGNAL: i32 = libc::SIGPROF;
+
+/// Words copied from the top of the stack in a function of our own, which has a frame pointer unless it is being entered or left.
+const TOP_WORDS: usize = 64;
+
+/// The same in a library: enough for a few functions on top of each other without frame pointers, those that unwind panics included.
+const TOP_WORDS_OF_LIBRARIES: usize = 384;
+
+/// Words before the stack's top.
+const HEADER_WORDS: usize = 8;
+
+/// Ranges of code that are told apart from data; there are more only where very many libraries are loaded.
+const CODE_RANGES_MAX: usize = 16;
+
+/// Why a sample was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// A period of CPU time is over.
+    Timer,
+    /// It was asked for.
+    Asked,
+}
+
+/// What was written down.
+#[derive(Debug)]
+pub(crate) struct Sample<'a> {
+    pub(crate) cause: Cause,
+    /// Periods it stands for.
+    pub(crate) weight: u64,
+    pub(crate) ticks: u64,
+    pub(crate) end: End,
+    pub(crate) registers: Registers,
+    /// From the stack pointer on.
+    pub(crate) top: &'a [u64],
+    /// Pairs.
+    pub(crate) frames: &'a [u64],
+}
+
+impl<'a> Sample<'a> {
+    /// Reads a record of a ring.
+    pub(crate) fn of_record(record: &'a [u64]) -> Option<Sample<'a>> {
+        let (&[cause, weight, ticks, end, ip, sp, fp, top], rest) = record.split_first_chunk::<HEADER_WORDS>()?;
+        let (top, frames) = rest.split_at_checked(top as usize)?;
+        Some(Sample {
+            cause: if cause == 0 { Cause::Timer } else { Cause::Asked },
+            weight,
+            ticks,
+            end: End::of_word(end),
+            registers: Registers { ip: ip as usize, sp: sp as usize, fp: fp as usize },
+            top,
+            frames,
+        })
+    }
+}
+
+struct Range {
+    start: AtomicUsize,
+    end: AtomicUsize,
+}
+
+impl Range {
+    const fn none() -> Range {
+        Range { start: AtomicUsize::new(0), end: AtomicUsize::new(0) }
+    }
+
+    fn set(&self, to: &std::ops::Range<usize>) {
+        self.start.store(to.start, Ordering::Relaxed);
+        self.end.store(to.end, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn has(&self, word: usize) -> bool {
+        word >= self.start.load(Ordering::Relaxed) && word < self.end.load(Ordering::Relaxed)
+    }
+}
+
+/// Where code is. Written before the handler is installed, and before the heap is sampled.
+static CODE: [Range; CODE_RANGES_MAX] = [const { Range::none() }; CODE_RANGES_MAX];
+
+/// Where the code of this binary is.
+static OWN_CODE: Range = Range::none();
+
+/// Whether a word may be the address of an instruction.
+#[inline]
+pub(crate) fn is_code(word: usize) -> bool {
+    CODE.iter().any(|range| range.has(word))
+}
+
+/// Looks where code is, if that is not known yet.
+pub(crate) fn find_code() {
+    static FOUND: Once = Once::new();
+    FOUND.call_once(|| {
+        let code = maps::read().unwrap_or_default().into_iter().filter(|mapping| mapping.is_code);
+        for (range, mapping) in CODE.iter().zip(code) {
+            range.set(&mapping.range);
+            if mapping.range.contains(&(find_code as fn() as usize)) {
+                OWN_CODE.set(&mapping.range);
+            }
+        }
+    });
+}
+
+/// Installs the handler, if it is not yet.
+pub(crate) fn install() -> io::Result<()> {
+    static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
+    let installed = INSTALLED.get_or_init(|| {
+        find_code();
+        // SAFETY: a handler of the form that `SA_SIGINFO` asks for, which does only what a handler may.
+        let failed = unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = handle as extern "C" fn(_, _, _) as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+            libc::sigfillset(&raw mut action.sa_mask);
+            libc::sigaction(SIGNAL, &raw const action, null_mut()) != 0
+        };
+        if failed { Err(io::Error::last_os_error().raw_os_error().unwrap_or(0)) } else { Ok(()) }
+    });
+    installed.map_err(io::Error::from_raw_os_error)
+}
+
+/// Asks a thread for its stack, which comes into its ring.
+pub(crate) fn ask(thread: &threads::Thread) -> io::Result<()> {
+    thread.asked.store(true, Ordering::Release);
+    // SAFETY: the handler is installed, or there would be no registered thread. A number that another thread has by now is a thread of
+    // this process still, and that one was not asked.
+    let failed = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread.tid, SIGNAL) } != 0;
+    if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// What is in `siginfo_t` of a timer's signal behind the signal, the error and the code.
+#[repr(C)]
+struct TimerInfo {
+    _head: [libc::c_int; 4],
+    _timer: libc::c_int,
+    overrun: libc::c_int,
+}
+
+/// Where the handler of one thread puts a stack together: in memory that is there already, since an alternate stack may be small, and
+/// as zeroing an array would call the C library.
+pub(crate) struct Scratch {
+    frames: [u64; 2 * FRAMES_MAX],
+    top: [u64; TOP_WORDS_OF_LIBRARIES],
+}
+
+impl Scratch {
+    pub(crate) const EMPTY: Scratch = Scratch { frames: [0; 2 * FRAMES_MAX], top: [0; TOP_WORDS_OF_LIBRARIES] };
+}
+
+/// Runs on the interrupted thread, on its alternate stack, with all signals blocked. No lock, no allocation, no panic, no function of
+/// the C library; `errno` is not touched.
+extern "C" fn handle(_: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let thread = threads::current();
+    // SAFETY: not null only while the registration of this very thread lives, which holds it.
+    let Some(thread) = (unsafe { thread.as_ref() }) else { return };
+    // SAFETY: the kernel has filled it, and as a timer's where it says so.
+    let (cause, weight) = unsafe {
+        if (*info).si_code == libc::SI_TIMER {
+            (Cause::Timer, 1 + u64::from((*info.cast::<TimerInfo>()).overrun.max(0).unsigned_abs()))
+        } else if thread.asked.swap(false, Ordering::Acquire) {
+            (Cause::Asked, 1)
+        } else {
+            return;
+        }
+    };
+    // SAFETY: this is a handler with `SA_SIGINFO`.
+    let registers = unsafe { machine::interrupted(context) };
+    // SAFETY: used by this handler only, on this thread only, and the signal is blocked while it runs.
+    let Scratch { frames, top } = unsafe { &mut *thread.scratch.get() };
+    // SAFETY: only called with aligned addresses from the stack pointer to the end of this thread's stack, which is mapped there.
+    let read = |at| unsafe { machine::word_at(at) };
+    let (words, end) = walk(registers, &thread.stack, read, is_code, frames);
+    let mut copied = 0;
+    if registers.sp.is_multiple_of(8) && thread.stack.range.contains(&registers.sp) {
+        let words = if OWN_CODE.has(registers.ip) { TOP_WORDS } else { TOP_WORDS_OF_LIBRARIES };
+        for (place, at) in top.iter_mut().zip((registers.sp..thread.stack.range.end).step_by(8).take(words)) {
+            *place = read(at) as u64;
+            copied += 1;
+        }
+    }
+    let cause = if cause == Cause::Timer { 0 } else { 1 };
+    let Registers { ip, sp, fp } = registers;
+    let header = [cause, weight, machine::ticks(), end.word(), ip as u64, sp as u64, fp as u64, copied as u64];
+    if let (Some(top), Some(frames)) = (top.get(..copied), frames.get(..words)) {
+        thread.ring.push(&[&header, top, frames]);
+    }
+}

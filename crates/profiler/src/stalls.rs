@@ -1,0 +1,331 @@
+//! What stops an event loop: stacks of threads whose turn takes long.
+//!
+//! A thread with an event loop counts how often it goes to sleep and wakes up. A watcher looks at these counters many times a second.
+//! One that stands still, while its thread is not asleep in the event loop, is a turn that takes long: the thread is asked for its
+//! stack, and again from time to time until the turn ends. What the thread itself did meanwhile is read from the kernel: whether it ran, waited
+//! for a CPU, or slept in a system call, and in which.
+//!
+//! The thread does nothing for this but what it counts anyway. A turn is timed from outside, so its length is right to about the interval of the looks.
+
+use crate::collect::{Named, Stacks, name, unix_ns};
+use crate::profile::{Label, Profile, Sample, THREAD, TRUNCATED, ValueType};
+use crate::session::{Cancel, Session};
+use crate::signal::{self, Cause};
+use crate::symbols::Modules;
+use crate::threads::{self, Thread};
+use crate::unwind::Unwinder;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// The shortest turn that can be asked for.
+pub const OVER_MIN: Duration = Duration::from_millis(1);
+
+/// The longest.
+pub const OVER_MAX: Duration = Duration::from_secs(10);
+
+/// What counts as long unless it is said.
+pub const OVER_DEFAULT: Duration = Duration::from_millis(10);
+
+/// Looks while a turn of the asked length passes.
+const LOOKS: u32 = 5;
+
+/// The longest time between two looks.
+const LOOK_EVERY_MAX: Duration = Duration::from_millis(5);
+
+/// Part of the asked length after which a stack is asked for: a turn that ends soon after it was long enough has one, too.
+const ASKED_AT: f64 = 0.6;
+
+/// Stacks of one turn. Later ones are asked for less and less often.
+const STACKS_OF_A_TURN_MAX: usize = 16;
+
+/// Turns of a profile; what comes after is only counted.
+const STALLS_MAX: usize = 4096;
+
+/// Which turns, and how long to watch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    duration: Duration,
+    over: Duration,
+}
+
+/// `over` is not from [`OVER_MIN`] to [`OVER_MAX`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refused;
+
+impl fmt::Display for Refused {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "over: from {} ms to {} s", OVER_MIN.as_millis(), OVER_MAX.as_secs())
+    }
+}
+
+impl std::error::Error for Refused {}
+
+impl Options {
+    /// Checked; `duration` comes from [`crate::cpu::duration`].
+    pub fn new(duration: Duration, over: Duration) -> Result<Options, Refused> {
+        match (OVER_MIN..=OVER_MAX).contains(&over) {
+            true => Ok(Options { duration, over }),
+            false => Err(Refused),
+        }
+    }
+
+    /// How long it takes.
+    pub fn duration(&self) -> Duration {
+        self.duration
+    }
+}
+
+/// Watches on the calling thread.
+pub fn take(session: Session, options: Options, cancel: &Cancel) -> io::Result<Profile> {
+    let mut watch = Watch::new(options.over)?;
+    let (began, began_unix_ns) = (Instant::now(), unix_ns());
+    let until = began + options.duration;
+    let every = (options.over / LOOKS).min(LOOK_EVERY_MAX);
+    while Instant::now() < until && !cancel.is_cancelled() {
+        watch.look();
+        sleep(every);
+    }
+    watch.end();
+    let profile = watch.finish(began_unix_ns, began.elapsed());
+    drop(session);
+    Ok(profile)
+}
+
+/// A thread under watch.
+struct Watched {
+    thread: Arc<Thread>,
+    turns: u64,
+    /// When the counter was first seen as it is.
+    since: Instant,
+    /// What the kernel said then; `None`: the turn is not old yet.
+    before: Option<Scheduled>,
+    /// When its stack was last asked for.
+    asked: Instant,
+    /// Where it slept then.
+    wait: String,
+    stacks: Vec<Seen>,
+}
+
+/// A stack in a long turn.
+struct Seen {
+    stack: usize,
+    is_complete: bool,
+    wait: String,
+}
+
+/// What the kernel counts of a thread, and where it sleeps.
+#[derive(Debug, Clone, Default)]
+struct Scheduled {
+    running_ns: u64,
+    waiting_ns: u64,
+}
+
+/// A turn that was long.
+struct Stall {
+    thread: String,
+    took: Duration,
+    running_ns: u64,
+    waiting_ns: u64,
+    stacks: Vec<Seen>,
+}
+
+struct Watch {
+    over: Duration,
+    threads: Vec<Watched>,
+    unwinder: Unwinder,
+    stacks: Stacks,
+    stalls: Vec<Stall>,
+    uncounted: u64,
+    unseen: u64,
+}
+
+impl Watch {
+    fn new(over: Duration) -> io::Result<Watch> {
+        let unwinder = Unwinder::new(Modules::read()?);
+        let (threads, stacks, stalls) = (Vec::new(), Stacks::default(), Vec::new());
+        Ok(Watch { over, threads, unwinder, stacks, stalls, uncounted: 0, unseen: 0 })
+    }
+
+    fn look(&mut self) {
+        self.join_new();
+        for number in 0..self.threads.len() {
+            self.read_stacks(number);
+            let now = Instant::now();
+            let watched = &mut self.threads[number];
+            let turns = watched.thread.turns.as_ref().map_or(1, |turns| turns());
+            if turns != watched.turns {
+                self.end_turn(number, now);
+                let watched = &mut self.threads[number];
+                (watched.turns, watched.since, watched.asked) = (turns, now, now);
+                continue;
+            }
+            let is_asleep = turns % 2 == 1;
+            if is_asleep {
+                continue;
+            }
+            let watched = &mut self.threads[number];
+            if watched.before.is_none() {
+                watched.before = Some(Scheduled::of(watched.thread.tid));
+            }
+            let age = now.duration_since(watched.since);
+            let seen = watched.stacks.len();
+            // The first at once, the later ones twice as far apart each few.
+            let pause = self.over.mul_f64(f64::from(1_u32 << (seen / 4).min(8)) / 2.0);
+            let is_time = seen == 0 || now.duration_since(watched.asked) >= pause;
+            if age >= self.over.mul_f64(ASKED_AT) && seen < STACKS_OF_A_TURN_MAX && is_time {
+                watched.asked = now;
+                // Before the signal wakes it.
+                watched.wait = waits_in(watched.thread.tid);
+                // A thread that has just ended has no stack any more.
+                let _ = signal::ask(&watched.thread);
+            }
+        }
+    }
+
+    fn join_new(&mut self) {
+        let known = threads::all();
+        self.threads.retain(|watched| known.iter().any(|thread| Arc::ptr_eq(thread, &watched.thread)));
+        for thread in known {
+            let Some(turns) = thread.turns.as_ref().map(|turns| turns()) else { continue };
+            if self.threads.iter().any(|watched| Arc::ptr_eq(&watched.thread, &thread)) {
+                continue;
+            }
+            thread.ring.prepare();
+            let mut left = Vec::new();
+            while thread.ring.pop(&mut left) {}
+            let now = Instant::now();
+            self.threads.push(Watched {
+                thread,
+                turns,
+                since: now,
+                before: None,
+                asked: now,
+                wait: String::new(),
+                stacks: Vec::new(),
+            });
+        }
+    }
+
+    /// Takes the stacks that a thread has written down since the last look.
+    fn read_stacks(&mut self, number: usize) {
+        let mut record = Vec::new();
+        let watched = &mut self.threads[number];
+        while watched.thread.ring.pop(&mut record) {
+            let Some(sample) = signal::Sample::of_record(&record).filter(|sample| sample.cause == Cause::Asked) else {
+                continue;
+            };
+            let unwound = self.unwinder.unwind(&sample);
+            let wait = watched.wait.clone();
+            match self.stacks.number(unwound.addresses) {
+                Some(stack) => watched.stacks.push(Seen { stack, is_complete: unwound.is_complete, wait }),
+                None => self.uncounted += 1,
+            }
+        }
+    }
+
+    fn end_turn(&mut self, number: usize, now: Instant) {
+        let watched = &mut self.threads[number];
+        let (took, before, stacks) =
+            (now.duration_since(watched.since), watched.before.take(), std::mem::take(&mut watched.stacks));
+        let Some(before) = before.filter(|_| took >= self.over) else { return };
+        let after = Scheduled::of(watched.thread.tid);
+        if stacks.is_empty() {
+            self.unseen += 1;
+        } else if self.stalls.len() >= STALLS_MAX {
+            self.uncounted += 1;
+        } else {
+            self.stalls.push(Stall {
+                thread: watched.thread.name.clone(),
+                took,
+                running_ns: after.running_ns.saturating_sub(before.running_ns),
+                waiting_ns: after.waiting_ns.saturating_sub(before.waiting_ns),
+                stacks,
+            });
+        }
+    }
+
+    /// Turns that are long already and go on.
+    fn end(&mut self) {
+        for number in 0..self.threads.len() {
+            self.read_stacks(number);
+            self.end_turn(number, Instant::now());
+        }
+    }
+
+    fn finish(self, began_unix_ns: i64, took: Duration) -> Profile {
+        let notes = self.notes();
+        let Watch { over, unwinder, stacks, stalls, .. } = self;
+        let Named { mappings, functions, locations, stacks } = name(stacks, &unwinder.into_modules());
+        let number = |value: u64| Label::Number(value as i64, "nanoseconds".to_owned());
+        let mut samples = Vec::new();
+        for stall in &stalls {
+            // Its time is shared by the stacks that were seen in it.
+            let share = stall.took.as_nanos() as i64 / stall.stacks.len() as i64;
+            for (index, seen) in stall.stacks.iter().enumerate() {
+                let mut labels = vec![
+                    (THREAD.to_owned(), Label::Text(stall.thread.clone())),
+                    ("turn".to_owned(), number(stall.took.as_nanos() as u64)),
+                    ("running".to_owned(), number(stall.running_ns)),
+                    ("waiting for a CPU".to_owned(), number(stall.waiting_ns)),
+                    ("wchan".to_owned(), Label::Text(seen.wait.clone())),
+                ];
+                if !seen.is_complete {
+                    labels.push((TRUNCATED.to_owned(), Label::Text("yes".to_owned())));
+                }
+                let values = vec![i64::from(index == 0), share];
+                samples.push(Sample { stack: stacks[seen.stack].clone(), values, labels });
+            }
+        }
+        Profile {
+            values: vec![ValueType::new("turns", "count"), ValueType::new("delay", "nanoseconds")],
+            main: 1,
+            period: (ValueType::new("delay", "nanoseconds"), over.as_nanos() as i64),
+            time_ns: began_unix_ns,
+            duration_ns: took.as_nanos() as i64,
+            notes,
+            mappings,
+            functions,
+            locations,
+            samples,
+        }
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let over = self.over.as_secs_f64() * 1000.0;
+        let mut notes = vec![format!(
+            "{} turns of {} event loops took longer than {over} ms; lengths are right to about {:.1} ms",
+            self.stalls.len() as u64 + self.uncounted + self.unseen,
+            self.threads.len(),
+            (self.over / LOOKS).min(LOOK_EVERY_MAX).as_secs_f64() * 1000.0,
+        )];
+        if self.unseen > 0 {
+            notes.push(format!("{} of them ended before their stack was seen", self.unseen));
+        }
+        if self.uncounted > 0 {
+            notes.push(format!("{} turns or stacks are missing: there were too many", self.uncounted));
+        }
+        notes
+    }
+}
+
+impl Scheduled {
+    /// Zero where the kernel does not say.
+    fn of(tid: i32) -> Scheduled {
+        let text = fs::read_to_string(format!("/proc/self/task/{tid}/schedstat")).unwrap_or_default();
+        let mut numbers = text.split_ascii_whitespace().map(|word| word.parse().unwrap_or(0));
+        Scheduled { running_ns: numbers.next().unwrap_or(0), waiting_ns: numbers.next().unwrap_or(0) }
+    }
+}
+
+/// The kernel's function that a thread sleeps in; `none`: it does not sleep, or the kernel does not say.
+fn waits_in(tid: i32) -> String {
+    let text = fs::read_to_string(format!("/proc/self/task/{tid}/wchan")).unwrap_or_default();
+    match text.trim() {
+        "" | "0" => "none".to_owned(),
+        name => name.to_owned(),
+    }
+}

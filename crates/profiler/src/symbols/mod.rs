@@ -1,0 +1,72 @@
+//! From addresses to functions: the files that code was loaded from, their unwind tables, their symbols and lines.
+
+pub(crate) mod image;
+pub(crate) mod indirect;
+pub(crate) mod maps;
+pub(crate) mod resolve;
+
+use image::Image;
+use maps::Mapping;
+use std::cell::OnceCell;
+use std::io;
+use std::ops::Range;
+use std::path::PathBuf;
+
+/// A file that code was loaded from.
+#[derive(Debug)]
+pub(crate) struct Module {
+    /// As the kernel names it.
+    pub(crate) path: PathBuf,
+    /// Where its code is, the lowest first.
+    pub(crate) code: Vec<Mapping>,
+    image: OnceCell<Option<Image>>,
+}
+
+impl Module {
+    /// What is in the file; `None`: it cannot be read, or is another one by now.
+    pub(crate) fn image(&self) -> Option<&Image> {
+        self.image.get_or_init(|| Image::open(self.code.first()?).ok()).as_ref()
+    }
+
+    /// The lowest and the highest address.
+    pub(crate) fn range(&self) -> Range<u64> {
+        let (first, last) = (self.code.first(), self.code.last());
+        first.map_or(0, |mapping| mapping.range.start as u64)..last.map_or(0, |mapping| mapping.range.end as u64)
+    }
+
+    /// The name without folders.
+    pub(crate) fn name(&self) -> String {
+        self.path.file_name().map_or_else(|| "unknown".to_owned(), |name| name.to_string_lossy().into_owned())
+    }
+}
+
+/// All files that code is loaded from now.
+#[derive(Debug)]
+pub(crate) struct Modules(Vec<Module>);
+
+impl Modules {
+    pub(crate) fn read() -> io::Result<Modules> {
+        let mut modules: Vec<Module> = Vec::new();
+        for mapping in maps::read()?.into_iter().filter(|mapping| mapping.is_code) {
+            match modules.last_mut() {
+                Some(last) if last.path == mapping.path && last.code[0].inode == mapping.inode => {
+                    last.code.push(mapping)
+                }
+                _ => {
+                    let path = mapping.path.clone();
+                    modules.push(Module { path, code: vec![mapping], image: OnceCell::new() });
+                }
+            }
+        }
+        Ok(Modules(modules))
+    }
+
+    /// The one with this address.
+    pub(crate) fn of(&self, address: u64) -> Option<&Module> {
+        self.0.iter().find(|module| module.code.iter().any(|mapping| mapping.range.contains(&(address as usize))))
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Module> {
+        self.0.iter()
+    }
+}

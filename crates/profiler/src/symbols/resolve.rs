@@ -1,0 +1,213 @@
+//! The functions at addresses: with files and lines where the binary has them, with inlined ones, with readable names.
+//!
+//! Takes long and much memory, so it is done after the profile, on a thread of low priority, one file after the other. Only what
+//! was asked for is kept.
+
+use super::image::Image;
+use super::indirect;
+use super::{Module, Modules};
+use addr2line::Context;
+use addr2line::gimli::{BaseAddresses, Dwarf, EhFrame, EhFrameHdr, EndianSlice, LittleEndian, UnwindSection};
+use object::elf::STT_GNU_IFUNC;
+use object::{Object, ObjectSection, ObjectSymbol, SymbolFlags};
+use rustc_demangle::demangle;
+use std::collections::{BTreeMap, HashMap};
+
+/// Functions that were inlined into each other at one address.
+const INLINED_MAX: usize = 64;
+
+/// Bytes of a name; generic functions can have very long ones.
+const NAME_BYTES_MAX: usize = 400;
+
+type Slice<'a> = EndianSlice<'a, LittleEndian>;
+
+/// A function at an address.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Frame {
+    pub(crate) function: String,
+    /// Empty: not known.
+    pub(crate) file: String,
+    pub(crate) line: u32,
+}
+
+/// Those at each address, the innermost first; never none.
+pub(crate) fn resolve(modules: &Modules, mut addresses: Vec<u64>) -> HashMap<u64, Vec<Frame>> {
+    addresses.sort_unstable();
+    addresses.dedup();
+    let mut resolved = HashMap::with_capacity(addresses.len());
+    for module in modules.iter() {
+        let range = module.range();
+        let mut own = addresses.iter().copied().filter(|address| range.contains(address)).peekable();
+        if own.peek().is_none() {
+            continue;
+        }
+        let known = module.image().map(|image| Known::of(module, image));
+        for address in own {
+            let frames = match &known {
+                Some(known) => known.frames(address),
+                None => vec![unnamed(&module.name(), address - range.start)],
+            };
+            resolved.insert(address, frames);
+        }
+    }
+    for address in addresses {
+        resolved.entry(address).or_insert_with(|| vec![unnamed("unknown", address)]);
+    }
+    resolved
+}
+
+fn unnamed(module: &str, offset: u64) -> Frame {
+    Frame { function: format!("{module}+{offset:#x}"), file: String::new(), line: 0 }
+}
+
+/// What is known of one file.
+struct Known<'a> {
+    name: String,
+    image: &'a Image,
+    lines: Option<Context<Slice<'a>>>,
+    /// By where they begin, in the file's own addresses: where they end, and their names.
+    symbols: BTreeMap<u64, (u64, String)>,
+}
+
+impl<'a> Known<'a> {
+    fn of(module: &Module, image: &'a Image) -> Known<'a> {
+        let object = object::File::parse(&*image.bytes).ok();
+        let lines = object.as_ref().and_then(|object| {
+            let section = |name: &str| {
+                let section = object.section_by_name(name)?;
+                let range = section.compressed_file_range().ok()?;
+                let is_plain = range.format == object::CompressionFormat::None;
+                is_plain.then(|| section.data().ok()).flatten()
+            };
+            let load = |id: addr2line::gimli::SectionId| {
+                Ok::<_, addr2line::gimli::Error>(EndianSlice::new(section(id.name()).unwrap_or_default(), LittleEndian))
+            };
+            Context::from_dwarf(Dwarf::load(load).ok()?).ok()
+        });
+        let symbols = object.map(|object| symbols(&object, image.bias)).unwrap_or_default();
+        Known { name: module.name(), image, lines, symbols }
+    }
+
+    fn frames(&self, address: u64) -> Vec<Frame> {
+        let own = address.wrapping_sub(self.image.bias);
+        let mut frames = self.frames_with_lines(own);
+        // A symbol has the function's whole path, its debugging information has perhaps the last part only.
+        match (frames.last_mut(), self.symbol(own)) {
+            (Some(last), Some(symbol)) => last.function = symbol,
+            (Some(_), None) => {}
+            (None, symbol) => {
+                let function = symbol.unwrap_or_else(|| self.without_name(own));
+                frames.push(Frame { function, file: String::new(), line: 0 });
+            }
+        }
+        frames
+    }
+
+    fn frames_with_lines(&self, own: u64) -> Vec<Frame> {
+        let Some(mut found) = self.lines.as_ref().and_then(|lines| lines.find_frames(own).skip_all_loads().ok()) else {
+            return Vec::new();
+        };
+        let mut frames = Vec::new();
+        while let (Ok(Some(frame)), true) = (found.next(), frames.len() < INLINED_MAX) {
+            let name = frame.function.as_ref().and_then(|name| name.raw_name().ok());
+            let (file, line) = frame.location.map_or((None, None), |location| (location.file, location.line));
+            frames.push(Frame {
+                function: name.map_or_else(|| self.without_name(own), |name| readable(&name)),
+                file: file.unwrap_or_default().to_owned(),
+                line: line.unwrap_or(0),
+            });
+        }
+        frames
+    }
+
+    /// The symbol around an address.
+    fn symbol(&self, own: u64) -> Option<String> {
+        let (from, (end, name)) = self.symbols.range(..=own).next_back()?;
+        (own < *end || self.function_start(own) == Some(*from)).then(|| name.clone())
+    }
+
+    /// By the function around an address, which the unwind tables know without a name.
+    fn without_name(&self, own: u64) -> String {
+        format!("{}+{:#x}", self.name, self.function_start(own).unwrap_or(own))
+    }
+
+    fn function_start(&self, own: u64) -> Option<u64> {
+        let (header, frames) = (self.image.eh_frame_hdr.as_ref()?, self.image.eh_frame.as_ref()?);
+        let bases = BaseAddresses::default().set_eh_frame_hdr(header.address).set_eh_frame(frames.address);
+        let parsed = EhFrameHdr::new(self.image.bytes_of(header), LittleEndian).parse(&bases, 8).ok()?;
+        let section: EhFrame<Slice<'_>> = EhFrame::new(self.image.bytes_of(frames), LittleEndian);
+        let entry = parsed.table()?.fde_for_address(&section, &bases, own, EhFrame::cie_from_offset).ok()?;
+        Some(entry.initial_address())
+    }
+}
+
+fn symbols(object: &object::File<'_>, bias: u64) -> BTreeMap<u64, (u64, String)> {
+    let mut symbols = BTreeMap::new();
+    for symbol in object.dynamic_symbols().chain(object.symbols()) {
+        let Ok(name) = symbol.name() else { continue };
+        if symbol.is_undefined() || name.is_empty() {
+            continue;
+        }
+        let SymbolFlags::Elf { st_info, .. } = symbol.flags() else { continue };
+        if st_info.st_type() == STT_GNU_IFUNC {
+            if let Some(chosen) = indirect::address_of(name).map(|chosen| chosen.wrapping_sub(bias)) {
+                symbols.entry(chosen).or_insert((chosen, name.to_owned()));
+            }
+        } else if symbol.kind() == object::SymbolKind::Text {
+            let end = symbol.address() + symbol.size();
+            symbols.entry(symbol.address()).or_insert((end, readable(name)));
+        }
+    }
+    symbols
+}
+
+/// A name as it is written in the source, where it is of Rust.
+fn readable(name: &str) -> String {
+    let mut name = format!("{:#}", demangle(name));
+    if name.len() > NAME_BYTES_MAX {
+        let end = (0..=NAME_BYTES_MAX).rev().find(|end| name.is_char_boundary(*end)).unwrap_or(0);
+        name.truncate(end);
+        name.push('…');
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(address: u64) -> Vec<Frame> {
+        resolve(&Modules::read().unwrap(), vec![address]).remove(&address).unwrap()
+    }
+
+    #[test]
+    fn own_functions_have_file_and_line() {
+        let frames = of(own_functions_have_file_and_line as fn() as usize as u64);
+        let last = frames.last().unwrap();
+        assert!(last.function.ends_with("own_functions_have_file_and_line"), "{frames:?}");
+        assert!(last.file.ends_with("symbols/resolve.rs") && last.line > 0, "{frames:?}");
+    }
+
+    #[test]
+    fn functions_of_the_c_library_have_names_also_where_it_chooses_them() {
+        for name in ["memcpy", "getpid", "strlen"] {
+            let frames = of(indirect::address_of(name).unwrap() + 4);
+            let same = ["memmove", "memcpy", "__memcpy_chk", "__memmove_chk"];
+            let is_named =
+                frames[0].function.contains(name) || (name == "memcpy" && same.contains(&&*frames[0].function));
+            assert!(is_named, "{name}: {frames:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_nowhere_is_unknown() {
+        assert_eq!(of(16)[0].function, "unknown+0x10");
+    }
+
+    #[test]
+    fn names_are_bounded() {
+        assert_eq!(readable("_ZN4core3fmt5write17h0123456789abcdefE"), "core::fmt::write");
+        let long = readable(&"ä".repeat(NAME_BYTES_MAX));
+        assert!(long.len() <= NAME_BYTES_MAX + 3 && long.ends_with('…'));
+    }
+}

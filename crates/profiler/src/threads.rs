@@ -1,0 +1,256 @@
+//! The threads that can be profiled, each by a registration that it owns.
+//!
+//! Registering gives the thread an alternate stack for the signal handler and a place in the process's list. It costs a few system
+//! calls at its start and nothing later.
+
+#![expect(unsafe_code, reason = "the thread's stack and its alternate stack have no safe name")]
+
+use crate::machine;
+use crate::ring::Ring;
+use crate::signal::{self, Scratch};
+use crate::walk::{FRAMES_MAX, Stack, walk};
+use std::cell::{Cell, UnsafeCell};
+use std::fmt;
+use std::io;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Threads that can be profiled.
+pub const THREADS_MAX: usize = 1024;
+
+/// For the handler, in addition to what the kernel saves of the registers.
+const HANDLER_STACK_BYTES: usize = 32 * 1024;
+
+/// What the kernel saves at most unless it says so itself.
+const FRAME_BYTES: usize = 16 * 1024;
+
+/// All of the process.
+static THREADS: Mutex<Vec<Arc<Thread>>> = Mutex::new(Vec::new());
+
+thread_local! {
+    /// This thread's, for the handler that interrupts it. Without a destructor and constant at first, so that reading it is one load.
+    static CURRENT: Cell<*const Thread> = const { Cell::new(null()) };
+}
+
+/// How often a thread's event loop has gone to sleep and woken up: odd while it sleeps, as
+/// `tokio::runtime::RuntimeMetrics::worker_park_unpark_count` counts.
+pub type Turns = Box<dyn Fn() -> u64 + Send + Sync>;
+
+/// A thread that is registered.
+pub(crate) struct Thread {
+    pub(crate) name: String,
+    pub(crate) tid: i32,
+    pub(crate) stack: Stack,
+    pub(crate) ring: Ring,
+    /// Whether its stack has been asked for.
+    pub(crate) asked: AtomicBool,
+    pub(crate) turns: Option<Turns>,
+    /// Of the handler on this thread.
+    pub(crate) scratch: UnsafeCell<Scratch>,
+}
+
+// SAFETY: only the handler uses `scratch`, on the thread that this is; all else may be shared.
+unsafe impl Sync for Thread {}
+
+impl fmt::Debug for Thread {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Thread").field("name", &self.name).field("tid", &self.tid).finish_non_exhaustive()
+    }
+}
+
+/// Makes the calling thread known until it is dropped, on that thread.
+#[derive(Debug)]
+pub struct Registration {
+    thread: Arc<Thread>,
+    _alternate: AlternateStack,
+    /// Belongs to its thread.
+    _here: PhantomData<*const ()>,
+}
+
+impl Registration {
+    /// Registers the calling thread. Call it in the thread's first function: stacks are shown from there on. `turns` is `None` for a
+    /// thread that has no event loop.
+    pub fn new(name: &str, turns: Option<Turns>) -> io::Result<Registration> {
+        if !CURRENT.get().is_null() {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the thread is registered already"));
+        }
+        signal::install()?;
+        let range = stack_range()?;
+        let alternate = AlternateStack::new()?;
+        let thread = Arc::new(Thread {
+            name: name.to_owned(),
+            tid: rustix::thread::gettid().as_raw_nonzero().get(),
+            stack: Stack { bottom: bottom(&range), range },
+            ring: Ring::default(),
+            asked: AtomicBool::new(false),
+            turns,
+            scratch: UnsafeCell::new(Scratch::EMPTY),
+        });
+        let mut threads = list();
+        if threads.len() >= THREADS_MAX {
+            return Err(io::Error::other(format!("more than {THREADS_MAX} threads cannot be profiled")));
+        }
+        threads.push(thread.clone());
+        drop(threads);
+        CURRENT.set(Arc::as_ptr(&thread));
+        Ok(Registration { thread, _alternate: alternate, _here: PhantomData })
+    }
+
+    /// Interrupts the calling thread for a sample and drops it, to measure what one costs.
+    pub fn interrupt(&self) -> io::Result<()> {
+        self.thread.ring.prepare();
+        signal::ask(&self.thread)?;
+        while self.thread.ring.pop(&mut Vec::new()) {}
+        Ok(())
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        CURRENT.set(null());
+        // The handler runs on this thread only: it sees this store before anything below.
+        compiler_fence(Ordering::SeqCst);
+        list().retain(|thread| !Arc::ptr_eq(thread, &self.thread));
+    }
+}
+
+/// Those that are registered now.
+pub(crate) fn all() -> Vec<Arc<Thread>> {
+    list().clone()
+}
+
+/// The calling one, for the handler and the allocator.
+#[inline]
+pub(crate) fn current() -> *const Thread {
+    CURRENT.try_with(Cell::get).unwrap_or(null())
+}
+
+fn list() -> MutexGuard<'static, Vec<Arc<Thread>>> {
+    THREADS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Where the calling thread's stack is.
+pub(crate) fn stack_range() -> io::Result<Range<usize>> {
+    let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
+    let (mut start, mut bytes) = (null_mut(), 0);
+    // SAFETY: filled by the first call, read and destroyed only if that has succeeded.
+    let failed = unsafe {
+        let failed = libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr());
+        if failed == 0 {
+            libc::pthread_attr_getstack(attributes.as_ptr(), &raw mut start, &raw mut bytes);
+            libc::pthread_attr_destroy(attributes.as_mut_ptr());
+        }
+        failed
+    };
+    match failed {
+        0 => Ok(start as usize..start as usize + bytes),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
+/// The outermost frame there is now: what is above it does not belong to the thread's own functions.
+#[inline(never)]
+fn bottom(range: &Range<usize>) -> usize {
+    let mut frames = [0; 2 * FRAMES_MAX];
+    let stack = Stack { range: range.clone(), bottom: 0 };
+    // SAFETY: `walk` reads aligned words between the stack pointer and the end of this thread's stack only.
+    let (words, _) = walk(machine::here(), &stack, |at| unsafe { machine::word_at(at) }, signal::is_code, &mut frames);
+    words.checked_sub(2).map_or(0, |last| frames[last] as usize)
+}
+
+/// What the handler runs on: the interrupted stack may be nearly full, or not ours. Below it is a page that cannot be touched.
+#[derive(Debug)]
+struct AlternateStack {
+    mapping: *mut libc::c_void,
+    bytes: usize,
+    former: libc::stack_t,
+}
+
+impl AlternateStack {
+    fn new() -> io::Result<AlternateStack> {
+        let page = rustix::param::page_size();
+        // SAFETY: reads a number that the kernel gave the process.
+        let saved = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) } as usize;
+        let usable = (saved.max(FRAME_BYTES) + HANDLER_STACK_BYTES).next_multiple_of(page);
+        let bytes = usable + page;
+        // SAFETY: a new mapping that nothing else knows; the first page of it is made inaccessible; the rest becomes the alternate
+        // stack of this thread, whose former one is kept to be set again.
+        unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            let mapping = libc::mmap(null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+            if mapping == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+            let mut stack = AlternateStack { mapping, bytes, former: std::mem::zeroed() };
+            let new = libc::stack_t { ss_sp: mapping.byte_add(page), ss_flags: 0, ss_size: usable };
+            if libc::sigaltstack(null(), &raw mut stack.former) != 0
+                || libc::mprotect(mapping, page, libc::PROT_NONE) != 0
+                || libc::sigaltstack(&raw const new, null_mut()) != 0
+            {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(stack)
+        }
+    }
+}
+
+impl Drop for AlternateStack {
+    fn drop(&mut self) {
+        // SAFETY: on the thread that made it, outside of any handler; the former stack belongs to the standard library, which keeps it
+        // until the thread ends. Unmapped only once it is not the alternate stack any more.
+        unsafe {
+            if libc::sigaltstack(&raw const self.former, null_mut()) == 0 {
+                libc::munmap(self.mapping, self.bytes);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    #[test]
+    fn a_thread_is_registered_once_and_gone_with_its_guard() {
+        let (name, tid) = thread::spawn(|| {
+            let registration = Registration::new("once", None).unwrap();
+            assert_eq!(Registration::new("twice", None).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+            let known = all().into_iter().find(|thread| thread.name == "once").unwrap();
+            let here = &raw const known as usize;
+            assert!(known.stack.range.contains(&here) && known.stack.range.contains(&known.stack.bottom), "{known:?}");
+            drop(registration);
+            (known.name.clone(), known.tid)
+        })
+        .join()
+        .unwrap();
+        assert!(all().iter().all(|thread| (thread.name.as_str(), thread.tid) != (&*name, tid)));
+        // The number is free again.
+        assert!(thread::spawn(|| Registration::new("later", None).is_ok()).join().unwrap());
+    }
+
+    #[test]
+    fn the_former_alternate_stack_is_there_again() {
+        let now = || {
+            // SAFETY: only asks.
+            unsafe {
+                let mut stack: libc::stack_t = std::mem::zeroed();
+                libc::sigaltstack(null(), &raw mut stack);
+                (stack.ss_sp as usize, stack.ss_size)
+            }
+        };
+        thread::spawn(move || {
+            let before = now();
+            let registration = Registration::new("stacks", None).unwrap();
+            assert_ne!(now(), before);
+            drop(registration);
+            assert_eq!(now(), before);
+        })
+        .join()
+        .unwrap();
+    }
+}

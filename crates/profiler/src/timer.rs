@@ -1,0 +1,69 @@
+//! A timer of one thread's CPU time that signals that thread.
+
+#![expect(unsafe_code, reason = "timers of other threads' CPU time have no safe name")]
+
+use crate::signal::SIGNAL;
+use std::io;
+use std::ptr::{null_mut, without_provenance_mut};
+use std::time::Duration;
+
+/// Armed until it is dropped; the kernel ends it with the process too.
+#[derive(Debug)]
+pub(crate) struct CpuTimer(libc::timer_t);
+
+// SAFETY: the kernel's number of a timer, which belongs to the process and not to a thread.
+unsafe impl Send for CpuTimer {}
+
+impl CpuTimer {
+    /// Signals the thread whenever it has used so much CPU time.
+    pub(crate) fn arm(tid: i32, period: Duration) -> io::Result<CpuTimer> {
+        // SAFETY: plain structures for the calls, filled here; the timer is deleted when it is dropped.
+        unsafe {
+            let mut event: libc::sigevent = std::mem::zeroed();
+            event.sigev_notify = libc::SIGEV_THREAD_ID;
+            event.sigev_signo = SIGNAL;
+            event.sigev_notify_thread_id = tid;
+            let mut timer: libc::timer_t = without_provenance_mut(0);
+            if libc::timer_create(clock_of(tid), &raw mut event, &raw mut timer) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let timer = CpuTimer(timer);
+            let time = libc::timespec {
+                tv_sec: period.as_secs() as libc::time_t,
+                tv_nsec: libc::c_long::from(period.subsec_nanos()),
+            };
+            let times = libc::itimerspec { it_interval: time, it_value: time };
+            match libc::timer_settime(timer.0, 0, &raw const times, null_mut()) {
+                0 => Ok(timer),
+                _ => Err(io::Error::last_os_error()),
+            }
+        }
+    }
+}
+
+impl Drop for CpuTimer {
+    fn drop(&mut self) {
+        // SAFETY: it is there, and nobody else deletes it.
+        unsafe { libc::timer_delete(self.0) };
+    }
+}
+
+/// `CLOCK_THREAD_CPUTIME_ID` as another thread of the process names it (`MAKE_THREAD_CPUCLOCK` of Linux), so that nobody has to
+/// interrupt the thread to arm its timer.
+pub(crate) fn clock_of(tid: i32) -> libc::clockid_t {
+    const SCHED: libc::clockid_t = 2;
+    const PER_THREAD: libc::clockid_t = 4;
+    (!tid << 3) | PER_THREAD | SCHED
+}
+
+/// CPU time that a thread has used.
+pub(crate) fn cpu_time_of(tid: i32) -> io::Result<Duration> {
+    // SAFETY: fills the structure.
+    unsafe {
+        let mut time: libc::timespec = std::mem::zeroed();
+        match libc::clock_gettime(clock_of(tid), &raw mut time) {
+            0 => Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}

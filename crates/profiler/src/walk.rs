@@ -1,0 +1,196 @@
+//! Following frame pointers up a stack, for the signal handler.
+//!
+//! ```text
+//!  sp ▶ │ locals of the innermost function │
+//!  fp ▶ │ saved fp ─────────┐ │ return address │   a frame: its address, and who called
+//!       │ locals            │ │
+//!       │ saved fp ◀────────┘ │ return address │   always further up, aligned, inside the stack
+//! ```
+//!
+//! A value that is no frame pointer is noticed, since it is not aligned, does not rise or leaves the stack: the walk ends there and says
+//! so. It reads only between the stack pointer and the end of the stack, which is always mapped.
+
+use std::ops::Range;
+
+/// Frames kept of one stack; of a deeper one the outermost are missing.
+pub(crate) const FRAMES_MAX: usize = 192;
+
+/// Words above the stack pointer that are searched for a frame where the frame pointer's register holds something else.
+const SEARCHED_WORDS: usize = 160;
+
+/// What a frame takes.
+const FRAME_BYTES: usize = 16;
+
+/// Of an interrupted function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Registers {
+    pub(crate) ip: usize,
+    pub(crate) sp: usize,
+    pub(crate) fp: usize,
+}
+
+/// Why a walk ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// At the thread's first function.
+    Bottom,
+    /// More than [`FRAMES_MAX`].
+    Depth,
+    /// At a value that is no frame pointer.
+    Broken,
+    /// The stack pointer is not in the thread's stack: code that has a stack of its own.
+    Foreign,
+}
+
+impl End {
+    pub(crate) fn word(self) -> u64 {
+        self as u64
+    }
+
+    pub(crate) fn of_word(word: u64) -> End {
+        [End::Bottom, End::Depth, End::Broken, End::Foreign]
+            .into_iter()
+            .find(|end| end.word() == word)
+            .unwrap_or(End::Broken)
+    }
+}
+
+/// A thread's stack.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Stack {
+    pub(crate) range: Range<usize>,
+    /// The address of the outermost frame; zero: not known yet.
+    pub(crate) bottom: usize,
+}
+
+/// Writes pairs of a frame's address and its return address, the innermost first; returns the number of words. `read` is called
+/// with aligned addresses inside the stack and above the stack pointer only. `is_code` says whether a word may be a return address;
+/// it is asked only where a frame has to be searched.
+#[inline]
+pub(crate) fn walk(
+    registers: Registers,
+    stack: &Stack,
+    read: impl Fn(usize) -> usize,
+    is_code: impl Fn(usize) -> bool,
+    frames: &mut [u64; 2 * FRAMES_MAX],
+) -> (usize, End) {
+    let Registers { sp, fp, .. } = registers;
+    if !stack.range.contains(&sp) {
+        return (0, End::Foreign);
+    }
+    let is_frame = |at: usize, above: usize| {
+        at >= above && at.is_multiple_of(8) && at.checked_add(FRAME_BYTES).is_some_and(|end| end <= stack.range.end)
+    };
+    let mut at = fp;
+    if !is_frame(at, sp) || !is_code(read(at + 8)) {
+        match search(sp, stack.range.end, &read, |at, above| is_frame(at, above) && is_code(read(at + 8))) {
+            Some(found) => at = found,
+            None => return (0, End::Broken),
+        }
+    }
+    let mut words = 0;
+    loop {
+        let (next, caller) = (read(at), read(at + 8));
+        let Some([frame, return_address]) = frames.get_mut(words..words + 2) else { return (words, End::Depth) };
+        (*frame, *return_address) = (at as u64, caller as u64);
+        words += 2;
+        if at == stack.bottom || next == 0 {
+            return (words, End::Bottom);
+        }
+        if !is_frame(next, at + FRAME_BYTES) {
+            return (words, End::Broken);
+        }
+        at = next;
+    }
+}
+
+/// The lowest word that looks like a saved frame pointer beside a return address: in a function without a frame, which uses the
+/// register for something else, its caller's frame pointer was saved somewhere above. Whether it really is the caller's is decided
+/// later, by the unwind tables.
+#[inline]
+fn search(
+    sp: usize,
+    end: usize,
+    read: impl Fn(usize) -> usize,
+    is_frame: impl Fn(usize, usize) -> bool,
+) -> Option<usize> {
+    let first = sp.next_multiple_of(8);
+    (0..SEARCHED_WORDS)
+        .map(|word| first + 8 * word)
+        .take_while(|at| *at + 8 <= end)
+        .map(|at| (at, read(at)))
+        .find(|(at, saved)| is_frame(*saved, at + 8))
+        .map(|(_, saved)| saved)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const BASE: usize = 0x7000_0000;
+    const CODE: usize = 0x40_0000;
+
+    fn walked(words: &[usize], registers: Registers, bottom: usize) -> (Vec<u64>, End) {
+        let range = BASE..BASE + 8 * words.len();
+        let read = |at: usize| {
+            assert!(at.is_multiple_of(8) && at >= registers.sp && at + 8 <= range.end, "reads {at:#x} of {range:#x?}");
+            words[(at - BASE) / 8]
+        };
+        let mut frames = [0; 2 * FRAMES_MAX];
+        let stack = Stack { range: range.clone(), bottom };
+        let (written, end) = walk(registers, &stack, read, |word| (CODE..CODE + 0x1000).contains(&word), &mut frames);
+        (frames[..written].to_vec(), end)
+    }
+
+    fn at(word: usize) -> usize {
+        BASE + 8 * word
+    }
+
+    #[test]
+    fn a_chain_is_followed_to_its_bottom() {
+        let words = [0, at(3), CODE + 1, at(5), CODE + 2, 99, CODE + 3];
+        let registers = Registers { ip: CODE, sp: at(0), fp: at(1) };
+        let frames = vec![at(1) as u64, CODE as u64 + 1, at(3) as u64, CODE as u64 + 2, at(5) as u64, CODE as u64 + 3];
+        assert_eq!(walked(&words, registers, at(5)), (frames.clone(), End::Bottom));
+        // 99 is no frame pointer.
+        assert_eq!(walked(&words, registers, 0), (frames, End::Broken));
+        let elsewhere = Registers { sp: 0x1000, ..registers };
+        assert_eq!(walked(&words, elsewhere, 0), (vec![], End::Foreign));
+    }
+
+    #[test]
+    fn a_clobbered_register_is_replaced_by_what_was_saved() {
+        let words = [5, 6, at(4), 0, at(6), CODE + 1, 0, CODE + 2];
+        let registers = Registers { ip: 1, sp: at(0), fp: 12345 };
+        let frames = vec![at(4) as u64, CODE as u64 + 1, at(6) as u64, CODE as u64 + 2];
+        assert_eq!(walked(&words, registers, 0), (frames, End::Bottom));
+    }
+
+    #[test]
+    fn depth_is_bounded() {
+        let words: Vec<usize> =
+            (0..2 * FRAMES_MAX + 20).map(|word| if word % 2 == 0 { at(word + 2) } else { CODE }).collect();
+        let (frames, end) = walked(&words, Registers { ip: 0, sp: at(0), fp: at(0) }, 0);
+        assert_eq!((frames.len(), end), (2 * FRAMES_MAX, End::Depth));
+    }
+
+    proptest! {
+        /// Whatever is on the stack and in the registers: no read outside, an end, rising frames.
+        #[test]
+        fn nothing_makes_it_read_elsewhere(
+            words in prop::collection::vec(prop_oneof![
+                (0..80_usize).prop_map(at),
+                (0..700_usize).prop_map(|byte| BASE + byte),
+                Just(CODE + 5),
+                any::<usize>(),
+                Just(usize::MAX - 7),
+            ], 1..80),
+            sp in 0..700_usize,
+            fp in prop_oneof![(0..90_usize).prop_map(at), any::<usize>(), Just(usize::MAX - 15), Just(usize::MAX - 7)],
+        ) {
+            let (frames, _) = walked(&words, Registers { ip: 0, sp: BASE + sp, fp }, 0);
+            prop_assert!(frames.chunks(2).is_sorted_by(|a, b| a[0] < b[0]));
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Other programs read what is written: Go's pprof, a protobuf decoder, and the formats of speedscope and Chrome by their schemas.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+use prost::Message;
+use serde_json::Value as Json;
+use std::hint::black_box;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+use stillgate_profiler::cpu::{self, Options};
+use stillgate_profiler::output::{chrome, html, pprof, speedscope, svg};
+use stillgate_profiler::profile::Profile;
+use stillgate_profiler::session::{Cancel, Session};
+use stillgate_profiler::threads::Registration;
+use stillgate_testkit::PATIENCE;
+
+/// A real one, of two threads.
+fn profile() -> &'static Profile {
+    static PROFILE: OnceLock<Profile> = OnceLock::new();
+    PROFILE.get_or_init(|| {
+        let busy = |number: u32| {
+            move || {
+                let _registered = Registration::new(&format!("worker-{number}"), None).unwrap();
+                let begun = Instant::now();
+                while begun.elapsed() < Duration::from_millis(2500) {
+                    planted_sum();
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(busy(0));
+            scope.spawn(busy(1));
+            let session = Session::begin("CPU", "the test", PATIENCE).unwrap();
+            cpu::take(session, Options::new(2, 250).unwrap(), &Cancel::default()).unwrap()
+        })
+    })
+}
+
+#[inline(never)]
+fn planted_sum() {
+    let mut sum = 0_u64;
+    // Calls nothing, not even in a build without optimisation.
+    while sum < 1_000_000 {
+        sum += 1;
+    }
+    black_box(sum);
+}
+
+fn written(folder: &Path) -> String {
+    let file = folder.join("cpu.pb.gz");
+    std::fs::write(&file, pprof::write(profile())).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+/// Of `google/pprof`'s `profile.proto`, what is checked.
+#[derive(Clone, PartialEq, Message)]
+struct Decoded {
+    #[prost(message, repeated, tag = "1")]
+    sample_type: Vec<ValueType>,
+    #[prost(message, repeated, tag = "2")]
+    sample: Vec<Sample>,
+    #[prost(message, repeated, tag = "4")]
+    location: Vec<Location>,
+    #[prost(message, repeated, tag = "5")]
+    function: Vec<Function>,
+    #[prost(string, repeated, tag = "6")]
+    string_table: Vec<String>,
+    #[prost(int64, tag = "10")]
+    duration_nanos: i64,
+    #[prost(int64, tag = "12")]
+    period: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ValueType {
+    #[prost(int64, tag = "1")]
+    r#type: i64,
+    #[prost(int64, tag = "2")]
+    unit: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Sample {
+    #[prost(uint64, repeated, tag = "1")]
+    location_id: Vec<u64>,
+    #[prost(int64, repeated, tag = "2")]
+    value: Vec<i64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Location {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(uint64, tag = "3")]
+    address: u64,
+    #[prost(message, repeated, tag = "4")]
+    line: Vec<Line>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Line {
+    #[prost(uint64, tag = "1")]
+    function_id: u64,
+    #[prost(int64, tag = "2")]
+    line: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Function {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(int64, tag = "2")]
+    name: i64,
+    #[prost(int64, tag = "4")]
+    filename: i64,
+}
+
+#[test]
+fn another_decoder_reads_the_same() {
+    let profile = profile();
+    let mut message = Vec::new();
+    flate2::read::GzDecoder::new(&*pprof::write(profile)).read_to_end(&mut message).unwrap();
+    let read = Decoded::decode(&*message).unwrap();
+    let text = |number: i64| read.string_table[number as usize].as_str();
+    assert_eq!(text(0), "");
+    let types: Vec<_> = read.sample_type.iter().map(|of| (text(of.r#type), text(of.unit))).collect();
+    assert_eq!(types, [("samples", "count"), ("cpu", "nanoseconds")]);
+    assert_eq!((read.duration_nanos, read.period), (profile.duration_ns, 4_000_000));
+    assert_eq!(read.sample.len(), profile.samples.len());
+    for (read_sample, sample) in read.sample.iter().zip(&profile.samples) {
+        assert_eq!(read_sample.value, sample.values);
+        let names = |id: &u64| {
+            let location = read.location.iter().find(|location| location.id == *id).unwrap();
+            let function = |line: &Line| read.function.iter().find(|function| function.id == line.function_id).unwrap();
+            location.line.iter().map(|line| text(function(line).name).to_owned()).collect::<Vec<_>>()
+        };
+        let read_names: Vec<_> = read_sample.location_id.iter().flat_map(names).collect();
+        let own = profile.functions_of(sample).map(|line| profile.functions[line.function].name.clone());
+        assert_eq!(read_names, own.rev().collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn go_prints_the_top() {
+    let folder = tempfile::tempdir().unwrap();
+    let printed = Command::new("go")
+        .args(["tool", "pprof", "-top", "-nodecount=5"])
+        .arg(written(folder.path()))
+        .output()
+        .unwrap();
+    let (text, error) = (String::from_utf8_lossy(&printed.stdout), String::from_utf8_lossy(&printed.stderr));
+    assert!(printed.status.success(), "{error}");
+    assert!(text.contains("Type: cpu") && text.contains("Duration: 2"), "{text}{error}");
+    let first = text.lines().skip_while(|line| !line.contains("flat%")).nth(1).unwrap_or_default();
+    assert!(first.contains("planted_sum"), "{text}{error}");
+}
+
+/// Ends with its owner.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended by itself, which the test has said then.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn go_serves_its_pages() {
+    let folder = tempfile::tempdir().unwrap();
+    // Without a port it chooses one. Found by `go`, run without it: ending `go` would leave its child.
+    let tool = Command::new("go").args(["tool", "-n", "pprof"]).output().unwrap();
+    let tool = String::from_utf8(tool.stdout).unwrap();
+    let mut command = Command::new(tool.trim());
+    command.args(["-http=127.0.0.1:", "-no_browser"]).arg(written(folder.path()));
+    let mut server = Server(command.env("PPROF_TMPDIR", folder.path()).stderr(Stdio::piped()).spawn().unwrap());
+    let lines = BufReader::new(server.0.stderr.take().unwrap()).lines();
+    let mut told = Vec::new();
+    let address = lines.map_while(Result::ok).find_map(|line| {
+        let address = line.split_once("http://").map(|(_, address)| address.trim_end_matches('/').to_owned());
+        told.push(line);
+        address
+    });
+    let address = address.unwrap_or_else(|| panic!("{told:?}"));
+    for page in ["top", "flamegraph"] {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        write!(stream, "GET /ui/{page} HTTP/1.0\r\nHost: {address}\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.0 200") && answer.contains("planted_sum"), "{page}: {answer}");
+    }
+}
+
+fn check(schema: &str, text: &str) -> Json {
+    let schema: Json = serde_json::from_str(schema).unwrap();
+    let value: Json = serde_json::from_str(text).unwrap();
+    let wrong: Vec<String> = jsonschema::validator_for(&schema)
+        .unwrap()
+        .iter_errors(&value)
+        .take(3)
+        .map(|error| format!("{}: {error}", error.instance_path()))
+        .collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+    value
+}
+
+#[test]
+fn speedscope_reads_it() {
+    let value = check(include_str!("data/speedscope.schema.json"), &speedscope::write(profile(), 1));
+    let threads = value["profiles"].as_array().unwrap();
+    assert_eq!(threads.len(), 2);
+    let frames = value["shared"]["frames"].as_array().unwrap().len();
+    for thread in threads {
+        let samples = thread["samples"].as_array().unwrap();
+        assert_eq!(samples.len(), thread["weights"].as_array().unwrap().len());
+        let indices = samples.iter().flat_map(|stack| stack.as_array().unwrap());
+        assert!(indices.map(|index| index.as_u64().unwrap() as usize).all(|index| index < frames));
+    }
+}
+
+#[test]
+fn chrome_reads_it() {
+    let value = check(include_str!("data/chrome.schema.json"), &chrome::write(profile()).unwrap());
+    let events = value["traceEvents"].as_array().unwrap();
+    // A function that goes on is few slices, not one for each sample, and they cover what the threads used.
+    let planted = events.iter().filter(|event| event["name"].as_str().unwrap().ends_with("formats::planted_sum"));
+    let spent: f64 = planted.map(|event| event["dur"].as_f64().unwrap()).sum();
+    let cpu_us = profile().total(1) as f64 / 1000.0;
+    assert!(spent > 0.8 * cpu_us && spent < 1.2 * cpu_us, "{spent} of {cpu_us} µs");
+    // Slices of a lane lie inside each other or apart.
+    for lane in [1, 2] {
+        let own = events.iter().filter(|event| event["ph"] == "X" && event["tid"] == lane);
+        let mut slices: Vec<(i64, i64)> = own
+            .map(|event| {
+                let (from, took) = (event["ts"].as_f64().unwrap(), event["dur"].as_f64().unwrap());
+                ((from * 1000.0).round() as i64, ((from + took) * 1000.0).round() as i64)
+            })
+            .collect();
+        slices.sort_by_key(|(from, to)| (*from, -*to));
+        let mut open: Vec<i64> = Vec::new();
+        for (from, to) in slices {
+            open.retain(|end| *end > from);
+            assert!(open.last().is_none_or(|end| to <= *end + 1), "{from} to {to} crosses what ends at {open:?}");
+            open.push(to);
+        }
+    }
+}
+
+#[test]
+fn pictures_name_the_functions() {
+    let profile = profile();
+    let svg = svg::write(profile, 1);
+    assert!(svg.starts_with("<svg") && svg.contains("formats::planted_sum: "), "{svg}");
+    let page = html::write(html::Shown { profile, value: 1, base: None, phases: &[] });
+    assert!(page.contains("planted_sum"));
+}

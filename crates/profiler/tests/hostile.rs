@@ -1,0 +1,79 @@
+//! Arguments that make no sense, two at once, profiles that are ended early, threads that come and go: all are answered, and nothing
+//! stays armed.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+use stillgate_profiler::cpu::{self, Options, Refused};
+use stillgate_profiler::session::{Busy, Cancel, Session};
+use stillgate_profiler::threads::Registration;
+use stillgate_testkit::PATIENCE;
+
+#[test]
+fn arguments_are_bounded() {
+    for seconds in [0, 241, 1_000_000_000, u64::MAX] {
+        assert_eq!(Options::new(seconds, 99), Err(Refused::Seconds), "{seconds}");
+    }
+    for hz in [0, 1001, u32::MAX] {
+        assert_eq!(Options::new(1, hz), Err(Refused::Hz), "{hz}");
+    }
+    assert!(Options::new(240, 1000).is_ok() && Options::new(1, 1).is_ok());
+}
+
+/// Timers of this process that the kernel knows; `None`: it does not say.
+fn timers() -> Option<usize> {
+    let text = fs::read_to_string("/proc/self/timers").ok()?;
+    Some(text.lines().filter(|line| line.starts_with("ID:")).count())
+}
+
+fn spin(is_over: &AtomicBool) {
+    while !is_over.load(Ordering::Relaxed) {
+        std::hint::spin_loop();
+    }
+}
+
+/// One test, as the right to take a profile belongs to the process.
+#[test]
+fn one_at_a_time_and_nothing_stays_armed() {
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let _registered = Registration::new("spinning", None).unwrap();
+            spin(&is_over);
+        });
+        let cancel = Cancel::default();
+        let session = Session::begin("CPU", "the first", PATIENCE).unwrap();
+        let taken = {
+            let cancel = cancel.clone();
+            scope.spawn(move || cpu::take(session, Options::new(240, 1000).unwrap(), &cancel))
+        };
+        let Busy { what, who, .. } = Session::begin("heap", "the second", PATIENCE).unwrap_err();
+        assert_eq!((what, &*who), ("CPU", "the first"));
+        if timers().is_some() {
+            stillgate_testkit::eventually("the thread's timer to be armed", || timers() == Some(1));
+        }
+        // Threads that come and go join.
+        for _ in 0..20 {
+            scope.spawn(|| {
+                let _registered = Registration::new("passing", None).unwrap();
+                let begun = Instant::now();
+                while begun.elapsed() < Duration::from_millis(120) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        thread::sleep(Duration::from_millis(300));
+        let begun = Instant::now();
+        cancel.cancel();
+        let profile = taken.join().unwrap().unwrap();
+        assert!(begun.elapsed() < PATIENCE);
+        let seen = |name: &str| profile.samples.iter().filter(|sample| sample.thread() == name).count();
+        assert!(seen("spinning") > 0 && seen("passing") > 0, "{:?}", profile.notes);
+        assert!(timers().is_none_or(|timers| timers == 0), "{:?}", fs::read_to_string("/proc/self/timers"));
+        drop(Session::begin("heap", "the third", PATIENCE).unwrap());
+        is_over.store(true, Ordering::Relaxed);
+    });
+}

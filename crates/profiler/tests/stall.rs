@@ -1,0 +1,108 @@
+//! A turn of an event loop that takes long is caught, with the line that it stood at and what the kernel says of it.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+use stillgate_profiler::profile::{Label, Profile, Sample};
+use stillgate_profiler::session::{Cancel, Session};
+use stillgate_profiler::stalls::{self, Options};
+use stillgate_profiler::threads::Registration;
+
+const STALL: Duration = Duration::from_millis(50);
+const OVER: Duration = Duration::from_millis(20);
+
+/// The lines of the functions below.
+const SPIN_AND_SLEEP: std::ops::Range<i64> = (line!() as i64)..(line!() as i64 + 14);
+
+#[inline(never)]
+fn planted_spin() {
+    let begun = Instant::now();
+    while begun.elapsed() < STALL {
+        std::hint::black_box(&begun);
+    }
+}
+
+#[inline(never)]
+fn planted_sleep() {
+    thread::sleep(STALL);
+}
+
+/// An event loop: it sleeps a little in each turn, and stalls now and then.
+fn event_loop(turns: &AtomicU64, is_over: &AtomicBool) {
+    let mut turn = 0_u64;
+    while !is_over.load(Ordering::Relaxed) {
+        turns.store(2 * turn + 1, Ordering::Relaxed);
+        thread::sleep(Duration::from_millis(1));
+        turns.store(2 * turn + 2, Ordering::Relaxed);
+        match turn % 40 {
+            10 => planted_spin(),
+            30 => planted_sleep(),
+            _ => {}
+        }
+        turn += 1;
+    }
+}
+
+fn lines_of<'a>(profile: &'a Profile, sample: &'a Sample, name: &'a str) -> impl Iterator<Item = (&'a str, i64)> {
+    let lines = profile.functions_of(sample).filter(move |line| profile.functions[line.function].name.ends_with(name));
+    lines.map(|line| (profile.functions[line.function].file.as_str(), line.line))
+}
+
+fn number(sample: &Sample, name: &str) -> Duration {
+    match sample.labels.iter().find(|(of, _)| of == name) {
+        Some((_, Label::Number(number, _))) => Duration::from_nanos(*number as u64),
+        other => panic!("{name}: {other:?}"),
+    }
+}
+
+#[test]
+fn planted_stalls_are_caught_with_their_lines() {
+    let (turns, is_over) = (Arc::new(AtomicU64::new(0)), AtomicBool::new(false));
+    let profile = thread::scope(|scope| {
+        scope.spawn(|| {
+            let read = turns.clone();
+            let _registered =
+                Registration::new("worker-0", Some(Box::new(move || read.load(Ordering::Relaxed)))).unwrap();
+            event_loop(&turns, &is_over);
+        });
+        let duration = stillgate_profiler::cpu::duration(3).unwrap();
+        let session = Session::begin("stalls", "the test", duration).unwrap();
+        let profile = stalls::take(session, Options::new(duration, OVER).unwrap(), &Cancel::default()).unwrap();
+        is_over.store(true, Ordering::Relaxed);
+        profile
+    });
+    for (name, runs) in [("planted_spin", true), ("planted_sleep", false)] {
+        let caught: Vec<&Sample> =
+            profile.samples.iter().filter(|sample| lines_of(&profile, sample, name).next().is_some()).collect();
+        assert!(!caught.is_empty(), "{name}: {:?} {:?}", profile.notes, profile.samples.len());
+        for sample in &caught {
+            let (file, line) = lines_of(&profile, sample, name).next().unwrap();
+            assert!(file.ends_with("tests/stall.rs") && SPIN_AND_SLEEP.contains(&line), "{name}: {file}:{line}");
+            assert_eq!(sample.thread(), "worker-0");
+        }
+        // Looked at from outside: shorter by up to two looks, and by more where the watcher has to wait for a core.
+        let longest = caught.iter().map(|sample| number(sample, "turn")).max().unwrap();
+        assert!(longest > STALL - Duration::from_millis(15), "{name}: {longest:?}");
+        // What the kernel says, of the whole turn. A busy machine may let the thread wait, but a sleep does not run.
+        let used = |sample: &&Sample| number(sample, "running") + number(sample, "waiting for a CPU");
+        let longest = caught.iter().map(used).max().unwrap();
+        let shortest = caught.iter().map(used).min().unwrap();
+        if runs {
+            assert!(longest > STALL / 2, "{name}: {longest:?}");
+        } else {
+            assert!(shortest < STALL / 2, "{name}: {shortest:?}");
+        }
+    }
+}
+
+#[test]
+fn lengths_that_cannot_be_watched_are_refused() {
+    let second = Duration::from_secs(1);
+    for over in [Duration::ZERO, Duration::from_micros(999), Duration::from_secs(60), Duration::MAX] {
+        assert!(Options::new(second, over).is_err(), "{over:?}");
+    }
+    assert_eq!(Options::new(second, OVER).unwrap().duration(), second);
+}
