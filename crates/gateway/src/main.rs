@@ -28,6 +28,7 @@ fn main() -> ExitCode {
         Command::Export(arguments) => commands::transfer::export(&arguments),
         Command::Diff(arguments) => commands::transfer::diff(&arguments),
         Command::Apply(arguments) => commands::transfer::apply(&arguments),
+        Command::Profile(arguments) => commands::profile::run(&arguments),
         Command::Store(StoreCommand::Backup(arguments)) => commands::transfer::backup(&arguments),
         Command::Upgrade(arguments) => commands::upgrade::run(arguments),
     };

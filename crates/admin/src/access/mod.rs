@@ -64,9 +64,9 @@ pub struct Access {
 
 /// Who makes a request, once it is admitted.
 #[derive(Debug, Clone)]
-pub(crate) struct Caller {
-    /// Of the key, for the audit log.
-    pub(crate) name: String,
+pub struct Caller {
+    /// Of the key, for the audit log; empty: there is none.
+    pub name: String,
     pub(crate) role: Role,
     /// The key that was proved, in this request or when the session was opened.
     pub(crate) key: Option<Arc<AdminKey>>,

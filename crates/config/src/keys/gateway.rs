@@ -6,6 +6,7 @@ use crate::keys::access_log::ACCESS_LOG;
 use crate::keys::acme::Acme;
 use crate::keys::admin::Admin;
 use crate::keys::control_plane::{ConfigSourceKeys, DataEncryption};
+use crate::keys::debug::Debug;
 use crate::keys::metrics::METRICS;
 use crate::keys::stream_proxy::StreamProxy;
 use crate::values::{AccessLog, LogFormat, Metrics, RouteCacheMode};
@@ -94,6 +95,8 @@ object! {
         access_log: AccessLog = ACCESS_LOG => optional;
         /// The process's own log.
         log: Log = map::<Log>() => nested;
+        /// Looking inside the running process.
+        debug: Debug = map::<Debug>() => nested;
     }
 }
 

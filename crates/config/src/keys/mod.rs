@@ -7,6 +7,7 @@ pub(crate) mod acme;
 pub(crate) mod admin;
 pub(crate) mod checks;
 pub(crate) mod control_plane;
+pub(crate) mod debug;
 pub(crate) mod gateway;
 pub(crate) mod metrics;
 pub(crate) mod nodes;

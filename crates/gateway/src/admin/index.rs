@@ -6,7 +6,7 @@ use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE
 use std::fmt::Write;
 
 /// Path, and what it is for.
-const ENTRIES: [(&str, &str); 13] = [
+const ENTRIES: [(&str, &str); 14] = [
     ("/", "this list"),
     ("/ui/", "dashboard"),
     ("/v1/status", "configuration, connections, requests, certificates"),
@@ -20,6 +20,10 @@ const ENTRIES: [(&str, &str); 13] = [
     ("/v1/routes", "routes that are served: ?search=text[&page=2]; one of them: /v1/routes/ID"),
     ("/v1/live", "requests, latency and connections, second by second, as server-sent events"),
     ("/v1/history", "changes of the store; one of them: /v1/history/REVISION"),
+    (
+        "/debug/pprof/",
+        "profiles of CPU time, heap and stalls; off unless gateway.debug.pprof is set; see docs/profiling.md",
+    ),
     ("/v1/openapi.json", "description of all of this for programs"),
     ("/apisix/admin/routes", "Admin API: routes; see docs/admin-api.md for all resources"),
     ("/apisix/admin/plugins/list", "Admin API: names of the plugins"),

@@ -5,6 +5,7 @@
 use super::cardinality::Cardinality;
 use super::index::index;
 use super::live;
+use super::profiling;
 use super::refusal::{Refusal, error, json, refuse};
 use super::routes::{self, Lists};
 use super::status::Status;
@@ -59,12 +60,19 @@ pub(crate) struct Api {
     /// Where resources are kept; `None`: they come from the file.
     pub(crate) kept: Option<Opened>,
     live: Arc<Live>,
+    /// Returns free memory of the calling thread to the system.
+    pub(super) give_back: fn(),
 }
 
 impl Api {
-    pub(crate) fn new(questions: mpsc::Sender<Question>, kept: Option<Opened>, live: Arc<Live>) -> Api {
+    pub(crate) fn new(
+        questions: mpsc::Sender<Question>,
+        kept: Option<Opened>,
+        live: Arc<Live>,
+        give_back: fn(),
+    ) -> Api {
         let explaining = Arc::new(Semaphore::new(EXPLAINED_MAX));
-        Api { questions, explaining, lists: Arc::default(), kept, live }
+        Api { questions, explaining, lists: Arc::default(), kept, live, give_back }
     }
 
     /// Asks the control loop; `None`: the gateway is shutting down.
@@ -78,7 +86,7 @@ impl Api {
 /// All of them: path, what it is for, and what answers.
 pub(crate) fn pages(api: &Api) -> Vec<Page> {
     let page = |path, summary, answer| Page { path, summary, answer };
-    vec![
+    let mut pages = vec![
         page("/", "List the paths", get(|headers: HeaderMap| async move { index(&headers) })),
         page("/v1/status", "Get configuration, connections, requests, certificates", answered(api, status)),
         page("/v1/health", "Get 200, or 503 while the gateway starts or shuts down", answered(api, health)),
@@ -96,7 +104,9 @@ pub(crate) fn pages(api: &Api) -> Vec<Page> {
             "Watch requests, latency and connections second by second (server-sent events)",
             asked(api, live),
         ),
-    ]
+    ];
+    pages.extend(profiling::pages(api));
+    pages
 }
 
 fn answered<F>(api: &Api, answer: fn(Api) -> F) -> MethodRouter

@@ -50,6 +50,8 @@ pub(crate) enum Command {
     Diff(Diff),
     /// Make the resources of a running gateway the same as those in a file
     Apply(Apply),
+    /// Take a profile of a running gateway, or show one that was taken
+    Profile(Profile),
     /// Back up a store
     #[command(subcommand)]
     Store(StoreCommand),
@@ -216,6 +218,50 @@ pub(crate) struct Apply {
     pub(crate) asking: Asking,
 }
 
+/// `stillgate profile`.
+#[derive(Debug, Args)]
+pub(crate) struct Profile {
+    /// The admin address of the gateway, which needs gateway.debug.pprof
+    #[arg(long, value_name = "URL", default_value = ADMIN_URL)]
+    pub(crate) admin: String,
+    /// What to take a profile of
+    #[arg(long, value_enum, default_value_t = ProfileKind::Cpu)]
+    pub(crate) kind: ProfileKind,
+    /// How long, for cpu and stalls
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) seconds: u64,
+    /// Samples for each second of CPU time, for cpu
+    #[arg(long, value_name = "N", default_value_t = 99)]
+    pub(crate) hz: u32,
+    /// Which turns of an event loop are long, for stalls: a time such as 10ms or 1s
+    #[arg(long, value_name = "TIME", default_value = "10ms")]
+    pub(crate) over: String,
+    /// Show this profile, a .pb.gz file, instead of taking one
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["admin", "kind", "seconds", "hz", "over"])]
+    pub(crate) from: Option<PathBuf>,
+    /// Another profile, a .pb.gz file, that an .html page compares with
+    #[arg(long, value_name = "FILE")]
+    pub(crate) base: Option<PathBuf>,
+    /// Where it is written; the name says the form: .html, .svg, .pb.gz (pprof), .folded, .speedscope.json, .trace.json
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+    #[command(flatten)]
+    pub(crate) asking: Asking,
+}
+
+/// What a profile is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ProfileKind {
+    /// Where workers spend their CPU time
+    Cpu,
+    /// What is allocated and not freed
+    Heap,
+    /// All that was allocated
+    Allocs,
+    /// What stops event loops
+    Stalls,
+}
+
 /// `stillgate store`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum StoreCommand {
@@ -293,6 +339,9 @@ mod tests {
         assert!(parse("stillgate diff").is_err());
         assert!(parse("stillgate apply f.yaml --to https://a:1 --ca ca.pem --prune --dry-run --key k").is_ok());
         assert!(parse("stillgate apply f.yaml --client-cert c.pem").is_err());
+        assert!(parse("stillgate profile").is_err());
+        assert!(parse("stillgate profile -o p.html --kind stalls --over 5ms --seconds 3 --base q.pb.gz").is_ok());
+        assert!(parse("stillgate profile -o p.html --from p.pb.gz --seconds 3").is_err());
         assert!(parse("stillgate store").is_err());
         assert!(parse("stillgate store backup copy.redb --store s.redb").is_ok());
         assert!(parse("stillgate exporter").is_err());

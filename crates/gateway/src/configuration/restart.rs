@@ -23,6 +23,7 @@ pub(crate) fn needs_restart(started: &Gateway, new: &Gateway) -> Vec<&'static st
         server_header: _,
         timeouts: _,
         route_cache: _,
+        debug: _,
     } = started;
     let mut keys = vec![
         ("gateway.workers", *workers != new.workers),

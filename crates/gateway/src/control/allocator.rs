@@ -2,10 +2,12 @@
 //!
 //! The C library's allocator keeps the 20 MB of ten thousand closed connections for ever, as a few survivors are spread
 //! over them. mimalloc gives them back, but only while its thread goes on allocating, which an idle worker does not: so
-//! the workers ask for it ([`give_back`]).
+//! the workers ask for it ([`give_back`]). Around it are the samples of heap profiles, if there are to be any.
+
+use stillgate_profiler::heap::Sampled;
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: Sampled<mimalloc::MiMalloc> = Sampled::new(mimalloc::MiMalloc);
 
 /// Returns the calling thread's free memory to the system.
 pub(crate) fn give_back() {

@@ -40,6 +40,7 @@ use stillgate_config::{Config, Errors, Gateway, Loaded, Transport};
 use stillgate_limits::Limits;
 use stillgate_logs::Logs;
 use stillgate_plugin::{Outbox, Process};
+use stillgate_profiler::heap;
 use stillgate_proxy::{
     Counters, Expose, Fleet, Inherited, ListenError, Measuring, Plan, PlanCell, PlanError, Sockets, StartError,
     access_log,
@@ -236,7 +237,7 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     let (ask, questions) = mpsc::channel(admin::pages::QUESTIONS_MAX);
     let guard = Arc::new(Guard::new(access));
     let live = Live::start(metering.as_ref().map(Metering::looker), fleet.tally(), plans.clone());
-    let server = admin_server(gateway, &guard, Api::new(ask, kept.clone(), live))?;
+    let server = admin_server(gateway, &guard, Api::new(ask, kept.clone(), live, allocator::give_back))?;
     let admin = admin.map(|(address, listener)| serve_admin(address, listener, server)).transpose()?;
     let (admin, serving) = admin.unzip();
     if let Some(metering) = &mut metering {
@@ -266,6 +267,7 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
 fn publishing(access: watch::Sender<Access>, made_key: Option<Arc<str>>, keeper: Option<Arc<Keeper>>) -> Published {
     Box::new(move |config: &Config, generation: u64| {
         drop(access.send_replace(with_made_key(access_of(&config.gateway), made_key.as_deref())));
+        heap::sample_every(config.gateway.debug.heap.map(|bytes| bytes as u64));
         if let (Some(keeper), Some(revision)) = (&keeper, revision_of(&config.digest)) {
             keeper.served.send_replace(Served { revision, generation });
         }

@@ -1,7 +1,7 @@
 //! One worker: a thread with its own runtime and listeners, from its first connection to its last.
 
 use super::serving::{ListenerUpdate, Serving};
-use super::{overview, taking, turns};
+use super::{WORKER_NAME, overview, taking, turns};
 use crate::basics::buffer::Buffers;
 use crate::basics::clock::Clock;
 use crate::basics::counters::{Tally, WorkerCounters};
@@ -29,6 +29,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use stillgate_metrics::Writer;
 use stillgate_plugin::{Outbox, Process};
+use stillgate_profiler::threads::Registration;
+use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::sleep;
@@ -85,6 +87,7 @@ pub(crate) struct Setup {
 pub(crate) fn run(setup: Setup) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     let _runtime = runtime.enter();
+    let _profiled = profiled(setup.number, &runtime);
     let mut asked = Asked {
         commands: setup.commands,
         updates: setup.updates,
@@ -142,6 +145,14 @@ fn begin_http2(worker: Weak<Worker>) -> BeginHttp2 {
             http2::connect(&worker, stream, address, true).await
         })
     })
+}
+
+/// Makes the thread known to profiles, which tell whether its event loop stands still by what tokio counts anyway.
+fn profiled(number: usize, runtime: &Runtime) -> Option<Registration> {
+    let metrics = runtime.metrics();
+    let turns = Box::new(move || metrics.worker_park_unpark_count(0));
+    let registered = Registration::new(&format!("{WORKER_NAME}{number}"), Some(turns));
+    registered.inspect_err(|error| tracing::warn!(%error, "a worker cannot be profiled")).ok()
 }
 
 /// What the worker is asked, and by whom.

@@ -24,12 +24,13 @@ pub(crate) use apply::apply;
 pub(crate) use backup::backup;
 pub(crate) use diff::diff;
 pub(crate) use export::export;
+pub(super) use remote::Remote;
 
 use super::cli::{EXIT_ERRORS, EXIT_UNUSABLE};
 
 /// Why a command ends without having done its work.
 #[derive(Debug)]
-enum Failure {
+pub(super) enum Failure {
     /// The arguments cannot be used.
     Unusable(String),
     /// The work failed.
@@ -44,7 +45,7 @@ impl Failure {
     }
 
     /// Says so, and gives the exit code.
-    fn report(&self) -> u8 {
+    pub(super) fn report(&self) -> u8 {
         eprintln!("stillgate: {}", self.message());
         match self {
             Failure::Unusable(_) => EXIT_UNUSABLE,

@@ -45,7 +45,7 @@ const TRIES_MAX: usize = 10;
 const TRY_PAUSE: Duration = Duration::from_millis(300);
 
 /// An Admin API.
-pub(super) struct Remote {
+pub(in crate::commands) struct Remote {
     /// Without a slash at the end.
     base: String,
     key: Option<String>,
@@ -69,7 +69,7 @@ pub(super) struct Refused {
 }
 
 impl Remote {
-    pub(super) fn new(url: &str, asking: &Asking) -> Result<Remote, Failure> {
+    pub(in crate::commands) fn new(url: &str, asking: &Asking) -> Result<Remote, Failure> {
         let unusable = |why: String| Failure::Unusable(format!("{url}: {why}"));
         let uri: Uri =
             url.parse().map_err(|_| unusable("not a URL; write it like \"http://127.0.0.1:9180\"".into()))?;
@@ -149,6 +149,15 @@ impl Remote {
         }
         let store = answer.headers().get("x-stillgate-store").and_then(|path| path.to_str().ok());
         Ok((answer.body().clone(), store.unwrap_or_default().to_owned()))
+    }
+
+    /// What a page of the gateway answers.
+    pub(in crate::commands) fn page(&self, path: &str) -> Result<Bytes, Failure> {
+        let answer = self.ask(Method::GET, path, None)?;
+        match answer.status() {
+            StatusCode::OK => Ok(answer.into_body()),
+            _ => Err(self.refusal(&answer)),
+        }
     }
 
     /// A gateway that reads a file has nothing to give or to change.

@@ -1,0 +1,261 @@
+//! `/debug/pprof/`: profiles of this process, in pprof's format, where `gateway.debug.pprof` allows it.
+//!
+//! A profile is taken by a thread of its own, one at a time in the process. It stops when whoever asked for it goes away.
+
+use super::pages::{Api, Question};
+use super::refusal::{Refusal, error, refuse};
+use crate::configuration::reload::Served;
+use axum::body::Body;
+use axum::extract::{Extension, RawQuery};
+use axum::response::Response;
+use axum::routing::{MethodRouter, get};
+use hyper::StatusCode;
+use hyper::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue};
+use std::borrow::Cow;
+use std::io;
+use std::thread;
+use std::time::Duration;
+use stillgate_admin::{Caller, Page, Peer};
+use stillgate_profiler::output::pprof;
+use stillgate_profiler::profile::Profile;
+use stillgate_profiler::session::{Cancel, Session};
+use stillgate_profiler::{cpu, heap, stalls};
+use tokio::sync::oneshot;
+use tracing::{info, warn};
+
+const OFF: &str = "profiles are off; set gateway.debug.pprof to true";
+const NO_HEAP: &str = "the heap is not sampled; set gateway.debug.heap, for example to 512KiB";
+
+const INDEX: &str = concat!(
+    "<!doctype html>\n<html lang=\"en\"><head><title>Profiles</title></head>\n<body><h1>Profiles</h1>\n",
+    "<p>In pprof's format: <code>go tool pprof URL</code>, or <code>stillgate profile -o cpu.html</code>.</p>\n<ul>\n",
+    "<li><a href=\"profile?seconds=30&amp;hz=99\">profile?seconds=30&amp;hz=99</a>: CPU time of the workers</li>\n",
+    "<li><a href=\"heap\">heap</a>: what is allocated and not freed, sampled</li>\n",
+    "<li><a href=\"allocs\">allocs</a>: all that was allocated since sampling began</li>\n",
+    "<li><a href=\"stalls?seconds=30&amp;over=10ms\">stalls?seconds=30&amp;over=10ms</a>: what workers did in turns of the event loop that took longer</li>\n",
+    "</ul></body></html>\n",
+);
+
+/// What is taken, with checked arguments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    Cpu(cpu::Options),
+    Heap(heap::Shown),
+    Stalls(stalls::Options),
+}
+
+/// How arguments are read.
+type Read = fn(&Arguments<'_>) -> Result<Wanted, String>;
+
+/// All of them.
+pub(super) fn pages(api: &Api) -> Vec<Page> {
+    let page = |path, summary, answer| Page { path, summary, answer };
+    vec![
+        page("/debug/pprof/", "List the profiles", index(api)),
+        page("/debug/pprof/profile", "Take a profile of CPU time (seconds, hz)", taken(api, read_cpu)),
+        page("/debug/pprof/heap", "Get what is allocated and not freed, sampled", taken(api, |_| live_heap())),
+        page("/debug/pprof/allocs", "Get all that was allocated, sampled", taken(api, |_| all_allocated())),
+        page(
+            "/debug/pprof/stalls",
+            "Watch for turns of event loops that take long (seconds, over)",
+            taken(api, read_stalls),
+        ),
+    ]
+}
+
+fn index(api: &Api) -> MethodRouter {
+    let api = api.clone();
+    get(async move || match is_on(&api).await {
+        Ok(()) => {
+            let mut response = Response::new(Body::from(INDEX));
+            let headers = response.headers_mut();
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+            headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'"));
+            headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+            response
+        }
+        Err(refused) => refused,
+    })
+}
+
+fn taken(api: &Api, read: Read) -> MethodRouter {
+    let api = api.clone();
+    get(move |Extension(caller): Extension<Caller>, Extension(peer): Extension<Peer>, RawQuery(query): RawQuery| {
+        let api = api.clone();
+        async move {
+            let who = match caller.name.as_str() {
+                "" => peer.0.to_string(),
+                name => format!("{name} ({})", peer.0),
+            };
+            take(&api, read, &query.unwrap_or_default(), &who).await.unwrap_or_else(|refused| refused)
+        }
+    })
+}
+
+async fn is_on(api: &Api) -> Result<(), Response> {
+    match api.ask(Question::Served).await {
+        Some(Served { loaded, .. }) if loaded.config.gateway.debug.pprof => Ok(()),
+        Some(_) => Err(error(StatusCode::NOT_FOUND, OFF.into())),
+        None => Err(refuse(&Refusal::Ending)),
+    }
+}
+
+async fn take(api: &Api, read: Read, query: &str, who: &str) -> Result<Response, Response> {
+    is_on(api).await?;
+    let bad = |why: String| error(StatusCode::BAD_REQUEST, Cow::Owned(why));
+    let wanted = read(&Arguments(query)).map_err(bad)?;
+    let session = Session::begin(wanted.name(), who, wanted.duration());
+    let session = session.map_err(|busy| error(StatusCode::CONFLICT, Cow::Owned(busy.to_string())))?;
+    info!(target: "audit", who, what = wanted.name(), seconds = wanted.duration().as_secs(), "taking a profile");
+    let failed = |error: &dyn std::fmt::Display| {
+        warn!(%error, "a profile cannot be taken");
+        refuse(&Refusal::Failed)
+    };
+    let (send, sent) = oneshot::channel();
+    // Whoever asked is gone when this is dropped.
+    let waiting = Waiting(Cancel::default());
+    let cancel = waiting.0.clone();
+    let give_back = api.give_back;
+    let work = move || {
+        // The reader may have gone.
+        let _ = send.send(wanted.take(session, &cancel).map(|profile| pprof::write(&profile)));
+        // Symbols took much of it, for a moment.
+        give_back();
+    };
+    thread::Builder::new().name("profiler".to_owned()).spawn(work).map_err(|error| failed(&error))?;
+    let bytes = match sent.await {
+        Ok(Ok(bytes)) => bytes,
+        Ok(Err(error)) => return Err(failed(&error)),
+        Err(_) => return Err(failed(&"its thread has ended, which is a bug")),
+    };
+    let mut response = Response::new(Body::from(bytes));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(CONTENT_DISPOSITION, HeaderValue::from_static(wanted.disposition()));
+    Ok(response)
+}
+
+/// Ends the profile when it is dropped.
+struct Waiting(Cancel);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+impl Wanted {
+    fn name(self) -> &'static str {
+        match self {
+            Wanted::Cpu(_) => "CPU",
+            Wanted::Heap(_) => "heap",
+            Wanted::Stalls(_) => "stalls",
+        }
+    }
+
+    fn disposition(self) -> &'static str {
+        match self {
+            Wanted::Cpu(_) => "attachment; filename=\"cpu.pb.gz\"",
+            Wanted::Heap(_) => "attachment; filename=\"heap.pb.gz\"",
+            Wanted::Stalls(_) => "attachment; filename=\"stalls.pb.gz\"",
+        }
+    }
+
+    fn duration(self) -> Duration {
+        match self {
+            Wanted::Cpu(options) => options.duration(),
+            Wanted::Heap(_) => Duration::ZERO,
+            Wanted::Stalls(options) => options.duration(),
+        }
+    }
+
+    fn take(self, session: Session, cancel: &Cancel) -> io::Result<Profile> {
+        match self {
+            Wanted::Cpu(options) => cpu::take(session, options, cancel),
+            Wanted::Heap(shown) => heap::snapshot(session, shown),
+            Wanted::Stalls(options) => stalls::take(session, options, cancel),
+        }
+    }
+}
+
+/// Of a query.
+struct Arguments<'a>(&'a str);
+
+impl Arguments<'_> {
+    fn text(&self, name: &str) -> Option<String> {
+        let mut all = form_urlencoded::parse(self.0.as_bytes());
+        all.find(|(of, _)| of == name).map(|(_, value)| value.into_owned())
+    }
+
+    /// What is no number is out of all bounds.
+    fn number(&self, name: &str, default: u64) -> u64 {
+        self.text(name).map_or(default, |text| text.parse().unwrap_or(u64::MAX))
+    }
+
+    fn seconds(&self) -> u64 {
+        self.number("seconds", cpu::SECONDS_DEFAULT)
+    }
+}
+
+fn read_cpu(arguments: &Arguments<'_>) -> Result<Wanted, String> {
+    let hz = u32::try_from(arguments.number("hz", cpu::HZ_DEFAULT.into())).unwrap_or(u32::MAX);
+    cpu::Options::new(arguments.seconds(), hz).map(Wanted::Cpu).map_err(|refused| refused.to_string())
+}
+
+fn read_stalls(arguments: &Arguments<'_>) -> Result<Wanted, String> {
+    let duration = cpu::duration(arguments.seconds()).map_err(|refused| refused.to_string())?;
+    let over = match arguments.text("over") {
+        None => stalls::OVER_DEFAULT,
+        Some(text) => span(&text).ok_or("over: a time such as 10ms or 1s")?,
+    };
+    stalls::Options::new(duration, over).map(Wanted::Stalls).map_err(|refused| refused.to_string())
+}
+
+/// As `10ms` or `1s`.
+fn span(text: &str) -> Option<Duration> {
+    match (text.strip_suffix("ms"), text.strip_suffix('s')) {
+        (Some(number), _) => number.parse().ok().map(Duration::from_millis),
+        (None, Some(number)) => number.parse().ok().map(Duration::from_secs),
+        (None, None) => None,
+    }
+}
+
+fn live_heap() -> Result<Wanted, String> {
+    sampled(heap::Shown::Live)
+}
+
+fn all_allocated() -> Result<Wanted, String> {
+    sampled(heap::Shown::Allocated)
+}
+
+fn sampled(shown: heap::Shown) -> Result<Wanted, String> {
+    heap::mean_bytes().map(|_| Wanted::Heap(shown)).ok_or_else(|| NO_HEAP.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_read_and_bounded() {
+        let seconds = Duration::from_secs;
+        let cpu = |query: &str| read_cpu(&Arguments(query));
+        assert_eq!(cpu(""), Ok(Wanted::Cpu(cpu::Options::new(30, 99).unwrap())));
+        assert_eq!(cpu("seconds=5&hz=250"), Ok(Wanted::Cpu(cpu::Options::new(5, 250).unwrap())));
+        for query in ["seconds=0", "seconds=1000000000", "seconds=-1", "seconds=", "seconds=9e9", "seconds=241"] {
+            assert_eq!(cpu(query), Err("seconds: a number from 1 to 240".to_owned()), "{query}");
+        }
+        for query in ["hz=0", "hz=1001", "hz=-5", "hz=99999999999999999999", "hz=x"] {
+            assert_eq!(cpu(query), Err("hz: a number from 1 to 1000".to_owned()), "{query}");
+        }
+        let stalls = |query: &str| read_stalls(&Arguments(query));
+        let options = |over| Wanted::Stalls(stalls::Options::new(seconds(30), over).unwrap());
+        assert_eq!(stalls(""), Ok(options(Duration::from_millis(10))));
+        assert_eq!(stalls("over=1s"), Ok(options(seconds(1))));
+        assert_eq!(stalls("over=1000"), Err("over: a time such as 10ms or 1s".to_owned()));
+        for query in ["over=0ms", "over=11s", "over=18446744073709551615s"] {
+            assert_eq!(stalls(query), Err("over: from 1 ms to 10 s".to_owned()), "{query}");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The page of `stillgate profile` in Chromium: zoom, search with shares, the difference of two profiles in both directions.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+#[path = "dashboard/chromium.rs"]
+#[allow(dead_code, reason = "the tests of the dashboard use the rest")]
+mod chromium;
+
+use chromium::{DESK, Page};
+use serde_json::json;
+use stillgate_profiler::output::html::{Shown, write};
+use stillgate_profiler::profile::{Function, Label, Line, Location, Profile, Sample, THREAD, ValueType};
+
+/// Texts that become elements where they are not shown as texts.
+const HOSTILE: &str = "</script><img src=x onerror=window.broken=1>";
+
+/// Of stacks, outermost first, with the thread and the milliseconds of each.
+fn profile(stacks: &[(&str, i64, &[&str])]) -> Profile {
+    let mut names: Vec<&str> = stacks.iter().flat_map(|(_, _, stack)| stack.iter().copied()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let place = |name: &&str| names.iter().position(|known| known == name).unwrap();
+    let samples = stacks.iter().map(|(thread, ms, stack)| Sample {
+        stack: stack.iter().rev().map(place).collect(),
+        values: vec![ms * 1_000_000],
+        labels: vec![(THREAD.to_owned(), Label::Text((*thread).to_owned()))],
+    });
+    Profile {
+        values: vec![ValueType::new("cpu", "nanoseconds")],
+        main: 0,
+        period: (ValueType::new("cpu", "nanoseconds"), 1_000_000),
+        time_ns: 0,
+        duration_ns: 1_000_000_000,
+        notes: vec!["made up".to_owned()],
+        mappings: Vec::new(),
+        functions: names.iter().map(|name| Function { name: (*name).to_owned(), file: "a.rs".to_owned() }).collect(),
+        locations: (0..names.len())
+            .map(|function| Location { address: 0, mapping: None, lines: vec![Line { function, line: 1 }] })
+            .collect(),
+        samples: samples.collect(),
+    }
+}
+
+fn open(profile: &Profile, base: Option<&Profile>) -> (Page, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("page.html");
+    let phases = &[("routing", "route::"), ("plugins", "plugin::")];
+    std::fs::write(&file, write(Shown { profile, value: 0, base, phases })).unwrap();
+    let mut page = Page::open(DESK);
+    page.send("Page.navigate", json!({ "url": format!("file://{}", file.display()) }));
+    page.until("document.querySelector('#graph button')");
+    (page, folder)
+}
+
+fn text(page: &mut Page, selector: &str) -> String {
+    let told = page.eval(&format!("document.querySelector('{selector}').textContent"));
+    told.as_str().unwrap().to_owned()
+}
+
+fn shown(page: &mut Page, name: &str) -> bool {
+    page.eval(&format!("[...document.querySelectorAll('#graph button')].some((of) => of.textContent === '{name}')"))
+        == json!(true)
+}
+
+#[test]
+fn one_profile_is_searched_and_zoomed() {
+    let profile = profile(&[
+        ("worker-0", 600, &["main", "route::find", "memcpy"]),
+        ("worker-0", 100, &["main", "plugin::run", "route::find"]),
+        ("worker-1", 300, &["main", HOSTILE]),
+    ]);
+    let (mut page, _folder) = open(&profile, None);
+    assert_eq!(text(&mut page, "#title"), "cpu: 1.00 s in 1.0 s");
+    assert!(shown(&mut page, "route::find") && shown(&mut page, HOSTILE));
+    page.fill("#search", "route");
+    page.until("document.querySelector('#matches').textContent === 'matched: 70.00%'");
+    page.fill("#search", "/^mem.*y$/");
+    page.until("document.querySelector('#matches').textContent === 'matched: 60.00%'");
+    page.fill("#search", "");
+    page.click("#graph button", "plugin::run");
+    page.until("![...document.querySelectorAll('#graph button')].some((of) => of.textContent === 'memcpy')");
+    page.click("#reset", "Reset zoom");
+    page.until("[...document.querySelectorAll('#graph button')].some((of) => of.textContent === 'memcpy')");
+    let functions = text(&mut page, "#functions");
+    assert!(
+        functions.contains("memcpy a.rs60.00%60.00%") && functions.contains("main a.rs0.00%100.00%"),
+        "{functions}"
+    );
+    assert_eq!(text(&mut page, "#threads"), "ThreadShareworker-070.00%worker-130.00%");
+    assert_eq!(text(&mut page, "#phases"), "PhaseSharerouting70.00%other30.00%");
+    page.eval("(() => { const s = document.querySelector('#thread'); s.value = 'worker-1'; s.dispatchEvent(new Event('change')); })()");
+    page.until("![...document.querySelectorAll('#graph button')].some((of) => of.textContent === 'memcpy')");
+    assert_eq!(page.eval("window.broken === undefined"), json!(true));
+    page.assert_calm("the page of a profile");
+}
+
+#[test]
+fn the_difference_of_two_is_seen_in_both_directions() {
+    let before = profile(&[("worker-0", 900, &["main", "work"]), ("worker-0", 100, &["main", "vanished"])]);
+    let after = profile(&[("worker-0", 400, &["main", "work"]), ("worker-0", 100, &["main", "appeared"])]);
+    let (mut page, _folder) = open(&after, Some(&before));
+    assert!(shown(&mut page, "appeared") && !shown(&mut page, "vanished"));
+    page.fill("#search", "appeared");
+    page.until("document.querySelector('#matches').textContent === 'matched: 20.00%, base: 0.00%'");
+    page.fill("#search", "");
+    let functions = text(&mut page, "#functions");
+    assert!(functions.contains("appeared a.rs20.00%20.00%+20.00"), "{functions}");
+    assert!(functions.contains("vanished a.rs0.00%0.00%-10.00"), "{functions}");
+    page.eval("document.querySelector('#reversed').click()");
+    page.until("[...document.querySelectorAll('#graph button')].some((of) => of.textContent === 'vanished')");
+    assert!(!shown(&mut page, "appeared"));
+    page.assert_calm("the page of a difference");
+}

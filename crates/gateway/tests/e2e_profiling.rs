@@ -1,0 +1,165 @@
+//! Profiles of a running gateway: switched on by reload, read by `stillgate profile`, refused when they make no sense.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+use std::fs;
+use std::io::Write;
+use std::net::TcpStream;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use stillgate_profiler::output::pprof;
+use stillgate_profiler::profile::Profile;
+use stillgate_testkit::{Client, Gateway, Setup, Upstream, eventually};
+
+const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
+
+const ON: &str = "debug: {pprof: true, heap: 16KiB}";
+
+fn admin(gateway: &Gateway, target: &str) -> (u16, Vec<u8>) {
+    let answer = Client::connect(gateway.admin_addr()).get(target);
+    (answer.head.status(), answer.body)
+}
+
+/// Profiles of the same gateway wait for each other.
+fn profile(gateway: &Gateway, target: &str) -> Profile {
+    let (status, body) = admin(gateway, target);
+    assert_eq!(status, 200, "{}", String::from_utf8_lossy(&body));
+    pprof::read(&body).unwrap()
+}
+
+/// Armed timers of a process; `None`: the kernel does not say.
+fn timers(gateway: &Gateway) -> Option<usize> {
+    let text = fs::read_to_string(format!("/proc/{}/timers", gateway.pid())).ok()?;
+    Some(text.lines().filter(|line| line.starts_with("ID:")).count())
+}
+
+/// Sends requests while something else is done.
+fn under_load<T>(gateway: &Gateway, work: impl FnOnce() -> T) -> T {
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut client = gateway.client();
+            while !is_over.load(Ordering::Relaxed) {
+                assert_eq!(client.get("/").head.status(), 200);
+            }
+        });
+        let done = work();
+        is_over.store(true, Ordering::Relaxed);
+        done
+    })
+}
+
+fn seen(profile: &Profile, part: &str) -> bool {
+    profile.functions.iter().any(|function| function.name.contains(part))
+}
+
+fn command(gateway: &Gateway, arguments: &[&str]) -> Output {
+    let admin = format!("http://{}", gateway.admin_addr());
+    let mut command = Command::new(STILLGATE);
+    command.arg("profile").args(arguments);
+    if !arguments.contains(&"--from") {
+        command.args(["--admin", &admin]);
+    }
+    command.output().unwrap()
+}
+
+#[test]
+fn profiles_are_off_until_a_reload_switches_them_on() {
+    let node = Upstream::echo();
+    let setup = Setup::to(node.addr());
+    let mut gateway = Gateway::start(STILLGATE, &setup);
+    for page in ["", "profile?seconds=1", "heap", "allocs", "stalls?seconds=1"] {
+        let (status, body) = admin(&gateway, &format!("/debug/pprof/{page}"));
+        let body = String::from_utf8(body).unwrap();
+        assert!(status == 404 && body.contains("set gateway.debug.pprof to true"), "{page}: {status} {body}");
+    }
+    gateway.reload(&setup.clone().gateway("debug: {pprof: true}"));
+    let (status, body) = admin(&gateway, "/debug/pprof/");
+    assert!(status == 200 && String::from_utf8_lossy(&body).contains("href=\"profile?seconds=30"));
+    let (status, body) = admin(&gateway, "/debug/pprof/heap");
+    assert!(status == 400 && String::from_utf8_lossy(&body).contains("set gateway.debug.heap"), "{status}");
+
+    gateway.reload(&setup.clone().gateway(ON));
+    let cpu = under_load(&gateway, || profile(&gateway, "/debug/pprof/profile?seconds=2&hz=250"));
+    assert!(seen(&cpu, "stillgate_proxy::exchange::"), "{:?}", cpu.notes);
+    assert!(cpu.samples.iter().all(|sample| sample.thread() == "worker-0"), "{:?}", cpu.notes);
+    let stalls = profile(&gateway, "/debug/pprof/stalls?seconds=1&over=5ms");
+    assert!(stalls.notes[0].contains("1 event loops"), "{:?}", stalls.notes);
+    let heap = profile(&gateway, "/debug/pprof/heap");
+    assert!(heap.values[heap.main].kind == "inuse_space" && heap.total(heap.main) > 0, "{:?}", heap.notes);
+    assert_eq!(profile(&gateway, "/debug/pprof/allocs").values[1].kind, "alloc_space");
+
+    gateway.reload(&setup);
+    assert_eq!(admin(&gateway, "/debug/pprof/heap").0, 404);
+    gateway.assert_healthy();
+}
+
+#[test]
+fn hostile_questions_are_refused_and_nothing_stays_armed() {
+    let node = Upstream::echo();
+    let mut gateway = Gateway::start(STILLGATE, &Setup::to(node.addr()).gateway(ON));
+    for (query, wrong) in [
+        ("profile?seconds=0", "seconds: a number from 1 to 240"),
+        ("profile?seconds=1000000000", "seconds: a number from 1 to 240"),
+        ("profile?seconds=-1", "seconds: a number from 1 to 240"),
+        ("profile?seconds=1&hz=0", "hz: a number from 1 to 1000"),
+        ("profile?seconds=1&hz=1e9", "hz: a number from 1 to 1000"),
+        ("stalls?seconds=1&over=0ms", "over: from 1 ms to 10 s"),
+        ("stalls?seconds=1&over=soon", "over: a time such as 10ms or 1s"),
+    ] {
+        let (status, body) = admin(&gateway, &format!("/debug/pprof/{query}"));
+        let body = String::from_utf8(body).unwrap();
+        assert!(status == 400 && body.contains(wrong), "{query}: {status} {body}");
+    }
+    // Two at once: the second is told who has the first.
+    let mut first = TcpStream::connect(gateway.admin_addr()).unwrap();
+    write!(first, "GET /debug/pprof/profile?seconds=200 HTTP/1.1\r\nHost: {}\r\n\r\n", gateway.admin_addr()).unwrap();
+    eventually("a second one to be refused", || admin(&gateway, "/debug/pprof/stalls?seconds=1").0 == 409);
+    let (status, body) = admin(&gateway, "/debug/pprof/profile?seconds=1");
+    let body = String::from_utf8(body).unwrap();
+    assert!(status == 409 && body.contains("127.0.0.1 has been taking a CPU profile for"), "{status} {body}");
+    if timers(&gateway).is_some() {
+        eventually("a timer to be armed", || timers(&gateway) > Some(0));
+    }
+    // Whoever asked goes away: it ends, and the next one can be taken.
+    drop(first);
+    eventually("it to end", || admin(&gateway, "/debug/pprof/profile?seconds=1").0 == 200);
+    assert!(timers(&gateway).is_none_or(|timers| timers == 0));
+    gateway.assert_healthy();
+}
+
+#[test]
+fn the_command_writes_what_the_name_asks_for() {
+    let node = Upstream::echo();
+    let gateway = Gateway::start(STILLGATE, &Setup::to(node.addr()).gateway(ON));
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let taken =
+        under_load(&gateway, || command(&gateway, &["--seconds", "1", "--hz", "250", "-o", &file("cpu.pb.gz")]));
+    let told = String::from_utf8_lossy(&taken.stdout).into_owned();
+    assert!(taken.status.success() && told.contains("cpu.pb.gz: CPU profile at 250 Hz"), "{taken:?}");
+    for (name, begins) in [
+        ("cpu.svg", "<svg"),
+        ("cpu.html", "<!doctype html>"),
+        ("cpu.folded", "worker-0;"),
+        ("cpu.speedscope.json", "{"),
+        ("cpu.trace.json", "{"),
+    ] {
+        let done = command(&gateway, &["--from", &file("cpu.pb.gz"), "-o", &file(name)]);
+        assert!(done.status.success(), "{name}: {done:?}");
+        let text = fs::read_to_string(file(name)).unwrap();
+        assert!(text.starts_with(begins) && text.contains("stillgate_proxy"), "{name}");
+    }
+    let heap = command(&gateway, &["--kind", "heap", "--base", &file("cpu.pb.gz"), "-o", &file("heap.html")]);
+    assert!(heap.status.success(), "{heap:?}");
+    let refused = |arguments: &[&str], code: i32, why: &str| {
+        let done = command(&gateway, arguments);
+        let told = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.code() == Some(code) && told.contains(why), "{arguments:?}: {done:?}");
+    };
+    refused(&["-o", &file("cpu.png")], 2, "end the name with one of");
+    refused(&["--seconds", "0", "-o", &file("a.svg")], 1, "seconds: a number from 1 to 240");
+    refused(&["--base", &file("cpu.pb.gz"), "-o", &file("a.svg")], 2, "only an .html page compares");
+    refused(&["--from", &file("cpu.svg"), "-o", &file("a.svg")], 1, "not a profile");
+}
