@@ -24,11 +24,9 @@ use std::sync::{Once, OnceLock};
 /// The signal, which profilers use by convention.
 pub const SIGNAL: i32 = libc::SIGPROF;
 
-/// Words copied from the top of the stack in a function of our own, which has a frame pointer unless it is being entered or left.
-const TOP_WORDS: usize = 64;
-
-/// The same in a library: enough for a few functions on top of each other without frame pointers, those that unwind panics included.
-const TOP_WORDS_OF_LIBRARIES: usize = 384;
+/// Words copied from the top of the stack: enough for a few functions on top of each other without frame pointers, those that unwind
+/// panics and assembly of cryptography included.
+const TOP_WORDS: usize = 384;
 
 /// Words before the stack's top.
 const HEADER_WORDS: usize = 8;
@@ -101,9 +99,6 @@ impl Range {
 /// Where code is. Written before the handler is installed, and before the heap is sampled.
 static CODE: [Range; CODE_RANGES_MAX] = [const { Range::none() }; CODE_RANGES_MAX];
 
-/// Where the code of this binary is.
-static OWN_CODE: Range = Range::none();
-
 /// Whether a word may be the address of an instruction.
 #[inline]
 pub(crate) fn is_code(word: usize) -> bool {
@@ -117,9 +112,6 @@ pub(crate) fn find_code() {
         let code = maps::read().unwrap_or_default().into_iter().filter(|mapping| mapping.is_code);
         for (range, mapping) in CODE.iter().zip(code) {
             range.set(&mapping.range);
-            if mapping.range.contains(&(find_code as fn() as usize)) {
-                OWN_CODE.set(&mapping.range);
-            }
         }
     });
 }
@@ -163,11 +155,11 @@ struct TimerInfo {
 /// as zeroing an array would call the C library.
 pub(crate) struct Scratch {
     frames: [u64; 2 * FRAMES_MAX],
-    top: [u64; TOP_WORDS_OF_LIBRARIES],
+    top: [u64; TOP_WORDS],
 }
 
 impl Scratch {
-    pub(crate) const EMPTY: Scratch = Scratch { frames: [0; 2 * FRAMES_MAX], top: [0; TOP_WORDS_OF_LIBRARIES] };
+    pub(crate) const EMPTY: Scratch = Scratch { frames: [0; 2 * FRAMES_MAX], top: [0; TOP_WORDS] };
 }
 
 /// Runs on the interrupted thread, on its alternate stack, with all signals blocked. No lock, no allocation, no panic, no function of
@@ -195,8 +187,7 @@ extern "C" fn handle(_: libc::c_int, info: *mut libc::siginfo_t, context: *mut l
     let (words, end) = walk(registers, &thread.stack, read, is_code, frames);
     let mut copied = 0;
     if registers.sp.is_multiple_of(8) && thread.stack.range.contains(&registers.sp) {
-        let words = if OWN_CODE.has(registers.ip) { TOP_WORDS } else { TOP_WORDS_OF_LIBRARIES };
-        for (place, at) in top.iter_mut().zip((registers.sp..thread.stack.range.end).step_by(8).take(words)) {
+        for (place, at) in top.iter_mut().zip((registers.sp..thread.stack.range.end).step_by(8)) {
             *place = read(at) as u64;
             copied += 1;
         }

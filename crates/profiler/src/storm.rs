@@ -80,6 +80,15 @@ fn shakes_hands(client: &Arc<ClientConfig>, server: &Arc<ServerConfig>) {
     }
 }
 
+/// Tells all threads to end.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Works until it is told to end, and counts.
 fn work(name: &str, done: &AtomicU64, is_over: &AtomicBool, mut turn: impl FnMut()) {
     let _registered = Registration::new(name, None).unwrap();
@@ -97,6 +106,8 @@ fn a_storm_of_signals_harms_nothing() {
     let done: [AtomicU64; 4] = Default::default();
     let (mut taken, mut complete, mut sent) = (0, 0, 0_u64);
     thread::scope(|scope| {
+        // Also where the test fails: a scope waits for its threads.
+        let ending = Ending(&is_over);
         let over = &is_over;
         let [a, b, c, d] = &done;
         scope.spawn(move || work(names[0], a, over, panics));
@@ -132,11 +143,11 @@ fn a_storm_of_signals_harms_nothing() {
                 }
             }
         }
-        is_over.store(true, Ordering::Relaxed);
+        drop(ending);
     });
     println!("{sent} signals, {taken} stacks, {complete} complete; turns: {done:?}");
     assert!(taken >= STACKS && sent >= SIGNALS, "{sent} signals, {taken} stacks");
     assert!(done.iter().all(|done| done.load(Ordering::Relaxed) > 0), "every thread has gone on: {done:?}");
     // Not all: the unwinder of panics leaves frames in ways that tables cannot say, and signals come where it has just been.
-    assert!(complete * 2 >= taken, "{complete} of {taken} stacks are complete");
+    assert!(complete * 4 >= taken * 3, "{complete} of {taken} stacks are complete");
 }

@@ -13,8 +13,8 @@ use crate::symbols::Modules;
 use crate::symbols::image::Image;
 use crate::walk::End;
 use addr2line::gimli::{
-    BaseAddresses, CfaRule, EhFrame, EhFrameHdr, EndianSlice, LittleEndian, RegisterRule, UnwindContext, UnwindSection,
-    X86_64,
+    BaseAddresses, CfaRule, EhFrame, EhFrameHdr, Encoding, EndianSlice, Format, LittleEndian, Operation, OperationIter,
+    RegisterRule, UnwindContext, UnwindSection, X86_64,
 };
 use std::collections::HashMap;
 
@@ -29,11 +29,22 @@ const RULES_MAX: usize = 1 << 16;
 enum Rule {
     /// By the frame pointer.
     Frame,
-    /// So many bytes above the stack pointer is where the caller's began; its frame pointer is in the register still, or saved so
-    /// many bytes above (that is, below: it is negative) that place.
-    Stack { bytes: i64, saved: Option<i64> },
+    /// By where the caller's stack pointer was; its frame pointer is in the register still, or saved so many bytes above (that is,
+    /// below: it is negative) that place.
+    Stack { top: Top, saved: Option<i64> },
     /// There is no table, or it says something else.
     Unknown,
+}
+
+/// Where the caller's stack pointer was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Top {
+    /// So many bytes above the stack pointer.
+    Above(i64),
+    /// So many bytes above where the frame pointer's register points to.
+    AboveFrame(i64),
+    /// So many bytes above the address that is in the stack so many bytes above the stack pointer: assembly that aligns its stack.
+    AboveSaved { at: i64, bytes: u64 },
 }
 
 /// Applies the tables of all files.
@@ -66,8 +77,8 @@ impl Unwinder {
         let (mut at, mut sp, mut fp) =
             (sample.registers.ip as u64, sample.registers.sp as u64, sample.registers.fp as u64);
         for _ in 0..STEPS_MAX {
-            let (bytes, saved) = match self.rule(at) {
-                Rule::Stack { bytes, saved } => (bytes, saved),
+            let (top, saved) = match self.rule(at) {
+                Rule::Stack { top, saved } => (top, saved),
                 Rule::Frame => return follow(addresses, sample, fp),
                 // Code that has no tables, as compiled by a JIT: what the walk has found is the best there is.
                 Rule::Unknown if sample.end != End::Foreign && !sample.frames.is_empty() => {
@@ -75,11 +86,19 @@ impl Unwinder {
                 }
                 Rule::Unknown => break,
             };
-            let cfa = sp.wrapping_add_signed(bytes);
             let word = |at: u64| {
                 let offset = at.checked_sub(sample.registers.sp as u64)?;
                 sample.top.get(usize::try_from(offset / 8).ok()?).copied()
             };
+            let cfa = match top {
+                Top::Above(bytes) => Some(sp.wrapping_add_signed(bytes)),
+                Top::AboveFrame(bytes) => Some(fp.wrapping_add_signed(bytes)),
+                Top::AboveSaved { at, bytes } => {
+                    word(sp.wrapping_add_signed(at)).map(|saved| saved.wrapping_add(bytes))
+                }
+            };
+            // A stack only shrinks on the way out.
+            let Some(cfa) = cfa.filter(|cfa| *cfa > sp) else { break };
             let is_code = |caller: &u64| self.modules.of(caller.wrapping_sub(1)).is_some();
             let Some(caller) = word(cfa.wrapping_sub(8)).filter(is_code) else { break };
             // A place below the stack pointer is no more: the function is being left, and the register restored.
@@ -131,11 +150,37 @@ fn rule(image: &Image, address: u64) -> Option<Rule> {
         Some(RegisterRule::Offset(bytes)) => Some(bytes),
         Some(_) => return None,
     };
-    match row.cfa() {
-        CfaRule::RegisterAndOffset { register: X86_64::RSP, offset } => Some(Rule::Stack { bytes: *offset, saved }),
-        CfaRule::RegisterAndOffset { register: X86_64::RBP, offset: 16 } => Some(Rule::Frame),
-        // Only the stubs that lead to other libraries have one: the second half of a stub has pushed a word.
-        CfaRule::Expression(_) => Some(Rule::Stack { bytes: if own & 15 >= 11 { 16 } else { 8 }, saved: None }),
-        CfaRule::RegisterAndOffset { .. } => None,
+    let top = match row.cfa() {
+        CfaRule::RegisterAndOffset { register: X86_64::RSP, offset } => Top::Above(*offset),
+        CfaRule::RegisterAndOffset { register: X86_64::RBP, offset: 16 } if saved == Some(-16) => {
+            return Some(Rule::Frame);
+        }
+        CfaRule::RegisterAndOffset { register: X86_64::RBP, offset } => Top::AboveFrame(*offset),
+        CfaRule::RegisterAndOffset { .. } => return None,
+        CfaRule::Expression(expression) => {
+            let encoding = Encoding { address_size: 8, format: Format::Dwarf32, version: 4 };
+            top_of(expression.get(&section).ok()?.operations(encoding), own)?
+        }
+    };
+    Some(Rule::Stack { top, saved })
+}
+
+/// The two kinds of expressions that binaries have: of assembly that has saved the former stack pointer, and of the stubs that lead to
+/// other libraries.
+fn top_of(mut operations: OperationIter<EndianSlice<'_, LittleEndian>>, own: u64) -> Option<Top> {
+    let Operation::RegisterOffset { register: X86_64::RSP, offset: at, .. } = operations.next().ok()?? else {
+        return None;
+    };
+    match operations.next().ok()?? {
+        Operation::Deref { size: 8, .. } => match operations.next().ok()? {
+            Some(Operation::PlusConstant { value }) => Some(Top::AboveSaved { at, bytes: value }),
+            None => Some(Top::AboveSaved { at, bytes: 0 }),
+            Some(_) => None,
+        },
+        // The second half of a stub has pushed a word.
+        Operation::RegisterOffset { register: X86_64::RA, .. } => {
+            Some(Top::Above(if own & 15 >= 11 { at + 8 } else { at }))
+        }
+        _ => None,
     }
 }
