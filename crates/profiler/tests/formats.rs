@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
+mod readers;
+
 use prost::Message;
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 use std::hint::black_box;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -146,17 +148,21 @@ fn another_decoder_reads_the_same() {
 
 #[test]
 fn go_prints_the_top() {
-    let folder = tempfile::tempdir().unwrap();
-    let printed = Command::new("go")
-        .args(["tool", "pprof", "-top", "-nodecount=5"])
-        .arg(written(folder.path()))
-        .output()
-        .unwrap();
-    let (text, error) = (String::from_utf8_lossy(&printed.stdout), String::from_utf8_lossy(&printed.stderr));
-    assert!(printed.status.success(), "{error}");
-    assert!(text.contains("Type: cpu") && text.contains("Duration: 2"), "{text}{error}");
+    let text = readers::go_top(profile());
+    assert!(text.contains("Type: cpu") && text.contains("Duration: 2"), "{text}");
     let first = text.lines().skip_while(|line| !line.contains("flat%")).nth(1).unwrap_or_default();
-    assert!(first.contains("planted_sum"), "{text}{error}");
+    assert!(first.contains("planted_sum"), "{text}");
+}
+
+#[test]
+fn python_finds_the_functions_and_threads() {
+    let read = readers::python(profile());
+    assert_eq!(read["types"], json!([["samples", "count"], ["cpu", "nanoseconds"]]));
+    let planted =
+        read["functions"].as_object().unwrap().iter().find(|(name, _)| name.ends_with("formats::planted_sum"));
+    let nanoseconds = planted.unwrap().1[1].as_i64().unwrap();
+    assert!(nanoseconds * 10 > profile().total(1) * 9, "{nanoseconds} of {}", profile().total(1));
+    assert_eq!(read["labels"]["thread"], json!(["worker-0", "worker-1"]));
 }
 
 /// Ends with its owner.

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
+mod readers;
+
 use std::alloc::System;
 use std::hint::black_box;
 use std::thread;
@@ -79,6 +81,12 @@ fn planted_allocations_are_found_and_freed_ones_are_not_live() {
         profile.functions[lines.last().unwrap().function].name.clone()
     };
     assert!(profile.samples.iter().map(innermost).all(|name| !name.contains("__rust_alloc")), "allocator shown");
+
+    let text = readers::go_top(&profile);
+    assert!(text.contains("Type: inuse_space") && text.contains("planted_kept"), "{text}");
+    let types = ["alloc_objects", "alloc_space", "inuse_objects", "inuse_space"];
+    let read = readers::python(&profile);
+    assert_eq!(read["types"].as_array().unwrap().iter().map(|of| of[0].as_str().unwrap()).collect::<Vec<_>>(), types);
 
     // Freed by another thread than the one that allocated it, and after sampling was switched off.
     sample_every(None);

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
+mod readers;
+
+use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -95,6 +98,12 @@ fn planted_stalls_are_caught_with_their_lines() {
         } else {
             assert!(shortest < STALL / 2, "{name}: {shortest:?}");
         }
+    }
+    let text = readers::go_top(&profile);
+    assert!(text.contains("Type: delay") && text.contains("planted_sleep"), "{text}");
+    let read = readers::python(&profile);
+    for name in ["turn", "running", "waiting for a CPU"] {
+        assert_eq!(read["labels"][name], json!(["number"]));
     }
 }
 
