@@ -7,10 +7,10 @@ use std::path::Path;
 use stillgate_testkit::{Rounds, Setup, eventually};
 
 /// Times that the gateway is killed; `STILLGATE_KILLS` sets another number.
-const KILLS: usize = 3;
+const KILLS: u64 = 3;
 /// Writers at once.
 const WRITERS: u64 = 3;
-/// Writes that are answered before it is killed.
+/// Writes that are answered before it is killed, at least; `STILLGATE_KILL_AFTER` sets another number.
 const ANSWERED_BEFORE: u64 = 40;
 
 fn node() -> Json {
@@ -47,7 +47,9 @@ fn number(admin: &Admin, route: u64) -> u64 {
 
 #[test]
 fn what_was_answered_is_there_after_kill_9() {
-    let kills = std::env::var("STILLGATE_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(KILLS);
+    let number_of = |name: &str| std::env::var(name).ok().and_then(|number| number.parse().ok());
+    let kills = number_of("STILLGATE_KILLS").unwrap_or(KILLS);
+    let answered_before = number_of("STILLGATE_KILL_AFTER").unwrap_or(ANSWERED_BEFORE);
     let mut stage = Stage::start();
     let mut last = [0; WRITERS as usize];
     for kill in 0..kills {
@@ -58,7 +60,7 @@ fn what_was_answered_is_there_after_kill_9() {
                 scope.spawn(move || write_numbers(admin, route as u64, from, rounds))
             });
             let _end = rounds.until_dropped();
-            rounds.await_more(ANSWERED_BEFORE);
+            rounds.await_more(answered_before);
             stage.gateway.signal("KILL");
             rounds.end();
             writers.map(|writer| writer.join().expect("a writer"))
