@@ -180,10 +180,15 @@ fn a_store_is_copied_and_read_offline() {
     site.gateway.signal("TERM");
     site.gateway.wait();
     let second = site.path("second.redb").display().to_string();
+    let before = std::fs::read(&store).expect("the store");
     run("", &["store", "backup", &second, "--store", &store]).expect(0);
     for file in [&store, &second] {
         assert_eq!(resources(&offline(file).expect(0).out), exported);
     }
+    assert!(std::fs::read(&store).expect("the store") == before, "who only reads it writes nothing to it");
+    let empty = site.file("empty.redb", "").display().to_string();
+    assert!(offline(&empty).expect(2).err.contains("not a store of Stillgate"));
+    assert_eq!(std::fs::read(&empty).expect("the file"), b"");
     let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&copy).expect("the copy").permissions());
     assert_eq!(mode & 0o777, 0o600);
     let left = std::fs::read_dir(site.gateway.dir()).expect("the folder").flatten();

@@ -81,6 +81,14 @@ impl Embedded {
         Embedded::open_by(path, Box::new(move || open::file(&again)), bounds)
     }
 
+    /// Opens a copy of the store at `path`, which itself is not changed, for reading and for backups.
+    pub fn open_copy(path: &Path) -> Result<Embedded, OpenError> {
+        // Nothing is written, so no bound of history is ever applied.
+        const BOUNDS: Bounds = Bounds { history_changes_max: u64::MAX, history_age_max: Duration::MAX };
+        let again = path.to_owned();
+        Embedded::open_by(path, Box::new(move || open::copy(&again)), BOUNDS)
+    }
+
     /// Everything.
     pub fn snapshot(&self) -> Result<Snapshot, Unavailable> {
         self.read(|from| {

@@ -11,7 +11,7 @@ use redb::{
     WriteTransaction,
 };
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -74,6 +74,42 @@ pub(super) fn file(path: &Path) -> Result<Database, OpenError> {
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => create(path).map_err(fail),
         Err(error) => Err(fail(error.into())),
+    }
+}
+
+/// A copy of the store at `path`, in a file without a name: what opening writes (a recovery, another format) is not written to
+/// the store. redb can also open a file only for reading, but then recovers nothing and verifies no checksums.
+pub(super) fn copy(path: &Path) -> Result<Database, OpenError> {
+    let fail = |problem| OpenError { path: path.to_owned(), problem };
+    let database = backend(copied(path).map_err(fail)?).map_err(fail)?;
+    prepare(&database, STEPS).map_err(fail)?;
+    Ok(database)
+}
+
+fn copied(path: &Path) -> Result<File, OpenProblem> {
+    // Before it is opened: a FIFO would wait for a writer.
+    if !fs::metadata(path)?.is_file() {
+        return Err(OpenProblem::NotAStore);
+    }
+    let mut file = File::open(path)?;
+    // Who has it open for writing has the file locked, and nobody opens it while it is copied.
+    match file.try_lock_shared() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(OpenProblem::InUse),
+        Err(TryLockError::Error(error)) => return Err(error.into()),
+    }
+    let copy = || {
+        let mut copy = tempfile::tempfile()?;
+        io::copy(&mut file, &mut copy).map(|bytes| (copy, bytes))
+    };
+    match copy() {
+        // redb would make a store of an empty file.
+        Ok((_, 0)) => Err(OpenProblem::NotAStore),
+        Ok((copy, _)) => Ok(copy),
+        Err(error) => {
+            let why = format!("cannot copy it to {}: {error}", std::env::temp_dir().display());
+            Err(OpenProblem::Disk(Error::Io(io::Error::new(error.kind(), why))))
+        }
     }
 }
 

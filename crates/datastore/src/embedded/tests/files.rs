@@ -38,6 +38,33 @@ fn one_process_has_it_at_a_time() {
 }
 
 #[test]
+fn a_copy_is_read_and_the_file_stays_as_it_is() {
+    let Fixture { mut store, folder } = Fixture::new();
+    commit(&mut store, vec![put("routes/1", "a")]);
+    let [path, crashed, empty, backup] =
+        ["config.redb", "crashed.redb", "empty.redb", "backup.redb"].map(|name| folder.path().join(name));
+    let refusal = |path: &Path| Embedded::open_copy(path).unwrap_err().problem;
+    assert!(matches!(refusal(&path), OpenProblem::InUse));
+    // Not closed, as after a crash: to open it means to write to it.
+    fs::copy(&path, &crashed).unwrap();
+    let expected = values(&store);
+    store.close().unwrap();
+    for path in [path, crashed] {
+        let before = fs::read(&path).unwrap();
+        let copy = Embedded::open_copy(&path).unwrap();
+        assert_eq!(values(&copy), expected);
+        copy.backup(&backup).unwrap();
+        copy.close().unwrap();
+        assert!(fs::read(&path).unwrap() == before, "{}", path.display());
+        assert_eq!(values(&Embedded::open(&backup, BOUNDS).unwrap()), expected);
+    }
+    File::create(&empty).unwrap();
+    assert!(matches!(refusal(&empty), OpenProblem::NotAStore));
+    assert!(matches!(refusal(folder.path()), OpenProblem::NotAStore));
+    assert_eq!(fs::metadata(&empty).unwrap().len(), 0);
+}
+
+#[test]
 fn a_refusal_says_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     let check = |name: &str, expected: &str| assert_eq!(refusal(folder.path(), name), expected);

@@ -1,16 +1,12 @@
-//! A store that no gateway has open: read, or copied.
+//! A store that no gateway has open: read, or copied. Its file is not changed.
 
 use super::fields::each_encrypted;
 use super::keeper::collection;
 use serde_json::Value as Json;
 use std::path::Path;
-use std::time::Duration;
 use stillgate_datastore::cipher::Keyring;
-use stillgate_datastore::embedded::{Bounds, Embedded, OpenProblem};
+use stillgate_datastore::embedded::{Embedded, OpenProblem};
 use stillgate_datastore::{Document, Key};
-
-/// A reader changes nothing, so no bound of history is ever applied.
-const BOUNDS: Bounds = Bounds { history_changes_max: u64::MAX, history_age_max: Duration::MAX };
 
 /// Why a store cannot be read.
 #[derive(Debug)]
@@ -45,13 +41,15 @@ pub(crate) fn back_up(store: &Path, to: &Path) -> Result<(), Offline> {
     open(store)?.backup(to).map_err(|error| Offline::Unusable(error.to_string()))
 }
 
-/// Opens it, and makes none.
 fn open(path: &Path) -> Result<Embedded, Offline> {
     if let Err(error) = std::fs::metadata(path) {
         return Err(Offline::Unusable(format!("{}: {error}", path.display())));
     }
-    Embedded::open(path, BOUNDS).map_err(|error| match error.problem {
+    Embedded::open_copy(path).map_err(|error| match error.problem {
         OpenProblem::InUse => Offline::InUse,
+        OpenProblem::Denied(denied) => {
+            Offline::Unusable(format!("{}: {denied}; run the command as a user who may read it", path.display()))
+        }
         _ => Offline::Unusable(error.to_string()),
     })
 }
