@@ -12,6 +12,7 @@ use hyper_util::rt::TokioIo;
 use std::error::Error;
 use std::io;
 use std::time::Duration;
+use stillgate_tls::rustls;
 use stillgate_tls::rustls::pki_types::ServerName;
 use stillgate_tls::{Peer, handshake_failure};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -21,7 +22,8 @@ use tokio_rustls::TlsConnector;
 
 /// For connecting to one address, so that an address that does not answer leaves time for the next.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-const UNREACHED: &str = "can the gateway reach it?";
+/// Ends messages about servers that were not reached.
+pub(crate) const UNREACHED: &str = "can the gateway reach it?";
 
 /// How to ask one kind of server.
 pub(crate) struct HttpClient {
@@ -86,13 +88,24 @@ impl HttpClient {
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
         let opened = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) = opened.map_err(|error| error.to_string())?;
+        let (mut sender, connection) = opened.map_err(|error| self.failed(&error))?;
         // It ends when the response has been read or is given up. The response says what went wrong with it.
         tokio::spawn(async move { drop(connection.await) });
-        let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
+        let response = sender.send_request(request).await.map_err(|error| self.failed(&error))?;
         let (parts, body) = response.into_parts();
         let body = Limited::new(body, self.response_bytes_max).collect().await.map_err(|error| error.to_string())?;
         Ok(Response::from_parts(parts, body.to_bytes()))
+    }
+
+    /// Why there is no response.
+    fn failed(&self, error: &hyper::Error) -> String {
+        // In TLS 1.3 a server refuses a client's certificate when the handshake is over to the client.
+        let io = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+        match io.filter(|io| io.get_ref().is_some_and(|cause| cause.is::<rustls::Error>())) {
+            Some(io) => format!("TLS: {}", handshake_failure(io, self.peer)),
+            None if error.is_parse() => format!("what it sent is no HTTP ({error}); if it speaks TLS, write https://"),
+            None => error.to_string(),
+        }
     }
 
     fn in_origin_form<B>(&self, mut request: Request<B>) -> Result<Request<B>, String> {

@@ -5,12 +5,8 @@ mod transfer;
 
 use authority::Authority;
 use serde_json::{Value as Json, json};
-use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
-use std::thread;
-use std::time::Duration;
 use stillgate_testkit::Etcd;
-use transfer::{KEY, Site, resources, run};
+use transfer::{KEY, Site, resources, run, server};
 
 #[test]
 fn resources_go_from_a_store_to_an_etcd() {
@@ -76,27 +72,6 @@ fn an_address_with_tls_is_asked_with_its_roots_and_our_certificate() {
 }
 
 /// Answers as the Admin API of an APISIX that keeps its resources in etcd does: pages of lists, and no `configs`.
-fn apisix() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
-    let url = format!("http://{}", listener.local_addr().expect("an address"));
-    thread::spawn(move || {
-        for stream in listener.incoming() {
-            let Ok(mut stream) = stream else { return };
-            stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
-            let mut head = BufReader::new(stream.try_clone().expect("a second handle")).lines().map_while(Result::ok);
-            let request = head.next().unwrap_or_default();
-            head.take_while(|line| !line.is_empty()).for_each(drop);
-            let (status, body) = answer(request.split(' ').nth(1).unwrap_or_default());
-            let length = body.len();
-            let _ = write!(
-                stream,
-                "HTTP/1.1 {status} X\r\nServer: APISIX/3.14.0\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
-            );
-        }
-    });
-    url
-}
-
 fn answer(target: &str) -> (u16, String) {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let node = |key: &str, value: Json, index: u64| json!({"key": format!("/apisix/{key}"), "value": value, "createdIndex": index, "modifiedIndex": index + 1});
@@ -147,14 +122,14 @@ fn answer(target: &str) -> (u16, String) {
             (400, json!({"error_msg": "stream mode is disabled, can not add stream routes"}).to_string())
         }
         "configs" => (404, json!({"error_msg": "Unsupported resource type: configs"}).to_string()),
-        "secrets" | "services" => (200, "{\"total\":0,\"list\":{}}".to_owned()),
+        "secrets" | "services" | "global_rules" => (200, "{\"total\":0,\"list\":{}}".to_owned()),
         _ => (404, json!({"error_msg": "not found"}).to_string()),
     }
 }
 
 #[test]
 fn an_apisix_is_exported_and_applied() {
-    let url = apisix();
+    let url = server("APISIX/3.14.0", answer);
     let exported = run("k", &["export", "--from", &url, "--secrets"]).expect(0);
     assert!(exported.err.contains("1 resource with masks") && exported.err.contains("ssls/1"), "{exported:?}");
     let out = &exported.out;

@@ -25,6 +25,8 @@ pub enum Peer {
     Service,
     /// A member of `gateway.config.etcd`.
     Etcd,
+    /// The admin address of a gateway, which a command asks.
+    Admin,
 }
 
 /// Why a handshake with this peer failed and what to do about it, on one line.
@@ -50,14 +52,14 @@ fn certificate_failure(error: &CertificateError, with: Peer) -> (String, &'stati
     let renew = match with {
         Peer::Node => "renew the node's certificate, if this machine's clock is right",
         Peer::Client => "the client has to renew it, if this machine's clock is right",
-        Peer::AcmeServer | Peer::Service | Peer::Etcd => {
+        Peer::AcmeServer | Peer::Service | Peer::Etcd | Peer::Admin => {
             "its operator has to renew it, if this machine's clock is right"
         }
     };
     let reissue = match with {
         Peer::Node => "have another issued for the node, or set `tls.verify: false`",
         Peer::Client => "the client needs another one",
-        Peer::AcmeServer | Peer::Service | Peer::Etcd => "its operator needs another one",
+        Peer::AcmeServer | Peer::Service | Peer::Etcd | Peer::Admin => "its operator needs another one",
     };
     match error {
         E::Expired => ("its certificate has expired".to_owned(), renew),
@@ -136,6 +138,7 @@ fn alert_received(alert: AlertDescription, with: Peer) -> (String, &'static str)
             "look at what stands between: a proxy that ends TLS wants something of its own"
         }
         Peer::Etcd => "name a certificate that etcd trusts in `gateway.config.etcd.tls`, as `cert` and `key`",
+        Peer::Admin => "present one with --client-cert and --client-key that `gateway.admin.tls.client_ca` has issued",
     };
     let (what, remedy) = match alert {
         A::UnknownCA => ("it does not know the issuer of the certificate it was shown", ours),
@@ -194,6 +197,7 @@ fn roots(with: Peer) -> &'static str {
         Peer::AcmeServer => "name its roots in `gateway.acme.ca`; where something in between ends TLS, that one's",
         Peer::Service => "add its roots to the certificates that the system trusts, or switch the verification off",
         Peer::Etcd => "name its roots in `gateway.config.etcd.tls.ca`, or set `verify: false` there",
+        Peer::Admin => "name its CA with --ca FILE",
     }
 }
 
@@ -204,6 +208,7 @@ fn name(with: Peer) -> &'static str {
         Peer::AcmeServer => "write the name that it has a certificate of in `gateway.acme.directory`",
         Peer::Service => "write the name that it has a certificate of in its URL",
         Peer::Etcd => "write the name that it has a certificate of in `gateway.config.etcd.endpoints`",
+        Peer::Admin => "write the name that it has a certificate of in the URL",
     }
 }
 
@@ -214,6 +219,7 @@ fn not_tls(with: Peer) -> &'static str {
         Peer::AcmeServer => "is the port in `gateway.acme.directory` right?",
         Peer::Service => "is the port in its URL right?",
         Peer::Etcd => "if it does not speak TLS write http:// in `gateway.config.etcd.endpoints`",
+        Peer::Admin => "if it does not speak TLS, write http://",
     }
 }
 
@@ -221,7 +227,7 @@ fn versions(with: Peer) -> &'static str {
     match with {
         Peer::Node => "have the node offer TLS 1.2 or 1.3",
         Peer::Client => "it is too old, or the entry's `ssl_protocols` are too narrow",
-        Peer::AcmeServer | Peer::Service | Peer::Etcd => "",
+        Peer::AcmeServer | Peer::Service | Peer::Etcd | Peer::Admin => "",
     }
 }
 

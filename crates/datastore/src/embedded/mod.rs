@@ -20,7 +20,7 @@ mod tables;
 mod tests;
 
 pub use history::{BackError, Change, ChangeSummary, Edit, SUMMARY_KEYS_MAX};
-pub use open::{OpenError, OpenProblem};
+pub use open::{MAGIC, OpenError, OpenProblem};
 
 use crate::document::{Batch, Snapshot};
 use crate::key::Key;

@@ -21,6 +21,9 @@ use tempfile::NamedTempFile;
 /// start, so a cache for more than one change is of no use.
 pub(super) const CACHE_BYTES_MAX: usize = 1 << 20;
 
+/// What the file of every store begins with: redb's magic number.
+pub const MAGIC: [u8; 9] = *b"redb\x1a\n\xa9\r\n";
+
 /// Only the owner reads it: it holds credentials.
 const FILE_MODE: u32 = 0o600;
 
@@ -98,7 +101,7 @@ fn copied(path: &Path) -> Result<File, OpenProblem> {
         Err(TryLockError::WouldBlock) => return Err(OpenProblem::InUse),
         Err(TryLockError::Error(error)) => return Err(error.into()),
     }
-    let copy = || {
+    let mut copy = || {
         let mut copy = tempfile::tempfile()?;
         io::copy(&mut file, &mut copy).map(|bytes| (copy, bytes))
     };

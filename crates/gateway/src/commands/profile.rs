@@ -65,7 +65,7 @@ fn write(arguments: &Arguments) -> Result<String, Failure> {
     let base = arguments.base.as_deref().map(read).transpose()?;
     let bytes = match &arguments.from {
         Some(file) => bytes_of(file)?,
-        None => Remote::new(&arguments.admin, &arguments.asking)?.page(&path(arguments))?.to_vec(),
+        None => Remote::new("--admin", &arguments.admin, &arguments.asking)?.page(&path(arguments))?.to_vec(),
     };
     let profile = pprof::read(&bytes).map_err(|error| Failure::Failed(error.to_string()))?;
     let value = profile.main;

@@ -3,8 +3,12 @@
 #![allow(dead_code, reason = "not every test target uses all of it")]
 
 use serde_json::Value as Json;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 use stillgate_testkit::{Gateway, Setup};
 use tempfile::TempDir;
 
@@ -107,4 +111,31 @@ pub(crate) fn resources(exported: &str) -> String {
 /// Documents as a file: JSON is YAML.
 pub(crate) fn as_file(lists: &Json) -> String {
     lists.to_string().replace("${", "$${")
+}
+
+/// A web server of this name that answers each target with a status and a body; its URL.
+pub(crate) fn server(name: &'static str, answer: fn(&str) -> (u16, String)) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+            let mut reader = BufReader::new(stream.try_clone().expect("a second handle"));
+            let head: Vec<String> =
+                reader.by_ref().lines().map_while(Result::ok).take_while(|line| !line.is_empty()).collect();
+            let length = |line: &String| line.to_lowercase().strip_prefix("content-length: ")?.parse::<u64>().ok();
+            let sent = head.iter().find_map(length).unwrap_or_default();
+            // A body that is not read resets the connection, and the answer with it.
+            let _ = std::io::copy(&mut reader.take(sent), &mut std::io::sink());
+            let target = head.first().and_then(|line| line.split(' ').nth(1)).unwrap_or_default();
+            let (status, body) = answer(target);
+            let length = body.len();
+            let _ = write!(
+                stream,
+                "HTTP/1.1 {status} X\r\nServer: {name}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+            );
+        }
+    });
+    url
 }

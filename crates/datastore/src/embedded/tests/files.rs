@@ -51,6 +51,7 @@ fn a_copy_is_read_and_the_file_stays_as_it_is() {
     store.close().unwrap();
     for path in [path, crashed] {
         let before = fs::read(&path).unwrap();
+        assert!(before.starts_with(&MAGIC));
         let copy = Embedded::open_copy(&path).unwrap();
         assert_eq!(values(&copy), expected);
         copy.backup(&backup).unwrap();

@@ -3,7 +3,7 @@
 use super::diff::{compared, line, numbers};
 use super::export::{counted, some};
 use super::plan::{Plan, Step};
-use super::remote::{Refused, Remote};
+use super::remote::{Blame, Refused, Remote};
 use super::resources::path_of;
 use super::{Failure, file};
 use crate::commands::cli::{Apply, EXIT_ERRORS, EXIT_GOOD};
@@ -25,7 +25,7 @@ pub(crate) fn apply(arguments: &Apply) -> u8 {
 
 fn run(arguments: &Apply) -> Result<u8, Failure> {
     let resources = file::read(&arguments.file)?;
-    let remote = Remote::new(&arguments.to, &arguments.asking)?;
+    let remote = Remote::new("--to", &arguments.to, &arguments.asking)?;
     let plan = compared(&arguments.file, &resources, &remote.read_all()?, arguments.prune)?;
     if arguments.dry_run {
         return Ok(try_out(&arguments.file, &remote, &plan));
@@ -74,12 +74,7 @@ fn make(file: &Path, remote: &Remote, plan: &Plan) -> u8 {
             }
             Err(refused) => {
                 eprintln!("stillgate: {}", explained(file, batch, &refused));
-                let left = plan.steps.len() - made;
-                eprintln!(
-                    "stillgate: stopped: {made} of {} changes were made, {left} were not; a batch is made as a whole or not \
-                     at all. Fix the file and run apply again",
-                    plan.steps.len()
-                );
+                eprintln!("stillgate: {}", stopped(made, plan.steps.len(), refused.blame));
                 show(format_args!("{}\n", summary(&plan.steps[..made], plan, "")));
                 return EXIT_ERRORS;
             }
@@ -91,6 +86,19 @@ fn make(file: &Path, remote: &Remote, plan: &Plan) -> u8 {
     }
     show(format_args!("{}\n", summary(&plan.steps, plan, "")));
     EXIT_GOOD
+}
+
+/// How far it went, and what to do.
+fn stopped(made: usize, all: usize, blame: Blame) -> String {
+    let left = all - made;
+    let then = match blame {
+        Blame::Sent => "Fix the file and run apply again",
+        Blame::Address if made == 0 => "Check --to",
+        Blame::Gateway | Blame::Address => "When the gateway takes changes again, run apply again",
+    };
+    format!(
+        "stopped: {made} of {all} changes were made, {left} were not; a batch is made as a whole or not at all. {then}"
+    )
 }
 
 fn operations(batch: &[Step]) -> Vec<&Json> {

@@ -30,7 +30,7 @@ fn run(arguments: &Backup) -> Result<String, Failure> {
             Err(Offline::Unusable(why)) => return Err(Failure::Unusable(why)),
         }
     }
-    let (bytes, from) = Remote::new(&arguments.to, &arguments.asking)?.backup()?;
+    let (bytes, from) = Remote::new("--to", &arguments.to, &arguments.asking)?.backup()?;
     if let Some(store) = &arguments.store {
         let meant = fs::canonicalize(store).unwrap_or_else(|_| store.clone());
         if meant != Path::new(&from) {

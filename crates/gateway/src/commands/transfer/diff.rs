@@ -22,7 +22,7 @@ pub(crate) fn diff(arguments: &Diff) -> u8 {
 
 fn run(arguments: &Diff) -> Result<Plan, Failure> {
     let resources = file::read(&arguments.file)?;
-    let there = Remote::new(&arguments.to, &arguments.asking)?.read_all()?;
+    let there = Remote::new("--to", &arguments.to, &arguments.asking)?.read_all()?;
     compared(&arguments.file, &resources, &there, true)
 }
 

@@ -15,6 +15,7 @@ mod diff;
 mod export;
 mod file;
 mod meaning;
+mod peer;
 mod plan;
 mod remote;
 mod resources;

@@ -2,12 +2,12 @@
 //!
 //! A Stillgate and an APISIX without etcd give everything in one answer; of another APISIX the lists are read page by page.
 
-use super::Failure;
 use super::resources::{Resource, Resources, mark_hidden_key};
+use super::{Failure, peer};
 use crate::commands::cli::Asking;
 use crate::configuration::kept::resource_of;
 use crate::configuration::source::read_bounded;
-use crate::http_client::HttpClient;
+use crate::http_client::{HttpClient, UNREACHED};
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{Method, Request, Response, StatusCode, Uri};
@@ -16,6 +16,7 @@ use std::path::Path;
 use std::time::Duration;
 use stillgate_config::Kind;
 use stillgate_datastore::Key;
+use stillgate_datastore::embedded::MAGIC;
 use stillgate_tls::{Peer, ServiceRoots, towards_service, towards_service_as};
 use tokio::runtime::Runtime;
 use tokio_rustls::TlsConnector;
@@ -47,7 +48,11 @@ const TRY_PAUSE: Duration = Duration::from_millis(300);
 /// An Admin API.
 pub(in crate::commands) struct Remote {
     /// Without a slash at the end.
-    base: String,
+    pub(super) base: String,
+    /// Whether it has more than an address.
+    pub(super) has_path: bool,
+    /// Which names it.
+    pub(super) option: &'static str,
     key: Option<String>,
     client: HttpClient,
     runtime: Runtime,
@@ -66,10 +71,23 @@ pub(super) struct Refused {
     pub(super) message: String,
     /// The operation that failed, from 0, if it is one of them.
     pub(super) operation: Option<usize>,
+    pub(super) blame: Blame,
+}
+
+/// What has to be mended before a batch can be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Blame {
+    /// The Admin API refuses what was sent.
+    Sent,
+    /// The Admin API refuses to make changes, or this key's.
+    Gateway,
+    /// No Admin API has answered.
+    Address,
 }
 
 impl Remote {
-    pub(in crate::commands) fn new(url: &str, asking: &Asking) -> Result<Remote, Failure> {
+    /// `option`: the one that `url` comes from.
+    pub(in crate::commands) fn new(option: &'static str, url: &str, asking: &Asking) -> Result<Remote, Failure> {
         let unusable = |why: String| Failure::Unusable(format!("{url}: {why}"));
         let uri: Uri =
             url.parse().map_err(|_| unusable("not a URL; write it like \"http://127.0.0.1:9180\"".into()))?;
@@ -86,22 +104,27 @@ impl Remote {
         let client = HttpClient {
             tls,
             allows_plain: true,
-            peer: Peer::Service,
+            peer: Peer::Admin,
             agent: AGENT,
             timeout: TIMEOUT,
             response_bytes_max: ANSWER_BYTES_MAX,
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Failure::Failed(error.to_string()))?;
-        Ok(Remote { base: url.trim_end_matches('/').to_owned(), key, client, runtime })
+        let (base, has_path) = (url.trim_end_matches('/').to_owned(), !uri.path().trim_matches('/').is_empty());
+        Ok(Remote { base, has_path, option, key, client, runtime })
     }
 
     /// Everything that is there, as the key may see it.
     pub(super) fn read_all(&self) -> Result<Resources, Failure> {
+        const ALL: &str = "/apisix/admin/configs?created=true";
         self.check_source()?;
-        let answer = self.ask(Method::GET, "/apisix/admin/configs?created=true", None)?;
+        let answer = self.ask(Method::GET, ALL, None)?;
         match answer.status() {
-            StatusCode::OK => of_whole(&json_of(&answer)?),
+            StatusCode::OK => match peer::whole(&answer) {
+                Some(whole) => of_whole(&whole),
+                None => Err(peer::stranger(self, &format!("GET {ALL}"), &answer)),
+            },
             // An APISIX that keeps its resources in etcd has no such path.
             StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST | StatusCode::METHOD_NOT_ALLOWED => self.read_lists(),
             _ => Err(self.refusal(&answer)),
@@ -110,12 +133,15 @@ impl Remote {
 
     /// Makes several changes, or none. `query`: with its question mark.
     pub(super) fn batch(&self, operations: &[&Json], query: &str) -> Result<Answered, Refused> {
+        const PATH: &str = "/v1/batch";
         let body = json!(operations).to_string();
-        let refused = |message: String| Refused { message, operation: None };
+        let refused = |failure: &Failure, blame| {
+            Refused { message: failure.message().to_owned(), operation: None, blame }
+        };
         let mut tries = 0;
         let answer = loop {
-            let answer = self.ask(Method::POST, &format!("/v1/batch{query}"), Some(body.clone().into()));
-            let answer = answer.map_err(|failure| refused(failure.message().to_owned()))?;
+            let answer = self.ask(Method::POST, &format!("{PATH}{query}"), Some(body.clone().into()));
+            let answer = answer.map_err(|failure| refused(&failure, Blame::Address))?;
             tries += 1;
             // Somebody else wrote meanwhile, or the gateway is being upgraded.
             let is_passing =
@@ -125,30 +151,44 @@ impl Remote {
             }
             std::thread::sleep(TRY_PAUSE);
         };
+        let said: Json = serde_json::from_slice(answer.body()).unwrap_or_default();
         if answer.status() == StatusCode::OK {
+            if !peer::is_batch(&said, operations.len()) {
+                return Err(refused(&peer::stranger(self, &format!("POST {PATH}"), &answer), Blame::Address));
+            }
             let warnings = answer.headers().get_all("x-stillgate-warning").iter();
             let warnings = warnings.filter_map(|warning| Some(warning.to_str().ok()?.to_owned())).collect();
-            return Ok(Answered { warnings, body: serde_json::from_slice(answer.body()).unwrap_or_default() });
+            return Ok(Answered { warnings, body: said });
         }
-        let said: Json = serde_json::from_slice(answer.body()).unwrap_or_default();
         let operation = said["operation"].as_u64().and_then(|index| usize::try_from(index).ok());
         match (operation, said["error_msg"].as_str()) {
             (Some(index), Some(message)) => {
                 let message = message.strip_prefix(&format!("operation {index}: ")).unwrap_or(message).to_owned();
-                Err(Refused { message, operation })
+                Err(Refused { message, operation, blame: Blame::Sent })
             }
-            _ => Err(refused(self.refusal(&answer).message().to_owned())),
+            _ => {
+                let blame = match answer.status() {
+                    StatusCode::BAD_REQUEST | StatusCode::PRECONDITION_FAILED => Blame::Sent,
+                    status if is_no_path(status) => Blame::Address,
+                    _ => Blame::Gateway,
+                };
+                Err(refused(&self.refusal(&format!("POST {PATH}"), &answer), blame))
+            }
         }
     }
 
     /// A copy of the store, and the path of it on the gateway's machine.
     pub(super) fn backup(&self) -> Result<(Bytes, String), Failure> {
-        let answer = self.ask(Method::POST, "/v1/store/backup", None)?;
+        const PATH: &str = "/v1/store/backup";
+        let answer = self.ask(Method::POST, PATH, None)?;
         if answer.status() != StatusCode::OK {
-            return Err(self.refusal(&answer));
+            return Err(self.refusal(&format!("POST {PATH}"), &answer));
         }
         let store = answer.headers().get("x-stillgate-store").and_then(|path| path.to_str().ok());
-        Ok((answer.body().clone(), store.unwrap_or_default().to_owned()))
+        match store.filter(|_| answer.body().starts_with(&MAGIC)) {
+            Some(store) => Ok((answer.body().clone(), store.to_owned())),
+            None => Err(peer::stranger(self, &format!("POST {PATH}"), &answer)),
+        }
     }
 
     /// What a page of the gateway answers.
@@ -156,7 +196,7 @@ impl Remote {
         let answer = self.ask(Method::GET, path, None)?;
         match answer.status() {
             StatusCode::OK => Ok(answer.into_body()),
-            _ => Err(self.refusal(&answer)),
+            _ => Err(self.refusal(&format!("GET {path}"), &answer)),
         }
     }
 
@@ -176,32 +216,29 @@ impl Remote {
     fn read_lists(&self) -> Result<Resources, Failure> {
         let mut found = Resources::new();
         for kind in Kind::all().filter(|kind| *kind != Kind::Credentials) {
-            self.read_list(kind.name(), &mut found)?;
+            self.read_list(kind, kind.name(), &mut found)?;
         }
-        let consumers: Vec<String> =
-            found.keys().filter(|name| name.0 == Kind::Consumers).map(|name| name.1.clone()).collect();
-        for consumer in consumers {
-            self.read_list(&format!("consumers/{consumer}/credentials"), &mut found)?;
+        let consumers = found.keys().filter(|(kind, _)| *kind == Kind::Consumers).map(|(_, id)| id.clone());
+        for consumer in consumers.collect::<Vec<_>>() {
+            self.read_list(Kind::Credentials, &format!("consumers/{consumer}/credentials"), &mut found)?;
         }
         Ok(found)
     }
 
     /// All pages of a list; none, where there is no such list.
-    fn read_list(&self, path: &str, found: &mut Resources) -> Result<(), Failure> {
+    fn read_list(&self, kind: Kind, path: &str, found: &mut Resources) -> Result<(), Failure> {
         for page in 1..=PAGES_MAX {
-            let answer =
-                self.ask(Method::GET, &format!("/apisix/admin/{path}?page={page}&page_size={PAGE_SIZE}"), None)?;
+            let path = format!("/apisix/admin/{path}?page={page}&page_size={PAGE_SIZE}");
+            let asked = format!("GET {path}");
+            let answer = self.ask(Method::GET, &path, None)?;
             match answer.status() {
                 StatusCode::OK => {}
-                // An older APISIX, a consumer without credentials, or stream routes where they are switched off.
-                StatusCode::NOT_FOUND => return Ok(()),
-                StatusCode::BAD_REQUEST if path == Kind::StreamRoutes.name() => return Ok(()),
-                _ => return Err(self.refusal(&answer)),
+                StatusCode::NOT_FOUND if peer::is_empty_list(kind, &answer) => return Ok(()),
+                // Where they are switched off.
+                StatusCode::BAD_REQUEST if kind == Kind::StreamRoutes => return Ok(()),
+                _ => return Err(self.refusal(&asked, &answer)),
             }
-            let mut whole = json_of(&answer)?;
-            let list = whole.get_mut("list").map(Json::take).unwrap_or_default();
-            // Lua does not tell an empty list from an empty object.
-            let items = list.as_array().cloned().unwrap_or_default();
+            let items = peer::page(&answer).ok_or_else(|| peer::stranger(self, &asked, &answer))?;
             let count = items.len();
             for item in items {
                 self.take(item, found)?;
@@ -233,26 +270,33 @@ impl Remote {
             request = request.header("X-API-KEY", key);
         }
         let request = request.body(Full::new(body.unwrap_or_default())).map_err(|error| unusable(error.to_string()))?;
-        self.runtime.block_on(self.client.send(request)).map_err(|error| {
-            let error = error.split("; can the gateway").next().unwrap_or_default();
-            unusable(format!("{error}; is a gateway running there, with gateway.admin?"))
+        self.runtime.block_on(self.client.send(request)).map_err(|error| match error.split_once(UNREACHED) {
+            Some((error, _)) => unusable(format!("{error}is a gateway running there, with gateway.admin?")),
+            None => unusable(error),
         })
     }
 
-    fn refusal(&self, answer: &Response<Bytes>) -> Failure {
-        let said: Json = serde_json::from_slice(answer.body()).unwrap_or_default();
-        let message = ["description", "error_msg", "message"].iter().find_map(|name| said[*name].as_str());
-        let message = message
-            .map(str::to_owned)
-            .unwrap_or_else(|| String::from_utf8_lossy(answer.body()).chars().take(200).collect());
+    /// What an answer comes to that is no success. `asked`: with the method.
+    fn refusal(&self, asked: &str, answer: &Response<Bytes>) -> Failure {
+        if is_no_path(answer.status()) {
+            return peer::stranger(self, asked, answer);
+        }
         let hint = match (answer.status(), &self.key) {
             (StatusCode::UNAUTHORIZED, None) => "; set the admin key with STILLGATE_ADMIN_KEY or --key",
             (StatusCode::UNAUTHORIZED, Some(_)) => "; set another admin key with STILLGATE_ADMIN_KEY or --key",
-            (StatusCode::NOT_FOUND, _) => "; is this the admin address of a Stillgate gateway?",
             _ => "",
         };
-        Failure::Failed(format!("{}: {}: {}{hint}", self.base, answer.status().as_u16(), message.trim()))
+        let said = match peer::reason(answer).unwrap_or_else(|| peer::shown(&String::from_utf8_lossy(answer.body()))) {
+            said if said.is_empty() => peer::status(answer.status()),
+            said => format!("{}: {}", answer.status().as_u16(), said.trim()),
+        };
+        Failure::Failed(format!("{}: {said}{hint}", self.base))
     }
+}
+
+/// The Admin API has each path that it is asked for here.
+fn is_no_path(status: StatusCode) -> bool {
+    matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED)
 }
 
 fn connector(asking: &Asking) -> Result<TlsConnector, String> {
@@ -276,12 +320,6 @@ fn connector(asking: &Asking) -> Result<TlsConnector, String> {
         _ => towards_service(roots),
     };
     config.map(TlsConnector::from)
-}
-
-fn json_of(answer: &Response<Bytes>) -> Result<Json, Failure> {
-    serde_json::from_slice(answer.body()).map_err(|error| {
-        Failure::Failed(format!("the answer is not JSON: {error}; is this the address of an Admin API?"))
-    })
 }
 
 /// The resources of `configs`.
