@@ -161,6 +161,23 @@ fn what_cannot_be_used_says_so() {
 }
 
 #[test]
+fn a_part_refers_to_what_the_gateway_has() {
+    let (site, node) = (Site::new(), Upstream::echo());
+    site.apply(&all_kinds(&node), &[]).expect(0);
+    let part = "routes:\n  - {id: part, uri: /part, upstream_id: main, plugin_config_id: 1}\n\
+                consumers:\n  - {username: lily, group_id: gold, plugins: {key-auth: {key: lilys-key}}}\n";
+    let done = site.apply(part, &[]).expect(0);
+    assert!(done.summary().starts_with("2 created, 0 changed, 0 deleted, 0 unchanged; 13 resources not in"), "{done:?}");
+    assert_eq!(site.gateway.get("/part").head.status(), 200);
+    site.run("diff", &site.path("apply.yaml"), &[]).expect(3);
+    let pruned = site.apply(part, &["--prune"]).expect(1);
+    assert!(pruned.err.contains("apply.yaml:2:"), "{pruned:?}");
+    assert!(pruned.err.contains("there is no upstream with the id \"main\""), "{pruned:?}");
+    let neither = site.apply("routes: [{id: x, uri: /x, upstream_id: neither}]\n", &[]).expect(1);
+    assert!(neither.err.contains("there is no upstream with the id \"neither\""), "{neither:?}");
+}
+
+#[test]
 fn a_store_is_copied_and_read_offline() {
     let (mut site, node) = (Site::new(), Upstream::echo());
     site.apply(&all_kinds(&node), &[]).expect(0);

@@ -5,6 +5,7 @@
 
 use crate::nearest::nearest;
 use serde::Serialize;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 /// Findings kept per severity; the rest is counted.
@@ -198,6 +199,8 @@ pub struct Sink {
     /// Kinds and ids of what is referred to; `None`: they are not asked for.
     references: Option<Vec<(&'static str, String)>>,
     is_alone: bool,
+    /// Ids, by kind, of what is there and not in the file.
+    elsewhere: HashMap<&'static str, HashSet<String>>,
     /// What is said once only.
     said: Vec<&'static str>,
     /// Whether keys that nobody knows are told of and left alone, where their object allows it.
@@ -218,6 +221,14 @@ impl Sink {
     /// For one resource by itself: that what it refers to is missing is no error.
     pub fn alone() -> Sink {
         Sink { is_alone: true, ..Sink::default() }
+    }
+
+    /// The same for resources that may refer to these as well, by kind and id.
+    pub fn beside(mut self, elsewhere: impl IntoIterator<Item = (&'static str, String)>) -> Sink {
+        for (kind, id) in elsewhere {
+            self.elsewhere.entry(kind).or_default().insert(id);
+        }
+        self
     }
 
     /// The same for one whose plugins may have keys that are not known here: others write them, and know more.
@@ -250,9 +261,9 @@ impl Sink {
         is_first
     }
 
-    /// Whether what is referred to may be missing.
-    pub fn is_alone(&self) -> bool {
-        self.is_alone
+    /// Whether what is referred to may be missing here.
+    pub fn may_miss(&self, kind: &str, id: &str) -> bool {
+        self.is_alone || self.elsewhere.get(kind).is_some_and(|ids| ids.contains(id))
     }
 
     /// Notes that a resource is referred to, whether it is there or not.

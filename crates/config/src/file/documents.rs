@@ -35,9 +35,15 @@ pub struct FileDocument {
 }
 
 /// The resources of a text, in its order, and what is wrong with it. They are of use only where nothing is. `environment`
-/// answers for `${NAME}`.
-pub fn documents(text: &[u8], environment: Lookup<'_>, plugins: PluginSet) -> (Vec<FileDocument>, Errors) {
-    let mut sink = Sink::default().passing_unknown();
+/// answers for `${NAME}`. `beside`: what the resources may refer to although it is not in the text.
+pub fn documents(
+    text: &[u8],
+    environment: Lookup<'_>,
+    plugins: PluginSet,
+    beside: impl IntoIterator<Item = (Kind, String)>,
+) -> (Vec<FileDocument>, Errors) {
+    let beside = beside.into_iter().map(|(kind, id)| (kind.name(), id));
+    let mut sink = Sink::default().passing_unknown().beside(beside);
     let found = read_all(text, environment, plugins, &mut sink).unwrap_or_default();
     (found, sink.into_errors())
 }
@@ -165,7 +171,8 @@ mod tests {
 
     fn of(text: &str) -> (Vec<(String, Json)>, Vec<String>) {
         let environment = |name: &str| (name == "PORT").then(|| "8080".to_owned());
-        let (found, errors) = documents(text.as_bytes(), &environment, PluginSet::default());
+        let beside = [(Kind::Upstreams, "beside".to_owned())];
+        let (found, errors) = documents(text.as_bytes(), &environment, PluginSet::default(), beside);
         let shown =
             |found: FileDocument| (format!("{}/{} {}", found.kind.name(), found.id, found.line), found.document);
         (found.into_iter().map(shown).collect(), errors.diagnostics.iter().map(ToString::to_string).collect())
@@ -197,6 +204,13 @@ mod tests {
         assert_eq!(of(route).1, [""; 0]);
         let (_, wrong) = of(&format!("gateway: {{listeners: [{{address: \"127.0.0.1:80\"}}]}}\n{route}"));
         assert!(wrong[0].contains("it takes no connection"), "{wrong:?}");
+    }
+
+    #[test]
+    fn what_is_beside_may_be_referred_to() {
+        let route = |upstream: &str| format!("routes:\n  - {{uri: /a, upstream_id: {upstream}}}\n");
+        assert_eq!(of(&route("beside")).1, [""; 0]);
+        assert!(of(&route("nowhere")).1[0].contains("there is no upstream with the id \"nowhere\""));
     }
 
     #[test]

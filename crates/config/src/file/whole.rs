@@ -84,7 +84,10 @@ pub(super) fn note_names(entries: &[Arc<Entry>], named: &mut NamedConsumers) {
 
 /// Reports consumers that plugins name and that are not there.
 fn check_names(named: &NamedConsumers, consumers: &Consumers, sink: &mut Sink) {
-    for (name, (plugin, at, origin)) in named.iter().filter(|(name, _)| consumers.named(name).is_none()) {
+    for (name, (plugin, at, origin)) in named {
+        if consumers.named(name).is_some() || sink.may_miss(Kind::Consumers.name(), name) {
+            continue;
+        }
         let fault = Fault::new(format!("{plugin} of {origin} names the consumer {name:?}, which is not there"));
         sink.error(*at, &Path::Root.key("consumers"), fault.hint("add it to `consumers`, or name another"));
     }

@@ -375,7 +375,7 @@ pub(super) fn find<'a, T>(
     const COMPARED_MAX: usize = 1000;
     sink.refers(kind.name(), &id.value);
     let found = known.get(&id.value);
-    if found.is_some() || sink.is_alone() {
+    if found.is_some() || sink.may_miss(kind.name(), &id.value) {
         return found;
     }
     let fault = Fault::new(format!("there is no {} with the id {:?}", kind.singular(), id.value));

@@ -102,7 +102,7 @@ impl Ssls {
                 let fault = Fault::new(format!("the entry {:?}{} cannot be used", id.value, in_line(*line)));
                 sink.error(id.at, path, fault.hint("see whether it has errors or `status: 0`"));
             }
-            None if sink.is_alone() => {}
+            None if sink.may_miss(Kind::Ssls.name(), &id.value) => {}
             None => {
                 let fault =
                     Fault::new(format!("there is no entry with the id {:?}", id.value)).hint("add it to `ssls`");

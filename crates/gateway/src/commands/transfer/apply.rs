@@ -4,7 +4,7 @@ use super::diff::{compared, line, numbers};
 use super::export::{counted, some};
 use super::plan::{Plan, Step};
 use super::remote::{Blame, Refused, Remote};
-use super::resources::path_of;
+use super::resources::{Resources, path_of};
 use super::{Failure, file};
 use crate::commands::cli::{Apply, EXIT_ERRORS, EXIT_GOOD};
 use crate::commands::stdout::show;
@@ -24,9 +24,13 @@ pub(crate) fn apply(arguments: &Apply) -> u8 {
 }
 
 fn run(arguments: &Apply) -> Result<u8, Failure> {
-    let resources = file::read(&arguments.file)?;
+    let text = file::text(&arguments.file)?;
     let remote = Remote::new("--to", &arguments.to, &arguments.asking)?;
-    let plan = compared(&arguments.file, &resources, &remote.read_all()?, arguments.prune)?;
+    let there = remote.read_all()?;
+    // What is going to be deleted cannot be referred to.
+    let stays = if arguments.prune { &Resources::new() } else { &there };
+    let resources = file::read(&arguments.file, &text, stays)?;
+    let plan = compared(&arguments.file, &resources, &there, arguments.prune)?;
     if arguments.dry_run {
         return Ok(try_out(&arguments.file, &remote, &plan));
     }

@@ -21,8 +21,9 @@ pub(crate) fn diff(arguments: &Diff) -> u8 {
 }
 
 fn run(arguments: &Diff) -> Result<Plan, Failure> {
-    let resources = file::read(&arguments.file)?;
+    let text = file::text(&arguments.file)?;
     let there = Remote::new("--to", &arguments.to, &arguments.asking)?.read_all()?;
+    let resources = file::read(&arguments.file, &text, &there)?;
     compared(&arguments.file, &resources, &there, true)
 }
 

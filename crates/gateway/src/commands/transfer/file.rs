@@ -21,12 +21,17 @@ impl Secrets for Elsewhere {
     }
 }
 
-/// Reads a file; the error has every finding with its place.
-pub(super) fn read(file: &Path) -> Result<Resources, Failure> {
+/// The bytes of a file.
+pub(super) fn text(file: &Path) -> Result<Vec<u8>, Failure> {
+    ConfigSource::File(file.to_owned()).read().map_err(|error| Failure::Unusable(error.to_string()))
+}
+
+/// Reads the text of a file; the error has every finding with its place. `beside`: the resources that those of the file will
+/// stand beside, and may refer to.
+pub(super) fn read(file: &Path, text: &[u8], beside: &Resources) -> Result<Resources, Failure> {
     let source = ConfigSource::File(file.to_owned());
-    let text = source.read().map_err(|error| Failure::Unusable(error.to_string()))?;
     let plugins = PluginSet { table: stillgate_plugins::TABLE, secrets: Arc::new(Elsewhere) };
-    let (found, mut errors) = documents(&text, &|name| std::env::var(name).ok(), plugins);
+    let (found, mut errors) = documents(text, &|name| std::env::var(name).ok(), plugins, beside.keys().cloned());
     let masks = found.iter().filter(|found| found.kind != Kind::Ssls).flat_map(masked);
     let masks: Vec<String> = masks.collect();
     if !masks.is_empty() {
