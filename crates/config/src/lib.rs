@@ -22,7 +22,7 @@ mod schemas;
 mod store;
 mod values;
 
-pub use file::{FILE_BYTES_MAX, FileDocument, Reader, Text, documents, load, load_with};
+pub use file::{FILE_BYTES_MAX, FileDocument, MASK, Reader, Text, documents, load, load_with};
 pub use keys::acme::{ACME_NAMES_MAX, Acme, AcmeEab};
 pub use keys::admin::{Admin, AdminKey, AdminTls};
 pub use keys::checks::{

@@ -419,3 +419,17 @@ fn after_an_error_the_last_good_text_counts() {
     let new = read(&mut reader, &file(&[A, "{id: b, uri: /x, service_id: s}", C])).unwrap();
     assert_eq!(shared(&old, &new).0, ["a", "c"]);
 }
+
+#[test]
+fn a_mask_is_refused_wherever_it_comes_in() {
+    let mut reader = Reader::default();
+    let consumers = |name: &str| format!("consumers:\n- username: jack\n  desc: \"{name}\"\n");
+    let route = |name: &str| format!("- {{id: a, uri: /a, upstream_id: u, desc: \"{name}\"}}\n");
+    let file = |route: &str, consumers: &str| format!("{HEAD}{route}{TAIL}{consumers}");
+    let good = file(&route("a"), &consumers("a"));
+    read(&mut reader, &good).unwrap();
+    assert!(reader.is_incremental());
+    assert!(read(&mut reader, &file(&route("********"), &consumers("a"))).is_none());
+    assert!(read(&mut reader, &file(&route("a"), &consumers("********"))).is_none());
+    assert!(read(&mut reader, &good).is_some());
+}

@@ -71,7 +71,13 @@ fn a_file_is_served_and_comes_back() {
     }
     assert!(masked.err.contains("3 resources with masks"), "{masked:?}");
     let refused = other.apply(&masked.out, &[]).expect(1);
-    assert!(refused.err.contains("credentials/phone: plugins.key-auth.key is a mask"), "{refused:?}");
+    let place = "consumers[0].credentials[0].plugins.key-auth.key: ******** is a mask in place of a secret";
+    assert!(refused.err.contains(place), "{refused:?}");
+    let file = site.file("masked.yaml", &masked.out).display().to_string();
+    for checked in [run("", &["check", "--offline", &file]), run("", &["run", "--config", &file])] {
+        let said = format!("{}{}", checked.out, checked.err);
+        assert!(checked.code == 1 && said.contains(place), "{checked:?}");
+    }
     assert_eq!(resources(&other.export()), resources(&exported));
 }
 

@@ -1,9 +1,11 @@
 //! The resources of a file as documents, as the Admin API takes them, each with the place where it is written.
 //!
-//! For those who move resources from a file to a store. The file is checked like any other, with three exceptions: its `gateway:`
+//! For those who move resources from a file to a store. The file is checked like any other, with four exceptions: its `gateway:`
 //! section need not be that of the gateway whose store it is, so the listeners are not known if it has none; `protos`, which
-//! only stores have, may be there; and plugins may have keys that are not known, as in a store, which warns of them.
+//! only stores have, may be there; plugins may have keys that are not known, as in a store, which warns of them; and masks may
+//! stand for private keys, which the gateway may have.
 
+use super::masks::{self, Masks};
 use super::{tree_of, whole};
 use crate::keys::resources::File;
 use crate::model::Kind;
@@ -50,6 +52,9 @@ pub fn documents(
 
 fn read_all(bytes: &[u8], environment: Lookup<'_>, plugins: PluginSet, sink: &mut Sink) -> Option<Vec<FileDocument>> {
     let root = tree_of(bytes, environment, sink)?.root;
+    if masks::refuse(&root, Masks::RefusedButKeys, sink) {
+        return None;
+    }
     let (protos, others): (Vec<Entry>, Vec<Entry>) =
         entries(&root).iter().cloned().partition(|entry| &*entry.key == Kind::Protos.name());
     let has_gateway = others.iter().any(|entry| &*entry.key == "gateway");

@@ -3,6 +3,7 @@
 
 mod documents;
 mod incremental;
+mod masks;
 mod whole;
 
 use crate::keys::resources::File;
@@ -11,6 +12,8 @@ use crate::resources::PluginSet;
 use crate::values::{SourceKind, digest};
 pub use documents::{FileDocument, documents};
 pub use incremental::{Reader, Text};
+pub use masks::MASK;
+use masks::Masks;
 use stillgate_schema::text::diagnostic::{Errors, Fault, Path, Position, Sink};
 use stillgate_schema::text::environment::Lookup;
 use stillgate_schema::text::tree;
@@ -43,7 +46,8 @@ struct Written {
 fn read(bytes: &[u8], environment: Lookup<'_>, sink: &mut Sink) -> Option<Written> {
     let tree = tree_of(bytes, environment, sink)?;
     let file = kind::read(&object::map::<File>(), &tree.root, &Path::Root, sink)?;
-    Some(Written { tree, file })
+    // What it means is not looked at then: two masks look like the same key of two consumers.
+    (!masks::refuse(&tree.root, Masks::Refused, sink)).then_some(Written { tree, file })
 }
 
 fn tree_of(bytes: &[u8], environment: Lookup<'_>, sink: &mut Sink) -> Option<tree::Tree> {

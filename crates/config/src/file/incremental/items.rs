@@ -1,5 +1,6 @@
 //! What is remembered of each item of a list, and one item by itself.
 
+use crate::file::masks::has_mask;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use stillgate_schema::text::cuts::Cut;
 use stillgate_schema::text::diagnostic::Sink;
@@ -37,7 +38,7 @@ pub(super) enum Keeps {
 }
 
 /// An item that begins in `line`, read as the only one of a list under `key`, and how many lines below that it stands. `None`:
-/// it is not one item by itself.
+/// it is not one item by itself, or has a mask.
 pub(super) fn only_item(
     key: &str,
     text: &[u8],
@@ -54,7 +55,7 @@ pub(super) fn only_item(
     let Value::List(nodes) = &entry.value.value else { return None };
     let [node] = &**nodes else { return None };
     let at = node.at.line.checked_sub(line).filter(|at| *at < cut.lines)?;
-    (tree.is_plain && &*entry.key == key).then(|| (node.clone(), at))
+    (tree.is_plain && &*entry.key == key && !has_mask(node)).then(|| (node.clone(), at))
 }
 
 /// For comparing ids: different hashes are different ids.

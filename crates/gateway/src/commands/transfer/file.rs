@@ -3,11 +3,11 @@
 //! References to secrets are not looked up: they stand for something on the gateway's machine, not on this one.
 
 use super::Failure;
-use super::resources::{Resource, Resources, masks, path_of};
+use super::resources::{Resource, Resources};
 use crate::configuration::source::ConfigSource;
 use std::path::Path;
 use std::sync::Arc;
-use stillgate_config::{Errors, FileDocument, Kind, PluginSet, Severity, documents};
+use stillgate_config::{Errors, FileDocument, PluginSet, Severity, documents};
 use stillgate_plugin::Secrets;
 
 /// What a reference is answered with; findings that say so are none.
@@ -32,12 +32,6 @@ pub(super) fn read(file: &Path, text: &[u8], beside: &Resources) -> Result<Resou
     let source = ConfigSource::File(file.to_owned());
     let plugins = PluginSet { table: stillgate_plugins::TABLE, secrets: Arc::new(Elsewhere) };
     let (found, mut errors) = documents(text, &|name| std::env::var(name).ok(), plugins, beside.keys().cloned());
-    let masks = found.iter().filter(|found| found.kind != Kind::Ssls).flat_map(masked);
-    let masks: Vec<String> = masks.collect();
-    if !masks.is_empty() {
-        // Before all else: two masks look like the same key of two consumers.
-        return Err(refused_masks(file, &masks));
-    }
     errors.diagnostics.retain(|found| found.severity == Severity::Error && !found.message.contains(NOT_HERE));
     if !errors.diagnostics.is_empty() {
         let errors = Errors { file: source.name(), ..errors };
@@ -50,17 +44,11 @@ pub(super) fn read(file: &Path, text: &[u8], beside: &Resources) -> Result<Resou
     Ok(found.into_iter().enumerate().map(resource).collect())
 }
 
-/// A file that has masks where secrets belong. `places`: with line and column.
+/// A file that has masks in place of private keys that are not in the gateway. `places`: with line and column.
 pub(super) fn refused_masks(file: &Path, places: &[String]) -> Failure {
     let named: Vec<String> = places.iter().map(|place| format!("{}:{place}", file.display())).collect();
     Failure::Failed(format!(
         "the file has masks in place of secrets; write the secrets, or export the file again with --secrets\n{}",
         named.join("\n")
     ))
-}
-
-fn masked(found: &FileDocument) -> Vec<String> {
-    let path = path_of(&(found.kind, found.id.clone()));
-    let place = |mask: String| format!("{}:{}: {path}: {mask} is a mask", found.line, found.column);
-    masks(&found.document).into_iter().map(place).collect()
 }

@@ -96,6 +96,7 @@ mod tests {
 
     #[test]
     fn masks_are_found_where_they_are() {
+        assert_eq!(MASK, stillgate_config::MASK, "what an export writes a file is refused for");
         let document = json!({"plugins": {"key-auth": {"key": MASK}}, "keys": ["k", MASK], "key": "x"});
         assert_eq!(masks(&document), ["plugins.key-auth.key", "keys[1]"]);
         let mut certificate = json!({"cert": "c", "certs": ["d", "e"]});
