@@ -16,7 +16,7 @@ pub use masks::MASK;
 use masks::Masks;
 use stillgate_schema::text::diagnostic::{Errors, Fault, Path, Position, Sink};
 use stillgate_schema::text::environment::Lookup;
-use stillgate_schema::text::tree;
+use stillgate_schema::text::tree::{self, Node, Value};
 use stillgate_schema::{kind, object};
 
 /// The largest configuration file.
@@ -33,7 +33,7 @@ pub fn load_with(text: impl AsRef<[u8]>, environment: Lookup<'_>, plugins: Plugi
     let text = text.as_ref();
     let mut sink = Sink::default();
     let config = read(text, environment, &mut sink)
-        .map(|written| resolve(written.file, digest(text), plugins, written.tree.root.at, &mut sink).0);
+        .map(|written| resolve(written.file, digest(text), plugins, &written.tree.root, &mut sink).0);
     finish(config, sink)
 }
 
@@ -73,7 +73,7 @@ fn resolve(
     file: File,
     digest: String,
     plugins: PluginSet,
-    root: Position,
+    root: &Node,
     sink: &mut Sink,
 ) -> (Config, whole::CatalogState) {
     let is_of_file = file.gateway.config.source == SourceKind::File;
@@ -84,18 +84,18 @@ fn resolve(
     let no_stream_routes = is_of_file && file.stream_routes.is_empty();
     let resolved = whole::resolve(file, digest, plugins, sink);
     if no_routes && !sink.has_errors() {
-        sink.warning(root, &Path::Root.key("routes"), "no routes; every request is answered 404");
+        sink.warning(root.at, &Path::Root.key("routes"), "no routes; every request is answered 404");
     }
     let has_stream_listeners = resolved.0.listeners.iter().any(Listener::is_of_streams);
     if no_stream_routes && has_stream_listeners && !sink.has_errors() {
         let message = "no stream routes; every connection to gateway.stream_proxy is closed";
-        sink.warning(root, &Path::Root.key("stream_routes"), message);
+        sink.warning(root.at, &Path::Root.key("stream_routes"), message);
     }
     resolved
 }
 
 /// Reports resources in a file whose resources come from elsewhere: they would have no effect.
-fn check_has_none(file: &File, root: Position, sink: &mut Sink) {
+fn check_has_none(file: &File, root: &Node, sink: &mut Sink) {
     let lists = [
         (Kind::Secrets, file.secrets.is_empty()),
         (Kind::Ssls, file.ssls.is_empty()),
@@ -112,8 +112,14 @@ fn check_has_none(file: &File, root: Position, sink: &mut Sink) {
     for (kind, _) in lists.into_iter().filter(|(_, is_empty)| !is_empty) {
         let fault = Fault::new("resources come from elsewhere (gateway.config.source), so these would have no effect");
         let hint = "move them there with `stillgate apply`, or set gateway.config.source to file";
-        sink.error(root, &Path::Root.key(kind.name()), fault.hint(hint));
+        sink.error(position(root, kind.name()), &Path::Root.key(kind.name()), fault.hint(hint));
     }
+}
+
+/// Where a key of the file stands.
+fn position(root: &Node, key: &str) -> Position {
+    let Value::Map(entries) = &root.value else { return root.at };
+    entries.iter().find(|entry| &*entry.key == key).map_or(root.at, |entry| entry.key_at)
 }
 
 fn finish(config: Option<Config>, sink: Sink) -> Result<Loaded, Errors> {

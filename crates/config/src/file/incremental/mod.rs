@@ -146,8 +146,8 @@ impl Reader {
             return Err(sink.into_errors());
         };
         let outline = outline::Outline::of(&text.bytes, &written);
-        let at = written.tree.root.at;
-        let (config, known) = resolve(written.file, text.digest.clone(), self.plugins.clone(), at, &mut sink);
+        let root = &written.tree.root;
+        let (config, known) = resolve(written.file, text.digest.clone(), self.plugins.clone(), root, &mut sink);
         let loaded = Arc::new(finish(Some(config), sink)?);
         self.secrets.tell_in_use();
         let variables = recorder.told.take();
