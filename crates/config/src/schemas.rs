@@ -1,7 +1,6 @@
 //! JSON Schemas: of a file, and of single kinds of resources and single plugins, cut out of it with what they refer to.
 
 use crate::keys::plugins::{METADATA_SCHEMA, PLUGINS_SCHEMA};
-use crate::keys::protos::ProtoKeys;
 use crate::keys::resources::File;
 use crate::model::Kind;
 use serde_json::{Map, Value as Json, json};
@@ -42,12 +41,7 @@ const PREFIX: &str = "#/$defs/";
 impl Schemas {
     /// With these plugins.
     pub fn new(plugins: Table) -> Schemas {
-        let mut definitions = definitions_of(schema(plugins));
-        let mut protos = schema_of::<ProtoKeys>(|_| {});
-        let more = protos.as_object_mut().and_then(|schema| schema.remove("$defs"));
-        definitions.extend(more.and_then(|more| more.as_object().cloned()).unwrap_or_default());
-        definitions.insert(name_of(Kind::Protos).to_owned(), protos);
-        Schemas { definitions, plugins }
+        Schemas { definitions: definitions_of(schema(plugins)), plugins }
     }
 
     /// Of the documents of a kind.

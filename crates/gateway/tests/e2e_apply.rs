@@ -65,6 +65,9 @@ fn a_file_is_served_and_comes_back() {
     other.run("apply", &file, &[]).expect(0);
     assert_eq!(resources(&other.export()), resources(&exported));
 
+    let checked = run("", &["check", "--offline", &file.display().to_string()]).expect(0);
+    assert!(checked.out.contains("protos have no effect here: no plugin uses them"), "{checked:?}");
+
     let masked = run(KEY, &["export", "--from", site.url()]).expect(0);
     for secret in ["the-token", "jacks-key", "roses-key"] {
         assert!(exported.contains(secret) && !masked.out.contains(secret), "{secret}: {}", masked.out);

@@ -1,22 +1,20 @@
 //! The resources of a file as documents, as the Admin API takes them, each with the place where it is written.
 //!
-//! For those who move resources from a file to a store. The file is checked like any other, with four exceptions: its `gateway:`
-//! section need not be that of the gateway whose store it is, so the listeners are not known if it has none; `protos`, which
-//! only stores have, may be there; plugins may have keys that are not known, as in a store, which warns of them; and masks may
-//! stand for private keys, which the gateway may have.
+//! For those who move resources from a file to a store. The file is checked like any other, with three exceptions: its `gateway:`
+//! section need not be that of the gateway whose store it is, so the listeners are not known if it has none; plugins may have
+//! keys that are not known, as in a store, which warns of them; and masks may stand for private keys, which the gateway may have.
 
 use super::masks::{self, Masks};
 use super::{tree_of, whole};
 use crate::keys::resources::File;
 use crate::model::Kind;
-use crate::resources::{PluginSet, Written};
+use crate::resources::PluginSet;
 use crate::store::Store;
 use crate::values::SourceKind;
 use serde_json::{Map, Number, Value as Json};
-use std::collections::HashSet;
 use stillgate_schema::kind::read;
 use stillgate_schema::object::map;
-use stillgate_schema::text::diagnostic::{Errors, Fault, Path, Position, Sink};
+use stillgate_schema::text::diagnostic::{Errors, Path, Position, Sink};
 use stillgate_schema::text::environment::Lookup;
 use stillgate_schema::text::scalar::{Meaning, Scalar, Style};
 use stillgate_schema::text::tree::{Entry, Node, Value};
@@ -55,41 +53,14 @@ fn read_all(bytes: &[u8], environment: Lookup<'_>, plugins: PluginSet, sink: &mu
     if masks::refuse(&root, Masks::RefusedButKeys, sink) {
         return None;
     }
-    let (protos, others): (Vec<Entry>, Vec<Entry>) =
-        entries(&root).iter().cloned().partition(|entry| &*entry.key == Kind::Protos.name());
-    let has_gateway = others.iter().any(|entry| &*entry.key == "gateway");
-    let lists = match &root.value {
-        Value::Map(_) => Node { at: root.at, value: Value::Map(others.into()) },
-        _ => root.clone(),
-    };
-    let mut file: File = read(&map::<File>(), &lists, &Path::Root, sink)?;
+    let has_gateway = entries(&root).iter().any(|entry| &*entry.key == "gateway");
+    let mut file: File = read(&map::<File>(), &root, &Path::Root, sink)?;
     if !has_gateway {
         file.gateway.config.source = SourceKind::Store;
     }
-    check_protos(&protos, sink);
     let alone = Store::new(file.gateway.clone(), plugins.clone());
     whole::resolve(file, String::new(), plugins, sink);
-    let lists = entries(&lists).iter().chain(&protos);
-    Some(lists.flat_map(|list| of_list(list, &alone)).collect())
-}
-
-/// Protos are no part of a file, so no other code reads them.
-fn check_protos(lists: &[Entry], sink: &mut Sink) {
-    let path = Path::Root.key(Kind::Protos.name());
-    for list in lists {
-        let mut known = HashSet::new();
-        for (index, item) in items(&list.value).iter().enumerate() {
-            let path = path.index(index);
-            let Some(written) = Written::read(Kind::Protos, item, &path, sink) else { continue };
-            match written.id() {
-                None => sink.error(item.at, &path, Fault::new("the key \"id\" is missing")),
-                Some(id) if !known.insert(id.value.clone()) => {
-                    sink.error(id.at, &path.key("id"), format!("another proto has the id {:?}", id.value));
-                }
-                Some(_) => {}
-            }
-        }
-    }
+    Some(entries(&root).iter().flat_map(|list| of_list(list, &alone)).collect())
 }
 
 /// The resources of one list; none, where the key is no list of resources.

@@ -80,11 +80,17 @@ fn resolve(
     if !is_of_file {
         check_has_none(&file, root, sink);
     }
+    let has_protos = is_of_file && !file.protos.is_empty();
     let no_routes = is_of_file && file.routes.is_empty();
     let no_stream_routes = is_of_file && file.stream_routes.is_empty();
     let resolved = whole::resolve(file, digest, plugins, sink);
     if no_routes && !sink.has_errors() {
         sink.warning(root.at, &Path::Root.key("routes"), "no routes; every request is answered 404");
+    }
+    if has_protos && !sink.has_errors() {
+        let fault = Fault::new("protos have no effect here: no plugin uses them");
+        let fault = fault.hint("remove them, or move them to a store with `stillgate apply`");
+        sink.warning(position(root, "protos"), &Path::Root.key("protos"), fault);
     }
     let has_stream_listeners = resolved.0.listeners.iter().any(Listener::is_of_streams);
     if no_stream_routes && has_stream_listeners && !sink.has_errors() {
@@ -108,6 +114,7 @@ fn check_has_none(file: &File, root: &Node, sink: &mut Sink) {
         (Kind::GlobalRules, file.global_rules.is_empty()),
         (Kind::StreamRoutes, file.stream_routes.is_empty()),
         (Kind::Routes, file.routes.is_empty()),
+        (Kind::Protos, file.protos.is_empty()),
     ];
     for (kind, _) in lists.into_iter().filter(|(_, is_empty)| !is_empty) {
         let fault = Fault::new("resources come from elsewhere (gateway.config.source), so these would have no effect");

@@ -32,6 +32,7 @@ pub(super) fn resolve(file: File, digest: String, plugins: PluginSet, sink: &mut
     let mut catalog = Catalog::new(&file.gateway, plugins);
     catalog.are_listeners_known = file.gateway.config.source == SourceKind::File;
     let mut taking = Taking::new(catalog, sink);
+    taking.list(Kind::Protos, file.protos, Written::Proto);
     taking.list(Kind::Ssls, file.ssls, Written::Ssl);
     // From elsewhere certificates may come later, and no TLS is spoken until then.
     if taking.catalog.are_listeners_known {

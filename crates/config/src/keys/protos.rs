@@ -1,6 +1,6 @@
 //! The keys of `protos`: definitions of Protocol Buffers, as APISIX's Admin API keeps them.
 //!
-//! No plugin reads them. A store keeps them for other programs that share it; files refuse them by name.
+//! No plugin reads them. A store keeps them for other programs that share it; a file may have them on their way there.
 
 use crate::keys::resources::ID;
 use crate::keys::shared::resource;

@@ -9,6 +9,7 @@ use crate::keys::nodes::{NodeEntry, Nodes, parse_authority};
 use crate::keys::plugins::{
     ConsumerGroupKeys, ConsumerKeys, GlobalRuleKeys, MetadataKeys, PluginConfigKeys, PluginMetadata, Plugins,
 };
+use crate::keys::protos::ProtoKeys;
 use crate::keys::secrets::SecretManagerKeys;
 use crate::keys::shared::resource;
 use crate::keys::ssls::{SslKeys, UpstreamTlsKeys};
@@ -75,9 +76,10 @@ object! {
         plugin_metadata: Vec<Resource<MetadataKeys>> = PluginMetadata => default(Vec::new());
         /// Managers of secrets, which references name.
         secrets: Vec<Resource<SecretManagerKeys>> = resources::<SecretManagerKeys>(true) => default(Vec::new());
+        /// Definitions of Protocol Buffers, for `stillgate apply`: a store and etcd keep them for other programs. A gateway whose resources come from this file ignores them, with a warning.
+        protos: Vec<Resource<ProtoKeys>> = resources::<ProtoKeys>(true) => default(Vec::new());
         unbuilt {
             plugins: "lists of plugins to be loaded are";
-            protos: "protos are";
         }
     }
 }
