@@ -24,7 +24,7 @@ mod values;
 
 pub use file::{FILE_BYTES_MAX, FileDocument, MASK, Reader, Text, documents, load, load_with};
 pub use keys::acme::{ACME_NAMES_MAX, Acme, AcmeEab};
-pub use keys::admin::{Admin, AdminKey, AdminTls};
+pub use keys::admin::{Admin, AdminKey, AdminTls, SHORT_KEY_NAME};
 pub use keys::checks::{
     ActiveCheck, ActiveHealthy, ActiveUnhealthy, CHECK_CONCURRENCY_MAX, CHECK_COUNT_MAX, Checks, PassiveCheck,
     PassiveHealthy, PassiveUnhealthy, RetryBudget, UpstreamLimits,

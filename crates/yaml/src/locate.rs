@@ -10,11 +10,12 @@ pub fn locate(text: &[u8], environment: Lookup<'_>, path: &str) -> Option<(u32, 
     let text = std::str::from_utf8(text).ok()?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let tree = tree::parse(0, text, Some(environment), &mut Sink::default()).filter(|tree| !tree.root.is_null())?;
-    let Position { line, column } = walk(&tree.root, path);
+    let Position { line, column } = within(&tree.root, path);
     Some((line, column))
 }
 
-fn walk(root: &Node, path: &str) -> Position {
+/// The same in a tree, or in a part of one that the path begins at.
+pub fn within(root: &Node, path: &str) -> Position {
     let mut node = root;
     for step in path.split(['.', '[']) {
         let below = match (&node.value, step.strip_suffix(']')) {

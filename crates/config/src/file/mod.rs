@@ -16,6 +16,7 @@ pub use masks::MASK;
 use masks::Masks;
 use stillgate_schema::text::diagnostic::{Errors, Fault, Path, Position, Sink};
 use stillgate_schema::text::environment::Lookup;
+use stillgate_schema::text::locate::within;
 use stillgate_schema::text::tree::{self, Node, Value};
 use stillgate_schema::{kind, object};
 
@@ -80,6 +81,7 @@ fn resolve(
     if !is_of_file {
         check_has_none(&file, root, sink);
     }
+    let is_closed = file.gateway.config.source == SourceKind::Store && file.gateway.admin.is_none();
     let has_protos = is_of_file && !file.protos.is_empty();
     let no_routes = is_of_file && file.routes.is_empty();
     let no_stream_routes = is_of_file && file.stream_routes.is_empty();
@@ -91,6 +93,13 @@ fn resolve(
         let fault = Fault::new("protos have no effect here: no plugin uses them");
         let fault = fault.hint("remove them, or move them to a store with `stillgate apply`");
         sink.warning(position(root, "protos"), &Path::Root.key("protos"), fault);
+    }
+    if is_closed && !sink.has_errors() {
+        let fault = Fault::new("nobody can ever write the store: there is no Admin API");
+        let fault = fault.hint("add gateway.admin, or set gateway.config.source to file");
+        let path = Path::Root.key("gateway");
+        let path = path.key("config");
+        sink.warning(within(root, "gateway.config.source"), &path.key("source"), fault);
     }
     let has_stream_listeners = resolved.0.listeners.iter().any(Listener::is_of_streams);
     if no_stream_routes && has_stream_listeners && !sink.has_errors() {

@@ -4,13 +4,20 @@ use crate::keys::gateway::ADDRESS;
 use crate::keys::ssls::PEM;
 use crate::values::{Pem, Role};
 use ipnet::IpNet;
+use serde_json::Value as Json;
 use std::net::SocketAddr;
 use stillgate_plugin::Secret;
-use stillgate_schema::kind::{Choice, Text, list, text};
+use stillgate_schema::description::Definitions;
+use stillgate_schema::kind::{Choice, Kind, Text, list, text};
 use stillgate_schema::matching::{NETWORK, OWN_NAME};
 use stillgate_schema::object;
 use stillgate_schema::object::map;
-use stillgate_schema::text::diagnostic::Fault;
+use stillgate_schema::text::diagnostic::{Fault, Path, Sink};
+use stillgate_schema::text::locate::within;
+use stillgate_schema::text::tree::Node;
+
+/// What the holder of the short form of a key is called.
+pub const SHORT_KEY_NAME: &str = "admin";
 
 object! {
     /// The admin address: Admin API, status, dashboard.
@@ -51,6 +58,43 @@ object! {
         key: Pem = PEM => required;
         /// Clients must present a certificate that leads to one of these: PEM, or a file of it. Keys are still required.
         client_ca: Pem = PEM => optional;
+    }
+}
+
+/// `gateway.admin`, no two keys of which have one name or are the same.
+pub(crate) struct AdminSection;
+
+impl Kind for AdminSection {
+    type Out = Admin;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Admin> {
+        let admin = map::<Admin>().read(node, path, sink)?;
+        let short = admin.key.iter().map(|key| (SHORT_KEY_NAME, key, None));
+        let listed = admin.keys.iter().enumerate().map(|(index, key)| (key.name.as_str(), &key.key, Some(index)));
+        let keys: Vec<_> = short.chain(listed).collect();
+        let list = path.key("keys");
+        for (place, (name, key, index)) in keys.iter().enumerate() {
+            // The short form comes first, so it is never the second one.
+            let Some(index) = *index else { continue };
+            let mut report = |field: &str, fault: Fault| {
+                let at = within(node, &format!("keys[{index}].{field}"));
+                sink.error(at, &list.index(index).key(field), fault);
+            };
+            let before = &keys[..place];
+            if before.iter().any(|(other, ..)| other == name) {
+                let fault = Fault::new(format!("another key has the name {name:?}"));
+                report("name", fault.hint("give each its own, so that the audit log tells them apart"));
+            }
+            if let Some((other, ..)) = before.iter().find(|(_, other, _)| other.reveal() == key.reveal()) {
+                let fault = Fault::new(format!("this is also the key of {other:?}"));
+                report("key", fault.hint("give each holder another key"));
+            }
+        }
+        Some(admin)
+    }
+
+    fn schema(&self, definitions: &mut Definitions) -> Json {
+        map::<Admin>().schema(definitions)
     }
 }
 

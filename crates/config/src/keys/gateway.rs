@@ -4,7 +4,7 @@
 
 use crate::keys::access_log::ACCESS_LOG;
 use crate::keys::acme::Acme;
-use crate::keys::admin::Admin;
+use crate::keys::admin::{Admin, AdminSection};
 use crate::keys::control_plane::{ConfigSourceKeys, DataEncryption};
 use crate::keys::debug::Debug;
 use crate::keys::metrics::METRICS;
@@ -69,7 +69,7 @@ object! {
         /// Connections that carry no HTTP.
         stream_proxy: StreamProxy = map::<StreamProxy>() => nested;
         /// The admin API; without it no admin address is opened.
-        admin: Admin = map::<Admin>() => optional;
+        admin: Admin = AdminSection => optional;
         /// Where the resources come from.
         config: ConfigSourceKeys = map::<ConfigSourceKeys>() => nested;
         /// Encryption of credentials and private keys where resources are kept in a store or in etcd.

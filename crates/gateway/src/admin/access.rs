@@ -3,11 +3,8 @@
 use crate::metering::process_stats;
 use std::sync::Arc;
 use stillgate_admin::{Access, AdminKey, Role, loopback};
-use stillgate_config::{Gateway, Role as Written};
+use stillgate_config::{Gateway, Role as Written, SHORT_KEY_NAME};
 use stillgate_exporter::Hosts;
-
-/// What the short form of a key calls its holder.
-const SHORT_NAME: &str = "admin";
 
 /// As the `gateway:` section has it.
 pub(crate) fn access_of(gateway: &Gateway) -> Access {
@@ -15,7 +12,7 @@ pub(crate) fn access_of(gateway: &Gateway) -> Access {
     let names = admin.map_or(&[][..], |admin| &admin.hosts).iter().cloned();
     let hosts = Hosts::new("gateway.admin.hosts", names.chain([process_stats::hostname()]));
     let short = admin.and_then(|admin| admin.key.as_ref());
-    let short = short.map(|key| (SHORT_NAME, key.reveal(), Role::Admin));
+    let short = short.map(|key| (SHORT_KEY_NAME, key.reveal(), Role::Admin));
     let listed = admin.map_or(&[][..], |admin| &admin.keys).iter().map(|key| {
         let role = match key.role {
             Written::Admin => Role::Admin,
@@ -33,7 +30,7 @@ pub(crate) fn access_of(gateway: &Gateway) -> Access {
 /// The same with a key that was made at the first start, where none is configured.
 pub(crate) fn with_made_key(mut access: Access, key: Option<&str>) -> Access {
     if let Some(key) = key.filter(|_| access.keys.is_empty()) {
-        access.keys.push(Arc::new(AdminKey { name: SHORT_NAME.to_owned(), key: key.to_owned(), role: Role::Admin }));
+        access.keys.push(Arc::new(AdminKey { name: SHORT_KEY_NAME.to_owned(), key: key.to_owned(), role: Role::Admin }));
     }
     access
 }

@@ -2,38 +2,49 @@
 
 use crate::configuration::source::read_bounded;
 use std::sync::Arc;
-use stillgate_config::{AdminTls, Pem};
-use stillgate_tls::FILE_BYTES_MAX;
+use stillgate_config::{AdminTls, Config, Pem};
 use stillgate_tls::rustls::pki_types::pem::PemObject;
 use stillgate_tls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use stillgate_tls::rustls::server::WebPkiClientVerifier;
-use stillgate_tls::rustls::{RootCertStore, ServerConfig};
+use stillgate_tls::rustls::{Error, RootCertStore, ServerConfig};
+use stillgate_tls::{FILE_BYTES_MAX, Problem};
 
 /// What clients are offered.
 const ALPN: &[u8] = b"http/1.1";
 
+/// Why the admin address of a configuration can have no TLS, for `check`; `None`: it can, or has none.
+pub(crate) fn problem(config: &Config) -> Option<Problem> {
+    server_config(config.gateway.admin.as_ref()?.tls.as_ref()?).err()
+}
+
 /// As the configuration has it; the error names the key.
-pub(crate) fn server_config(keys: &AdminTls) -> Result<Arc<ServerConfig>, String> {
-    let fail = |key: &str, why: String| format!("gateway.admin.tls.{key}: {why}");
-    let chain = certificates(&keys.cert).map_err(|why| fail("cert", why))?;
-    let key = read(&keys.key).map_err(|why| fail("key", why))?;
+pub(crate) fn server_config(keys: &AdminTls) -> Result<Arc<ServerConfig>, Problem> {
+    let chain = certificates(&keys.cert).map_err(|why| at("cert", why))?;
+    let key = read(&keys.key).map_err(|why| at("key", why))?;
     let key = PrivateKeyDer::from_pem_slice(&key);
-    let key = key.map_err(|_| fail("key", "no private key found; write it as PEM, not encrypted".to_owned()))?;
+    let key = key.map_err(|_| at("key", "no private key found; write it as PEM, not encrypted".to_owned()))?;
     let builder = ServerConfig::builder();
     let builder = match &keys.client_ca {
         None => builder.with_no_client_auth(),
         Some(ca) => {
             let mut roots = RootCertStore::empty();
-            for root in certificates(ca).map_err(|why| fail("client_ca", why))? {
-                roots.add(root).map_err(|error| fail("client_ca", error.to_string()))?;
+            for root in certificates(ca).map_err(|why| at("client_ca", why))? {
+                roots.add(root).map_err(|error| at("client_ca", error.to_string()))?;
             }
             let verifier = WebPkiClientVerifier::builder(Arc::new(roots)).build();
-            builder.with_client_cert_verifier(verifier.map_err(|error| fail("client_ca", error.to_string()))?)
+            builder.with_client_cert_verifier(verifier.map_err(|error| at("client_ca", error.to_string()))?)
         }
     };
-    let mut config = builder.with_single_cert(chain, key).map_err(|error| fail("cert", error.to_string()))?;
+    let mut config = builder.with_single_cert(chain, key).map_err(|error| match error {
+        Error::InconsistentKeys(_) => at("key", "the key does not belong to gateway.admin.tls.cert".to_owned()),
+        error => at("cert", error.to_string()),
+    })?;
     config.alpn_protocols = vec![ALPN.to_vec()];
     Ok(Arc::new(config))
+}
+
+fn at(key: &str, message: String) -> Problem {
+    Problem { path: format!("gateway.admin.tls.{key}"), message, hint: None }
 }
 
 fn certificates(pem: &Pem) -> Result<Vec<CertificateDer<'static>>, String> {

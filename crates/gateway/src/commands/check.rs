@@ -10,6 +10,7 @@ use super::deep_hosts::{DeepHosts, deep_hosts};
 use super::replay;
 use super::stdout::show;
 use crate::acme;
+use crate::admin;
 use crate::configuration::environment;
 use crate::configuration::source::{ConfigSource, ReadError};
 use crate::configuration::tls_material;
@@ -181,7 +182,8 @@ fn of_machine(config: &Config, text: &[u8]) -> Vec<Diagnostic> {
     let errors = errors.into_iter().chain(acme::problem(config)).map(|error| (error, Severity::Error));
     let found = errors.chain(warnings.into_iter().map(|warning| (warning, Severity::Warning)));
     let mut found: Vec<_> = found.map(|(problem, severity)| tls_material::diagnostic(problem, severity)).collect();
-    for (problem, severity) in environment::look_at(config) {
+    let admin = admin::tls::problem(config).map(|problem| (problem, Severity::Error));
+    for (problem, severity) in environment::look_at(config).into_iter().chain(admin) {
         let (line, column) = ConfigSource::locate(text, &problem.path).unwrap_or_default();
         found.push(Diagnostic { line, column, ..tls_material::diagnostic(problem, severity) });
     }

@@ -12,7 +12,7 @@ use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
-use stillgate_config::{Config, LogDestination, Severity, Transport, listener_paths};
+use stillgate_config::{Config, LogDestination, Severity, SourceKind, Transport, listener_paths};
 use stillgate_tls::Problem;
 
 /// Ports below this are the system's, unless `net.ipv4.ip_unprivileged_port_start` says otherwise.
@@ -26,6 +26,11 @@ pub(crate) fn look_at(config: &Config) -> Vec<(Problem, Severity)> {
         let remedy =
             |folder: &Path| format!("create it (`mkdir -p {}`), or change gateway.access_log", folder.display());
         found.extend(file_problem("gateway.access_log.path", file, Severity::Error, remedy));
+    }
+    if gateway.config.source == SourceKind::Store {
+        let remedy =
+            |folder: &Path| format!("create it (`mkdir -p {}`), or change gateway.config.store", folder.display());
+        found.extend(file_problem("gateway.config.store", &gateway.config.store, Severity::Error, remedy));
     }
     if let Some(folder) = gateway.metrics.as_ref().and_then(|metrics| metrics.shared.as_deref()) {
         found.extend(folder_problem("gateway.metrics.shared", folder));

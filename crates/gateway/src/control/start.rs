@@ -93,7 +93,7 @@ pub(crate) enum RunError {
     /// An address cannot be listened on.
     Listen(ListenError),
     /// TLS of the admin address cannot be had.
-    Admin(String),
+    Admin(stillgate_tls::Problem),
     /// There can be no metrics.
     Metrics(MeteringError),
     /// The access log cannot be written.
@@ -115,7 +115,7 @@ impl fmt::Display for RunError {
             RunError::Resolver(error) => write!(f, "cannot resolve names: {error}; see /etc/resolv.conf"),
             RunError::Plan(error) => write!(f, "the routes cannot be compiled\n{error}"),
             RunError::Listen(error) => error.fmt(f),
-            RunError::Admin(error) => f.write_str(error),
+            RunError::Admin(problem) => problem.fmt(f),
             RunError::Metrics(error) => error.fmt(f),
             RunError::AccessLog(error) => error.fmt(f),
             RunError::Workers(error) => error.fmt(f),
