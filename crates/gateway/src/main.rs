@@ -14,12 +14,11 @@ mod live;
 mod metering;
 mod upgrade;
 
-use clap::Parser;
 use commands::cli::{Cli, Command, StoreCommand};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let code = match Cli::parse().command {
+    let code = match Cli::read().command {
         Command::Run(arguments) => commands::run::run(arguments),
         Command::Check(arguments) => commands::check::run(&arguments),
         Command::Explain(arguments) => commands::explain::run(&arguments),

@@ -4,7 +4,7 @@
 //! 2 the arguments cannot be used (clap's own code for that too), 3 `diff` found differences.
 
 use crate::explaining::request_line::{Client, Header, RequestLine};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -27,6 +27,29 @@ pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Cli {
+    /// What was typed; ends the process where it cannot be used.
+    pub(crate) fn read() -> Cli {
+        Cli::from_arg_matches(&Cli::definition().get_matches()).unwrap_or_else(|error| error.exit())
+    }
+
+    /// With all usage lines as the help has them. After an error clap shows the options that were typed or guessed, as if they
+    /// were required.
+    fn definition() -> clap::Command {
+        let mut command = Cli::command();
+        command.build();
+        with_own_usage(command)
+    }
+}
+
+fn with_own_usage(command: clap::Command) -> clap::Command {
+    command.mut_subcommands(|mut command| {
+        let usage = command.render_usage().to_string();
+        let usage = usage.strip_prefix("Usage: ").unwrap_or(&usage).to_owned();
+        with_own_usage(command).override_usage(usage)
+    })
 }
 
 /// The commands.
@@ -308,11 +331,22 @@ fn parse_path(text: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_definition_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_usage_line_has_only_what_is_required() {
+        let check = |line: &str, expected: &str| {
+            let error = Cli::definition().try_get_matches_from(line.split(' ')).unwrap_err().to_string();
+            assert!(error.contains(&format!("\nUsage: {expected}\n")), "{error}");
+        };
+        check("stillgate run --confg f.yaml", "stillgate run [OPTIONS]");
+        check("stillgate check --ofline", "stillgate check [OPTIONS] [FILE]");
+        check("stillgate apply f.yaml --prun", "stillgate apply [OPTIONS] <FILE>");
+        check("stillgate store backup --stor s.redb", "stillgate store backup [OPTIONS] <FILE>");
     }
 
     #[test]
