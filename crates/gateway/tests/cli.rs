@@ -6,6 +6,8 @@ use expect_test::{Expect, expect};
 use folder::{Folder, KINDS, SHOP, WRONG};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
+use std::time::Duration;
+use stillgate_datastore::embedded::{Bounds, Embedded};
 use stillgate_testkit::{END_PATIENCE, Process, eventually};
 
 /// Debian's user and group that own nothing.
@@ -460,4 +462,22 @@ fn an_address_in_use_is_told_before_anything_is_served() {
         assert!(told.contains(&expected), "{told}");
         assert!(told.contains(&format!("ss -lntup 'sport = :{}'", address.port())), "{told}");
     }
+}
+
+#[test]
+fn a_store_that_another_process_has_is_waited_for_and_that_is_said() {
+    let text = "gateway:\n  config: {source: store, store: config.redb}\n  admin: {address: \"127.0.0.1:0\"}\n  \
+                listeners: [{address: \"127.0.0.1:0\"}]\n";
+    let folder = Folder::with(&[("store.yaml", text)]);
+    let bounds = Bounds { history_changes_max: 1, history_age_max: Duration::ZERO };
+    let other = Embedded::open(&folder.path().join("config.redb"), bounds).expect("the store");
+    let log = folder.path().join("log");
+    let mut running = Process::spawn("stillgate", &mut folder.command(&["run", "-c", "store.yaml"]), &log);
+    eventually("it to say what it waits for", || {
+        running.log().contains("config.redb: another process has the store open; waiting up to 10 s")
+    });
+    other.close().expect("to close it");
+    eventually("the gateway to serve", || running.log().contains("\"message\":\"serving\""));
+    running.signal("TERM");
+    assert!(running.wait_within(END_PATIENCE).success());
 }

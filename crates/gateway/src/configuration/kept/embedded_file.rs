@@ -8,14 +8,16 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use stillgate_datastore::embedded::{Bounds, Embedded, OpenError, OpenProblem};
 use stillgate_datastore::{Batch, CommitError, Key};
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 /// How long a start waits for a store that another process has open: the former one in an upgrade, or one that ends.
 const IN_USE_PATIENCE: Duration = Duration::from_secs(10);
 const IN_USE_PAUSE: Duration = Duration::from_millis(20);
+/// How long it waits before it says so: a process that hands the store over takes less.
+const IN_USE_SAID_AFTER: Duration = Duration::from_secs(1);
 
 /// How soon it is looked again whether a store that could not be opened can be.
 const OPEN_AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -33,12 +35,17 @@ pub(super) struct File {
 }
 
 impl File {
-    /// Opens it, or makes an empty one.
-    pub(super) fn open(path: PathBuf, bounds: Bounds) -> Result<File, OpenError> {
-        let waited_until = std::time::Instant::now() + IN_USE_PATIENCE;
+    /// Opens it, or makes an empty one. `say`: what it is waiting for.
+    pub(super) fn open(path: PathBuf, bounds: Bounds, say: fn(&str)) -> Result<File, OpenError> {
+        let (began, mut is_said) = (Instant::now(), false);
         let open = loop {
             match Embedded::open(&path, bounds) {
-                Err(OpenError { problem: OpenProblem::InUse, .. }) if std::time::Instant::now() < waited_until => {
+                Err(OpenError { problem: OpenProblem::InUse, .. }) if began.elapsed() < IN_USE_PATIENCE => {
+                    if !is_said && began.elapsed() >= IN_USE_SAID_AFTER {
+                        let (path, patience_s) = (path.display(), IN_USE_PATIENCE.as_secs());
+                        say(&format!("{path}: another process has the store open; waiting up to {patience_s} s"));
+                        is_said = true;
+                    }
                     std::thread::sleep(IN_USE_PAUSE);
                 }
                 opened => break opened?,
@@ -136,7 +143,7 @@ impl File {
     }
 
     fn open_again(&mut self, keeper: &Keeper) {
-        match File::open(self.path.clone(), self.bounds) {
+        match File::open(self.path.clone(), self.bounds, |why| warn!("store: {why}")) {
             Ok(file) => {
                 info!("store: opened again");
                 *self = file;
