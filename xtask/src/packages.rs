@@ -51,6 +51,9 @@ pub(crate) const WEBSOCKETS: Package = Package { name: "python3-websockets", pro
 /// A gRPC client and server of the end-to-end tests.
 pub(crate) const GRPCIO: Package = Package { name: "python3-grpcio", probe: Probe::PythonModule("grpc") };
 /// An ACME server of the end-to-end tests.
+pub(crate) const PROTOBUF: Package =
+    Package { name: "python3-protobuf", probe: Probe::PythonModule("google.protobuf") };
+
 pub(crate) const PEBBLE: Package = program("pebble", "pebble");
 /// Keeps configurations, in the tests of what follows it.
 pub(crate) const ETCD: Package = program("etcd-server", "etcd");

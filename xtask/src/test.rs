@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::args::Args;
 use crate::packages::{
-    self, CHROMIUM, CURL, ETCD, GRPCIO, GXX, H11, HAPROXY, NGINX, NGINX_LUA, PEBBLE, PROMETHEUS, PROMETHEUS_CLIENT,
+    self, CHROMIUM, CURL, ETCD, GRPCIO, GXX, H11, HAPROXY, NGINX, NGINX_LUA, PEBBLE, PROMETHEUS, PROMETHEUS_CLIENT, PROTOBUF,
     PYTHON_BROTLI, PYTHON_ZSTD, RSYSLOG, VALGRIND, WEBSOCKETS, ZSTD,
 };
 use crate::step::{self, Steps};
@@ -55,6 +55,7 @@ pub(crate) fn run(mut args: Args) -> Result {
         CHROMIUM,
         WEBSOCKETS,
         GRPCIO,
+        PROTOBUF,
         PEBBLE,
         PYTHON_BROTLI,
         PYTHON_ZSTD,

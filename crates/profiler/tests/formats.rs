@@ -193,6 +193,8 @@ fn go_serves_its_pages() {
         address
     });
     let address = address.unwrap_or_else(|| panic!("{told:?}"));
+    // It says so before it listens.
+    stillgate_testkit::eventually("it to listen", || TcpStream::connect(&address).is_ok());
     for page in ["top", "flamegraph"] {
         let mut stream = TcpStream::connect(&address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
