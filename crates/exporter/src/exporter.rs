@@ -17,6 +17,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use stillgate_metrics::reader::FamilyCardinality;
 use stillgate_metrics::{Collector, CollectorOptions};
+use stillgate_profiler::threads::Registration;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -231,6 +232,7 @@ fn run(
     source: &Arc<ExpositionSource>,
     commands: mpsc::Receiver<Command>,
 ) {
+    let _profiled = Registration::of_current();
     let (end, ended) = watch::channel(false);
     let control_source = source.clone();
     runtime.spawn(async move {

@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
+use stillgate_profiler::threads::Registration;
 use thread_priority::ThreadPriority;
 use thread_priority::unix::{
     NormalThreadSchedulePolicy, ThreadSchedulePolicy, set_thread_priority_and_policy, thread_native_id,
@@ -132,6 +133,7 @@ impl NicedTurns<'_> {
 
 impl IdleTurns<'_> {
     fn run(&self, runtime: &Runtime, ended: &watch::Receiver<bool>) {
+        let _profiled = Registration::of_current();
         if let Err(error) = become_idle() {
             debug!(%error, "exporter: no thread of the idle policy, so a niced one does all");
             return;

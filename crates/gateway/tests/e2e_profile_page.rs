@@ -8,7 +8,7 @@ mod chromium;
 
 use chromium::{DESK, Page};
 use serde_json::json;
-use stillgate_profiler::output::html::{Shown, write};
+use stillgate_profiler::output::html::write;
 use stillgate_profiler::profile::{Function, Label, Line, Location, Profile, Sample, THREAD, ValueType};
 
 /// Texts that become elements where they are not shown as texts.
@@ -25,7 +25,7 @@ fn profile(stacks: &[(&str, i64, &[&str])]) -> Profile {
         values: vec![ms * 1_000_000],
         labels: vec![(THREAD.to_owned(), Label::Text((*thread).to_owned()))],
     });
-    Profile {
+    let mut profile = Profile {
         values: vec![ValueType::new("cpu", "nanoseconds")],
         main: 0,
         period: (ValueType::new("cpu", "nanoseconds"), 1_000_000),
@@ -38,17 +38,18 @@ fn profile(stacks: &[(&str, i64, &[&str])]) -> Profile {
             .map(|function| Location { address: 0, mapping: None, lines: vec![Line { function, line: 1 }] })
             .collect(),
         samples: samples.collect(),
-    }
+    };
+    profile.name_phases(&[("routing", "route::"), ("plugins", "plugin::")]);
+    profile
 }
 
 fn open(profile: &Profile, base: Option<&Profile>) -> (Page, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("page.html");
-    let phases = &[("routing", "route::"), ("plugins", "plugin::")];
-    std::fs::write(&file, write(Shown { profile, value: 0, base, phases })).unwrap();
+    std::fs::write(&file, write(profile, 0, base)).unwrap();
     let mut page = Page::open(DESK);
     page.send("Page.navigate", json!({ "url": format!("file://{}", file.display()) }));
-    page.until("document.querySelector('#graph button')");
+    page.until("document.querySelector('[data-part=graph] button')");
     (page, folder)
 }
 
@@ -58,8 +59,9 @@ fn text(page: &mut Page, selector: &str) -> String {
 }
 
 fn shown(page: &mut Page, name: &str) -> bool {
-    page.eval(&format!("[...document.querySelectorAll('#graph button')].some((of) => of.textContent === '{name}')"))
-        == json!(true)
+    page.eval(&format!(
+        "[...document.querySelectorAll('[data-part=graph] button')].some((of) => of.textContent === '{name}')"
+    )) == json!(true)
 }
 
 #[test]
@@ -70,26 +72,26 @@ fn one_profile_is_searched_and_zoomed() {
         ("worker-1", 300, &["main", HOSTILE]),
     ]);
     let (mut page, _folder) = open(&profile, None);
-    assert_eq!(text(&mut page, "#title"), "cpu: 1.00 s in 1.0 s");
+    assert_eq!(text(&mut page, "[data-part=title]"), "cpu: 1.00 s in 1.0 s");
     assert!(shown(&mut page, "route::find") && shown(&mut page, HOSTILE));
-    page.fill("#search", "route");
-    page.until("document.querySelector('#matches').textContent === 'matched: 70.00%'");
-    page.fill("#search", "/^mem.*y$/");
-    page.until("document.querySelector('#matches').textContent === 'matched: 60.00%'");
-    page.fill("#search", "");
-    page.click("#graph button", "plugin::run");
-    page.until("![...document.querySelectorAll('#graph button')].some((of) => of.textContent === 'memcpy')");
-    page.click("#reset", "Reset zoom");
-    page.until("[...document.querySelectorAll('#graph button')].some((of) => of.textContent === 'memcpy')");
-    let functions = text(&mut page, "#functions");
+    page.fill("[data-part=search]", "route");
+    page.until("document.querySelector('[data-part=matches]').textContent === 'matched: 70.00%'");
+    page.fill("[data-part=search]", "/^mem.*y$/");
+    page.until("document.querySelector('[data-part=matches]').textContent === 'matched: 60.00%'");
+    page.fill("[data-part=search]", "");
+    page.click("[data-part=graph] button", "plugin::run");
+    page.until("![...document.querySelectorAll('[data-part=graph] button')].some((of) => of.textContent === 'memcpy')");
+    page.click("[data-part=reset]", "Reset zoom");
+    page.until("[...document.querySelectorAll('[data-part=graph] button')].some((of) => of.textContent === 'memcpy')");
+    let functions = text(&mut page, "[data-part=functions]");
     assert!(
         functions.contains("memcpy a.rs60.00%60.00%") && functions.contains("main a.rs0.00%100.00%"),
         "{functions}"
     );
-    assert_eq!(text(&mut page, "#threads"), "ThreadShareworker-070.00%worker-130.00%");
-    assert_eq!(text(&mut page, "#phases"), "PhaseSharerouting70.00%other30.00%");
-    page.eval("(() => { const s = document.querySelector('#thread'); s.value = 'worker-1'; s.dispatchEvent(new Event('change')); })()");
-    page.until("![...document.querySelectorAll('#graph button')].some((of) => of.textContent === 'memcpy')");
+    assert_eq!(text(&mut page, "[data-part=threads]"), "ThreadShareworker-070.00%worker-130.00%");
+    assert_eq!(text(&mut page, "[data-part=phases]"), "PhaseSharerouting70.00%other30.00%");
+    page.eval("(() => { const s = document.querySelector('[data-part=thread]'); s.value = 'worker-1'; s.dispatchEvent(new Event('change')); })()");
+    page.until("![...document.querySelectorAll('[data-part=graph] button')].some((of) => of.textContent === 'memcpy')");
     assert_eq!(page.eval("window.broken === undefined"), json!(true));
     page.assert_calm("the page of a profile");
 }
@@ -100,14 +102,16 @@ fn the_difference_of_two_is_seen_in_both_directions() {
     let after = profile(&[("worker-0", 400, &["main", "work"]), ("worker-0", 100, &["main", "appeared"])]);
     let (mut page, _folder) = open(&after, Some(&before));
     assert!(shown(&mut page, "appeared") && !shown(&mut page, "vanished"));
-    page.fill("#search", "appeared");
-    page.until("document.querySelector('#matches').textContent === 'matched: 20.00%, base: 0.00%'");
-    page.fill("#search", "");
-    let functions = text(&mut page, "#functions");
+    page.fill("[data-part=search]", "appeared");
+    page.until("document.querySelector('[data-part=matches]').textContent === 'matched: 20.00%, base: 0.00%'");
+    page.fill("[data-part=search]", "");
+    let functions = text(&mut page, "[data-part=functions]");
     assert!(functions.contains("appeared a.rs20.00%20.00%+20.00"), "{functions}");
     assert!(functions.contains("vanished a.rs0.00%0.00%-10.00"), "{functions}");
-    page.eval("document.querySelector('#reversed').click()");
-    page.until("[...document.querySelectorAll('#graph button')].some((of) => of.textContent === 'vanished')");
+    page.eval("document.querySelector('[data-part=reversed]').click()");
+    page.until(
+        "[...document.querySelectorAll('[data-part=graph] button')].some((of) => of.textContent === 'vanished')",
+    );
     assert!(!shown(&mut page, "appeared"));
     page.assert_calm("the page of a difference");
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
+use serde_json::Value as Json;
 use std::fs;
 use std::io::Write;
 use std::net::TcpStream;
@@ -9,7 +10,7 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use stillgate_profiler::output::pprof;
-use stillgate_profiler::profile::Profile;
+use stillgate_profiler::profile::{PHASE, Profile, THREAD};
 use stillgate_testkit::{Client, Gateway, Setup, Upstream, eventually};
 
 const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
@@ -34,20 +35,38 @@ fn timers(gateway: &Gateway) -> Option<usize> {
     Some(text.lines().filter(|line| line.starts_with("ID:")).count())
 }
 
-/// Sends requests while something else is done.
-fn under_load<T>(gateway: &Gateway, work: impl FnOnce() -> T) -> T {
+/// Ends what goes on beside, also where the work fails: a scope waits for its threads.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Does something over and over while something else is done.
+fn beside<T>(again: impl Fn() + Sync, work: impl FnOnce() -> T) -> T {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            let mut client = gateway.client();
             while !is_over.load(Ordering::Relaxed) {
-                assert_eq!(client.get("/").head.status(), 200);
+                again();
             }
         });
-        let done = work();
-        is_over.store(true, Ordering::Relaxed);
-        done
+        let _ending = Ending(&is_over);
+        work()
     })
+}
+
+/// Sends requests while something else is done.
+fn under_load<T>(gateway: &Gateway, work: impl FnOnce() -> T) -> T {
+    let requests = || {
+        let mut client = gateway.client();
+        for _ in 0..200 {
+            assert_eq!(client.get("/").head.status(), 200);
+        }
+    };
+    beside(requests, work)
 }
 
 fn seen(profile: &Profile, part: &str) -> bool {
@@ -84,15 +103,32 @@ fn profiles_are_off_until_a_reload_switches_them_on() {
     let cpu = under_load(&gateway, || profile(&gateway, "/debug/pprof/profile?seconds=2&hz=250"));
     assert!(seen(&cpu, "stillgate_proxy::exchange::"), "{:?}", cpu.notes);
     assert!(cpu.samples.iter().all(|sample| sample.thread() == "worker-0"), "{:?}", cpu.notes);
+    let phases: Vec<&str> = cpu.shares(PHASE, cpu.main).into_iter().map(|(phase, _)| phase).collect();
+    assert!(phases.contains(&"event loop") && phases.contains(&"rest of an exchange"), "{phases:?}");
     let stalls = profile(&gateway, "/debug/pprof/stalls?seconds=1&over=5ms");
     assert!(stalls.notes[0].contains("1 event loops"), "{:?}", stalls.notes);
     let heap = profile(&gateway, "/debug/pprof/heap");
     assert!(heap.values[heap.main].kind == "inuse_space" && heap.total(heap.main) > 0, "{:?}", heap.notes);
     assert_eq!(profile(&gateway, "/debug/pprof/allocs").values[1].kind, "alloc_space");
 
+    let (status, body) = admin(&gateway, "/debug/pprof/heap?format=json");
+    let stacks: Json = serde_json::from_slice(&body).unwrap();
+    assert!(status == 200 && !stacks["stacks"].as_array().unwrap().is_empty(), "{stacks}");
+
     gateway.reload(&setup);
     assert_eq!(admin(&gateway, "/debug/pprof/heap").0, 404);
     gateway.assert_healthy();
+}
+
+#[test]
+fn a_profile_of_all_threads_has_those_that_serve_no_requests() {
+    let node = Upstream::echo();
+    let gateway = Gateway::start(STILLGATE, &Setup::to(node.addr()).gateway(ON));
+    let ask = || assert_eq!(admin(&gateway, "/v1/status").0, 200);
+    let all =
+        beside(ask, || under_load(&gateway, || profile(&gateway, "/debug/pprof/profile?seconds=2&hz=250&threads=all")));
+    let threads: Vec<&str> = all.shares(THREAD, all.main).into_iter().map(|(thread, _)| thread).collect();
+    assert!(threads.contains(&"worker-0") && threads.contains(&"control"), "{threads:?} {:?}", all.notes);
 }
 
 #[test]
@@ -105,6 +141,8 @@ fn hostile_questions_are_refused_and_nothing_stays_armed() {
         ("profile?seconds=-1", "seconds: a number from 1 to 240"),
         ("profile?seconds=1&hz=0", "hz: a number from 1 to 1000"),
         ("profile?seconds=1&hz=1e9", "hz: a number from 1 to 1000"),
+        ("profile?seconds=1&threads=some", "threads: workers or all"),
+        ("profile?seconds=1&format=svg", "format: pprof or json"),
         ("stalls?seconds=1&over=0ms", "over: from 1 ms to 10 s"),
         ("stalls?seconds=1&over=soon", "over: a time such as 10ms or 1s"),
     ] {
@@ -139,6 +177,7 @@ fn the_command_writes_what_the_name_asks_for() {
         under_load(&gateway, || command(&gateway, &["--seconds", "1", "--hz", "250", "-o", &file("cpu.pb.gz")]));
     let told = String::from_utf8_lossy(&taken.stdout).into_owned();
     assert!(taken.status.success() && told.contains("cpu.pb.gz: CPU profile at 250 Hz"), "{taken:?}");
+    assert!(told.contains("\nby thread: worker-0 100.0%\nby phase: "), "{told}");
     for (name, begins) in [
         ("cpu.svg", "<svg"),
         ("cpu.html", "<!doctype html>"),

@@ -25,6 +25,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::Duration;
 use stillgate_plugin::outbox::{Chunk, Counts, Outbox, Post};
+use stillgate_profiler::threads::Registration;
 use tokio::sync::mpsc;
 
 /// Chunks of one worker on their way; bytes bound them, too.
@@ -73,6 +74,7 @@ impl Logs {
         let (end, ended) = sync_channel(0);
         let sender = Sender::new(chunks, empties, counts.clone(), flush_timeout);
         thread::Builder::new().name("logs".to_owned()).spawn(move || {
+            let _profiled = Registration::of_current();
             // On Linux this is about the calling thread only. The thread also works without it.
             let _ = rustix::process::setpriority_process(None, NICE);
             runtime.block_on(sender.run());

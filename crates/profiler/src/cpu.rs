@@ -37,9 +37,19 @@ const DRAIN_EVERY: Duration = Duration::from_millis(50);
 /// Samples that keep their time; if there are more, all are only counted.
 const TIMED_MAX: usize = 65_536;
 
-/// A profile of which length and rate.
+/// Which threads a profile is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Of {
+    /// Those whose event loop counts its turns.
+    EventLoops,
+    /// All that are registered.
+    AllThreads,
+}
+
+/// A profile of which threads, length and rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
+    of: Of,
     duration: Duration,
     hz: u32,
 }
@@ -66,11 +76,11 @@ impl std::error::Error for Refused {}
 
 impl Options {
     /// Checked.
-    pub fn new(seconds: u64, hz: u32) -> Result<Options, Refused> {
+    pub fn new(of: Of, seconds: u64, hz: u32) -> Result<Options, Refused> {
         if !(1..=HZ_MAX).contains(&hz) {
             return Err(Refused::Hz);
         }
-        Ok(Options { duration: duration(seconds)?, hz })
+        Ok(Options { of, duration: duration(seconds)?, hz })
     }
 
     /// How long it takes.
@@ -89,7 +99,7 @@ pub fn duration(seconds: u64) -> Result<Duration, Refused> {
 
 /// Takes a profile on the calling thread, whose priority is lowered for good. An error: no timer can be made.
 pub fn take(session: Session, options: Options, cancel: &Cancel) -> io::Result<Profile> {
-    let mut sampling = Sampling::new(Duration::from_secs(1) / options.hz)?;
+    let mut sampling = Sampling::new(options)?;
     let until = Instant::now() + options.duration;
     loop {
         sampling.arm_new()?;
@@ -102,7 +112,7 @@ pub fn take(session: Session, options: Options, cancel: &Cancel) -> io::Result<P
     }
     sampling.disarm();
     be_nice(19);
-    let profile = sampling.finish(options);
+    let profile = sampling.finish();
     drop(session);
     Ok(profile)
 }
@@ -120,6 +130,7 @@ struct Sampled {
 
 /// A profile that is being taken.
 struct Sampling {
+    options: Options,
     period: Duration,
     began: Moment,
     began_unix_ns: i64,
@@ -151,9 +162,10 @@ struct Tally {
 }
 
 impl Sampling {
-    fn new(period: Duration) -> io::Result<Sampling> {
+    fn new(options: Options) -> io::Result<Sampling> {
         Ok(Sampling {
-            period,
+            options,
+            period: Duration::from_secs(1) / options.hz,
             began: Moment::now(),
             began_unix_ns: unix_ns(),
             threads: Vec::new(),
@@ -168,7 +180,8 @@ impl Sampling {
     /// Arms timers of threads that have none yet.
     fn arm_new(&mut self) -> io::Result<()> {
         for thread in threads::all() {
-            if self.threads.iter().any(|sampled| Arc::ptr_eq(&sampled.thread, &thread)) {
+            let is_wanted = self.options.of == Of::AllThreads || thread.turns.is_some();
+            if !is_wanted || self.threads.iter().any(|sampled| Arc::ptr_eq(&sampled.thread, &thread)) {
                 continue;
             }
             thread.ring.prepare();
@@ -235,9 +248,9 @@ impl Sampling {
         self.tally.lost = self.threads.iter().map(|sampled| sampled.thread.ring.lost() - sampled.lost_before).sum();
     }
 
-    fn finish(self, options: Options) -> Profile {
+    fn finish(self) -> Profile {
         let end = Moment::now();
-        let notes = self.notes(options);
+        let notes = self.notes();
         let Sampling { period, began, began_unix_ns, threads, unwinder, stacks, counts, timed, .. } = self;
         let period_ns = period.as_nanos() as i64;
         let Named { mappings, functions, locations, stacks } = name(stacks, &unwinder.into_modules());
@@ -279,13 +292,13 @@ impl Sampling {
         }
     }
 
-    fn notes(&self, options: Options) -> Vec<String> {
+    fn notes(&self) -> Vec<String> {
         let Tally { samples, periods, truncated, unplaced, lost } = self.tally;
         let cpu: Duration = self.threads.iter().map(|sampled| sampled.cpu).sum();
         let rate = |count: u64| count as f64 / cpu.as_secs_f64().max(1e-9);
         let mut notes = vec![format!(
             "CPU profile at {} Hz of {} threads, which used {:.2} s of CPU time: {samples} samples, {:.1} Hz in fact; with what the kernel's tick missed {:.1} Hz",
-            options.hz,
+            self.options.hz,
             self.threads.len(),
             cpu.as_secs_f64(),
             rate(samples),

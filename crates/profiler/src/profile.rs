@@ -1,5 +1,7 @@
 //! What a profile is, whatever it was taken of: stacks with values, in the shape of pprof's format.
 
+use std::collections::HashMap;
+
 /// A value's meaning and unit, as `cpu` in `nanoseconds`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ValueType {
@@ -106,6 +108,12 @@ pub enum Label {
 /// The label with the name of the sample's thread.
 pub const THREAD: &str = "thread";
 
+/// The label with the phase of the program's work that a sample is in; only where the program says what its phases are.
+pub const PHASE: &str = "phase";
+
+/// The phase of samples that are in no other.
+pub const NO_PHASE: &str = "other";
+
 /// The label with the time of a sample since the profile's beginning, in nanoseconds; only if every sample has one.
 pub const TIME: &str = "time";
 
@@ -119,6 +127,35 @@ impl Profile {
         places.flat_map(|place| self.locations.get(*place).map_or(&[][..], |place| &place.lines).iter().rev().copied())
     }
 
+    /// Labels each sample with its phase: that of the innermost function that begins one. `phases` are a name, and a part of the names
+    /// of the functions that begin it; the first that fits counts.
+    pub fn name_phases(&mut self, phases: &[(&str, &str)]) {
+        let begun_by = |function: &Function| {
+            let found = phases.iter().find(|(_, part)| function.name.contains(part));
+            found.map(|(name, _)| *name)
+        };
+        let begun: Vec<Option<&str>> = self.functions.iter().map(begun_by).collect();
+        let phase = |sample: &Sample| {
+            let innermost = self.functions_of(sample).rev().find_map(|line| begun[line.function]);
+            innermost.unwrap_or(NO_PHASE).to_owned()
+        };
+        let named: Vec<String> = self.samples.iter().map(phase).collect();
+        for (sample, phase) in self.samples.iter_mut().zip(named) {
+            sample.labels.push((PHASE.to_owned(), Label::Text(phase)));
+        }
+    }
+
+    /// One of the values by what a label says, the largest share first.
+    pub fn shares(&self, label: &str, value: usize) -> Vec<(&str, i64)> {
+        let mut sums: HashMap<&str, i64> = HashMap::new();
+        for sample in &self.samples {
+            *sums.entry(sample.text(label)).or_default() += sample.values.get(value).copied().unwrap_or(0);
+        }
+        let mut sums: Vec<_> = sums.into_iter().filter(|(_, sum)| *sum > 0).collect();
+        sums.sort_unstable_by_key(|(name, sum)| (-sum, *name));
+        sums
+    }
+
     /// All of one value.
     pub fn total(&self, value: usize) -> i64 {
         self.samples.iter().filter_map(|sample| sample.values.get(value)).sum()
@@ -128,8 +165,13 @@ impl Profile {
 impl Sample {
     /// The thread's name; empty: it is not known.
     pub fn thread(&self) -> &str {
-        match self.label(THREAD) {
-            Some(Label::Text(name)) => name,
+        self.text(THREAD)
+    }
+
+    /// What a label says; empty: there is none with a text.
+    pub fn text(&self, name: &str) -> &str {
+        match self.label(name) {
+            Some(Label::Text(text)) => text,
             _ => "",
         }
     }
@@ -144,5 +186,24 @@ impl Sample {
 
     fn label(&self, name: &str) -> Option<&Label> {
         self.labels.iter().find(|(of, _)| of == name).map(|(_, label)| label)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::tree::example;
+
+    #[test]
+    fn the_innermost_function_that_begins_a_phase_counts() {
+        let mut profile = example();
+        profile.name_phases(&[("searching", "find"), ("routing", "route"), ("all", "main")]);
+        let phases: Vec<&str> = profile.samples.iter().map(|sample| sample.text(PHASE)).collect();
+        assert_eq!(phases, ["searching", "searching", "all", "all"]);
+        assert_eq!(profile.shares(PHASE, 0), [("searching", 4), ("all", 3)]);
+        assert_eq!(profile.shares(THREAD, 1), [("worker-0", 40_000_000), ("worker-1", 30_000_000)]);
+        let mut profile = example();
+        profile.name_phases(&[("routing", "route")]);
+        assert_eq!(profile.shares(PHASE, 0), [("routing", 4), (NO_PHASE, 3)]);
     }
 }

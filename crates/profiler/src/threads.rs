@@ -100,6 +100,11 @@ impl Registration {
         Ok(Registration { thread, _alternate: alternate, _here: PhantomData })
     }
 
+    /// Registers the calling thread by its own name; `None`: it cannot be profiled, and works without.
+    pub fn of_current() -> Option<Registration> {
+        Registration::new(std::thread::current().name()?, None).ok()
+    }
+
     /// Interrupts the calling thread for a sample and drops it, to measure what one costs.
     pub fn interrupt(&self) -> io::Result<()> {
         self.thread.ring.prepare();

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
-use stillgate_profiler::cpu::{self, Options};
+use stillgate_profiler::cpu::{self, Of, Options};
 use stillgate_profiler::output::{chrome, html, pprof, speedscope, svg};
 use stillgate_profiler::profile::Profile;
 use stillgate_profiler::session::{Cancel, Session};
@@ -37,7 +37,7 @@ fn profile() -> &'static Profile {
             scope.spawn(busy(0));
             scope.spawn(busy(1));
             let session = Session::begin("CPU", "the test", PATIENCE).unwrap();
-            cpu::take(session, Options::new(2, 250).unwrap(), &Cancel::default()).unwrap()
+            cpu::take(session, Options::new(Of::AllThreads, 2, 250).unwrap(), &Cancel::default()).unwrap()
         })
     })
 }
@@ -265,6 +265,6 @@ fn pictures_name_the_functions() {
     let profile = profile();
     let svg = svg::write(profile, 1);
     assert!(svg.starts_with("<svg") && svg.contains("formats::planted_sum: "), "{svg}");
-    let page = html::write(html::Shown { profile, value: 1, base: None, phases: &[] });
+    let page = html::write(profile, 1, None);
     assert!(page.contains("planted_sum"));
 }

@@ -7,7 +7,7 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use stillgate_profiler::cpu::{self, Options, Refused};
+use stillgate_profiler::cpu::{self, Of, Options, Refused};
 use stillgate_profiler::session::{Busy, Cancel, Session};
 use stillgate_profiler::threads::Registration;
 use stillgate_testkit::PATIENCE;
@@ -15,12 +15,12 @@ use stillgate_testkit::PATIENCE;
 #[test]
 fn arguments_are_bounded() {
     for seconds in [0, 241, 1_000_000_000, u64::MAX] {
-        assert_eq!(Options::new(seconds, 99), Err(Refused::Seconds), "{seconds}");
+        assert_eq!(Options::new(Of::AllThreads, seconds, 99), Err(Refused::Seconds), "{seconds}");
     }
     for hz in [0, 1001, u32::MAX] {
-        assert_eq!(Options::new(1, hz), Err(Refused::Hz), "{hz}");
+        assert_eq!(Options::new(Of::AllThreads, 1, hz), Err(Refused::Hz), "{hz}");
     }
-    assert!(Options::new(240, 1000).is_ok() && Options::new(1, 1).is_ok());
+    assert!(Options::new(Of::AllThreads, 240, 1000).is_ok() && Options::new(Of::AllThreads, 1, 1).is_ok());
 }
 
 /// Timers of this process that the kernel knows; `None`: it does not say.
@@ -48,7 +48,7 @@ fn one_at_a_time_and_nothing_stays_armed() {
         let session = Session::begin("CPU", "the first", PATIENCE).unwrap();
         let taken = {
             let cancel = cancel.clone();
-            scope.spawn(move || cpu::take(session, Options::new(240, 1000).unwrap(), &cancel))
+            scope.spawn(move || cpu::take(session, Options::new(Of::AllThreads, 240, 1000).unwrap(), &cancel))
         };
         let Busy { what, who, .. } = Session::begin("heap", "the second", PATIENCE).unwrap_err();
         assert_eq!((what, &*who), ("CPU", "the first"));

@@ -7,6 +7,7 @@ pub(crate) mod cardinality;
 mod index;
 mod live;
 pub(crate) mod pages;
+mod phases;
 mod profiling;
 mod refusal;
 pub(crate) mod resources;

@@ -1,25 +1,27 @@
-//! `/debug/pprof/`: profiles of this process, in pprof's format, where `gateway.debug.pprof` allows it.
+//! `/debug/pprof/`: profiles of this process, in pprof's format or as JSON, where `gateway.debug.pprof` allows it.
 //!
 //! A profile is taken by a thread of its own, one at a time in the process. It stops when whoever asked for it goes away.
 
 use super::pages::{Api, Question};
-use super::refusal::{Refusal, error, refuse};
+use super::phases::PHASES;
+use super::refusal::{Refusal, error, json, refuse};
 use crate::configuration::reload::Served;
 use axum::body::Body;
 use axum::extract::{Extension, RawQuery};
 use axum::response::Response;
 use axum::routing::{MethodRouter, get};
-use hyper::StatusCode;
-use hyper::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue};
+use hyper::{HeaderMap, StatusCode};
 use std::borrow::Cow;
 use std::io;
 use std::thread;
 use std::time::Duration;
 use stillgate_admin::{Caller, Page, Peer};
-use stillgate_profiler::output::pprof;
+use stillgate_profiler::cpu::{self, Of};
+use stillgate_profiler::output::{pprof, stacks};
 use stillgate_profiler::profile::Profile;
 use stillgate_profiler::session::{Cancel, Session};
-use stillgate_profiler::{cpu, heap, stalls};
+use stillgate_profiler::{heap, stalls};
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
@@ -29,7 +31,7 @@ const NO_HEAP: &str = "the heap is not sampled; set gateway.debug.heap, for exam
 const INDEX: &str = concat!(
     "<!doctype html>\n<html lang=\"en\"><head><title>Profiles</title></head>\n<body><h1>Profiles</h1>\n",
     "<p>In pprof's format: <code>go tool pprof URL</code>, or <code>stillgate profile -o cpu.html</code>.</p>\n<ul>\n",
-    "<li><a href=\"profile?seconds=30&amp;hz=99\">profile?seconds=30&amp;hz=99</a>: CPU time of the workers</li>\n",
+    "<li><a href=\"profile?seconds=30&amp;hz=99\">profile?seconds=30&amp;hz=99</a>: CPU time of the workers; of all threads with threads=all</li>\n",
     "<li><a href=\"heap\">heap</a>: what is allocated and not freed, sampled</li>\n",
     "<li><a href=\"allocs\">allocs</a>: all that was allocated since sampling began</li>\n",
     "<li><a href=\"stalls?seconds=30&amp;over=10ms\">stalls?seconds=30&amp;over=10ms</a>: what workers did in turns of the event loop that took longer</li>\n",
@@ -52,7 +54,7 @@ pub(super) fn pages(api: &Api) -> Vec<Page> {
     let page = |path, summary, answer| Page { path, summary, answer };
     vec![
         page("/debug/pprof/", "List the profiles", index(api)),
-        page("/debug/pprof/profile", "Take a profile of CPU time (seconds, hz)", taken(api, read_cpu)),
+        page("/debug/pprof/profile", "Take a profile of CPU time (seconds, hz, threads)", taken(api, read_cpu)),
         page("/debug/pprof/heap", "Get what is allocated and not freed, sampled", taken(api, |_| live_heap())),
         page("/debug/pprof/allocs", "Get all that was allocated, sampled", taken(api, |_| all_allocated())),
         page(
@@ -65,7 +67,11 @@ pub(super) fn pages(api: &Api) -> Vec<Page> {
 
 fn index(api: &Api) -> MethodRouter {
     let api = api.clone();
-    get(async move || match is_on(&api).await {
+    get(async move |headers: HeaderMap| match is_on(&api).await {
+        // As the dashboard wants to know it.
+        Ok(()) if headers.get(ACCEPT).is_some_and(|accept| accept == "application/json") => {
+            json(StatusCode::OK, &serde_json::json!({ "heap_mean_bytes": heap::mean_bytes() }))
+        }
         Ok(()) => {
             let mut response = Response::new(Body::from(INDEX));
             let headers = response.headers_mut();
@@ -104,6 +110,7 @@ async fn take(api: &Api, read: Read, query: &str, who: &str) -> Result<Response,
     is_on(api).await?;
     let bad = |why: String| error(StatusCode::BAD_REQUEST, Cow::Owned(why));
     let wanted = read(&Arguments(query)).map_err(bad)?;
+    let answered = Answered::of(&Arguments(query)).map_err(bad)?;
     let session = Session::begin(wanted.name(), who, wanted.duration());
     let session = session.map_err(|busy| error(StatusCode::CONFLICT, Cow::Owned(busy.to_string())))?;
     info!(target: "audit", who, what = wanted.name(), seconds = wanted.duration().as_secs(), "taking a profile");
@@ -118,7 +125,10 @@ async fn take(api: &Api, read: Read, query: &str, who: &str) -> Result<Response,
     let give_back = api.give_back;
     let work = move || {
         // The reader may have gone.
-        let _ = send.send(wanted.take(session, &cancel).map(|profile| pprof::write(&profile)));
+        let _ = send.send(wanted.take(session, &cancel).map(|mut profile| {
+            profile.name_phases(PHASES);
+            answered.write(&profile)
+        }));
         // Symbols took much of it, for a moment.
         give_back();
     };
@@ -130,10 +140,40 @@ async fn take(api: &Api, read: Read, query: &str, who: &str) -> Result<Response,
     };
     let mut response = Response::new(Body::from(bytes));
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(CONTENT_DISPOSITION, HeaderValue::from_static(wanted.disposition()));
+    match answered {
+        Answered::Json => drop(headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"))),
+        Answered::Pprof => {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+            headers.insert(CONTENT_DISPOSITION, HeaderValue::from_static(wanted.disposition()));
+        }
+    }
     Ok(response)
+}
+
+/// In which form a profile is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answered {
+    Pprof,
+    /// Of the dashboard.
+    Json,
+}
+
+impl Answered {
+    fn of(arguments: &Arguments<'_>) -> Result<Answered, String> {
+        match arguments.text("format").as_deref() {
+            None | Some("pprof") => Ok(Answered::Pprof),
+            Some("json") => Ok(Answered::Json),
+            Some(_) => Err("format: pprof or json".to_owned()),
+        }
+    }
+
+    fn write(self, profile: &Profile) -> Vec<u8> {
+        match self {
+            Answered::Pprof => pprof::write(profile),
+            Answered::Json => stacks::of(profile, profile.main).to_string().into(),
+        }
+    }
 }
 
 /// Ends the profile when it is dropped.
@@ -200,7 +240,12 @@ impl Arguments<'_> {
 
 fn read_cpu(arguments: &Arguments<'_>) -> Result<Wanted, String> {
     let hz = u32::try_from(arguments.number("hz", cpu::HZ_DEFAULT.into())).unwrap_or(u32::MAX);
-    cpu::Options::new(arguments.seconds(), hz).map(Wanted::Cpu).map_err(|refused| refused.to_string())
+    let of = match arguments.text("threads").as_deref() {
+        None | Some("workers") => Of::EventLoops,
+        Some("all") => Of::AllThreads,
+        Some(_) => return Err("threads: workers or all".to_owned()),
+    };
+    cpu::Options::new(of, arguments.seconds(), hz).map(Wanted::Cpu).map_err(|refused| refused.to_string())
 }
 
 fn read_stalls(arguments: &Arguments<'_>) -> Result<Wanted, String> {
@@ -241,14 +286,18 @@ mod tests {
     fn arguments_are_read_and_bounded() {
         let seconds = Duration::from_secs;
         let cpu = |query: &str| read_cpu(&Arguments(query));
-        assert_eq!(cpu(""), Ok(Wanted::Cpu(cpu::Options::new(30, 99).unwrap())));
-        assert_eq!(cpu("seconds=5&hz=250"), Ok(Wanted::Cpu(cpu::Options::new(5, 250).unwrap())));
+        assert_eq!(cpu(""), Ok(Wanted::Cpu(cpu::Options::new(Of::EventLoops, 30, 99).unwrap())));
+        assert_eq!(cpu("seconds=5&hz=250"), Ok(Wanted::Cpu(cpu::Options::new(Of::EventLoops, 5, 250).unwrap())));
         for query in ["seconds=0", "seconds=1000000000", "seconds=-1", "seconds=", "seconds=9e9", "seconds=241"] {
             assert_eq!(cpu(query), Err("seconds: a number from 1 to 240".to_owned()), "{query}");
         }
         for query in ["hz=0", "hz=1001", "hz=-5", "hz=99999999999999999999", "hz=x"] {
             assert_eq!(cpu(query), Err("hz: a number from 1 to 1000".to_owned()), "{query}");
         }
+        assert_eq!(cpu("threads=all&seconds=1"), Ok(Wanted::Cpu(cpu::Options::new(Of::AllThreads, 1, 99).unwrap())));
+        assert_eq!(cpu("threads=some"), Err("threads: workers or all".to_owned()));
+        assert_eq!(Answered::of(&Arguments("format=json")), Ok(Answered::Json));
+        assert!(Answered::of(&Arguments("format=svg")).is_err());
         let stalls = |query: &str| read_stalls(&Arguments(query));
         let options = |over| Wanted::Stalls(stalls::Options::new(seconds(30), over).unwrap());
         assert_eq!(stalls(""), Ok(options(Duration::from_millis(10))));

@@ -256,11 +256,14 @@ pub(crate) struct Profile {
     /// Samples for each second of CPU time, for cpu
     #[arg(long, value_name = "N", default_value_t = 99)]
     pub(crate) hz: u32,
+    /// Which threads, for cpu
+    #[arg(long, value_enum, default_value_t = ProfileThreads::Workers)]
+    pub(crate) threads: ProfileThreads,
     /// Which turns of an event loop are long, for stalls: a time such as 10ms or 1s
     #[arg(long, value_name = "TIME", default_value = "10ms")]
     pub(crate) over: String,
     /// Show this profile, a .pb.gz file, instead of taking one
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["admin", "kind", "seconds", "hz", "over"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["admin", "kind", "seconds", "hz", "threads", "over"])]
     pub(crate) from: Option<PathBuf>,
     /// Another profile, a .pb.gz file, that an .html page compares with
     #[arg(long, value_name = "FILE")]
@@ -283,6 +286,15 @@ pub(crate) enum ProfileKind {
     Allocs,
     /// What stops event loops
     Stalls,
+}
+
+/// Which threads a profile is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ProfileThreads {
+    /// Those that serve requests
+    Workers,
+    /// The control thread, the exporter and those that write logs, too
+    All,
 }
 
 /// `stillgate store`.

@@ -10,6 +10,7 @@ use std::sync::LazyLock;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
+use stillgate_profiler::threads::Registration;
 use thread_priority::unix::{
     NormalThreadSchedulePolicy, ThreadId, ThreadSchedulePolicy, set_thread_priority_and_policy, thread_native_id,
 };
@@ -53,7 +54,9 @@ pub(crate) fn run<T: Send>(waits: Waits, work: impl FnOnce() -> T + Send) -> T {
             // Whoever waits has not gone: it waits for this thread's end.
             let _ = begin.send(thread_native_id());
             let _ = gone.recv();
+            let profiled = Registration::of_current();
             let result = take()();
+            drop(profiled);
             let _ = end.send(());
             result
         });

@@ -41,6 +41,7 @@ use stillgate_limits::Limits;
 use stillgate_logs::Logs;
 use stillgate_plugin::{Outbox, Process};
 use stillgate_profiler::heap;
+use stillgate_profiler::threads::Registration;
 use stillgate_proxy::{
     Counters, Expose, Fleet, Inherited, ListenError, Measuring, Plan, PlanCell, PlanError, Sockets, StartError,
     access_log,
@@ -159,6 +160,8 @@ pub(crate) fn serve(source: ConfigSource, announce: impl FnOnce(&Up<'_>)) -> Res
     tell_rejected(&loaded.rejected, &[]);
     let takeover = Takeover::find().map_err(|error| RunError::System(NO_TAKEOVER, error))?;
     let beginning = Beginning { signals, source, opened, stamp, loaded, logging, program, takeover };
+    // Its name is `main`; this is what it is called everywhere else.
+    let _profiled = Registration::new("control", None).ok();
     let result = runtime.block_on(async {
         match start(beginning, announce).await? {
             Some(control) => control.run().await.map_err(RunError::Ended),

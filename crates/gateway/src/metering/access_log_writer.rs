@@ -18,6 +18,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 use stillgate_config::LogDestination;
+use stillgate_profiler::threads::Registration;
 use stillgate_proxy::access_log::{Chunk, Drain, Next};
 use tracing::{error, info, warn};
 
@@ -93,6 +94,7 @@ impl AccessLogWriter {
         thread::Builder::new()
             .name("access-log".to_owned())
             .spawn(move || {
+                let _profiled = Registration::of_current();
                 writer.write_until_ended(drain);
                 drop(end);
             })

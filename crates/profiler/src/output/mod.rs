@@ -4,9 +4,11 @@
 
 pub mod chrome;
 pub mod folded;
+pub mod form;
 pub mod html;
 pub mod pprof;
 mod protobuf;
 pub mod speedscope;
+pub mod stacks;
 pub mod svg;
 pub mod tree;

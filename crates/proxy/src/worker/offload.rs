@@ -8,6 +8,7 @@ use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use std::sync::OnceLock;
 use stillgate_plugin::QueueFull;
 use stillgate_plugin::flow::{Output, Work};
+use stillgate_profiler::threads::Registration;
 use tokio::sync::oneshot;
 
 /// Threads that work for plugins.
@@ -64,6 +65,7 @@ fn begin() -> Option<Sender<Job>> {
 }
 
 fn serve(jobs: &Receiver<Job>) {
+    let _profiled = Registration::of_current();
     // Of this thread only. Where it is refused the work is done all the same.
     let _ = rustix::process::setpriority_process(None, NICE);
     for Job { work, done } in jobs {

@@ -12,6 +12,7 @@ use std::time::SystemTime;
 use stillgate_datastore::embedded::{BackError, Change, ChangeSummary, Unavailable};
 use stillgate_datastore::etcd::Followed;
 use stillgate_datastore::{Author, CommitError, Documents as _, Transaction, Write};
+use stillgate_profiler::threads::Registration;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
@@ -77,6 +78,7 @@ pub(crate) enum WriteFailure {
 
 /// Runs until nobody can ask any more.
 pub(super) fn run(runtime: &Runtime, keeper: &Arc<Keeper>, backend: Backend, asked: mpsc::Receiver<Asked>) {
+    let _profiled = Registration::of_current();
     // Of this thread alone; refused, it competes with the workers.
     let _ = rustix::process::setpriority_process(None, CONTROL_NICE);
     runtime.block_on(talk(keeper, backend, asked));

@@ -1,0 +1,92 @@
+//! In which form a profile is written, by the name of its file.
+
+use super::{chrome, folded, html, pprof, speedscope, svg};
+use crate::profile::Profile;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// A form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// pprof's, gzipped.
+    Pprof,
+    /// A flame graph without scripts.
+    Svg,
+    /// One page: flame graph, tables, difference of two.
+    Html,
+    /// A line a stack.
+    Folded,
+    /// speedscope's.
+    Speedscope,
+    /// Chrome's trace, for Perfetto.
+    Trace,
+}
+
+/// By the end of a file's name.
+const FORMS: &[(&str, Form)] = &[
+    (".html", Form::Html),
+    (".svg", Form::Svg),
+    (".pb.gz", Form::Pprof),
+    (".folded", Form::Folded),
+    (".speedscope.json", Form::Speedscope),
+    (".trace.json", Form::Trace),
+];
+
+/// A name that says no form.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unnamed(PathBuf);
+
+impl fmt::Display for Unnamed {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let endings: Vec<&str> = FORMS.iter().map(|(ending, _)| *ending).collect();
+        write!(formatter, "{}: end the name with one of {}", self.0.display(), endings.join(", "))
+    }
+}
+
+impl std::error::Error for Unnamed {}
+
+impl Form {
+    /// Of a file with this name.
+    pub fn of_name(file: &Path) -> Result<Form, Unnamed> {
+        let name = file.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+        let form = FORMS.iter().find(|(ending, _)| name.ends_with(ending)).map(|(_, form)| *form);
+        form.ok_or_else(|| Unnamed(file.to_owned()))
+    }
+
+    /// The profile's main value in this form. Only a page compares it with `base`.
+    pub fn write(self, profile: &Profile, base: Option<&Profile>) -> Result<Vec<u8>, chrome::Timeless> {
+        let value = profile.main;
+        Ok(match self {
+            Form::Pprof => pprof::write(profile),
+            Form::Svg => svg::write(profile, value).into(),
+            Form::Html => html::write(profile, value, base).into(),
+            Form::Folded => folded::write(profile, value).into(),
+            Form::Speedscope => speedscope::write(profile, value).into(),
+            Form::Trace => chrome::write(profile)?.into(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::tree::example;
+
+    #[test]
+    fn the_name_says_the_form() {
+        let form = |name: &str| Form::of_name(Path::new(name)).map_err(|unnamed| unnamed.to_string());
+        assert_eq!(form("a/b.html"), Ok(Form::Html));
+        assert_eq!(form("b.pb.gz"), Ok(Form::Pprof));
+        assert_eq!(form("b.speedscope.json"), Ok(Form::Speedscope));
+        assert_eq!(form("b.trace.json"), Ok(Form::Trace));
+        assert!(form("b.json").unwrap_err().contains(".speedscope.json, .trace.json"));
+        assert!(form("/").is_err());
+    }
+
+    #[test]
+    fn each_form_can_be_written() {
+        for (ending, form) in FORMS {
+            assert!(!form.write(&example(), None).unwrap().is_empty(), "{ending}");
+        }
+    }
+}
