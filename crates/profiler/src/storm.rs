@@ -1,5 +1,9 @@
-//! A storm of signals while threads panic, do TLS handshakes, allocate and fault: all of them go on, and every stack can be read.
+//! A storm of signals while threads panic, do TLS handshakes, allocate, are refused memory and fault, with the heap sampled: all of them
+//! go on, and every stack can be read.
+//!
+//! `STILLGATE_STORM_SIGNALS` makes it longer: ten million take some minutes.
 
+use crate::heap::{self, Sampled};
 use crate::machine;
 use crate::signal::{Sample, ask};
 use crate::symbols::Modules;
@@ -7,6 +11,7 @@ use crate::threads::{self, Registration, Thread};
 use crate::unwind::Unwinder;
 use rustls::pki_types::{PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
+use std::alloc::System;
 use std::hint::black_box;
 use std::panic::{catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -14,17 +19,29 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Signals that are sent at least. Those for a thread that has one already are one.
+#[global_allocator]
+static ALLOCATOR: Sampled<System> = Sampled::new(System);
+
+/// Signals that are sent at least, unless the environment says how many. Those for a thread that has one already are one.
 const SIGNALS: u64 = 100_000;
 
-/// Stacks that are taken at least.
-const STACKS: u64 = 25_000;
+/// For each stack that is taken at least.
+const SIGNALS_A_STACK_MAX: u64 = 4;
 
 /// Between two signals.
-const PAUSE: Duration = Duration::from_micros(50);
+const PAUSE: Duration = Duration::from_micros(20);
 
-/// Far more than it takes.
-const BOUND: Duration = Duration::from_secs(300);
+/// For each signal far more than it takes, and some for the beginning.
+const BOUND: Duration = Duration::from_secs(200);
+const BOUND_A_SIGNAL: Duration = Duration::from_millis(1);
+
+/// Between two samples of the heap.
+const HEAP_MEAN_BYTES: u64 = 4096;
+
+fn signals() -> u64 {
+    let text = std::env::var("STILLGATE_STORM_SIGNALS");
+    text.map_or(SIGNALS, |text| text.parse().expect("STILLGATE_STORM_SIGNALS is a number"))
+}
 
 struct Bomb(Vec<u8>);
 
@@ -46,6 +63,9 @@ fn allocates() {
     assert_eq!(kept.iter().map(Vec::len).sum::<usize>(), (0..200).map(|size| size * 37).sum::<usize>());
     // Large enough for a mapping of its own, whose pages fault.
     black_box(vec![1_u8; 1 << 20]);
+    // No machine has so much.
+    let mut refused: Vec<u8> = Vec::new();
+    assert!(black_box(&mut refused).try_reserve_exact(1 << 62).is_err());
 }
 
 /// Uses much of the stack.
@@ -100,6 +120,9 @@ fn work(name: &str, done: &AtomicU64, is_over: &AtomicBool, mut turn: impl FnMut
 
 #[test]
 fn a_storm_of_signals_harms_nothing() {
+    heap::sample_every(Some(HEAP_MEAN_BYTES));
+    let (signals, bound) = (signals(), BOUND + BOUND_A_SIGNAL.mul_f64(signals() as f64));
+    let stacks = signals / SIGNALS_A_STACK_MAX;
     let (client, server) = configurations();
     let is_over = AtomicBool::new(false);
     let names = ["storm-panics", "storm-allocates", "storm-recurses", "storm-tls"];
@@ -119,14 +142,14 @@ fn a_storm_of_signals_harms_nothing() {
         };
         let begun = Instant::now();
         let mut threads = own();
-        while threads.len() < names.len() && begun.elapsed() < BOUND {
+        while threads.len() < names.len() && begun.elapsed() < bound {
             thread::yield_now();
             threads = own();
         }
         threads.iter().for_each(|thread| thread.ring.prepare());
         let mut unwinder = Unwinder::new(Modules::read().unwrap());
         let mut record = Vec::new();
-        while (taken < STACKS || sent < SIGNALS) && begun.elapsed() < BOUND {
+        while (taken < stacks || sent < signals) && begun.elapsed() < bound {
             for thread in &threads {
                 ask(thread).unwrap();
                 sent += 1;
@@ -145,8 +168,9 @@ fn a_storm_of_signals_harms_nothing() {
         }
         drop(ending);
     });
+    heap::sample_every(None);
     println!("{sent} signals, {taken} stacks, {complete} complete; turns: {done:?}");
-    assert!(taken >= STACKS && sent >= SIGNALS, "{sent} signals, {taken} stacks");
+    assert!(taken >= stacks && sent >= signals, "{sent} signals, {taken} stacks");
     assert!(done.iter().all(|done| done.load(Ordering::Relaxed) > 0), "every thread has gone on: {done:?}");
     // Not all: the unwinder of panics leaves frames in ways that tables cannot say, and signals come where it has just been.
     assert!(complete * 4 >= taken * 3, "{complete} of {taken} stacks are complete");
