@@ -30,6 +30,7 @@ const NAVIGATION = [
     "Operation",
     [
       ["metrics", "Metrics"],
+      ["profiles", "Profiles"],
       ["status", "Status"],
       ["resources", "All resources"],
     ],
@@ -47,6 +48,7 @@ const PAGES = [
   [/^consumers\/[^/]+$/, "consumer"],
   [/^certificates$/, "certificates"],
   [/^metrics$/, "metrics"],
+  [/^profiles$/, "profiles"],
   [/^status$/, "status"],
   [/^history\/[^/]+$/, "revision"],
   [/^resources(\/[^/]+)?$/, "resources"],

@@ -1,4 +1,4 @@
-// Makes elements. It is the only module that creates any.
+// Makes elements. It is the only module that creates any, besides profile_view.js, which is also a page without it.
 //
 // Text reaches the page as text nodes and attributes alone, so a name, a label or a URI cannot become
 // markup. Addresses are limited to this page's own hash, and handlers to functions.

@@ -5,7 +5,7 @@
 mod dashboard;
 
 use dashboard::chromium::{DARK, DESK, PHONE, Page};
-use dashboard::{KEY, admin, gateway, put};
+use dashboard::{KEY, admin, gateway, put, sign_in};
 use serde_json::{Value as Json, json};
 use std::process::Command;
 use stillgate_testkit::{Client, END_PATIENCE, Gateway, Process, Setup, Upstream, eventually};
@@ -13,7 +13,7 @@ use stillgate_testkit::{Client, END_PATIENCE, Gateway, Process, Setup, Upstream,
 const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
 
 /// Every page, with the text that says that it is there.
-const PAGES: [(&str, &str); 12] = [
+const PAGES: [(&str, &str); 13] = [
     ("/overview", "Requests per second"),
     ("/routes", "routes"),
     ("/routes/shop", "How a request is handled"),
@@ -23,6 +23,7 @@ const PAGES: [(&str, &str); 12] = [
     ("/consumers/rose", "rose"),
     ("/certificates", "Certificates"),
     ("/metrics", "stillgate_http_requests_total"),
+    ("/profiles", "Take profile"),
     ("/status", "History and audit"),
     ("/resources/services", "Services"),
     ("/edit/routes/shop", "Earlier versions"),
@@ -35,17 +36,6 @@ const HOSTILE: [&str; 4] = [
     "' onmouseover='window.broken=1",
     "<svg onload=window.broken=1>",
 ];
-
-fn sign_in(page: &mut Page, gateway: &Gateway) {
-    page.navigate(&format!("http://{}/ui/", gateway.admin_addr()));
-    page.until("document.querySelector('#key')");
-    // Asking whether there is a session is answered 401, which the browser logs.
-    page.forget();
-    page.fill("#key", KEY);
-    page.press("Enter");
-    page.until("document.querySelector('.side a') && document.querySelector('main .page')");
-    page.settle();
-}
 
 /// A gateway with something of everything, most of it with a name that breaks out.
 fn full() -> (Gateway, Upstream) {

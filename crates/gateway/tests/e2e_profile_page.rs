@@ -2,14 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-#[path = "dashboard/chromium.rs"]
 #[allow(dead_code, reason = "the tests of the dashboard use the rest")]
-mod chromium;
+mod dashboard;
 
-use chromium::{DESK, Page};
+use dashboard::chromium::{DESK, Page};
 use serde_json::json;
+use std::sync::atomic::{AtomicBool, Ordering};
 use stillgate_profiler::output::html::write;
 use stillgate_profiler::profile::{Function, Label, Line, Location, Profile, Sample, THREAD, ValueType};
+use stillgate_testkit::Upstream;
+
+const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
 
 /// Texts that become elements where they are not shown as texts.
 const HOSTILE: &str = "</script><img src=x onerror=window.broken=1>";
@@ -51,6 +54,63 @@ fn open(profile: &Profile, base: Option<&Profile>) -> (Page, tempfile::TempDir) 
     page.send("Page.navigate", json!({ "url": format!("file://{}", file.display()) }));
     page.until("document.querySelector('[data-part=graph] button')");
     (page, folder)
+}
+
+/// What the page of the dashboard shows of two profiles of a gateway under load.
+#[test]
+fn the_dashboard_takes_two_and_compares_them() {
+    let gateway = dashboard::gateway();
+    let node = Upstream::echo();
+    dashboard::put(
+        &gateway,
+        "routes/r",
+        &json!({ "uri": "/*", "upstream": { "nodes": { node.addr().to_string(): 1 } } }),
+    );
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut client = gateway.client();
+            while !is_over.load(Ordering::Relaxed) {
+                client.get("/");
+            }
+        });
+        let ending = Ending(&is_over);
+        let mut page = Page::open(DESK);
+        dashboard::sign_in(&mut page, &gateway);
+        page.visit("/profiles");
+        page.fill("[name=seconds]", "1");
+        for taken in 1..=2 {
+            page.click("form button", "Take profile");
+            page.until(&format!(
+                "document.querySelectorAll('.profile-form option[value=\"{}\"]').length > 0",
+                taken - 1
+            ));
+            page.until("document.querySelectorAll('[data-part=graph] button').length > 5");
+            page.until("!document.querySelector('form button[type=submit]').disabled");
+        }
+        let shown = |page: &mut Page, part: &str| text(page, &format!("[data-part={part}]"));
+        assert!(shown(&mut page, "threads").starts_with("ThreadShareworker-0"), "{}", shown(&mut page, "threads"));
+        assert!(shown(&mut page, "phases").contains("event loop"), "{}", shown(&mut page, "phases"));
+        assert!(shown(&mut page, "title").starts_with("cpu: "));
+        page.fill("[data-part=search]", "stillgate_proxy");
+        page.until("/matched: [1-9]/.test(document.querySelector('[data-part=matches]').textContent)");
+        let choose = "(() => { const s = document.querySelectorAll('.profile-form select'); const last = s[s.length - 1]; last.value = '1'; last.dispatchEvent(new Event('change')); })()";
+        page.eval(choose);
+        page.until("document.querySelector('[data-part=title]').textContent.includes('; base: cpu: ')");
+        page.until("document.querySelector('[data-part=functions]').textContent.includes('change')");
+        page.picture("profiles-compared");
+        page.assert_calm("the page of profiles");
+        drop(ending);
+    });
+}
+
+/// Ends the load, also where the test fails: a scope waits for its threads.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 fn text(page: &mut Page, selector: &str) -> String {

@@ -31,7 +31,7 @@ const FORBIDDEN = [
 const IMPORT = /^\s*(?:import|\}).*\bfrom\s+["']([^"']+)["']|\bimport\(\s*["'`]([^"'`]+)["'`]/gm;
 
 const files = readdirSync(ROOT, { recursive: true, withFileTypes: true })
-  .filter((entry) => entry.isFile())
+  .filter((entry) => entry.isFile() || entry.isSymbolicLink())
   .map((entry) => relative(ROOT, join(entry.parentPath ?? entry.path, entry.name)));
 const embedded = files.filter((name) => !name.startsWith("dev/"));
 const problems = [];

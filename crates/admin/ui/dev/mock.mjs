@@ -71,6 +71,22 @@ let generation = 41;
 // While the store is filled, two days ago.
 let writing_at = Date.now() - 2 * 86400e3;
 
+/** A profile of CPU time, a little different each time. */
+const PROFILE = () => ({
+  title: "cpu: 4.20 s in 5.0 s",
+  unit: "nanoseconds",
+  notes: ["made up"],
+  threads: ["worker-0", "worker-1"],
+  phases: ["routing", "plugins", "other"],
+  functions: ["main", "exchange::run", "route::find", "plugins::run", "memcpy", ...HOSTILE].map((name) => [name, "a.rs"]),
+  stacks: [
+    [0, 0, 5e8 + random() * 1e9, [0, 1, 2]],
+    [0, 1, 5e8 + random() * 1e9, [0, 1, 3, 4]],
+    [1, 1, 5e8 + random() * 1e9, [0, 1, 3]],
+    ...HOSTILE.map((_, i) => [1, 2, 1e7, [0, 5 + i]]),
+  ],
+});
+
 function write(
   key,
   value,
@@ -545,6 +561,8 @@ async function api(request, path, query, body, session) {
   if (path === "/v1/status") return STATUS();
   if (path === "/v1/upstreams") return UPSTREAMS();
   if (path === "/v1/metrics/cardinality") return CARDINALITY;
+  if (path === "/debug/pprof/") return { heap_mean_bytes: 524288 };
+  if (path.startsWith("/debug/pprof/")) return PROFILE();
   if (path === "/v1/explain") return explain(query);
   if (path === "/v1/routes") return routes_page(query);
   if (path.startsWith("/v1/routes/")) {

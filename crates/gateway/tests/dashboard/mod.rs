@@ -2,6 +2,7 @@
 
 pub(crate) mod chromium;
 
+use chromium::Page;
 use serde_json::Value as Json;
 use stillgate_testkit::{Client, Gateway, Setup};
 
@@ -13,6 +14,7 @@ pub(crate) fn gateway() -> Gateway {
     let lines = format!(
         "  keys: [{{name: admin, key: {KEY}, role: admin}}]\n\
          config: {{source: store, store: \"{{dir}}/config.redb\"}}\n\
+         debug: {{pprof: true, heap: 16KiB}}\n\
          metrics: {{address: \"127.0.0.1:0\", labels: {{http_requests_total: {{uri: $uri}}}}}}\n"
     );
     Gateway::start(super::STILLGATE, &Setup::resources("").gateway(&lines))
@@ -32,4 +34,16 @@ pub(crate) fn admin(gateway: &Gateway, method: &str, path: &str, body: &Json) ->
 pub(crate) fn put(gateway: &Gateway, path: &str, document: &Json) {
     let (status, answer) = admin(gateway, "PUT", &format!("/apisix/admin/{path}"), document);
     assert!(matches!(status, 200 | 201), "{path}: {status} {answer}");
+}
+
+/// Opens the dashboard, signed in as an administrator.
+pub(crate) fn sign_in(page: &mut Page, gateway: &Gateway) {
+    page.navigate(&format!("http://{}/ui/", gateway.admin_addr()));
+    page.until("document.querySelector('#key')");
+    // Asking whether there is a session is answered 401, which the browser logs.
+    page.forget();
+    page.fill("#key", KEY);
+    page.press("Enter");
+    page.until("document.querySelector('.side a') && document.querySelector('main .page')");
+    page.settle();
 }

@@ -1,0 +1,152 @@
+// Takes profiles of the gateway: CPU time, stalls and heap; shows one, and compares two.
+//
+// The gateway keeps no profile. Those that were taken are kept by this page until it is loaded anew.
+
+import { get, path_of } from "../api.js";
+import { fresh_id, h, put } from "../dom.js";
+import { clock } from "../format.js";
+import { card, empty, failure_view, fill, loading, notice, page_head } from "../parts.js";
+import { view } from "../profile_view.js";
+
+const TAKEN_MAX = 8;
+
+/** By kind: its path, name, and which fields it has. */
+const KINDS = {
+  cpu: { path: "profile", name: "CPU time", fields: ["seconds", "threads"] },
+  stalls: { path: "stalls", name: "Stalls of event loops", fields: ["seconds", "over"] },
+  heap: { path: "heap", name: "Heap in use", fields: [] },
+  allocs: { path: "allocs", name: "All allocations", fields: [] },
+};
+
+/** The newest first: `{name, at, profile}`. */
+const taken = [];
+
+export const title = () => "Profiles";
+
+export async function show({ root, signal }) {
+  const body = h("div", { class: "stack" });
+  put(
+    root,
+    page_head("Profiles", {
+      lead: "Where the workers spend CPU time, what stops their event loops, and what fills the heap.",
+    }),
+    body,
+  );
+  await fill(
+    body,
+    "Asking for profiles",
+    () => get("/debug/pprof/", signal).catch((failure) => (failure.status === 404 ? null : Promise.reject(failure))),
+    (found) => (found ? form_and_result(found, signal) : switched_off()),
+  );
+}
+
+const switched_off = () =>
+  notice(
+    "note",
+    "Profiles are off",
+    h("p", {}, "Set ", h("code", {}, "gateway.debug.pprof: true"), ". It takes effect by a reload, and costs nothing."),
+  );
+
+function form_and_result({ heap_mean_bytes }, signal) {
+  const result = h("div", { class: "stack" });
+  const progress = h("div", { "aria-live": "polite" });
+  const button = h("button", { type: "submit", class: "is-primary" }, "Take profile");
+  const field = (label, input) => {
+    input.id = fresh_id();
+    return h("label", { for: input.id }, label, input);
+  };
+  const options = (pairs) => pairs.map(([value, text]) => h("option", { value }, text));
+  const kinds = Object.entries(KINDS).filter(([kind]) => heap_mean_bytes || !["heap", "allocs"].includes(kind));
+  const inputs = {
+    kind: h("select", { name: "kind" }, options(kinds.map(([kind, { name }]) => [kind, name]))),
+    seconds: h("input", { name: "seconds", type: "number", min: 1, max: 240, value: 5, required: true }),
+    threads: h("select", { name: "threads" }, options([["workers", "Workers"], ["all", "All threads"]])),
+    over: h("input", { name: "over", value: "10ms", required: true, spellcheck: "false" }),
+  };
+  const rows = {
+    kind: field("Profile", inputs.kind),
+    seconds: field("Seconds", inputs.seconds),
+    threads: field("Threads", inputs.threads),
+    over: field("Turns longer than", inputs.over),
+  };
+  const show_fields = () => {
+    for (const name of ["seconds", "threads", "over"]) {
+      rows[name].hidden = !KINDS[inputs.kind.value].fields.includes(name);
+      inputs[name].disabled = rows[name].hidden;
+    }
+  };
+  inputs.kind.addEventListener("change", show_fields);
+  show_fields();
+
+  const run = async (event) => {
+    event.preventDefault();
+    const kind = KINDS[inputs.kind.value];
+    const given = Object.fromEntries(kind.fields.map((name) => [name, inputs[name].value]));
+    const stop = new AbortController();
+    button.disabled = true;
+    put(
+      progress,
+      loading(`Taking a profile${given.seconds ? `, for ${given.seconds} seconds` : ""}`),
+      h("button", { type: "button", onclick: () => stop.abort() }, "Cancel"),
+    );
+    try {
+      const path = path_of("/debug/pprof", [kind.path], { ...given, format: "json" });
+      // Where the page is left, nobody waits for it any more, and the gateway ends it.
+      const profile = await get(path, AbortSignal.any([signal, stop.signal]));
+      taken.unshift({ name: kind.name, at: Date.now() / 1000, profile });
+      taken.length = Math.min(taken.length, TAKEN_MAX);
+      put(progress);
+      show_taken(result, taken[0], null);
+    } catch (failure) {
+      put(progress, failure.name === "AbortError" ? null : failure_view(failure, "Taking a profile"));
+    } finally {
+      button.disabled = false;
+    }
+  };
+  if (taken.length) show_taken(result, taken[0], null);
+  else put(result, empty("No profile yet", "It is shown here, and kept until this page is loaded anew."));
+  return [
+    h("form", { class: "card profile-form", onsubmit: run }, Object.values(rows), h("div", { class: "actions" }, button)),
+    progress,
+    !heap_mean_bytes &&
+      h("p", { class: "quiet" }, "The heap is not sampled. To see it, set ", h("code", {}, "gateway.debug.heap: 512KiB"), "."),
+    result,
+  ];
+}
+
+/** Shows a profile, compared with `base` unless that is null, and which others there are. */
+function show_taken(result, one, base) {
+  const id = fresh_id();
+  const base_id = fresh_id();
+  const name = ({ name, at, profile }) => `${name}, ${clock(at)}: ${profile.title}`;
+  // Only those of the same kind can be compared.
+  const others = taken.filter((other) => other !== one && other.name === one.name);
+  const select = (given, list, chosen, on_choice) => {
+    const element = h(
+      "select",
+      { id: given },
+      list.map((other, i) => h("option", { value: i, selected: other === chosen }, other ? name(other) : "nothing")),
+    );
+    element.addEventListener("change", () => on_choice(list[Number(element.value)]));
+    return element;
+  };
+  const picture = h("div", { class: "profile-picture" });
+  put(
+    result,
+    card(null, [
+      h(
+        "div",
+        { class: "profile-form" },
+        h("label", { for: id }, "Shown", select(id, taken, one, (next) => show_taken(result, next, null))),
+        h(
+          "label",
+          { for: base_id },
+          "Compared with",
+          select(base_id, [null, ...others], base, (next) => show_taken(result, one, next)),
+        ),
+      ),
+      picture,
+    ]),
+  );
+  view(picture, { profile: one.profile, base: base?.profile ?? null });
+}

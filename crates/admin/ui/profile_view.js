@@ -1,0 +1,1 @@
+../../profiler/src/output/view.js
