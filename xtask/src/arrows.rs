@@ -25,10 +25,10 @@ const ORDER: &[&str] = &[
     "stillgate-route",
     "stillgate-metrics",
     "stillgate-limits",
-    "stillgate-profiler",
     "stillgate-lab",
     "stillgate-load",
     "stillgate-stats",
+    "stillgate-profiler",
     "stillgate-yaml",
     "stillgate-wire",
 ];
@@ -39,8 +39,8 @@ const OUTSIDE: &[&str] = &["stillgate-testkit", "xtask"];
 /// The laboratory serves any gateway.
 const LABORATORY: &[&str] = &["stillgate-lab", "stillgate-load", "stillgate-stats"];
 
-/// What it may know of the others: how bytes and text are read.
-const FOR_ALL: &[&str] = &["stillgate-wire", "stillgate-yaml"];
+/// What it may know of the others: how bytes and text are read, and how profiles are written.
+const FOR_ALL: &[&str] = &["stillgate-profiler", "stillgate-wire", "stillgate-yaml"];
 
 /// Crates without IO, clock or randomness: those are arguments.
 const PURE: &[&str] = &["stillgate-route", "stillgate-stats", "stillgate-wire", "stillgate-yaml"];

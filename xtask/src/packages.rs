@@ -54,6 +54,8 @@ pub(crate) const GRPCIO: Package = Package { name: "python3-grpcio", probe: Prob
 pub(crate) const PROTOBUF: Package =
     Package { name: "python3-protobuf", probe: Probe::PythonModule("google.protobuf") };
 
+pub(crate) const PERF: Package = program("linux-perf", "perf");
+
 pub(crate) const PEBBLE: Package = program("pebble", "pebble");
 /// Keeps configurations, in the tests of what follows it.
 pub(crate) const ETCD: Package = program("etcd-server", "etcd");

@@ -3,8 +3,8 @@
 use crate::Result;
 use crate::args::Args;
 use crate::packages::{
-    self, CHROMIUM, CURL, ETCD, GRPCIO, GXX, H11, HAPROXY, NGINX, NGINX_LUA, PEBBLE, PROMETHEUS, PROMETHEUS_CLIENT, PROTOBUF,
-    PYTHON_BROTLI, PYTHON_ZSTD, RSYSLOG, VALGRIND, WEBSOCKETS, ZSTD,
+    self, CHROMIUM, CURL, ETCD, GRPCIO, GXX, H11, HAPROXY, NGINX, NGINX_LUA, PEBBLE, PERF, PROMETHEUS,
+    PROMETHEUS_CLIENT, PROTOBUF, PYTHON_BROTLI, PYTHON_ZSTD, RSYSLOG, VALGRIND, WEBSOCKETS, ZSTD,
 };
 use crate::step::{self, Steps};
 use crate::{arrows, documents, fuzz, go_peers, icount, rooms, suite, tidy};
@@ -56,15 +56,17 @@ pub(crate) fn run(mut args: Args) -> Result {
         WEBSOCKETS,
         GRPCIO,
         PROTOBUF,
+        PERF,
         PEBBLE,
         PYTHON_BROTLI,
         PYTHON_ZSTD,
         ZSTD,
         RSYSLOG,
         ETCD,
+        VALGRIND,
     ];
     if !quick {
-        needed.extend([GXX, VALGRIND]);
+        needed.extend([GXX]);
     }
     let mut steps = Steps::default();
     steps.run("Debian packages", || packages::ensure(&needed));

@@ -34,6 +34,8 @@ pub(crate) enum Command {
     Compare(Box<commands::compare::Compare>),
     /// Put load on a server and say what its clients would see
     Load(Box<commands::load::LoadArguments>),
+    /// Take a profile of any program: its CPU time by perf, or its instructions by callgrind
+    Profile(commands::profile::Profile),
     /// Make one HTML page of result files
     Report(commands::report::Report),
     /// Answer HTTP requests as fast as possible, or after a delay of a known distribution

@@ -10,6 +10,7 @@ mod compare;
 mod display;
 mod environment;
 mod error;
+mod profile;
 mod report;
 mod responder;
 mod result;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
     let done = match command {
         Command::Compare(arguments) => commands::compare::run(&arguments),
         Command::Load(arguments) => commands::load::run(&arguments),
+        Command::Profile(arguments) => commands::profile::run(&arguments),
         Command::Report(arguments) => commands::report::run(&arguments),
         Command::Respond(arguments) => commands::respond::run(&arguments),
         Command::Tail(arguments) => commands::tail::run(&arguments),

@@ -4,6 +4,7 @@
 
 pub(crate) mod compare;
 pub(crate) mod load;
+pub(crate) mod profile;
 pub(crate) mod report;
 pub(crate) mod respond;
 pub(crate) mod tail;

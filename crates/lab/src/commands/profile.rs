@@ -1,0 +1,70 @@
+//! `stillgate-lab profile`: a profile of any program, as a flame graph or for other tools.
+
+use crate::atomic_file;
+use crate::error::{Error, Result};
+use crate::profile::{self, Subject};
+use crate::stdout;
+use crate::stop::stop_flag;
+use clap::{Args, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use stillgate_profiler::output::form::Form;
+
+/// `stillgate-lab profile`.
+#[derive(Debug, Args)]
+pub(crate) struct Profile {
+    /// What is counted
+    #[arg(long, value_enum, default_value_t = Kind::Cpu)]
+    kind: Kind,
+    /// Samples for each second of CPU time, for cpu
+    #[arg(long, value_name = "N", default_value_t = 999, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    hz: u32,
+    /// A running process in place of a command, for cpu
+    #[arg(long, value_name = "PID", conflicts_with = "command")]
+    pid: Option<u32>,
+    /// How long --pid is watched
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+    /// Where it is written; the name says the form: .html, .svg, .pb.gz (pprof), .folded, .speedscope.json
+    #[arg(short, long, value_name = "FILE", default_value = "profile.html")]
+    output: PathBuf,
+    /// The program and its arguments
+    #[arg(trailing_var_arg = true, value_name = "COMMAND", required_unless_present = "pid")]
+    command: Vec<OsString>,
+}
+
+/// What can be counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// CPU time, by perf
+    Cpu,
+    /// Instructions, by valgrind's callgrind: exact, and some fifty times slower
+    Instructions,
+}
+
+pub(crate) fn run(arguments: &Profile) -> Result<u8> {
+    let output = &arguments.output;
+    let unwritable = |error| Error::new(format!("{}: the profile cannot be written: {error}", output.display()));
+    // Before a minute is spent on what cannot be written.
+    let form = Form::of_name(output).map_err(|unnamed| Error::new(unnamed.to_string()))?;
+    if form == Form::Trace {
+        return Err("a trace needs the time of each sample, which is not kept here; name another form".into());
+    }
+    atomic_file::can_replace(output).map_err(unwritable)?;
+    // Ctrl-C is for the program, which gets it too; its profile is wanted.
+    let _asked = stop_flag()?;
+    let taken = match (arguments.kind, arguments.pid) {
+        (Kind::Instructions, Some(_)) => {
+            return Err(
+                "--pid: callgrind can only count a program that it starts; give a command, or use --kind cpu".into()
+            );
+        }
+        (Kind::Instructions, None) => profile::instructions(&arguments.command)?,
+        (Kind::Cpu, Some(pid)) => profile::cpu(&Subject::Process { pid, seconds: arguments.seconds }, arguments.hz)?,
+        (Kind::Cpu, None) => profile::cpu(&Subject::Command(&arguments.command), arguments.hz)?,
+    };
+    let bytes = form.write(&taken, None).map_err(|error| Error::new(error.to_string()))?;
+    atomic_file::replace(output, &bytes).map_err(unwritable)?;
+    stdout::show(format_args!("{}: {}\n", output.display(), taken.notes.join("; ")))?;
+    Ok(0)
+}

@@ -1,0 +1,151 @@
+//! How many instructions a program executes where, by valgrind's callgrind. It counts every one, so two runs that do the same have
+//! the same profile; the program takes some fifty times as long meanwhile. What the kernel does is not counted.
+//!
+//! Callgrind knows who calls whom, not stacks. It is asked to keep each function apart by its callers, which is a stack of that depth.
+
+use super::gathered::{Frame, Gathered};
+use super::{Ran, tool};
+use crate::error::{Error, Result};
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader};
+use std::path::Path;
+use std::process::Command;
+
+const MISSING: &str = "valgrind is not installed; install it (package valgrind)";
+
+/// Callers by which functions are kept apart. What is further out is missing in a stack; more take more memory.
+pub(super) const CALLERS: usize = 30;
+
+/// Runs the program and gathers its stacks; each value is instructions.
+pub(super) fn take(words: &[OsString], folder: &Path) -> Result<(Gathered, Ran)> {
+    let mut valgrind = Command::new("valgrind");
+    valgrind.args(["--tool=callgrind", "--quiet", "--trace-children=yes", "--separate-threads=yes"]);
+    valgrind.args([&format!("--separate-callers={CALLERS}"), "--separate-recs=1"]);
+    let mut counts = OsString::from("--callgrind-out-file=");
+    counts.push(folder.join("counts.%p"));
+    let ran = tool(valgrind.arg(counts).arg("--").args(words), MISSING)?;
+    let mut gathered = Gathered::default();
+    let unreadable = |error: io::Error| Error::new(format!("cannot read callgrind's counts: {error}"));
+    for entry in fs::read_dir(folder).map_err(unreadable)? {
+        let path = entry.map_err(unreadable)?.path();
+        let counts = parse(BufReader::new(File::open(&path).map_err(unreadable)?)).map_err(unreadable)?;
+        counts.gather(&mut gathered);
+    }
+    Ok((gathered, ran))
+}
+
+/// A file of callgrind: of one thread.
+#[derive(Debug, Default)]
+struct Counts {
+    pid: String,
+    thread: String,
+    /// Names that were given a number, by kind: files and functions.
+    names: [HashMap<String, String>; 2],
+    /// Of functions, the files they are in.
+    files: HashMap<String, String>,
+    /// By function with its callers, and line.
+    own: HashMap<(String, i64), i64>,
+}
+
+/// Reads a file in callgrind's format, as far as it is needed: what functions cost themselves.
+fn parse(text: impl BufRead) -> io::Result<Counts> {
+    let mut counts = Counts::default();
+    let (mut function, mut line_number, mut is_call, mut is_inlined) = (String::new(), 0_i64, false, false);
+    let mut file = String::new();
+    for line in text.split(b'\n') {
+        let line = line?;
+        let line = String::from_utf8_lossy(&line);
+        let line = line.trim_end();
+        let Some(first) = line.bytes().next() else { continue };
+        if first.is_ascii_digit() || matches!(first, b'+' | b'-' | b'*') {
+            let mut words = line.split(' ');
+            line_number = position(words.next().unwrap_or_default(), line_number);
+            // What a call costs is what the called function says of itself.
+            if !std::mem::take(&mut is_call) {
+                let cost: i64 = words.next().and_then(|cost| cost.parse().ok()).unwrap_or(0);
+                let line = if is_inlined { 0 } else { line_number };
+                *counts.own.entry((function.clone(), line)).or_default() += cost;
+            }
+            continue;
+        }
+        let Some((key, value)) = line.split_once('=').or_else(|| line.split_once(": ")) else { continue };
+        match key {
+            "pid" => counts.pid = value.to_owned(),
+            "thread" => counts.thread = value.to_owned(),
+            "fl" => (file, is_inlined) = (counts.name(0, value), false),
+            "fi" | "fe" => is_inlined = counts.name(0, value) != file,
+            "cfi" | "cfl" => drop(counts.name(0, value)),
+            "cfn" => drop(counts.name(1, value)),
+            "fn" => {
+                (function, is_inlined) = (counts.name(1, value), false);
+                let own = function.split('\'').next().unwrap_or_default();
+                counts.files.entry(own.to_owned()).or_insert_with(|| file.clone());
+            }
+            "calls" => is_call = true,
+            _ => {}
+        }
+    }
+    Ok(counts)
+}
+
+/// `+3` and `-1` are from the last one on, `*` is the same.
+fn position(text: &str, last: i64) -> i64 {
+    match text.as_bytes().first() {
+        Some(b'*') => last,
+        Some(b'+' | b'-') => last + text.parse::<i64>().unwrap_or(0),
+        _ => text.parse().unwrap_or(0),
+    }
+}
+
+impl Counts {
+    /// `(12) name` gives a number to a name, `(12)` is that name.
+    fn name(&mut self, kind: usize, text: &str) -> String {
+        let Some((number, name)) = text.strip_prefix('(').and_then(|rest| rest.split_once(')')) else {
+            return text.to_owned();
+        };
+        if let Some(name) = name.strip_prefix(' ') {
+            self.names[kind].insert(number.to_owned(), name.to_owned());
+        }
+        self.names[kind].get(number).cloned().unwrap_or_default()
+    }
+
+    fn gather(&self, gathered: &mut Gathered) {
+        let thread = format!("{} thread {}", self.pid, self.thread);
+        for ((function, line), cost) in self.own.iter().filter(|(_, cost)| **cost > 0) {
+            let frames: Vec<Frame> = function
+                .split('\'')
+                .enumerate()
+                .map(|(depth, name)| Frame {
+                    function: name.to_owned(),
+                    file: self.files.get(name).cloned().unwrap_or_default(),
+                    line: if depth == 0 { *line } else { 0 },
+                })
+                .collect();
+            gathered.add(&thread, &frames, *cost);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_costs_are_read_and_those_of_calls_left_to_who_is_called() {
+        let text = "# callgrind format\nversion: 1\npid: 12\nthread: 1\npositions: line\nevents: Ir\n\n\
+                    fl=(1) a.c\nfn=(1) half'main\n3 5\ncfn=(2) leaf'half'main\ncalls=6 2\n+0 900\n* 1\n\
+                    fi=(2) inlined.h\n+40 7\nfe=(1)\n-40 2\n\n\
+                    fn=(2)\n2 600\n+1 300\n\ntotals: 915\n";
+        let counts = parse(text.as_bytes()).unwrap();
+        assert_eq!((&*counts.pid, &*counts.thread), ("12", "1"));
+        let of = |function: &str, line| counts.own.get(&(function.to_owned(), line)).copied();
+        assert_eq!(of("half'main", 3), Some(8));
+        assert_eq!(of("half'main", 0), Some(7), "of another file, whose lines are not this one's");
+        assert_eq!(of("leaf'half'main", 2), Some(600));
+        assert_eq!(of("leaf'half'main", 3), Some(300));
+        assert_eq!(counts.own.values().sum::<i64>(), 915);
+        assert_eq!(counts.files["leaf"], "a.c");
+    }
+}

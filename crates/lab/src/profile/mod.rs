@@ -1,0 +1,83 @@
+//! Profiles of any program, by tools that are installed: `perf` samples its CPU time, valgrind's callgrind counts its instructions.
+//!
+//! The program needs no support for it. What the gateway says of itself, and what it costs, is `stillgate profile`.
+
+mod callgrind;
+mod gathered;
+mod perf;
+
+use crate::error::{Error, Result};
+use gathered::Meaning;
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use stillgate_profiler::profile::{Profile, ValueType};
+
+/// What is looked at.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Subject<'a> {
+    /// A program that is started, with its arguments.
+    Command(&'a [OsString]),
+    /// One that runs, for so long.
+    Process { pid: u32, seconds: u64 },
+}
+
+/// How a program ended.
+struct Ran(ExitStatus);
+
+/// Where it spends its CPU time, at so many samples a second.
+pub(crate) fn cpu(subject: &Subject<'_>, hz: u32) -> Result<Profile> {
+    let (begun, time_ns, folder) = (Instant::now(), unix_ns(), folder()?);
+    let (gathered, ran) = perf::take(subject, hz, folder.path())?;
+    if gathered.is_empty() {
+        return Err("there is no sample: the program used next to no CPU time".into());
+    }
+    let mut notes = vec![format!("CPU time by perf at {hz} Hz")];
+    notes.extend(ran.note());
+    let value = ValueType::new("cpu", "nanoseconds");
+    let duration_ns = begun.elapsed().as_nanos() as i64;
+    let period = 1_000_000_000 / i64::from(hz);
+    Ok(gathered.finish(Meaning { value, period, is_sampled: true, time_ns, duration_ns, notes }))
+}
+
+/// Where it executes its instructions.
+pub(crate) fn instructions(words: &[OsString]) -> Result<Profile> {
+    let (begun, time_ns, folder) = (Instant::now(), unix_ns(), folder()?);
+    let (gathered, ran) = callgrind::take(words, folder.path())?;
+    if gathered.is_empty() {
+        return Err("callgrind counted nothing; what it says above tells why".into());
+    }
+    let depth = callgrind::CALLERS;
+    let mut notes = vec![format!("instructions by callgrind; of each stack the innermost {} functions", depth + 1)];
+    notes.extend(ran.note());
+    let value = ValueType::new("instructions", "count");
+    let duration_ns = begun.elapsed().as_nanos() as i64;
+    Ok(gathered.finish(Meaning { value, period: 1, is_sampled: false, time_ns, duration_ns, notes }))
+}
+
+/// Runs a tool to its end; the program's own input and output are the caller's.
+fn tool(command: &mut Command, missing: &str) -> Result<Ran> {
+    let ended = command.stdin(Stdio::inherit()).status();
+    let status = ended.map_err(|error| match error.kind() {
+        ErrorKind::NotFound => Error::new(missing),
+        _ => Error::new(format!("{}: {error}", command.get_program().to_string_lossy())),
+    })?;
+    Ok(Ran(status))
+}
+
+impl Ran {
+    fn note(&self) -> Option<String> {
+        (!self.0.success()).then(|| format!("the program ended with {}", self.0))
+    }
+}
+
+fn folder() -> Result<tempfile::TempDir> {
+    let made = tempfile::Builder::new().prefix("stillgate-lab-profile-").tempdir();
+    made.map_err(|error| Error::new(format!("cannot make a folder for the measurements: {error}")))
+}
+
+fn unix_ns() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,124 @@
+//! Where a program spends its CPU time, by `perf`: it samples the clock of each CPU while the program runs there, and follows frame
+//! pointers. A program that was compiled without them has stacks that end early.
+
+use super::gathered::{Frame, Gathered};
+use super::{Ran, Subject, tool};
+use crate::error::{Error, Result};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const MISSING: &str =
+    "perf is not installed; install it (package linux-perf), or count instructions with --kind instructions";
+
+/// Runs or watches the program, and gathers its stacks; each value is nanoseconds.
+pub(super) fn take(subject: &Subject<'_>, hz: u32, folder: &Path) -> Result<(Gathered, Ran)> {
+    let data = folder.join("perf.data");
+    let mut record = Command::new("perf");
+    record.args(["record", "--quiet", "--event", "cpu-clock", "--call-graph", "fp"]);
+    record.args(["--freq", &hz.to_string()]).arg("--output").arg(&data);
+    match subject {
+        Subject::Command(words) => record.arg("--").args(*words),
+        Subject::Process { pid, seconds } => {
+            record.args(["--pid", &pid.to_string(), "--", "sleep", &seconds.to_string()])
+        }
+    };
+    let ran = tool(&mut record, MISSING)?;
+    if !data.metadata().is_ok_and(|data| data.len() > 0) {
+        return Err("perf recorded nothing; what it says above tells why".into());
+    }
+    let mut script = Command::new("perf");
+    script.args(["script", "--no-inline", "--fields", "comm,pid,tid,time,period,ip,sym,dso", "--input"]).arg(&data);
+    let mut script = script
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| Error::new(format!("cannot run perf script: {error}")))?;
+    let mut gathered = Gathered::default();
+    let read = parse(BufReader::new(script.stdout.take().expect("it was piped above")), &mut gathered);
+    let ended = script.wait();
+    read.and(ended.map(drop)).map_err(|error| Error::new(format!("perf script: {error}")))?;
+    Ok((gathered, ran))
+}
+
+/// Reads the text of `perf script`: a line of the thread and the period, then a line of each frame, then an empty line.
+fn parse(text: impl BufRead, gathered: &mut Gathered) -> std::io::Result<()> {
+    let (mut head, mut frames) = (None, Vec::new());
+    for line in text.split(b'\n') {
+        let line = line?;
+        let line = String::from_utf8_lossy(&line);
+        if line.trim().is_empty() {
+            add(gathered, head.take(), &mut frames);
+        } else if line.starts_with(char::is_whitespace) && head.is_some() {
+            frames.extend(frame(line.trim()));
+        } else {
+            add(gathered, head.take(), &mut frames);
+            head = head_of(&line);
+        }
+    }
+    add(gathered, head, &mut frames);
+    Ok(())
+}
+
+fn add(gathered: &mut Gathered, head: Option<(String, i64)>, frames: &mut Vec<Frame>) {
+    if let Some((thread, period)) = head {
+        gathered.add(&thread, frames, period);
+    }
+    frames.clear();
+}
+
+/// As `a name 12/13 25592.348148:    5025125`: the thread and the period.
+fn head_of(line: &str) -> Option<(String, i64)> {
+    let mut words = line.split_ascii_whitespace().rev();
+    let period = words.next()?.trim_end_matches(':').parse().ok()?;
+    let _time = words.next()?;
+    let (_, tid) = words.next()?.split_once('/')?;
+    let name: Vec<&str> = words.rev().collect();
+    Some((format!("{} {tid}", name.join(" ")), period))
+}
+
+/// As `1153 leaf (/tmp/a)`; a name may have spaces and brackets of its own.
+fn frame(line: &str) -> Option<Frame> {
+    let (address, rest) = line.split_once(' ')?;
+    let (symbol, file) = rest.rsplit_once('(')?;
+    let (symbol, file) = (symbol.trim(), file.trim_end_matches(')'));
+    let function = match symbol {
+        "[unknown]" | "" => format!("{}+0x{address}", file.rsplit('/').next().unwrap_or(file)),
+        name => name.to_owned(),
+    };
+    Some(Frame { function, file: file.to_owned(), line: 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::gathered::Meaning;
+    use super::*;
+    use stillgate_profiler::output::folded;
+    use stillgate_profiler::profile::ValueType;
+
+    #[test]
+    fn what_perf_prints_is_read() {
+        let text = "a worker 12/13 25592.348148:    5025125 \n\
+                    \t            1153 <a::B as c::D<(u8, u8)>>::leaf (/tmp/pt/a)\n\
+                    \t            1177 half (/tmp/pt/a)\n\n\
+                    swapper 0/0 25592.353156:    5025125 \n\
+                    \tffffffff81 [unknown] ([kernel.kallsyms])\n\n\
+                    a worker 12/13 25592.358181:    1000 \n\
+                    \t            1153 <a::B as c::D<(u8, u8)>>::leaf (/tmp/pt/a)\n\
+                    \t            1177 half (/tmp/pt/a)\n";
+        let mut gathered = Gathered::default();
+        parse(text.as_bytes(), &mut gathered).unwrap();
+        let value = ValueType::new("cpu", "nanoseconds");
+        let meaning = Meaning { value, period: 1, is_sampled: true, time_ns: 0, duration_ns: 1, notes: Vec::new() };
+        let profile = gathered.finish(meaning);
+        let mut lines: Vec<String> = folded::write(&profile, 1).lines().map(str::to_owned).collect();
+        lines.sort();
+        let expected = [
+            "a worker 13;half;<a::B as c::D<(u8, u8)>>::leaf 5026125",
+            "swapper 0;[kernel.kallsyms]+0xffffffff81 5025125",
+        ];
+        assert_eq!(lines, expected);
+        assert_eq!(profile.total(0), 3);
+    }
+}
