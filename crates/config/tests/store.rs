@@ -143,6 +143,37 @@ fn what_refers_to_a_refused_or_missing_resource_is_answered_503() {
 }
 
 #[test]
+fn what_is_still_encrypted_is_no_secret() {
+    let with = |mut document: Json| {
+        document[stillgate_config::ENCRYPTED_WITH] = "0a1b2c3d".into();
+        document
+    };
+    let mut store = store();
+    store.apply([
+        put(Kind::Consumers, "jack", 1, with(consumer("jack", &[1]))),
+        put(Kind::Consumers, "jill", 2, consumer("jill", &[2])),
+        put(Kind::Consumers, "jill", 2, with(consumer("jill", &[3]))),
+        put(Kind::Routes, "r", 3, with(json!({"uri": "/a", "upstream": nodes()}))),
+    ]);
+    let expected = [
+        (Kind::Consumers, "jack".to_owned(), Serving::Nothing),
+        (Kind::Consumers, "jill".to_owned(), Serving::Previous),
+        (Kind::Routes, "r".to_owned(), Serving::Unavailable),
+    ];
+    let mut found = rejected(&store);
+    found.sort_by_key(|(_, id, _)| id.clone());
+    assert_eq!(found, expected);
+    assert_eq!(owners(&store), [None, Some("jill".to_owned()), None]);
+    let reason = store.rejected().next().unwrap().reason.clone();
+    assert!(
+        reason.contains("0a1b2c3d") && reason.contains("keyring") && reason.contains("put that key back"),
+        "{reason}"
+    );
+    store.renew(load("gateway: {}\nroutes: []\n", &|_| None).unwrap().config.gateway);
+    assert_eq!(rejected(&store).len(), 3, "also when everything is read again");
+}
+
+#[test]
 fn a_global_rule_that_was_never_right_denies_everything() {
     let changes = || {
         [

@@ -5,23 +5,30 @@
 //! encrypts; each is tried to decrypt. This is weak by design: equal values have equal texts, and nothing shows that a text was
 //! altered. It keeps values from those who read a disk or etcd, not from those who write there.
 //!
+//! APISIX's format has no mark: whether a text is encrypted with a key that is not there, or is plain, can only be guessed from
+//! its form. So who can keep a mark beside it keeps [`Keyring::fingerprint`], and [`has_form`] is for the others.
+//!
 //! Which fields are encrypted is not known here.
 
 use aws_lc_rs::cipher::{
     AES_128, AES_128_KEY_LEN, AES_256, DecryptionContext, EncryptionContext, PaddedBlockDecryptingKey,
     PaddedBlockEncryptingKey, UnboundCipherKey,
 };
+use aws_lc_rs::hmac;
 use aws_lc_rs::iv::FixedLength;
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
-use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig, general_purpose};
 use std::fmt;
 
 /// Bytes that a key may have.
 pub const KEY_BYTES: [usize; 2] = [16, 32];
 
-/// Bytes of an initialisation vector.
+/// Bytes of an initialisation vector, and of a block.
 const VECTOR_BYTES: usize = 16;
+
+/// Bytes of a fingerprint: enough to tell the keys of one keyring apart, and no help in guessing one.
+const FINGERPRINT_BYTES: usize = 4;
 
 /// As nginx decodes, and so APISIX: padding may be missing, and the bits behind the last byte are not looked at.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -35,6 +42,8 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 pub struct Keyring {
     first: Cipher,
     others: Vec<Cipher>,
+    /// Of the first key.
+    pub fingerprint: String,
 }
 
 /// Why keys are no keyring.
@@ -66,7 +75,9 @@ impl Keyring {
         };
         let mut ciphers = keys.iter().enumerate().map(cipher);
         let first = ciphers.next().ok_or(KeyringError::Empty)??;
-        Ok(Keyring { first, others: ciphers.collect::<Result<_, _>>()? })
+        let others = ciphers.collect::<Result<_, _>>()?;
+        let fingerprint = keys.first().map_or_else(String::new, |key| fingerprint(key.as_ref().as_bytes()));
+        Ok(Keyring { first, others, fingerprint })
     }
 
     /// Encrypts with the first key.
@@ -82,6 +93,20 @@ impl Keyring {
         let bytes = BASE64.decode(text).ok()?;
         std::iter::once(&self.first).chain(&self.others).find_map(|cipher| cipher.decrypt(&bytes))
     }
+}
+
+/// Whether a text has the form that [`Keyring::encrypt`] and APISIX give to what they encrypt: base64 with its padding, of whole
+/// blocks. Plain texts may have it, too; a hash in hexadecimal digits has not, since no ciphertext is written in them alone.
+pub fn has_form(text: &str) -> bool {
+    let is_hexadecimal = || text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let bytes = general_purpose::STANDARD.decode(text).unwrap_or_default();
+    !bytes.is_empty() && bytes.len().is_multiple_of(VECTOR_BYTES) && !is_hexadecimal()
+}
+
+fn fingerprint(key: &[u8]) -> String {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, key);
+    let tag = hmac::sign(&key, b"stillgate: the fingerprint of a key");
+    tag.as_ref().iter().take(FINGERPRINT_BYTES).map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl Cipher {
@@ -197,6 +222,24 @@ mod tests {
         let keyring = Keyring::new(&[NEW]).unwrap();
         assert_eq!(keyring.decrypt("77+NmbYqNfN+oLm0aX5akg").as_deref(), Some("bar"));
         assert_eq!(keyring.decrypt("77+NmbYqNfN+oLm0aX5akh==").as_deref(), Some("bar"));
+    }
+
+    #[test]
+    fn what_is_encrypted_has_its_form() {
+        for (_, plain, encrypted) in KNOWN {
+            assert!(has_form(encrypted) && !has_form(plain), "{encrypted}");
+        }
+        let sha256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+        for plain in [sha256, "77+NmbYqNfN+oLm0aX5akg", "d2hhdA==", "$env://A", "a b", "-----BEGIN PRIVATE KEY-----"] {
+            assert!(!has_form(plain), "{plain}");
+        }
+    }
+
+    #[test]
+    fn a_fingerprint_is_of_the_key_that_encrypts() {
+        let of = |keys: &[&str]| Keyring::new(keys).unwrap().fingerprint;
+        assert_eq!((of(&[NEW, OLD]), of(&[NEW]).len()), (of(&[NEW]), 8));
+        assert_ne!(of(&[NEW]), of(&[OLD]));
     }
 
     #[test]

@@ -145,6 +145,35 @@ fn a_certificate_whose_key_is_encrypted_is_shown() {
 }
 
 #[test]
+fn a_ciphertext_that_no_key_decrypts_is_no_credential() {
+    let (etcd, node) = (Etcd::start(), Upstream::echo());
+    let jack = |secret: &str| json!({"username": "jack", "plugins": {"key-auth": {"key": secret}}});
+    let mut with_auth = route("/*", node.addr());
+    with_auth["plugins"] = json!({"key-auth": {}});
+    let secret = encrypted("of-jack");
+    write(&etcd, "consumers/jack", &jack(&secret));
+    write(&etcd, "consumers/jill", &json!({"username": "jill", "plugins": {"key-auth": {"key": "plain-of-jill"}}}));
+    write(&etcd, "routes/1", &with_auth);
+    let known = |gateway: &Gateway, key: &str| {
+        status(gateway, &format!("/?apikey={}", key.replace('+', "%2B").replace('/', "%2F").replace('=', "%3D")))
+    };
+    for keyring in ["[]", "[another-16-bytes]"] {
+        let setup = setup(&endpoints(&etcd, 1), "").gateway(&format!("data_encryption: {{keyring: {keyring}}}"));
+        let gateway = Gateway::start(STILLGATE, &setup);
+        let statuses = [&*secret, "of-jack", "plain-of-jill"].map(|key| known(&gateway, key));
+        assert_eq!(statuses, [401, 401, 200], "{keyring}");
+        assert_eq!(rejected(&gateway), [("consumers".to_owned(), "jack".to_owned(), "nothing".to_owned())]);
+        let log = gateway.log();
+        assert!(log.contains("ERROR") && log.contains("data_encryption.keyring"), "{log}");
+        if keyring == "[]" {
+            // It would be misread.
+            let (refused, _, answer) = ask(&gateway, "PUT /apisix/admin/consumers", "", &jack(&secret));
+            assert!(refused == 400 && answer.to_string().contains("keyring"), "{refused} {answer}");
+        }
+    }
+}
+
+#[test]
 fn a_start_without_etcd_answers_503_until_it_is_there() {
     let (mut etcd, node) = (Etcd::start(), Upstream::echo());
     write(&etcd, "routes/1", &route("/*", node.addr()));

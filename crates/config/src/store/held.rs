@@ -10,6 +10,10 @@ use stillgate_schema::text::diagnostic::{Diagnostic, Fault, Path, Sink};
 
 pub(super) type Key = (Kind, Arc<str>);
 
+/// The key of a document whose secrets are still encrypted, because no key of the keyring decrypts them: it says with which key.
+/// Such a document is refused, or its ciphertext would be taken for the secret.
+pub const ENCRYPTED_WITH: &str = "$encrypted_with";
+
 /// What is seldom there is boxed: there may be a hundred thousand of them.
 #[derive(Debug, Clone)]
 pub(super) struct Held {
@@ -148,13 +152,16 @@ pub(super) fn check(kind: Kind, document: &str, nothing: &Catalog) -> Result<(),
 /// What a document means among the others; `None`: that cannot be known, which has been reported.
 pub(super) fn define(kind: Kind, id: &str, document: &str, catalog: &Catalog, sink: &mut Sink) -> Option<Definition> {
     let root = &Path::Root;
-    let document = match read(kind, id, document) {
+    let mut document = match read(kind, id, document) {
         Ok(document) => document,
         Err(error) => {
             sink.error(DOCUMENT, root, Fault::new(format!("not JSON: {error}")));
             return None;
         }
     };
+    if let Some(with) = document.as_object_mut().and_then(|keys| keys.remove(ENCRYPTED_WITH)) {
+        sink.error(DOCUMENT, root, encrypted(with.as_str().unwrap_or_default()));
+    }
     let node = node(&document, root, sink);
     let written = Written::read(kind, &node, root, sink)?;
     if let Some(own) = written.id().filter(|own| !is_id(kind, id, &own.value)) {
@@ -167,6 +174,12 @@ pub(super) fn define(kind: Kind, id: &str, document: &str, catalog: &Catalog, si
         sink.warning(DOCUMENT, &root.key("id"), fault.hint("write the same"));
     }
     catalog.define(written, Named { id, at: DOCUMENT, path: root, node: &node }, sink)
+}
+
+fn encrypted(with: &str) -> Fault {
+    let fault =
+        Fault::new(format!("its secrets are encrypted with a key ({with}) that gateway.data_encryption.keyring lacks"));
+    fault.hint("put that key back and restart, or write the resource again, with its secrets in plain text")
 }
 
 /// The document in a text. That of a secret manager need not repeat its id.

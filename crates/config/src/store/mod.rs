@@ -19,6 +19,7 @@ mod served;
 
 pub use attempt::Attempt;
 pub use documents::Put;
+pub use held::ENCRYPTED_WITH;
 pub use served::{Store, path_of};
 
 use crate::model::{Kind, Origin};

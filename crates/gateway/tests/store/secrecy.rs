@@ -68,6 +68,55 @@ fn a_new_key_reads_what_an_old_one_wrote() {
 }
 
 #[test]
+fn without_the_key_a_ciphertext_is_no_credential() {
+    let node = Upstream::echo();
+    let mut stage = Stage::with(&Setup::default().gateway(KEYRING).admin(&format!("key: {KEY}")));
+    stage.admin.put("consumers", &json!({ "username": "jack", "plugins": { "key-auth": { "key": SECRET } } }));
+    let route = json!({ "uri": "/*", "upstream": upstream(node.addr()), "plugins": { "key-auth": {} } });
+    stage.admin.put("routes/1", &route);
+    let text = std::fs::read_to_string(stage.gateway.config_path()).expect("the file");
+    let escaped = SECRET_AS_IN_APISIX.replace('/', "%2F").replace('=', "%3D");
+    let statuses = |stage: &Stage| [SECRET, &escaped].map(|key| stage.get(&format!("/?apikey={key}")));
+    for other in ["data_encryption: {keyring: [another-16-bytes]}", ""] {
+        stage.gateway.write_config_text(&text.replace(KEYRING, other));
+        stage.restart("TERM");
+        assert_eq!(statuses(&stage), [401, 401], "{other}");
+        let rejected = stage.gateway.status()["rejected"].clone();
+        assert_eq!((&rejected[0]["id"], &rejected[0]["serving"]), (&json!("jack"), &json!("nothing")), "{rejected}");
+        let log = stage.gateway.log();
+        let line = log.lines().rfind(|line| line.contains("resource rejected")).expect("a line");
+        assert!(line.contains("ERROR") && line.contains("data_encryption.keyring"), "{line}");
+        // What is read cannot be written back as it is.
+        let read = stage.admin.read("consumers/jack")["value"].to_string();
+        let answer = stage.admin.ask("PUT", "/apisix/admin/consumers", &read);
+        assert_eq!(answer.status, 400, "{answer:?}");
+        // What others write does no harm to it.
+        stage.admin.put("consumers", &json!({ "username": "jill", "plugins": { "key-auth": { "key": "j" } } }));
+        assert_eq!(stage.get("/?apikey=j"), 200);
+        stage.admin.delete("consumers/jill");
+    }
+    stage.gateway.write_config_text(&text);
+    stage.restart("TERM");
+    assert_eq!(statuses(&stage), [200, 401], "the key is back");
+}
+
+#[test]
+fn what_was_plain_before_the_keyring_stays_known() {
+    // Base64 of 32 bytes, as a ciphertext is.
+    const RANDOM: &str = "y4Z2rmvYl0Pc2l2k3w3mG7p2C0l8m8mYJt9mVbqv2kE=";
+    let node = Upstream::echo();
+    let mut stage = Stage::with(&Setup::default().gateway("data_encryption: {keyring: []}"));
+    stage.admin.put("consumers", &json!({ "username": "jack", "plugins": { "key-auth": { "key": RANDOM } } }));
+    let route = json!({ "uri": "/*", "upstream": upstream(node.addr()), "plugins": { "key-auth": {} } });
+    stage.admin.put("routes/1", &route);
+    let text = std::fs::read_to_string(stage.gateway.config_path()).expect("the file");
+    stage.gateway.write_config_text(&text.replace("data_encryption: {keyring: []}", KEYRING));
+    stage.restart("TERM");
+    assert_eq!(stage.get(&format!("/?apikey={}", RANDOM.replace('=', "%3D"))), 200);
+    assert_eq!(stage.gateway.status()["rejected"], json!([]));
+}
+
+#[test]
 fn viewers_see_masks_and_change_nothing() {
     let keys = format!("keys: [{{name: ci, key: {KEY}}}, {{name: eyes, key: {VIEWER}, role: viewer}}]");
     let stage = Stage::with(&Setup::default().admin(&keys));

@@ -117,7 +117,7 @@ impl FollowedEtcd {
 fn save(keeper: &Keeper, file: &std::path::Path, prefix: &str) {
     let Snapshot { revision, documents } = keeper.known().snapshot();
     let kept = |(key, document): (Key, Document)| {
-        let value = keeper.encrypted(&key, &document.value);
+        let value = keeper.encryption.kept(&key, &document.value);
         (key, Document { value, ..document })
     };
     let documents = documents.into_iter().map(kept).collect();

@@ -4,13 +4,12 @@
 //! only: no worker comes here.
 
 use super::addresses::{key_of, resource_of};
-use super::fields::each_encrypted;
+use super::encryption::Encryption;
 use super::known::Known;
 use serde_json::Value as Json;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use stillgate_config::{Change, Gateway, Kind, Origin, PluginSet, SourceKind, Store};
-use stillgate_datastore::cipher::Keyring;
 use stillgate_datastore::{Batch, Document, Event, Key, Snapshot, Transaction, Write};
 use stillgate_tls::Material;
 use tokio::sync::watch;
@@ -64,7 +63,7 @@ pub(crate) struct Keeper {
     /// Another process is to follow it and to serve what is written.
     pub(crate) is_leaving: watch::Sender<bool>,
     known: Mutex<Known>,
-    keyring: Option<Keyring>,
+    pub(super) encryption: Encryption,
     /// Certificates as they were read last, so that those that did not change are not read again.
     tls: Mutex<Option<Arc<Material>>>,
 }
@@ -72,7 +71,6 @@ pub(crate) struct Keeper {
 impl Keeper {
     /// With nothing in it.
     pub(super) fn new(kind: SourceKind, gateway: &Gateway, plugins: PluginSet) -> Keeper {
-        let keys: Vec<&str> = gateway.data_encryption.keyring.iter().map(|key| key.reveal()).collect();
         let mut store = Store::new(gateway.clone(), plugins);
         store.wait();
         Keeper {
@@ -81,8 +79,7 @@ impl Keeper {
             served: watch::Sender::default(),
             is_leaving: watch::Sender::default(),
             known: Mutex::new(Known::new(store)),
-            // The reader of the keys has seen to their length.
-            keyring: Keyring::new(&keys).ok(),
+            encryption: Encryption::of(kind, gateway),
             tls: Mutex::default(),
         }
     }
@@ -101,7 +98,7 @@ impl Keeper {
     pub(super) fn as_kept(&self, transaction: Transaction) -> Transaction {
         let writes = transaction.writes.into_iter().map(|write| match write {
             Write::Put { key, value, ttl_seconds } => {
-                let value = self.encrypted(&key, &value.into()).to_string();
+                let value = self.encryption.kept(&key, &value.into()).to_string();
                 Write::Put { key, value, ttl_seconds }
             }
             delete => delete,
@@ -123,7 +120,7 @@ impl Keeper {
 
     /// The text of a kept document, in plain text.
     pub(crate) fn text_in_plain(&self, key: &Key, text: &Arc<str>) -> Arc<str> {
-        self.mapped(key, text, |keyring, secret| keyring.decrypt(secret))
+        self.encryption.plain(key, text)
     }
 
     /// Takes everything in, as it is kept. `last_good`: of documents that are refused, the last ones that were not.
@@ -195,7 +192,7 @@ impl Keeper {
         let known = self.known();
         let previous = known.store.previous().filter_map(|(kind, id, text)| {
             let key = key_of(kind, id)?;
-            let text = self.encrypted(&key, text);
+            let text = self.encryption.kept(&key, text);
             Some((key, text))
         });
         previous.collect()
@@ -220,30 +217,6 @@ impl Keeper {
     fn decrypted(&self, key: Key, document: Document) -> (Key, Document) {
         let value = self.text_in_plain(&key, &document.value);
         (key, Document { value, ..document })
-    }
-
-    /// The text of a document as it is to be kept.
-    pub(super) fn encrypted(&self, key: &Key, text: &Arc<str>) -> Arc<str> {
-        // References are no secrets, and APISIX leaves them alone, too.
-        let encrypt = |keyring: &Keyring, secret: &str| (!secret.starts_with('$')).then(|| keyring.encrypt(secret));
-        self.mapped(key, text, encrypt)
-    }
-
-    fn mapped(&self, key: &Key, text: &Arc<str>, map: impl Fn(&Keyring, &str) -> Option<String>) -> Arc<str> {
-        let Some(keyring) = &self.keyring else { return text.clone() };
-        // What is no JSON is refused elsewhere, and says so there.
-        let Ok(mut document) = serde_json::from_str::<Json>(text) else { return text.clone() };
-        let mut is_other = false;
-        each_encrypted(collection(key), &mut document, &mut |secret| {
-            if let Some(mapped) = map(keyring, secret) {
-                *secret = mapped;
-                is_other = true;
-            }
-        });
-        match is_other {
-            true => document.to_string().into(),
-            false => text.clone(),
-        }
     }
 }
 

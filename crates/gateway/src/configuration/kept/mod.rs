@@ -12,6 +12,7 @@
 mod addresses;
 mod backend;
 mod embedded_file;
+mod encryption;
 mod fields;
 mod followed_etcd;
 mod keeper;

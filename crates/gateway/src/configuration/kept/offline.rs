@@ -1,10 +1,12 @@
 //! A store that no gateway has open: read, or copied. Its file is not changed.
 
+use super::encryption::Encryption;
 use super::fields::each_encrypted;
 use super::keeper::collection;
 use serde_json::Value as Json;
 use std::path::Path;
-use stillgate_datastore::cipher::Keyring;
+use stillgate_admin::MASK;
+use stillgate_config::ENCRYPTED_WITH;
 use stillgate_datastore::embedded::{Embedded, OpenProblem};
 use stillgate_datastore::{Document, Key};
 
@@ -17,19 +19,15 @@ pub(crate) enum Offline {
     Unusable(String),
 }
 
-/// All documents of a store, with the secrets in plain text that these keys decrypt.
+/// All documents of a store, with their secrets in plain text, and masks for those that these keys do not decrypt.
 pub(crate) fn read_store(path: &Path, keyring: &[&str]) -> Result<Vec<(Key, Document, Json)>, Offline> {
-    let keyring = Keyring::new(keyring).ok();
+    let encryption = Encryption::with(keyring, true);
     let snapshot = open(path)?.snapshot().map_err(|error| Offline::Unusable(error.to_string()))?;
     let read = |(key, document): (Key, Document)| {
-        let mut plain: Json = serde_json::from_str(&document.value)
+        let mut plain: Json = serde_json::from_str(&encryption.plain(&key, &document.value))
             .map_err(|error| Offline::Unusable(format!("{}: {key}: not JSON: {error}", path.display())))?;
-        if let Some(keyring) = &keyring {
-            each_encrypted(collection(&key), &mut plain, &mut |secret| {
-                if let Some(decrypted) = keyring.decrypt(secret) {
-                    *secret = decrypted;
-                }
-            });
+        if plain.as_object_mut().is_some_and(|keys| keys.remove(ENCRYPTED_WITH).is_some()) {
+            each_encrypted(collection(&key), &mut plain, &mut |secret| MASK.clone_into(secret));
         }
         Ok((key, document, plain))
     };

@@ -25,13 +25,14 @@ impl Keeper {
         let next = self.revision() + 1;
         let origin = || Origin::named(transaction.author.action.as_str());
         let mut changed = HashSet::new();
-        let mut changes = Vec::with_capacity(transaction.writes.len());
+        let (mut changes, mut misread) = (Vec::with_capacity(transaction.writes.len()), Vec::new());
         for write in &transaction.writes {
             let Some((kind, id)) = resource_of(write.key()) else { continue };
             changed.insert((kind, id.clone()));
             changes.push(match write {
                 Write::Delete { .. } => Change::Delete { kind, id },
                 Write::Put { key, value, .. } => {
+                    misread.extend(self.encryption.refusal(key, value).map(|why| format!("{key}: {why}")));
                     let created = self.get(key).map_or(next, |document| document.created);
                     Change::Put { kind, id, document: value.as_str().into(), created, origin: origin() }
                 }
@@ -45,6 +46,7 @@ impl Keeper {
             }
         });
         let mut trial = sorted_out(attempt, &changed);
+        trial.refusals.extend(misread);
         for (kind, id, reason) in problems {
             if changed.contains(&(kind, id.clone())) {
                 trial.refusals.push(named(kind, &id, reason, &changed));

@@ -1,0 +1,214 @@
+//! Between documents as they are kept and documents in plain text, and what no key decrypts.
+//!
+//! A ciphertext that passes for a plain secret would be a credential, for everybody who can read the datastore. So a document
+//! whose secrets cannot be decrypted has [`ENCRYPTED_WITH`] in it, and is refused for that. How it is known:
+//!
+//! - A store is ours: a document with encrypted secrets is kept with the fingerprint of its key under [`ENCRYPTED_WITH`]. What
+//!   is kept without one is plain, as before a keyring was configured.
+//! - In etcd there is APISIX's format, which has no place for that. There a secret that has the form of a ciphertext is one.
+
+use super::fields::each_encrypted;
+use super::keeper::collection;
+use serde_json::Value as Json;
+use std::sync::Arc;
+use stillgate_config::{ENCRYPTED_WITH, Gateway, SourceKind};
+use stillgate_datastore::Key;
+use stillgate_datastore::cipher::{Keyring, has_form};
+
+/// What stands for the fingerprint of a key that is not known.
+const UNKNOWN: &str = "unknown";
+
+/// Encrypts and decrypts the secrets of documents.
+pub(super) struct Encryption {
+    keyring: Option<Keyring>,
+    /// Documents are kept with a mark; otherwise in APISIX's format.
+    has_marks: bool,
+}
+
+impl Encryption {
+    pub(super) fn of(kind: SourceKind, gateway: &Gateway) -> Encryption {
+        let keys: Vec<&str> = gateway.data_encryption.keyring.iter().map(|key| key.reveal()).collect();
+        Encryption::with(&keys, kind != SourceKind::Etcd)
+    }
+
+    /// With these keys; none: nothing is encrypted.
+    pub(super) fn with(keys: &[&str], has_marks: bool) -> Encryption {
+        // The reader of the keys has seen to their length.
+        Encryption { keyring: Keyring::new(keys).ok(), has_marks }
+    }
+
+    /// The text of a kept document in plain text; with [`ENCRYPTED_WITH`] in it where a secret cannot be decrypted.
+    pub(super) fn plain(&self, key: &Key, text: &Arc<str>) -> Arc<str> {
+        if !self.may_be_encrypted(key, text) {
+            return text.clone();
+        }
+        // What is no JSON is refused elsewhere, and says so there.
+        let Ok(kept) = serde_json::from_str::<Json>(text) else { return text.clone() };
+        let mut document = kept.clone();
+        let mark = document.as_object_mut().and_then(|keys| keys.remove(ENCRYPTED_WITH));
+        let (mut is_other, mut is_unreadable) = (mark.is_some(), false);
+        each_encrypted(collection(key), &mut document, &mut |secret| match self
+            .keyring
+            .as_ref()
+            .and_then(|keyring| keyring.decrypt(secret))
+        {
+            Some(decrypted) => {
+                *secret = decrypted;
+                is_other = true;
+            }
+            None => is_unreadable |= self.is_ciphertext(secret, mark.is_some()),
+        });
+        match (is_unreadable, is_other) {
+            (true, _) => marked(kept, mark.as_ref().and_then(Json::as_str).unwrap_or(UNKNOWN)),
+            (false, true) => document.to_string().into(),
+            (false, false) => text.clone(),
+        }
+    }
+
+    /// The text of a document as it is to be kept.
+    pub(super) fn kept(&self, key: &Key, text: &Arc<str>) -> Arc<str> {
+        let may_be_marked = text.contains(ENCRYPTED_WITH);
+        if self.keyring.is_none() && !may_be_marked {
+            return text.clone();
+        }
+        let Ok(mut document) = serde_json::from_str::<Json>(text) else { return text.clone() };
+        // One that could not be decrypted is kept as it was.
+        if document.get(ENCRYPTED_WITH).is_some() {
+            if let Some(keys) = document.as_object_mut().filter(|_| !self.has_marks) {
+                keys.remove(ENCRYPTED_WITH);
+            }
+            return document.to_string().into();
+        }
+        let Some(keyring) = &self.keyring else { return text.clone() };
+        let mut is_other = false;
+        each_encrypted(collection(key), &mut document, &mut |secret| {
+            if !is_reference(secret) {
+                *secret = keyring.encrypt(secret);
+                is_other = true;
+            }
+        });
+        match (is_other, self.has_marks) {
+            (false, _) => text.clone(),
+            (true, false) => document.to_string().into(),
+            (true, true) => marked(document, &keyring.fingerprint),
+        }
+    }
+
+    /// Why a document in plain text would not be what it is when it is read again.
+    pub(super) fn refusal(&self, key: &Key, text: &str) -> Option<&'static str> {
+        const WHY: &str = "one of its secrets looks like one that APISIX has encrypted (base64 of whole blocks of 16 bytes), and \
+                           would be taken for that; configure gateway.data_encryption.keyring, or use another secret";
+        if self.has_marks || self.keyring.is_some() {
+            return None;
+        }
+        let mut document: Json = serde_json::from_str(text).ok()?;
+        let mut is_refused = false;
+        each_encrypted(collection(key), &mut document, &mut |secret| is_refused |= has_form(secret));
+        is_refused.then_some(WHY)
+    }
+
+    /// Whether a secret that no key decrypts is a ciphertext.
+    fn is_ciphertext(&self, secret: &str, is_marked: bool) -> bool {
+        match self.has_marks {
+            true => is_marked && !is_reference(secret),
+            false => has_form(secret),
+        }
+    }
+
+    /// Spares the documents that need not be parsed.
+    fn may_be_encrypted(&self, key: &Key, text: &str) -> bool {
+        const BEGINNINGS: [&str; 3] = ["\"plugins\"", "\"client_key\"", "\\u"];
+        match (&self.keyring, self.has_marks) {
+            (Some(_), _) => true,
+            (None, true) => text.contains(ENCRYPTED_WITH),
+            (None, false) => collection(key) == "ssls" || BEGINNINGS.iter().any(|beginning| text.contains(beginning)),
+        }
+    }
+}
+
+/// References are no secrets, and APISIX leaves them alone, too.
+fn is_reference(secret: &str) -> bool {
+    secret.starts_with('$')
+}
+
+fn marked(mut document: Json, with: &str) -> Arc<str> {
+    if let Some(keys) = document.as_object_mut() {
+        keys.insert(ENCRYPTED_WITH.to_owned(), with.into());
+    }
+    document.to_string().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const OLD: &str = "qeddd145sfvddff3";
+    const NEW: &str = "edd1c9f0985e76a2";
+
+    /// Base64 of 32 random bytes: a usual secret, in the form of a ciphertext.
+    const RANDOM: &str = "y4Z2rmvYl0Pc2l2k3w3mG7p2C0l8m8mYJt9mVbqv2kE=";
+
+    fn jack(secret: &str) -> Arc<str> {
+        json!({"username": "jack", "plugins": {"key-auth": {"key": secret}}}).to_string().into()
+    }
+
+    fn key() -> Key {
+        Key::parse("consumers/jack").unwrap()
+    }
+
+    fn is_marked(text: &str) -> bool {
+        text.contains(ENCRYPTED_WITH)
+    }
+
+    fn parsed(text: &str) -> Json {
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn what_a_store_keeps_is_read_with_its_key_only() {
+        let of = |keys: &[&str]| Encryption::with(keys, true);
+        for secret in ["plain", RANDOM, "", "$env://A"] {
+            let kept = of(&[OLD]).kept(&key(), &jack(secret));
+            assert_eq!(is_marked(&kept), !secret.starts_with('$'), "{kept}");
+            for keys in [&[OLD][..], &[NEW, OLD]] {
+                assert_eq!(parsed(&of(keys).plain(&key(), &kept)), parsed(&jack(secret)), "{kept}");
+            }
+            for keys in [&[][..], &[NEW]] {
+                let read = of(keys).plain(&key(), &kept);
+                assert_eq!(parsed(&read), parsed(&kept), "left as it is");
+                assert_eq!(parsed(&of(keys).kept(&key(), &read)), parsed(&kept), "and kept as it was");
+            }
+            // Kept before there was a keyring.
+            let plain = of(&[]).kept(&key(), &jack(secret));
+            assert_eq!(plain, jack(secret));
+            assert_eq!(of(&[OLD]).plain(&key(), &plain), plain);
+        }
+    }
+
+    #[test]
+    fn in_etcd_the_form_decides() {
+        let of = |keys: &[&str]| Encryption::with(keys, false);
+        let kept = of(&[OLD]).kept(&key(), &jack("plain"));
+        assert!(!is_marked(&kept), "APISIX reads it, too");
+        assert_eq!(of(&[NEW, OLD]).plain(&key(), &kept), jack("plain"));
+        for keys in [&[][..], &[NEW]] {
+            let read = of(keys).plain(&key(), &kept);
+            assert!(is_marked(&read), "{read}");
+            assert_eq!(parsed(&of(keys).kept(&key(), &read)), parsed(&kept), "in the snapshot as in etcd");
+            for plain in ["plain", "$env://A"] {
+                assert_eq!(of(keys).plain(&key(), &jack(plain)), jack(plain));
+            }
+        }
+        let route: Arc<str> = r#"{"uri": "/a", "upstream": {"nodes": {"127.0.0.1:1": 1}}}"#.into();
+        assert_eq!(of(&[]).plain(&Key::parse("routes/1").unwrap(), &route), route);
+    }
+
+    #[test]
+    fn without_a_key_what_would_be_misread_is_not_written() {
+        let refused =
+            |keys: &[&str], has_marks| Encryption::with(keys, has_marks).refusal(&key(), &jack(RANDOM)).is_some();
+        assert_eq!([refused(&[], false), refused(&[OLD], false), refused(&[], true)], [true, false, false]);
+        assert_eq!(Encryption::with(&[], false).refusal(&key(), &jack("plain")), None);
+    }
+}
