@@ -19,6 +19,9 @@ pub trait Control: Send + Sync + 'static {
     /// All documents, secrets in plain text. They change while a caller holds them.
     fn documents(&self) -> Arc<dyn Documents>;
 
+    /// Whether the documents are known; `Err`: why they have not been read yet.
+    fn readable(&self) -> Result<(), String>;
+
     /// Whether resources can be written here; `Err`: why not, for example because they come from a file.
     fn writable(&self) -> Result<(), String>;
 

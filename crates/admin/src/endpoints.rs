@@ -41,6 +41,13 @@ pub(crate) enum Action {
     Page(usize),
 }
 
+impl Action {
+    /// Whether what is stored makes a difference to the answer.
+    pub(crate) fn needs_documents(self) -> bool {
+        matches!(self, Action::Resource(..) | Action::Configs | Action::ConfigsReplace | Action::Batch)
+    }
+}
+
 /// An endpoint that is served by the gateway itself, behind the same door; only GET.
 #[derive(Debug, Clone)]
 pub struct Page {

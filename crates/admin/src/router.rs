@@ -4,7 +4,7 @@ use crate::access::{Caller, Guard, Peer, admit};
 use crate::answer::Answer;
 use crate::body::{LARGE_AT_ONCE_MAX, SINGLE_BYTES_MAX, SMALL_BYTES_MAX, parse, read, read_many};
 use crate::collections::{Collection, Verb};
-use crate::control::Control;
+use crate::control::{Control, WriteError};
 use crate::endpoints::{Action, Endpoint, Page, endpoints};
 use crate::off_thread::off_thread;
 use crate::query::Query;
@@ -96,6 +96,12 @@ fn handler(method: &Method, action: Action) -> MethodRouter<Arc<Api>> {
 }
 
 async fn answer(api: Arc<Api>, action: Action, asked: Asked) -> Answer {
+    // What has not been read is not absent.
+    if action.needs_documents()
+        && let Err(why) = api.control.readable()
+    {
+        return Answer::refused(&WriteError::Unavailable(why));
+    }
     match action {
         Action::Alive => Answer::empty(StatusCode::OK),
         Action::Resource(Verb::Get, collection) => serve::get(api, asked, collection).await,

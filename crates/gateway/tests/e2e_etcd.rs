@@ -180,8 +180,24 @@ fn a_start_without_etcd_answers_503_until_it_is_there() {
     etcd.kill(0);
     let mut gateway = start(&etcd, 1);
     assert_eq!((status(&gateway, "/"), health(&gateway)), (503, 503));
+    // What has not been read is not empty.
+    let one = route("/*", node.addr());
+    for (line, body) in [
+        ("GET /apisix/admin/routes", &Value::Null),
+        ("GET /apisix/admin/routes/1", &Value::Null),
+        ("GET /apisix/admin/configs", &Value::Null),
+        ("PUT /apisix/admin/routes/1", &one),
+        ("PATCH /apisix/admin/routes/1", &one),
+        ("DELETE /apisix/admin/routes/1", &Value::Null),
+        ("POST /v1/batch", &json!([])),
+    ] {
+        let (status, head, answer) = ask(&gateway, line, "", body);
+        assert_eq!((status, head.get("retry-after")), (503, Some("1")), "{line}: {answer}");
+        assert!(answer["error_msg"].as_str().is_some_and(|why| why.contains("not been read")), "{line}: {answer}");
+    }
     etcd.start_again(0);
     await_status(&gateway, "/", 200);
+    assert_eq!(ask(&gateway, "GET /apisix/admin/routes/1", "", &Value::Null).0, 200);
     assert_eq!(health(&gateway), 200);
     gateway.assert_healthy();
 }

@@ -116,6 +116,10 @@ impl Memory {
 }
 
 impl Control for Memory {
+    fn readable(&self) -> Result<(), String> {
+        Ok(())
+    }
+
     fn documents(&self) -> Arc<dyn Documents> {
         self.documents.clone()
     }

@@ -92,6 +92,14 @@ impl Control for Resources {
         }
     }
 
+    fn readable(&self) -> Result<(), String> {
+        let stored = self.kept.as_ref().map(|kept| kept.keeper.stored.borrow().clone());
+        match stored.filter(|stored| stored.revision.is_none()) {
+            Some(stored) => Err(format!("etcd has not been read yet: {}", stored.error().unwrap_or_default())),
+            None => Ok(()),
+        }
+    }
+
     fn writable(&self) -> Result<(), String> {
         if self.kept.is_some() { Ok(()) } else { Err(FROM_FILE.to_owned()) }
     }
