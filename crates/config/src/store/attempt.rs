@@ -12,7 +12,7 @@ use stillgate_schema::text::diagnostic::Diagnostic;
 /// What changes would come to.
 #[derive(Debug, Clone, Default)]
 pub struct Attempt {
-    /// Resources that would be rejected, or for another reason than they are now.
+    /// Of the changed resources those that would be rejected; of others those that are not yet, or for another reason.
     pub rejected: Vec<Rejected>,
     /// What the writer should know of the changed resources.
     pub warnings: Vec<Diagnostic>,
@@ -33,9 +33,8 @@ impl Store {
         self.apply(changes);
         look(self);
         let is_new = |(key, rejected): &(&Key, &Rejected)| {
-            before
-                .get(*key)
-                .is_none_or(|before| (&before.reason, before.serving) != (&rejected.reason, rejected.serving))
+            let known = before.get(*key).filter(|_| !saved.contains_key(key));
+            known.is_none_or(|before| (&before.reason, before.serving) != (&rejected.reason, rejected.serving))
         };
         let rejected = self.rejected.iter().filter(is_new).map(|(_, rejected)| rejected.clone()).collect();
         let warnings = saved.keys().filter_map(|key| self.warnings.get(key)).flatten().cloned().collect();

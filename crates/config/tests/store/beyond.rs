@@ -81,6 +81,10 @@ fn what_is_attempted_leaves_no_trace() {
     assert_eq!(refused, expected);
     assert_eq!(targets_seen, [("r".to_owned(), None), ("bad".to_owned(), Some("routes/bad".to_owned()))]);
     assert_eq!(seen(&store), before);
+    // One that is rejected already is no better for being written again.
+    let again = store.attempt(vec![put(Kind::Routes, "bad", 3, json!({"uri": 7}))], |_| {});
+    assert_eq!(again.rejected.iter().map(|of| of.id.as_str()).collect::<Vec<_>>(), ["bad"]);
+    assert_eq!(seen(&store), before);
 }
 
 #[test]
