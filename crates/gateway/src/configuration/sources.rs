@@ -14,6 +14,9 @@ use tracing::debug;
 
 /// Gives configurations.
 pub(crate) trait Source: Send {
+    /// Reads the text alone, once, before all else: the log is as it says, and opening a datastore may take long.
+    fn begin(&mut self) -> Result<Arc<Loaded>, Refused>;
+
     /// Reads what there is now, unless its digest is `unless`. It may take long.
     fn read(&mut self, unless: Option<&str>) -> Result<Given, Refused>;
 
@@ -90,7 +93,7 @@ impl ConfigSource {
         match self {
             ConfigSource::File(_) | ConfigSource::Text(_) => {
                 let text = OneText { source: self.clone(), reader: Reader::new(plugins()) };
-                Box::new(Chosen { text, kind: None, kept: None })
+                Box::new(Chosen { text, begun: None, kind: None, kept: None })
             }
         }
     }
@@ -99,6 +102,8 @@ impl ConfigSource {
 /// What the text of the file says that it is: all there is, or the `gateway:` section beside a datastore.
 struct Chosen {
     text: OneText,
+    /// What was read to begin with, and is given next.
+    begun: Option<Arc<Loaded>>,
     /// What was found at the start, which holds until the end of the process.
     kind: Option<SourceKind>,
     kept: Option<Beside>,
@@ -153,11 +158,22 @@ impl Beside {
 }
 
 impl Source for Chosen {
+    fn begin(&mut self) -> Result<Arc<Loaded>, Refused> {
+        let loaded = self.text.read_unless(None)?.ok_or(Refused::Unreadable(ReadError::NotFound))?;
+        Ok(self.begun.insert(loaded).clone())
+    }
+
     fn read(&mut self, unless: Option<&str>) -> Result<Given, Refused> {
         if let Some(kept) = &mut self.kept {
             return kept.read(&mut self.text, self.kind, unless);
         }
-        let Some(loaded) = self.text.read_unless(unless)? else { return Ok(Given::Same) };
+        let loaded = match self.begun.take() {
+            Some(begun) => begun,
+            None => match self.text.read_unless(unless)? {
+                Some(loaded) => loaded,
+                None => return Ok(Given::Same),
+            },
+        };
         check_kind(&loaded, self.kind)?;
         let gateway = &loaded.config.gateway;
         self.kind = Some(gateway.config.source);

@@ -127,6 +127,15 @@ impl fmt::Display for RunError {
 
 impl std::error::Error for RunError {}
 
+impl From<Refused> for RunError {
+    fn from(refused: Refused) -> RunError {
+        match refused {
+            Refused::Unreadable(error) => RunError::Read(error),
+            Refused::Wrong { errors, .. } => RunError::Config(errors),
+        }
+    }
+}
+
 /// Serves what `source` says until a signal ends it; `announce` is called when clients can connect.
 pub(crate) fn serve(source: ConfigSource, announce: impl FnOnce(&Up<'_>)) -> Result<(), RunError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -144,16 +153,14 @@ pub(crate) fn serve(source: ConfigSource, announce: impl FnOnce(&Up<'_>)) -> Res
     let program = Program::own().map_err(|error| RunError::System("cannot find the file of this program", error))?;
     let stamp = FileWatch::stamp(&source);
     let mut opened = source.open();
-    let loaded = match opened.read(None) {
-        Ok(Given::Loaded { loaded, .. }) => loaded,
+    let logging = Logging::start(&opened.begin()?.config.gateway.log).map_err(RunError::Log)?;
+    let loaded = match opened.read(None)? {
+        Given::Loaded { loaded, .. } => loaded,
         // What was given before: nothing yet.
-        Ok(Given::Same) => return Err(RunError::Read(ReadError::NotFound)),
-        Err(Refused::Unreadable(error)) => return Err(RunError::Read(error)),
-        Err(Refused::Wrong { errors, .. }) => return Err(RunError::Config(errors)),
+        Given::Same => return Err(RunError::Read(ReadError::NotFound)),
     };
     // What reading took is many times what stays of it.
     allocator::give_back();
-    let logging = Logging::start(&loaded.config.gateway.log).map_err(RunError::Log)?;
     for warning in &loaded.warnings {
         warn!("{}", warning.in_file(source.name().as_deref()));
     }
@@ -195,7 +202,7 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     // Before the certificates are read, and with an eye on the file as it was: a change during the start is seen after it.
     let reading = Reading::new(opened, Some(loaded.clone()), acme::prepare);
     let kept = reading.kept().cloned();
-    tell_start(&source, config, kept.as_ref());
+    tell_start(&source, config);
     let watch = stamp.and_then(|stamp| FileWatch::of(&source, stamp, &reading.files()));
     let (tls, warnings) = tls_material::load(config, None).map_err(RunError::Certificates)?;
     warnings.iter().for_each(|warning| warn!("{warning}"));
@@ -318,7 +325,7 @@ fn process() -> Process {
     Process { hostname: process_stats::hostname().into(), pid: std::process::id(), version: env!("CARGO_PKG_VERSION") }
 }
 
-fn tell_start(source: &ConfigSource, config: &Config, kept: Option<&Opened>) {
+fn tell_start(source: &ConfigSource, config: &Config) {
     info!(
         version = env!("CARGO_PKG_VERSION"),
         digest = config.digest,
@@ -327,7 +334,6 @@ fn tell_start(source: &ConfigSource, config: &Config, kept: Option<&Opened>) {
         file = source.name(),
         "starting"
     );
-    kept.iter().flat_map(|kept| kept.notices.iter()).for_each(|notice| warn!("{notice}"));
 }
 
 /// Where workers find the first Plan, with the former process's table of limits or, if it needs one, another.

@@ -19,6 +19,7 @@ use stillgate_datastore::etcd::{Etcd, EtcdOptions, EtcdTls};
 use stillgate_tls::FILE_BYTES_MAX;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
+use tracing::warn;
 
 /// What an etcd gets to answer in before its snapshot is served, or 503.
 const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
@@ -37,14 +38,11 @@ pub(crate) struct Opened {
     pub(crate) asks: mpsc::Sender<Asked>,
     /// Of the Admin API, made at the first start because none is configured.
     pub(crate) key: Option<Arc<str>>,
-    /// What the log is to say: it begins only after this.
-    pub(crate) notices: Arc<[String]>,
 }
 
 /// Opens the datastore; the error says what is wrong and what to do.
 pub(super) fn open(gateway: &Gateway, plugins: PluginSet) -> Result<Opened, String> {
     let config = &gateway.config;
-    let mut notices = Vec::new();
     let keeper = Arc::new(Keeper::new(config.source, gateway, plugins));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().thread_name("datastore-save").build();
     let runtime = runtime.map_err(|error| format!("cannot start the thread for the datastore: {error}"))?;
@@ -60,7 +58,7 @@ pub(super) fn open(gateway: &Gateway, plugins: PluginSet) -> Result<Opened, Stri
                     followed.changed();
                 }
                 _ if followed.read_file(&keeper) => {}
-                _ => notices.push(NOTHING_TO_SERVE.to_owned()),
+                _ => warn!("{NOTHING_TO_SERVE}"),
             }
             Backend::Etcd(followed)
         }
@@ -80,12 +78,12 @@ pub(super) fn open(gateway: &Gateway, plugins: PluginSet) -> Result<Opened, Stri
     let started =
         thread::Builder::new().name("datastore".to_owned()).spawn(move || run(&runtime, &known, backend, asked));
     started.map_err(|error| format!("cannot start the thread for the datastore: {error}"))?;
-    let key = made_key(gateway, &mut notices)?;
-    Ok(Opened { keeper, asks, key, notices: notices.into() })
+    let key = made_key(gateway)?;
+    Ok(Opened { keeper, asks, key })
 }
 
 /// The key that is made where a store is opened and none is configured: who can read the store's folder may write the store.
-fn made_key(gateway: &Gateway, notices: &mut Vec<String>) -> Result<Option<Arc<str>>, String> {
+fn made_key(gateway: &Gateway) -> Result<Option<Arc<str>>, String> {
     let has_keys = gateway.admin.as_ref().is_none_or(|admin| admin.key.is_some() || !admin.keys.is_empty());
     if has_keys || gateway.config.source != SourceKind::Store {
         return Ok(None);
@@ -107,7 +105,7 @@ fn made_key(gateway: &Gateway, notices: &mut Vec<String>) -> Result<Option<Arc<s
             let mut options = OpenOptions::new();
             let mut made = options.write(true).create_new(true).mode(0o600).open(&file).map_err(fail)?;
             made.write_all(key.as_bytes()).and_then(|()| made.sync_all()).map_err(fail)?;
-            notices.push(format!("no admin key is configured; the gateway created one in {}", file.display()));
+            warn!("no admin key is configured; the gateway created one in {}", file.display());
             Ok(Some(key.into()))
         }
         Err(error) => Err(fail(error)),
