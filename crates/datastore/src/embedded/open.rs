@@ -53,6 +53,8 @@ pub enum OpenProblem {
     InUse,
     /// It is something else.
     NotAStore,
+    /// It has no content: it was cut off, or another program made it. A store of ours is never empty, see [`create`].
+    Empty,
     /// Its content is damaged, as the text says.
     Damaged(String),
     /// A newer version of Stillgate wrote it.
@@ -71,6 +73,10 @@ pub(super) fn file(path: &Path) -> Result<Database, OpenError> {
     let fail = |problem| OpenError { path: path.to_owned(), problem };
     match OpenOptions::new().read(true).write(true).mode(FILE_MODE).open(path) {
         Ok(file) => {
+            // redb would make a new database of it, and what was in the store would be forgotten without a word.
+            if file.metadata().map_err(|error| fail(error.into()))?.len() == 0 {
+                return Err(fail(OpenProblem::Empty));
+            }
             let database = backend(file).map_err(fail)?;
             prepare(&database, STEPS).map_err(fail)?;
             Ok(database)
@@ -259,6 +265,9 @@ impl fmt::Display for OpenError {
             OpenProblem::NotAStore => {
                 f.write_str("this is not a store of Stillgate; name another file, or move this one away")
             }
+            OpenProblem::Empty => f.write_str(
+                "the file is empty, so it is no store; put a backup in its place, or remove it to begin with a new store",
+            ),
             OpenProblem::Damaged(why) => {
                 write!(f, "the store is damaged ({why}); move it away, and put a backup in its place if you have one")
             }

@@ -3,6 +3,7 @@
 use super::stage::{Admin, Stage, upstream};
 use crate::upgrade::sh;
 use serde_json::{Value as Json, json};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use stillgate_testkit::{Rounds, Setup, eventually};
 
@@ -75,6 +76,26 @@ fn what_was_answered_is_there_after_kill_9() {
         }
         assert_eq!(stage.admin.revision(), last.iter().sum::<u64>(), "kill {kill}: a revision each");
     }
+}
+
+#[test]
+fn a_file_that_is_no_store_is_told_from_a_new_one() {
+    let mut stage = Stage::start();
+    let (file, says) = (stage.store_file(), |stage: &Stage, what: &str| stage.gateway.log().contains(what));
+    let created = format!("created a new, empty store at {}", file.display());
+    assert!(says(&stage, &created) && !says(&stage, "chmod"), "{}", stage.gateway.log());
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).expect("chmod");
+    stage.restart("TERM");
+    assert_eq!(stage.gateway.log().matches(&created).count(), 1, "{}", stage.gateway.log());
+    assert!(says(&stage, "mode 0644") && says(&stage, "chmod 600"), "{}", stage.gateway.log());
+    stage.gateway.signal("TERM");
+    stage.gateway.wait();
+    std::fs::write(&file, "").expect("cut off");
+    let arguments = ["run", "--config", stage.gateway.config_path().to_str().expect("UTF-8")].map(str::to_owned);
+    let ended = std::process::Command::new(super::stage::STILLGATE).args(arguments).output().expect("run it");
+    let told = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(!ended.status.success() && told.contains("the file is empty, so it is no store"), "{told}");
+    assert_eq!(std::fs::metadata(&file).expect("the file").len(), 0, "left as it is");
 }
 
 /// A small file system, which goes with it.

@@ -73,6 +73,12 @@ fn a_refusal_says_what_to_do() {
     let not_a_store = "this is not a store of Stillgate; name another file, or move this one away";
     fs::write(folder.path().join("text"), "routes:\n- id: 1\n").unwrap();
     check("text", &format!("FOLDER/text: {not_a_store}"));
+    File::create(folder.path().join("empty")).unwrap();
+    check(
+        "empty",
+        "FOLDER/empty: the file is empty, so it is no store; put a backup in its place, or remove it to begin with a new store",
+    );
+    assert_eq!(fs::metadata(folder.path().join("empty")).unwrap().len(), 0);
     fs::create_dir(folder.path().join("folder")).unwrap();
     check("folder", &format!("FOLDER/folder: {not_a_store}"));
     // redb's, but not ours.

@@ -6,7 +6,8 @@ use super::thread::{Copied, WriteFailure};
 use std::collections::HashMap;
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use stillgate_datastore::embedded::{Bounds, Embedded, OpenError, OpenProblem};
@@ -21,6 +22,9 @@ const IN_USE_SAID_AFTER: Duration = Duration::from_secs(1);
 
 /// How soon it is looked again whether a store that could not be opened can be.
 const OPEN_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// Bits of a file's mode by which others than its owner read or write it.
+const OTHERS_MODE: u32 = 0o066;
 
 /// An embedded store.
 pub(super) struct File {
@@ -37,6 +41,7 @@ pub(super) struct File {
 impl File {
     /// Opens it, or makes an empty one. `say`: what it is waiting for.
     pub(super) fn open(path: PathBuf, bounds: Bounds, say: fn(&str)) -> Result<File, OpenError> {
+        let is_new = matches!(path.try_exists(), Ok(false));
         let (began, mut is_said) = (Instant::now(), false);
         let open = loop {
             match Embedded::open(&path, bounds) {
@@ -51,6 +56,10 @@ impl File {
                 opened => break opened?,
             }
         };
+        match is_new {
+            true => info!("store: created a new, empty store at {}", path.display()),
+            false => warn_of_mode(&path),
+        }
         let last_good = open.last_good().unwrap_or_default();
         let last_good = last_good.into_iter().map(|(key, value)| (key, value.into())).collect();
         Ok(File { path, bounds, open: Some(open), is_held: false, last_good })
@@ -164,5 +173,16 @@ impl File {
         {
             error!("store: {error}");
         }
+    }
+}
+
+/// It has credentials in it. An own store is made for its owner alone; a copy may be another's to read.
+fn warn_of_mode(path: &Path) {
+    let mode = fs::metadata(path).map_or(0, |found| found.permissions().mode());
+    if mode & OTHERS_MODE != 0 {
+        let (mode, path) = (mode & 0o777, path.display());
+        warn!(
+            "store: other users can open {path} (mode {mode:04o}), which has credentials in it; run: chmod 600 {path}"
+        );
     }
 }
