@@ -13,7 +13,7 @@ use crate::admin::pages::Api;
 use crate::admin::resources::Resources;
 use crate::admin::server::{Server, Serving};
 use crate::configuration::background::CONTROL_NICE;
-use crate::configuration::kept::{Keeper, Opened, Served, revision_of};
+use crate::configuration::kept::{Keeper, Served, revision_of};
 use crate::configuration::names;
 use crate::configuration::reading::{Candidate, Reading};
 use crate::configuration::reload::{

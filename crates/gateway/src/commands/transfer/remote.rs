@@ -127,7 +127,7 @@ impl Remote {
             },
             // An APISIX that keeps its resources in etcd has no such path.
             StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST | StatusCode::METHOD_NOT_ALLOWED => self.read_lists(),
-            _ => Err(self.refusal(&answer)),
+            _ => Err(self.refusal(&format!("GET {ALL}"), &answer)),
         }
     }
 
