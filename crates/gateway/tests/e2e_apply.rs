@@ -176,7 +176,10 @@ fn a_part_refers_to_what_the_gateway_has() {
     let part = "routes:\n  - {id: part, uri: /part, upstream_id: main, plugin_config_id: 1}\n\
                 consumers:\n  - {username: lily, group_id: gold, plugins: {key-auth: {key: lilys-key}}}\n";
     let done = site.apply(part, &[]).expect(0);
-    assert!(done.summary().starts_with("2 created, 0 changed, 0 deleted, 0 unchanged; 13 resources not in"), "{done:?}");
+    assert!(
+        done.summary().starts_with("2 created, 0 changed, 0 deleted, 0 unchanged; 13 resources not in"),
+        "{done:?}"
+    );
     assert_eq!(site.gateway.get("/part").head.status(), 200);
     site.run("diff", &site.path("apply.yaml"), &[]).expect(3);
     let pruned = site.apply(part, &["--prune"]).expect(1);

@@ -24,7 +24,8 @@ fn refused(site: &Site, url: &str, expected: &[&str]) {
     ] {
         let done = run(KEY, arguments).expect(1);
         for expected in expected {
-            let expected = if arguments[0] == "export" { expected.replace("--to", "--from") } else { (*expected).into() };
+            let expected =
+                if arguments[0] == "export" { expected.replace("--to", "--from") } else { (*expected).into() };
             assert!(done.err.contains(&expected), "{arguments:?}: {expected}: {done:?}");
         }
         assert_eq!(done.out, "", "{arguments:?}: {done:?}");

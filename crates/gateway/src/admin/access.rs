@@ -30,7 +30,11 @@ pub(crate) fn access_of(gateway: &Gateway) -> Access {
 /// The same with a key that was made at the first start, where none is configured.
 pub(crate) fn with_made_key(mut access: Access, key: Option<&str>) -> Access {
     if let Some(key) = key.filter(|_| access.keys.is_empty()) {
-        access.keys.push(Arc::new(AdminKey { name: SHORT_KEY_NAME.to_owned(), key: key.to_owned(), role: Role::Admin }));
+        access.keys.push(Arc::new(AdminKey {
+            name: SHORT_KEY_NAME.to_owned(),
+            key: key.to_owned(),
+            role: Role::Admin,
+        }));
     }
     access
 }

@@ -125,14 +125,14 @@ pub(super) struct Prepared(Option<(Identity, Made)>);
 
 enum Made {
     Sha256(Pads),
-    Other(hmac::Key),
+    Other(Box<hmac::Key>),
 }
 
 impl Made {
     fn of(algorithm: hmac::Algorithm, secret: &[u8]) -> Made {
         match algorithm == hmac::HMAC_SHA256 {
             true => Made::Sha256(Pads::new(secret)),
-            false => Made::Other(hmac::Key::new(algorithm, secret)),
+            false => Made::Other(Box::new(hmac::Key::new(algorithm, secret))),
         }
     }
 }

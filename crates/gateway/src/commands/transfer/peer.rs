@@ -15,8 +15,7 @@ use stillgate_config::Kind;
 const SHOWN_CHARS_MAX: usize = 80;
 
 /// Lists that every APISIX has; the others came with later versions.
-const ALWAYS_THERE: [Kind; 5] =
-    [Kind::Routes, Kind::Services, Kind::Upstreams, Kind::Consumers, Kind::GlobalRules];
+const ALWAYS_THERE: [Kind; 5] = [Kind::Routes, Kind::Services, Kind::Upstreams, Kind::Consumers, Kind::GlobalRules];
 
 /// Whether a 404 is the answer of an Admin API that has no such list, or nothing in it.
 pub(super) fn is_empty_list(kind: Kind, answer: &Response<Bytes>) -> bool {

@@ -135,9 +135,8 @@ impl Remote {
     pub(super) fn batch(&self, operations: &[&Json], query: &str) -> Result<Answered, Refused> {
         const PATH: &str = "/v1/batch";
         let body = json!(operations).to_string();
-        let refused = |failure: &Failure, blame| {
-            Refused { message: failure.message().to_owned(), operation: None, blame }
-        };
+        let refused =
+            |failure: &Failure, blame| Refused { message: failure.message().to_owned(), operation: None, blame };
         let mut tries = 0;
         let answer = loop {
             let answer = self.ask(Method::POST, &format!("{PATH}{query}"), Some(body.clone().into()));
