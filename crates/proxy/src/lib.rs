@@ -53,4 +53,5 @@ pub use sockets::{Inherited, ListenError, Listening, Sockets, StartError};
 pub use stillgate_plugin::facts::{argument_of, cookie_of};
 pub use telemetry::access_log;
 pub use telemetry::overview::{Inquiry, UpstreamOverview};
+pub use telemetry::slow;
 pub use worker::Expose;

@@ -13,6 +13,8 @@ object! {
     pub struct Debug: Copy, Eq {
         /// Whether profiles can be taken at the admin address, below `/debug/pprof/`.
         pprof: bool = Flag => default(false);
+        /// Whether the slowest requests of each minute are kept, for `/v1/slow`.
+        slow: bool = Flag => default(false);
         /// Memory that is allocated between two samples of the heap profile, on average; `off`: none are taken.
         heap: Option<usize> = HeapSampling(size(16 * 1024, 1 << 30)) => default(None);
     }

@@ -6,7 +6,7 @@ use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE
 use std::fmt::Write;
 
 /// Path, and what it is for.
-const ENTRIES: [(&str, &str); 14] = [
+const ENTRIES: [(&str, &str); 15] = [
     ("/", "this list"),
     ("/ui/", "dashboard"),
     ("/v1/status", "configuration, connections, requests, certificates"),
@@ -19,6 +19,7 @@ const ENTRIES: [(&str, &str); 14] = [
     ),
     ("/v1/routes", "routes that are served: ?search=text[&page=2]; one of them: /v1/routes/ID"),
     ("/v1/live", "requests, latency and connections, second by second, as server-sent events"),
+    ("/v1/slow", "slowest requests of each minute, and why they were slow; off unless gateway.debug.slow is set"),
     ("/v1/history", "changes of the store; one of them: /v1/history/REVISION"),
     (
         "/debug/pprof/",

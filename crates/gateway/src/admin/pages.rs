@@ -59,7 +59,7 @@ pub(crate) struct Api {
     pub(super) lists: Arc<Lists>,
     /// Where resources are kept; `None`: they come from the file.
     pub(crate) kept: Option<Opened>,
-    live: Arc<Live>,
+    pub(super) live: Arc<Live>,
     /// Returns free memory of the calling thread to the system.
     pub(super) give_back: fn(),
 }
@@ -105,6 +105,11 @@ pub(crate) fn pages(api: &Api) -> Vec<Page> {
             asked(api, live),
         ),
     ];
+    pages.push(page(
+        "/v1/slow",
+        "Get the slowest requests of each minute, and why they were slow",
+        answered(api, slow),
+    ));
     pages.extend(profiling::pages(api));
     pages
 }
@@ -137,6 +142,14 @@ async fn search(query: String, api: Api) -> Response {
 
 async fn live(query: String, api: Api) -> Response {
     live::stream(api.live, &query)
+}
+
+async fn slow(api: Api) -> Response {
+    match api.ask(Question::Served).await {
+        Some(Served { loaded, .. }) if loaded.config.gateway.debug.slow => json(StatusCode::OK, &api.live.slow.show()),
+        Some(_) => error(StatusCode::NOT_FOUND, "slow requests are not kept; set gateway.debug.slow to true".into()),
+        None => refuse(&Refusal::Ending),
+    }
 }
 
 async fn status(api: Api) -> Response {

@@ -1,4 +1,4 @@
-//! The last 15 minutes, second by second, for all who watch: what `GET /v1/live` sends.
+//! The last 15 minutes, second by second, for all who watch: what `GET /v1/live` sends. The slowest requests are in `slow`.
 //!
 //! ```text
 //!  exporter's thread: Sampler reads the segments ─▶ Second ─▶ ring of 900 ─▶ first event of a stream
@@ -10,8 +10,10 @@
 
 mod sampler;
 mod second;
+mod slow;
 
 use second::{Figures, ProcessFigures, Second};
+use slow::Slow;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -48,6 +50,8 @@ pub(crate) struct Live {
     known: Mutex<Seconds>,
     /// The last second.
     last: watch::Sender<Option<Arc<Tick>>>,
+    /// The slowest requests.
+    pub(crate) slow: Arc<Slow>,
 }
 
 #[derive(Default)]
@@ -74,8 +78,12 @@ pub(crate) struct Followed {
 impl Live {
     /// Begins; `None`: nothing is measured but what the workers count in any case. The task ends with the runtime.
     pub(crate) fn start(looker: Option<Looker>, tally: Tally, plans: Arc<PlanCell>) -> Arc<Live> {
-        let live =
-            Arc::new(Live { has_metrics: looker.is_some(), known: Mutex::default(), last: watch::Sender::default() });
+        let live = Arc::new(Live {
+            has_metrics: looker.is_some(),
+            known: Mutex::default(),
+            last: watch::Sender::default(),
+            slow: Slow::start(&plans, tally.clone()),
+        });
         let task = live.clone();
         tokio::spawn(async move { task.run(looker, tally, plans).await });
         live
@@ -221,7 +229,12 @@ mod tests {
     use serde_json::Value as Json;
 
     fn live() -> Arc<Live> {
-        Arc::new(Live { has_metrics: true, known: Mutex::default(), last: watch::Sender::default() })
+        Arc::new(Live {
+            has_metrics: true,
+            known: Mutex::default(),
+            last: watch::Sender::default(),
+            slow: Arc::default(),
+        })
     }
 
     fn second(t: u64, routes: &[&str]) -> Second {

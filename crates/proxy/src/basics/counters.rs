@@ -63,6 +63,8 @@ counters! {
     udp_datagrams_dropped,
     /// Requests whose head has been received and whose response is not out.
     requests_in_flight,
+    /// Slow requests that were not told of, as too many were on their way.
+    slow_requests_lost,
     /// Requests answered so far, by an upstream or by the gateway itself.
     requests_total,
     /// Requests that were sent a second time or to another node.
@@ -92,7 +94,7 @@ counters! {
 }
 
 /// Reads the counts of all workers, also after the [`crate::Fleet`] has been handed over to be joined.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Tally(pub(crate) Arc<[Arc<WorkerCounters>]>);
 
 impl Tally {

@@ -38,6 +38,7 @@ mod request;
 mod response;
 pub(crate) mod sender;
 mod serving;
+mod slow;
 mod state;
 mod target;
 #[cfg(test)]

@@ -14,6 +14,7 @@ use crate::telemetry::metrics::UpstreamEvent;
 use crate::worker::Worker;
 use std::future::poll_fn;
 use std::task::{Context, Poll};
+use std::time::Instant;
 use stillgate_upstream::Ticket;
 use stillgate_wire::ChunkError;
 
@@ -62,7 +63,10 @@ pub(super) async fn admit(serving: &mut Serving<'_>, target: &Target<'_>) -> Res
 }
 
 async fn wait_or_answer(serving: &mut Serving<'_>, target: &Target<'_>) -> Result<Option<After>, OwnAnswer> {
-    let Err(denied) = wait(serving, target).await else { return Ok(None) };
+    let began = Instant::now();
+    let waited = wait(serving, target).await;
+    (serving.exchange.queued, serving.exchange.outcome.timing.has_queued) = (began.elapsed(), true);
+    let Err(denied) = waited else { return Ok(None) };
     let own = match denied {
         Denied::Full => OwnAnswer::overload("the upstream has as many requests as it may have"),
         Denied::TimeUp => OwnAnswer::overload("the upstream had no place for the request in time"),

@@ -1,6 +1,6 @@
 //! What is told of a request at its end: its line of the access log, and what it adds to the metrics.
 
-use super::Exchange;
+use super::{Exchange, slow};
 use crate::connection::client::Client;
 use crate::plan::Plan;
 use crate::plan::snapshot::Snapshot;
@@ -99,8 +99,18 @@ impl Worker {
         if let Some(recorder) = &self.recorder {
             recorder.borrow_mut().record(&mut Ended { client, exchange }, snapshot, ended.0);
         }
+        if self.telling.requests.get() {
+            self.tell(client, exchange, snapshot, ended);
+        }
+    }
+
+    /// Those beside the metrics that want to know.
+    fn tell(&self, client: &Client, exchange: &Exchange, snapshot: &Snapshot, ended: Moment) {
         if self.is_logging {
             self.log(client, exchange, snapshot, ended);
+        }
+        if snapshot.plan.settings.slow {
+            slow::tell(self, exchange, &snapshot.plan, ended.0);
         }
     }
 

@@ -13,6 +13,7 @@ use crate::plan::Plan;
 use crate::telemetry::access_log::ResponseFields;
 use crate::telemetry::outcome::{Outcome, Timing};
 use crate::worker::Worker;
+use std::time::Duration;
 use stillgate_plugin::Facts;
 use stillgate_plugin::record::{NodeTries, RequestId};
 use stillgate_upstream::Tried;
@@ -64,6 +65,8 @@ pub(crate) struct Exchange {
     /// What the node seems to speak that was asked last and did not answer.
     pub(crate) mistaken: Option<Mistaken>,
     pub(crate) outcome: Outcome,
+    /// How long the request has waited for a place at its upstream; only where the outcome's timing says that it has.
+    pub(crate) queued: Duration,
     /// Its id, once some log tells it.
     pub(crate) id: RequestId,
     /// What is left of it where it has made the connection a tunnel.

@@ -15,10 +15,12 @@ use crate::sockets::listener::Listeners;
 use crate::telemetry::access_log::Sink;
 use crate::telemetry::metrics::Recorder;
 use crate::telemetry::overview::Question;
+use crate::telemetry::slow::Slowest;
 use crate::telemetry::troubles::Troubles;
 use crate::worker::connecting::Connecting;
 use crate::worker::offload::Offloading;
 use crate::worker::plugins::Plugins;
+use crate::worker::telling::Telling;
 use crate::worker::turns::Turns;
 use crate::worker::watches::Watches;
 use crate::worker::{Expose, Worker};
@@ -96,6 +98,7 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
     };
     let version = setup.plans.version();
     let snapshot = Rc::new(Snapshot::next(None, setup.plans.load(), version));
+    let telling = Telling::new(&snapshot.plan, setup.sink.is_some(), setup.writer.is_some());
     let turns = Turns::new()?;
     let worker = Rc::new_cyclic(|worker| Worker {
         clock: Clock::new(),
@@ -119,6 +122,8 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
         plans: setup.plans,
         snapshot: RefCell::new(snapshot),
         is_logging: setup.sink.is_some(),
+        telling,
+        slowest: Slowest::new(setup.number),
         wanted_fields: setup.sink.as_ref().map(|sink| sink.wanted().clone()).unwrap_or_default(),
         sink: RefCell::new(setup.sink),
         expose: setup.expose,

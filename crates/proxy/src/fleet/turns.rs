@@ -103,6 +103,9 @@ impl Worker {
         }
         if is_time_for_chores {
             turns.chores_ms.set(now_ms + CHORES_MS);
+            if self.telling.slow.get() {
+                self.slowest.note_wait();
+            }
             self.do_chores(now_ms, &self.snapshot());
         }
     }

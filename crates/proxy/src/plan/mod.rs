@@ -23,6 +23,7 @@ pub(crate) use stream_routes::{Asked, PlanStreamRoute, StreamRoutes};
 pub(crate) use tunnel_bounds::TunnelBounds;
 pub(crate) use upstreams::{PlanUpstream, PlanUpstreams};
 
+use crate::telemetry::slow::SlowRequest;
 use arc_swap::ArcSwap;
 use caching::Caching;
 use caching::measure::MatchCost;
@@ -44,7 +45,7 @@ use stillgate_route::{CompileError, Matcher, RouteSpec};
 use stillgate_tls::{ClientTls, Material, ServerTls};
 use stillgate_upstream::Endpoint;
 use stillgate_wire::HeadLimits;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tracing::debug;
 
 /// Everything a worker needs to know to serve.
@@ -69,8 +70,8 @@ pub struct Plan {
     /// Whether some upstream chooses nodes by their latency.
     pub(crate) uses_latency: bool,
     pub(crate) settings: Settings,
-    /// Whether some plugin is called when a response is out.
-    pub(crate) logs: bool,
+    /// Whether all times of a request are wanted: some plugin is called when a response is out, or slow requests are told of.
+    pub(crate) wants_times: bool,
     /// The plugins of global rules; `None`: there are none.
     pub(crate) global: Option<Arc<Chain>>,
     pub(crate) consumers: Arc<Consumers>,
@@ -128,6 +129,8 @@ pub(crate) struct Settings {
     pub(crate) tcp_idle_ms: u64,
     pub(crate) udp_idle_ms: u64,
     pub(crate) udp_sessions_max: usize,
+    /// Whether slow requests are told of.
+    pub(crate) slow: bool,
 }
 
 /// Why a Plan could not be built.
@@ -195,6 +198,7 @@ impl Plan {
         let revocations = previous.map_or(0, |previous| previous.revocations) + u64::from(!revoked.is_empty());
         let plugins = &config.plugins;
         let logs = routes.are_logged() || plugins.consumers.are_logged() || plugins.global.has(Phase::Log);
+        let wants_times = logs || config.gateway.debug.slow;
         let mut plan = Plan {
             generation,
             digest: config.digest.clone(),
@@ -208,7 +212,7 @@ impl Plan {
             checked,
             uses_latency,
             settings: (&config.gateway).into(),
-            logs,
+            wants_times,
             global: Some(&config.plugins.global).filter(|chain| !chain.is_empty()).cloned(),
             consumers: config.plugins.consumers.clone(),
             plugin_metadata: config.plugins.metadata.clone(),
@@ -366,6 +370,7 @@ impl From<&Gateway> for Settings {
             tcp_idle_ms: millis(gateway.stream_proxy.tcp_idle),
             udp_idle_ms: millis(gateway.stream_proxy.udp_idle),
             udp_sessions_max: gateway.stream_proxy.udp_sessions_per_worker,
+            slow: gateway.debug.slow,
         }
     }
 }
@@ -381,6 +386,8 @@ pub struct PlanCell {
     pub challenges: Challenges,
     /// The table of limits that all workers share, made before the first Plan that has a limit.
     pub limits: Arc<OnceLock<Arc<Limits>>>,
+    /// Where slow requests go; empty: nobody keeps them.
+    pub slow: OnceLock<mpsc::Sender<SlowRequest>>,
 }
 
 impl PlanCell {
@@ -392,6 +399,7 @@ impl PlanCell {
             news: watch::Sender::new(()),
             challenges: Challenges::default(),
             limits: Arc::default(),
+            slow: OnceLock::new(),
         }
     }
 

@@ -18,6 +18,8 @@ pub(crate) struct Timing {
     pub(crate) head: bool,
     /// How long the node takes to the end of its response.
     pub(crate) node: bool,
+    /// The request has waited for a place at its upstream: how long is in its exchange. Here, so that forgetting it costs nothing.
+    pub(crate) has_queued: bool,
 }
 
 /// What the access log and the metrics tell.

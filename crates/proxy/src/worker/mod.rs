@@ -10,7 +10,7 @@ pub(crate) mod offload;
 mod open;
 pub(crate) mod plugin_io;
 pub(crate) mod plugins;
-mod telling;
+pub(crate) mod telling;
 pub(crate) mod turns;
 pub(crate) mod watches;
 
@@ -29,6 +29,7 @@ use crate::sockets::listener::Listeners;
 use crate::telemetry::access_log::{Sink, WantedFields};
 use crate::telemetry::metrics::Recorder;
 use crate::telemetry::outcome::Timing;
+use crate::telemetry::slow::Slowest;
 use crate::telemetry::troubles::Troubles;
 use connecting::Connecting;
 use plugins::Plugins;
@@ -36,6 +37,7 @@ use std::cell::{Cell, RefCell};
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::sync::Arc;
+use telling::Telling;
 use turns::Turns;
 use watches::Watches;
 
@@ -61,6 +63,9 @@ pub(crate) struct Worker {
     pub(crate) snapshot: RefCell<Rc<Snapshot>>,
     pub(crate) sink: RefCell<Option<Sink>>,
     pub(crate) is_logging: bool,
+    /// What is told beside the metrics.
+    pub(crate) telling: Telling,
+    pub(crate) slowest: Slowest,
     pub(crate) wanted_fields: WantedFields,
     /// Who exposes the metrics; `None`: there are none.
     pub(crate) expose: Option<Expose>,
@@ -100,6 +105,7 @@ impl Worker {
             recorder.borrow_mut().renumber(next.plan.numbering);
         }
         self.plugins.renew(&next.plan);
+        self.telling.renew(&next.plan, self.is_logging, self.recorder.is_some());
         self.snapshot.replace(next);
     }
 
@@ -115,9 +121,10 @@ impl Worker {
         let snapshot = self.snapshot.borrow();
         let metrics = snapshot.plan.metrics().filter(|_| self.recorder.is_some());
         Timing {
-            request: self.is_logging || snapshot.plan.logs || metrics.is_some_and(MetricsPlan::times_requests),
-            head: self.is_logging || snapshot.plan.logs || snapshot.plan.uses_latency,
-            node: snapshot.plan.logs || metrics.is_some_and(MetricsPlan::times_nodes),
+            request: self.is_logging || snapshot.plan.wants_times || metrics.is_some_and(MetricsPlan::times_requests),
+            head: self.is_logging || snapshot.plan.wants_times || snapshot.plan.uses_latency,
+            node: snapshot.plan.wants_times || metrics.is_some_and(MetricsPlan::times_nodes),
+            has_queued: false,
         }
     }
 

@@ -1,16 +1,46 @@
 //! What a worker tells the metrics and the access log of what happens to it, its upstreams and its sessions.
 
 use super::Worker;
+use crate::plan::Plan;
 use crate::plan::metrics::MetricsPlan;
 use crate::plan::snapshot::WorkerUpstream;
 use crate::sockets::listener::{ConnectionEvent, Listener};
 use crate::telemetry::access_log::Line;
 use crate::telemetry::metrics::{Recorder, UpstreamEvent};
 use crate::telemetry::session::{Ends, Session, StreamVars};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::cell::Cell;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use stillgate_config::Measure;
 use stillgate_metrics::{Handle, Writer};
 use stillgate_plugin::record::RequestId;
+
+/// What is told beside the metrics' counts, as the Plan and the worker's start have it: found out once for each Plan, so that a
+/// request and a turn look at one flag.
+#[derive(Debug, Default)]
+pub(crate) struct Telling {
+    /// The end of a request: to the access log, or because it was slow.
+    pub(crate) requests: Cell<bool>,
+    /// How long a turn has taken.
+    pub(crate) turns: Cell<bool>,
+    /// Which requests were slow, and why.
+    pub(crate) slow: Cell<bool>,
+}
+
+impl Telling {
+    pub(crate) fn new(plan: &Plan, is_logging: bool, has_recorder: bool) -> Telling {
+        let telling = Telling::default();
+        telling.renew(plan, is_logging, has_recorder);
+        telling
+    }
+
+    /// A Plan is there.
+    pub(crate) fn renew(&self, plan: &Plan, is_logging: bool, has_recorder: bool) {
+        let slow = plan.settings.slow;
+        self.requests.set(is_logging || slow);
+        self.turns.set(slow || (has_recorder && plan.metrics().is_some_and(|metrics| metrics.turns.is_some())));
+        self.slow.set(slow);
+    }
+}
 
 impl Worker {
     /// Counts what becomes of a connection.
@@ -26,10 +56,17 @@ impl Worker {
 
     /// Tells how long the turn has taken that ends now.
     pub(crate) fn tell_turn(&self) {
+        if !self.telling.turns.get() {
+            return;
+        }
+        let took = self.clock.turn();
+        if self.telling.slow.get() {
+            self.slowest.note_turn(Instant::now(), took);
+        }
         let Some(recorder) = &self.recorder else { return };
         let snapshot = self.snapshot.borrow();
         let Some(family) = snapshot.plan.metrics().and_then(|metrics| metrics.turns.as_ref()) else { return };
-        recorder.borrow_mut().observe_turn(family, self.clock.turn().as_secs_f64());
+        recorder.borrow_mut().observe_turn(family, took.as_secs_f64());
     }
 
     /// Tells the rest: what has changed, or all of it if it is `due` (once a second), lest its series be taken for idle.

@@ -95,7 +95,7 @@ impl Bench {
         let started = Instant::now();
         let node = |ms: u64| asked.map(|_| started + Duration::from_millis(ms));
         exchange.outcome = Outcome {
-            timing: Timing { request: true, head: false, node: true },
+            timing: Timing { request: true, node: true, ..Timing::default() },
             started: Some(started),
             node_since: node(1),
             node_until: node(4),

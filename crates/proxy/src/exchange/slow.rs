@@ -1,0 +1,47 @@
+//! Tells of a request that was slow, at its end, where its time went.
+
+use super::Exchange;
+use crate::plan::Plan;
+use crate::telemetry::outcome::Outcome;
+use crate::telemetry::slow::{PATH_BYTES_MAX, SlowRequest, Times};
+use crate::worker::Worker;
+use std::time::Instant;
+
+/// Tells of it, if it is one of the slowest of this minute. A tunnel is none: it lasts as long as its ends want.
+pub(super) fn tell(worker: &Worker, exchange: &Exchange, plan: &Plan, ended: Option<Instant>) {
+    let outcome = &exchange.outcome;
+    // One that began before slow requests were told of has no times.
+    let Some((started, ended)) = outcome.started.zip(ended).filter(|_| outcome.kept.is_none()) else { return };
+    let (took, now_unix_ms) = (ended.saturating_duration_since(started), worker.clock.now_unix_ms());
+    let Some(keeper) = worker.plans.slow.get().filter(|_| worker.slowest.is_slow(took, now_unix_ms)) else { return };
+    let head = exchange.from_client.head();
+    let path = exchange.request.target.of(head).split(|byte| *byte == b'?').next().unwrap_or_default();
+    let path = &path[..path.len().min(PATH_BYTES_MAX)];
+    let told = SlowRequest {
+        worker: worker.slowest.worker,
+        ended_unix_ms: now_unix_ms,
+        times: times(worker, exchange, outcome, started, ended),
+        status: outcome.status,
+        route: outcome.route.map(|found| plan.routes[found.route].route.spec.id.as_str().to_owned()),
+        method: String::from_utf8_lossy(exchange.request.method_bytes(head)).into_owned(),
+        path: String::from_utf8_lossy(path).into_owned(),
+        node: outcome.asked.map(|(_, address)| address),
+    };
+    if keeper.try_send(told).is_err() {
+        worker.counters.slow_requests_lost.add(1);
+    }
+}
+
+fn times(worker: &Worker, exchange: &Exchange, outcome: &Outcome, started: Instant, ended: Instant) -> Times {
+    let node_since = outcome.node_since.unwrap_or(ended);
+    let node_until = outcome.node_until.unwrap_or(ended).max(node_since);
+    Times {
+        took: ended.saturating_duration_since(started),
+        before: node_since.saturating_duration_since(started),
+        queued: if outcome.timing.has_queued { exchange.queued } else { Default::default() },
+        node: node_until.saturating_duration_since(node_since),
+        after: ended.saturating_duration_since(node_until),
+        longest_turn: worker.slowest.longest_turn(started, worker.clock.turn()),
+        cpu_wait: worker.slowest.cpu_wait(started),
+    }
+}
