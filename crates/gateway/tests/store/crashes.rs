@@ -139,6 +139,13 @@ fn a_full_file_system_loses_nothing_that_was_answered() {
         assert!(count < 100, "it is never full");
     };
     assert!(matches!(refused.status, 500 | 503), "{refused:?}");
+    // Told once, however many fail.
+    assert!(matches!(put(&stage, count).status, 500 | 503));
+    let log = |what: &str| stage.gateway.log().matches(what).count();
+    let error = || stage.gateway.status()["source_error"].as_str().unwrap_or_default().to_owned();
+    eventually("the log", || log("store: a write failed") > 0);
+    assert_eq!(log("store: a write failed"), 1, "{}", stage.gateway.log());
+    assert!(error().contains("it cannot be written"), "{}", error());
     assert!(count > 3, "{count}");
     assert_eq!(stage.admin.ask("GET", &format!("/apisix/admin/routes/{count}"), "").status, 404);
     let revision = stage.admin.revision();
@@ -146,6 +153,8 @@ fn a_full_file_system_loses_nothing_that_was_answered() {
     // It can be left again in the same way as any other.
     sh(&format!("mount -o remount,size=32m {}", place.path().display()));
     eventually("writes to be taken again", || put(&stage, count).status == 201);
+    eventually("the log", || log("store: writes are made again") == 1);
+    assert_eq!(error(), "");
     stage.restart("KILL");
     for n in 0..=count {
         assert_eq!(number(&stage.admin, n), n);

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use stillgate_datastore::embedded::{Change, ChangeSummary};
 use stillgate_datastore::etcd::Followed;
 use stillgate_datastore::transaction::WRITES_MAX;
-use stillgate_datastore::{Author, Batch, CommitError, Transaction, Write};
+use stillgate_datastore::{Author, Batch, CommitError, Documents as _, Transaction, Write};
 
 /// How long nothing may be due.
 pub(super) const PAUSE_MAX: Duration = Duration::from_secs(60);
@@ -56,28 +56,38 @@ impl Backend {
     }
 
     /// Does what is due.
-    pub(super) fn tend(&mut self, keeper: &Arc<Keeper>, now: SystemTime) -> Result<Option<Batch>, CommitError> {
+    pub(super) fn tend(&mut self, keeper: &Arc<Keeper>, now: SystemTime) -> Option<Batch> {
         match self {
             Backend::File(file) => file.expire(keeper, now),
             Backend::Etcd(etcd) => {
                 etcd.save_if_due(keeper);
-                Ok(None)
+                None
             }
         }
     }
 
     /// Makes a change, whose documents are as they are to be kept.
-    pub(super) async fn commit(&mut self, change: &Transaction, now: SystemTime) -> Result<Batch, CommitError> {
+    pub(super) async fn commit(
+        &mut self,
+        keeper: &Keeper,
+        change: &Transaction,
+        now: SystemTime,
+    ) -> Result<Batch, WriteFailure> {
         match self {
-            Backend::File(file) => file.store()?.commit(change, now),
-            Backend::Etcd(etcd) => etcd.commit(change).await,
+            Backend::File(file) => file.write(keeper, |store| store.commit(change, now)),
+            Backend::Etcd(etcd) => Ok(etcd.commit(change).await?),
         }
     }
 
     /// Makes a change with any number of writes.
-    pub(super) fn replace(&mut self, change: &Transaction, now: SystemTime) -> Result<Batch, WriteFailure> {
+    pub(super) fn replace(
+        &mut self,
+        keeper: &Keeper,
+        change: &Transaction,
+        now: SystemTime,
+    ) -> Result<Batch, WriteFailure> {
         match self {
-            Backend::File(file) => Ok(file.store()?.commit_replacement(change, now)?),
+            Backend::File(file) => file.write(keeper, |store| store.commit_replacement(change, now)),
             Backend::Etcd(_) => {
                 let count = change.writes.len();
                 let why = format!("{count} documents change; with etcd, one request can change {WRITES_MAX}: split it");
@@ -122,12 +132,13 @@ impl Backend {
 
     pub(super) fn roll_back(
         &mut self,
+        keeper: &Keeper,
         to: u64,
-        expected: u64,
         author: &Author,
         now: SystemTime,
     ) -> Result<Batch, WriteFailure> {
-        Ok(self.history_of()?.store()?.roll_back(to, expected, author, now)?)
+        let expected = keeper.revision();
+        self.history_of()?.write(keeper, |store| store.roll_back(to, expected, author, now))
     }
 
     /// Lets go of the datastore, for another process, or takes it again.

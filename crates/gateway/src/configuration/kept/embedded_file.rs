@@ -20,8 +20,8 @@ const IN_USE_PAUSE: Duration = Duration::from_millis(20);
 /// How long it waits before it says so: a process that hands the store over takes less.
 const IN_USE_SAID_AFTER: Duration = Duration::from_secs(1);
 
-/// How soon it is looked again whether a store that could not be opened can be.
-const OPEN_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// How soon it is tried again to open a store, or to delete what has expired.
+const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Bits of a file's mode by which others than its owner read or write it.
 const OTHERS_MODE: u32 = 0o066;
@@ -36,6 +36,8 @@ pub(super) struct File {
     is_held: bool,
     /// As the store has them.
     last_good: HashMap<Key, Arc<str>>,
+    /// When the last write failed; `None`: it did not.
+    failed_at: Option<Instant>,
 }
 
 impl File {
@@ -62,7 +64,7 @@ impl File {
         }
         let last_good = open.last_good().unwrap_or_default();
         let last_good = last_good.into_iter().map(|(key, value)| (key, value.into())).collect();
-        Ok(File { path, bounds, open: Some(open), is_held: false, last_good })
+        Ok(File { path, bounds, open: Some(open), is_held: false, last_good, failed_at: None })
     }
 
     /// Takes everything in that it has.
@@ -71,6 +73,42 @@ impl File {
         let snapshot = open.snapshot().map_err(|error| CommitError::Unavailable(error.to_string()))?;
         keeper.take_snapshot(snapshot, &self.last_good);
         Ok(())
+    }
+
+    /// Makes a change.
+    pub(super) fn write<E>(
+        &mut self,
+        keeper: &Keeper,
+        write: impl FnOnce(&mut Embedded) -> Result<Batch, E>,
+    ) -> Result<Batch, WriteFailure>
+    where
+        WriteFailure: From<E>,
+    {
+        let made = write(self.store()?).map_err(WriteFailure::from);
+        match &made {
+            Ok(batch) if !batch.events.is_empty() => self.note(keeper, None),
+            Err(WriteFailure::Commit(CommitError::Unavailable(why))) => self.note(keeper, Some(why)),
+            // Nothing had to be written.
+            _ => {}
+        }
+        made
+    }
+
+    /// Tells of the first of several writes that fail, and of the first that is made again.
+    fn note(&mut self, keeper: &Keeper, failure: Option<&str>) {
+        let has_failed = self.failed_at.is_some();
+        self.failed_at = failure.map(|_| Instant::now());
+        match failure {
+            Some(why) if !has_failed => {
+                error!("store: a write failed, and so may others until the disk takes them; serving goes on: {why}");
+                keeper.set_connection(Connection::Lost(format!("it cannot be written: {why}")));
+            }
+            None if has_failed => {
+                info!("store: writes are made again");
+                keeper.set_connection(Connection::Good);
+            }
+            _ => {}
+        }
     }
 
     /// The store, where it can be written.
@@ -86,21 +124,30 @@ impl File {
         match &self.open {
             Some(open) => {
                 let left = open.next_expiry().map(|at| at.duration_since(now).unwrap_or_default());
-                left.unwrap_or(PAUSE_MAX).min(PAUSE_MAX)
+                // What expired is still there if it could not be deleted.
+                let again = self.failed_at.map(|at| TRY_AGAIN_AFTER.saturating_sub(at.elapsed())).unwrap_or_default();
+                left.unwrap_or(PAUSE_MAX).max(again).min(PAUSE_MAX)
             }
             None if self.is_held => PAUSE_MAX,
-            None => OPEN_AGAIN_AFTER,
+            None => TRY_AGAIN_AFTER,
         }
     }
 
     /// Deletes what is over, and opens a store that could not be.
-    pub(super) fn expire(&mut self, keeper: &Keeper, now: SystemTime) -> Result<Option<Batch>, CommitError> {
+    pub(super) fn expire(&mut self, keeper: &Keeper, now: SystemTime) -> Option<Batch> {
         if self.open.is_none() && !self.is_held {
             self.open_again(keeper);
         }
-        match &mut self.open {
-            Some(open) => open.expire(now),
-            None => Ok(None),
+        match self.open.as_mut()?.expire(now) {
+            Ok(None) => None,
+            Ok(Some(batch)) => {
+                self.note(keeper, None);
+                Some(batch)
+            }
+            Err(error) => {
+                self.note(keeper, Some(&error.to_string()));
+                None
+            }
         }
     }
 
@@ -114,7 +161,7 @@ impl File {
         let Some(open) = self.open.as_mut().filter(|_| !changes.is_empty()) else { return };
         match open.set_last_good(&changes) {
             Ok(()) => self.last_good = now,
-            Err(error) => error!("store: cannot save the last valid version of a rejected resource: {error}"),
+            Err(error) => self.note(keeper, Some(&format!("the last valid version of a resource: {error}"))),
         }
     }
 

@@ -40,7 +40,7 @@ pub(crate) enum Connection {
     /// It is.
     #[default]
     Good,
-    /// It is away; what was read last is served.
+    /// It is away, or cannot be written; what was read last is served.
     Lost(String),
     /// Another process has it: the successor in an upgrade.
     HandedOver,

@@ -16,7 +16,7 @@ use stillgate_profiler::threads::Registration;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 /// Writes and questions that may wait; beyond it they are answered 503.
 pub(super) const ASKED_MAX: usize = 256;
@@ -124,13 +124,9 @@ fn take(keeper: &Keeper, backend: &mut Backend, followed: Followed) {
 
 /// What is due: documents whose time to live is over, a snapshot to be written.
 fn tend(keeper: &Arc<Keeper>, backend: &mut Backend) {
-    match backend.tend(keeper, SystemTime::now()) {
-        Ok(Some(batch)) => {
-            keeper.take_batch(batch);
-            backend.keep_last_good(keeper);
-        }
-        Ok(None) => {}
-        Err(error) => error!("{error}"),
+    if let Some(batch) = backend.tend(keeper, SystemTime::now()) {
+        keeper.take_batch(batch);
+        backend.keep_last_good(keeper);
     }
 }
 
@@ -178,8 +174,8 @@ async fn write(
     let transaction = keeper.as_kept(transaction);
     let now = SystemTime::now();
     let batch = match is_replacement {
-        true => backend.replace(&transaction, now)?,
-        false => backend.commit(&transaction, now).await.map_err(WriteFailure::Commit)?,
+        true => backend.replace(keeper, &transaction, now)?,
+        false => backend.commit(keeper, &transaction, now).await?,
     };
     let revision = batch.revision;
     // What is followed comes by itself.
@@ -196,7 +192,7 @@ fn roll_back(keeper: &Keeper, backend: &mut Backend, to: u64, author: Author) ->
     let transaction = Transaction { conditions: Vec::new(), writes, author };
     // What was served once may not be usable any more, as where a secret has gone: that is told, and done.
     let trial = keeper.try_out(&transaction);
-    let batch = backend.roll_back(to, keeper.revision(), &transaction.author, now)?;
+    let batch = backend.roll_back(keeper, to, &transaction.author, now)?;
     let revision = batch.revision;
     keeper.take_batch(batch);
     backend.keep_last_good(keeper);
