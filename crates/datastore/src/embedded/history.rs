@@ -78,6 +78,16 @@ pub enum BackError {
 /// What a key had at the revision that is restored; `None`: no document.
 pub(super) type Restored = Option<Stored>;
 
+/// The way back to a revision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WayBack<T = Write> {
+    /// In the order of keys.
+    pub writes: Vec<T>,
+    /// Documents of that revision that do not come back: their time to live has ended since. They were not meant to last, so they
+    /// are not restored without one.
+    pub expired: Vec<Key>,
+}
+
 /// Changes before `before` (`None`: from the newest), newest first.
 pub(super) fn summaries(view: &View, before: Option<u64>, count: usize) -> Result<Vec<ChangeSummary>, Error> {
     let range = view.changes.range(..before.unwrap_or(u64::MAX))?.rev().take(count);
@@ -113,9 +123,8 @@ pub(super) fn change(view: &View, revision: u64) -> Result<Option<Change>, Error
     Ok(Some(Change { revision, unix_ms, author: parse_author(author)?, edits }))
 }
 
-/// What has to be written to be as `to` was, in the order of keys. A document whose time to live has ended since is not
-/// restored.
-pub(super) fn back_to(view: &View, current: u64, to: u64, now_ms: u64) -> Result<Vec<(Key, Restored)>, BackError> {
+/// What has to be written to be as `to` was.
+pub(super) fn back_to(view: &View, current: u64, to: u64, now_ms: u64) -> Result<WayBack<(Key, Restored)>, BackError> {
     if to > current {
         return Err(BackError::Future { current });
     }
@@ -131,14 +140,16 @@ pub(super) fn back_to(view: &View, current: u64, to: u64, now_ms: u64) -> Result
             at.insert(key(text)?, before(view, text, revision.value())?);
         }
     }
-    let mut writes = Vec::new();
-    for (key, then) in at {
-        let then = then.filter(|then| then.expires_ms == NEVER || then.expires_ms > now_ms);
+    let mut back = WayBack { writes: Vec::new(), expired: Vec::new() };
+    for (key, mut then) in at {
+        if then.take_if(|then| then.expires_ms != NEVER && then.expires_ms <= now_ms).is_some() {
+            back.expired.push(key.clone());
+        }
         if !is_same(then.as_ref(), stored(&view.documents, key.as_str())?.as_ref()) {
-            writes.push((key, then));
+            back.writes.push((key, then));
         }
     }
-    Ok(writes)
+    Ok(back)
 }
 
 /// The same as a [`Write`], for a check or a preview.

@@ -19,7 +19,7 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
-pub use history::{BackError, Change, ChangeSummary, Edit, SUMMARY_KEYS_MAX};
+pub use history::{BackError, Change, ChangeSummary, Edit, SUMMARY_KEYS_MAX, WayBack};
 pub use open::{MAGIC, OpenError, OpenProblem};
 
 use crate::document::{Batch, Snapshot};
@@ -171,12 +171,12 @@ impl Embedded {
         self.read(|from| history::change(&View::open(from)?, revision))
     }
 
-    /// What [`Embedded::roll_back`] would write, in the order of keys, for a check or a preview. There may be more writes than
-    /// a transaction can have. A document whose time to live has ended since does not come back.
-    pub fn writes_back_to(&self, revision: u64, now: SystemTime) -> Result<Vec<Write>, BackError> {
+    /// What [`Embedded::roll_back`] would do, for a check or a preview. There may be more writes than a transaction can have.
+    pub fn way_back_to(&self, revision: u64, now: SystemTime) -> Result<WayBack, BackError> {
         let now_ms = unix_ms(now);
-        let writes = self.back_to(revision, now_ms)?;
-        Ok(writes.into_iter().map(|(key, then)| history::as_write(key, then, now_ms)).collect())
+        let WayBack { writes, expired } = self.back_to(revision, now_ms)?;
+        let writes = writes.into_iter().map(|(key, then)| history::as_write(key, then, now_ms));
+        Ok(WayBack { writes: writes.collect(), expired })
     }
 
     /// Restores what was there at revision `to`, as one change: values, times to live, and the revisions that created the
@@ -187,7 +187,7 @@ impl Embedded {
             return Err(BackError::Moved { current: self.revision });
         }
         let now_ms = unix_ms(now);
-        let writes = self.back_to(to, now_ms)?;
+        let writes = self.back_to(to, now_ms)?.writes;
         let batch = self.change(author, now_ms, |change| {
             writes.iter().try_for_each(|(key, then)| match then {
                 None => Ok(change.delete(key)?),
@@ -274,7 +274,7 @@ impl Embedded {
         Unavailable(format!("{}: {error}", self.path.display()))
     }
 
-    fn back_to(&self, to: u64, now_ms: u64) -> Result<Vec<(Key, history::Restored)>, BackError> {
+    fn back_to(&self, to: u64, now_ms: u64) -> Result<WayBack<(Key, history::Restored)>, BackError> {
         let unavailable = |Unavailable(why)| BackError::Commit(CommitError::Unavailable(why));
         let from = self.begin_read().map_err(unavailable)?;
         history::back_to(&View::open(&from)?, self.revision, to, now_ms)

@@ -2,7 +2,7 @@
 
 use super::stage::{Admin, Stage, upstream};
 use serde_json::{Value as Json, json};
-use stillgate_testkit::Upstream;
+use stillgate_testkit::{Upstream, eventually};
 
 /// Writers at once, and what each adds.
 const WRITERS: usize = 4;
@@ -132,6 +132,14 @@ fn history_leads_back() {
     assert_eq!((stage.get("/first"), stage.get("/second"), stage.get("/more")), (200, 404, 404));
     let again = stage.admin.ask("POST", "/v1/rollback", r#"{"to": 4}"#);
     assert_eq!((again.status, stage.get("/first"), stage.get("/second"), stage.get("/more")), (200, 404, 200, 200));
+    // What was to last for a moment does not come back for good, and that is told.
+    stage.admin.put("routes/short?ttl=1", &json!({ "uri": "/short", "upstream_id": "1" }));
+    let revision = stage.admin.revision();
+    eventually("its end", || stage.admin.ask("GET", "/apisix/admin/routes/short", "").status == 404);
+    let back = stage.admin.ask("POST", "/v1/rollback", &json!({ "to": revision }).to_string());
+    assert_eq!((back.status, stage.get("/short")), (200, 404), "{back:?}");
+    let warning = back.head.get("x-stillgate-warning").unwrap_or_default();
+    assert!(warning.contains("routes/short is not restored: its time to live has ended"), "{back:?}");
     for wrong in [r#"{"to": 99}"#, r#"{"to": -1}"#, "{}", ""] {
         assert_eq!(stage.admin.ask("POST", "/v1/rollback", wrong).status, 400, "{wrong}");
     }

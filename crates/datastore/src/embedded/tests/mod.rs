@@ -213,8 +213,8 @@ fn history_is_bounded_by_count_and_age() {
     assert_eq!(commit_at(1000), [6]);
     let edit = &store.change_at(6).unwrap().unwrap().edits[0];
     assert_eq!((edit.before.as_deref(), edit.after.as_deref()), (Some("151"), Some("1000")));
-    assert_eq!(store.writes_back_to(4, now()).unwrap_err(), BackError::Pruned { oldest: 5 });
-    assert_eq!(store.writes_back_to(5, now()).unwrap(), [put("routes/1", "151")]);
+    assert_eq!(store.way_back_to(4, now()).unwrap_err(), BackError::Pruned { oldest: 5 });
+    assert_eq!(store.way_back_to(5, now()).unwrap().writes, [put("routes/1", "151")]);
 }
 
 #[test]
@@ -231,7 +231,8 @@ fn a_rollback_is_one_change_of_any_size() {
     commit(&mut store, vec![put("routes/4", "d")]);
     commit(&mut store, vec![delete("routes/4")]);
     let current = store.revision();
-    let writes = store.writes_back_to(2, at(NOW + 1)).unwrap();
+    let WayBack { writes, expired } = store.way_back_to(2, at(NOW + 1)).unwrap();
+    assert_eq!(expired, []);
     assert_eq!(writes.len(), 303);
     assert!(writes.contains(&put_for("routes/2", "t", 29)) && writes.contains(&put("upstreams/1", "u")));
     let error = store.roll_back(2, current - 1, &author("ops"), now()).unwrap_err();
@@ -253,9 +254,10 @@ fn a_rollback_is_one_change_of_any_size() {
     // To the beginning; what has expired meanwhile does not come back on the way there and back.
     store.roll_back(0, current + 2, &author("ops"), at(NOW + 1)).unwrap();
     assert_eq!(values(&store), []);
+    assert_eq!(store.way_back_to(2, at(NOW + 6)).unwrap().expired, [key("routes/3")]);
     store.roll_back(2, current + 3, &author("ops"), at(NOW + 6)).unwrap();
     assert_eq!(values(&store), before.into_iter().filter(|(key, _)| key != "routes/3").collect::<Vec<_>>());
-    let error = store.writes_back_to(current + 9, now()).unwrap_err();
+    let error = store.way_back_to(current + 9, now()).unwrap_err();
     assert_eq!(error, BackError::Future { current: current + 4 });
 }
 

@@ -202,7 +202,7 @@ fn check(steps: &[Step]) {
                 let to = (model.revision() + 1).saturating_sub(*revisions);
                 let current = model.revision();
                 let expected = model.roll_back(to, second);
-                let writes = store.writes_back_to(to, at(second)).map(|writes| writes.len());
+                let writes = store.way_back_to(to, at(second)).map(|back| back.writes.len());
                 assert_eq!(writes, expected.as_ref().map(|batch| batch.events.len()).map_err(Clone::clone));
                 assert_eq!(store.roll_back(to, current, &author("ops"), at(second)), expected);
             }

@@ -6,10 +6,10 @@ use super::keeper::Keeper;
 use super::thread::{Copied, WriteFailure};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use stillgate_datastore::embedded::{Change, ChangeSummary};
+use stillgate_datastore::embedded::{Change, ChangeSummary, WayBack};
 use stillgate_datastore::etcd::Followed;
 use stillgate_datastore::transaction::WRITES_MAX;
-use stillgate_datastore::{Author, Batch, CommitError, Documents as _, Transaction, Write};
+use stillgate_datastore::{Author, Batch, CommitError, Documents as _, Transaction};
 
 /// How long nothing may be due.
 pub(super) const PAUSE_MAX: Duration = Duration::from_secs(60);
@@ -126,8 +126,8 @@ impl Backend {
         Ok(self.history_of()?.store()?.change_at(revision)?)
     }
 
-    pub(super) fn writes_back_to(&mut self, revision: u64, now: SystemTime) -> Result<Vec<Write>, WriteFailure> {
-        Ok(self.history_of()?.store()?.writes_back_to(revision, now)?)
+    pub(super) fn way_back_to(&mut self, revision: u64, now: SystemTime) -> Result<WayBack, WriteFailure> {
+        Ok(self.history_of()?.store()?.way_back_to(revision, now)?)
     }
 
     pub(super) fn roll_back(

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
-use stillgate_datastore::embedded::{BackError, Change, ChangeSummary, Unavailable};
+use stillgate_datastore::embedded::{BackError, Change, ChangeSummary, Unavailable, WayBack};
 use stillgate_datastore::etcd::Followed;
 use stillgate_datastore::{Author, CommitError, Documents as _, Transaction, Write};
 use stillgate_profiler::threads::Registration;
@@ -146,8 +146,8 @@ async fn answer(keeper: &Arc<Keeper>, backend: &mut Backend, asked: Asked) {
         Asked::History(before, count, answer) => drop(answer.send(backend.history(before, count))),
         Asked::Change(revision, answer) => drop(answer.send(backend.change_at(revision))),
         Asked::BackTo(revision, answer) => {
-            let writes = backend.writes_back_to(revision, SystemTime::now());
-            drop(answer.send(writes.map(|writes| keeper.in_plain(writes))));
+            let back = backend.way_back_to(revision, SystemTime::now());
+            drop(answer.send(back.map(|back| keeper.in_plain(back.writes))));
         }
         Asked::RollBack(to, author, answer) => drop(answer.send(roll_back(keeper, backend, to, author))),
         Asked::Hold(is_held, answer) => {
@@ -188,7 +188,8 @@ async fn write(
 
 fn roll_back(keeper: &Keeper, backend: &mut Backend, to: u64, author: Author) -> Result<Written, WriteFailure> {
     let now = SystemTime::now();
-    let writes = keeper.in_plain(backend.writes_back_to(to, now)?);
+    let WayBack { writes, expired } = backend.way_back_to(to, now)?;
+    let writes = keeper.in_plain(writes);
     let transaction = Transaction { conditions: Vec::new(), writes, author };
     // What was served once may not be usable any more, as where a secret has gone: that is told, and done.
     let trial = keeper.try_out(&transaction);
@@ -196,7 +197,8 @@ fn roll_back(keeper: &Keeper, backend: &mut Backend, to: u64, author: Author) ->
     let revision = batch.revision;
     keeper.take_batch(batch);
     backend.keep_last_good(keeper);
-    let warnings = trial.refusals.into_iter().chain(trial.warnings).collect();
+    let expired = expired.iter().map(|key| format!("{key} is not restored: its time to live has ended since"));
+    let warnings = trial.refusals.into_iter().chain(trial.warnings).chain(expired).collect();
     Ok(Written { revision, warnings })
 }
 
