@@ -239,6 +239,23 @@ fn a_start_without_etcd_serves_the_snapshot() {
 }
 
 #[test]
+fn what_was_written_last_is_in_the_snapshot_of_a_process_that_ends() {
+    let (mut etcd, node) = (Etcd::start(), Upstream::echo());
+    let setup = setup(&endpoints(&etcd, 1), ", snapshot: \"{dir}/snapshot\"");
+    let mut gateway = Gateway::start(STILLGATE, &setup);
+    for number in 0..3 {
+        put(&gateway, "routes/1", &route(&format!("/v{number}"), node.addr()));
+        gateway.signal("TERM");
+        gateway.wait();
+        etcd.kill(0);
+        gateway.restart(STILLGATE);
+        assert_eq!(status(&gateway, &format!("/v{number}")), 200);
+        etcd.start_again(0);
+        eventually("the return", || gateway.status()["source_error"].is_null());
+    }
+}
+
+#[test]
 fn etcd_comes_and_goes_under_load() {
     let (mut etcd, node) = (Etcd::start(), Upstream::echo());
     let relay = Cutter::to(etcd.addr(0));

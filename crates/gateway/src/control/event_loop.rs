@@ -178,6 +178,7 @@ impl Control {
                 // Also where a worker has failed: what the others gave away is to arrive.
                 let handed_over = self.finish_handing_over().await;
                 self.end_admin().await;
+                self.end_datastore().await;
                 self.end_access_log().await;
                 self.end_logs().await;
                 result?;
@@ -364,6 +365,13 @@ impl Control {
         self.questions.close();
         while self.questions.try_recv().is_ok() {}
         self.signals.ending.unless_asked(admin.end()).await;
+    }
+
+    /// Nobody writes any more; what was written is to be found by the next start.
+    async fn end_datastore(&mut self) {
+        if let Some(datastore) = self.datastore.take() {
+            self.signals.ending.unless_asked(datastore.end()).await;
+        }
     }
 
     /// What plugins have logged is sent, as far as its receivers take it.

@@ -143,8 +143,9 @@ impl Backend {
 
     /// Lets go of the datastore, for another process, or takes it again.
     pub(super) fn hold(&mut self, keeper: &Keeper, is_held: bool) {
-        if let Backend::File(file) = self {
-            file.hold(keeper, is_held);
+        match self {
+            Backend::File(file) => file.hold(keeper, is_held),
+            Backend::Etcd(etcd) => etcd.hold(is_held),
         }
     }
 
@@ -152,7 +153,7 @@ impl Backend {
     pub(super) fn end(self, keeper: &Keeper) {
         match self {
             Backend::File(file) => file.end(),
-            Backend::Etcd(etcd) => etcd.save(keeper),
+            Backend::Etcd(etcd) => etcd.end(keeper),
         }
     }
 }

@@ -19,6 +19,7 @@ mod keeper;
 mod known;
 mod offline;
 mod open;
+mod snapshot_file;
 mod source;
 mod thread;
 mod trial;

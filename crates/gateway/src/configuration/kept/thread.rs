@@ -6,6 +6,7 @@ use super::trial::Trial;
 use crate::configuration::background::CONTROL_NICE;
 use std::collections::HashMap;
 use std::fs::File;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -41,6 +42,8 @@ pub(crate) enum Asked {
     RollBack(u64, Author, oneshot::Sender<Result<Written, WriteFailure>>),
     /// To let go of the datastore, or to take it again.
     Hold(bool, oneshot::Sender<()>),
+    /// To end: the process does. Answered once everything is where a start finds it.
+    End(oneshot::Sender<()>),
 }
 
 /// A change that was made.
@@ -76,7 +79,7 @@ pub(crate) enum WriteFailure {
     Unreachable(String),
 }
 
-/// Runs until nobody can ask any more.
+/// Runs until it is asked to end, or nobody can ask any more.
 pub(super) fn run(runtime: &Runtime, keeper: &Arc<Keeper>, backend: Backend, asked: mpsc::Receiver<Asked>) {
     let _profiled = Registration::of_current();
     // Of this thread alone; refused, it competes with the workers.
@@ -85,18 +88,24 @@ pub(super) fn run(runtime: &Runtime, keeper: &Arc<Keeper>, backend: Backend, ask
 }
 
 async fn talk(keeper: &Arc<Keeper>, mut backend: Backend, mut asked: mpsc::Receiver<Asked>) {
-    loop {
+    let ended = loop {
         let pause = backend.pause(SystemTime::now());
         tokio::select! {
-            next = asked.recv() => match next {
-                Some(next) => answer(keeper, &mut backend, next).await,
-                None => break,
-            },
+            next = asked.recv() => {
+                let Some(next) = next else { break None };
+                if let ControlFlow::Break(ended) = answer(keeper, &mut backend, next).await {
+                    break Some(ended);
+                }
+            }
             Some(followed) = backend.followed() => take(keeper, &mut backend, followed),
             () = sleep(pause) => tend(keeper, &mut backend),
         }
-    }
+    };
     backend.end(keeper);
+    if let Some(ended) = ended {
+        // Who asked may wait no longer.
+        let _ = ended.send(());
+    }
 }
 
 /// Takes in what a follower tells.
@@ -130,7 +139,8 @@ fn tend(keeper: &Arc<Keeper>, backend: &mut Backend) {
     }
 }
 
-async fn answer(keeper: &Arc<Keeper>, backend: &mut Backend, asked: Asked) {
+/// `Break`: whoever is to know that it has ended.
+async fn answer(keeper: &Arc<Keeper>, backend: &mut Backend, asked: Asked) -> ControlFlow<oneshot::Sender<()>> {
     // Who asked may have gone meanwhile.
     match asked {
         Asked::Write(transaction, answer) => {
@@ -155,7 +165,9 @@ async fn answer(keeper: &Arc<Keeper>, backend: &mut Backend, asked: Asked) {
             backend.hold(keeper, is_held);
             let _ = answer.send(());
         }
+        Asked::End(ended) => return ControlFlow::Break(ended),
     }
+    ControlFlow::Continue(())
 }
 
 /// Makes a change that can be served.

@@ -1,9 +1,14 @@
 //! The datastore, as the control loop sees it: something that has news, and that a successor may need.
 
 use crate::configuration::kept::{Asked, Opened, Stored};
+use std::time::Duration;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::timeout;
 use tracing::warn;
+
+/// What a datastore gets to end in: a snapshot of etcd may have to be written.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A datastore that is followed.
 pub(super) struct Datastore {
@@ -54,6 +59,20 @@ impl Datastore {
             let asks = self.asks.clone();
             // In the order of the calls: those who wait for a place get it one after the other.
             tokio::spawn(async move { drop(asks.send(asked).await) });
+        }
+    }
+
+    /// Ends it, so that a start finds what was written last.
+    pub(super) async fn end(&self) {
+        let (done, ended) = oneshot::channel();
+        let ending = async {
+            if self.asks.send(Asked::End(done)).await.is_ok() {
+                // It answers, or it has ended already.
+                let _ = ended.await;
+            }
+        };
+        if timeout(END_TIMEOUT, ending).await.is_err() {
+            warn!("the datastore takes too long to end; a start without it may serve an older configuration");
         }
     }
 }

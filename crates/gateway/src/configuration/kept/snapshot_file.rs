@@ -1,0 +1,226 @@
+//! The file with what was read of etcd last: what a former process has left there, and when it is written anew.
+//!
+//! Soon after a change, since a start without etcd serves what is in it; not at once, since it is written as a whole. The
+//! time is an argument.
+
+use super::backend::PAUSE_MAX;
+use super::keeper::Keeper;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::time::{Duration, Instant};
+use stillgate_datastore::etcd::{Saved, SavedError};
+use stillgate_datastore::{Document, Documents as _, Key, Snapshot};
+use tokio::task::spawn_blocking;
+use tracing::{error, info, warn};
+
+/// It is written when nothing has changed for so long.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// How long it may be behind where something changes all the time.
+const BEHIND_MAX: Duration = Duration::from_secs(5);
+
+/// How soon it is looked whether it has been written.
+const LOOK_AFTER: Duration = Duration::from_millis(100);
+
+type Written = Result<u64, SavedError>;
+
+/// The file of one prefix.
+pub(super) struct SnapshotFile {
+    path: PathBuf,
+    prefix: String,
+    /// The first and the last change that it does not have.
+    behind: Option<(Instant, Instant)>,
+    /// What comes of writing it, while another thread does that.
+    writing: Option<Receiver<Written>>,
+    /// Another process writes it.
+    is_held: bool,
+}
+
+impl SnapshotFile {
+    pub(super) fn new(path: PathBuf, prefix: &str) -> SnapshotFile {
+        SnapshotFile { path, prefix: prefix.to_owned(), behind: None, writing: None, is_held: false }
+    }
+
+    /// Takes in what was read of etcd in a former process; its revision, or why there is nothing.
+    pub(super) fn read(&self, keeper: &Keeper) -> Result<u64, String> {
+        match Saved::read(&self.path, &self.prefix) {
+            Ok(Saved { snapshot, last_good }) => {
+                let revision = snapshot.revision;
+                keeper.take_snapshot(snapshot, &values(last_good));
+                Ok(revision)
+            }
+            Err(SavedError::Absent(path)) => Err(format!("there is no snapshot yet ({})", path.display())),
+            Err(error) => Err(format!("the snapshot cannot be used ({error})")),
+        }
+    }
+
+    /// The last good documents of rejected ones, as a former process has saved them.
+    pub(super) fn last_good(&self) -> HashMap<Key, Arc<str>> {
+        match Saved::read(&self.path, &self.prefix) {
+            Ok(saved) => values(saved.last_good),
+            Err(SavedError::Absent(_)) => HashMap::new(),
+            Err(error) => {
+                warn!("etcd: the snapshot cannot be used, and is written anew: {error}");
+                HashMap::new()
+            }
+        }
+    }
+
+    /// Something has been taken in that it does not have.
+    pub(super) fn changed(&mut self, now: Instant) {
+        let first = self.behind.map_or(now, |(first, _)| first);
+        self.behind = Some((first, now));
+    }
+
+    /// Until something is to be done.
+    pub(super) fn pause(&self, now: Instant) -> Duration {
+        match (&self.writing, self.due()) {
+            (Some(_), _) => LOOK_AFTER,
+            (None, Some(due)) => due.saturating_duration_since(now),
+            (None, None) => PAUSE_MAX,
+        }
+    }
+
+    /// Writes it on another thread, where it is due.
+    pub(super) fn tend(&mut self, keeper: &Arc<Keeper>, now: Instant) {
+        let ended = self.writing.as_ref().map(Receiver::try_recv);
+        match ended {
+            Some(Err(TryRecvError::Empty)) => return,
+            Some(Ok(written)) => self.note(written),
+            // A panic, which the log has.
+            Some(Err(TryRecvError::Disconnected)) => self.writing = None,
+            None => {}
+        }
+        if self.due().is_none_or(|due| due > now) {
+            return;
+        }
+        self.behind = None;
+        let (tell, writing) = sync_channel(1);
+        let (keeper, path, prefix) = (keeper.clone(), self.path.clone(), self.prefix.clone());
+        drop(spawn_blocking(move || tell.send(write(&keeper, &path, &prefix))));
+        self.writing = Some(writing);
+    }
+
+    /// Lets another process write it, or writes it again.
+    pub(super) fn hold(&mut self, is_held: bool) {
+        self.is_held = is_held;
+    }
+
+    /// Writes it where it is behind, for the last time.
+    pub(super) fn end(mut self, keeper: &Keeper) {
+        if let Some(Ok(written)) = self.writing.take().map(|writing| writing.recv()) {
+            self.note(written);
+        }
+        if self.behind.is_some() && !self.is_held {
+            let written = write(keeper, &self.path, &self.prefix);
+            self.note(written);
+        }
+    }
+
+    fn due(&self) -> Option<Instant> {
+        let (first, last) = self.behind.filter(|_| !self.is_held)?;
+        Some((last + QUIET).min(first + BEHIND_MAX))
+    }
+
+    fn note(&mut self, written: Written) {
+        self.writing = None;
+        match written {
+            Ok(revision) => info!(revision, "etcd: snapshot written"),
+            Err(error) => {
+                error!("etcd: cannot write the snapshot; a restart without etcd would serve an older one: {error}");
+            }
+        }
+    }
+}
+
+fn values(documents: Vec<(Key, Document)>) -> HashMap<Key, Arc<str>> {
+    documents.into_iter().map(|(key, document)| (key, document.value)).collect()
+}
+
+fn write(keeper: &Keeper, path: &Path, prefix: &str) -> Written {
+    let Snapshot { revision, documents } = keeper.known().snapshot();
+    let kept = |(key, document): (Key, Document)| {
+        let value = keeper.encryption.kept(&key, &document.value);
+        (key, Document { value, ..document })
+    };
+    let documents = documents.into_iter().map(kept).collect();
+    let last_good = keeper.last_good().into_iter().map(|(key, value)| {
+        let modified = keeper.get(&key).map_or(0, |document| document.modified);
+        (key, Document { value, created: 0, modified })
+    });
+    let saved = Saved { snapshot: Snapshot { revision, documents }, last_good: last_good.collect() };
+    saved.write(path, prefix).map(|()| revision)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::configuration::source::plugins;
+    use stillgate_config::{SourceKind, load};
+    use stillgate_testkit::eventually;
+
+    const PREFIX: &str = "/apisix";
+
+    fn keeper(revision: u64) -> Arc<Keeper> {
+        let gateway = load("gateway: {}\nroutes: []\n", &|_| None).unwrap().config.gateway;
+        let keeper = Keeper::new(SourceKind::Etcd, &gateway, plugins());
+        keeper.take_snapshot(Snapshot { revision, documents: Vec::new() }, &HashMap::new());
+        Arc::new(keeper)
+    }
+
+    fn revision(path: &Path) -> Option<u64> {
+        Saved::read(path, PREFIX).ok().map(|saved| saved.snapshot.revision)
+    }
+
+    /// Does what is due at a time, to its end.
+    fn tend(file: &mut SnapshotFile, keeper: &Arc<Keeper>, now: Instant) {
+        eventually("the file", || {
+            file.tend(keeper, now);
+            file.writing.is_none()
+        });
+    }
+
+    #[test]
+    fn it_is_written_after_a_quiet_second_and_every_five() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let _entered = runtime.enter();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("snapshot");
+        let (mut file, keeper, start) = (SnapshotFile::new(path.clone(), PREFIX), keeper(7), Instant::now());
+        let ms = Duration::from_millis;
+        assert_eq!(file.pause(start), PAUSE_MAX);
+        file.changed(start);
+        assert_eq!(file.pause(start + ms(400)), ms(600));
+        file.changed(start + ms(900));
+        tend(&mut file, &keeper, start + ms(1800));
+        assert_eq!(revision(&path), None);
+        tend(&mut file, &keeper, start + ms(1900));
+        assert_eq!((revision(&path), file.pause(start)), (Some(7), PAUSE_MAX));
+        // Something changes all the time.
+        (0..12).for_each(|step| file.changed(start + ms(10_000 + 500 * step)));
+        assert_eq!(file.pause(start + ms(15_500)), Duration::ZERO);
+        file.hold(true);
+        assert_eq!(file.pause(start + ms(15_500)), PAUSE_MAX, "it is another's");
+    }
+
+    #[test]
+    fn the_end_leaves_nothing_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("snapshot");
+        let of = |is_changed: bool, is_held: bool| {
+            let mut file = SnapshotFile::new(path.clone(), PREFIX);
+            file.hold(is_held);
+            if is_changed {
+                file.changed(Instant::now());
+            }
+            file
+        };
+        of(false, false).end(&keeper(1));
+        of(true, true).end(&keeper(2));
+        assert_eq!(revision(&path), None);
+        of(true, false).end(&keeper(3));
+        assert_eq!(revision(&path), Some(3));
+    }
+}
