@@ -1,7 +1,7 @@
 //! The file with what was read of etcd last: what a former process has left there, and when it is written anew.
 //!
-//! Soon after a change, since a start without etcd serves what is in it; not at once, since it is written as a whole. The
-//! time is an argument.
+//! Soon after a change, since a start without etcd serves what is in it; not at once, since it is written as a whole. Where it
+//! cannot be written, that is tried again, whether anything changes or not. The time is an argument.
 
 use super::backend::PAUSE_MAX;
 use super::keeper::Keeper;
@@ -21,6 +21,9 @@ const QUIET: Duration = Duration::from_secs(1);
 /// How long it may be behind where something changes all the time.
 const BEHIND_MAX: Duration = Duration::from_secs(5);
 
+/// How soon it is tried again.
+const RETRY_AFTER: Duration = Duration::from_secs(30);
+
 /// How soon it is looked whether it has been written.
 const LOOK_AFTER: Duration = Duration::from_millis(100);
 
@@ -32,6 +35,8 @@ pub(super) struct SnapshotFile {
     prefix: String,
     /// The first and the last change that it does not have.
     behind: Option<(Instant, Instant)>,
+    /// When it could not be written; `None`: it could.
+    failed_at: Option<Instant>,
     /// What comes of writing it, while another thread does that.
     writing: Option<Receiver<Written>>,
     /// Another process writes it.
@@ -40,7 +45,7 @@ pub(super) struct SnapshotFile {
 
 impl SnapshotFile {
     pub(super) fn new(path: PathBuf, prefix: &str) -> SnapshotFile {
-        SnapshotFile { path, prefix: prefix.to_owned(), behind: None, writing: None, is_held: false }
+        SnapshotFile { path, prefix: prefix.to_owned(), behind: None, failed_at: None, writing: None, is_held: false }
     }
 
     /// Takes in what was read of etcd in a former process; its revision, or why there is nothing.
@@ -88,7 +93,7 @@ impl SnapshotFile {
         let ended = self.writing.as_ref().map(Receiver::try_recv);
         match ended {
             Some(Err(TryRecvError::Empty)) => return,
-            Some(Ok(written)) => self.note(written),
+            Some(Ok(written)) => self.note(written, now),
             // A panic, which the log has.
             Some(Err(TryRecvError::Disconnected)) => self.writing = None,
             None => {}
@@ -111,25 +116,40 @@ impl SnapshotFile {
     /// Writes it where it is behind, for the last time.
     pub(super) fn end(mut self, keeper: &Keeper) {
         if let Some(Ok(written)) = self.writing.take().map(|writing| writing.recv()) {
-            self.note(written);
+            self.note(written, Instant::now());
         }
         if self.behind.is_some() && !self.is_held {
             let written = write(keeper, &self.path, &self.prefix);
-            self.note(written);
+            self.note(written, Instant::now());
         }
     }
 
     fn due(&self) -> Option<Instant> {
         let (first, last) = self.behind.filter(|_| !self.is_held)?;
-        Some((last + QUIET).min(first + BEHIND_MAX))
+        let due = (last + QUIET).min(first + BEHIND_MAX);
+        Some(self.failed_at.map_or(due, |failed_at| due.max(failed_at + RETRY_AFTER)))
     }
 
-    fn note(&mut self, written: Written) {
+    /// Tells of the first of several failures, and of the end of them.
+    fn note(&mut self, written: Written, now: Instant) {
         self.writing = None;
+        let had_failed = self.failed_at.is_some();
         match written {
-            Ok(revision) => info!(revision, "etcd: snapshot written"),
+            Ok(revision) => {
+                self.failed_at = None;
+                let again = if had_failed { ", after it could not be" } else { "" };
+                info!(revision, "etcd: snapshot written{again}");
+            }
             Err(error) => {
-                error!("etcd: cannot write the snapshot; a restart without etcd would serve an older one: {error}");
+                self.failed_at = Some(now);
+                self.changed(now);
+                if !had_failed {
+                    let seconds = RETRY_AFTER.as_secs();
+                    error!(
+                        "etcd: cannot write the snapshot, and a restart without etcd would serve an older one; trying \
+                         again every {seconds} s: {error}"
+                    );
+                }
             }
         }
     }
@@ -203,6 +223,23 @@ mod tests {
         assert_eq!(file.pause(start + ms(15_500)), Duration::ZERO);
         file.hold(true);
         assert_eq!(file.pause(start + ms(15_500)), PAUSE_MAX, "it is another's");
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_tried_again() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let _entered = runtime.enter();
+        let folder = tempfile::tempdir().unwrap();
+        let (path, in_the_way) = (folder.path().join("snapshot"), folder.path().join("snapshot.new"));
+        std::fs::create_dir(&in_the_way).unwrap();
+        let (mut file, keeper, start) = (SnapshotFile::new(path.clone(), PREFIX), keeper(7), Instant::now());
+        file.changed(start);
+        let failed_at = start + QUIET;
+        tend(&mut file, &keeper, failed_at);
+        assert_eq!(file.pause(failed_at), RETRY_AFTER, "nothing has changed, and it is behind");
+        std::fs::remove_dir(&in_the_way).unwrap();
+        tend(&mut file, &keeper, failed_at + RETRY_AFTER);
+        assert_eq!((revision(&path), file.pause(failed_at)), (Some(7), PAUSE_MAX));
     }
 
     #[test]
