@@ -180,6 +180,12 @@ fn a_start_without_etcd_answers_503_until_it_is_there() {
     etcd.kill(0);
     let mut gateway = start(&etcd, 1);
     assert_eq!((status(&gateway, "/"), health(&gateway)), (503, 503));
+    let (log, place) = (gateway.log(), format!("etcd at {}", etcd.endpoint(0)));
+    let (waiting, starting) = (log.find(&format!("waiting for {place}")), log.find("\"starting\""));
+    assert!(waiting.is_some() && waiting < starting, "{log}");
+    assert!(log.contains("no snapshot is configured") && log.contains("refused"), "{log}");
+    let why = gateway.status()["source_error"].to_string();
+    assert!(why.contains(&place) && why.contains("refused"), "{why}");
     // What has not been read is not empty.
     let one = route("/*", node.addr());
     for (line, body) in [
@@ -236,6 +242,26 @@ fn a_start_without_etcd_serves_the_snapshot() {
     gateway.wait();
     gateway.restart(STILLGATE);
     assert_eq!((status(&gateway, "/two"), rejected(&gateway)), (200, expected.to_vec()));
+}
+
+#[test]
+fn a_snapshot_that_cannot_be_used_is_told_from_none() {
+    let mut etcd = Etcd::start();
+    let setup = setup(&endpoints(&etcd, 1), ", snapshot: \"{dir}/snapshot\"");
+    etcd.kill(0);
+    let mut gateway = Gateway::start(STILLGATE, &setup);
+    assert!(gateway.log().contains("there is no snapshot yet"), "{}", gateway.log());
+    let file = gateway.dir().join("snapshot");
+    gateway.signal("TERM");
+    gateway.wait();
+    assert!(!file.exists(), "nothing was read");
+    std::fs::write(&file, "{\"format\": \"stillgate").expect("write");
+    gateway.restart(STILLGATE);
+    let log = gateway.log();
+    assert!(log.contains("the snapshot cannot be used (") && log.contains("it is cut off"), "{log}");
+    assert_eq!(log.matches("there is no snapshot yet").count(), 1, "{log}");
+    etcd.start_again(0);
+    eventually("etcd", || gateway.status()["source_error"].is_null());
 }
 
 #[test]
@@ -552,6 +578,11 @@ fn etcd_may_ask_for_a_password() {
         (Gateway::start(STILLGATE, &with("correct-horse")), Gateway::start(STILLGATE, &with("planted-mistake")));
     assert_eq!((status(&gateway, "/one"), status(&other, "/one")), (200, 503));
     assert!(!other.log().contains("planted"), "{}", other.log());
+    let without = start(&etcd, 1);
+    for (gateway, advice) in [(&other, "are `user` and `password` right?"), (&without, "set `user` and `password`")] {
+        let why = gateway.status()["source_error"].to_string();
+        assert!(gateway.log().contains(advice) && why.contains(advice), "{why} {}", gateway.log());
+    }
     put(&gateway, "routes/2", &route("/two", node.addr()));
     // Its tokens are in memory only.
     etcd.kill(0);

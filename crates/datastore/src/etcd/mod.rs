@@ -55,6 +55,11 @@ impl Etcd {
         Ok(Etcd { caller: Caller::new(options)?, layout })
     }
 
+    /// Its endpoints, for messages.
+    pub fn endpoints(&self) -> String {
+        self.caller.urls()
+    }
+
     /// The prefix of all keys, without a slash at its end.
     pub fn prefix(&self) -> &str {
         self.layout.prefix()

@@ -3,15 +3,18 @@
 use super::backend::PAUSE_MAX;
 use super::keeper::{Connection, Keeper};
 use super::snapshot_file::SnapshotFile;
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stillgate_datastore::etcd::{Etcd, Followed, follow};
-use stillgate_datastore::{Batch, CommitError, Key, Snapshot, Transaction};
+use stillgate_datastore::{Batch, CommitError, Snapshot, Transaction};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{Receiver, channel};
-use tracing::{error, warn};
+use tokio::time::timeout;
+use tracing::{error, info, warn};
+
+/// What an etcd gets to answer in before its snapshot is served, or 503.
+const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What a follower may tell before it is taken in.
 const TOLD_MAX: usize = 64;
@@ -33,36 +36,37 @@ impl FollowedEtcd {
         FollowedEtcd { etcd, followed, file }
     }
 
-    /// Takes in what was read of etcd in a former process; whether there was anything.
-    pub(super) fn read_file(&self, keeper: &Keeper) -> bool {
-        let Some(file) = &self.file else { return false };
-        match file.read(keeper) {
-            Ok(revision) => {
-                keeper.set_connection(Connection::Lost("it has not answered since the start".to_owned()));
-                warn!(revision, "etcd does not answer; serving the snapshot");
-                true
-            }
-            Err(why) => {
-                error!("etcd: {why}");
-                false
+    /// Reads everything for the first time; where etcd does not answer, what a former process has saved. Says how it went.
+    pub(super) async fn begin(&mut self, keeper: &Keeper) {
+        let endpoints = self.etcd.endpoints();
+        info!("waiting for etcd at {endpoints}");
+        let mut why = format!("etcd at {endpoints}: no answer within {} s", FIRST_ANSWER_TIMEOUT.as_secs());
+        if let Ok(Some(snapshot)) = timeout(FIRST_ANSWER_TIMEOUT, self.first(&mut why)).await {
+            tell_read(&snapshot);
+            let last_good = self.file.as_ref().map(SnapshotFile::last_good).unwrap_or_default();
+            keeper.take_snapshot(snapshot, &last_good);
+            self.changed();
+            return;
+        }
+        let no_snapshot = || "no snapshot is configured (gateway.config.etcd.snapshot)".to_owned();
+        match self.file.as_ref().ok_or_else(no_snapshot).and_then(|file| file.read(keeper)) {
+            Ok(revision) => warn!(revision, "{why}; serving the snapshot, and trying again"),
+            Err(no_snapshot) => {
+                error!("{why}; {no_snapshot}, so every request is answered 503; trying again");
             }
         }
+        keeper.set_connection(Connection::Lost(why));
     }
 
-    /// Everything, once etcd has answered; `None`: it cannot be followed.
-    pub(super) async fn first(&mut self) -> Option<Snapshot> {
+    /// Everything, once etcd has answered; `None`: it cannot be followed. `why`: it has not answered so far.
+    async fn first(&mut self, why: &mut String) -> Option<Snapshot> {
         loop {
             match self.followed.recv().await? {
                 Followed::Snapshot(snapshot) => return Some(snapshot),
-                Followed::Lost { reason } => warn!("etcd: {reason}; trying again"),
+                Followed::Lost { reason } => *why = reason,
                 Followed::Batch(_) | Followed::Back => {}
             }
         }
-    }
-
-    /// The last good documents of rejected ones, as a former process has saved them.
-    pub(super) fn saved_last_good(&self) -> HashMap<Key, Arc<str>> {
-        self.file.as_ref().map_or(HashMap::new(), SnapshotFile::last_good)
     }
 
     pub(super) async fn next(&mut self) -> Option<Followed> {
@@ -103,4 +107,10 @@ impl FollowedEtcd {
             file.end(keeper);
         }
     }
+}
+
+/// Tells what was read.
+pub(super) fn tell_read(snapshot: &Snapshot) {
+    let Snapshot { revision, documents } = snapshot;
+    info!(revision, documents = documents.len(), "etcd: read");
 }

@@ -12,20 +12,12 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 use stillgate_config::{EtcdKeys, Gateway, Pem, PluginSet, SourceKind};
 use stillgate_datastore::embedded::Bounds;
 use stillgate_datastore::etcd::{Etcd, EtcdOptions, EtcdTls};
 use stillgate_tls::FILE_BYTES_MAX;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
 use tracing::warn;
-
-/// What an etcd gets to answer in before its snapshot is served, or 503.
-const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
-
-const NOTHING_TO_SERVE: &str =
-    "etcd does not answer, and there is no snapshot: every request is answered 503 until it does";
 
 /// Bytes of a key that was made, and of its file.
 const KEY_BYTES_MIN: usize = 16;
@@ -51,15 +43,7 @@ pub(super) fn open(gateway: &Gateway, plugins: PluginSet) -> Result<Opened, Stri
             let keys = config.etcd.as_ref().ok_or("gateway.config.etcd is missing; write etcd's endpoints there")?;
             let etcd = Etcd::new(options(keys)?).map_err(|error| format!("gateway.config.etcd.{error}"))?;
             let mut followed = FollowedEtcd::start(&runtime, etcd, keys.snapshot.clone());
-            let first = runtime.block_on(async { timeout(FIRST_ANSWER_TIMEOUT, followed.first()).await });
-            match first {
-                Ok(Some(snapshot)) => {
-                    keeper.take_snapshot(snapshot, &followed.saved_last_good());
-                    followed.changed();
-                }
-                _ if followed.read_file(&keeper) => {}
-                _ => warn!("{NOTHING_TO_SERVE}"),
-            }
+            runtime.block_on(followed.begin(&keeper));
             Backend::Etcd(followed)
         }
         SourceKind::Store | SourceKind::File => {

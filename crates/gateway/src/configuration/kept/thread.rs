@@ -1,6 +1,7 @@
 //! The thread that talks to a datastore: takes its changes in, and makes those that are asked for, one after the other.
 
 use super::backend::Backend;
+use super::followed_etcd::tell_read;
 use super::keeper::{Connection, Keeper};
 use super::trial::Trial;
 use crate::configuration::background::CONTROL_NICE;
@@ -112,7 +113,7 @@ async fn talk(keeper: &Arc<Keeper>, mut backend: Backend, mut asked: mpsc::Recei
 fn take(keeper: &Keeper, backend: &mut Backend, followed: Followed) {
     match followed {
         Followed::Snapshot(snapshot) => {
-            info!(revision = snapshot.revision, documents = snapshot.documents.len(), "etcd: read");
+            tell_read(&snapshot);
             keeper.take_snapshot(snapshot, &HashMap::new());
             backend.changed();
         }
@@ -121,7 +122,11 @@ fn take(keeper: &Keeper, backend: &mut Backend, followed: Followed) {
             backend.changed();
         }
         Followed::Lost { reason } => {
-            warn!("etcd: {reason}; serving what was read last, and trying again");
+            let serving = match keeper.stored.borrow().revision {
+                Some(_) => "serving what was read last",
+                None => "nothing has been read yet, so every request is answered 503",
+            };
+            warn!("{reason}; {serving}; trying again");
             keeper.set_connection(Connection::Lost(reason));
         }
         Followed::Back => {
