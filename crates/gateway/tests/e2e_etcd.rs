@@ -245,6 +245,19 @@ fn a_start_without_etcd_serves_the_snapshot() {
 }
 
 #[test]
+fn a_prefix_without_resources_is_told() {
+    let (etcd, node) = (Etcd::start(), Upstream::echo());
+    write(&etcd, "routes/1", &route("/one", node.addr()));
+    write(&etcd, "plugins", &json!([{"name": "cors"}]));
+    let gateway = start(&etcd, 1);
+    assert!(gateway.log().contains("\"resources\":1,\"prefix\":\"/apisix\""), "{}", gateway.log());
+    let other = Gateway::start(STILLGATE, &setup(&endpoints(&etcd, 1), ", prefix: /apisex"));
+    let log = other.log();
+    let line = log.lines().find(|line| line.contains("no resource below the prefix")).expect("a line");
+    assert!(line.contains("WARN") && line.contains("\"prefix\":\"/apisex\""), "{line}");
+}
+
+#[test]
 fn a_snapshot_that_cannot_be_used_is_told_from_none() {
     let mut etcd = Etcd::start();
     let setup = setup(&endpoints(&etcd, 1), ", snapshot: \"{dir}/snapshot\"");

@@ -1,5 +1,6 @@
 //! An etcd that is followed, and the file with what was read of it last.
 
+use super::addresses::resource_of;
 use super::backend::PAUSE_MAX;
 use super::keeper::{Connection, Keeper};
 use super::snapshot_file::SnapshotFile;
@@ -42,7 +43,7 @@ impl FollowedEtcd {
         info!("waiting for etcd at {endpoints}");
         let mut why = format!("etcd at {endpoints}: no answer within {} s", FIRST_ANSWER_TIMEOUT.as_secs());
         if let Ok(Some(snapshot)) = timeout(FIRST_ANSWER_TIMEOUT, self.first(&mut why)).await {
-            tell_read(&snapshot);
+            tell_read(&snapshot, &keeper.prefix);
             let last_good = self.file.as_ref().map(SnapshotFile::last_good).unwrap_or_default();
             keeper.take_snapshot(snapshot, &last_good);
             self.changed();
@@ -109,8 +110,15 @@ impl FollowedEtcd {
     }
 }
 
-/// Tells what was read.
-pub(super) fn tell_read(snapshot: &Snapshot) {
+/// Tells what was read. With another prefix, or another etcd, it would be nothing.
+pub(super) fn tell_read(snapshot: &Snapshot, prefix: &str) {
     let Snapshot { revision, documents } = snapshot;
-    info!(revision, documents = documents.len(), "etcd: read");
+    let resources = documents.iter().filter(|(key, _)| resource_of(key).is_some()).count();
+    match resources {
+        0 => warn!(
+            revision,
+            prefix, "etcd: read, and there is no resource below the prefix; is gateway.config.etcd.prefix right?"
+        ),
+        _ => info!(revision, resources, prefix, "etcd: read"),
+    }
 }

@@ -58,6 +58,8 @@ pub(crate) struct Served {
 /// A datastore, as the rest of the process sees it.
 pub(crate) struct Keeper {
     pub(crate) kind: SourceKind,
+    /// Of keys in etcd; empty elsewhere.
+    pub(super) prefix: String,
     pub(crate) stored: watch::Sender<Stored>,
     pub(crate) served: watch::Sender<Served>,
     /// Another process is to follow it and to serve what is written.
@@ -75,6 +77,7 @@ impl Keeper {
         store.wait();
         Keeper {
             kind,
+            prefix: gateway.config.etcd.as_ref().map(|etcd| etcd.prefix.clone()).unwrap_or_default(),
             stored: watch::Sender::default(),
             served: watch::Sender::default(),
             is_leaving: watch::Sender::default(),

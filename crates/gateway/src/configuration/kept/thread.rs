@@ -113,7 +113,7 @@ async fn talk(keeper: &Arc<Keeper>, mut backend: Backend, mut asked: mpsc::Recei
 fn take(keeper: &Keeper, backend: &mut Backend, followed: Followed) {
     match followed {
         Followed::Snapshot(snapshot) => {
-            tell_read(&snapshot);
+            tell_read(&snapshot, &keeper.prefix);
             keeper.take_snapshot(snapshot, &HashMap::new());
             backend.changed();
         }
