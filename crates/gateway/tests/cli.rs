@@ -466,11 +466,16 @@ fn an_address_in_use_is_told_before_anything_is_served() {
 
 #[test]
 fn a_store_that_another_process_has_is_waited_for_and_that_is_said() {
-    let text = "gateway:\n  config: {source: store, store: config.redb}\n  admin: {address: \"127.0.0.1:0\"}\n  \
-                listeners: [{address: \"127.0.0.1:0\"}]\n";
-    let folder = Folder::with(&[("store.yaml", text)]);
+    let folder = Folder::with::<&str>(&[]);
+    let store = folder.path().join("config.redb");
+    let text = format!(
+        "gateway:\n  config: {{source: store, store: \"{}\"}}\n  admin: {{address: \"127.0.0.1:0\"}}\n  \
+         listeners: [{{address: \"127.0.0.1:0\"}}]\n",
+        store.display()
+    );
+    std::fs::write(folder.path().join("store.yaml"), text).expect("write a file");
     let bounds = Bounds { history_changes_max: 1, history_age_max: Duration::ZERO };
-    let other = Embedded::open(&folder.path().join("config.redb"), bounds).expect("the store");
+    let other = Embedded::open(&store, bounds).expect("the store");
     let log = folder.path().join("log");
     let mut running = Process::spawn("stillgate", &mut folder.command(&["run", "-c", "store.yaml"]), &log);
     eventually("it to say what it waits for", || {

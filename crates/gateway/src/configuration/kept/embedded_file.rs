@@ -41,8 +41,8 @@ pub(super) struct File {
 }
 
 impl File {
-    /// Opens it, or makes an empty one. `say`: what it is waiting for.
-    pub(super) fn open(path: PathBuf, bounds: Bounds, say: fn(&str)) -> Result<File, OpenError> {
+    /// Opens it, or makes an empty one.
+    pub(super) fn open(path: PathBuf, bounds: Bounds) -> Result<File, OpenError> {
         let is_new = matches!(path.try_exists(), Ok(false));
         let (began, mut is_said) = (Instant::now(), false);
         let open = loop {
@@ -50,7 +50,7 @@ impl File {
                 Err(OpenError { problem: OpenProblem::InUse, .. }) if began.elapsed() < IN_USE_PATIENCE => {
                     if !is_said && began.elapsed() >= IN_USE_SAID_AFTER {
                         let (path, patience_s) = (path.display(), IN_USE_PATIENCE.as_secs());
-                        say(&format!("{path}: another process has the store open; waiting up to {patience_s} s"));
+                        warn!("store: {path}: another process has the store open; waiting up to {patience_s} s");
                         is_said = true;
                     }
                     std::thread::sleep(IN_USE_PAUSE);
@@ -199,7 +199,7 @@ impl File {
     }
 
     fn open_again(&mut self, keeper: &Keeper) {
-        match File::open(self.path.clone(), self.bounds, |why| warn!("store: {why}")) {
+        match File::open(self.path.clone(), self.bounds) {
             Ok(file) => {
                 info!("store: opened again");
                 *self = file;

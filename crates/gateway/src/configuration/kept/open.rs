@@ -49,10 +49,8 @@ pub(super) fn open(gateway: &Gateway, plugins: PluginSet) -> Result<Opened, Stri
         SourceKind::Store | SourceKind::File => {
             let bounds =
                 Bounds { history_changes_max: config.history_changes as u64, history_age_max: config.history_age };
-            // The log begins only after this.
-            let say = |why: &str| eprintln!("stillgate: gateway.config.store: {why}");
-            let file = File::open(config.store.clone(), bounds, say);
-            let file = file.map_err(|error| format!("gateway.config.store: {error}"))?;
+            let file =
+                File::open(config.store.clone(), bounds).map_err(|error| format!("gateway.config.store: {error}"))?;
             file.read(&keeper).map_err(|error| format!("gateway.config.store: {error}"))?;
             Backend::File(file)
         }
