@@ -33,10 +33,16 @@ fn refused(text: &str, expected: &str) {
 fn the_place_of_a_store() {
     let at = |store: &str| STORE.replace("STORE", store);
     refused(
-        &at("none/config.redb"),
-        "f.yaml:2:34: gateway.config.store: the folder none does not exist; create it (`mkdir -p none`), or change",
+        &at("/none/config.redb"),
+        "f.yaml:2:34: gateway.config.store: the folder /none does not exist; create it (`mkdir -p /none`), or change",
     );
     refused(&at("/tmp"), "f.yaml:2:34: gateway.config.store: /tmp is a folder; name a file in it");
+    let folder = tempfile::tempdir().expect("a folder");
+    for (name, text) in [("empty.redb", ""), ("text.redb", "routes: []\n")] {
+        let file = folder.path().join(name);
+        std::fs::write(&file, text).expect("write a file");
+        refused(&at(&file.display().to_string()), &format!("{name} is not a store of Stillgate; name another file"));
+    }
 }
 
 #[test]

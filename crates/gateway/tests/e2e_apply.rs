@@ -66,7 +66,7 @@ fn a_file_is_served_and_comes_back() {
     assert_eq!(resources(&other.export()), resources(&exported));
 
     let checked = run("", &["check", "--offline", &file.display().to_string()]).expect(0);
-    assert!(checked.out.contains("protos have no effect here: no plugin uses them"), "{checked:?}");
+    assert!(checked.out.contains("no plugin uses protos, so they have no effect here"), "{checked:?}");
 
     let masked = run(KEY, &["export", "--from", site.url()]).expect(0);
     for secret in ["the-token", "jacks-key", "roses-key"] {
@@ -216,7 +216,7 @@ fn a_store_is_copied_and_read_offline() {
     }
     assert!(std::fs::read(&store).expect("the store") == before, "who only reads it writes nothing to it");
     let empty = site.file("empty.redb", "").display().to_string();
-    assert!(offline(&empty).expect(2).err.contains("not a store of Stillgate"));
+    assert!(offline(&empty).expect(2).err.contains("the file is empty, so it is no store"));
     assert_eq!(std::fs::read(&empty).expect("the file"), b"");
     let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&copy).expect("the copy").permissions());
     assert_eq!(mode & 0o777, 0o600);

@@ -113,7 +113,7 @@ fn copied(path: &Path) -> Result<File, OpenProblem> {
     };
     match copy() {
         // redb would make a store of an empty file.
-        Ok((_, 0)) => Err(OpenProblem::NotAStore),
+        Ok((_, 0)) => Err(OpenProblem::Empty),
         Ok((copy, _)) => Ok(copy),
         Err(error) => {
             let why = format!("cannot copy it to {}: {error}", std::env::temp_dir().display());

@@ -7,16 +7,19 @@ use crate::upgrade::PidFile;
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, bind, socket, sockopt};
-use std::fs;
-use std::io::{self, ErrorKind};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read as _};
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use stillgate_config::{Config, LogDestination, Severity, SourceKind, Transport, listener_paths};
+use stillgate_datastore::embedded::MAGIC;
 use stillgate_tls::Problem;
 
 /// Ports below this are the system's, unless `net.ipv4.ip_unprivileged_port_start` says otherwise.
 const PRIVILEGED_PORTS: u16 = 1024;
+
+const STORE_KEY: &str = "gateway.config.store";
 
 /// All that is in the way, by the keys that are concerned.
 pub(crate) fn look_at(config: &Config) -> Vec<(Problem, Severity)> {
@@ -30,7 +33,9 @@ pub(crate) fn look_at(config: &Config) -> Vec<(Problem, Severity)> {
     if gateway.config.source == SourceKind::Store {
         let remedy =
             |folder: &Path| format!("create it (`mkdir -p {}`), or change gateway.config.store", folder.display());
-        found.extend(file_problem("gateway.config.store", &gateway.config.store, Severity::Error, remedy));
+        let store = &gateway.config.store;
+        let problem = file_problem(STORE_KEY, store, Severity::Error, remedy);
+        found.extend(problem.or_else(|| store_problem(store).map(|problem| (problem, Severity::Error))));
     }
     if let Some(folder) = gateway.metrics.as_ref().and_then(|metrics| metrics.shared.as_deref()) {
         found.extend(folder_problem("gateway.metrics.shared", folder));
@@ -75,6 +80,21 @@ fn file_problem(
         }
         Err(error) => Some(unseen(key, file, &error, severity)),
     }
+}
+
+/// A file that is something else. What is in a store is not looked at: opening it may write to it.
+fn store_problem(file: &Path) -> Option<Problem> {
+    if !fs::metadata(file).ok()?.is_file() {
+        return None;
+    }
+    let (mut begin, mut opened) = ([0; MAGIC.len()], File::open(file).ok()?);
+    // What is shorter is none, either.
+    let is_store = opened.read_exact(&mut begin).is_ok() && begin == MAGIC;
+    (!is_store).then(|| Problem {
+        path: STORE_KEY.to_owned(),
+        message: format!("{} is not a store of Stillgate", file.display()),
+        hint: Some("name another file, or move this one away".to_owned()),
+    })
 }
 
 /// A folder that is made where it is missing.

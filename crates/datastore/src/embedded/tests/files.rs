@@ -60,7 +60,7 @@ fn a_copy_is_read_and_the_file_stays_as_it_is() {
         assert_eq!(values(&Embedded::open(&backup, BOUNDS).unwrap()), expected);
     }
     File::create(&empty).unwrap();
-    assert!(matches!(refusal(&empty), OpenProblem::NotAStore));
+    assert!(matches!(refusal(&empty), OpenProblem::Empty));
     assert!(matches!(refusal(folder.path()), OpenProblem::NotAStore));
     assert_eq!(fs::metadata(&empty).unwrap().len(), 0);
 }
