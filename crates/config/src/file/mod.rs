@@ -90,7 +90,7 @@ fn resolve(
         sink.warning(root.at, &Path::Root.key("routes"), "no routes; every request is answered 404");
     }
     if has_protos && !sink.has_errors() {
-        let fault = Fault::new("protos have no effect here: no plugin uses them");
+        let fault = Fault::new("no plugin uses protos, so they have no effect here");
         let fault = fault.hint("remove them, or move them to a store with `stillgate apply`");
         sink.warning(position(root, "protos"), &Path::Root.key("protos"), fault);
     }
