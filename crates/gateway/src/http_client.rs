@@ -71,16 +71,16 @@ impl HttpClient {
         let request = self.in_origin_form(request)?;
         let stream = connect(&origin).await.map_err(|error| format!("cannot connect: {error}; {UNREACHED}"))?;
         match tls {
-            None => self.over(stream, request).await,
+            None => self.over(stream, false, request).await,
             Some((tls, name)) => {
                 let stream = tls.connect(name, stream).await;
                 let stream = stream.map_err(|error| format!("TLS: {}", handshake_failure(&error, self.peer)))?;
-                self.over(stream, request).await
+                self.over(stream, true, request).await
             }
         }
     }
 
-    async fn over<S, B>(&self, stream: S, request: Request<B>) -> Result<Response<Bytes>, String>
+    async fn over<S, B>(&self, stream: S, is_tls: bool, request: Request<B>) -> Result<Response<Bytes>, String>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
         B: Body + Send + 'static,
@@ -88,22 +88,24 @@ impl HttpClient {
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
         let opened = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) = opened.map_err(|error| self.failed(&error))?;
+        let (mut sender, connection) = opened.map_err(|error| self.failed(&error, is_tls))?;
         // It ends when the response has been read or is given up. The response says what went wrong with it.
         tokio::spawn(async move { drop(connection.await) });
-        let response = sender.send_request(request).await.map_err(|error| self.failed(&error))?;
+        let response = sender.send_request(request).await.map_err(|error| self.failed(&error, is_tls))?;
         let (parts, body) = response.into_parts();
         let body = Limited::new(body, self.response_bytes_max).collect().await.map_err(|error| error.to_string())?;
         Ok(Response::from_parts(parts, body.to_bytes()))
     }
 
     /// Why there is no response.
-    fn failed(&self, error: &hyper::Error) -> String {
+    fn failed(&self, error: &hyper::Error, is_tls: bool) -> String {
         // In TLS 1.3 a server refuses a client's certificate when the handshake is over to the client.
         let io = error.source().and_then(|source| source.downcast_ref::<io::Error>());
         match io.filter(|io| io.get_ref().is_some_and(|cause| cause.is::<rustls::Error>())) {
             Some(io) => format!("TLS: {}", handshake_failure(io, self.peer)),
-            None if error.is_parse() => format!("what it sent is no HTTP ({error}); if it speaks TLS, write https://"),
+            None if error.is_parse() && !is_tls => {
+                format!("what it sent is no HTTP ({error}); if it speaks TLS, write https://")
+            }
             None => error.to_string(),
         }
     }
