@@ -151,7 +151,8 @@ fn header_fields_of_the_response_on_both_sides() {
     // Of our own answers there is one side only, and nothing is left of the response before.
     let expected = serde_json::json!({
         "status": 404, "sent_http_x_cache": null, "upstream_http_x_cache": null, "sent_http_connection": null,
-        "upstream_http_server": null, "sent_http_content_type": "application/json", "upstream_http_set_cookie": null,
+        "upstream_http_server": null, "sent_http_content_type": "text/plain; charset=utf-8",
+        "upstream_http_set_cookie": null,
     });
     assert_eq!(lines[1], expected);
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use stillgate_datastore::embedded::{BackError, Change, ChangeSummary, Unavailable, WayBack};
 use stillgate_datastore::etcd::Followed;
-use stillgate_datastore::{Author, CommitError, Documents as _, Transaction, Write};
+use stillgate_datastore::{Author, CommitError, Transaction, Write};
 use stillgate_profiler::threads::Registration;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
