@@ -9,6 +9,7 @@ use std::net::TcpStream;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 use stillgate_profiler::output::pprof;
 use stillgate_profiler::profile::{PHASE, Profile, THREAD};
 use stillgate_testkit::{Client, Gateway, Setup, Upstream, eventually};
@@ -17,8 +18,13 @@ const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
 
 const ON: &str = "debug: {pprof: true, heap: 16KiB}";
 
+/// A profile is named by a thread of low priority, and tests keep the machine busy.
+const PROFILE_PATIENCE: Duration = Duration::from_secs(120);
+
 fn admin(gateway: &Gateway, target: &str) -> (u16, Vec<u8>) {
-    let answer = Client::connect(gateway.admin_addr()).get(target);
+    let mut client = Client::connect(gateway.admin_addr());
+    client.set_patience(PROFILE_PATIENCE);
+    let answer = client.get(target);
     (answer.head.status(), answer.body)
 }
 

@@ -101,7 +101,9 @@ pub(crate) fn unix_ns() -> i64 {
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// Has the calling thread wait for all others. A thread that may not be nice works all the same.
-pub(crate) fn be_nice(by: i32) {
-    let _ = rustix::process::setpriority_process(None, by);
+/// Has the calling thread wait for others, a tenth of whose share of a CPU it gets: with less, a profile of a gateway that is
+/// busy would take minutes to be named. A thread that may not be nice works all the same.
+pub(crate) fn be_nice() {
+    const NICENESS: i32 = 10;
+    let _ = rustix::process::setpriority_process(None, NICENESS);
 }

@@ -111,7 +111,7 @@ pub fn take(session: Session, options: Options, cancel: &Cancel) -> io::Result<P
         sampling.drain();
     }
     sampling.disarm();
-    be_nice(19);
+    be_nice();
     let profile = sampling.finish();
     drop(session);
     Ok(profile)

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 static ALLOCATOR: Sampled<System> = Sampled::new(System);
 
 /// Signals that are sent at least, unless the environment says how many. Those for a thread that has one already are one.
-const SIGNALS: u64 = 100_000;
+const SIGNALS: u64 = 20_000;
 
 /// For each stack that is taken at least.
 const SIGNALS_A_STACK_MAX: u64 = 4;

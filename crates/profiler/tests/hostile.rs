@@ -12,6 +12,9 @@ use stillgate_profiler::session::{Busy, Cancel, Session};
 use stillgate_profiler::threads::Registration;
 use stillgate_testkit::PATIENCE;
 
+/// Far less than the profile would have taken, and enough for a thread of low priority on a busy machine.
+const NAMED_WITHIN: Duration = Duration::from_secs(120);
+
 #[test]
 fn arguments_are_bounded() {
     for seconds in [0, 241, 1_000_000_000, u64::MAX] {
@@ -29,6 +32,15 @@ fn timers() -> Option<usize> {
     Some(text.lines().filter(|line| line.starts_with("ID:")).count())
 }
 
+/// Ends what spins, also where the test fails: a scope waits for its threads.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 fn spin(is_over: &AtomicBool) {
     while !is_over.load(Ordering::Relaxed) {
         std::hint::spin_loop();
@@ -44,6 +56,7 @@ fn one_at_a_time_and_nothing_stays_armed() {
             let _registered = Registration::new("spinning", None).unwrap();
             spin(&is_over);
         });
+        let ending = Ending(&is_over);
         let cancel = Cancel::default();
         let session = Session::begin("CPU", "the first", PATIENCE).unwrap();
         let taken = {
@@ -68,12 +81,12 @@ fn one_at_a_time_and_nothing_stays_armed() {
         thread::sleep(Duration::from_millis(300));
         let begun = Instant::now();
         cancel.cancel();
+        drop(ending);
         let profile = taken.join().unwrap().unwrap();
-        assert!(begun.elapsed() < PATIENCE);
+        assert!(begun.elapsed() < NAMED_WITHIN, "{:?}", begun.elapsed());
         let seen = |name: &str| profile.samples.iter().filter(|sample| sample.thread() == name).count();
         assert!(seen("spinning") > 0 && seen("passing") > 0, "{:?}", profile.notes);
         assert!(timers().is_none_or(|timers| timers == 0), "{:?}", fs::read_to_string("/proc/self/timers"));
         drop(Session::begin("heap", "the third", PATIENCE).unwrap());
-        is_over.store(true, Ordering::Relaxed);
     });
 }

@@ -23,7 +23,7 @@ const ALLOCATING: &[&str] = &["stillgate_profiler::heap::", "__rust_", "__rustc:
 
 /// Reads the tables on the calling thread, whose priority is lowered for good.
 pub fn snapshot(session: Session, shown: Shown) -> io::Result<Profile> {
-    be_nice(19);
+    be_nice();
     let modules = Modules::read()?;
     let mut stacks = Stacks::default();
     let mut counted = Vec::new();
