@@ -16,6 +16,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -120,12 +121,15 @@ pub fn take(session: Session, options: Options, cancel: &Cancel) -> io::Result<P
 /// A thread whose timer is armed.
 #[derive(Debug)]
 struct Sampled {
-    thread: Arc<Thread>,
+    name: String,
+    /// `None`: it has ended. Its ring is freed then: there may be many that come and go.
+    thread: Option<Arc<Thread>>,
     /// `None`: no more.
     timer: Option<CpuTimer>,
     cpu_before: Duration,
     cpu: Duration,
     lost_before: u64,
+    lost: u64,
 }
 
 /// A profile that is being taken.
@@ -181,7 +185,8 @@ impl Sampling {
     fn arm_new(&mut self) -> io::Result<()> {
         for thread in threads::all() {
             let is_wanted = self.options.of == Of::AllThreads || thread.turns.is_some();
-            if !is_wanted || self.threads.iter().any(|sampled| Arc::ptr_eq(&sampled.thread, &thread)) {
+            let is_known = |sampled: &Sampled| sampled.thread.as_ref().is_some_and(|known| Arc::ptr_eq(known, &thread));
+            if !is_wanted || self.threads.iter().any(is_known) {
                 continue;
             }
             thread.ring.prepare();
@@ -195,7 +200,8 @@ impl Sampling {
                 }
                 Err(error) => return Err(error),
             };
-            self.threads.push(Sampled { thread, timer, cpu_before, cpu: Duration::ZERO, lost_before });
+            let (name, thread, cpu) = (thread.name.clone(), Some(thread), Duration::ZERO);
+            self.threads.push(Sampled { name, thread, timer, cpu_before, cpu, lost_before, lost: 0 });
         }
         Ok(())
     }
@@ -203,14 +209,23 @@ impl Sampling {
     fn drain(&mut self) {
         let mut record = Vec::new();
         for number in 0..self.threads.len() {
-            let sampled = &mut self.threads[number];
-            if let Ok(now) = cpu_time_of(sampled.thread.tid) {
-                sampled.cpu = now.saturating_sub(sampled.cpu_before);
-            }
-            while self.threads[number].thread.ring.pop(&mut record) {
+            let Some(thread) = self.threads[number].thread.take() else { continue };
+            // Nobody else has it, so its registration has ended, and it writes no more; what it wrote before is seen.
+            let has_ended = Arc::strong_count(&thread) == 1;
+            fence(Ordering::Acquire);
+            while thread.ring.pop(&mut record) {
                 if let Some(sample) = signal::Sample::of_record(&record) {
                     self.add(number, &sample);
                 }
+            }
+            let sampled = &mut self.threads[number];
+            if let Ok(now) = cpu_time_of(thread.tid) {
+                sampled.cpu = now.saturating_sub(sampled.cpu_before);
+            }
+            sampled.lost = thread.ring.lost() - sampled.lost_before;
+            match has_ended {
+                true => sampled.timer = None,
+                false => sampled.thread = Some(thread),
             }
         }
     }
@@ -245,7 +260,7 @@ impl Sampling {
             sampled.timer = None;
         }
         self.drain();
-        self.tally.lost = self.threads.iter().map(|sampled| sampled.thread.ring.lost() - sampled.lost_before).sum();
+        self.tally.lost = self.threads.iter().map(|sampled| sampled.lost).sum();
     }
 
     fn finish(self) -> Profile {
@@ -255,7 +270,7 @@ impl Sampling {
         let period_ns = period.as_nanos() as i64;
         let Named { mappings, functions, locations, stacks } = name(stacks, &unwinder.into_modules());
         let sample = |(thread, stack, is_complete): (usize, usize, bool), samples: i64, periods: i64| {
-            let mut labels = vec![(THREAD.to_owned(), Label::Text(threads[thread].thread.name.clone()))];
+            let mut labels = vec![(THREAD.to_owned(), Label::Text(threads[thread].name.clone()))];
             if !is_complete {
                 labels.push((TRUNCATED.to_owned(), Label::Text("yes".to_owned())));
             }
@@ -317,5 +332,42 @@ impl Sampling {
             notes.push("samples have no times: there were too many".to_owned());
         }
         notes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::threads::Registration;
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    #[test]
+    fn a_thread_that_has_ended_keeps_its_samples_and_not_its_ring() {
+        let mut sampling = Sampling::new(Options::new(Of::EventLoops, 1, 1000).unwrap()).unwrap();
+        let (registered, is_registered) = channel();
+        let (go_on, may_go_on) = channel::<()>();
+        let passing = thread::spawn(move || {
+            let _registered = Registration::new("passing", Some(Box::new(|| 0))).unwrap();
+            registered.send(()).unwrap();
+            may_go_on.recv().unwrap();
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_millis(100) {
+                std::hint::spin_loop();
+            }
+        });
+        is_registered.recv().unwrap();
+        sampling.arm_new().unwrap();
+        go_on.send(()).unwrap();
+        passing.join().unwrap();
+        // Whoever looks at all threads has it for a moment.
+        stillgate_testkit::eventually("it to be let go", || {
+            sampling.drain();
+            sampling.threads.iter().all(|sampled| sampled.thread.is_none() && sampled.timer.is_none())
+        });
+        sampling.disarm();
+        assert!(sampling.tally.samples > 0, "{:?}", sampling.tally);
+        let profile = sampling.finish();
+        assert!(profile.samples.iter().all(|sample| sample.thread() == "passing"), "{:?}", profile.notes);
     }
 }
