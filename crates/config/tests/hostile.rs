@@ -132,15 +132,21 @@ fn documents_tags_and_merge_keys() {
     check("? {a: b}\n: c\n", expect!["1:3: a key must be a scalar, not a list or map"]);
     check(
         "~: a\n",
-        expect![[r#"1:1: ["~"]: unknown key "~"; known keys: gateway, routes, services, upstreams, ssls, stream_routes, plugin_configs, global_rules, consumers, consumer_groups, plugin_metadata, secrets, protos"#]],
+        expect![[
+            r#"1:1: ["~"]: unknown key "~"; known keys: gateway, routes, services, upstreams, ssls, stream_routes, plugin_configs, global_rules, consumers, consumer_groups, plugin_metadata, secrets, protos"#
+        ]],
     );
     check(
         "1: a\n",
-        expect![[r#"1:1: 1: unknown key "1"; known keys: gateway, routes, services, upstreams, ssls, stream_routes, plugin_configs, global_rules, consumers, consumer_groups, plugin_metadata, secrets, protos"#]],
+        expect![[
+            r#"1:1: 1: unknown key "1"; known keys: gateway, routes, services, upstreams, ssls, stream_routes, plugin_configs, global_rules, consumers, consumer_groups, plugin_metadata, secrets, protos"#
+        ]],
     );
     check(
         "true: a\n",
-        expect![[r#"1:1: true: unknown key "true"; known keys: gateway, routes, services, upstreams, ssls, stream_routes, plugin_configs, global_rules, consumers, consumer_groups, plugin_metadata, secrets, protos"#]],
+        expect![[
+            r#"1:1: true: unknown key "true"; known keys: gateway, routes, services, upstreams, ssls, stream_routes, plugin_configs, global_rules, consumers, consumer_groups, plugin_metadata, secrets, protos"#
+        ]],
     );
 }
 
@@ -212,7 +218,9 @@ fn too_much() {
     );
     check(
         format!("{}: 1\n", "k".repeat(1000)),
-        expect![[r#"1:1: kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk…: unknown key "kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk…"; known keys: gateway, routes, services, upstreams, ssls, stream_routes, plugin_configs, global_rules, consumers, consumer_groups, plugin_metadata, secrets, protos"#]],
+        expect![[
+            r#"1:1: kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk…: unknown key "kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk…"; known keys: gateway, routes, services, upstreams, ssls, stream_routes, plugin_configs, global_rules, consumers, consumer_groups, plugin_metadata, secrets, protos"#
+        ]],
     );
     check(
         format!("routes: \"{}\"\n", "${HUGE}".repeat(10)),
