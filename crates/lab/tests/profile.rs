@@ -95,6 +95,9 @@ fn what_makes_no_sense_is_refused_before_anything_runs() {
     refused(&["-o", "/nowhere/profile.svg"], "cannot be written");
     refused(&["--hz", "0"], "--hz");
     refused(&["--pid", "1"], "cannot be used with");
+    let output = folder.path().join("p.svg");
+    let nowhere = lab(&["-o", text(&output), "/nowhere/program"]);
+    assert!(String::from_utf8_lossy(&nowhere.stderr).contains("the program ended with exit status"), "{nowhere:?}");
     let none = lab(&["--kind", "instructions", "--pid", "1"]);
     assert!(String::from_utf8_lossy(&none.stderr).contains("only count a program that it starts"), "{none:?}");
 }

@@ -31,7 +31,8 @@ pub(crate) fn cpu(subject: &Subject<'_>, hz: u32) -> Result<Profile> {
     let (begun, time_ns, folder) = (Instant::now(), unix_ns(), folder()?);
     let (gathered, ran) = perf::take(subject, hz, folder.path())?;
     if gathered.is_empty() {
-        return Err("there is no sample: the program used next to no CPU time".into());
+        let how = ran.note().unwrap_or_else(|| "the program used next to no CPU time".to_owned());
+        return Err(Error::new(format!("there is no sample: {how}")));
     }
     let mut notes = vec![format!("CPU time by perf at {hz} Hz")];
     notes.extend(ran.note());
