@@ -44,7 +44,6 @@ fn check_tells_good_from_bad() {
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "a table")]
 fn check_for_programs() {
     let folder = Folder::with(&[("good.yaml", SHOP), ("bad.yaml", WRONG)]);
     folder.check(

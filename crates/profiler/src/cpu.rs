@@ -339,14 +339,14 @@ impl Sampling {
 mod tests {
     use super::*;
     use crate::threads::Registration;
-    use std::sync::mpsc::channel;
+    use std::sync::mpsc::sync_channel;
     use std::thread;
 
     #[test]
     fn a_thread_that_has_ended_keeps_its_samples_and_not_its_ring() {
         let mut sampling = Sampling::new(Options::new(Of::EventLoops, 1, 1000).unwrap()).unwrap();
-        let (registered, is_registered) = channel();
-        let (go_on, may_go_on) = channel::<()>();
+        let (registered, is_registered) = sync_channel(1);
+        let (go_on, may_go_on) = sync_channel::<()>(1);
         let passing = thread::spawn(move || {
             let _registered = Registration::new("passing", Some(Box::new(|| 0))).unwrap();
             registered.send(()).unwrap();

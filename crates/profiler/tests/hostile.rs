@@ -12,9 +12,6 @@ use stillgate_profiler::session::{Busy, Cancel, Session};
 use stillgate_profiler::threads::Registration;
 use stillgate_testkit::PATIENCE;
 
-/// Far less than the profile would have taken, and enough for a thread of low priority on a busy machine.
-const NAMED_WITHIN: Duration = Duration::from_secs(120);
-
 #[test]
 fn arguments_are_bounded() {
     for seconds in [0, 241, 1_000_000_000, u64::MAX] {
@@ -32,32 +29,41 @@ fn timers() -> Option<usize> {
     Some(text.lines().filter(|line| line.starts_with("ID:")).count())
 }
 
-/// Ends what spins, also where the test fails: a scope waits for its threads.
-struct Ending<'a>(&'a AtomicBool);
-
-impl Drop for Ending<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 fn spin(is_over: &AtomicBool) {
     while !is_over.load(Ordering::Relaxed) {
         std::hint::spin_loop();
     }
 }
 
+/// Far less than the profile would have taken, and enough for a thread of low priority on a busy machine.
+const NAMED_WITHIN: Duration = Duration::from_secs(120);
+
+/// Ends the threads, also where the test fails: a scope waits for them.
+struct Ending<'a>(&'a AtomicBool, &'a Cancel);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+        self.1.cancel();
+    }
+}
+
+/// Of the calling thread.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 /// One test, as the right to take a profile belongs to the process.
 #[test]
 fn one_at_a_time_and_nothing_stays_armed() {
-    let is_over = AtomicBool::new(false);
+    let (is_over, cancel) = (AtomicBool::new(false), Cancel::default());
     thread::scope(|scope| {
+        let ending = Ending(&is_over, &cancel);
         scope.spawn(|| {
             let _registered = Registration::new("spinning", None).unwrap();
             spin(&is_over);
         });
-        let ending = Ending(&is_over);
-        let cancel = Cancel::default();
         let session = Session::begin("CPU", "the first", PATIENCE).unwrap();
         let taken = {
             let cancel = cancel.clone();
@@ -69,18 +75,15 @@ fn one_at_a_time_and_nothing_stays_armed() {
             stillgate_testkit::eventually("the thread's timer to be armed", || timers() == Some(1));
         }
         // Threads that come and go join.
-        for _ in 0..20 {
-            scope.spawn(|| {
-                let _registered = Registration::new("passing", None).unwrap();
-                let begun = Instant::now();
-                while begun.elapsed() < Duration::from_millis(120) {
-                    std::hint::spin_loop();
-                }
-            });
-        }
-        thread::sleep(Duration::from_millis(300));
+        let pass = || {
+            let _registered = Registration::new("passing", None).unwrap();
+            while cpu_time() < Duration::from_millis(120) {
+                std::hint::spin_loop();
+            }
+        };
+        let passing: Vec<_> = (0..20).map(|_| scope.spawn(pass)).collect();
+        passing.into_iter().for_each(|thread| thread.join().unwrap());
         let begun = Instant::now();
-        cancel.cancel();
         drop(ending);
         let profile = taken.join().unwrap().unwrap();
         assert!(begun.elapsed() < NAMED_WITHIN, "{:?}", begun.elapsed());
