@@ -102,11 +102,19 @@ fn leaf<'a>(profile: &'a Profile, stack: &[usize]) -> &'a str {
     &profile.functions[profile.locations[stack[0]].lines[0].function].name
 }
 
+/// CPU time that has so many samples at the usual tick, which gives 250 a second.
+fn cpu_seconds(samples: usize) -> i64 {
+    samples as i64 / 235
+}
+
+/// What the environment asks for.
+fn samples_asked() -> Option<usize> {
+    std::env::var("STILLGATE_SPLIT_SAMPLES").ok().and_then(|samples| samples.parse().ok())
+}
+
 #[test]
 fn a_planted_split_is_found() {
-    let asked: Option<usize> = std::env::var("STILLGATE_SPLIT_SAMPLES").ok().and_then(|samples| samples.parse().ok());
-    // At the usual tick a second of CPU time has 250.
-    let cpu_s = asked.unwrap_or(SAMPLES) as i64 / 235;
+    let asked = samples_asked();
     let is_over = AtomicBool::new(false);
     let (profile, spent) = thread::scope(|scope| {
         let workers: Vec<_> = (0..2)
@@ -126,7 +134,7 @@ fn a_planted_split_is_found() {
             scope.spawn(move || {
                 let used = || rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime).tv_sec;
                 let begun = used();
-                while used() - begun <= cpu_s && !watched.is_cancelled() {
+                while used() - begun <= cpu_seconds(asked.unwrap_or(SAMPLES)) && !watched.is_cancelled() {
                     thread::sleep(Duration::from_millis(50));
                 }
                 cancel.cancel();
