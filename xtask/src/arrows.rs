@@ -21,6 +21,7 @@ const ORDER: &[&str] = &[
     "stillgate-tls",
     "stillgate-config",
     "stillgate-plugin",
+    "stillgate-lua",
     "stillgate-schema",
     "stillgate-route",
     "stillgate-metrics",

@@ -1,0 +1,204 @@
+//! The one way from Lua to the gateway: a C function that the prelude calls by `ffi`.
+//!
+//! LuaJIT compiles calls of `ffi` into its traces, where callbacks of `mlua` end them. What goes through is numbers and
+//! bytes; the function never calls Lua, so what it borrows stays where it is. User code cannot reach it: the prelude keeps
+//! it in locals, and there is no `debug`.
+
+use crate::host::{Host, Level, Side};
+use crate::operations::{self, Operation};
+use crate::pattern;
+use crate::regexes::Regexes;
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::slice;
+
+/// A buffer that has become larger than this is given back after a run.
+const KEPT_BYTES_MAX: usize = 64 * 1024;
+
+/// C's view of a reply; the prelude declares the same.
+#[repr(C)]
+pub(crate) struct Reply {
+    at: *const u8,
+    length: usize,
+    number: f64,
+}
+
+/// What an operation gives back. Texts and spans are in the bridge's buffers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Given {
+    Nil,
+    Text,
+    Number(f64),
+    True,
+    False,
+    /// Positions in the text that was searched, as pairs of numbers.
+    Spans,
+    /// The error's text is in the buffer.
+    Error,
+}
+
+/// What the bridge of one VM keeps.
+#[derive(Default)]
+pub(crate) struct Bridge {
+    host: Cell<Option<NonNull<dyn Host>>>,
+    buffers: RefCell<Buffers>,
+}
+
+/// Memory for replies, and what is compiled.
+#[derive(Default)]
+pub(crate) struct Buffers {
+    pub(crate) out: Vec<u8>,
+    /// Pairs of positions; -1: none.
+    pub(crate) positions: Vec<i32>,
+    pub(crate) spans: Vec<pattern::Span>,
+    pub(crate) groups: Vec<Option<pattern::Span>>,
+    pub(crate) regexes: Regexes,
+}
+
+/// Takes the host away when a run is over.
+struct Lent<'a>(&'a Bridge);
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        self.0.host.set(None);
+    }
+}
+
+impl Bridge {
+    /// Runs `run` with a host that Lua can ask.
+    #[inline]
+    pub(crate) fn with<R>(&self, host: &mut dyn Host, run: impl FnOnce() -> R) -> R {
+        // SAFETY: only the lifetime is forgotten. The pointer is used by `serve` while `run` runs, which borrows `host` for
+        // itself all the while, and `Lent` takes it away before this function is left.
+        let host: NonNull<dyn Host> =
+            unsafe { std::mem::transmute::<NonNull<dyn Host + '_>, NonNull<dyn Host + 'static>>(NonNull::from(host)) };
+        self.host.set(Some(host));
+        let _lent = Lent(self);
+        run()
+    }
+
+    /// Gives large buffers back.
+    #[inline]
+    pub(crate) fn trim(&self) {
+        let mut buffers = self.buffers.borrow_mut();
+        if buffers.out.capacity() > KEPT_BYTES_MAX {
+            buffers.out = Vec::new();
+        }
+    }
+
+    /// Asks the host of the run, or one that has nothing where there is none.
+    pub(crate) fn ask<R>(&self, then: impl FnOnce(&mut dyn Host) -> R) -> R {
+        // Taken while it is used, so that there is never a second reference.
+        let taken = self.host.take();
+        let mut none = NoRequest;
+        let host: &mut dyn Host = match taken {
+            // SAFETY: see `with`.
+            Some(mut host) => unsafe { host.as_mut() },
+            None => &mut none,
+        };
+        let result = then(host);
+        self.host.set(taken);
+        result
+    }
+
+    fn serve(&self, operation: i32, a: &[u8], b: &[u8], number: f64, reply: &mut Reply) -> Given {
+        let mut buffers = self.buffers.borrow_mut();
+        let buffers = &mut *buffers;
+        buffers.out.clear();
+        let given = match usize::try_from(operation).ok().and_then(|at| Operation::ALL.get(at)) {
+            Some(operation) => self.ask(|host| operations::perform(*operation, host, (a, b, number), buffers)),
+            None => Given::Nil,
+        };
+        match given {
+            Given::Text | Given::Error => (reply.at, reply.length) = (buffers.out.as_ptr(), buffers.out.len()),
+            Given::Spans => {
+                (reply.at, reply.length) = (buffers.positions.as_ptr().cast(), buffers.positions.len() / 2);
+            }
+            Given::Number(number) => reply.number = number,
+            Given::Nil | Given::True | Given::False => {}
+        }
+        given
+    }
+}
+
+/// The type of [`call`], in C.
+pub(crate) const DECLARATIONS: &str = "typedef struct { const char *at; size_t length; double number; } stillgate_reply;
+typedef int (*stillgate_call)(const void *, int, const char *, size_t, const char *, size_t, double, stillgate_reply *);";
+
+/// What Lua calls; returns what kind of reply it is.
+pub(crate) extern "C" fn call(
+    bridge: *const Bridge,
+    operation: i32,
+    a: *const u8,
+    a_length: usize,
+    b: *const u8,
+    b_length: usize,
+    number: f64,
+    reply: *mut Reply,
+) -> i32 {
+    // SAFETY: only the prelude calls, with the address of its VM's bridge, with Lua's strings (never null, alive during the
+    // call) and their lengths, and with a reply of its own.
+    let (bridge, a, b, reply) =
+        unsafe { (&*bridge, slice::from_raw_parts(a, a_length), slice::from_raw_parts(b, b_length), &mut *reply) };
+    // A panic must not go through LuaJIT's frames.
+    let given = catch_unwind(AssertUnwindSafe(|| bridge.serve(operation, a, b, number, reply)));
+    match given.unwrap_or_else(|_| failed(reply)) {
+        Given::Nil => 0,
+        Given::Text => 1,
+        Given::Number(_) => 2,
+        Given::True => 3,
+        Given::Spans => 4,
+        Given::Error => 5,
+        Given::False => 6,
+    }
+}
+
+#[cold]
+fn failed(reply: &mut Reply) -> Given {
+    const TEXT: &[u8] = b"the gateway has failed here; this is a bug of it";
+    (reply.at, reply.length) = (TEXT.as_ptr(), TEXT.len());
+    Given::Error
+}
+
+/// While a text is loaded there is no request.
+pub(crate) struct NoRequest;
+
+const NO_REQUEST: &str = "there is no request while the configuration is loaded; do it in the function";
+
+impl Host for NoRequest {
+    fn phase(&self) -> &'static str {
+        "init"
+    }
+
+    fn variable(&self, _: &str, _: &mut Vec<u8>) -> Result<bool, String> {
+        Err(NO_REQUEST.to_owned())
+    }
+
+    fn set_variable(&mut self, _: &str, _: &[u8]) -> Result<bool, String> {
+        Err(NO_REQUEST.to_owned())
+    }
+
+    fn field(&self, _: Side, _: &[u8], _: &mut dyn FnMut(&[u8])) {}
+
+    fn each_field(&self, _: Side, _: &mut dyn FnMut(&[u8], &[u8])) {}
+
+    fn change_field(&mut self, _: Side, _: &[u8], _: crate::host::Change<'_>) -> Result<(), String> {
+        Err(NO_REQUEST.to_owned())
+    }
+
+    fn target(&self) -> &[u8] {
+        b"/"
+    }
+
+    fn is_logged(&self, _: Level) -> bool {
+        false
+    }
+
+    fn log(&self, _: Level, _: &str) {}
+
+    fn now_ms(&self) -> u64 {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    }
+}

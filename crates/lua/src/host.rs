@@ -1,0 +1,148 @@
+//! What a function sees of the request it runs for. The gateway implements it; the crate knows no request of its own.
+//!
+//! What cannot be done in a phase is an error with a message for the one who wrote the function. The defaults are those of a
+//! phase in which nothing of that kind exists.
+
+use serde_json::Value as Json;
+
+/// The head that is read or changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// Of the request.
+    Request,
+    /// Of the response.
+    Response,
+}
+
+/// A change of a header field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change<'a> {
+    /// Takes the place of all lines of the name.
+    Set(&'a [u8]),
+    /// One more line.
+    Add(&'a [u8]),
+    /// No line of the name.
+    Remove,
+}
+
+/// A resource as it is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Document {
+    /// The route that was found.
+    Route,
+    /// Its service.
+    Service,
+}
+
+/// nginx's levels of messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// `ngx.ERR` and above.
+    Error,
+    /// `ngx.WARN`
+    Warn,
+    /// `ngx.NOTICE`
+    Notice,
+    /// `ngx.INFO`
+    Info,
+    /// `ngx.DEBUG`
+    Debug,
+}
+
+/// The request that a function runs for.
+pub trait Host {
+    /// APISIX's name of the phase.
+    fn phase(&self) -> &'static str;
+
+    /// Appends the value of a variable; `false`: it has none.
+    fn variable(&self, name: &str, out: &mut Vec<u8>) -> Result<bool, String>;
+
+    /// Sets a variable that changes the request; `false`: it is none of those, and holds for functions only.
+    fn set_variable(&mut self, name: &str, value: &[u8]) -> Result<bool, String>;
+
+    /// Calls `visit` with the value of each line of a header field.
+    fn field(&self, side: Side, name: &[u8], visit: &mut dyn FnMut(&[u8]));
+
+    /// Calls `visit` with name and value of each line of a header.
+    fn each_field(&self, side: Side, visit: &mut dyn FnMut(&[u8], &[u8]));
+
+    /// Changes a header.
+    fn change_field(&mut self, side: Side, name: &[u8], change: Change<'_>) -> Result<(), String>;
+
+    /// The status of the response; `None`: there is none yet.
+    fn status(&self) -> Option<u16> {
+        None
+    }
+
+    /// Sets the status of a response that is there.
+    fn set_status(&mut self, _status: u16) -> Result<(), String> {
+        Err(format!("the status cannot be changed in the phase {}", self.phase()))
+    }
+
+    /// Sets the method of the request.
+    fn set_method(&mut self, _method: &[u8]) -> Result<(), String> {
+        Err(format!("the request cannot be changed in the phase {}", self.phase()))
+    }
+
+    /// Path and query that the node will get.
+    fn target(&self) -> &[u8];
+
+    /// Sets path and query.
+    fn set_target(&mut self, _target: &[u8]) -> Result<(), String> {
+        Err(format!("the request cannot be changed in the phase {}", self.phase()))
+    }
+
+    /// The whole body of the request; `None`: it is not here yet, and can be waited for.
+    fn body(&self) -> Result<Option<&[u8]>, String> {
+        Err(format!("the body cannot be read in the phase {}", self.phase()))
+    }
+
+    /// Puts another body in place of the request's.
+    fn set_body(&mut self, _body: &[u8]) -> Result<(), String> {
+        Err(format!("the request cannot be changed in the phase {}", self.phase()))
+    }
+
+    /// In `body_filter`, the piece of the response's body, and whether it is the last.
+    fn piece(&self) -> Option<(&[u8], bool)> {
+        None
+    }
+
+    /// In `body_filter`, what goes on in place of the piece.
+    fn set_piece(&mut self, _piece: &[u8]) -> Result<(), String> {
+        Err("ngx.arg is there in the phase body_filter only".to_owned())
+    }
+
+    /// Whether a function can wait in this phase.
+    fn can_wait(&self) -> bool {
+        false
+    }
+
+    /// Whether a function can answer in this phase.
+    fn can_answer(&self) -> bool {
+        false
+    }
+
+    /// Whether messages of a level are written anywhere.
+    fn is_logged(&self, level: Level) -> bool;
+
+    /// Writes a message.
+    fn log(&self, level: Level, text: &str);
+
+    /// Milliseconds since 1970.
+    fn now_ms(&self) -> u64;
+
+    /// The pattern of the path that has matched.
+    fn matched_path(&mut self) -> Option<&str> {
+        None
+    }
+
+    /// A resource of the request.
+    fn document(&self, _of: Document) -> Option<&Json> {
+        None
+    }
+
+    /// Checks a value after a JSON Schema, and gives it back with the defaults of the schema.
+    fn check_schema(&self, _schema: &Json, _value: Json) -> Result<Json, String> {
+        Err("core.schema.check is not built here".to_owned())
+    }
+}

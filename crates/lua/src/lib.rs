@@ -1,0 +1,34 @@
+//! Lua functions of a configuration, on LuaJIT: a VM for each worker, bounded in memory and time.
+//!
+//! ```text
+//!  text ── check ──▶ Program ── run(program, host, context) ──▶ Outcome: done, answer, wait, failed
+//!                                    │ ask ▲
+//!                                    ▼     │
+//!                                  Host: the request
+//! ```
+//!
+//! Functions are written by the operator, and are trusted with what they compute; they are not trusted to end. A run has
+//! [`RUN_TIME_MAX`] of CPU time, whatever it does ([`watchdog`]), and all functions of a worker have [`MEMORY_BYTES_MAX`].
+//! They have no files, no processes, no `ffi` and no bytecode. The crate knows neither proxy nor plugins: a [`Host`] is what
+//! it asks.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+// LuaJIT is C: a VM with a bound on time is not to be had without it. It is kept to four files: `bridge.rs` (what compiled code
+// calls), `watchdog.rs` (signal and hook) and the creation of the VM in `vm.rs`.
+#![allow(unsafe_code)]
+
+mod bridge;
+pub mod host;
+mod json;
+mod operations;
+mod pattern;
+mod program;
+mod regexes;
+mod shared;
+mod vm;
+mod watchdog;
+
+pub use host::{Change, Document, Host, Level, Side};
+pub use program::{Kind, Program, check};
+pub use vm::{Context, Failure, FailureKind, MEMORY_BYTES_MAX, Outcome, Paused, Wait, resume, run};
+pub use watchdog::RUN_TIME_MAX;

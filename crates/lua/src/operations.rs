@@ -1,0 +1,417 @@
+//! What functions can ask of the gateway, each a few lines between bytes and [`Host`].
+
+use crate::bridge::{Buffers, Given};
+use crate::host::{Change, Host, Level, Side};
+use crate::pattern;
+use crate::shared::{self, Shared, Write};
+use aws_lc_rs::{digest, hmac};
+use base64::Engine;
+use base64::alphabet;
+use base64::engine::DecodePaddingMode;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD, STANDARD_NO_PAD};
+use md5::{Digest, Md5};
+
+/// Bytes of a message in the log; nginx's bound.
+const MESSAGE_BYTES_MAX: usize = 2048;
+/// Lines of a header that are given at once.
+const LINES_MAX: usize = 1000;
+
+/// The operations, by the names that the prelude knows them by.
+macro_rules! operations {
+    ($($variant:ident $name:literal,)*) => {
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Operation {
+            $($variant,)*
+        }
+
+        impl Operation {
+            pub(crate) const ALL: &[Operation] = &[$(Operation::$variant,)*];
+            pub(crate) const NAMES: &[&str] = &[$($name,)*];
+        }
+    };
+}
+
+operations! {
+    Phase "phase",
+    Variable "variable",
+    SetVariable "set_variable",
+    RequestField "request_field",
+    ResponseField "response_field",
+    RequestFields "request_fields",
+    ResponseFields "response_fields",
+    SetRequestField "set_request_field",
+    AddRequestField "add_request_field",
+    RemoveRequestField "remove_request_field",
+    SetResponseField "set_response_field",
+    AddResponseField "add_response_field",
+    RemoveResponseField "remove_response_field",
+    Status "status",
+    SetStatus "set_status",
+    SetMethod "set_method",
+    Target "target",
+    SetTarget "set_target",
+    Body "body",
+    SetBody "set_body",
+    Piece "piece",
+    IsLastPiece "is_last_piece",
+    SetPiece "set_piece",
+    CanWait "can_wait",
+    CanAnswer "can_answer",
+    IsLogged "is_logged",
+    Log "log",
+    Now "now",
+    MatchedPath "matched_path",
+    EncodeBase64 "encode_base64",
+    DecodeBase64 "decode_base64",
+    EncodeBase64Url "encode_base64url",
+    DecodeBase64Url "decode_base64url",
+    Escape "escape",
+    Unescape "unescape",
+    Md5Sum "md5",
+    Md5Bin "md5_bin",
+    Sha1Bin "sha1_bin",
+    Sha256Bin "sha256_bin",
+    HmacSha1 "hmac_sha1",
+    HmacSha256 "hmac_sha256",
+    Crc32 "crc32",
+    Find "find",
+    Regex "regex",
+    RegexNames "regex_names",
+    SharedGet "shared_get",
+    SharedSet "shared_set",
+    SharedAdd "shared_add",
+    SharedReplace "shared_replace",
+    SharedIncrease "shared_increase",
+    SharedTtl "shared_ttl",
+    SharedExpire "shared_expire",
+    SharedDelete "shared_delete",
+    SharedClear "shared_clear",
+}
+
+/// Bytes without padding, which may be there, and may be left out.
+const LENIENT: GeneralPurposeConfig =
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
+const ANY_STANDARD: GeneralPurpose = GeneralPurpose::new(&alphabet::STANDARD, LENIENT);
+const ANY_URL: GeneralPurpose = GeneralPurpose::new(&alphabet::URL_SAFE, LENIENT.with_encode_padding(false));
+
+/// Performs one; texts are left in the buffers.
+#[expect(clippy::too_many_lines, reason = "a table")]
+pub(crate) fn perform(
+    operation: Operation,
+    host: &mut dyn Host,
+    (a, b, number): (&[u8], &[u8], f64),
+    buffers: &mut Buffers,
+) -> Given {
+    use Operation as O;
+    let out = &mut buffers.out;
+    match operation {
+        O::Phase => text(out, host.phase().as_bytes()),
+        O::Variable => match host.variable(&String::from_utf8_lossy(a), out) {
+            Ok(true) => Given::Text,
+            Ok(false) => Given::Nil,
+            Err(why) => error(out, &why),
+        },
+        O::SetVariable => match host.set_variable(&String::from_utf8_lossy(a), b) {
+            Ok(true) => Given::True,
+            Ok(false) => Given::Nil,
+            Err(why) => error(out, &why),
+        },
+        O::RequestField => field(host, Side::Request, a, out),
+        O::ResponseField => field(host, Side::Response, a, out),
+        O::RequestFields => fields(host, Side::Request, out),
+        O::ResponseFields => fields(host, Side::Response, out),
+        O::SetRequestField => done(host.change_field(Side::Request, a, Change::Set(b)), out),
+        O::AddRequestField => done(host.change_field(Side::Request, a, Change::Add(b)), out),
+        O::RemoveRequestField => done(host.change_field(Side::Request, a, Change::Remove), out),
+        O::SetResponseField => done(host.change_field(Side::Response, a, Change::Set(b)), out),
+        O::AddResponseField => done(host.change_field(Side::Response, a, Change::Add(b)), out),
+        O::RemoveResponseField => done(host.change_field(Side::Response, a, Change::Remove), out),
+        O::Status => host.status().map_or(Given::Nil, |status| Given::Number(status.into())),
+        O::SetStatus => match (200..=599).contains(&(number as i64)) {
+            true => done(host.set_status(number as u16), out),
+            false => error(out, "a status is from 200 to 599"),
+        },
+        O::SetMethod => done(host.set_method(a), out),
+        O::Target => text(out, host.target()),
+        O::SetTarget => done(host.set_target(a), out),
+        O::Body => match host.body() {
+            Ok(Some(body)) => text(out, body),
+            Ok(None) => Given::Nil,
+            Err(why) => error(out, &why),
+        },
+        O::SetBody => done(host.set_body(a), out),
+        O::Piece => match host.piece() {
+            Some((piece, _)) => text(out, piece),
+            None => error(out, "ngx.arg is there in the phase body_filter only"),
+        },
+        O::IsLastPiece => truth(host.piece().is_some_and(|(_, is_last)| is_last)),
+        O::SetPiece => done(host.set_piece(a), out),
+        O::CanWait => truth(host.can_wait()),
+        O::CanAnswer => truth(host.can_answer()),
+        O::IsLogged => truth(host.is_logged(level(number))),
+        O::Log => {
+            let message = String::from_utf8_lossy(&a[..a.len().min(MESSAGE_BYTES_MAX)]);
+            host.log(level(number), &message);
+            Given::Nil
+        }
+        O::Now => Given::Number(host.now_ms() as f64 / 1000.0),
+        O::MatchedPath => host.matched_path().map_or(Given::Nil, |path| text(out, path.as_bytes())),
+        O::EncodeBase64 => encoded(if number == 0.0 { &STANDARD } else { &STANDARD_NO_PAD }, a, out),
+        O::EncodeBase64Url => encoded(&ANY_URL, a, out),
+        O::DecodeBase64 => decoded(&ANY_STANDARD, a, out),
+        O::DecodeBase64Url => decoded(&ANY_URL, a, out),
+        O::Escape => {
+            escape(a, number == 0.0, out);
+            Given::Text
+        }
+        O::Unescape => {
+            unescape(a, out);
+            Given::Text
+        }
+        O::Md5Sum => {
+            out.extend(Md5::digest(a).iter().flat_map(|byte| [hex(byte >> 4), hex(byte & 15)]));
+            Given::Text
+        }
+        O::Md5Bin => text(out, &Md5::digest(a)),
+        O::Sha1Bin => text(out, digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, a).as_ref()),
+        O::Sha256Bin => text(out, digest::digest(&digest::SHA256, a).as_ref()),
+        O::HmacSha1 => signed(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, a, b, out),
+        O::HmacSha256 => signed(hmac::HMAC_SHA256, a, b, out),
+        O::Crc32 => Given::Number(crc32fast::hash(a).into()),
+        O::Find => find(a, b, number, buffers),
+        O::Regex => regex(a, b, number, buffers),
+        O::RegexNames => match buffers.regexes.names(a, number as u32, out) {
+            Ok(()) => Given::Text,
+            Err(why) => error(out, &why),
+        },
+        _ => dictionary(operation, (a, b, number), host.now_ms(), out),
+    }
+}
+
+fn text(out: &mut Vec<u8>, bytes: &[u8]) -> Given {
+    out.extend_from_slice(bytes);
+    Given::Text
+}
+
+#[cold]
+fn error(out: &mut Vec<u8>, why: &str) -> Given {
+    out.clear();
+    out.extend_from_slice(why.as_bytes());
+    Given::Error
+}
+
+fn done(result: Result<(), String>, out: &mut Vec<u8>) -> Given {
+    match result {
+        Ok(()) => Given::Nil,
+        Err(why) => error(out, &why),
+    }
+}
+
+fn truth(holds: bool) -> Given {
+    if holds { Given::True } else { Given::Nil }
+}
+
+/// By nginx's numbers.
+fn level(number: f64) -> Level {
+    match number as i64 {
+        ..=4 => Level::Error,
+        5 => Level::Warn,
+        6 => Level::Notice,
+        7 => Level::Info,
+        _ => Level::Debug,
+    }
+}
+
+/// The values of a field, each with a zero byte behind it, which no value has.
+fn field(host: &dyn Host, side: Side, name: &[u8], out: &mut Vec<u8>) -> Given {
+    host.field(side, name, &mut |value| {
+        out.extend_from_slice(value);
+        out.push(0);
+    });
+    if out.is_empty() { Given::Nil } else { Given::Text }
+}
+
+/// Names and values, each with a zero byte behind it.
+fn fields(host: &dyn Host, side: Side, out: &mut Vec<u8>) -> Given {
+    let mut lines = 0;
+    host.each_field(side, &mut |name, value| {
+        lines += 1;
+        if lines <= LINES_MAX {
+            for part in [name, value] {
+                out.extend_from_slice(part);
+                out.push(0);
+            }
+        }
+    });
+    Given::Text
+}
+
+fn encoded(engine: &GeneralPurpose, bytes: &[u8], out: &mut Vec<u8>) -> Given {
+    out.extend_from_slice(engine.encode(bytes).as_bytes());
+    Given::Text
+}
+
+fn decoded(engine: &GeneralPurpose, text: &[u8], out: &mut Vec<u8>) -> Given {
+    match engine.decode_vec(text, out) {
+        Ok(()) => Given::Text,
+        Err(_) => Given::Nil,
+    }
+}
+
+fn signed(algorithm: hmac::Algorithm, key: &[u8], message: &[u8], out: &mut Vec<u8>) -> Given {
+    text(out, hmac::sign(&hmac::Key::new(algorithm, key), message).as_ref())
+}
+
+fn hex(digit: u8) -> u8 {
+    char::from_digit(digit.into(), 16).map_or(b'0', |digit| digit as u8)
+}
+
+/// `ngx.escape_uri`: all but the unreserved characters of RFC 3986; with `whole` false, those that divide a URI stay, too.
+fn escape(text: &[u8], whole: bool, out: &mut Vec<u8>) {
+    for byte in text {
+        let stays =
+            byte.is_ascii_alphanumeric() || b"-._~".contains(byte) || (!whole && b"!#$&'()*+,/:;=?@[]".contains(byte));
+        match stays {
+            true => out.push(*byte),
+            false => {
+                out.push(b'%');
+                out.extend([byte >> 4, byte & 15].map(|digit| hex(digit).to_ascii_uppercase()));
+            }
+        }
+    }
+}
+
+/// `ngx.unescape_uri`: `+` is a blank, and what is no valid escape stays.
+fn unescape(text: &[u8], out: &mut Vec<u8>) {
+    let digit = |byte: &u8| char::from(*byte).to_digit(16);
+    let mut rest = text;
+    while let Some((first, behind)) = rest.split_first() {
+        rest = behind;
+        match (first, behind) {
+            (b'+', _) => out.push(b' '),
+            (b'%', [high, low, behind @ ..]) => match (digit(high), digit(low)) {
+                (Some(high), Some(low)) => {
+                    out.push((high * 16 + low) as u8);
+                    rest = behind;
+                }
+                _ => out.push(b'%'),
+            },
+            (plain, _) => out.push(*plain),
+        }
+    }
+}
+
+/// `number`: twice the place to begin at, and one where the pattern is a plain text.
+fn find(subject: &[u8], pattern: &[u8], number: f64, buffers: &mut Buffers) -> Given {
+    let packed = number as usize;
+    let (from, is_plain) = (packed / 2, packed % 2 == 1);
+    if from > subject.len() {
+        return Given::Nil;
+    }
+    let Buffers { out, positions, spans, .. } = buffers;
+    if is_plain || pattern::is_plain(pattern) {
+        let Some(at) = memchr::memmem::find(&subject[from..], pattern) else { return Given::Nil };
+        spans.clear();
+        spans.push((from + at, Some(from + at + pattern.len())));
+    } else {
+        match pattern::find(subject, pattern, from, spans) {
+            Ok(true) => {}
+            Ok(false) => return Given::Nil,
+            Err(fault) => return error(out, fault.0),
+        }
+    }
+    positions.clear();
+    positions.extend(spans.iter().flat_map(|span| pair(Some(*span))));
+    Given::Spans
+}
+
+/// `number`: 64 times the place to begin at, and the options.
+fn regex(subject: &[u8], pattern: &[u8], number: f64, buffers: &mut Buffers) -> Given {
+    let packed = number as usize;
+    let Buffers { out, positions, groups, regexes, .. } = buffers;
+    match regexes.find(subject, pattern, (packed % 64) as u32, packed / 64, groups) {
+        Ok(true) => {
+            positions.clear();
+            positions.extend(groups.iter().flat_map(|group| pair(*group)));
+            Given::Spans
+        }
+        Ok(false) => Given::Nil,
+        Err(why) => error(out, &why),
+    }
+}
+
+/// As Lua counts: the first byte and the last; a position has -2 as its end, and what has not matched is -1.
+fn pair(span: Option<pattern::Span>) -> [i32; 2] {
+    let place = |at: usize| i32::try_from(at).unwrap_or(i32::MAX);
+    match span {
+        None => [-1, -1],
+        Some((from, None)) => [place(from + 1), -2],
+        Some((from, Some(to))) => [place(from + 1), place(to)],
+    }
+}
+
+/// `a` is the dictionary's name, a zero byte and the key; `b` a value behind a letter that says its type; `number` seconds, or
+/// zero.
+fn dictionary(operation: Operation, (a, b, number): (&[u8], &[u8], f64), now_ms: u64, out: &mut Vec<u8>) -> Given {
+    use Operation as O;
+    let end = memchr::memchr(0, a).unwrap_or(a.len());
+    let (name, key) = (&a[..end], a.get(end + 1..).unwrap_or_default());
+    let ends_ms = |seconds: f64| (seconds > 0.0).then(|| now_ms + (seconds * 1000.0) as u64);
+    let write = |write: Write| match value(b) {
+        Some(value) => shared::set(name, key, value, ends_ms(number), write, now_ms),
+        None => Err("bad value type"),
+    };
+    let result = match operation {
+        O::SharedSet => write(Write::Always),
+        O::SharedAdd => write(Write::IfAbsent),
+        O::SharedReplace => write(Write::IfPresent),
+        O::SharedIncrease => {
+            // `BY START`, or `BY`
+            let mut parts = b.split(|byte| *byte == b' ').map(|part| {
+                std::str::from_utf8(part).ok().and_then(|text| text.parse::<f64>().ok()).unwrap_or_default()
+            });
+            let by = parts.next().unwrap_or_default();
+            let start = parts.next().map(|start| (start, ends_ms(number)));
+            match shared::increase(name, key, by, start, now_ms) {
+                Ok(number) => return Given::Number(number),
+                Err(why) => Err(why),
+            }
+        }
+        O::SharedExpire => return truth(shared::expire(name, key, ends_ms(number), now_ms)),
+        O::SharedTtl => {
+            let left = shared::get(name, key, now_ms).map(|(_, left)| left as f64 / 1000.0);
+            return left.map_or(Given::Nil, Given::Number);
+        }
+        O::SharedDelete => {
+            shared::delete(name, key);
+            Ok(())
+        }
+        O::SharedClear => {
+            shared::clear(name);
+            Ok(())
+        }
+        _ => {
+            return match shared::get(name, key, now_ms) {
+                None => Given::Nil,
+                Some((Shared::Text(value), _)) => text(out, &value),
+                Some((Shared::Number(number), _)) => Given::Number(number),
+                Some((Shared::Bool(true), _)) => Given::True,
+                Some((Shared::Bool(false), _)) => Given::False,
+            };
+        }
+    };
+    match result {
+        Ok(()) => Given::True,
+        Err(why) => text(out, why.as_bytes()),
+    }
+}
+
+fn value(tagged: &[u8]) -> Option<Shared> {
+    let (tag, text) = tagged.split_first()?;
+    Some(match tag {
+        b's' => Shared::Text(text.into()),
+        b'n' => Shared::Number(std::str::from_utf8(text).ok()?.parse().ok()?),
+        b'b' => Shared::Bool(text == b"1"),
+        _ => return None,
+    })
+}

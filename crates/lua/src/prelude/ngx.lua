@@ -1,0 +1,537 @@
+-- `ngx`: what functions know from OpenResty.
+
+local S = ...
+local ask, search, op, closed, raise = S.ask, S.search, S.operations, S.closed, S.raise
+local type, tostring, tonumber, select, pairs, ipairs = type, tostring, tonumber, select, pairs, ipairs
+local setmetatable, rawget, rawset = setmetatable, rawget, rawset
+local sub, lower, byte, gsub, gmatch, format = string.sub, string.lower, string.byte, string.gsub, string.gmatch, string.format
+local concat, floor = table.concat, math.floor
+
+-- The record of the request that runs: { ctx, vars, ngx, said, status, id }.
+S.own = nil
+
+local ngx = {
+  OK = 0, ERROR = -1, AGAIN = -2, DONE = -4, DECLINED = -5, null = S.null,
+  STDERR = 0, EMERG = 1, ALERT = 2, CRIT = 3, ERR = 4, WARN = 5, NOTICE = 6, INFO = 7, DEBUG = 8,
+  HTTP_GET = 2, HTTP_HEAD = 4, HTTP_POST = 8, HTTP_PUT = 16, HTTP_DELETE = 32, HTTP_OPTIONS = 512, HTTP_PATCH = 16384,
+  HTTP_CONTINUE = 100, HTTP_SWITCHING_PROTOCOLS = 101, HTTP_OK = 200, HTTP_CREATED = 201, HTTP_ACCEPTED = 202,
+  HTTP_NO_CONTENT = 204, HTTP_PARTIAL_CONTENT = 206, HTTP_SPECIAL_RESPONSE = 300, HTTP_MOVED_PERMANENTLY = 301,
+  HTTP_MOVED_TEMPORARILY = 302, HTTP_SEE_OTHER = 303, HTTP_NOT_MODIFIED = 304, HTTP_TEMPORARY_REDIRECT = 307,
+  HTTP_PERMANENT_REDIRECT = 308, HTTP_BAD_REQUEST = 400, HTTP_UNAUTHORIZED = 401, HTTP_PAYMENT_REQUIRED = 402,
+  HTTP_FORBIDDEN = 403, HTTP_NOT_FOUND = 404, HTTP_NOT_ALLOWED = 405, HTTP_NOT_ACCEPTABLE = 406,
+  HTTP_REQUEST_TIMEOUT = 408, HTTP_CONFLICT = 409, HTTP_GONE = 410, HTTP_UPGRADE_REQUIRED = 426,
+  HTTP_TOO_MANY_REQUESTS = 429, HTTP_CLOSE = 444, HTTP_ILLEGAL = 451, HTTP_INTERNAL_SERVER_ERROR = 500,
+  HTTP_METHOD_NOT_IMPLEMENTED = 501, HTTP_NOT_IMPLEMENTED = 501, HTTP_BAD_GATEWAY = 502,
+  HTTP_SERVICE_UNAVAILABLE = 503, HTTP_GATEWAY_TIMEOUT = 504, HTTP_VERSION_NOT_SUPPORTED = 505,
+  config = { subsystem = "http", debug = false, ngx_lua_version = 10028, nginx_version = 1027001 },
+}
+S.ngx = ngx
+
+-- Texts, in whatever depth of tables, as one.
+local function written(value, out)
+  local kind = type(value)
+  if kind == "table" then
+    for _, part in ipairs(value) do written(part, out) end
+  elseif value == nil then
+    out[#out + 1] = "nil"
+  elseif kind == "boolean" or value == S.null then
+    out[#out + 1] = value == S.null and "null" or tostring(value)
+  else
+    out[#out + 1] = tostring(value)
+  end
+  return out
+end
+
+local function joined(...)
+  local out = {}
+  for at = 1, select("#", ...) do
+    local value = select(at, ...)
+    out[at] = value == S.null and "null" or tostring(value)
+  end
+  return concat(out)
+end
+
+local function log(level, ...)
+  if type(level) ~= "number" then raise("bad argument #1 to 'log' (number expected, got " .. type(level) .. ")") end
+  if ask(op.is_logged, "", "", level) then ask(op.log, S.place() .. joined(...), "", level) end
+end
+S.log = log
+
+ngx.log = log
+function print(...) log(6, ...) end
+
+-- Variables
+
+local variable_op = op.variable
+
+local function variable(name)
+  if type(name) ~= "string" then raise("a variable's name has to be a text") end
+  local vars = S.own.vars
+  if vars then
+    local value = vars[name]
+    if value ~= nil then return value end
+  end
+  return ask(variable_op, name, "", 0)
+end
+S.variable = variable
+
+ngx.var = setmetatable({}, {
+  __index = function(_, name)
+    if type(name) == "number" then return nil end
+    return variable(name)
+  end,
+  __newindex = function(_, name, value)
+    if not ask(op.set_variable, name, value == nil and "" or tostring(value), 0) then
+      raise("variable \"" .. tostring(name) .. "\" not found for writing; ctx.var takes any name")
+    end
+  end,
+})
+
+-- Header fields
+
+local function decode_values(text)
+  local list, count, from = {}, 0, 1
+  while true do
+    local found, spot = search(op.find, text, "\0", 2 * (from - 1) + 1)
+    if not found then return list, count end
+    spot = spot[0]
+    count = count + 1
+    list[count] = sub(text, from, spot - 1)
+    from = spot + 1
+  end
+end
+
+-- One value as a text, several as a list.
+local function field(operation, name)
+  local text = ask(operation, name, "", 0)
+  if not text then return nil end
+  local found, spot = search(op.find, text, "\0", 1)
+  if spot[0] == #text then return sub(text, 1, -2) end
+  return (decode_values(text))
+end
+S.field = field
+
+-- The first value.
+function S.first_field(name)
+  local text = ask(op.request_field, name, "", 0)
+  if not text then return nil end
+  local _, spot = search(op.find, text, "\0", 1)
+  return sub(text, 1, spot[0] - 1)
+end
+
+local by_any_name = {
+  __index = function(fields, name)
+    if type(name) ~= "string" then return nil end
+    return rawget(fields, (gsub(lower(name), "_", "-")))
+  end,
+}
+
+local function all_fields(operation, raw)
+  local list, count = decode_values(ask(operation, "", "", 0))
+  local fields = {}
+  for at = 1, count, 2 do
+    local name, value = raw and list[at] or lower(list[at]), list[at + 1]
+    local before = fields[name]
+    if before == nil then
+      fields[name] = value
+    elseif type(before) == "table" then
+      before[#before + 1] = value
+    else
+      fields[name] = { before, value }
+    end
+  end
+  if raw then return fields end
+  return setmetatable(fields, by_any_name)
+end
+S.all_fields = all_fields
+
+local function as_text(value, what)
+  local kind = type(value)
+  if kind == "string" then return value end
+  if kind == "number" or kind == "boolean" then return tostring(value) end
+  raise("a header value has to be a text, found " .. kind .. " for " .. tostring(what))
+end
+
+local function change_field(set, add, remove, name, value)
+  if type(name) ~= "string" then raise("a header name has to be a text, found " .. type(name)) end
+  if value == nil or (type(value) == "table" and #value == 0) then
+    ask(remove, name, "", 0)
+  elseif type(value) == "table" then
+    ask(set, name, as_text(value[1], name), 0)
+    for at = 2, #value do ask(add, name, as_text(value[at], name), 0) end
+  else
+    ask(set, name, as_text(value, name), 0)
+  end
+end
+
+local set_request, add_request, remove_request = op.set_request_field, op.add_request_field, op.remove_request_field
+local set_response, add_response, remove_response = op.set_response_field, op.add_response_field, op.remove_response_field
+
+-- Names as they are written in a head, by those that functions use: `content_type` is `content-type`.
+local dashed, dashed_count = {}, 0
+
+local function with_dashes(name)
+  local known = dashed[name]
+  if known then return known end
+  if type(name) ~= "string" then raise("a header name has to be a text, found " .. type(name)) end
+  known = gsub(name, "_", "-")
+  if dashed_count >= 512 then dashed, dashed_count = {}, 0 end
+  dashed_count = dashed_count + 1
+  dashed[name] = known
+  return known
+end
+
+ngx.header = setmetatable({}, {
+  __index = function(_, name) return field(op.response_field, with_dashes(name)) end,
+  __newindex = function(_, name, value)
+    if type(value) == "string" then
+      ask(set_response, with_dashes(name), value, 0)
+    else
+      change_field(set_response, add_response, remove_response, with_dashes(name), value)
+    end
+  end,
+})
+
+local function add_lines(operation, name, value)
+  if type(value) == "table" then
+    for _, one in ipairs(value) do ask(operation, name, as_text(one, name), 0) end
+  else
+    ask(operation, name, as_text(value, name), 0)
+  end
+end
+
+ngx.resp = closed("ngx.resp", {
+  get_headers = function(_, raw) return all_fields(op.response_fields, raw) end,
+  add_header = function(name, value) add_lines(add_response, name, value) end,
+})
+
+-- Arguments
+
+local function escape(text) return ask(op.escape, tostring(text), "", 0) end
+local function unescape(text) return ask(op.unescape, text, "", 0) end
+
+local function decode_args(text, most)
+  local args, count = {}, 0
+  if most == nil then most = 100 end
+  for pair in gmatch(text, "[^&]+") do
+    local _, spot = search(op.find, pair, "=", 1)
+    spot = spot and spot[0]
+    local name = unescape(spot and sub(pair, 1, spot - 1) or pair)
+    local value = spot == nil and true or unescape(sub(pair, spot + 1))
+    if name ~= "" then
+      count = count + 1
+      if most > 0 and count > most then return args, "truncated" end
+      local before = args[name]
+      if before == nil then
+        args[name] = value
+      elseif type(before) == "table" then
+        before[#before + 1] = value
+      else
+        args[name] = { before, value }
+      end
+    end
+  end
+  return args
+end
+
+local function encode_args(args)
+  local names = {}
+  for name in pairs(args) do names[#names + 1] = name end
+  table.sort(names, function(one, other) return tostring(one) < tostring(other) end)
+  local out = {}
+  local function put(name, value)
+    if value == true then
+      out[#out + 1] = escape(name)
+    elseif value ~= false then
+      out[#out + 1] = escape(name) .. "=" .. escape(value)
+    end
+  end
+  for _, name in ipairs(names) do
+    local value = args[name]
+    if type(value) == "table" then
+      for _, one in ipairs(value) do put(name, one) end
+    else
+      put(name, value)
+    end
+  end
+  return concat(out, "&")
+end
+
+local function split_target()
+  local target = ask(op.target, "", "", 0)
+  local _, spot = search(op.find, target, "?", 1)
+  if not spot then return target, nil end
+  spot = spot[0]
+  return sub(target, 1, spot - 1), sub(target, spot + 1)
+end
+
+local function set_target(path, query)
+  ask(op.set_target, query and query ~= "" and (path .. "?" .. query) or path, "", 0)
+end
+
+local function get_uri_args(most)
+  local _, query = split_target()
+  return decode_args(query or "", most)
+end
+
+local function set_uri_args(args)
+  local path = split_target()
+  set_target(path, type(args) == "table" and encode_args(args) or tostring(args))
+end
+
+-- The body
+
+local function read_body()
+  if ask(op.body, "", "", 0) == nil then
+    if not ask(op.can_wait, "", "", 0) then raise("the body cannot be read in this phase") end
+    S.wait(S.BODY, 0)
+  end
+end
+
+local function get_body_data()
+  local body = ask(op.body, "", "", 0)
+  if body == "" then return nil end
+  return body
+end
+
+ngx.req = closed("ngx.req", {
+  get_method = function() return variable("request_method") end,
+  set_method = function(method)
+    local names = { [2] = "GET", [4] = "HEAD", [8] = "POST", [16] = "PUT", [32] = "DELETE", [512] = "OPTIONS", [16384] = "PATCH" }
+    ask(op.set_method, names[method] or raise("unsupported HTTP method: " .. tostring(method)), "", 0)
+  end,
+  http_version = function() return tonumber((gsub(variable("server_protocol"), "HTTP/", ""))) end,
+  is_internal = function() return false end,
+  start_time = function() return ask(op.now, "", "", 0) end,
+  get_headers = function(_, raw) return all_fields(op.request_fields, raw) end,
+  set_header = function(name, value) change_field(set_request, add_request, remove_request, name, value) end,
+  clear_header = function(name) ask(remove_request, name, "", 0) end,
+  get_uri_args = get_uri_args,
+  get_query_args = get_uri_args,
+  set_uri_args = set_uri_args,
+  set_uri = function(path, jump)
+    if jump then raise("ngx.req.set_uri cannot look for another location") end
+    local _, query = split_target()
+    set_target(gsub(path, "[^%w%-%._~!%$&'%(%)%*%+,;=:@/%%]", function(char) return format("%%%02X", byte(char)) end), query)
+  end,
+  read_body = read_body,
+  get_body_data = get_body_data,
+  get_body_file = function() return nil end,
+  set_body_data = function(body) ask(op.set_body, tostring(body), "", 0) end,
+  discard_body = function() end,
+  get_post_args = function(most) return decode_args(get_body_data() or "", most) end,
+})
+
+-- Answers
+
+local function answering(what)
+  if not ask(op.can_answer, "", "", 0) then
+    raise("API disabled in the context of " .. ask(op.phase, "", "", 0) .. ": " .. what)
+  end
+  return S.own
+end
+
+function ngx.print(...)
+  local own = answering("ngx.print")
+  local said = own.said or {}
+  own.said = said
+  for at = 1, select("#", ...) do written((select(at, ...)), said) end
+  return 1
+end
+
+function ngx.say(...)
+  local own = answering("ngx.say")
+  local said = own.said or {}
+  own.said = said
+  for at = 1, select("#", ...) do written((select(at, ...)), said) end
+  said[#said + 1] = "\n"
+  return 1
+end
+
+function ngx.flush() return 1 end
+function ngx.eof() return 1 end
+function ngx.send_headers() return 1 end
+
+-- Ends the function, whatever `pcall` it stands in: it yields, and is never resumed.
+function ngx.exit(status)
+  if type(status) ~= "number" then raise("bad argument #1 to 'exit' (number expected, got " .. type(status) .. ")") end
+  if status >= 200 then
+    local own = answering("ngx.exit(" .. status .. ")")
+    S.finish(own, status)
+  end
+  if status == 444 or (status < 200 and status ~= 0 and status ~= -1) then raise("ngx.exit(" .. status .. ") is not built") end
+  if status == -1 then raise("ngx.exit(ngx.ERROR)") end
+  S.stop()
+end
+
+function ngx.redirect(uri, status)
+  answering("ngx.redirect")
+  status = status or 302
+  if status ~= 301 and status ~= 302 and status ~= 303 and status ~= 307 and status ~= 308 then
+    raise("only ngx.HTTP_MOVED_TEMPORARILY, ngx.HTTP_MOVED_PERMANENTLY, ngx.HTTP_PERMANENT_REDIRECT, " ..
+      "ngx.HTTP_SEE_OTHER, and ngx.HTTP_TEMPORARY_REDIRECT are allowed")
+  end
+  ask(set_response, "Location", uri, 0)
+  ngx.exit(status)
+end
+
+function ngx.sleep(seconds)
+  seconds = tonumber(seconds)
+  if not seconds or seconds < 0 then raise("invalid sleep duration \"" .. tostring(seconds) .. "\"") end
+  if not ask(op.can_wait, "", "", 0) then
+    raise("API disabled in the context of " .. ask(op.phase, "", "", 0) .. ": ngx.sleep")
+  end
+  S.wait(S.SLEEP, seconds)
+end
+
+-- Time
+
+local now = function() return ask(op.now, "", "", 0) end
+local os_date, os_time = os.date, os.time
+ngx.now = now
+function ngx.time() return floor(now()) end
+function ngx.update_time() end
+function ngx.today() return os_date("%Y-%m-%d", floor(now())) end
+function ngx.localtime() return os_date("%Y-%m-%d %H:%M:%S", floor(now())) end
+function ngx.utctime() return os_date("!%Y-%m-%d %H:%M:%S", floor(now())) end
+function ngx.http_time(seconds) return os_date("!%a, %d %b %Y %H:%M:%S GMT", seconds) end
+function ngx.cookie_time(seconds) return os_date("!%a, %d-%b-%y %H:%M:%S GMT", seconds) end
+
+-- Texts
+
+local function plain(value) return type(value) == "string" and value or tostring(value == nil and "" or value) end
+function ngx.encode_base64(text, no_padding) return ask(op.encode_base64, plain(text), "", no_padding and 1 or 0) end
+function ngx.decode_base64(text)
+  if type(text) ~= "string" then raise("string argument only") end
+  return ask(op.decode_base64, text, "", 0)
+end
+function ngx.escape_uri(text, kind) return ask(op.escape, plain(text), "", kind == 0 and 1 or 0) end
+function ngx.unescape_uri(text) return ask(op.unescape, plain(text), "", 0) end
+ngx.encode_args, ngx.decode_args = encode_args, decode_args
+function ngx.md5(text) return ask(op.md5, plain(text), "", 0) end
+function ngx.md5_bin(text) return ask(op.md5_bin, plain(text), "", 0) end
+function ngx.sha1_bin(text) return ask(op.sha1_bin, plain(text), "", 0) end
+function ngx.hmac_sha1(key, text) return ask(op.hmac_sha1, plain(key), plain(text), 0) end
+function ngx.crc32_short(text) return ask(op.crc32, plain(text), "", 0) end
+ngx.crc32_long = ngx.crc32_short
+
+function ngx.get_phase() return ask(op.phase, "", "", 0) end
+
+-- ngx.shared
+
+local function tagged(value)
+  local kind = type(value)
+  if kind == "string" then return "s" .. value end
+  if kind == "number" then return "n" .. format("%.17g", value) end
+  if kind == "boolean" then return value and "b1" or "b0" end
+  raise("bad value type")
+end
+
+local dictionary = {}
+dictionary.__index = closed("ngx.shared.DICT", dictionary)
+
+local function written_to(operation)
+  return function(self, key, value, seconds)
+    if value == nil then
+      ask(op.shared_delete, self.prefix .. key, "", 0)
+      return true
+    end
+    local result = ask(operation, self.prefix .. key, tagged(value), seconds or 0)
+    if result == true then return true, nil, false end
+    return false, result, false
+  end
+end
+
+function dictionary:get(key) return ask(op.shared_get, self.prefix .. key, "", 0) end
+dictionary.get_stale = dictionary.get
+dictionary.set, dictionary.safe_set = written_to(op.shared_set), written_to(op.shared_set)
+dictionary.add, dictionary.safe_add = written_to(op.shared_add), written_to(op.shared_add)
+dictionary.replace = written_to(op.shared_replace)
+
+function dictionary:delete(key) ask(op.shared_delete, self.prefix .. key, "", 0) end
+
+function dictionary:incr(key, by, start, seconds)
+  local numbers = format("%.17g", by)
+  if start then numbers = numbers .. " " .. format("%.17g", start) end
+  local result = ask(op.shared_increase, self.prefix .. key, numbers, seconds or 0)
+  if type(result) == "number" then return result end
+  return nil, result
+end
+
+function dictionary:ttl(key)
+  local seconds = ask(op.shared_ttl, self.prefix .. key, "", 0)
+  if not seconds then return nil, "not found" end
+  return seconds
+end
+
+function dictionary:expire(key, seconds)
+  if ask(op.shared_expire, self.prefix .. key, "", seconds) then return true end
+  return nil, "not found"
+end
+
+function dictionary:flush_all() ask(op.shared_clear, self.prefix, "", 0) end
+function dictionary:flush_expired() return 0 end
+
+ngx.shared = setmetatable({}, {
+  __index = function(all, name)
+    local shared = setmetatable({ prefix = tostring(name) .. "\0" }, dictionary)
+    rawset(all, name, shared)
+    return shared
+  end,
+})
+
+ngx.arg = setmetatable({}, {
+  __index = function(_, at)
+    if at == 1 then return ask(op.piece, "", "", 0) end
+    if at == 2 then
+      if ask(op.is_last_piece, "", "", 0) then return true end
+      return false
+    end
+  end,
+  __newindex = function(_, at, value)
+    if at == 1 then ask(op.set_piece, value == nil and "" or concat(written(value, {})), "", 0) end
+    if at == 2 then raise("the end of a body cannot be moved: ngx.arg[2] can be read only") end
+  end,
+})
+
+-- What is not a plain member: the status, and the table of the request.
+setmetatable(ngx, {
+  __index = function(_, name)
+    if name == "ctx" then
+      local own = S.own
+      local ctx = own.ngx
+      if not ctx then
+        ctx = { api_ctx = own.ctx }
+        own.ngx = ctx
+      end
+      return ctx
+    elseif name == "status" then
+      return S.own.status or ask(op.status, "", "", 0) or 0
+    elseif name == "headers_sent" then
+      return S.own.said ~= nil
+    end
+    raise("ngx." .. tostring(name) .. " is not built; docs/lua.md lists what is")
+  end,
+  __newindex = function(_, name, value)
+    if name == "status" then
+      if ask(op.can_answer, "", "", 0) then
+        S.own.status = tonumber(value)
+      else
+        ask(op.set_status, "", "", tonumber(value))
+      end
+    elseif name == "ctx" then
+      S.own.ngx = value
+    else
+      raise("ngx." .. tostring(name) .. " cannot be set")
+    end
+  end,
+})
+
+_G.ngx = ngx
+local base64 = closed("ngx.base64", {
+  encode_base64url = function(text) return ask(op.encode_base64url, plain(text), "", 0) end,
+  decode_base64url = function(text) return ask(op.decode_base64url, plain(text), "", 0) end,
+})
+S.modules["ngx.base64"] = base64
+S.modules["ngx.resp"], S.modules["ngx.req"] = ngx.resp, ngx.req
+S.modules["resty.core"], S.modules["resty.core.base"] = {}, {}

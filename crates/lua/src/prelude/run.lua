@@ -1,0 +1,153 @@
+-- Runs programs: the functions of one configuration, one after the other, for one request.
+
+local S = ...
+local yield, raise, encode, clear = S.yield, S.raise, S.encode, S.table_clear
+local next, type, tostring, pcall, error, setmetatable, concat = next, type, tostring, pcall, error, setmetatable, table.concat
+local load = load
+
+-- What a run ends with, or stops at.
+local DONE, ANSWER, SLEEP, BODY, STOPPED = 0, 1, 2, 3, 4
+S.SLEEP, S.BODY = SLEEP, BODY
+
+local programs, records, free, ctx_mt = {}, {}, {}, S.ctx_mt
+local made = 0
+
+-- The record of a request: one that is free, or a new one.
+local function take()
+  local count = #free
+  if count > 0 then
+    local record = free[count]
+    free[count] = nil
+    return record
+  end
+  made = made + 1
+  local record = { id = made, ctx = setmetatable({}, ctx_mt) }
+  records[made] = record
+  return record
+end
+
+-- Zero where nothing of the request has to be kept for its later phases: then the record is free again.
+local function settle(record, is_held)
+  if not is_held and next(record.ctx) == nil and not record.vars and not record.ngx and not record.held then
+    free[#free + 1] = record
+    return 0
+  end
+  return record.id
+end
+
+local function release(id)
+  local record = records[id]
+  if not record then return end
+  clear(record.ctx)
+  record.vars, record.ngx, record.held, record.said, record.status = nil, nil, nil, nil, nil
+  free[#free + 1] = record
+end
+
+-- Lets the request wait; what it waits for is here when this returns.
+function S.wait(kind, number)
+  local own = S.own
+  S.own = nil
+  yield(kind, own.id, number, nil)
+  S.own = own
+end
+
+-- Ends the run with an answer, for good: nobody resumes it.
+function S.finish(own, status)
+  local said = own.said
+  local body = said and concat(said)
+  own.said, own.status, S.own = nil, nil, nil
+  yield(ANSWER, own.id, status, body)
+end
+
+-- Ends the run without one.
+function S.stop()
+  local own = S.own
+  if own.said then S.finish(own, own.status or 200) end
+  S.own = nil
+  yield(STOPPED, own.id, nil, nil)
+end
+
+-- What APISIX does with what a function of a plugin returns: `code, body`.
+local function answer(own, code, body)
+  if type(code) ~= "number" then
+    if code ~= nil then body = code end
+    code = nil
+  end
+  if type(body) == "table" then
+    local text, why = encode(body)
+    if not text then raise("failed to encode data: " .. why) end
+    body = text .. "\n"
+  end
+  local said = own.said
+  if body ~= nil then
+    said = said or {}
+    said[#said + 1] = tostring(body)
+  end
+  own.said = said
+  S.finish(own, code or own.status or 200)
+end
+
+local function run(program, record)
+  local functions, conf, ctx = program.functions, program.conf, record.ctx
+  for at = 1, program.count do
+    local code, body = functions[at](conf, ctx)
+    if code ~= nil or body ~= nil then
+      if program.is_plugin then answer(record, code, body) end
+      return code
+    end
+  end
+  if record.said then S.finish(record, record.status or 200) end
+  record.status = nil
+end
+
+-- A coroutine runs one program after the other, until one of them fails or does not end.
+local function runner(program_id, record_id, is_held)
+  while true do
+    local record = record_id == 0 and take() or records[record_id]
+    local program = programs[program_id]
+    S.own, record.program = record, program.name
+    local code = run(program, record)
+    S.own = nil
+    program_id, record_id, is_held = yield(DONE, settle(record, is_held), code and 1 or 0, nil)
+  end
+end
+
+-- What there is of a request where there is none.
+local function outside()
+  return { id = 0, ctx = setmetatable({}, ctx_mt) }
+end
+
+local function load_program(id, name, sources, conf, is_plugin)
+  local functions = {}
+  S.own = outside()
+  for at = 1, #sources do
+    local chunk, why = load(sources[at], #sources == 1 and "=" .. name or "=" .. name .. "[" .. at .. "]")
+    if not chunk then error(why, 0) end
+    functions[at] = chunk()
+  end
+  S.own = nil
+  programs[id] = { name = name, functions = functions, count = #functions, conf = conf, is_plugin = is_plugin }
+end
+
+-- Whether a text is what a configuration may have, in APISIX's words where it is not.
+local function check(source)
+  local chunk, why = load(source, source)
+  if not chunk then return "failed to loadstring: " .. why end
+  S.own = outside()
+  local ok, value = pcall(chunk)
+  if not ok then return "pcall error: " .. tostring(value) end
+  if type(value) ~= "function" then return "only accept Lua function, the input code type is " .. type(value) end
+  return nil
+end
+
+-- The record of a run that has failed; zero: it had not begun.
+local function failed()
+  local own = S.own
+  S.own = nil
+  if not own then return 0 end
+  own.said, own.status = nil, nil
+  return own.id
+end
+
+return { runner = runner, load = load_program, release = release, check = check, failed = failed,
+  forget = function(id) programs[id] = nil end }

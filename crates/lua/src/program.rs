@@ -1,0 +1,43 @@
+//! What is run: the functions of one configuration, compiled on each worker that runs them.
+
+use crate::vm;
+use serde_json::Value as Json;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What the functions of a program are called for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// They may answer: by `ngx.exit` and its like, or by returning a status and a body as APISIX's plugins do.
+    Plugin,
+    /// What the first returns decides: it holds unless that is `nil` or `false`.
+    Condition,
+}
+
+/// The functions of one configuration. It is made once, off the workers; what workers have made of it goes with it.
+#[derive(Debug)]
+pub struct Program {
+    /// Tells it from every other in this process.
+    pub(crate) id: u64,
+    /// What stands before a line's number in messages.
+    pub(crate) name: String,
+    /// Each returns a function.
+    pub(crate) sources: Vec<String>,
+    /// What functions get as `conf`.
+    pub(crate) conf: Json,
+    pub(crate) kind: Kind,
+}
+
+impl Program {
+    /// Of sources that [`check`] takes.
+    pub fn new(name: String, sources: Vec<String>, conf: Json, kind: Kind) -> Arc<Program> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Arc::new(Program { id: NEXT.fetch_add(1, Ordering::Relaxed), name, sources, conf, kind })
+    }
+}
+
+/// Whether a text is a chunk that returns a function; the error is APISIX's. It is run for that, within the bounds of memory
+/// and time that hold for functions.
+pub fn check(source: &str) -> Result<(), String> {
+    vm::check(source)
+}

@@ -1,0 +1,202 @@
+//! `ngx.shared`: dictionaries that the functions of all workers share.
+//!
+//! The one thing of this crate that workers share, and the one lock: it is held for one look-up or one write of a short
+//! value, and touched only by requests whose functions use a dictionary. What does not fit is refused (`no memory`); nothing
+//! that is valid is evicted. A dictionary is lost at an upgrade.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Bytes of keys and values of one dictionary.
+const DICTIONARY_BYTES_MAX: usize = 1 << 20;
+/// Dictionaries there can be.
+const DICTIONARIES_MAX: usize = 64;
+/// What an entry takes besides its key and value.
+const ENTRY_BYTES: usize = 64;
+
+/// A value.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Shared {
+    Text(Box<[u8]>),
+    Number(f64),
+    Bool(bool),
+}
+
+/// When a value is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Write {
+    Always,
+    /// `add`
+    IfAbsent,
+    /// `replace`
+    IfPresent,
+}
+
+#[derive(Default)]
+struct Dictionary {
+    entries: HashMap<Box<[u8]>, Entry>,
+    bytes: usize,
+}
+
+struct Entry {
+    value: Shared,
+    /// Milliseconds since 1970; `None`: it does not end.
+    ends_ms: Option<u64>,
+}
+
+impl Entry {
+    fn is_over(&self, now_ms: u64) -> bool {
+        self.ends_ms.is_some_and(|ends| ends <= now_ms)
+    }
+}
+
+impl Shared {
+    fn bytes(&self) -> usize {
+        match self {
+            Shared::Text(text) => text.len(),
+            Shared::Number(_) | Shared::Bool(_) => 0,
+        }
+    }
+}
+
+type Dictionaries = HashMap<Box<[u8]>, Dictionary>;
+
+fn dictionaries() -> MutexGuard<'static, Dictionaries> {
+    static ALL: OnceLock<Mutex<Dictionaries>> = OnceLock::new();
+    // What a panic may have left is a whole entry or none.
+    ALL.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The value of a key, and the milliseconds it has left (zero: it does not end).
+pub(crate) fn get(name: &[u8], key: &[u8], now_ms: u64) -> Option<(Shared, u64)> {
+    let all = dictionaries();
+    let entry = all.get(name)?.entries.get(key).filter(|entry| !entry.is_over(now_ms))?;
+    Some((entry.value.clone(), entry.ends_ms.map_or(0, |ends| ends - now_ms)))
+}
+
+/// Writes a value; the error is nginx's.
+pub(crate) fn set(
+    name: &[u8],
+    key: &[u8],
+    value: Shared,
+    ends_ms: Option<u64>,
+    write: Write,
+    now_ms: u64,
+) -> Result<(), &'static str> {
+    let mut all = dictionaries();
+    let dictionary = dictionary(&mut all, name)?;
+    let is_there = dictionary.entries.get(key).is_some_and(|entry| !entry.is_over(now_ms));
+    match (write, is_there) {
+        (Write::IfAbsent, true) => return Err("exists"),
+        (Write::IfPresent, false) => return Err("not found"),
+        _ => {}
+    }
+    dictionary.put(key, Entry { value, ends_ms }, now_ms)
+}
+
+/// Adds to a number; `start`: what a key begins with that is not there, and when it ends.
+pub(crate) fn increase(
+    name: &[u8],
+    key: &[u8],
+    by: f64,
+    start: Option<(f64, Option<u64>)>,
+    now_ms: u64,
+) -> Result<f64, &'static str> {
+    let mut all = dictionaries();
+    let dictionary = dictionary(&mut all, name)?;
+    if let Some(entry) = dictionary.entries.get_mut(key).filter(|entry| !entry.is_over(now_ms)) {
+        let Shared::Number(number) = &mut entry.value else { return Err("not a number") };
+        *number += by;
+        return Ok(*number);
+    }
+    let (from, ends_ms) = start.ok_or("not found")?;
+    dictionary.put(key, Entry { value: Shared::Number(from + by), ends_ms }, now_ms)?;
+    Ok(from + by)
+}
+
+/// Sets when a key ends; `false`: it is not there.
+pub(crate) fn expire(name: &[u8], key: &[u8], ends_ms: Option<u64>, now_ms: u64) -> bool {
+    let mut all = dictionaries();
+    let entry = all.get_mut(name).and_then(|dictionary| dictionary.entries.get_mut(key));
+    let Some(entry) = entry.filter(|entry| !entry.is_over(now_ms)) else { return false };
+    entry.ends_ms = ends_ms;
+    true
+}
+
+/// Takes a key out.
+pub(crate) fn delete(name: &[u8], key: &[u8]) {
+    if let Some(dictionary) = dictionaries().get_mut(name) {
+        dictionary.take(key);
+    }
+}
+
+/// Takes all keys out.
+pub(crate) fn clear(name: &[u8]) {
+    if let Some(dictionary) = dictionaries().get_mut(name) {
+        *dictionary = Dictionary::default();
+    }
+}
+
+fn dictionary<'a>(all: &'a mut Dictionaries, name: &[u8]) -> Result<&'a mut Dictionary, &'static str> {
+    if !all.contains_key(name) {
+        if all.len() >= DICTIONARIES_MAX {
+            return Err("too many dictionaries");
+        }
+        all.insert(name.into(), Dictionary::default());
+    }
+    all.get_mut(name).ok_or("no dictionary")
+}
+
+impl Dictionary {
+    fn put(&mut self, key: &[u8], entry: Entry, now_ms: u64) -> Result<(), &'static str> {
+        self.take(key);
+        let bytes = ENTRY_BYTES + key.len() + entry.value.bytes();
+        if self.bytes + bytes > DICTIONARY_BYTES_MAX {
+            self.entries.retain(|_, entry| !entry.is_over(now_ms));
+            self.bytes = self.entries.iter().map(|(key, entry)| ENTRY_BYTES + key.len() + entry.value.bytes()).sum();
+            if self.bytes + bytes > DICTIONARY_BYTES_MAX {
+                return Err("no memory");
+            }
+        }
+        self.bytes += bytes;
+        self.entries.insert(key.into(), entry);
+        Ok(())
+    }
+
+    fn take(&mut self, key: &[u8]) {
+        if let Some(entry) = self.entries.remove(key) {
+            self.bytes -= ENTRY_BYTES + key.len() + entry.value.bytes();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_end_and_what_does_not_fit_is_refused() {
+        let name = b"values_end";
+        let text = |length: usize| Shared::Text(vec![b'x'; length].into());
+        assert_eq!(set(name, b"a", text(1), Some(2_000), Write::Always, 1_000), Ok(()));
+        assert_eq!(get(name, b"a", 1_500), Some((text(1), 500)));
+        assert_eq!(get(name, b"a", 2_000), None);
+        assert_eq!(set(name, b"a", text(1), None, Write::IfPresent, 2_000), Err("not found"));
+        assert_eq!(set(name, b"a", text(1), None, Write::IfAbsent, 2_000), Ok(()));
+        assert_eq!(set(name, b"a", text(1), None, Write::IfAbsent, 2_000), Err("exists"));
+        assert_eq!(set(name, b"b", text(DICTIONARY_BYTES_MAX), None, Write::Always, 2_000), Err("no memory"));
+        assert_eq!(set(name, b"b", text(DICTIONARY_BYTES_MAX / 2), Some(3_000), Write::Always, 2_000), Ok(()));
+        // What is over makes room.
+        assert_eq!(set(name, b"c", text(DICTIONARY_BYTES_MAX / 2), None, Write::Always, 2_500), Err("no memory"));
+        assert_eq!(set(name, b"c", text(DICTIONARY_BYTES_MAX / 2), None, Write::Always, 3_000), Ok(()));
+        assert_eq!(increase(name, b"a", 1.0, None, 3_000), Err("not a number"));
+        assert_eq!(increase(name, b"n", 1.0, None, 3_000), Err("not found"));
+        assert_eq!(increase(name, b"n", 2.0, Some((5.0, None)), 3_000), Ok(7.0));
+        assert_eq!(increase(name, b"n", -1.5, None, 3_000), Ok(5.5));
+        delete(name, b"n");
+        assert_eq!(get(name, b"n", 3_000), None);
+        assert!(expire(name, b"a", Some(3_100), 3_000) && !expire(name, b"n", None, 3_000));
+        clear(name);
+        assert_eq!(get(name, b"a", 3_000), None);
+    }
+}

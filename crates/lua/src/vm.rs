@@ -1,0 +1,452 @@
+//! One worker's LuaJIT: its sandbox, what is loaded into it, and the coroutines that run.
+//!
+//! ```text
+//!  run(program, host) ──▶ idle coroutine ──▶ functions … ──▶ the end: the coroutine is idle again
+//!                                              ├─ answers, fails: the coroutine is dropped
+//!                                              └─ waits: the coroutine goes with the request ── resume ──▶ …
+//! ```
+//!
+//! A run costs no new coroutine and no closure. What a request has in `ctx` is a record in the VM that its [`Context`] names.
+
+use crate::bridge::{self, Bridge, DECLARATIONS};
+use crate::host::{Document, Host};
+use crate::json;
+use crate::operations::Operation;
+use crate::program::{Kind, Program};
+use crate::watchdog::Watched;
+use mlua::{Error, Function, LightUserData, Lua, LuaOptions, LuaString, StdLib, Table, Thread, Value};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::rc::Rc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// Memory of one VM.
+pub const MEMORY_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// The longest text that `string.rep` makes.
+const STRING_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Where so much is in use after a run that has failed for want of memory, all is thrown away.
+const SPENT_BYTES: usize = MEMORY_BYTES_MAX / 4 * 3;
+
+/// The parts of the prelude, in the order they are run.
+const PRELUDE: [(&str, &str); 5] = [
+    ("base.lua", include_str!("prelude/base.lua")),
+    ("ngx.lua", include_str!("prelude/ngx.lua")),
+    ("regex.lua", include_str!("prelude/regex.lua")),
+    ("core.lua", include_str!("prelude/core.lua")),
+    ("run.lua", include_str!("prelude/run.lua")),
+];
+
+/// What becomes of a run.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The functions have run; for a condition, whether it holds.
+    Done(bool),
+    /// They answer.
+    Answer {
+        /// From 200 to 599.
+        status: u16,
+        /// `None`: nothing was said.
+        body: Option<Vec<u8>>,
+    },
+    /// They wait.
+    Wait(Wait, Paused),
+    /// They failed.
+    Failed(Failure),
+}
+
+/// What a function waits for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Wait {
+    /// `ngx.sleep`
+    Sleep(Duration),
+    /// The whole body of the request.
+    Body,
+}
+
+/// A run that waits; it goes on with [`resume`]. Dropped, it never does.
+#[derive(Debug)]
+pub struct Paused {
+    thread: Thread,
+    generation: u64,
+}
+
+/// Why a run failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// What kind of failure, for a counter.
+    pub kind: FailureKind,
+    /// `NAME:LINE: MESSAGE`
+    pub text: String,
+}
+
+/// Kinds of failures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailureKind {
+    /// An error of the function.
+    Error,
+    /// It ran for too long.
+    Time,
+    /// It used too much memory.
+    Memory,
+}
+
+impl FailureKind {
+    /// As metrics have it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            FailureKind::Error => "error",
+            FailureKind::Time => "time",
+            FailureKind::Memory => "memory",
+        }
+    }
+}
+
+/// What functions keep for one request between its phases: `ctx` and `ngx.ctx`. Nothing until a function sets something.
+#[derive(Debug, Default)]
+pub struct Context {
+    generation: u64,
+    /// Zero: nothing.
+    id: u32,
+}
+
+impl Context {
+    /// Whether functions keep nothing for the request.
+    pub fn is_empty(&self) -> bool {
+        self.id == 0
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        if self.id != 0 {
+            // At a thread's end there is nothing to give back to.
+            let _ = RELEASED.try_with(|released| released.borrow_mut().push((self.generation, self.id)));
+        }
+    }
+}
+
+thread_local! {
+    static VM: RefCell<Option<Vm>> = const { RefCell::new(None) };
+    /// Records of requests that have ended.
+    static RELEASED: RefCell<Vec<(u64, u32)>> = const { RefCell::new(Vec::new()) };
+    static GENERATION: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Runs the functions of a program for a request.
+pub fn run(program: &Arc<Program>, host: &mut dyn Host, context: &mut Context) -> Outcome {
+    with_vm(|vm| vm.run(program, host, context))
+}
+
+/// Goes on with a run that has waited, for the same request.
+pub fn resume(paused: Paused, host: &mut dyn Host, context: &mut Context) -> Outcome {
+    with_vm(|vm| match paused.generation == vm.generation {
+        true => vm.go_on(paused.thread, (0, 0, false), host, context),
+        false => failed(FailureKind::Memory, "another function has used up the memory of all".to_owned()),
+    })
+}
+
+/// See [`crate::check`].
+pub(crate) fn check(source: &str) -> Result<(), String> {
+    let vm = Vm::new().map_err(|error| format!("there is no LuaJIT: {error}"))?;
+    let (result, is_stopped) = vm.watched.run(|| vm.entries.check.call::<Option<String>>(source));
+    match result {
+        Err(error) if is_stopped => Err(format!("pcall error: {}", describe(&error).1)),
+        Ok(None) => Ok(()),
+        Ok(Some(why)) => Err(why),
+        Err(error) => Err(format!("pcall error: {}", describe(&error).1)),
+    }
+}
+
+fn with_vm(then: impl FnOnce(&mut Vm) -> Outcome) -> Outcome {
+    VM.with_borrow_mut(|slot| {
+        let vm = match slot {
+            Some(vm) => vm,
+            None => match Vm::new() {
+                Ok(vm) => slot.insert(vm),
+                Err(error) => return failed(FailureKind::Memory, format!("there is no LuaJIT: {error}")),
+            },
+        };
+        let outcome = then(vm);
+        if vm.is_spent {
+            *slot = None;
+        }
+        outcome
+    })
+}
+
+#[cold]
+fn failed(kind: FailureKind, text: String) -> Outcome {
+    Outcome::Failed(Failure { kind, text })
+}
+
+/// The functions of the prelude that we call.
+struct Entries {
+    runner: Function,
+    load: Function,
+    release: Function,
+    check: Function,
+    failed: Function,
+    forget: Function,
+}
+
+struct Vm {
+    watched: Watched,
+    entries: Entries,
+    idle: Option<Thread>,
+    loaded: HashMap<u64, Weak<Program>>,
+    generation: u64,
+    is_spent: bool,
+    array_mt: Table,
+    bridge: Rc<Bridge>,
+    lua: Lua,
+}
+
+/// What a coroutine yields: the kind, the record, a number, a text.
+type Yielded = (u32, u32, Option<f64>, Option<LuaString>);
+
+impl Vm {
+    fn new() -> mlua::Result<Vm> {
+        let libraries = StdLib::TABLE
+            | StdLib::STRING
+            | StdLib::BIT
+            | StdLib::MATH
+            | StdLib::OS
+            | StdLib::PACKAGE
+            | StdLib::JIT
+            | StdLib::FFI
+            | StdLib::DEBUG;
+        // SAFETY: `ffi` and `debug` are what makes this unsafe. The prelude, which is ours, takes what it needs of them into
+        // locals and closes both before any other code is loaded.
+        let lua = unsafe { Lua::unsafe_new_with(libraries, LuaOptions::default()) };
+        let bridge = Rc::new(Bridge::default());
+        let array_mt = lua.create_table()?;
+        let entries = prelude(&lua, &bridge, &array_mt)?;
+        lua.set_memory_limit(MEMORY_BYTES_MAX)?;
+        let state = lua.exec_raw_lua(|raw| raw.state());
+        let generation = GENERATION.get() + 1;
+        GENERATION.set(generation);
+        Ok(Vm {
+            watched: Watched::new(state),
+            entries,
+            idle: None,
+            loaded: HashMap::new(),
+            generation,
+            is_spent: false,
+            array_mt,
+            bridge,
+            lua,
+        })
+    }
+
+    fn run(&mut self, program: &Arc<Program>, host: &mut dyn Host, context: &mut Context) -> Outcome {
+        self.release();
+        if context.generation != self.generation {
+            *context = Context { generation: self.generation, id: 0 };
+        }
+        if !self.loaded.contains_key(&program.id)
+            && let Err(failure) = self.load(program)
+        {
+            return Outcome::Failed(failure);
+        }
+        let thread = match self.idle.take() {
+            Some(thread) => thread,
+            None => match self.lua.create_thread(self.entries.runner.clone()) {
+                Ok(thread) => thread,
+                Err(error) => return Outcome::Failed(self.failure(&error, false)),
+            },
+        };
+        self.go_on(thread, (program.id, context.id, context.id != 0), host, context)
+    }
+
+    fn go_on(
+        &mut self,
+        thread: Thread,
+        arguments: (u64, u32, bool),
+        host: &mut dyn Host,
+        context: &mut Context,
+    ) -> Outcome {
+        let (yielded, is_stopped) = self.bridge.with(host, || self.watched.run(|| thread.resume::<Yielded>(arguments)));
+        self.bridge.trim();
+        let (kind, id, number, text) = match yielded {
+            Ok(yielded) => yielded,
+            Err(error) => {
+                context.id = self.entries.failed.call(()).unwrap_or(context.id);
+                return Outcome::Failed(self.failure(&error, is_stopped));
+            }
+        };
+        context.id = id;
+        match kind {
+            0 => {
+                self.idle = Some(thread);
+                Outcome::Done(number == Some(1.0))
+            }
+            1 => {
+                let status = number.unwrap_or(200.0);
+                if !(200.0..600.0).contains(&status) {
+                    return failed(
+                        FailureKind::Error,
+                        format!("{status} is no status of an answer; it is from 200 to 599"),
+                    );
+                }
+                Outcome::Answer { status: status as u16, body: text.map(|text| text.as_bytes().to_vec()) }
+            }
+            2 => {
+                let time = Duration::try_from_secs_f64(number.unwrap_or_default()).unwrap_or(Duration::MAX);
+                Outcome::Wait(Wait::Sleep(time), Paused { thread, generation: self.generation })
+            }
+            3 => Outcome::Wait(Wait::Body, Paused { thread, generation: self.generation }),
+            _ => Outcome::Done(false),
+        }
+    }
+
+    /// Compiles the functions of a program, and forgets those of programs that are no more.
+    #[cold]
+    fn load(&mut self, program: &Arc<Program>) -> Result<(), Failure> {
+        let gone: Vec<u64> =
+            self.loaded.iter().filter(|(_, program)| program.strong_count() == 0).map(|(id, _)| *id).collect();
+        for id in gone {
+            self.loaded.remove(&id);
+            // It only sets a table's field to nil.
+            let _ = self.entries.forget.call::<()>(id);
+        }
+        let conf =
+            json::to_lua(&self.lua, &program.conf, &self.array_mt).map_err(|error| self.failure(&error, false))?;
+        let is_plugin = program.kind == Kind::Plugin;
+        let arguments = (program.id, program.name.as_str(), program.sources.clone(), conf, is_plugin);
+        let (result, is_stopped) = self.watched.run(|| self.entries.load.call::<()>(arguments));
+        result.map_err(|error| self.failure(&error, is_stopped))?;
+        self.loaded.insert(program.id, Arc::downgrade(program));
+        Ok(())
+    }
+
+    /// Gives the records back of requests that have ended.
+    #[inline]
+    fn release(&self) {
+        RELEASED.with_borrow_mut(|released| {
+            for (generation, id) in released.drain(..) {
+                if generation == self.generation {
+                    // It only sets fields to nil.
+                    let _ = self.entries.release.call::<()>(id);
+                }
+            }
+        });
+    }
+
+    /// What a failure was; one for want of memory makes room.
+    #[cold]
+    fn failure(&mut self, error: &Error, is_stopped: bool) -> Failure {
+        let (kind, text) = describe(error);
+        if is_stopped {
+            return Failure { kind: FailureKind::Time, text };
+        }
+        if kind == FailureKind::Memory {
+            self.is_spent = self.lua.gc_collect().is_err() || self.lua.used_memory() > SPENT_BYTES;
+        }
+        Failure { kind, text }
+    }
+}
+
+/// The first line of an error, without the stack behind it.
+fn describe(error: &Error) -> (FailureKind, String) {
+    match error {
+        Error::MemoryError(_) => {
+            (FailureKind::Memory, format!("a worker's functions have {} MiB of memory", MEMORY_BYTES_MAX >> 20))
+        }
+        Error::CallbackError { cause, .. } => describe(cause),
+        Error::RuntimeError(text) => {
+            let line = text.lines().next().unwrap_or_default();
+            let is_memory = line.ends_with("not enough memory");
+            (if is_memory { FailureKind::Memory } else { FailureKind::Error }, line.to_owned())
+        }
+        other => (FailureKind::Error, other.to_string().lines().next().unwrap_or_default().to_owned()),
+    }
+}
+
+/// Runs the prelude: makes the sandbox and all that functions can call.
+fn prelude(lua: &Lua, bridge: &Rc<Bridge>, array_mt: &Table) -> mlua::Result<Entries> {
+    let shared = lua.create_table()?;
+    let globals = lua.globals();
+    let require: Function = globals.get("require")?;
+    shared.set("ffi", require.call::<Value>("ffi")?)?;
+    shared.set("table_new", require.call::<Value>("table.new")?)?;
+    shared.set("table_clear", require.call::<Value>("table.clear")?)?;
+    shared.set("getinfo", globals.get::<Table>("debug")?.get::<Function>("getinfo")?)?;
+    shared.set("yield", globals.get::<Table>("coroutine")?.get::<Function>("yield")?)?;
+    shared.set("declarations", DECLARATIONS)?;
+    shared.set("call", LightUserData(bridge::call as *const () as *mut c_void))?;
+    shared.set("bridge", LightUserData(Rc::as_ptr(bridge).cast_mut().cast()))?;
+    shared.set("null", Value::NULL)?;
+    shared.set("array_mt", array_mt)?;
+    shared.set("string_bytes_max", STRING_BYTES_MAX)?;
+    let operations = lua.create_table()?;
+    for (at, name) in Operation::NAMES.iter().enumerate() {
+        operations.set(*name, at)?;
+    }
+    shared.set("operations", operations)?;
+    shared.set("json_decode", json_decode(lua, array_mt)?)?;
+    shared.set("json_encode", json_encode(lua, array_mt)?)?;
+    shared.set("document", document(lua, bridge, array_mt)?)?;
+    shared.set("check_schema", check_schema(lua, bridge, array_mt)?)?;
+    let mut last = Value::Nil;
+    for (name, source) in PRELUDE {
+        last = lua.load(source).set_name(format!("=({name})")).call(shared.clone())?;
+    }
+    let Value::Table(entries) = last else { return Err(Error::runtime("the prelude gives no entries")) };
+    Ok(Entries {
+        runner: entries.get("runner")?,
+        load: entries.get("load")?,
+        release: entries.get("release")?,
+        check: entries.get("check")?,
+        failed: entries.get("failed")?,
+        forget: entries.get("forget")?,
+    })
+}
+
+/// `ok, value` or `false, nil, why`: a value can be `nil` itself.
+fn json_decode(lua: &Lua, array_mt: &Table) -> mlua::Result<Function> {
+    let array_mt = array_mt.clone();
+    lua.create_function(move |lua, text: LuaString| {
+        Ok(match serde_json::from_slice(&text.as_bytes()) {
+            Ok(json) => (true, json::to_lua(lua, &json, &array_mt)?, None),
+            Err(error) => (false, Value::Nil, Some(error.to_string())),
+        })
+    })
+}
+
+fn json_encode(lua: &Lua, array_mt: &Table) -> mlua::Result<Function> {
+    let array_mt = array_mt.clone();
+    lua.create_function(move |lua, (value, forced, sorted): (Value, bool, bool)| {
+        Ok(match json::write(&value, &array_mt, forced, sorted) {
+            Ok(text) => (Some(lua.create_string(text)?), None),
+            Err(Error::RuntimeError(why)) => (None, Some(why)),
+            Err(error) => return Err(error),
+        })
+    })
+}
+
+/// The route or the service of the request, as it is written.
+fn document(lua: &Lua, bridge: &Rc<Bridge>, array_mt: &Table) -> mlua::Result<Function> {
+    let (bridge, array_mt) = (Rc::clone(bridge), array_mt.clone());
+    lua.create_function(move |lua, name: String| {
+        let of = if name == "route" { Document::Route } else { Document::Service };
+        bridge.ask(|host| host.document(of).map(|json| json::to_lua(lua, json, &array_mt)).transpose())
+    })
+}
+
+/// `true, value with defaults` or `false, why`.
+fn check_schema(lua: &Lua, bridge: &Rc<Bridge>, array_mt: &Table) -> mlua::Result<Function> {
+    let (bridge, array_mt) = (Rc::clone(bridge), array_mt.clone());
+    lua.create_function(move |lua, (schema, value): (Value, Value)| {
+        let json = |value: &Value| {
+            let text = json::write(value, &array_mt, true, false)?;
+            serde_json::from_slice::<serde_json::Value>(&text).map_err(Error::external)
+        };
+        let (schema, value) = (json(&schema)?, json(&value)?);
+        match bridge.ask(|host| host.check_schema(&schema, value)) {
+            Ok(filled) => Ok((true, json::to_lua(lua, &filled, &array_mt)?)),
+            Err(why) => Ok((false, Value::String(lua.create_string(why)?))),
+        }
+    })
+}

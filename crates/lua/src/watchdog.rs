@@ -1,0 +1,253 @@
+//! Stops functions that run for too long.
+//!
+//! ```text
+//!  worker:    slot.call = n ── the function ── slot.call = 0
+//!  watchdog:  every few ms: the same call as before, and more CPU time than it may have? slot.doomed = n, signal ─┐
+//!  worker:    ◀── handler: still call n? then set LuaJIT's hook ◀────────────────────────────────────────────────┘
+//!             the hook raises an error at every instruction, so that no `pcall` keeps it
+//! ```
+//!
+//! A hook cannot be set from another thread, whose writes would race with the interpreter's dispatch table; so the worker's own
+//! thread sets it, in a signal handler, as LuaJIT's own program does. Compiled code looks at hooks since LuaJIT is built with
+//! `LUAJIT_ENABLE_CHECKHOOK`. The signal may come in the middle of an update of that table, which would undo it: it is sent
+//! again until the call has ended. Time is the thread's CPU time: a machine that is busy stops nobody.
+//!
+//! The watchdog sleeps for good while no function runs.
+
+use mlua::ffi;
+use std::cell::Cell;
+use std::ffi::{CStr, c_char, c_int};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+/// CPU time that one run of a function may take.
+pub const RUN_TIME_MAX: Duration = Duration::from_millis(50);
+/// How often the watchdog looks; a function may take this much longer.
+const TICK: Duration = Duration::from_millis(5);
+/// After so many ticks without a call the watchdog sleeps until there is one.
+const IDLE_TICKS_MAX: u32 = 200;
+
+/// What a stopped function ends with.
+const STOPPED: &CStr = c"it ran for more than 50 ms of CPU time and was stopped";
+
+/// One VM, as the watchdog sees it.
+pub(crate) struct Slot {
+    /// The call that runs; zero: none.
+    call: AtomicU64,
+    /// The call that is to be stopped.
+    doomed: AtomicU64,
+    state: AtomicPtr<ffi::lua_State>,
+    thread: libc::pid_t,
+    clock: libc::clockid_t,
+}
+
+/// A VM that is watched; dropped before the VM.
+pub(crate) struct Watched {
+    slot: Arc<Slot>,
+    last: Cell<u64>,
+}
+
+thread_local! {
+    /// The slot of the VM that runs on this thread, for the handler.
+    static RUNNING: Cell<*const Slot> = const { Cell::new(ptr::null()) };
+}
+
+/// A call, until it is over, by whatever it ends.
+struct Running<'a> {
+    slot: &'a Slot,
+    before: *const Slot,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        // From here on the handler does nothing: it runs on this thread.
+        self.slot.call.store(0, Ordering::SeqCst);
+        RUNNING.set(self.before);
+    }
+}
+
+/// A VM and how far the watchdog has seen its call.
+struct Seen {
+    slot: Arc<Slot>,
+    call: u64,
+    began: Duration,
+}
+
+static SLOTS: Mutex<Vec<Seen>> = Mutex::new(Vec::new());
+static IS_ASLEEP: AtomicBool = AtomicBool::new(false);
+static WATCHDOG: OnceLock<Thread> = OnceLock::new();
+
+impl Watched {
+    /// Watches the VM of this thread.
+    pub(crate) fn new(state: *mut ffi::lua_State) -> Watched {
+        install();
+        // SAFETY: both calls only ask about the calling thread; `clock` is written before it is read.
+        let (thread, clock) = unsafe {
+            let mut clock: libc::clockid_t = 0;
+            libc::pthread_getcpuclockid(libc::pthread_self(), &raw mut clock);
+            (libc::gettid(), clock)
+        };
+        let (call, doomed) = (AtomicU64::new(0), AtomicU64::new(0));
+        let slot = Arc::new(Slot { call, doomed, state: AtomicPtr::new(state), thread, clock });
+        slots().push(Seen { slot: slot.clone(), call: 0, began: Duration::ZERO });
+        Watched { slot, last: Cell::new(0) }
+    }
+
+    /// Runs `call`, and says whether it had to be stopped.
+    #[inline]
+    pub(crate) fn run<R>(&self, call: impl FnOnce() -> R) -> (R, bool) {
+        let number = self.last.get() + 1;
+        self.last.set(number);
+        let running = Running { slot: &self.slot, before: RUNNING.replace(Arc::as_ptr(&self.slot)) };
+        // Before the look at `IS_ASLEEP`: either we see that the watchdog sleeps, or it sees the call.
+        self.slot.call.store(number, Ordering::SeqCst);
+        if IS_ASLEEP.load(Ordering::SeqCst) {
+            wake();
+        }
+        let result = call();
+        drop(running);
+        let is_stopped = self.slot.doomed.load(Ordering::SeqCst) == number;
+        if is_stopped {
+            // SAFETY: the state is this thread's and lives as long as `self`.
+            unsafe { ffi::lua_sethook(self.slot.state.load(Ordering::Relaxed), None, 0, 0) };
+        }
+        (result, is_stopped)
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        slots().retain(|seen| !Arc::ptr_eq(&seen.slot, &self.slot));
+    }
+}
+
+fn slots() -> std::sync::MutexGuard<'static, Vec<Seen>> {
+    SLOTS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn signal_number() -> c_int {
+    libc::SIGRTMIN() + 5
+}
+
+#[cold]
+fn wake() {
+    if let Some(thread) = WATCHDOG.get() {
+        thread.unpark();
+    }
+}
+
+/// Installs the handler and starts the thread, once in the process.
+fn install() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the handler below touches nothing that a signal could find half done: two atomics and LuaJIT's hook.
+        let installed = unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = stop as extern "C" fn(c_int) as libc::sighandler_t;
+            action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK;
+            libc::sigaction(signal_number(), &raw const action, ptr::null_mut())
+        };
+        assert_eq!(installed, 0, "a real-time signal can have a handler");
+        let thread =
+            thread::Builder::new().name("lua-watchdog".to_owned()).spawn(watch).expect("a thread at the start");
+        WATCHDOG.get_or_init(|| thread.thread().clone());
+    });
+}
+
+/// The watchdog's thread.
+fn watch() {
+    let mut idle = 0;
+    loop {
+        thread::park_timeout(TICK);
+        let is_busy = look();
+        idle = if is_busy { 0 } else { idle + 1 };
+        if idle < IDLE_TICKS_MAX {
+            continue;
+        }
+        IS_ASLEEP.store(true, Ordering::SeqCst);
+        if !slots().iter().any(|seen| seen.slot.call.load(Ordering::SeqCst) != 0) {
+            thread::park();
+        }
+        IS_ASLEEP.store(false, Ordering::SeqCst);
+        idle = 0;
+    }
+}
+
+/// Looks at each VM once; `false`: no function has run since the last time.
+fn look() -> bool {
+    let mut is_busy = false;
+    for seen in slots().iter_mut() {
+        let call = seen.slot.call.load(Ordering::SeqCst);
+        if call == 0 {
+            continue;
+        }
+        is_busy = true;
+        let used = seen.slot.cpu_time();
+        if call != seen.call {
+            (seen.call, seen.began) = (call, used);
+        } else if used.saturating_sub(seen.began) >= RUN_TIME_MAX {
+            seen.slot.doomed.store(call, Ordering::SeqCst);
+            // SAFETY: the thread lives: its slot is taken from the list, under this lock, before it ends.
+            unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), seen.slot.thread, signal_number()) };
+        }
+    }
+    is_busy
+}
+
+impl Slot {
+    fn cpu_time(&self) -> Duration {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the clock is that of a thread that lives (see `look`), and `time` is ours.
+        unsafe { libc::clock_gettime(self.clock, &raw mut time) };
+        Duration::new(u64::try_from(time.tv_sec).unwrap_or_default(), u32::try_from(time.tv_nsec).unwrap_or_default())
+    }
+}
+
+/// The handler, on the thread whose function runs for too long.
+extern "C" fn stop(_: c_int) {
+    let slot = RUNNING.get();
+    if slot.is_null() {
+        return;
+    }
+    // SAFETY: `RUNNING` is set while the slot's owner is borrowed by `Watched::run` on this very thread.
+    let slot = unsafe { &*slot };
+    let call = slot.call.load(Ordering::SeqCst);
+    if call != 0 && call == slot.doomed.load(Ordering::SeqCst) {
+        // SAFETY: as LuaJIT's manual has it, from a signal handler of the thread that runs the state.
+        unsafe { ffi::lua_sethook(slot.state.load(Ordering::Relaxed), Some(raise), ffi::LUA_MASKCOUNT, 1) };
+    }
+}
+
+unsafe extern "C-unwind" fn raise(state: *mut ffi::lua_State, _: *mut ffi::lua_Debug) {
+    /// Calls that are looked through for one of the user's.
+    const LEVELS_MAX: c_int = 30;
+    // SAFETY: LuaJIT calls the hook with the state that runs, and with room on its stack. What is written of `place` is read
+    // only where `lua_getinfo` has filled it. `lua_error` does not return, and nothing here needs to be dropped.
+    unsafe {
+        let mut place: ffi::lua_Debug = std::mem::zeroed();
+        for level in 0..LEVELS_MAX {
+            if ffi::lua_getstack(state, level, &raw mut place) == 0 {
+                break;
+            }
+            // The names of the prelude's chunks begin with a bracket.
+            if ffi::lua_getinfo(state, c"Sl".as_ptr(), &raw mut place) != 0
+                && place.currentline > 0
+                && place.short_src[0] != b'(' as c_char
+            {
+                ffi::lua_pushfstring(
+                    state,
+                    c"%s:%d: %s".as_ptr(),
+                    place.short_src.as_ptr(),
+                    place.currentline,
+                    STOPPED.as_ptr(),
+                );
+                ffi::lua_error(state);
+            }
+        }
+        ffi::lua_pushstring_(state, STOPPED.as_ptr());
+        ffi::lua_error(state);
+    }
+}

@@ -1,0 +1,254 @@
+//! What functions can call, case by case.
+
+use crate::fake::{Fake, answer, program, run_with};
+use stillgate_lua::Context;
+
+/// What an expression gives, as a text.
+#[track_caller]
+fn check(cases: &[(&str, &str)]) {
+    for (expression, expected) in cases {
+        let outcome = answer(&format!("ngx.print(core.json.stably_encode({{ {expression} }}))"));
+        let text: String =
+            outcome.strip_prefix("200 ").map_or(outcome.clone(), |text| serde_json::from_str(text).unwrap());
+        assert_eq!(&text, expected, "{expression}");
+    }
+}
+
+#[test]
+fn strings_are_lua_s() {
+    check(&[
+        ("('hello'):find('l')", "[3,3]"),
+        ("('hello'):find('xyz')", "{}"),
+        ("('hello'):find('')", "[1,0]"),
+        ("('hello'):find('', 10)", "{}"),
+        ("('hello'):find('', 6)", "[6,5]"),
+        ("('a+b'):find('+', 1, true)", "[2,2]"),
+        ("('hello'):find('l', -2)", "[4,4]"),
+        ("('hello'):find('(l)(l)')", "[3,4,\"l\",\"l\"]"),
+        ("('key=v'):match('(%w+)=(%w+)')", "[\"key\",\"v\"]"),
+        ("('abc'):match('()b()')", "[2,3]"),
+        ("('2024'):match('%d+')", "[\"2024\"]"),
+        ("string.match(1234, '23')", "[\"23\"]"),
+        ("('hello world'):gsub('o', '0')", "[\"hell0 w0rld\",2]"),
+        ("('hello world'):gsub('(%w+)', '<%1>')", "[\"<hello> <world>\",2]"),
+        ("('hello'):gsub('', '-')", "[\"-h-e-l-l-o-\",6]"),
+        ("('hello'):gsub('l', '%%')", "[\"he%%o\",2]"),
+        ("('hello'):gsub('l', { l = 'L' })", "[\"heLLo\",2]"),
+        ("('hello'):gsub('l', function() end, 1)", "[\"hello\",1]"),
+        ("('abc'):gsub('%w', '%0%0', 2)", "[\"aabbc\",2]"),
+        ("('aaa'):gsub('^a', 'b')", "[\"baa\",1]"),
+        ("('x'):rep(3)", "[\"xxx\"]"),
+        ("('%5.1f|%s'):format(3.14159, 'x')", "[\"  3.1|x\"]"),
+        (
+            "(function() local t = {} for k, v in ('a=1,b=2'):gmatch('(%w)=(%w)') do t[#t + 1] = k .. v end return t end)()",
+            "[[\"a1\",\"b2\"]]",
+        ),
+        ("(function() local n = 0 for _ in ('abc'):gmatch('') do n = n + 1 end return n end)()", "[4]"),
+        ("core.string.find('a.b', '.')", "[2,2]"),
+        ("core.string.has_prefix('abc', 'ab'), core.string.has_suffix('abc', 'bc')", "[true,true]"),
+        ("core.string.rfind_char('a/b/c', '/')", "[4]"),
+        ("core.string.upper('a')", "[\"A\"]"),
+    ]);
+}
+
+#[test]
+fn encodings() {
+    check(&[
+        ("ngx.encode_base64('hello')", "[\"aGVsbG8=\"]"),
+        ("ngx.encode_base64('hello', true)", "[\"aGVsbG8\"]"),
+        ("ngx.encode_base64(nil), ngx.encode_base64(12)", "[\"\",\"MTI=\"]"),
+        ("ngx.decode_base64('aGVsbG8=')", "[\"hello\"]"),
+        ("tostring(ngx.decode_base64('*'))", "[\"nil\"]"),
+        (
+            "require('ngx.base64').encode_base64url('??>'), require('ngx.base64').decode_base64url('Pz8-')",
+            "[\"Pz8-\",\"??>\"]",
+        ),
+        ("ngx.escape_uri('a b/ä')", "[\"a%20b%2F%C3%A4\"]"),
+        ("ngx.escape_uri('/a b?x', 0)", "[\"\\/a%20b?x\"]"),
+        ("ngx.unescape_uri('a%20b+c%zz')", "[\"a b c%zz\"]"),
+        ("ngx.encode_args({ b = 'x y', a = { 1, true } })", "[\"a=1&a&b=x%20y\"]"),
+        ("ngx.decode_args('a=1&b&a=%20')", "[{\"a\":[\"1\",\" \"],\"b\":true}]"),
+        ("ngx.md5('hello')", "[\"5d41402abc4b2a76b9719d911017c592\"]"),
+        ("ngx.encode_base64(ngx.hmac_sha1('key', 'text'))", "[\"Np4pWetJRQM4shJ0j3fY3tdIR7s=\"]"),
+        ("ngx.encode_base64(ngx.sha1_bin('hello'))", "[\"qvTGHdzF6KLavt4PO0gs2a6pQ00=\"]"),
+        ("ngx.crc32_short('hello')", "[907060870]"),
+        ("ngx.time(), ngx.now()", "[1795220833,1795220833.25]"),
+        ("ngx.utctime(), ngx.http_time(0)", "[\"2026-11-21 00:27:13\",\"Thu, 01 Jan 1970 00:00:00 GMT\"]"),
+    ]);
+}
+
+#[test]
+fn json_is_cjson_s() {
+    check(&[
+        ("{}, { 1, 2 }, { a = 1 }, ngx.null", "[{},[1,2],{\"a\":1},null]"),
+        ("core.json.decode('{\"a\":[],\"b\":null,\"c\":1.5}')", "[{\"a\":[],\"b\":null,\"c\":1.5}]"),
+        ("core.json.encode(setmetatable({}, core.json.array_mt))", "[\"[]\"]"),
+        ("select(2, core.json.decode('{')) ~= nil", "[true]"),
+        ("tostring(core.json.decode(nil))", "[\"nil\"]"),
+        ("pcall(require('cjson').decode, '{') == false", "[true]"),
+        ("require('cjson.safe').encode({ x = print }) == nil", "[true]"),
+        ("core.json.encode({ b = 1, a = { c = '/\\n\"' } }, true) ~= nil", "[true]"),
+        (
+            "core.json.stably_encode({ b = 1, a = { c = '/' } })",
+            "[\"{\\\"a\\\":{\\\"c\\\":\\\"\\\\\\/\\\"},\\\"b\\\":1}\"]",
+        ),
+        ("tostring(core.json.delay_encode({ 1 }))", "[\"[1]\"]"),
+        ("core.json.encode(1 / 0) == nil", "[true]"),
+        ("(function() local t = {} t.t = t return core.json.encode(t) == nil end)()", "[true]"),
+    ]);
+}
+
+#[test]
+fn requests_are_read() {
+    check(&[
+        ("ngx.var.host, ngx.var.remote_addr, tostring(ngx.var.nothing)", "[\"h.example\",\"192.0.2.7\",\"nil\"]"),
+        ("ctx.var.uri, ctx.var.host", "[\"\\/hello\",\"h.example\"]"),
+        ("ngx.req.get_method(), ngx.req.http_version()", "[\"GET\",1.1]"),
+        (
+            "ngx.req.get_headers()['X-A'], ngx.req.get_headers().x_a, ngx.req.get_headers()['x-two']",
+            "[\"1\",\"1\",[\"a\",\"b\"]]",
+        ),
+        ("core.request.header(ctx, 'x-two'), tostring(core.request.header(ctx, 'none'))", "[\"a\",\"nil\"]"),
+        ("core.request.headers(ctx).host", "[\"h.example\"]"),
+        ("ngx.req.get_uri_args()", "[{\"flag\":true,\"name\":\"Rose M\",\"x\":[\"1\",\"2\"]}]"),
+        ("core.request.get_uri_args(ctx).name", "[\"Rose M\"]"),
+        ("core.request.get_body()", "[\"{\\\"a\\\":[1,2]}\"]"),
+        ("select(2, core.request.get_body(3))", "[\"request size 11 is greater than the maximum size 3 allowed\"]"),
+        ("core.request.get_json_request_body_table()", "[{\"a\":[1,2]}]"),
+        (
+            "core.request.get_remote_client_ip(ctx), core.request.get_host(ctx), core.request.get_scheme(ctx)",
+            "[\"192.0.2.7\",\"h.example\",\"http\"]",
+        ),
+        ("ctx.curr_req_matched._path, ctx.curr_req_matched.id", "[\"\\/hello\\/:id\",\"17\"]"),
+        ("ctx.matched_route.value.labels", "[{\"key\":\"v\"}]"),
+        ("ngx.get_phase(), ngx.status, ngx.headers_sent", "[\"access\",0,false]"),
+    ]);
+}
+
+/// What becomes of a request, field by field.
+#[track_caller]
+fn changed(phase: &'static str, body: &str) -> Fake {
+    let mut fake = Fake { phase, ..Fake::default() };
+    let source = format!("return function(conf, ctx) local core = require('apisix.core') {body} end");
+    assert_eq!(run_with(&program(&[&source]), &mut fake, &mut Context::default()), "done", "{body}");
+    fake
+}
+
+fn lines(fields: &[(String, Vec<u8>)]) -> String {
+    fields.iter().map(|(name, value)| format!("{name}: {}\n", String::from_utf8_lossy(value))).collect()
+}
+
+#[test]
+fn requests_are_changed() {
+    let of = |body: &str| changed("access", body);
+    let fake = of(
+        "ngx.req.set_header('X-A', 2) ngx.req.clear_header('x-two') core.request.set_header(ctx, 'X-B', 'b') core.request.add_header(ctx, 'X-B', 'c') ngx.req.set_header('X-L', { 'l', 'm' })",
+    );
+    assert_eq!(lines(&fake.request), "Host: h.example\nX-A: 2\nX-B: b\nX-B: c\nX-L: l\nX-L: m\n");
+    assert_eq!(of("ngx.req.set_uri_args({ a = 1 })").target, b"/hello?a=1");
+    assert_eq!(of("ngx.req.set_uri('/a b')").target, b"/a%20b?name=Rose%20M&x=1&x=2&flag");
+    assert_eq!(of("ctx.var.upstream_uri = '/server_port'").target, b"/server_port");
+    let named = "local args = core.request.get_uri_args(ctx) args.name, args.x, args.flag = 'world', nil, nil core.request.set_uri_args(ctx, args)";
+    assert_eq!(of(named).target, b"/hello?name=world");
+    assert_eq!(of("ngx.req.set_body_data('new')").body.unwrap(), b"new");
+    let outcome = answer("ngx.var.nothing = 1");
+    assert_eq!(outcome, "error: test:1: variable \"nothing\" not found for writing; ctx.var takes any name");
+    assert_eq!(answer("ngx.req.set_header('X-A', 'a\\nb')"), "error: test:1: a line break");
+    let outcome = answer("ngx.req.set_header('X-A', {{}})");
+    assert!(outcome.starts_with("error: test:1: a header value has to be a text"), "{outcome}");
+}
+
+#[test]
+fn responses_are_changed() {
+    let fake = changed(
+        "header_filter",
+        "ngx.header.content_type = 'a/b' ngx.header['X-A'] = { '1', '2' } ngx.header.x_gone = nil core.response.set_header('X-B', 5, 'X-C', 'c') core.response.add_header('X-C', 'd') ngx.status = 404",
+    );
+    assert_eq!(lines(&fake.response), "content-type: a/b\nX-A: 1\nX-A: 2\nX-B: 5\nX-C: c\nX-C: d\n");
+    assert_eq!(fake.status, Some(404));
+    let source = "return function() ngx.say('x') end";
+    let mut fake = Fake { phase: "header_filter", ..Fake::default() };
+    let outcome = run_with(&program(&[source]), &mut fake, &mut Context::default());
+    assert_eq!(outcome, "error: test:1: API disabled in the context of header_filter: ngx.say");
+}
+
+#[test]
+fn bodies_are_changed_piece_by_piece() {
+    let program = program(&[
+        "return function(conf, ctx) local core = require('apisix.core') local body = core.response.hold_body_chunk(ctx) if not body then return end ngx.arg[1] = body:upper() end",
+    ]);
+    let mut context = Context::default();
+    let mut out = Vec::new();
+    for (piece, is_last) in [("ab", false), ("c", false), ("", true)] {
+        let mut fake = Fake { phase: "body_filter", piece: Some((piece.into(), is_last)), ..Fake::default() };
+        assert_eq!(run_with(&program, &mut fake, &mut context), "done");
+        out.extend(fake.piece.unwrap().0);
+    }
+    assert_eq!(out, b"ABC");
+}
+
+#[test]
+fn messages_say_where_they_are_from() {
+    let fake = changed(
+        "access",
+        "ngx.log(ngx.ERR, 'a', 1, nil, true) core.log.warn('b ', { } ~= nil) core.log.info('not written') print('nor this')",
+    );
+    assert_eq!(fake.log.into_inner(), ["Error test:1: a1niltrue", "Warn test:1: b true"]);
+}
+
+#[test]
+fn regular_expressions() {
+    check(&[
+        ("ngx.re.match('hello, 1234', '([0-9])[0-9]+')", "[{\"0\":\"1234\",\"1\":\"1\"}]"),
+        ("ngx.re.match('hello', '(?<first>h)(x)?')", "[{\"0\":\"h\",\"1\":\"h\",\"2\":false,\"first\":\"h\"}]"),
+        ("tostring(ngx.re.match('hello', 'HELLO'))", "[\"nil\"]"),
+        ("ngx.re.match('hello', 'HELLO', 'ijo')[0]", "[\"hello\"]"),
+        ("ngx.re.find('hello, 1234', '([0-9]+)', 'jo')", "[8,11]"),
+        ("ngx.re.find('hello, 1234', '([0-9])([0-9]+)', 'jo', nil, 2)", "[9,11]"),
+        ("ngx.re.gsub('hello, world', '([a-z])[a-z]+', '[$0,$1]', 'i')", "[\"[hello,h], [world,w]\",2]"),
+        ("ngx.re.gsub('hello', 'l', function(m) return m[0]:upper() end)", "[\"heLLo\",2]"),
+        ("ngx.re.sub('hello', 'l', '${0}$$')", "[\"hel$lo\",1]"),
+        ("ngx.re.gsub('abc', '', '-')", "[\"-a-b-c-\",4]"),
+        (
+            "(function() local t = {} for m in ngx.re.gmatch('a1b2', '[a-z]([0-9])') do t[#t + 1] = m[1] end return t end)()",
+            "[[\"1\",\"2\"]]",
+        ),
+        (
+            "(function() local at = { pos = 3 } local m = ngx.re.match('aXaX', 'X', 'jo', at) return m[0], at.pos end)()",
+            "[\"X\",5]",
+        ),
+        ("select(2, ngx.re.match('a', '(')) ~= nil", "[true]"),
+        (
+            "select(2, ngx.re.match('a', '(?=a)'))",
+            "[\"the pattern \\\"(?=a)\\\" cannot be compiled: error: look-around, including look-ahead and look-behind, is not supported\"]",
+        ),
+    ]);
+}
+
+#[test]
+fn tables_and_caches() {
+    check(&[
+        ("core.table.insert_tail({ 1 }, 2, 3)", "[3]"),
+        ("core.table.try_read_attr({ a = { b = 1 } }, 'a', 'b'), core.table.nkeys({ a = 1, 2 })", "[1,2]"),
+        ("core.table.merge({ a = { b = 1 } }, { a = { c = 2 } })", "[{\"a\":{\"b\":1,\"c\":2}}]"),
+        ("core.table.deepcopy({ a = { 1 } }), core.table.array_find({ 'x', 'y' }, 'y')", "[{\"a\":[1]},2]"),
+        (
+            "(function() local made, cache = 0, core.lrucache.new({ count = 2, ttl = 10 }) local function make() made = made + 1 return made end for _, key in ipairs({ 'a', 'a', 'b', 'a', 'c' }) do cache(key, nil, make) end return made, cache('a', 'v2', make) end)()",
+            "[3,4]",
+        ),
+        (
+            "(function() local cache = require('resty.lrucache').new(2) cache:set('a', 1) cache:delete('b') return cache:get('a'), tostring(cache:get('b')) end)()",
+            "[1,\"nil\"]",
+        ),
+        (
+            "(function() local d = ngx.shared.of_this_test d:set('a', 'x') local n = d:incr('n', 1, 0) return d:get('a'), n, d:get('n'), tostring(d:get('z')), d:add('a', 1), tostring(d:set('b', false)), d:get('b') end)()",
+            "[\"x\",1,1,\"nil\",false,\"true\",false]",
+        ),
+    ]);
+}
+
+#[test]
+fn variables_of_functions_are_registered() {
+    let body = "core.ctx.register_var('a6_labels', function(ctx) local route = ctx.matched_route and ctx.matched_route.value return route and route.labels end) ngx.say(core.json.encode(ctx.var.a6_labels))";
+    assert_eq!(answer(body), "200 \"{\\\"key\\\":\\\"v\\\"}\\n\"");
+}

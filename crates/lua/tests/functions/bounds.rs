@@ -1,0 +1,137 @@
+//! No function holds its worker up, fills its memory or gets out of the sandbox.
+
+use crate::fake::{Fake, answer, program, run_with};
+use std::time::{Duration, Instant};
+use stillgate_lua::{Context, check};
+
+/// Reached by a failure only.
+const PATIENCE: Duration = Duration::from_secs(20);
+const STOPPED: &str = "it ran for more than 50 ms of CPU time and was stopped";
+
+#[track_caller]
+fn is_stopped(body: &str) {
+    let began = Instant::now();
+    let outcome = answer(body);
+    assert!(outcome.starts_with("time: test:") && outcome.ends_with(STOPPED), "{body}: {outcome}");
+    assert!(began.elapsed() < PATIENCE, "{body}: {:?}", began.elapsed());
+    // The worker goes on.
+    assert_eq!(answer("ngx.say('x')"), "200 \"x\\n\"");
+}
+
+#[test]
+fn endless_loops_are_stopped() {
+    is_stopped("while true do end");
+    is_stopped("local n = 0 while true do n = n + 1 end");
+    is_stopped("for at = 1, math.huge do local t = { at } end");
+    is_stopped("local function again() return again() end again()");
+    is_stopped("while true do ngx.header['X-A'] = 'b' end");
+    is_stopped("repeat until false");
+    is_stopped(
+        "local t = setmetatable({}, { __index = function(t, k) return t[k .. ''] end }) while true do pcall(function() return t.x end) end",
+    );
+}
+
+#[test]
+fn no_pcall_keeps_a_stopped_function() {
+    is_stopped("while true do pcall(function() while true do end end) end");
+    is_stopped("while true do xpcall(function() while true do end end, function() while true do end end) end");
+    is_stopped("local ok = pcall(function() while true do end end) while ok == false do end");
+    is_stopped(
+        "local t = {} for at = 1, 1000 do t[at] = at end while true do table.sort(t, function(a, b) while true do end end) end",
+    );
+    is_stopped("while true do local _ = ('x'):gsub('x', function() while true do end end) end");
+}
+
+#[test]
+fn a_text_without_end_is_stopped_when_it_is_loaded() {
+    let why = check("while true do end").unwrap_err();
+    assert_eq!(why, format!("pcall error: {STOPPED}"));
+}
+
+#[test]
+fn memory_is_bounded() {
+    let memory = "memory: a worker's functions have 64 MiB of memory";
+    assert_eq!(answer("local s = 'x' while true do s = s .. s end"), memory);
+    let outcome = answer("local t = {} for at = 1, 1e9 do t[at] = { at } end");
+    assert!(outcome == memory || outcome.ends_with(STOPPED), "{outcome}");
+    assert!(answer("return ('x'):rep(2 ^ 30)").ends_with("string.rep: a text of more than 8388608 bytes"));
+    assert_eq!(answer("local function deep() return 1 + deep() end deep()"), "error: test:1: stack overflow");
+    // Others go on.
+    assert_eq!(answer("ngx.say('x')"), "200 \"x\\n\"");
+}
+
+#[test]
+fn patterns_are_bounded() {
+    let complex = "pattern too complex: it takes more steps than a function may use";
+    for (call, more) in [("find", ""), ("match", ""), ("gsub", ", ''"), ("gmatch", "")] {
+        let body = format!(
+            "local found = (('a'):rep(5000)):{call}('a-a-a-a-a-a-a-a-b'{more}) if type(found) == 'function' then found() end"
+        );
+        let outcome = answer(&body);
+        assert!(outcome.ends_with(complex), "{call}: {outcome}");
+    }
+    // No backtracking, however long the text.
+    assert_eq!(answer("ngx.say(tostring(ngx.re.match(('a'):rep(100000), '(a+)+b')))"), "200 \"nil\\n\"");
+}
+
+#[test]
+fn what_is_closed_is_closed() {
+    for name in [
+        "io.open",
+        "io.popen",
+        "os.execute",
+        "os.exit",
+        "os.remove",
+        "os.rename",
+        "os.tmpname",
+        "debug.getinfo",
+        "debug.sethook",
+        "package.loadlib",
+        "package.loaded",
+        "coroutine.create",
+        "jit.off",
+        "ffi.cdef",
+    ] {
+        assert_eq!(answer(&format!("return {name}")), format!("error: test:1: {name} is closed to functions"));
+    }
+    for name in ["dofile", "loadfile", "module", "newproxy", "getfenv", "setfenv"] {
+        assert_eq!(answer(&format!("{name}('x')")), format!("error: test:1: {name} is closed to functions"));
+    }
+    assert_eq!(answer("ngx.say(tostring(string.dump))"), "200 \"nil\\n\"");
+    for name in ["ffi", "jit", "socket", "resty.http", "debug"] {
+        let expected = format!("error: test:1: the module '{name}' is not built; docs/lua.md lists what is");
+        assert_eq!(answer(&format!("require('{name}')")), expected);
+    }
+    // Bytecode: of `return 1`, as far as its header.
+    for load in ["loadstring", "load"] {
+        let outcome =
+            answer(&format!("local chunk, why = {load}('\\27LJ\\2\\8\\0') ngx.say(tostring(chunk), ' ', why)"));
+        assert!(outcome.contains("nil") && outcome.contains("attempt to load chunk with wrong mode"), "{outcome}");
+    }
+    assert_eq!(answer("ngx.say(loadstring('return 1 + 1')())"), "200 \"2\\n\"");
+}
+
+#[test]
+fn what_is_not_built_is_named() {
+    let check = |body: &str, expected: &str| {
+        assert_eq!(answer(body), format!("error: test:1: {expected} is not built; docs/lua.md lists what is"));
+    };
+    check("ngx.timer.at(0, print)", "ngx.timer");
+    check("ngx.location.capture('/')", "ngx.location");
+    check("core.etcd.get('x')", "core.etcd");
+    check("core.request.nothing()", "core.request.nothing");
+    check("core.string.nothing()", "core.string.nothing");
+}
+
+#[test]
+fn a_function_that_fails_leaves_nothing_behind() {
+    let mut fake = Fake::default();
+    let failing = program(&["return function(conf, ctx) ctx.left = 1 ngx.print('said') error('no') end"]);
+    let mut context = Context::default();
+    assert_eq!(run_with(&failing, &mut fake, &mut context), "error: test:1: no");
+    // A later phase of the same request still has what was set, and nothing that was said.
+    let later = program(&["return function(conf, ctx) ngx.say(ctx.left) end"]);
+    assert_eq!(run_with(&later, &mut fake, &mut context), "200 \"1\\n\"");
+    drop(context);
+    assert_eq!(run_with(&later, &mut fake, &mut Context::default()), "200 \"nil\\n\"");
+}

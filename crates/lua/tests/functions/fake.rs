@@ -1,0 +1,197 @@
+//! A request that is only texts, for functions to read and change.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use stillgate_lua::{Change, Context, Document, Host, Kind, Level, Outcome, Program, Side, Wait, resume, run};
+
+/// The request, and what becomes of it.
+pub(crate) struct Fake {
+    pub(crate) phase: &'static str,
+    pub(crate) request: Vec<(String, Vec<u8>)>,
+    pub(crate) response: Vec<(String, Vec<u8>)>,
+    pub(crate) status: Option<u16>,
+    pub(crate) target: Vec<u8>,
+    pub(crate) body: Option<Vec<u8>>,
+    pub(crate) piece: Option<(Vec<u8>, bool)>,
+    pub(crate) log: RefCell<Vec<String>>,
+    pub(crate) route: serde_json::Value,
+    pub(crate) now_ms: u64,
+}
+
+impl Default for Fake {
+    fn default() -> Fake {
+        let field = |name: &str, value: &str| (name.to_owned(), value.as_bytes().to_vec());
+        Fake {
+            phase: "access",
+            request: vec![field("Host", "h.example"), field("X-A", "1"), field("X-Two", "a"), field("x-two", "b")],
+            response: Vec::new(),
+            status: None,
+            target: b"/hello?name=Rose%20M&x=1&x=2&flag".to_vec(),
+            body: Some(b"{\"a\":[1,2]}".to_vec()),
+            piece: None,
+            log: RefCell::default(),
+            route: serde_json::json!({"id": "r", "labels": {"key": "v"}}),
+            now_ms: 1_795_220_833_250,
+        }
+    }
+}
+
+impl Fake {
+    fn fields(&self, side: Side) -> &Vec<(String, Vec<u8>)> {
+        if side == Side::Request { &self.request } else { &self.response }
+    }
+}
+
+impl Host for Fake {
+    fn phase(&self) -> &'static str {
+        self.phase
+    }
+
+    fn variable(&self, name: &str, out: &mut Vec<u8>) -> Result<bool, String> {
+        let value: &[u8] = match name {
+            "uri" => b"/hello",
+            "host" => b"h.example",
+            "request_method" => b"GET",
+            "server_protocol" => b"HTTP/1.1",
+            "remote_addr" => b"192.0.2.7",
+            "scheme" => b"http",
+            "uri_param_id" => b"17",
+            _ => return Ok(false),
+        };
+        out.extend_from_slice(value);
+        Ok(true)
+    }
+
+    fn set_variable(&mut self, name: &str, value: &[u8]) -> Result<bool, String> {
+        if name == "upstream_uri" {
+            self.target = value.to_vec();
+        }
+        Ok(name == "upstream_uri")
+    }
+
+    fn field(&self, side: Side, name: &[u8], visit: &mut dyn FnMut(&[u8])) {
+        let of_name = self.fields(side).iter().filter(|(of, _)| of.as_bytes().eq_ignore_ascii_case(name));
+        of_name.for_each(|(_, value)| visit(value));
+    }
+
+    fn each_field(&self, side: Side, visit: &mut dyn FnMut(&[u8], &[u8])) {
+        self.fields(side).iter().for_each(|(name, value)| visit(name.as_bytes(), value));
+    }
+
+    fn change_field(&mut self, side: Side, name: &[u8], change: Change<'_>) -> Result<(), String> {
+        let name = String::from_utf8_lossy(name).into_owned();
+        let fields = if side == Side::Request { &mut self.request } else { &mut self.response };
+        if !matches!(change, Change::Add(_)) {
+            fields.retain(|(of, _)| !of.eq_ignore_ascii_case(&name));
+        }
+        match change {
+            Change::Set(value) | Change::Add(value) if value.contains(&b'\n') => Err("a line break".to_owned()),
+            Change::Set(value) | Change::Add(value) => {
+                fields.push((name, value.to_vec()));
+                Ok(())
+            }
+            Change::Remove => Ok(()),
+        }
+    }
+
+    fn status(&self) -> Option<u16> {
+        self.status
+    }
+
+    fn set_status(&mut self, status: u16) -> Result<(), String> {
+        self.status = Some(status);
+        Ok(())
+    }
+
+    fn target(&self) -> &[u8] {
+        &self.target
+    }
+
+    fn set_target(&mut self, target: &[u8]) -> Result<(), String> {
+        self.target = target.to_vec();
+        Ok(())
+    }
+
+    fn body(&self) -> Result<Option<&[u8]>, String> {
+        Ok(self.body.as_deref())
+    }
+
+    fn set_body(&mut self, body: &[u8]) -> Result<(), String> {
+        self.body = Some(body.to_vec());
+        Ok(())
+    }
+
+    fn piece(&self) -> Option<(&[u8], bool)> {
+        self.piece.as_ref().map(|(piece, is_last)| (&piece[..], *is_last))
+    }
+
+    fn set_piece(&mut self, piece: &[u8]) -> Result<(), String> {
+        self.piece.as_mut().ok_or("no piece")?.0 = piece.to_vec();
+        Ok(())
+    }
+
+    fn can_wait(&self) -> bool {
+        matches!(self.phase, "rewrite" | "access")
+    }
+
+    fn can_answer(&self) -> bool {
+        matches!(self.phase, "rewrite" | "access" | "before_proxy")
+    }
+
+    fn is_logged(&self, level: Level) -> bool {
+        level <= Level::Warn
+    }
+
+    fn log(&self, level: Level, text: &str) {
+        self.log.borrow_mut().push(format!("{level:?} {text}"));
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    fn matched_path(&mut self) -> Option<&str> {
+        Some("/hello/:id")
+    }
+
+    fn document(&self, of: Document) -> Option<&serde_json::Value> {
+        (of == Document::Route).then_some(&self.route)
+    }
+}
+
+/// A program of these functions.
+pub(crate) fn program(sources: &[&str]) -> Arc<Program> {
+    let sources = sources.iter().map(|source| source.to_string()).collect();
+    Program::new("test".to_owned(), sources, serde_json::json!({"phase": "access", "list": [1, "b"]}), Kind::Plugin)
+}
+
+/// What becomes of a run, as a text. What it waits for is there at once.
+pub(crate) fn run_with(program: &Arc<Program>, fake: &mut Fake, context: &mut Context) -> String {
+    let mut outcome = run(program, fake, context);
+    let mut waited = String::new();
+    loop {
+        outcome = match outcome {
+            Outcome::Wait(Wait::Sleep(time), paused) => {
+                waited += &format!("slept {time:?}, ");
+                resume(paused, fake, context)
+            }
+            Outcome::Wait(Wait::Body, paused) => {
+                waited += "read the body, ";
+                fake.body = Some(b"the body".to_vec());
+                resume(paused, fake, context)
+            }
+            Outcome::Done(_) => return waited + "done",
+            Outcome::Answer { status, body } => {
+                let body = body.map_or("nothing".to_owned(), |body| format!("{:?}", String::from_utf8_lossy(&body)));
+                return format!("{waited}{status} {body}");
+            }
+            Outcome::Failed(failure) => return format!("{waited}{}: {}", failure.kind.name(), failure.text),
+        };
+    }
+}
+
+/// The same of one function's body.
+pub(crate) fn answer(body: &str) -> String {
+    let source = format!("return function(conf, ctx) local core = require('apisix.core') {body} end");
+    run_with(&program(&[&source]), &mut Fake::default(), &mut Context::default())
+}

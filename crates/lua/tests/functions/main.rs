@@ -1,0 +1,8 @@
+//! Functions and the requests they run for: what they can call, what they cannot, and how they are stopped.
+
+#![allow(clippy::unwrap_used)]
+
+mod api;
+mod bounds;
+mod fake;
+mod requests;
