@@ -421,13 +421,13 @@ fn what_cannot_be_used_is_listed_and_closes_only_what_it_would_take() {
         route[key] = value;
         route
     };
-    let lua = json!({"serverless-pre-function": {"functions": ["return function() end"]}});
+    let unbuilt = json!({"ext-plugin-pre-req": {}});
     write(&etcd, "routes/good", &good("good"));
     write(&etcd, "routes/bytes", &good("bytes"));
     write(&etcd, "routes/was-good", &good("was-good"));
     await_status(&gateway, "/was-good", 200);
-    write(&etcd, "routes/lua", &with("lua", "plugins", lua.clone()));
-    write(&etcd, "routes/was-good", &with("was-good", "plugins", lua));
+    write(&etcd, "routes/unbuilt", &with("unbuilt", "plugins", unbuilt.clone()));
+    write(&etcd, "routes/was-good", &with("was-good", "plugins", unbuilt));
     write(&etcd, "routes/function", &with("function", "filter_func", json!("function(vars) return true end")));
     write(&etcd, "routes/script", &with("script", "script", json!("return 1")));
     write(
@@ -442,7 +442,7 @@ fn what_cannot_be_used_is_listed_and_closes_only_what_it_would_take() {
         ("routes", "bytes", "previous"),
         ("routes", "discovered", "503"),
         ("routes", "function", "nothing"),
-        ("routes", "lua", "503"),
+        ("routes", "unbuilt", "503"),
         ("routes", "script", "nothing"),
         ("routes", "text", "nothing"),
         ("routes", "was-good", "previous"),
@@ -458,7 +458,7 @@ fn what_cannot_be_used_is_listed_and_closes_only_what_it_would_take() {
         ("good", 200),
         ("was-good", 200),
         ("bytes", 200),
-        ("lua", 503),
+        ("unbuilt", 503),
         ("discovered", 503),
         ("function", 404),
         ("script", 404),
@@ -466,7 +466,7 @@ fn what_cannot_be_used_is_listed_and_closes_only_what_it_would_take() {
         assert_eq!(status(&gateway, &format!("/{path}")), expected, "{path}");
     }
     let reasons = gateway.status()["rejected"].to_string();
-    assert!(reasons.contains("serverless-pre-function") && reasons.contains("/apisix/routes/lua @ "), "{reasons}");
+    assert!(reasons.contains("ext-plugin-pre-req") && reasons.contains("/apisix/routes/unbuilt @ "), "{reasons}");
     // It may be what keeps clients out.
     write(&etcd, "global_rules/1", &json!({"plugins": {"no-such-plugin": {}}}));
     await_status(&gateway, "/good", 503);

@@ -99,6 +99,8 @@ const ROWS: &[Row] = &[
     ("brotli", "", r#""types": "*""#, "", Field("content-encoding")),
     ("zstd", "", r#""types": "*""#, "", Field("content-encoding")),
     ("proxy-buffering", "", "", "", Nowhere),
+    ("serverless-pre-function", "", r#""functions": ["return function() ngx.exit(418) end"]"#, "", Status(418)),
+    ("serverless-post-function", "", r#""functions": ["return function() return 418, 'own' end"]"#, "", Status(418)),
     ("zipkin", "", r#""endpoint": "http://PEER/spans", "sample_ratio": 1"#, "", ToNode("x-b3-sampled", "1")),
     ("opentelemetry", "", r#""sampler": {"name": "always_on"}"#, "", ToNode("traceparent", "")),
     ("loki-logger", "", r#""endpoint_addrs": ["http://PEER"], "batch_max_size": 1"#, "", Elsewhere),

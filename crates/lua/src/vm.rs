@@ -129,6 +129,8 @@ impl Drop for Context {
 
 thread_local! {
     static VM: RefCell<Option<Vm>> = const { RefCell::new(None) };
+    /// For texts of a configuration, which is read on threads that serve no requests.
+    static CHECKER: RefCell<Option<Vm>> = const { RefCell::new(None) };
     /// Records of requests that have ended.
     static RELEASED: RefCell<Vec<(u64, u32)>> = const { RefCell::new(Vec::new()) };
     static GENERATION: Cell<u64> = const { Cell::new(0) };
@@ -149,14 +151,17 @@ pub fn resume(paused: Paused, host: &mut dyn Host, context: &mut Context) -> Out
 
 /// See [`crate::check`].
 pub(crate) fn check(source: &str) -> Result<(), String> {
-    let vm = Vm::new().map_err(|error| format!("there is no LuaJIT: {error}"))?;
-    let (result, is_stopped) = vm.watched.run(|| vm.entries.check.call::<Option<String>>(source));
-    match result {
-        Err(error) if is_stopped => Err(format!("pcall error: {}", describe(&error).1)),
-        Ok(None) => Ok(()),
-        Ok(Some(why)) => Err(why),
-        Err(error) => Err(format!("pcall error: {}", describe(&error).1)),
-    }
+    CHECKER.with_borrow_mut(|slot| {
+        let vm = match slot.take() {
+            Some(vm) => vm,
+            None => Vm::new().map_err(|error| format!("there is no LuaJIT: {error}"))?,
+        };
+        let (result, _) = vm.watched.run(|| vm.entries.check.call::<Option<String>>(source));
+        // One in which something went wrong is not used again.
+        let said = result.map_err(|error| format!("pcall error: {}", describe(&error).1))?;
+        *slot = Some(vm);
+        said.map_or(Ok(()), Err)
+    })
 }
 
 fn with_vm(then: impl FnOnce(&mut Vm) -> Outcome) -> Outcome {

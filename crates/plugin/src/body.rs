@@ -65,6 +65,8 @@ pub enum BodyError {
     TooLarge,
     /// It is not what it says it is, such as broken gzip: 400 for a request.
     Malformed,
+    /// What the configuration has run for it has failed.
+    Failed,
 }
 
 impl fmt::Display for BodyError {
@@ -72,6 +74,7 @@ impl fmt::Display for BodyError {
         f.write_str(match self {
             BodyError::TooLarge => "the body is larger than a plugin may hold",
             BodyError::Malformed => "the body is not in the coding that its head names",
+            BodyError::Failed => "a function of a plugin has failed",
         })
     }
 }

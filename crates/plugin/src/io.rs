@@ -4,6 +4,19 @@ use crate::calls::{Call, CallError, Reply};
 use crate::flow::LocalFuture;
 use std::time::Duration;
 
+/// How much a message of a plugin's own matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LogLevel {
+    /// Something does not work.
+    Error,
+    /// Something may not work soon.
+    Warn,
+    /// Worth to be known.
+    Info,
+    /// For whoever looks for a fault.
+    Debug,
+}
+
 /// IO on the worker's event loop, for futures of [`crate::Flow::wait`].
 pub trait Io {
     /// Ready after this time, to within a millisecond or two.
@@ -23,6 +36,15 @@ pub trait Io {
 
     /// Tells the log that something of `plugin` does not work. Not once for each request: callers see to that.
     fn warn(&self, plugin: &'static str, what: &str);
+
+    /// Whether messages of a level are written anywhere.
+    fn is_logged(&self, level: LogLevel) -> bool;
+
+    /// Writes a message that the configuration of `plugin` asks for, once for each request if that says so.
+    fn log(&self, plugin: &'static str, level: LogLevel, text: &str);
+
+    /// What the configuration of `plugin` has run for a request has failed: it is counted, and the log says why.
+    fn fail(&self, plugin: &'static str, why: &str);
 
     /// Counts a call of [`Io::send`] that its plugin could not make, such as one with too large a body.
     fn drop_send(&self, plugin: &'static str);
@@ -45,6 +67,14 @@ impl Io for NoIo {
     fn spawn(&self, _: LocalFuture<()>) {}
 
     fn warn(&self, _: &'static str, _: &str) {}
+
+    fn is_logged(&self, _: LogLevel) -> bool {
+        false
+    }
+
+    fn log(&self, _: &'static str, _: LogLevel, _: &str) {}
+
+    fn fail(&self, _: &'static str, _: &str) {}
 
     fn drop_send(&self, _: &'static str) {}
 }

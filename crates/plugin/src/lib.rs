@@ -48,7 +48,7 @@ pub use definition::{Authenticate, Compile, CompileCredential, Define, Descripto
 pub use facts::{Facts, TlsVariables};
 pub use filter::Filter;
 pub use flow::{Flow, LocalFuture, QueueFull};
-pub use io::Io;
+pub use io::{Io, LogLevel};
 pub use meta::Meta;
 pub use outbox::Outbox;
 pub use per_worker::PerWorker;

@@ -44,6 +44,7 @@ mod limit_count;
 mod limit_req;
 mod lists;
 mod loggers;
+mod lua;
 mod mocking;
 mod multi_auth;
 mod number;
@@ -126,6 +127,8 @@ const PLUGINS: &[Descriptor] = &[
     Descriptor::of::<buffering::ProxyBuffering>(),
     Descriptor::of::<tracing::Zipkin>().with_metadata::<tracing::Zipkin>(),
     Descriptor::of::<tracing::OpenTelemetry>().with_metadata::<tracing::OpenTelemetry>(),
+    Descriptor::of::<lua::PreFunction>(),
+    Descriptor::of::<lua::PostFunction>(),
     Descriptor::of::<loggers::LokiLogger>().with_metadata::<loggers::LokiLogger>(),
     Descriptor::of::<loggers::ElasticsearchLogger>().with_metadata::<loggers::ElasticsearchLogger>(),
     Descriptor::of::<loggers::HttpLogger>().with_metadata::<loggers::HttpLogger>(),

@@ -80,6 +80,18 @@ pub(crate) const PLUGGED: &[(&str, &str)] = &[
         "/echo",
         r#"{"echo": {"before_body": "\r\n\r\nHTTP/1.1 200 OK\r\nX-Evil: 1\r\n\r\n", "after_body": "\r\n", "headers": {"X-A": "$arg_x"}}}"#,
     ),
+    (
+        "/lua",
+        r#"{"serverless-pre-function": {"phase": "rewrite", "functions": ["return function() ngx.req.set_header('X-In', ngx.var.http_x_in) ngx.req.set_header('X-Arg', ngx.unescape_uri(ngx.var.arg_x)) end"]}}"#,
+    ),
+    (
+        "/lua-uri",
+        r#"{"serverless-post-function": {"functions": ["return function(conf, ctx) ctx.var.upstream_uri = '/to/' .. ngx.unescape_uri(ngx.var.arg_x) .. (ngx.var.http_x_in or '') end"]}}"#,
+    ),
+    (
+        "/lua-response",
+        r#"{"serverless-pre-function": {"phase": "header_filter", "functions": ["return function() ngx.header['X-In'] = ngx.var.http_x_in ngx.header['X-Arg'] = ngx.unescape_uri(ngx.var.arg_x) end"]}}"#,
+    ),
     ("/zipkin", r#"{"zipkin": {"endpoint": "http://PEER/spans", "sample_ratio": 1}}"#),
     ("/otel", r#"{"opentelemetry": {"sampler": {"name": "always_on"}, "additional_attributes": ["http_x_in"]}}"#),
     (

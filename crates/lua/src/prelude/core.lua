@@ -348,6 +348,7 @@ core.response = closed("core.response", {
       held.n = held.n + 1
       held[held.n] = piece
       held.bytes = held.bytes + #piece
+      if held.bytes > S.string_bytes_max then raise("a body of more than " .. S.string_bytes_max .. " bytes is held") end
       if most and held.bytes >= most then return sub(concat(held, "", 1, held.n), 1, most) end
     end
     if ask(op.is_last_piece, "", "", 0) then

@@ -244,7 +244,7 @@ mod tests {
     use super::*;
     use std::pin::Pin;
     use std::task::Context;
-    use stillgate_plugin::Io;
+    use stillgate_plugin::{Io, LogLevel};
 
     /// An event loop that turns when it is told to; its server answers when it is told to.
     #[derive(Default)]
@@ -289,6 +289,14 @@ mod tests {
         fn spawn(&self, task: LocalFuture<()>) {
             self.tasks.borrow_mut().push(task);
         }
+
+        fn is_logged(&self, _: LogLevel) -> bool {
+            false
+        }
+
+        fn log(&self, _: &'static str, _: LogLevel, _: &str) {}
+
+        fn fail(&self, _: &'static str, _: &str) {}
 
         fn warn(&self, _: &'static str, _: &str) {
             self.warned.set(self.warned.get() + 1);

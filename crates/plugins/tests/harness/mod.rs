@@ -18,7 +18,7 @@ use stillgate_plugin::flow::Offload;
 use stillgate_plugin::secrets::NoSecrets;
 use stillgate_plugin::{
     Body, BodyChanges, BodyError, BodyFilter, Call, CallError, Chain, Consumers, Entry, Facts, Flow, Identity, Io,
-    Level, LocalFuture, Origin, Phase, Reply, Request, Response, Settled, Worker,
+    Level, LocalFuture, LogLevel, Origin, Phase, Reply, Request, Response, Settled, Worker,
 };
 use stillgate_plugins::TABLE;
 use stillgate_route::path::{normalise, target_path};
@@ -344,6 +344,18 @@ impl Io for Server {
 
     fn warn(&self, plugin: &'static str, what: &str) {
         self.warned.borrow_mut().push(format!("{plugin}: {what}"));
+    }
+
+    fn is_logged(&self, level: LogLevel) -> bool {
+        level <= LogLevel::Warn
+    }
+
+    fn log(&self, plugin: &'static str, level: LogLevel, text: &str) {
+        self.warned.borrow_mut().push(format!("{plugin}: {level:?} {text}"));
+    }
+
+    fn fail(&self, plugin: &'static str, why: &str) {
+        self.warned.borrow_mut().push(format!("{plugin} failed: {why}"));
     }
 
     fn drop_send(&self, plugin: &'static str) {

@@ -16,6 +16,7 @@ mod prometheus;
 mod public_api;
 mod redirect;
 mod request_id;
+mod serverless;
 mod traffic_label;
 mod workflow;
 

@@ -122,8 +122,8 @@ impl BrokenBody {
     pub(crate) fn status(self) -> u16 {
         match self.why {
             Why::Refused(Refusal::Malformed) => 400,
+            Why::Refused(Refusal::Failed) | Why::Panic => 500,
             Why::Refused(_) => 413,
-            Why::Panic => 500,
         }
     }
 
@@ -133,7 +133,7 @@ impl BrokenBody {
             Why::Refused(Refusal::Memory | Refusal::ClientMemory) => "plugins hold as much of bodies as they may",
             Why::Refused(Refusal::Time) => "plugins have worked on the body for as long as they may",
             Why::Refused(Refusal::Head | Refusal::TooLarge) => "the body is larger than a plugin may hold",
-            Why::Panic => "a plugin failed",
+            Why::Refused(Refusal::Failed) | Why::Panic => "a plugin failed",
         }
     }
 

@@ -91,5 +91,6 @@ fn refusal(error: BodyError) -> Refusal {
     match error {
         BodyError::TooLarge => Refusal::TooLarge,
         BodyError::Malformed => Refusal::Malformed,
+        BodyError::Failed => Refusal::Failed,
     }
 }

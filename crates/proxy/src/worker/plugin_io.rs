@@ -5,7 +5,7 @@ use crate::calls::Calls;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 use stillgate_config::Measure;
-use stillgate_plugin::{Call, CallError, Io, LocalFuture, Reply};
+use stillgate_plugin::{Call, CallError, Io, LocalFuture, LogLevel, Reply};
 
 /// The event loop of a worker.
 pub(crate) struct PluginIo {
@@ -37,6 +37,31 @@ impl Io for PluginIo {
 
     fn warn(&self, plugin: &'static str, what: &str) {
         tracing::warn!(plugin, "{what}");
+    }
+
+    fn is_logged(&self, level: LogLevel) -> bool {
+        match level {
+            LogLevel::Error => tracing::enabled!(tracing::Level::ERROR),
+            LogLevel::Warn => tracing::enabled!(tracing::Level::WARN),
+            LogLevel::Info => tracing::enabled!(tracing::Level::INFO),
+            LogLevel::Debug => tracing::enabled!(tracing::Level::DEBUG),
+        }
+    }
+
+    fn log(&self, plugin: &'static str, level: LogLevel, text: &str) {
+        match level {
+            LogLevel::Error => tracing::error!(plugin, "{text}"),
+            LogLevel::Warn => tracing::warn!(plugin, "{text}"),
+            LogLevel::Info => tracing::info!(plugin, "{text}"),
+            LogLevel::Debug => tracing::debug!(plugin, "{text}"),
+        }
+    }
+
+    fn fail(&self, plugin: &'static str, why: &str) {
+        tracing::error!(plugin, "{why}");
+        if let Some(worker) = self.worker.upgrade() {
+            worker.tell_plugin(|recorder, metrics| recorder.count_plugin(metrics, Measure::PluginFailures, plugin));
+        }
     }
 
     fn drop_send(&self, plugin: &'static str) {

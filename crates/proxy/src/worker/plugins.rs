@@ -168,6 +168,8 @@ pub(crate) enum Refusal {
     TooLarge,
     /// It is not what its head says.
     Malformed,
+    /// What the plugin's configuration has run for it has failed.
+    Failed,
     /// Filters hold as much as they may in this worker.
     Memory,
     /// The same for this client.
@@ -183,6 +185,7 @@ impl Refusal {
             Refusal::Head => "head",
             Refusal::TooLarge => "too_large",
             Refusal::Malformed => "malformed",
+            Refusal::Failed => "failed",
             Refusal::Memory => "memory",
             Refusal::ClientMemory => "client_memory",
             Refusal::Time => "time",

@@ -108,6 +108,8 @@ pub enum Measure {
     PluginHeadsRefused,
     /// `stillgate_plugin_bodies_refused_total`
     PluginBodiesRefused,
+    /// `stillgate_plugin_failures_total`
+    PluginFailures,
     /// `stillgate_plugin_sends_dropped_total`
     PluginSendsDropped,
     /// `process_cpu_seconds_total`
@@ -303,6 +305,7 @@ impl Measure {
                 | Measure::PluginWaitsRefused
                 | Measure::PluginHeadsRefused
                 | Measure::PluginBodiesRefused
+                | Measure::PluginFailures
                 | Measure::PluginSendsDropped
                 | Measure::StreamSessions
                 | Measure::StreamBytes

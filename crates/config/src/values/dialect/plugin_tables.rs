@@ -86,6 +86,14 @@ pub(super) const PLUGINS: &[FamilySpec] = &[
         "Bodies that a plugin did not let go on.",
     ),
     of_process(
+        Measure::PluginFailures,
+        "stillgate_plugin_failures_total",
+        "",
+        Counter,
+        &[Plugin],
+        "Runs of a plugin's functions (Lua) that failed: an error, too much time or memory.",
+    ),
+    of_process(
         Measure::PluginSendsDropped,
         "stillgate_plugin_sends_dropped_total",
         "",

@@ -1,0 +1,126 @@
+//! Functions in Lua as a client and a node see them: the examples of APISIX's documentation, waiting, and functions that do not
+//! end.
+
+mod reflect;
+
+use reflect::{ask, asked, gateway, reflecting};
+use std::time::{Duration, Instant};
+use stillgate_testkit::{Gateway, Message, PATIENCE, Upstream, eventually};
+
+const LABELS: &str = r#""labels": {"key": "test_a6_route_labels"}, "#;
+
+/// A route with one function, by its phase.
+fn route(uri: &str, labels: &str, plugin: &str, phase: &str, source: &str) -> String {
+    let source = serde_json::to_string(source).expect("a text");
+    format!(
+        "  - {{\"id\": \"{}\", \"uri\": \"{uri}\", {labels}\"upstream_id\": \"node\", \"plugins\": {{\"{plugin}\": {{\"phase\": \"{phase}\", \"functions\": [{source}]}}}}}}\n",
+        uri.trim_start_matches('/').replace(['/', ':', '*'], "-"),
+    )
+}
+
+fn pre(uri: &str, phase: &str, source: &str) -> String {
+    route(uri, LABELS, "serverless-pre-function", phase, source)
+}
+
+fn started(routes: &[String]) -> (Upstream, Gateway) {
+    let node = reflecting();
+    let gateway = gateway(node.addr(), &format!("routes:\n{}", routes.concat()));
+    (node, gateway)
+}
+
+fn text(response: &Message) -> &str {
+    std::str::from_utf8(&response.body).expect("text")
+}
+
+#[track_caller]
+fn get(gateway: &Gateway, target: &str) -> Message {
+    ask(&mut gateway.client(), &format!("GET {target}"), &[])
+}
+
+#[test]
+fn examples_of_apisix_s_documentation_run_unchanged() {
+    let default = "return function(conf, ctx)\n  local core = require(\"apisix.core\")\n  local uri_args = core.request.get_uri_args(ctx)\n  if not uri_args.name then\n    uri_args.name = \"world\"\n    core.request.set_uri_args(ctx, uri_args)\n  end\nend";
+    let matched = "return function(conf, ctx) ngx.log(ngx.ERR, \"match uri \", ctx.curr_req_matched and ctx.curr_req_matched._path); end";
+    let registered = "return function() local core = require \"apisix.core\" core.ctx.register_var(\"a6_route_labels\", function(ctx) local route = ctx.matched_route and ctx.matched_route.value if route and route.labels then return route.labels end return nil end); end";
+    let shown = registered.replace("end); end", "end) core.response.exit(200, ctx.var.a6_route_labels) end");
+    let shown = shown.replace("return function()", "return function(conf, ctx)");
+    let removed = "return function(conf, ctx)\n  local core = require(\"apisix.core\")\n  local body = core.response.hold_body_chunk(ctx)\n  if not body then\n    return\n  end\n  ngx.arg[1] = body:gsub('X%-Gone: [^\\n]*\\n', '')\nend";
+    let (_node, gateway) = started(&[
+        pre("/default", "rewrite", default),
+        pre("/anything", "rewrite", matched),
+        pre("/register", "rewrite", registered),
+        pre("/labels", "access", &shown),
+        route("/removed", "", "serverless-post-function", "body_filter", removed),
+        pre(
+            "/users/:id",
+            "access",
+            "return function(conf, ctx) ngx.say(ctx.curr_req_matched._path, ' ', ctx.curr_req_matched.id) end",
+        ),
+    ]);
+    assert_eq!(asked(&get(&gateway, "/default")).start, "GET /default?name=world HTTP/1.1");
+    assert_eq!(asked(&get(&gateway, "/default?name=a&b=c")).start, "GET /default?name=a&b=c HTTP/1.1");
+    assert_eq!(get(&gateway, "/anything").head.status(), 200);
+    eventually("the message in the log", || gateway.log().contains("match uri /anything"));
+    assert_eq!(get(&gateway, "/register").head.status(), 200);
+    assert_eq!(text(&get(&gateway, "/labels")), "{\"key\":\"test_a6_route_labels\"}\n");
+    let response = ask(&mut gateway.client(), "GET /removed", &["X-Gone: 1", "X-Stays: 2"]);
+    assert!(!text(&response).contains("X-Gone") && text(&response).contains("X-Stays: 2"), "{response:?}");
+    assert_eq!(text(&get(&gateway, "/users/17")), "/users/:id 17\n");
+}
+
+#[test]
+fn a_function_without_end_costs_its_request_a_500_and_no_other() {
+    let (_node, mut gateway) = started(&[
+        pre("/endless", "access", "return function() while true do end end"),
+        pre("/kept", "access", "return function() while true do pcall(function() while true do end end) end end"),
+        pre("/memory", "access", "return function() local s = 'x' while true do s = s .. s end end"),
+        pre("/deep", "access", "return function() local function deep() return 1 + deep() end deep() end"),
+        pre("/huge", "access", "return function() return ('x'):rep(2 ^ 30) end"),
+        pre("/pattern", "access", "return function() local _ = (('a'):rep(5000)):find('a-a-a-a-a-a-a-a-b') end"),
+        pre("/header", "header_filter", "return function() error('no') end"),
+        pre("/good", "access", "return function() ngx.say('good') end"),
+    ]);
+    for path in ["endless", "kept", "memory", "deep", "huge", "pattern", "header"] {
+        let began = Instant::now();
+        let response = get(&gateway, &format!("/{path}"));
+        assert_eq!(response.head.status(), 500, "{path}: {response:?}");
+        assert!(began.elapsed() < PATIENCE, "{path}");
+        assert_eq!(text(&get(&gateway, "/good")), "good\n", "after {path}");
+    }
+    eventually("the failures in the log", || {
+        let log = gateway.log();
+        log.contains("route \\\"endless\\\":1: it ran for more than 50 ms of CPU time and was stopped")
+            || log.contains("route \"endless\":1: it ran for more than 50 ms of CPU time and was stopped")
+    });
+    gateway.assert_healthy();
+}
+
+#[test]
+fn functions_wait_while_others_are_served() {
+    let (_node, gateway) = started(&[
+        pre(
+            "/sleep",
+            "access",
+            "return function(conf, ctx) ctx.kept = ngx.var.arg_n ngx.sleep(0.5) ngx.say(ctx.kept) end",
+        ),
+        pre("/body", "access", "return function() ngx.req.read_body() ngx.say(ngx.req.get_body_data()) end"),
+        pre("/good", "access", "return function() ngx.say('good') end"),
+    ]);
+    let began = Instant::now();
+    let mut sleeping: Vec<_> = (0..4)
+        .map(|n| {
+            let mut client = gateway.client();
+            client.send(format!("GET /sleep?n={n} HTTP/1.1\r\nHost: h\r\n\r\n"));
+            client
+        })
+        .collect();
+    assert_eq!(text(&get(&gateway, "/good")), "good\n");
+    for (n, client) in sleeping.iter_mut().enumerate() {
+        assert_eq!(text(&client.read_response("GET").expect("a response")), format!("{n}\n"));
+    }
+    assert!(began.elapsed() >= Duration::from_millis(500));
+    let mut client = gateway.client();
+    client.send("POST /body HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\n");
+    client.send("text");
+    assert_eq!(text(&client.read_response("POST").expect("a response")), "text\n");
+}

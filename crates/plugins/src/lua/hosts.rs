@@ -1,0 +1,353 @@
+//! The request and the response of a plugin's phase, as functions see them.
+
+use super::variables;
+use crate::request_validation::check_json;
+use serde_json::Value as Json;
+use std::rc::Rc;
+use stillgate_lua::{Change, Document, Host, Level, Side};
+use stillgate_plugin::facts::RouteFacts;
+use stillgate_plugin::{Facts, Io, LogLevel, Phase, Request, Response};
+use stillgate_route::RouteMatch;
+use stillgate_wire::{EditError, Edits, FieldName, FieldValue, Fields};
+
+/// Of a phase before the node is asked.
+pub(super) struct OfRequest<'r, 'a> {
+    pub(super) request: &'r mut Request<'a>,
+    pub(super) phase: Phase,
+    pub(super) plugin: &'static str,
+    matched: Option<String>,
+}
+
+/// Of `header_filter` and `log`.
+pub(super) struct OfResponse<'r, 'a> {
+    pub(super) response: &'r mut Response<'a>,
+    pub(super) phase: Phase,
+    pub(super) plugin: &'static str,
+    matched: Option<String>,
+}
+
+/// Of `body_filter`: what is there is the piece, and what functions have kept in `ctx`.
+pub(super) struct OfPiece {
+    pub(super) io: Rc<dyn Io>,
+    pub(super) plugin: &'static str,
+    pub(super) piece: Vec<u8>,
+    pub(super) is_last: bool,
+}
+
+impl<'r, 'a> OfRequest<'r, 'a> {
+    pub(super) fn new(request: &'r mut Request<'a>, phase: Phase, plugin: &'static str) -> Self {
+        OfRequest { request, phase, plugin, matched: None }
+    }
+}
+
+impl<'r, 'a> OfResponse<'r, 'a> {
+    pub(super) fn new(response: &'r mut Response<'a>, phase: Phase, plugin: &'static str) -> Self {
+        OfResponse { response, phase, plugin, matched: None }
+    }
+}
+
+fn level_of(level: Level) -> LogLevel {
+    match level {
+        Level::Error => LogLevel::Error,
+        Level::Warn => LogLevel::Warn,
+        Level::Notice | Level::Info => LogLevel::Info,
+        Level::Debug => LogLevel::Debug,
+    }
+}
+
+/// The values of a field, of a head and what was changed of it. Fields that frame a message have no name that could be
+/// changed, and are read all the same.
+fn values(edits: &Edits, fields: &Fields, head: &[u8], name: &[u8], visit: &mut dyn FnMut(&[u8])) {
+    match FieldName::new(name) {
+        Ok(name) => edits.values(fields, head, name).for_each(visit),
+        Err(_) => edits.each(fields, head, &mut |of, value| {
+            if of.eq_ignore_ascii_case(name) {
+                visit(value);
+            }
+        }),
+    }
+}
+
+/// Makes a change of one head. A field that frames the message is the gateway's: taking it out is no error, as functions that
+/// change a body do that.
+fn change(edits: &mut Edits, fields: &Fields, head: &[u8], name: &[u8], change: Change<'_>) -> Result<(), String> {
+    let said = |error: EditError| format!("{:?}: {error}", String::from_utf8_lossy(name));
+    let name = match FieldName::new(name) {
+        Err(EditError::Framing) if change == Change::Remove => return Ok(()),
+        name => name.map_err(said)?,
+    };
+    match change {
+        Change::Set(value) => edits.set(fields, head, name, FieldValue::new(value).map_err(said)?),
+        Change::Add(value) => edits.add(name, FieldValue::new(value).map_err(said)?),
+        Change::Remove => edits.remove(fields, head, name),
+    }
+    Ok(())
+}
+
+/// The pattern of the path that has matched.
+fn pattern_of(route: RouteFacts<'_>) -> Option<String> {
+    match &route.matcher.specs()[route.found.route].takes {
+        RouteMatch::Uri(uri) => uri.paths.get(route.found.path).map(ToString::to_string),
+        RouteMatch::Expression(_) => None,
+    }
+}
+
+fn document_of<'a>(facts: &Facts<'a>, of: Document) -> Option<&'a Json> {
+    let documents = facts.route?.documents?;
+    match of {
+        Document::Route => Some(&documents.route),
+        Document::Service => documents.service.as_ref(),
+    }
+}
+
+impl Host for OfRequest<'_, '_> {
+    fn phase(&self) -> &'static str {
+        self.phase.name()
+    }
+
+    fn variable(&self, name: &str, out: &mut Vec<u8>) -> Result<bool, String> {
+        match name {
+            "upstream_uri" => out.extend_from_slice(self.request.target()),
+            "upstream_host" => out.extend_from_slice(self.request.edits.host().unwrap_or(self.request.facts.host)),
+            name => return Ok(variables::append(name, &*self.request, out)),
+        }
+        Ok(true)
+    }
+
+    fn set_variable(&mut self, name: &str, value: &[u8]) -> Result<bool, String> {
+        variables::set(name, value, self.request)
+    }
+
+    fn field(&self, side: Side, name: &[u8], visit: &mut dyn FnMut(&[u8])) {
+        let facts = &self.request.facts;
+        match side {
+            Side::Request => values(&self.request.edits.fields, &facts.request.fields, facts.head, name, visit),
+            Side::Response => values(self.request.response, &Fields::default(), &[], name, visit),
+        }
+    }
+
+    fn each_field(&self, side: Side, visit: &mut dyn FnMut(&[u8], &[u8])) {
+        let facts = &self.request.facts;
+        match side {
+            Side::Request => self.request.edits.fields.each(&facts.request.fields, facts.head, visit),
+            Side::Response => self.request.response.each(&Fields::default(), &[], visit),
+        }
+    }
+
+    fn change_field(&mut self, side: Side, name: &[u8], what: Change<'_>) -> Result<(), String> {
+        let facts = self.request.facts;
+        match (side, what) {
+            (Side::Request, Change::Set(value)) if name.eq_ignore_ascii_case(b"host") => {
+                self.request.edits.set_host(FieldValue::new(value).map_err(|error| error.to_string())?);
+                Ok(())
+            }
+            (Side::Request, what) => {
+                change(&mut self.request.edits.fields, &facts.request.fields, facts.head, name, what)
+            }
+            (Side::Response, what) => change(self.request.response, &Fields::default(), &[], name, what),
+        }
+    }
+
+    fn set_method(&mut self, method: &[u8]) -> Result<(), String> {
+        self.request.edits.set_method(method).map_err(|error| error.to_string())
+    }
+
+    fn target(&self) -> &[u8] {
+        self.request.target()
+    }
+
+    fn set_target(&mut self, target: &[u8]) -> Result<(), String> {
+        self.request.edits.set_target(target).map_err(|error| error.to_string())
+    }
+
+    fn body(&self) -> Result<Option<&[u8]>, String> {
+        match self.request.whole_body() {
+            Some(body) => Ok(Some(body)),
+            None if self.request.body.is_empty() => Ok(None),
+            None => Err("the body cannot be read: another plugin changes it piece by piece".to_owned()),
+        }
+    }
+
+    fn set_body(&mut self, body: &[u8]) -> Result<(), String> {
+        self.request.body.replace(body);
+        Ok(())
+    }
+
+    fn can_wait(&self) -> bool {
+        matches!(self.phase, Phase::Rewrite | Phase::Access)
+    }
+
+    fn can_answer(&self) -> bool {
+        true
+    }
+
+    fn is_logged(&self, level: Level) -> bool {
+        self.request.worker.io().is_logged(level_of(level))
+    }
+
+    fn log(&self, level: Level, text: &str) {
+        self.request.worker.io().log(self.plugin, level_of(level), text);
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.request.worker.now_ms()
+    }
+
+    fn matched_path(&mut self) -> Option<&str> {
+        if self.matched.is_none() {
+            self.matched = self.request.facts.route.and_then(pattern_of);
+        }
+        self.matched.as_deref()
+    }
+
+    fn document(&self, of: Document) -> Option<&Json> {
+        document_of(&self.request.facts, of)
+    }
+
+    fn check_schema(&self, schema: &Json, value: Json) -> Result<Json, String> {
+        check_json(schema, value)
+    }
+}
+
+impl Host for OfResponse<'_, '_> {
+    fn phase(&self) -> &'static str {
+        self.phase.name()
+    }
+
+    fn variable(&self, name: &str, out: &mut Vec<u8>) -> Result<bool, String> {
+        Ok(variables::append(name, &*self.response, out))
+    }
+
+    fn set_variable(&mut self, _: &str, _: &[u8]) -> Result<bool, String> {
+        Ok(false)
+    }
+
+    fn field(&self, side: Side, name: &[u8], visit: &mut dyn FnMut(&[u8])) {
+        match side {
+            Side::Request => self.each_field(side, &mut |of, value| {
+                if of.eq_ignore_ascii_case(name) {
+                    visit(value);
+                }
+            }),
+            Side::Response => {
+                values(&self.response.edits.fields, self.response.fields, self.response.head, name, visit);
+            }
+        }
+    }
+
+    fn each_field(&self, side: Side, visit: &mut dyn FnMut(&[u8], &[u8])) {
+        let facts = &self.response.facts;
+        match (side, self.response.ended) {
+            (Side::Request, Some(ended)) => ended.request_edits.each(&facts.request.fields, facts.head, visit),
+            (Side::Request, None) => stillgate_route::Lookup::each_header(facts, visit),
+            (Side::Response, None) => {
+                self.response.edits.fields.each(self.response.fields, self.response.head, visit);
+            }
+            (Side::Response, Some(_)) => self.response.each_sent(visit),
+        }
+    }
+
+    fn change_field(&mut self, side: Side, name: &[u8], what: Change<'_>) -> Result<(), String> {
+        if side == Side::Request {
+            return Err(format!("the request cannot be changed in the phase {}", self.phase.name()));
+        }
+        if self.phase == Phase::Log {
+            return Err("the response is out: its header cannot be changed in the phase log".to_owned());
+        }
+        change(&mut self.response.edits.fields, self.response.fields, self.response.head, name, what)
+    }
+
+    fn status(&self) -> Option<u16> {
+        Some(self.response.status())
+    }
+
+    fn set_status(&mut self, status: u16) -> Result<(), String> {
+        match self.phase {
+            Phase::Log => Err("the response is out: its status cannot be changed in the phase log".to_owned()),
+            _ => self.response.edits.set_status(status).map_err(|error| error.to_string()),
+        }
+    }
+
+    fn target(&self) -> &[u8] {
+        self.response.facts.path_and_query()
+    }
+
+    fn is_logged(&self, level: Level) -> bool {
+        self.response.worker.io().is_logged(level_of(level))
+    }
+
+    fn log(&self, level: Level, text: &str) {
+        self.response.worker.io().log(self.plugin, level_of(level), text);
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.response.worker.now_ms()
+    }
+
+    fn matched_path(&mut self) -> Option<&str> {
+        if self.matched.is_none() {
+            self.matched = self.response.facts.route.and_then(pattern_of);
+        }
+        self.matched.as_deref()
+    }
+
+    fn document(&self, of: Document) -> Option<&Json> {
+        document_of(&self.response.facts, of)
+    }
+
+    fn check_schema(&self, schema: &Json, value: Json) -> Result<Json, String> {
+        check_json(schema, value)
+    }
+}
+
+const ONLY_THE_PIECE: &str =
+    "in the phase body_filter there is the body only; read it in header_filter and keep it in ctx";
+
+impl Host for OfPiece {
+    fn phase(&self) -> &'static str {
+        Phase::BodyFilter.name()
+    }
+
+    fn variable(&self, name: &str, _: &mut Vec<u8>) -> Result<bool, String> {
+        Err(format!("{name}: {ONLY_THE_PIECE}"))
+    }
+
+    fn set_variable(&mut self, _: &str, _: &[u8]) -> Result<bool, String> {
+        Ok(false)
+    }
+
+    fn field(&self, _: Side, _: &[u8], _: &mut dyn FnMut(&[u8])) {}
+
+    fn each_field(&self, _: Side, _: &mut dyn FnMut(&[u8], &[u8])) {}
+
+    fn change_field(&mut self, _: Side, _: &[u8], _: Change<'_>) -> Result<(), String> {
+        Err("the head is out, or will be soon: it cannot be changed in the phase body_filter".to_owned())
+    }
+
+    fn target(&self) -> &[u8] {
+        b"/"
+    }
+
+    fn piece(&self) -> Option<(&[u8], bool)> {
+        Some((&self.piece, self.is_last))
+    }
+
+    fn set_piece(&mut self, piece: &[u8]) -> Result<(), String> {
+        self.piece.clear();
+        self.piece.extend_from_slice(piece);
+        Ok(())
+    }
+
+    fn is_logged(&self, level: Level) -> bool {
+        self.io.is_logged(level_of(level))
+    }
+
+    fn log(&self, level: Level, text: &str) {
+        self.io.log(self.plugin, level_of(level), text);
+    }
+
+    fn now_ms(&self) -> u64 {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    }
+}
