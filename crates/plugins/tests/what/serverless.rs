@@ -168,6 +168,10 @@ fn functions_of_apisix_s_tests() {
         log: serverless-pre-function: Error route "r":1: serverless pre function:2
     "#]],
     );
+}
+
+#[test]
+fn functions_run_one_after_the_other_and_answer() {
     let two = "serverless-pre-function: {phase: rewrite, functions: [\"return function() ngx.log(ngx.ERR, 'one'); end\", \"return function() ngx.log(ngx.ERR, 'two'); end\"]}";
     check(
         two,
@@ -357,6 +361,10 @@ fn a_function_that_fails_costs_its_request_a_500() {
         log: serverless-pre-function failed: route "r":2: no
     "#]],
     );
+}
+
+#[test]
+fn what_cannot_be_done_is_said() {
     check(
         &pre("access", "return function() while true do end end"),
         GET,
