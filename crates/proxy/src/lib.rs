@@ -44,6 +44,7 @@ mod tunnel;
 mod worker;
 
 pub use basics::counters::{Counters, Tally};
+pub use basics::slow_request as slow;
 pub use fleet::{Commander, Fleet, Measuring, WORKER_NAME, raise_fd_limit, worker_count};
 pub use plan::caching::measure::MatchCost;
 pub use plan::challenges::{Challenges, LiveChallenges};
@@ -53,5 +54,4 @@ pub use sockets::{Inherited, ListenError, Listening, Sockets, StartError};
 pub use stillgate_plugin::facts::{argument_of, cookie_of};
 pub use telemetry::access_log;
 pub use telemetry::overview::{Inquiry, UpstreamOverview};
-pub use telemetry::slow;
 pub use worker::Expose;

@@ -115,7 +115,6 @@ fn examples_of_the_documentation_register_a_variable() {
 
 /// Of APISIX's own tests.
 #[test]
-#[expect(clippy::too_many_lines, reason = "a table")]
 fn functions_of_apisix_s_tests() {
     let exits = "return function() ngx.log(ngx.ERR, 'serverless post function'); ngx.exit(201); end";
     check(
@@ -311,7 +310,6 @@ fn functions_wait() {
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "a table")]
 fn a_function_that_fails_costs_its_request_a_500() {
     const FAILING: &str = "return function()\n error('no') end";
     check(

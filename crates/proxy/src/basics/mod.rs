@@ -3,5 +3,6 @@
 pub(crate) mod buffer;
 pub(crate) mod clock;
 pub(crate) mod counters;
+pub mod slow_request;
 pub(crate) mod text;
 pub(crate) mod uptake;

@@ -1,9 +1,9 @@
 //! Tells of a request that was slow, at its end, where its time went.
 
 use super::Exchange;
+use crate::basics::slow_request::{PATH_BYTES_MAX, SlowRequest, Times};
 use crate::plan::Plan;
 use crate::telemetry::outcome::Outcome;
-use crate::telemetry::slow::{PATH_BYTES_MAX, SlowRequest, Times};
 use crate::worker::Worker;
 use std::time::Instant;
 

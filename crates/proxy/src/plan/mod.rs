@@ -23,7 +23,7 @@ pub(crate) use stream_routes::{Asked, PlanStreamRoute, StreamRoutes};
 pub(crate) use tunnel_bounds::TunnelBounds;
 pub(crate) use upstreams::{PlanUpstream, PlanUpstreams};
 
-use crate::telemetry::slow::SlowRequest;
+use crate::basics::slow_request::SlowRequest;
 use arc_swap::ArcSwap;
 use caching::Caching;
 use caching::measure::MatchCost;

@@ -5,5 +5,5 @@ pub(crate) mod metrics;
 pub(crate) mod outcome;
 pub(crate) mod overview;
 pub(crate) mod session;
-pub mod slow;
+pub(crate) mod slow;
 pub(crate) mod troubles;
