@@ -43,8 +43,7 @@ impl Encryption {
             return text.clone();
         }
         // What is no JSON is refused elsewhere, and says so there.
-        let Ok(kept) = serde_json::from_str::<Json>(text) else { return text.clone() };
-        let mut document = kept.clone();
+        let Ok(mut document) = serde_json::from_str::<Json>(text) else { return text.clone() };
         let mark = document.as_object_mut().and_then(|keys| keys.remove(ENCRYPTED_WITH));
         let (mut is_other, mut is_unreadable) = (mark.is_some(), false);
         each_encrypted(collection(key), &mut document, &mut |secret| match self
@@ -59,7 +58,11 @@ impl Encryption {
             None => is_unreadable |= self.is_ciphertext(secret, mark.is_some()),
         });
         match (is_unreadable, is_other) {
-            (true, _) => marked(kept, mark.as_ref().and_then(Json::as_str).unwrap_or(UNKNOWN)),
+            // As it was, of which nothing is left by now.
+            (true, _) => {
+                let with = mark.as_ref().and_then(Json::as_str).unwrap_or(UNKNOWN);
+                serde_json::from_str(text).map_or_else(|_| text.clone(), |kept| marked(kept, with))
+            }
             (false, true) => document.to_string().into(),
             (false, false) => text.clone(),
         }
@@ -117,11 +120,12 @@ impl Encryption {
 
     /// Spares the documents that need not be parsed.
     fn may_be_encrypted(&self, key: &Key, text: &str) -> bool {
-        const BEGINNINGS: [&str; 3] = ["\"plugins\"", "\"client_key\"", "\\u"];
+        // Keys below which there are secrets, and an escape that may hide one.
+        const SIGNS: [&str; 3] = ["\"plugins\"", "\"client_key\"", "\\u"];
         match (&self.keyring, self.has_marks) {
             (Some(_), _) => true,
             (None, true) => text.contains(ENCRYPTED_WITH),
-            (None, false) => collection(key) == "ssls" || BEGINNINGS.iter().any(|beginning| text.contains(beginning)),
+            (None, false) => collection(key) == "ssls" || SIGNS.iter().any(|sign| text.contains(sign)),
         }
     }
 }
