@@ -181,7 +181,17 @@ pub(crate) struct ConnectionTokens {
 }
 
 impl ConnectionTokens {
+    #[inline]
     pub(crate) fn see(&mut self, value: &[u8]) {
+        // As nearly all are written.
+        match value {
+            b"keep-alive" => self.keep_alive = true,
+            b"close" => self.close = true,
+            _ => self.see_each(value),
+        }
+    }
+
+    fn see_each(&mut self, value: &[u8]) {
         for token in tokens(value) {
             if token.eq_ignore_ascii_case(b"close") {
                 self.close = true;
