@@ -1,7 +1,6 @@
 //! All documents in memory, for those that read: kept by whoever follows a datastore.
 //!
-//! Behind a lock, since only the control side of a process comes here; nobody keeps it for longer than one page or one change
-//! takes.
+//! Behind a lock, as only the control side of a process uses them. It is held for no longer than one page or one change takes.
 
 use crate::document::{Batch, Document, Snapshot};
 use crate::key::Key;

@@ -1,6 +1,6 @@
 //! Masks in a file, which stand where an export hides a secret.
 //!
-//! A mask is a good text for every key. Taken for the secret, it would let in whoever sends it, so a file that has one is refused.
+//! A mask is valid text for any key. Used as the secret, it would admit anybody who sends it, so a file with one is refused.
 //! It is looked for everywhere, since which keys are secrets is known to those that read them only.
 
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};

@@ -95,7 +95,7 @@ fn resolve(
         sink.warning(position(root, "protos"), &Path::Root.key("protos"), fault);
     }
     if is_closed && !sink.has_errors() {
-        let fault = Fault::new("nobody can ever write the store: there is no Admin API");
+        let fault = Fault::new("the store cannot be changed: there is no Admin API");
         let fault = fault.hint("add gateway.admin, or set gateway.config.source to file");
         let path = Path::Root.key("gateway");
         let path = path.key("config");

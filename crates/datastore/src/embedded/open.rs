@@ -101,7 +101,7 @@ fn copied(path: &Path) -> Result<File, OpenProblem> {
         return Err(OpenProblem::NotAStore);
     }
     let mut file = File::open(path)?;
-    // Who has it open for writing has the file locked, and nobody opens it while it is copied.
+    // A process that writes to the file has it locked, and no process can open it while it is copied.
     match file.try_lock_shared() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Err(OpenProblem::InUse),

@@ -1,6 +1,6 @@
 //! `/debug/pprof/`: profiles of this process, in pprof's format or as JSON, where `gateway.debug.pprof` allows it.
 //!
-//! A profile is taken by a thread of its own, one at a time in the process. It stops when whoever asked for it goes away.
+//! A profile is taken by a thread of its own, one at a time in the process. It stops when the client goes away.
 
 use super::pages::{Api, Question};
 use super::phases::PHASES;
@@ -119,7 +119,7 @@ async fn take(api: &Api, read: Read, query: &str, who: &str) -> Result<Response,
         refuse(&Refusal::Failed)
     };
     let (send, sent) = oneshot::channel();
-    // Whoever asked is gone when this is dropped.
+    // This is dropped when the client has gone away.
     let waiting = Waiting(Cancel::default());
     let cancel = waiting.0.clone();
     let give_back = api.give_back;
@@ -228,7 +228,7 @@ impl Arguments<'_> {
         all.find(|(of, _)| of == name).map(|(_, value)| value.into_owned())
     }
 
-    /// What is no number is out of all bounds.
+    /// Text that is not a number is out of bounds.
     fn number(&self, name: &str, default: u64) -> u64 {
         self.text(name).map_or(default, |text| text.parse().unwrap_or(u64::MAX))
     }

@@ -42,7 +42,7 @@ impl Encryption {
         if !self.may_be_encrypted(key, text) {
             return text.clone();
         }
-        // What is no JSON is refused elsewhere, and says so there.
+        // Text that is not JSON is refused elsewhere, with a message.
         let Ok(mut document) = serde_json::from_str::<Json>(text) else { return text.clone() };
         let mark = document.as_object_mut().and_then(|keys| keys.remove(ENCRYPTED_WITH));
         let (mut is_other, mut is_unreadable) = (mark.is_some(), false);
