@@ -63,6 +63,26 @@ fn the_gateway_answers_calls_in_their_own_form() {
 }
 
 #[test]
+fn only_errors_take_the_form_of_a_call() {
+    let refusing = Upstream::refusing();
+    let plugins = [
+        ("redirect: {uri: /elsewhere, ret_code: 301}", 301, "text/html; charset=utf-8", "Location: /elsewhere\r\n"),
+        ("mocking: {response_example: hello, content_type: text/plain}", 200, "text/plain", "\r\n\r\nhello"),
+        ("mocking: {response_example: hello, response_status: 403}", 200, "application/grpc-web+proto", "grpc-status: 7\r\n"),
+    ];
+    for (plugin, status, content_type, part) in plugins {
+        let gateway = Gateway::start(STILLGATE, &Setup::to(refusing.addr()).route("uri: /*").route(&format!("plugins: {{{plugin}}}")));
+        let mut client = gateway.client();
+        client.send(call("application/grpc-web", "Connection: close\r\n", ""));
+        let answer = String::from_utf8(client.read_to_end().unwrap()).unwrap();
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+        assert!(answer.contains(part), "{plugin}: {answer}");
+        assert_eq!(answer.matches("Content-Type: ").count(), 1, "{answer}");
+        assert!(answer.contains(&format!("Content-Type: {content_type}\r\n")), "{answer}");
+    }
+}
+
+#[test]
 fn the_deadline_of_a_call_is_kept_over_http1_too() {
     let silent = Upstream::bind();
     let gateway = gateway_to(silent.addr());

@@ -180,6 +180,8 @@ impl Gateway {
         let process = spawn(binary, setup.open_files, dir.path());
         let mut gateway = Self { process, listen, admin, dir };
         gateway.await_serving(1);
+        // So that tests may compare with the memory and the descriptors that it has now.
+        eventually("the gateway's threads to have started", || gateway.process.is_at_rest());
         gateway
     }
 

@@ -143,6 +143,15 @@ impl Process {
         sleeps.sum()
     }
 
+    /// Whether all of its threads wait: none has work left, such as opening what it needs after its start.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        let mut tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("a live process has threads");
+        tasks.all(|task| {
+            let stat = task.and_then(|task| std::fs::read_to_string(task.path().join("stat"))).unwrap_or_default();
+            stat.rsplit_once(") ").is_none_or(|(_, after_name)| after_name.starts_with('S'))
+        })
+    }
+
     /// Open file descriptors.
     pub fn fd_count(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("a live process has a fd table").count()

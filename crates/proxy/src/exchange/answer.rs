@@ -195,8 +195,13 @@ fn write(serving: &mut Serving<'_>, own: &Given, keep_alive: bool) {
     let out = exchange.to_client.head(&worker.buffers);
     let Given { answer, message, kind } = own;
     let mut body = answer.body.bytes();
-    if let Some(call) = grpc::call(&exchange.request, exchange.from_client.head()) {
+    // What is no error, such as a redirect or the answer to a preflight, has content of its own.
+    let call = || grpc::call(&exchange.request, exchange.from_client.head());
+    if answer.status >= 400
+        && let Some(call) = call()
+    {
         body = &[];
+        exchange.response_edits.fields.remove_added(CONTENT_TYPE);
         grpc::write_answer(out, call, answer.status, *kind == Kind::Deadline, message);
     } else {
         let has_body = !matches!(answer.status, 204 | 304);
