@@ -68,10 +68,18 @@ fn only_errors_take_the_form_of_a_call() {
     let plugins = [
         ("redirect: {uri: /elsewhere, ret_code: 301}", 301, "text/html; charset=utf-8", "Location: /elsewhere\r\n"),
         ("mocking: {response_example: hello, content_type: text/plain}", 200, "text/plain", "\r\n\r\nhello"),
-        ("mocking: {response_example: hello, response_status: 403}", 200, "application/grpc-web+proto", "grpc-status: 7\r\n"),
+        (
+            "mocking: {response_example: hello, response_status: 403}",
+            200,
+            "application/grpc-web+proto",
+            "grpc-status: 7\r\n",
+        ),
     ];
     for (plugin, status, content_type, part) in plugins {
-        let gateway = Gateway::start(STILLGATE, &Setup::to(refusing.addr()).route("uri: /*").route(&format!("plugins: {{{plugin}}}")));
+        let gateway = Gateway::start(
+            STILLGATE,
+            &Setup::to(refusing.addr()).route("uri: /*").route(&format!("plugins: {{{plugin}}}")),
+        );
         let mut client = gateway.client();
         client.send(call("application/grpc-web", "Connection: close\r\n", ""));
         let answer = String::from_utf8(client.read_to_end().unwrap()).unwrap();
