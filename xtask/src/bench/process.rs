@@ -312,6 +312,13 @@ pub(super) fn free_port() -> Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 
+/// So many of them, no two the same.
+pub(super) fn free_ports(count: usize) -> Result<Vec<SocketAddr>> {
+    // Held until all are chosen: one that is free again may be given a second time.
+    let held = (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<std::io::Result<Vec<_>>>()?;
+    Ok(held.iter().map(TcpListener::local_addr).collect::<std::io::Result<_>>()?)
+}
+
 /// Files that a process may open, soft limit raised to the hard one; what we start inherits it.
 pub(super) fn open_files_max() -> Result<u64> {
     let limit = getrlimit(Resource::Nofile);

@@ -1,6 +1,6 @@
 //! The cases of the plugin bench: each row of the table of features alone, and the chain of five; one listener or route each.
 
-use super::super::process::free_port;
+use super::super::process::free_ports;
 use super::super::served::Asker;
 use super::features::credentials::{AUTHORIZATION, DATE, TOKEN, TOKEN_HEADER};
 use super::features::{
@@ -87,7 +87,7 @@ pub(super) struct Endpoint {
 impl Endpoint {
     /// One endpoint for each case, each with a port of its own.
     pub(super) fn each(cases: &[&'static Case]) -> Result<Vec<Endpoint>> {
-        cases.iter().map(|case| Ok(Endpoint { case, address: free_port()? })).collect()
+        Ok(cases.iter().zip(free_ports(cases.len())?).map(|(case, address)| Endpoint { case, address }).collect())
     }
 
     /// Fails where a feature does nothing that a client can see. The bytes of the answer's body.
