@@ -242,8 +242,13 @@ impl Filtered {
             return Ok(());
         }
         self.make_room();
-        while self.unwritten().is_empty() && !self.is_ended && self.waiting.is_none() && !self.is_tired {
+        while !self.is_ended && self.waiting.is_none() && !self.is_tired {
             let is_replaced = self.changes.drops_what_comes();
+            let is_last = !is_replaced && receiver.content().is_empty() && receiver.is_done();
+            // The end goes with the last piece: one write less.
+            if !self.unwritten().is_empty() && !is_last {
+                break;
+            }
             if is_replaced {
                 self.drop_received(receiver);
                 self.take_replacement()?;
@@ -356,7 +361,7 @@ impl Filtered {
             self.capture(&out[before..], self.is_ended);
             self.out = out;
         }
-        let given = self.unwritten().len() as u64;
+        let given = (self.out.len() - before) as u64;
         self.seen_bytes += given;
         if self.cpu > cpu_max + Duration::from_nanos(given * CPU_NANOS_PER_BYTE) {
             return Err(broken(Why::Refused(Refusal::Time)));

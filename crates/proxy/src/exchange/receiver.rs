@@ -35,6 +35,14 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
+    /// One that these bytes have come to.
+    #[cfg(test)]
+    pub(super) fn of(bytes: &[u8]) -> Receiver {
+        let mut buffer = Buffers::default().take();
+        buffer[..bytes.len()].copy_from_slice(bytes);
+        Receiver { buffer: Some(buffer), leftover: 0..bytes.len(), ..Receiver::default() }
+    }
+
     /// Begins a new message with the bytes left over from the last one.
     pub(crate) fn begin(&mut self) {
         if let Some(buffer) = &mut self.buffer

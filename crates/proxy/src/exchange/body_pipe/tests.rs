@@ -5,6 +5,7 @@ use stillgate_plugin::{BodyError, BodyFilter};
 
 use crate::worker::body_memory::{BodyMemory, WORKER_BYTES_MAX};
 use std::rc::Rc;
+use stillgate_wire::Framing;
 
 const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
@@ -84,4 +85,36 @@ fn the_time_that_filters_take_is_bounded() {
     let seen_bytes = CPU_MAX.as_nanos() as u64 * 2 / CPU_NANOS_PER_BYTE;
     let mut long = Filtered { seen_bytes, ..filtered(&worker, CPU_MAX * 2, 1) };
     assert_eq!(long.run(b"a", Step::End), Ok(()));
+}
+
+/// Passes on what it gets, with a dot behind all of it.
+struct Dotted;
+
+impl BodyFilter for Dotted {
+    fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), BodyError> {
+        out.extend_from_slice(piece);
+        Ok(())
+    }
+
+    fn end(&mut self, out: &mut Vec<u8>) -> Result<(), BodyError> {
+        out.push(b'.');
+        Ok(())
+    }
+
+    fn held_bytes(&self) -> usize {
+        0
+    }
+}
+
+#[test]
+fn the_end_goes_with_the_last_piece() {
+    for (length, expected, is_ended) in [(5, &b"hello."[..], true), (6, b"hello", false)] {
+        let mut filtered = Filtered::default();
+        filtered.changes.filter(Box::new(Dotted));
+        filtered.start(false, Rc::<BodyMemory>::default().begin(CLIENT));
+        let mut receiver = Receiver::of(b"hello");
+        receiver.start_body(0, Framing::Length(length)).unwrap();
+        filtered.advance(&mut receiver).unwrap();
+        assert_eq!((filtered.unwritten(), filtered.is_ended), (expected, is_ended));
+    }
 }
