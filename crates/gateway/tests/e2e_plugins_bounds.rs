@@ -118,6 +118,28 @@ fn a_large_response_takes_little_memory() {
 /// MiB that are compressed on their way. More take longer: `STILLGATE_TEST_BODY_MIB=1024` for a GiB.
 const COMPRESSED_MIB: usize = 48;
 
+/// An encoder takes no more than is counted for it, whatever the level and the window: at one pair it took 32 MiB.
+#[test]
+fn brotli_takes_little_memory_for_a_short_body() {
+    let node = Node::new();
+    let routes: Vec<(String, String)> = [(4, 10), (5, 10), (6, 16), (6, 19), (9, 0)]
+        .map(|(level, lgwin)| {
+            let keys = format!(r#"{{"comp_level": {level}, "lgwin": {lgwin}, "types": "*"}}"#);
+            (format!("/{level}-{lgwin}"), format!(r#"{{"brotli": {keys}}}"#))
+        })
+        .to_vec();
+    let routes: Vec<(&str, &str)> = routes.iter().map(|(path, plugins)| (&**path, &**plugins)).collect();
+    let gateway = node.gateway(&routes);
+    node.sends_whole(&with_length("Content-Type: text/html\r\n", &payload(1, 8 * 1024)), false);
+    let before = gateway.rss_peak();
+    for (path, _) in &routes {
+        let got = ask(&mut gateway.client(), &format!("GET {path}"), &["Accept-Encoding: br"]);
+        assert_eq!(got.head.get("content-encoding"), Some("br"), "{path}");
+        let grown = gateway.rss_peak() - before;
+        assert!(grown < 20 * MIB, "{path}: {grown} bytes more");
+    }
+}
+
 /// A body that gzip cannot make smaller, whatever its size.
 #[test]
 fn a_large_response_is_compressed_in_little_memory() {

@@ -112,9 +112,18 @@ impl Process {
 
     /// Resident memory in bytes.
     pub fn rss(&self) -> usize {
+        self.memory("VmRSS:")
+    }
+
+    /// The most of it since the start.
+    pub fn rss_peak(&self) -> usize {
+        self.memory("VmHWM:")
+    }
+
+    fn memory(&self, key: &str) -> usize {
         let status = self.proc("status");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a live process has VmRSS");
-        let kib: usize = line.trim().trim_end_matches(" kB").parse().expect("VmRSS in kB");
+        let line = status.lines().find_map(|line| line.strip_prefix(key)).expect("a live process has it");
+        let kib: usize = line.trim().trim_end_matches(" kB").parse().expect("a number of kB");
         kib * 1024
     }
 

@@ -25,7 +25,7 @@ object! {
         /// From 0, the fastest, to 11, the smallest. 7, 8 and 9 count as 6, which makes bodies as small in less time and
         /// memory.
         comp_level: i32 = int(0, 11) => default(6);
-        /// How far back matches reach, as a power of two; 0: the least. Above 20 counts as 20.
+        /// How far back matches reach, as a power of two; 0: the least. Above 20 counts as 20, and at levels 5 to 9 below 17 as 17.
         lgwin: i32 = WINDOW => default(19);
         /// Bytes that are looked at together, as a power of two; 0: by the level.
         lgblock: i32 = BLOCK => default(0);
@@ -93,7 +93,7 @@ impl Define for Brotli {
             _ => BrotliEncoderMode::BROTLI_MODE_GENERIC,
         };
         let quality = if (7..=9).contains(&keys.comp_level) { 6 } else { keys.comp_level };
-        let lgwin = keys.lgwin.clamp(LGWIN_MIN, LGWIN_MAX);
+        let lgwin = keys.lgwin.clamp(lgwin_min(quality), LGWIN_MAX);
         // A block is never more than the window.
         let lgblock = if keys.lgblock == 0 { 0 } else { keys.lgblock.min(lgwin.max(16)) };
         let params = BrotliEncoderParams { mode, quality, lgwin, lgblock, ..BrotliEncoderParams::default() };
@@ -115,13 +115,19 @@ impl Define for Brotli {
 const LGWIN_MIN: i32 = 10;
 const LGWIN_MAX: i32 = 20;
 
+/// With smaller windows at these levels, the crate takes tables of 32 MiB, which it clears for each body: it lacks the ones that are
+/// meant for them.
+fn lgwin_min(quality: i32) -> i32 {
+    if (5..=9).contains(&quality) { 17 } else { LGWIN_MIN }
+}
+
 impl Plugin for Brotli {
     fn header_filter(&self, response: &mut Response<'_>) {
         let mut params = self.params.clone();
         // A window that is larger than the body takes memory for nothing.
         if let Some(length) = response.length.filter(|_| response.body.is_empty()) {
             let needed = (u64::BITS - length.leading_zeros()) as i32;
-            params.lgwin = params.lgwin.min(needed.max(LGWIN_MIN));
+            params.lgwin = params.lgwin.min(needed.max(lgwin_min(params.quality)));
         }
         let mut reserved = None;
         let begins = self.policy.begin(response, || {
