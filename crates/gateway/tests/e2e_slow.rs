@@ -4,10 +4,13 @@
 
 use serde_json::Value as Json;
 use std::thread;
-use std::time::Duration;
-use stillgate_testkit::{Client, Connection, Gateway, Setup, Upstream, eventually};
+use std::time::{Duration, Instant};
+use stillgate_testkit::{Client, Connection, Gateway, Setup, Upstream, eventually, eventually_within};
 
 const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
+
+/// Of a response that a filter takes long to search.
+const BODY_BYTES: usize = 16 * 1024;
 
 /// How long the node takes. Far more than everything else.
 const SLOW: Duration = Duration::from_millis(800);
@@ -84,4 +87,38 @@ fn slow_requests_are_told_with_their_cause_while_that_is_switched_on() {
 
     gateway.reload(&setup);
     assert_eq!(slow(&gateway).0, 404);
+}
+
+/// A search that takes long blocks the worker's event loop: what it did then is told with every request that had to wait.
+#[test]
+fn what_a_plugin_blocked_the_event_loop_with_is_told() {
+    let upstream = Upstream::serve(|node| {
+        while node.read_request().is_ok() {
+            let body = "a".repeat(BODY_BYTES);
+            node.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {BODY_BYTES}\r\n\r\n{body}"));
+        }
+    });
+    let filter = r#"plugins: {"response-rewrite": {"filters": [{"regex": "(a{1,60}){1,30}b", "replace": ""}]}}"#;
+    let setup = Setup::to(upstream.addr()).route("uri: /*").route(filter).gateway("debug: {slow: true}\nworkers: 1");
+    let gateway = Gateway::start(STILLGATE, &setup);
+    // The first may come before anybody looks, and without optimisation all that is done with a stack takes long.
+    let (mut told_of, mut next) = (Json::Null, Instant::now());
+    eventually_within(Duration::from_secs(60), "a turn with its stack", || {
+        if Instant::now() >= next {
+            // Where it takes longer than filters may, it is an error.
+            let _ = ask(&gateway, "/stalled").read_response("GET");
+            next = Instant::now() + Duration::from_secs(4);
+        }
+        thread::sleep(Duration::from_millis(100));
+        let told = slow(&gateway).1["minutes"].as_array().unwrap().clone();
+        let mut requests = told.iter().flat_map(|minute| minute["requests"].as_array().unwrap());
+        told_of = requests.find_map(|request| request["turns"].get(0)).cloned().unwrap_or_default();
+        !told_of.is_null()
+    });
+    assert!(told_of["took_ms"].as_f64().unwrap() >= 20.0, "{told_of}");
+    let frames = told_of["stacks"][0]["frames"].as_array().unwrap();
+    let of_plugin = |frame: &&Json| frame.as_str().unwrap().contains("stillgate_plugins::response_rewrite");
+    let frame = frames.iter().find(of_plugin).unwrap_or_else(|| panic!("{told_of:#}")).as_str().unwrap();
+    let (file, line) = frame.rsplit_once(' ').unwrap().1.rsplit_once(':').unwrap();
+    assert!(file.contains("response_rewrite") && line.parse::<u32>().unwrap() > 0, "{frame}");
 }

@@ -29,6 +29,13 @@ impl Stacks {
             }
         }
     }
+
+    /// All of them, by number.
+    pub(crate) fn in_order(&self) -> Vec<Box<[u64]>> {
+        let mut numbered: Vec<(&Box<[u64]>, &usize)> = self.numbers.iter().collect();
+        numbered.sort_unstable_by_key(|(_, number)| **number);
+        numbered.into_iter().map(|(stack, _)| stack.clone()).collect()
+    }
 }
 
 /// Stacks with functions.

@@ -31,6 +31,7 @@ mod ring;
 pub mod session;
 pub mod signal;
 pub mod stalls;
+pub mod standing;
 #[cfg(test)]
 mod storm;
 mod symbols;

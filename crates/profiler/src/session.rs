@@ -1,4 +1,4 @@
-//! One profile at a time: who takes one, and the sign to stop.
+//! One profile at a time: who takes one, and the sign to stop. What is done all the time is done between two of them.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,6 +53,14 @@ impl Session {
         *running = Some(Running { what, who: who.to_owned(), since: Instant::now(), wanted });
         Ok(Session(()))
     }
+}
+
+/// Does `work` unless a profile is being taken; none begins meanwhile.
+pub(crate) fn between<T>(work: impl FnOnce() -> T) -> Option<T> {
+    let running = running();
+    let done = running.is_none().then(work);
+    drop(running);
+    done
 }
 
 impl Drop for Session {

@@ -84,7 +84,7 @@ pub fn take(session: Session, options: Options, cancel: &Cancel) -> io::Result<P
     let mut watch = Watch::new(options.over)?;
     let (began, began_unix_ns) = (Instant::now(), unix_ns());
     let until = began + options.duration;
-    let every = (options.over / LOOKS).min(LOOK_EVERY_MAX);
+    let every = pause(options.over);
     while Instant::now() < until && !cancel.is_cancelled() {
         watch.look();
         sleep(every);
@@ -93,6 +93,11 @@ pub fn take(session: Session, options: Options, cancel: &Cancel) -> io::Result<P
     let profile = watch.finish(began_unix_ns, began.elapsed());
     drop(session);
     Ok(profile)
+}
+
+/// Between two looks.
+pub(crate) fn pause(over: Duration) -> Duration {
+    (over / LOOKS).min(LOOK_EVERY_MAX)
 }
 
 /// A thread under watch.
@@ -111,8 +116,8 @@ struct Watched {
 }
 
 /// A stack in a long turn.
-struct Seen {
-    stack: usize,
+pub(crate) struct Seen {
+    pub(crate) stack: usize,
     is_complete: bool,
     wait: String,
 }
@@ -125,18 +130,19 @@ struct Scheduled {
 }
 
 /// A turn that was long.
-struct Stall {
-    thread: String,
-    took: Duration,
+pub(crate) struct Stall {
+    pub(crate) thread: String,
+    pub(crate) ended_unix_ns: i64,
+    pub(crate) took: Duration,
     running_ns: u64,
     waiting_ns: u64,
-    stacks: Vec<Seen>,
+    pub(crate) stacks: Vec<Seen>,
 }
 
-struct Watch {
+pub(crate) struct Watch {
     over: Duration,
     threads: Vec<Watched>,
-    unwinder: Unwinder,
+    pub(crate) unwinder: Unwinder,
     stacks: Stacks,
     stalls: Vec<Stall>,
     uncounted: u64,
@@ -144,13 +150,13 @@ struct Watch {
 }
 
 impl Watch {
-    fn new(over: Duration) -> io::Result<Watch> {
+    pub(crate) fn new(over: Duration) -> io::Result<Watch> {
         let unwinder = Unwinder::new(Modules::read()?);
         let (threads, stacks, stalls) = (Vec::new(), Stacks::default(), Vec::new());
         Ok(Watch { over, threads, unwinder, stacks, stalls, uncounted: 0, unseen: 0 })
     }
 
-    fn look(&mut self) {
+    pub(crate) fn look(&mut self) {
         self.join_new();
         for number in 0..self.threads.len() {
             self.read_stacks(number);
@@ -240,12 +246,29 @@ impl Watch {
         } else {
             self.stalls.push(Stall {
                 thread: watched.thread.name.clone(),
+                ended_unix_ns: unix_ns(),
                 took,
                 running_ns: after.running_ns.saturating_sub(before.running_ns),
                 waiting_ns: after.waiting_ns.saturating_sub(before.waiting_ns),
                 stacks,
             });
         }
+    }
+
+    /// Forgets the turns that go on: somebody else has looked at the threads meanwhile.
+    pub(crate) fn forget_present(&mut self) {
+        self.threads.clear();
+    }
+
+    /// What has been seen since the last time, with the addresses of each stack by its number.
+    pub(crate) fn take_seen(&mut self) -> (Vec<Stall>, Vec<Box<[u64]>>) {
+        let stalls = std::mem::take(&mut self.stalls);
+        let stacks = self.stacks.in_order();
+        // Turns that go on have stacks, too.
+        if self.threads.iter().all(|watched| watched.stacks.is_empty()) {
+            self.stacks = Stacks::default();
+        }
+        (stalls, stacks)
     }
 
     /// Turns that are long already and go on.
@@ -300,7 +323,7 @@ impl Watch {
             "{} turns of {} event loops took longer than {over} ms; lengths are right to about {:.1} ms",
             self.stalls.len() as u64 + self.uncounted + self.unseen,
             self.threads.len(),
-            (self.over / LOOKS).min(LOOK_EVERY_MAX).as_secs_f64() * 1000.0,
+            pause(self.over).as_secs_f64() * 1000.0,
         )];
         if self.unseen > 0 {
             notes.push(format!("{} of them ended before their stack was seen", self.unseen));

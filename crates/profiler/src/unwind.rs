@@ -67,6 +67,10 @@ impl Unwinder {
         Unwinder { modules, rules: HashMap::new() }
     }
 
+    pub(crate) fn modules(&self) -> &Modules {
+        &self.modules
+    }
+
     pub(crate) fn into_modules(self) -> Modules {
         self.modules
     }

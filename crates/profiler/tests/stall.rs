@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use stillgate_profiler::profile::{Label, Profile, Sample};
 use stillgate_profiler::session::{Cancel, Session};
 use stillgate_profiler::stalls::{self, Options};
+use stillgate_profiler::standing::{LongTurn, StandingWatch};
 use stillgate_profiler::threads::Registration;
 
 const STALL: Duration = Duration::from_millis(50);
@@ -105,6 +106,38 @@ fn planted_stalls_are_caught_with_their_lines() {
     for name in ["turn", "running", "waiting for a CPU"] {
         assert_eq!(read["labels"][name], json!(["number"]));
     }
+}
+
+/// It is read again and again, and profiles may be taken meanwhile.
+#[test]
+fn a_standing_watch_tells_of_each_stall() {
+    let (turns, is_over) = (Arc::new(AtomicU64::new(0)), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let read = turns.clone();
+            let _registered =
+                Registration::new("worker-1", Some(Box::new(move || read.load(Ordering::Relaxed)))).unwrap();
+            event_loop(&turns, &is_over);
+        });
+        let mut watch = StandingWatch::new(OVER).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut told = Vec::new();
+        let has = |told: &[LongTurn], name: &str| {
+            told.iter().flat_map(|turn| &turn.stacks).flat_map(|stack| &stack.frames).any(|frame| frame.contains(name))
+        };
+        while !(has(&told, "planted_spin") && has(&told, "planted_sleep")) {
+            assert!(Instant::now() < deadline, "{told:?}");
+            for _ in 0..50 {
+                watch.look();
+                thread::sleep(watch.pause());
+            }
+            told.extend(watch.long_turns().into_iter().filter(|turn| turn.thread == "worker-1"));
+        }
+        is_over.store(true, Ordering::Relaxed);
+        let mut spun = told.iter().flat_map(|turn| &turn.stacks).flat_map(|stack| &stack.frames);
+        let spun = spun.find(|frame| frame.contains("planted_spin")).unwrap();
+        assert!(spun.contains("tests/stall.rs:"), "{spun}");
+    });
 }
 
 #[test]

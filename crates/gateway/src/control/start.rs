@@ -246,38 +246,44 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     let (admin_access, access) = watch::channel(with_made_key(access_of(gateway), made_key.as_deref()));
     let (ask, questions) = mpsc::channel(admin::pages::QUESTIONS_MAX);
     let guard = Arc::new(Guard::new(access));
-    let live = Live::start(metering.as_ref().map(Metering::looker), fleet.tally(), plans.clone());
-    let server = admin_server(gateway, &guard, Api::new(ask, kept.clone(), live, allocator::give_back))?;
+    let live = Live::start(metering.as_ref().map(Metering::looker), fleet.tally(), plans.clone(), allocator::give_back);
+    let server = admin_server(gateway, &guard, Api::new(ask, kept.clone(), live.clone(), allocator::give_back))?;
     let admin = admin.map(|(address, listener)| serve_admin(address, listener, server)).transpose()?;
     let (admin, serving) = admin.unzip();
-    if let Some(metering) = &mut metering {
-        expose(metering).await;
-    }
+    expose(metering.as_mut()).await;
     let pid_file = gateway.pid_file.as_deref().and_then(PidFile::write);
     tell_supervisor("READY=1");
     let metrics = metering.as_ref().and_then(Metering::address);
     let admin_address = admin.as_ref().and_then(|admin| admin.listener.local_addr().ok());
+    // Plans take more while they are built than what stays of them.
+    allocator::give_back();
     announce(&Up { listeners: &fleet.addresses(), admin: admin_address, metrics, guard: &guard });
     // All that could fail is done.
     if let Some(following) = following {
         fleet.read_all();
         following.serves();
     }
-    let published = publishing(admin_access, made_key, kept.as_ref().map(|kept| kept.keeper.clone()));
+    let published = publishing(admin_access, made_key, kept.as_ref().map(|kept| kept.keeper.clone()), live);
     (published)(&loaded.config, plans.load().generation);
     let reloadable = Reloadable { logging, published, prepare: acme::prepare, metering };
     let served = Candidate { loaded, tls, tls_warnings: Vec::new(), file_errors: Vec::new() };
     let reloader = Reloader::new(source, reading, served, plans, resolver, reloadable);
-    let predecessor = Predecessor::new(launcher, admin);
     let (changes, asked, written) = ((watch, kept), (questions, serving), (access_log, logs));
-    Ok(Some(Control::new(signals, changes, asked, reloader, fleet, written, (predecessor, pid_file))))
+    let predecessor = (Predecessor::new(launcher, admin), pid_file);
+    Ok(Some(Control::new(signals, changes, asked, reloader, fleet, written, predecessor)))
 }
 
 /// What is done with each configuration that is published: access follows it, and writers who wait for it are answered.
-fn publishing(access: watch::Sender<Access>, made_key: Option<Arc<str>>, keeper: Option<Arc<Keeper>>) -> Published {
+fn publishing(
+    access: watch::Sender<Access>,
+    made_key: Option<Arc<str>>,
+    keeper: Option<Arc<Keeper>>,
+    live: Arc<Live>,
+) -> Published {
     Box::new(move |config: &Config, generation: u64| {
         drop(access.send_replace(with_made_key(access_of(&config.gateway), made_key.as_deref())));
         heap::sample_every(config.gateway.debug.heap.map(|bytes| bytes as u64));
+        live.slow.switch(config.gateway.debug.slow);
         if let (Some(keeper), Some(revision)) = (&keeper, revision_of(&config.digest)) {
             keeper.served.send_replace(Served { revision, generation });
         }
@@ -347,7 +353,8 @@ fn first(plan: &Arc<Plan>, limits: Option<Limits>, gateway: &Gateway) -> Arc<Pla
 }
 
 /// Answers scrapes, on a former process's socket from now on.
-async fn expose(metering: &mut Metering) {
+async fn expose(metering: Option<&mut Metering>) {
+    let Some(metering) = metering else { return };
     // Of its own, so that it goes on where it is not waited for.
     let served = tokio::spawn(metering.serve());
     if timeout(EXPOSED_TIMEOUT, served).await.is_err() {

@@ -8,6 +8,7 @@
 //! Workers take no part: their counters are read where they are. A second is computed once, however many watch, on the
 //! exporter's thread of idle priority; where there are so many series that it takes long, it is done less often.
 
+mod long_turns;
 mod sampler;
 mod second;
 mod slow;
@@ -77,12 +78,12 @@ pub(crate) struct Followed {
 
 impl Live {
     /// Begins; `None`: nothing is measured but what the workers count in any case. The task ends with the runtime.
-    pub(crate) fn start(looker: Option<Looker>, tally: Tally, plans: Arc<PlanCell>) -> Arc<Live> {
+    pub(crate) fn start(looker: Option<Looker>, tally: Tally, plans: Arc<PlanCell>, give_back: fn()) -> Arc<Live> {
         let live = Arc::new(Live {
             has_metrics: looker.is_some(),
             known: Mutex::default(),
             last: watch::Sender::default(),
-            slow: Slow::start(&plans, tally.clone()),
+            slow: Slow::start(&plans, tally.clone(), give_back),
         });
         let task = live.clone();
         tokio::spawn(async move { task.run(looker, tally, plans).await });
@@ -233,7 +234,7 @@ mod tests {
             has_metrics: true,
             known: Mutex::default(),
             last: watch::Sender::default(),
-            slow: Arc::default(),
+            slow: Slow::unfed(),
         })
     }
 

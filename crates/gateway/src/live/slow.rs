@@ -2,6 +2,7 @@
 //!
 //! The workers send what is slow among their own requests; here is kept what is slow among those of all.
 
+use super::long_turns::LongTurns;
 use serde_json::{Value as Json, json};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,11 +20,11 @@ const REQUESTS_MAX: usize = 20;
 const MINUTE_MS: u64 = 60_000;
 
 /// What is kept.
-#[derive(Default)]
 pub(crate) struct Slow {
     /// Held for a few instructions, by the control side only.
     minutes: Mutex<VecDeque<Minute>>,
     tally: Tally,
+    turns: Arc<LongTurns>,
 }
 
 struct Minute {
@@ -35,9 +36,9 @@ struct Minute {
 
 impl Slow {
     /// Begins to take what the workers send. The task ends with the runtime.
-    pub(super) fn start(plans: &PlanCell, tally: Tally) -> Arc<Slow> {
+    pub(super) fn start(plans: &PlanCell, tally: Tally, give_back: fn()) -> Arc<Slow> {
         let (sender, mut told) = mpsc::channel(SLOW_QUEUE_MAX);
-        let slow = Arc::new(Slow { minutes: Mutex::default(), tally });
+        let slow = Arc::new(Slow::new(tally, give_back));
         // It is set once, as a process has one of these.
         if plans.slow.set(sender).is_ok() {
             let keeper = slow.clone();
@@ -48,6 +49,21 @@ impl Slow {
             });
         }
         slow
+    }
+
+    fn new(tally: Tally, give_back: fn()) -> Slow {
+        Slow { minutes: Mutex::default(), tally, turns: LongTurns::new(give_back) }
+    }
+
+    /// One that nothing is sent to.
+    #[cfg(test)]
+    pub(super) fn unfed() -> Arc<Slow> {
+        Arc::new(Slow::new(Tally::default(), || {}))
+    }
+
+    /// Whether requests are to be kept from now on.
+    pub(crate) fn switch(&self, is_on: bool) {
+        self.turns.watch(is_on);
     }
 
     fn add(&self, request: SlowRequest) {
@@ -69,7 +85,7 @@ impl Slow {
     pub(crate) fn show(&self) -> Json {
         let minutes = self.lock();
         let minute = |minute: &Minute| {
-            let requests: Vec<Json> = minute.requests.iter().map(shown).collect();
+            let requests: Vec<Json> = minute.requests.iter().map(|request| shown(request, &self.turns)).collect();
             json!({ "minute_unix_s": minute.number * MINUTE_MS / 1000, "requests": requests })
         };
         let minutes: Vec<Json> = minutes.iter().rev().map(minute).collect();
@@ -81,7 +97,7 @@ impl Slow {
     }
 }
 
-fn shown(request: &SlowRequest) -> Json {
+fn shown(request: &SlowRequest, turns: &LongTurns) -> Json {
     let ms = |time: Duration| (time.as_secs_f64() * 1e6).round() / 1e3;
     let SlowRequest { worker, ended_unix_ms, times, status, route, method, path, node } = request;
     json!({
@@ -100,6 +116,7 @@ fn shown(request: &SlowRequest) -> Json {
         "after_ms": ms(times.after),
         "longest_turn_ms": ms(times.longest_turn),
         "cpu_wait_ms": ms(times.cpu_wait),
+        "turns": turns.of(request),
     })
 }
 
@@ -136,7 +153,7 @@ mod tests {
 
     #[test]
     fn the_slowest_of_each_minute_are_kept() {
-        let slow = Slow::default();
+        let slow = Slow::unfed();
         // What comes late is put where it belongs.
         for minute in (0..20).chain([18, 3]) {
             (1..=30).for_each(|took_ms| slow.add(request(minute, took_ms * 7 % 31)));

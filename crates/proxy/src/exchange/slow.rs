@@ -5,7 +5,7 @@ use crate::basics::slow_request::{PATH_BYTES_MAX, SlowRequest, Times};
 use crate::plan::Plan;
 use crate::telemetry::outcome::Outcome;
 use crate::worker::Worker;
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Tells of it, if it is one of the slowest of this minute. A tunnel is none: it lasts as long as its ends want.
 pub(super) fn tell(worker: &Worker, exchange: &Exchange, plan: &Plan, ended: Option<Instant>) {
@@ -19,7 +19,8 @@ pub(super) fn tell(worker: &Worker, exchange: &Exchange, plan: &Plan, ended: Opt
     let path = &path[..path.len().min(PATH_BYTES_MAX)];
     let told = SlowRequest {
         worker: worker.slowest.worker,
-        ended_unix_ms: now_unix_ms,
+        // The worker's clock stands still in a turn, which may have been long.
+        ended_unix_ms: unix_ms(),
         times: times(worker, exchange, outcome, started, ended),
         status: outcome.status,
         route: outcome.route.map(|found| plan.routes[found.route].route.spec.id.as_str().to_owned()),
@@ -30,6 +31,11 @@ pub(super) fn tell(worker: &Worker, exchange: &Exchange, plan: &Plan, ended: Opt
     if keeper.try_send(told).is_err() {
         worker.counters.slow_requests_lost.add(1);
     }
+}
+
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn times(worker: &Worker, exchange: &Exchange, outcome: &Outcome, started: Instant, ended: Instant) -> Times {

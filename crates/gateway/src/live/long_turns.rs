@@ -1,0 +1,128 @@
+//! The last long turns of the workers' event loops with their stacks, kept while slow requests are.
+//!
+//! A thread of low priority looks at the workers' counters a few hundred times a second; the workers take no part, except that one
+//! whose turn is long is asked for its stack.
+
+use serde_json::{Value as Json, json};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+use stillgate_profiler::standing::{LongTurn, LongTurnStack, StandingWatch};
+use stillgate_proxy::WORKER_NAME;
+use stillgate_proxy::slow::SlowRequest;
+use tracing::warn;
+
+/// Shorter turns have no stack.
+const OVER: Duration = Duration::from_millis(20);
+
+/// Turns that are kept.
+const TURNS_MAX: usize = 256;
+
+/// Of one request.
+const SHOWN_MAX: usize = 3;
+
+/// How often functions are named.
+const NAME_EVERY: Duration = Duration::from_secs(1);
+
+/// What naming takes of the thread's time at most, as a share: one part in so many.
+const REST: u32 = 10;
+
+/// What is kept, and whether anybody looks.
+pub(super) struct LongTurns {
+    /// Held for a few instructions, by the control side only.
+    kept: Mutex<VecDeque<LongTurn>>,
+    /// The sign to go on of the thread that looks.
+    watching: Mutex<Option<Arc<AtomicBool>>>,
+    /// Returns free memory of the calling thread to the system.
+    give_back: fn(),
+}
+
+impl LongTurns {
+    pub(super) fn new(give_back: fn()) -> Arc<LongTurns> {
+        Arc::new(LongTurns { kept: Mutex::default(), watching: Mutex::default(), give_back })
+    }
+
+    /// Begins or ends to look.
+    pub(super) fn watch(self: &Arc<Self>, is_wanted: bool) {
+        let mut watching = self.watching.lock().unwrap_or_else(PoisonError::into_inner);
+        match (&*watching, is_wanted) {
+            (Some(goes_on), false) => {
+                goes_on.store(false, Ordering::Relaxed);
+                *watching = None;
+            }
+            (None, true) => {
+                let goes_on = Arc::new(AtomicBool::new(true));
+                let (turns, sign) = (self.clone(), goes_on.clone());
+                let begun = thread::Builder::new().name("long-turns".to_owned()).spawn(move || {
+                    if let Err(error) = turns.run(&sign) {
+                        warn!(%error, "long turns of event loops have no stacks in /v1/slow");
+                    }
+                });
+                match begun {
+                    Ok(_) => *watching = Some(goes_on),
+                    Err(error) => warn!(%error, "long turns of event loops have no stacks in /v1/slow"),
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn run(&self, goes_on: &AtomicBool) -> std::io::Result<()> {
+        let mut watch = StandingWatch::new(OVER)?;
+        let pause = watch.pause();
+        let mut named = Instant::now();
+        while goes_on.load(Ordering::Relaxed) {
+            watch.look();
+            if named.elapsed() >= NAME_EVERY {
+                let begin = Instant::now();
+                let turns = watch.long_turns();
+                if !turns.is_empty() {
+                    self.add(turns);
+                    // Lines of the binary took much of it, for a moment.
+                    (self.give_back)();
+                }
+                // Later by so much that the rest of the time is for looking.
+                named = Instant::now() + begin.elapsed() * REST;
+            }
+            thread::sleep(pause);
+        }
+        Ok(())
+    }
+
+    fn add(&self, turns: Vec<LongTurn>) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.extend(turns);
+        let surplus = kept.len().saturating_sub(TURNS_MAX);
+        drop(kept.drain(..surplus));
+    }
+
+    /// Those of the request's worker that went on while it did, the longest first.
+    pub(super) fn of(&self, request: &SlowRequest) -> Json {
+        let worker = format!("{WORKER_NAME}{}", request.worker);
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let began_unix_ms = request.ended_unix_ms.saturating_sub(ms(request.times.took));
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let overlaps = |turn: &&LongTurn| {
+            turn.thread == worker
+                && turn.ended_unix_ms >= began_unix_ms
+                && turn.ended_unix_ms.saturating_sub(ms(turn.took)) <= request.ended_unix_ms
+        };
+        let mut turns: Vec<&LongTurn> = kept.iter().filter(overlaps).collect();
+        turns.sort_by_key(|turn| std::cmp::Reverse(turn.took));
+        turns.iter().take(SHOWN_MAX).map(|turn| shown(turn)).collect()
+    }
+}
+
+fn shown(turn: &LongTurn) -> Json {
+    let stack = |stack: &LongTurnStack| {
+        let frames: Vec<&str> = stack.frames.iter().map(|frame| &**frame).collect();
+        json!({ "seen": stack.seen, "frames": frames })
+    };
+    json!({
+        "ended_unix_ms": turn.ended_unix_ms,
+        "took_ms": (turn.took.as_secs_f64() * 1e6).round() / 1e3,
+        "stacks": turn.stacks.iter().map(stack).collect::<Vec<_>>(),
+    })
+}
