@@ -142,10 +142,11 @@ fn name_of(kind: Kind) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stillgate_plugin::Scripts;
 
     #[test]
     fn every_kind_has_a_schema_that_is_whole() {
-        let schemas = Schemas::new(Table { plugins: &[], sought: &[] });
+        let schemas = Schemas::new(Table { plugins: &[], sought: &[], scripts: Scripts::NONE });
         for kind in Kind::all() {
             let schema = schemas.kind(kind).unwrap_or_else(|| panic!("{kind:?}"));
             let known: BTreeSet<String> = schema

@@ -7,11 +7,11 @@
 use expect_test::expect_file;
 use std::path::PathBuf;
 use stillgate_config::{OnChange, Route, load, metrics_reference, reference, schema};
-use stillgate_plugin::Table;
+use stillgate_plugin::{Scripts, Table};
 use stillgate_route::RouteMatch;
 
 /// The plugins stand above this crate.
-const NO_PLUGINS: Table = Table { plugins: &[], sought: &[] };
+const NO_PLUGINS: Table = Table { plugins: &[], sought: &[], scripts: Scripts::NONE };
 
 fn environment(name: &str) -> Option<String> {
     match name {

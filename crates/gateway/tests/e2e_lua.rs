@@ -124,3 +124,52 @@ fn functions_wait_while_others_are_served() {
     client.send("text");
     assert_eq!(text(&client.read_response("POST").expect("a response")), "text\n");
 }
+
+/// A route whose `response-rewrite` has a function before it.
+fn preceded(uri: &str, source: &str) -> String {
+    let source = serde_json::to_string(source).expect("a text");
+    reflect::route(
+        uri,
+        &format!(
+            r#"{{"response-rewrite": {{"headers": {{"set": {{"X-Ran": "yes"}}}}, "_meta": {{"pre_function": {source}}}}}, "proxy-rewrite": {{"headers": {{"set": {{"X-Set": "$arg_a"}}}}, "_meta": {{"pre_function": {source}}}}}}}"#
+        ),
+    )
+}
+
+#[test]
+fn a_function_runs_before_each_phase_of_its_plugin() {
+    let at = "ctx.seen = (ctx.seen or '') .. ' ' .. ngx.get_phase()";
+    let (_node, mut gateway) = started(&[
+        preceded(
+            "/seen",
+            &format!(
+                "return function(conf, ctx) {at} if ngx.get_phase() == 'header_filter' then ngx.header['X-Seen'] = ctx.seen .. ' ' .. conf.headers.set['X-Ran'] end end"
+            ),
+        ),
+        preceded("/waits", "return function() if ngx.get_phase() ~= 'header_filter' then ngx.sleep(0.05) end end"),
+        preceded("/answers", "return function(conf, ctx) require('apisix.core').response.exit(418, 'tea') end"),
+        preceded("/fails", "return function() error('no') end"),
+        preceded("/endless", "return function() while true do end end"),
+        preceded("/late", "return function() if ngx.get_phase() == 'header_filter' then while true do end end end"),
+    ]);
+    let response = get(&gateway, "/seen?a=b");
+    assert_eq!(response.head.get("x-seen"), Some(" rewrite header_filter yes"), "{response:?}");
+    assert_eq!((response.head.get("x-ran"), asked(&response).get("x-set")), (Some("yes"), Some("b")), "{response:?}");
+    let began = Instant::now();
+    assert_eq!(asked(&get(&gateway, "/waits?a=c")).get("x-set"), Some("c"));
+    assert!(began.elapsed() >= Duration::from_millis(50));
+    let response = get(&gateway, "/answers");
+    assert_eq!((response.head.status(), text(&response)), (418, "tea"));
+    // As in APISIX, the plugin runs; it is in the log.
+    let response = get(&gateway, "/fails?a=d");
+    assert_eq!((response.head.get("x-ran"), asked(&response).get("x-set")), (Some("yes"), Some("d")), "{response:?}");
+    for path in ["/endless", "/late"] {
+        assert_eq!(get(&gateway, path).head.status(), 500, "{path}");
+    }
+    eventually("the failures in the log", || {
+        let log = gateway.log().replace('\\', "");
+        log.contains("route \"r-fails\", pre_function of response-rewrite:1: no")
+            && log.contains("route \"r-endless\", pre_function of proxy-rewrite:1: it ran for more than 50 ms")
+    });
+    gateway.assert_healthy();
+}

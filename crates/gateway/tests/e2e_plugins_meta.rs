@@ -360,3 +360,38 @@ fn filters_of_every_plugin_read_the_body() {
     }
     gateway.assert_healthy();
 }
+
+/// Each before the phases of its plugin, which does what it does without one.
+#[test]
+fn pre_functions_of_every_plugin_run() {
+    const COUNT: &str = r#"{"pre_function": "return function(conf, ctx) ngx.shared.ran:incr(ctx.var.uri, 1, 0) end"}"#;
+    const TELL: &str = r#"{"serverless-pre-function": {"functions": ["return function() ngx.print(ngx.shared.ran:get(ngx.var.arg_of) or 0) end"]}}"#;
+    let (node, places) = (reflecting(), Places::new());
+    let with = |(number, (name, beside, keys, ..)): (usize, &Row)| {
+        let comma = if keys.is_empty() { "" } else { ", " };
+        route(&format!("/{number}/pre"), &format!(r#"{{{beside}"{name}": {{{keys}{comma}"_meta": {COUNT}}}}}"#))
+    };
+    let routes: String = ROWS.iter().enumerate().map(with).collect();
+    let routes = places.filled(&format!("{RESOURCES}{routes}{}", route("/ran", TELL)));
+    let mut gateway = Gateway::start(STILLGATE, &setup(node.addr(), &routes));
+    let mut wrong = Vec::new();
+    for (number, row) in ROWS.iter().enumerate() {
+        let (name, .., seen) = row;
+        let path = format!("/{number}/pre");
+        let response = twice(&gateway, row, &format!("{path}?run=1"));
+        if !shows(&response, *seen) {
+            wrong.push(format!("{name}: {response:?}"));
+        }
+        if matches!(seen, Nowhere) {
+            continue;
+        }
+        let mut client = gateway.client();
+        // In the phase log the client has its response already.
+        eventually(&format!("the function before {name}"), || {
+            client.send(format!("GET /ran?of={path} HTTP/1.1\r\nHost: h\r\n\r\n"));
+            client.read_response("GET").expect("a count").body != b"0"
+        });
+    }
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+    gateway.assert_healthy();
+}

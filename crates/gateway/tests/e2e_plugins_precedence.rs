@@ -369,8 +369,8 @@ fn what_is_missing_is_refused() {
     refused(&routes(r#", "plugins": {"key-atuh": {}}"#), &["key-atuh", "key-auth"]);
     refused(&routes(r#", "plugins": {"key-auth": {"_meta": {"prioritiy": 1}}}"#), &["_meta.prioritiy", "priority"]);
     refused(
-        &routes(r#", "plugins": {"key-auth": {"_meta": {"pre_function": "return function() end"}}}"#),
-        &["pre_function"],
+        &routes(r#", "plugins": {"key-auth": {"_meta": {"pre_function": "return function( end"}}}"#),
+        &["routes[0].plugins.key-auth._meta.pre_function", ":1: ", "expected"],
     );
     refused(
         &routes(r#", "plugins": {"key-auth": {"_meta": {"filter": [["nothing_like_it", "==", "1"]]}}}"#),

@@ -4,7 +4,7 @@ use crate::filter::Filter;
 use std::sync::Arc;
 use stillgate_route::vars::Expr;
 use stillgate_schema::{
-    At, BodyVars, Definitions, Fault, Flag, Json, Kind, Located, Node, Path, Sink, expected, int, json_of, object,
+    At, BodyVars, Definitions, Fault, Flag, Json, Kind, Located, Node, Path, Sink, TEXT, expected, int, json_of, object,
 };
 
 /// What `_meta` means.
@@ -18,6 +18,8 @@ pub struct Meta {
     pub priority: Option<i32>,
     /// The plugin runs where this holds, and where it cannot be evaluated.
     pub filter: Option<Filter>,
+    /// A text in Lua whose function runs before each phase.
+    pub pre_function: Option<At<String>>,
 }
 
 object! {
@@ -32,9 +34,8 @@ object! {
         priority: i32 = int(i32::MIN as i64, i32::MAX as i64) => optional;
         /// Conditions as in `vars` of a route: the plugin runs where they hold.
         filter: At<Expr> = Located(BodyVars) => optional;
-        unbuilt {
-            pre_function: "Lua functions before each phase (`pre_function`) are";
-        }
+        /// A text in Lua that returns a function, which is called with `conf` and `ctx` before each phase of the plugin.
+        pre_function: At<String> = Located(TEXT) => optional;
     }
 }
 
@@ -74,6 +75,7 @@ impl MetaKeys {
                 }
             },
         };
-        Some(Meta { disable: self.disable, error_response: self.error_response, priority: self.priority, filter })
+        let MetaKeys { disable, error_response, priority, pre_function, .. } = self;
+        Some(Meta { disable, error_response, priority, filter, pre_function })
     }
 }

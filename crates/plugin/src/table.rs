@@ -1,5 +1,6 @@
 //! The table of plugins, and how the `plugins` of a resource become entries.
 
+use crate::Plugin;
 use crate::arguments::Arguments;
 use crate::body::FILTER_BYTES_MAX;
 use crate::chain::{Awaited, Entry, Origin};
@@ -7,12 +8,13 @@ use crate::definition::{Compile, Descriptor, Identity};
 use crate::filter::Filter;
 use crate::meta::{Meta, MetaKeys};
 use crate::phase::{Phase, Phases};
+use crate::scripts::Scripts;
 use crate::secrets::{Secrets, substitute};
 use crate::upstreams::Upstreams;
 use serde_json::json;
 use std::rc::Rc;
 use std::sync::Arc;
-use stillgate_schema::{Definitions, Fault, Json, Node, Path, Position, Sink, Value, expected, json_of, map, read};
+use stillgate_schema::{At, Definitions, Fault, Json, Node, Path, Position, Sink, Value, expected, json_of, map, read};
 
 /// The key under which each plugin has what all plugins have.
 const META: &str = "_meta";
@@ -25,6 +27,8 @@ pub struct Table {
     /// Names under which people may look for something that is not built, each with the plugins that come nearest to it, the
     /// best first.
     pub sought: &'static [(&'static str, &'static [&'static str])],
+    /// What texts in Lua become.
+    pub scripts: Scripts,
 }
 
 impl Table {
@@ -108,51 +112,71 @@ impl Table {
                 return None;
             };
             let node = substitute(&entry.value, secrets, &path, sink);
-            sink.open(|sink| compile(descriptor, entry.key_at, &node, (origin, upstreams), &path, sink))
+            sink.open(|sink| self.compile_one(descriptor, entry.key_at, &node, (origin, upstreams), &path, sink))
         });
         let mut compiled: Vec<Arc<Entry>> = compiled.map(Arc::new).collect();
         compiled.sort_unstable_by_key(|entry| entry.name);
         compiled
     }
-}
 
-fn compile(
-    descriptor: &'static Descriptor,
-    at: Position,
-    node: &Node,
-    (origin, upstreams): (&Origin, &dyn Upstreams),
-    path: &Path<'_>,
-    sink: &mut Sink,
-) -> Option<Entry> {
-    let (own, meta) = split(node);
-    let meta = match meta {
-        None => Meta::default(),
-        Some(node) => {
-            let path = path.key(META);
-            read(&map::<MetaKeys>(), &node, &path, sink)?.into_meta(&path, sink)?
+    fn compile_one(
+        &self,
+        descriptor: &'static Descriptor,
+        at: Position,
+        node: &Node,
+        (origin, upstreams): (&Origin, &dyn Upstreams),
+        path: &Path<'_>,
+        sink: &mut Sink,
+    ) -> Option<Entry> {
+        let (own, meta) = split(node);
+        let meta = match meta {
+            None => Meta::default(),
+            Some(node) => {
+                let path = path.key(META);
+                read(&map::<MetaKeys>(), &node, &path, sink)?.into_meta(&path, sink)?
+            }
+        };
+        let of_own = identity(descriptor.name, origin, &own, path, sink);
+        let identity = identity(descriptor.name, origin, node, path, sink);
+        let mut cx = Compile { path, at: node.at, origin, identity: of_own, upstreams, sink };
+        let mut plugin = descriptor.compile(&own, &mut cx)?;
+        if let Some(function) = &meta.pre_function {
+            plugin = self.precede(function, plugin, (descriptor.name, node), origin, path, sink)?;
         }
-    };
-    let of_own = identity(descriptor.name, origin, &own, path, sink);
-    let identity = identity(descriptor.name, origin, node, path, sink);
-    let mut cx = Compile { path, at: node.at, origin, identity: of_own, upstreams, sink };
-    let plugin = descriptor.compile(&own, &mut cx)?;
-    let of_filter = |filter: &Filter| Arguments::among(|visit| filter.each_variable(visit), FILTER_BYTES_MAX);
-    let awaited = Awaited {
-        by_filter: meta.filter.as_ref().and_then(of_filter),
-        by_plugin: Arguments::among(|visit| plugin.each_variable(visit), plugin.arguments_bytes_max()),
-    };
-    Some(Entry {
-        name: descriptor.name,
-        priority: meta.priority.unwrap_or(descriptor.priority),
-        phases: waiting(descriptor.phases.and(plugin.phases()), &awaited),
-        authenticates: descriptor.authenticates,
-        meta,
-        awaited,
-        origin: origin.clone(),
-        at,
-        identity,
-        plugin,
-    })
+        let of_filter = |filter: &Filter| Arguments::among(|visit| filter.each_variable(visit), FILTER_BYTES_MAX);
+        let awaited = Awaited {
+            by_filter: meta.filter.as_ref().and_then(of_filter),
+            by_plugin: Arguments::among(|visit| plugin.each_variable(visit), plugin.arguments_bytes_max()),
+        };
+        Some(Entry {
+            name: descriptor.name,
+            priority: meta.priority.unwrap_or(descriptor.priority),
+            phases: waiting(descriptor.phases.and(plugin.phases()), &awaited),
+            authenticates: descriptor.authenticates,
+            meta,
+            awaited,
+            origin: origin.clone(),
+            at,
+            identity,
+            plugin,
+        })
+    }
+
+    /// A plugin with its `_meta.pre_function`.
+    fn precede(
+        &self,
+        function: &At<String>,
+        plugin: Box<dyn Plugin>,
+        (name, node): (&'static str, &Node),
+        origin: &Origin,
+        path: &Path<'_>,
+        sink: &mut Sink,
+    ) -> Option<Box<dyn Plugin>> {
+        let conf = json_of(node, path, sink)?;
+        let preceded = (self.scripts.precede)(&function.value, plugin, name, conf, origin);
+        let wrong = |why| sink.error(function.at, &path.key(META).key("pre_function"), Fault::new(why));
+        preceded.map_err(wrong).ok()
+    }
 }
 
 /// The phases, with one that a request can wait in where arguments of the body are asked for.

@@ -73,10 +73,12 @@ mod workflow;
 mod xml;
 
 pub use prometheus::disabled_labels;
-use stillgate_plugin::{Descriptor, Table};
+use stillgate_plugin::{Descriptor, Scripts, Table};
 
 /// All plugins.
-pub const TABLE: Table = Table { plugins: PLUGINS, sought: apisix::NAMES };
+pub const TABLE: Table = Table { plugins: PLUGINS, sought: apisix::NAMES, scripts: SCRIPTS };
+
+const SCRIPTS: Scripts = Scripts { precede: lua::precede };
 
 const PLUGINS: &[Descriptor] = &[
     Descriptor::of::<acl::Acl>(),

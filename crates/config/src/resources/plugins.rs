@@ -10,7 +10,9 @@ use std::fmt;
 use std::sync::Arc;
 use stillgate_plugin::secrets::substitute;
 use stillgate_plugin::table::identity;
-use stillgate_plugin::{Chain, Entry, Identity, Level, MetadataTable, NoSecrets, Origin, Secrets, Table, Upstreams};
+use stillgate_plugin::{
+    Chain, Entry, Identity, Level, MetadataTable, NoSecrets, Origin, Scripts, Secrets, Table, Upstreams,
+};
 use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 use stillgate_schema::text::tree::Node;
@@ -27,7 +29,7 @@ pub struct PluginSet {
 /// No plugins: every name of one is refused.
 impl Default for PluginSet {
     fn default() -> Self {
-        PluginSet { table: Table { plugins: &[], sought: &[] }, secrets: Arc::new(NoSecrets) }
+        PluginSet { table: Table { plugins: &[], sought: &[], scripts: Scripts::NONE }, secrets: Arc::new(NoSecrets) }
     }
 }
 

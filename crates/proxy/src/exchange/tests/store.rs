@@ -4,7 +4,8 @@ use super::*;
 use serde_json::{Value as Json, json};
 use stillgate_config::{Change, Kind, Origin as From, PluginSet, Store};
 use stillgate_plugin::{
-    Authenticate, Compile, CompileCredential, Define, Descriptor, NoSecrets, Request, Secret, Table, secrets::SECRET,
+    Authenticate, Compile, CompileCredential, Define, Descriptor, NoSecrets, Request, Scripts, Secret, Table,
+    secrets::SECRET,
 };
 use stillgate_schema::object;
 use stillgate_wire::FieldName;
@@ -63,7 +64,8 @@ impl Authenticate for ByKey {
     }
 }
 
-const TABLE: Table = Table { plugins: &[Descriptor::of::<ByKey>().authenticates::<ByKey>()], sought: &[] };
+const TABLE: Table =
+    Table { plugins: &[Descriptor::of::<ByKey>().authenticates::<ByKey>()], sought: &[], scripts: Scripts::NONE };
 
 /// A store, and a worker that serves what it comes to.
 struct Served {

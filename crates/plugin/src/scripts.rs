@@ -1,0 +1,30 @@
+//! What texts in Lua become: the crate knows no Lua, so whoever makes a [`crate::Table`] brings this along.
+
+use crate::Plugin;
+use crate::chain::Origin;
+use serde_json::Value as Json;
+use std::fmt;
+
+/// A plugin with a function in Lua before each of its phases: its text, the plugin and its name, what is configured, and where.
+/// Refused with a message where the text is none of a function.
+pub type Precede = fn(&str, Box<dyn Plugin>, &'static str, Json, &Origin) -> Result<Box<dyn Plugin>, String>;
+
+/// What is made of texts in Lua.
+#[derive(Clone, Copy)]
+pub struct Scripts {
+    /// `_meta.pre_function`
+    pub precede: Precede,
+}
+
+impl Scripts {
+    /// There is no Lua: every text is refused.
+    pub const NONE: Scripts = Scripts { precede: |_, _, _, _, _| Err(NO_LUA.to_owned()) };
+}
+
+const NO_LUA: &str = "there is no Lua here";
+
+impl fmt::Debug for Scripts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Scripts")
+    }
+}

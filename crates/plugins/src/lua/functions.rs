@@ -1,0 +1,195 @@
+//! Runs functions for a request: what becomes of it when they end, wait, answer or fail.
+//!
+//! The functions run in their worker's LuaJIT (`stillgate-lua`); what is here is between that and the phases of a plugin.
+
+use super::hosts::{OfPiece, OfRequest, OfResponse};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use stillgate_lua::{Context, Failure, FailureKind, Outcome, Paused, Program, Wait, resume, run};
+use stillgate_plugin::body::FILTER_BYTES_MAX;
+use stillgate_plugin::{Answer, BodyError, BodyFilter, Flow, Io, Phase, Plugin, Request, Response, Settled};
+use stillgate_wire::{FieldName, FieldValue};
+
+/// Longest that a function sleeps at once.
+const SLEEP_MAX: Duration = Duration::from_secs(3600);
+
+const CONTENT_TYPE: FieldName<'static> = FieldName::constant("Content-Type");
+const CONTENT_ENCODING: FieldName<'static> = FieldName::constant("Content-Encoding");
+
+/// Functions, and whom they are of; shared with the requests that wait.
+pub(super) struct Functions {
+    /// The plugin that messages and counters name.
+    pub(super) plugin: &'static str,
+    pub(super) program: Arc<Program>,
+    pub(super) wants_documents: bool,
+    /// The plugin that runs after them.
+    pub(super) then: Option<Arc<dyn Plugin>>,
+}
+
+impl Functions {
+    pub(super) fn run(self: &Arc<Self>, phase: Phase, request: &mut Request<'_>) -> Flow {
+        let outcome = with_context(request, |request, context| {
+            run(&self.program, &mut OfRequest::new(request, phase, self.plugin), context)
+        });
+        self.flow(phase, outcome, request)
+    }
+
+    fn go_on(self: &Arc<Self>, phase: Phase, paused: Paused, request: &mut Request<'_>) -> Flow {
+        let outcome = with_context(request, |request, context| {
+            resume(paused, &mut OfRequest::new(request, phase, self.plugin), context)
+        });
+        self.flow(phase, outcome, request)
+    }
+
+    /// What becomes of the request.
+    fn flow(self: &Arc<Self>, phase: Phase, outcome: Outcome, request: &mut Request<'_>) -> Flow {
+        match outcome {
+            Outcome::Done(_) => self.then(phase, request),
+            Outcome::Answer { status, body: None } => Flow::Answer(Answer::page(status)),
+            Outcome::Answer { status, body: Some(body) } => {
+                let mut answer = Answer::owned(status, body);
+                // A type that the function has set is the answer's.
+                if request.response.added(CONTENT_TYPE).next().is_some() {
+                    answer.content_type = None;
+                }
+                Flow::Answer(answer)
+            }
+            Outcome::Wait(Wait::Sleep(time), paused) => {
+                let own = self.clone();
+                let sleep = request.worker.io().sleep(time.min(SLEEP_MAX));
+                Flow::wait(sleep, move |(), request| own.go_on(phase, paused, request))
+            }
+            Outcome::Wait(Wait::Body, paused) => {
+                let own = self.clone();
+                Flow::body(FILTER_BYTES_MAX, move |request| own.go_on(phase, paused, request))
+            }
+            Outcome::Failed(failure) => {
+                request.worker.io().fail(self.plugin, &failure.text);
+                match self.goes_on(&failure) {
+                    true => self.then(phase, request),
+                    false => Flow::Answer(Answer::page(500)),
+                }
+            }
+        }
+    }
+
+    /// Whether a failure is no more than a message: APISIX runs a plugin whose `pre_function` has failed. One that had to be
+    /// stopped is another matter.
+    fn goes_on(&self, failure: &Failure) -> bool {
+        self.then.is_some() && failure.kind == FailureKind::Error
+    }
+
+    /// The plugin that runs after the functions.
+    fn then(&self, phase: Phase, request: &mut Request<'_>) -> Flow {
+        match (&self.then, phase) {
+            (None, _) => Flow::Continue,
+            (Some(plugin), Phase::Rewrite) => plugin.rewrite(request),
+            (Some(plugin), Phase::Access) => plugin.access(request),
+            (Some(plugin), _) => plugin.before_proxy(request),
+        }
+    }
+
+    /// Runs behind the response's head; `false`: the response is a 500 now. What functions return has no effect there, as in APISIX.
+    pub(super) fn run_behind(&self, phase: Phase, response: &mut Response<'_>) -> bool {
+        let shared = context_of(response.settled);
+        let outcome = {
+            let context = &mut *shared.borrow_mut();
+            run(&self.program, &mut OfResponse::new(response, phase, self.plugin), context)
+        };
+        if !shared.borrow().is_empty() {
+            keep(response.settled, &shared);
+        }
+        let Outcome::Failed(failure) = outcome else { return true };
+        response.worker.io().fail(self.plugin, &failure.text);
+        let goes_on = phase != Phase::HeaderFilter || self.goes_on(&failure);
+        if !goes_on {
+            answer_500(response);
+        }
+        goes_on
+    }
+
+    pub(super) fn filter_body(&self, response: &mut Response<'_>) {
+        let context = context_of(response.settled);
+        keep(response.settled, &context);
+        let io = response.worker.io().clone();
+        response.body.filter(Box::new(Pieces { plugin: self.plugin, program: self.program.clone(), context, io }));
+    }
+}
+
+/// The page of 500 in place of a response.
+fn answer_500(response: &mut Response<'_>) {
+    let page = Answer::page(500);
+    response.edits.set_status(500).expect("500 is a status");
+    response.remove_header(CONTENT_ENCODING);
+    response.set_header(CONTENT_TYPE, FieldValue::new(b"text/html; charset=utf-8").expect("no control characters"));
+    response.body.replace(page.body.bytes());
+}
+
+/// What functions have of a request between its phases; in [`Settled::held`] where there is something.
+type SharedContext = Rc<RefCell<Context>>;
+
+fn context_of(settled: &Settled) -> SharedContext {
+    let held = settled.held.iter().find_map(|held| held.downcast_ref::<SharedContext>());
+    held.cloned().unwrap_or_default()
+}
+
+fn keep(settled: &mut Settled, context: &SharedContext) {
+    if !settled.held.iter().any(|held| held.is::<SharedContext>()) {
+        settled.held.push(Box::new(context.clone()));
+    }
+}
+
+/// Runs functions for a request. What they keep takes memory only where they keep something.
+fn with_context(request: &mut Request<'_>, then: impl FnOnce(&mut Request<'_>, &mut Context) -> Outcome) -> Outcome {
+    let held = request.settled.held.iter().find_map(|held| held.downcast_ref::<SharedContext>()).cloned();
+    if let Some(context) = held {
+        return then(request, &mut context.borrow_mut());
+    }
+    let mut context = Context::default();
+    let outcome = then(request, &mut context);
+    if !context.is_empty() {
+        request.settled.held.push(Box::new(Rc::new(RefCell::new(context))));
+    }
+    outcome
+}
+
+/// The functions of `body_filter`: each piece is given to them as `ngx.arg`.
+struct Pieces {
+    plugin: &'static str,
+    program: Arc<Program>,
+    context: SharedContext,
+    io: Rc<dyn Io>,
+}
+
+impl Pieces {
+    fn run(&mut self, piece: &[u8], is_last: bool, out: &mut Vec<u8>) -> Result<(), BodyError> {
+        let mut host = OfPiece { io: self.io.clone(), plugin: self.plugin, piece: piece.to_vec(), is_last };
+        match run(&self.program, &mut host, &mut self.context.borrow_mut()) {
+            Outcome::Failed(failure) => {
+                self.io.fail(self.plugin, &failure.text);
+                Err(BodyError::Failed)
+            }
+            _ => {
+                out.append(&mut host.piece);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl BodyFilter for Pieces {
+    fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), BodyError> {
+        self.run(piece, false, out)
+    }
+
+    fn end(&mut self, out: &mut Vec<u8>) -> Result<(), BodyError> {
+        self.run(&[], true, out)
+    }
+
+    /// What functions hold is in their worker's VM, which has a bound of its own.
+    fn held_bytes(&self) -> usize {
+        0
+    }
+}

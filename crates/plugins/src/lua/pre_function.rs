@@ -1,0 +1,109 @@
+//! `_meta.pre_function`: a function in Lua before each phase of a plugin.
+//!
+//! As in APISIX, one that fails is logged and the plugin runs; here it is counted, too, and where it had to be stopped the
+//! request is answered with 500. It may answer, and wait where its plugin may. It is not called for each piece of a body, and
+//! `conf` is what is written, without the defaults of the plugin.
+
+use super::functions::Functions;
+use serde_json::Value as Json;
+use std::sync::Arc;
+use stillgate_lua::{Kind, Program, check};
+use stillgate_plugin::definition::MetadataTable;
+use stillgate_plugin::{Flow, Identity, Origin, OwnUpstream, Phase, Phases, Plugin, Request, Response};
+use stillgate_route::Variable;
+
+/// A plugin with a function before it.
+struct Preceded {
+    functions: Arc<Functions>,
+    inner: Arc<dyn Plugin>,
+}
+
+/// Puts a function before a plugin: [`stillgate_plugin::table::Scripts::precede`].
+pub(crate) fn precede(
+    source: &str,
+    plugin: Box<dyn Plugin>,
+    name: &'static str,
+    conf: Json,
+    origin: &Origin,
+) -> Result<Box<dyn Plugin>, String> {
+    check(source)?;
+    let inner: Arc<dyn Plugin> = plugin.into();
+    let program =
+        Program::new(format!("{origin}, pre_function of {name}"), vec![source.to_owned()], conf, Kind::Condition);
+    let wants_documents = source.contains("matched_route") || inner.wants_documents();
+    let functions = Functions { plugin: name, program, wants_documents, then: Some(inner.clone()) };
+    Ok(Box::new(Preceded { functions: Arc::new(functions), inner }))
+}
+
+impl Plugin for Preceded {
+    fn rewrite(&self, request: &mut Request<'_>) -> Flow {
+        self.functions.run(Phase::Rewrite, request)
+    }
+
+    fn access(&self, request: &mut Request<'_>) -> Flow {
+        self.functions.run(Phase::Access, request)
+    }
+
+    fn before_proxy(&self, request: &mut Request<'_>) -> Flow {
+        self.functions.run(Phase::BeforeProxy, request)
+    }
+
+    fn header_filter(&self, response: &mut Response<'_>) {
+        if self.functions.run_behind(Phase::HeaderFilter, response) {
+            self.inner.header_filter(response);
+        }
+    }
+
+    fn log(&self, response: &mut Response<'_>) {
+        self.functions.run_behind(Phase::Log, response);
+        self.inner.log(response);
+    }
+
+    fn phases(&self) -> Phases {
+        self.inner.phases()
+    }
+
+    fn each_variable(&self, visit: &mut dyn FnMut(&Variable)) {
+        self.inner.each_variable(visit);
+    }
+
+    fn arguments_bytes_max(&self) -> usize {
+        self.inner.arguments_bytes_max()
+    }
+
+    fn reads_consumer(&self) -> bool {
+        self.inner.reads_consumer()
+    }
+
+    fn wants_documents(&self) -> bool {
+        self.functions.wants_documents
+    }
+
+    fn lacks(&self, metadata: &MetadataTable) -> Option<&'static str> {
+        self.inner.lacks(metadata)
+    }
+
+    fn prefers_names(&self) -> bool {
+        self.inner.prefers_names()
+    }
+
+    fn asks_for(&self) -> &[&'static str] {
+        self.inner.asks_for()
+    }
+
+    fn shared(&self) -> Option<(&str, Identity)> {
+        self.inner.shared()
+    }
+
+    fn named_consumer(&self) -> Option<&str> {
+        self.inner.named_consumer()
+    }
+
+    fn own_upstreams(&self) -> &[OwnUpstream] {
+        self.inner.own_upstreams()
+    }
+
+    fn needs_limits(&self) -> bool {
+        self.inner.needs_limits()
+    }
+}

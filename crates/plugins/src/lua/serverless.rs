@@ -1,0 +1,124 @@
+//! `serverless-pre-function` and `serverless-post-function`: functions that stand in the configuration, at the beginning and the
+//! end of a phase.
+//!
+//! Different from APISIX: a function runs for 50 ms at most, an answer ends the phase at once, and in `body_filter` there is the
+//! body and `ctx` only.
+
+use super::functions::Functions;
+use serde_json::json;
+use std::sync::Arc;
+use stillgate_lua::{Kind, Program, check};
+use stillgate_plugin::{Compile, Define, Flow, Phase, Phases, Plugin, Request, Response};
+use stillgate_schema::kind::some;
+use stillgate_schema::{At, Choice, Fault, Located, TEXT, object};
+
+object! {
+    /// Runs functions in Lua.
+    pub(crate) struct ServerlessKeys {
+        /// The phase that they run in.
+        phase: Phase = PHASE => default(Phase::Access);
+        /// Texts in Lua, each of which returns a function. They run one after the other.
+        functions: Vec<At<String>> = some(Located(TEXT)) => required;
+    }
+}
+
+const PHASE: Choice<Phase> = Choice {
+    words: &[
+        ("rewrite", Phase::Rewrite),
+        ("access", Phase::Access),
+        ("header_filter", Phase::HeaderFilter),
+        ("body_filter", Phase::BodyFilter),
+        ("log", Phase::Log),
+        ("before_proxy", Phase::BeforeProxy),
+    ],
+    unbuilt: &[],
+};
+
+/// What both plugins are.
+struct Serverless {
+    phase: Phase,
+    functions: Arc<Functions>,
+}
+
+/// The plugin at the beginning of a phase.
+pub(crate) struct PreFunction(Serverless);
+
+/// The plugin at its end.
+pub(crate) struct PostFunction(Serverless);
+
+macro_rules! serverless {
+    ($plugin:ident, $name:literal, $priority:literal) => {
+        impl Define for $plugin {
+            type Keys = ServerlessKeys;
+            const NAME: &'static str = $name;
+            const PRIORITY: i32 = $priority;
+            const PHASES: Phases = Phases::of(&Phase::ALL);
+
+            fn compile(keys: ServerlessKeys, cx: &mut Compile<'_>) -> Option<$plugin> {
+                Serverless::compile($name, keys, cx).map($plugin)
+            }
+        }
+
+        impl Plugin for $plugin {
+            fn rewrite(&self, request: &mut Request<'_>) -> Flow {
+                self.0.functions.run(Phase::Rewrite, request)
+            }
+
+            fn access(&self, request: &mut Request<'_>) -> Flow {
+                self.0.functions.run(Phase::Access, request)
+            }
+
+            fn before_proxy(&self, request: &mut Request<'_>) -> Flow {
+                self.0.functions.run(Phase::BeforeProxy, request)
+            }
+
+            fn header_filter(&self, response: &mut Response<'_>) {
+                match self.0.phase {
+                    Phase::BodyFilter => self.0.functions.filter_body(response),
+                    _ => _ = self.0.functions.run_behind(Phase::HeaderFilter, response),
+                }
+            }
+
+            fn log(&self, response: &mut Response<'_>) {
+                self.0.functions.run_behind(Phase::Log, response);
+            }
+
+            fn phases(&self) -> Phases {
+                match self.0.phase {
+                    Phase::BodyFilter => Phases::of(&[Phase::HeaderFilter, Phase::BodyFilter]),
+                    phase => Phases::of(&[phase]),
+                }
+            }
+
+            fn wants_documents(&self) -> bool {
+                self.0.functions.wants_documents
+            }
+        }
+    };
+}
+
+serverless!(PreFunction, "serverless-pre-function", 10_000);
+serverless!(PostFunction, "serverless-post-function", -2_000);
+
+impl Serverless {
+    fn compile(plugin: &'static str, keys: ServerlessKeys, cx: &mut Compile<'_>) -> Option<Serverless> {
+        let path = cx.path.key("functions");
+        let mut is_good = true;
+        for (at, source) in keys.functions.iter().enumerate() {
+            if let Err(why) = check(&source.value) {
+                cx.sink.error(source.at, &path.index(at), Fault::new(why));
+                is_good = false;
+            }
+        }
+        if !is_good {
+            return None;
+        }
+        let sources: Vec<String> = keys.functions.into_iter().map(|source| source.value).collect();
+        // Resources are kept as they are written only where something asks for them.
+        let wants_documents = sources.iter().any(|source| source.contains("matched_route"));
+        let conf = json!({"phase": keys.phase.name(), "functions": &sources});
+        let program = Program::new(cx.origin.to_string(), sources, conf, Kind::Plugin);
+        let functions = Functions { plugin, program, wants_documents, then: None };
+        Some(Serverless { phase: keys.phase, functions: Arc::new(functions) })
+    }
+}
