@@ -309,7 +309,7 @@ fn what_cannot_be_used_is_listed_and_closes_only_what_it_would_take() {
     await_status(&gateway, "/was-good", 200);
     write(&etcd, "routes/unbuilt", &with("unbuilt", "plugins", unbuilt.clone()));
     write(&etcd, "routes/was-good", &with("was-good", "plugins", unbuilt));
-    write(&etcd, "routes/function", &with("function", "filter_func", json!("function(vars) return true end")));
+    write(&etcd, "routes/function", &with("function", "filter_func", json!("function(vars) return true")));
     write(&etcd, "routes/script", &with("script", "script", json!("return 1")));
     write(
         &etcd,

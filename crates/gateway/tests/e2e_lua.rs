@@ -153,7 +153,7 @@ fn a_function_runs_before_each_phase_of_its_plugin() {
         preceded("/late", "return function() if ngx.get_phase() == 'header_filter' then while true do end end end"),
     ]);
     let response = get(&gateway, "/seen?a=b");
-    assert_eq!(response.head.get("x-seen"), Some(" rewrite header_filter yes"), "{response:?}");
+    assert_eq!(response.head.get("x-seen"), Some("rewrite header_filter yes"), "{response:?}");
     assert_eq!((response.head.get("x-ran"), asked(&response).get("x-set")), (Some("yes"), Some("b")), "{response:?}");
     let began = Instant::now();
     assert_eq!(asked(&get(&gateway, "/waits?a=c")).get("x-set"), Some("c"));
@@ -170,6 +170,71 @@ fn a_function_runs_before_each_phase_of_its_plugin() {
         let log = gateway.log().replace('\\', "");
         log.contains("route \"r-fails\", pre_function of response-rewrite:1: no")
             && log.contains("route \"r-endless\", pre_function of proxy-rewrite:1: it ran for more than 50 ms")
+    });
+    gateway.assert_healthy();
+}
+
+/// A route that answers with its id, and its function.
+fn filtered(id: &str, uri: &str, priority: i32, source: &str) -> String {
+    let source = serde_json::to_string(source).expect("a text");
+    format!(
+        "  - {{\"id\": \"{id}\", \"uri\": \"{uri}\", \"priority\": {priority}, \"upstream_id\": \"node\", \"filter_func\": {source}, \"plugins\": {{\"mocking\": {{\"response_example\": \"{id}\", \"content_type\": \"text/plain\", \"with_mock_header\": false}}}}}}\n"
+    )
+}
+
+#[test]
+fn a_route_s_function_decides_among_candidates() {
+    let (_node, mut gateway) = started(&[
+        // The example of APISIX's documentation.
+        filtered("json", "/a", 9, "function(vars) return vars.arg_name == \"json\" end"),
+        filtered(
+            "field",
+            "/a",
+            8,
+            "function(vars) return ngx.req.get_headers()['X-Kind'] == 'b' and vars.http_x_kind == 'b' end",
+        ),
+        filtered("fails", "/a", 7, "function(vars) if vars.arg_fails then error('no') end end"),
+        filtered("endless", "/a", 6, "function(vars) if vars.arg_endless then while true do end end return nil end"),
+        filtered(
+            "writes",
+            "/a",
+            5,
+            "function(vars) if vars.arg_writes then ngx.req.set_header('A', 'b') end return false end",
+        ),
+        filtered("exits", "/a", 4, "function(vars) if vars.arg_exits then ngx.exit(200) end return false end"),
+        filtered(
+            "rest",
+            "/*",
+            0,
+            "function(vars) ngx.log(ngx.ERR, 'asked for ', vars.uri) return vars.uri ~= '/none' end",
+        ),
+    ]);
+    let told = |target: &str, lines: &[&str]| {
+        let response = ask(&mut gateway.client(), &format!("GET {target}"), lines);
+        (response.head.status(), text(&response).trim().to_owned())
+    };
+    let is = |target: &str, lines: &[&str], id: &str| assert_eq!(told(target, lines), (200, id.to_owned()), "{target}");
+    is("/a?name=json", &[], "json");
+    is("/a?name=json", &["X-Kind: b"], "json");
+    is("/a?name=xml", &["X-Kind: b"], "field");
+    // A route cache may not keep what functions have decided.
+    for _ in 0..3 {
+        is("/a", &[], "rest");
+        is("/a?name=json", &[], "json");
+    }
+    for query in ["fails", "endless", "writes", "exits"] {
+        is(&format!("/a?{query}=1"), &[], "rest");
+    }
+    assert_eq!(told("/none", &[]).0, 404);
+    eventually("what functions say and how they fail in the log", || {
+        let log = gateway.log().replace('\\', "");
+        let failures = [
+            "asked for /none",
+            "route \"fails\", filter_func:1: no",
+            "route \"endless\", filter_func:1: it ran for more than 50 ms",
+            "the request cannot be changed in filter_func",
+        ];
+        failures.iter().all(|part| log.contains(part))
     });
     gateway.assert_healthy();
 }

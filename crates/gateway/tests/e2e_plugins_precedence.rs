@@ -368,6 +368,8 @@ fn what_is_missing_is_refused() {
     );
     refused(&routes(r#", "plugins": {"key-atuh": {}}"#), &["key-atuh", "key-auth"]);
     refused(&routes(r#", "plugins": {"key-auth": {"_meta": {"prioritiy": 1}}}"#), &["_meta.prioritiy", "priority"]);
+    refused(&routes(r#", "filter_func": "function(vars""#), &["routes[0].filter_func", "failed to load 'filter_func'"]);
+    refused(&routes(r#", "filter_func": "17""#), &["routes[0].filter_func", "should be a function"]);
     refused(
         &routes(r#", "plugins": {"key-auth": {"_meta": {"pre_function": "return function( end"}}}"#),
         &["routes[0].plugins.key-auth._meta.pre_function", ":1: ", "expected"],

@@ -12,6 +12,8 @@ pub enum Kind {
     Plugin,
     /// What the first returns decides: it holds unless that is `nil` or `false`.
     Condition,
+    /// The same for a function that gets the request's variables in place of `conf`.
+    Filter,
 }
 
 /// The functions of one configuration. It is made once, off the workers; what workers have made of it goes with it.

@@ -318,8 +318,8 @@ impl Vm {
         }
         let conf =
             json::to_lua(&self.lua, &program.conf, &self.array_mt).map_err(|error| self.failure(&error, false))?;
-        let is_plugin = program.kind == Kind::Plugin;
-        let arguments = (program.id, program.name.as_str(), program.sources.clone(), conf, is_plugin);
+        let (is_plugin, is_filter) = (program.kind == Kind::Plugin, program.kind == Kind::Filter);
+        let arguments = (program.id, program.name.as_str(), program.sources.clone(), conf, is_plugin, is_filter);
         let (result, is_stopped) = self.watched.run(|| self.entries.load.call::<()>(arguments));
         result.map_err(|error| self.failure(&error, is_stopped))?;
         self.loaded.insert(program.id, Arc::downgrade(program));

@@ -31,6 +31,7 @@ impl Filter {
             methods: MethodSet::default(),
             remote_addrs: Vec::new(),
             vars: Some(condition),
+            function: None,
         };
         let spec = RouteSpec { id: "filter".into(), priority: 0, takes: RouteMatch::Uri(uri) };
         Matcher::compile(vec![Arc::new(spec)]).map(Filter).map_err(|mut errors| errors.swap_remove(0))

@@ -4,6 +4,7 @@ use crate::Plugin;
 use crate::chain::Origin;
 use serde_json::Value as Json;
 use std::fmt;
+use stillgate_route::FilterFunction;
 
 /// A plugin with a function in Lua before each of its phases: its text, the plugin and its name, what is configured, and where.
 /// Refused with a message where the text is none of a function.
@@ -14,11 +15,13 @@ pub type Precede = fn(&str, Box<dyn Plugin>, &'static str, Json, &Origin) -> Res
 pub struct Scripts {
     /// `_meta.pre_function`
     pub precede: Precede,
+    /// `filter_func` of the route of this id. Refused with a message where the text is none of a function.
+    pub filter: fn(&str, &str) -> Result<FilterFunction, String>,
 }
 
 impl Scripts {
     /// There is no Lua: every text is refused.
-    pub const NONE: Scripts = Scripts { precede: |_, _, _, _, _| Err(NO_LUA.to_owned()) };
+    pub const NONE: Scripts = Scripts { precede: |_, _, _, _, _| Err(NO_LUA.to_owned()), filter: |_, _| Err(NO_LUA.to_owned()) };
 }
 
 const NO_LUA: &str = "there is no Lua here";

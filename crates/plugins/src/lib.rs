@@ -78,7 +78,7 @@ use stillgate_plugin::{Descriptor, Scripts, Table};
 /// All plugins.
 pub const TABLE: Table = Table { plugins: PLUGINS, sought: apisix::NAMES, scripts: SCRIPTS };
 
-const SCRIPTS: Scripts = Scripts { precede: lua::precede };
+const SCRIPTS: Scripts = Scripts { precede: lua::precede, filter: lua::filter };
 
 const PLUGINS: &[Descriptor] = &[
     Descriptor::of::<acl::Acl>(),

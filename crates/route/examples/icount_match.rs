@@ -160,6 +160,7 @@ fn uri_route(n: usize) -> Arc<RouteSpec> {
         methods: [Method::Get, Method::Post].into_iter().collect::<MethodSet>(),
         remote_addrs: Vec::new(),
         vars: None,
+        function: None,
     });
     Arc::new(RouteSpec { id: n.to_string(), priority: 0, takes })
 }

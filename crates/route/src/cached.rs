@@ -2,7 +2,7 @@
 //!
 //! A key is made of exactly those fields that some route reads: for each how many values it has, and each value with its
 //! length before it. So values cannot run into one another, and absent, empty and repeated values differ. Requests of
-//! equal keys are taken by the same route, whatever else they hold.
+//! equal keys are taken by the same route, whatever else they hold, unless a function is asked: then nothing is kept.
 
 use crate::cache::RouteCache;
 use crate::layer::{Context, Read};
@@ -31,7 +31,10 @@ impl Matcher {
         let found = cache.get(&key).unwrap_or_else(|| {
             // What the key was made of has been read already.
             let found = self.find_as_begun(request, scratch);
-            cache.put(&key, found);
+            // What a function has decided may depend on what the key does not have.
+            if scratch.values.decided.is_empty() {
+                cache.put(&key, found);
+            }
             found
         });
         scratch.key = key;

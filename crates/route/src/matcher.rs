@@ -16,7 +16,7 @@ use crate::path::{self, NormalPath, PathError};
 use crate::pieces::Pieces;
 use crate::values::Values;
 use crate::variable::Lookup;
-use crate::{Method, RouteSpec};
+use crate::{Message, Method, RouteSpec};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -190,6 +190,17 @@ impl Matcher {
 }
 
 impl Scratch {
+    /// Whether functions of routes have said something.
+    #[inline]
+    pub fn has_messages(&self) -> bool {
+        !self.values.decided.messages.is_empty()
+    }
+
+    /// What they have said since this was asked last.
+    pub fn take_messages(&mut self) -> Vec<Message> {
+        std::mem::take(&mut self.values.decided.messages)
+    }
+
     pub(crate) fn context<'c, 'r>(&'c mut self, request: &'c Request<'r>, fields: &'c Fields) -> Context<'c, 'r> {
         Context { request, client: request.client.to_canonical(), values: &mut self.values, fields }
     }

@@ -5,21 +5,33 @@
 
 use crate::condition::{Field, Predicate, Test, Value};
 use crate::fields::Fields;
+use crate::function::Decided;
 use crate::layer::passes;
 use crate::matcher::Request;
 use crate::values::Values;
-use crate::{PathPattern, Variable};
+use crate::{PathPattern, RouteSpec, Variable};
 
 /// What has been read of one request.
 pub(crate) struct Plain<'p, 'r> {
     request: &'p Request<'r>,
     fields: Fields,
     values: Values,
+    decided: Decided,
 }
 
 impl<'p, 'r> Plain<'p, 'r> {
     pub(crate) fn new(request: &'p Request<'r>) -> Plain<'p, 'r> {
-        Plain { request, fields: Fields::default(), values: Values::default() }
+        Plain::after(request, Decided::default())
+    }
+
+    /// After a search in which functions have decided, so that none is asked again.
+    pub(crate) fn after(request: &'p Request<'r>, decided: Decided) -> Plain<'p, 'r> {
+        Plain { request, fields: Fields::default(), values: Values::default(), decided }
+    }
+
+    /// Whether the function of a route, of which everything else holds, lets it take the request.
+    pub(crate) fn admits(&mut self, spec: &RouteSpec) -> bool {
+        self.decided.admits(spec, self.request.vars)
     }
 
     /// The values of a field as the predicate sees them; `pattern` is the path of the place, for its parameters.

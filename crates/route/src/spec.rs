@@ -1,6 +1,6 @@
 //! What a route asks of a request, before it is compiled.
 
-use crate::{Expression, HostPattern, MethodSet, PathPattern, vars};
+use crate::{Expression, FilterFunction, HostPattern, MethodSet, PathPattern, vars};
 use ipnet::IpNet;
 
 /// One route. Its position in the list handed to the compiler breaks ties.
@@ -36,6 +36,8 @@ pub struct UriRoute {
     pub remote_addrs: Vec<IpNet>,
     /// A condition on the request's variables.
     pub vars: Option<vars::Expr>,
+    /// A function that is asked last.
+    pub function: Option<FilterFunction>,
 }
 
 impl RouteSpec {

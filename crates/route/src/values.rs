@@ -6,6 +6,7 @@
 use crate::Method;
 use crate::condition::Field;
 use crate::fields::{Fields, SlotId, variable_of};
+use crate::function::Decided;
 use crate::matcher::Request;
 use crate::text::{decode, is_plain, lower_case};
 use crate::variable::Variable;
@@ -28,6 +29,8 @@ pub(crate) struct Values {
     headers: Present,
     arguments: Present,
     has_too_many_arguments: bool,
+    /// By functions of routes.
+    pub(crate) decided: Decided,
 }
 
 /// The slots of those header fields or arguments that a request has, and some predicate reads.
@@ -66,6 +69,7 @@ impl Values {
     pub(crate) fn begin(&mut self, fields: &Fields) {
         self.kept.begin(fields.len());
         self.has_too_many_arguments = false;
+        self.decided.begin();
         for present in [&mut self.headers, &mut self.arguments] {
             present.is_read = false;
             present.slots.clear();

@@ -140,6 +140,11 @@ pub trait Lookup {
 
     /// Calls `visit` with name and value of every header field, in the order they came.
     fn each_header(&self, visit: &mut dyn FnMut(&[u8], &[u8]));
+
+    /// Whether functions of routes are run for it. Where they are not, none lets its route take the request.
+    fn runs_functions(&self) -> bool {
+        true
+    }
 }
 
 /// Variables without a name part. The first name of each is the one it prints as.

@@ -59,6 +59,7 @@ fn uri(paths: &[&str], vars: Option<serde_json::Value>) -> UriRoute {
         methods: MethodSet::default(),
         remote_addrs: Vec::new(),
         vars: vars.map(|vars| Expr::parse(&vars).unwrap()),
+        function: None,
     }
 }
 

@@ -46,6 +46,7 @@ fn uri(host: Option<&str>, path: &str) -> UriRoute {
         methods: MethodSet::default(),
         remote_addrs: Vec::new(),
         vars: None,
+        function: None,
     }
 }
 

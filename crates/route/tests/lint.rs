@@ -90,6 +90,7 @@ fn uri(text: &str) -> UriRoute {
         methods: [].into_iter().collect(),
         remote_addrs: Vec::new(),
         vars: None,
+        function: None,
     };
     for word in text.split(' ') {
         let (key, value) = word.split_once('=').unwrap_or(("path", word));

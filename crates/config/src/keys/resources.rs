@@ -114,6 +114,8 @@ resource! {
         priority: i64 = int(-ROUTE_PRIORITY_MAX, ROUTE_PRIORITY_MAX) => default(0);
         /// Conditions on variables of the request, in the language of lua-resty-expr.
         vars: At<Expr> = Located(Vars) => optional;
+        /// A function in Lua, `function(vars) … end`: the route takes the request only where it gives neither `nil` nor `false`.
+        filter_func: At<String> = Located(TEXT) => optional;
         /// 1: enabled; 0: the route does not exist.
         status: bool = STATUS => default(true);
         /// Where requests go, written here. This, `upstream_id` or `service_id`, or `plugins` that answer all requests.
@@ -137,7 +139,6 @@ resource! {
             "nothing says where requests go": upstream | upstream_id | service_id | plugins;
         }
         unbuilt {
-            filter_func: "filter functions are";
             script: "scripts are";
             script_id: "scripts are";
             service_protocol: "service protocols are";

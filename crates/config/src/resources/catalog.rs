@@ -250,7 +250,8 @@ impl Catalog {
         let name = keys.name.clone().filter(|name| !name.is_empty());
         let service_name = service.flatten().and_then(|service| service.name.clone());
         let services_upgrades = service.flatten().is_some_and(|service| service.upgrades);
-        let takes = takes(keys, service.flatten().map_or(&[], |service| &service.hosts), path, sink);
+        let scripts = self.plugins.set.table.scripts;
+        let takes = takes(keys, (&id, scripts), service.flatten().map_or(&[], |service| &service.hosts), path, sink);
         let of_service = service.map(|service| service.map_or(&Found::Wrong, |service| &service.upstream));
         let (target, protocol) = match (found, of_service) {
             (Found::Target(target, protocol), None | Some(Found::Target(..) | Found::Absent)) => {

@@ -1,12 +1,19 @@
 //! What the keys of a route say together about the requests it takes.
 
 use crate::keys::resources::RouteKeys;
+use stillgate_plugin::Scripts;
 use stillgate_route::{HostPattern, PathPattern, RouteMatch, UriRoute, Variable, condition::Field, vars::Expr};
 use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 
 /// Which requests a route takes. `hosts`: its service's.
-pub(crate) fn takes(mut keys: RouteKeys, hosts: &[HostPattern], path: &Path<'_>, sink: &mut Sink) -> RouteMatch {
+pub(crate) fn takes(
+    mut keys: RouteKeys,
+    (id, scripts): (&str, Scripts),
+    hosts: &[HostPattern],
+    path: &Path<'_>,
+    sink: &mut Sink,
+) -> RouteMatch {
     if let Some(expression) = keys.expression.take() {
         check_expression_alone(&keys, path, sink);
         if let Some(service) = keys.service_id.filter(|_| !hosts.is_empty()) {
@@ -22,10 +29,15 @@ pub(crate) fn takes(mut keys: RouteKeys, hosts: &[HostPattern], path: &Path<'_>,
         methods: keys.methods.map_or(Vec::new(), |methods| methods.value).into_iter().collect(),
         remote_addrs: one_or_several(keys.remote_addr, keys.remote_addrs, ("remote_addr", "remote_addrs"), path, sink),
         vars: None,
+        function: None,
     };
     if let Some(vars) = keys.vars {
         check_params(&vars, &uri.paths, &path.key("vars"), sink);
         uri.vars = Some(vars.value);
+    }
+    if let Some(text) = keys.filter_func.filter(|text| !text.value.is_empty()) {
+        let wrong = |why| sink.error(text.at, &path.key("filter_func"), Fault::new(why));
+        uri.function = (scripts.filter)(&text.value, id).map_err(wrong).ok();
     }
     if uri.hosts.is_empty() {
         uri.hosts = hosts.to_vec();
@@ -47,6 +59,7 @@ fn check_expression_alone(keys: &RouteKeys, path: &Path<'_>, sink: &mut Sink) {
         ("remote_addr", at(&keys.remote_addr), "net.src.ip in 10.0.0.0/8"),
         ("remote_addrs", at(&keys.remote_addrs), "(net.src.ip in 10.0.0.0/8 || net.src.ip == 192.0.2.1)"),
         ("vars", at(&keys.vars), "http.headers.x_name == \"value\"` or `any(http.queries.name) == \"value\""),
+        ("filter_func", at(&keys.filter_func), "http.headers.x_name == \"value\""),
     ];
     for (key, at, example) in others {
         let Some(at) = at else { continue };

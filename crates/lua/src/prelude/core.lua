@@ -475,6 +475,8 @@ local var = setmetatable({}, {
   end,
 })
 
+S.var = var
+
 local matched = setmetatable({}, {
   __index = function(_, name)
     if name == "_path" then return ask(op.matched_path, "", "", 0) end

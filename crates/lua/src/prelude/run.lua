@@ -117,7 +117,7 @@ local function outside()
   return { id = 0, ctx = setmetatable({}, ctx_mt) }
 end
 
-local function load_program(id, name, sources, conf, is_plugin)
+local function load_program(id, name, sources, conf, is_plugin, is_filter)
   local functions = {}
   S.own = outside()
   for at = 1, #sources do
@@ -126,6 +126,7 @@ local function load_program(id, name, sources, conf, is_plugin)
     functions[at] = chunk()
   end
   S.own = nil
+  if is_filter then conf = S.var end
   programs[id] = { name = name, functions = functions, count = #functions, conf = conf, is_plugin = is_plugin }
 end
 

@@ -46,7 +46,7 @@ impl<'r, 'a> OfResponse<'r, 'a> {
     }
 }
 
-fn level_of(level: Level) -> LogLevel {
+pub(super) fn level_of(level: Level) -> LogLevel {
     match level {
         Level::Error => LogLevel::Error,
         Level::Warn => LogLevel::Warn,

@@ -50,6 +50,11 @@ const UNBUILT: [&str; 6] = [
     "upstream_no_cache",
 ];
 
+/// Whether setting a variable changes the request, here or in APISIX.
+pub(super) fn changes_request(name: &str) -> bool {
+    matches!(name, "upstream_uri" | "upstream_host" | "args") || UNBUILT.contains(&name)
+}
+
 /// Sets a variable that changes the request; `false`: it is none of those.
 pub(super) fn set(name: &str, value: &[u8], request: &mut Request<'_>) -> Result<bool, String> {
     match name {

@@ -3,9 +3,10 @@
 use super::answer::OwnAnswer;
 use super::facts::facts_of;
 use super::{Exchange, Serving, chain};
-use stillgate_plugin::Facts;
-use stillgate_route::Match;
+use crate::worker::Worker;
+use stillgate_plugin::{Facts, LogLevel};
 use stillgate_route::path::{normalise, target_path};
+use stillgate_route::{Match, Message, MessageLevel};
 use stillgate_wire::Form;
 
 /// Finds the route. Where there is none, global rules are run before that is answered.
@@ -40,7 +41,30 @@ fn find(serving: &mut Serving<'_>) -> Result<Option<Match>, OwnAnswer> {
         return Err(OwnAnswer::error(421, why));
     }
     let found = worker.routes.borrow_mut().find(&snapshot.plan, &asked, matching, &worker.counters);
+    if matching.has_messages() {
+        tell(matching.take_messages(), worker);
+    }
     found.map_err(|error| OwnAnswer::error(400, error.to_string()))
+}
+
+/// Tells the log what functions of routes have said.
+#[cold]
+fn tell(messages: Vec<Message>, worker: &Worker) {
+    const WHO: &str = "filter_func";
+    let io = worker.plugins.own.io();
+    for Message { level, text } in messages {
+        let level = match level {
+            MessageLevel::Failed => {
+                io.fail(WHO, &text);
+                continue;
+            }
+            MessageLevel::Error => LogLevel::Error,
+            MessageLevel::Warn => LogLevel::Warn,
+            MessageLevel::Info => LogLevel::Info,
+            MessageLevel::Debug => LogLevel::Debug,
+        };
+        io.log(WHO, level, &text);
+    }
 }
 
 /// The path has no normal form: why is found out once more.

@@ -72,7 +72,16 @@ struct Spec<'a> {
 
 #[derive(Serialize)]
 enum Taken {
-    Uri { hosts: Vec<String>, paths: Vec<String>, methods: String, remote_addrs: Vec<String>, vars: Vec<String> },
+    Uri {
+        hosts: Vec<String>,
+        paths: Vec<String>,
+        methods: String,
+        remote_addrs: Vec<String>,
+        vars: Vec<String>,
+        /// Left out where there is none, as versions before it did.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        function: Vec<String>,
+    },
     Expression(String),
 }
 
@@ -80,12 +89,13 @@ impl Spec<'_> {
     fn of(spec: &RouteSpec) -> Spec<'_> {
         let RouteSpec { id, priority, takes } = spec;
         let takes = match takes {
-            RouteMatch::Uri(UriRoute { hosts, paths, methods, remote_addrs, vars }) => Taken::Uri {
+            RouteMatch::Uri(UriRoute { hosts, paths, methods, remote_addrs, vars, function }) => Taken::Uri {
                 hosts: texts(hosts),
                 paths: texts(paths),
                 methods: methods.to_string(),
                 remote_addrs: texts(remote_addrs),
                 vars: texts(vars),
+                function: texts(function),
             },
             RouteMatch::Expression(expression) => Taken::Expression(expression.text().to_owned()),
         };

@@ -202,6 +202,7 @@ impl Family {
                     methods: METHODS.iter().map(|name| stillgate_route::Method::from_bytes(name.as_bytes())).collect(),
                     remote_addrs: Vec::new(),
                     vars: None,
+                    function: None,
                 })
             }
         };

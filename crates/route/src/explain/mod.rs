@@ -66,8 +66,10 @@ impl Matcher {
     ///
     /// Fails where [`Matcher::find`] does.
     pub fn explain(&self, request: &Request<'_>, asked: Option<&str>) -> Result<Explanation, PathError> {
-        let found = self.find(request, &mut Scratch::default())?;
-        let mut teller = Teller { matcher: self, request, plain: Plain::new(request) };
+        let mut scratch = Scratch::default();
+        let found = self.find(request, &mut scratch)?;
+        let plain = Plain::after(request, std::mem::take(&mut scratch.values.decided));
+        let mut teller = Teller { matcher: self, request, plain };
         let chosen = found.and_then(|found| teller.place_of(found));
         debug_assert_eq!(found.is_some(), chosen.is_some(), "what was found is at one of its route's places");
         debug_assert!(chosen.is_none_or(|chosen| teller.distance(chosen).is_none()), "what was found holds");

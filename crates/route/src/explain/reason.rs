@@ -76,8 +76,10 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
                 let addresses = u32::from(!self.is_admitted(uri));
                 let vars =
                     uri.vars.as_ref().map_or((0, 0), |vars| self.count(vars.condition(), uri.paths.get(path as usize)));
+                let failing = methods + addresses + vars.0;
+                let function = u32::from(failing == 0 && !self.plain.admits(spec));
                 // Its host and its path hold.
-                (methods + addresses + vars.0, 4 + vars.1)
+                (failing + function, 4 + vars.1 + u32::from(uri.function.is_some()))
             }
         };
         (failing > 0).then(|| failing * 1000 / all)
@@ -112,8 +114,12 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
             let networks = format!("remote_addrs are {}", list(&uri.remote_addrs));
             return Some(own(networks, Field::SourceIp, self.request.client.to_string(), "the client is"));
         }
-        let Line { what, fact } = self.tell_failing(uri.vars.as_ref()?.condition(), uri.paths.get(path as usize))?;
-        Some(Reason { text: format!("vars: {}", joined(&what, &fact)), predicates: self.told })
+        let vars = uri.vars.as_ref();
+        if let Some(line) = vars.and_then(|vars| self.tell_failing(vars.condition(), uri.paths.get(path as usize))) {
+            return Some(Reason { text: format!("vars: {}", joined(&line.what, &line.fact)), predicates: self.told });
+        }
+        let text = "filter_func does not let it take the request".to_owned();
+        (!self.plain.admits(spec)).then_some(Reason { text, predicates: Vec::new() })
     }
 
     fn is_admitted(&self, uri: &UriRoute) -> bool {

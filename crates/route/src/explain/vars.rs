@@ -85,6 +85,7 @@ mod tests {
                 methods: MethodSet::default(),
                 remote_addrs: Vec::new(),
                 vars,
+                function: None,
             };
             let spec = RouteSpec { id: "r".into(), priority: 0, takes: RouteMatch::Uri(uri) };
             let matcher = Matcher::compile(vec![Arc::new(spec)]).unwrap();

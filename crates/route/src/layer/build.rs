@@ -116,6 +116,7 @@ impl Layer {
             program,
             reads,
             routes: routes.into(),
+            has_functions: routes.iter().filter_map(|route| route.uri()).any(|uri| uri.function.is_some()),
         }
     }
 }

@@ -56,6 +56,8 @@ pub(crate) struct Layer {
     pub(crate) reads: Arc<[Read]>,
     /// What it was compiled from.
     routes: Box<[Arc<RouteSpec>]>,
+    /// Whether one of them has a function.
+    has_functions: bool,
 }
 
 /// A node of the decision tree: places that could not be told apart further, and questions that lead to others.

@@ -160,7 +160,8 @@ impl<'s> Search<'s, '_> {
             }
             let is_dead = self.positions.is_some_and(|positions| positions[place.route as usize] == NONE);
             let is_out = is_dead || (self.host_is_suffix && self.is_beside(place));
-            if !is_out && (place.check == NONE || layer.program.holds(place.check, self, place)) {
+            let holds = !is_out && (place.check == NONE || layer.program.holds(place.check, self, place));
+            if holds && (!layer.has_functions || self.is_admitted(place)) {
                 self.best = place.rank;
                 self.found = Some(*place);
                 return;
@@ -169,6 +170,13 @@ impl<'s> Search<'s, '_> {
                 return;
             }
         }
+    }
+
+    /// Whether the route's function lets it take the request.
+    #[cold]
+    fn is_admitted(&mut self, place: &Place) -> bool {
+        let spec = &self.layer.routes[place.route as usize];
+        self.values.decided.admits(spec, self.request.vars)
     }
 
     /// Whether a place was met only because the request's host begins with a dot, as suffixes do: `*.a` wants a label there.

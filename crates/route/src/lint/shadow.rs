@@ -199,7 +199,9 @@ impl<'a> Places<'a> {
         for (route, id) in ranked {
             let first = places.alternatives.len() as AlternativeId;
             let is_skipped = first as usize >= PLACES_MAX;
-            let mut exact = !is_skipped;
+            // A route with a function leaves requests to those behind it.
+            let has_function = specs[route].uri().is_some_and(|uri| uri.function.is_some());
+            let mut exact = !is_skipped && !has_function;
             if !is_skipped {
                 for literals in alternatives_of(&conditions[route], &mut exact) {
                     places.push(pairs[route].literals(id), literals, &mut exact);
@@ -263,7 +265,7 @@ fn alternatives_of<'a>(condition: &'a Condition, exact: &mut bool) -> Vec<Vec<Li
 /// all of the other's requests is known already, so nothing wrong is said where two collide.
 fn are_same((specs, conditions): (&[Arc<RouteSpec>], &[Condition]), a: usize, b: usize) -> bool {
     let pairs = match (specs[a].uri(), specs[b].uri()) {
-        (Some(a), Some(b)) => pairs_hash(a) == pairs_hash(b),
+        (Some(a), Some(b)) => a.function == b.function && pairs_hash(a) == pairs_hash(b),
         (None, None) => true,
         _ => false,
     };

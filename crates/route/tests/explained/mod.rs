@@ -20,6 +20,7 @@ pub(crate) fn uri(hosts: &[&str], paths: &[&str]) -> UriRoute {
         methods: [].into_iter().collect(),
         remote_addrs: Vec::new(),
         vars: None,
+        function: None,
     }
 }
 

@@ -61,6 +61,7 @@ impl Route {
                 methods: uri.methods.iter().map(|method| parse_method(method).unwrap()).collect::<MethodSet>(),
                 remote_addrs: uri.remote_addrs.iter().map(|network| network.parse().unwrap()).collect(),
                 vars: uri.vars.as_ref().map(|vars| vars::Expr::parse(&vars.json()).unwrap()),
+                function: None,
             }),
         };
         Arc::new(RouteSpec { id: format!("r{}", self.id), priority: self.priority, takes })

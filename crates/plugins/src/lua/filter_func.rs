@@ -1,0 +1,118 @@
+//! `filter_func` of routes: a function in Lua that has the last word on whether a route takes a request.
+//!
+//! As in APISIX it is written without `return`, gets `vars`, and its route takes the request unless it gives `nil` or `false`. It
+//! sees the request as it came, and cannot change it, answer or wait. One that fails is logged and counted, and its route does not
+//! take the request: APISIX answers 500, and so do others' requests that only pass by.
+
+use super::hosts::level_of;
+use super::variables;
+use serde_json::Value as Json;
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use stillgate_lua::{Change, Context, Host, Kind, Level, Outcome, Program, Side, check, run};
+use stillgate_plugin::LogLevel;
+use stillgate_route::{FilterFunction, Lookup, Message, MessageLevel, Variable};
+
+/// Most messages of all functions of a request that are kept; failures are kept anyhow.
+const MESSAGES_MAX: usize = 64;
+
+/// What messages of `check` are called here, as APISIX calls them.
+const NOT_LOADED: (&str, &str) = ("failed to loadstring: ", "failed to load 'filter_func' string: ");
+const NO_FUNCTION: (&str, &str) = ("only accept Lua function", "'filter_func' should be a function");
+
+/// Makes the function of a route: [`stillgate_plugin::Scripts::filter`].
+pub(crate) fn filter(text: &str, route: &str) -> Result<FilterFunction, String> {
+    let source = format!("return {text}");
+    check(&source).map_err(|why| match why.strip_prefix(NOT_LOADED.0) {
+        Some(why) => format!("{}{why}", NOT_LOADED.1),
+        None if why.starts_with(NO_FUNCTION.0) => NO_FUNCTION.1.to_owned(),
+        None => why,
+    })?;
+    let program = Program::new(format!("route {route:?}, filter_func"), vec![source], Json::Null, Kind::Filter);
+    let decide = move |vars: &dyn Lookup, messages: &mut Vec<Message>| {
+        let mut host = OfVars { vars, target: Vec::new(), messages: RefCell::new(std::mem::take(messages)) };
+        vars.value(&Variable::RequestUri, &mut Vec::new()).unwrap_or(b"/").clone_into(&mut host.target);
+        let outcome = run(&program, &mut host, &mut Context::default());
+        *messages = host.messages.into_inner();
+        let why = match outcome {
+            Outcome::Done(holds) => return holds,
+            Outcome::Failed(failure) => failure.text,
+            Outcome::Answer { .. } | Outcome::Wait(..) => "it can neither answer nor wait".to_owned(),
+        };
+        messages.push(Message { level: MessageLevel::Failed, text: why });
+        false
+    };
+    Ok(FilterFunction { text: text.into(), decide: Arc::new(decide) })
+}
+
+/// A request for which a route is sought.
+struct OfVars<'a> {
+    vars: &'a dyn Lookup,
+    target: Vec<u8>,
+    messages: RefCell<Vec<Message>>,
+}
+
+const READ_ONLY: &str = "the request cannot be changed in filter_func";
+
+impl Host for OfVars<'_> {
+    fn phase(&self) -> &'static str {
+        "filter_func"
+    }
+
+    fn variable(&self, name: &str, out: &mut Vec<u8>) -> Result<bool, String> {
+        Ok(variables::append(name, self.vars, out))
+    }
+
+    fn set_variable(&mut self, name: &str, _: &[u8]) -> Result<bool, String> {
+        match variables::changes_request(name) {
+            true => Err(READ_ONLY.to_owned()),
+            false => Ok(false),
+        }
+    }
+
+    fn field(&self, side: Side, name: &[u8], visit: &mut dyn FnMut(&[u8])) {
+        self.each_field(side, &mut |of, value| {
+            if of.eq_ignore_ascii_case(name) {
+                visit(value);
+            }
+        });
+    }
+
+    fn each_field(&self, side: Side, visit: &mut dyn FnMut(&[u8], &[u8])) {
+        if side == Side::Request {
+            self.vars.each_header(visit);
+        }
+    }
+
+    fn change_field(&mut self, _: Side, _: &[u8], _: Change<'_>) -> Result<(), String> {
+        Err(READ_ONLY.to_owned())
+    }
+
+    fn target(&self) -> &[u8] {
+        &self.target
+    }
+
+    /// Which levels are written is known where the messages are told.
+    fn is_logged(&self, _: Level) -> bool {
+        true
+    }
+
+    fn log(&self, level: Level, text: &str) {
+        let level = match level_of(level) {
+            LogLevel::Error => MessageLevel::Error,
+            LogLevel::Warn => MessageLevel::Warn,
+            LogLevel::Info => MessageLevel::Info,
+            LogLevel::Debug => MessageLevel::Debug,
+        };
+        let mut messages = self.messages.borrow_mut();
+        if messages.len() < MESSAGES_MAX {
+            messages.push(Message { level, text: text.to_owned() });
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    }
+}
