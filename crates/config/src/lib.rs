@@ -34,6 +34,7 @@ pub use keys::gateway::{
     CONNECTIONS_PER_WORKER_MAX, Gateway, HEAD_BYTES_MAX, HEADERS_MAX, HttpListener, Limits, Log, ROUTE_CACHE_BYTES_MAX,
     ROUTE_CACHE_ENTRIES_MAX, RouteCache, Timeouts, WORKERS_MAX,
 };
+pub use keys::lua::LuaKeys;
 pub use keys::metrics::{EXTRA_LABELS_MAX, METRICS_PATH_BYTES_MAX, SERIES_PER_FAMILY_MAX};
 pub use keys::nodes::{PRIORITY_MAX, WEIGHT_MAX};
 pub use keys::resources::{
@@ -44,7 +45,7 @@ pub use keys::ssls::CLIENT_DEPTH_MAX;
 pub use keys::stream_proxy::{StreamListener, StreamProxy, UDP_SESSIONS_PER_WORKER_MAX, UdpListener};
 pub use keys::stream_routes::StreamTimeouts;
 pub use model::*;
-pub use resources::PluginSet;
+pub use resources::{OwnFiles, PluginSet};
 pub use schemas::{PluginSchemas, Schemas, schema};
 pub use stillgate_schema::text::diagnostic::{DIAGNOSTICS_MAX, Diagnostic, Errors, Severity};
 pub use stillgate_schema::text::environment::Lookup;

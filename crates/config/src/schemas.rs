@@ -9,7 +9,7 @@ use stillgate_plugin::Table;
 use stillgate_schema::description::schema_of;
 
 /// The JSON Schema (draft 2020-12) of a configuration file with these plugins.
-pub fn schema(plugins: Table) -> Json {
+pub fn schema(plugins: &Table) -> Json {
     schema_of::<File>(|definitions| {
         let (own, metadata) = plugins.schemas(definitions);
         definitions.insert(PLUGINS_SCHEMA, own);
@@ -41,7 +41,7 @@ const PREFIX: &str = "#/$defs/";
 impl Schemas {
     /// With these plugins.
     pub fn new(plugins: Table) -> Schemas {
-        Schemas { definitions: definitions_of(schema(plugins)), plugins }
+        Schemas { definitions: definitions_of(schema(&plugins)), plugins }
     }
 
     /// Of the documents of a kind.
@@ -142,11 +142,11 @@ fn name_of(kind: Kind) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stillgate_plugin::Scripts;
+    use stillgate_plugin::{OwnPlugins, Scripts};
 
     #[test]
     fn every_kind_has_a_schema_that_is_whole() {
-        let schemas = Schemas::new(Table { plugins: &[], sought: &[], scripts: Scripts::NONE });
+        let schemas = Schemas::new(Table { plugins: &[], sought: &[], scripts: Scripts::NONE, own: OwnPlugins::NONE });
         for kind in Kind::all() {
             let schema = schemas.kind(kind).unwrap_or_else(|| panic!("{kind:?}"));
             let known: BTreeSet<String> = schema

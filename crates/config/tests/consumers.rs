@@ -25,7 +25,7 @@ impl Secrets for One {
 
 fn plugin_set() -> (PluginSet, Arc<One>) {
     let secrets = Arc::new(One(Mutex::new("first secret".to_owned())));
-    (PluginSet { table: TABLE, secrets: secrets.clone() }, secrets)
+    (PluginSet { table: TABLE, secrets: secrets.clone(), ..PluginSet::default() }, secrets)
 }
 
 /// Reads it by both ways, which must be of one mind.

@@ -7,11 +7,11 @@
 use expect_test::expect_file;
 use std::path::PathBuf;
 use stillgate_config::{OnChange, Route, load, metrics_reference, reference, schema};
-use stillgate_plugin::{Scripts, Table};
+use stillgate_plugin::{OwnPlugins, Scripts, Table};
 use stillgate_route::RouteMatch;
 
 /// The plugins stand above this crate.
-const NO_PLUGINS: Table = Table { plugins: &[], sought: &[], scripts: Scripts::NONE };
+const NO_PLUGINS: Table = Table { plugins: &[], sought: &[], scripts: Scripts::NONE, own: OwnPlugins::NONE };
 
 fn environment(name: &str) -> Option<String> {
     match name {
@@ -112,7 +112,7 @@ fn the_digest_is_of_the_bytes_as_loaded() {
 
 #[test]
 fn good_files_are_valid_by_the_schema() {
-    let validator = jsonschema::draft202012::new(&schema(NO_PLUGINS)).unwrap();
+    let validator = jsonschema::draft202012::new(&schema(&NO_PLUGINS)).unwrap();
     for file in data("good-") {
         let instance = yaml_to_json(&std::fs::read_to_string(&file).unwrap());
         let errors: Vec<String> =
@@ -128,7 +128,7 @@ fn good_files_are_valid_by_the_schema() {
 
 #[test]
 fn schema_and_reference_have_every_key() {
-    let schema = schema(NO_PLUGINS);
+    let schema = schema(&NO_PLUGINS);
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data");
     expect_file![format!("{folder}/schema.json")].assert_eq(&format!("{schema:#}\n"));
     let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
@@ -143,7 +143,7 @@ fn schema_and_reference_have_every_key() {
 /// What a default is said to be is what it is: a file with all defaults written out means the same as an empty one.
 #[test]
 fn defaults_are_what_the_schema_says() {
-    let mut gateway = defaults(&schema(NO_PLUGINS), "Gateway");
+    let mut gateway = defaults(&schema(&NO_PLUGINS), "Gateway");
     // Their absence is not an access log or metrics with all defaults, but none.
     gateway.as_object_mut().unwrap().remove("access_log");
     gateway.as_object_mut().unwrap().remove("metrics");
@@ -151,14 +151,14 @@ fn defaults_are_what_the_schema_says() {
     let absent = load("routes: []", &|_| None).unwrap();
     assert_eq!(written.config.gateway, absent.config.gateway);
 
-    let mut metrics = defaults(&schema(NO_PLUGINS), "Metrics");
+    let mut metrics = defaults(&schema(&NO_PLUGINS), "Metrics");
     metrics["address"] = "127.0.0.1:9091".into();
     assert_eq!(metrics["memory"], "256MiB");
     let written = load(serde_json::json!({"gateway": {"metrics": metrics}}).to_string(), &|_| None).unwrap();
     let absent = load("gateway: {metrics: {address: \"127.0.0.1:9091\"}}", &|_| None).unwrap();
     assert_eq!(written.config.gateway, absent.config.gateway);
 
-    let mut upstream = defaults(&schema(NO_PLUGINS), "Upstream");
+    let mut upstream = defaults(&schema(&NO_PLUGINS), "Upstream");
     // The absence of these is not one with all defaults, but none.
     for key in ["checks", "retry_budget", "tls"] {
         upstream.as_object_mut().unwrap().remove(key);
@@ -169,7 +169,7 @@ fn defaults_are_what_the_schema_says() {
     let absent = load("upstreams: [{id: a, nodes: {\"a:80\": 1}}]", &|_| None).unwrap();
     assert_eq!(written.config.upstreams, absent.config.upstreams);
 
-    upstream["checks"] = defaults(&schema(NO_PLUGINS), "Checks");
+    upstream["checks"] = defaults(&schema(&NO_PLUGINS), "Checks");
     assert_eq!(upstream["checks"]["active"]["healthy"]["interval"], "1s");
     let written = load(serde_json::json!({"upstreams": [upstream]}).to_string(), &|_| None).unwrap();
     let absent =

@@ -13,7 +13,7 @@ use proptest::sample::Index;
 use serde_json::{Value as Json, json};
 use std::sync::Arc;
 use stillgate_config::{Change, Config, Kind, Origin, PluginSet, RefusedSsl, Serving, SslUse, Store, Target, load};
-use stillgate_plugin::NoSecrets;
+use stillgate_plugin::{NoSecrets, OwnPlugins};
 
 fn store() -> Store {
     store_with("deny")
@@ -23,7 +23,7 @@ fn store_with(global_rule: &str) -> Store {
     let text = format!("gateway: {{config: {{rejected_global_rule: {global_rule}}}}}\nroutes: []\n");
     Store::new(
         load(text, &|_| None).unwrap().config.gateway,
-        PluginSet { table: plugins::TABLE, secrets: Arc::new(NoSecrets) },
+        PluginSet { table: plugins::TABLE, secrets: Arc::new(NoSecrets), ..PluginSet::default() },
     )
 }
 
@@ -169,7 +169,7 @@ fn what_is_still_encrypted_is_no_secret() {
         reason.contains("0a1b2c3d") && reason.contains("keyring") && reason.contains("put that key back"),
         "{reason}"
     );
-    store.renew(load("gateway: {}\nroutes: []\n", &|_| None).unwrap().config.gateway);
+    store.renew(load("gateway: {}\nroutes: []\n", &|_| None).unwrap().config.gateway, OwnPlugins::NONE);
     assert_eq!(rejected(&store).len(), 3, "also when everything is read again");
 }
 
@@ -441,7 +441,7 @@ fn another_gateway_section_reads_everything_again() {
         put(Kind::Routes, "r", 2, json!({"uri": 7})),
     ]);
     let before = seen(&store);
-    store.renew(store.load("r").config.gateway);
+    store.renew(store.load("r").config.gateway, OwnPlugins::NONE);
     assert_eq!(seen(&store), before);
 }
 

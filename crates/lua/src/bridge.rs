@@ -8,6 +8,7 @@ use crate::host::{Host, Level, Side};
 use crate::operations::{self, Operation};
 use crate::pattern;
 use crate::regexes::Regexes;
+use serde_json::Value as Json;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
@@ -91,7 +92,7 @@ impl Bridge {
     pub(crate) fn ask<R>(&self, then: impl FnOnce(&mut dyn Host) -> R) -> R {
         // Taken while it is used, so that there is never a second reference.
         let taken = self.host.take();
-        let mut none = NoRequest;
+        let mut none = NoRequest { check_schema: None };
         let host: &mut dyn Host = match taken {
             // SAFETY: see `with`.
             Some(mut host) => unsafe { host.as_mut() },
@@ -161,8 +162,13 @@ fn failed(reply: &mut Reply) -> Given {
     Given::Error
 }
 
+/// Checks a value after a JSON Schema, and gives it back with the defaults of the schema.
+pub type CheckSchema = fn(&Json, Json) -> Result<Json, String>;
+
 /// While a text is loaded there is no request.
-pub(crate) struct NoRequest;
+pub(crate) struct NoRequest {
+    pub(crate) check_schema: Option<CheckSchema>,
+}
 
 const NO_REQUEST: &str = "there is no request while the configuration is loaded; do it in the function";
 
@@ -200,5 +206,12 @@ impl Host for NoRequest {
     fn now_ms(&self) -> u64 {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    fn check_schema(&self, schema: &Json, value: Json) -> Result<Json, String> {
+        match self.check_schema {
+            Some(check) => check(schema, value),
+            None => Err(NO_REQUEST.to_owned()),
+        }
     }
 }

@@ -20,6 +20,7 @@
 mod bridge;
 pub mod host;
 mod json;
+mod module;
 mod operations;
 mod pattern;
 mod program;
@@ -28,7 +29,11 @@ mod shared;
 mod vm;
 mod watchdog;
 
+pub use bridge::CheckSchema;
 pub use host::{Change, Document, Host, Level, Side};
+pub use module::{Description, Module, PHASES};
 pub use program::{Kind, Program, check};
-pub use vm::{Context, Failure, FailureKind, MEMORY_BYTES_MAX, Outcome, Paused, Wait, resume, run};
+pub use vm::{
+    Context, Failure, FailureKind, MEMORY_BYTES_MAX, Outcome, Paused, Wait, resume, run, run_part,
+};
 pub use watchdog::RUN_TIME_MAX;

@@ -1,5 +1,6 @@
 //! What is run: the functions of one configuration, compiled on each worker that runs them.
 
+use crate::module::{Module, PHASES};
 use crate::vm;
 use serde_json::Value as Json;
 use std::sync::Arc;
@@ -28,13 +29,26 @@ pub struct Program {
     /// What functions get as `conf`.
     pub(crate) conf: Json,
     pub(crate) kind: Kind,
+    /// In place of sources, the plugin whose functions they are: a part for each phase.
+    pub(crate) module: Option<Arc<Module>>,
+}
+
+/// Numbers that have been given to programs: one for each part.
+fn next_id(parts: usize) -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(parts as u64, Ordering::Relaxed)
 }
 
 impl Program {
     /// Of sources that [`check`] takes.
     pub fn new(name: String, sources: Vec<String>, conf: Json, kind: Kind) -> Arc<Program> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        Arc::new(Program { id: NEXT.fetch_add(1, Ordering::Relaxed), name, sources, conf, kind })
+        Arc::new(Program { id: next_id(1), name, sources, conf, kind, module: None })
+    }
+
+    /// Of a plugin's file with a configuration that its schema takes. It has a part for each of [`PHASES`].
+    pub fn of_module(name: String, module: Arc<Module>, conf: Json) -> Arc<Program> {
+        let (id, sources) = (next_id(PHASES.len()), Vec::new());
+        Arc::new(Program { id, name, sources, conf, kind: Kind::Plugin, module: Some(module) })
     }
 }
 

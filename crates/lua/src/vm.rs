@@ -8,9 +8,10 @@
 //!
 //! A run costs no new coroutine and no closure. What a request has in `ctx` is a record in the VM that its [`Context`] names.
 
-use crate::bridge::{self, Bridge, DECLARATIONS};
+use crate::bridge::{self, Bridge, CheckSchema, DECLARATIONS, NoRequest};
 use crate::host::{Document, Host};
 use crate::json;
+use crate::module::Module;
 use crate::operations::Operation;
 use crate::program::{Kind, Program};
 use crate::watchdog::Watched;
@@ -30,12 +31,13 @@ const STRING_BYTES_MAX: usize = 8 * 1024 * 1024;
 const SPENT_BYTES: usize = MEMORY_BYTES_MAX / 4 * 3;
 
 /// The parts of the prelude, in the order they are run.
-const PRELUDE: [(&str, &str); 5] = [
+const PRELUDE: [(&str, &str); 6] = [
     ("base.lua", include_str!("prelude/base.lua")),
     ("ngx.lua", include_str!("prelude/ngx.lua")),
     ("regex.lua", include_str!("prelude/regex.lua")),
     ("core.lua", include_str!("prelude/core.lua")),
     ("run.lua", include_str!("prelude/run.lua")),
+    ("plugins.lua", include_str!("prelude/plugins.lua")),
 ];
 
 /// What becomes of a run.
@@ -138,7 +140,12 @@ thread_local! {
 
 /// Runs the functions of a program for a request.
 pub fn run(program: &Arc<Program>, host: &mut dyn Host, context: &mut Context) -> Outcome {
-    with_vm(|vm| vm.run(program, host, context))
+    run_part(program, 0, host, context)
+}
+
+/// Runs one part of a program: the plugin's function for a phase of [`crate::PHASES`], which it must have.
+pub fn run_part(program: &Arc<Program>, part: usize, host: &mut dyn Host, context: &mut Context) -> Outcome {
+    with_vm(|vm| vm.run(program, part, host, context))
 }
 
 /// Goes on with a run that has waited, for the same request.
@@ -151,16 +158,24 @@ pub fn resume(paused: Paused, host: &mut dyn Host, context: &mut Context) -> Out
 
 /// See [`crate::check`].
 pub(crate) fn check(source: &str) -> Result<(), String> {
+    let said = with_checker(None, |vm| vm.watched.run(|| vm.entries.check.call::<Option<String>>(source)).0);
+    said.map_err(|error| format!("pcall error: {error}"))?.map_or(Ok(()), Err)
+}
+
+/// Does something in the VM that looks at texts of a configuration. One in which something went wrong is not used again.
+pub(crate) fn with_checker<R>(
+    check_schema: Option<CheckSchema>,
+    then: impl FnOnce(&Vm) -> mlua::Result<R>,
+) -> Result<R, String> {
     CHECKER.with_borrow_mut(|slot| {
         let vm = match slot.take() {
             Some(vm) => vm,
             None => Vm::new().map_err(|error| format!("there is no LuaJIT: {error}"))?,
         };
-        let (result, _) = vm.watched.run(|| vm.entries.check.call::<Option<String>>(source));
-        // One in which something went wrong is not used again.
-        let said = result.map_err(|error| format!("pcall error: {}", describe(&error).1))?;
+        let mut host = NoRequest { check_schema };
+        let result = vm.bridge.with(&mut host, || then(&vm)).map_err(|error| describe(&error).1)?;
         *slot = Some(vm);
-        said.map_or(Ok(()), Err)
+        Ok(result)
     })
 }
 
@@ -187,25 +202,30 @@ fn failed(kind: FailureKind, text: String) -> Outcome {
 }
 
 /// The functions of the prelude that we call.
-struct Entries {
+pub(crate) struct Entries {
     runner: Function,
     load: Function,
     release: Function,
     check: Function,
     failed: Function,
     forget: Function,
+    load_plugin: Function,
+    forget_plugin: Function,
+    pub(crate) describe: Function,
+    pub(crate) check_conf: Function,
 }
 
-struct Vm {
-    watched: Watched,
-    entries: Entries,
+pub(crate) struct Vm {
+    pub(crate) watched: Watched,
+    pub(crate) entries: Entries,
     idle: Option<Thread>,
-    loaded: HashMap<u64, Weak<Program>>,
+    /// And whether they are of a plugin's file.
+    loaded: HashMap<u64, (Weak<Program>, bool)>,
     generation: u64,
     is_spent: bool,
-    array_mt: Table,
+    pub(crate) array_mt: Table,
     bridge: Rc<Bridge>,
-    lua: Lua,
+    pub(crate) lua: Lua,
 }
 
 /// What a coroutine yields: the kind, the record, a number, a text.
@@ -245,7 +265,7 @@ impl Vm {
         })
     }
 
-    fn run(&mut self, program: &Arc<Program>, host: &mut dyn Host, context: &mut Context) -> Outcome {
+    fn run(&mut self, program: &Arc<Program>, part: usize, host: &mut dyn Host, context: &mut Context) -> Outcome {
         self.release();
         if context.generation != self.generation {
             *context = Context { generation: self.generation, id: 0 };
@@ -262,7 +282,7 @@ impl Vm {
                 Err(error) => return Outcome::Failed(self.failure(&error, false)),
             },
         };
-        self.go_on(thread, (program.id, context.id, context.id != 0), host, context)
+        self.go_on(thread, (program.id + part as u64, context.id, context.id != 0), host, context)
     }
 
     fn go_on(
@@ -310,19 +330,26 @@ impl Vm {
     #[cold]
     fn load(&mut self, program: &Arc<Program>) -> Result<(), Failure> {
         let gone: Vec<u64> =
-            self.loaded.iter().filter(|(_, program)| program.strong_count() == 0).map(|(id, _)| *id).collect();
+            self.loaded.iter().filter(|(_, (program, _))| program.strong_count() == 0).map(|(id, _)| *id).collect();
         for id in gone {
-            self.loaded.remove(&id);
-            // It only sets a table's field to nil.
-            let _ = self.entries.forget.call::<()>(id);
+            let Some((_, is_plugin)) = self.loaded.remove(&id) else { continue };
+            let forget = if is_plugin { &self.entries.forget_plugin } else { &self.entries.forget };
+            // They only set fields of a table to nil.
+            let _ = forget.call::<()>(id);
         }
         let conf =
             json::to_lua(&self.lua, &program.conf, &self.array_mt).map_err(|error| self.failure(&error, false))?;
+        let (name, module) = (program.name.as_str(), program.module.as_deref());
         let (is_plugin, is_filter) = (program.kind == Kind::Plugin, program.kind == Kind::Filter);
-        let arguments = (program.id, program.name.as_str(), program.sources.clone(), conf, is_plugin, is_filter);
-        let (result, is_stopped) = self.watched.run(|| self.entries.load.call::<()>(arguments));
+        let (result, is_stopped) = self.watched.run(|| match module {
+            Some(Module { id, file, source }) => {
+                let arguments = (program.id, name, conf, *id, file.as_str(), source.as_str());
+                self.entries.load_plugin.call::<()>(arguments)
+            }
+            None => self.entries.load.call((program.id, name, program.sources.clone(), conf, is_plugin, is_filter)),
+        });
         result.map_err(|error| self.failure(&error, is_stopped))?;
-        self.loaded.insert(program.id, Arc::downgrade(program));
+        self.loaded.insert(program.id, (Arc::downgrade(program), module.is_some()));
         Ok(())
     }
 
@@ -406,6 +433,10 @@ fn prelude(lua: &Lua, bridge: &Rc<Bridge>, array_mt: &Table) -> mlua::Result<Ent
         check: entries.get("check")?,
         failed: entries.get("failed")?,
         forget: entries.get("forget")?,
+        load_plugin: entries.get("load_plugin")?,
+        forget_plugin: entries.get("forget_plugin")?,
+        describe: entries.get("describe")?,
+        check_conf: entries.get("check_conf")?,
     })
 }
 

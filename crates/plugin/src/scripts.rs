@@ -2,6 +2,7 @@
 
 use crate::Plugin;
 use crate::chain::Origin;
+use crate::own::{OwnFile, OwnPlugin};
 use serde_json::Value as Json;
 use std::fmt;
 use stillgate_route::FilterFunction;
@@ -17,11 +18,17 @@ pub struct Scripts {
     pub precede: Precede,
     /// `filter_func` of the route of this id. Refused with a message where the text is none of a function.
     pub filter: fn(&str, &str) -> Result<FilterFunction, String>,
+    /// A file's plugin. Refused with a message that names the file where it has none.
+    pub plugin: fn(&OwnFile) -> Result<OwnPlugin, String>,
 }
 
 impl Scripts {
     /// There is no Lua: every text is refused.
-    pub const NONE: Scripts = Scripts { precede: |_, _, _, _, _| Err(NO_LUA.to_owned()), filter: |_, _| Err(NO_LUA.to_owned()) };
+    pub const NONE: Scripts = Scripts {
+        precede: |_, _, _, _, _| Err(NO_LUA.to_owned()),
+        filter: |_, _| Err(NO_LUA.to_owned()),
+        plugin: |_| Err(NO_LUA.to_owned()),
+    };
 }
 
 const NO_LUA: &str = "there is no Lua here";

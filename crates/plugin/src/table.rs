@@ -7,6 +7,7 @@ use crate::chain::{Awaited, Entry, Origin};
 use crate::definition::{Compile, Descriptor, Identity};
 use crate::filter::Filter;
 use crate::meta::{Meta, MetaKeys};
+use crate::own::{OwnPlugin, OwnPlugins};
 use crate::phase::{Phase, Phases};
 use crate::scripts::Scripts;
 use crate::secrets::{Secrets, substitute};
@@ -20,7 +21,7 @@ use stillgate_schema::{At, Definitions, Fault, Json, Node, Path, Position, Sink,
 const META: &str = "_meta";
 
 /// All plugins there are.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Table {
     /// Those that are built.
     pub plugins: &'static [Descriptor],
@@ -29,17 +30,38 @@ pub struct Table {
     pub sought: &'static [(&'static str, &'static [&'static str])],
     /// What texts in Lua become.
     pub scripts: Scripts,
+    /// Those of the operator's files.
+    pub own: OwnPlugins,
+}
+
+/// A plugin as it is compiled, wherever it comes from.
+struct Kind<'a> {
+    name: &'static str,
+    priority: i32,
+    phases: Phases,
+    authenticates: bool,
+    /// Of the file that it is of.
+    version: Option<Identity>,
+    compile: &'a dyn Fn(&Node, &mut Compile<'_>) -> Option<Box<dyn Plugin>>,
+}
+
+impl Kind<'_> {
+    fn identity(&self, origin: &Origin, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Identity {
+        let of_node = identity(self.name, origin, node, path, sink);
+        let with_file = |file: Identity| Identity::of(&[&of_node.0.to_le_bytes(), &file.0.to_le_bytes()]);
+        self.version.map_or(of_node, with_file)
+    }
 }
 
 impl Table {
-    /// One of them, and its place in the table.
+    /// One of those that are built in, and its place in the table.
     pub fn find(&self, name: &str) -> Option<(usize, &'static Descriptor)> {
         self.plugins.iter().enumerate().find(|(_, plugin)| plugin.name == name)
     }
 
     /// Their names.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
-        self.plugins.iter().map(|plugin| plugin.name)
+        self.plugins.iter().map(|plugin| plugin.name).chain(self.own.iter().map(|plugin| plugin.name))
     }
 
     /// The schemas of `plugins`, and of an item of `plugin_metadata`.
@@ -60,6 +82,13 @@ impl Table {
                 definitions.add_key(&own, "id", &json!({"const": plugin.name}));
                 metadata.push(own);
             }
+        }
+        for plugin in self.own.iter() {
+            let mut keys = plugin.schema.clone();
+            if keys["properties"].is_object() {
+                keys["properties"][META] = meta.clone();
+            }
+            plugins.insert(plugin.name.to_owned(), keys);
         }
         let plugins = json!({"type": ["object", "null"], "properties": plugins, "additionalProperties": false});
         (plugins, json!({"anyOf": metadata}))
@@ -106,13 +135,23 @@ impl Table {
         };
         let compiled = entries.iter().filter_map(|entry| {
             let path = path.key(&entry.key);
-            let Some((_, descriptor)) = self.find(&entry.key) else {
-                let fault = self.refusal(&entry.key, sink);
-                sink.error(entry.key_at, &path, fault);
-                return None;
+            let mut compile = |kind: Kind<'_>| {
+                let node = substitute(&entry.value, secrets, &path, sink);
+                sink.open(|sink| self.compile_one(&kind, entry.key_at, &node, (origin, upstreams), &path, sink))
             };
-            let node = substitute(&entry.value, secrets, &path, sink);
-            sink.open(|sink| self.compile_one(descriptor, entry.key_at, &node, (origin, upstreams), &path, sink))
+            if let Some((_, descriptor)) = self.find(&entry.key) {
+                let Descriptor { name, priority, phases, authenticates, .. } = *descriptor;
+                let of_it = |node: &Node, cx: &mut Compile<'_>| descriptor.compile(node, cx);
+                return compile(Kind { name, priority, phases, authenticates, version: None, compile: &of_it });
+            }
+            if let Some(own) = self.own.find(&entry.key) {
+                let OwnPlugin { name, priority, phases, version, .. } = *own;
+                let (version, authenticates) = (Some(version), false);
+                return compile(Kind { name, priority, phases, authenticates, version, compile: &*own.compile });
+            }
+            let fault = self.refusal(&entry.key, sink);
+            sink.error(entry.key_at, &path, fault);
+            None
         });
         let mut compiled: Vec<Arc<Entry>> = compiled.map(Arc::new).collect();
         compiled.sort_unstable_by_key(|entry| entry.name);
@@ -121,7 +160,7 @@ impl Table {
 
     fn compile_one(
         &self,
-        descriptor: &'static Descriptor,
+        kind: &Kind<'_>,
         at: Position,
         node: &Node,
         (origin, upstreams): (&Origin, &dyn Upstreams),
@@ -136,12 +175,12 @@ impl Table {
                 read(&map::<MetaKeys>(), &node, &path, sink)?.into_meta(&path, sink)?
             }
         };
-        let of_own = identity(descriptor.name, origin, &own, path, sink);
-        let identity = identity(descriptor.name, origin, node, path, sink);
+        let of_own = kind.identity(origin, &own, path, sink);
+        let identity = kind.identity(origin, node, path, sink);
         let mut cx = Compile { path, at: node.at, origin, identity: of_own, upstreams, sink };
-        let mut plugin = descriptor.compile(&own, &mut cx)?;
+        let mut plugin = (kind.compile)(&own, &mut cx)?;
         if let Some(function) = &meta.pre_function {
-            plugin = self.precede(function, plugin, (descriptor.name, node), origin, path, sink)?;
+            plugin = self.precede(function, plugin, (kind.name, node), origin, path, sink)?;
         }
         let of_filter = |filter: &Filter| Arguments::among(|visit| filter.each_variable(visit), FILTER_BYTES_MAX);
         let awaited = Awaited {
@@ -149,10 +188,10 @@ impl Table {
             by_plugin: Arguments::among(|visit| plugin.each_variable(visit), plugin.arguments_bytes_max()),
         };
         Some(Entry {
-            name: descriptor.name,
-            priority: meta.priority.unwrap_or(descriptor.priority),
-            phases: waiting(descriptor.phases.and(plugin.phases()), &awaited),
-            authenticates: descriptor.authenticates,
+            name: kind.name,
+            priority: meta.priority.unwrap_or(kind.priority),
+            phases: waiting(kind.phases.and(plugin.phases()), &awaited),
+            authenticates: kind.authenticates,
             meta,
             awaited,
             origin: origin.clone(),

@@ -73,12 +73,12 @@ mod workflow;
 mod xml;
 
 pub use prometheus::disabled_labels;
-use stillgate_plugin::{Descriptor, Scripts, Table};
+use stillgate_plugin::{Descriptor, OwnPlugins, Scripts, Table};
 
 /// All plugins.
-pub const TABLE: Table = Table { plugins: PLUGINS, sought: apisix::NAMES, scripts: SCRIPTS };
+pub const TABLE: Table = Table { plugins: PLUGINS, sought: apisix::NAMES, scripts: SCRIPTS, own: OwnPlugins::NONE };
 
-const SCRIPTS: Scripts = Scripts { precede: lua::precede, filter: lua::filter };
+const SCRIPTS: Scripts = Scripts { precede: lua::precede, filter: lua::filter, plugin: lua::plugin };
 
 const PLUGINS: &[Descriptor] = &[
     Descriptor::of::<acl::Acl>(),

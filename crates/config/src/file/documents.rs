@@ -8,7 +8,7 @@ use super::masks::{self, Masks};
 use super::{tree_of, whole};
 use crate::keys::resources::File;
 use crate::model::Kind;
-use crate::resources::PluginSet;
+use crate::resources::{PluginSet, with_own};
 use crate::store::Store;
 use crate::values::SourceKind;
 use serde_json::{Map, Number, Value as Json};
@@ -16,6 +16,7 @@ use stillgate_schema::kind::read;
 use stillgate_schema::object::map;
 use stillgate_schema::text::diagnostic::{Errors, Path, Position, Sink};
 use stillgate_schema::text::environment::Lookup;
+use stillgate_schema::text::locate::within;
 use stillgate_schema::text::scalar::{Meaning, Scalar, Style};
 use stillgate_schema::text::tree::{Entry, Node, Value};
 
@@ -58,6 +59,7 @@ fn read_all(bytes: &[u8], environment: Lookup<'_>, plugins: PluginSet, sink: &mu
     if !has_gateway {
         file.gateway.config.source = SourceKind::Store;
     }
+    let plugins = with_own(plugins, &file.gateway.lua.path, within(&root, "gateway.lua.path"), sink);
     let alone = Store::new(file.gateway.clone(), plugins.clone());
     whole::resolve(file, String::new(), plugins, sink);
     Some(entries(&root).iter().flat_map(|list| of_list(list, &alone)).collect())

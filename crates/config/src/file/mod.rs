@@ -8,7 +8,7 @@ mod whole;
 
 use crate::keys::resources::File;
 use crate::model::{Config, Kind, Listener, Loaded};
-use crate::resources::PluginSet;
+use crate::resources::{PluginSet, with_own};
 use crate::values::{SourceKind, digest};
 pub use documents::{FileDocument, documents};
 pub use incremental::{Reader, Text};
@@ -77,6 +77,8 @@ fn resolve(
     root: &Node,
     sink: &mut Sink,
 ) -> (Config, whole::CatalogState) {
+    let plugins = with_own(plugins, &file.gateway.lua.path, within(root, "gateway.lua.path"), sink);
+    let digest = plugins.table.own.beside(&digest);
     let is_of_file = file.gateway.config.source == SourceKind::File;
     if !is_of_file {
         check_has_none(&file, root, sink);

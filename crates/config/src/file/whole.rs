@@ -53,7 +53,9 @@ pub(super) fn resolve(file: File, digest: String, plugins: PluginSet, sink: &mut
     check_names(&named, &consumers, sink);
     check_own_addresses(&catalog.listeners, &file.gateway, sink);
     taking.upstreams.iter().for_each(|upstream| check_nodes(&catalog.listeners, upstream, sink));
+    let own = catalog.plugins.set.table.own.clone();
     let plugins = plugins::Shared {
+        own,
         global: Arc::new(global),
         consumers: Arc::new(consumers),
         metadata: Arc::new(metadata_table(metadata.iter())),

@@ -7,6 +7,7 @@ use crate::keys::acme::Acme;
 use crate::keys::admin::{Admin, AdminSection};
 use crate::keys::control_plane::{ConfigSourceKeys, DataEncryption};
 use crate::keys::debug::Debug;
+use crate::keys::lua::LuaKeys;
 use crate::keys::metrics::METRICS;
 use crate::keys::stream_proxy::StreamProxy;
 use crate::values::{AccessLog, LogFormat, Metrics, RouteCacheMode};
@@ -95,6 +96,8 @@ object! {
         access_log: AccessLog = ACCESS_LOG => optional;
         /// The process's own log.
         log: Log = map::<Log>() => nested;
+        /// Plugins in Lua.
+        lua: LuaKeys = map::<LuaKeys>() => nested;
         /// Looking inside the running process.
         debug: Debug = map::<Debug>() => nested;
     }

@@ -9,6 +9,7 @@ pub(crate) mod checks;
 pub(crate) mod control_plane;
 pub(crate) mod debug;
 pub(crate) mod gateway;
+pub(crate) mod lua;
 pub(crate) mod metrics;
 pub(crate) mod nodes;
 pub(crate) mod plugins;

@@ -47,6 +47,7 @@ pub struct Config {
     pub ssls: Vec<Arc<Ssl>>,
     /// What of plugins belongs to no route.
     pub plugins: plugins::Shared,
-    /// SHA-256 of the file's bytes as loaded (before `${ENV}`), in lower-case hex; a store's revision.
+    /// SHA-256 of the file's bytes as loaded (before `${ENV}`), in lower-case hex, and of plugins' files where there are some; a
+    /// store's revision.
     pub digest: String,
 }

@@ -1,7 +1,7 @@
 //! What plugins come to: those of every request, who may ask, and what plugins have in common.
 
 use std::sync::Arc;
-use stillgate_plugin::{Chain, Consumers, MetadataTable};
+use stillgate_plugin::{Chain, Consumers, MetadataTable, OwnPlugins};
 
 /// What of plugins belongs to no route.
 #[derive(Debug, Clone, Default)]
@@ -12,6 +12,8 @@ pub struct Shared {
     pub consumers: Arc<Consumers>,
     /// `plugin_metadata`
     pub metadata: Arc<MetadataTable>,
+    /// Those of the operator's files.
+    pub own: OwnPlugins,
 }
 
 /// By pointer first, since the consumers may be many.
@@ -20,5 +22,6 @@ impl PartialEq for Shared {
         self.global == other.global
             && (Arc::ptr_eq(&self.consumers, &other.consumers) || self.consumers == other.consumers)
             && self.metadata == other.metadata
+            && self.own == other.own
     }
 }

@@ -7,11 +7,13 @@ use crate::model::Kind;
 use std::any::Any;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use stillgate_plugin::secrets::substitute;
 use stillgate_plugin::table::identity;
 use stillgate_plugin::{
-    Chain, Entry, Identity, Level, MetadataTable, NoSecrets, Origin, Scripts, Secrets, Table, Upstreams,
+    Chain, Entry, Identity, Level, MetadataTable, NoSecrets, Origin, OwnFile, OwnPlugins, Scripts, Secrets, Table,
+    Upstreams,
 };
 use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
@@ -24,12 +26,41 @@ pub struct PluginSet {
     pub table: Table,
     /// What references to secrets stand for.
     pub secrets: Arc<dyn Secrets>,
+    /// Where the operator's own plugins are read.
+    pub own_files: OwnFiles,
+}
+
+/// Reads the files that are named, and those in the folders that are; the error says what cannot be read.
+pub type OwnFiles = fn(&[PathBuf]) -> Result<Vec<OwnFile>, String>;
+
+/// The same plugins, and those of the files and folders at these paths. `at`: where they are named.
+pub(crate) fn with_own(mut set: PluginSet, paths: &[PathBuf], at: Position, sink: &mut Sink) -> PluginSet {
+    if paths.is_empty() {
+        set.table.own = OwnPlugins::NONE;
+        return set;
+    }
+    let path = Path::Root.key("gateway");
+    let path = path.key("lua");
+    let path = path.key("path");
+    let is_taken = |name: &str| set.table.find(name).is_some() || set.table.nearest(name).is_some();
+    let read = (set.own_files)(paths).map_err(|why| vec![why]);
+    match read.and_then(|files| OwnPlugins::new(&files, set.table.scripts, is_taken)) {
+        Ok(own) => {
+            own.iter()
+                .flat_map(|plugin| &plugin.warnings)
+                .for_each(|why| sink.warning(at, &path, Fault::new(why.clone())));
+            set.table.own = own;
+        }
+        Err(errors) => errors.into_iter().for_each(|why| sink.error(at, &path, Fault::new(why))),
+    }
+    set
 }
 
 /// No plugins: every name of one is refused.
 impl Default for PluginSet {
     fn default() -> Self {
-        PluginSet { table: Table { plugins: &[], sought: &[], scripts: Scripts::NONE }, secrets: Arc::new(NoSecrets) }
+        let table = Table { plugins: &[], sought: &[], scripts: Scripts::NONE, own: OwnPlugins::NONE };
+        PluginSet { table, secrets: Arc::new(NoSecrets), own_files: |_| Ok(Vec::new()) }
     }
 }
 
@@ -230,6 +261,10 @@ pub(super) fn metadata(keys: &MetadataKeys, named: Named<'_>, set: &PluginSet, s
         Some((plugin, Some(part))) => (plugin, part),
         Some((plugin, None)) => {
             sink.error(at, path, Fault::new(format!("the plugin {plugin} has no metadata")));
+            return None;
+        }
+        None if set.table.own.find(id).is_some() => {
+            sink.error(at, path, Fault::new(format!("the plugin {id} has no metadata")));
             return None;
         }
         // Without an id, which has been reported.

@@ -12,7 +12,7 @@ use crate::values::{RejectedGlobalRule, SourceKind};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use stillgate_plugin::secrets::{Managers, Secrets as _};
-use stillgate_plugin::{Chain, Consumers, Credential, Level};
+use stillgate_plugin::{Chain, Consumers, Credential, Level, OwnPlugins};
 use stillgate_schema::json::DOCUMENT;
 use stillgate_schema::text::diagnostic::{Diagnostic, Fault, Path, Severity, Sink};
 
@@ -64,7 +64,7 @@ impl Store {
     fn with(gateway: Gateway, plugins: PluginSet, managers: &Managers) -> Store {
         let secrets = Arc::new(Remembered::new(plugins.secrets.clone(), REFERENCES_MAX));
         let used = secrets.with_managers(managers).unwrap_or_else(|| secrets.clone());
-        let used = PluginSet { table: plugins.table, secrets: used };
+        let used = PluginSet { secrets: used, ..plugins.clone() };
         Store {
             catalog: Catalog::new(&gateway, used.clone()),
             nothing: Catalog::new(&gateway, used),
@@ -129,9 +129,16 @@ impl Store {
         }
     }
 
-    /// Reads everything again: with another `gateway:` section, or because secrets may stand for something else.
-    pub fn renew(&mut self, gateway: Gateway) {
+    /// Reads everything again: with another `gateway:` section or other plugins of files, or because secrets may stand for something
+    /// else.
+    pub fn renew(&mut self, gateway: Gateway, own: OwnPlugins) {
+        self.plugins.table.own = own;
         self.read_again(gateway);
+    }
+
+    /// The plugins of files that its resources may have.
+    pub fn own_plugins(&self) -> &OwnPlugins {
+        &self.plugins.table.own
     }
 
     /// Answers everything 503: what it is to serve has not been read yet.
@@ -239,6 +246,7 @@ impl Store {
             stream_routes: self.stream_routes.values().cloned().collect(),
             ssls: self.ssls.values().cloned().collect(),
             plugins: plugins::Shared {
+                own: self.plugins.table.own.clone(),
                 global,
                 consumers: self.consumers.clone(),
                 metadata: Arc::new(metadata_table(self.metadata.values())),

@@ -2,8 +2,8 @@
 
 use stillgate_plugin::secrets::SECRET;
 use stillgate_plugin::{
-    Authenticate, Compile, CompileCredential, Define, Descriptor, Identity, Metadata, Phase, Phases, Plugin, Scripts,
-    Secret, Table,
+    Authenticate, Compile, CompileCredential, Define, Descriptor, Identity, Metadata, OwnPlugins, Phase, Phases,
+    Plugin, Scripts, Secret, Table,
 };
 use stillgate_schema::kind::{TEXT, int};
 use stillgate_schema::object;
@@ -108,4 +108,5 @@ pub(crate) const TABLE: Table = Table {
     plugins: &[Descriptor::of::<Auth>().authenticates::<Auth>(), Descriptor::of::<Count>().with_metadata::<Count>()],
     sought: &[],
     scripts: Scripts::NONE,
+    own: OwnPlugins::NONE,
 };

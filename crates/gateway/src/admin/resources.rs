@@ -9,6 +9,7 @@ use stillgate_admin::control::{Change, ChangeSummary, Edit, Pending};
 use stillgate_admin::{Backup, Checked, Control, Outcome, Plugin, PluginSchema, Wait, WriteError};
 use stillgate_config::{Kind, Schemas};
 use stillgate_datastore::{Author, CommitError, DocumentTable, Documents, Transaction, Write};
+use stillgate_plugin::OwnPlugins;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -54,6 +55,11 @@ impl Resources {
             let ending = || WriteError::Unavailable("the gateway is shutting down".to_owned());
             answered.await.map_err(|_| ending())?.map_err(failure)
         }
+    }
+
+    /// The plugins of files that documents may have.
+    fn own(&self) -> OwnPlugins {
+        self.kept.as_ref().map_or(OwnPlugins::NONE, |kept| kept.keeper.own_plugins())
     }
 
     /// What a write is answered with, once it has come as far as `wait` says.
@@ -151,12 +157,23 @@ impl Control for Resources {
             is_http: true,
             is_stream: false,
         };
-        let mut plugins: Vec<Plugin> = table.plugins.iter().map(of).collect();
+        let own = self.own();
+        let of_own = own.iter().map(|plugin| Plugin {
+            name: plugin.name,
+            priority: plugin.priority,
+            is_auth: false,
+            is_http: true,
+            is_stream: false,
+        });
+        let mut plugins: Vec<Plugin> = table.plugins.iter().map(of).chain(of_own).collect();
         plugins.sort_by_key(|plugin| std::cmp::Reverse(plugin.priority));
         plugins
     }
 
     fn plugin_schema(&self, name: &str) -> Option<PluginSchema> {
+        if let Some(own) = self.own().find(name) {
+            return Some(PluginSchema { schema: own.schema.clone(), consumer: None, metadata: None });
+        }
         let schemas = SCHEMAS.plugin(name)?;
         Some(PluginSchema { schema: schemas.own, consumer: schemas.credential, metadata: schemas.metadata })
     }

@@ -73,7 +73,7 @@ pub(crate) struct Compiled {
 /// Runs the command; returns the exit code.
 pub(crate) fn run(arguments: &Check) -> u8 {
     let Some(file) = &arguments.file else {
-        show(format_args!("{:#}\n", stillgate_config::schema(stillgate_plugins::TABLE)));
+        show(format_args!("{:#}\n", stillgate_config::schema(&stillgate_plugins::TABLE)));
         return EXIT_GOOD;
     };
     let depth = if arguments.offline { Depth::File } else { Depth::Machine };

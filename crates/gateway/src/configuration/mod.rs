@@ -4,6 +4,7 @@ pub(crate) mod background;
 pub(crate) mod environment;
 pub(crate) mod kept;
 pub(crate) mod names;
+pub(crate) mod own_files;
 pub(crate) mod reading;
 pub(crate) mod reads;
 pub(crate) mod reload;

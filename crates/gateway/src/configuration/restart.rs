@@ -24,6 +24,7 @@ pub(crate) fn needs_restart(started: &Gateway, new: &Gateway) -> Vec<&'static st
         timeouts: _,
         route_cache: _,
         debug: _,
+        lua: _,
     } = started;
     let mut keys = vec![
         ("gateway.workers", *workers != new.workers),

@@ -3,6 +3,7 @@
 //! Finding and reading are kept apart from validating because they fail differently: a file that cannot be read is an
 //! argument that cannot be used, a file that is wrong is a finding.
 
+use super::own_files;
 use super::secrets::{MachineSecrets, file_of, too_open};
 use rustix::fs::OFlags;
 use std::collections::BTreeSet;
@@ -65,7 +66,7 @@ pub(crate) fn plugins() -> PluginSet {
 }
 
 fn with_secrets(secrets: Arc<dyn Secrets>) -> PluginSet {
-    PluginSet { table: stillgate_plugins::TABLE, secrets }
+    PluginSet { table: stillgate_plugins::TABLE, secrets, own_files: own_files::read }
 }
 
 /// The secrets of the machine, and which of its files they are in.

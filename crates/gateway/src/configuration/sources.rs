@@ -3,6 +3,7 @@
 //! A source is what implements [`Source`], and an arm of [`ConfigSource::open`]. Nothing outside of this room knows which it is.
 
 use super::kept::{KeptSource, Opened};
+use super::own_files;
 use super::secrets::file_of;
 use super::source::{ConfigSource, ReadError, plugins};
 use std::collections::BTreeSet;
@@ -180,7 +181,7 @@ impl Source for Chosen {
         if gateway.config.source == SourceKind::File {
             return Ok(Given::Loaded { loaded, text_refused: None });
         }
-        let store = KeptSource::open(gateway).map_err(|why| refusal(loaded.config.digest.clone(), &[why]))?;
+        let store = KeptSource::open(&loaded.config).map_err(|why| refusal(loaded.config.digest.clone(), &[why]))?;
         let kept = Beside { store, text: loaded, replaced: None, is_refused: false, unusable: None };
         self.kept.insert(kept).read(&mut self.text, self.kind, unless)
     }
@@ -251,7 +252,8 @@ impl OneText {
         let text = self.source.read().map_err(Refused::Unreadable)?;
         let (bytes, read_ms) = (text.len(), millis(began));
         let text = Text::new(text);
-        let digest = text.digest().to_owned();
+        let of_text = text.digest().to_owned();
+        let digest = self.reader.digest_of(&of_text);
         if unless == Some(&digest) && self.reader.has_current_secrets() {
             return Ok(None);
         }
@@ -259,11 +261,17 @@ impl OneText {
         let parsed = self.source.parse_next(&mut self.reader, text);
         let parse_ms = millis(began) - read_ms - digest_ms;
         debug!(bytes, read_ms, digest_ms, parse_ms, was_incremental, "configuration read");
-        parsed.map(Some).map_err(|errors| Refused::Wrong { digest, errors })
+        // The text may have named other plugins than the one before.
+        parsed.map(Some).map_err(|errors| Refused::Wrong { digest: self.reader.digest_of(&of_text), errors })
     }
 
     fn files(&self) -> BTreeSet<PathBuf> {
-        self.reader.secret_references().iter().filter_map(|reference| file_of(reference)).collect()
+        let secrets = self.reader.secret_references();
+        let of_secrets = secrets.iter().filter_map(|reference| file_of(reference));
+        of_secrets
+            .chain(self.reader.own_paths().iter().cloned())
+            .chain(own_files::links(self.reader.own_paths()))
+            .collect()
     }
 }
 

@@ -167,7 +167,8 @@ impl FileWatch {
     }
 }
 
-/// The folders that the files' names are in, and those of what the names finally point to. A folder of several names is
+/// The folders that the files' names are in, and those of what the names finally point to. Of a folder among them everything is
+/// ours, too. A folder of several names is
 /// there by one of them: the system would tell of all its events by the last one that was watched.
 fn folders_of<'a>(files: impl Iterator<Item = &'a PathBuf>) -> BTreeMap<PathBuf, (Identity, Names)> {
     let mut folders = BTreeMap::new();
@@ -186,6 +187,9 @@ fn folders_of<'a>(files: impl Iterator<Item = &'a PathBuf>) -> BTreeMap<PathBuf,
         }
     };
     for file in files {
+        if file.is_dir() {
+            add(file.clone(), Names::Any);
+        }
         let names = links_of(file).filter_map(|link| Some(link.file_name()?.to_owned())).collect();
         let folder = folder_of(file);
         // While the file does not exist, only its own folder can tell of its return.

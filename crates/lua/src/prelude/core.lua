@@ -428,16 +428,25 @@ S.modules["resty.lrucache"] = resty_lrucache
 
 -- schema, ctx
 
+-- Defaults go into the caller's table, as in APISIX.
+local function fill(value, filled)
+  for key, inner in pairs(filled) do
+    local own = value[key]
+    if own == nil then
+      value[key] = inner
+    elseif type(own) == "table" and type(inner) == "table" then
+      fill(own, inner)
+    end
+  end
+end
+
 core.schema = closed("core.schema", {
+  TYPE_CONSUMER = 1,
+  TYPE_METADATA = 2,
   check = function(schema, value)
     local ok, filled = S.check_schema(schema, value)
     if not ok then return false, filled end
-    -- Defaults go into the caller's table, as in APISIX.
-    if type(value) == "table" and type(filled) == "table" then
-      for key, inner in pairs(filled) do
-        if value[key] == nil then value[key] = inner end
-      end
-    end
+    if type(value) == "table" and type(filled) == "table" then fill(value, filled) end
     return true
   end,
 })

@@ -105,7 +105,7 @@ local function runner(program_id, record_id, is_held)
   while true do
     local record = record_id == 0 and take() or records[record_id]
     local program = programs[program_id]
-    S.own, record.program = record, program.name
+    S.own, record.program = record, program.key
     local code = run(program, record)
     S.own = nil
     program_id, record_id, is_held = yield(DONE, settle(record, is_held), code and 1 or 0, nil)
@@ -127,7 +127,7 @@ local function load_program(id, name, sources, conf, is_plugin, is_filter)
   end
   S.own = nil
   if is_filter then conf = S.var end
-  programs[id] = { name = name, functions = functions, count = #functions, conf = conf, is_plugin = is_plugin }
+  programs[id] = { key = name .. "#" .. id, functions = functions, count = #functions, conf = conf, is_plugin = is_plugin }
 end
 
 -- Whether a text is what a configuration may have, in APISIX's words where it is not.
@@ -150,5 +150,7 @@ local function failed()
   return own.id
 end
 
-return { runner = runner, load = load_program, release = release, check = check, failed = failed,
+S.programs, S.outside = programs, outside
+S.entries = { runner = runner, load = load_program, release = release, check = check, failed = failed,
   forget = function(id) programs[id] = nil end }
+return S.entries

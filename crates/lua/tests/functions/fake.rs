@@ -2,7 +2,9 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use stillgate_lua::{Change, Context, Document, Host, Kind, Level, Outcome, Program, Side, Wait, resume, run};
+use stillgate_lua::{
+    Change, Context, Document, Host, Kind, Level, Outcome, Program, Side, Wait, resume, run,
+};
 
 /// The request, and what becomes of it.
 pub(crate) struct Fake {
@@ -180,13 +182,21 @@ pub(crate) fn run_with(program: &Arc<Program>, fake: &mut Fake, context: &mut Co
                 fake.body = Some(b"the body".to_vec());
                 resume(paused, fake, context)
             }
-            Outcome::Done(_) => return waited + "done",
-            Outcome::Answer { status, body } => {
-                let body = body.map_or("nothing".to_owned(), |body| format!("{:?}", String::from_utf8_lossy(&body)));
-                return format!("{waited}{status} {body}");
-            }
-            Outcome::Failed(failure) => return format!("{waited}{}: {}", failure.kind.name(), failure.text),
+            ended => return waited + &told(ended),
         };
+    }
+}
+
+/// An end as a text.
+pub(crate) fn told(outcome: Outcome) -> String {
+    match outcome {
+        Outcome::Done(_) => "done".to_owned(),
+        Outcome::Answer { status, body } => {
+            let body = body.map_or("nothing".to_owned(), |body| format!("{:?}", String::from_utf8_lossy(&body)));
+            format!("{status} {body}")
+        }
+        Outcome::Failed(failure) => format!("{}: {}", failure.kind.name(), failure.text),
+        Outcome::Wait(wait, _) => format!("waits for {wait:?}"),
     }
 }
 

@@ -5,4 +5,5 @@
 mod api;
 mod bounds;
 mod fake;
+mod plugins;
 mod requests;

@@ -3,11 +3,14 @@
 //! The functions run in their worker's LuaJIT (`stillgate-lua`); what is here is between that and the phases of a plugin.
 
 use super::hosts::{OfPiece, OfRequest, OfResponse};
+use super::own::part;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_lua::{Context, Failure, FailureKind, Outcome, Paused, Program, Wait, resume, run};
+use stillgate_lua::{
+    Context, Failure, FailureKind, Outcome, Paused, Program, Wait, resume, run_part,
+};
 use stillgate_plugin::body::FILTER_BYTES_MAX;
 use stillgate_plugin::{Answer, BodyError, BodyFilter, Flow, Io, Phase, Plugin, Request, Response, Settled};
 use stillgate_wire::{FieldName, FieldValue};
@@ -24,6 +27,8 @@ pub(super) struct Functions {
     pub(super) plugin: &'static str,
     pub(super) program: Arc<Program>,
     pub(super) wants_documents: bool,
+    /// Whether the program has a part for each phase.
+    pub(super) has_parts: bool,
     /// The plugin that runs after them.
     pub(super) then: Option<Arc<dyn Plugin>>,
 }
@@ -31,7 +36,7 @@ pub(super) struct Functions {
 impl Functions {
     pub(super) fn run(self: &Arc<Self>, phase: Phase, request: &mut Request<'_>) -> Flow {
         let outcome = with_context(request, |request, context| {
-            run(&self.program, &mut OfRequest::new(request, phase, self.plugin), context)
+            run_part(&self.program, self.part(phase), &mut OfRequest::new(request, phase, self.plugin), context)
         });
         self.flow(phase, outcome, request)
     }
@@ -91,12 +96,17 @@ impl Functions {
         }
     }
 
+    #[inline]
+    fn part(&self, phase: Phase) -> usize {
+        if self.has_parts { part(phase) } else { 0 }
+    }
+
     /// Runs behind the response's head; `false`: the response is a 500 now. What functions return has no effect there, as in APISIX.
     pub(super) fn run_behind(&self, phase: Phase, response: &mut Response<'_>) -> bool {
         let shared = context_of(response.settled);
         let outcome = {
             let context = &mut *shared.borrow_mut();
-            run(&self.program, &mut OfResponse::new(response, phase, self.plugin), context)
+            run_part(&self.program, self.part(phase), &mut OfResponse::new(response, phase, self.plugin), context)
         };
         if !shared.borrow().is_empty() {
             keep(response.settled, &shared);
@@ -114,7 +124,13 @@ impl Functions {
         let context = context_of(response.settled);
         keep(response.settled, &context);
         let io = response.worker.io().clone();
-        response.body.filter(Box::new(Pieces { plugin: self.plugin, program: self.program.clone(), context, io }));
+        response.body.filter(Box::new(Pieces {
+            plugin: self.plugin,
+            program: self.program.clone(),
+            part: self.part(Phase::BodyFilter),
+            context,
+            io,
+        }));
     }
 }
 
@@ -159,6 +175,7 @@ fn with_context(request: &mut Request<'_>, then: impl FnOnce(&mut Request<'_>, &
 struct Pieces {
     plugin: &'static str,
     program: Arc<Program>,
+    part: usize,
     context: SharedContext,
     io: Rc<dyn Io>,
 }
@@ -166,7 +183,7 @@ struct Pieces {
 impl Pieces {
     fn run(&mut self, piece: &[u8], is_last: bool, out: &mut Vec<u8>) -> Result<(), BodyError> {
         let mut host = OfPiece { io: self.io.clone(), plugin: self.plugin, piece: piece.to_vec(), is_last };
-        match run(&self.program, &mut host, &mut self.context.borrow_mut()) {
+        match run_part(&self.program, self.part, &mut host, &mut self.context.borrow_mut()) {
             Outcome::Failed(failure) => {
                 self.io.fail(self.plugin, &failure.text);
                 Err(BodyError::Failed)

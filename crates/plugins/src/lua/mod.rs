@@ -2,17 +2,20 @@
 //!
 //! ```text
 //!  serverless-pre-function, serverless-post-function ─┐
-//!  _meta.pre_function of any plugin ──────────────────┴─▶ functions ─┬▶ stillgate-lua ─▶ hosts: the request
+//!  _meta.pre_function of any plugin ──────────────────┼─▶ functions ─┬▶ stillgate-lua ─▶ hosts: the request
+//!  plugins of files ──────────────────────────────────┘              │
 //!  filter_func of routes ────────────────────────────────────────────┘
 //! ```
 
 mod filter_func;
 mod functions;
 mod hosts;
+mod own;
 mod pre_function;
 mod serverless;
 mod variables;
 
 pub(crate) use filter_func::filter;
+pub(crate) use own::plugin;
 pub(crate) use pre_function::precede;
 pub(crate) use serverless::{PostFunction, PreFunction};

@@ -31,7 +31,7 @@ pub(crate) fn precede(
     let program =
         Program::new(format!("{origin}, pre_function of {name}"), vec![source.to_owned()], conf, Kind::Condition);
     let wants_documents = source.contains("matched_route") || inner.wants_documents();
-    let functions = Functions { plugin: name, program, wants_documents, then: Some(inner.clone()) };
+    let functions = Functions { plugin: name, program, wants_documents, has_parts: false, then: Some(inner.clone()) };
     Ok(Box::new(Preceded { functions: Arc::new(functions), inner }))
 }
 

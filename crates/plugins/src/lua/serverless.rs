@@ -118,7 +118,7 @@ impl Serverless {
         let wants_documents = sources.iter().any(|source| source.contains("matched_route"));
         let conf = json!({"phase": keys.phase.name(), "functions": &sources});
         let program = Program::new(cx.origin.to_string(), sources, conf, Kind::Plugin);
-        let functions = Functions { plugin, program, wants_documents, then: None };
+        let functions = Functions { plugin, program, wants_documents, has_parts: false, then: None };
         Some(Serverless { phase: keys.phase, functions: Arc::new(functions) })
     }
 }

@@ -210,6 +210,11 @@ pub(crate) fn check_json(schema: &Json, mut value: Json) -> Result<Json, String>
     Ok(value)
 }
 
+/// What is wrong with a schema.
+pub(crate) fn check_schema(schema: &Json) -> Result<(), String> {
+    Schema::compile(schema).map(drop)
+}
+
 fn reason(why: Bad) -> String {
     match why {
         Bad::Value(message) => message,

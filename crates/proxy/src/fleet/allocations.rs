@@ -38,7 +38,7 @@ fn config(node: &Upstream, route: &str, consumer: &str, extra: &str) -> Config {
          routes: [{{id: r, uri: /r*, upstream_id: u, plugins: {{{route}}}}}]\n",
         node.addr()
     );
-    let plugins = PluginSet { table: stillgate_plugins::TABLE, secrets: Arc::new(NoSecrets) };
+    let plugins = PluginSet { table: stillgate_plugins::TABLE, secrets: Arc::new(NoSecrets), ..PluginSet::default() };
     stillgate_config::load_with(text, &|_| None, plugins).unwrap().config
 }
 

@@ -207,7 +207,7 @@ impl<'a> Assembly<'a> {
         let Config { gateway, listeners, stream_routes, ssls, plugins, .. } = &kept.loaded.config;
         let (gateway, listeners) = (gateway.clone(), listeners.clone());
         let (stream_routes, ssls, plugins) = (stream_routes.clone(), ssls.clone(), plugins.clone());
-        let digest = text.digest.clone();
+        let digest = plugins.own.beside(&text.digest);
         let config =
             Config { gateway, listeners, upstreams, routes, route_lines, stream_routes, ssls, plugins, digest };
         let loaded = Loaded { config, warnings, rejected: Vec::new() };

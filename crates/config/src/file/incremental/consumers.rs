@@ -152,7 +152,8 @@ impl<'a> Assembly<'a> {
             return None;
         }
         let end = listed.end();
-        let mut config = Config { digest: text.digest.clone(), ..kept.loaded.config.clone() };
+        let before = kept.loaded.config.clone();
+        let mut config = Config { digest: before.plugins.own.beside(&text.digest), ..before };
         config.plugins.consumers = Arc::new(consumers);
         for place in config.route_lines.iter_mut().filter(|place| **place >= end) {
             *place = *place - end + line;

@@ -35,7 +35,10 @@ use outline::Listed;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
+use stillgate_plugin::Identity;
+use stillgate_plugin::own::{beside, identity};
 use stillgate_schema::text::diagnostic::{Diagnostic, Errors, Sink};
 use stillgate_schema::text::environment::Lookup;
 
@@ -74,6 +77,8 @@ pub struct Reader {
     /// Its secrets are remembered, as the environment is.
     plugins: PluginSet,
     secrets: Arc<Remembered>,
+    /// Where the text that was read last, good or bad, has plugins of its own.
+    own_paths: Vec<PathBuf>,
     kept: Option<Kept>,
 }
 
@@ -120,7 +125,12 @@ impl Reader {
     /// Of texts with plugins.
     pub fn new(plugins: PluginSet) -> Reader {
         let secrets = Arc::new(Remembered::new(plugins.secrets, REFERENCES_MAX));
-        Reader { plugins: PluginSet { secrets: secrets.clone(), ..plugins }, secrets, kept: None }
+        Reader {
+            plugins: PluginSet { secrets: secrets.clone(), ..plugins },
+            secrets,
+            own_paths: Vec::new(),
+            kept: None,
+        }
     }
 
     /// Gives what [`load`](crate::load) gives for the text. Routes whose text did not change are the same as before, by
@@ -131,6 +141,7 @@ impl Reader {
         if let Some(kept) = &mut self.kept
             && kept.variables.iter().all(|(name, value)| environment(name) == *value)
             && self.secrets.is_unchanged()
+            && has_current_files(&self.plugins, &self.own_paths, kept)
             && kept.read(&text, &environment).is_some()
         {
             kept.text = text;
@@ -145,6 +156,7 @@ impl Reader {
         let Some(written) = read(&text.bytes, &environment, &mut sink) else {
             return Err(sink.into_errors());
         };
+        self.own_paths.clone_from(&written.file.gateway.lua.path);
         let outline = outline::Outline::of(&text.bytes, &written);
         let root = &written.tree.root;
         let (config, known) = resolve(written.file, text.digest.clone(), self.plugins.clone(), root, &mut sink);
@@ -154,6 +166,19 @@ impl Reader {
         let outline = outline.filter(|_| variables.len() <= VARIABLES_MAX && !self.secrets.is_full());
         self.kept = outline.and_then(|outline| outline.keep(text, loaded.clone(), known, variables));
         Ok(loaded)
+    }
+
+    /// The digest that a configuration of this text has, with plugins as they are in their files now.
+    pub fn digest_of(&self, text: &str) -> String {
+        match self.own_paths.is_empty() {
+            true => text.to_owned(),
+            false => beside(files(&self.plugins, &self.own_paths), text),
+        }
+    }
+
+    /// Where the text that was read last has plugins of its own.
+    pub fn own_paths(&self) -> &[PathBuf] {
+        &self.own_paths
     }
 
     /// Whether all secrets are as they were when they were looked up last.
@@ -170,6 +195,20 @@ impl Reader {
     pub fn is_incremental(&self) -> bool {
         self.kept.is_some()
     }
+}
+
+/// What there is at paths of plugins; of what cannot be read, why.
+fn files(plugins: &PluginSet, paths: &[PathBuf]) -> Identity {
+    match (plugins.own_files)(paths) {
+        Ok(files) => identity(&files),
+        Err(why) => Identity::of(&[why.as_bytes()]),
+    }
+}
+
+/// Whether the plugins of files are as they were.
+fn has_current_files(plugins: &PluginSet, paths: &[PathBuf], kept: &Kept) -> bool {
+    let own = &kept.loaded.config.plugins.own;
+    paths.is_empty() || own.files().is_some_and(|before| before == files(plugins, paths))
 }
 
 impl Kept {

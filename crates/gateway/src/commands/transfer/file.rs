@@ -4,7 +4,7 @@
 
 use super::Failure;
 use super::resources::{Resource, Resources};
-use crate::configuration::source::ConfigSource;
+use crate::configuration::source::{ConfigSource, plugins};
 use std::path::Path;
 use std::sync::Arc;
 use stillgate_config::{Errors, FileDocument, PluginSet, Severity, documents};
@@ -30,7 +30,7 @@ pub(super) fn text(file: &Path) -> Result<Vec<u8>, Failure> {
 /// stand beside, and may refer to.
 pub(super) fn read(file: &Path, text: &[u8], beside: &Resources) -> Result<Resources, Failure> {
     let source = ConfigSource::File(file.to_owned());
-    let plugins = PluginSet { table: stillgate_plugins::TABLE, secrets: Arc::new(Elsewhere) };
+    let plugins = PluginSet { secrets: Arc::new(Elsewhere), ..plugins() };
     let (found, mut errors) = documents(text, &|name| std::env::var(name).ok(), plugins, beside.keys().cloned());
     errors.diagnostics.retain(|found| found.severity == Severity::Error && !found.message.contains(NOT_HERE));
     if !errors.diagnostics.is_empty() {

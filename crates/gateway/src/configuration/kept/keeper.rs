@@ -11,6 +11,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use stillgate_config::{Change, Gateway, Kind, Origin, PluginSet, SourceKind, Store};
 use stillgate_datastore::{Batch, Document, Event, Key, Snapshot, Transaction, Write};
+use stillgate_plugin::OwnPlugins;
 use stillgate_tls::Material;
 use tokio::sync::watch;
 
@@ -90,6 +91,11 @@ impl Keeper {
     /// The documents, and what they mean.
     pub(super) fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The plugins of files that documents may have.
+    pub(crate) fn own_plugins(&self) -> OwnPlugins {
+        self.known().store.own_plugins().clone()
     }
 
     /// Certificates as they were read last.

@@ -7,8 +7,9 @@ use crate::configuration::source::plugins;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use stillgate_config::{Gateway, Loaded, SourceKind};
+use stillgate_config::{Config, Gateway, Loaded, SourceKind};
 use stillgate_datastore::Documents as _;
+use stillgate_plugin::OwnPlugins;
 
 /// Most looks at certificates that one reading takes: each refuses those that cannot be used.
 const LOOKS_MAX: usize = 3;
@@ -20,15 +21,20 @@ const CHECKED_REFERENCES_MAX: usize = 1000;
 pub(crate) struct KeptSource {
     opened: Opened,
     gateway: Gateway,
+    /// Plugins of files that the section names.
+    own: OwnPlugins,
     /// Revision that was given last.
     given: Option<u64>,
 }
 
 impl KeptSource {
-    /// Opens the datastore that a `gateway:` section names.
-    pub(crate) fn open(gateway: &Gateway) -> Result<KeptSource, String> {
-        let opened = open(gateway, plugins())?;
-        Ok(KeptSource { opened, gateway: gateway.clone(), given: None })
+    /// Opens the datastore that the `gateway:` section of a file names.
+    pub(crate) fn open(file: &Config) -> Result<KeptSource, String> {
+        let (gateway, own) = (&file.gateway, &file.plugins.own);
+        let mut plugins = plugins();
+        plugins.table.own = own.clone();
+        let opened = open(gateway, plugins)?;
+        Ok(KeptSource { opened, gateway: gateway.clone(), own: own.clone(), given: None })
     }
 
     /// What is known of the datastore, and where it is asked.
@@ -49,16 +55,17 @@ impl KeptSource {
     /// What the datastore means now, unless that is what `unless` names. `file`: the file as it was read.
     pub(crate) fn read(&mut self, file: &Loaded, unless: Option<&str>) -> Option<Arc<Loaded>> {
         let keeper = &self.opened.keeper;
-        let gateway = &file.config.gateway;
+        let (gateway, own) = (&file.config.gateway, &file.config.plugins.own);
         let mut known = keeper.known();
         let revision = known.revision;
         let store = &mut known.store;
         let is_new = self.given != Some(revision);
         let are_few = store.secret_references().len() <= CHECKED_REFERENCES_MAX;
-        let must_renew = self.gateway != *gateway || (are_few || !is_new) && !store.has_current_secrets();
+        let is_other = self.gateway != *gateway || self.own != *own;
+        let must_renew = is_other || (are_few || !is_new) && !store.has_current_secrets();
         if must_renew {
-            store.renew(gateway.clone());
-            self.gateway = gateway.clone();
+            store.renew(gateway.clone(), own.clone());
+            (self.gateway, self.own) = (gateway.clone(), own.clone());
         }
         let digest = format!("{}@{revision}", file.config.digest);
         if !must_renew && unless == Some(&digest) {

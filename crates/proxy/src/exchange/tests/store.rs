@@ -4,8 +4,8 @@ use super::*;
 use serde_json::{Value as Json, json};
 use stillgate_config::{Change, Kind, Origin as From, PluginSet, Store};
 use stillgate_plugin::{
-    Authenticate, Compile, CompileCredential, Define, Descriptor, NoSecrets, Request, Scripts, Secret, Table,
-    secrets::SECRET,
+    Authenticate, Compile, CompileCredential, Define, Descriptor, NoSecrets, OwnPlugins, Request, Scripts, Secret,
+    Table, secrets::SECRET,
 };
 use stillgate_schema::object;
 use stillgate_wire::FieldName;
@@ -64,8 +64,12 @@ impl Authenticate for ByKey {
     }
 }
 
-const TABLE: Table =
-    Table { plugins: &[Descriptor::of::<ByKey>().authenticates::<ByKey>()], sought: &[], scripts: Scripts::NONE };
+const TABLE: Table = Table {
+    plugins: &[Descriptor::of::<ByKey>().authenticates::<ByKey>()],
+    sought: &[],
+    scripts: Scripts::NONE,
+    own: OwnPlugins::NONE,
+};
 
 /// A store, and a worker that serves what it comes to.
 struct Served {
@@ -78,7 +82,8 @@ impl Served {
     fn new() -> Served {
         let text = "gateway: {workers: 1, listeners: [{address: \"127.0.0.1:0\"}]}\nroutes: []\n";
         let gateway = stillgate_config::load(text, &|_| None).unwrap().config.gateway;
-        let store = Store::new(gateway, PluginSet { table: TABLE, secrets: Arc::new(NoSecrets) });
+        let store =
+            Store::new(gateway, PluginSet { table: TABLE, secrets: Arc::new(NoSecrets), ..PluginSet::default() });
         let plan = Plan::build(1, &store.load("").config, &HashMap::new(), None, None, None).unwrap();
         let plans = Arc::new(PlanCell::new(Arc::new(plan)));
         let config = store.load("").config;

@@ -1,0 +1,158 @@
+//! Plugins of files: what is read of them, what is refused, and how their phases run.
+
+use crate::fake::{Fake, told};
+use serde_json::{Value as Json, json};
+use std::sync::Arc;
+use stillgate_lua::{Context, Module, PHASES, Program, run_part};
+
+const GOOD: &str = r#"
+local core = require("apisix.core")
+local started, calls = 0, 0
+local _M = {
+  version = 0.1,
+  priority = 77,
+  name = "own",
+  schema = { type = "object", properties = { greeting = { type = "string" }, deep = { type = "object" } }, required = { "greeting" } },
+}
+function _M.init() started = started + 1 end
+function _M.check_schema(conf, schema_type)
+  local ok, why = core.schema.check(_M.schema, conf)
+  if not ok then return false, why end
+  if conf.greeting == "bad" then return false, "no bad words" end
+  conf.length = #conf.greeting
+  return true
+end
+function _M.rewrite(conf, ctx)
+  calls = calls + 1
+  ctx.seen = conf.greeting
+  core.request.set_header(ctx, "X-Own", conf.greeting .. conf.length .. started .. calls)
+end
+function _M.access(conf, ctx) return 401, { message = ctx.seen } end
+function _M.header_filter(conf, ctx) core.response.set_header("X-Seen", ctx.seen) end
+function _M.log(conf, ctx) core.log.warn("seen ", ctx.seen) end
+return _M
+"#;
+
+fn module(text: &str) -> Arc<Module> {
+    Module::new("own.lua".to_owned(), text.to_owned())
+}
+
+/// Takes whatever has a greeting, and adds a default.
+fn check(schema: &Json, mut value: Json) -> Result<Json, String> {
+    assert_eq!(schema["required"], json!(["greeting"]));
+    if !value["greeting"].is_string() {
+        return Err("property \"greeting\" is required".to_owned());
+    }
+    if value["deep"].is_object() {
+        value["deep"]["filled"] = json!(true);
+    }
+    Ok(value)
+}
+
+fn part(phase: &str) -> usize {
+    PHASES.iter().position(|of| *of == phase).unwrap()
+}
+
+#[test]
+fn a_file_says_what_its_plugin_is() {
+    let described = module(GOOD).describe(check).unwrap();
+    assert_eq!((described.name.as_str(), described.priority, described.checks), ("own", 77, true));
+    assert_eq!(described.schema["properties"]["greeting"], json!({"type": "string"}));
+    assert_eq!(described.phases, ["rewrite", "access", "header_filter", "log"].map(part));
+    let with = |line: &str| GOOD.replace("return _M\n", &format!("{line}\nreturn _M\n"));
+    let described = module(&with("_M.destroy = function() end _M.api = function() end")).describe(check).unwrap();
+    assert_eq!(described.unused, ["destroy", "api"]);
+    for (text, expected) in [
+        ("return {", "own.lua:1: unexpected symbol"),
+        ("\nlocal a = nil\nreturn a.b", "own.lua:3: attempt to index local 'a' (a nil value)"),
+        ("return 17", "own.lua: it returns no table of a plugin, but number"),
+        ("while true do end", "own.lua:1: it ran for more than 50 ms"),
+        ("local socket = require('socket')", "own.lua:1: the module 'socket' is not built"),
+        ("io.open('/etc/passwd')", "own.lua:1: io.open is closed"),
+        (&with("_M.name = nil"), "own.lua: name is missing"),
+        (&with("_M.priority = nil"), "own.lua: priority is missing"),
+        (&with("_M.priority = 1.5"), "own.lua: priority is no whole number"),
+        (&with("_M.priority = 'high'"), "priority is no number"),
+        (&with("_M.version = nil"), "own.lua: version is missing"),
+        (&with("_M.schema = nil"), "own.lua: schema is missing"),
+        (&with("_M.log = 1"), "own.lua: log is no function, but number"),
+        (&with("_M.type = 'auth'"), "own.lua: plugins that authenticate"),
+        (&with("_M.consumer_schema = {}"), "own.lua: plugins that authenticate"),
+    ] {
+        let why = module(text).describe(check).unwrap_err();
+        assert!(why.contains(expected), "{expected}\n{why}");
+    }
+}
+
+#[test]
+fn its_own_check_sees_a_configuration_and_may_add_to_it() {
+    let module = module(GOOD);
+    let checked = |conf| module.check_conf(&conf, check);
+    assert_eq!(
+        checked(json!({"greeting": "hi", "deep": {"list": []}})),
+        Ok(json!({"greeting": "hi", "deep": {"list": [], "filled": true}, "length": 2}))
+    );
+    assert_eq!(checked(json!({})), Err("property \"greeting\" is required".to_owned()));
+    assert_eq!(checked(json!({"greeting": "bad"})), Err("no bad words".to_owned()));
+}
+
+#[test]
+fn phases_share_a_context_and_a_file_what_it_keeps() {
+    let module = module(GOOD);
+    let programs = ["hi", "hello"].map(|greeting| {
+        let conf = json!({"greeting": greeting, "length": greeting.len()});
+        Program::of_module("route \"r\"".to_owned(), module.clone(), conf)
+    });
+    let (mut fake, mut context) = (Fake { phase: "rewrite", ..Fake::default() }, Context::default());
+    let mut run = |program: &Arc<Program>, phase: &'static str, fake: &mut Fake| {
+        fake.phase = phase;
+        told(run_part(program, part(phase), fake, &mut context))
+    };
+    assert_eq!(run(&programs[0], "rewrite", &mut fake), "done");
+    assert_eq!(fake.request.last().unwrap(), &("X-Own".to_owned(), b"hi211".to_vec()));
+    assert_eq!(run(&programs[0], "access", &mut fake), "401 \"{\\\"message\\\":\\\"hi\\\"}\\n\"");
+    assert_eq!(run(&programs[0], "header_filter", &mut fake), "done");
+    assert_eq!(fake.response, [("X-Seen".to_owned(), b"hi".to_vec())]);
+    assert_eq!(run(&programs[1], "rewrite", &mut fake), "done");
+    assert_eq!(
+        fake.request.last().unwrap(),
+        &("X-Own".to_owned(), b"hello512".to_vec()),
+        "init ran once, calls are counted"
+    );
+    assert_eq!(run(&programs[1], "log", &mut fake), "done");
+    assert!(fake.log.borrow()[0].ends_with("own.lua:25: seen hello"), "{:?}", fake.log);
+}
+
+#[test]
+fn two_versions_share_no_globals() {
+    let text = |version: u8| {
+        format!(
+            "kept = {version}\nreturn {{ name = 'own', version = 1, priority = 1, schema = {{}}, access = function() return 200, kept .. tostring(_G.kept) end }}"
+        )
+    };
+    let programs = [1, 2].map(|version| {
+        Program::of_module("route".to_owned(), Module::new("own.lua".to_owned(), text(version)), json!({}))
+    });
+    for (at, expected) in [(0, "200 \"11\""), (1, "200 \"22\""), (0, "200 \"11\"")] {
+        let mut fake = Fake::default();
+        let outcome = run_part(&programs[at], part("access"), &mut fake, &mut Context::default());
+        assert_eq!(told(outcome), expected);
+    }
+}
+
+#[test]
+fn what_a_cache_keeps_for_a_configuration_is_of_that_configuration() {
+    let text = "local core = require('apisix.core') local cache = core.lrucache.new({ count = 8 })
+        return { name = 'own', version = 1, priority = 1, schema = {}, access = function(conf, ctx)
+            return 200, core.lrucache.plugin_ctx(cache, ctx, nil, function() return conf.n end)
+        end }";
+    let module = Module::new("own.lua".to_owned(), text.to_owned());
+    for n in 1..3 {
+        let program = Program::of_module("route".to_owned(), module.clone(), json!({"n": n}));
+        for _ in 0..2 {
+            let mut fake = Fake::default();
+            let outcome = run_part(&program, part("access"), &mut fake, &mut Context::default());
+            assert_eq!(told(outcome), format!("200 \"{n}\""));
+        }
+    }
+}

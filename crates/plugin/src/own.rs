@@ -1,0 +1,146 @@
+//! Plugins that operators write: each is a file, read with the configuration that uses it.
+//!
+//! The crate reads no file and knows no Lua: texts are given to it, and [`crate::Scripts::plugin`] makes plugins of them.
+
+use crate::definition::{Compile, Identity};
+use crate::phase::Phases;
+use crate::{Plugin, Scripts};
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use stillgate_schema::{Json, Node};
+
+/// A file with the text of a plugin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What is in it.
+    pub text: String,
+}
+
+/// Makes a plugin of what is configured. Problems go to the sink.
+pub type CompileOwn = dyn Fn(&Node, &mut Compile<'_>) -> Option<Box<dyn Plugin>> + Send + Sync;
+
+/// A plugin of a file.
+pub struct OwnPlugin {
+    /// Its name; see [`name_for_ever`].
+    pub name: &'static str,
+    /// Its place in a chain: higher first.
+    pub priority: i32,
+    /// The phases that are called.
+    pub phases: Phases,
+    /// JSON Schema of its configuration.
+    pub schema: Json,
+    /// Of the file's text: another text is another plugin.
+    pub version: Identity,
+    /// What of the file has no effect.
+    pub warnings: Vec<String>,
+    /// Compiles one configuration, which is without `_meta`, its secrets put in.
+    pub compile: Box<CompileOwn>,
+}
+
+/// The plugins of some files.
+#[derive(Clone, Default)]
+pub struct OwnPlugins(Option<Arc<Shelf>>);
+
+struct Shelf {
+    plugins: Vec<OwnPlugin>,
+    files: Identity,
+}
+
+impl OwnPlugins {
+    /// There are none.
+    pub const NONE: OwnPlugins = OwnPlugins(None);
+
+    /// Makes the plugins of files. `is_taken`: whether a name is that of a plugin that is built in.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with them, each with its file.
+    pub fn new(
+        files: &[OwnFile],
+        scripts: Scripts,
+        is_taken: impl Fn(&str) -> bool,
+    ) -> Result<OwnPlugins, Vec<String>> {
+        let mut plugins: Vec<OwnPlugin> = Vec::with_capacity(files.len());
+        let mut errors = Vec::new();
+        for file in files {
+            let path = file.path.display();
+            match (scripts.plugin)(file) {
+                Err(why) => errors.push(why),
+                Ok(plugin) if is_taken(plugin.name) => {
+                    errors.push(format!("{path}: the plugin {:?} is built in; give yours another name", plugin.name));
+                }
+                Ok(plugin) if plugins.iter().any(|other| other.name == plugin.name) => {
+                    errors.push(format!("{path}: another file has a plugin {:?}, too", plugin.name));
+                }
+                Ok(plugin) => plugins.push(plugin),
+            }
+        }
+        match errors.is_empty() {
+            true => Ok(OwnPlugins(Some(Arc::new(Shelf { plugins, files: identity(files) })))),
+            false => Err(errors),
+        }
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &OwnPlugin> {
+        self.0.iter().flat_map(|shelf| &shelf.plugins)
+    }
+
+    /// One of them.
+    pub fn find(&self, name: &str) -> Option<&OwnPlugin> {
+        self.iter().find(|plugin| plugin.name == name)
+    }
+
+    /// Which files they are of; `None`: there are none.
+    pub fn files(&self) -> Option<Identity> {
+        self.0.as_ref().map(|shelf| shelf.files)
+    }
+
+    /// A digest of a configuration's text, and of these files, where there are some.
+    pub fn beside(&self, digest: &str) -> String {
+        self.0.as_ref().map_or_else(|| digest.to_owned(), |shelf| beside(shelf.files, digest))
+    }
+}
+
+/// A digest of a configuration's text, and of files beside it.
+pub fn beside(files: Identity, digest: &str) -> String {
+    let half = |part: &str| Identity::of(&[part.as_bytes(), digest.as_bytes(), &files.0.to_le_bytes()]).0;
+    format!("{:032x}{:032x}", half("first"), half("second"))
+}
+
+/// Of the names and texts of files.
+pub fn identity(files: &[OwnFile]) -> Identity {
+    let parts: Vec<&[u8]> =
+        files.iter().flat_map(|file| [file.path.as_os_str().as_encoded_bytes(), file.text.as_bytes()]).collect();
+    Identity::of(&parts)
+}
+
+/// The same text for as long as the process lives. Names of plugins are labels of metrics and keys of chains, which know built-in
+/// plugins only by such; what stays in memory is a few bytes for each name that an operator ever gave.
+pub fn name_for_ever(name: &str) -> &'static str {
+    static NAMES: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    match names.iter().find(|known| **known == name) {
+        Some(known) => known,
+        None => {
+            names.push(Box::leak(name.into()));
+            names[names.len() - 1]
+        }
+    }
+}
+
+/// The same files.
+impl PartialEq for OwnPlugins {
+    fn eq(&self, other: &OwnPlugins) -> bool {
+        self.files() == other.files()
+    }
+}
+
+impl fmt::Debug for OwnPlugins {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.iter().map(|plugin| plugin.name)).finish()
+    }
+}
