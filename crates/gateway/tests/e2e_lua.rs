@@ -238,3 +238,82 @@ fn a_route_s_function_decides_among_candidates() {
     });
     gateway.assert_healthy();
 }
+
+#[test]
+fn functions_ask_other_servers() {
+    let peer = reflecting();
+    let silent = Upstream::serve(|connection| while connection.read_request().is_ok() {});
+    let large = Upstream::serve(|connection| {
+        while connection.read_request().is_ok() {
+            let body = "x".repeat(2 << 20);
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+            let _ = connection.try_send([head, body].concat());
+        }
+    });
+    let call = |url: &str, params: &str, then: &str| {
+        format!(
+            "return function(conf, ctx) local http = require('resty.http').new() http:set_timeout(500) ctx.kept = ngx.var.arg_n local res, err = http:request_uri('{url}', {params}) {then} end"
+        )
+    };
+    let base = format!("http://{}", peer.addr());
+    let show = "ngx.say(res and res.status, ' ', err, ' ', ctx.kept) ngx.print(res and res.body or '')";
+    let (_node, mut gateway) = started(&[
+        pre("/get", "access", &call(&format!("{base}/a?status=404"), "nil", show)),
+        pre(
+            "/post",
+            "rewrite",
+            &call(
+                &base,
+                "{ method = 'POST', path = '/p', query = { q = 'a b' }, body = 'text', headers = { ['X-One'] = 1, ['X-Two'] = { 'a', 'b' }, Host = 'other.example', ['Content-Length'] = 99 }, keepalive = false }",
+                "ngx.say(res.headers['x-node'], ' ', res.headers.X_Node, ' ', table.concat(res.headers['X-Twice'], ','), ' ', res.has_body, ' ', res:read_body() == res.body) ngx.print(res.body)",
+            ),
+        ),
+        pre("/silent", "access", &call(&format!("http://{}/", silent.addr()), "nil", show)),
+        pre("/large", "access", &call(&format!("http://{}/", large.addr()), "nil", show)),
+        pre("/bad", "access", &call("ftp://h/", "nil", "ngx.say(res, ' ', err)")),
+        pre("/split", "access", &call(&base, "{ headers = { A = 'b\\r\\nC: d' } }", "ngx.say(res, ' ', err)")),
+        pre(
+            "/endless",
+            "access",
+            "return function() local http = require('resty.http').new() while true do http:request_uri('bad', nil) end end",
+        ),
+        pre("/late", "header_filter", &call(&base, "nil", "")),
+        pre(
+            "/low",
+            "access",
+            &format!(
+                "return function() local http = require('resty.http').new() assert(http:connect({{ scheme = 'http', host = '{}', port = {} }})) local res = http:request({{ path = '/low', headers = {{ A = 'b' }} }}) ngx.print(res:read_body()) http:set_keepalive() end",
+                peer.addr().ip(),
+                peer.addr().port()
+            ),
+        ),
+        pre("/good", "access", "return function() ngx.say('good') end"),
+    ]);
+    let response = text(&get(&gateway, "/get?n=7")).to_owned();
+    assert!(response.starts_with("404 nil 7\nGET /a?status=404 HTTP/1.1\n"), "{response}");
+    let response = text(&get(&gateway, "/post")).to_owned();
+    let (first, sent) = response.split_once('\n').expect("two lines");
+    assert_eq!(first, "here here a,b true true");
+    assert!(sent.starts_with("POST /p?q=a%20b HTTP/1.1\n") && sent.ends_with("\n\ntext"), "{sent}");
+    for line in ["X-One: 1", "X-Two: a", "X-Two: b", "Host: other.example", "Content-Length: 4", "Connection: close"] {
+        assert!(sent.contains(&format!("{line}\n")), "{line}: {sent}");
+    }
+    assert!(text(&get(&gateway, "/low")).starts_with("GET /low HTTP/1.1\n"));
+    // While one waits for its server, and for one that asks for ever, others are served.
+    let mut waiting = gateway.client();
+    waiting.send("GET /silent?n=1 HTTP/1.1\r\nHost: h\r\n\r\n");
+    let mut endless = gateway.client();
+    endless.send("GET /endless HTTP/1.1\r\nHost: h\r\n\r\n");
+    assert_eq!(text(&get(&gateway, "/good")), "good\n");
+    assert_eq!(text(&waiting.read_response("GET").expect("a response")), "nil timeout 1\n");
+    drop(endless);
+    assert_eq!(text(&get(&gateway, "/large")), "nil its response is too large nil\n");
+    assert!(text(&get(&gateway, "/bad")).contains("nil \"ftp://h/\" is no URL"), "{:?}", get(&gateway, "/bad"));
+    assert!(text(&get(&gateway, "/split")).starts_with("nil header \"A\": "), "{:?}", get(&gateway, "/split"));
+    assert_eq!(get(&gateway, "/late").head.status(), 500);
+    eventually("the reason in the log", || {
+        gateway.log().contains("API disabled in the context of header_filter: resty.http")
+    });
+    eventually("that nobody waits any more", || gateway.status()["requests"]["in_flight"] == 0);
+    gateway.assert_healthy();
+}

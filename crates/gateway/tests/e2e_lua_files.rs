@@ -324,3 +324,41 @@ fn resources_of_a_store_have_plugins_of_files() {
     eventually("another route", || get(&gateway, "/b").head.status() == 418);
     gateway.assert_healthy();
 }
+
+#[test]
+fn work_is_done_on_threads_that_serve_nobody() {
+    const HEAVY: &str = r#"
+return {
+  version = 1, priority = 10, name = "heavy", schema = { type = "object" },
+  spin = function(seconds)
+    local ends, turns = os.clock() + seconds, 0
+    while os.clock() < ends do turns = turns + 1 end
+    return turns > 0
+  end,
+  access = function(conf, ctx)
+    ngx.say(tostring((select(2, ngx.run_worker_thread("any", ngx.var.arg_module or "heavy", "spin", 0.3)))))
+  end,
+}"#;
+    let plugins = Plugins::new(&[("heavy.lua", HEAVY), ("own.lua", &version(101))]);
+    let node = reflecting();
+    let resources = format!("routes:\n{}{}", route("/heavy", "{\"heavy\": {}}"), route("/a", "{\"own\": {}}"));
+    let setup =
+        setup(node.addr(), &resources).gateway(&format!("workers: 1\nlua: {{path: {}}}", plugins.path().display()));
+    let mut gateway = Gateway::start(STILLGATE, &setup);
+    let mut heavy = gateway.client();
+    heavy.send("GET /heavy HTTP/1.1\r\nHost: h\r\n\r\n");
+    // The only worker serves others meanwhile: more than one gets its answer before that one.
+    let mut others = 0;
+    std::thread::scope(|scope| {
+        let heavy = scope.spawn(|| heavy.read_response("GET").expect("a response"));
+        while !heavy.is_finished() {
+            assert_eq!(version_of(&get(&gateway, "/a")), 101);
+            others += 1;
+        }
+        assert_eq!(text(&heavy.join().expect("a response")), "true\n");
+    });
+    assert!(others > 2, "{others}");
+    let told = text(&get(&gateway, "/heavy?module=own"));
+    assert_eq!(told, "there is no module \"own\": only the plugin's own file can be named\n");
+    gateway.assert_healthy();
+}

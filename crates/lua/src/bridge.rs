@@ -92,7 +92,7 @@ impl Bridge {
     pub(crate) fn ask<R>(&self, then: impl FnOnce(&mut dyn Host) -> R) -> R {
         // Taken while it is used, so that there is never a second reference.
         let taken = self.host.take();
-        let mut none = NoRequest { check_schema: None };
+        let mut none = NoRequest { check_schema: None, why: WHILE_LOADING };
         let host: &mut dyn Host = match taken {
             // SAFETY: see `with`.
             Some(mut host) => unsafe { host.as_mut() },
@@ -165,12 +165,15 @@ fn failed(reply: &mut Reply) -> Given {
 /// Checks a value after a JSON Schema, and gives it back with the defaults of the schema.
 pub type CheckSchema = fn(&Json, Json) -> Result<Json, String>;
 
-/// While a text is loaded there is no request.
+/// While a text is loaded there is no request, and on a thread of `ngx.run_worker_thread`.
 pub(crate) struct NoRequest {
     pub(crate) check_schema: Option<CheckSchema>,
+    /// Why there is none, and what to do.
+    pub(crate) why: &'static str,
 }
 
-const NO_REQUEST: &str = "there is no request while the configuration is loaded; do it in the function";
+pub(crate) const WHILE_LOADING: &str = "there is no request while the configuration is loaded; do it in the function";
+pub(crate) const ON_A_THREAD: &str = "there is no request on this thread; give it what it needs as arguments";
 
 impl Host for NoRequest {
     fn phase(&self) -> &'static str {
@@ -178,11 +181,11 @@ impl Host for NoRequest {
     }
 
     fn variable(&self, _: &str, _: &mut Vec<u8>) -> Result<bool, String> {
-        Err(NO_REQUEST.to_owned())
+        Err(self.why.to_owned())
     }
 
     fn set_variable(&mut self, _: &str, _: &[u8]) -> Result<bool, String> {
-        Err(NO_REQUEST.to_owned())
+        Err(self.why.to_owned())
     }
 
     fn field(&self, _: Side, _: &[u8], _: &mut dyn FnMut(&[u8])) {}
@@ -190,7 +193,7 @@ impl Host for NoRequest {
     fn each_field(&self, _: Side, _: &mut dyn FnMut(&[u8], &[u8])) {}
 
     fn change_field(&mut self, _: Side, _: &[u8], _: crate::host::Change<'_>) -> Result<(), String> {
-        Err(NO_REQUEST.to_owned())
+        Err(self.why.to_owned())
     }
 
     fn target(&self) -> &[u8] {
@@ -211,7 +214,7 @@ impl Host for NoRequest {
     fn check_schema(&self, schema: &Json, value: Json) -> Result<Json, String> {
         match self.check_schema {
             Some(check) => check(schema, value),
-            None => Err(NO_REQUEST.to_owned()),
+            None => Err(self.why.to_owned()),
         }
     }
 }

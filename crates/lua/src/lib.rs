@@ -18,6 +18,7 @@
 #![allow(unsafe_code)]
 
 mod bridge;
+mod call;
 pub mod host;
 mod json;
 mod module;
@@ -30,10 +31,11 @@ mod vm;
 mod watchdog;
 
 pub use bridge::CheckSchema;
+pub use call::{Answered, HttpCall, HttpReply, WorkCall};
 pub use host::{Change, Document, Host, Level, Side};
 pub use module::{Description, Module, PHASES};
 pub use program::{Kind, Program, check};
 pub use vm::{
-    Context, Failure, FailureKind, MEMORY_BYTES_MAX, Outcome, Paused, Wait, resume, run, run_part,
+    Context, Failure, FailureKind, MEMORY_BYTES_MAX, Outcome, Paused, Wait, resume, resume_with, run, run_part,
 };
-pub use watchdog::RUN_TIME_MAX;
+pub use watchdog::{RUN_TIME_MAX, WORK_TIME_MAX};

@@ -3,10 +3,12 @@
 //! What a file says is found out once, off the workers; each worker loads it when it first runs it. A file that changed is
 //! another [`Module`], which shares nothing with the one before: requests that began with that go on with it.
 
-use crate::bridge::CheckSchema;
+use crate::bridge::{CheckSchema, ON_A_THREAD, WHILE_LOADING};
+use crate::call::WorkCall;
 use crate::json;
 use crate::vm::{Vm, with_checker};
-use mlua::{FromLua, Table, Value};
+use crate::watchdog::WORK_TIME_MAX;
+use mlua::{FromLua, LuaString, Table, Value};
 use serde_json::Value as Json;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,7 +53,7 @@ impl Module {
     /// What the file says of its plugin; the error says what is wrong with it, and in which line. It is run for that, within the
     /// bounds of memory and time that hold for functions.
     pub fn describe(&self, check: CheckSchema) -> Result<Description, String> {
-        with_checker(Some(check), |vm| {
+        with_checker(Some(check), WHILE_LOADING, |vm| {
             let arguments = (self.id, self.file.as_str(), self.source.as_str());
             let (described, _) = vm.watched.run(|| vm.entries.describe.call::<Table>(arguments));
             self.read(&described?, vm)
@@ -61,7 +63,7 @@ impl Module {
 
     /// Has the plugin's own `check_schema` look at a configuration, and returns what it has made of it.
     pub fn check_conf(&self, conf: &Json, check: CheckSchema) -> Result<Json, String> {
-        with_checker(Some(check), |vm| {
+        with_checker(Some(check), WHILE_LOADING, |vm| {
             let conf = json::to_lua(&vm.lua, conf, &vm.array_mt)?;
             let arguments = (self.id, self.file.as_str(), self.source.as_str(), conf);
             let (checked, _) = vm.watched.run(|| vm.entries.check_conf.call::<(Value, Option<String>)>(arguments));
@@ -72,6 +74,22 @@ impl Module {
             }
         })
         .and_then(|checked| checked)
+    }
+
+    /// The file's name without its ending.
+    pub fn name(&self) -> &str {
+        self.file.rsplit_once('.').map_or(&*self.file, |(name, _)| name)
+    }
+
+    /// Runs a function of the file on this thread, which serves no request: for [`crate::WORK_TIME_MAX`] at most.
+    pub fn work(&self, call: &WorkCall) -> Result<Vec<u8>, String> {
+        with_checker(None, ON_A_THREAD, |vm| {
+            let WorkCall { function, arguments, .. } = call;
+            let arguments = vm.lua.create_string(arguments)?;
+            let arguments = (self.id, self.file.as_str(), self.source.as_str(), function.as_str(), arguments);
+            let (result, _) = vm.watched.run_for(WORK_TIME_MAX, || vm.entries.work.call::<LuaString>(arguments));
+            Ok(result?.as_bytes().to_vec())
+        })
     }
 
     fn read(&self, described: &Table, vm: &Vm) -> mlua::Result<Result<Description, String>> {

@@ -45,6 +45,11 @@ impl Program {
         Arc::new(Program { id: next_id(1), name, sources, conf, kind, module: None })
     }
 
+    /// The file whose functions it has.
+    pub fn module(&self) -> Option<&Arc<Module>> {
+        self.module.as_ref()
+    }
+
     /// Of a plugin's file with a configuration that its schema takes. It has a part for each of [`PHASES`].
     pub fn of_module(name: String, module: Arc<Module>, conf: Json) -> Arc<Program> {
         let (id, sources) = (next_id(PHASES.len()), Vec::new());

@@ -8,14 +8,15 @@
 //!
 //! A run costs no new coroutine and no closure. What a request has in `ctx` is a record in the VM that its [`Context`] names.
 
-use crate::bridge::{self, Bridge, CheckSchema, DECLARATIONS, NoRequest};
+use crate::bridge::{self, Bridge, CheckSchema, DECLARATIONS, NoRequest, WHILE_LOADING};
+use crate::call::{Answered, HttpCall, HttpReply, WorkCall};
 use crate::host::{Document, Host};
 use crate::json;
 use crate::module::Module;
 use crate::operations::Operation;
 use crate::program::{Kind, Program};
 use crate::watchdog::Watched;
-use mlua::{Error, Function, LightUserData, Lua, LuaOptions, LuaString, StdLib, Table, Thread, Value};
+use mlua::{Error, Function, IntoLuaMulti, LightUserData, Lua, LuaOptions, LuaString, StdLib, Table, Thread, Value};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -31,13 +32,15 @@ const STRING_BYTES_MAX: usize = 8 * 1024 * 1024;
 const SPENT_BYTES: usize = MEMORY_BYTES_MAX / 4 * 3;
 
 /// The parts of the prelude, in the order they are run.
-const PRELUDE: [(&str, &str); 6] = [
+const PRELUDE: [(&str, &str); 8] = [
     ("base.lua", include_str!("prelude/base.lua")),
     ("ngx.lua", include_str!("prelude/ngx.lua")),
     ("regex.lua", include_str!("prelude/regex.lua")),
     ("core.lua", include_str!("prelude/core.lua")),
     ("run.lua", include_str!("prelude/run.lua")),
     ("plugins.lua", include_str!("prelude/plugins.lua")),
+    ("http.lua", include_str!("prelude/http.lua")),
+    ("threads.lua", include_str!("prelude/threads.lua")),
 ];
 
 /// What becomes of a run.
@@ -59,12 +62,16 @@ pub enum Outcome {
 }
 
 /// What a function waits for.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Wait {
     /// `ngx.sleep`
     Sleep(Duration),
     /// The whole body of the request.
     Body,
+    /// What another server answers; it goes on with [`resume_with`].
+    Call(Box<HttpCall>),
+    /// What a function on another thread gives; it goes on with [`resume_with`].
+    Work(Box<WorkCall>),
 }
 
 /// A run that waits; it goes on with [`resume`]. Dropped, it never does.
@@ -152,19 +159,21 @@ pub fn run_part(program: &Arc<Program>, part: usize, host: &mut dyn Host, contex
 pub fn resume(paused: Paused, host: &mut dyn Host, context: &mut Context) -> Outcome {
     with_vm(|vm| match paused.generation == vm.generation {
         true => vm.go_on(paused.thread, (0, 0, false), host, context),
-        false => failed(FailureKind::Memory, "another function has used up the memory of all".to_owned()),
+        false => lost(),
     })
 }
 
 /// See [`crate::check`].
 pub(crate) fn check(source: &str) -> Result<(), String> {
-    let said = with_checker(None, |vm| vm.watched.run(|| vm.entries.check.call::<Option<String>>(source)).0);
+    let said =
+        with_checker(None, WHILE_LOADING, |vm| vm.watched.run(|| vm.entries.check.call::<Option<String>>(source)).0);
     said.map_err(|error| format!("pcall error: {error}"))?.map_or(Ok(()), Err)
 }
 
 /// Does something in the VM that looks at texts of a configuration. One in which something went wrong is not used again.
 pub(crate) fn with_checker<R>(
     check_schema: Option<CheckSchema>,
+    why: &'static str,
     then: impl FnOnce(&Vm) -> mlua::Result<R>,
 ) -> Result<R, String> {
     CHECKER.with_borrow_mut(|slot| {
@@ -172,11 +181,29 @@ pub(crate) fn with_checker<R>(
             Some(vm) => vm,
             None => Vm::new().map_err(|error| format!("there is no LuaJIT: {error}"))?,
         };
-        let mut host = NoRequest { check_schema };
+        let mut host = NoRequest { check_schema, why };
         let result = vm.bridge.with(&mut host, || then(&vm)).map_err(|error| describe(&error).1)?;
         *slot = Some(vm);
         Ok(result)
     })
+}
+
+/// Goes on with a run that has waited for another server or thread; an error says why there is no answer.
+pub fn resume_with(
+    paused: Paused,
+    reply: Result<Answered, String>,
+    host: &mut dyn Host,
+    context: &mut Context,
+) -> Outcome {
+    with_vm(|vm| match paused.generation == vm.generation {
+        true => vm.answer(paused.thread, reply, host, context),
+        false => lost(),
+    })
+}
+
+#[cold]
+fn lost() -> Outcome {
+    failed(FailureKind::Memory, "another function has used up the memory of all".to_owned())
 }
 
 fn with_vm(then: impl FnOnce(&mut Vm) -> Outcome) -> Outcome {
@@ -213,6 +240,7 @@ pub(crate) struct Entries {
     forget_plugin: Function,
     pub(crate) describe: Function,
     pub(crate) check_conf: Function,
+    pub(crate) work: Function,
 }
 
 pub(crate) struct Vm {
@@ -285,10 +313,35 @@ impl Vm {
         self.go_on(thread, (program.id + part as u64, context.id, context.id != 0), host, context)
     }
 
+    /// Gives a reply to the function that waits for it.
+    fn answer(
+        &mut self,
+        thread: Thread,
+        reply: Result<Answered, String>,
+        host: &mut dyn Host,
+        context: &mut Context,
+    ) -> Outcome {
+        let texts = match &reply {
+            Ok(Answered::Http(HttpReply { headers, body, .. })) => [&headers[..], body],
+            Ok(Answered::Work(result)) => [&result[..], &[]],
+            Err(why) => [why.as_bytes(), &[]],
+        };
+        let texts = texts.map(|text| self.lua.create_string(text));
+        let (first, second) = match texts {
+            [Ok(first), Ok(second)] => (first, second),
+            [Err(error), _] | [_, Err(error)] => return Outcome::Failed(self.failure(&error, false)),
+        };
+        match reply {
+            Ok(Answered::Http(HttpReply { status, .. })) => self.go_on(thread, (status, first, second), host, context),
+            Ok(Answered::Work(_)) => self.go_on(thread, first, host, context),
+            Err(_) => self.go_on(thread, (Value::Nil, first), host, context),
+        }
+    }
+
     fn go_on(
         &mut self,
         thread: Thread,
-        arguments: (u64, u32, bool),
+        arguments: impl IntoLuaMulti,
         host: &mut dyn Host,
         context: &mut Context,
     ) -> Outcome {
@@ -322,6 +375,17 @@ impl Vm {
                 Outcome::Wait(Wait::Sleep(time), Paused { thread, generation: self.generation })
             }
             3 => Outcome::Wait(Wait::Body, Paused { thread, generation: self.generation }),
+            5 | 6 => {
+                let message = text.map_or_else(Vec::new, |text| text.as_bytes().to_vec());
+                let wait = match kind {
+                    5 => HttpCall::read(&message, number.unwrap_or_default()).map(|call| Wait::Call(Box::new(call))),
+                    _ => WorkCall::read(&message).map(|call| Wait::Work(Box::new(call))),
+                };
+                match wait {
+                    Some(wait) => Outcome::Wait(wait, Paused { thread, generation: self.generation }),
+                    None => failed(FailureKind::Error, "no call; this is a bug of the gateway".to_owned()),
+                }
+            }
             _ => Outcome::Done(false),
         }
     }
@@ -437,6 +501,7 @@ fn prelude(lua: &Lua, bridge: &Rc<Bridge>, array_mt: &Table) -> mlua::Result<Ent
         forget_plugin: entries.get("forget_plugin")?,
         describe: entries.get("describe")?,
         check_conf: entries.get("check_conf")?,
+        work: entries.get("work")?,
     })
 }
 

@@ -25,6 +25,8 @@ use std::time::Duration;
 
 /// CPU time that one run of a function may take.
 pub const RUN_TIME_MAX: Duration = Duration::from_millis(50);
+/// The same on a thread that serves no request.
+pub const WORK_TIME_MAX: Duration = Duration::from_secs(5);
 /// How often the watchdog looks; a function may take this much longer.
 const TICK: Duration = Duration::from_millis(5);
 /// After so many ticks without a call the watchdog sleeps until there is one.
@@ -32,6 +34,7 @@ const IDLE_TICKS_MAX: u32 = 200;
 
 /// What a stopped function ends with.
 const STOPPED: &CStr = c"it ran for more than 50 ms of CPU time and was stopped";
+const STOPPED_WORK: &CStr = c"it ran for more than 5 s of CPU time and was stopped";
 
 /// One VM, as the watchdog sees it.
 pub(crate) struct Slot {
@@ -39,6 +42,8 @@ pub(crate) struct Slot {
     call: AtomicU64,
     /// The call that is to be stopped.
     doomed: AtomicU64,
+    /// What the call may take, in milliseconds.
+    limit_ms: AtomicU64,
     state: AtomicPtr<ffi::lua_State>,
     thread: libc::pid_t,
     clock: libc::clockid_t,
@@ -90,10 +95,18 @@ impl Watched {
             libc::pthread_getcpuclockid(libc::pthread_self(), &raw mut clock);
             (libc::gettid(), clock)
         };
-        let (call, doomed) = (AtomicU64::new(0), AtomicU64::new(0));
-        let slot = Arc::new(Slot { call, doomed, state: AtomicPtr::new(state), thread, clock });
+        let (call, doomed, limit_ms) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(millis(RUN_TIME_MAX)));
+        let slot = Arc::new(Slot { call, doomed, limit_ms, state: AtomicPtr::new(state), thread, clock });
         slots().push(Seen { slot: slot.clone(), call: 0, began: Duration::ZERO });
         Watched { slot, last: Cell::new(0) }
+    }
+
+    /// As [`Watched::run`], with another limit.
+    pub(crate) fn run_for<R>(&self, limit: Duration, call: impl FnOnce() -> R) -> (R, bool) {
+        self.slot.limit_ms.store(millis(limit), Ordering::SeqCst);
+        let ran = self.run(call);
+        self.slot.limit_ms.store(millis(RUN_TIME_MAX), Ordering::SeqCst);
+        ran
     }
 
     /// Runs `call`, and says whether it had to be stopped.
@@ -122,6 +135,10 @@ impl Drop for Watched {
     fn drop(&mut self) {
         slots().retain(|seen| !Arc::ptr_eq(&seen.slot, &self.slot));
     }
+}
+
+const fn millis(time: Duration) -> u64 {
+    time.as_millis() as u64
 }
 
 fn slots() -> std::sync::MutexGuard<'static, Vec<Seen>> {
@@ -188,7 +205,7 @@ fn look() -> bool {
         let used = seen.slot.cpu_time();
         if call != seen.call {
             (seen.call, seen.began) = (call, used);
-        } else if used.saturating_sub(seen.began) >= RUN_TIME_MAX {
+        } else if used.saturating_sub(seen.began) >= seen.slot.limit() {
             seen.slot.doomed.store(call, Ordering::SeqCst);
             // SAFETY: the thread lives: its slot is taken from the list, under this lock, before it ends.
             unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), seen.slot.thread, signal_number()) };
@@ -198,6 +215,10 @@ fn look() -> bool {
 }
 
 impl Slot {
+    fn limit(&self) -> Duration {
+        Duration::from_millis(self.limit_ms.load(Ordering::SeqCst))
+    }
+
     fn cpu_time(&self) -> Duration {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: the clock is that of a thread that lives (see `look`), and `time` is ours.
@@ -224,6 +245,10 @@ extern "C" fn stop(_: c_int) {
 unsafe extern "C-unwind" fn raise(state: *mut ffi::lua_State, _: *mut ffi::lua_Debug) {
     /// Calls that are looked through for one of the user's.
     const LEVELS_MAX: c_int = 30;
+    let slot = RUNNING.get();
+    // SAFETY: as in `stop`: the hook runs within the call.
+    let is_work = !slot.is_null() && unsafe { (*slot).limit() } > RUN_TIME_MAX;
+    let stopped = if is_work { STOPPED_WORK } else { STOPPED };
     // SAFETY: LuaJIT calls the hook with the state that runs, and with room on its stack. What is written of `place` is read
     // only where `lua_getinfo` has filled it. `lua_error` does not return, and nothing here needs to be dropped.
     unsafe {
@@ -242,12 +267,12 @@ unsafe extern "C-unwind" fn raise(state: *mut ffi::lua_State, _: *mut ffi::lua_D
                     c"%s:%d: %s".as_ptr(),
                     place.short_src.as_ptr(),
                     place.currentline,
-                    STOPPED.as_ptr(),
+                    stopped.as_ptr(),
                 );
                 ffi::lua_error(state);
             }
         }
-        ffi::lua_pushstring_(state, STOPPED.as_ptr());
+        ffi::lua_pushstring_(state, stopped.as_ptr());
         ffi::lua_error(state);
     }
 }

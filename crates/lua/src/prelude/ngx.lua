@@ -101,6 +101,8 @@ local function decode_values(text)
   end
 end
 
+S.decode_values = decode_values
+
 -- One value as a text, several as a list.
 local function field(operation, name)
   local text = ask(operation, name, "", 0)

@@ -31,6 +31,8 @@ local function version_of(id, name, source)
   return plugin
 end
 
+S.version_of = version_of
+
 local function describe(id, name, source)
   local plugin = version_of(id, name, source)
   local phases, unused = {}, {}

@@ -43,12 +43,13 @@ local function release(id)
   free[#free + 1] = record
 end
 
--- Lets the request wait; what it waits for is here when this returns.
-function S.wait(kind, number)
+-- Lets the request wait; what it waits for is here when this returns, or is returned.
+function S.wait(kind, number, text)
   local own = S.own
   S.own = nil
-  yield(kind, own.id, number, nil)
+  local first, second, third = yield(kind, own.id, number, text)
   S.own = own
+  return first, second, third
 end
 
 -- Ends the run with an answer, for good: nobody resumes it.

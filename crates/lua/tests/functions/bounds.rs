@@ -98,7 +98,7 @@ fn what_is_closed_is_closed() {
         assert_eq!(answer(&format!("{name}('x')")), format!("error: test:1: {name} is closed to functions"));
     }
     assert_eq!(answer("ngx.say(tostring(string.dump))"), "200 \"nil\\n\"");
-    for name in ["ffi", "jit", "socket", "resty.http", "debug"] {
+    for name in ["ffi", "jit", "socket", "debug"] {
         let expected = format!("error: test:1: the module '{name}' is not built; docs/lua.md lists what is");
         assert_eq!(answer(&format!("require('{name}')")), expected);
     }

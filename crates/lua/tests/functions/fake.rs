@@ -3,7 +3,8 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 use stillgate_lua::{
-    Change, Context, Document, Host, Kind, Level, Outcome, Program, Side, Wait, resume, run,
+    Answered, Change, Context, Document, Host, HttpReply, Kind, Level, Outcome, Program, Side, Wait, resume,
+    resume_with, run_part,
 };
 
 /// The request, and what becomes of it.
@@ -169,7 +170,12 @@ pub(crate) fn program(sources: &[&str]) -> Arc<Program> {
 
 /// What becomes of a run, as a text. What it waits for is there at once.
 pub(crate) fn run_with(program: &Arc<Program>, fake: &mut Fake, context: &mut Context) -> String {
-    let mut outcome = run(program, fake, context);
+    run_with_part(program, 0, fake, context)
+}
+
+/// The same of one part.
+pub(crate) fn run_with_part(program: &Arc<Program>, part: usize, fake: &mut Fake, context: &mut Context) -> String {
+    let mut outcome = run_part(program, part, fake, context);
     let mut waited = String::new();
     loop {
         outcome = match outcome {
@@ -181,6 +187,21 @@ pub(crate) fn run_with(program: &Arc<Program>, fake: &mut Fake, context: &mut Co
                 waited += "read the body, ";
                 fake.body = Some(b"the body".to_vec());
                 resume(paused, fake, context)
+            }
+            Outcome::Wait(Wait::Call(call), paused) => {
+                waited += &format!("{call:?}, ");
+                let mut reply = HttpReply { status: 203, body: vec![0xff, 0, b'a'], ..HttpReply::default() };
+                [("X-A", "1"), ("X-Two", "a"), ("x-two", "b")]
+                    .iter()
+                    .for_each(|(name, value)| reply.header(name.as_bytes(), value.as_bytes()));
+                let is_down = call.url.contains("down");
+                let reply = if is_down { Err("timeout".to_owned()) } else { Ok(Answered::Http(reply)) };
+                resume_with(paused, reply, fake, context)
+            }
+            Outcome::Wait(Wait::Work(call), paused) => {
+                let module = program.module().unwrap().clone();
+                let work = std::thread::spawn(move || module.work(&call)).join().unwrap();
+                resume_with(paused, work.map(Answered::Work), fake, context)
             }
             ended => return waited + &told(ended),
         };

@@ -1,6 +1,6 @@
 //! Plugins of files: what is read of them, what is refused, and how their phases run.
 
-use crate::fake::{Fake, told};
+use crate::fake::{Fake, run_with_part, told};
 use serde_json::{Value as Json, json};
 use std::sync::Arc;
 use stillgate_lua::{Context, Module, PHASES, Program, run_part};
@@ -155,4 +155,50 @@ fn what_a_cache_keeps_for_a_configuration_is_of_that_configuration() {
             assert_eq!(told(outcome), format!("200 \"{n}\""));
         }
     }
+}
+
+#[test]
+fn another_thread_gets_copies_and_gives_copies() {
+    let text = r#"
+local kept = 0
+return { name = 'own', version = 1, priority = 1, schema = {},
+  echo = function(...) return ... end,
+  count = function() kept = kept + 1 return kept end,
+  fail = function() error('no') end,
+  asks = function() return ngx.var.uri end,
+  endless = function() while true do end end,
+  gives = function() return function() end end,
+  access = function(conf, ctx)
+    kept = 100
+    local function told(...) ngx.say(require('cjson').encode({ ... })) end
+    told(ngx.run_worker_thread('pool', 'own', 'echo', 1.5, 'a\0b', true, false, { list = { 1, 2 }, [3] = 'x' }, ''))
+    told(select('#', ngx.run_worker_thread('pool', 'own', 'echo', nil, nil)))
+    told((select(2, ngx.run_worker_thread('pool', 'own', 'echo', '\255\254'))) == '\255\254')
+    told(ngx.run_worker_thread('pool', 'own', 'count'))
+    told(ngx.run_worker_thread('pool', 'own', 'fail'))
+    told(ngx.run_worker_thread('pool', 'own', 'asks'))
+    told(ngx.run_worker_thread('pool', 'own', 'gives'))
+    told(ngx.run_worker_thread('pool', 'own', 'none'))
+    told(pcall(ngx.run_worker_thread, 'pool', 'own', 'echo', print))
+    told(pcall(ngx.run_worker_thread, 'pool', 'own'))
+    told(kept)
+  end }"#;
+    let module = Module::new("own.lua".to_owned(), text.to_owned());
+    let program = Program::of_module("route".to_owned(), module.clone(), json!({}));
+    let outcome = run_with_part(&program, part("access"), &mut Fake::default(), &mut Context::default());
+    let body: String = serde_json::from_str(outcome.strip_prefix("200 ").expect(&outcome)).unwrap();
+    let expected = [
+        r#"[true,1.5,"a\u0000b",true,false,{"list":[1,2],"3":"x"},""]"#,
+        "[3]",
+        "[true]",
+        "[true,1]",
+        r#"[false,"own.lua:6: no"]"#,
+        r#"[false,"own.lua:7: there is no request on this thread; give it what it needs as arguments"]"#,
+        r#"[false,"a value of the type function cannot go to another thread"]"#,
+        r#"[false,"own.lua: there is no function none"]"#,
+        r#"[false,"own.lua:21: a value of the type function cannot go to another thread"]"#,
+        r#"[false,"own.lua:22: bad argument to 'run_worker_thread' (the names of a thread pool, a module and a function expected)"]"#,
+        "[100]",
+    ];
+    assert_eq!(body.lines().collect::<Vec<&str>>(), expected);
 }

@@ -130,3 +130,34 @@ fn texts_that_are_no_functions() {
         "{request}"
     );
 }
+
+#[test]
+fn other_servers_are_asked() {
+    let call = |rest: &str| answer(&format!("local http = require('resty.http').new() {rest}"));
+    let told = call(
+        "http:set_timeout(250) local res, err = http:request_uri('http://a.test/x?y', { method = 'PUT', query = 'z', headers = { A = { 1, 'b' } }, body = 'a\\0\\255', ssl_verify = false, keepalive_timeout = 10, keepalive_pool = 3 }) \
+         ngx.print(res.status, #res.body, res.headers['x-a'], res.headers.X_A, table.concat(res.headers['X-TWO']), tostring(res.headers.none))",
+    );
+    assert!(told.ends_with("}, 203 \"20331 1abnil\"") || told.ends_with("}, 200 \"203311abnil\""), "{told}");
+    for part in [
+        "method: [80, 85, 84], url: \"http://a.test/x?z\", verifies: false, keep: Some((10ms, 3))",
+        "headers: [([65], [49]), ([65], [98])], body: [97, 0, 255], timeout: 250ms",
+    ] {
+        assert!(told.contains(part), "{part}\n{told}");
+    }
+    let told = call("local res, err = http:request_uri('http://down.test', {}) ngx.print(tostring(res), err)");
+    assert!(told.contains("keep: Some((60s, 5))") && told.contains("timeout: 60s"), "{told}");
+    assert!(told.ends_with("200 \"niltimeout\""), "{told}");
+    for (rest, expected) in [
+        ("http:request_uri(7)", "bad argument #1 to 'request_uri'"),
+        ("http:request_uri('http://a', { method = 'G\\0T' })", "the method has a zero byte"),
+        ("http:request_uri('http://a', { headers = { a = 'b\\0' } })", "the header a has a zero byte"),
+        ("http:request_uri('http://a', { body = function() end })", "a function as body is not built"),
+        ("http:request_pipeline({})", "resty.http.request_pipeline is not built"),
+        ("ngx.print(tostring(http:request({})))", "200 \"nil\""),
+        ("local u = http:parse_uri('https://h/p?q') ngx.print(u[1], u[2], u[3], u[4], u[5])", "200 \"httpsh443/pq\""),
+    ] {
+        let told = call(rest);
+        assert!(told.contains(expected), "{rest}: {told}");
+    }
+}

@@ -3,17 +3,22 @@
 //! The functions run in their worker's LuaJIT (`stillgate-lua`); what is here is between that and the phases of a plugin.
 
 use super::hosts::{OfPiece, OfRequest, OfResponse};
+use super::http::{call_of, reply_of};
 use super::own::part;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_lua::{
-    Context, Failure, FailureKind, Outcome, Paused, Program, Wait, resume, run_part,
+    Answered, Context, Failure, FailureKind, HttpCall, Outcome, Paused, Program, Wait, WorkCall, resume, resume_with,
+    run_part,
 };
 use stillgate_plugin::body::FILTER_BYTES_MAX;
-use stillgate_plugin::{Answer, BodyError, BodyFilter, Flow, Io, Phase, Plugin, Request, Response, Settled};
+use stillgate_plugin::{Answer, BodyError, BodyFilter, Flow, Io, Phase, Plugin, QueueFull, Request, Response, Settled};
 use stillgate_wire::{FieldName, FieldValue};
+
+/// How long a call takes that cannot be made, or that there is no place for.
+const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 
 /// Longest that a function sleeps at once.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
@@ -48,6 +53,20 @@ impl Functions {
         self.flow(phase, outcome, request)
     }
 
+    /// Goes on with what another server, or another thread, has answered.
+    fn answered(
+        self: &Arc<Self>,
+        phase: Phase,
+        paused: Paused,
+        reply: Result<Answered, String>,
+        request: &mut Request<'_>,
+    ) -> Flow {
+        let outcome = with_context(request, |request, context| {
+            resume_with(paused, reply, &mut OfRequest::new(request, phase, self.plugin), context)
+        });
+        self.flow(phase, outcome, request)
+    }
+
     /// What becomes of the request.
     fn flow(self: &Arc<Self>, phase: Phase, outcome: Outcome, request: &mut Request<'_>) -> Flow {
         match outcome {
@@ -70,6 +89,8 @@ impl Functions {
                 let own = self.clone();
                 Flow::body(FILTER_BYTES_MAX, move |request| own.go_on(phase, paused, request))
             }
+            Outcome::Wait(Wait::Call(call), paused) => self.call(phase, *call, paused, request),
+            Outcome::Wait(Wait::Work(asked), paused) => self.work(phase, *asked, paused),
             Outcome::Failed(failure) => {
                 request.worker.io().fail(self.plugin, &failure.text);
                 match self.goes_on(&failure) {
@@ -78,6 +99,42 @@ impl Functions {
                 }
             }
         }
+    }
+
+    /// Asks another server.
+    fn call(self: &Arc<Self>, phase: Phase, call: HttpCall, paused: Paused, request: &mut Request<'_>) -> Flow {
+        let own = self.clone();
+        let call = call_of(call).map(|call| request.worker.io().call(call));
+        // A function may try one that cannot be made for ever: others get their turn.
+        let pause = request.worker.io().sleep(REFUSED_PAUSE);
+        let answered = async move {
+            match call {
+                Ok(call) => reply_of(call.await).map(Answered::Http),
+                Err(why) => {
+                    pause.await;
+                    Err(why)
+                }
+            }
+        };
+        Flow::wait(answered, move |reply, request| own.answered(phase, paused, reply, request))
+    }
+
+    /// Asks another thread.
+    fn work(self: &Arc<Self>, phase: Phase, asked: WorkCall, paused: Paused) -> Flow {
+        let own = self.clone();
+        let module = self.program.module().filter(|module| module.name() == asked.module).cloned();
+        let work = move || match module {
+            Some(module) => module.work(&asked),
+            None => Err(format!("there is no module {:?}: only the plugin's own file can be named", asked.module)),
+        };
+        Flow::offload(work, move |done, request| match done {
+            Ok(reply) => own.answered(phase, paused, reply.map(Answered::Work), request),
+            Err(QueueFull) => {
+                let pause = request.worker.io().sleep(REFUSED_PAUSE);
+                let why = || Err("too much work waits already".to_owned());
+                Flow::wait(pause, move |(), request| own.answered(phase, paused, why(), request))
+            }
+        })
     }
 
     /// Whether a failure is no more than a message: APISIX runs a plugin whose `pre_function` has failed. One that had to be

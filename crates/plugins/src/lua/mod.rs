@@ -10,6 +10,7 @@
 mod filter_func;
 mod functions;
 mod hosts;
+mod http;
 mod own;
 mod pre_function;
 mod serverless;

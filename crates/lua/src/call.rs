@@ -1,0 +1,106 @@
+//! What functions ask of another server (`resty.http`) or thread (`ngx.run_worker_thread`), and what comes back.
+
+use std::time::Duration;
+
+/// A request to another server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpCall {
+    /// Its method.
+    pub method: Vec<u8>,
+    /// Where to, as the function has it.
+    pub url: String,
+    /// Whether the certificate is verified.
+    pub verifies: bool,
+    /// How long a connection is kept afterwards, and how many of them; `None`: it is closed.
+    pub keep: Option<(Duration, usize)>,
+    /// Names and values.
+    pub headers: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Its body.
+    pub body: Vec<u8>,
+    /// How long each of connecting, sending and waiting may take.
+    pub timeout: Duration,
+}
+
+/// What a server has answered.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HttpReply {
+    /// Its status.
+    pub status: u16,
+    /// Names and values, one after the other, each with a zero byte behind it.
+    pub headers: Vec<u8>,
+    /// The whole body.
+    pub body: Vec<u8>,
+}
+
+/// A call of a function on a thread that serves no request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkCall {
+    /// The file that the function is in, without its ending.
+    pub module: String,
+    /// The function's name in the table that the file returns.
+    pub function: String,
+    /// Its arguments, as the prelude writes them.
+    pub(crate) arguments: Vec<u8>,
+}
+
+/// What came back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answered {
+    /// Of another server.
+    Http(HttpReply),
+    /// Of another thread: what [`crate::Module::work`] has given.
+    Work(Vec<u8>),
+}
+
+impl WorkCall {
+    /// Of the prelude's message: module, function and arguments with zero bytes between them.
+    pub(crate) fn read(message: &[u8]) -> Option<WorkCall> {
+        let (module, rest) = split(message)?;
+        let (function, arguments) = split(rest)?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Some(WorkCall { module: text(module), function: text(function), arguments: arguments.to_vec() })
+    }
+}
+
+impl HttpReply {
+    /// Adds a header line.
+    pub fn header(&mut self, name: &[u8], value: &[u8]) {
+        for part in [name, value] {
+            self.headers.extend_from_slice(part);
+            self.headers.push(0);
+        }
+    }
+}
+
+impl HttpCall {
+    /// Of the prelude's message: parts with zero bytes between them, and the body. `None`: it is none, which the prelude never
+    /// sends.
+    pub(crate) fn read(message: &[u8], timeout_ms: f64) -> Option<HttpCall> {
+        let mut parts = message.splitn(8, |byte| *byte == 0);
+        let mut next = || parts.next();
+        let (method, url) = (next()?.to_vec(), String::from_utf8_lossy(next()?).into_owned());
+        let (verifies, keeps) = (next()? == b"1", next()? == b"1");
+        let (idle_ms, connections) = (number(next()?)?, number(next()?)?);
+        let count = number(next()?)?;
+        let mut rest = next()?;
+        let mut headers = Vec::with_capacity(count);
+        for _ in 0..count {
+            let (name, behind) = split(rest)?;
+            let (value, behind) = split(behind)?;
+            headers.push((name.to_vec(), value.to_vec()));
+            rest = behind;
+        }
+        let keep = keeps.then(|| (Duration::from_millis(idle_ms as u64), connections));
+        let timeout = Duration::try_from_secs_f64(timeout_ms / 1000.0).unwrap_or(Duration::MAX);
+        Some(HttpCall { method, url, verifies, keep, headers, body: rest.to_vec(), timeout })
+    }
+}
+
+fn number(text: &[u8]) -> Option<usize> {
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+fn split(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let at = memchr::memchr(0, text)?;
+    Some((&text[..at], &text[at + 1..]))
+}
