@@ -1,6 +1,7 @@
 //! Functions in Lua as a client and a node see them: the examples of APISIX's documentation, waiting, and functions that do not
 //! end.
 
+mod lua_oracle;
 mod reflect;
 
 use reflect::{ask, asked, gateway, reflecting};

@@ -266,11 +266,14 @@ fn hex(digit: u8) -> u8 {
     char::from_digit(digit.into(), 16).map_or(b'0', |digit| digit as u8)
 }
 
-/// `ngx.escape_uri`: all but the unreserved characters of RFC 3986; with `whole` false, those that divide a URI stay, too.
+/// `ngx.escape_uri`, as nginx has it: of a component all but unreserved characters and `!'()*`; with `whole` false, of a path
+/// all but blanks, control characters, `#`, `%`, `?` and what is not ASCII.
 fn escape(text: &[u8], whole: bool, out: &mut Vec<u8>) {
     for byte in text {
-        let stays =
-            byte.is_ascii_alphanumeric() || b"-._~".contains(byte) || (!whole && b"!#$&'()*+,/:;=?@[]".contains(byte));
+        let stays = match whole {
+            true => byte.is_ascii_alphanumeric() || b"-._~!'()*".contains(byte),
+            false => byte.is_ascii_graphic() && !b"#%?".contains(byte),
+        };
         match stays {
             true => out.push(*byte),
             false => {

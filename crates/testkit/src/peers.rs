@@ -1,8 +1,8 @@
 //! Other people's programs: nginx, HAProxy, Python's h11, curl. They are the proof that we speak what others speak.
 
-use crate::eventually;
 use crate::port::ReservedPort;
 use crate::process::Process;
+use crate::{Connection, eventually};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Output};
@@ -52,7 +52,28 @@ impl Nginx {
     /// When nginx is missing or refuses the lines.
     #[track_caller]
     pub fn start(http: &str) -> Self {
+        Self::with_modules(&[], http)
+    }
+
+    /// The same with its Lua module.
+    ///
+    /// # Panics
+    /// When nginx or the module is missing, or nginx refuses the lines.
+    #[track_caller]
+    pub fn with_lua(http: &str) -> Self {
+        // The second needs the first.
+        let modules = ["ndk_http_module.so", "ngx_http_lua_module.so"].map(|name| format!("{MODULES}/{name}"));
+        for module in &modules {
+            let package = "libnginx-mod-http-lua";
+            assert!(Path::new(module).exists(), "{module} is missing; install the Debian package {package}");
+        }
+        Self::with_modules(&modules, http)
+    }
+
+    #[track_caller]
+    fn with_modules(modules: &[String], http: &str) -> Self {
         require_tool("nginx", "nginx");
+        let modules: String = modules.iter().map(|module| format!("load_module {module};\n")).collect();
         let dir = tempfile::tempdir().expect("a temporary folder");
         // nginx's worker may run as another user.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -65,7 +86,7 @@ impl Nginx {
             .map(|kind| format!("{kind}_temp_path {at}/{kind};\n"))
             .collect();
         let config = format!(
-            "daemon off;\nmaster_process off;\nworker_processes 1;\npid {at}/nginx.pid;\nerror_log stderr warn;\n\
+            "{modules}daemon off;\nmaster_process off;\nworker_processes 1;\npid {at}/nginx.pid;\nerror_log stderr warn;\n\
              events {{ worker_connections 512; }}\nhttp {{\naccess_log off;\n{temp}{http}\n}}\n"
         );
         let file = dir.path().join("nginx.conf");
@@ -87,11 +108,23 @@ impl Nginx {
         self.port.addr()
     }
 
+    /// A connection to it.
+    ///
+    /// # Panics
+    /// When it does not take one.
+    #[track_caller]
+    pub fn client(&self) -> Connection {
+        Connection::new(TcpStream::connect(self.addr()).expect("nginx takes a connection"))
+    }
+
     /// Its folder.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 }
+
+/// Where Debian has nginx's modules.
+const MODULES: &str = "/usr/lib/nginx/modules";
 
 /// A HAProxy of our own.
 #[derive(Debug)]

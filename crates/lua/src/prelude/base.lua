@@ -82,6 +82,8 @@ local function from_place(text, init)
     if init < 1 then init = 1 end
   elseif init == 0 then
     init = 1
+  elseif init > #text then
+    init = #text + 1
   end
   return init - 1
 end

@@ -450,7 +450,10 @@ dictionary.set, dictionary.safe_set = written_to(op.shared_set), written_to(op.s
 dictionary.add, dictionary.safe_add = written_to(op.shared_add), written_to(op.shared_add)
 dictionary.replace = written_to(op.shared_replace)
 
-function dictionary:delete(key) ask(op.shared_delete, self.prefix .. key, "", 0) end
+function dictionary:delete(key)
+  ask(op.shared_delete, self.prefix .. key, "", 0)
+  return true
+end
 
 function dictionary:incr(key, by, start, seconds)
   local numbers = format("%.17g", by)

@@ -67,7 +67,10 @@ local function re_match(text, pattern, options, position, groups)
   text, options = plain(text), options_of(options)
   local from = position and position.pos and position.pos - 1 or 0
   local count, places, why = re_search(text, pattern, options, from)
-  if not count then return nil, why end
+  if not count then
+    if why then return nil, why end
+    return nil
+  end
   if position then position.pos = places[1] + 1 end
   return fill(groups or {}, text, places, count, pattern, options)
 end
@@ -76,7 +79,10 @@ local function re_find(text, pattern, options, position, group)
   text, options = plain(text), options_of(options)
   local from = position and position.pos and position.pos - 1 or 0
   local count, places, why = re_search(text, pattern, options, from)
-  if not count then return nil, nil, why end
+  if not count then
+    if why then return nil, nil, why end
+    return nil
+  end
   group = group or 0
   if group >= count then return nil, nil, "nth out of bound" end
   if position then position.pos = places[1] + 1 end
