@@ -212,10 +212,16 @@ pub(super) fn nginx(dir: &Path, name: &str, connections: usize, servers: &str) -
     let path = format!("{dir}/{name}.conf");
     let log = format!("{dir}/{name}.error");
     // A module that is not needed costs nothing.
-    let module = Path::new("/usr/lib/nginx/modules/ngx_http_brotli_filter_module.so");
-    let module = if module.is_file() { format!("load_module {}; ", module.display()) } else { String::new() };
+    let mut modules = vec!["ngx_http_brotli_filter_module.so"];
+    if servers.contains("_by_lua_block") {
+        // The second needs the first.
+        modules.extend(["ndk_http_module.so", "ngx_http_lua_module.so"]);
+    }
+    let modules = modules.into_iter().map(|module| Path::new("/usr/lib/nginx/modules").join(module));
+    let modules: String =
+        modules.filter(|file| file.is_file()).map(|file| format!("load_module {}; ", file.display())).collect();
     let text = format!(
-        "{module}worker_processes 1; pid {dir}/{name}.pid; error_log {log}; daemon off; pcre_jit on;
+        "{modules}worker_processes 1; pid {dir}/{name}.pid; error_log {log}; daemon off; pcre_jit on;
 events {{ worker_connections {connections}; }}
 http {{ access_log off; keepalive_requests 1000000000; keepalive_timeout 3600s; client_body_temp_path {dir}/{name}.body;
  proxy_temp_path {dir}/{name}.proxy; fastcgi_temp_path {dir}/{name}.fcgi; uwsgi_temp_path {dir}/{name}.uwsgi;

@@ -13,7 +13,7 @@ use super::{GATEWAY_CPU, OTHER_CPU};
 use crate::Result;
 use crate::args::Args;
 use crate::envoy as envoy_program;
-use crate::packages::{self, HAPROXY, NGINX, NGINX_BROTLI, WRK};
+use crate::packages::{self, HAPROXY, NGINX, NGINX_BROTLI, NGINX_LUA, WRK};
 use cases::{Case, Endpoint};
 use serde_json::{Value, json};
 use std::fs;
@@ -104,7 +104,7 @@ pub(super) fn run(mut args: Args) -> Result {
     let binary = super::binary(&mut args)?;
     args.finish()?;
     let chosen = chosen(only.as_deref())?;
-    packages::ensure(&[NGINX, NGINX_BROTLI, HAPROXY, WRK])?;
+    packages::ensure(&[NGINX, NGINX_BROTLI, NGINX_LUA, HAPROXY, WRK])?;
     let binary = binary.path()?;
     let dir = tempfile::tempdir()?;
     let (_node, node) = nginx::start_node(dir.path(), &chosen)?;

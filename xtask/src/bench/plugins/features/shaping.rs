@@ -5,6 +5,9 @@ use super::super::envoy::EXTENSIONS;
 use super::{ENVOY, Envoy, Feature, NONE, Nginx, REQUEST_FIELD, Seen, location, set};
 use serde_json::{Value, json};
 
+/// Reads a header field and a variable, and sets a field of the request and one of the response; in OpenResty's words.
+const FUNCTION: &str = r#"local key, path = ngx.var.http_apikey, ngx.var.uri if key and path then ngx.req.set_header("X-Path", path) ngx.header["X-Answer"] = "bench" end"#;
+
 pub(super) static ROWS: &[Feature] = &[
     Feature {
         name: "fault-injection, abort",
@@ -15,6 +18,16 @@ pub(super) static ROWS: &[Feature] = &[
             let abort = json!({ "http_status": 200, "percentage": { "numerator": 100 } });
             Envoy { filter: Some(("fault.v3.HTTPFault", json!({ "abort": abort }))), ..ENVOY }
         }),
+        ..NONE
+    },
+    Feature {
+        name: "serverless-pre-function",
+        stillgate: |_| {
+            let function = format!("return function(conf, ctx) {FUNCTION} end");
+            ("serverless-pre-function", json!({ "phase": "access", "functions": [function] }))
+        },
+        nginx: Some(|_| location(format!("access_by_lua_block {{ {FUNCTION} }} "))),
+        seen: Seen::Header("x-answer", "bench"),
         ..NONE
     },
     Feature {
