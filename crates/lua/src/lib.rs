@@ -19,6 +19,7 @@
 
 mod bridge;
 mod call;
+pub mod health;
 pub mod host;
 mod json;
 mod module;

@@ -10,6 +10,7 @@
 
 use crate::bridge::{self, Bridge, CheckSchema, DECLARATIONS, NoRequest, WHILE_LOADING};
 use crate::call::{Answered, HttpCall, HttpReply, WorkCall};
+use crate::health::Watch;
 use crate::host::{Document, Host};
 use crate::json;
 use crate::module::Module;
@@ -32,7 +33,8 @@ const STRING_BYTES_MAX: usize = 8 * 1024 * 1024;
 const SPENT_BYTES: usize = MEMORY_BYTES_MAX / 4 * 3;
 
 /// The parts of the prelude, in the order they are run.
-const PRELUDE: [(&str, &str); 8] = [
+const PRELUDE: [(&str, &str); 9] = [
+    ("health.lua", include_str!("prelude/health.lua")),
     ("base.lua", include_str!("prelude/base.lua")),
     ("ngx.lua", include_str!("prelude/ngx.lua")),
     ("regex.lua", include_str!("prelude/regex.lua")),
@@ -245,6 +247,7 @@ pub(crate) struct Entries {
 
 pub(crate) struct Vm {
     pub(crate) watched: Watched,
+    watch: Watch,
     pub(crate) entries: Entries,
     idle: Option<Thread>,
     /// And whether they are of a plugin's file.
@@ -275,13 +278,16 @@ impl Vm {
         let lua = unsafe { Lua::unsafe_new_with(libraries, LuaOptions::default()) };
         let bridge = Rc::new(Bridge::default());
         let array_mt = lua.create_table()?;
-        let entries = prelude(&lua, &bridge, &array_mt)?;
+        let shared = lua.create_table()?;
+        let watch = Watch::new(&lua, &shared)?;
+        let entries = prelude(&lua, &shared, &bridge, &array_mt)?;
         lua.set_memory_limit(MEMORY_BYTES_MAX)?;
         let state = lua.exec_raw_lua(|raw| raw.state());
         let generation = GENERATION.get() + 1;
         GENERATION.set(generation);
         Ok(Vm {
             watched: Watched::new(state),
+            watch,
             entries,
             idle: None,
             loaded: HashMap::new(),
@@ -347,6 +353,7 @@ impl Vm {
     ) -> Outcome {
         let (yielded, is_stopped) = self.bridge.with(host, || self.watched.run(|| thread.resume::<Yielded>(arguments)));
         self.bridge.trim();
+        self.watch.publish();
         let (kind, id, number, text) = match yielded {
             Ok(yielded) => yielded,
             Err(error) => {
@@ -461,11 +468,12 @@ fn describe(error: &Error) -> (FailureKind, String) {
 }
 
 /// Runs the prelude: makes the sandbox and all that functions can call.
-fn prelude(lua: &Lua, bridge: &Rc<Bridge>, array_mt: &Table) -> mlua::Result<Entries> {
-    let shared = lua.create_table()?;
+fn prelude(lua: &Lua, shared: &Table, bridge: &Rc<Bridge>, array_mt: &Table) -> mlua::Result<Entries> {
     let globals = lua.globals();
     let require: Function = globals.get("require")?;
     shared.set("ffi", require.call::<Value>("ffi")?)?;
+    shared.set("jit", globals.get::<Table>("jit")?)?;
+    shared.set("jit_util", require.call::<Value>("jit.util")?)?;
     shared.set("table_new", require.call::<Value>("table.new")?)?;
     shared.set("table_clear", require.call::<Value>("table.clear")?)?;
     shared.set("getinfo", globals.get::<Table>("debug")?.get::<Function>("getinfo")?)?;
@@ -487,7 +495,7 @@ fn prelude(lua: &Lua, bridge: &Rc<Bridge>, array_mt: &Table) -> mlua::Result<Ent
     shared.set("check_schema", check_schema(lua, bridge, array_mt)?)?;
     let mut last = Value::Nil;
     for (name, source) in PRELUDE {
-        last = lua.load(source).set_name(format!("=({name})")).call(shared.clone())?;
+        last = lua.load(source).set_name(format!("=({name})")).call(shared)?;
     }
     let Value::Table(entries) = last else { return Err(Error::runtime("the prelude gives no entries")) };
     Ok(Entries {

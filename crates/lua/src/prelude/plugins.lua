@@ -27,6 +27,7 @@ local function version_of(id, name, source)
   plugin = chunk()
   S.own = nil
   if type(plugin) ~= "table" then error(name .. ": it returns no table of a plugin, but " .. type(plugin), 0) end
+  S.tell_of_chunk(chunk, source)
   loaded[id] = plugin
   return plugin
 end

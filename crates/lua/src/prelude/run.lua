@@ -119,16 +119,26 @@ local function outside()
 end
 
 local function load_program(id, name, sources, conf, is_plugin, is_filter)
-  local functions = {}
+  local functions, chunks = {}, {}
   S.own = outside()
   for at = 1, #sources do
     local chunk, why = load(sources[at], #sources == 1 and "=" .. name or "=" .. name .. "[" .. at .. "]")
     if not chunk then error(why, 0) end
-    functions[at] = chunk()
+    functions[at], chunks[at] = chunk(), chunk
   end
   S.own = nil
+  for at = 1, #chunks do S.tell_of_chunk(chunks[at], sources[at]) end
   if is_filter then conf = S.var end
-  programs[id] = { key = name .. "#" .. id, functions = functions, count = #functions, conf = conf, is_plugin = is_plugin }
+  programs[id] = { key = name .. "#" .. id, functions = functions, count = #functions, conf = conf, is_plugin = is_plugin,
+    chunks = chunks }
+end
+
+local function forget(id)
+  local program = programs[id]
+  -- A plugin of a file has none for a phase that it does not take part in, and its text goes with the file.
+  local chunks = program and program.chunks
+  for at = 1, chunks and #chunks or 0 do S.tell_of_chunk_gone(chunks[at]) end
+  programs[id] = nil
 end
 
 -- Whether a text is what a configuration may have, in APISIX's words where it is not.
@@ -153,5 +163,5 @@ end
 
 S.programs, S.outside = programs, outside
 S.entries = { runner = runner, load = load_program, release = release, check = check, failed = failed,
-  forget = function(id) programs[id] = nil end }
+  forget = forget }
 return S.entries

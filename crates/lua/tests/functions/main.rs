@@ -5,5 +5,6 @@
 mod api;
 mod bounds;
 mod fake;
+mod health;
 mod plugins;
 mod requests;

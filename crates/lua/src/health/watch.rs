@@ -1,0 +1,193 @@
+//! The worker's own end: hears what LuaJIT says, and publishes it after the run.
+
+use super::reasons::{FNEW, Reason, given_up};
+use super::{
+    ABORTS, ABORTS_MAX, Abort, FLUSHES, FUNCTIONS_MAX, Function, Health, LINES_MAX, PUBLISHED, Published,
+    TEXT_BYTES_MAX, TRACES,
+};
+use arc_swap::ArcSwap;
+use mlua::{FromLuaMulti, Lua, Table};
+use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::thread;
+
+/// Of one VM.
+pub(crate) struct Watch {
+    heard: Rc<Heard>,
+    published: Option<Arc<Published>>,
+}
+
+/// What the functions write that LuaJIT's events call.
+#[derive(Default)]
+struct Heard {
+    health: RefCell<Health>,
+    is_new: Cell<bool>,
+}
+
+/// What `health.lua` says of an abort.
+type Said = (String, u32, String, String, i64, i64, String, u32, u32, bool);
+
+impl Watch {
+    /// Gives the prelude what it tells of.
+    pub(crate) fn new(lua: &Lua, shared: &Table) -> mlua::Result<Watch> {
+        let heard = Rc::new(Heard::default());
+        shared.set("fnew", FNEW)?;
+        let numbers = lua.create_table()?;
+        for number in given_up() {
+            numbers.set(number, true)?;
+        }
+        shared.set("given_up", numbers)?;
+        hear(lua, shared, &heard, "on_compiled", Health::compiled)?;
+        hear(lua, shared, &heard, "on_compiled_line", Health::compiled_line)?;
+        hear(lua, shared, &heard, "on_aborted", Health::aborted)?;
+        hear(lua, shared, &heard, "on_flushed", Health::flushed)?;
+        hear(lua, shared, &heard, "on_loaded_text", Health::loaded_text)?;
+        hear(lua, shared, &heard, "on_loaded_function", Health::loaded_function)?;
+        hear(lua, shared, &heard, "on_forgotten", Health::forgotten)?;
+        Ok(Watch { heard, published: None })
+    }
+
+    /// Publishes what is new.
+    #[inline]
+    pub(crate) fn publish(&mut self) {
+        if self.heard.is_new.replace(false) {
+            self.publish_now();
+        }
+    }
+
+    #[cold]
+    fn publish_now(&mut self) {
+        let health = Arc::new(self.heard.health.borrow().clone());
+        match &self.published {
+            Some(published) => published.health.store(health),
+            None => {
+                let thread = thread::current().name().unwrap_or_default().to_owned();
+                let published = Arc::new(Published { thread, health: ArcSwap::new(health) });
+                let mut all = PUBLISHED.lock().unwrap_or_else(PoisonError::into_inner);
+                all.retain(|other| other.strong_count() > 0);
+                all.push(Arc::downgrade(&published));
+                self.published = Some(published);
+            }
+        }
+    }
+}
+
+fn hear<A: FromLuaMulti + 'static>(
+    lua: &Lua,
+    shared: &Table,
+    heard: &Rc<Heard>,
+    name: &str,
+    take: fn(&mut Health, A),
+) -> mlua::Result<()> {
+    let heard = Rc::clone(heard);
+    let function = lua.create_function(move |_, said: A| {
+        take(&mut heard.health.borrow_mut(), said);
+        heard.is_new.set(true);
+        Ok(())
+    })?;
+    shared.set(name, function)
+}
+
+/// LuaJIT has a character in front that says what kind of name it is.
+fn name(chunk: String) -> String {
+    chunk.strip_prefix('=').map(str::to_owned).unwrap_or(chunk)
+}
+
+impl Health {
+    fn compiled(&mut self, code_bytes: u64) {
+        TRACES.fetch_add(1, Ordering::Relaxed);
+        self.traces += 1;
+        self.machine_code_bytes += code_bytes;
+    }
+
+    /// `called` is empty unless the line leaves compiled code for it.
+    fn compiled_line(&mut self, (chunk, first, line, called): (String, u32, u32, String)) {
+        let Some(line) = self.line(&chunk, first, line) else { return };
+        if called.is_empty() {
+            line.traces += 1;
+        } else {
+            *line.stitches.entry(called).or_default() += 1;
+        }
+    }
+
+    fn aborted(&mut self, said: Said) {
+        let (source, line, within, called, reason, detail, began_source, began_first, began_line, is_given_up) = said;
+        let reason = Reason::of(reason);
+        ABORTS[reason.number()].fetch_add(1, Ordering::Relaxed);
+        if is_given_up && let Some(line) = self.line(&began_source, began_first, began_line) {
+            line.is_given_up = true;
+        }
+        let abort = Abort {
+            source: name(source),
+            line,
+            within: name(within),
+            called: if reason.is_of_calls() { called } else { String::new() },
+            reason,
+            instruction: reason.instruction(detail),
+            began_source: name(began_source),
+            began_line,
+        };
+        if self.aborts.len() >= ABORTS_MAX && !self.aborts.contains_key(&abort) {
+            self.lost += 1;
+            return;
+        }
+        *self.aborts.entry(abort).or_default() += 1;
+    }
+
+    fn flushed(&mut self, (): ()) {
+        FLUSHES.fetch_add(1, Ordering::Relaxed);
+        self.flushes += 1;
+        self.machine_code_bytes = 0;
+        for source in self.sources.values_mut() {
+            // What was given up stays so.
+            source.lines.retain(|_, line| line.is_given_up);
+            source.lines.values_mut().for_each(|line| (line.traces, line.stitches) = Default::default());
+        }
+    }
+
+    fn loaded_text(&mut self, (chunk, text): (String, String)) {
+        let bytes: usize = self.sources.values().map(|source| source.text.len()).sum();
+        let source = self.sources.entry(name(chunk)).or_default();
+        source.count += 1;
+        source.functions.clear();
+        source.lines.clear();
+        source.text = if bytes + text.len() <= TEXT_BYTES_MAX { text.into() } else { "".into() };
+    }
+
+    fn forgotten(&mut self, chunk: String) {
+        let name = name(chunk);
+        let Some(source) = self.sources.get_mut(&name) else { return };
+        source.count -= 1;
+        if source.count == 0 {
+            self.sources.remove(&name);
+            self.aborts.retain(|abort, _| abort.source != name);
+        }
+    }
+
+    fn loaded_function(&mut self, (chunk, first_line, last_line, mut lines): (String, u32, u32, Vec<u32>)) {
+        let functions: usize = self.sources.values().map(|source| source.functions.len()).sum();
+        let Some(source) = chunk.strip_prefix('=').and_then(|name| self.sources.get_mut(name)) else { return };
+        if functions == FUNCTIONS_MAX {
+            self.lost += 1;
+            return;
+        }
+        lines.sort_unstable();
+        lines.dedup();
+        source.functions.push(Function { first_line, last_line, lines });
+        source.functions.sort_by_key(|function| (function.first_line, Reverse(function.last_line)));
+    }
+
+    /// A line of a program's text; `None`: it is of none, or there are too many.
+    fn line(&mut self, chunk: &str, first: u32, line: u32) -> Option<&mut super::Line> {
+        let lines: usize = self.sources.values().map(|source| source.lines.len()).sum();
+        let source = self.sources.get_mut(chunk.strip_prefix('=')?)?;
+        if lines >= LINES_MAX && !source.lines.contains_key(&(first, line)) {
+            self.lost += 1;
+            return None;
+        }
+        Some(source.lines.entry((first, line)).or_default())
+    }
+}

@@ -1,0 +1,181 @@
+-- What LuaJIT's compiler does, told to the gateway (`health.rs`) as it happens. That is seldom: while functions become warm.
+--
+-- An instruction that ends a recording is often one of the prelude or of LuaJIT. The user wants to know the own line that has
+-- led there, so the calls of a recording are kept until it has ended.
+
+local S = ...
+local attach, util, band, rshift = S.jit.attach, S.jit_util, bit.band, bit.rshift
+local function_info, bytecode, constant = util.funcinfo, util.funcbc, util.funck
+local trace_info, machine_code = util.traceinfo, util.tracemc
+local compiled, compiled_line, aborted, flushed = S.on_compiled, S.on_compiled_line, S.on_aborted, S.on_flushed
+local loaded_text, loaded_function, forgotten = S.on_loaded_text, S.on_loaded_function, S.on_forgotten
+local FNEW, GIVEN_UP = S.fnew, S.given_up
+local type, tonumber, pairs, setmetatable, byte, clear = type, tonumber, pairs, setmetatable, string.byte, S.table_clear
+
+-- What functions of LuaJIT are called. They have no name of their own, and the libraries are closed hereafter.
+local names = {}
+for name, value in pairs(_G) do
+  if type(value) == "function" then
+    names[value] = name
+  elseif type(value) == "table" and name ~= "_G" and name ~= "package" then
+    for member, inner in pairs(value) do
+      if type(inner) == "function" then names[inner] = name .. "." .. member end
+    end
+  end
+end
+names[S.json_decode], names[S.json_encode] = "core.json.decode", "core.json.encode"
+names[S.document], names[S.check_schema] = "ctx.matched_route", "core.schema.check"
+S.names = names
+
+-- The recording, instruction by instruction: the function, the place in it, and how deep in calls it is.
+local functions, places, depths, count = {}, {}, {}, 0
+local start_function, start_place, is_root
+
+-- Whose names begin with a bracket are ours; only those of the configuration are shown line by line.
+local own = setmetatable({}, { __mode = "k" })
+
+local function is_users(func)
+  local is = own[func]
+  if is == nil then
+    local source = function_info(func).source
+    -- A function of C has none.
+    is = source ~= nil and byte(source, 2) ~= 40
+    own[func] = is
+  end
+  return is
+end
+
+-- Of the instruction: LuaJIT has the line that a closure ends in, and the user looks for the one that it begins in.
+local function line_of(func, place)
+  local info = function_info(func, place)
+  -- A function of C.
+  if not info.source then return 0, info end
+  local instruction = bytecode(func, place)
+  if instruction and band(instruction, 255) == FNEW then
+    local made = constant(func, -rshift(instruction, 16) - 1)
+    if made then return function_info(made).linedefined, info end
+  end
+  return info.currentline or 0, info
+end
+
+-- The innermost call of the user's in the recording, from its last instruction outwards. What was recorded before at the same
+-- depth has returned.
+local function users_place()
+  local depth
+  for at = count, 1, -1 do
+    if not depth or depths[at] < depth then
+      depth = depths[at]
+      if is_users(functions[at]) then return functions[at], places[at] end
+    end
+  end
+  return nil
+end
+
+local function forget_recording()
+  clear(functions)
+  clear(places)
+  clear(depths)
+  count, start_function = 0, nil
+end
+
+local function on_record(_, func, place, depth)
+  if type(func) ~= "function" then return end
+  count = count + 1
+  functions[count], places[count], depths[count] = func, place, depth
+end
+
+local function on_stop(trace)
+  local link = trace_info(trace).linktype
+  local code = machine_code(trace)
+  compiled(code and #code or 0)
+  local last_info
+  for at = 1, count do
+    local func = functions[at]
+    if is_users(func) then
+      local info = function_info(func, places[at])
+      if not last_info or info.currentline ~= last_info.currentline or info.linedefined ~= last_info.linedefined
+        or info.source ~= last_info.source then
+        compiled_line(info.source, info.linedefined, info.currentline, "")
+        last_info = info
+      end
+    end
+  end
+  local called = count > 0 and names[functions[count]]
+  -- Where a function waits or ends its run there is nothing to compile.
+  if link == "stitch" and called ~= "coroutine.yield" then
+    local func, place = users_place()
+    if func then
+      local line, info = line_of(func, place)
+      compiled_line(info.source, info.linedefined, line, called or "a function of C")
+    end
+  end
+end
+
+local function on_abort(func, place, reason, detail)
+  local source, line, within = "", 0, ""
+  if type(func) == "function" then
+    local its_line, info = line_of(func, place)
+    source, line = info.source or "", its_line
+  end
+  if source == "" or not is_users(func) then
+    local caller, at = users_place()
+    if not caller and start_function and is_users(start_function) then caller, at = start_function, start_place end
+    if caller then
+      within = source ~= "" and source .. ":" .. line or ""
+      local its_line, info = line_of(caller, at)
+      source, line = info.source, its_line
+    end
+  end
+  local start_source, start_first, start_line, is_given_up = "", 0, 0, false
+  if start_function then
+    local info = function_info(start_function, start_place)
+    start_source, start_first, start_line = info.source, info.linedefined, info.currentline
+    local instruction = bytecode(start_function, start_place)
+    is_given_up = is_root and instruction ~= nil and GIVEN_UP[band(instruction, 255)] == true
+  end
+  local called = (detail ~= nil and names[detail]) or (count > 0 and names[functions[count]]) or ""
+  local number = type(detail) == "number" and detail or -1
+  aborted(source, line, within, called, tonumber(reason) or -1, number, start_source, start_first, start_line,
+    is_given_up)
+end
+
+local function on_trace(what, trace, func, place, reason, detail)
+  if what == "start" then
+    forget_recording()
+    start_function, start_place, is_root = func, place, reason == nil
+    if type(func) ~= "function" then start_function = nil end
+  elseif what == "stop" then
+    on_stop(trace)
+    forget_recording()
+  elseif what == "abort" then
+    on_abort(func, place, reason, detail)
+    forget_recording()
+  elseif what == "flush" then
+    forget_recording()
+    flushed()
+  end
+end
+
+-- Tells of all functions of a chunk, so that also those are known that were never compiled.
+local function tell_functions(func)
+  local info = function_info(func)
+  local lines = {}
+  for place = 1, info.bytecodes - 1 do lines[place] = function_info(func, place).currentline end
+  loaded_function(info.source, info.linedefined, info.lastlinedefined, lines)
+  if not info.children then return end
+  for at = -1, -65536, -1 do
+    local value = constant(func, at)
+    if value == nil then break end
+    if type(value) == "proto" then tell_functions(value) end
+  end
+end
+
+function S.tell_of_chunk(chunk, text)
+  loaded_text(function_info(chunk).source, text)
+  tell_functions(chunk)
+end
+
+function S.tell_of_chunk_gone(chunk) forgotten(function_info(chunk).source) end
+
+attach(on_trace, "trace")
+attach(on_record, "record")

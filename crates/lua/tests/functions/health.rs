@@ -1,0 +1,104 @@
+//! What is known of LuaJIT's compiler on this thread, after functions became warm.
+
+use crate::fake::Fake;
+use std::sync::Arc;
+use stillgate_lua::health::{self, Health, Reason, State};
+use stillgate_lua::{Context, Kind, Outcome, Program, run};
+
+const RUNS: usize = 3000;
+/// LuaJIT waits longer after each recording that has failed, until it gives up.
+const RUNS_UNTIL_GIVEN_UP: usize = 200_000;
+
+fn named(name: &str, sources: &[&str]) -> Arc<Program> {
+    let sources = sources.iter().map(|source| source.to_string()).collect();
+    Program::new(name.to_owned(), sources, serde_json::json!({}), Kind::Plugin)
+}
+
+fn warm(program: &Arc<Program>, runs: usize) {
+    for _ in 0..runs {
+        let outcome = run(program, &mut Fake::default(), &mut Context::default());
+        assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
+    }
+}
+
+/// What this thread has published.
+fn published() -> Arc<Health> {
+    let name = std::thread::current().name().unwrap().to_owned();
+    let mut all = health::of_all_threads();
+    all.retain(|(thread, _)| *thread == name);
+    assert_eq!(all.len(), 1);
+    all.remove(0).1
+}
+
+fn states(health: &Health, source: &str) -> Vec<(u32, State)> {
+    let source = &health.sources[source];
+    source.functions.iter().map(|function| (function.first_line, source.state(function))).collect()
+}
+
+fn aborts(health: &Health, source: &str) -> Vec<(u32, &'static str, Option<&'static str>, String)> {
+    let of_source = health.aborts.keys().filter(|abort| abort.source == source);
+    let mut all: Vec<_> =
+        of_source.map(|abort| (abort.line, abort.reason.name(), abort.instruction, abort.called.clone())).collect();
+    // Recordings that began elsewhere end there, too.
+    all.dedup();
+    all
+}
+
+#[test]
+fn functions_are_compiled_given_up_or_never_tried() {
+    let good = named(
+        "good",
+        &[
+            "local seldom = function()\n  return 1\nend\nreturn function(conf, ctx)\n  ngx.header['X-A'] = ngx.var.uri\n  if ngx.var.uri == '/never' then seldom() end\nend",
+        ],
+    );
+    warm(&good, RUNS);
+    let health = published();
+    assert_eq!(states(&health, "good"), [(0, State::Interpreted), (1, State::Interpreted), (4, State::Compiled)]);
+    assert!(health.traces > 0 && health.machine_code_bytes > 0, "{health:?}");
+    assert!(health.sources["good"].text.starts_with("local seldom"));
+
+    let before = health::totals();
+    let bad = named(
+        "bad",
+        &[
+            "return function(conf, ctx)\n  local made =\n    function()\n      return conf\n    end\n  return made() == 1 and 1 or nil\nend",
+        ],
+    );
+    warm(&bad, RUNS_UNTIL_GIVEN_UP);
+    let health = published();
+    assert_eq!(states(&health, "bad"), [(0, State::Interpreted), (1, State::Blacklisted), (3, State::Compiled)]);
+    assert_eq!(aborts(&health, "bad"), [(3, "bytecode", Some("FNEW"), String::new())]);
+    let reason = Reason::all().find(|reason| reason.name() == "bytecode").unwrap();
+    assert!(health::totals().aborts[reason.number()] > before.aborts[reason.number()]);
+}
+
+#[test]
+fn calls_that_leave_compiled_code_are_laid_at_the_user_s_line() {
+    let stitched = named(
+        "stitched",
+        &[
+            "return function(conf, ctx)\n  local core = require('apisix.core')\n  local all = 0\n  for at = 1, 3 do\n    all = all + #core.json.encode(ctx)\n  end\n  ngx.header['X-A'] = all\nend",
+        ],
+    );
+    warm(&stitched, RUNS);
+    let health = published();
+    let source = &health.sources["stitched"];
+    let (_, line) = source.lines.iter().find(|((_, line), _)| *line == 5).unwrap();
+    assert_eq!(line.state(), State::Stitched, "{health:#?}");
+    assert_eq!(line.stitches.keys().collect::<Vec<_>>(), ["core.json.encode"]);
+}
+
+#[test]
+fn a_program_that_is_gone_is_forgotten() {
+    let first = named("route", &["return function() end"]);
+    warm(&first, RUNS);
+    let second = named("route", &["return function() end", "\nreturn function() end"]);
+    warm(&second, RUNS);
+    drop(first);
+    // It is noticed when the next one is loaded.
+    warm(&named("other", &["return function() end"]), RUNS);
+    let health = published();
+    assert_eq!(health.sources.keys().collect::<Vec<_>>(), ["other", "route[1]", "route[2]"]);
+    assert_eq!(states(&health, "route[2]"), [(0, State::Interpreted), (2, State::Compiled)]);
+}
