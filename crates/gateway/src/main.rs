@@ -14,7 +14,7 @@ mod live;
 mod metering;
 mod upgrade;
 
-use commands::cli::{Cli, Command, StoreCommand};
+use commands::cli::{Cli, Command, LuaCommand, StoreCommand};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -28,6 +28,7 @@ fn main() -> ExitCode {
         Command::Diff(arguments) => commands::transfer::diff(&arguments),
         Command::Apply(arguments) => commands::transfer::apply(&arguments),
         Command::Profile(arguments) => commands::profile::run(&arguments),
+        Command::Lua(LuaCommand::Check(arguments)) => commands::lua::check(&arguments),
         Command::Store(StoreCommand::Backup(arguments)) => commands::transfer::backup(&arguments),
         Command::Upgrade(arguments) => commands::upgrade::run(arguments),
     };

@@ -165,6 +165,11 @@ pub fn resume(paused: Paused, host: &mut dyn Host, context: &mut Context) -> Out
     })
 }
 
+/// What this thread knows of its compiler; `None`: no function has run.
+pub(crate) fn with_watch<R>(then: impl FnOnce(&Watch) -> R) -> Option<R> {
+    VM.with_borrow(|slot| slot.as_ref().map(|vm| then(&vm.watch)))
+}
+
 /// See [`crate::check`].
 pub(crate) fn check(source: &str) -> Result<(), String> {
     let said =
@@ -476,6 +481,7 @@ fn prelude(lua: &Lua, shared: &Table, bridge: &Rc<Bridge>, array_mt: &Table) -> 
     shared.set("jit_util", require.call::<Value>("jit.util")?)?;
     shared.set("table_new", require.call::<Value>("table.new")?)?;
     shared.set("table_clear", require.call::<Value>("table.clear")?)?;
+    shared.set("sethook", globals.get::<Table>("debug")?.get::<Function>("sethook")?)?;
     shared.set("getinfo", globals.get::<Table>("debug")?.get::<Function>("getinfo")?)?;
     shared.set("yield", globals.get::<Table>("coroutine")?.get::<Function>("yield")?)?;
     shared.set("declarations", DECLARATIONS)?;

@@ -1,7 +1,7 @@
 //! What can be typed: the commands and options of `stillgate`, defined once.
 //!
 //! Parsing only. Exit codes are the contract of scripts outside the project: 0 good, 1 the work found errors,
-//! 2 the arguments cannot be used (clap's own code for that too), 3 `diff` found differences.
+//! 2 the arguments cannot be used (clap's own code for that too), 3 `diff` found differences, `lua check` no proof.
 
 use crate::explaining::request_line::{Client, Header, RequestLine};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
@@ -16,6 +16,8 @@ pub(crate) const EXIT_ERRORS: u8 = 1;
 pub(crate) const EXIT_UNUSABLE: u8 = 2;
 /// `diff` has found differences.
 pub(crate) const EXIT_DIFFERS: u8 = 3;
+/// `lua check` has nothing that it could prove: no code was compiled.
+pub(crate) const EXIT_UNPROVEN: u8 = 3;
 
 /// Where a gateway's Admin API is asked unless another address is given, as in the documentation of APISIX.
 const ADMIN_URL: &str = "http://127.0.0.1:9180";
@@ -75,6 +77,9 @@ pub(crate) enum Command {
     Apply(Apply),
     /// Take a profile of a running gateway, or show one that was taken
     Profile(Profile),
+    /// Check functions in Lua
+    #[command(subcommand)]
+    Lua(LuaCommand),
     /// Back up a store
     #[command(subcommand)]
     Store(StoreCommand),
@@ -174,6 +179,33 @@ pub(crate) struct Exporter {
     /// given several times
     #[arg(long = "host", value_name = "NAME")]
     pub(crate) hosts: Vec<String>,
+}
+
+/// `stillgate lua`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum LuaCommand {
+    /// Run a function for many requests, and report what LuaJIT does not compile
+    Check(LuaCheck),
+}
+
+/// `stillgate lua check`.
+#[derive(Debug, Args)]
+pub(crate) struct LuaCheck {
+    /// A text that returns a function, as in serverless-pre-function
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Recorded requests, one JSON object per line, as in an access log with `format: json`
+    #[arg(long, value_name = "LOG", required_unless_present = "requests", conflicts_with = "requests")]
+    pub(crate) replay: Option<PathBuf>,
+    /// Requests, one `METHOD URL` per line; lines that begin with # are comments
+    #[arg(long, value_name = "FILE")]
+    pub(crate) requests: Option<PathBuf>,
+    /// What the function gets as `conf`; by default {}
+    #[arg(long, value_name = "JSON")]
+    pub(crate) conf: Option<String>,
+    /// Write what was found to this file, too
+    #[arg(long, value_name = "OUT")]
+    pub(crate) json: Option<PathBuf>,
 }
 
 /// How the Admin API is asked.
@@ -388,6 +420,10 @@ mod tests {
         assert!(parse("stillgate profile").is_err());
         assert!(parse("stillgate profile -o p.html --kind stalls --over 5ms --seconds 3 --base q.pb.gz").is_ok());
         assert!(parse("stillgate profile -o p.html --from p.pb.gz --seconds 3").is_err());
+        assert!(parse("stillgate lua check f.lua").is_err());
+        assert!(parse("stillgate lua check f.lua --requests r.txt --json o.json --conf {}").is_ok());
+        assert!(parse("stillgate lua check f.lua --replay l.json").is_ok());
+        assert!(parse("stillgate lua check f.lua --replay l.json --requests r.txt").is_err());
         assert!(parse("stillgate store").is_err());
         assert!(parse("stillgate store backup copy.redb --store s.redb").is_ok());
         assert!(parse("stillgate exporter").is_err());

@@ -12,6 +12,7 @@ mod demo_traffic;
 mod demo_upstream;
 pub(crate) mod explain;
 pub(crate) mod exporter;
+pub(crate) mod lua;
 pub(crate) mod profile;
 mod replay;
 pub(crate) mod run;

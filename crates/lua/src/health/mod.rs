@@ -9,7 +9,9 @@
 //!
 //! A worker waits for no reader: it publishes copies.
 
+pub mod examine;
 mod reasons;
+mod remedies;
 mod watch;
 
 pub use reasons::Reason;
@@ -17,6 +19,7 @@ pub(crate) use watch::Watch;
 
 use arc_swap::ArcSwap;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -84,6 +87,8 @@ pub struct Line {
 pub struct Source {
     /// The text; empty: there was no room for it.
     pub text: Arc<str>,
+    /// Which of all that were loaded in this process, the newest last.
+    pub generation: u64,
     /// How often one of this name is loaded: an old one goes after the new one has come.
     count: usize,
     /// In the order of the text, inner ones after the one around them.
@@ -177,6 +182,17 @@ impl Source {
     }
 }
 
+impl Health {
+    /// Functions of this state, but for whole texts, which run once.
+    pub fn functions_in(&self, state: State) -> usize {
+        let of_source = |source: &Source| {
+            let functions = source.functions.iter().filter(|function| function.first_line > 0);
+            functions.filter(|function| source.state(function) == state).count()
+        };
+        self.sources.values().map(of_source).sum()
+    }
+}
+
 impl Line {
     /// What has become of it.
     pub fn state(&self) -> State {
@@ -186,5 +202,24 @@ impl Line {
             Line { traces: 0, .. } => State::Interpreted,
             _ => State::Compiled,
         }
+    }
+}
+
+impl fmt::Display for Abort {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}", self.reason.text())?;
+        if let Some(instruction) = self.instruction {
+            write!(out, ": {instruction}")?;
+            if let Some(meaning) = remedies::meaning(instruction) {
+                write!(out, " ({meaning})")?;
+            }
+        }
+        if !self.called.is_empty() {
+            write!(out, ", in a call of {}", self.called)?;
+        }
+        if let Some(remedy) = remedies::of(self) {
+            write!(out, "; {remedy}")?;
+        }
+        Ok(())
     }
 }

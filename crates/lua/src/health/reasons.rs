@@ -61,6 +61,9 @@ const UNKNOWN: (&str, &str) = ("other", "LuaJIT gives a reason that is not known
 /// Those that a call of a function is the reason of.
 const OF_CALLS: [&str; 6] = ["error", "too_short", "bad_type", "built_in", "c_conversion", "c_call"];
 
+/// Those that are found on the way to machine code, too.
+const HARMLESS: [&str; 5] = ["blacklisted", "retry", "leaves_loop", "inner_loop", "lower_frame"];
+
 /// Where `detail` is the number of an instruction.
 const BYTECODE: usize = 7;
 
@@ -102,6 +105,11 @@ impl Reason {
     /// Whether what was called is the reason.
     pub(super) fn is_of_calls(self) -> bool {
         OF_CALLS.contains(&self.name())
+    }
+
+    /// Whether it is found where all is well, too: LuaJIT goes on at another place.
+    pub fn is_harmless(self) -> bool {
+        HARMLESS.contains(&self.name())
     }
 
     fn row(self) -> (&'static str, &'static str) {

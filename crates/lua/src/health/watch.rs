@@ -6,17 +6,23 @@ use super::{
     TEXT_BYTES_MAX, TRACES,
 };
 use arc_swap::ArcSwap;
-use mlua::{FromLuaMulti, Lua, Table};
+use mlua::{FromLuaMulti, Function as LuaFunction, Lua, Table};
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::thread;
+
+/// Texts that were loaded so far.
+static LOADED: AtomicU64 = AtomicU64::new(0);
 
 /// Of one VM.
 pub(crate) struct Watch {
     heard: Rc<Heard>,
+    /// What the parts of the prelude share.
+    shared: Table,
     published: Option<Arc<Published>>,
 }
 
@@ -47,7 +53,29 @@ impl Watch {
         hear(lua, shared, &heard, "on_loaded_text", Health::loaded_text)?;
         hear(lua, shared, &heard, "on_loaded_function", Health::loaded_function)?;
         hear(lua, shared, &heard, "on_forgotten", Health::forgotten)?;
-        Ok(Watch { heard, published: None })
+        Ok(Watch { heard, shared: shared.clone(), published: None })
+    }
+
+    /// What is known now.
+    pub(crate) fn health(&self) -> Health {
+        self.heard.health.borrow().clone()
+    }
+
+    /// How often the compiler has said something.
+    pub(crate) fn events(&self) -> u64 {
+        let health = self.heard.health.borrow();
+        health.traces + health.flushes + health.aborts.values().sum::<u64>() + health.lost
+    }
+
+    /// Counts from now on how often lines run. This is slow, and keeps functions in the interpreter.
+    pub(crate) fn count_lines(&self) -> mlua::Result<()> {
+        self.shared.get::<LuaFunction>("count_lines")?.call(())
+    }
+
+    /// Ends that, and gives the counts by `NAME:LINE`, and for calls `NAME:LINE:CALLED`.
+    pub(crate) fn counted_lines(&self) -> mlua::Result<HashMap<String, u64>> {
+        let counts: HashMap<String, u64> = self.shared.get::<LuaFunction>("counted_lines")?.call(())?;
+        Ok(counts.into_iter().map(|(line, count)| (name(line), count)).collect())
     }
 
     /// Publishes what is new.
@@ -120,11 +148,12 @@ impl Health {
         if is_given_up && let Some(line) = self.line(&began_source, began_first, began_line) {
             line.is_given_up = true;
         }
+        let is_called = !within.is_empty() || reason.is_of_calls();
         let abort = Abort {
             source: name(source),
             line,
             within: name(within),
-            called: if reason.is_of_calls() { called } else { String::new() },
+            called: if is_called { called } else { String::new() },
             reason,
             instruction: reason.instruction(detail),
             began_source: name(began_source),
@@ -152,6 +181,7 @@ impl Health {
         let bytes: usize = self.sources.values().map(|source| source.text.len()).sum();
         let source = self.sources.entry(name(chunk)).or_default();
         source.count += 1;
+        source.generation = LOADED.fetch_add(1, Ordering::Relaxed);
         source.functions.clear();
         source.lines.clear();
         source.text = if bytes + text.len() <= TEXT_BYTES_MAX { text.into() } else { "".into() };

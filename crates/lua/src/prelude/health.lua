@@ -23,9 +23,29 @@ for name, value in pairs(_G) do
     end
   end
 end
-names[S.json_decode], names[S.json_encode] = "core.json.decode", "core.json.encode"
-names[S.document], names[S.check_schema] = "ctx.matched_route", "core.schema.check"
-S.names = names
+names[S.document] = "ctx.matched_route"
+
+-- The same for what the prelude has made, when all of it is there.
+local are_ours_named = false
+
+local function name_ours()
+  are_ours_named = true
+  local function name_members(prefix, members, depth)
+    for member, value in pairs(members) do
+      if type(value) == "function" then
+        names[value] = names[value] or prefix .. member
+      elseif type(value) == "table" and depth > 0 and type(member) == "string" then
+        name_members(prefix .. member .. ".", value, depth - 1)
+      end
+    end
+  end
+  name_members("ngx.", S.ngx, 1)
+  name_members("string.", string, 0)
+  for module, members in pairs(S.modules) do
+    if module == "resty.lrucache" then name_members("lrucache.", members, 0) end
+    if module == "apisix.core" then name_members("core.", members, 1) end
+  end
+end
 
 -- The recording, instruction by instruction: the function, the place in it, and how deep in calls it is.
 local functions, places, depths, count = {}, {}, {}, 0
@@ -58,14 +78,14 @@ local function line_of(func, place)
   return info.currentline or 0, info
 end
 
--- The innermost call of the user's in the recording, from its last instruction outwards. What was recorded before at the same
--- depth has returned.
+-- The innermost call of the user's in the recording, from its last instruction outwards: function and place, and the name of
+-- what is called there. What was recorded before at the same depth has returned.
 local function users_place()
   local depth
   for at = count, 1, -1 do
     if not depth or depths[at] < depth then
       depth = depths[at]
-      if is_users(functions[at]) then return functions[at], places[at] end
+      if is_users(functions[at]) then return functions[at], places[at], at < count and names[functions[at + 1]] end
     end
   end
   return nil
@@ -100,13 +120,13 @@ local function on_stop(trace)
       end
     end
   end
-  local called = count > 0 and names[functions[count]]
+  local last = count > 0 and names[functions[count]]
   -- Where a function waits or ends its run there is nothing to compile.
-  if link == "stitch" and called ~= "coroutine.yield" then
-    local func, place = users_place()
+  if link == "stitch" and last ~= "coroutine.yield" then
+    local func, place, called = users_place()
     if func then
       local line, info = line_of(func, place)
-      compiled_line(info.source, info.linedefined, line, called or "a function of C")
+      compiled_line(info.source, info.linedefined, line, called or last or "a function of C")
     end
   end
 end
@@ -117,8 +137,10 @@ local function on_abort(func, place, reason, detail)
     local its_line, info = line_of(func, place)
     source, line = info.source or "", its_line
   end
+  local called = (detail ~= nil and names[detail]) or (count > 0 and names[functions[count]])
   if source == "" or not is_users(func) then
-    local caller, at = users_place()
+    local caller, at, calls = users_place()
+    called = calls or called
     if not caller and start_function and is_users(start_function) then caller, at = start_function, start_place end
     if caller then
       within = source ~= "" and source .. ":" .. line or ""
@@ -133,13 +155,13 @@ local function on_abort(func, place, reason, detail)
     local instruction = bytecode(start_function, start_place)
     is_given_up = is_root and instruction ~= nil and GIVEN_UP[band(instruction, 255)] == true
   end
-  local called = (detail ~= nil and names[detail]) or (count > 0 and names[functions[count]]) or ""
   local number = type(detail) == "number" and detail or -1
-  aborted(source, line, within, called, tonumber(reason) or -1, number, start_source, start_first, start_line,
+  aborted(source, line, within, called or "", tonumber(reason) or -1, number, start_source, start_first, start_line,
     is_given_up)
 end
 
 local function on_trace(what, trace, func, place, reason, detail)
+  if not are_ours_named then name_ours() end
   if what == "start" then
     forget_recording()
     start_function, start_place, is_root = func, place, reason == nil
@@ -176,6 +198,32 @@ function S.tell_of_chunk(chunk, text)
 end
 
 function S.tell_of_chunk_gone(chunk) forgotten(function_info(chunk).source) end
+
+-- How often each line of a configuration's functions runs, and what it calls, counted while `stillgate lua check` wants it.
+local hits = {}
+
+local function hit(key) hits[key] = (hits[key] or 0) + 1 end
+
+function S.count_lines()
+  if not are_ours_named then name_ours() end
+  hits = {}
+  S.sethook(function(event, line)
+    if event == "line" then
+      local source = S.getinfo(2, "S").source
+      if byte(source, 2) ~= 40 then hit(source .. ":" .. line) end
+      return
+    end
+    local called, caller = names[S.getinfo(2, "f").func], S.getinfo(3, "Sl")
+    if called and caller and byte(caller.source, 2) ~= 40 then
+      hit(caller.source .. ":" .. caller.currentline .. ":" .. called)
+    end
+  end, "cl")
+end
+
+function S.counted_lines()
+  S.sethook()
+  return hits
+end
 
 attach(on_trace, "trace")
 attach(on_record, "record")

@@ -11,9 +11,11 @@
 mod lines;
 mod needs;
 mod recorded;
+mod recording;
 mod report;
 mod tally;
 
+pub(crate) use recording::Recording;
 pub(crate) use report::Report;
 
 use crate::commands::check::Compiled;

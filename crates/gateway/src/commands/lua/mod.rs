@@ -1,0 +1,100 @@
+//! `stillgate lua check`: whether LuaJIT compiles a function, before it is in a gateway.
+//!
+//! What is compiled and what is not is found by `stillgate_lua::health`; here requests are read, and findings printed.
+
+mod replayed;
+mod requests;
+
+use super::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNPROVEN, EXIT_UNUSABLE, LuaCheck};
+use super::stdout::show;
+use crate::configuration::source::read_bounded;
+use replayed::Replayed;
+use serde_json::{Value as Json, json};
+use std::fs;
+use std::path::Path;
+use stillgate_lua::check as check_text;
+use stillgate_lua::health::examine::{Examined, Finding, examine};
+
+/// Bytes of a file with a function.
+const FILE_BYTES_MAX: usize = 1 << 20;
+
+/// Checks a function, and returns the exit code.
+pub(crate) fn check(arguments: &LuaCheck) -> u8 {
+    match examined(arguments) {
+        Ok(examined) => {
+            show(printed(&arguments.file, &examined));
+            code(&examined)
+        }
+        Err(why) => {
+            eprintln!("stillgate: {why}");
+            EXIT_UNUSABLE
+        }
+    }
+}
+
+fn code(examined: &Examined) -> u8 {
+    match examined {
+        Examined { findings, .. } if !findings.is_empty() => EXIT_ERRORS,
+        Examined { lines_compiled: 0, .. } => EXIT_UNPROVEN,
+        _ => EXIT_GOOD,
+    }
+}
+
+fn printed(file: &Path, examined: &Examined) -> String {
+    let Examined { findings, notes, lines_compiled, traces, late, flushes, runs, .. } = examined;
+    let name = file.display();
+    let line = |finding: &Finding, kind: &str| format!("{name}:{}: {kind}{}\n", finding.line, finding.reason);
+    let mut text: String = findings.iter().map(|finding| line(finding, "")).collect();
+    text.extend(notes.iter().map(|note| line(note, "note: ")));
+    let verdict = match code(examined) {
+        EXIT_GOOD => "good",
+        EXIT_UNPROVEN => "not proven, as nothing of it was compiled",
+        _ => "not good",
+    };
+    text + &format!(
+        "{name}: {verdict} ({lines_compiled} lines in machine code, {traces} traces, {late} events after the warm-up, {flushes} flushes, {runs} runs)\n"
+    )
+}
+
+fn examined(arguments: &LuaCheck) -> Result<Examined, String> {
+    let file = &arguments.file;
+    let bytes =
+        read_bounded(file, FILE_BYTES_MAX).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+    let source = String::from_utf8(bytes).map_err(|_| format!("{}: it is not UTF-8", file.display()))?;
+    check_text(&source).map_err(|why| format!("{}: {why}", file.display()))?;
+    let conf: Json = match &arguments.conf {
+        None => json!({}),
+        Some(text) => serde_json::from_str(text).map_err(|error| format!("--conf: {error}"))?,
+    };
+    let heads = match (&arguments.requests, &arguments.replay) {
+        (Some(requests), _) => requests::lines(requests)?,
+        (None, Some(log)) => requests::log(log)?,
+        (None, None) => return Err("--requests or --replay is needed".to_owned()),
+    };
+    let name = file.display().to_string();
+    let examined = examine(&name, &source, conf, heads.len(), |at| Replayed::new(&heads[at]))
+        .map_err(|failure| format!("the function failed: {}", failure.text))?;
+    if let Some(path) = &arguments.json {
+        let text = format!("{:#}\n", as_json(&name, &examined));
+        fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+    }
+    Ok(examined)
+}
+
+fn as_json(name: &str, examined: &Examined) -> Json {
+    let list = |findings: &[Finding]| -> Vec<Json> {
+        findings.iter().map(|finding| json!({"line": finding.line, "reason": finding.reason})).collect()
+    };
+    let functions = examined.functions.iter().map(|(line, state)| json!({"line": line, "state": state.name()}));
+    json!({
+        "file": name,
+        "findings": list(&examined.findings),
+        "notes": list(&examined.notes),
+        "functions": functions.collect::<Vec<_>>(),
+        "lines_compiled": examined.lines_compiled,
+        "traces": examined.traces,
+        "events_after_warm_up": examined.late,
+        "flushes": examined.flushes,
+        "runs": examined.runs,
+    })
+}

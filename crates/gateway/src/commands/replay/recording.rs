@@ -1,0 +1,59 @@
+//! The requests of a log, for whoever wants to run them and not to route them.
+
+use super::lines::{Line, Lines};
+use super::needs::Needs;
+use super::recorded::Reader;
+use super::{ReplayError, RequestHead};
+use serde_json::{Map, Value};
+use std::fs::File;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+
+/// Reads logs.
+pub(crate) struct Recording;
+
+impl Recording {
+    /// The first requests of a log, with all header fields that it holds.
+    pub(crate) fn read(log: &Path, requests_max: usize) -> Result<Vec<RequestHead>, ReplayError> {
+        let unreadable = |error| ReplayError::Unreadable { log: log.to_owned(), error };
+        let mut lines = Lines::new(File::open(log).map_err(unreadable)?);
+        if lines.are_compressed().map_err(unreadable)? {
+            return Err(ReplayError::Compressed { log: log.to_owned() });
+        }
+        let mut reader = Reader::new(Needs::default(), [].iter());
+        let (mut heads, mut wrong) = (Vec::new(), None);
+        while let Some((number, line)) = lines.next().map_err(unreadable)? {
+            let Line::Text(text) = line else { continue };
+            let mut head = RequestHead::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+            match reader.read(text, &mut head) {
+                Ok(()) => {
+                    add_fields(text, &mut head);
+                    heads.push(head);
+                }
+                Err(reason) => wrong = wrong.or(Some((number, reason))),
+            }
+            if heads.len() == requests_max {
+                break;
+            }
+        }
+        match (heads.is_empty(), wrong) {
+            (false, _) => Ok(heads),
+            (true, Some((line, reason))) => Err(ReplayError::NoRequest { log: log.to_owned(), line, reason }),
+            (true, None) => Err(ReplayError::Empty { log: log.to_owned() }),
+        }
+    }
+}
+
+/// Takes `http_NAME` over, which the reader does only for names that routes ask for.
+fn add_fields(line: &[u8], head: &mut RequestHead) {
+    let Ok(Value::Object(object)) = serde_json::from_slice::<Value>(line) else { return };
+    let object: Map<String, Value> = object;
+    let known = |head: &RequestHead, name: &str| head.headers.iter().any(|(of, _)| of.eq_ignore_ascii_case(name));
+    for (key, value) in &object {
+        let (Some(name), Value::String(value)) = (key.strip_prefix("http_"), value) else { continue };
+        let name = name.replace('_', "-");
+        if name != "host" && !known(head, &name) && !value.chars().any(char::is_control) {
+            head.headers.push((name, value.clone()));
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Whether LuaJIT compiles a function: what `stillgate lua check` finds.
+//!
+//! ```text
+//!  requests, lines counted ─▶ again and again, until the compiler is silent ─▶ again ─▶ hot lines outside of machine code
+//! ```
+//!
+//! The function runs as on a worker: the same VM, prelude and bridge, and whatever it calls with it. A recording that fails is
+//! no finding by itself, since LuaJIT goes on at another place. It is one where lines that run often stay in the interpreter, or
+//! where the compiler is never done.
+
+use super::{Abort, Function, Health, Source, State, remedies};
+use crate::host::Host;
+use crate::program::{Kind, Program};
+use crate::vm::{self, Context, Failure, FailureKind, Outcome, Wait};
+use serde_json::Value as Json;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// LuaJIT waits for up to so many runs before it tries again what has failed; then it gives up.
+const SILENT_RUNS: usize = 70_000;
+/// Runs are this many at most, and take this long, until the functions count as warm.
+const WARM_UP_RUNS_MAX: usize = 400_000;
+const WARM_UP_TIME_MAX: Duration = Duration::from_secs(20);
+/// Runs behind them, in which nothing should happen any more.
+const RUNS: usize = 10_000;
+/// Requests in which lines are counted.
+const COUNTED_RUNS_MAX: usize = 1_000;
+/// A line that runs less often need not be compiled: LuaJIT has not tried.
+const HOT_HITS: f64 = 1_000.0;
+/// A call that leaves machine code more often in a request than this is in a loop.
+const LOOP_HITS: f64 = 1.5;
+
+/// What is wrong with one line.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Finding {
+    /// In the text of the function.
+    pub line: u32,
+    /// Why, and what to write instead where there is something.
+    pub reason: String,
+}
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Examined {
+    /// What has to be mended, by line.
+    pub findings: Vec<Finding>,
+    /// What costs something, and has no other form.
+    pub notes: Vec<Finding>,
+    /// What has become of each function: its first line, and the state.
+    pub functions: Vec<(u32, State)>,
+    /// Lines in machine code.
+    pub lines_compiled: usize,
+    /// Pieces of machine code.
+    pub traces: u64,
+    /// Of them and of recordings that failed, those after the warm-up.
+    pub late: u64,
+    /// How often all machine code was thrown away.
+    pub flushes: u64,
+    /// Runs of the function.
+    pub runs: usize,
+}
+
+/// Runs a function for requests, one after the other and again from the first, until the compiler has done what it does. `name`
+/// stands before lines; `host` makes the request of a run, of which there are `requests`.
+pub fn examine<H: Host>(
+    name: &str,
+    source: &str,
+    conf: Json,
+    requests: usize,
+    mut host: impl FnMut(usize) -> H,
+) -> Result<Examined, Failure> {
+    let program = Program::new(name.to_owned(), vec![source.to_owned()], conf, Kind::Plugin);
+    let mut run = |at: usize| finish(&program, &mut host(at % requests));
+    // The first run makes the VM; and what functions do only once for a request, such as filling a cache, is not to be counted.
+    let counted = requests.min(COUNTED_RUNS_MAX);
+    (0..2 * counted).try_for_each(&mut run)?;
+    watched(|watch| watch.count_lines())?;
+    let ran = (0..counted).try_for_each(&mut run);
+    let hits = watched(|watch| watch.counted_lines())?;
+    ran?;
+    let (began, mut silent, mut warm_up_runs) = (Instant::now(), 0, 0);
+    let mut events = 0;
+    while silent < SILENT_RUNS && warm_up_runs < WARM_UP_RUNS_MAX && began.elapsed() < WARM_UP_TIME_MAX {
+        run(warm_up_runs)?;
+        (warm_up_runs, silent) = (warm_up_runs + 1, silent + 1);
+        if let Some(now) = vm::with_watch(|watch| watch.events())
+            && now != events
+        {
+            (events, silent) = (now, 0);
+        }
+    }
+    let warm = watched(|watch| Ok(watch.health()))?;
+    (0..RUNS).try_for_each(&mut run)?;
+    let health = watched(|watch| Ok(watch.health()))?;
+    let runs = warm_up_runs + RUNS;
+    let per_request =
+        |place: String| hits.get(&format!("{name}:{place}")).map_or(0.0, |hits| *hits as f64 / counted as f64);
+    Ok(Verdict { name, health: &health, warm: &warm, runs, per_request: &per_request }.examined())
+}
+
+/// One run to its end. What it waits for is there at once.
+fn finish(program: &Arc<Program>, host: &mut dyn Host) -> Result<(), Failure> {
+    let context = &mut Context::default();
+    let mut outcome = vm::run(program, host, context);
+    loop {
+        outcome = match outcome {
+            Outcome::Wait(Wait::Sleep(_) | Wait::Body, paused) => vm::resume(paused, host, context),
+            Outcome::Failed(failure) => return Err(failure),
+            Outcome::Done(_) | Outcome::Answer { .. } => return Ok(()),
+        };
+    }
+}
+
+fn watched<R>(then: impl FnOnce(&super::Watch) -> mlua::Result<R>) -> Result<R, Failure> {
+    let result = vm::with_watch(then).unwrap_or_else(|| Err(mlua::Error::runtime("there is no LuaJIT")));
+    result.map_err(|error| Failure { kind: FailureKind::Error, text: error.to_string() })
+}
+
+/// What is judged.
+struct Verdict<'a> {
+    name: &'a str,
+    health: &'a Health,
+    warm: &'a Health,
+    runs: usize,
+    /// By line, or line and what it calls.
+    per_request: &'a dyn Fn(String) -> f64,
+}
+
+impl Verdict<'_> {
+    fn examined(&self) -> Examined {
+        let empty = Source::default();
+        let source = self.health.sources.get(self.name).unwrap_or(&empty);
+        let mut findings = self.in_interpreter(source);
+        let late = self.late();
+        findings.extend(late.keys().filter(|abort| abort.source == self.name).map(|abort| Finding {
+            line: abort.line,
+            reason: format!("{abort}; this goes on after {} runs", self.runs),
+        }));
+        if self.health.flushes > self.warm.flushes {
+            let reason = "all machine code is thrown away again and again; there is too much of it".to_owned();
+            findings.insert(Finding { line: 1, reason });
+        }
+        let (looped, single) = self.stitches(source);
+        findings.extend(looped);
+        Examined {
+            findings: findings.into_iter().collect(),
+            notes: single,
+            functions: source.functions.iter().map(|function| (function.first_line, source.state(function))).collect(),
+            lines_compiled: source.lines.values().filter(|line| line.traces > 0).count(),
+            traces: self.health.traces,
+            late: late.values().sum::<u64>() + (self.health.traces - self.warm.traces),
+            flushes: self.health.flushes,
+            runs: self.runs,
+        }
+    }
+
+    /// Recordings that failed after the warm-up.
+    fn late(&self) -> BTreeMap<&Abort, u64> {
+        let grown = self
+            .health
+            .aborts
+            .iter()
+            .map(|(abort, count)| (abort, count - self.warm.aborts.get(abort).copied().unwrap_or_default()));
+        grown.filter(|(_, count)| *count > 0).collect()
+    }
+
+    /// Why lines that run often are not in machine code. What is found on the way to machine code, too, is named only where nothing
+    /// else explains it: a function that is given up takes others with it.
+    fn in_interpreter(&self, source: &Source) -> BTreeSet<Finding> {
+        let functions = || source.functions.iter().filter(|function| function.first_line > 0);
+        let left: Vec<(&Function, u32)> =
+            functions().filter_map(|function| Some((function, self.left(source, function)?))).collect();
+        let named = |is_harmless: bool| -> BTreeSet<Finding> {
+            left.iter().flat_map(|(function, _)| self.causes(source, function, is_harmless)).collect()
+        };
+        let mut findings = named(false);
+        if findings.is_empty() {
+            findings = named(true);
+        }
+        if findings.is_empty() {
+            findings.extend(left.iter().map(|(_, line)| Finding {
+                line: *line,
+                reason: "it runs in the interpreter; LuaJIT has never tried to compile it".to_owned(),
+            }));
+        }
+        findings
+    }
+
+    /// The first line of a function that runs often and is not in machine code.
+    fn left(&self, source: &Source, function: &Function) -> Option<u32> {
+        let is_compiled =
+            |line: u32| source.lines.get(&(function.first_line, line)).is_some_and(|line| line.traces > 0);
+        let is_hot = |line: u32| (self.per_request)(line.to_string()) * self.runs as f64 >= HOT_HITS;
+        function.lines.iter().copied().find(|line| is_hot(*line) && !is_compiled(*line))
+    }
+
+    fn causes(&self, source: &Source, function: &Function, is_harmless: bool) -> Vec<Finding> {
+        let is_within = |line: u32| (function.first_line..=function.last_line).contains(&line);
+        let of_function = self.health.aborts.keys().filter(|abort| {
+            let is_here = abort.source == self.name && function.lines.contains(&abort.line);
+            let has_begun_here = abort.began_source == self.name && abort.began_line == function.first_line;
+            abort.reason.is_harmless() == is_harmless && (is_here || has_begun_here && is_within(abort.line))
+        });
+        let mut found: Vec<&Abort> = of_function.collect();
+        // The end of a closure's life says nothing that its beginning does not.
+        if found.iter().any(|abort| abort.instruction == Some("FNEW")) {
+            found.retain(|abort| abort.instruction != Some("UCLO"));
+        }
+        let state = match source.state(function) {
+            State::Blacklisted => "LuaJIT has given the function up",
+            _ => "the function stays in the interpreter",
+        };
+        found.iter().map(|abort| Finding { line: abort.line, reason: format!("{abort}; {state}") }).collect()
+    }
+
+    /// Calls that leave machine code: those in loops, and others.
+    fn stitches(&self, source: &Source) -> (Vec<Finding>, Vec<Finding>) {
+        let lines = source
+            .lines
+            .iter()
+            .flat_map(|((_, number), line)| line.stitches.keys().map(move |called| (*number, called)));
+        let found = lines.map(|(line, called)| {
+            let remedy = remedies::of_call(called).map(|remedy| format!("; {remedy}")).unwrap_or_default();
+            let times = (self.per_request)(format!("{line}:{called}"));
+            let reason = format!(
+                "{called} is not compiled, so each call leaves machine code, {times:.1} times a request{remedy}"
+            );
+            (times > LOOP_HITS, Finding { line, reason })
+        });
+        let (looped, single): (Vec<_>, Vec<_>) = found.partition(|(is_in_loop, _)| *is_in_loop);
+        let findings = |list: Vec<(bool, Finding)>| list.into_iter().map(|(_, finding)| finding).collect();
+        (findings(looped), findings(single))
+    }
+}
