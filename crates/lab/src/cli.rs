@@ -12,9 +12,9 @@ use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Exit code of `compare` for wrong usage (`EX_USAGE` of sysexits.h): its 2 means "undecided", which a pipeline may take as a
+/// Exit code for wrong usage (`EX_USAGE` of sysexits.h) of commands whose 2 means "undecided", which a pipeline may take as a
 /// reason to measure again.
-pub(crate) const EXIT_USAGE_OF_COMPARE: u8 = 64;
+pub(crate) const EXIT_USAGE: u8 = 64;
 
 /// The laboratory for HTTP gateways: load that keeps its schedule, experiments, and reports.
 ///
@@ -30,6 +30,8 @@ pub(crate) struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Find the commit that changed a measurement, among noise
+    Bisect(Box<commands::bisect::Bisect>),
     /// Say which of two programs is slower, with a stated error
     Compare(Box<commands::compare::Compare>),
     /// Put load on a server and say what its clients would see
@@ -55,7 +57,7 @@ impl Cli {
             let _ = error.print();
             match (error.use_stderr(), arguments.get(1)) {
                 (false, _) => ExitCode::SUCCESS,
-                (true, Some(command)) if command == "compare" => ExitCode::from(EXIT_USAGE_OF_COMPARE),
+                (true, Some(command)) if command == "compare" || command == "bisect" => ExitCode::from(EXIT_USAGE),
                 (true, _) => ExitCode::from(EXIT_FAILED),
             }
         })

@@ -4,12 +4,14 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod atomic_file;
+mod bisect;
 mod cli;
 mod commands;
 mod compare;
 mod display;
 mod environment;
 mod error;
+mod git;
 mod profile;
 mod report;
 mod responder;
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
         Err(code) => return code,
     };
     let done = match command {
+        Command::Bisect(arguments) => commands::bisect::run(&arguments),
         Command::Compare(arguments) => commands::compare::run(&arguments),
         Command::Load(arguments) => commands::load::run(&arguments),
         Command::Profile(arguments) => commands::profile::run(&arguments),

@@ -26,6 +26,7 @@ mod ranks;
 mod root;
 mod sequential;
 mod signed_rank;
+mod steps;
 mod student_t;
 mod two_sample;
 
@@ -44,4 +45,5 @@ pub use quantile::{median, quantile, quantile_interval, quantile_ranks};
 pub use random::Random;
 pub use sequential::{Spending, boundaries, crossing_probability, nominal_p};
 pub use signed_rank::{SignedRank, signed_rank};
+pub use steps::{Conclusion, Level, Reading, StepPrior, Steps, choose, conclude, next_place, steps};
 pub use two_sample::{TwoSampleT, two_sample_t};

@@ -71,6 +71,14 @@ pub(crate) fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
+/// A probability strictly between 0 and 1.
+pub(crate) fn probability(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(value) if 0.0 < value && value < 1.0 => Ok(value),
+        _ => Err("write a probability between 0 and 1: 0.01".to_owned()),
+    }
+}
+
 /// CPUs by number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Cpus(pub(crate) Vec<usize>);

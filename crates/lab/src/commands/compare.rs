@@ -1,9 +1,9 @@
 //! `stillgate-lab compare`: which of two programs is slower, for people and for pipelines.
 
 use crate::atomic_file;
-use crate::cli::EXIT_USAGE_OF_COMPARE;
+use crate::cli::EXIT_USAGE;
 use crate::cli::typed::{seed_of_clock, typed};
-use crate::cli::values::{Cpus, cpus, duration, percent, positive, rate};
+use crate::cli::values::{Cpus, cpus, duration, percent, positive, probability, rate};
 use crate::compare::revisions::{self, Build, Repository};
 use crate::compare::run::{Contest, Pairs, Pilot, STEPS_OF_PILOT};
 use crate::compare::side::upstream_placement;
@@ -145,7 +145,7 @@ enum Rate {
 
 /// The exit code of the decision; all that went wrong ends with another one.
 pub(crate) fn run(arguments: &Compare) -> Result<u8> {
-    compare(arguments).map_err(|error| error.exit(EXIT_USAGE_OF_COMPARE))
+    compare(arguments).map_err(|error| error.exit(EXIT_USAGE))
 }
 
 fn compare(arguments: &Compare) -> Result<u8> {
@@ -366,13 +366,6 @@ fn measure(text: &str) -> Result<String, String> {
     match measures::is_known(text) {
         true => Ok(text.to_owned()),
         false => Err("not one of throughput, cpu, p50, p99, p99.9, rss, instructions".to_owned()),
-    }
-}
-
-fn probability(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(value) if 0.0 < value && value < 1.0 => Ok(value),
-        _ => Err("write a probability between 0 and 1: 0.01".to_owned()),
     }
 }
 

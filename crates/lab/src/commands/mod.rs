@@ -2,6 +2,7 @@
 //!
 //! Each has `run(&Arguments) -> Result<u8>`, the exit code of what was done; an error is what could not be done.
 
+pub(crate) mod bisect;
 pub(crate) mod compare;
 pub(crate) mod load;
 pub(crate) mod profile;

@@ -11,6 +11,7 @@ mod load;
 mod runs;
 mod tail;
 
+use crate::bisect::analysis as bisect_analysis;
 use crate::compare::analysis as compare_analysis;
 use crate::error::{EXIT_FAILED, Error, Result};
 use crate::result::{Experiment, ResultFile, file};
@@ -101,6 +102,11 @@ pub(crate) fn made_again(mut result: ResultFile) -> Result<Verified> {
             compare_json("analysis", &json(&compared.analysis)?, &json(&analysis)?, &mut found);
             compared.analysis = analysis;
             compare::check(compared, &mut found)?;
+        }
+        Experiment::Bisect(bisected) => {
+            let answer = bisect_analysis::answer(bisected);
+            compare_json("", &json(&bisected.answer)?, &json(&answer)?, &mut found);
+            bisected.answer = answer;
         }
         Experiment::Load(load) => load::check(load, &mut found)?,
     }

@@ -8,17 +8,15 @@
 //! What does not build is said so, with the last lines of the compiler's.
 
 use crate::error::{Error, Result};
+use crate::git::{self, git, run, short};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
 /// Lines of a build's output that are shown where it fails.
 const BUILD_LINES_MAX: usize = 30;
-
-/// Characters of a commit's name in folders and messages.
-const COMMIT_CHARACTERS: usize = 12;
 
 /// What of a project is built, and how.
 #[derive(Debug, Clone)]
@@ -51,12 +49,8 @@ impl Repository {
     /// `folder` is anywhere in the repository, where the project's `Cargo.toml` is; `cache` holds what is kept, of all
     /// repositories.
     pub(crate) fn open(folder: &Path, cache: &Path, build: Build) -> Result<Repository> {
-        let shown = folder.display();
-        let no_repository = |why: String| {
-            Error::new(format!("--repo {shown}: no git repository ({}); name a folder of a clone", why.trim()))
-        };
-        let top = git(folder, &["rev-parse", "--show-toplevel"])?.map_err(no_repository)?;
-        let prefix = git(folder, &["rev-parse", "--show-prefix"])?.map_err(no_repository)?;
+        let top = git::top(folder)?;
+        let prefix = git(folder, &["rev-parse", "--show-prefix"])?.map_err(Error::new)?;
         let top = PathBuf::from(top);
         let name = top.file_name().map_or_else(|| "repository".into(), |name| name.to_string_lossy());
         let cache = cache.join(format!("{name}-{}", short_hash(&[&top.to_string_lossy()])));
@@ -68,22 +62,12 @@ impl Repository {
 
     /// What is uncommitted is in no revision; a note where there is such.
     pub(crate) fn uncommitted(&self) -> Result<Option<String>> {
-        let changed = git(&self.top, &["status", "--porcelain", "--untracked-files=no"])?.map_err(Error::new)?;
-        Ok((!changed.is_empty()).then(|| {
-            format!("{} has uncommitted changes; revisions are built as committed, without them", self.top.display())
-        }))
+        git::uncommitted(&self.top)
     }
 
     /// The full name of a commit.
     pub(crate) fn commit(&self, revision: &str) -> Result<String> {
-        let wanted = format!("{revision}^{{commit}}");
-        git(&self.top, &["rev-parse", "--verify", "--quiet", "--end-of-options", &wanted])?.map_err(|_| {
-            let top = self.top.display();
-            Error::new(format!(
-                "{revision:?} is no revision of {top}; `git -C {top} log --oneline --all` shows them \
-                 (in a shallow clone, fetch it first)"
-            ))
-        })
+        git::commit(&self.top, revision)
     }
 
     /// The binary of a commit. `note` is told what takes long.
@@ -176,11 +160,6 @@ pub(crate) fn default_cache() -> Result<PathBuf> {
         .ok_or_else(|| "neither XDG_CACHE_HOME nor HOME is set; say with --cache where to keep builds".into())
 }
 
-/// The first characters of a commit's name.
-pub(crate) fn short(commit: &str) -> &str {
-    commit.get(..COMMIT_CHARACTERS).unwrap_or(commit)
-}
-
 /// A checkout beside the repository's own, removed when dropped.
 struct Worktree<'a> {
     top: &'a Path,
@@ -213,27 +192,6 @@ impl Drop for Worktree<'_> {
     }
 }
 
-/// Git's answer, or what it complained about.
-fn git(folder: &Path, words: &[&str]) -> Result<Result<String, String>> {
-    let mut command = Command::new("git");
-    // In a hook these name the repository of the hook.
-    for variable in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"] {
-        command.env_remove(variable);
-    }
-    let output = run(command.arg("-C").arg(folder).args(words), "git")?;
-    Ok(if output.status.success() {
-        Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
-    } else {
-        Err(String::from_utf8_lossy(&output.stderr).into_owned())
-    })
-}
-
-fn run(command: &mut Command, name: &str) -> Result<Output> {
-    command
-        .output()
-        .map_err(|error| Error::new(format!("cannot run {name}: {error}; git revisions need git and cargo")))
-}
-
 fn executables(messages: &str) -> Vec<PathBuf> {
     let executable = |line: &str| {
         let message: Value = serde_json::from_str(line).ok()?;
@@ -262,7 +220,7 @@ fn last_lines(log: &str) -> String {
     lines[lines.len().saturating_sub(BUILD_LINES_MAX)..].join("\n")
 }
 
-fn short_hash(parts: &[&str]) -> String {
+pub(crate) fn short_hash(parts: &[&str]) -> String {
     const BYTES: usize = 8;
     let digest = Sha256::digest(parts.join("\0"));
     digest[..BYTES].iter().map(|byte| format!("{byte:02x}")).collect()

@@ -5,6 +5,7 @@
 //! raw data.
 
 mod axis;
+mod bisect;
 mod compare;
 mod effect_plot;
 mod escape;
@@ -37,6 +38,7 @@ pub(crate) fn html(sources: &[ReportInput]) -> Result<String> {
             let section = match &source.result.experiment {
                 Experiment::Tail(result) => tail::section(&prefix, source, result),
                 Experiment::Compare(result) => compare::section(&prefix, source, result),
+                Experiment::Bisect(result) => bisect::section(&prefix, source, result),
                 Experiment::Load(result) => load::section(&prefix, source, result),
             };
             section.map_err(|error| error.context(&source.name))

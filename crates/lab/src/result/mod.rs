@@ -4,6 +4,7 @@
 //! two, so `stillgate-lab verify` can make it again and compare. Fields are only ever added; where one must change its meaning,
 //! [`SCHEMA_VERSION`] is raised and `migrate` takes older files along.
 
+pub(crate) mod bisect;
 pub(crate) mod compare;
 pub(crate) mod environment;
 pub(crate) mod file;
@@ -51,4 +52,6 @@ pub(crate) enum Experiment {
     Tail(Box<tail::TailResult>),
     /// `stillgate-lab compare`
     Compare(Box<compare::CompareResult>),
+    /// `stillgate-lab bisect`
+    Bisect(Box<bisect::BisectResult>),
 }

@@ -40,6 +40,14 @@ pub(super) fn check(result: &ResultFile, found: &mut Vec<Difference>) {
             typed.one("connections", &design.connections);
             typed.many("deciding", &design.deciding);
         }
+        Experiment::Bisect(bisected) if command == "bisect" => {
+            let design = &bisected.design;
+            typed.one("confidence", &design.confidence);
+            typed.one("min_effect", &design.min_effect);
+            typed.one("measure", &design.measure);
+            typed.one("higher_is_better", &design.higher_is_better);
+            typed.many("prior_paths", &design.prior_paths);
+        }
         Experiment::Load(load) if command == "load" => {
             typed.one("seed", &load.seed);
             typed.one("connections", &load.connections);

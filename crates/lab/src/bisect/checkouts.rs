@@ -1,0 +1,114 @@
+//! A worktree of each commit, built once and kept while the bisection needs it.
+//!
+//! They lie in the user's cache, under the repository and the build command, so a bisection that goes on, or another of the
+//! same repository, finds what is built. A marker is written behind a build, so what was killed half-way is built anew. The
+//! repository itself is left as it is, but for its list of worktrees.
+
+use super::command::{self, Done, Manner, last_lines};
+use crate::compare::revisions::{default_cache, short_hash};
+use crate::error::{Error, Result};
+use crate::git::{git, short};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// Where commits are checked out, and how they are built.
+#[derive(Debug)]
+pub(crate) struct Checkouts {
+    top: PathBuf,
+    folder: PathBuf,
+    build: Option<String>,
+    limit: Duration,
+}
+
+/// What came of a build.
+#[derive(Debug)]
+pub(crate) enum Built {
+    /// Its worktree, and whether it was there already.
+    There { worktree: PathBuf, reused: bool },
+    /// Why it is not.
+    Failed(String),
+    /// The user wants an end.
+    Stopped,
+}
+
+impl Checkouts {
+    pub(crate) fn open(top: &Path, cache: Option<&Path>, build: Option<&str>, limit: Duration) -> Result<Checkouts> {
+        let cache = match cache {
+            Some(cache) => std::path::absolute(cache)
+                .map_err(|error| Error::new(format!("--cache {}: {error}", cache.display())))?,
+            None => default_cache()?,
+        };
+        let hash = short_hash(&[&top.to_string_lossy(), build.unwrap_or_default()]);
+        let folder = cache.join("bisect").join(hash);
+        fs::create_dir_all(&folder).map_err(|error| {
+            Error::new(format!("cannot make the cache {}: {error}; choose another with --cache", folder.display()))
+        })?;
+        Ok(Checkouts { top: top.to_owned(), folder, build: build.map(str::to_owned), limit })
+    }
+
+    /// Where a bisection that names no file keeps its record.
+    pub(crate) fn record_path(&self, question: &str) -> PathBuf {
+        self.folder.join(format!("bisect-{}.json", short_hash(&[question])))
+    }
+
+    /// Whether a commit needs no build any more.
+    pub(crate) fn is_built(&self, commit: &str) -> bool {
+        self.marker(commit).is_file() && self.worktree(commit).is_dir()
+    }
+
+    /// Checks a commit out and builds it, unless that was done.
+    pub(crate) fn build(&self, commit: &str, stop: &AtomicBool) -> Result<Built> {
+        let worktree = self.worktree(commit);
+        if self.is_built(commit) {
+            return Ok(Built::There { worktree, reused: true });
+        }
+        // One that a killed run left.
+        self.remove(commit);
+        let shown = worktree.to_string_lossy();
+        if let Err(why) = git(&self.top, &["worktree", "add", "--force", "--detach", "--quiet", &shown, commit])? {
+            return Ok(Built::Failed(format!("cannot be checked out: {}", why.trim())));
+        }
+        let manner = Manner { folder: &worktree, commit, limit: self.limit, stop };
+        let submodules = worktree.join(".gitmodules").is_file().then_some(SUBMODULES);
+        for (what, words) in [("its submodules", submodules), ("its build", self.build.as_deref())] {
+            let Some(words) = words else { continue };
+            let why = match command::run(words, &manner)? {
+                Done::Ended { status, .. } if status.success() => continue,
+                Done::Stopped => return Ok(Built::Stopped),
+                Done::TimedOut => format!("{what}: not done after {} s", self.limit.as_secs()),
+                Done::Ended { status, stdout, stderr } => {
+                    let said = if stderr.trim().is_empty() { stdout } else { stderr };
+                    format!("{what} failed ({status}): {}", last_lines(&said))
+                }
+            };
+            self.remove(commit);
+            return Ok(Built::Failed(why));
+        }
+        fs::write(self.marker(commit), commit)
+            .map_err(|error| Error::new(format!("{}: {error}", self.marker(commit).display())))?;
+        Ok(Built::There { worktree, reused: false })
+    }
+
+    /// Takes away what a commit has here.
+    pub(crate) fn remove(&self, commit: &str) {
+        let worktree = self.worktree(commit);
+        let shown = worktree.to_string_lossy();
+        // Most often there is none; what is left matters to the next `add` only, which says so.
+        let _ = fs::remove_file(self.marker(commit));
+        let _ = git(&self.top, &["worktree", "remove", "--force", "--force", &shown]);
+        let _ = fs::remove_dir_all(&worktree);
+    }
+
+    fn worktree(&self, commit: &str) -> PathBuf {
+        self.folder.join(short(commit))
+    }
+
+    fn marker(&self, commit: &str) -> PathBuf {
+        self.folder.join(format!("{}.built", short(commit)))
+    }
+}
+
+/// Worktrees come without them.
+const SUBMODULES: &str = "git submodule update --init --recursive --quiet";

@@ -1,0 +1,150 @@
+//! One run of a command of the user's, within a time limit.
+//!
+//! It has a process group of its own, which ends as a whole: what a hanging command has started must not run beside the next
+//! measurement.
+
+use crate::error::{Error, Result};
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// Between two looks at it.
+const POLL: Duration = Duration::from_millis(10);
+
+/// Of each output, the end is kept.
+const OUTPUT_BYTES_MAX: u64 = 64 * 1024;
+
+/// Lines of its complaints that are shown.
+const LINES_SHOWN_MAX: usize = 12;
+
+/// Where, and for how long at most, a command runs.
+pub(crate) struct Manner<'a> {
+    pub(crate) folder: &'a Path,
+    /// Of the commit, for the command's environment.
+    pub(crate) commit: &'a str,
+    pub(crate) limit: Duration,
+    /// Set where the user wants an end.
+    pub(crate) stop: &'a AtomicBool,
+}
+
+/// How it ended.
+#[derive(Debug)]
+pub(crate) enum Done {
+    /// By itself.
+    Ended { status: ExitStatus, stdout: String, stderr: String },
+    /// It took longer than it may.
+    TimedOut,
+    /// The user wants an end.
+    Stopped,
+}
+
+/// Runs it by the shell, as it would be typed.
+pub(crate) fn run(words: &str, manner: &Manner<'_>) -> Result<Done> {
+    let cannot = |error: std::io::Error| Error::new(format!("cannot run {words:?}: {error}"));
+    let (mut out, mut err) = (tempfile::tempfile().map_err(cannot)?, tempfile::tempfile().map_err(cannot)?);
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", words])
+        .current_dir(manner.folder)
+        .env("STILLGATE_COMMIT", manner.commit)
+        .env("STILLGATE_WORKTREE", manner.folder)
+        .stdin(Stdio::null())
+        .stdout(out.try_clone().map_err(cannot)?)
+        .stderr(err.try_clone().map_err(cannot)?)
+        .process_group(0);
+    // In a hook these name the repository of the hook.
+    for variable in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"] {
+        command.env_remove(variable);
+    }
+    let begun = Instant::now();
+    let mut child = command.spawn().map_err(cannot)?;
+    loop {
+        if let Some(status) = child.try_wait().map_err(cannot)? {
+            // What it left running in the background.
+            kill_group(&child);
+            return Ok(Done::Ended { status, stdout: end_of(&mut out), stderr: end_of(&mut err) });
+        }
+        let stopped = manner.stop.load(Ordering::Relaxed);
+        if stopped || begun.elapsed() > manner.limit {
+            kill_group(&child);
+            child.wait().map_err(cannot)?;
+            return Ok(if stopped { Done::Stopped } else { Done::TimedOut });
+        }
+        sleep(POLL);
+    }
+}
+
+/// The last lines of a text.
+pub(crate) fn last_lines(text: &str) -> String {
+    let lines: Vec<&str> = text.trim_end().lines().collect();
+    lines[lines.len().saturating_sub(LINES_SHOWN_MAX)..].join("\n")
+}
+
+fn kill_group(child: &Child) {
+    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        // Fails only where all of it has ended, which is what we want.
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+}
+
+fn end_of(file: &mut File) -> String {
+    let mut read = || -> std::io::Result<Vec<u8>> {
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(OUTPUT_BYTES_MAX)))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    // An output that cannot be read has no number in it, which is said then.
+    String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn done(words: &str, limit: Duration, stop: bool) -> Done {
+        let folder = tempfile::tempdir().unwrap();
+        let stop = AtomicBool::new(stop);
+        run(words, &Manner { folder: folder.path(), commit: "abc", limit, stop: &stop }).unwrap()
+    }
+
+    #[test]
+    fn outputs_are_told_apart() {
+        let done = done("echo $STILLGATE_COMMIT; echo no >&2; exit 7", Duration::from_secs(60), false);
+        let Done::Ended { status, stdout, stderr } = done else { panic!("{done:?}") };
+        assert_eq!((status.code(), stdout.as_str(), stderr.as_str()), (Some(7), "abc\n", "no\n"));
+    }
+
+    #[test]
+    fn what_hangs_is_ended_with_its_children() {
+        let folder = tempfile::tempdir().unwrap();
+        let stop = AtomicBool::new(false);
+        let limit = Duration::from_millis(300);
+        let manner = Manner { folder: folder.path(), commit: "abc", limit, stop: &stop };
+        let hanging = run("sleep 600 & echo $! > pid; wait", &manner).unwrap();
+        assert!(matches!(hanging, Done::TimedOut), "{hanging:?}");
+        let pid = std::fs::read_to_string(folder.path().join("pid")).unwrap();
+        let begun = Instant::now();
+        let runs = || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+            !stat.is_empty() && !stat.contains(") Z ")
+        };
+        while runs() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it goes on");
+            sleep(POLL);
+        }
+    }
+
+    #[test]
+    fn a_wish_to_end_is_heard() {
+        let done = done("exec sleep 600", Duration::from_secs(600), true);
+        assert!(matches!(done, Done::Stopped), "{done:?}");
+    }
+}

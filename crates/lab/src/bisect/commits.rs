@@ -1,0 +1,148 @@
+//! The commits from a good one to a bad one in a row, with what is believed about each before it is measured.
+//!
+//! Histories branch; a row does not. On the line of first parents every merge is one step, which is what a project with pull
+//! requests wants. Linearised, all commits are steps; then one measurement may lack what another branch had already changed.
+
+use crate::error::{Error, Result};
+use crate::git::{self, git, short};
+use crate::result::bisect::{CommitRecord, Line, PriorPath};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// More are a mistyped revision.
+const COMMITS_MAX: usize = 20_000;
+
+/// Between the fields of a commit, and before each.
+const FIELD: char = '\u{1f}';
+const RECORD: char = '\u{1e}';
+
+/// The row from `good` to `bad`, both with it.
+pub(crate) fn row(
+    top: &Path,
+    good: &str,
+    bad: &str,
+    line: Line,
+    prior_paths: &[PriorPath],
+) -> Result<Vec<CommitRecord>> {
+    let (first, last) = (git::commit(top, good)?, git::commit(top, bad)?);
+    if first == last {
+        return Err(format!("--good and --bad are the same commit, {}", short(&first)).into());
+    }
+    if git(top, &["merge-base", "--is-ancestor", &first, &last])?.is_err() {
+        return Err(not_before(top, good, bad)?);
+    }
+    let mut words = vec!["log", "--reverse", "--format=%H%x1f%P%x1f%s", line_option(line)];
+    let range = format!("{first}..{last}");
+    words.push(&range);
+    let log = git(top, &words)?.map_err(Error::new)?;
+    let subject = git(top, &["log", "-1", "--format=%s", &first])?.map_err(Error::new)?;
+    let mut commits = vec![CommitRecord { commit: first.clone(), subject, weight: 1.0, is_merge: false }];
+    for (number, fields) in log.lines().map(|line| line.splitn(3, FIELD).collect::<Vec<_>>()).enumerate() {
+        let [commit, parents, subject] = fields.as_slice() else { continue };
+        if number == 0 && line == Line::FirstParent && parents.split(' ').next() != Some(first.as_str()) {
+            return Err(Error::new(format!(
+                "{good} is not on the line of first parents of {bad} ({} came in by a merge); bisect all commits with \
+                 --merges linear, or choose a good commit from `git log --first-parent {bad}`",
+                short(&first)
+            )));
+        }
+        commits.push(CommitRecord {
+            commit: (*commit).to_owned(),
+            subject: (*subject).to_owned(),
+            weight: 1.0,
+            is_merge: parents.contains(' '),
+        });
+    }
+    if commits.len() > COMMITS_MAX {
+        return Err(format!("{} commits from {good} to {bad}; at most {COMMITS_MAX}", commits.len()).into());
+    }
+    if !prior_paths.is_empty() {
+        weigh(&mut commits, &touched(top, &range, line)?, prior_paths);
+    }
+    Ok(commits)
+}
+
+fn line_option(line: Line) -> &'static str {
+    match line {
+        Line::FirstParent => "--first-parent",
+        Line::Linear => "--topo-order",
+    }
+}
+
+fn not_before(top: &Path, good: &str, bad: &str) -> Result<Error> {
+    let shallow = git(top, &["rev-parse", "--is-shallow-repository"])?.is_ok_and(|answer| answer == "true");
+    Ok(Error::new(match shallow {
+        true => format!(
+            "{good} is not known to be before {bad}: {} is a shallow clone; complete it by `git fetch --unshallow`",
+            top.display()
+        ),
+        false => format!("{good} is not before {bad}; name an ancestor of {bad} as --good"),
+    }))
+}
+
+/// The files that each commit changed, of a merge those that it changed for its first parent.
+fn touched(top: &Path, range: &str, line: Line) -> Result<BTreeMap<String, Vec<String>>> {
+    let words = [
+        "-c",
+        "core.quotePath=false",
+        "log",
+        "-m",
+        "--first-parent",
+        "--name-only",
+        "--format=%x1e%H",
+        line_option(line),
+        range,
+    ];
+    // `--first-parent` would also leave out commits of a linear row, but for the difference it is what is meant.
+    let words: Vec<&str> = match line {
+        Line::FirstParent => words.to_vec(),
+        Line::Linear => words
+            .iter()
+            .map(|word| if *word == "--first-parent" { "--diff-merges=first-parent" } else { word })
+            .collect(),
+    };
+    let log = git(top, &words)?.map_err(Error::new)?;
+    let records = log.split(RECORD).filter_map(|record| {
+        let mut lines = record.lines();
+        let commit = lines.next().filter(|commit| !commit.is_empty())?;
+        Some((commit.to_owned(), lines.filter(|line| !line.is_empty()).map(str::to_owned).collect()))
+    });
+    Ok(records.collect())
+}
+
+fn weigh(commits: &mut [CommitRecord], touched: &BTreeMap<String, Vec<String>>, prior_paths: &[PriorPath]) {
+    for record in commits {
+        let files = touched.get(&record.commit).map_or(&[][..], Vec::as_slice);
+        let factors = prior_paths.iter().filter(|prior| files.iter().any(|file| is_in(file, &prior.path)));
+        // Of several the strongest counts: they are no independent evidence.
+        let strongest = factors.map(|prior| prior.factor).max_by(f64::total_cmp);
+        record.weight = strongest.unwrap_or(1.0);
+    }
+}
+
+/// Whether a file is the path or lies in it.
+fn is_in(file: &str, path: &str) -> bool {
+    let path = path.trim_end_matches('/');
+    file.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_strongest_path_counts() {
+        let commit =
+            |name: &str| CommitRecord { commit: name.to_owned(), subject: String::new(), weight: 1.0, is_merge: false };
+        let mut commits = ["a", "b", "c", "d"].map(commit);
+        let files = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let touched = BTreeMap::from([
+            ("a".to_owned(), files(&["src/route/mod.rs", "docs/x.md"])),
+            ("b".to_owned(), files(&["src/router.rs"])),
+            ("c".to_owned(), files(&["docs/x.md"])),
+        ]);
+        let prior = |path: &str, factor| PriorPath { path: path.to_owned(), factor };
+        weigh(&mut commits, &touched, &[prior("src/route/", 4.0), prior("docs", 0.1)]);
+        assert_eq!(commits.map(|commit| commit.weight), [4.0, 1.0, 0.1, 1.0]);
+    }
+}

@@ -1,0 +1,16 @@
+//! `stillgate-lab bisect`: which commit changed a measurement.
+//!
+//! [`commits`] puts a history in a row, [`checkouts`] builds commits in worktrees, [`command`] runs what measures them, for
+//! the number that it prints ([`number`]). [`record`] says what the tries so far amount to, and which commit is next;
+//! [`analysis`] gives the answer, and [`words`] says it. Both are pure, so `verify` can do it all again. [`run`] is the loop,
+//! [`display`] what it shows meanwhile.
+
+pub(crate) mod analysis;
+pub(crate) mod checkouts;
+pub(crate) mod command;
+pub(crate) mod commits;
+pub(crate) mod display;
+mod number;
+pub(crate) mod record;
+pub(crate) mod run;
+pub(crate) mod words;

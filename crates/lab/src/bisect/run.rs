@@ -1,0 +1,126 @@
+//! The loop: measure the commit that tells most, think again, until enough is known.
+//!
+//! After each try the whole record is saved, so whatever ends the program costs one measurement at most.
+
+use super::analysis::answer_of;
+use super::checkouts::{Built, Checkouts};
+use super::command::{self, Done, Manner, last_lines};
+use super::display::Display;
+use super::number;
+use super::record::Known;
+use crate::error::Result;
+use crate::git::short;
+use crate::result::bisect::{BisectResult, BisectVerdict, Ended, Outcome, Try};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// By this exit code a measurement says that a commit cannot be measured, as for `git bisect run`.
+const EXIT_SKIP: i32 = 125;
+
+/// What a bisection needs besides its record.
+pub(crate) struct Bisection<'a> {
+    pub(crate) checkouts: &'a Checkouts,
+    pub(crate) measure_limit: Duration,
+    pub(crate) budget: Duration,
+    pub(crate) measurements_max: usize,
+    /// Set where the user wants an end.
+    pub(crate) stop: &'a AtomicBool,
+}
+
+impl Bisection<'_> {
+    /// Goes on until it ends. `save` keeps what there is.
+    pub(crate) fn run(
+        &self,
+        result: &mut BisectResult,
+        mut save: impl FnMut(&BisectResult) -> Result,
+        display: &Display,
+    ) -> Result {
+        result.ended = None;
+        loop {
+            let known = Known::of(result);
+            result.answer = answer_of(result, &known);
+            let is_built = |place: usize| self.checkouts.is_built(&result.commits[place].commit);
+            let next = known.next(is_built);
+            result.ended = self.end(result, &known, next.is_some_and(is_built));
+            save(result)?;
+            let (None, Some(place)) = (result.ended, next) else { return Ok(()) };
+            let commit = result.commits[place].commit.clone();
+            let named = format!("{} {}", short(&commit), result.commits[place].subject);
+            if !is_built(place) {
+                display.doing(&format!("building {named}"), result);
+            }
+            let begun = Instant::now();
+            let built = self.checkouts.build(&commit, self.stop)?;
+            let worktree = match built {
+                Built::Stopped => continue,
+                Built::Failed(why) => {
+                    display.note(&format!("{named}: {why}"));
+                    result.tries.push(tried(place, begun, Outcome::NotBuilt { why }));
+                    continue;
+                }
+                Built::There { worktree, reused } => {
+                    if !reused {
+                        result.tries.push(tried(place, begun, Outcome::Built));
+                    }
+                    worktree
+                }
+            };
+            display.doing(&format!("measuring {named} ({} so far)", known.readings.len()), result);
+            let begun = Instant::now();
+            let Some(outcome) = self.measure(result, &commit, &worktree)? else { continue };
+            match &outcome {
+                Outcome::Measured { value } => {
+                    display.measured(&format!("{} {named}: {value}", known.readings.len() + 1));
+                }
+                Outcome::Failed { why } | Outcome::Skipped { why } => display.note(&format!("{named}: {why}")),
+                Outcome::Built | Outcome::NotBuilt { .. } => {}
+            }
+            result.tries.push(tried(place, begun, outcome));
+        }
+    }
+
+    fn end(&self, result: &BisectResult, known: &Known, is_built: bool) -> Option<Ended> {
+        match result.answer.verdict {
+            BisectVerdict::Void => return Some(Ended::Void),
+            BisectVerdict::Found | BisectVerdict::None => return Some(Ended::Decided),
+            BisectVerdict::Undecided => {}
+        }
+        if self.stop.load(Ordering::Relaxed) {
+            return Some(Ended::Interrupted);
+        }
+        let spent: f64 = result.tries.iter().map(|tried| tried.seconds).sum();
+        let is_over = spent + known.seconds(is_built) > self.budget.as_secs_f64();
+        // A bisection that has not begun says nothing, however small its budget.
+        let has_begun = !result.tries.is_empty();
+        (has_begun && is_over || result.tries.len() >= self.measurements_max).then_some(Ended::Budget)
+    }
+
+    /// None where the user wants an end.
+    fn measure(&self, result: &BisectResult, commit: &str, worktree: &Path) -> Result<Option<Outcome>> {
+        let manner = Manner { folder: worktree, commit, limit: self.measure_limit, stop: self.stop };
+        let outcome = match command::run(&result.design.measure, &manner)? {
+            Done::Stopped => return Ok(None),
+            Done::TimedOut => {
+                Outcome::Failed { why: format!("its measurement was not done after {:?}", self.measure_limit) }
+            }
+            Done::Ended { status, stdout, .. } if status.success() => match number::last(&stdout) {
+                Ok(value) => Outcome::Measured { value },
+                Err(why) => Outcome::Failed { why: format!("its measurement counts for nothing: {why}") },
+            },
+            Done::Ended { status, stderr, .. } if status.code() == Some(EXIT_SKIP) => Outcome::Skipped {
+                why: format!("its measurement says that it cannot be measured (exit code 125) {}", last_lines(&stderr)),
+            },
+            Done::Ended { status, stderr, .. } => {
+                Outcome::Failed { why: format!("its measurement failed ({status}) {}", last_lines(&stderr)) }
+            }
+        };
+        Ok(Some(outcome))
+    }
+}
+
+fn tried(place: usize, begun: Instant, outcome: Outcome) -> Try {
+    let seconds = begun.elapsed().as_secs_f64();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
+    Try { place, begun_unix_s: now - seconds, seconds, outcome }
+}

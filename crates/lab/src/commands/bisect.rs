@@ -1,0 +1,236 @@
+//! `stillgate-lab bisect`: which commit changed a measurement, for people and for scripts.
+
+use crate::bisect::checkouts::Checkouts;
+use crate::bisect::display::Display;
+use crate::bisect::run::Bisection;
+use crate::bisect::{analysis, commits, words};
+use crate::cli::EXIT_USAGE;
+use crate::cli::typed::typed;
+use crate::cli::values::{duration, percent, positive, probability};
+use crate::environment;
+use crate::error::{Error, Result};
+use crate::git;
+use crate::result::bisect::{Answer, BisectDesign, BisectResult, BisectVerdict, CommitRecord, Ended, Line, PriorPath};
+use crate::result::file::{self, ResultWriter};
+use crate::result::{Experiment, ResultFile};
+use crate::stdout;
+use crate::stop::{EXIT_INTERRUPTED, stop_flag};
+use clap::{Args, ValueEnum};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Probability, before anything was measured, that nothing changed: who bisects has seen something.
+const PRIOR_NONE: f64 = 0.25;
+
+/// That several commits changed something.
+const PRIOR_SEVERAL: f64 = 0.1;
+
+/// `stillgate-lab bisect`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The command of --measure runs in a worktree of a commit (STILLGATE_WORKTREE; STILLGATE_COMMIT is its name). The last number on its \
+standard output is the measurement. Exit code 125: this commit cannot be measured; another one but 0: this try failed. A commit whose \
+build fails, or whose measurement fails three times in a row, is left out and named; the answer may then be a range.
+
+Exit codes: 0 found; 1 nothing larger than --min-effect changed; 2 not decided within the budget; 3 the good or the bad commit \
+cannot be measured; 64 it could not be done; 130 interrupted. A bisection that was stopped goes on if the same command is given again.")]
+pub(crate) struct Bisect {
+    /// Repository
+    #[arg(long, value_name = "FOLDER", default_value = ".")]
+    repo: PathBuf,
+    /// A commit before the change
+    #[arg(long, value_name = "REV")]
+    good: String,
+    /// A commit after it
+    #[arg(long, value_name = "REV", default_value = "HEAD")]
+    bad: String,
+    /// Measures a commit, by the shell
+    #[arg(long, value_name = "COMMAND")]
+    measure: String,
+    /// Builds a commit once, by the shell
+    #[arg(long, value_name = "COMMAND")]
+    build: Option<String>,
+    /// Less is better, which is the default
+    #[arg(long, conflicts_with = "higher_is_better")]
+    lower_is_better: bool,
+    /// More is better
+    #[arg(long)]
+    higher_is_better: bool,
+    /// Probability at which an answer is given
+    #[arg(long, value_name = "P", value_parser = probability, default_value = "0.95")]
+    confidence: f64,
+    /// No smaller change counts
+    #[arg(long, value_name = "SHARE", value_parser = percent, default_value = "1%")]
+    min_effect: f64,
+    /// Time for builds and measurements; over all runs, where it was stopped in between
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "2h")]
+    budget: Duration,
+    /// Builds and measurements at most
+    #[arg(long, value_name = "N", value_parser = positive, default_value = "10000")]
+    max_tries: usize,
+    /// A measurement that takes longer has failed
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10m")]
+    measure_limit: Duration,
+    /// A build that takes longer has failed
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1h")]
+    build_limit: Duration,
+    /// What a merge is
+    #[arg(long, value_enum, default_value_t = Merges::FirstParent)]
+    merges: Merges,
+    /// Commits that touch a path are the likelier by a factor: crates/route=4
+    #[arg(long, value_name = "PATH=FACTOR,…", value_delimiter = ',', value_parser = prior_path)]
+    prior_paths: Vec<PriorPath>,
+    /// Where worktrees are [default: the user's cache]
+    #[arg(long, value_name = "FOLDER")]
+    cache: Option<PathBuf>,
+    /// Keep the worktrees for another bisection
+    #[arg(long)]
+    keep: bool,
+    /// The result, saved after each measurement [default: in the cache until it is decided]
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What a merge is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Merges {
+    /// One step on the line of first parents
+    FirstParent,
+    /// Its commits are in the row, parents before children
+    Linear,
+}
+
+pub(crate) fn run(arguments: &Bisect) -> Result<u8> {
+    arguments.run().map_err(|error| error.exit(EXIT_USAGE))
+}
+
+impl Bisect {
+    fn run(&self) -> Result<u8> {
+        if self.min_effect <= 0.0 {
+            return Err("--min-effect 0%: every commit changes something; say what counts, such as 0.1%".into());
+        }
+        let top = PathBuf::from(git::top(&self.repo)?);
+        let design = self.design();
+        let row = commits::row(&top, &self.good, &self.bad, design.line, &design.prior_paths)?;
+        let checkouts = Checkouts::open(&top, self.cache.as_deref(), self.build.as_deref(), self.build_limit)?;
+        let path = self.json.clone().unwrap_or_else(|| {
+            let names: Vec<&str> = row.iter().map(|commit| commit.commit.as_str()).collect();
+            checkouts.record_path(&format!("{design:?} {names:?}"))
+        });
+        let writer = ResultWriter::open(&path)?;
+        let display = Display::new();
+        let mut result = match earlier(&path)? {
+            Some(earlier) if earlier.design == design && earlier.commits == row => {
+                display.note(&format!("going on from {} with {} tries", path.display(), earlier.tries.len()));
+                earlier
+            }
+            Some(_) => {
+                return Err(Error::new(format!(
+                    "{}: is the result of another bisection; name another file with --json",
+                    path.display()
+                )));
+            }
+            None => begun(design, row),
+        };
+        if let Some(note) = git::uncommitted(&top)? {
+            display.note(&note);
+        }
+        let stop = stop_flag()?;
+        let environment = environment::gather();
+        let wrap = |result: &BisectResult| {
+            ResultFile::new(typed(), environment.clone(), Experiment::Bisect(Box::new(result.clone())))
+        };
+        let bisection = Bisection {
+            checkouts: &checkouts,
+            measure_limit: self.measure_limit,
+            budget: self.budget,
+            measurements_max: self.max_tries,
+            stop: &stop,
+        };
+        bisection.run(&mut result, |result| writer.save(&wrap(result)), &display)?;
+        drop(display);
+        self.finish(&result, &checkouts, &path)?;
+        writer.finish(&wrap(&result))?;
+        if self.json.is_none() && result.ended == Some(Ended::Decided) {
+            // Nobody asked for it, and nothing is left to go on with.
+            let _ = std::fs::remove_file(&path);
+        }
+        Ok(exit_code(&result))
+    }
+
+    fn finish(&self, result: &BisectResult, checkouts: &Checkouts, path: &Path) -> Result {
+        if path != Path::new(stdout::STANDARD_OUTPUT) {
+            stdout::show(words::report(result))?;
+        }
+        match result.ended {
+            Some(Ended::Decided | Ended::Void) if !self.keep => {
+                result.commits.iter().filter(|record| checkouts.is_built(&record.commit)).for_each(|record| {
+                    checkouts.remove(&record.commit);
+                });
+            }
+            Some(Ended::Interrupted | Ended::Budget) => {
+                eprintln!("stillgate-lab: the same command goes on from {}", path.display());
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn design(&self) -> BisectDesign {
+        BisectDesign {
+            measure: self.measure.clone(),
+            build: self.build.clone(),
+            good: self.good.clone(),
+            bad: self.bad.clone(),
+            line: match self.merges {
+                Merges::FirstParent => Line::FirstParent,
+                Merges::Linear => Line::Linear,
+            },
+            higher_is_better: self.higher_is_better && !self.lower_is_better,
+            confidence: self.confidence,
+            min_effect: self.min_effect,
+            prior_none: PRIOR_NONE,
+            prior_several: PRIOR_SEVERAL,
+            prior_paths: self.prior_paths.clone(),
+        }
+    }
+}
+
+/// What a file holds of a bisection that was stopped, or is decided.
+fn earlier(path: &Path) -> Result<Option<BisectResult>> {
+    if !path.is_file() {
+        return Ok(None);
+    }
+    match file::read(path)?.experiment {
+        Experiment::Bisect(result) => Ok(Some(*result)),
+        _ => Err(Error::new(format!("{}: is the result of another experiment; name another file", path.display()))),
+    }
+}
+
+fn begun(design: BisectDesign, commits: Vec<CommitRecord>) -> BisectResult {
+    let mut result = BisectResult { answer: Answer::unknown(&design), design, commits, tries: Vec::new(), ended: None };
+    result.answer = analysis::answer(&result);
+    result
+}
+
+fn exit_code(result: &BisectResult) -> u8 {
+    match (result.answer.verdict, result.ended) {
+        (_, Some(Ended::Interrupted)) => EXIT_INTERRUPTED,
+        (BisectVerdict::Found, _) => 0,
+        (BisectVerdict::None, _) => 1,
+        (BisectVerdict::Undecided, _) => 2,
+        (BisectVerdict::Void, _) => 3,
+    }
+}
+
+/// `crates/route=4`.
+fn prior_path(text: &str) -> Result<PriorPath, String> {
+    const SHAPE: &str = "write a path and a factor above 0: crates/route=4";
+    let (path, factor) = text.rsplit_once('=').ok_or(SHAPE)?;
+    match factor.parse::<f64>() {
+        Ok(factor) if factor > 0.0 && factor.is_finite() && !path.is_empty() => {
+            Ok(PriorPath { path: path.to_owned(), factor })
+        }
+        _ => Err(SHAPE.to_owned()),
+    }
+}

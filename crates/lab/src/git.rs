@@ -1,0 +1,62 @@
+//! Git as a command: its answer, or what it complained about.
+
+use crate::error::{Error, Result};
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Characters of a commit's name in folders and messages.
+const COMMIT_CHARACTERS: usize = 12;
+
+/// Git's answer, or what it complained about.
+pub(crate) fn git(folder: &Path, words: &[&str]) -> Result<Result<String, String>> {
+    let mut command = Command::new("git");
+    // In a hook these name the repository of the hook.
+    for variable in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"] {
+        command.env_remove(variable);
+    }
+    let output = run(command.arg("-C").arg(folder).args(words), "git")?;
+    Ok(if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).into_owned())
+    })
+}
+
+/// A command to its end.
+pub(crate) fn run(command: &mut Command, name: &str) -> Result<Output> {
+    command
+        .output()
+        .map_err(|error| Error::new(format!("cannot run {name}: {error}; git revisions need git and cargo")))
+}
+
+/// The first characters of a commit's name.
+pub(crate) fn short(commit: &str) -> &str {
+    commit.get(..COMMIT_CHARACTERS).unwrap_or(commit)
+}
+
+/// The full name of a commit.
+pub(crate) fn commit(top: &Path, revision: &str) -> Result<String> {
+    let wanted = format!("{revision}^{{commit}}");
+    git(top, &["rev-parse", "--verify", "--quiet", "--end-of-options", &wanted])?.map_err(|_| {
+        let top = top.display();
+        Error::new(format!(
+            "{revision:?} is no revision of {top}; `git -C {top} log --oneline --all` shows them \
+             (in a shallow clone, fetch it first)"
+        ))
+    })
+}
+
+/// The top of the repository that a folder is in.
+pub(crate) fn top(folder: &Path) -> Result<String> {
+    let shown = folder.display();
+    git(folder, &["rev-parse", "--show-toplevel"])?.map_err(|why| {
+        Error::new(format!("--repo {shown}: no git repository ({}); name a folder of a clone", why.trim()))
+    })
+}
+
+/// What is uncommitted is in no revision; a note where there is such.
+pub(crate) fn uncommitted(top: &Path) -> Result<Option<String>> {
+    let changed = git(top, &["status", "--porcelain", "--untracked-files=no"])?.map_err(Error::new)?;
+    Ok((!changed.is_empty())
+        .then(|| format!("{} has uncommitted changes; revisions are built as committed, without them", top.display())))
+}

@@ -1,0 +1,224 @@
+//! The result of `stillgate-lab bisect`: which commit changed a measurement.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Design, raw data, answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct BisectResult {
+    /// What was decided before the first measurement.
+    pub(crate) design: BisectDesign,
+    /// From the good one to the bad one.
+    pub(crate) commits: Vec<CommitRecord>,
+    /// Everything that was done, in order.
+    pub(crate) tries: Vec<Try>,
+    /// How it ended; none while it goes on, or where it was killed: the same command goes on from here.
+    pub(crate) ended: Option<Ended>,
+    /// A function of all the above. In JSON its fields stand at the top level.
+    #[serde(flatten)]
+    pub(crate) answer: Answer,
+}
+
+impl BisectResult {
+    /// Whether the first change is one for the worse.
+    pub(crate) fn is_worse(&self) -> bool {
+        self.answer.effect.is_some_and(|effect| (effect.value < 0.0) == self.design.higher_is_better)
+    }
+}
+
+/// What was decided before the first measurement.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct BisectDesign {
+    /// The command that measures a commit.
+    pub(crate) measure: String,
+    /// The command that builds it.
+    pub(crate) build: Option<String>,
+    /// The revisions as typed.
+    pub(crate) good: String,
+    /// See `good`.
+    pub(crate) bad: String,
+    /// Whether merges are one step each, or their commits are among the others.
+    pub(crate) line: Line,
+    /// Whether more is better.
+    pub(crate) higher_is_better: bool,
+    /// Probability of an answer at which it is given.
+    pub(crate) confidence: f64,
+    /// No smaller change counts: 0.01 is 1%.
+    pub(crate) min_effect: f64,
+    /// Probability, before anything was measured, that there is no change.
+    pub(crate) prior_none: f64,
+    /// That there are several.
+    pub(crate) prior_several: f64,
+    /// Commits that touch such a path are the likelier by this factor.
+    pub(crate) prior_paths: Vec<PriorPath>,
+}
+
+/// How commits with several parents are put in a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Line {
+    /// The line of first parents; a merge is one step.
+    FirstParent,
+    /// All commits, parents before children.
+    Linear,
+}
+
+/// A prior belief about commits that touch a path.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct PriorPath {
+    /// A file, or a folder with all that is in it.
+    pub(crate) path: String,
+    /// Factor of the probability.
+    pub(crate) factor: f64,
+}
+
+/// A commit in the row.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct CommitRecord {
+    /// Its full name.
+    pub(crate) commit: String,
+    /// The first line of its message.
+    pub(crate) subject: String,
+    /// Relative probability that it changed something, before anything was measured; of the good one it means nothing.
+    pub(crate) weight: f64,
+    /// Whether it has several parents.
+    pub(crate) is_merge: bool,
+}
+
+/// Something that was done with a commit.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Try {
+    /// Its number in the row; 0 is the good one.
+    pub(crate) place: usize,
+    /// When it began, in seconds since 1970.
+    pub(crate) begun_unix_s: f64,
+    /// How long it took.
+    pub(crate) seconds: f64,
+    /// What came of it.
+    #[serde(flatten)]
+    pub(crate) outcome: Outcome,
+}
+
+/// What came of a try.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub(crate) enum Outcome {
+    /// It is checked out and built.
+    Built,
+    /// It cannot be checked out or built.
+    NotBuilt {
+        /// In words.
+        why: String,
+    },
+    /// It printed a number.
+    Measured {
+        /// Above 0.
+        value: f64,
+    },
+    /// Its measurement says, by exit code 125, that this commit cannot be measured.
+    Skipped {
+        /// In words.
+        why: String,
+    },
+    /// The measurement failed, which may be chance.
+    Failed {
+        /// In words.
+        why: String,
+    },
+}
+
+/// Why it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Ended {
+    /// Enough is known.
+    Decided,
+    /// The time or the number of measurements that it might take was used up.
+    Budget,
+    /// The user stopped it.
+    Interrupted,
+    /// The good or the bad commit cannot be measured.
+    Void,
+}
+
+/// What the measurements say.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Answer {
+    /// See [`BisectVerdict`].
+    pub(crate) verdict: BisectVerdict,
+    /// The commit that changed it; none where it is a range, or not known.
+    pub(crate) culprit: Option<String>,
+    /// All changes that were found.
+    pub(crate) changes: Vec<Change>,
+    /// Of each commit but the good one: the probability that it changed something.
+    pub(crate) posterior: BTreeMap<String, f64>,
+    /// Probability that nothing changed by `min_effect` or more.
+    pub(crate) none: f64,
+    /// Probability of several changes.
+    pub(crate) several: f64,
+    /// Of the first change that was found, or of the likeliest.
+    pub(crate) effect: Option<Effect>,
+    /// Scatter of a measurement as a share of it, but for outliers.
+    pub(crate) noise: f64,
+    /// Measurements that count.
+    pub(crate) measurements: usize,
+    /// Commits that could not be measured.
+    pub(crate) unbuildable: Vec<String>,
+    /// In words.
+    pub(crate) sentence: String,
+}
+
+impl Answer {
+    /// Before the first measurement.
+    pub(crate) fn unknown(design: &BisectDesign) -> Answer {
+        Answer {
+            verdict: BisectVerdict::Undecided,
+            culprit: None,
+            changes: Vec::new(),
+            posterior: BTreeMap::new(),
+            none: design.prior_none,
+            several: design.prior_several,
+            effect: None,
+            noise: 0.0,
+            measurements: 0,
+            unbuildable: Vec::new(),
+            sentence: String::new(),
+        }
+    }
+}
+
+/// A change that was found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Change {
+    /// One commit; several where those between could not be measured. Oldest first.
+    pub(crate) commits: Vec<String>,
+    /// That it is one of these.
+    pub(crate) probability: f64,
+    /// By how much.
+    pub(crate) effect: Option<Effect>,
+}
+
+/// A relative change: 0.03 is 3% more.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Effect {
+    /// The median of what is believed.
+    pub(crate) value: f64,
+    /// Lower end of the interval that holds it with the confidence asked for.
+    pub(crate) low: f64,
+    /// Upper end.
+    pub(crate) high: f64,
+}
+
+/// The answer; the exit code follows from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum BisectVerdict {
+    /// A commit, or a range, changed it. Exit code 0.
+    Found,
+    /// Nothing changed by `min_effect` or more. Exit code 1.
+    None,
+    /// Not known yet. Exit code 2.
+    Undecided,
+    /// One of the ends cannot be measured. Exit code 3.
+    Void,
+}

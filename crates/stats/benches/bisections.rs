@@ -1,0 +1,74 @@
+//! How many measurements a bisection takes, and how often its answer is right: ours beside Pinpoint's method and plain
+//! binary search, on the same planted commits; then whether stated probabilities hold.
+//!
+//! `cargo bench -p stillgate-stats --bench bisections` ; more words are the runs of a row (200), and of the calibration
+//! (1,000). Seeds are the numbers of the runs, so the same words print the same figures.
+
+#[path = "../tests/simulated/mod.rs"]
+mod simulated;
+
+use simulated::{NOISE, Outcome, Planted, SCATTERS, Scatter, calibration, ours, pinpoint, plain};
+use std::thread;
+
+const CONFIDENCE: f64 = 0.95;
+
+fn main() {
+    let counts: Vec<u64> = std::env::args().skip(1).filter_map(|word| word.parse().ok()).collect();
+    let runs = counts.first().copied().unwrap_or(200);
+    let calibrated = counts.get(1).copied().unwrap_or(1000);
+    println!("{:<28} {:>6} {:>9} {:>8} {:>6}", "128 commits, a step of 3%", "right", "undecided", "median", "p90");
+    for scatter in SCATTERS {
+        row(&format!("ours, {scatter:?}"), runs, 128, scatter, |planted| ours(planted, CONFIDENCE));
+        row(&format!("Pinpoint, {scatter:?}"), runs, 128, scatter, pinpoint);
+        row(&format!("plain search, {scatter:?}"), runs, 128, scatter, plain);
+    }
+    row("ours, 64 commits, Normal", runs, 64, Scatter::Normal, |planted| ours(planted, CONFIDENCE));
+    println!("\n{:<28} {:>6} {:>6} {:>9}", "sizes and places drawn", "stated", "right", "undecided");
+    for (scatter, confidence, share) in [
+        (Scatter::Normal, 0.95, 1),
+        (Scatter::Normal, 0.8, 4),
+        (Scatter::Heavy, 0.95, 4),
+        (Scatter::Drifting, 0.95, 4),
+        (Scatter::Bimodal, 0.95, 4),
+    ] {
+        let [stated, right, undecided] = halves(calibrated / share, |seeds| calibration(scatter, confidence, seeds));
+        println!("{:<28} {stated:>6.3} {right:>6.3} {undecided:>9.3}", format!("{scatter:?}, {confidence}"));
+    }
+}
+
+/// On two threads; the mean of both.
+fn halves(runs: u64, of: impl Fn(std::ops::Range<u64>) -> [f64; 3] + Sync) -> [f64; 3] {
+    let (a, b) = thread::scope(|scope| {
+        let first = scope.spawn(|| of(0..runs / 2));
+        let second = of(runs / 2..runs);
+        (first.join().expect("it does not panic"), second)
+    });
+    [0, 1, 2].map(|index| f64::midpoint(a[index], b[index]))
+}
+
+fn row(name: &str, runs: u64, commits: usize, scatter: Scatter, bisect: impl Fn(&mut Planted) -> Outcome + Sync) {
+    let all = |seeds: std::ops::Range<u64>| -> Vec<(bool, bool, usize)> {
+        seeds
+            .map(|seed| {
+                // Places spread evenly, and every other step goes down.
+                let before = (seed as usize * 53) % commits;
+                let size = if seed % 2 == 0 { NOISE } else { -NOISE };
+                let mut planted = Planted::new(commits, Some((before, size)), scatter, seed);
+                let outcome = bisect(&mut planted);
+                (outcome.is_right(&planted), outcome.said.is_none(), outcome.readings)
+            })
+            .collect()
+    };
+    let mut outcomes = thread::scope(|scope| {
+        let first = scope.spawn(|| all(0..runs / 2));
+        let mut second = all(runs / 2..runs);
+        second.extend(first.join().expect("it does not panic"));
+        second
+    });
+    outcomes.sort_unstable_by_key(|(.., readings)| *readings);
+    let share = |count: usize| count as f64 / outcomes.len() as f64;
+    let right = share(outcomes.iter().filter(|outcome| outcome.0).count());
+    let undecided = share(outcomes.iter().filter(|outcome| outcome.1).count());
+    let (median, most) = (outcomes[outcomes.len() / 2].2, outcomes[outcomes.len() * 9 / 10].2);
+    println!("{name:<28} {right:>6.3} {undecided:>9.3} {median:>8} {most:>6}");
+}

@@ -1,0 +1,371 @@
+//! Forward and backward sums over the chain of levels, for one noise model.
+//!
+//! Only places with readings are links; between two of them a step lies at each of the places in proportion to its
+//! weight. A state is a level and the number of steps so far, 0 to 2. A step's size has two-sided exponential tails, and
+//! so the sum over all levels before it runs along the grid once each way, not once for each pair of levels.
+
+use super::grid::{Grid, Noise};
+use super::{Level, Reading};
+
+/// Numbers of steps a chain may have had: 0, 1, 2.
+const COUNTS: usize = 3;
+
+/// Share and length (in the unit of the values) of the tails of a step's size, beyond the least.
+const TAILS: [(f64, f64); 2] = [(0.7, 0.03), (0.3, 0.25)];
+
+/// A product is turned into a logarithm before it overflows.
+const PRODUCT_MAX: f64 = 1e150;
+
+/// A place with readings, and the steps between it and the one before.
+pub(super) struct Row {
+    pub(super) place: usize,
+    pub(super) values: Vec<f64>,
+    /// Sum of the weights since the row before.
+    one: f64,
+    /// Sum of the products of two different ones of them.
+    two: f64,
+}
+
+/// The places with readings in their order.
+pub(super) fn rows(readings: &[Reading], weights: &[f64]) -> Vec<Row> {
+    let mut sorted = readings.to_vec();
+    sorted.sort_by_key(|reading| reading.place);
+    let mut rows: Vec<Row> = Vec::new();
+    for of_place in sorted.chunk_by(|a, b| a.place == b.place) {
+        let place = of_place[0].place;
+        let between = &weights[rows.last().map_or(place, |row| row.place)..place];
+        let one: f64 = between.iter().sum();
+        let squares: f64 = between.iter().map(|weight| weight * weight).sum();
+        // Of a single weight it is 0, but for rounding.
+        let two = if between.len() > 1 { ((one * one - squares) / 2.0).max(0.0) } else { 0.0 };
+        rows.push(Row { place, values: of_place.iter().map(|reading| reading.value).collect(), one, two });
+    }
+    rows
+}
+
+/// All sums of one noise model.
+#[derive(Debug, Clone)]
+pub(super) struct Chain {
+    pub(super) noise: Noise,
+    /// Logarithm of the probability of all readings, but for a factor that all models share.
+    pub(super) log_evidence: f64,
+    /// Its share among the models; set by who compares them.
+    pub(super) share: f64,
+    pub(super) none: f64,
+    pub(super) several: f64,
+    /// Between each row and the next: probability of one step, and of two.
+    gaps: Vec<[f64; 2]>,
+    /// Of each row: how likely each [`Fate`] goes with each level.
+    states: Vec<Fates>,
+    /// Of each gap, to say how large its step is: the sums before it and, with the row after it, behind it.
+    before: Vec<Sums>,
+    behind: Vec<Sums>,
+    jump: Jump,
+    places: Vec<usize>,
+    ends: [f64; COUNTS],
+}
+
+/// Of each number of steps, of each level.
+type Sums = [Vec<f64>; COUNTS];
+
+/// Of no step, one step before a place, one after it, two steps: of each level of the place.
+pub(super) type Fates = [Vec<f64>; 4];
+
+impl Chain {
+    /// `ends` are the weights of chains with none, one, two steps.
+    pub(super) fn of(rows: &[Row], noise: Noise, ends: [f64; COUNTS], step_min: f64, grid: &Grid) -> Chain {
+        let jump = Jump::new(step_min, grid);
+        let mut log_scale = 0.0;
+        let seen: Vec<Vec<f64>> = rows.iter().map(|row| likelihood(row, noise, grid, &mut log_scale)).collect();
+        let before = forward(rows, &seen, &jump, &mut log_scale);
+        let behind = backward(rows, &seen, &jump);
+        let last: Vec<f64> = before[rows.len() - 1].iter().map(|level| level.iter().sum()).collect();
+        let counts: Vec<f64> = last.iter().zip(ends).map(|(sum, end)| sum * end).collect();
+        let total: f64 = counts.iter().sum();
+        let mut chain = Chain {
+            noise,
+            log_evidence: log_scale + total.ln(),
+            share: 0.0,
+            none: counts[0] / total,
+            several: counts[2] / total,
+            gaps: Vec::new(),
+            states: Vec::new(),
+            before,
+            behind: Vec::new(),
+            jump,
+            places: rows.iter().map(|row| row.place).collect(),
+            ends,
+        };
+        chain.states = chain.before.iter().zip(&behind).map(|(before, behind)| chain.fates(before, behind)).collect();
+        // From here on with what was seen at the row itself.
+        chain.behind = behind;
+        for (sums, seen) in chain.behind.iter_mut().zip(&seen) {
+            for counted in sums {
+                multiply(counted, seen);
+            }
+        }
+        chain.gaps = (1..rows.len()).map(|next| chain.gap(&rows[next], next)).collect();
+        chain
+    }
+
+    fn gap(&self, row: &Row, next: usize) -> [f64; 2] {
+        let (before, behind) = (&self.before[next - 1], &self.behind[next]);
+        let sum = |of: &[Vec<f64>], here: usize| -> f64 {
+            // Of all ways to a number of steps with `here` of them in this gap.
+            (0..COUNTS - here)
+                .flat_map(|before| (0..COUNTS - here - before).map(move |behind| (before, behind)))
+                .map(|(a, b)| self.ends[a + b + here] * dot(&of[a], &behind[b]))
+                .sum()
+        };
+        let once = [self.jump.over(&before[0]), self.jump.over(&before[1])];
+        let stays = sum(before, 0);
+        let steps = row.one * sum(&once, 1);
+        let twice = if row.two > 0.0 { row.two * sum(&[self.jump.over(&once[0])], 2) } else { 0.0 };
+        let total = stays + steps + twice;
+        if total > 0.0 { [steps / total, twice / total] } else { [0.0; 2] }
+    }
+
+    /// How likely each fate of a row goes with each level of it.
+    fn fates(&self, before: &Sums, behind: &Sums) -> Fates {
+        let joint = |ways: &[(usize, usize)]| -> Vec<f64> {
+            let of =
+                |index: usize| ways.iter().map(|&(a, b)| self.ends[a + b] * before[a][index] * behind[b][index]).sum();
+            (0..before[0].len()).map(of).collect()
+        };
+        let mut fates = [joint(&[(0, 0)]), joint(&[(1, 0)]), joint(&[(0, 1)]), joint(&[(0, 2), (1, 1), (2, 0)])];
+        let total: f64 = fates.iter().flatten().sum();
+        fates.iter_mut().flatten().for_each(|mass| *mass /= total);
+        fates
+    }
+}
+
+/// Probability of each level given the row's readings, but for a factor whose logarithm goes to `log_scale`.
+fn likelihood(row: &Row, noise: Noise, grid: &Grid, log_scale: &mut f64) -> Vec<f64> {
+    let Noise { scale, degrees } = noise;
+    let mut logs: Vec<f64> = (0..grid.cells)
+        .map(|index| {
+            let level = grid.level(index);
+            let (mut product, mut log) = (1.0, 0.0);
+            for value in &row.values {
+                let z = (value - level) / scale;
+                product *= 1.0 + z * z / degrees;
+                if product > PRODUCT_MAX {
+                    log += f64::ln(product);
+                    product = 1.0;
+                }
+            }
+            -(degrees + 1.0) / 2.0 * (log + product.ln())
+        })
+        .collect();
+    let best = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let front = libm::lgamma((degrees + 1.0) / 2.0)
+        - libm::lgamma(degrees / 2.0)
+        - (degrees * std::f64::consts::PI).ln() / 2.0
+        - scale.ln();
+    *log_scale += best + front * row.values.len() as f64;
+    for log in &mut logs {
+        *log = (*log - best).exp();
+    }
+    logs
+}
+
+/// Up to and with each row.
+fn forward(rows: &[Row], seen: &[Vec<f64>], jump: &Jump, log_scale: &mut f64) -> Vec<Sums> {
+    let cells = seen[0].len();
+    let first = seen[0].iter().map(|seen| seen / cells as f64).collect();
+    let mut all: Vec<Sums> = vec![[first, vec![0.0; cells], vec![0.0; cells]]];
+    for (row, seen) in rows.iter().zip(seen).skip(1) {
+        let mut next = moved(all[all.len() - 1].clone(), row, jump);
+        for counted in &mut next {
+            multiply(counted, seen);
+        }
+        *log_scale += rescale(&mut next);
+        all.push(next);
+    }
+    all
+}
+
+/// Behind each row, without it; the number is that of the steps to come.
+fn backward(rows: &[Row], seen: &[Vec<f64>], jump: &Jump) -> Vec<Sums> {
+    let cells = seen[0].len();
+    let mut all: Vec<Sums> = vec![[vec![1.0; cells], vec![0.0; cells], vec![0.0; cells]]];
+    for (row, seen) in rows.iter().zip(seen).skip(1).rev() {
+        let mut sums = all[all.len() - 1].clone();
+        for counted in &mut sums {
+            multiply(counted, seen);
+        }
+        let mut next = moved(sums, row, jump);
+        rescale(&mut next);
+        all.push(next);
+    }
+    all.reverse();
+    all
+}
+
+/// Over the gap before a row, in either direction.
+fn moved(mut sums: Sums, row: &Row, jump: &Jump) -> Sums {
+    let once = jump.over(&sums[0]);
+    let second = jump.over(&sums[1]);
+    add(&mut sums[1], &once, row.one);
+    add(&mut sums[2], &second, row.one);
+    if row.two > 0.0 {
+        add(&mut sums[2], &jump.over(&once), row.two);
+    }
+    sums
+}
+
+/// Makes the largest 1; the logarithm of what it was.
+fn rescale(sums: &mut Sums) -> f64 {
+    let most = sums.iter().flatten().copied().fold(0.0, f64::max);
+    if most > 0.0 {
+        sums.iter_mut().flatten().for_each(|value| *value /= most);
+    }
+    most.ln()
+}
+
+/// Probability of a step between each place and the next, over all models.
+pub(super) fn steps(chains: &[Chain], rows: &[Row], weights: &[f64]) -> Vec<f64> {
+    let mut steps = vec![0.0; weights.len()];
+    for (index, row) in rows.iter().enumerate().skip(1) {
+        let [one, two] =
+            [0, 1].map(|count| chains.iter().map(|chain| chain.share * chain.gaps[index - 1][count]).sum::<f64>());
+        let from = rows[index - 1].place;
+        for (step, weight) in steps[from..].iter_mut().zip(&weights[from..row.place]) {
+            if row.one > 0.0 {
+                *step += one * weight / row.one;
+            }
+            if row.two > 0.0 {
+                *step += two * weight * (row.one - weight) / row.two;
+            }
+        }
+    }
+    steps
+}
+
+/// Of every place: how likely each fate goes with each level. Between two rows it is the level of the one or of the
+/// other, by the share of the weights on either side.
+pub(super) fn fates(chains: &[Chain], rows: &[Row], weights: &[f64]) -> Vec<Fates> {
+    let mixed = |index: usize| {
+        let mut fates: Fates = std::array::from_fn(|fate| vec![0.0; chains[0].states[index][fate].len()]);
+        for chain in chains {
+            for (fate, of_chain) in fates.iter_mut().zip(&chain.states[index]) {
+                add(fate, of_chain, chain.share);
+            }
+        }
+        fates
+    };
+    let mut all = vec![mixed(0)];
+    for (index, row) in rows.iter().enumerate().skip(1) {
+        let (left, right) = (all[all.len() - 1].clone(), mixed(index));
+        let mut passed = 0.0;
+        for (place, weight) in (rows[index - 1].place..row.place).zip(&weights[rows[index - 1].place..]) {
+            passed += weight;
+            let share = if place + 1 == row.place || row.one <= 0.0 { 1.0 } else { passed / row.one };
+            all.push(std::array::from_fn(|fate| {
+                let pairs = left[fate].iter().zip(&right[fate]);
+                pairs.map(|(left, right)| left + share * (right - left)).collect()
+            }));
+        }
+    }
+    all
+}
+
+/// Mean and variance of a place's level.
+pub(super) fn level(fates: &Fates, grid: &Grid) -> Level {
+    let (mut mass, mut first, mut second) = (0.0, 0.0, 0.0);
+    for index in 0..grid.cells {
+        let here: f64 = fates.iter().map(|fate| fate[index]).sum();
+        // From the lowest level on, so that large values with a small scatter lose no digits.
+        let offset = grid.cell * index as f64;
+        mass += here;
+        first += here * offset;
+        second += here * offset * offset;
+    }
+    let offset = first / mass;
+    Level { mean: grid.low + offset, variance: (second / mass - offset * offset).max(0.0) }
+}
+
+/// How likely each size of the step between `place` and the next is, as far as it is one step: from the largest fall
+/// to the largest rise, in cells, nothing in the middle.
+pub(super) fn sizes(chains: &[Chain], place: usize, grid: &Grid) -> Vec<f64> {
+    let cells = grid.cells;
+    let mut sizes = vec![0.0; 2 * cells - 1];
+    for chain in chains {
+        let Some(gap) = chain.places.windows(2).position(|pair| pair[0] <= place && place < pair[1]) else {
+            return sizes;
+        };
+        let (before, behind) = (&chain.before[gap], &chain.behind[gap + 1]);
+        let mut own = vec![0.0; sizes.len()];
+        for from in 0..cells {
+            for to in 0..cells {
+                let joint = chain.ends[1] * before[0][from] * behind[0][to]
+                    + chain.ends[2] * (before[0][from] * behind[1][to] + before[1][from] * behind[0][to]);
+                own[cells - 1 + to - from] += joint * chain.jump.weight(to.abs_diff(from));
+            }
+        }
+        let total: f64 = own.iter().sum();
+        let factor = if total > 0.0 { chain.share * chain.gaps[gap][0] / total } else { 0.0 };
+        add(&mut sizes, &own, factor);
+    }
+    sizes
+}
+
+/// The distribution of a step's size.
+#[derive(Debug, Clone)]
+struct Jump {
+    /// The least, in cells.
+    least: usize,
+    /// Of each tail: its weight at the least, and what one cell more leaves of it.
+    tails: [(f64, f64); TAILS.len()],
+}
+
+impl Jump {
+    fn new(step_min: f64, grid: &Grid) -> Jump {
+        let least = ((step_min / grid.cell).round() as usize).clamp(1, grid.cells);
+        let tails = TAILS.map(|(share, length)| {
+            let kept = (-grid.cell / length).exp();
+            (share * (1.0 - kept) / 2.0, kept)
+        });
+        Jump { least, tails }
+    }
+
+    /// Of a step over so many cells, up or down.
+    fn weight(&self, cells: usize) -> f64 {
+        match cells.checked_sub(self.least) {
+            Some(more) => self.tails.iter().map(|(weight, kept)| weight * kept.powi(more as i32)).sum(),
+            None => 0.0,
+        }
+    }
+
+    /// After a step from these levels.
+    fn over(&self, from: &[f64]) -> Vec<f64> {
+        let mut to = vec![0.0; from.len()];
+        for (weight, kept) in self.tails {
+            let (mut rising, mut falling) = (0.0, 0.0);
+            for (more, value) in from.iter().enumerate().take(from.len() - self.least.min(from.len())) {
+                rising = rising * kept + value;
+                to[more + self.least] += weight * rising;
+                let mirrored = from.len() - 1 - more;
+                falling = falling * kept + from[mirrored];
+                to[mirrored - self.least] += weight * falling;
+            }
+        }
+        to
+    }
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+fn multiply(values: &mut [f64], factors: &[f64]) {
+    for (value, factor) in values.iter_mut().zip(factors) {
+        *value *= factor;
+    }
+}
+
+fn add(values: &mut [f64], others: &[f64], factor: f64) {
+    for (value, other) in values.iter_mut().zip(others) {
+        *value += other * factor;
+    }
+}

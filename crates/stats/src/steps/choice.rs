@@ -1,0 +1,178 @@
+//! Where the next reading tells most for its cost, and whether enough is known.
+
+use super::Steps;
+use super::chain::Fates;
+use super::grid::Grid;
+
+/// What may be said.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Conclusion {
+    /// A step in each of these ranges of places: after the first, at or before the last.
+    Found(Vec<(usize, usize)>),
+    /// No step that is large enough to count.
+    None,
+    /// Neither yet.
+    Open,
+}
+
+/// Readings of the two ends before anything else: so many, and up to so many until the ends differ or the place between
+/// them would be sought by a difference that chance has made.
+const OPENING_MIN: usize = 6;
+const OPENING_MAX: usize = 16;
+
+/// Probability of no step below which the ends differ.
+const DIFFERENT: f64 = 0.02;
+
+/// Probability of no step above which places between the ends are read in turn with them: two steps that undo each other
+/// leave the ends alike.
+const LIKELY_NONE: f64 = 0.5;
+
+/// Parts of the row whose borders are then read.
+const PARTS: usize = 4;
+
+/// No step is only said after so many readings between the ends.
+const INNER_MIN: usize = 6;
+
+/// One of the ends is read again after so many readings, lest drift between them goes unseen.
+const END_EVERY: usize = 10;
+
+/// Of what a reading tells about a level, the share that counts.
+const LEVEL_SHARE: f64 = 0.1;
+
+/// Readings farther from their level than this are left out of the information, in scales of the noise.
+const NOISES_MAX: f64 = 4.0;
+
+/// Values of a reading that are told apart, per scale of the noise.
+const VALUES_PER_NOISE: f64 = 2.0;
+
+/// Degrees of freedom of the noise, taken for the one in between.
+const DEGREES: f64 = 6.0;
+
+/// Levels less likely than this change no choice.
+const MASS_MIN: f64 = 1e-4;
+
+/// The place to read next, after `read` was read in this order: first the ends in turn, in the order first, last, last,
+/// first, so that drift favours neither; then what [`choose`] says, and now and then an end again. None where no place
+/// can be read.
+pub fn next_place(
+    read: &[usize],
+    known: Option<&Steps>,
+    last: usize,
+    mut cost: impl FnMut(usize) -> Option<f64>,
+) -> Option<usize> {
+    let count = read.len();
+    let opens = count < OPENING_MIN || count < OPENING_MAX && known.is_none_or(|known| known.none > DIFFERENT);
+    match known {
+        Some(known) if !opens && known.none > LIKELY_NONE => {
+            let borders = (0..=PARTS).map(|part| last * part / PARTS).filter(|place| cost(*place).is_some());
+            borders.min_by_key(|border| read.iter().filter(|place| *place == border).count())
+        }
+        Some(known) if !opens && !count.is_multiple_of(END_EVERY) => choose(known, cost),
+        Some(_) if !opens => {
+            let ago = |end: usize| read.iter().rev().position(|place| *place == end);
+            Some(if ago(0) >= ago(last) { 0 } else { last })
+        }
+        _ => Some(if count % 4 == 1 || count % 4 == 2 { last } else { 0 }),
+    }
+}
+
+/// The place to read next: the one whose reading tells most for its cost.
+///
+/// What it tells is the mutual information (Lindley 1956) of the reading with where the step is: none, before the place,
+/// after it, or several. A share of what it tells about the place's level comes on top: whoever knows the two levels
+/// better learns more from each later reading. `cost` is none where a place cannot be read; of equal places the first
+/// is chosen.
+pub fn choose(known: &Steps, mut cost: impl FnMut(usize) -> Option<f64>) -> Option<usize> {
+    let kernel = Kernel::new(known);
+    let variance = known.noise * known.noise;
+    let mut best: Option<(usize, f64)> = None;
+    for (place, fates) in known.fates.iter().enumerate() {
+        let Some(cost) = cost(place) else { continue };
+        let level = (known.levels[place].variance / variance).ln_1p() / 2.0;
+        let value = (kernel.information(fates) + LEVEL_SHARE * level) / cost;
+        if best.is_none_or(|(_, most)| value > most) {
+            best = Some((place, value));
+        }
+    }
+    best.map(|(place, _)| place)
+}
+
+/// How likely each value of a reading is for each level.
+struct Kernel {
+    values: usize,
+    /// Of each level, of each value.
+    rows: Vec<Vec<f64>>,
+}
+
+impl Kernel {
+    fn new(known: &Steps) -> Kernel {
+        let Grid { low, cell, cells, .. } = &known.grid;
+        let step = known.noise / VALUES_PER_NOISE;
+        let margin = NOISES_MAX * known.noise;
+        let values = ((cell * (*cells as f64) + 2.0 * margin) / step).ceil() as usize;
+        let row = |level: f64| -> Vec<f64> {
+            let density = |value: usize| {
+                let z = (low - margin + step * value as f64 - level) / known.noise;
+                (1.0 + z * z / DEGREES).powf(-(DEGREES + 1.0) / 2.0)
+            };
+            let row: Vec<f64> = (0..values).map(density).collect();
+            let sum: f64 = row.iter().sum();
+            row.iter().map(|density| density / sum).collect()
+        };
+        Kernel { values, rows: (0..*cells).map(|index| row(known.grid.level(index))).collect() }
+    }
+
+    /// Between a reading of the place and its fate.
+    fn information(&self, fates: &Fates) -> f64 {
+        let mut all = vec![0.0; self.values];
+        let mut information = 0.0;
+        for fate in fates {
+            let share: f64 = fate.iter().sum();
+            let mut values = vec![0.0; self.values];
+            for (mass, row) in fate.iter().zip(&self.rows).filter(|(mass, _)| **mass > MASS_MIN) {
+                for (value, density) in values.iter_mut().zip(row) {
+                    *value += mass * density;
+                }
+            }
+            information += entropy_like(&values) - if share > 0.0 { share * share.ln() } else { 0.0 };
+            all.iter_mut().zip(&values).for_each(|(all, value)| *all += value);
+        }
+        information - entropy_like(&all)
+    }
+}
+
+/// The sum of p ln p.
+fn entropy_like(values: &[f64]) -> f64 {
+    values.iter().filter(|value| **value > 0.0).map(|value| value * value.ln()).sum()
+}
+
+/// Whether enough is known.
+///
+/// `readable` says of each place whether it can be read: a step between two places that can, with none in between, is
+/// found though it remains a range. Found is a step whose probability is at least `confidence`, and only where the
+/// evidence against no step at all holds however often one looks. Where several steps are the likelier, two are asked
+/// for.
+pub fn conclude(known: &Steps, readable: &[bool], confidence: f64) -> Conclusion {
+    // Few readings may agree by luck, and then say too much.
+    if known.drift.len() < OPENING_MIN {
+        return Conclusion::Open;
+    }
+    let last = readable.len() - 1;
+    let between = readable[1..last].iter().any(|readable| *readable);
+    if known.none >= confidence && (known.inner >= INNER_MIN || !between) {
+        return Conclusion::None;
+    }
+    let mut found = Vec::new();
+    let mut from = 0;
+    for (place, readable) in readable.iter().enumerate().skip(1) {
+        if *readable {
+            if known.steps[from..place].iter().sum::<f64>() >= confidence {
+                found.push((from, place));
+            }
+            from = place;
+        }
+    }
+    let is_evident = known.log_evidence >= -(1.0 - confidence).ln();
+    let wanted = if known.several > 0.5 { 2 } else { 1 };
+    if is_evident && found.len() >= wanted { Conclusion::Found(found) } else { Conclusion::Open }
+}
