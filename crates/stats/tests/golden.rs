@@ -1,6 +1,6 @@
 //! The public functions against values of R and SciPy.
 //!
-//! The values and the scripts that made them (`golden.R`, `golden.py`) are in `tests/data`.
+//! The values and the scripts that made them (`golden.R`, `golden.py`, `nights.py`) are in `tests/data`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,6 +11,7 @@ use stillgate_stats::*;
 fn cases(file: &str, name: &str) -> Vec<Value> {
     let text = match file {
         "r" => include_str!("data/r.json"),
+        "nights" => include_str!("data/nights.json"),
         _ => include_str!("data/scipy.json"),
     };
     let all: Value = serde_json::from_str(text).unwrap();
@@ -275,6 +276,33 @@ fn generator_of_its_second_implementation() {
         }
         for want in case["below_10"].as_array().unwrap() {
             assert_eq!(Some(random.below(10)), want.as_u64(), "{case}");
+        }
+    }
+}
+
+#[test]
+fn steps_on_a_finer_grid() {
+    for case in cases("nights", "steps") {
+        let readings = case["readings"].as_array().unwrap().iter();
+        let reading =
+            |pair: &Value| Reading { place: pair[0].as_u64().unwrap() as usize, value: pair[1].as_f64().unwrap() };
+        let readings: Vec<Reading> = readings.map(reading).collect();
+        let prior = StepPrior { weights: numbers(&case, "weights"), step_min: 0.01, none: 0.3, several: 0.1 };
+        let got = steps(&readings, &prior).unwrap();
+        assert!(got.drift.iter().all(|drift| *drift == 0.0), "{case}");
+        // Cells of a quarter of the noise, and scales some per cent apart.
+        let figures = [(got.none, number(&case, "none")), (got.several, number(&case, "several"))];
+        for (got, want) in figures.into_iter().chain(got.steps.into_iter().zip(numbers(&case, "steps"))) {
+            assert!((got - want).abs() < 0.04, "{got}, not {want}, of {case}");
+        }
+    }
+}
+
+#[test]
+fn false_discovery_rates_of_scipy() {
+    for case in cases("nights", "false_discovery") {
+        for (got, want) in benjamini_hochberg(&numbers(&case, "p")).into_iter().zip(numbers(&case, "adjusted")) {
+            close(&case, "adjusted", got, want, 1e-14, 0.0);
         }
     }
 }
