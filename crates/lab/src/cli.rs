@@ -34,8 +34,12 @@ pub(crate) enum Command {
     Bisect(Box<commands::bisect::Bisect>),
     /// Say which of two programs is slower, with a stated error
     Compare(Box<commands::compare::Compare>),
+    /// See what changed when, from a store of nightly measurements
+    History(commands::history::History),
     /// Put load on a server and say what its clients would see
     Load(Box<commands::load::LoadArguments>),
+    /// Measure today's commit beside yesterday's and the release's
+    Nightly(Box<commands::nightly::Nightly>),
     /// Take a profile of any program: its CPU time by perf, or its instructions by callgrind
     Profile(commands::profile::Profile),
     /// Make one HTML page of result files
@@ -57,7 +61,9 @@ impl Cli {
             let _ = error.print();
             match (error.use_stderr(), arguments.get(1)) {
                 (false, _) => ExitCode::SUCCESS,
-                (true, Some(command)) if command == "compare" || command == "bisect" => ExitCode::from(EXIT_USAGE),
+                (true, Some(command)) if ["bisect", "compare", "nightly"].iter().any(|has| command == has) => {
+                    ExitCode::from(EXIT_USAGE)
+                }
                 (true, _) => ExitCode::from(EXIT_FAILED),
             }
         })

@@ -12,6 +12,8 @@ mod display;
 mod environment;
 mod error;
 mod git;
+mod history;
+mod nightly;
 mod profile;
 mod report;
 mod responder;
@@ -19,6 +21,7 @@ mod result;
 mod scraper;
 mod stdout;
 mod stop;
+mod store;
 mod tail;
 mod target;
 
@@ -33,7 +36,9 @@ fn main() -> ExitCode {
     let done = match command {
         Command::Bisect(arguments) => commands::bisect::run(&arguments),
         Command::Compare(arguments) => commands::compare::run(&arguments),
+        Command::History(arguments) => commands::history::run(&arguments),
         Command::Load(arguments) => commands::load::run(&arguments),
+        Command::Nightly(arguments) => commands::nightly::run(&arguments),
         Command::Profile(arguments) => commands::profile::run(&arguments),
         Command::Report(arguments) => commands::report::run(&arguments),
         Command::Respond(arguments) => commands::respond::run(&arguments),

@@ -4,6 +4,10 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "simulated/nights.rs"]
+mod nights;
+
+use nights::night;
 use stillgate_stats::*;
 
 /// How often `hit` holds over `runs` experiments.
@@ -168,50 +172,12 @@ fn the_minimum_detectable_effect_is_found_as_often_as_promised() {
     }
 }
 
-/// Nights of 20 series, each compared with two others; the share in which a series that changed by `effect` (the first; 0:
-/// none) is called so, or any other is.
-fn nights(seed: u64, runs: u32, scatter: f64, effect: f64) -> [f64; 2] {
-    let mut random = Random::new(seed);
-    let (mut found, mut alarms) = (0, 0);
-    for _ in 0..runs {
-        let mut seconds: Vec<Option<Vec<f64>>> = Vec::new();
-        for series in 0..20 {
-            // Both comparisons have today's measurements in them, and so a part of the noise; one in ten is an outlier.
-            let shift = if series == 0 { effect } else { 0.0 };
-            let draw = |random: &mut Random| {
-                let wild = if random.below(10) == 0 { 4.0 } else { 1.0 };
-                scatter * wild * random.normal()
-            };
-            let mut look = |count: usize| -> [Vec<f64>; 2] {
-                let mut diffs = [Vec::new(), Vec::new()];
-                for _ in 0..count {
-                    let today = shift + draw(&mut random);
-                    diffs.iter_mut().for_each(|diffs| diffs.push(today - draw(&mut random)));
-                }
-                diffs
-            };
-            let first = look(10);
-            if first.iter().any(|diffs| is_suspicious(diffs)) {
-                let second = look(40);
-                seconds.extend(first.iter().zip(second).map(|(first, second)| is_suspicious(first).then_some(second)));
-            } else {
-                seconds.extend([None, None]);
-            }
-        }
-        let all: Vec<Option<&[f64]>> = seconds.iter().map(Option::as_deref).collect();
-        let called: Vec<bool> = screened(&all).iter().map(|p| *p <= 0.01).collect();
-        found += u32::from(called[..2].iter().any(|called| *called));
-        alarms += u32::from(called[2..].iter().any(|called| *called));
-    }
-    [found, alarms].map(|count| f64::from(count) / f64::from(runs))
-}
-
 #[test]
 fn nights_without_a_change_are_quiet_and_a_step_is_found() {
-    let [of_first, of_others] = nights(1, 300, 0.02, 0.0);
-    assert!(of_first.max(of_others) <= 0.01 + scatter(0.01, 300), "{of_first} {of_others}");
-    let [found, alarms] = nights(2, 60, 0.02, 0.05);
-    assert!(found >= 0.95 && alarms <= 0.01 + scatter(0.01, 60), "{found} {alarms}");
-    let [found, _] = nights(3, 60, 0.01, 0.02);
-    assert!(found >= 0.9, "{found}");
+    let quiet = rate(1, 300, |random| night(random, 0.02, [0.0, 0.0]) != [false, false]);
+    assert!(quiet <= 0.01 + scatter(0.01, 300), "{quiet}");
+    let step = rate(2, 60, |random| night(random, 0.02, [0.05, 0.05])[0]);
+    assert!(step >= 0.95, "{step}");
+    let small = rate(3, 60, |random| night(random, 0.01, [0.02, 0.02])[0]);
+    assert!(small >= 0.9, "{small}");
 }

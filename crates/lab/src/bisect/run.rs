@@ -98,25 +98,51 @@ impl Bisection<'_> {
 
     /// None where the user wants an end.
     fn measure(&self, result: &BisectResult, commit: &str, worktree: &Path) -> Result<Option<Outcome>> {
-        let manner = Manner { folder: worktree, commit, limit: self.measure_limit, stop: self.stop };
-        let outcome = match command::run(&result.design.measure, &manner)? {
-            Done::Stopped => return Ok(None),
-            Done::TimedOut => {
-                Outcome::Failed { why: format!("its measurement was not done after {:?}", self.measure_limit) }
-            }
-            Done::Ended { status, stdout, .. } if status.success() => match number::last(&stdout) {
-                Ok(value) => Outcome::Measured { value },
-                Err(why) => Outcome::Failed { why: format!("its measurement counts for nothing: {why}") },
-            },
-            Done::Ended { status, stderr, .. } if status.code() == Some(EXIT_SKIP) => Outcome::Skipped {
-                why: format!("its measurement says that it cannot be measured (exit code 125) {}", last_lines(&stderr)),
-            },
-            Done::Ended { status, stderr, .. } => {
-                Outcome::Failed { why: format!("its measurement failed ({status}) {}", last_lines(&stderr)) }
-            }
-        };
-        Ok(Some(outcome))
+        let tried = measure_once(&result.design.measure, commit, worktree, self.measure_limit, self.stop)?;
+        Ok(match tried {
+            Tried::Value(value) => Some(Outcome::Measured { value }),
+            Tried::Failed(why) => Some(Outcome::Failed { why }),
+            Tried::Skipped(why) => Some(Outcome::Skipped { why }),
+            Tried::Stopped => None,
+        })
     }
+}
+
+/// What came of one measurement.
+pub(crate) enum Tried {
+    /// Above 0.
+    Value(f64),
+    /// Which may be chance.
+    Failed(String),
+    /// The commit cannot be measured.
+    Skipped(String),
+    /// The user wants an end.
+    Stopped,
+}
+
+/// Runs a command that measures a commit.
+pub(crate) fn measure_once(
+    words: &str,
+    commit: &str,
+    worktree: &Path,
+    limit: Duration,
+    stop: &AtomicBool,
+) -> Result<Tried> {
+    Ok(match command::run(words, &Manner { folder: worktree, commit, limit, stop })? {
+        Done::Stopped => Tried::Stopped,
+        Done::TimedOut => Tried::Failed(format!("its measurement was not done after {limit:?}")),
+        Done::Ended { status, stdout, .. } if status.success() => match number::last(&stdout) {
+            Ok(value) => Tried::Value(value),
+            Err(why) => Tried::Failed(format!("its measurement counts for nothing: {why}")),
+        },
+        Done::Ended { status, stderr, .. } if status.code() == Some(EXIT_SKIP) => Tried::Skipped(format!(
+            "its measurement says that it cannot be measured (exit code 125) {}",
+            last_lines(&stderr)
+        )),
+        Done::Ended { status, stderr, .. } => {
+            Tried::Failed(format!("its measurement failed ({status}) {}", last_lines(&stderr)))
+        }
+    })
 }
 
 fn tried(place: usize, begun: Instant, outcome: Outcome) -> Try {

@@ -4,7 +4,9 @@
 
 pub(crate) mod bisect;
 pub(crate) mod compare;
+pub(crate) mod history;
 pub(crate) mod load;
+pub(crate) mod nightly;
 pub(crate) mod profile;
 pub(crate) mod report;
 pub(crate) mod respond;

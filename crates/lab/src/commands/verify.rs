@@ -9,6 +9,7 @@ mod arguments;
 mod compare;
 mod load;
 mod runs;
+mod store;
 mod tail;
 
 use crate::bisect::analysis as bisect_analysis;
@@ -38,7 +39,7 @@ const SHOWN_MAX: usize = 50;
 /// `stillgate-lab verify`.
 #[derive(Debug, Args)]
 pub(crate) struct Verify {
-    /// Result files, written with --json; `-` is standard input
+    /// Result files, written with --json, and stores; `-` is standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
 }
@@ -47,6 +48,12 @@ pub(crate) struct Verify {
 pub(crate) fn run(arguments: &Verify) -> Result<u8> {
     let mut worst = 0;
     for path in &arguments.files {
+        if path.is_dir() {
+            let (said, code) = store::verify(path)?;
+            stdout::show(&said)?;
+            worst = worst.max(code);
+            continue;
+        }
         let (said, code) = match verify(path) {
             Ok(verified) if verified.differences.is_empty() => (same(&file::called(path), &verified), 0),
             Ok(verified) => (listed(&file::called(path), &verified.differences), EXIT_DIFFERENT),

@@ -9,6 +9,7 @@ mod bisect;
 mod compare;
 mod effect_plot;
 mod escape;
+mod history;
 mod load;
 mod number;
 mod overview_plot;
@@ -26,6 +27,7 @@ mod time_series;
 use crate::error::Result;
 use crate::result::Experiment;
 pub(crate) use escape::plain;
+pub(crate) use history::history;
 pub(crate) use section::ReportInput;
 
 /// The page of these results, in their order.

@@ -22,18 +22,7 @@ pub(crate) fn draw(sources: &[ReportInput], sections: &[Section]) -> String {
         [only] => only.title.clone(),
         several => format!("{} results of stillgate-lab", several.len()),
     };
-    let mut out = head(&title);
-    write(
-        &mut out,
-        format_args!(
-            "<body>\n<a class=\"skip\" href=\"#main\">Skip to the report</a>\n{}{}<div class=\"page\">\n{}\
-             <main id=\"main\" tabindex=\"-1\">\n<header class=\"top\"><h1>{}</h1>\n",
-            plot::marker_shapes(),
-            theme(),
-            contents(sections),
-            Text(&title)
-        ),
-    );
+    let mut out = begin(&title, sections);
     for (number, (source, section)) in sources.iter().zip(sections).enumerate() {
         verdict(&mut out, number, source, section, sections.len() > 1);
     }
@@ -54,6 +43,44 @@ pub(crate) fn draw(sources: &[ReportInput], sections: &[Section]) -> String {
         out.push_str("</section>\n");
     }
     out.push_str("</main>\n</div>\n</body>\n</html>\n");
+    out
+}
+
+/// A page of what comes from no result file: each section under its title, with its verdict.
+pub(crate) fn without_files(title: &str, sections: &[Section]) -> String {
+    let mut out = begin(title, sections);
+    out.push_str("</header>\n");
+    for (number, section) in sections.iter().enumerate() {
+        let (id, tone, chip) = (prefix(number), section.tone.class(), chip(section.tone, section.word));
+        let (title, sentence) = (Text(&section.title), Text(&section.sentence));
+        write(
+            &mut out,
+            format_args!(
+                "<section class=\"file\" aria-labelledby=\"{id}\"><h2 id=\"{id}\">{title}</h2>\n\
+                 <div class=\"verdict {tone}\"><p class=\"about\">{chip}</p><p class=\"sentence\">{sentence}</p></div>\n"
+            ),
+        );
+        out.push_str(&section.body);
+        out.push_str("</section>\n");
+    }
+    out.push_str("</main>\n</div>\n</body>\n</html>\n");
+    out
+}
+
+/// Up to the verdicts, which are in the header.
+fn begin(title: &str, sections: &[Section]) -> String {
+    let mut out = head(title);
+    write(
+        &mut out,
+        format_args!(
+            "<body>\n<a class=\"skip\" href=\"#main\">Skip to the report</a>\n{}{}<div class=\"page\">\n{}\
+             <main id=\"main\" tabindex=\"-1\">\n<header class=\"top\"><h1>{}</h1>\n",
+            plot::marker_shapes(),
+            theme(),
+            contents(sections),
+            Text(title)
+        ),
+    );
     out
 }
 

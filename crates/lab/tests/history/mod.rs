@@ -1,5 +1,8 @@
 //! Repositories made for tests: commits whose files say what is measured, made at once by `git fast-import`.
 
+// Each test file uses its part of this.
+#![allow(dead_code)]
+
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

@@ -4,7 +4,7 @@
 //! seed.
 
 // The test and the bench each use their part of this.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
 
 use stillgate_stats::*;
 

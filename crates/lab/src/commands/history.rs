@@ -1,0 +1,62 @@
+//! `stillgate-lab history`: what changed when, from a store of nightly measurements.
+
+use crate::atomic_file;
+use crate::error::{Error, Result};
+use crate::history::{analysis, words};
+use crate::report;
+use crate::stdout;
+use crate::store;
+use clap::Args;
+use std::path::PathBuf;
+
+/// Exit code where a series changed.
+const EXIT_CHANGED: u8 = 1;
+
+/// `stillgate-lab history`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A change is found by E-divisive with permutation tests at 1%, on the ratio of each night's commit to the release that was measured \
+beside it.
+
+Exit codes: 0 nothing changed; 1 something did; 2 the store cannot be read.")]
+pub(crate) struct History {
+    /// The folder that `nightly` fills
+    #[arg(long, value_name = "FOLDER")]
+    store: PathBuf,
+    /// Series to show, by name; all by default
+    #[arg(long, value_name = "NAME")]
+    series: Vec<String>,
+    /// Repository, to name the commits between two nights
+    #[arg(long, value_name = "FOLDER")]
+    repo: Option<PathBuf>,
+    /// A page with a plot of each series
+    #[arg(long, value_name = "FILE.html")]
+    html: Option<PathBuf>,
+}
+
+/// 0: no series changed; 1: one did.
+pub(crate) fn run(arguments: &History) -> Result<u8> {
+    let contents = store::read(&arguments.store)?;
+    for line in &contents.left_out {
+        eprintln!("stillgate-lab: {line}");
+    }
+    let mut all = analysis::series(&contents.lines);
+    for name in &arguments.series {
+        if !all.iter().any(|series| series.name == *name) {
+            let mut names: Vec<&str> = all.iter().map(|series| series.name.as_str()).collect();
+            names.dedup();
+            return Err(Error::new(format!("--series {name}: is not in the store; it has {}", names.join(", "))));
+        }
+    }
+    if !arguments.series.is_empty() {
+        all.retain(|series| arguments.series.contains(&series.name));
+    }
+    let repo = arguments.repo.as_deref();
+    stdout::show(words::report(&all, repo)?)?;
+    if let Some(path) = &arguments.html {
+        let page = report::history(&all, repo)?;
+        atomic_file::replace(path, page.as_bytes())
+            .map_err(|error| Error::new(format!("{}: the page cannot be written: {error}", path.display())))?;
+    }
+    Ok(if all.iter().any(|series| !series.changes.is_empty()) { EXIT_CHANGED } else { 0 })
+}

@@ -1,0 +1,207 @@
+//! Series of a store, and where they change.
+//!
+//! A point is the logarithm of the ratio of a day's measurements to those of the release, taken in turn with them: what the
+//! machine did that night is in both. Without a release it is the logarithm of the measurement itself. Where the release
+//! changes, points before and after are not comparable unless the new release was itself measured as a day's commit
+//! beside the old one; otherwise the series is divided there.
+
+use crate::store::Line;
+use std::collections::BTreeMap;
+use stillgate_stats::{ChangePoint, Random, e_divisive};
+
+/// A change is one where chance gives as large a one in so many series.
+const SIGNIFICANCE: f64 = 0.01;
+
+/// Values between two changes, at least.
+const SEGMENT_MIN: usize = 4;
+
+/// Permutations of each test.
+const PERMUTATIONS: usize = 499;
+
+/// Of the permutations: the same store gives the same changes.
+const SEED: u64 = 20_240_415;
+
+/// Nights of one series that are looked at; older ones are left out, since time grows with their square.
+pub(crate) const NIGHTS_MAX: usize = 730;
+
+/// One series on one machine.
+#[derive(Debug)]
+pub(crate) struct Series {
+    pub(crate) name: String,
+    pub(crate) machine: String,
+    pub(crate) higher_is_better: bool,
+    pub(crate) measure: Option<String>,
+    pub(crate) build: Option<String>,
+    /// By time.
+    pub(crate) points: Vec<Point>,
+    pub(crate) changes: Vec<Change>,
+    /// Nights left out because there are too many.
+    pub(crate) left_out: usize,
+}
+
+/// One night.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Point {
+    pub(crate) at: String,
+    pub(crate) commit: String,
+    /// A logarithm.
+    pub(crate) value: f64,
+    /// Points with the same number are comparable.
+    pub(crate) stretch: usize,
+}
+
+/// A change of a series.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Change {
+    /// Of the first point after it.
+    pub(crate) at: usize,
+    /// The ratio of the levels on both sides, less one.
+    pub(crate) effect: f64,
+    pub(crate) p_value: f64,
+}
+
+/// All series of a store, by name and machine.
+pub(crate) fn series(lines: &[Line]) -> Vec<Series> {
+    let mut by_name: BTreeMap<(&str, &str), Vec<&Line>> = BTreeMap::new();
+    for line in lines {
+        by_name.entry((&line.series, &line.machine)).or_default().push(line);
+    }
+    by_name.into_values().map(|lines| one(&lines)).collect()
+}
+
+/// By time, of one name and machine; there is at least one.
+fn one(lines: &[&Line]) -> Series {
+    let left_out = lines.len().saturating_sub(NIGHTS_MAX);
+    let lines = &lines[left_out..];
+    let newest = lines[lines.len() - 1];
+    let points = points(lines);
+    Series {
+        name: newest.series.clone(),
+        machine: newest.machine.clone(),
+        higher_is_better: newest.higher_is_better,
+        measure: newest.measure.clone(),
+        build: newest.build.clone(),
+        changes: changes(&points),
+        points,
+        left_out,
+    }
+}
+
+fn points(lines: &[&Line]) -> Vec<Point> {
+    let mut points: Vec<Point> = Vec::new();
+    // Of the release that is compared with: its own place on the scale, and the stretch that it is in.
+    let mut release: Option<(&str, f64)> = None;
+    let mut stretch = 0;
+    for line in lines {
+        let beside = line.beside.iter().find(|beside| beside.role == "release");
+        let name = beside.map_or("", |beside| beside.commit.as_str());
+        if release.is_none_or(|(known, _)| known != name) {
+            let known = points.iter().rev().find(|point| point.stretch == stretch && point.commit == name);
+            let offset = known.map(|point| point.value);
+            if release.is_some() && offset.is_none() {
+                stretch += 1;
+            }
+            release = Some((name, offset.unwrap_or(0.0)));
+        }
+        let offset = release.map_or(0.0, |(_, offset)| offset);
+        let value = mean_log(&line.values) - beside.map_or(0.0, |beside| mean_log(&beside.values)) + offset;
+        points.push(Point { at: line.at.clone(), commit: line.commit.clone(), value, stretch });
+    }
+    points
+}
+
+fn mean_log(values: &[f64]) -> f64 {
+    values.iter().map(|value| value.ln()).sum::<f64>() / values.len() as f64
+}
+
+fn changes(points: &[Point]) -> Vec<Change> {
+    let mut all = Vec::new();
+    let mut from = 0;
+    for stretch in points.chunk_by(|a, b| a.stretch == b.stretch) {
+        let values: Vec<f64> = stretch.iter().map(|point| point.value).collect();
+        let found = e_divisive(&values, SIGNIFICANCE, SEGMENT_MIN, PERMUTATIONS, &mut Random::new(SEED));
+        let found = found.unwrap_or_default();
+        for (index, ChangePoint { at, p_value, .. }) in found.iter().enumerate() {
+            let begin = index.checked_sub(1).map_or(0, |before| found[before].at);
+            let end = found.get(index + 1).map_or(values.len(), |next| next.at);
+            let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+            let effect = (mean(&values[*at..end]) - mean(&values[begin..*at])).exp_m1();
+            all.push(Change { at: from + at, effect, p_value: *p_value });
+        }
+        from += stretch.len();
+    }
+    all
+}
+
+impl Series {
+    /// Whether a change is one for the worse.
+    pub(crate) fn is_worse(&self, change: &Change) -> bool {
+        (change.effect < 0.0) == self.higher_is_better
+    }
+
+    /// The last commit before a change, and the first one with it.
+    pub(crate) fn between(&self, change: &Change) -> (&str, &str) {
+        (&self.points[change.at - 1].commit, &self.points[change.at].commit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Beside;
+
+    fn night(number: usize, value: f64, release: Option<(&str, f64)>, random: &mut Random) -> Line {
+        let at = format!("2026-{:02}-{:02}T00:00:00Z", 1 + number / 28, 1 + number % 28);
+        // The machine is slower or faster each night by 20%, which is in both.
+        let machine = (0.2 * random.normal()).exp();
+        let mut draw =
+            |level: f64| (0..5).map(|_| machine * level * (0.01 * random.normal()).exp()).collect::<Vec<f64>>();
+        let mut line = Line::new("proxy", "m", at, &format!("c{number}"), draw(value));
+        line.beside = release
+            .map(|(commit, level)| Beside { role: "release".into(), commit: commit.into(), values: draw(level) })
+            .into_iter()
+            .collect();
+        line
+    }
+
+    #[test]
+    fn a_change_is_found_where_it_is_though_nights_differ() {
+        let mut random = Random::new(1);
+        let level = |number: usize| if number < 25 { 1.0 } else { 1.05 };
+        let lines: Vec<Line> =
+            (0..40).map(|number| night(number, level(number), Some(("r1", 0.9)), &mut random)).collect();
+        let all = series(&lines);
+        let [only] = all.as_slice() else { panic!("{all:?}") };
+        let [change] = only.changes.as_slice() else { panic!("{:?}", only.changes) };
+        assert_eq!((change.at, only.between(change)), (25, ("c24", "c25")));
+        assert!((change.effect - 0.05).abs() < 0.01 && only.is_worse(change), "{change:?}");
+        assert_eq!(series(&lines)[0].changes, only.changes);
+    }
+
+    #[test]
+    fn a_new_release_is_no_change() {
+        let mut random = Random::new(2);
+        // r2 is the commit of night 10, 5% slower than r1; it was measured beside r1.
+        let release = |number: usize| if number <= 20 { ("r1", 1.0) } else { ("c10", 1.05) };
+        let level = |number: usize| if number < 10 { 1.0 } else { 1.05 };
+        let lines: Vec<Line> =
+            (0..40).map(|number| night(number, level(number), Some(release(number)), &mut random)).collect();
+        let places: Vec<usize> = series(&lines)[0].changes.iter().map(|change| change.at).collect();
+        assert_eq!(places, [10]);
+        // One that was never measured divides the series instead.
+        let release = |number: usize| if number <= 20 { ("r1", 1.0) } else { ("other", 2.0) };
+        let lines: Vec<Line> = (0..40).map(|number| night(number, 1.0, Some(release(number)), &mut random)).collect();
+        let divided = &series(&lines)[0];
+        assert_eq!((divided.changes.len(), divided.points[20].stretch, divided.points[21].stretch), (0, 0, 1));
+    }
+
+    #[test]
+    fn machines_are_series_of_their_own() {
+        let mut random = Random::new(3);
+        let mut lines = vec![night(0, 1.0, None, &mut random), night(1, 1.0, None, &mut random)];
+        lines[1].machine = "n".to_owned();
+        let all = series(&lines);
+        assert_eq!(all.iter().map(|series| series.machine.as_str()).collect::<Vec<_>>(), ["m", "n"]);
+        assert!(all.iter().all(|series| series.changes.is_empty() && series.points.len() == 1));
+    }
+}

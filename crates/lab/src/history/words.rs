@@ -1,0 +1,92 @@
+//! Changes in words, with the commits between and the command that looks for the one.
+
+use super::analysis::{Change, NIGHTS_MAX, Series};
+use crate::cli::typed::quoted_word;
+use crate::error::Result;
+use crate::git::{git, short};
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// Commits between two nights that are named.
+const NAMED_MAX: usize = 10;
+
+/// All series, those that changed with what may have done it.
+pub(crate) fn report(all: &[Series], repo: Option<&Path>) -> Result<String> {
+    let mut out = String::new();
+    for series in all {
+        // Writing to a `String` does not fail.
+        let _ = writeln!(out, "{}", headline(series));
+        for change in &series.changes {
+            let _ = writeln!(out, "  {}", said(series, change));
+            for commit in commits(series, change, repo)? {
+                let _ = writeln!(out, "    {commit}");
+            }
+            let _ = writeln!(out, "    {}", bisect(series, change));
+        }
+    }
+    Ok(out)
+}
+
+/// A series in a line.
+pub(crate) fn headline(series: &Series) -> String {
+    let nights = match series.points.len() {
+        1 => "1 night".to_owned(),
+        count => format!("{count} nights"),
+    };
+    let older = match series.left_out {
+        0 => String::new(),
+        count => format!(", {count} older ones left out ({NIGHTS_MAX} at most)"),
+    };
+    let changes = match series.changes.len() {
+        0 => "no change".to_owned(),
+        1 => "1 change".to_owned(),
+        count => format!("{count} changes"),
+    };
+    format!("{} on {}: {changes} in {nights}{older}", series.name, series.machine)
+}
+
+/// A change in a line.
+pub(crate) fn said(series: &Series, change: &Change) -> String {
+    let word = if series.is_worse(change) { "worse" } else { "better" };
+    let (before, after) = series.between(change);
+    let at = &series.points[change.at].at;
+    let day = at.get(..10).unwrap_or(at);
+    format!(
+        "{day}: {:+.1}% ({word}; p {:.3}), after {}, at {}",
+        change.effect * 100.0,
+        change.p_value,
+        short(before),
+        short(after)
+    )
+}
+
+/// The commits between the two nights of a change, newest last; none without a repository, or where it does not have them.
+pub(crate) fn commits(series: &Series, change: &Change, repo: Option<&Path>) -> Result<Vec<String>> {
+    let Some(repo) = repo else { return Ok(Vec::new()) };
+    let (before, after) = series.between(change);
+    let range = format!("{before}..{after}");
+    let Ok(log) = git(repo, &["log", "--reverse", "--first-parent", "--format=%h %s", &range])? else {
+        return Ok(vec![format!("{range} is not in the repository")]);
+    };
+    let lines: Vec<&str> = log.lines().collect();
+    let mut named: Vec<String> = lines.iter().take(NAMED_MAX).map(|line| (*line).to_owned()).collect();
+    if lines.len() > NAMED_MAX {
+        named.push(format!("and {} more", lines.len() - NAMED_MAX));
+    }
+    Ok(named)
+}
+
+/// The command that looks for the commit.
+pub(crate) fn bisect(series: &Series, change: &Change) -> String {
+    let (before, after) = series.between(change);
+    let mut words = format!("stillgate-lab bisect --good {} --bad {}", short(before), short(after));
+    if let Some(build) = &series.build {
+        let _ = write!(words, " --build {}", quoted_word(build));
+    }
+    let measure = series.measure.as_deref().unwrap_or("COMMAND");
+    let _ = write!(words, " --measure {}", quoted_word(measure));
+    if series.higher_is_better {
+        words.push_str(" --higher-is-better");
+    }
+    words
+}

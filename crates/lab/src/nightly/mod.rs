@@ -1,0 +1,9 @@
+//! `stillgate-lab nightly`: today's commit measured in turn with yesterday's and the release's, series by series.
+//!
+//! [`suite`] says what is measured, [`run`] does it, [`analysis`] is pure and judges a night from its lines in the store,
+//! [`words`] says it.
+
+pub(crate) mod analysis;
+pub(crate) mod run;
+pub(crate) mod suite;
+pub(crate) mod words;

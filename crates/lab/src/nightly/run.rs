@@ -1,0 +1,149 @@
+//! The measurements of a night: rounds over all series, in each the commits in random order.
+//!
+//! Rounds and not one series after the other, so that an hour in which the machine was slow is in all of them; in turn, so
+//! that it is in all commits alike. Both looks have fixed sizes.
+
+use super::suite::{Measured, Suite};
+use crate::bisect::checkouts::{Built, Checkouts};
+use crate::bisect::run::{Tried, measure_once};
+use crate::display::Progress;
+use crate::error::{Error, Result};
+use crate::git::short;
+use crate::store::{Beside, Line};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use stillgate_stats::{Random, is_suspicious, log_ratios};
+
+/// Pairs of the first look and of the second.
+pub(crate) const PAIRS_FIRST: usize = 10;
+pub(crate) const PAIRS_SECOND: usize = 40;
+
+/// A series whose measurement fails so often in a night is left out of it.
+const FAILURES_MAX: usize = 3;
+
+/// A commit that is measured.
+pub(crate) struct Side {
+    /// `today`, `yesterday` or `release`.
+    pub(crate) role: &'static str,
+    pub(crate) commit: String,
+    pub(crate) worktree: PathBuf,
+}
+
+/// What a night needs besides its suite.
+pub(crate) struct Night<'a> {
+    /// Today's first.
+    pub(crate) sides: &'a [Side],
+    pub(crate) limit: Duration,
+    pub(crate) machine: &'a str,
+    pub(crate) at: &'a str,
+    pub(crate) stop: &'a AtomicBool,
+}
+
+/// One series under way: of each side, its measurements.
+struct Taken<'a> {
+    series: &'a Measured,
+    values: Vec<Vec<f64>>,
+    failures: usize,
+    why: Option<String>,
+}
+
+/// Builds a commit of the night.
+pub(crate) fn side(role: &'static str, commit: String, checkouts: &Checkouts, stop: &AtomicBool) -> Result<Side> {
+    match checkouts.build(&commit, stop)? {
+        Built::There { worktree, .. } => Ok(Side { role, commit, worktree }),
+        Built::Failed(why) => Err(Error::new(format!("{role} ({}): {why}", short(&commit)))),
+        Built::Stopped => Err(Error::new("interrupted")),
+    }
+}
+
+impl Night<'_> {
+    /// A line for each series, and what could not be measured.
+    pub(crate) fn measure(&self, suite: &Suite, random: &mut Random) -> Result<(Vec<Line>, Vec<String>)> {
+        let begin = |series| Taken { series, values: vec![Vec::new(); self.sides.len()], failures: 0, why: None };
+        let mut all: Vec<Taken<'_>> = suite.series.iter().map(begin).collect();
+        let mut progress = Progress::new("first look", PAIRS_FIRST as u64);
+        self.rounds(&mut all.iter_mut().collect::<Vec<_>>(), PAIRS_FIRST, random, &mut progress)?;
+        progress.finish();
+        let mut again: Vec<&mut Taken<'_>> =
+            all.iter_mut().filter(|taken| taken.why.is_none() && taken.is_suspicious()).collect();
+        if !again.is_empty() {
+            let mut progress = Progress::new("second look", PAIRS_SECOND as u64);
+            self.rounds(&mut again, PAIRS_SECOND, random, &mut progress)?;
+            progress.finish();
+        }
+        let failed = all.iter().filter_map(|taken| Some(format!("{}: {}", taken.series.name, taken.why.as_ref()?)));
+        let failed = failed.collect();
+        let measured = all.into_iter().filter(|taken| taken.why.is_none());
+        Ok((measured.map(|taken| self.line(taken, suite)).collect(), failed))
+    }
+
+    fn rounds(
+        &self,
+        series: &mut [&mut Taken<'_>],
+        rounds: usize,
+        random: &mut Random,
+        progress: &mut Progress,
+    ) -> Result {
+        for _ in 0..rounds {
+            progress.step(&format!("{} series", series.len()));
+            for taken in series.iter_mut() {
+                let mut order: Vec<usize> = (0..self.sides.len()).collect();
+                random.shuffle(&mut order);
+                for side in order {
+                    self.once(taken, side)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One measurement, again where it fails.
+    fn once(&self, taken: &mut Taken<'_>, side: usize) -> Result {
+        let Side { commit, worktree, .. } = &self.sides[side];
+        while taken.why.is_none() {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(
+                    Error::new("interrupted; nothing of this night is kept").exit(crate::stop::EXIT_INTERRUPTED)
+                );
+            }
+            match measure_once(&taken.series.measure, commit, worktree, self.limit, self.stop)? {
+                Tried::Value(value) => {
+                    taken.values[side].push(value);
+                    break;
+                }
+                Tried::Stopped => {}
+                Tried::Skipped(why) => taken.why = Some(why),
+                Tried::Failed(why) => {
+                    taken.failures += 1;
+                    if taken.failures >= FAILURES_MAX {
+                        taken.why = Some(why);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn line(&self, taken: Taken<'_>, suite: &Suite) -> Line {
+        let mut sides = self.sides.iter().zip(taken.values);
+        let (today, values) = sides.next().expect("a night has today's commit");
+        let mut line = Line::new(&taken.series.name, self.machine, self.at.to_owned(), &today.commit, values);
+        line.first_look = PAIRS_FIRST;
+        line.measure = Some(taken.series.measure.clone());
+        line.build = suite.build.clone();
+        line.higher_is_better = taken.series.higher_is_better;
+        line.beside = sides
+            .map(|(side, values)| Beside { role: side.role.to_owned(), commit: side.commit.clone(), values })
+            .collect();
+        line
+    }
+}
+
+impl Taken<'_> {
+    fn is_suspicious(&self) -> bool {
+        self.values[1..]
+            .iter()
+            .any(|values| log_ratios(values, &self.values[0]).is_some_and(|diffs| is_suspicious(&diffs)))
+    }
+}

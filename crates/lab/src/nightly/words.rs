@@ -1,0 +1,51 @@
+//! A night in Markdown, which is readable on a terminal, too.
+
+use super::analysis::{Judged, Verdict};
+use crate::git::short;
+use crate::result::environment::Environment;
+use std::fmt::Write as _;
+
+/// The whole report.
+pub(crate) fn markdown(commit: &str, judged: &[Judged], failed: &[String], machine: &Environment) -> String {
+    let count = |verdict| judged.iter().filter(|one| one.verdict == verdict).count();
+    let mut out = format!(
+        "### Night of {}: {} worse, {} better, {} unchanged, {} undecided\n\n",
+        short(commit),
+        count(Verdict::Worse),
+        count(Verdict::Better),
+        count(Verdict::Unchanged),
+        count(Verdict::Undecided)
+    );
+    out.push_str("| series | beside | difference (95%) | would have been seen from | p | pairs | |\n");
+    out.push_str("|---|---|--:|--:|--:|--:|---|\n");
+    for one in judged {
+        let [value, low, high] = one.effect.map(|share| format!("{:+.1}%", share * 100.0));
+        let least = one.detectable.map_or("nothing".to_owned(), |least| format!("{:.1}%", least * 100.0));
+        // Writing to a `String` does not fail.
+        let _ = writeln!(
+            out,
+            "| {} | {} {} | {value} ({low} to {high}) | {least} | {:.3} | {} | {} |",
+            one.series.replace('|', "\\|"),
+            one.role,
+            short(&one.beside),
+            one.p_value,
+            one.pairs,
+            word(one.verdict)
+        );
+    }
+    for line in failed {
+        let _ = writeln!(out, "\nNot measured: {line}");
+    }
+    let cpu = machine.cpu_model.as_deref().unwrap_or("an unknown CPU");
+    let _ = writeln!(out, "\n{} CPUs, {cpu}, {}.", machine.cpus, machine.kernel);
+    out
+}
+
+fn word(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Worse => "**worse**",
+        Verdict::Better => "better",
+        Verdict::Unchanged => "unchanged",
+        Verdict::Undecided => "undecided",
+    }
+}

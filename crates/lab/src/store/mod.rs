@@ -1,0 +1,255 @@
+//! The store: what was measured night after night, in text that is only ever appended to.
+//!
+//! `STORE/MACHINE/YYYY-MM.jsonl`, one JSON object a line, so that stores of several machines are merged by copying folders,
+//! and of one machine by concatenating files: a line that is there twice counts once. A line that is cut off in the middle
+//! (the machine lost power) is left out and said so; the next one begins on a line of its own. Anything else, an index
+//! for example, can be made anew from it.
+
+use crate::error::{Error, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+
+/// The layout this program writes. Fields are only ever added; where one changes its meaning this is raised.
+const SCHEMA_VERSION: u64 = 1;
+
+/// How files of the store end.
+const EXTENSION: &str = "jsonl";
+
+/// A file beyond this is not read: a month of a hundred series has a few megabytes.
+const FILE_BYTES_MAX: u64 = 1 << 30;
+
+/// One series of one night.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Line {
+    /// See [`SCHEMA_VERSION`].
+    pub(crate) schema_version: u64,
+    /// When it was measured, RFC 3339, UTC.
+    pub(crate) at: String,
+    /// Which machine.
+    pub(crate) machine: String,
+    /// What was measured.
+    pub(crate) series: String,
+    /// The command that measures it, for a bisection.
+    #[serde(default)]
+    pub(crate) measure: Option<String>,
+    /// The command that builds a commit.
+    #[serde(default)]
+    pub(crate) build: Option<String>,
+    /// Whether more is better.
+    #[serde(default)]
+    pub(crate) higher_is_better: bool,
+    /// The commit of that day.
+    pub(crate) commit: String,
+    /// Its measurements, in order.
+    pub(crate) values: Vec<f64>,
+    /// So many of them are the first look; all others are the second.
+    #[serde(default)]
+    pub(crate) first_look: usize,
+    /// What it was measured beside, in turn: as many measurements each.
+    #[serde(default)]
+    pub(crate) beside: Vec<Beside>,
+}
+
+/// A commit that was measured in turn with another.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Beside {
+    /// `release` or `yesterday`.
+    pub(crate) role: String,
+    /// Its full name.
+    pub(crate) commit: String,
+    /// Its measurements, in order.
+    pub(crate) values: Vec<f64>,
+}
+
+/// All lines of a store, and what could not be read.
+#[derive(Debug, Default)]
+pub(crate) struct Contents {
+    /// By time.
+    pub(crate) lines: Vec<Line>,
+    /// In words.
+    pub(crate) left_out: Vec<String>,
+}
+
+/// Adds lines to the file of their machine and month. What was there stays as it is.
+pub(crate) fn append(store: &Path, lines: &[Line]) -> Result {
+    for line in lines {
+        let month = line.at.get(..7).unwrap_or("unknown");
+        let folder = store.join(folder_of(&line.machine));
+        let path = folder.join(format!("{month}.{EXTENSION}"));
+        let failed = |error: io::Error| Error::new(format!("{}: cannot be written: {error}", path.display()));
+        fs::create_dir_all(&folder).map_err(failed)?;
+        let mut file = File::options().read(true).append(true).create(true).open(&path).map_err(failed)?;
+        let mut text = serde_json::to_string(line).map_err(|error| Error::new(error.to_string()))?;
+        if is_cut_off(&mut file).map_err(failed)? {
+            text.insert(0, '\n');
+        }
+        text.push('\n');
+        // In one write: another program that appends at once does not come in between.
+        file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Everything in a store, of whatever version.
+pub(crate) fn read(store: &Path) -> Result<Contents> {
+    let mut contents = Contents::default();
+    let mut seen = BTreeSet::new();
+    for path in files(store)? {
+        let shown = path.display().to_string();
+        let failed = |error: io::Error| Error::new(format!("{shown}: cannot be read: {error}"));
+        if fs::metadata(&path).map_err(failed)?.len() > FILE_BYTES_MAX {
+            return Err(Error::new(format!("{shown}: is larger than {} MiB", FILE_BYTES_MAX >> 20)));
+        }
+        let bytes = fs::read(&path).map_err(failed)?;
+        for (number, text) in String::from_utf8_lossy(&bytes).lines().enumerate() {
+            if text.trim().is_empty() || !seen.insert(text.to_owned()) {
+                continue;
+            }
+            match line(text) {
+                Ok(line) => contents.lines.push(line),
+                Err(why) => contents.left_out.push(format!("{shown}:{}: {why}", number + 1)),
+            }
+        }
+    }
+    contents.lines.sort_by(|a, b| (&a.at, &a.series).cmp(&(&b.at, &b.series)));
+    Ok(contents)
+}
+
+fn line(text: &str) -> Result<Line, String> {
+    let value: Value = serde_json::from_str(text).map_err(|error| match error.is_eof() {
+        true => "it was cut off and is left out".to_owned(),
+        false => format!("it is not JSON ({error})"),
+    })?;
+    match value["schema_version"].as_u64() {
+        Some(version) if version > SCHEMA_VERSION => {
+            return Err(format!("its schema version is {version}; use a newer stillgate-lab to see it"));
+        }
+        Some(1..) => {}
+        _ => return Err("it has no \"schema_version\"".to_owned()),
+    }
+    let line: Line = serde_json::from_value(value).map_err(|error| format!("it is no line of a store ({error})"))?;
+    let all = line.beside.iter().map(|beside| &beside.values).chain([&line.values]);
+    let sound = |values: &Vec<f64>| !values.is_empty() && values.iter().all(|value| value.is_finite() && *value > 0.0);
+    if all.into_iter().all(sound) { Ok(line) } else { Err("a measurement is a number above 0".to_owned()) }
+}
+
+fn files(store: &Path) -> Result<Vec<PathBuf>> {
+    let failed = |folder: &Path, error: io::Error| {
+        Error::new(format!("{}: cannot be read: {error}; a store is a folder that `nightly` fills", folder.display()))
+    };
+    let mut files = Vec::new();
+    for machine in fs::read_dir(store).map_err(|error| failed(store, error))? {
+        let machine = machine.map_err(|error| failed(store, error))?.path();
+        if !machine.is_dir() {
+            continue;
+        }
+        for file in fs::read_dir(&machine).map_err(|error| failed(&machine, error))? {
+            let file = file.map_err(|error| failed(&machine, error))?.path();
+            if file.extension().is_some_and(|extension| extension == EXTENSION) {
+                files.push(file);
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Whether a file ends in the middle of a line.
+fn is_cut_off(file: &mut File) -> io::Result<bool> {
+    if file.metadata()?.len() == 0 {
+        return Ok(false);
+    }
+    file.seek(SeekFrom::End(-1))?;
+    let mut last = [0];
+    file.read_exact(&mut last)?;
+    Ok(last != [b'\n'])
+}
+
+/// A machine's name as a folder.
+fn folder_of(machine: &str) -> String {
+    let safe: String =
+        machine.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect();
+    if safe.trim_matches('.').is_empty() { "machine".to_owned() } else { safe }
+}
+
+impl Line {
+    /// With this version's layout.
+    pub(crate) fn new(series: &str, machine: &str, at: String, commit: &str, values: Vec<f64>) -> Line {
+        Line {
+            schema_version: SCHEMA_VERSION,
+            at,
+            machine: machine.to_owned(),
+            series: series.to_owned(),
+            measure: None,
+            build: None,
+            higher_is_better: false,
+            commit: commit.to_owned(),
+            first_look: values.len(),
+            values,
+            beside: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(machine: &str, at: &str, value: f64) -> Line {
+        Line::new("proxy", machine, at.to_owned(), "abc", vec![value, value + 1.0])
+    }
+
+    #[test]
+    fn what_is_appended_comes_back_in_order_of_time() {
+        let store = tempfile::tempdir().unwrap();
+        let lines = [line("a/b", "2026-11-02T00:00:00Z", 2.0), line("c", "2026-10-31T00:00:00Z", 0.1 + 0.2)];
+        append(store.path(), &lines).unwrap();
+        append(store.path(), &[line("c", "2026-11-01T00:00:00Z", 1.0)]).unwrap();
+        assert!(store.path().join("a-b/2026-11.jsonl").is_file() && store.path().join("c/2026-10.jsonl").is_file());
+        let contents = read(store.path()).unwrap();
+        let values: Vec<f64> = contents.lines.iter().map(|line| line.values[0]).collect();
+        assert_eq!((values, contents.left_out), (vec![0.1 + 0.2, 1.0, 2.0], vec![]));
+    }
+
+    #[test]
+    fn a_line_that_is_cut_off_loses_only_itself() {
+        let store = tempfile::tempdir().unwrap();
+        append(store.path(), &[line("m", "2026-11-01T00:00:00Z", 1.0), line("m", "2026-11-02T00:00:00Z", 2.0)])
+            .unwrap();
+        let path = store.path().join("m/2026-11.jsonl");
+        let text = fs::read_to_string(&path).unwrap();
+        for cut in 1..60 {
+            fs::write(&path, &text[..text.len() - cut]).unwrap();
+            append(store.path(), &[line("m", "2026-11-03T00:00:00Z", 3.0)]).unwrap();
+            let contents = read(store.path()).unwrap();
+            // Without the end of the line only, nothing is lost.
+            let lost = usize::from(cut > 1);
+            assert_eq!((contents.lines.len(), contents.left_out.len()), (3 - lost, lost), "{cut}");
+        }
+    }
+
+    #[test]
+    fn other_versions_and_machines() {
+        let store = tempfile::tempdir().unwrap();
+        append(store.path(), &[line("m", "2026-11-01T00:00:00Z", 1.0)]).unwrap();
+        let path = store.path().join("m/2026-11.jsonl");
+        let first = fs::read_to_string(&path).unwrap();
+        // The first version's least, a later one's, a copy, and what is none.
+        let least =
+            r#"{"schema_version":1,"at":"2026-11-02T00:00:00Z","machine":"m","series":"s","commit":"d","values":[2]}"#;
+        let later = least.replace("\"schema_version\":1", "\"schema_version\":9");
+        let negative = least.replace("[2]", "[-2]");
+        fs::write(&path, format!("{first}{first}{least}\n{later}\n{negative}\n[]\nnonsense\n")).unwrap();
+        append(store.path(), &[line("n", "2026-11-01T00:00:00Z", 1.0)]).unwrap();
+        let contents = read(store.path()).unwrap();
+        assert_eq!(contents.lines.len(), 3, "{contents:?}");
+        for why in ["use a newer", "above 0", "no \"schema_version\"", "not JSON"] {
+            assert!(contents.left_out.iter().any(|line| line.contains(why)), "{why}: {:?}", contents.left_out);
+        }
+        assert!(read(Path::new("/no/such/store")).unwrap_err().to_string().contains("a folder that `nightly` fills"));
+    }
+}

@@ -1,0 +1,96 @@
+//! `stillgate-lab nightly`, `history` and `verify` over nights of a generated repository.
+
+#![allow(clippy::unwrap_used)]
+
+mod history;
+
+use history::{History, Planned};
+use serde_json::Value;
+use std::fs;
+use std::process::{Command, Output};
+
+/// A steady series, one that commit 2 makes 20% worse, and one that is never measured. The scatter is 1%.
+const SUITE: &str = r#"
+build: test -f value
+series:
+  - name: steady
+    measure: echo 100 | sh "$NOISE"
+  - name: size
+    measure: sh "$NOISE" < value
+  - name: broken
+    measure: exit 3
+"#;
+
+const NOISE: &str = r#"
+n=$(($(cat "$COUNT" 2>/dev/null || echo 0) + 1)); echo $n > "$COUNT"
+awk -v n=$n '{ v = $1 } END { srand(n * 7919); for (i = 0; i < 9; i++) rand()
+    print v * exp(0.01 * sqrt(-2 * log(1 - rand())) * cos(6.2831853 * rand())) }'"#;
+
+fn said(output: &Output) -> (i32, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+}
+
+fn lab(history: &History, words: &[&str]) -> (i32, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stillgate-lab"));
+    command.args(words).env("NOISE", history.beside("noise.sh")).env("COUNT", history.beside("count"));
+    said(&command.current_dir(history.path()).output().unwrap())
+}
+
+#[test]
+fn nights_find_a_step_and_history_says_where() {
+    let values = [100.0, 100.0, 120.0, 120.0];
+    let planned = |value: f64| Planned { files: vec![("value", format!("{value}\n"))], ..Planned::default() };
+    let history = History::new(&values.map(planned));
+    fs::write(history.beside("suite.yaml"), SUITE).unwrap();
+    fs::write(history.beside("noise.sh"), NOISE).unwrap();
+    let (cache, store) = (history.beside("a cache"), history.beside("store"));
+    let night = |commit: usize| {
+        let words = ["nightly", "--suite", "../suite.yaml", "--store", "../store", "--machine", "box", "--seed", "2"];
+        let more = ["--cache", cache.to_str().unwrap(), "--release", &history.commits[0], "--commit"];
+        lab(&history, &[&words[..], &more, &[&history.commits[commit]]].concat())
+    };
+    let (code, stdout, stderr) = night(1);
+    // What cannot be measured leaves a night undecided.
+    assert_eq!(code, 2, "{stdout}{stderr}");
+    assert!(stdout.contains("0 worse, 0 better, 2 unchanged") && stdout.contains("Not measured: broken"), "{stdout}");
+    let (code, stdout, stderr) = night(2);
+    assert_eq!(code, 1, "{stdout}{stderr}");
+    assert_eq!(stdout.matches("| **worse** |").count(), 2, "beside the release and yesterday: {stdout}");
+    let (_, stdout, _) = night(3);
+    // Slow creep shows against the release, though nothing changed since yesterday.
+    assert_eq!(stdout.matches("| **worse** |").count(), 1, "{stdout}");
+    assert_eq!(lab(&history, &["verify", store.to_str().unwrap()]).0, 0);
+
+    // Some more nights, as they would be kept.
+    let file = store.join("box").read_dir().unwrap().next().unwrap().unwrap().path();
+    let text = fs::read_to_string(&file).unwrap();
+    let mut all = String::new();
+    for line in text.lines() {
+        for scatter in [0.99, 1.012, 0.997, 1.006, 0.992] {
+            let mut line: Value = serde_json::from_str(line).unwrap();
+            for value in line["values"].as_array_mut().unwrap() {
+                *value = (value.as_f64().unwrap() * scatter).into();
+            }
+            all.push_str(&format!("{line}\n"));
+        }
+    }
+    fs::write(&file, all).unwrap();
+    let page = history.beside("page.html");
+    let words = ["history", "--store", store.to_str().unwrap(), "--repo", ".", "--html", page.to_str().unwrap()];
+    let (code, stdout, stderr) = lab(&history, &words);
+    assert_eq!(code, 1, "{stdout}{stderr}");
+    assert!(stdout.contains("steady on box: no change in 15 nights"), "{stdout}");
+    let bisect =
+        format!("stillgate-lab bisect --good {} --bad {}", &history.commits[1][..12], &history.commits[2][..12]);
+    assert!(stdout.contains("worse; p") && stdout.contains("Change 2") && stdout.contains(&bisect), "{stdout}");
+    let page = fs::read_to_string(page).unwrap();
+    assert!(page.contains(&bisect) && page.matches("<figure").count() == 2, "{page}");
+    let (code, _, stderr) = lab(&history, &["history", "--store", store.to_str().unwrap(), "--series", "no-such"]);
+    assert_eq!((code, stderr.contains("it has size, steady")), (2, true), "{stderr}");
+
+    // A measurement taken away is a contradiction.
+    let cut = fs::read_to_string(&file).unwrap().replacen("\"first_look\":10", "\"first_look\":50", 1);
+    fs::write(&file, cut).unwrap();
+    assert_eq!(lab(&history, &["verify", store.to_str().unwrap()]).0, 1);
+}
