@@ -18,7 +18,7 @@ fn a_step_as_large_as_the_noise_is_found_among_128_commits() {
     }
     // 96% of 24 are 23; fewer than 20 would come up once in a thousand times.
     assert!(right >= 20, "{right} of {runs} right");
-    assert!(readings / (runs as usize) < 130, "{readings} readings in all");
+    assert!(readings / (runs as usize) < 200, "{readings} readings in all");
 }
 
 #[test]

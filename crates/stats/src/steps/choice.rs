@@ -23,15 +23,22 @@ const OPENING_MAX: usize = 16;
 /// Probability of no step below which the ends differ.
 const DIFFERENT: f64 = 0.02;
 
-/// Probability of no step above which places between the ends are read in turn with them: two steps that undo each other
-/// leave the ends alike.
+/// Probability of no step above which places between the ends are read, some times: two steps that undo each other leave
+/// the ends alike.
 const LIKELY_NONE: f64 = 0.5;
 
-/// Parts of the row whose borders are then read.
+/// Parts of the row whose borders, or what is nearest to them, are then read.
 const PARTS: usize = 4;
 
 /// No step is only said after so many readings between the ends.
 const INNER_MIN: usize = 6;
+
+/// A step is only said to be found where the places that were read right before and behind it have so many readings each:
+/// fewer agree by luck more often than any estimate of the noise knows.
+const BORDER_MIN: usize = 4;
+
+/// Probability of a step from which its borders are read up to that.
+const LIKELY_STEP: f64 = 0.9;
 
 /// One of the ends is read again after so many readings, lest drift between them goes unseen.
 const END_EVERY: usize = 10;
@@ -62,10 +69,15 @@ pub fn next_place(
 ) -> Option<usize> {
     let count = read.len();
     let opens = count < OPENING_MIN || count < OPENING_MAX && known.is_none_or(|known| known.none > DIFFERENT);
+    if let Some(place) = known.filter(|_| !opens).and_then(thin_border).filter(|place| cost(*place).is_some()) {
+        return Some(place);
+    }
     match known {
-        Some(known) if !opens && known.none > LIKELY_NONE => {
-            let borders = (0..=PARTS).map(|part| last * part / PARTS).filter(|place| cost(*place).is_some());
-            borders.min_by_key(|border| read.iter().filter(|place| *place == border).count())
+        Some(known) if !opens && known.none > LIKELY_NONE && inner(known) < INNER_MIN => {
+            let off = |place: usize| (1..PARTS).map(|part| place.abs_diff(last * part / PARTS)).min();
+            let times = |place: usize| read.iter().filter(|other| **other == place).count();
+            let inner = (1..last).filter(|place| cost(*place).is_some());
+            inner.min_by_key(|place| (off(*place), times(*place))).or_else(|| choose(known, cost))
         }
         Some(known) if !opens && !count.is_multiple_of(END_EVERY) => choose(known, cost),
         Some(_) if !opens => {
@@ -74,6 +86,26 @@ pub fn next_place(
         }
         _ => Some(if count % 4 == 1 || count % 4 == 2 { last } else { 0 }),
     }
+}
+
+fn inner(known: &Steps) -> usize {
+    known.counts[1..known.counts.len() - 1].iter().sum()
+}
+
+/// The places that were read right before a step and behind it.
+fn borders(known: &Steps, step: usize) -> (usize, usize) {
+    let read = |place: &usize| known.counts[*place] > 0;
+    let last = known.counts.len() - 1;
+    ((0..=step).rev().find(read).unwrap_or(0), (step + 1..=last).find(read).unwrap_or(last))
+}
+
+/// The border with fewer readings of the likeliest step, where it is all but found and they are too few.
+fn thin_border(known: &Steps) -> Option<usize> {
+    let likeliest = (0..known.steps.len()).max_by(|a, b| known.steps[*a].total_cmp(&known.steps[*b]))?;
+    let (before, behind) = borders(known, likeliest);
+    let thinner = if known.counts[behind] < known.counts[before] { behind } else { before };
+    let is_likely = known.steps[before..behind].iter().sum::<f64>() >= LIKELY_STEP;
+    (is_likely && known.counts[thinner] < BORDER_MIN).then_some(thinner)
 }
 
 /// The place to read next: the one whose reading tells most for its cost.
@@ -159,14 +191,16 @@ pub fn conclude(known: &Steps, readable: &[bool], confidence: f64) -> Conclusion
     }
     let last = readable.len() - 1;
     let between = readable[1..last].iter().any(|readable| *readable);
-    if known.none >= confidence && (known.inner >= INNER_MIN || !between) {
+    if known.none >= confidence && (inner(known) >= INNER_MIN || !between) {
         return Conclusion::None;
     }
     let mut found = Vec::new();
     let mut from = 0;
     for (place, readable) in readable.iter().enumerate().skip(1) {
         if *readable {
-            if known.steps[from..place].iter().sum::<f64>() >= confidence {
+            let (before, behind) = borders(known, from);
+            let is_read = known.counts[before].min(known.counts[behind]) >= BORDER_MIN;
+            if is_read && known.steps[from..place].iter().sum::<f64>() >= confidence {
                 found.push((from, place));
             }
             from = place;

@@ -69,8 +69,8 @@ pub struct Steps {
     pub log_evidence: f64,
     /// What was taken out of each reading as drift.
     pub drift: Vec<f64>,
-    /// Readings of places that are no ends.
-    inner: usize,
+    /// Readings of each place.
+    counts: Vec<usize>,
     grid: Grid,
     chains: Vec<Chain>,
     /// Of each place.
@@ -149,8 +149,9 @@ fn on_grid(readings: &[Reading], drift: Vec<f64>, prior: &StepPrior, grid: Grid)
     let steps = chain::steps(&chains, &rows, &weights);
     let fates = chain::fates(&chains, &rows, &weights);
     let levels = fates.iter().map(|fates| chain::level(fates, &grid)).collect();
-    let inner = readings.iter().filter(|reading| (1..weights.len()).contains(&reading.place)).count();
-    Some(Steps { none, several, steps, levels, noise, log_evidence, drift, inner, grid, chains, fates })
+    let mut counts = vec![0; weights.len() + 1];
+    readings.iter().for_each(|reading| counts[reading.place] += 1);
+    Some(Steps { none, several, steps, levels, noise, log_evidence, drift, counts, grid, chains, fates })
 }
 
 fn several_share(ends: [f64; 3], pairs: f64) -> f64 {

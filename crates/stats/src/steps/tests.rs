@@ -196,3 +196,20 @@ fn the_costly_place_is_read_only_where_it_tells_more() {
     assert_eq!(choose(&known, |place| Some(if place == 2 { 1.0 } else { 5.0 })), Some(2));
     assert_eq!(choose(&known, |_| None), None);
 }
+
+#[test]
+fn nothing_is_only_said_after_a_look_inside() {
+    let mut random = Random::new(8);
+    let ends: Vec<Reading> =
+        (0..400).map(|at| reading(if at % 2 == 0 { 0 } else { 8 }, 0.01 * random.normal())).collect();
+    let known = steps(&ends, &prior(&[1.0; 8])).unwrap();
+    assert!(known.none > 0.95, "{}", known.none);
+    assert_eq!(conclude(&known, &[true; 9], 0.95), Conclusion::Open);
+    let read: Vec<usize> = ends.iter().map(|reading| reading.place).collect();
+    assert_eq!(next_place(&read, Some(&known), 8, |_| Some(1.0)), Some(2));
+    assert_eq!(next_place(&read, Some(&known), 8, |place| (place % 2 == 1).then_some(1.0)), Some(1));
+    // Where nothing inside can be read, the ends are all there is.
+    let mut readable = [false; 9];
+    (readable[0], readable[8]) = (true, true);
+    assert_eq!(conclude(&known, &readable, 0.95), Conclusion::None);
+}
