@@ -6,7 +6,7 @@ mod reflect;
 
 use reflect::{ask, asked, gateway, reflecting};
 use std::time::{Duration, Instant};
-use stillgate_testkit::{Gateway, Message, PATIENCE, Upstream, eventually};
+use stillgate_testkit::{Connection, Gateway, Message, PATIENCE, Upstream, eventually};
 
 const LABELS: &str = r#""labels": {"key": "test_a6_route_labels"}, "#;
 
@@ -240,17 +240,20 @@ fn a_route_s_function_decides_among_candidates() {
     gateway.assert_healthy();
 }
 
+/// More than a function may be given.
+fn answer_much(connection: &mut Connection) {
+    while connection.read_request().is_ok() {
+        let body = "x".repeat(2 << 20);
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+        let _ = connection.try_send([head, body].concat());
+    }
+}
+
 #[test]
 fn functions_ask_other_servers() {
     let peer = reflecting();
     let silent = Upstream::serve(|connection| while connection.read_request().is_ok() {});
-    let large = Upstream::serve(|connection| {
-        while connection.read_request().is_ok() {
-            let body = "x".repeat(2 << 20);
-            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
-            let _ = connection.try_send([head, body].concat());
-        }
-    });
+    let large = Upstream::serve(answer_much);
     let call = |url: &str, params: &str, then: &str| {
         format!(
             "return function(conf, ctx) local http = require('resty.http').new() http:set_timeout(500) ctx.kept = ngx.var.arg_n local res, err = http:request_uri('{url}', {params}) {then} end"

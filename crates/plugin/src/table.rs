@@ -42,8 +42,10 @@ struct Kind<'a> {
     authenticates: bool,
     /// Of the file that it is of.
     version: Option<Identity>,
-    compile: &'a dyn Fn(&Node, &mut Compile<'_>) -> Option<Box<dyn Plugin>>,
+    compile: &'a Compiling,
 }
+
+type Compiling = dyn Fn(&Node, &mut Compile<'_>) -> Option<Box<dyn Plugin>>;
 
 impl Kind<'_> {
     fn identity(&self, origin: &Origin, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Identity {

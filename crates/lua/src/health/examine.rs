@@ -106,6 +106,9 @@ fn finish(program: &Arc<Program>, host: &mut dyn Host) -> Result<(), Failure> {
     loop {
         outcome = match outcome {
             Outcome::Wait(Wait::Sleep(_) | Wait::Body, paused) => vm::resume(paused, host, context),
+            Outcome::Wait(Wait::Call(_) | Wait::Work(_), paused) => {
+                vm::resume_with(paused, Err("a check asks nobody".to_owned()), host, context)
+            }
             Outcome::Failed(failure) => return Err(failure),
             Outcome::Done(_) | Outcome::Answer { .. } => return Ok(()),
         };

@@ -52,7 +52,7 @@ pub(crate) fn plugin(file: &OwnFile) -> Result<OwnPlugin, String> {
         name: name_for_ever(name),
         module,
         wants_documents: file.text.contains("matched_route"),
-        phases: Phases::of(&phases),
+        defined: Phases::of(&phases),
         called,
         schema: described.schema.clone(),
         checks: described.checks,
@@ -89,7 +89,7 @@ struct Kind {
     module: Arc<Module>,
     wants_documents: bool,
     /// Those that it has functions for.
-    phases: Phases,
+    defined: Phases,
     called: Phases,
     schema: Json,
     checks: bool,
@@ -111,14 +111,14 @@ impl Kind {
             has_parts: true,
             then: None,
         };
-        Some(Box::new(Own { functions: Arc::new(functions), phases: self.phases, called: self.called }))
+        Some(Box::new(Own { functions: Arc::new(functions), defined: self.defined, called: self.called }))
     }
 }
 
 /// A plugin of a file, configured.
 struct Own {
     functions: Arc<Functions>,
-    phases: Phases,
+    defined: Phases,
     called: Phases,
 }
 
@@ -137,8 +137,8 @@ impl Plugin for Own {
 
     fn header_filter(&self, response: &mut Response<'_>) {
         let is_good =
-            !self.phases.contains(Phase::HeaderFilter) || self.functions.run_behind(Phase::HeaderFilter, response);
-        if is_good && self.phases.contains(Phase::BodyFilter) {
+            !self.defined.contains(Phase::HeaderFilter) || self.functions.run_behind(Phase::HeaderFilter, response);
+        if is_good && self.defined.contains(Phase::BodyFilter) {
             self.functions.filter_body(response);
         }
     }
