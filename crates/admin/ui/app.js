@@ -31,6 +31,7 @@ const NAVIGATION = [
     [
       ["metrics", "Metrics"],
       ["profiles", "Profiles"],
+      ["lua", "Lua"],
       ["status", "Status"],
       ["resources", "All resources"],
     ],
@@ -49,6 +50,7 @@ const PAGES = [
   [/^certificates$/, "certificates"],
   [/^metrics$/, "metrics"],
   [/^profiles$/, "profiles"],
+  [/^lua$/, "lua"],
   [/^status$/, "status"],
   [/^history\/[^/]+$/, "revision"],
   [/^resources(\/[^/]+)?$/, "resources"],

@@ -13,7 +13,7 @@ use stillgate_testkit::{Client, END_PATIENCE, Gateway, Process, Setup, Upstream,
 const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
 
 /// Every page, with the text that says that it is there.
-const PAGES: [(&str, &str); 13] = [
+const PAGES: [(&str, &str); 14] = [
     ("/overview", "Requests per second"),
     ("/routes", "routes"),
     ("/routes/shop", "How a request is handled"),
@@ -24,6 +24,7 @@ const PAGES: [(&str, &str); 13] = [
     ("/certificates", "Certificates"),
     ("/metrics", "stillgate_http_requests_total"),
     ("/profiles", "Take profile"),
+    ("/lua", "No function in Lua has run"),
     ("/status", "History and audit"),
     ("/resources/services", "Services"),
     ("/edit/routes/shop", "Earlier versions"),

@@ -10,9 +10,11 @@ import { view } from "../profile_view.js";
 
 const TAKEN_MAX = 8;
 
-/** By kind: its path, name, and which fields it has. */
+/** By kind: its path, name, which fields it has, and what else is asked. */
 const KINDS = {
   cpu: { path: "profile", name: "CPU time", fields: ["seconds", "threads"] },
+  lua_cpu: { path: "lua", name: "CPU time of functions in Lua", fields: ["seconds"], more: { kind: "cpu" } },
+  lua_bytecode: { path: "lua", name: "Interpreted bytecode", fields: ["seconds"], more: { kind: "bytecode" } },
   stalls: { path: "stalls", name: "Stalls of event loops", fields: ["seconds", "over"] },
   heap: { path: "heap", name: "Heap in use", fields: [] },
   allocs: { path: "allocs", name: "All allocations", fields: [] },
@@ -90,7 +92,7 @@ function form_and_result({ heap_mean_bytes }, signal) {
       h("button", { type: "button", onclick: () => stop.abort() }, "Cancel"),
     );
     try {
-      const path = path_of("/debug/pprof", [kind.path], { ...given, format: "json" });
+      const path = path_of("/debug/pprof", [kind.path], { ...given, ...kind.more, format: "json" });
       // Where the page is left, nobody waits for it any more, and the gateway ends it.
       const profile = await get(path, AbortSignal.any([signal, stop.signal]));
       taken.unshift({ name: kind.name, at: Date.now() / 1000, profile });

@@ -6,6 +6,7 @@ pub(crate) mod access;
 pub(crate) mod cardinality;
 mod index;
 mod live;
+mod lua;
 pub(crate) mod pages;
 mod phases;
 mod profiling;

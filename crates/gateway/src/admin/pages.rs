@@ -5,6 +5,7 @@
 use super::cardinality::Cardinality;
 use super::index::index;
 use super::live;
+use super::lua;
 use super::profiling;
 use super::refusal::{Refusal, error, json, refuse};
 use super::routes::{self, Lists};
@@ -109,6 +110,11 @@ pub(crate) fn pages(api: &Api) -> Vec<Page> {
         "/v1/slow",
         "Get the slowest requests of each minute, and why they were slow",
         answered(api, slow),
+    ));
+    pages.push(page(
+        "/v1/lua/jit",
+        "Get what LuaJIT has compiled of functions in Lua, and why not all",
+        get(async || json(StatusCode::OK, &lua::health())),
     ));
     pages.extend(profiling::pages(api));
     pages

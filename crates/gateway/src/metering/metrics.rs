@@ -279,6 +279,7 @@ impl Metering {
     /// Tells what became of the entries of plugins that log or trace.
     pub(crate) fn tell_sent(&mut self, counts: &Counts) {
         self.own.tell_sent(counts.iter());
+        self.own.tell_lua();
     }
 
     /// Tells when certificates end, by the ids of their entries; those that are no more are exposed no more.

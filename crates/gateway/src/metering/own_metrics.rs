@@ -2,6 +2,8 @@
 //!
 //! The control thread sets all of it once a second, changed or not, so that no series of it is ever taken for idle.
 
+mod lua;
+
 use super::process_stats::{self, Usage, now_unix_ms};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -94,6 +96,7 @@ struct Counted {
     limits_contended: u64,
     cpu_s: f64,
     sent: BTreeMap<&'static str, Sent>,
+    lua: lua::Counted,
 }
 
 impl OwnMetrics {
@@ -233,6 +236,12 @@ impl OwnMetrics {
                 Measure::LoggerSent | Measure::LoggerSentBytes | Measure::LoggerDropped | Measure::LoggerBytes => {
                     continue;
                 }
+                // And these where functions have run.
+                Measure::LuaTraces
+                | Measure::LuaAborts
+                | Measure::LuaFlushes
+                | Measure::LuaMachineCode
+                | Measure::LuaFunctions => continue,
                 Measure::TlsHandshakesFailed => {
                     tell_failed_handshakes(writer, declared, counted, &facts.workers);
                     continue;

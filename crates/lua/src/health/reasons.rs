@@ -62,7 +62,7 @@ const UNKNOWN: (&str, &str) = ("other", "LuaJIT gives a reason that is not known
 const OF_CALLS: [&str; 6] = ["error", "too_short", "bad_type", "built_in", "c_conversion", "c_call"];
 
 /// Those that are found on the way to machine code, too.
-const HARMLESS: [&str; 5] = ["blacklisted", "retry", "leaves_loop", "inner_loop", "lower_frame"];
+const HARMLESS: [&str; 6] = ["blacklisted", "retry", "leaves_loop", "inner_loop", "unroll_loop", "lower_frame"];
 
 /// Where `detail` is the number of an instruction.
 const BYTECODE: usize = 7;

@@ -29,6 +29,8 @@ names[S.document] = "ctx.matched_route"
 local are_ours_named = false
 
 local function name_ours()
+  -- The prelude has loops that LuaJIT may find hot while it is loaded.
+  if not S.modules or not S.modules["apisix.core"] then return end
   are_ours_named = true
   local function name_members(prefix, members, depth)
     for member, value in pairs(members) do
@@ -104,6 +106,49 @@ local function on_record(_, func, place, depth)
   functions[count], places[count], depths[count] = func, place, depth
 end
 
+-- Functions of the prelude whose machine code ends at a call that is not compiled, with the name of what users call; and the
+-- lines of users that call functions of the prelude in machine code. LuaJIT may compile either of them first.
+local leaving, callers, callers_count = {}, {}, 0
+local CALLERS_MAX = 4096
+
+local function leaves(func, name)
+  leaving[func] = name
+  for _, place in pairs(callers[func] or {}) do compiled_line(place.source, place.linedefined, place.currentline, name) end
+  callers[func] = nil
+end
+
+local function calls(func, info)
+  if leaving[func] then
+    compiled_line(info.source, info.linedefined, info.currentline, leaving[func])
+    return
+  end
+  local of_func, key = callers[func], info.source .. ":" .. info.currentline
+  if not of_func then
+    of_func = {}
+    callers[func] = of_func
+  end
+  if not of_func[key] and callers_count < CALLERS_MAX then
+    of_func[key], callers_count = info, callers_count + 1
+  end
+end
+
+-- Machine code that ends at a function of C goes on in the interpreter: all that has led there leaves machine code, too.
+local function on_left(called)
+  local depth = depths[count]
+  for at = count - 1, 1, -1 do
+    if depths[at] < depth then
+      depth = depths[at]
+      local func = functions[at]
+      if is_users(func) then
+        local line, info = line_of(func, places[at])
+        compiled_line(info.source, info.linedefined, line, names[functions[at + 1]] or called)
+        return
+      end
+      leaves(func, names[func] or called)
+    end
+  end
+end
+
 local function on_stop(trace)
   local link = trace_info(trace).linktype
   local code = machine_code(trace)
@@ -118,16 +163,14 @@ local function on_stop(trace)
         compiled_line(info.source, info.linedefined, info.currentline, "")
         last_info = info
       end
+      local callee = functions[at + 1]
+      if callee and depths[at + 1] > depths[at] and not is_users(callee) then calls(callee, info) end
     end
   end
-  local last = count > 0 and names[functions[count]]
+  local last = functions[count]
   -- Where a function waits or ends its run there is nothing to compile.
-  if link == "stitch" and last ~= "coroutine.yield" then
-    local func, place, called = users_place()
-    if func then
-      local line, info = line_of(func, place)
-      compiled_line(info.source, info.linedefined, line, called or last or "a function of C")
-    end
+  if last and (link == "stitch" or link == "return") and not function_info(last).source and names[last] ~= "coroutine.yield" then
+    on_left(names[last] or "a function of C")
   end
 end
 

@@ -114,7 +114,7 @@ fn examined(source: &str) -> Examined {
 fn check(bad: &str, line: u32, part: &str, mended: &str) {
     let found = examined(bad);
     let is_it = |finding: &Finding| finding.line == line && finding.reason.contains(part);
-    assert!(matches!(&found.findings[..], [finding] if is_it(finding)), "{found:#?}");
+    assert!(found.findings.iter().any(is_it), "{found:#?}");
     let good = std::thread::scope(|scope| scope.spawn(|| examined(mended)).join().unwrap());
     assert_eq!((&good.findings[..], good.late, good.flushes), (&[][..], 0, 0), "{good:#?}");
     assert!(good.lines_compiled > 0, "{good:#?}");

@@ -121,14 +121,14 @@ impl Label {
                  cipher or protocol), `no_certificate`, `bad_certificate` (the client's), `alert` (sent by the client; it \
                  may not trust the gateway's certificate), `closed`, `timeout` or `other`. Why a plugin refused a body: `too_large`, `malformed` (not in the \
                  coding that its head names), `memory` or `client_memory` (the worker's plugins, or those for this client, hold as \
-                 much as they may) or `time` (of the CPU).",
+                 much as they may) or `time` (of the CPU). Why LuaJIT did not compile: [jit-health.md](jit-health.md#reasons).",
             ),
             Label::Route => ("route", "The route's id, never a path; empty where none matched."),
             Label::Service => ("service", "The id of the route's service; empty where it has none."),
             Label::Ssl => ("ssl", "The id of the entry of `ssls`."),
             Label::State => (
                 "state",
-                "native: `active` (requests in flight) or `idle`, as tunnels are; apisix: `active`, `reading`, `writing` and `waiting` \
+                "Of functions in Lua: [jit-health.md](jit-health.md). Of connections, native: `active` (requests in flight) or `idle`, as tunnels are; apisix: `active`, `reading`, `writing` and `waiting` \
                  now, `accepted` and `handled` so far.",
             ),
             Label::StreamRoute => ("stream_route", "The stream route's id; empty where none takes the connection."),

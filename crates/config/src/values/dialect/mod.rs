@@ -5,6 +5,7 @@
 //! `values::metrics`. How a value comes about is the business of whoever records it.
 
 mod labels;
+mod lua_tables;
 mod plugin_tables;
 mod reference;
 mod tables;
@@ -180,6 +181,16 @@ pub enum Measure {
     LoggerDropped,
     /// `stillgate_logger_bytes`
     LoggerBytes,
+    /// `stillgate_lua_traces_total`
+    LuaTraces,
+    /// `stillgate_lua_aborts_total`
+    LuaAborts,
+    /// `stillgate_lua_flushes_total`
+    LuaFlushes,
+    /// `stillgate_lua_machine_code_bytes`
+    LuaMachineCode,
+    /// `stillgate_lua_functions`
+    LuaFunctions,
 }
 
 impl Measure {
@@ -249,7 +260,7 @@ impl Dialect {
             Dialect::Native => tables::NATIVE,
             Dialect::Apisix => tables::APISIX,
         };
-        own.iter().chain(tables::COMMON).chain(plugin_tables::PLUGINS)
+        own.iter().chain(tables::COMMON).chain(plugin_tables::PLUGINS).chain(lua_tables::LUA)
     }
 
     /// The family of a name, which may lack the dialect's prefix: `http_status` is `apisix_http_status`.

@@ -1,6 +1,6 @@
 //! `docs/metrics.md`, written from the tables so that it cannot be stale.
 
-use super::{Dialect, FamilyKind, FamilySpec, Label, tables};
+use super::{Dialect, FamilyKind, FamilySpec, Label, lua_tables, plugin_tables, tables};
 use std::collections::BTreeMap;
 
 const INTRODUCTION: &str = "\
@@ -52,6 +52,12 @@ pub(crate) fn reference() -> String {
              `stillgate_upstream_requests_waiting` appear with their first value.",
             tables::COMMON,
         ),
+        ("Plugins, in both dialects", "Of each plugin that is used.", plugin_tables::PLUGINS),
+        (
+            "Functions in Lua, in both dialects",
+            "What LuaJIT compiles: [jit-health.md](jit-health.md). There are none until a worker has run a function.",
+            lua_tables::LUA,
+        ),
     ];
     for (title, about, families) in sections {
         out +=
@@ -87,7 +93,8 @@ fn write_labels(out: &mut String) {
 fn write_buckets(out: &mut String) {
     *out += "\n## Buckets\n\nUpper bounds of the classic buckets, in the family's unit (`apisix_http_latency`: \
              milliseconds); `+Inf` follows.\n\n| family | bounds |\n|---|---|\n";
-    for spec in tables::NATIVE.iter().chain(tables::APISIX).chain(tables::COMMON) {
+    let all = tables::NATIVE.iter().chain(tables::APISIX).chain(tables::COMMON).chain(plugin_tables::PLUGINS);
+    for spec in all {
         if let FamilyKind::Histogram(bounds) = spec.kind {
             let bounds: Vec<String> = bounds.iter().map(f64::to_string).collect();
             *out += &format!("| `{}` | {} |\n", spec.name, bounds.join(", "));

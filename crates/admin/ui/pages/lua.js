@@ -1,0 +1,134 @@
+// Functions in Lua beside what LuaJIT has made of them: a mark at each line, and why it is not compiled.
+
+import { get } from "../api.js";
+import { h, put } from "../dom.js";
+import { bytes, count, plural } from "../format.js";
+import { card, empty, facts, fill, page_head } from "../parts.js";
+
+/** By state: its tone, and what it means. */
+const STATES = {
+  compiled: ["good", "runs as machine code"],
+  stitched: ["warn", "leaves machine code for a call that is not compiled"],
+  interpreted: ["away", "runs in the interpreter: not often enough to be compiled, or what was tried has failed"],
+  blacklisted: ["bad", "LuaJIT has given it up; it stays in the interpreter"],
+};
+
+/** Aborts that are listed of one text. */
+const ABORTS_MAX = 50;
+
+export const title = () => "Lua";
+
+export async function show({ root, signal }) {
+  const body = h("div", { class: "stack" });
+  const again = h("button", { type: "button", onclick: () => load() }, "Refresh");
+  put(
+    root,
+    page_head("Lua", {
+      lead: "What LuaJIT has compiled of the functions in Lua, line by line, and why not all.",
+      actions: h("div", { class: "actions" }, again),
+    }),
+    body,
+  );
+  const load = () => fill(body, "Asking LuaJIT", () => get("/v1/lua/jit", signal), view);
+  await load();
+}
+
+function view({ workers, sources, aborts, aborts_total, traces_total, flushes_total }) {
+  if (!sources.length) {
+    return empty("No function in Lua has run", "Functions are shown once a worker has run them.");
+  }
+  const code = workers.reduce((sum, { machine_code_bytes }) => sum + machine_code_bytes, 0);
+  return [
+    card(null, [
+      facts([
+        ["Workers", count(workers.length)],
+        ["Pieces of machine code", count(traces_total)],
+        ["Size", bytes(code)],
+        ["Given up while compiling", count(aborts_total)],
+        ["Thrown away", plural(flushes_total, "time")],
+      ]),
+      h(
+        "ul",
+        { class: "lua-key" },
+        Object.entries(STATES).map(([state, [, meaning]]) => h("li", {}, mark(state), ` ${state}: ${meaning}`)),
+      ),
+    ]),
+    sources.map((source) => source_view(source, aborts.filter((abort) => abort.source === source.source))),
+    elsewhere(aborts.filter(({ source }) => !sources.some((known) => known.source === source))),
+  ];
+}
+
+const mark = (state) => h("span", { class: ["lua-mark", `tone-${STATES[state][0]}`], role: "img", "aria-label": state });
+
+function source_view({ source, text, functions, lines }, aborts) {
+  const marks = new Map(lines.map((line) => [line.line, line]));
+  const reasons = new Map();
+  // What is usual explains a line only where nothing else does.
+  for (const { line, text, is_usual } of aborts) {
+    if (is_usual && aborts.some((other) => other.line === line && !other.is_usual)) continue;
+    const list = reasons.get(line) ?? [];
+    if (!list.includes(text)) list.push(text);
+    reasons.set(line, list);
+  }
+  // A function that is given up is so at its first line, which may have no reason of its own.
+  const by_first = new Map(functions.filter(({ first_line }) => first_line > 0).map((found) => [found.first_line, found]));
+  const row = (code, i) => {
+    const line = marks.get(i + 1);
+    const found = by_first.get(i + 1);
+    const around = functions.findLast(({ first_line, last_line }) => first_line > 0 && first_line <= i && i < last_line);
+    // A function that is made here may be compiled where the one around it, which makes it, is not.
+    const is_made_in_vain = found && reasons.has(i + 1) && around && !["compiled", "stitched"].includes(around.state);
+    const state = found?.state === "blacklisted" ? "blacklisted" : is_made_in_vain ? around.state : line?.state;
+    const why = [
+      ...(line?.calls ?? []).map((called) => `${called} is not compiled`),
+      ...(state && state !== "compiled" ? (reasons.get(i + 1) ?? []) : []),
+    ];
+    return h(
+      "li",
+      { "data-state": state ?? "none", "data-line": i + 1 },
+      state ? mark(state) : h("span", { class: "lua-mark" }),
+      h("span", { class: "lua-number" }, i + 1),
+      h("code", {}, code || " "),
+      why.length > 0 && h("span", { class: "lua-why" }, why.join("; ")),
+    );
+  };
+  const own = functions.filter(({ first_line }) => first_line > 0);
+  const tally = Object.keys(STATES)
+    .map((state) => [state, own.filter((found) => found.state === state).length])
+    .filter(([, number]) => number > 0);
+  return card(
+    source,
+    [
+      text
+        ? h("ol", { class: "lua-source", "aria-label": `Text of ${source}` }, text.replace(/\n$/, "").split("\n").map(row))
+        : empty("The text is not kept", "There are more than 4 MiB of functions."),
+      aborts.length > 0 &&
+        h(
+          "details",
+          {},
+          h("summary", {}, `Stopped while compiling (${plural(aborts.length, "way")})`),
+          abort_list(aborts),
+        ),
+    ],
+    { wide: true, note: tally.map(([state, number]) => `${number} ${state}`).join(", ") },
+  );
+}
+
+const abort_list = (aborts) =>
+  h(
+    "ul",
+    { class: "lua-aborts" },
+    aborts
+      .slice(0, ABORTS_MAX)
+      .map(({ line, text, within, began, count: times }) =>
+        h("li", {}, `line ${line}: ${text} (${plural(times, "time")}; began at ${began}${within && `; within ${within}`})`),
+      ),
+  );
+
+/** Of the gateway's own functions, which a user's may have called. */
+const elsewhere = (aborts) =>
+  aborts.length > 0 &&
+  card("In functions of the gateway", [
+    h("p", { class: "quiet" }, "Some of these are usual."),
+    h("details", {}, h("summary", {}, plural(aborts.length, "way")), abort_list(aborts)),
+  ]);

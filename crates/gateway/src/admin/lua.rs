@@ -1,0 +1,109 @@
+//! `GET /v1/lua/jit`: what LuaJIT has made of the functions in Lua, of all workers together.
+
+use serde_json::{Value as Json, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use stillgate_lua::health::{self, Abort, Function, Health, Line, State};
+
+type Worker = (String, Arc<Health>);
+
+/// All of it.
+pub(super) fn health() -> Json {
+    let mut workers = health::of_all_threads();
+    workers.sort_by(|(one, _), (other, _)| one.cmp(other));
+    let names: BTreeSet<&String> = workers.iter().flat_map(|(_, health)| health.sources.keys()).collect();
+    let totals = health::totals();
+    json!({
+        "workers": workers.iter().map(worker).collect::<Vec<_>>(),
+        "traces_total": totals.traces,
+        "aborts_total": totals.aborts.iter().sum::<u64>(),
+        "flushes_total": totals.flushes,
+        "sources": names.into_iter().map(|name| source(name, &workers)).collect::<Vec<_>>(),
+        "aborts": aborts(&workers),
+    })
+}
+
+fn worker((name, health): &Worker) -> Json {
+    json!({
+        "worker": name,
+        "traces": health.traces,
+        "flushes": health.flushes,
+        "machine_code_bytes": health.machine_code_bytes,
+        "lost": health.lost,
+    })
+}
+
+/// A text with its functions and lines. Workers become warm one by one: what is furthest on one counts.
+fn source(name: &str, workers: &[Worker]) -> Json {
+    let loaded: Vec<&health::Source> = workers.iter().filter_map(|(_, health)| health.sources.get(name)).collect();
+    // Those that have loaded the newest text know most of it; during a reload there are others.
+    let newest = loaded.iter().max_by_key(|source| source.generation).expect("the name is one of the sources'");
+    let same: Vec<_> = loaded.iter().filter(|source| source.text == newest.text).collect();
+    let function = |function: &Function| {
+        let states = same.iter().map(|source| source.state(function));
+        let mut by_state: BTreeMap<&str, usize> = BTreeMap::new();
+        states.clone().for_each(|state| *by_state.entry(state.name()).or_default() += 1);
+        json!({
+            "first_line": function.first_line,
+            "last_line": function.last_line,
+            "state": worst(states).name(),
+            "workers": by_state,
+        })
+    };
+    let mut marks: BTreeMap<u32, Vec<(&Line, State)>> = BTreeMap::new();
+    for ((_, number), line) in same.iter().flat_map(|source| &source.lines) {
+        marks.entry(*number).or_default().push((line, line.state()));
+    }
+    // Lines with code that have no mark run in the interpreter, or never.
+    let code = newest.functions.iter().filter(|function| function.first_line > 0).flat_map(|function| &function.lines);
+    for number in code {
+        marks.entry(*number).or_default();
+    }
+    let line = |(number, marks): (u32, Vec<(&Line, State)>)| {
+        let calls: BTreeSet<&String> = marks.iter().flat_map(|(line, _)| line.stitches.keys()).collect();
+        json!({
+            "line": number,
+            "state": worst(marks.iter().map(|(_, state)| *state)).name(),
+            "traces": marks.iter().map(|(line, _)| line.traces).sum::<u32>(),
+            "calls": calls,
+        })
+    };
+    json!({
+        "source": name,
+        "text": &*newest.text,
+        "functions": newest.functions.iter().map(function).collect::<Vec<_>>(),
+        "lines": marks.into_iter().map(line).collect::<Vec<_>>(),
+    })
+}
+
+/// What one has to look at first.
+fn worst(states: impl Iterator<Item = State>) -> State {
+    const BY_RANK: [State; 4] = [State::Blacklisted, State::Stitched, State::Compiled, State::Interpreted];
+    let rank = |state: &State| BY_RANK.iter().position(|of| of == state);
+    states.min_by_key(rank).unwrap_or(State::Interpreted)
+}
+
+/// The most frequent first.
+fn aborts(workers: &[Worker]) -> Vec<Json> {
+    let mut counts: BTreeMap<&Abort, u64> = BTreeMap::new();
+    for (abort, count) in workers.iter().flat_map(|(_, health)| &health.aborts) {
+        *counts.entry(abort).or_default() += count;
+    }
+    let mut counts: Vec<(&Abort, u64)> = counts.into_iter().collect();
+    counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let abort = |(abort, count): (&Abort, u64)| {
+        json!({
+            "source": abort.source,
+            "line": abort.line,
+            "reason": abort.reason.name(),
+            "instruction": abort.instruction,
+            "called": abort.called,
+            "within": abort.within,
+            "text": abort.to_string(),
+            "began": format!("{}:{}", abort.began_source, abort.began_line),
+            "is_usual": abort.reason.is_harmless(),
+            "count": count,
+        })
+    };
+    counts.into_iter().map(abort).collect()
+}

@@ -1,0 +1,55 @@
+//! What LuaJIT's compiler has done on the workers.
+
+use super::{OwnMetrics, now_unix_ms};
+use stillgate_config::Measure;
+use stillgate_lua::health::{self, Reason, State, Totals};
+
+/// How far the counters have got.
+#[derive(Debug, Default)]
+pub(super) struct Counted(Option<Totals>);
+
+impl OwnMetrics {
+    /// Tells it where a worker has run functions.
+    pub(crate) fn tell_lua(&mut self) {
+        let workers = health::of_all_threads();
+        if workers.is_empty() && self.counted.lua.0.is_none() {
+            return;
+        }
+        let now = health::totals();
+        let before = self.counted.lua.0.replace(now.clone());
+        let of = |measure| self.declared(measure).cloned();
+        let (traces, aborts, flushes) = (of(Measure::LuaTraces), of(Measure::LuaAborts), of(Measure::LuaFlushes));
+        let (code, functions) = (of(Measure::LuaMachineCode), of(Measure::LuaFunctions));
+        let writer = &mut self.writer;
+        writer.tick(now_unix_ms());
+        let since = |of: fn(&Totals) -> u64| of(&now) - before.as_ref().map_or(0, of);
+        // Refused only where there was no memory for the series, and that the writer has counted; so in all of these.
+        for (family, amount) in [(&traces, since(|all| all.traces)), (&flushes, since(|all| all.flushes))] {
+            if let Some(family) = family {
+                let handle = writer.series(family, &[]);
+                let _ = writer.add(handle, amount);
+            }
+        }
+        if let Some(family) = &aborts {
+            // Those that have never come about have no series: there are three dozen.
+            for reason in Reason::all().filter(|reason| now.aborts[reason.number()] > 0) {
+                let at = reason.number();
+                let handle = writer.series(family, &[reason.name().as_bytes()]);
+                let _ = writer.add(handle, now.aborts[at] - before.as_ref().map_or(0, |before| before.aborts[at]));
+            }
+        }
+        if let Some(family) = &code {
+            let handle = writer.series(family, &[]);
+            let bytes: u64 = workers.iter().map(|(_, health)| health.machine_code_bytes).sum();
+            let _ = writer.set(handle, bytes as f64);
+        }
+        if let Some(family) = &functions {
+            for state in State::ALL {
+                let count: usize = workers.iter().map(|(_, health)| health.functions_in(state)).sum();
+                let handle = writer.series(family, &[state.name().as_bytes()]);
+                let _ = writer.set(handle, count as f64);
+            }
+        }
+        writer.tick(now_unix_ms());
+    }
+}

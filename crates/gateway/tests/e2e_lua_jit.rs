@@ -1,0 +1,121 @@
+//! `GET /v1/lua/jit`, its metrics and its page in the dashboard: a running gateway's functions in Lua, with what LuaJIT has made of
+//! them.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+#[allow(dead_code, reason = "the tests of the dashboard use the rest")]
+mod dashboard;
+mod reflect;
+
+use dashboard::chromium::{DESK, Page};
+use dashboard::{KEY, admin, sign_in};
+use reflect::{reflecting, setup};
+use serde_json::Value as Json;
+use stillgate_testkit::{ACCEPT_TEXT, Gateway, ReservedPort, Upstream, eventually, scrape};
+
+const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
+/// LuaJIT begins to compile after some hundred calls.
+const REQUESTS: usize = 1_500;
+
+fn route(id: &str, source: &str) -> String {
+    let source = serde_json::to_string(source).unwrap();
+    format!(
+        "  - {{\"id\": \"{id}\", \"uri\": \"/{id}\", \"upstream_id\": \"node\", \"plugins\": {{\"serverless-pre-function\": {{\"phase\": \"access\", \"functions\": [{source}]}}}}}}\n"
+    )
+}
+
+/// A gateway whose functions are warm, and its node.
+fn warm(metrics: &ReservedPort) -> (Gateway, Upstream) {
+    let node = reflecting();
+    let closure = include_str!("../../../docs/jit-health/closure.lua");
+    let mended = include_str!("../../../docs/jit-health/closure_mended.lua");
+    let stitch = include_str!("../../../docs/jit-health/stitch.lua");
+    let routes = [route("closure", closure), route("mended", mended), route("stitch", stitch)];
+    let setup = setup(node.addr(), &format!("routes:\n{}", routes.concat()))
+        .admin(&format!("keys: [{{name: admin, key: {KEY}, role: admin}}]"))
+        .gateway(&format!("metrics: {{address: \"{}\"}}", metrics.addr()));
+    let gateway = Gateway::start(STILLGATE, &setup);
+    let mut client = gateway.client();
+    for path in ["closure", "mended", "stitch"] {
+        for _ in 0..REQUESTS {
+            client.send(format!("GET /{path} HTTP/1.1\r\nHost: h\r\n\r\n"));
+            assert_eq!(client.expect_response("GET").head.status(), 200, "{path}");
+        }
+    }
+    (gateway, node)
+}
+
+fn health(gateway: &Gateway) -> Json {
+    let (status, health) = admin(gateway, "GET", "/v1/lua/jit", &Json::Null);
+    assert_eq!(status, 200);
+    health
+}
+
+fn source<'a>(health: &'a Json, name: &str) -> &'a Json {
+    let sources = health["sources"].as_array().unwrap();
+    sources.iter().find(|source| source["source"].as_str().unwrap().contains(name)).unwrap()
+}
+
+/// Of the function that begins in a line.
+fn state(source: &Json, line: u64) -> &str {
+    let functions = source["functions"].as_array().unwrap();
+    functions.iter().find(|function| function["first_line"] == line).unwrap()["state"].as_str().unwrap()
+}
+
+#[test]
+fn what_luajit_has_made_of_functions_is_told() {
+    let metrics = ReservedPort::new();
+    let (gateway, _node) = warm(&metrics);
+    let health = health(&gateway);
+    let closure = source(&health, "closure");
+    assert!(closure["text"].as_str().unwrap().contains("each_field(function(name, value)"), "{health}");
+    // It takes LuaJIT a hundred thousand requests to give up for good.
+    assert!(["interpreted", "blacklisted"].contains(&state(closure, 9)), "{health:#}");
+    assert_eq!(state(source(&health, "mended"), 14), "compiled", "{health:#}");
+    assert_eq!(state(source(&health, "stitch"), 5), "stitched", "{health:#}");
+    let lines = source(&health, "stitch")["lines"].as_array().unwrap().clone();
+    let line = lines.iter().find(|line| line["line"] == 8).unwrap();
+    assert_eq!((&line["state"], &line["calls"][0]), (&"stitched".into(), &"core.json.encode".into()));
+    let aborts = health["aborts"].as_array().unwrap();
+    let abort = aborts.iter().find(|abort| abort["instruction"] == "FNEW").unwrap();
+    assert_eq!((&abort["line"], &abort["reason"]), (&11.into(), &"bytecode".into()));
+    assert!(health["workers"][0]["machine_code_bytes"].as_u64() > Some(0), "{health:#}");
+
+    let has = |line: &str| {
+        let text = scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false).text().to_owned();
+        text.lines().any(|found| found.starts_with(line) && !found.ends_with(" 0"))
+    };
+    for line in [
+        "stillgate_lua_traces_total ",
+        "stillgate_lua_aborts_total{reason=\"bytecode\"} ",
+        "stillgate_lua_machine_code_bytes ",
+        "stillgate_lua_functions{state=\"compiled\"} ",
+        "stillgate_lua_functions{state=\"stitched\"} 1",
+    ] {
+        eventually(line, || has(line));
+    }
+}
+
+#[test]
+fn the_page_marks_each_line_and_says_why() {
+    let metrics = ReservedPort::new();
+    let (gateway, _node) = warm(&metrics);
+    let mut page = Page::open(DESK);
+    sign_in(&mut page, &gateway);
+    page.visit("/lua");
+    page.until("document.querySelectorAll('.lua-source').length === 3");
+    let mut line = |route: &str, number: u32| {
+        let text = format!(
+            "(() => {{ const list = [...document.querySelectorAll('.lua-source')].find((list) => list.ariaLabel.includes({route:?})); \
+             const line = list.querySelector('[data-line=\"{number}\"]'); return [line.dataset.state, line.innerText].join(' '); }})()"
+        );
+        page.eval(&text).as_str().unwrap().to_owned()
+    };
+    assert!(line("mended", 15).starts_with("compiled "), "{}", line("mended", 15));
+    let stitched = line("stitch", 8);
+    assert!(stitched.starts_with("stitched ") && stitched.contains("core.json.encode is not compiled"), "{stitched}");
+    let closure = line("closure", 11);
+    let is_marked = closure.starts_with("interpreted ") || closure.starts_with("blacklisted ");
+    assert!(is_marked && closure.contains("FNEW (a function is made here); make it once"), "{closure}");
+    page.assert_calm("the page of functions in Lua");
+}
