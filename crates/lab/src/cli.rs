@@ -30,15 +30,15 @@ pub(crate) struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Find the commit that changed a measurement, among noise
+    /// Find the commit that changed a noisy measurement
     Bisect(Box<commands::bisect::Bisect>),
-    /// Say which of two programs is slower, with a stated error
+    /// Compare two programs and report which is slower, with error bounds
     Compare(Box<commands::compare::Compare>),
-    /// See what changed when, from a store of nightly measurements
+    /// Show what changed when, from a store of nightly measurements
     History(commands::history::History),
     /// Put load on a server and say what its clients would see
     Load(Box<commands::load::LoadArguments>),
-    /// Measure today's commit beside yesterday's and the release's
+    /// Measure today's commit and compare it with yesterday's and the release
     Nightly(Box<commands::nightly::Nightly>),
     /// Take a profile of any program: its CPU time by perf, or its instructions by callgrind
     Profile(commands::profile::Profile),

@@ -13,8 +13,8 @@
 //! it asks.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
-// LuaJIT is C: a VM with a bound on time is not to be had without it. It is kept to four files: `bridge.rs` (what compiled code
-// calls), `watchdog.rs` (signal and hook) and the creation of the VM in `vm.rs`.
+// LuaJIT is C: a VM with a bound on time is not to be had without it. It is kept to few files: `bridge.rs` (what compiled code
+// calls), `watchdog.rs` and `sampler.rs` (signal and hook) and the creation of the VM in `vm.rs`.
 #![allow(unsafe_code)]
 
 mod bridge;
@@ -27,6 +27,7 @@ mod operations;
 mod pattern;
 mod program;
 mod regexes;
+pub mod sampler;
 mod shared;
 mod vm;
 mod watchdog;

@@ -210,7 +210,7 @@ pub fn resume_with(
 
 #[cold]
 fn lost() -> Outcome {
-    failed(FailureKind::Memory, "another function has used up the memory of all".to_owned())
+    failed(FailureKind::Memory, "other functions have used up the memory of this worker's functions".to_owned())
 }
 
 fn with_vm(then: impl FnOnce(&mut Vm) -> Outcome) -> Outcome {

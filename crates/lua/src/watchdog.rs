@@ -14,6 +14,7 @@
 //!
 //! The watchdog sleeps for good while no function runs.
 
+use crate::sampler::Kept;
 use mlua::ffi;
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int};
@@ -39,14 +40,16 @@ const STOPPED_WORK: &CStr = c"it ran for more than 5 s of CPU time and was stopp
 /// One VM, as the watchdog sees it.
 pub(crate) struct Slot {
     /// The call that runs; zero: none.
-    call: AtomicU64,
+    pub(crate) call: AtomicU64,
     /// The call that is to be stopped.
-    doomed: AtomicU64,
+    pub(crate) doomed: AtomicU64,
     /// What the call may take, in milliseconds.
     limit_ms: AtomicU64,
-    state: AtomicPtr<ffi::lua_State>,
-    thread: libc::pid_t,
-    clock: libc::clockid_t,
+    pub(crate) state: AtomicPtr<ffi::lua_State>,
+    pub(crate) thread: libc::pid_t,
+    pub(crate) clock: libc::clockid_t,
+    /// Samples of profiles.
+    pub(crate) kept: Kept,
 }
 
 /// A VM that is watched; dropped before the VM.
@@ -96,7 +99,8 @@ impl Watched {
             (libc::gettid(), clock)
         };
         let (call, doomed, limit_ms) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(millis(RUN_TIME_MAX)));
-        let slot = Arc::new(Slot { call, doomed, limit_ms, state: AtomicPtr::new(state), thread, clock });
+        let (state, kept) = (AtomicPtr::new(state), Kept::default());
+        let slot = Arc::new(Slot { call, doomed, limit_ms, state, thread, clock, kept });
         slots().push(Seen { slot: slot.clone(), call: 0, began: Duration::ZERO });
         Watched { slot, last: Cell::new(0) }
     }
@@ -139,6 +143,16 @@ impl Drop for Watched {
 
 const fn millis(time: Duration) -> u64 {
     time.as_millis() as u64
+}
+
+/// The slot of the VM that runs on this thread; null: none does. For signal handlers, too.
+pub(crate) fn running() -> *const Slot {
+    RUNNING.get()
+}
+
+/// Those of all VMs.
+pub(crate) fn live() -> Vec<Arc<Slot>> {
+    slots().iter().map(|seen| seen.slot.clone()).collect()
 }
 
 fn slots() -> std::sync::MutexGuard<'static, Vec<Seen>> {

@@ -39,3 +39,5 @@ pub mod threads;
 mod timer;
 mod unwind;
 mod walk;
+
+pub use symbols::names_of;

@@ -5,8 +5,8 @@
 mod readers;
 
 use serde_json::json;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 use stillgate_profiler::profile::{Label, Profile, Sample};
@@ -14,6 +14,9 @@ use stillgate_profiler::session::{Cancel, Session};
 use stillgate_profiler::stalls::{self, Options};
 use stillgate_profiler::standing::{LongTurn, StandingWatch};
 use stillgate_profiler::threads::Registration;
+
+/// Threads are watched wherever they come from: one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
 
 const STALL: Duration = Duration::from_millis(50);
 const OVER: Duration = Duration::from_millis(20);
@@ -64,6 +67,7 @@ fn number(sample: &Sample, name: &str) -> Duration {
 
 #[test]
 fn planted_stalls_are_caught_with_their_lines() {
+    let _alone = ALONE.lock();
     let (turns, is_over) = (Arc::new(AtomicU64::new(0)), AtomicBool::new(false));
     let profile = thread::scope(|scope| {
         scope.spawn(|| {
@@ -111,6 +115,7 @@ fn planted_stalls_are_caught_with_their_lines() {
 /// It is read again and again, and profiles may be taken meanwhile.
 #[test]
 fn a_standing_watch_tells_of_each_stall() {
+    let _alone = ALONE.lock();
     let (turns, is_over) = (Arc::new(AtomicU64::new(0)), AtomicBool::new(false));
     thread::scope(|scope| {
         scope.spawn(|| {

@@ -9,8 +9,8 @@ import { card, empty, facts, fill, page_head } from "../parts.js";
 const STATES = {
   compiled: ["good", "runs as machine code"],
   stitched: ["warn", "leaves machine code for a call that is not compiled"],
-  interpreted: ["away", "runs in the interpreter: not often enough to be compiled, or what was tried has failed"],
-  blacklisted: ["bad", "LuaJIT has given it up; it stays in the interpreter"],
+  interpreted: ["away", "runs in the interpreter: not run often enough to be compiled, or compiling has failed so far"],
+  blacklisted: ["bad", "LuaJIT has given up on it; it stays in the interpreter"],
 };
 
 /** Aborts that are listed of one text. */
@@ -24,7 +24,7 @@ export async function show({ root, signal }) {
   put(
     root,
     page_head("Lua", {
-      lead: "What LuaJIT has compiled of the functions in Lua, line by line, and why not all.",
+      lead: "Which lines of functions in Lua LuaJIT has compiled, and why not all.",
       actions: h("div", { class: "actions" }, again),
     }),
     body,
@@ -44,8 +44,8 @@ function view({ workers, sources, aborts, aborts_total, traces_total, flushes_to
         ["Workers", count(workers.length)],
         ["Pieces of machine code", count(traces_total)],
         ["Size", bytes(code)],
-        ["Given up while compiling", count(aborts_total)],
-        ["Thrown away", plural(flushes_total, "time")],
+        ["Aborted recordings", count(aborts_total)],
+        ["All machine code discarded", plural(flushes_total, "time")],
       ]),
       h(
         "ul",
@@ -106,7 +106,7 @@ function source_view({ source, text, functions, lines }, aborts) {
         h(
           "details",
           {},
-          h("summary", {}, `Stopped while compiling (${plural(aborts.length, "way")})`),
+          h("summary", {}, `Aborted recordings (${plural(aborts.length, "kind")})`),
           abort_list(aborts),
         ),
     ],
@@ -130,5 +130,5 @@ const elsewhere = (aborts) =>
   aborts.length > 0 &&
   card("In functions of the gateway", [
     h("p", { class: "quiet" }, "Some of these are usual."),
-    h("details", {}, h("summary", {}, plural(aborts.length, "way")), abort_list(aborts)),
+    h("details", {}, h("summary", {}, plural(aborts.length, "kind")), abort_list(aborts)),
   ]);

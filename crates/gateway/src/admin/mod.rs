@@ -7,6 +7,7 @@ pub(crate) mod cardinality;
 mod index;
 mod live;
 mod lua;
+pub(crate) mod lua_profile;
 pub(crate) mod pages;
 mod phases;
 mod profiling;

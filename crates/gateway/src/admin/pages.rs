@@ -113,7 +113,7 @@ pub(crate) fn pages(api: &Api) -> Vec<Page> {
     ));
     pages.push(page(
         "/v1/lua/jit",
-        "Get what LuaJIT has compiled of functions in Lua, and why not all",
+        "Get which functions in Lua LuaJIT has compiled, and why not all",
         get(async || json(StatusCode::OK, &lua::health())),
     ));
     pages.extend(profiling::pages(api));

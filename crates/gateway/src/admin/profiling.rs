@@ -2,6 +2,7 @@
 //!
 //! A profile is taken by a thread of its own, one at a time in the process. It stops when the client goes away.
 
+use super::lua_profile;
 use super::pages::{Api, Question};
 use super::phases::PHASES;
 use super::refusal::{Refusal, error, json, refuse};
@@ -32,6 +33,7 @@ const INDEX: &str = concat!(
     "<!doctype html>\n<html lang=\"en\"><head><title>Profiles</title></head>\n<body><h1>Profiles</h1>\n",
     "<p>In pprof's format: <code>go tool pprof URL</code>, or <code>stillgate profile -o cpu.html</code>.</p>\n<ul>\n",
     "<li><a href=\"profile?seconds=30&amp;hz=99\">profile?seconds=30&amp;hz=99</a>: CPU time of the workers; of all threads with threads=all</li>\n",
+    "<li><a href=\"lua?kind=bytecode&amp;seconds=30\">lua?kind=bytecode&amp;seconds=30</a>: functions in Lua by their own stacks, in the interpreter only; kind=cpu: all of their CPU time</li>\n",
     "<li><a href=\"heap\">heap</a>: what is allocated and not freed, sampled</li>\n",
     "<li><a href=\"allocs\">allocs</a>: all that was allocated since sampling began</li>\n",
     "<li><a href=\"stalls?seconds=30&amp;over=10ms\">stalls?seconds=30&amp;over=10ms</a>: what workers did in turns of the event loop that took longer</li>\n",
@@ -42,8 +44,36 @@ const INDEX: &str = concat!(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {
     Cpu(cpu::Options),
+    Lua(LuaKind, Duration, u32),
     Heap(heap::Shown),
     Stalls(stalls::Options),
+}
+
+/// What is counted of functions in Lua.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LuaKind {
+    /// All CPU time.
+    Cpu,
+    /// That of the interpreter.
+    Bytecode,
+}
+
+impl LuaKind {
+    /// Of a note.
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            LuaKind::Cpu => "CPU profile of Lua",
+            LuaKind::Bytecode => "Profile of interpreted bytecode",
+        }
+    }
+
+    /// What the values are.
+    pub(super) fn value(self) -> &'static str {
+        match self {
+            LuaKind::Cpu => "cpu",
+            LuaKind::Bytecode => "bytecode",
+        }
+    }
 }
 
 /// How arguments are read.
@@ -55,6 +85,11 @@ pub(super) fn pages(api: &Api) -> Vec<Page> {
     vec![
         page("/debug/pprof/", "List the profiles", index(api)),
         page("/debug/pprof/profile", "Take a profile of CPU time (seconds, hz, threads)", taken(api, read_cpu)),
+        page(
+            "/debug/pprof/lua",
+            "Take a profile of functions in Lua by their own stacks (kind, seconds, hz)",
+            taken(api, read_lua),
+        ),
         page("/debug/pprof/heap", "Get what is allocated and not freed, sampled", taken(api, |_| live_heap())),
         page("/debug/pprof/allocs", "Get all that was allocated, sampled", taken(api, |_| all_allocated())),
         page(
@@ -189,6 +224,7 @@ impl Wanted {
     fn name(self) -> &'static str {
         match self {
             Wanted::Cpu(_) => "CPU",
+            Wanted::Lua(..) => "Lua",
             Wanted::Heap(_) => "heap",
             Wanted::Stalls(_) => "stalls",
         }
@@ -197,6 +233,7 @@ impl Wanted {
     fn disposition(self) -> &'static str {
         match self {
             Wanted::Cpu(_) => "attachment; filename=\"cpu.pb.gz\"",
+            Wanted::Lua(..) => "attachment; filename=\"lua.pb.gz\"",
             Wanted::Heap(_) => "attachment; filename=\"heap.pb.gz\"",
             Wanted::Stalls(_) => "attachment; filename=\"stalls.pb.gz\"",
         }
@@ -205,6 +242,7 @@ impl Wanted {
     fn duration(self) -> Duration {
         match self {
             Wanted::Cpu(options) => options.duration(),
+            Wanted::Lua(_, duration, _) => duration,
             Wanted::Heap(_) => Duration::ZERO,
             Wanted::Stalls(options) => options.duration(),
         }
@@ -213,6 +251,7 @@ impl Wanted {
     fn take(self, session: Session, cancel: &Cancel) -> io::Result<Profile> {
         match self {
             Wanted::Cpu(options) => cpu::take(session, options, cancel),
+            Wanted::Lua(kind, duration, hz) => lua_profile::take(session, kind, duration, hz, cancel),
             Wanted::Heap(shown) => heap::snapshot(session, shown),
             Wanted::Stalls(options) => stalls::take(session, options, cancel),
         }
@@ -246,6 +285,18 @@ fn read_cpu(arguments: &Arguments<'_>) -> Result<Wanted, String> {
         Some(_) => return Err("threads: workers or all".to_owned()),
     };
     cpu::Options::new(of, arguments.seconds(), hz).map(Wanted::Cpu).map_err(|refused| refused.to_string())
+}
+
+fn read_lua(arguments: &Arguments<'_>) -> Result<Wanted, String> {
+    let kind = match arguments.text("kind").as_deref() {
+        None | Some("cpu") => LuaKind::Cpu,
+        Some("bytecode") => LuaKind::Bytecode,
+        Some(_) => return Err("kind: cpu or bytecode".to_owned()),
+    };
+    let hz = u32::try_from(arguments.number("hz", cpu::HZ_DEFAULT.into())).unwrap_or(u32::MAX);
+    // Checks both bounds.
+    let options = cpu::Options::new(Of::EventLoops, arguments.seconds(), hz).map_err(|refused| refused.to_string())?;
+    Ok(Wanted::Lua(kind, options.duration(), hz))
 }
 
 fn read_stalls(arguments: &Arguments<'_>) -> Result<Wanted, String> {
@@ -294,6 +345,10 @@ mod tests {
         for query in ["hz=0", "hz=1001", "hz=-5", "hz=99999999999999999999", "hz=x"] {
             assert_eq!(cpu(query), Err("hz: a number from 1 to 1000".to_owned()), "{query}");
         }
+        let lua = |query: &str| read_lua(&Arguments(query));
+        assert_eq!(lua("kind=bytecode&seconds=2"), Ok(Wanted::Lua(LuaKind::Bytecode, seconds(2), 99)));
+        assert_eq!(lua("kind=all"), Err("kind: cpu or bytecode".to_owned()));
+        assert!(lua("hz=0").is_err() && lua("seconds=241").is_err());
         assert_eq!(cpu("threads=all&seconds=1"), Ok(Wanted::Cpu(cpu::Options::new(Of::AllThreads, 1, 99).unwrap())));
         assert_eq!(cpu("threads=some"), Err("threads: workers or all".to_owned()));
         assert_eq!(Answered::of(&Arguments("format=json")), Ok(Answered::Json));

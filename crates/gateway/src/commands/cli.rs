@@ -184,14 +184,14 @@ pub(crate) struct Exporter {
 /// `stillgate lua`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum LuaCommand {
-    /// Run a function for many requests, and report what LuaJIT does not compile
+    /// Run a function with many requests, and report what LuaJIT does not compile
     Check(LuaCheck),
 }
 
 /// `stillgate lua check`.
 #[derive(Debug, Args)]
 pub(crate) struct LuaCheck {
-    /// A text that returns a function, as in serverless-pre-function
+    /// Lua source that returns a function, as in serverless-pre-function
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
     /// Recorded requests, one JSON object per line, as in an access log with `format: json`
@@ -203,7 +203,7 @@ pub(crate) struct LuaCheck {
     /// What the function gets as `conf`; by default {}
     #[arg(long, value_name = "JSON")]
     pub(crate) conf: Option<String>,
-    /// Write what was found to this file, too
+    /// Also write the findings to this file, as JSON
     #[arg(long, value_name = "OUT")]
     pub(crate) json: Option<PathBuf>,
 }
@@ -282,10 +282,10 @@ pub(crate) struct Profile {
     /// What to take a profile of
     #[arg(long, value_enum, default_value_t = ProfileKind::Cpu)]
     pub(crate) kind: ProfileKind,
-    /// How long, for cpu and stalls
+    /// How long, for all but heap and allocs
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(crate) seconds: u64,
-    /// Samples for each second of CPU time, for cpu
+    /// Samples for each second of CPU time, for cpu, lua-cpu and lua-bytecode
     #[arg(long, value_name = "N", default_value_t = 99)]
     pub(crate) hz: u32,
     /// Which threads, for cpu
@@ -318,6 +318,10 @@ pub(crate) enum ProfileKind {
     Allocs,
     /// What stops event loops
     Stalls,
+    /// Where functions in Lua spend CPU time, by their own stacks
+    LuaCpu,
+    /// The same, of the interpreter only: machine code counts nothing
+    LuaBytecode,
 }
 
 /// Which threads a profile is of.

@@ -5,6 +5,7 @@
 use super::cli::{EXIT_GOOD, Profile as Arguments, ProfileKind, ProfileThreads};
 use super::stdout::show;
 use super::transfer::{Failure, Remote};
+use crate::admin::lua_profile::DOING;
 use crate::configuration::source::read_bounded;
 use std::fs;
 use std::path::Path;
@@ -41,7 +42,7 @@ fn write(arguments: &Arguments) -> Result<String, Failure> {
     let unwritten = |error| Failure::Unusable(format!("cannot write {}: {error}", arguments.output.display()));
     fs::write(&arguments.output, text).map_err(unwritten)?;
     let mut said = profile.notes.join("; ");
-    for (title, label) in [("by thread", THREAD), ("by phase", PHASE)] {
+    for (title, label) in [("by thread", THREAD), ("by phase", PHASE), ("by what LuaJIT did", DOING)] {
         said.push_str(&shares(&profile, title, label));
     }
     Ok(said)
@@ -65,6 +66,8 @@ fn path(arguments: &Arguments) -> String {
     };
     match arguments.kind {
         ProfileKind::Cpu => format!("/debug/pprof/profile?seconds={seconds}&hz={hz}&threads={threads}"),
+        ProfileKind::LuaCpu => format!("/debug/pprof/lua?kind=cpu&seconds={seconds}&hz={hz}"),
+        ProfileKind::LuaBytecode => format!("/debug/pprof/lua?kind=bytecode&seconds={seconds}&hz={hz}"),
         ProfileKind::Heap => "/debug/pprof/heap".to_owned(),
         ProfileKind::Allocs => "/debug/pprof/allocs".to_owned(),
         ProfileKind::Stalls => {

@@ -27,7 +27,7 @@ impl Display {
     pub(crate) fn new() -> Display {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-            bar.set_style(ProgressStyle::with_template("{msg}\n({elapsed} gone)").expect("a constant template"));
+            bar.set_style(ProgressStyle::with_template("{msg}\n({elapsed} elapsed)").expect("a constant template"));
             bar.enable_steady_tick(TICK);
             bar
         });

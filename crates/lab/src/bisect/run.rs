@@ -133,7 +133,7 @@ pub(crate) fn measure_once(
         Done::TimedOut => Tried::Failed(format!("its measurement was not done after {limit:?}")),
         Done::Ended { status, stdout, .. } if status.success() => match number::last(&stdout) {
             Ok(value) => Tried::Value(value),
-            Err(why) => Tried::Failed(format!("its measurement counts for nothing: {why}")),
+            Err(why) => Tried::Failed(format!("its output is no measurement: {why}")),
         },
         Done::Ended { status, stderr, .. } if status.code() == Some(EXIT_SKIP) => Tried::Skipped(format!(
             "its measurement says that it cannot be measured (exit code 125) {}",

@@ -47,7 +47,7 @@ pub(crate) fn report(result: &BisectResult) -> String {
     // Writing to a `String` does not fail.
     let _ = writeln!(
         out,
-        "{} measurements of {} commits; one scatters by {}, outliers apart. {}",
+        "{} measurements of {} commits; a single one scatters by {}, without outliers. {}",
         answer.measurements,
         result.commits.len(),
         percent(answer.noise),
@@ -88,7 +88,7 @@ fn found(result: &BisectResult, change: &Change) -> String {
         several => {
             let names: Vec<&str> = several.iter().take(NAMED_MAX).map(|commit| short(commit)).collect();
             format!(
-                "One of {} changed it{by} (probability {p}); between them nothing can be measured",
+                "One of {} changed it{by} (probability {p}); which one is open, as some of them cannot be measured",
                 names.join(", ")
             )
         }

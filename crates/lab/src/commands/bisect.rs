@@ -29,11 +29,12 @@ const PRIOR_SEVERAL: f64 = 0.1;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The command of --measure runs in a worktree of a commit (STILLGATE_WORKTREE; STILLGATE_COMMIT is its name). The last number on its \
-standard output is the measurement. Exit code 125: this commit cannot be measured; another one but 0: this try failed. A commit whose \
+standard output is the measurement. Exit code 125: this commit cannot be measured; any other but 0: this try failed. A commit whose \
 build fails, or whose measurement fails three times in a row, is left out and named; the answer may then be a range.
 
 Exit codes: 0 found; 1 nothing larger than --min-effect changed; 2 not decided within the budget; 3 the good or the bad commit \
-cannot be measured; 64 it could not be done; 130 interrupted. A bisection that was stopped goes on if the same command is given again.")]
+cannot be measured; 64 an error; 130 interrupted. To continue a bisection that was stopped, run the same command again, with a \
+larger --budget where that was used up.")]
 pub(crate) struct Bisect {
     /// Repository
     #[arg(long, value_name = "FOLDER", default_value = ".")]
@@ -44,10 +45,10 @@ pub(crate) struct Bisect {
     /// A commit after it
     #[arg(long, value_name = "REV", default_value = "HEAD")]
     bad: String,
-    /// Measures a commit, by the shell
+    /// Command that measures a commit, run by the shell
     #[arg(long, value_name = "COMMAND")]
     measure: String,
-    /// Builds a commit once, by the shell
+    /// Command that builds a commit, run once by the shell
     #[arg(long, value_name = "COMMAND")]
     build: Option<String>,
     /// Less is better, which is the default
@@ -59,10 +60,10 @@ pub(crate) struct Bisect {
     /// Probability at which an answer is given
     #[arg(long, value_name = "P", value_parser = probability, default_value = "0.95")]
     confidence: f64,
-    /// No smaller change counts
+    /// Smallest change that counts
     #[arg(long, value_name = "SHARE", value_parser = percent, default_value = "1%")]
     min_effect: f64,
-    /// Time for builds and measurements; over all runs, where it was stopped in between
+    /// Time for builds and measurements, in all runs together if it was stopped in between
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "2h")]
     budget: Duration,
     /// Builds and measurements at most
@@ -74,10 +75,10 @@ pub(crate) struct Bisect {
     /// A build that takes longer has failed
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1h")]
     build_limit: Duration,
-    /// What a merge is
+    /// How merges are treated
     #[arg(long, value_enum, default_value_t = Merges::FirstParent)]
     merges: Merges,
-    /// Commits that touch a path are the likelier by a factor: crates/route=4
+    /// Makes commits that touch a path more likely by a factor: crates/route=4
     #[arg(long, value_name = "PATH=FACTOR,…", value_delimiter = ',', value_parser = prior_path)]
     prior_paths: Vec<PriorPath>,
     /// Where worktrees are [default: the user's cache]
@@ -96,7 +97,7 @@ pub(crate) struct Bisect {
 enum Merges {
     /// One step on the line of first parents
     FirstParent,
-    /// Its commits are in the row, parents before children
+    /// All commits are included, parents before children
     Linear,
 }
 
@@ -168,8 +169,14 @@ impl Bisect {
                     checkouts.remove(&record.commit);
                 });
             }
-            Some(Ended::Interrupted | Ended::Budget) => {
-                eprintln!("stillgate-lab: the same command goes on from {}", path.display());
+            Some(Ended::Interrupted) => {
+                eprintln!("stillgate-lab: run the same command again to continue from {}", path.display());
+            }
+            Some(Ended::Budget) => {
+                eprintln!(
+                    "stillgate-lab: run the same command with a larger --budget or --max-tries to continue from {}",
+                    path.display()
+                );
             }
             _ => {}
         }

@@ -22,12 +22,12 @@ use stillgate_stats::Random;
 /// `stillgate-lab nightly`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Each series is measured ten times in turn on today's commit, on the newest one in the store (yesterday), and on the release; what \
-seems to have changed, forty times more. Of all that is called changed in a night, at most 1% is expected to be false; if nothing \
-changed, anything is called so in at most 1% of nights.
+Each series is measured ten times in turn on today's commit, on the newest other one in the store (yesterday), and on the release; \
+what seems to have changed, forty times more. Of all that is called changed in a night, at most 1% is expected to be false; if \
+nothing changed, at most 1% of nights have an alarm.
 
 Exit codes: 0 nothing is worse; 1 something is; 2 undecided: a difference of 5% could have been missed; 3 nothing could be compared; \
-64 it could not be done; 130 interrupted.")]
+64 an error; 130 interrupted.")]
 pub(crate) struct Nightly {
     /// What is measured, in YAML
     #[arg(long, value_name = "FILE")]
@@ -41,7 +41,7 @@ pub(crate) struct Nightly {
     /// Today's commit
     #[arg(long, value_name = "REV", default_value = "HEAD")]
     commit: String,
-    /// The release; none: only yesterday is compared with
+    /// The release; without it, only yesterday's commit is compared with
     #[arg(long, value_name = "REV")]
     release: Option<String>,
     /// What this machine is called in the store [default: its host name]
@@ -56,7 +56,7 @@ pub(crate) struct Nightly {
     /// Where worktrees are [default: the user's cache]
     #[arg(long, value_name = "FOLDER")]
     cache: Option<PathBuf>,
-    /// Of the order of measurements [default: by the clock]
+    /// Seed of the random order of measurements [default: from the clock]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// A copy of the report, in Markdown

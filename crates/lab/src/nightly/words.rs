@@ -16,11 +16,11 @@ pub(crate) fn markdown(commit: &str, judged: &[Judged], failed: &[String], machi
         count(Verdict::Unchanged),
         count(Verdict::Undecided)
     );
-    out.push_str("| series | beside | difference (95%) | would have been seen from | p | pairs | |\n");
+    out.push_str("| series | compared with | difference (95%) | smallest detectable | p | pairs | |\n");
     out.push_str("|---|---|--:|--:|--:|--:|---|\n");
     for one in judged {
         let [value, low, high] = one.effect.map(|share| format!("{:+.1}%", share * 100.0));
-        let least = one.detectable.map_or("nothing".to_owned(), |least| format!("{:.1}%", least * 100.0));
+        let least = one.detectable.map_or("none".to_owned(), |least| format!("{:.1}%", least * 100.0));
         // Writing to a `String` does not fail.
         let _ = writeln!(
             out,

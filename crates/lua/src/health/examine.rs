@@ -107,7 +107,7 @@ fn finish(program: &Arc<Program>, host: &mut dyn Host) -> Result<(), Failure> {
         outcome = match outcome {
             Outcome::Wait(Wait::Sleep(_) | Wait::Body, paused) => vm::resume(paused, host, context),
             Outcome::Wait(Wait::Call(_) | Wait::Work(_), paused) => {
-                vm::resume_with(paused, Err("a check asks nobody".to_owned()), host, context)
+                vm::resume_with(paused, Err("`lua check` makes no calls".to_owned()), host, context)
             }
             Outcome::Failed(failure) => return Err(failure),
             Outcome::Done(_) | Outcome::Answer { .. } => return Ok(()),
@@ -138,10 +138,10 @@ impl Verdict<'_> {
         let late = self.late();
         findings.extend(late.keys().filter(|abort| abort.source == self.name).map(|abort| Finding {
             line: abort.line,
-            reason: format!("{abort}; this goes on after {} runs", self.runs),
+            reason: format!("{abort}; this still happens after {} runs", self.runs),
         }));
         if self.health.flushes > self.warm.flushes {
-            let reason = "all machine code is thrown away again and again; there is too much of it".to_owned();
+            let reason = "LuaJIT keeps discarding all machine code; there is too much of it".to_owned();
             findings.insert(Finding { line: 1, reason });
         }
         let (looped, single) = self.stitches(source);

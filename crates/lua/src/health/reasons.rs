@@ -20,9 +20,9 @@ const GIVEN_UP: [&str; 5] = ["IFORL", "IITERL", "ILOOP", "IFUNCF", "IFUNCV"];
 const REASONS: [(&str, &str); 35] = [
     ("error", "an error is thrown"),
     ("too_short", "there is too little before a call that is not compiled"),
-    ("too_long", "it is too long"),
-    ("too_deep", "it calls too deep"),
-    ("snapshots", "it branches too often"),
+    ("too_long", "the recorded path is too long"),
+    ("too_deep", "calls are nested too deeply"),
+    ("snapshots", "the recorded path has too many branches"),
     ("blacklisted", "it calls what LuaJIT has given up before"),
     ("retry", "it is recorded again"),
     ("bytecode", "the bytecode is not compiled"),

@@ -71,8 +71,12 @@ local function re_match(text, pattern, options, position, groups)
     if why then return nil, why end
     return nil
   end
-  if position then position.pos = places[1] + 1 end
-  return fill(groups or {}, text, places, count, pattern, options)
+  local behind, found = places[1] + 1, fill({}, text, places, count, pattern, options)
+  -- Tables of the function may run what it likes, which may ask the gateway again: `places` are not theirs any more.
+  if position then position.pos = behind end
+  if not groups then return found end
+  for key, value in pairs(found) do groups[key] = value end
+  return groups
 end
 
 local function re_find(text, pattern, options, position, group)
@@ -85,9 +89,10 @@ local function re_find(text, pattern, options, position, group)
   end
   group = group or 0
   if group >= count then return nil, nil, "nth out of bound" end
-  if position then position.pos = places[1] + 1 end
-  if places[2 * group] == -1 then return nil, nil end
-  return places[2 * group], places[2 * group + 1]
+  local behind, first, last = places[1] + 1, places[2 * group], places[2 * group + 1]
+  if position then position.pos = behind end
+  if first == -1 then return nil, nil end
+  return first, last
 end
 
 local function re_gmatch(text, pattern, options)

@@ -131,7 +131,7 @@ impl Functions {
             Ok(reply) => own.answered(phase, paused, reply.map(Answered::Work), request),
             Err(QueueFull) => {
                 let pause = request.worker.io().sleep(REFUSED_PAUSE);
-                let why = || Err("too much work waits already".to_owned());
+                let why = || Err("too many calls are waiting already; try again later".to_owned());
                 Flow::wait(pause, move |(), request| own.answered(phase, paused, why(), request))
             }
         })

@@ -12,6 +12,18 @@ use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
 
+/// The functions at addresses of this process, innermost ones as they are in the file; `None`: no file has code there. Takes long.
+pub fn names_of(addresses: &[u64]) -> io::Result<Vec<Option<String>>> {
+    let modules = Modules::read()?;
+    let resolved = resolve::resolve(&modules, addresses.to_vec());
+    let name = |address: &u64| {
+        modules.of(*address)?;
+        // The outermost of those that were inlined is the one that the file has a symbol for.
+        resolved.get(address)?.last().map(|frame| frame.function.clone())
+    };
+    Ok(addresses.iter().map(name).collect())
+}
+
 /// A file that code was loaded from.
 #[derive(Debug)]
 pub(crate) struct Module {

@@ -1,0 +1,300 @@
+//! Where functions in Lua spend CPU time, by their own stacks.
+//!
+//! ```text
+//!  timer of the worker's CPU time ── signal ──▶ where is the thread? set LuaJIT's hook ──▶ the next instruction: the Lua stack
+//! ```
+//!
+//! A signal may come anywhere, so the stack is looked at when LuaJIT is about to interpret an instruction. Compiled code looks at
+//! hooks at the beginning of each piece of it (`LUAJIT_ENABLE_CHECKHOOK`, which the watchdog needs): a sample that is taken there
+//! shows the piece that follows, which in a loop is the same.
+//!
+//! A count of interpreted instructions by a hook that stays would show nothing: as long as it is set, LuaJIT leaves all compiled
+//! code. So instructions are counted by time: a sample in the interpreter itself (`address`, whose function the reader finds)
+//! stands for the instructions that it interprets in a period; one in compiled code, in C or in the garbage collector for none.
+//!
+//! Nothing is armed while no profile is taken.
+
+use crate::watchdog::{self, Slot};
+use mlua::ffi;
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::io;
+use std::ptr::{null_mut, without_provenance_mut};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::time::Duration;
+
+/// Frames of a stack.
+const FRAMES_MAX: c_int = 64;
+/// Different stacks, with the address that the thread was at, of one VM.
+const STACKS_MAX: usize = 32_768;
+
+/// A function that ran.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Frame {
+    /// The text; `[C]` for functions of LuaJIT and of the gateway.
+    pub source: String,
+    /// The line that the function begins in; zero: of a whole text, or of C.
+    pub first_line: u32,
+    /// The line that ran; zero: of C.
+    pub line: u32,
+    /// What the caller calls it; empty: it does not say.
+    pub name: String,
+}
+
+/// A stack that was seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sampled {
+    /// The thread's name.
+    pub thread: String,
+    /// The innermost function first.
+    pub stack: Vec<Frame>,
+    /// Where the thread was.
+    pub address: u64,
+    /// Periods of CPU time.
+    pub periods: u64,
+}
+
+/// What one VM's samples are kept in.
+#[derive(Default)]
+pub(crate) struct Kept {
+    /// Periods of a sample whose stack is not looked at yet, and where and in which call it was.
+    pending: AtomicU64,
+    address: AtomicU64,
+    call: AtomicU64,
+    stacks: Mutex<HashMap<(Vec<Frame>, u64), u64>>,
+    lost: AtomicU64,
+}
+
+/// Whether a profile is taken. A signal may come after it has ended.
+static IS_ON: AtomicBool = AtomicBool::new(false);
+
+/// A profile that is being taken; one at a time.
+pub struct Sampling {
+    period: Duration,
+    armed: Vec<(Arc<Slot>, Timer)>,
+}
+
+impl Sampling {
+    /// Begins one.
+    pub fn begin(hz: u32) -> io::Result<Sampling> {
+        install()?;
+        IS_ON.store(true, Ordering::SeqCst);
+        let mut sampling = Sampling { period: Duration::from_secs(1) / hz.max(1), armed: Vec::new() };
+        sampling.arm_new()?;
+        Ok(sampling)
+    }
+
+    /// Has a look at VMs that are new since.
+    pub fn arm_new(&mut self) -> io::Result<()> {
+        for slot in watchdog::live() {
+            if self.armed.iter().any(|(armed, _)| Arc::ptr_eq(armed, &slot)) {
+                continue;
+            }
+            // What was left of an earlier profile.
+            drop(slot.kept.take());
+            slot.kept.lost.store(0, Ordering::Relaxed);
+            match Timer::arm(&slot, self.period) {
+                Ok(timer) => self.armed.push((slot, timer)),
+                // Its thread has ended since it was listed.
+                Err(_) if Arc::strong_count(&slot) == 1 => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends it: what was seen, and how many periods of CPU time are lost.
+    pub fn end(mut self) -> (Vec<Sampled>, u64) {
+        let (mut all, mut lost) = (Vec::new(), 0);
+        for (slot, timer) in std::mem::take(&mut self.armed) {
+            drop(timer);
+            let thread = name_of(slot.thread);
+            lost += slot.kept.lost.load(Ordering::Relaxed);
+            let stacks = slot.kept.take();
+            all.extend(stacks.into_iter().map(|((stack, address), periods)| Sampled {
+                thread: thread.clone(),
+                stack,
+                address,
+                periods,
+            }));
+        }
+        (all, lost)
+    }
+}
+
+impl Drop for Sampling {
+    fn drop(&mut self) {
+        IS_ON.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Kept {
+    fn take(&self) -> HashMap<(Vec<Frame>, u64), u64> {
+        std::mem::take(&mut self.stacks.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn name_of(thread: libc::pid_t) -> String {
+    let name = std::fs::read_to_string(format!("/proc/self/task/{thread}/comm"));
+    name.map_or_else(|_| thread.to_string(), |name| name.trim_end().to_owned())
+}
+
+/// A timer of a thread's CPU time, until it is dropped.
+struct Timer(libc::timer_t);
+
+// SAFETY: the kernel's number of a timer, which belongs to the process and not to a thread.
+unsafe impl Send for Timer {}
+
+impl Timer {
+    fn arm(slot: &Slot, period: Duration) -> io::Result<Timer> {
+        // SAFETY: plain structures for the calls, filled here; the timer is deleted when it is dropped.
+        unsafe {
+            let mut event: libc::sigevent = std::mem::zeroed();
+            event.sigev_notify = libc::SIGEV_THREAD_ID;
+            event.sigev_signo = signal_number();
+            event.sigev_notify_thread_id = slot.thread;
+            let mut timer: libc::timer_t = without_provenance_mut(0);
+            if libc::timer_create(slot.clock, &raw mut event, &raw mut timer) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let timer = Timer(timer);
+            let time = libc::timespec {
+                tv_sec: period.as_secs() as libc::time_t,
+                tv_nsec: libc::c_long::from(period.subsec_nanos()),
+            };
+            let times = libc::itimerspec { it_interval: time, it_value: time };
+            match libc::timer_settime(timer.0, 0, &raw const times, null_mut()) {
+                0 => Ok(timer),
+                _ => Err(io::Error::last_os_error()),
+            }
+        }
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        // SAFETY: it is there, and nobody else deletes it.
+        unsafe { libc::timer_delete(self.0) };
+    }
+}
+
+fn signal_number() -> c_int {
+    libc::SIGRTMIN() + 6
+}
+
+/// Installs the handler, once in the process. It stays: a late signal must not end the process.
+fn install() -> io::Result<()> {
+    static ONCE: Once = Once::new();
+    let mut result = Ok(());
+    ONCE.call_once(|| {
+        // SAFETY: the handler below does what the watchdog's does, and touches atomics.
+        let failed = unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction =
+                sample as extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) as libc::sighandler_t;
+            action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK | libc::SA_SIGINFO;
+            libc::sigaction(signal_number(), &raw const action, null_mut()) != 0
+        };
+        if failed {
+            result = Err(io::Error::last_os_error());
+        }
+    });
+    result
+}
+
+/// What is in `siginfo_t` of a timer's signal behind the signal, the error and the code.
+#[repr(C)]
+struct TimerInfo {
+    _head: [c_int; 4],
+    _timer: c_int,
+    overrun: c_int,
+}
+
+/// The handler, on the thread that has used so much CPU time.
+extern "C" fn sample(_: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    if !IS_ON.load(Ordering::Relaxed) {
+        return;
+    }
+    // SAFETY: the slot's owner is borrowed by `Watched::run` on this very thread while it is the running one; the kernel has filled
+    // `info` and `context`.
+    unsafe {
+        let Some(slot) = watchdog::running().as_ref() else { return };
+        let call = slot.call.load(Ordering::SeqCst);
+        if call == 0 || call == slot.doomed.load(Ordering::SeqCst) {
+            return;
+        }
+        let overrun = (*info.cast::<TimerInfo>()).overrun.max(0).unsigned_abs();
+        slot.kept.address.store(address_of(context), Ordering::Relaxed);
+        slot.kept.call.store(call, Ordering::Relaxed);
+        slot.kept.pending.fetch_add(1 + u64::from(overrun), Ordering::Relaxed);
+        // See the watchdog: from a signal handler of the thread that runs the state.
+        ffi::lua_sethook(slot.state.load(Ordering::Relaxed), Some(look), ffi::LUA_MASKCOUNT, 1);
+    }
+}
+
+/// Where the thread was interrupted.
+#[cfg(target_arch = "x86_64")]
+unsafe fn address_of(context: *mut c_void) -> u64 {
+    // SAFETY: the caller's: of a handler with `SA_SIGINFO`.
+    let registers = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+    registers[libc::REG_RIP as usize] as u64
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn address_of(_: *mut c_void) -> u64 {
+    0
+}
+
+/// LuaJIT's hook: it is about to interpret an instruction. Here memory may be allocated.
+unsafe extern "C-unwind" fn look(state: *mut ffi::lua_State, _: *mut ffi::lua_Debug) {
+    // SAFETY: LuaJIT calls it on the thread of the state, between two instructions.
+    unsafe {
+        ffi::lua_sethook(state, None, 0, 0);
+        let Some(slot) = watchdog::running().as_ref() else { return };
+        let periods = slot.kept.pending.swap(0, Ordering::Relaxed);
+        // Where the call has ended since, the stack is another's.
+        if periods == 0 || slot.kept.call.load(Ordering::Relaxed) != slot.call.load(Ordering::SeqCst) {
+            slot.kept.lost.fetch_add(periods, Ordering::Relaxed);
+            return;
+        }
+        let key = (stack_of(state), slot.kept.address.load(Ordering::Relaxed));
+        let mut stacks = slot.kept.stacks.lock().unwrap_or_else(PoisonError::into_inner);
+        if stacks.len() >= STACKS_MAX && !stacks.contains_key(&key) {
+            slot.kept.lost.fetch_add(periods, Ordering::Relaxed);
+            return;
+        }
+        *stacks.entry(key).or_default() += periods;
+    }
+}
+
+/// The functions that run, the innermost first.
+unsafe fn stack_of(state: *mut ffi::lua_State) -> Vec<Frame> {
+    let text = |at: *const c_char| match at.is_null() {
+        true => String::new(),
+        // SAFETY: LuaJIT's texts end with zero, and live as long as the function that they are of.
+        false => unsafe { CStr::from_ptr(at) }.to_string_lossy().into_owned(),
+    };
+    let mut frames = Vec::new();
+    // SAFETY: what is written of `place` is read only where `lua_getinfo` has filled it; neither call raises errors.
+    unsafe {
+        let mut place: ffi::lua_Debug = std::mem::zeroed();
+        for level in 0..FRAMES_MAX {
+            if ffi::lua_getstack(state, level, &raw mut place) == 0 {
+                break;
+            }
+            if ffi::lua_getinfo(state, c"Sln".as_ptr(), &raw mut place) == 0 {
+                continue;
+            }
+            let source = text(place.source);
+            let number = |number: c_int| u32::try_from(number).unwrap_or(0);
+            frames.push(Frame {
+                source: source.strip_prefix('=').map(str::to_owned).unwrap_or(source),
+                first_line: number(place.linedefined),
+                line: number(place.currentline),
+                name: text(place.name),
+            });
+        }
+    }
+    frames
+}
