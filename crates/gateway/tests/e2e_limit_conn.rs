@@ -79,10 +79,14 @@ fn all_rules_must_hold() {
     for _ in 0..5 {
         assert_eq!(status("User: jack\r\nProject: a\r\n"), 429);
     }
+    // A request counts until its end, which comes behind its answer.
+    let settled = |count: usize| eventually("the others to end", || gateway.status()["requests"]["in_flight"] == count);
+    settled(1);
     under_way.push(ask("User: jack\r\nProject: b\r\n"));
     eventually("the second is under way", || asked.load(Ordering::SeqCst) == 2);
     assert_eq!(status("User: jack\r\n"), 429);
     assert_eq!(status(""), 500);
+    settled(2);
     under_way.push(ask("Project: a\r\nX-Conn: 2\r\n"));
     for mut client in under_way {
         assert_eq!(client.expect_response("GET").head.status(), 200);

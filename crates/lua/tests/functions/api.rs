@@ -209,6 +209,11 @@ fn regular_expressions() {
         ("ngx.re.gsub('hello', 'l', function(m) return m[0]:upper() end)", "[\"heLLo\",2]"),
         ("ngx.re.sub('hello', 'l', '${0}$$')", "[\"hel$lo\",1]"),
         ("ngx.re.gsub('abc', '', '-')", "[\"-a-b-c-\",4]"),
+        // The function's own table asks again, for more groups, while it is filled.
+        (
+            "(function() local t = setmetatable({}, { __newindex = function(t, k, v) ngx.re.match(('x'):rep(200), ('(x)'):rep(150)) rawset(t, k, v) end }) ngx.re.match('ab', '(a)(b)', '', nil, t) return t[0] .. t[1] .. t[2] end)()",
+            "[\"abab\"]",
+        ),
         (
             "(function() local t = {} for m in ngx.re.gmatch('a1b2', '[a-z]([0-9])') do t[#t + 1] = m[1] end return t end)()",
             "[[\"1\",\"2\"]]",
