@@ -28,6 +28,8 @@ async fn who_wrote_what() {
     let writer = log.clone();
     let subscriber =
         tracing_subscriber::fmt().without_time().with_ansi(false).with_writer(move || writer.clone()).finish();
+    // While there is one only, tracing asks the one of the thread that comes first to a message, which may be another test's.
+    let _second = tracing::Dispatch::new(tracing_subscriber::registry());
     let _until_the_end = set_default(subscriber);
     let client = Client::of(Memory::at_revision(10));
     let token = client.guard.sign_in_token("demo", Role::Admin, std::time::Duration::from_secs(60));
