@@ -64,10 +64,7 @@ pub(crate) fn report(result: &BisectResult) -> String {
         let _ = writeln!(out, "There is more than one change (probability {}).", probability(answer.several));
     }
     if !answer.unbuildable.is_empty() {
-        let names: Vec<&str> = answer.unbuildable.iter().take(NAMED_MAX).map(|commit| short(commit)).collect();
-        let more = answer.unbuildable.len().saturating_sub(NAMED_MAX);
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        let _ = writeln!(out, "Could not be measured: {}{more}", names.join(", "));
+        let _ = writeln!(out, "Could not be measured: {}", named(&answer.unbuildable));
     }
     for change in &answer.changes {
         if let [only] = change.commits.as_slice()
@@ -80,16 +77,23 @@ pub(crate) fn report(result: &BisectResult) -> String {
     out
 }
 
+/// The first of them, and how many more there are.
+fn named(commits: &[String]) -> String {
+    let names: Vec<&str> = commits.iter().take(NAMED_MAX).map(|commit| short(commit)).collect();
+    let more = commits.len().saturating_sub(NAMED_MAX);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{more}", names.join(", "))
+}
+
 fn found(result: &BisectResult, change: &Change) -> String {
     let by = change.effect.map_or(String::new(), |effect| format!(" by {}", with_interval(&result.design, effect)));
     let p = probability(change.probability);
     match change.commits.as_slice() {
         [only] => format!("{} changed it{by} (probability {p}): {}", short(only), subject(result, only)),
         several => {
-            let names: Vec<&str> = several.iter().take(NAMED_MAX).map(|commit| short(commit)).collect();
+            let names = named(several);
             format!(
-                "One of {} changed it{by} (probability {p}); which one is open, as some of them cannot be measured",
-                names.join(", ")
+                "One of {names} changed it{by} (probability {p}); which one is open, as some of them cannot be measured"
             )
         }
     }

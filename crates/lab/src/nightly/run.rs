@@ -53,7 +53,7 @@ pub(crate) fn side(role: &'static str, commit: String, checkouts: &Checkouts, st
     match checkouts.build(&commit, stop)? {
         Built::There { worktree, .. } => Ok(Side { role, commit, worktree }),
         Built::Failed(why) => Err(Error::new(format!("{role} ({}): {why}", short(&commit)))),
-        Built::Stopped => Err(Error::new("interrupted")),
+        Built::Stopped => Err(Error::new("interrupted").exit(crate::stop::EXIT_INTERRUPTED)),
     }
 }
 
