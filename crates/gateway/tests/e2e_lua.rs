@@ -318,6 +318,6 @@ fn functions_ask_other_servers() {
     eventually("the reason in the log", || {
         gateway.log().contains("API disabled in the context of header_filter: resty.http")
     });
-    eventually("that nobody waits any more", || gateway.status()["requests"]["in_flight"] == 0);
+    eventually("all requests to end", || gateway.status()["requests"]["in_flight"] == 0);
     gateway.assert_healthy();
 }

@@ -89,7 +89,7 @@ fn slow_requests_are_told_with_their_cause_while_that_is_switched_on() {
     assert_eq!(slow(&gateway).0, 404);
 }
 
-/// A search that takes long blocks the worker's event loop: what it did then is told with every request that had to wait.
+/// A slow search blocks the worker's event loop. Each request that had to wait is listed with the stack of the search.
 #[test]
 fn what_a_plugin_blocked_the_event_loop_with_is_told() {
     let upstream = Upstream::serve(|node| {

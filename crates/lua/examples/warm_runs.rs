@@ -5,7 +5,7 @@
 //! no use here: LuaJIT finds no room for machine code in it, and interprets all.
 
 #![allow(unsafe_code, reason = "raising a signal")]
-#![allow(clippy::unwrap_used, reason = "whoever runs it sees what is wrong")]
+#![allow(clippy::unwrap_used, reason = "an example may stop at the first error")]
 
 use std::time::Instant;
 use stillgate_lua::{Change, Context, Host, Kind, Level, Outcome, Program, Side, run};

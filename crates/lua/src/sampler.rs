@@ -174,7 +174,7 @@ impl Timer {
 
 impl Drop for Timer {
     fn drop(&mut self) {
-        // SAFETY: it is there, and nobody else deletes it.
+        // SAFETY: the timer exists, and only this deletes it.
         unsafe { libc::timer_delete(self.0) };
     }
 }

@@ -23,13 +23,13 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Functions of one worker that are told apart.
+/// Functions of one worker that are counted separately.
 const FUNCTIONS_MAX: usize = 4096;
 /// Lines with a mark, of one worker.
 const LINES_MAX: usize = 16_384;
 /// Texts that are kept to be shown, of one worker.
 const TEXT_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Kinds of aborts that are told apart, of one worker.
+/// Kinds of aborts of one worker that are counted separately.
 const ABORTS_MAX: usize = 1024;
 
 /// What has become of a function or a line.

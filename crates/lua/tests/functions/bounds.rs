@@ -119,7 +119,7 @@ fn what_is_closed_is_closed() {
         let expected = format!("error: test:1: collectgarbage({what}) is closed to functions; only \"count\" is there");
         assert_eq!(answer(&format!("collectgarbage('{what}')")), expected);
     }
-    // Whoever has a metatable of the prelude has no way into what it keeps.
+    // A metatable of the prelude gives no access to what it protects.
     for table in
         ["ngx", "ngx.var", "ngx.header", "ngx.shared", "ngx.req", "core", "core.string", "ctx", "ctx.var", "''", "io"]
     {

@@ -1,4 +1,4 @@
-//! The requests of a log, for whoever wants to run them and not to route them.
+//! The requests of a log, to run them instead of routing them.
 
 use super::lines::{Line, Lines};
 use super::needs::Needs;
