@@ -4,6 +4,9 @@
 //! machine to themselves. Each is started as cargo would: in its package's folder, which `CARGO_MANIFEST_DIR` names too.
 //! What a good one prints is not shown. What a failed one printed is this step's error, so that it is near the end, where
 //! readers of a long log look first.
+//!
+//! A few tests that fail are run once more, with nothing beside them: a machine that is busy with something else makes a good
+//! test late. One that passes then is named at the end as flaky, with what it said, and does not fail the step.
 
 use crate::parallel;
 use crate::{Result, step};
@@ -17,17 +20,28 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Executables that run at a time beyond one for each CPU, in the place of those that wait.
-const FURTHER_AT_A_TIME: usize = 1;
+const FURTHER_AT_A_TIME: usize = 2;
 
 /// How the names of those begin that take longest. They are begun first: none should be left for the end.
 const LONGEST: &str = "e2e_acme";
 
-/// Packages whose tests measure latencies and rates, which others beside them would change: run after the others, one
-/// executable at a time.
-const ALONE: &[&str] = &["stillgate-lab", "stillgate-load"];
+/// Packages and targets whose tests measure latencies and rates, which others beside them would change: run after the others,
+/// one executable at a time.
+const ALONE: &[(&str, &str)] = &[
+    ("stillgate-lab", "compare"),
+    ("stillgate-lab", "load_protocols"),
+    ("stillgate-lab", "load_results"),
+    ("stillgate-lab", "load_truth"),
+    ("stillgate-lab", "stillgate-lab"),
+    ("stillgate-lab", "tail"),
+    ("stillgate-load", "engine"),
+];
 
 /// One that runs longer hangs.
 const EXECUTABLE_SECONDS_MAX: u64 = 900;
+
+/// Failed tests that are run once more. If more fail, it is not for a busy machine.
+const RUN_AGAIN_MAX: usize = 4;
 
 /// How much of a failed executable's output is shown: its end, where the failed tests are.
 const OUTPUT_BYTES_SHOWN_MAX: usize = 32 * 1024;
@@ -50,8 +64,8 @@ pub(crate) struct Executable {
 struct Outcome {
     /// What libtest said last, about numbers.
     summary: String,
-    /// For the reader, where it failed.
-    failure: Option<String>,
+    /// Where it failed: for the reader, and the names of the tests.
+    failure: Option<(String, Vec<String>)>,
 }
 
 /// Builds all of them.
@@ -100,26 +114,51 @@ pub(crate) fn run(executables: &[Executable]) -> Result {
     if executables.is_empty() {
         return Err("no tests were built".into());
     }
-    let is_alone = |executable: &&Executable| ALONE.contains(&executable.package.as_str());
+    let is_alone = |executable: &&Executable| ALONE.contains(&(&executable.package, &executable.target));
     let (alone, others): (Vec<&Executable>, Vec<&Executable>) = executables.iter().partition(is_alone);
     let mut failures = parallel::map(&others, parallel::cpus() + FURTHER_AT_A_TIME, |executable| executable.failure());
     failures.extend(alone.into_iter().map(Executable::failure));
-    let failures: Vec<String> = failures.into_iter().flatten().collect();
-    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n").into()) }
+    let failures: Vec<Failure<'_>> = failures.into_iter().flatten().collect();
+    let count: usize = failures.iter().map(|failure| failure.tests.len()).sum();
+    let (flaky, failed): (Vec<_>, Vec<_>) =
+        failures.into_iter().partition(|failure| count <= RUN_AGAIN_MAX && failure.passes_alone());
+    for failure in flaky {
+        println!("{}\nFLAKY: {} passed when run again, with nothing beside", failure.said, failure.tests.join(", "));
+    }
+    let said: Vec<String> = failed.into_iter().map(|failure| failure.said).collect();
+    if said.is_empty() { Ok(()) } else { Err(said.join("\n").into()) }
+}
+
+/// What the reader should know of an executable that failed.
+struct Failure<'a> {
+    executable: &'a Executable,
+    said: String,
+    /// Those that failed; none: it ended otherwise.
+    tests: Vec<String>,
+}
+
+impl Failure<'_> {
+    /// Runs the failed tests once more.
+    fn passes_alone(&self) -> bool {
+        let names = self.tests.iter().map(String::as_str);
+        let arguments: Vec<&str> = ["--exact"].into_iter().chain(names).collect();
+        let again = || self.executable.run(&arguments);
+        !self.tests.is_empty() && again().is_ok_and(|outcome| outcome.failure.is_none())
+    }
 }
 
 impl Executable {
     /// Runs it and prints how it ended; returns what the reader should know, where it failed.
-    fn failure(&self) -> Option<String> {
+    fn failure(&self) -> Option<Failure<'_>> {
         let begin = Instant::now();
-        let outcome = self.run().unwrap_or_else(|error| Outcome {
+        let outcome = self.run(&[]).unwrap_or_else(|error| Outcome {
             summary: "not run".to_owned(),
-            failure: Some(format!("{}: {error}", self.path.display())),
+            failure: Some((format!("{}: {error}", self.path.display()), Vec::new())),
         });
         let verdict = if outcome.failure.is_none() { "ok" } else { "FAILED" };
         let took = begin.elapsed().as_secs_f64();
         println!("{verdict:>6}  {took:>6.1} s  {}: {}", self.command, outcome.summary);
-        outcome.failure
+        outcome.failure.map(|(said, tests)| Failure { executable: self, said, tests })
     }
 
     /// From cargo's message about an artifact.
@@ -142,9 +181,10 @@ impl Executable {
         })
     }
 
-    fn run(&self) -> Result<Outcome> {
+    fn run(&self, arguments: &[&str]) -> Result<Outcome> {
         let mut output = tempfile::tempfile()?;
         let mut child = Command::new(&self.path)
+            .args(arguments)
             .current_dir(&self.folder)
             .env("CARGO_MANIFEST_DIR", &self.folder)
             .stdin(Stdio::null())
@@ -170,7 +210,8 @@ impl Executable {
             if hung { format!("ended, since it took over {EXECUTABLE_SECONDS_MAX} s") } else { status.to_string() };
         Ok(Outcome {
             summary: summary(&said).unwrap_or(&ended).to_owned(),
-            failure: (!status.success()).then(|| self.described(&said, &ended)),
+            failure: (!status.success())
+                .then(|| (self.described(&said, &ended), failed(&said).map(str::to_owned).collect())),
         })
     }
 
@@ -229,7 +270,7 @@ fn failed(said: &str) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::BufRead as _;
+    use std::io::{BufRead as _, Write as _};
 
     const SAID: &str = "\nrunning 2 tests\ntest a ... ok\ntest b::c ... FAILED\n\nfailures:\n\n---- b::c stdout ----\nwhy\n\n\n\
         failures:\n    b::c\n    d\n\ntest result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\n";
@@ -282,6 +323,27 @@ mod tests {
         until("it sleeps on", &|| !sleeps());
     }
 
+    /// Scripts in place of executables of tests: the test `b` passes alone, `c` never does.
+    #[test]
+    fn failed_tests_are_run_again_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let executable = |names: &str| {
+            let path = folder.path().join(names.replace(' ', "-"));
+            // Another process writes it: what this one still had open could not be run.
+            let text = "#!/bin/sh\n[ \"$*\" = \"--exact b\" ] && exit\nprintf '\\nfailures:\\n'\nprintf '    %s\\n' ";
+            let write = format!("cat > '{0}' && chmod +x '{0}'", path.display());
+            let mut shell = Command::new("sh").args(["-c", &write]).stdin(Stdio::piped()).spawn().unwrap();
+            shell.stdin.take().unwrap().write_all(format!("{text}{names}\nexit 101\n").as_bytes()).unwrap();
+            assert!(shell.wait().unwrap().success());
+            let (package, target, command) = ("a".to_owned(), "a".to_owned(), "cargo test -p a --lib".to_owned());
+            Executable { path, folder: folder.path().into(), package, target, command }
+        };
+        assert!(super::run(&[executable("b")]).is_ok());
+        let failed = super::run(&[executable("b"), executable("c")]).unwrap_err().to_string();
+        assert!(failed.contains("--exact c") && !failed.contains("--exact b"), "{failed}");
+        assert!(super::run(&[executable("b b b b b")]).is_err(), "too many to be late only");
+    }
+
     #[test]
     fn a_failed_one_shows_its_end_and_the_names() {
         let executable = |path: &str| Executable {
@@ -291,11 +353,11 @@ mod tests {
             target: "a".to_owned(),
             command: "cargo test -p a --lib".to_owned(),
         };
-        assert!(executable("/bin/true").run().unwrap().failure.is_none());
-        let failed = executable("/bin/false").run().unwrap();
+        assert!(executable("/bin/true").run(&[]).unwrap().failure.is_none());
+        let failed = executable("/bin/false").run(&[]).unwrap();
         assert_eq!(failed.summary, "exit status: 1");
-        assert!(failed.failure.unwrap().contains("cargo test -p a --lib: exit status: 1"));
-        assert!(executable("/bin/absent").run().is_err());
+        assert!(failed.failure.unwrap().0.contains("cargo test -p a --lib: exit status: 1"));
+        assert!(executable("/bin/absent").run(&[]).is_err());
         let said = format!("é{}{SAID}", "x".repeat(OUTPUT_BYTES_SHOWN_MAX - SAID.len() - 1));
         let failure = executable("/bin/false").described(&said, "exit status: 101");
         assert!(failure.contains("---- b::c stdout ----\nwhy\n") && !failure.contains('é'), "{failure}");
