@@ -35,6 +35,19 @@ fn profile(gateway: &Gateway, target: &str) -> Profile {
     pprof::read(&answer.body).unwrap()
 }
 
+/// A profile of some seconds with at least this many samples. A busy machine gives a gateway few: then one of more seconds.
+fn profile_of(gateway: &Gateway, kind: &str, samples: i64) -> Profile {
+    let mut seconds = 3;
+    loop {
+        let taken = profile(gateway, &format!("/debug/pprof/lua?kind={kind}&seconds={seconds}&hz=250"));
+        if taken.total(0) >= samples {
+            return taken;
+        }
+        assert!(seconds < 24, "{kind}: {} samples in {seconds} s: {:?}", taken.total(0), taken.notes);
+        seconds *= 2;
+    }
+}
+
 /// How much of a profile the function that begins in this line is the innermost of, of 1.
 fn share(profile: &Profile, line: u32) -> f64 {
     let name = format!(":{line}");
@@ -64,8 +77,8 @@ fn machine_code_counts_no_bytecode() {
                 assert_eq!(client.expect_response("GET").head.status(), 200);
             }
         });
-        let cpu = profile(&gateway, "/debug/pprof/lua?kind=cpu&seconds=3&hz=250");
-        let bytecode = profile(&gateway, "/debug/pprof/lua?kind=bytecode&seconds=3&hz=250");
+        let cpu = profile_of(&gateway, "cpu", 50);
+        let bytecode = profile_of(&gateway, "bytecode", 20);
         let output = tempfile::tempdir().unwrap();
         let file = output.path().join("lua.html");
         let said = Command::new(STILLGATE)
@@ -76,7 +89,6 @@ fn machine_code_counts_no_bytecode() {
             .output()
             .unwrap();
         is_over.store(true, Ordering::Relaxed);
-        assert!(cpu.total(0) > 50 && bytecode.total(0) > 20, "{:?} {:?}", cpu.notes, bytecode.notes);
         assert!(share(&cpu, 1) > 0.1, "{}: {:#?}", share(&cpu, 1), cpu.shares("luajit", 0));
         assert!(share(&bytecode, 1) < 0.1, "{}", share(&bytecode, 1));
         let interpreted = share(&bytecode, 6) + share(&bytecode, 8);

@@ -7,7 +7,9 @@ import grpc
 
 
 def unary(request, context):
-    print("unary", len(request))
+    # One write: calls run side by side, and `print` writes each of its parts by itself.
+    sys.stdout.write(f"unary {len(request)}\n")
+    sys.stdout.flush()
     fields = dict(context.invocation_metadata())
     if "x-fail" in fields:
         context.set_trailing_metadata((("x-why", "as asked"),))
