@@ -97,14 +97,33 @@ impl Judged {
 }
 
 impl Chains {
-    /// No plugin is run, keeping some memory.
+    /// No plugin is run, keeping some memory. Each part in its place: to move all of it costs more than to forget it.
     pub(super) fn forget(&mut self) {
-        let mut kept = std::mem::take(self);
-        kept.preset.clear();
-        kept.response_head.clear();
-        kept.settled.clear();
-        let Chains { preset, response_head, settled, .. } = kept;
-        *self = Chains { preset, response_head, settled, ..Chains::default() };
+        let Chains {
+            is_on,
+            is_timed,
+            phases,
+            global,
+            route,
+            merged,
+            consumer,
+            settled,
+            is_head_refused,
+            preset,
+            response_head,
+            is_of_node,
+            request_fields,
+            came_with,
+            own_length,
+            kept,
+        } = self;
+        (*is_on, *is_timed, *is_head_refused, *is_of_node) = (false, false, false, false);
+        (*phases, *global, *route) = (Phases::NONE, Judged::default(), Judged::default());
+        (*merged, *consumer, *request_fields, *kept) = (None, None, None, None);
+        (*came_with, *own_length) = (0, None);
+        settled.clear();
+        preset.clear();
+        response_head.clear();
     }
 
     /// Of a tunnel, in place of what its Plan had: the consumers that its `consumer` is one of.
