@@ -22,8 +22,8 @@ pub(super) struct Held {
     /// JSON text.
     pub(super) document: Arc<str>,
     pub(super) origin: Origin,
-    /// What it refers to.
-    pub(super) references: Box<[Key]>,
+    /// What it refers to; shared with others that refer to the same.
+    pub(super) references: Arc<[Key]>,
     seldom: Option<Box<Seldom>>,
 }
 
@@ -71,7 +71,7 @@ impl Held {
         };
         let previous = replaced.clone().filter(|_| refusal.is_some());
         let seldom = Some(Seldom { claims, refusal, previous, replaced }).filter(Seldom::is_some).map(Box::new);
-        Held { created, document, origin, references: Box::default(), seldom }
+        Held { created, document, origin, references: Arc::default(), seldom }
     }
 
     /// What it is among those that claim the same.

@@ -31,6 +31,8 @@ pub struct Store {
     claims: Claims,
     /// Those that refer to a resource, whether it is there or not.
     dependants: HashMap<Key, BTreeSet<Key>>,
+    /// Taken in since maps were made small.
+    changes: usize,
     /// To be looked at again.
     pub(super) dirty: BTreeSet<Key>,
     pub(super) rejected: BTreeMap<Key, Rejected>,
@@ -51,6 +53,9 @@ pub struct Store {
 
 /// References to secrets whose values are remembered, so that a change is noticed.
 const REFERENCES_MAX: usize = 100_000;
+
+/// Changes after which maps are made small; with many resources a quarter of their number, so that it costs little.
+const SHRINK_AFTER: usize = 1_000;
 
 /// When a resource was made, and its id: the first comes first.
 type Rank = (u64, Arc<str>);
@@ -74,6 +79,7 @@ impl Store {
             held: BTreeMap::new(),
             claims: Claims::default(),
             dependants: HashMap::new(),
+            changes: 0,
             dirty: BTreeSet::new(),
             rejected: BTreeMap::new(),
             warnings: BTreeMap::new(),
@@ -101,11 +107,15 @@ impl Store {
         for change in changes {
             has_managers |= change.of().0 == Kind::Secrets;
             self.hold(change);
+            self.changes += 1;
         }
         match has_managers {
             // What any reference stands for may be something else.
             true => self.read_again(self.gateway.clone()),
             false => self.settle_all(),
+        }
+        if self.changes > SHRINK_AFTER.max(self.held.len() / 4) {
+            self.shrink();
         }
     }
 
@@ -319,7 +329,7 @@ impl Store {
         let held = self.held.remove(key)?;
         self.claims.remove(held.claims(), &held.holder(key));
         self.touch_claimants(key, &held);
-        for reference in &held.references {
+        for reference in held.references.iter() {
             if let Some(dependants) = self.dependants.get_mut(reference) {
                 dependants.remove(key);
                 if dependants.is_empty() {
@@ -347,7 +357,8 @@ impl Store {
     }
 
     /// Gives memory back that taking many changes in has left unused: nodes of maps that grew one by one are half empty.
-    pub fn shrink(&mut self) {
+    fn shrink(&mut self) {
+        self.changes = 0;
         self.held = std::mem::take(&mut self.held).into_iter().collect();
         for of in self.dependants.values_mut() {
             *of = std::mem::take(of).into_iter().collect();
@@ -448,16 +459,25 @@ impl Store {
             // All that refer to it share its name.
             Some(self.dependants.get_key_value(&key).map_or(key, |(known, _)| known.clone()))
         };
-        let references: Box<[Key]> = references.into_iter().filter_map(of).collect();
+        let references: Vec<Key> = references.into_iter().filter_map(of).collect();
+        let references = self.shared(&references).unwrap_or_else(|| references.into());
         let Some(held) = self.held.get_mut(key) else { return };
-        for gone in std::mem::replace(&mut held.references, references.clone()) {
-            if let Some(dependants) = self.dependants.get_mut(&gone) {
+        for gone in std::mem::replace(&mut held.references, references.clone()).iter() {
+            if let Some(dependants) = self.dependants.get_mut(gone) {
                 dependants.remove(key);
             }
         }
-        for reference in references {
-            self.dependants.entry(reference).or_default().insert(key.clone());
+        for reference in references.iter() {
+            self.dependants.entry(reference.clone()).or_default().insert(key.clone());
         }
+    }
+
+    /// The same references as a neighbour has them.
+    fn shared(&self, references: &[Key]) -> Option<Arc<[Key]>> {
+        let dependants = self.dependants.get(references.first()?)?;
+        let neighbours = [dependants.first(), dependants.last()].into_iter().flatten();
+        let mut theirs = neighbours.filter_map(|key| Some(&self.held.get(key)?.references));
+        theirs.find(|theirs| ***theirs == *references).cloned()
     }
 }
 
@@ -504,5 +524,36 @@ fn without_previous(kind: Kind, is_match_known: bool, global_rule: RejectedGloba
         Kind::GlobalRules if global_rule == RejectedGlobalRule::Ignore => Serving::Nothing,
         // Those that refer to it.
         _ => Serving::Unavailable,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load;
+
+    fn put(kind: Kind, id: &str, document: &str) -> Change {
+        Change::Put { kind, id: id.into(), document: document.into(), created: 1, origin: Origin::Revision(1) }
+    }
+
+    /// A hundred thousand routes to one upstream have one list of references; and shrinking loses nothing.
+    #[test]
+    fn who_refers_to_the_same_shares_the_list() {
+        let gateway = load("upstreams: []\n", &|_| None).unwrap().config.gateway;
+        let mut store = Store::new(gateway, PluginSet::default());
+        store.apply(
+            ["u", "v"].map(|id| put(Kind::Upstreams, id, r#"{"type": "roundrobin", "nodes": {"10.0.0.1:1": 1}}"#)),
+        );
+        let route = |number: usize, upstream: &str| {
+            put(Kind::Routes, &number.to_string(), &format!(r#"{{"uri": "/{number}", "upstream_id": "{upstream}"}}"#))
+        };
+        let count = SHRINK_AFTER + 1;
+        store.apply((0..count).map(|number| route(number, "u")));
+        assert_eq!((store.changes, store.held.len()), (0, count + 2));
+        store.apply([route(7, "v")]);
+        let references = |number: usize| store.held[&(Kind::Routes, number.to_string().into())].references.clone();
+        let dependants = |id: &str| store.dependants[&(Kind::Upstreams, id.into())].len();
+        assert!(Arc::ptr_eq(&references(1), &references(2)));
+        assert_eq!((&*references(7)[0].1, dependants("u"), dependants("v")), ("v", count - 1, 1));
     }
 }

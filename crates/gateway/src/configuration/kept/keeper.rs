@@ -155,7 +155,6 @@ impl Keeper {
         known.store.go_on();
         // One by one: a list of them would be as large as what stays.
         known.store.apply(documents.iter().flat_map(put).flatten().chain(gone));
-        known.store.shrink();
         known.replace_others(Snapshot { revision, documents });
         drop(known);
         self.stored.send_replace(Stored { revision: Some(revision), connection: Connection::Good });
