@@ -153,7 +153,11 @@ pub(crate) fn serve(source: ConfigSource, announce: impl FnOnce(&Up<'_>)) -> Res
     let program = Program::own().map_err(|error| RunError::System("cannot find the file of this program", error))?;
     let stamp = FileWatch::stamp(&source);
     let mut opened = source.open();
-    let logging = Logging::start(&opened.begin()?.config.gateway.log).map_err(RunError::Log)?;
+    let begun = opened.begin()?;
+    let logging = Logging::start(&begun.config.gateway.log).map_err(RunError::Log)?;
+    // Before the datastore is read: what it takes shows in the first profile.
+    sample_heap(&begun.config);
+    drop(begun);
     let loaded = match opened.read(None)? {
         Given::Loaded { loaded, .. } => loaded,
         // What was given before: nothing yet.
@@ -273,6 +277,11 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     Ok(Some(Control::new(signals, changes, asked, reloader, fleet, written, predecessor)))
 }
 
+/// Samples the heap as the configuration says.
+fn sample_heap(config: &Config) {
+    heap::sample_every(config.gateway.debug.heap.map(|bytes| bytes as u64));
+}
+
 /// What is done with each configuration that is published: access follows it, and writers who wait for it are answered.
 fn publishing(
     access: watch::Sender<Access>,
@@ -282,7 +291,7 @@ fn publishing(
 ) -> Published {
     Box::new(move |config: &Config, generation: u64| {
         drop(access.send_replace(with_made_key(access_of(&config.gateway), made_key.as_deref())));
-        heap::sample_every(config.gateway.debug.heap.map(|bytes| bytes as u64));
+        sample_heap(config);
         live.slow.switch(config.gateway.debug.slow);
         if let (Some(keeper), Some(revision)) = (&keeper, revision_of(&config.digest)) {
             keeper.served.send_replace(Served { revision, generation });

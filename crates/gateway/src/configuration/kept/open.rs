@@ -12,6 +12,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 use stillgate_config::{EtcdKeys, Gateway, Pem, PluginSet, SourceKind};
 use stillgate_datastore::embedded::Bounds;
 use stillgate_datastore::etcd::{Etcd, EtcdOptions, EtcdTls};
@@ -22,6 +23,9 @@ use tracing::warn;
 /// Bytes of a key that was made, and of its file.
 const KEY_BYTES_MIN: usize = 16;
 const KEY_BYTES_MAX: usize = 4096;
+
+/// How long the thread that saves waits for more to save: what it took for all documents goes back to the system when it ends.
+const SAVING_IDLE_MAX: Duration = Duration::from_millis(100);
 
 /// A datastore that is open: what is known of it, and where it is asked.
 #[derive(Clone)]
@@ -36,7 +40,11 @@ pub(crate) struct Opened {
 pub(super) fn open(gateway: &Gateway, plugins: PluginSet) -> Result<Opened, String> {
     let config = &gateway.config;
     let keeper = Arc::new(Keeper::new(config.source, gateway, plugins));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().thread_name("datastore-save").build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .thread_name("datastore-save")
+        .thread_keep_alive(SAVING_IDLE_MAX)
+        .build();
     let runtime = runtime.map_err(|error| format!("cannot start the thread for the datastore: {error}"))?;
     let backend = match config.source {
         SourceKind::Etcd => {
