@@ -7,6 +7,10 @@ use std::process::{Command, Output};
 /// Characters of a commit's name in folders and messages.
 const COMMIT_CHARACTERS: usize = 12;
 
+/// Of full names, by the repository's hash.
+const SHA1_CHARACTERS: usize = 40;
+const SHA256_CHARACTERS: usize = 64;
+
 /// Git's answer, or what it complained about.
 pub(crate) fn git(folder: &Path, words: &[&str]) -> Result<Result<String, String>> {
     let mut command = Command::new("git");
@@ -29,9 +33,11 @@ pub(crate) fn run(command: &mut Command, name: &str) -> Result<Output> {
         .map_err(|error| Error::new(format!("cannot run {name}: {error}; git revisions need git and cargo")))
 }
 
-/// The first characters of a commit's name.
+/// The first characters of a commit's full name; the name of a version as it is.
 pub(crate) fn short(commit: &str) -> &str {
-    commit.get(..COMMIT_CHARACTERS).unwrap_or(commit)
+    let is_full = [SHA1_CHARACTERS, SHA256_CHARACTERS].contains(&commit.len());
+    let is_hash = is_full && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if is_hash { &commit[..COMMIT_CHARACTERS] } else { commit }
 }
 
 /// The full name of a commit.

@@ -12,6 +12,7 @@ mod display;
 mod environment;
 mod error;
 mod git;
+mod guard;
 mod history;
 mod nightly;
 mod profile;

@@ -234,3 +234,87 @@ fn what_a_repository_lacks_is_said() {
     check(&["--measure", "echo 1", "--prior-paths", "docs"], "crates/route=4");
     check(&[], "--measure");
 }
+
+#[test]
+fn versions_that_are_built_take_the_place_of_commits() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let mut list = String::from("# oldest first\n");
+    for number in 0..9 {
+        let value = if number < 4 { 100.0 } else { 110.0 };
+        fs::write(file(&format!("a build {number}")), value.to_string()).unwrap();
+        list.push_str(&format!("release-candidate-1.{number} a build {number}\n"));
+    }
+    fs::write(file("list"), list).unwrap();
+    let measure = r#"[ "$STILLGATE_VERSION" = release-candidate-1.3 ] && exit 125; cp "$STILLGATE_ARTEFACT" value;"#;
+    let run = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_stillgate-lab"));
+        command.args(["bisect", "--versions", "list", "--cache", "a cache", "--measure"]);
+        command.arg(format!("{measure}{MEASURE}")).args(more);
+        said(&command.current_dir(folder.path()).env("COUNT", file("count")).output().unwrap())
+    };
+    let (code, stdout, stderr) = run(&["--json", "result.json"]);
+    assert_eq!(code, 0, "{stdout}{stderr}");
+    let result = json(&file("result.json"));
+    let range = ["release-candidate-1.3", "release-candidate-1.4"];
+    assert_eq!(names(&result["changes"][0]["commits"]), range, "{stdout}");
+    assert!(stdout.contains("measurements of 9 versions") && stdout.contains(range[1]), "{stdout}");
+    assert_eq!(lab(&["verify", file("result.json").to_str().unwrap()]).0, 0);
+    let (code, stdout, stderr) = run(&["--good", range[1], "--min-effect", "5%"]);
+    assert_eq!((code, stdout.contains("of 5 versions")), (1, true), "{stdout}{stderr}");
+    let (code, _, stderr) = run(&["--build", "make"]);
+    assert_eq!((code, stderr.contains("cannot be used with")), (64, true), "{stderr}");
+    // Other bytes under the same name are another question.
+    fs::write(file("a build 2"), "7").unwrap();
+    let (code, _, stderr) = run(&["--json", "result.json"]);
+    assert_eq!((code, stderr.contains("another bisection")), (64, true), "{stderr}");
+}
+
+#[test]
+fn a_patch_is_applied_before_each_build() {
+    // The probe that is measured is in the patch; commit 2 has the line that it changes in another form, commit 5 has it already.
+    let mut planned = values((0..8).map(|number| if number < 4 { 100.0 } else { 125.0 }));
+    let probe = |number: usize| match number {
+        2 => "no probe at all\n",
+        5 => "cat value\n",
+        _ => "exit 1\n",
+    };
+    for (number, commit) in planned.iter_mut().enumerate() {
+        commit.files.push(("probe", probe(number).to_owned()));
+    }
+    let history = History::new(&planned);
+    let patch = history.beside("probe.patch");
+    fs::write(&patch, "--- a/probe\n+++ b/probe\n@@ -1 +1 @@\n-exit 1\n+cat value\n").unwrap();
+    let measure = format!("sh probe >value2 && mv value2 value || exit 9\n{MEASURE}");
+    let file = history.beside("result.json");
+    let words = ["--measure", &measure, "--json", file.to_str().unwrap(), "--apply", patch.to_str().unwrap()];
+    let (code, stdout, stderr) = bisect(&history, &words);
+    assert_eq!(code, 0, "{stdout}{stderr}");
+    let result = json(&file);
+    assert_eq!(result["culprit"], history.commits[4].as_str(), "{stdout}{stderr}");
+    assert_eq!(result["design"]["apply"]["sha256"].as_str().unwrap().len(), 64);
+    let words = ["--measure", &measure, "--good", &history.commits[2], "--apply", patch.to_str().unwrap()];
+    let (code, stdout, _) = bisect(&history, &words);
+    assert_eq!((code, stdout.contains("the patch does not apply")), (3, true), "{stdout}");
+    let (code, _, stderr) = bisect(&history, &["--measure", "echo 1", "--apply", "/nowhere/p"]);
+    assert_eq!((code, stderr.contains("--apply /nowhere/p: ")), (64, true), "{stderr}");
+}
+
+#[test]
+fn nothing_goes_on_when_it_is_killed() {
+    let history = History::new(&values([1.0; 4]));
+    let mark = history.beside("mark");
+    let mut child = history
+        .command(&["--measure", r#"sleep 600 & echo $! $$ >"$MARK.new"; mv "$MARK.new" "$MARK"; wait"#])
+        .env("MARK", &mark)
+        .stderr(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    eventually("the measurement", || mark.exists());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let pids = fs::read_to_string(mark).unwrap();
+    let runs = |pid: &str| fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
+    eventually("its end", || !pids.split_whitespace().any(runs));
+}

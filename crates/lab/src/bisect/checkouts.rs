@@ -1,10 +1,11 @@
 //! A worktree of each commit, built once and kept while the bisection needs it.
 //!
-//! They lie in the user's cache, under the repository and the build command, so a bisection that goes on, or another of the
+//! They lie in the user's cache, under the repository, the build command and the patch, so a bisection that goes on, or another of the
 //! same repository, finds what is built. A marker is written behind a build, so what was killed half-way is built anew. The
 //! repository itself is left as it is, but for its list of worktrees.
 
-use super::command::{self, Done, Manner, last_lines};
+use super::command::{self, Done, Manner, Place, last_lines};
+use super::patch::Patch;
 use crate::compare::revisions::{default_cache, short_hash};
 use crate::error::{Error, Result};
 use crate::git::{git, short};
@@ -19,14 +20,15 @@ pub(crate) struct Checkouts {
     top: PathBuf,
     folder: PathBuf,
     build: Option<String>,
+    patch: Option<Patch>,
     limit: Duration,
 }
 
 /// What came of a build.
 #[derive(Debug)]
 pub(crate) enum Built {
-    /// Its worktree, and whether it was there already.
-    There { worktree: PathBuf, reused: bool },
+    /// Where, and whether it was there already.
+    There { place: Place, reused: bool },
     /// Why it is not.
     Failed(String),
     /// The user wants an end.
@@ -34,18 +36,27 @@ pub(crate) enum Built {
 }
 
 impl Checkouts {
-    pub(crate) fn open(top: &Path, cache: Option<&Path>, build: Option<&str>, limit: Duration) -> Result<Checkouts> {
+    pub(crate) fn open(
+        top: &Path,
+        cache: Option<&Path>,
+        build: Option<&str>,
+        patch: Option<Patch>,
+        limit: Duration,
+    ) -> Result<Checkouts> {
         let cache = match cache {
             Some(cache) => std::path::absolute(cache)
                 .map_err(|error| Error::new(format!("--cache {}: {error}", cache.display())))?,
             None => default_cache()?,
         };
-        let hash = short_hash(&[&top.to_string_lossy(), build.unwrap_or_default()]);
+        let top_name = top.to_string_lossy();
+        let patched = patch.as_ref().map(|patch| patch.applied.sha256.as_str());
+        let words: Vec<&str> = [&top_name, build.unwrap_or_default()].into_iter().chain(patched).collect();
+        let hash = short_hash(&words);
         let folder = cache.join("bisect").join(hash);
         fs::create_dir_all(&folder).map_err(|error| {
             Error::new(format!("cannot make the cache {}: {error}; choose another with --cache", folder.display()))
         })?;
-        Ok(Checkouts { top: top.to_owned(), folder, build: build.map(str::to_owned), limit })
+        Ok(Checkouts { top: top.to_owned(), folder, build: build.map(str::to_owned), patch, limit })
     }
 
     /// Where a bisection that names no file keeps its record.
@@ -62,7 +73,7 @@ impl Checkouts {
     pub(crate) fn build(&self, commit: &str, stop: &AtomicBool) -> Result<Built> {
         let worktree = self.worktree(commit);
         if self.is_built(commit) {
-            return Ok(Built::There { worktree, reused: true });
+            return Ok(Built::There { place: place(worktree, commit), reused: true });
         }
         // One that a killed run left.
         self.remove(commit);
@@ -70,8 +81,15 @@ impl Checkouts {
         if let Err(why) = git(&self.top, &["worktree", "add", "--force", "--detach", "--quiet", &shown, commit])? {
             return Ok(Built::Failed(format!("cannot be checked out: {}", why.trim())));
         }
-        let manner = Manner { folder: &worktree, commit, limit: self.limit, stop };
-        let submodules = worktree.join(".gitmodules").is_file().then_some(SUBMODULES);
+        if let Some(patch) = &self.patch
+            && let Err(why) = patch.apply(&worktree)?
+        {
+            self.remove(commit);
+            return Ok(Built::Failed(why));
+        }
+        let place = place(worktree, commit);
+        let manner = Manner { place: &place, limit: self.limit, stop };
+        let submodules = place.folder.join(".gitmodules").is_file().then_some(SUBMODULES);
         for (what, words) in [("its submodules", submodules), ("its build", self.build.as_deref())] {
             let Some(words) = words else { continue };
             let why = match command::run(words, &manner)? {
@@ -88,7 +106,7 @@ impl Checkouts {
         }
         fs::write(self.marker(commit), commit)
             .map_err(|error| Error::new(format!("{}: {error}", self.marker(commit).display())))?;
-        Ok(Built::There { worktree, reused: false })
+        Ok(Built::There { place, reused: false })
     }
 
     /// Takes away what a commit has here.
@@ -108,6 +126,12 @@ impl Checkouts {
     fn marker(&self, commit: &str) -> PathBuf {
         self.folder.join(format!("{}.built", short(commit)))
     }
+}
+
+fn place(worktree: PathBuf, commit: &str) -> Place {
+    let environment =
+        vec![("STILLGATE_COMMIT", commit.into()), ("STILLGATE_WORKTREE", worktree.clone().into_os_string())];
+    Place { folder: worktree, environment }
 }
 
 /// Worktrees come without them.

@@ -1,14 +1,16 @@
 //! One run of a command of the user's, within a time limit.
 //!
 //! It has a process group of its own, which ends as a whole: what a hanging command has started must not run beside the next
-//! measurement.
+//! measurement, nor outlive this program.
 
 use crate::error::{Error, Result};
+use crate::guard::Guard;
 use rustix::process::{Pid, Signal, kill_process_group};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
@@ -23,11 +25,17 @@ const OUTPUT_BYTES_MAX: u64 = 64 * 1024;
 /// Lines of its complaints that are shown.
 const LINES_SHOWN_MAX: usize = 12;
 
+/// Where commands about a commit or a version run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) folder: PathBuf,
+    /// By which they know what they are about.
+    pub(crate) environment: Vec<(&'static str, OsString)>,
+}
+
 /// Where, and for how long at most, a command runs.
 pub(crate) struct Manner<'a> {
-    pub(crate) folder: &'a Path,
-    /// Of the commit, for the command's environment.
-    pub(crate) commit: &'a str,
+    pub(crate) place: &'a Place,
     pub(crate) limit: Duration,
     /// Set where the user wants an end.
     pub(crate) stop: &'a AtomicBool,
@@ -51,9 +59,8 @@ pub(crate) fn run(words: &str, manner: &Manner<'_>) -> Result<Done> {
     let mut command = Command::new("sh");
     command
         .args(["-c", words])
-        .current_dir(manner.folder)
-        .env("STILLGATE_COMMIT", manner.commit)
-        .env("STILLGATE_WORKTREE", manner.folder)
+        .current_dir(&manner.place.folder)
+        .envs(manner.place.environment.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(out.try_clone().map_err(cannot)?)
         .stderr(err.try_clone().map_err(cannot)?)
@@ -62,8 +69,14 @@ pub(crate) fn run(words: &str, manner: &Manner<'_>) -> Result<Done> {
     for variable in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"] {
         command.env_remove(variable);
     }
+    let mut guard = Guard::start().map_err(cannot)?;
     let begun = Instant::now();
     let mut child = command.spawn().map_err(cannot)?;
+    if let Err(error) = guard.watch(child.id()) {
+        kill_group(&child);
+        child.wait().map_err(cannot)?;
+        return Err(cannot(error));
+    }
     loop {
         if let Some(status) = child.try_wait().map_err(cannot)? {
             // What it left running in the background.
@@ -108,11 +121,16 @@ fn end_of(file: &mut File) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     fn done(words: &str, limit: Duration, stop: bool) -> Done {
         let folder = tempfile::tempdir().unwrap();
         let stop = AtomicBool::new(stop);
-        run(words, &Manner { folder: folder.path(), commit: "abc", limit, stop: &stop }).unwrap()
+        run(words, &Manner { place: &place(folder.path()), limit, stop: &stop }).unwrap()
+    }
+
+    fn place(folder: &Path) -> Place {
+        Place { folder: folder.to_owned(), environment: vec![("STILLGATE_COMMIT", "abc".into())] }
     }
 
     #[test]
@@ -127,7 +145,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let stop = AtomicBool::new(false);
         let limit = Duration::from_millis(300);
-        let manner = Manner { folder: folder.path(), commit: "abc", limit, stop: &stop };
+        let manner = Manner { place: &place(folder.path()), limit, stop: &stop };
         let hanging = run("sleep 600 & echo $! > pid; wait", &manner).unwrap();
         assert!(matches!(hanging, Done::TimedOut), "{hanging:?}");
         let pid = std::fs::read_to_string(folder.path().join("pid")).unwrap();

@@ -36,7 +36,8 @@ pub(crate) fn row(
     words.push(&range);
     let log = git(top, &words)?.map_err(Error::new)?;
     let subject = git(top, &["log", "-1", "--format=%s", &first])?.map_err(Error::new)?;
-    let mut commits = vec![CommitRecord { commit: first.clone(), subject, weight: 1.0, is_merge: false }];
+    let mut commits =
+        vec![CommitRecord { commit: first.clone(), subject, weight: 1.0, is_merge: false, artefact: None }];
     for (number, fields) in log.lines().map(|line| line.splitn(3, FIELD).collect::<Vec<_>>()).enumerate() {
         let [commit, parents, subject] = fields.as_slice() else { continue };
         if number == 0 && line == Line::FirstParent && parents.split(' ').next() != Some(first.as_str()) {
@@ -51,6 +52,7 @@ pub(crate) fn row(
             subject: (*subject).to_owned(),
             weight: 1.0,
             is_merge: parents.contains(' '),
+            artefact: None,
         });
     }
     if commits.len() > COMMITS_MAX {
@@ -132,8 +134,13 @@ mod tests {
 
     #[test]
     fn the_strongest_path_counts() {
-        let commit =
-            |name: &str| CommitRecord { commit: name.to_owned(), subject: String::new(), weight: 1.0, is_merge: false };
+        let commit = |name: &str| CommitRecord {
+            commit: name.to_owned(),
+            subject: String::new(),
+            weight: 1.0,
+            is_merge: false,
+            artefact: None,
+        };
         let mut commits = ["a", "b", "c", "d"].map(commit);
         let files = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let touched = BTreeMap::from([

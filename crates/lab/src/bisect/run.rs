@@ -3,15 +3,15 @@
 //! After each try the whole record is saved, so whatever ends the program costs one measurement at most.
 
 use super::analysis::answer_of;
-use super::checkouts::{Built, Checkouts};
-use super::command::{self, Done, Manner, last_lines};
+use super::checkouts::Built;
+use super::command::{self, Done, Manner, Place, last_lines};
 use super::display::Display;
 use super::number;
 use super::record::Known;
+use super::source::Source;
 use crate::error::Result;
 use crate::git::short;
 use crate::result::bisect::{BisectResult, BisectVerdict, Ended, Outcome, Try};
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -20,7 +20,7 @@ const EXIT_SKIP: i32 = 125;
 
 /// What a bisection needs besides its record.
 pub(crate) struct Bisection<'a> {
-    pub(crate) checkouts: &'a Checkouts,
+    pub(crate) source: &'a Source,
     pub(crate) measure_limit: Duration,
     pub(crate) budget: Duration,
     pub(crate) measurements_max: usize,
@@ -40,35 +40,35 @@ impl Bisection<'_> {
         loop {
             let known = Known::of(result);
             result.answer = answer_of(result, &known);
-            let is_built = |place: usize| self.checkouts.is_built(&result.commits[place].commit);
+            let is_built = |place: usize| self.source.is_built(&result.commits[place]);
             let next = known.next(is_built);
             result.ended = self.end(result, &known, next.is_some_and(is_built));
             save(result)?;
             let (None, Some(place)) = (result.ended, next) else { return Ok(()) };
-            let commit = result.commits[place].commit.clone();
-            let named = format!("{} {}", short(&commit), result.commits[place].subject);
+            let record = &result.commits[place];
+            let named = format!("{} {}", short(&record.commit), record.subject);
             if !is_built(place) {
                 display.doing(&format!("building {named}"), result);
             }
             let begun = Instant::now();
-            let built = self.checkouts.build(&commit, self.stop)?;
-            let worktree = match built {
+            let built = self.source.build(record, self.stop)?;
+            let ready = match built {
                 Built::Stopped => continue,
                 Built::Failed(why) => {
                     display.note(&format!("{named}: {why}"));
                     result.tries.push(tried(place, begun, Outcome::NotBuilt { why }));
                     continue;
                 }
-                Built::There { worktree, reused } => {
+                Built::There { place: ready, reused } => {
                     if !reused {
                         result.tries.push(tried(place, begun, Outcome::Built));
                     }
-                    worktree
+                    ready
                 }
             };
             display.doing(&format!("measuring {named} ({} so far)", known.readings.len()), result);
             let begun = Instant::now();
-            let Some(outcome) = self.measure(result, &commit, &worktree)? else { continue };
+            let Some(outcome) = self.measure(result, &ready)? else { continue };
             match &outcome {
                 Outcome::Measured { value } => {
                     display.measured(&format!("{} {named}: {value}", known.readings.len() + 1));
@@ -97,8 +97,8 @@ impl Bisection<'_> {
     }
 
     /// None where the user wants an end.
-    fn measure(&self, result: &BisectResult, commit: &str, worktree: &Path) -> Result<Option<Outcome>> {
-        let tried = measure_once(&result.design.measure, commit, worktree, self.measure_limit, self.stop)?;
+    fn measure(&self, result: &BisectResult, place: &Place) -> Result<Option<Outcome>> {
+        let tried = measure_once(&result.design.measure, place, self.measure_limit, self.stop)?;
         Ok(match tried {
             Tried::Value(value) => Some(Outcome::Measured { value }),
             Tried::Failed(why) => Some(Outcome::Failed { why }),
@@ -120,15 +120,9 @@ pub(crate) enum Tried {
     Stopped,
 }
 
-/// Runs a command that measures a commit.
-pub(crate) fn measure_once(
-    words: &str,
-    commit: &str,
-    worktree: &Path,
-    limit: Duration,
-    stop: &AtomicBool,
-) -> Result<Tried> {
-    Ok(match command::run(words, &Manner { folder: worktree, commit, limit, stop })? {
+/// Runs a command that measures a commit or a version.
+pub(crate) fn measure_once(words: &str, place: &Place, limit: Duration, stop: &AtomicBool) -> Result<Tried> {
+    Ok(match command::run(words, &Manner { place, limit, stop })? {
         Done::Stopped => Tried::Stopped,
         Done::TimedOut => Tried::Failed(format!("its measurement was not done after {limit:?}")),
         Done::Ended { status, stdout, .. } if status.success() => match number::last(&stdout) {

@@ -47,9 +47,10 @@ pub(crate) fn report(result: &BisectResult) -> String {
     // Writing to a `String` does not fail.
     let _ = writeln!(
         out,
-        "{} measurements of {} commits; a single one scatters by {}, without outliers. {}",
+        "{} measurements of {} {}; a single one scatters by {}, without outliers. {}",
         answer.measurements,
         result.commits.len(),
+        result.design.items(),
         percent(answer.noise),
         line(result)
     );
@@ -118,6 +119,7 @@ fn reason(result: &BisectResult, place: usize) -> String {
 fn line(result: &BisectResult) -> String {
     let merges = result.commits.iter().filter(|commit| commit.is_merge).count();
     match (result.design.line, merges) {
+        _ if result.design.versions.is_some() => String::new(),
         (_, 0) => "No commit among them is a merge.".to_owned(),
         (Line::FirstParent, _) => format!("Along first parents: each of {merges} merges is one step."),
         (Line::Linear, _) => format!("All commits in a row, with {merges} merges among them."),

@@ -2,7 +2,10 @@
 
 use crate::bisect::checkouts::Checkouts;
 use crate::bisect::display::Display;
+use crate::bisect::patch::Patch;
 use crate::bisect::run::Bisection;
+use crate::bisect::source::Source;
+use crate::bisect::versions::{self, Versions};
 use crate::bisect::{analysis, commits, words};
 use crate::cli::EXIT_USAGE;
 use crate::cli::typed::typed;
@@ -10,7 +13,9 @@ use crate::cli::values::{duration, percent, positive, probability};
 use crate::environment;
 use crate::error::{Error, Result};
 use crate::git;
-use crate::result::bisect::{Answer, BisectDesign, BisectResult, BisectVerdict, CommitRecord, Ended, Line, PriorPath};
+use crate::result::bisect::{
+    Answer, Applied, BisectDesign, BisectResult, BisectVerdict, CommitRecord, Ended, Line, PriorPath,
+};
 use crate::result::file::{self, ResultWriter};
 use crate::result::{Experiment, ResultFile};
 use crate::stdout;
@@ -32,6 +37,8 @@ The command of --measure runs in a worktree of a commit (STILLGATE_WORKTREE; STI
 standard output is the measurement. Exit code 125: this commit cannot be measured; any other but 0: this try failed. A commit whose \
 build fails, or whose measurement fails three times in a row, is left out and named; the answer may then be a range.
 
+With --versions the command runs in the current folder; STILLGATE_VERSION and STILLGATE_ARTEFACT are the name of a version and its path.
+
 Exit codes: 0 found; 1 nothing larger than --min-effect changed; 2 not decided within the budget; 3 the good or the bad commit \
 cannot be measured; 64 an error; 130 interrupted. To continue a bisection that was stopped, run the same command again, with a \
 larger --budget where that was used up.")]
@@ -39,18 +46,24 @@ pub(crate) struct Bisect {
     /// Repository
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     repo: PathBuf,
-    /// A commit before the change
+    /// A commit before the change; of versions, a name [default: the first]
+    #[arg(long, value_name = "REV", required_unless_present = "versions")]
+    good: Option<String>,
+    /// A commit after it; of versions, a name [default: HEAD, or the last version]
     #[arg(long, value_name = "REV")]
-    good: String,
-    /// A commit after it
-    #[arg(long, value_name = "REV", default_value = "HEAD")]
-    bad: String,
+    bad: Option<String>,
+    /// What is built already, oldest first, in place of commits: NAME=PATH,NAME=PATH or a file with lines `NAME PATH`
+    #[arg(long, value_name = "LIST", conflicts_with_all = ["repo", "build", "apply", "merges", "prior_paths", "keep"])]
+    versions: Option<String>,
     /// Command that measures a commit, run by the shell
     #[arg(long, value_name = "COMMAND")]
     measure: String,
     /// Command that builds a commit, run once by the shell
     #[arg(long, value_name = "COMMAND")]
     build: Option<String>,
+    /// Patch for each commit before it is built; a commit that it does not fit cannot be measured
+    #[arg(long, value_name = "FILE")]
+    apply: Option<PathBuf>,
     /// Less is better, which is the default
     #[arg(long, conflicts_with = "higher_is_better")]
     lower_is_better: bool,
@@ -110,13 +123,10 @@ impl Bisect {
         if self.min_effect <= 0.0 {
             return Err("--min-effect 0%: every commit changes something; say what counts, such as 0.1%".into());
         }
-        let top = PathBuf::from(git::top(&self.repo)?);
-        let design = self.design();
-        let row = commits::row(&top, &self.good, &self.bad, design.line, &design.prior_paths)?;
-        let checkouts = Checkouts::open(&top, self.cache.as_deref(), self.build.as_deref(), self.build_limit)?;
+        let (design, row, source, note) = self.subjects()?;
         let path = self.json.clone().unwrap_or_else(|| {
             let names: Vec<&str> = row.iter().map(|commit| commit.commit.as_str()).collect();
-            checkouts.record_path(&format!("{design:?} {names:?}"))
+            source.record_path(&format!("{design:?} {names:?}"))
         });
         let writer = ResultWriter::open(&path)?;
         let display = Display::new();
@@ -133,7 +143,7 @@ impl Bisect {
             }
             None => begun(design, row),
         };
-        if let Some(note) = git::uncommitted(&top)? {
+        if let Some(note) = note {
             display.note(&note);
         }
         let stop = stop_flag()?;
@@ -142,7 +152,7 @@ impl Bisect {
             ResultFile::new(typed(), environment.clone(), Experiment::Bisect(Box::new(result.clone())))
         };
         let bisection = Bisection {
-            checkouts: &checkouts,
+            source: &source,
             measure_limit: self.measure_limit,
             budget: self.budget,
             measurements_max: self.max_tries,
@@ -150,7 +160,7 @@ impl Bisect {
         };
         bisection.run(&mut result, |result| writer.save(&wrap(result)), &display)?;
         drop(display);
-        self.finish(&result, &checkouts, &path)?;
+        self.finish(&result, &source, &path)?;
         writer.finish(&wrap(&result))?;
         if self.json.is_none() && result.ended == Some(Ended::Decided) {
             // Nobody asked for it, and nothing is left to go on with.
@@ -159,16 +169,30 @@ impl Bisect {
         Ok(exit_code(&result))
     }
 
-    fn finish(&self, result: &BisectResult, checkouts: &Checkouts, path: &Path) -> Result {
+    /// What is searched, where it comes from, and what is to be noted of it.
+    fn subjects(&self) -> Result<(BisectDesign, Vec<CommitRecord>, Source, Option<String>)> {
+        let cache = self.cache.as_deref();
+        if let Some(list) = &self.versions {
+            let row = versions::row(list, self.good.as_deref(), self.bad.as_deref())?;
+            let ends = [&row[0].commit, &row[row.len() - 1].commit].map(String::clone);
+            return Ok((self.design(ends, None), row, Source::Versions(Versions::open(cache)?), None));
+        }
+        let top = PathBuf::from(git::top(&self.repo)?);
+        let patch = self.apply.as_deref().map(Patch::open).transpose()?;
+        let bad = self.bad.as_deref().unwrap_or("HEAD");
+        let ends = [self.good.as_deref().unwrap_or_default(), bad].map(str::to_owned);
+        let design = self.design(ends, patch.as_ref().map(|patch| patch.applied.clone()));
+        let row = commits::row(&top, &design.good, &design.bad, design.line, &design.prior_paths)?;
+        let checkouts = Checkouts::open(&top, cache, self.build.as_deref(), patch, self.build_limit)?;
+        Ok((design, row, Source::Commits(checkouts), git::uncommitted(&top)?))
+    }
+
+    fn finish(&self, result: &BisectResult, source: &Source, path: &Path) -> Result {
         if path != Path::new(stdout::STANDARD_OUTPUT) {
             stdout::show(words::report(result))?;
         }
         match result.ended {
-            Some(Ended::Decided | Ended::Void) if !self.keep => {
-                result.commits.iter().filter(|record| checkouts.is_built(&record.commit)).for_each(|record| {
-                    checkouts.remove(&record.commit);
-                });
-            }
+            Some(Ended::Decided | Ended::Void) if !self.keep => source.tidy(&result.commits),
             Some(Ended::Interrupted) => {
                 eprintln!("stillgate-lab: run the same command again to continue from {}", path.display());
             }
@@ -183,12 +207,14 @@ impl Bisect {
         Ok(())
     }
 
-    fn design(&self) -> BisectDesign {
+    fn design(&self, [good, bad]: [String; 2], apply: Option<Applied>) -> BisectDesign {
         BisectDesign {
             measure: self.measure.clone(),
             build: self.build.clone(),
-            good: self.good.clone(),
-            bad: self.bad.clone(),
+            apply,
+            versions: self.versions.clone(),
+            good,
+            bad,
             line: match self.merges {
                 Merges::FirstParent => Line::FirstParent,
                 Merges::Linear => Line::Linear,

@@ -73,7 +73,7 @@ impl Nightly {
         let suite = suite::read(&self.suite)?;
         let top = PathBuf::from(git::top(&self.repo)?);
         let machine = self.machine.clone().unwrap_or_else(host_name);
-        let checkouts = Checkouts::open(&top, self.cache.as_deref(), suite.build.as_deref(), self.build_limit)?;
+        let checkouts = Checkouts::open(&top, self.cache.as_deref(), suite.build.as_deref(), None, self.build_limit)?;
         let stop = stop_flag()?;
         let mut sides: Vec<Side> = Vec::new();
         for (role, commit) in self.commits(&top, &machine)? {

@@ -5,12 +5,12 @@
 
 use super::suite::{Measured, Suite};
 use crate::bisect::checkouts::{Built, Checkouts};
+use crate::bisect::command::Place;
 use crate::bisect::run::{Tried, measure_once};
 use crate::display::Progress;
 use crate::error::{Error, Result};
 use crate::git::short;
 use crate::store::{Beside, Line};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use stillgate_stats::{Random, is_suspicious, log_ratios};
@@ -27,7 +27,7 @@ pub(crate) struct Side {
     /// `today`, `yesterday` or `release`.
     pub(crate) role: &'static str,
     pub(crate) commit: String,
-    pub(crate) worktree: PathBuf,
+    pub(crate) place: Place,
 }
 
 /// What a night needs besides its suite.
@@ -51,7 +51,7 @@ struct Taken<'a> {
 /// Builds a commit of the night.
 pub(crate) fn side(role: &'static str, commit: String, checkouts: &Checkouts, stop: &AtomicBool) -> Result<Side> {
     match checkouts.build(&commit, stop)? {
-        Built::There { worktree, .. } => Ok(Side { role, commit, worktree }),
+        Built::There { place, .. } => Ok(Side { role, commit, place }),
         Built::Failed(why) => Err(Error::new(format!("{role} ({}): {why}", short(&commit)))),
         Built::Stopped => Err(Error::new("interrupted").exit(crate::stop::EXIT_INTERRUPTED)),
     }
@@ -100,14 +100,13 @@ impl Night<'_> {
 
     /// One measurement, again where it fails.
     fn once(&self, taken: &mut Taken<'_>, side: usize) -> Result {
-        let Side { commit, worktree, .. } = &self.sides[side];
         while taken.why.is_none() {
             if self.stop.load(Ordering::Relaxed) {
                 return Err(
                     Error::new("interrupted; nothing of this night is kept").exit(crate::stop::EXIT_INTERRUPTED)
                 );
             }
-            match measure_once(&taken.series.measure, commit, worktree, self.limit, self.stop)? {
+            match measure_once(&taken.series.measure, &self.sides[side].place, self.limit, self.stop)? {
                 Tried::Value(value) => {
                     taken.values[side].push(value);
                     break;

@@ -34,9 +34,11 @@ pub(crate) fn section(prefix: &str, source: &ReportInput, result: &BisectResult)
     let rows: provenance::Rows = vec![
         ("measured by", Some(result.design.measure.clone())),
         ("built by", result.design.build.clone()),
+        ("patched by", result.design.apply.as_ref().map(|applied| applied.path.clone())),
+        ("versions", result.design.versions.clone()),
         (
             "merges",
-            Some(match result.design.line {
+            result.design.versions.is_none().then(|| match result.design.line {
                 Line::FirstParent => "one step each, on the line of first parents".to_owned(),
                 Line::Linear => "their commits are in the row".to_owned(),
             }),

@@ -33,6 +33,12 @@ pub(crate) struct BisectDesign {
     pub(crate) measure: String,
     /// The command that builds it.
     pub(crate) build: Option<String>,
+    /// A patch that each commit gets before it is built.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) apply: Option<Applied>,
+    /// The list of versions as typed, where there are versions in place of commits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) versions: Option<String>,
     /// The revisions as typed.
     pub(crate) good: String,
     /// See `good`.
@@ -51,6 +57,22 @@ pub(crate) struct BisectDesign {
     pub(crate) prior_several: f64,
     /// Commits that touch such a path are the likelier by this factor.
     pub(crate) prior_paths: Vec<PriorPath>,
+}
+
+impl BisectDesign {
+    /// What is searched: commits or versions.
+    pub(crate) fn items(&self) -> &'static str {
+        if self.versions.is_some() { "versions" } else { "commits" }
+    }
+}
+
+/// A patch, and what was in it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Applied {
+    /// As typed.
+    pub(crate) path: String,
+    /// In hexadecimal.
+    pub(crate) sha256: String,
 }
 
 /// How commits with several parents are put in a row.
@@ -72,17 +94,29 @@ pub(crate) struct PriorPath {
     pub(crate) factor: f64,
 }
 
-/// A commit in the row.
+/// A commit in the row, or a version.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct CommitRecord {
     /// Its full name.
     pub(crate) commit: String,
-    /// The first line of its message.
+    /// The first line of its message; of a version, its path as typed.
     pub(crate) subject: String,
     /// Relative probability that it changed something, before anything was measured; of the good one it means nothing.
     pub(crate) weight: f64,
     /// Whether it has several parents.
     pub(crate) is_merge: bool,
+    /// Of a version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) artefact: Option<Artefact>,
+}
+
+/// What was built before.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Artefact {
+    /// Absolute.
+    pub(crate) path: String,
+    /// In hexadecimal; none of a folder.
+    pub(crate) sha256: Option<String>,
 }
 
 /// Something that was done with a commit.

@@ -22,6 +22,7 @@ mod start;
 mod stillgate;
 mod upstream;
 
+pub(crate) use program::sha256;
 pub(crate) use series::{make_series, mix};
 pub(crate) use upstream::Upstream;
 

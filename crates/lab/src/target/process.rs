@@ -1,12 +1,11 @@
 //! A measured process: started pinned, watched, and ended whatever happens to this program.
 //!
-//! It has a process group of its own, which is ended as a whole. Beside it a shell waits on a pipe from us: when we end in any
-//! way, by a signal or `kill -9` too, the pipe closes and the shell ends the group. That needs no unsafe code and no handler
-//! of signals. A program that leaves its process group is not held by this.
+//! It has a process group of its own, which is ended as a whole, by a [`Guard`] where we do not get to do it.
 
 use super::accounting;
 use super::placement;
 use crate::error::{Error, Result};
+use crate::guard::Guard;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
@@ -26,15 +25,13 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How much of a log an error shows.
 const LOG_SHOWN_BYTES: u64 = 4 * 1024;
 
-/// Waits for the end of its input, then ends the process group it is told: politely, then not.
-const GUARD: &str = r#"read -r line; kill -s TERM -- "-$0"; sleep 3; kill -s KILL -- "-$0""#;
-
 /// A running process, its guard, and where its output goes.
 #[derive(Debug)]
 pub(super) struct Running {
     name: String,
     child: Child,
-    guard: Child,
+    /// For its end only.
+    _guard: Guard,
     log: PathBuf,
 }
 
@@ -57,23 +54,13 @@ impl Running {
         command.args(arguments).stdin(input).stdout(out).stderr(err).process_group(0);
         // A log filter of the caller must not change what is measured.
         command.env_remove("RUST_LOG");
-        let mut child = placement::on_cpus(cpus, || command.spawn())?.map_err(|error| cannot(program, error))?;
-        let guard = Command::new("sh")
-            .args(["-c", GUARD, &child.id().to_string()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .process_group(0)
-            .spawn();
-        match guard {
-            Ok(guard) => Ok(Running { name: name.to_owned(), child, guard, log: log.to_owned() }),
-            Err(error) => {
-                // Fails only where it has ended.
-                let _ = child.kill();
-                let _ = child.wait();
-                Err(cannot("sh, which ends it when this program dies", error))
-            }
-        }
+        let guard = "sh, which ends it when this program dies";
+        let mut watching = Guard::start().map_err(|error| cannot(guard, error))?;
+        let child = placement::on_cpus(cpus, || command.spawn())?.map_err(|error| cannot(program, error))?;
+        let watched = watching.watch(child.id());
+        let running = Running { name: name.to_owned(), child, _guard: watching, log: log.to_owned() };
+        // Where it is not watched, `running` ends it here.
+        watched.map(|()| running).map_err(|error| cannot(guard, error))
     }
 
     /// The process, then its descendants.
@@ -178,10 +165,8 @@ impl Drop for Running {
                 sleep(POLL);
             }
         }
-        // Both were told to end; that they cannot be waited for would mean that somebody else has.
+        // It was told to end; that it cannot be waited for would mean that somebody else has.
         let _ = self.child.wait();
-        let _ = self.guard.kill();
-        let _ = self.guard.wait();
     }
 }
 
@@ -253,7 +238,7 @@ mod tests {
         let pids = running.pids();
         eventually("some CPU time", || running.cpu_time_us().unwrap() > 0.0);
         assert!(running.rss_kib().unwrap() > 0);
-        let guard = running.guard.id();
+        let guard = running._guard.shell.id();
         drop(running);
         for pid in pids.into_iter().chain([guard]) {
             assert!(!accounting::runs(pid), "{pid} goes on");
@@ -267,7 +252,7 @@ mod tests {
         eventually("the child", || running.pids().len() == 2);
         let pids = running.pids();
         // What the kernel does when this program dies.
-        drop(running.guard.stdin.take());
+        drop(running._guard.shell.stdin.take());
         eventually("the end of all", || running.alive().is_err() && pids.iter().all(|&pid| !accounting::runs(pid)));
     }
 

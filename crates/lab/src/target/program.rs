@@ -49,7 +49,7 @@ pub(super) fn build_arguments(nginx: &Path) -> Result<String> {
 }
 
 /// SHA-256 in hexadecimal; none where it cannot be read.
-pub(super) fn sha256(path: &Path) -> Option<String> {
+pub(crate) fn sha256(path: &Path) -> Option<String> {
     let mut file = File::open(path).ok()?;
     let mut digest = Sha256::new();
     let mut part = vec![0; DIGEST_BUFFER_BYTES];

@@ -1,0 +1,49 @@
+//! Where what is measured comes from: commits, which are built, or versions that were built before.
+
+use super::checkouts::{Built, Checkouts};
+use super::versions::Versions;
+use crate::error::Result;
+use crate::result::bisect::CommitRecord;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+
+#[derive(Debug)]
+pub(crate) enum Source {
+    Commits(Checkouts),
+    Versions(Versions),
+}
+
+impl Source {
+    /// Whether it needs no build any more.
+    pub(crate) fn is_built(&self, record: &CommitRecord) -> bool {
+        match self {
+            Source::Commits(checkouts) => checkouts.is_built(&record.commit),
+            Source::Versions(_) => true,
+        }
+    }
+
+    /// Makes it ready to be measured.
+    pub(crate) fn build(&self, record: &CommitRecord, stop: &AtomicBool) -> Result<Built> {
+        match (self, &record.artefact) {
+            (Source::Commits(checkouts), _) => checkouts.build(&record.commit, stop),
+            (Source::Versions(versions), Some(artefact)) => Ok(versions.ready(&record.commit, artefact)),
+            (Source::Versions(_), None) => Ok(Built::Failed("no artefact is recorded".to_owned())),
+        }
+    }
+
+    /// Where a bisection that names no file keeps its record.
+    pub(crate) fn record_path(&self, question: &str) -> PathBuf {
+        match self {
+            Source::Commits(checkouts) => checkouts.record_path(question),
+            Source::Versions(versions) => versions.record_path(question),
+        }
+    }
+
+    /// Takes away what was made for them.
+    pub(crate) fn tidy(&self, records: &[CommitRecord]) {
+        if let Source::Commits(checkouts) = self {
+            let built = records.iter().filter(|record| checkouts.is_built(&record.commit));
+            built.for_each(|record| checkouts.remove(&record.commit));
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Versions that are built already, in place of commits: a list of artefacts, from a good one to a bad one.
+//!
+//! An artefact is whatever the measuring command understands: a binary, a package, a folder. It is never changed here.
+
+use super::checkouts::Built;
+use super::command::Place;
+use crate::compare::revisions::{default_cache, short_hash};
+use crate::error::{Error, Result};
+use crate::result::bisect::{Artefact, CommitRecord};
+use crate::target::sha256;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Larger lists are a mistyped file.
+const LIST_BYTES_MAX: u64 = 1 << 20;
+
+/// Where the measuring command runs, and where records are kept.
+#[derive(Debug)]
+pub(crate) struct Versions {
+    folder: PathBuf,
+    cache: PathBuf,
+}
+
+impl Versions {
+    pub(crate) fn open(cache: Option<&Path>) -> Result<Versions> {
+        let cache = cache.map_or_else(default_cache, |cache| Ok(cache.to_owned()))?.join("bisect");
+        fs::create_dir_all(&cache)
+            .and_then(|()| Ok(Versions { folder: std::env::current_dir()?, cache: fs::canonicalize(&cache)? }))
+            .map_err(|error| {
+                Error::new(format!("cannot make the cache {}: {error}; choose another with --cache", cache.display()))
+            })
+    }
+
+    /// Where a bisection that names no file keeps its record.
+    pub(crate) fn record_path(&self, question: &str) -> PathBuf {
+        self.cache.join(format!("versions-{}.json", short_hash(&[&self.folder.to_string_lossy(), question])))
+    }
+
+    /// A version for the measuring command.
+    pub(crate) fn ready(&self, name: &str, artefact: &Artefact) -> Built {
+        let path = Path::new(&artefact.path);
+        if !path.exists() {
+            return Built::Failed(format!("{} is gone", path.display()));
+        }
+        let environment = vec![("STILLGATE_VERSION", name.into()), ("STILLGATE_ARTEFACT", path.into())];
+        Built::There { place: Place { folder: self.folder.clone(), environment }, reused: true }
+    }
+}
+
+/// The row of a list, from `good` to `bad`, both with it; the first and the last by default.
+pub(crate) fn row(list: &str, good: Option<&str>, bad: Option<&str>) -> Result<Vec<CommitRecord>> {
+    let mut named = read(list)?;
+    let mut names = BTreeSet::new();
+    if let Some((twice, _)) = named.iter().find(|(name, _)| !names.insert(name.clone())) {
+        return Err(Error::new(format!("--versions: {twice:?} is there twice; give each its own name, as NAME=PATH")));
+    }
+    let place = |option: &str, name: &str| {
+        named.iter().position(|(of, _)| of == name).ok_or_else(|| {
+            let names: Vec<&str> = named.iter().map(|(name, _)| name.as_str()).collect();
+            Error::new(format!("{option} {name}: is not among the versions {}", names.join(", ")))
+        })
+    };
+    let first = good.map_or(Ok(0), |name| place("--good", name))?;
+    let last = bad.map_or(Ok(named.len().saturating_sub(1)), |name| place("--bad", name))?;
+    if first >= last {
+        return Err("--versions: the good version comes before the bad one; list at least two, oldest first".into());
+    }
+    named.truncate(last + 1);
+    named.drain(first..).map(|(name, path)| record(name, &path)).collect()
+}
+
+fn record(commit: String, path: &str) -> Result<CommitRecord> {
+    let missing = |why: std::io::Error| Error::new(format!("--versions: {commit}: {path}: {why}"));
+    let full = fs::canonicalize(path).map_err(missing)?;
+    let sha256 = sha256(&full);
+    let artefact = Artefact { path: full.to_string_lossy().into_owned(), sha256 };
+    let subject = path.to_owned();
+    Ok(CommitRecord { commit, subject, weight: 1.0, is_merge: false, artefact: Some(artefact) })
+}
+
+/// Names with their paths, of a file with a line each, or of a list with commas.
+fn read(list: &str) -> Result<Vec<(String, String)>> {
+    if list.contains(',') || list.contains('=') && !Path::new(list).is_file() {
+        return list.split(',').map(str::trim).map(in_list).collect();
+    }
+    let failed = |why: String| Error::new(format!("--versions {list}: {why}"));
+    let length = fs::metadata(list).map_err(|error| failed(error.to_string()))?.len();
+    if length > LIST_BYTES_MAX {
+        return Err(failed(format!(
+            "is larger than {} KiB; it is a text with a name and a path a line",
+            LIST_BYTES_MAX >> 10
+        )));
+    }
+    let text = fs::read_to_string(list).map_err(|error| failed(error.to_string()))?;
+    let lines = text.lines().enumerate().map(|(number, line)| (number + 1, line.trim()));
+    let folder = Path::new(list).parent().unwrap_or(Path::new(""));
+    lines
+        .filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
+        .map(|(number, line)| {
+            let (name, path) = line
+                .split_once(char::is_whitespace)
+                .ok_or_else(|| failed(format!("line {number}: write a name and a path, not {line:?}")))?;
+            // As the file's author sees it.
+            Ok((name.to_owned(), folder.join(path.trim()).to_string_lossy().into_owned()))
+        })
+        .collect()
+}
+
+/// `1.2=builds/server-1.2`, or a path, which is then the name as well, without its folder.
+fn in_list(item: &str) -> Result<(String, String)> {
+    if let Some((name, path)) = item.split_once('=') {
+        return Ok((name.to_owned(), path.to_owned()));
+    }
+    match Path::new(item).file_name() {
+        Some(name) => Ok((name.to_string_lossy().into_owned(), item.to_owned())),
+        None => Err(Error::new(format!("--versions: {item:?} is no path; write NAME=PATH,NAME=PATH"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+        for name in ["a", "b 2", "c"] {
+            fs::write(path(name), name).unwrap();
+        }
+        fs::write(path("list"), "# oldest first\n1.0 a\n\n1.1  b 2\n2.0 c\n").unwrap();
+        let names = |list: &str, good, bad| -> Result<Vec<String>, String> {
+            let row = row(list, good, bad).map_err(|error| error.to_string())?;
+            Ok(row.into_iter().map(|record| record.commit).collect())
+        };
+        let list = path("list");
+        assert_eq!(names(&list, None, None).unwrap(), ["1.0", "1.1", "2.0"]);
+        assert_eq!(names(&list, Some("1.1"), None).unwrap(), ["1.1", "2.0"]);
+        assert_eq!(names(&format!("{},x={}", path("a"), path("c")), None, None).unwrap(), ["a", "x"]);
+        let record = &row(&list, None, None).unwrap()[1];
+        assert_eq!(record.artefact.as_ref().unwrap().sha256.as_ref().unwrap().len(), 64);
+        let check = |list: &str, good, bad, why: &str| {
+            let error = names(list, good, bad).unwrap_err();
+            assert!(error.contains(why), "{list}: {error}");
+        };
+        check(&list, Some("2.0"), Some("1.0"), "comes before");
+        check(&list, Some("3"), None, "is not among the versions 1.0, 1.1, 2.0");
+        check(&format!("{0},{0}", path("a")), None, None, "twice");
+        check("a=/nowhere/a,b=/nowhere/b", None, None, "No such file");
+        check("/nowhere/list", None, None, "No such file");
+        fs::write(path("list"), "only-a-name").unwrap();
+        check(&list, None, None, "line 1: write a name and a path");
+    }
+}
