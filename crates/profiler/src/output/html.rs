@@ -5,8 +5,10 @@
 //! page may be opened from a file, and loads nothing.
 
 use super::stacks;
+use super::svg::{escape, title};
 use crate::profile::Profile;
-use serde_json::json;
+use serde_json::{Value as Json, json};
+use std::fmt::Write as _;
 
 const PAGE: &str = include_str!("page.html");
 const SCRIPT: &str = include_str!("view.js");
@@ -18,9 +20,62 @@ pub fn write(profile: &Profile, value: usize, base: Option<&Profile>) -> String 
         "profile": stacks::of(profile, value),
         "base": base.map(|base| stacks::of(base, same_value(profile, value, base))),
     });
+    page(&title(profile, value), "<div id=\"view-0\"></div>", &json!({ "views": [data] }))
+}
+
+/// One of several views of a page.
+#[derive(Debug)]
+pub struct View<'a> {
+    /// Above it.
+    pub heading: String,
+    /// Whether it is shown before it is asked for.
+    pub is_open: bool,
+    /// What is shown, by its main value.
+    pub profile: &'a Profile,
+    /// What it is compared with.
+    pub compared: Option<Compared<'a>>,
+}
+
+/// The other side of a difference.
+#[derive(Debug)]
+pub struct Compared<'a> {
+    /// Of the same kind.
+    pub base: &'a Profile,
+    /// What counts as 100% of the profile and of the base. With a base for as much work as the profile's, what is unchanged
+    /// has the same share of both, though something else has grown.
+    pub wholes: [f64; 2],
+    /// The stacks whose change is no noise, the outermost function first; only these are coloured.
+    pub certain: &'a [Vec<String>],
+}
+
+/// Writes a page of several flame graphs, below a text in HTML.
+pub fn write_views(title: &str, introduction: &str, views: &[View<'_>]) -> String {
+    let mut main = introduction.to_owned();
+    let mut all: Vec<Json> = Vec::new();
+    for (number, View { heading, is_open, profile, compared }) in views.iter().enumerate() {
+        let (open, heading) = (if *is_open { " open" } else { "" }, escape(heading));
+        writeln!(main, "<details{open}><summary>{heading}</summary><div id=\"view-{number}\"></div></details>")
+            .expect("writing to a String does not fail");
+        let (mut of_profile, mut of_base) = (stacks::of(profile, profile.main), Json::Null);
+        if let Some(Compared { base, wholes, .. }) = compared {
+            of_base = stacks::of(base, base.main);
+            (of_profile["whole"], of_base["whole"]) = (wholes[0].into(), wholes[1].into());
+        }
+        let certain = compared.as_ref().map(|compared| compared.certain);
+        all.push(json!({ "profile": of_profile, "base": of_base, "certain": certain, "graph_only": true }));
+    }
+    page(title, &main, &json!({ "views": all }))
+}
+
+fn page(title: &str, main: &str, data: &Json) -> String {
     // Inside a script element only this could end it.
     let data = data.to_string().replace('<', "\\u003c");
-    PAGE.replace("/*STYLE*/", STYLE).replace("/*SCRIPT*/", SCRIPT).replace("/*DATA*/", &data)
+    // In this order: no text that comes from outside holds a mark that is still looked for before its place.
+    PAGE.replacen("/*STYLE*/", STYLE, 1)
+        .replacen("/*SCRIPT*/", SCRIPT, 1)
+        .replacen("/*DATA*/", &data, 1)
+        .replacen("<!--MAIN-->", main, 1)
+        .replacen("/*TITLE*/", &escape(title), 1)
 }
 
 /// The value of the same kind.
@@ -33,7 +88,6 @@ fn same_value(profile: &Profile, value: usize, base: &Profile) -> usize {
 mod tests {
     use super::*;
     use crate::output::tree::example;
-    use serde_json::Value as Json;
 
     #[test]
     fn the_page_holds_the_stacks_and_nothing_ends_its_data_early() {
@@ -42,8 +96,24 @@ mod tests {
         assert_eq!(page.matches("</script>").count(), 2);
         let data = page.split_once("id=\"data\">").unwrap().1.split_once("</script>").unwrap().0;
         let data: Json = serde_json::from_str(data).unwrap();
-        assert_eq!(data["profile"], data["base"]);
-        assert_eq!(data["profile"]["functions"][4][0], "</script><b>\"é");
+        let view = &data["views"][0];
+        assert_eq!(view["profile"], view["base"]);
+        assert_eq!(view["profile"]["functions"][4][0], "</script><b>\"é");
         assert!(!page.contains("http://") && !page.contains("https://"), "loads nothing");
+    }
+
+    #[test]
+    fn a_page_has_several_views() {
+        let profile = example();
+        let certain = [vec!["main".to_owned()]];
+        let compared = Compared { base: &profile, wholes: [2.0, 1.0], certain: &certain };
+        let view = |compared| View { heading: "A & B".to_owned(), is_open: true, profile: &profile, compared };
+        let page = write_views("a <title>", "<p>said</p>", &[view(Some(compared)), view(None)]);
+        assert!(page.contains("<title>a &lt;title&gt;</title>") && page.contains("<p>said</p>"), "{page}");
+        assert_eq!(page.matches("<details open><summary>A &amp; B</summary><div id=\"view-").count(), 2);
+        let data = page.split_once("id=\"data\">").unwrap().1.split_once("</script>").unwrap().0;
+        let data: Json = serde_json::from_str(data).unwrap();
+        assert_eq!((&data["views"][0]["base"]["whole"], &data["views"][1]["base"]), (&json!(1.0), &Json::Null));
+        assert_eq!(data["views"][0]["certain"], json!([["main"]]));
     }
 }

@@ -118,7 +118,7 @@ fn colour(name: &str) -> String {
     format!("#{red:02x}{green:02x}{blue:02x}")
 }
 
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     text.chars().fold(String::with_capacity(text.len()), |mut escaped, character| {
         match character {
             '<' => escaped.push_str("&lt;"),

@@ -2,14 +2,20 @@
 //
 // The page that `stillgate profile` writes holds this text, and the dashboard loads it; so it imports nothing, asks nothing, and
 // brings its own elements. A side is {title, unit, notes, threads, phases, functions, stacks}: stacks are [thread, phase, value,
-// numbers of functions from the outermost on], functions [name, file].
+// numbers of functions from the outermost on], functions [name, file]. It may have `whole`, which counts as 100% in place of its sum.
 
 const ROW_PIXELS = 18;
 const FUNCTIONS_SHOWN = 200;
 const WIDTH_MIN = 0.5;
+// Of what is the same as far as can be told.
+const SAME = "#ddd";
 
-/** Shows a profile in an element, beside `base` unless that is null. */
-export function view(root, { profile, base }) {
+/**
+ * Shows a profile in an element, beside `base` unless that is null. Of the stacks, only those in `certain` are coloured, if given; with
+ * `graph_only` there are no tables.
+ */
+export function view(root, { profile, base, certain, graph_only }) {
+  const coloured = certain && new Set(certain.map((path) => path.join("\n")));
   const state = { search: "", thread: "", reversed: false, zoom: [], sort: "own" };
   const part = (name, tag, attributes = {}, ...children) => {
     const element = make(tag, { ...attributes, "data-part": name }, ...children);
@@ -36,6 +42,7 @@ export function view(root, { profile, base }) {
         make("label", {}, part("reversed", "input", { type: "checkbox" }), " laid out by the base "),
         make("span", { class: "profile-key is-more" }, "more"),
         make("span", { class: "profile-key is-less" }, "less"),
+        coloured && make("span", { class: "profile-key is-same" }, "no certain change"),
       ),
     part("reset", "button", { type: "button" }, "Reset zoom"),
   );
@@ -49,9 +56,9 @@ export function view(root, { profile, base }) {
       controls,
       part("detail", "p", { class: "profile-notes", "aria-live": "polite" }, "Click a function to zoom in."),
       part("graph", "div", { class: "profile-graph", role: "group", "aria-label": "Flame graph" }),
-      section("Functions", "functions"),
-      section("Threads", "threads"),
-      sides.some((side) => side.phases.some((name) => name !== "")) && section("Phases", "phases"),
+      !graph_only && section("Functions", "functions"),
+      !graph_only && section("Threads", "threads"),
+      !graph_only && sides.some((side) => side.phases.some((name) => name !== "")) && section("Phases", "phases"),
     ),
   );
   const chosen = (side) => ({
@@ -62,7 +69,8 @@ export function view(root, { profile, base }) {
   const draw_graph = () => {
     const is_reversed = base && state.reversed;
     const shown = chosen(is_reversed ? base : profile);
-    const other = base && tree_of(chosen(is_reversed ? profile : base));
+    const hidden = is_reversed ? profile : base;
+    const other = base && tree_of(chosen(hidden));
     const tree = tree_of(shown);
     const matches = matcher(state.search);
     const zoomed = at(tree, state.zoom) ? state.zoom : [];
@@ -71,11 +79,11 @@ export function view(root, { profile, base }) {
     const draw = (node, opposite, path, left, width, is_above) => {
       if (width < WIDTH_MIN) return;
       deepest = Math.max(deepest, path.length);
-      const share = node.total / (tree.total || 1);
-      const before = other && (opposite?.total ?? 0) / (other.total || 1);
+      const share = node.total / (shown.whole ?? (tree.total || 1));
+      const before = other && (opposite?.total ?? 0) / (hidden.whole ?? (other.total || 1));
       const said =
-        `${node.name}: ${amount(node.total, shown.unit)}, ${percent(node.total, tree.total)}` +
-        `, itself ${percent(node.own, tree.total)}` +
+        `${node.name}: ${amount(node.total, shown.unit)}, ${percent(share, 1)}` +
+        `, itself ${percent(node.own, shown.whole ?? tree.total)}` +
         (other ? `; ${is_reversed ? "now" : "base"} ${percent(before, 1)}` : "") +
         (node.file ? ` (${node.file})` : "");
       const is_match = matches?.(node.name);
@@ -91,7 +99,9 @@ export function view(root, { profile, base }) {
       if (!is_match)
         button.style.background = !other
           ? colour(node.name)
-          : is_reversed
+          : coloured && !coloured.has(path.join("\n"))
+            ? SAME
+            : is_reversed
             ? difference_colour(before, share)
             : difference_colour(share, before);
       button.onmouseenter = button.onfocus = () => (parts.detail.textContent = said);
@@ -118,11 +128,12 @@ export function view(root, { profile, base }) {
   };
 
   const draw_functions = () => {
+    if (graph_only) return;
     const now = functions_of(chosen(profile));
     const before = base && functions_of(chosen(base));
     const matches = matcher(state.search);
     const names = new Set([...now.functions.keys(), ...(before ? before.functions.keys() : [])]);
-    const share = (of, name, key) => (of.functions.get(name)?.[key] ?? 0) / (of.all || 1);
+    const share = (of, name, key) => (of.functions.get(name)?.[key] ?? 0) / (of.whole ?? (of.all || 1));
     const lines = [...names]
       .filter((name) => !matches || matches(name))
       .map((name) => ({
@@ -154,7 +165,7 @@ export function view(root, { profile, base }) {
   parts.thread.onchange = () => ((state.thread = parts.thread.value), draw_all());
   if (base) parts.reversed.onchange = () => ((state.reversed = parts.reversed.checked), draw_graph());
   parts.reset.onclick = () => ((state.zoom = []), draw_graph());
-  draw_shares(parts.threads, "Thread", sides, (side, [thread]) => side.threads[thread] || "unknown");
+  if (parts.threads) draw_shares(parts.threads, "Thread", sides, (side, [thread]) => side.threads[thread] || "unknown");
   if (parts.phases) draw_shares(parts.phases, "Phase", sides, (side, [, phase]) => side.phases[phase] || "unknown");
   draw_functions();
   let drawn_width = -1;
@@ -224,7 +235,7 @@ function functions_of(side) {
       if (depth === stack.length - 1) of.own += value;
     });
   }
-  return { all, functions };
+  return { all, whole: side.whole, functions };
 }
 
 // Whether a name matches; null: nothing is searched for.
