@@ -1,0 +1,187 @@
+//! Many rates of two measurements at once: which of them differ, with one error over all.
+//!
+//! As in two profiles, whose functions are hundreds and depend on each other: what is below another is part of it. A correction
+//! that takes them for independent would see next to nothing.
+
+use crate::estimate::{Interval, is_level};
+use crate::normal;
+use crate::quantile::quantile;
+use crate::random::Random;
+use crate::student_t;
+
+/// A stretch of a measurement: the work that was done in it, and what each item cost.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Slice {
+    /// Above 0, such as requests.
+    pub work: f64,
+    /// By item; as many in every slice.
+    pub spent: Vec<f64>,
+}
+
+/// How much more an item costs for each unit of work.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RateChange {
+    /// Of the second measurement, minus that of the first.
+    pub value: f64,
+    /// All items' intervals hold together with the confidence asked for.
+    pub interval: Interval,
+    /// Whether the interval excludes 0.
+    pub is_certain: bool,
+}
+
+/// A side's rates and their standard errors, by item.
+struct Rates {
+    rates: Vec<f64>,
+    errors: Vec<f64>,
+}
+
+/// The changes of all items between two measurements in slices, by the bootstrap of the largest one.
+///
+/// Slices are drawn anew, all items of one together, so that what moves together stays so (single-step maxT: Westfall &
+/// Young 1993, "Resampling-Based Multiple Testing", section 2.6). A rate is the sum of costs over the sum of work; its error is
+/// that of a ratio estimator (Cochran 1977, "Sampling Techniques", section 6.4). The bootstrap knows the items' dependence and
+/// shape, but not that errors are estimated from few slices: so its bound counts as a normal quantile, and the interval has
+/// Student's quantile of the same level.
+///
+/// `None` below 3 slices on either side, where slices differ in their items, where a work is not above 0 or a cost not
+/// finite, or where the confidence is not in (0, 1).
+pub fn rate_changes(
+    a: &[Slice],
+    b: &[Slice],
+    resamples: usize,
+    confidence: f64,
+    random: &mut Random,
+) -> Option<Vec<RateChange>> {
+    let items = a.first()?.spent.len();
+    let sound = |slice: &Slice| {
+        let costs = slice.spent.iter().all(|cost| cost.is_finite());
+        slice.work.is_finite() && slice.work > 0.0 && slice.spent.len() == items && costs
+    };
+    if a.len() < 3 || b.len() < 3 || !a.iter().chain(b).all(sound) || !is_level(confidence) || resamples == 0 {
+        return None;
+    }
+    let (of_a, of_b) = (rates(a), rates(b));
+    let values: Vec<f64> = of_b.rates.iter().zip(&of_a.rates).map(|(b, a)| b - a).collect();
+    let errors: Vec<f64> = of_b.errors.iter().zip(&of_a.errors).map(|(b, a)| b.hypot(*a)).collect();
+    let mut largest: Vec<f64> = (0..resamples).map(|_| largest_deviation((a, b), (&of_a, &of_b), random)).collect();
+    largest.sort_unstable_by(f64::total_cmp);
+    let bound = quantile(&largest, confidence)?;
+    let student = student_t::two_sided_quantile(normal::two_sided(bound), (a.len() + b.len() - 2) as f64);
+    let change = |(value, error): (f64, f64)| {
+        let reach = student * error;
+        let interval = Interval { low: value - reach, high: value + reach };
+        // Of what is the same in all slices nothing is known of its scatter.
+        RateChange { value, interval, is_certain: error > 0.0 && value.abs() > reach }
+    };
+    Some(values.into_iter().zip(errors).map(change).collect())
+}
+
+fn rates(slices: &[Slice]) -> Rates {
+    let count = slices.len() as f64;
+    let work: f64 = slices.iter().map(|slice| slice.work).sum();
+    let mut rates = Rates { rates: Vec::new(), errors: Vec::new() };
+    for item in 0..slices[0].spent.len() {
+        let rate = slices.iter().map(|slice| slice.spent[item]).sum::<f64>() / work;
+        let square = |slice: &Slice| (slice.spent[item] - rate * slice.work).powi(2);
+        let squares = slices.iter().map(square).sum::<f64>();
+        rates.rates.push(rate);
+        rates.errors.push((squares * count / (count - 1.0)).sqrt() / work);
+    }
+    rates
+}
+
+/// Of one resample: the largest of the deviations of all items, in their standard errors.
+fn largest_deviation((a, b): (&[Slice], &[Slice]), (of_a, of_b): (&Rates, &Rates), random: &mut Random) -> f64 {
+    let mut redrawn = |slices: &[Slice]| -> Vec<f64> {
+        let mut sums = vec![0.0; slices[0].spent.len()];
+        let mut work = 0.0;
+        for _ in slices {
+            let slice = &slices[random.below(slices.len() as u64) as usize];
+            work += slice.work;
+            sums.iter_mut().zip(&slice.spent).for_each(|(sum, cost)| *sum += cost);
+        }
+        sums.iter().map(|sum| sum / work).collect()
+    };
+    let (new_a, new_b) = (redrawn(a), redrawn(b));
+    // A resample of n scatters as if by n, not n - 1.
+    let shrunk = |slices: &[Slice]| ((slices.len() - 1) as f64 / slices.len() as f64).sqrt();
+    let (shrunk_a, shrunk_b) = (shrunk(a), shrunk(b));
+    let deviation = |item: usize| {
+        let moved = (new_b[item] - of_b.rates[item]) - (new_a[item] - of_a.rates[item]);
+        let error = (of_b.errors[item] * shrunk_b).hypot(of_a.errors[item] * shrunk_a);
+        if error > 0.0 { (moved / error).abs() } else { 0.0 }
+    };
+    (0..new_a.len()).map(deviation).fold(0.0, f64::max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::two_sample_t;
+
+    /// Slices whose items share a slice's luck and have their own; `step` is what item 0 costs more.
+    fn slices(count: usize, items: usize, step: f64, random: &mut Random) -> Vec<Slice> {
+        let slice = |_| {
+            let luck = 1.0 + 0.05 * random.normal();
+            let work = 1000.0 * (1.0 + 0.1 * random.normal());
+            let spent = (0..items).map(|item| {
+                let mean = 1.0 / (1 + item) as f64 * if item == 0 { 1.0 + step } else { 1.0 };
+                mean * work * luck * (0.1 * random.normal()).exp()
+            });
+            Slice { work, spent: spent.collect() }
+        };
+        (0..count).map(slice).collect()
+    }
+
+    #[test]
+    fn where_nothing_differs_all_intervals_hold_together_as_often_as_stated() {
+        let mut random = Random::new(7);
+        let any = |random: &mut Random| {
+            let (a, b) = (slices(10, 30, 0.0, random), slices(10, 30, 0.0, random));
+            rate_changes(&a, &b, 400, 0.95, random).unwrap().iter().any(|change| change.is_certain)
+        };
+        let alarms = (0..400).filter(|_| any(&mut random)).count();
+        // 5% of 400, and no more than chance beside it.
+        assert!((6..=36).contains(&alarms), "{alarms}");
+    }
+
+    #[test]
+    fn what_differs_is_found_and_only_that() {
+        let mut random = Random::new(8);
+        let found = (0..50).filter(|_| {
+            let (a, b) = (slices(10, 30, 0.0, &mut random), slices(10, 30, 0.4, &mut random));
+            let changes = rate_changes(&a, &b, 400, 0.95, &mut random).unwrap();
+            changes[0].is_certain && changes[0].interval.low < 0.4 && changes[0].interval.high > 0.4
+        });
+        let found = found.count();
+        assert!(found >= 43, "{found}");
+    }
+
+    #[test]
+    fn one_item_for_equal_work_is_students_test() {
+        let mut random = Random::new(9);
+        let mut side = |mean: f64| -> Vec<f64> { (0..12).map(|_| mean + random.normal()).collect() };
+        let (a, b) = (side(10.0), side(11.0));
+        let slices = |values: &[f64]| -> Vec<Slice> {
+            values.iter().map(|value| Slice { work: 1.0, spent: vec![*value] }).collect()
+        };
+        let found = rate_changes(&slices(&a), &slices(&b), 20_000, 0.95, &mut Random::new(1)).unwrap()[0];
+        let student = two_sample_t(&a, &b, 0.0, 0.95).unwrap().estimate;
+        assert!((found.value - student.value).abs() < 1e-12);
+        let widths = [found.interval, student.interval].map(|interval| interval.high - interval.low);
+        assert!((widths[0] / widths[1] - 1.0).abs() < 0.05, "{widths:?}");
+    }
+
+    #[test]
+    fn what_has_no_answer_has_none() {
+        let slice = |work, spent: &[f64]| Slice { work, spent: spent.to_vec() };
+        let good = vec![slice(1.0, &[1.0]); 3];
+        let of = |a: &[Slice], confidence| rate_changes(a, &good, 10, confidence, &mut Random::new(1));
+        assert!(!of(&good, 0.9).unwrap()[0].is_certain, "without scatter nothing is known of it");
+        assert_eq!(of(&good[..2], 0.9), None);
+        assert_eq!(of(&good, 1.0), None);
+        assert_eq!(of(&vec![slice(0.0, &[1.0]); 3], 0.9), None);
+        assert_eq!(of(&vec![slice(1.0, &[f64::NAN]); 3], 0.9), None);
+        assert_eq!(of(&vec![slice(1.0, &[]); 3], 0.9), None);
+    }
+}
