@@ -38,6 +38,8 @@ pub(crate) enum Command {
     History(commands::history::History),
     /// Put load on a server and say what its clients would see
     Load(Box<commands::load::LoadArguments>),
+    /// Print one figure of a server, for bisect and nightly
+    Measure(Box<commands::measure::Measure>),
     /// Measure today's commit and compare it with yesterday's and the release
     Nightly(Box<commands::nightly::Nightly>),
     /// Take a profile of any program: its CPU time by perf, or its instructions by callgrind

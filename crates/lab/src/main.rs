@@ -39,6 +39,7 @@ fn main() -> ExitCode {
         Command::Compare(arguments) => commands::compare::run(&arguments),
         Command::History(arguments) => commands::history::run(&arguments),
         Command::Load(arguments) => commands::load::run(&arguments),
+        Command::Measure(arguments) => commands::measure::run(&arguments),
         Command::Nightly(arguments) => commands::nightly::run(&arguments),
         Command::Profile(arguments) => commands::profile::run(&arguments),
         Command::Report(arguments) => commands::report::run(&arguments),

@@ -59,6 +59,24 @@ pub(crate) fn count_series(metrics: &MetricsAddress) -> Result<u64> {
     Ok(counter.count())
 }
 
+/// Scrapes once and adds up the series of a metric; none where there are none.
+pub(crate) fn sum(metrics: &MetricsAddress, name: &str) -> Result<Option<f64>> {
+    let mut text = Vec::new();
+    let got = exchange(metrics, Wanted::Lines, &mut |content| text.extend_from_slice(content));
+    got.map_err(|error| format!("the exposition at http://{}{}: {error}", metrics.address, metrics.path))?;
+    Ok(sum_in(&String::from_utf8_lossy(&text), name))
+}
+
+/// `name{label="a b"} 7` and `name 7`, perhaps with a time behind.
+fn sum_in(text: &str, name: &str) -> Option<f64> {
+    let value = |line: &str| -> Option<f64> {
+        let rest = line.strip_prefix(name)?;
+        let rest = if rest.starts_with('{') { rest.rsplit_once('}')?.1 } else { rest };
+        rest.strip_prefix(' ')?.split(' ').next()?.parse().ok()
+    };
+    text.lines().filter_map(value).reduce(|sum, value| sum + value)
+}
+
 /// What the thread needs.
 struct Run {
     metrics: MetricsAddress,
@@ -173,6 +191,12 @@ mod tests {
     }
 
     const ANSWER: &str = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\na 1\n";
+
+    #[test]
+    fn the_series_of_a_metric_are_added_up() {
+        let text = "# TYPE a counter\na{x=\"} 9\"} 2\na{x=\"2\"} 3 1700000000\nab 100\nb 7\n";
+        assert_eq!((sum_in(text, "a"), sum_in(text, "b"), sum_in(text, "c")), (Some(5.0), Some(7.0), None));
+    }
 
     #[test]
     fn scrapes_come_one_after_the_other() {

@@ -60,6 +60,8 @@ pub(crate) fn run(words: &str, manner: &Manner<'_>) -> Result<Done> {
     command
         .args(["-c", words])
         .current_dir(&manner.place.folder)
+        // Of this very version for all commits: what measures must not change with what is measured.
+        .envs(std::env::current_exe().map(|own| ("STILLGATE_LAB", own)))
         .envs(manner.place.environment.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(out.try_clone().map_err(cannot)?)

@@ -1,27 +1,26 @@
 //! `stillgate-lab compare`: which of two programs is slower, for people and for pipelines.
 
+use super::builds::Builds;
 use crate::atomic_file;
 use crate::cli::EXIT_USAGE;
 use crate::cli::typed::{seed_of_clock, typed};
 use crate::cli::values::{Cpus, cpus, duration, percent, positive, probability, rate};
-use crate::compare::revisions::{self, Build, Repository};
 use crate::compare::run::{Contest, Pairs, Pilot, STEPS_OF_PILOT};
 use crate::compare::side::upstream_placement;
-use crate::compare::subject::{self, Asked, Manner};
+use crate::compare::subject::Asked;
 use crate::compare::{analysis, instructions, looks, markdown, measures, table};
 use crate::display::Progress;
 use crate::environment::{self, Stolen};
 use crate::error::{Error, Result};
-use crate::result::compare::{CompareDesign, CompareResult, Crash, Decision, Instructions, Pair, Side};
+use crate::result::compare::{CompareDesign, CompareResult, Crash, Decision, Instructions, Pair};
 use crate::result::environment::Environment;
 use crate::result::file::{self, ResultWriter};
 use crate::result::run::Placement;
 use crate::result::{Experiment, ResultFile};
 use crate::stdout::{self, STANDARD_OUTPUT};
 use crate::stop::stop_flag;
-use crate::target::{Kind, Upstream, placement};
+use crate::target::{Upstream, placement};
 use clap::Args;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -51,35 +50,8 @@ the pairs' log ratios, failed requests by the sign test of pairs, instructions b
 valgrind; a change of instructions or memory below 1% counts as none. Throughput is not judged where the generator was the limit, \
 latencies where it was late.")]
 pub(crate) struct Compare {
-    /// The baseline
-    a: String,
-    /// What is compared with it
-    b: String,
-    /// What the binaries are: stillgate, nginx, nginx-lua, haproxy, envoy, or command for any with --args [default: as the
-    /// name says]
-    #[arg(long, value_name = "KIND", value_parser = kind)]
-    target: Option<Kind>,
-    /// Words after the binaries; {address}, {upstream} and {dir} are filled in
-    #[arg(long, value_name = "WORDS", allow_hyphen_values = true)]
-    args: Option<String>,
-    /// Where both listen [default: a free port, given to them by {address}]
-    #[arg(long, value_name = "IP:PORT")]
-    address: Option<SocketAddr>,
-    /// Repository of a Cargo project: A and B are revisions of it
-    #[arg(long, value_name = "FOLDER")]
-    repo: Option<PathBuf>,
-    /// Package to build
-    #[arg(long, value_name = "NAME", requires = "repo")]
-    package: Option<String>,
-    /// Binary to build
-    #[arg(long, value_name = "NAME", requires = "repo")]
-    bin: Option<String>,
-    /// Cargo profile to build with
-    #[arg(long, value_name = "NAME", requires = "repo", default_value = "release")]
-    profile: String,
-    /// Where built revisions are kept [default: the user's cache]
-    #[arg(long, value_name = "FOLDER", requires = "repo")]
-    cache: Option<PathBuf>,
+    #[command(flatten)]
+    builds: Builds,
     /// Pairs [default: 16, or with --sequential at most 32]
     #[arg(long, value_name = "N", value_parser = positive)]
     pairs: Option<usize>,
@@ -104,6 +76,9 @@ pub(crate) struct Compare {
     /// Connections
     #[arg(long, value_name = "N", value_parser = positive, default_value = "32")]
     connections: usize,
+    /// Requests, as for `load` [default: GET /]
+    #[arg(long, value_name = "FILE")]
+    mix: Option<PathBuf>,
     /// Measured time of the closed loop
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "400ms")]
     saturation: Duration,
@@ -154,7 +129,7 @@ fn compare(arguments: &Compare) -> Result<u8> {
     let path = arguments.json.clone().unwrap_or_else(|| file::default_path("compare"));
     let writer = ResultWriter::open(&path)?;
     arguments.check_outputs(&path)?;
-    let (a, b) = arguments.sides(folder.path())?;
+    let (a, b) = arguments.builds.servers(folder.path())?;
     let stop = stop_flag()?;
     let (environment, stolen) = (environment::gather(), Stolen::begin());
     let upstream = Upstream::start(&upstream_placement(&design.placement), BODY_BYTES)?;
@@ -219,6 +194,7 @@ impl Compare {
             },
             connections: self.connections,
             late_s: self.late.as_secs_f64(),
+            mix: self.mix.clone(),
             seed: self.seed.unwrap_or_else(seed_of_clock),
             placement: self.placement()?,
         };
@@ -245,34 +221,6 @@ impl Compare {
             eprintln!("note: {warning}");
         }
         Ok(placement)
-    }
-
-    fn sides(&self, folder: &Path) -> Result<(Asked, Asked)> {
-        let manner = Manner { kind: self.target, words: self.args.clone(), address: self.address };
-        let Some(repo) = &self.repo else {
-            let side = |text: &str, side| subject::program(text, side, &manner, folder);
-            return Ok((side(&self.a, Side::A)?, side(&self.b, Side::B)?));
-        };
-        let cache = self.cache.clone().map_or_else(revisions::default_cache, Ok)?;
-        let build = Build { package: self.package.clone(), bin: self.bin.clone(), profile: self.profile.clone() };
-        let repository = Repository::open(repo, &cache, build)?;
-        if let Some(note) = repository.uncommitted()? {
-            eprintln!("note: {note}");
-        }
-        // Both names are looked up before the first build.
-        let commits = [(Side::A, &self.a), (Side::B, &self.b)].map(|(side, text)| {
-            repository
-                .commit(text)
-                .map_err(|error| error.context(format!("{side:?}")))
-                .map(|commit| (side, text, commit))
-        });
-        let [a, b] = commits;
-        let asked = |(side, text, commit): (Side, &String, String)| {
-            let note = |text: &str| eprintln!("{side:?}: {text}");
-            subject::revision(text, &commit, side, &manner, folder, &repository, note)
-        };
-        let (a, b) = (a?, b?);
-        Ok((asked(a)?, asked(b)?))
     }
 
     /// A result must not be lost to its own summary, nor an hour to a folder that is not there.
@@ -351,14 +299,6 @@ fn exit_code(decision: Decision) -> u8 {
         Decision::Worse => 1,
         Decision::Undecided => 2,
         Decision::Void => 3,
-    }
-}
-
-fn kind(text: &str) -> Result<Kind, String> {
-    match (text, Kind::named(text)) {
-        ("command", _) => Ok(Kind::Command),
-        (_, Some(kind)) => Ok(kind),
-        _ => Err("not one of stillgate, nginx, nginx-lua, haproxy, envoy, command".to_owned()),
     }
 }
 

@@ -3,9 +3,11 @@
 //! Each has `run(&Arguments) -> Result<u8>`, the exit code of what was done; an error is what could not be done.
 
 pub(crate) mod bisect;
+mod builds;
 pub(crate) mod compare;
 pub(crate) mod history;
 pub(crate) mod load;
+pub(crate) mod measure;
 pub(crate) mod nightly;
 pub(crate) mod profile;
 pub(crate) mod report;

@@ -39,6 +39,7 @@ pub(super) fn design(pairs: usize, looks: &[usize]) -> CompareDesign {
         rate: 10_000.0,
         connections: 32,
         late_s: 0.001,
+        mix: None,
         seed: 1,
         placement: Placement::default(),
     }

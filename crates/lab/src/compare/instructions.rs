@@ -8,7 +8,7 @@
 //! What a system call does inside the kernel is not in these counts.
 
 use super::run::Contest;
-use super::side::Asking;
+use super::side::{Asking, seconds};
 use crate::cli::typed::quoted_word;
 use crate::display::Progress;
 use crate::error::{Error, Result};
@@ -81,6 +81,11 @@ pub(crate) fn count(
     Ok(counted)
 }
 
+/// One count of one program, for each request.
+pub(super) fn once(spec: &Spec, upstream: SocketAddr, design: &CompareDesign) -> Result<f64> {
+    Counter::found()?.once(spec, upstream, design)
+}
+
 impl Counter {
     fn found() -> Result<Counter, String> {
         if runs(Command::new("valgrind").arg("--version")) {
@@ -145,7 +150,7 @@ fn by_callgrind(spec: &Spec, upstream: SocketAddr, design: &CompareDesign, time:
 }
 
 /// The same program with valgrind before it. A built-in is given a script in place of its binary, for its other words are
-/// not known here.
+/// not known here. Counts will be in the folder, in files named `counts.PID`.
 fn under_callgrind(spec: &Spec, folder: &Path) -> Result<Spec> {
     let counts = folder.join("counts.%p");
     let valgrind = format!(
@@ -224,7 +229,14 @@ fn by_pmu(spec: &Spec, upstream: SocketAddr, design: &CompareDesign) -> Result<f
 }
 
 fn load(started: &mut Started, design: &CompareDesign, time: Duration) -> Result<Outcome> {
-    let asking = Asking::of(started.address, CONNECTIONS, design, design.seed)?;
+    let asking = Asking::of(
+        started.address,
+        CONNECTIONS,
+        &design.placement,
+        seconds(design.late_s),
+        design.mix.as_deref(),
+        design.seed,
+    )?;
     let outcome = asking.run(Pace::Closed, Duration::ZERO, time);
     started.alive()?;
     let outcome = outcome?;

@@ -98,6 +98,36 @@ pub(crate) fn effect_min(name: &str) -> f64 {
     PAIRED.iter().chain([&INSTRUCTIONS]).find(|measure| measure.name == name).map_or(0.0, |measure| measure.effect_min)
 }
 
+/// The measure of this name.
+pub(crate) fn named(name: &str) -> Option<&'static Measure> {
+    PAIRED.iter().chain([&INSTRUCTIONS]).find(|measure| measure.name == name)
+}
+
+/// The figure of one start by itself; else why it is none.
+pub(super) fn of_one(measure: &Measure, record: &SideRecord) -> Result<f64> {
+    let is_latency = measure.unit == LATENCY_UNIT;
+    let run = if is_latency { &record.rated } else { &record.saturation };
+    let too_few = measure.name == "p99.9" && run.requests < REQUESTS_P99_9_MIN;
+    let why = failed(run)
+        .or_else(|| generators_reason(run))
+        .or_else(|| (run.requests == 0).then(|| "no request was answered in the measured time".to_owned()))
+        .or_else(|| {
+            let is_limit = measure.name == "throughput" && generator_was_the_limit(record);
+            is_limit.then(|| "the generator had no CPU left: the rate is its own".to_owned())
+        })
+        .or_else(|| too_few.then(|| format!("{} requests, where {REQUESTS_P99_9_MIN} are needed", run.requests)));
+    if let Some(why) = why {
+        return Err(why.into());
+    }
+    let at = PAIRED.iter().position(|of| of.name == measure.name);
+    let figures = match is_latency {
+        true => read_side(record, [true; PAIRED.len()])?,
+        // There may have been no open loop.
+        false => read_side(&SideRecord { rated: record.saturation.clone(), ..record.clone() }, [true; PAIRED.len()])?,
+    };
+    at.and_then(|at| figures[at]).ok_or_else(|| format!("{} is not read of a start", measure.name).into())
+}
+
 /// Measures that are judged together: the pairs', failed requests, and instructions where they are counted.
 pub(crate) fn family(instructions: bool) -> usize {
     PAIRED.len() + 1 + usize::from(instructions)
@@ -198,13 +228,14 @@ fn unmeasured(side: &SideRecord) -> Option<String> {
     nothing.into_iter().find_map(|(is, reason)| is.then(|| reason.to_owned()))
 }
 
+fn failed(run: &RunRecord) -> Option<String> {
+    (run.failed_share() > FAILED_SHARE_MAX).then(|| {
+        let example = run.error_examples.first().map_or("no connection became free in time", String::as_str);
+        format!("{} of {} requests failed, such as: {example}", run.failed(), run.asked())
+    })
+}
+
 fn failing_side(record: &SideRecord) -> Option<String> {
-    let failed = |run: &RunRecord| {
-        (run.failed_share() > FAILED_SHARE_MAX).then(|| {
-            let example = run.error_examples.first().map_or("no connection became free in time", String::as_str);
-            format!("{} of {} requests failed, such as: {example}", run.failed(), run.asked())
-        })
-    };
     [&record.saturation, &record.rated].into_iter().find_map(failed).or_else(|| unanswered(record))
 }
 

@@ -3,8 +3,9 @@
 //! [`subject`] makes what was typed into two targets ([`revisions`] builds git revisions); [`run`] measures them in pairs, each
 //! side by [`side`]; [`instructions`] counts apart. [`analysis`] is pure and says what it all means, by the measures of
 //! [`measures`], the error budget of [`looks`], and the rules of [`failures`] and, for instructions, of [`repetitions`].
-//! [`table`] and [`markdown`] show it in the sentences of [`words`].
+//! [`table`] and [`markdown`] show it in the sentences of [`words`]. [`alone`] measures one program by the same means.
 
+pub(crate) mod alone;
 pub(crate) mod analysis;
 mod failures;
 #[cfg(test)]

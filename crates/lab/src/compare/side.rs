@@ -8,6 +8,7 @@ use crate::result::compare::{CompareDesign, SideRecord};
 use crate::result::run::{Placement, RunRecord, Subject};
 use crate::target::{Spec, Started, Upstream, schedule};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use stillgate_load::outcome::ERROR_EXAMPLES_MAX;
@@ -60,7 +61,7 @@ fn in_turn(sides: &mut [Running<'_>; 2], upstream: &Upstream, design: &CompareDe
     for side in &mut *sides {
         side.warm_up(design)?;
     }
-    let slices = (design.saturation_s / SLICE.as_secs_f64()).round().max(1.0) as usize;
+    let slices = slices(design);
     for slice in 0..2 * slices {
         // A B B A: a drift is the same for both.
         sides[usize::from(matches!(slice % 4, 1 | 2))].saturate(seconds(design.saturation_s) / slices as u32)?;
@@ -70,22 +71,34 @@ fn in_turn(sides: &mut [Running<'_>; 2], upstream: &Upstream, design: &CompareDe
     sides.iter_mut().map(|side| side.rated(design, first.realtime)).collect()
 }
 
+/// Of the closed loop, of each side.
+fn slices(design: &CompareDesign) -> usize {
+    (design.saturation_s / SLICE.as_secs_f64()).round().max(1.0) as usize
+}
+
 /// A started program, and what was measured of it.
-struct Running<'a> {
-    started: Started,
+pub(super) struct Running<'a> {
+    pub(super) started: Started,
     load: Asking<'a>,
     slices: Vec<Outcome>,
     cpu_us: f64,
 }
 
 impl<'a> Running<'a> {
-    fn start(spec: &Spec, upstream: &Upstream, design: &'a CompareDesign, seed: u64) -> Result<Running<'a>> {
+    pub(super) fn start(spec: &Spec, upstream: &Upstream, design: &'a CompareDesign, seed: u64) -> Result<Running<'a>> {
         let started = spec.start(upstream.address, &design.placement)?;
-        let load = Asking::of(started.address, design.connections, design, seed)?;
+        let load = Asking::of(
+            started.address,
+            design.connections,
+            &design.placement,
+            seconds(design.late_s),
+            design.mix.as_deref(),
+            seed,
+        )?;
         Ok(Running { started, load, slices: Vec::new(), cpu_us: 0.0 })
     }
 
-    fn warm_up(&mut self, design: &CompareDesign) -> Result {
+    pub(super) fn warm_up(&mut self, design: &CompareDesign) -> Result {
         let outcome = self.load.run(Pace::Closed, Duration::ZERO, seconds(design.warm_up_s));
         checked(&mut self.started, outcome).map(drop)
     }
@@ -99,6 +112,17 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
+    /// The closed loop where there is no other side.
+    pub(super) fn saturated(&mut self, design: &CompareDesign) -> Result {
+        (0..slices(design)).try_for_each(|_| self.saturate(seconds(design.saturation_s) / slices(design) as u32))
+    }
+
+    /// The open loop where there is no other side.
+    pub(super) fn rated_alone(&mut self, design: &CompareDesign, upstream: &Upstream) -> Result<Outcome> {
+        let first = schedule::first(&design.placement, &upstream.pids())?;
+        self.rated(design, first.realtime)
+    }
+
     /// The open loop.
     fn rated(&mut self, design: &CompareDesign, realtime: bool) -> Result<Outcome> {
         self.load.realtime = realtime;
@@ -107,15 +131,20 @@ impl<'a> Running<'a> {
     }
 
     fn finish(self, rated: &Outcome) -> Result<SideRecord> {
-        let saturation = joined(&self.slices).ok_or("no slice of the closed loop was run")?;
-        let record = SideRecord {
-            cpu_us_per_request: self.cpu_us / saturation.requests.max(1) as f64,
-            saturation: RunRecord::of(&saturation)?,
-            rated: RunRecord::of(rated)?,
-            rss_kib: self.started.rss_kib()?,
-        };
+        let record = self.record(Some(rated))?;
         self.started.stop();
         Ok(record)
+    }
+
+    /// What was measured so far.
+    pub(super) fn record(&self, rated: Option<&Outcome>) -> Result<SideRecord> {
+        let saturation = joined(&self.slices).ok_or("no slice of the closed loop was run")?;
+        Ok(SideRecord {
+            cpu_us_per_request: self.cpu_us / saturation.requests.max(1) as f64,
+            saturation: RunRecord::of(&saturation)?,
+            rated: rated.map_or_else(|| Ok(RunRecord::default()), RunRecord::of)?,
+            rss_kib: self.started.rss_kib()?,
+        })
     }
 }
 
@@ -185,7 +214,7 @@ pub(super) fn pilot(spec: &Spec, upstream: &Upstream, design: &CompareDesign) ->
 
 /// Of the load's CPUs all but the last, which is the upstream's; the only one where there is but one. Two that are never
 /// idle on one CPU would each measure the other.
-pub(super) fn generator_cpus(placement: &Placement) -> &[usize] {
+pub(crate) fn generator_cpus(placement: &Placement) -> &[usize] {
     match placement.load_cpus.as_slice() {
         [generator @ .., _] if !generator.is_empty() => generator,
         all => all,
@@ -199,7 +228,7 @@ pub(crate) fn upstream_placement(placement: &Placement) -> Placement {
 }
 
 /// What all loads on one start share.
-pub(super) struct Asking<'a> {
+pub(crate) struct Asking<'a> {
     target: Target,
     mix: Mix,
     connections: usize,
@@ -211,27 +240,24 @@ pub(super) struct Asking<'a> {
 }
 
 impl<'a> Asking<'a> {
-    pub(super) fn of(
+    pub(crate) fn of(
         address: SocketAddr,
         connections: usize,
-        design: &'a CompareDesign,
+        placement: &'a Placement,
+        late: Duration,
+        mix: Option<&Path>,
         seed: u64,
     ) -> Result<Asking<'a>> {
         let target = Target::parse(&format!("http://{address}/")).map_err(|error| Error::new(error.to_string()))?;
-        let mix = Mix::single("GET", "/", &target.host, &[], Vec::new());
-        let mix = mix.map_err(|error| Error::new(error.to_string()))?;
-        Ok(Asking {
-            target,
-            mix,
-            connections,
-            cpus: generator_cpus(&design.placement),
-            late: seconds(design.late_s),
-            realtime: false,
-            seed,
-        })
+        let mix = match mix {
+            None => Mix::single("GET", "/", &target.host, &[], Vec::new()),
+            Some(file) => Mix::from_file(file, &target),
+        };
+        let mix = mix.map_err(|errors| Error::new(errors.to_string()))?;
+        Ok(Asking { target, mix, connections, cpus: generator_cpus(placement), late, realtime: false, seed })
     }
 
-    pub(super) fn run(&self, pace: Pace, warm_up: Duration, duration: Duration) -> Result<Outcome> {
+    pub(crate) fn run(&self, pace: Pace, warm_up: Duration, duration: Duration) -> Result<Outcome> {
         let threads = self.cpus.len().clamp(1, self.connections);
         let load = Load {
             target: self.target.clone(),
@@ -266,7 +292,7 @@ fn constant(rate: f64) -> Pace {
     Pace::Open(Schedule { rate, rate_end: rate, arrivals: Arrivals::Uniform })
 }
 
-fn seconds(seconds: f64) -> Duration {
+pub(super) fn seconds(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
 }
 

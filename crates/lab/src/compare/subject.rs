@@ -23,6 +23,8 @@ pub(crate) struct Manner {
     pub(crate) words: Option<String>,
     /// Where it will listen; none: a free port.
     pub(crate) address: Option<SocketAddr>,
+    /// The gateway's configuration; none: one that proxies everything.
+    pub(crate) configuration: Option<String>,
 }
 
 /// One side, ready to be started.
@@ -70,6 +72,11 @@ fn command(text: &str, side: Side, manner: &Manner, folder: &Path) -> Result<Ask
             kind.name()
         )));
     }
+    if manner.configuration.is_some() {
+        return Err(Error::new(format!(
+            "{side:?}: {text:?} is a command; name its configuration in it, not by --config"
+        )));
+    }
     if manner.words.is_some() {
         return Err(Error::new(format!("{side:?}: {text:?} is a command; put the words of --args into it")));
     }
@@ -82,6 +89,9 @@ fn binary(text: &str, path: &Path, side: Side, manner: &Manner, folder: &Path) -
     let named = || path.file_name().and_then(|name| kind_in(&name.to_string_lossy()));
     let kind = manner.kind.or_else(|| if manner.words.is_some() { None } else { named() });
     let words = manner.words.as_deref();
+    if manner.configuration.is_some() && matches!(kind, None | Some(Kind::Command)) {
+        return Err(Error::new(format!("{side:?}: --config is for gateways; say which by --target, or use --args")));
+    }
     match (kind, words) {
         (Some(Kind::Command) | None, Some(words)) => {
             let command = format!("{} {words}", quoted_word(&path.to_string_lossy()));
@@ -93,7 +103,8 @@ fn binary(text: &str, path: &Path, side: Side, manner: &Manner, folder: &Path) -
         ))),
         (Some(kind), words) => {
             let arguments = words.unwrap_or_default().split_whitespace().map(str::to_owned).collect();
-            Ok(Spec { kind, program: Some(path.to_owned()), arguments, ..spec })
+            let configuration = manner.configuration.clone();
+            Ok(Spec { kind, program: Some(path.to_owned()), configuration, arguments, ..spec })
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::result::run::{Placement, RunRecord, Subject};
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 /// Design, raw data, analysis.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -63,6 +64,9 @@ pub(crate) struct CompareDesign {
     /// A request that the generator starts later than this is late.
     #[serde(default)]
     pub(crate) late_s: f64,
+    /// A file with requests; none: `GET /`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) mix: Option<PathBuf>,
     /// Of the order within pairs.
     pub(crate) seed: u64,
     /// Who ran where.

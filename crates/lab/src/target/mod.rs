@@ -61,6 +61,8 @@ pub(crate) struct Spec {
     /// Of [`Kind::Command`]: words as a shell splits them, where `{address}`, `{upstream}`, `{metrics}` (each `IP:PORT`) and
     /// `{dir}` are filled in.
     pub(crate) command: Option<String>,
+    /// Its configuration in place of the built-in one, where the words of [`Spec::command`] are filled in.
+    pub(crate) configuration: Option<String>,
     /// Further words after the command or after what the built-in makes, filled in alike.
     pub(crate) arguments: Vec<String>,
     /// Where it will listen; none: a free port, which a command must take by `{address}`.
@@ -126,6 +128,7 @@ impl Spec {
             name: kind.name().to_owned(),
             program: None,
             command: None,
+            configuration: None,
             arguments: Vec::new(),
             address: None,
             metrics: None,

@@ -144,7 +144,13 @@ fn plan(spec: &Spec, place: &LaunchInputs<'_>) -> Result<Plan> {
     let program = program::find(spec.kind, spec.program.as_deref())?;
     let mut launch = launch(spec.kind, place, &program)?;
     // One idle part of thousands tells a reader all.
-    let shown = self::launch(spec.kind, &LaunchInputs { idle: place.idle.min(1), ..*place }, &program)?;
+    let mut shown = self::launch(spec.kind, &LaunchInputs { idle: place.idle.min(1), ..*place }, &program)?;
+    if let Some(written) = &spec.configuration {
+        let text = command::fill(written, place);
+        for launch in [&mut launch, &mut shown] {
+            launch.files[0].1.clone_from(&text);
+        }
+    }
     launch.words.extend(spec.arguments.iter().map(|word| command::fill(word, place)));
     let path = if spec.kind == Kind::Envoy { envoy::METRICS_PATH } else { "/metrics" };
     let metrics = Some(MetricsAddress { address: place.metrics, path: path.to_owned() });

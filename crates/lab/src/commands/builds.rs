@@ -1,0 +1,98 @@
+//! Two builds on a command line: binaries, commands or git revisions, and how they are started.
+
+use crate::compare::revisions::{self, Build, Repository};
+use crate::compare::subject::{self, Asked, Manner};
+use crate::error::{Error, Result};
+use crate::result::compare::Side;
+use crate::target::Kind;
+use clap::Args;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, Args)]
+pub(crate) struct Builds {
+    /// The baseline
+    pub(crate) a: String,
+    /// What is compared with it
+    pub(crate) b: String,
+    /// What the binaries are: stillgate, nginx, nginx-lua, haproxy, envoy, or command for any with --args [default: as the
+    /// name says]
+    #[arg(long, value_name = "KIND", value_parser = kind)]
+    target: Option<Kind>,
+    /// Words after the binaries; {address}, {upstream} and {dir} are filled in
+    #[arg(long, value_name = "WORDS", allow_hyphen_values = true)]
+    args: Option<String>,
+    /// The gateway's configuration; {address}, {metrics}, {upstream} and {dir} are filled in [default: one that proxies
+    /// everything]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where both listen [default: a free port, given to them by {address}]
+    #[arg(long, value_name = "IP:PORT")]
+    address: Option<SocketAddr>,
+    /// Repository of a Cargo project: A and B are revisions of it
+    #[arg(long, value_name = "FOLDER")]
+    repo: Option<PathBuf>,
+    /// Package to build
+    #[arg(long, value_name = "NAME", requires = "repo")]
+    package: Option<String>,
+    /// Binary to build
+    #[arg(long, value_name = "NAME", requires = "repo")]
+    bin: Option<String>,
+    /// Cargo profile to build with
+    #[arg(long, value_name = "NAME", requires = "repo", default_value = "release")]
+    profile: String,
+    /// Where built revisions are kept [default: the user's cache]
+    #[arg(long, value_name = "FOLDER", requires = "repo")]
+    cache: Option<PathBuf>,
+}
+
+impl Builds {
+    /// As servers that can be started.
+    pub(crate) fn servers(&self, folder: &Path) -> Result<(Asked, Asked)> {
+        let manner = Manner {
+            kind: self.target,
+            words: self.args.clone(),
+            address: self.address,
+            configuration: self.config.as_deref().map(configuration).transpose()?,
+        };
+        let Some((repository, [a, b])) = self.revisions()? else {
+            let side = |text: &str, side| subject::program(text, side, &manner, folder);
+            return Ok((side(&self.a, Side::A)?, side(&self.b, Side::B)?));
+        };
+        let asked = |side: Side, text: &str, commit: &str| {
+            let note = |text: &str| eprintln!("{side:?}: {text}");
+            subject::revision(text, commit, side, &manner, folder, &repository, note)
+        };
+        let (a, b) = (asked(Side::A, &self.a, &a)?, asked(Side::B, &self.b, &b)?);
+        Ok((a, b))
+    }
+
+    /// With `--repo`: both commits, looked up before the first build.
+    fn revisions(&self) -> Result<Option<(Repository, [String; 2])>> {
+        let Some(repo) = &self.repo else { return Ok(None) };
+        let cache = self.cache.clone().map_or_else(revisions::default_cache, Ok)?;
+        let build = Build { package: self.package.clone(), bin: self.bin.clone(), profile: self.profile.clone() };
+        let repository = Repository::open(repo, &cache, build)?;
+        if let Some(note) = repository.uncommitted()? {
+            eprintln!("note: {note}");
+        }
+        let commit =
+            |side: Side, text: &str| repository.commit(text).map_err(|error| error.context(format!("{side:?}")));
+        let commits = [commit(Side::A, &self.a)?, commit(Side::B, &self.b)?];
+        Ok(Some((repository, commits)))
+    }
+}
+
+/// The text of a configuration.
+pub(crate) fn configuration(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path)
+        .map_err(|error| Error::new(format!("--config {}: cannot be read: {error}", path.display())))
+}
+
+pub(crate) fn kind(text: &str) -> Result<Kind, String> {
+    match (text, Kind::named(text)) {
+        ("command", _) => Ok(Kind::Command),
+        (_, Some(kind)) => Ok(kind),
+        _ => Err("not one of stillgate, nginx, nginx-lua, haproxy, envoy, command".to_owned()),
+    }
+}

@@ -1,0 +1,132 @@
+//! `stillgate-lab measure`: one figure of one server, for `bisect` and `nightly`.
+
+use super::builds::{configuration, kind};
+use crate::cli::typed::seed_of_clock;
+use crate::cli::values::{Cpus, cpus, duration, positive, rate};
+use crate::compare::alone::{self, Figure};
+use crate::compare::measures::{self, LATENCY_UNIT};
+use crate::compare::side::{generator_cpus, upstream_placement};
+use crate::compare::subject::{self, Manner};
+use crate::error::Result;
+use crate::result::compare::{CompareDesign, Side};
+use crate::stdout;
+use crate::target::{Kind, Upstream, placement};
+use clap::Args;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Of the upstream's answers.
+const BODY_BYTES: usize = 100;
+
+/// How a metric is named in place of a measure.
+const METRIC: &str = "metric:";
+
+/// `stillgate-lab measure`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Prints one number, for --measure of `bisect` and suites of `nightly`: cpu (us of CPU time a request), throughput (requests a second; \
+more is better), p50, p99 and p99.9 (us, at --rate), rss (KiB), instructions (a request, by callgrind), or metric:NAME: by how much \
+the series of a metric grow together for 1,000 requests, plus 1.
+
+Exit codes: 0 measured; 2 not, which is worth another try.")]
+pub(crate) struct Measure {
+    /// What is measured
+    #[arg(value_name = "FIGURE", value_parser = figure)]
+    figure: Figure,
+    /// Binary, or command in quotes, as for `compare`
+    program: String,
+    /// What the binary is [default: as the name says]
+    #[arg(long, value_name = "KIND", value_parser = kind)]
+    target: Option<Kind>,
+    /// Words after the binary; {address}, {upstream}, {metrics} and {dir} are filled in
+    #[arg(long, value_name = "WORDS", allow_hyphen_values = true)]
+    args: Option<String>,
+    /// The gateway's configuration, with the same words in braces [default: one that proxies everything]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where it listens [default: a free port, given to it by {address}]
+    #[arg(long, value_name = "IP:PORT")]
+    address: Option<SocketAddr>,
+    /// Requests, as for `load` [default: GET /]
+    #[arg(long, value_name = "FILE")]
+    mix: Option<PathBuf>,
+    /// Requests a second, for latencies
+    #[arg(long, value_name = "N", value_parser = rate)]
+    rate: Option<f64>,
+    /// Connections
+    #[arg(long, value_name = "N", value_parser = positive, default_value = "32")]
+    connections: usize,
+    /// Measured time of each loop
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1s")]
+    time: Duration,
+    /// Unmeasured load before
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "300ms")]
+    warm_up: Duration,
+    /// CPUs of the program [default: the first half]
+    #[arg(long, value_name = "LIST", value_parser = cpus)]
+    target_cpus: Option<Cpus>,
+    /// CPUs of generator and upstream [default: the others]
+    #[arg(long, value_name = "LIST", value_parser = cpus)]
+    load_cpus: Option<Cpus>,
+}
+
+pub(crate) fn run(arguments: &Measure) -> Result<u8> {
+    let is_latency = matches!(arguments.figure, Figure::Measure(measure) if measure.unit == LATENCY_UNIT);
+    match (is_latency, arguments.rate) {
+        (true, None) => return Err("latencies need --rate, below what the slowest version can do".into()),
+        (false, Some(_)) => return Err("--rate is for latencies".into()),
+        _ => {}
+    }
+    if arguments.time.is_zero() || arguments.warm_up.is_zero() {
+        return Err("--time and --warm-up are above zero".into());
+    }
+    let folder = tempfile::tempdir().map_err(|error| format!("cannot make a temporary folder: {error}"))?;
+    let design = arguments.design()?;
+    let manner = Manner {
+        kind: arguments.target,
+        words: arguments.args.clone(),
+        address: arguments.address,
+        configuration: arguments.config.as_deref().map(configuration).transpose()?,
+    };
+    let asked = subject::program(&arguments.program, Side::A, &manner, folder.path())?;
+    let upstream = Upstream::start(&upstream_placement(&design.placement), BODY_BYTES)?;
+    placement::pin(generator_cpus(&design.placement))?;
+    let value = alone::read(&arguments.figure, &asked.spec, &upstream, &design)?;
+    stdout::show(format_args!("{value}\n"))?;
+    Ok(0)
+}
+
+impl Measure {
+    /// As of a comparison without pairs.
+    fn design(&self) -> Result<CompareDesign> {
+        let given = |cpus: &Option<Cpus>| cpus.as_ref().map(|cpus| cpus.0.clone());
+        let (target, load) = (given(&self.target_cpus), given(&self.load_cpus));
+        Ok(CompareDesign {
+            pairs: 0,
+            looks: Vec::new(),
+            alpha: 0.01,
+            power: 0.9,
+            margin: 0.05,
+            deciding: Vec::new(),
+            warm_up_s: self.warm_up.as_secs_f64(),
+            saturation_s: self.time.as_secs_f64(),
+            rate_s: self.time.as_secs_f64(),
+            rate: self.rate.unwrap_or(0.0),
+            connections: self.connections,
+            late_s: 0.001,
+            mix: self.mix.clone(),
+            seed: seed_of_clock(),
+            placement: placement::choose(target.as_deref(), load.as_deref())?,
+        })
+    }
+}
+
+fn figure(text: &str) -> Result<Figure, String> {
+    let known = "cpu, throughput, p50, p99, p99.9, rss, instructions or metric:NAME";
+    match (text.strip_prefix(METRIC), measures::named(text)) {
+        (Some(name), _) if !name.is_empty() => Ok(Figure::Metric(name.to_owned())),
+        (_, Some(measure)) => Ok(Figure::Measure(measure)),
+        _ => Err(format!("not one of {known}")),
+    }
+}
