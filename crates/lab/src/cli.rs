@@ -34,6 +34,8 @@ pub(crate) enum Command {
     Bisect(Box<commands::bisect::Bisect>),
     /// Compare two programs and report which is slower, with error bounds
     Compare(Box<commands::compare::Compare>),
+    /// Show why one build costs more than another: profiles of time and of instructions, and their differences
+    Explain(Box<commands::explain::Explain>),
     /// Show what changed when, from a store of nightly measurements
     History(commands::history::History),
     /// Put load on a server and say what its clients would see

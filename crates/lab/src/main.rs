@@ -11,6 +11,7 @@ mod compare;
 mod display;
 mod environment;
 mod error;
+mod explain;
 mod git;
 mod guard;
 mod history;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
     let done = match command {
         Command::Bisect(arguments) => commands::bisect::run(&arguments),
         Command::Compare(arguments) => commands::compare::run(&arguments),
+        Command::Explain(arguments) => commands::explain::run(&arguments),
         Command::History(arguments) => commands::history::run(&arguments),
         Command::Load(arguments) => commands::load::run(&arguments),
         Command::Measure(arguments) => commands::measure::run(&arguments),

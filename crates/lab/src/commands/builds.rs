@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::result::compare::Side;
 use crate::target::Kind;
 use clap::Args;
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -65,6 +66,40 @@ impl Builds {
         };
         let (a, b) = (asked(Side::A, &self.a, &a)?, asked(Side::B, &self.b, &b)?);
         Ok((a, b))
+    }
+
+    /// As commands, each in place of the `{}` of `command`.
+    pub(crate) fn commands(&self, command: &[OsString]) -> Result<[Vec<OsString>; 2]> {
+        if self.target.is_some() || self.args.is_some() || self.address.is_some() || self.config.is_some() {
+            return Err(
+                "--target, --args, --config and --address are for servers; leave them out where a command follows --"
+                    .into(),
+            );
+        }
+        if !command.iter().any(|word| word.to_string_lossy().contains("{}")) {
+            return Err("the command after -- says by {} where A and B stand: -- {} --threads 2".into());
+        }
+        let programs: [Vec<String>; 2] = match self.revisions()? {
+            None => {
+                let words =
+                    |text: &str| shlex::split(text).ok_or_else(|| Error::new(format!("{text}: a quote is not closed")));
+                [words(&self.a)?, words(&self.b)?]
+            }
+            Some((repository, commits)) => {
+                let built = |commit: &str| repository.binary(commit, |text| eprintln!("{text}"));
+                let path = |built: revisions::Built| vec![built.binary.to_string_lossy().into_owned()];
+                [path(built(&commits[0])?), path(built(&commits[1])?)]
+            }
+        };
+        Ok(programs.map(|program| {
+            let filled = command.iter().flat_map(|word| match word.to_str() {
+                // As several words where it is a command itself.
+                Some("{}") => program.iter().map(OsString::from).collect(),
+                Some(text) => vec![OsString::from(text.replace("{}", &program.join(" ")))],
+                None => vec![word.clone()],
+            });
+            filled.collect()
+        }))
     }
 
     /// With `--repo`: both commits, looked up before the first build.

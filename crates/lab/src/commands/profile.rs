@@ -2,7 +2,7 @@
 
 use crate::atomic_file;
 use crate::error::{Error, Result};
-use crate::profile::{self, Subject};
+use crate::profile::{self, Output, Subject};
 use crate::stdout;
 use crate::stop::stop_flag;
 use clap::{Args, ValueEnum};
@@ -59,9 +59,12 @@ pub(crate) fn run(arguments: &Profile) -> Result<u8> {
                 "--pid: callgrind can only count a program that it starts; give a command, or use --kind cpu".into()
             );
         }
-        (Kind::Instructions, None) => profile::instructions(&arguments.command)?,
-        (Kind::Cpu, Some(pid)) => profile::cpu(&Subject::Process { pid, seconds: arguments.seconds }, arguments.hz)?,
-        (Kind::Cpu, None) => profile::cpu(&Subject::Command(&arguments.command), arguments.hz)?,
+        (Kind::Instructions, None) => profile::instructions(&arguments.command, Output::Shown)?,
+        (Kind::Cpu, Some(pid)) => {
+            let watched = Subject::Processes { pids: &[pid], seconds: arguments.seconds };
+            profile::cpu(&watched, arguments.hz, Output::Shown)?
+        }
+        (Kind::Cpu, None) => profile::cpu(&Subject::Command(&arguments.command), arguments.hz, Output::Shown)?,
     };
     let bytes = form.write(&taken, None).map_err(|error| Error::new(error.to_string()))?;
     atomic_file::replace(output, &bytes).map_err(unwritable)?;

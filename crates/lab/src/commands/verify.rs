@@ -15,6 +15,7 @@ mod tail;
 use crate::bisect::analysis as bisect_analysis;
 use crate::compare::analysis as compare_analysis;
 use crate::error::{EXIT_FAILED, Error, Result};
+use crate::explain::analysis as explain_analysis;
 use crate::result::{Experiment, ResultFile, file};
 use crate::stdout;
 use crate::tail::analysis as tail_analysis;
@@ -114,6 +115,11 @@ pub(crate) fn made_again(mut result: ResultFile) -> Result<Verified> {
             let answer = bisect_analysis::answer(bisected);
             compare_json("", &json(&bisected.answer)?, &json(&answer)?, &mut found);
             bisected.answer = answer;
+        }
+        Experiment::Explain(explained) => {
+            let analysis = explain_analysis::analyse(explained);
+            compare_json("analysis", &json(&explained.analysis)?, &json(&analysis)?, &mut found);
+            explained.analysis = analysis;
         }
         Experiment::Load(load) => load::check(load, &mut found)?,
     }

@@ -142,7 +142,7 @@ fn by_callgrind(spec: &Spec, upstream: SocketAddr, design: &CompareDesign, time:
         .prefix("callgrind-")
         .tempdir_in(&spec.directory)
         .map_err(|error| Error::new(format!("cannot make a folder for callgrind's counts: {error}")))?;
-    let mut started = under_callgrind(spec, folder.path())?.start(upstream, &design.placement)?;
+    let mut started = under_callgrind(spec, folder.path(), "")?.start(upstream, &design.placement)?;
     let outcome = load(&mut started, design, time)?;
     started.stop();
     // All that were sent, whether in the measured time or not: their instructions are in the count, too.
@@ -151,10 +151,10 @@ fn by_callgrind(spec: &Spec, upstream: SocketAddr, design: &CompareDesign, time:
 
 /// The same program with valgrind before it. A built-in is given a script in place of its binary, for its other words are
 /// not known here. Counts will be in the folder, in files named `counts.PID`.
-fn under_callgrind(spec: &Spec, folder: &Path) -> Result<Spec> {
+pub(crate) fn under_callgrind(spec: &Spec, folder: &Path, options: &str) -> Result<Spec> {
     let counts = folder.join("counts.%p");
     let valgrind = format!(
-        "valgrind --tool=callgrind --trace-children=yes --quiet --callgrind-out-file={}",
+        "valgrind --tool=callgrind --trace-children=yes --quiet {options} --callgrind-out-file={}",
         quoted_word(&counts.to_string_lossy())
     );
     if let Some(command) = &spec.command {

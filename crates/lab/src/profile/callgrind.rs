@@ -4,7 +4,7 @@
 //! Callgrind knows who calls whom, not stacks. It is asked to keep each function apart by its callers, which is a stack of that depth.
 
 use super::gathered::{Frame, Gathered};
-use super::{Ran, tool};
+use super::{Output, Ran, tool};
 use crate::error::{Error, Result};
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -18,22 +18,36 @@ const MISSING: &str = "valgrind is not installed; install it (package valgrind)"
 /// Callers by which functions are kept apart. What is further out is missing in a stack; more take more memory.
 pub(super) const CALLERS: usize = 30;
 
-/// Runs the program and gathers its stacks; each value is instructions.
-pub(super) fn take(words: &[OsString], folder: &Path) -> Result<(Gathered, Ran)> {
+/// How files of counts begin; what follows is the process.
+const COUNTS: &str = "counts.";
+
+/// So that counts have stacks, in files for each thread.
+pub(super) fn options() -> [String; 3] {
+    ["--separate-threads=yes".to_owned(), format!("--separate-callers={CALLERS}"), "--separate-recs=1".to_owned()]
+}
+
+/// Runs the program, whose counts are then in the folder.
+pub(super) fn run(words: &[OsString], output: Output, folder: &Path) -> Result<Ran> {
     let mut valgrind = Command::new("valgrind");
-    valgrind.args(["--tool=callgrind", "--quiet", "--trace-children=yes", "--separate-threads=yes"]);
-    valgrind.args([&format!("--separate-callers={CALLERS}"), "--separate-recs=1"]);
+    valgrind.args(["--tool=callgrind", "--quiet", "--trace-children=yes"]).args(options());
     let mut counts = OsString::from("--callgrind-out-file=");
-    counts.push(folder.join("counts.%p"));
-    let ran = tool(valgrind.arg(counts).arg("--").args(words), MISSING)?;
+    counts.push(folder.join(format!("{COUNTS}%p")));
+    tool(valgrind.arg(counts).arg("--").args(words), output, MISSING)
+}
+
+/// Gathers the stacks of all counts in a folder; each value is instructions.
+pub(super) fn read(folder: &Path) -> Result<Gathered> {
     let mut gathered = Gathered::default();
     let unreadable = |error: io::Error| Error::new(format!("cannot read callgrind's counts: {error}"));
     for entry in fs::read_dir(folder).map_err(unreadable)? {
         let path = entry.map_err(unreadable)?.path();
+        if !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(COUNTS)) {
+            continue;
+        }
         let counts = parse(BufReader::new(File::open(&path).map_err(unreadable)?)).map_err(unreadable)?;
         counts.gather(&mut gathered);
     }
-    Ok((gathered, ran))
+    Ok(gathered)
 }
 
 /// A file of callgrind: of one thread.

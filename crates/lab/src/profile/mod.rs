@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use gathered::Meaning;
 use std::ffi::OsString;
 use std::io::ErrorKind;
+use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use stillgate_profiler::profile::{Profile, ValueType};
@@ -19,17 +20,26 @@ use stillgate_profiler::profile::{Profile, ValueType};
 pub(crate) enum Subject<'a> {
     /// A program that is started, with its arguments.
     Command(&'a [OsString]),
-    /// One that runs, for so long.
-    Process { pid: u32, seconds: u64 },
+    /// Processes that run, for so long.
+    Processes { pids: &'a [u32], seconds: u64 },
+}
+
+/// Where the output of a program goes that is started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Output {
+    /// Where ours goes.
+    Shown,
+    /// Nowhere; its complaints are shown.
+    Hidden,
 }
 
 /// How a program ended.
 struct Ran(ExitStatus);
 
 /// Where it spends its CPU time, at so many samples a second.
-pub(crate) fn cpu(subject: &Subject<'_>, hz: u32) -> Result<Profile> {
+pub(crate) fn cpu(subject: &Subject<'_>, hz: u32, output: Output) -> Result<Profile> {
     let (begun, time_ns, folder) = (Instant::now(), unix_ns(), folder()?);
-    let (gathered, ran) = perf::take(subject, hz, folder.path())?;
+    let (gathered, ran) = perf::take(subject, hz, output, folder.path())?;
     if gathered.is_empty() {
         let how = ran.note().unwrap_or_else(|| "the program used next to no CPU time".to_owned());
         return Err(Error::new(format!("there is no sample: {how}")));
@@ -43,22 +53,38 @@ pub(crate) fn cpu(subject: &Subject<'_>, hz: u32) -> Result<Profile> {
 }
 
 /// Where it executes its instructions.
-pub(crate) fn instructions(words: &[OsString]) -> Result<Profile> {
-    let (begun, time_ns, folder) = (Instant::now(), unix_ns(), folder()?);
-    let (gathered, ran) = callgrind::take(words, folder.path())?;
+pub(crate) fn instructions(words: &[OsString], output: Output) -> Result<Profile> {
+    let (begun, folder) = (Instant::now(), folder()?);
+    let ran = callgrind::run(words, output, folder.path())?;
+    let mut profile = counted(folder.path())?;
+    profile.notes.extend(ran.note());
+    profile.time_ns = unix_ns() - begun.elapsed().as_nanos() as i64;
+    profile.duration_ns = begun.elapsed().as_nanos() as i64;
+    Ok(profile)
+}
+
+/// The options for valgrind with which a program is to be started elsewhere, for [`counted`].
+pub(crate) fn callgrind_options() -> String {
+    callgrind::options().join(" ")
+}
+
+/// What callgrind left in a folder, in files named `counts.PID`.
+pub(crate) fn counted(folder: &Path) -> Result<Profile> {
+    let gathered = callgrind::read(folder)?;
     if gathered.is_empty() {
         return Err("callgrind counted nothing; what it says above tells why".into());
     }
     let depth = callgrind::CALLERS;
-    let mut notes = vec![format!("instructions by callgrind; of each stack the innermost {} functions", depth + 1)];
-    notes.extend(ran.note());
+    let notes = vec![format!("instructions by callgrind; of each stack the innermost {} functions", depth + 1)];
     let value = ValueType::new("instructions", "count");
-    let duration_ns = begun.elapsed().as_nanos() as i64;
-    Ok(gathered.finish(Meaning { value, period: 1, is_sampled: false, time_ns, duration_ns, notes }))
+    Ok(gathered.finish(Meaning { value, period: 1, is_sampled: false, time_ns: 0, duration_ns: 0, notes }))
 }
 
-/// Runs a tool to its end; the program's own input and output are the caller's.
-fn tool(command: &mut Command, missing: &str) -> Result<Ran> {
+/// Runs a tool to its end; the program's own input is the caller's.
+fn tool(command: &mut Command, output: Output, missing: &str) -> Result<Ran> {
+    if output == Output::Hidden {
+        command.stdout(Stdio::null());
+    }
     let ended = command.stdin(Stdio::inherit()).status();
     let status = ended.map_err(|error| match error.kind() {
         ErrorKind::NotFound => Error::new(missing),

@@ -2,7 +2,7 @@
 //! pointers. A program that was compiled without them has stacks that end early.
 
 use super::gathered::{Frame, Gathered};
-use super::{Ran, Subject, tool};
+use super::{Output, Ran, Subject, tool};
 use crate::error::{Error, Result};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -12,18 +12,19 @@ const MISSING: &str =
     "perf is not installed; install it (package linux-perf), or count instructions with --kind instructions";
 
 /// Runs or watches the program, and gathers its stacks; each value is nanoseconds.
-pub(super) fn take(subject: &Subject<'_>, hz: u32, folder: &Path) -> Result<(Gathered, Ran)> {
+pub(super) fn take(subject: &Subject<'_>, hz: u32, output: Output, folder: &Path) -> Result<(Gathered, Ran)> {
     let data = folder.join("perf.data");
     let mut record = Command::new("perf");
     record.args(["record", "--quiet", "--event", "cpu-clock", "--call-graph", "fp"]);
     record.args(["--freq", &hz.to_string()]).arg("--output").arg(&data);
     match subject {
         Subject::Command(words) => record.arg("--").args(*words),
-        Subject::Process { pid, seconds } => {
-            record.args(["--pid", &pid.to_string(), "--", "sleep", &seconds.to_string()])
+        Subject::Processes { pids, seconds } => {
+            let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+            record.args(["--pid", &pids.join(","), "--", "sleep", &seconds.to_string()])
         }
     };
-    let ran = tool(&mut record, MISSING)?;
+    let ran = tool(&mut record, output, MISSING)?;
     if !data.metadata().is_ok_and(|data| data.len() > 0) {
         return Err("perf recorded nothing; what it says above tells why".into());
     }

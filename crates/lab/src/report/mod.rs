@@ -9,6 +9,7 @@ mod bisect;
 mod compare;
 mod effect_plot;
 mod escape;
+mod explain;
 mod history;
 mod load;
 mod number;
@@ -26,7 +27,7 @@ mod time_series;
 
 use crate::error::Result;
 use crate::result::Experiment;
-pub(crate) use escape::plain;
+pub(crate) use escape::{Text, plain};
 pub(crate) use history::history;
 pub(crate) use section::ReportInput;
 
@@ -41,6 +42,7 @@ pub(crate) fn html(sources: &[ReportInput]) -> Result<String> {
                 Experiment::Tail(result) => tail::section(&prefix, source, result),
                 Experiment::Compare(result) => compare::section(&prefix, source, result),
                 Experiment::Bisect(result) => bisect::section(&prefix, source, result),
+                Experiment::Explain(result) => explain::section(&prefix, source, result),
                 Experiment::Load(result) => load::section(&prefix, source, result),
             };
             section.map_err(|error| error.context(&source.name))

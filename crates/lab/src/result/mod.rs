@@ -7,6 +7,7 @@
 pub(crate) mod bisect;
 pub(crate) mod compare;
 pub(crate) mod environment;
+pub(crate) mod explain;
 pub(crate) mod file;
 pub(crate) mod histogram;
 mod layout;
@@ -54,4 +55,6 @@ pub(crate) enum Experiment {
     Compare(Box<compare::CompareResult>),
     /// `stillgate-lab bisect`
     Bisect(Box<bisect::BisectResult>),
+    /// `stillgate-lab explain`
+    Explain(Box<explain::ExplainResult>),
 }

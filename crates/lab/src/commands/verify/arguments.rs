@@ -48,6 +48,13 @@ pub(super) fn check(result: &ResultFile, found: &mut Vec<Difference>) {
             typed.one("higher_is_better", &design.higher_is_better);
             typed.many("prior_paths", &design.prior_paths);
         }
+        Experiment::Explain(explained) if command == "explain" => {
+            let design = &explained.design;
+            typed.one("slices", &design.slices);
+            typed.one("hz", &design.hz);
+            typed.one("seed", &design.seed);
+            typed.one("confidence", &design.confidence);
+        }
         Experiment::Load(load) if command == "load" => {
             typed.one("seed", &load.seed);
             typed.one("connections", &load.connections);

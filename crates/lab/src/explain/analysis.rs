@@ -1,0 +1,345 @@
+//! What changed between two programs: a pure function of their profiles.
+//!
+//! Costs are for each unit of work and relative to what A costs as a whole, so what did not change stays the same whatever
+//! else has grown, and the changes of all functions add up to that of the whole.
+
+use super::fold::UNNAMED;
+use super::{isolated, words};
+use crate::result::explain::{Change, ExplainAnalysis, ExplainDesign, ExplainResult, FunctionChange, Profiled, Sides};
+use std::collections::{BTreeSet, HashMap};
+use stillgate_stats::{Interval, Random, RateChange, Slice, rate_changes};
+
+/// Functions and stacks below this share of both programs are left out: they cannot explain anything.
+const SHARE_MIN: f64 = 0.0005;
+
+/// The largest that are looked at; of more, a page is not readable.
+const ITEMS_MAX: usize = 600;
+
+const RESAMPLES: usize = 1000;
+
+/// A smaller change of counted instructions is none, however exact: of what A executes as a whole.
+const COUNTED_MIN: f64 = 0.001;
+
+/// More of a program's time in code without names is said.
+const UNNAMED_MAX: f64 = 0.2;
+
+/// How the profiles of a kind came about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// They scatter.
+    Sampled,
+    /// They hardly do, and are few.
+    Counted,
+}
+
+/// What the profiles of a result say.
+pub(crate) fn analyse(result: &ExplainResult) -> ExplainAnalysis {
+    let design = &result.design;
+    let cpu = functions(&result.cpu, Kind::Sampled, design);
+    let counted = result.instructions.as_ref().map(|sides| functions(sides, Kind::Counted, design));
+    let names: BTreeSet<&str> =
+        cpu.by_name.keys().chain(counted.iter().flat_map(|counted| counted.by_name.keys())).copied().collect();
+    let mut functions: Vec<FunctionChange> = names
+        .into_iter()
+        .map(|name| {
+            let (cpu_share, cpu_change) = cpu.of(name);
+            let of_counted = counted.as_ref().map(|counted| counted.of(name));
+            let ratio = |side: usize| {
+                let instructions = of_counted?.0[side];
+                (instructions > 0.0).then(|| cpu_share[side] / instructions)
+            };
+            FunctionChange {
+                function: name.to_owned(),
+                cpu_share,
+                instruction_share: of_counted.map(|(share, _)| share),
+                ratio: [ratio(0), ratio(1)],
+                cpu: cpu_change,
+                instructions: of_counted.map(|(_, change)| change),
+            }
+        })
+        .collect();
+    functions.sort_by(|a, b| rank(b).partial_cmp(&rank(a)).expect("changes are finite"));
+    let mut analysis = ExplainAnalysis {
+        cpu: cpu.whole,
+        instructions: counted.as_ref().map(|counted| counted.whole),
+        functions,
+        isolated: isolated::compare(result),
+        missing: missing(result),
+        sentence: String::new(),
+    };
+    analysis.sentence = words::sentence(design, &analysis);
+    analysis
+}
+
+/// Certain changes first, each by its size.
+fn rank(of: &FunctionChange) -> (bool, f64) {
+    let both = [Some(of.cpu), of.instructions];
+    let sizes = |certain: bool| {
+        let changes = both.iter().flatten().filter(move |change| change.is_certain || !certain);
+        changes.map(|change| change.value.abs()).fold(0.0, f64::max)
+    };
+    let is_certain = both.iter().flatten().any(|change| change.is_certain);
+    (is_certain, sizes(is_certain))
+}
+
+/// A kind's figures.
+struct Figures<'a> {
+    whole: Change,
+    by_name: HashMap<&'a str, ([f64; 2], Change)>,
+}
+
+impl Figures<'_> {
+    /// Of what is not there: nothing, and no change.
+    fn of(&self, name: &str) -> ([f64; 2], Change) {
+        let none = Change { value: 0.0, low: 0.0, high: 0.0, is_certain: false };
+        self.by_name.get(name).copied().unwrap_or(([0.0; 2], none))
+    }
+}
+
+/// Of each function, what is spent in itself.
+fn functions<'a>(sides: &'a Sides, kind: Kind, design: &ExplainDesign) -> Figures<'a> {
+    let own = |side: &'a Profiled| {
+        let mut costs: Costs<&'a str> = Costs::new(side);
+        for stack in &side.stacks {
+            if let Some(innermost) = stack.functions.last() {
+                costs.add(&side.functions[*innermost], &stack.spent);
+            }
+        }
+        costs
+    };
+    let (a, b) = (own(&sides.a), own(&sides.b));
+    let items = a.items(&b);
+    let mut changes = changes(&a, &b, &items, kind, design);
+    let whole = changes.remove(0);
+    let by_name =
+        items.into_iter().zip(changes).map(|(name, change)| (name, ([a.share(&name), b.share(&name)], change)));
+    Figures { whole, by_name: by_name.collect() }
+}
+
+/// The stacks that changed for certain, by names from the outermost function on; none: everything is.
+pub(super) fn certain_stacks(sides: &Sides, kind: Kind, design: &ExplainDesign) -> Vec<Vec<String>> {
+    let total = |side: &Profiled| {
+        let mut costs: Costs<Vec<String>> = Costs::new(side);
+        for stack in &side.stacks {
+            let names: Vec<String> = stack.functions.iter().map(|number| side.functions[*number].clone()).collect();
+            for depth in 1..=names.len() {
+                costs.add(names[..depth].to_vec(), &stack.spent);
+            }
+        }
+        costs
+    };
+    let (a, b) = (total(&sides.a), total(&sides.b));
+    let items = a.items(&b);
+    let changes = changes(&a, &b, &items, kind, design);
+    let all = std::iter::once(Vec::new()).chain(items);
+    all.zip(changes).filter(|(_, change)| change.is_certain).map(|(names, _)| names).collect()
+}
+
+/// What items cost, slice by slice.
+struct Costs<K> {
+    work: Vec<f64>,
+    whole: Vec<f64>,
+    items: HashMap<K, Vec<f64>>,
+}
+
+impl<K: std::hash::Hash + Eq + Ord + Clone> Costs<K> {
+    fn new(side: &Profiled) -> Costs<K> {
+        let of_slice = |slice: usize| side.stacks.iter().map(|stack| stack.spent[slice] as f64).sum();
+        Costs { work: side.work.clone(), whole: (0..side.work.len()).map(of_slice).collect(), items: HashMap::new() }
+    }
+
+    fn add(&mut self, item: K, spent: &[i64]) {
+        let of_item = self.items.entry(item).or_insert_with(|| vec![0.0; spent.len()]);
+        of_item.iter_mut().zip(spent).for_each(|(sum, cost)| *sum += *cost as f64);
+    }
+
+    fn share(&self, item: &K) -> f64 {
+        let whole: f64 = self.whole.iter().sum();
+        self.items.get(item).map_or(0.0, |spent| spent.iter().sum::<f64>() / whole.max(f64::MIN_POSITIVE))
+    }
+
+    /// Those that matter in one of both, the largest first.
+    fn items(&self, other: &Costs<K>) -> Vec<K> {
+        let all: BTreeSet<&K> = self.items.keys().chain(other.items.keys()).collect();
+        let mut all: Vec<(f64, &K)> =
+            all.into_iter().map(|item| (self.share(item).max(other.share(item)), item)).collect();
+        all.retain(|(share, _)| *share >= SHARE_MIN);
+        all.sort_by(|a, b| b.0.total_cmp(&a.0));
+        all.into_iter().take(ITEMS_MAX).map(|(_, item)| item.clone()).collect()
+    }
+
+    /// The whole, then the items.
+    fn slices(&self, items: &[K]) -> Vec<Slice> {
+        let spent = |slice: usize| {
+            let of_item = |item: &K| self.items.get(item).map_or(0.0, |spent| spent[slice]);
+            std::iter::once(self.whole[slice]).chain(items.iter().map(of_item)).collect()
+        };
+        self.work.iter().enumerate().map(|(slice, work)| Slice { work: *work, spent: spent(slice) }).collect()
+    }
+}
+
+/// The change of the whole, then of each item, as shares of what A costs.
+fn changes<K: std::hash::Hash + Eq + Ord + Clone>(
+    a: &Costs<K>,
+    b: &Costs<K>,
+    items: &[K],
+    kind: Kind,
+    design: &ExplainDesign,
+) -> Vec<Change> {
+    let cost = a.whole.iter().sum::<f64>() / a.work.iter().sum::<f64>();
+    let (of_a, of_b) = (a.slices(items), b.slices(items));
+    let found = match kind {
+        Kind::Sampled => rate_changes(&of_a, &of_b, RESAMPLES, design.confidence, &mut Random::new(design.seed)),
+        Kind::Counted => Some((0..=items.len()).map(|item| counted(&of_a, &of_b, item, COUNTED_MIN * cost)).collect()),
+    };
+    let unknown = Change { value: 0.0, low: 0.0, high: 0.0, is_certain: false };
+    let relative = |change: RateChange| Change {
+        value: change.value / cost,
+        low: change.interval.low / cost,
+        high: change.interval.high / cost,
+        is_certain: change.is_certain,
+    };
+    found.map_or_else(|| vec![unknown; items.len() + 1], |found| found.into_iter().map(relative).collect())
+}
+
+/// Of counts that hardly scatter: a change is certain if no count of one side is within those of the other.
+fn counted(a: &[Slice], b: &[Slice], item: usize, least: f64) -> RateChange {
+    let rates = |slices: &[Slice]| -> Vec<f64> { slices.iter().map(|slice| slice.spent[item] / slice.work).collect() };
+    let (a, b) = (rates(a), rates(b));
+    let mean = |rates: &[f64]| rates.iter().sum::<f64>() / rates.len() as f64;
+    let [low_a, low_b] = [&a, &b].map(|rates| rates.iter().copied().fold(f64::INFINITY, f64::min));
+    let [high_a, high_b] = [&a, &b].map(|rates| rates.iter().copied().fold(f64::NEG_INFINITY, f64::max));
+    let interval = Interval { low: low_b - high_a, high: high_b - low_a };
+    let value = mean(&b) - mean(&a);
+    RateChange { value, interval, is_certain: (interval.low > 0.0 || interval.high < 0.0) && value.abs() >= least }
+}
+
+/// What speaks for a program that was stripped, or built without frame pointers.
+fn missing(result: &ExplainResult) -> Vec<String> {
+    let mut missing = Vec::new();
+    for (side, profiled) in [("A", &result.cpu.a), ("B", &result.cpu.b)] {
+        let spent = |stack: &crate::result::explain::Stack| stack.spent.iter().sum::<i64>() as f64;
+        let whole: f64 = profiled.stacks.iter().map(spent).sum::<f64>().max(1.0);
+        let share = |is: &dyn Fn(&[usize]) -> bool| {
+            profiled.stacks.iter().filter(|stack| is(&stack.functions)).map(spent).sum::<f64>() / whole
+        };
+        let is_unnamed = |number: &usize| profiled.functions[*number] == UNNAMED;
+        let unnamed = share(&|stack| stack.last().is_some_and(is_unnamed));
+        if unnamed > UNNAMED_MAX {
+            missing.push(format!(
+                "{side} spends {:.0}% of its time in functions without names: it is stripped; build it with its symbols \
+                 (no `strip`, no `-s`; Cargo: `strip = false`)",
+                unnamed * 100.0
+            ));
+        }
+        let single = share(&|stack| stack.len() < 2);
+        if single > 0.5 && unnamed <= UNNAMED_MAX {
+            missing.push(format!(
+                "{:.0}% of {side}'s stacks have one function only: build it with frame pointers \
+                 (-fno-omit-frame-pointer; Rust: -C force-frame-pointers=yes) to see who called",
+                single * 100.0
+            ));
+        }
+    }
+    missing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::explain::Stack;
+
+    fn design() -> ExplainDesign {
+        ExplainDesign {
+            a: "old".to_owned(),
+            b: "new".to_owned(),
+            work: "run".to_owned(),
+            command: None,
+            mix: None,
+            slices: 10,
+            slice_s: 1,
+            hz: 999,
+            seed: 1,
+            confidence: 0.95,
+        }
+    }
+
+    /// Ten slices of `main` calling functions of these costs, which scatter by some 3%.
+    fn side(costs: &[(&str, f64)], seed: u64) -> Profiled {
+        let mut random = Random::new(seed);
+        let mut functions = vec!["main".to_owned()];
+        let stacks = costs.iter().map(|(name, cost)| {
+            functions.push((*name).to_owned());
+            let spent = (0..10).map(|_| (cost * 1e6 * (0.03 * random.normal()).exp()) as i64);
+            Stack { functions: vec![0, functions.len() - 1], spent: spent.collect() }
+        });
+        let stacks = stacks.collect();
+        Profiled { work: vec![1.0; 10], functions, stacks, notes: Vec::new() }
+    }
+
+    fn result(a: Profiled, b: Profiled) -> ExplainResult {
+        let unknown = Change { value: 0.0, low: 0.0, high: 0.0, is_certain: false };
+        let analysis = ExplainAnalysis {
+            cpu: unknown,
+            instructions: None,
+            functions: Vec::new(),
+            isolated: Vec::new(),
+            missing: Vec::new(),
+            sentence: String::new(),
+        };
+        let (cpu, instructions_missing) = (Sides { a, b }, Some("not asked for".to_owned()));
+        let isolated = Vec::new();
+        ExplainResult { design: design(), cpu, instructions: None, instructions_missing, isolated, analysis }
+    }
+
+    #[test]
+    fn what_grew_is_first_and_what_stayed_is_unchanged() {
+        let a = side(&[("parse", 50.0), ("copy", 30.0), ("find", 20.0)], 1);
+        let b = side(&[("parse", 50.0), ("copy", 30.0), ("find", 20.0), ("check", 10.0)], 2);
+        let result = result(a, b);
+        let analysis = analyse(&result);
+        let first = &analysis.functions[0];
+        assert_eq!((first.function.as_str(), first.cpu.is_certain), ("check", true));
+        assert!((first.cpu.value - 0.1).abs() < 0.01 && first.cpu_share[0] == 0.0, "{first:?}");
+        // Their shares have shrunk; their costs have not changed.
+        assert!(analysis.functions[1..].iter().all(|of| !of.cpu.is_certain), "{analysis:?}");
+        let sum: f64 = analysis.functions.iter().map(|of| of.cpu.value).sum();
+        assert!((sum - analysis.cpu.value).abs() < 1e-9, "{sum}");
+        assert!(analysis.sentence.contains("check"), "{}", analysis.sentence);
+        let certain = certain_stacks(&result.cpu, Kind::Sampled, &result.design);
+        assert!(certain.contains(&vec!["main".to_owned(), "check".to_owned()]), "{certain:?}");
+        assert!(!certain.contains(&vec!["main".to_owned(), "parse".to_owned()]), "{certain:?}");
+    }
+
+    #[test]
+    fn the_same_program_has_no_certain_change() {
+        let costs = [("parse", 50.0), ("copy", 30.0), ("find", 20.0)];
+        let alarms = (0..40_u64).filter(|seed| {
+            let result = result(side(&costs, 2 * seed), side(&costs, 2 * seed + 1));
+            analyse(&result).functions.iter().any(|of| of.cpu.is_certain)
+        });
+        assert!(alarms.count() <= 6);
+    }
+
+    #[test]
+    fn counted_changes_need_disjoint_counts_and_some_size() {
+        let slices = |counts: &[f64]| -> Vec<Slice> {
+            counts.iter().map(|count| Slice { work: 1.0, spent: vec![*count] }).collect()
+        };
+        let certain = |a: &[f64], b: &[f64]| counted(&slices(a), &slices(b), 0, 1.0).is_certain;
+        assert!(certain(&[100.0, 101.0], &[110.0, 111.0]));
+        assert!(!certain(&[100.0, 110.0], &[109.0, 120.0]));
+        assert!(!certain(&[100.0, 100.0], &[100.5, 100.5]));
+    }
+
+    #[test]
+    fn a_stripped_program_is_said_so() {
+        let mut result = result(side(&[(UNNAMED, 50.0), ("memcpy", 10.0)], 1), side(&[("find", 50.0)], 2));
+        let missing = analyse(&result).missing;
+        assert!(missing.len() == 1 && missing[0].starts_with("A spends 83%"), "{missing:?}");
+        for stack in &mut result.cpu.b.stacks {
+            stack.functions.remove(0);
+        }
+        assert!(analyse(&result).missing[1].contains("frame pointers"));
+    }
+}

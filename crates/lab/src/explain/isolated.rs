@@ -1,0 +1,144 @@
+//! A part of the programs measured by itself, beside what it costs inside.
+//!
+//! A micro-benchmark may show nothing where the part became slower in its place, for what is around it has changed: caches, inlining,
+//! what it is called with.
+
+use crate::bisect::command::Place;
+use crate::bisect::run::{Tried, measure_once};
+use crate::display::Progress;
+use crate::error::{Error, Result};
+use crate::result::explain::{ExplainResult, Isolated, IsolatedChange, Profiled, Range};
+use crate::stop::EXIT_INTERRUPTED;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+use stillgate_stats::{hodges_lehmann, log_ratios, two_sample_t};
+
+/// One measurement that takes longer has failed.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// Of the ranges shown.
+const CONFIDENCE: f64 = 0.95;
+
+/// Probability with which both are said to disagree though they do not.
+const ERROR: f64 = 0.01;
+
+/// A part and the command that measures it, as typed: `NAME=COMMAND`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Part {
+    name: String,
+    command: String,
+}
+
+pub(crate) fn part(text: &str) -> Result<Part, String> {
+    match text.split_once('=') {
+        Some((name, command)) if !name.is_empty() && command.contains("{}") => {
+            Ok(Part { name: name.to_owned(), command: command.to_owned() })
+        }
+        _ => Err("write a part of a function's name and a command that measures it, with {} for A and B: \
+                  find='./bench-{} find'"
+            .to_owned()),
+    }
+}
+
+/// Measures a part of both programs in turn, `count` times each.
+pub(crate) fn measure(
+    part: &Part,
+    programs: &[String; 2],
+    count: usize,
+    stop: &AtomicBool,
+    progress: &mut Progress,
+) -> Result<Isolated> {
+    let folder = std::env::current_dir().map_err(|error| Error::new(format!("the current folder: {error}")))?;
+    let place = Place { folder, environment: Vec::new() };
+    let mut taken = [Vec::new(), Vec::new()];
+    for number in 0..count {
+        progress.step(&format!("{} by itself, {} of {count}", part.name, number + 1));
+        // A B B A: a drift is the same for both.
+        let order = if number % 2 == 0 { [0, 1] } else { [1, 0] };
+        for side in order {
+            let words = part.command.replace("{}", &programs[side]);
+            match measure_once(&words, &place, LIMIT, stop)? {
+                Tried::Value(value) => taken[side].push(value),
+                Tried::Failed(why) | Tried::Skipped(why) => {
+                    return Err(Error::new(format!("--isolated {}: {}: {why}", part.name, ["A", "B"][side])));
+                }
+                Tried::Stopped => return Err(Error::new("interrupted; nothing is kept").exit(EXIT_INTERRUPTED)),
+            }
+        }
+    }
+    let [a, b] = taken;
+    Ok(Isolated { name: part.name.clone(), command: part.command.clone(), a, b })
+}
+
+/// What each part became by itself and inside.
+pub(super) fn compare(result: &ExplainResult) -> Vec<IsolatedChange> {
+    result.isolated.iter().map(|isolated| change(isolated, &result.cpu.a, &result.cpu.b)).collect()
+}
+
+fn change(isolated: &Isolated, a: &Profiled, b: &Profiled) -> IsolatedChange {
+    let alone = log_ratios(&isolated.a, &isolated.b);
+    let inside = log_ratios(&costs(a, &isolated.name), &costs(b, &isolated.name));
+    let range = |ratios: &Option<Vec<f64>>| {
+        let estimate = hodges_lehmann(ratios.as_deref()?, CONFIDENCE)?;
+        let of = |log: f64| log.exp_m1();
+        let interval = estimate.interval;
+        Some(Range { value: of(estimate.value), low: of(interval.low), high: of(interval.high) })
+    };
+    let tested = alone
+        .as_deref()
+        .zip(inside.as_deref())
+        .and_then(|(alone, inside)| two_sample_t(alone, inside, 0.0, CONFIDENCE));
+    IsolatedChange {
+        name: isolated.name.clone(),
+        isolated: range(&alone),
+        inside: range(&inside),
+        p_value: tested.map(|tested| tested.p_value),
+        disagree: tested.is_some_and(|tested| tested.p_value <= ERROR),
+    }
+}
+
+/// Of each slice: what stacks with such a function cost for each unit of work.
+fn costs(side: &Profiled, name: &str) -> Vec<f64> {
+    let is_named: Vec<bool> = side.functions.iter().map(|function| function.contains(name)).collect();
+    let stacks: Vec<_> =
+        side.stacks.iter().filter(|stack| stack.functions.iter().any(|number| is_named[*number])).collect();
+    let spent = |slice: usize| stacks.iter().map(|stack| stack.spent[slice] as f64).sum::<f64>();
+    side.work.iter().enumerate().map(|(slice, work)| spent(slice) / work).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::explain::Stack;
+
+    fn side(cost: i64) -> Profiled {
+        let spent = (0..10).map(|slice| cost + slice % 3).collect();
+        let stacks = vec![Stack { functions: vec![0, 1], spent }];
+        Profiled {
+            work: vec![2.0; 10],
+            functions: vec!["main".into(), "route::find".into()],
+            stacks,
+            notes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_part_that_is_slower_only_inside_disagrees() {
+        let times = |each: f64| (0..10).map(|turn| each + f64::from(turn % 2) * 0.01).collect::<Vec<f64>>();
+        let isolated =
+            |a: f64, b: f64| Isolated { name: "find".to_owned(), command: String::new(), a: times(a), b: times(b) };
+        let only_inside = change(&isolated(5.0, 5.0), &side(100), &side(130));
+        assert!(only_inside.disagree, "{only_inside:?}");
+        assert!((only_inside.inside.unwrap().value - 0.3).abs() < 0.02, "{only_inside:?}");
+        let both = change(&isolated(5.0, 6.5), &side(100), &side(130));
+        assert!(!both.disagree, "{both:?}");
+        let nowhere = change(&Isolated { name: "absent".to_owned(), ..isolated(5.0, 5.0) }, &side(100), &side(130));
+        assert_eq!((nowhere.inside, nowhere.disagree), (None, false));
+    }
+
+    #[test]
+    fn what_is_typed_needs_a_name_and_a_place_for_the_program() {
+        assert!(part("find={} --bench").is_ok());
+        assert!(part("={}").is_err() && part("find=./bench").is_err() && part("find").is_err());
+    }
+}

@@ -1,0 +1,114 @@
+//! Profiles of a server while it is under load: a closed loop, so that it does nothing but answer.
+
+use crate::compare::instructions::under_callgrind;
+use crate::compare::side::Asking;
+use crate::error::{Error, Result};
+use crate::profile::{self, Output, Subject};
+use crate::result::run::Placement;
+use crate::target::{Spec, Started, Upstream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+use stillgate_load::{Outcome, Pace};
+use stillgate_profiler::profile::Profile;
+
+/// Before anything is counted: caches fill, code is compiled.
+const WARM_UP: Duration = Duration::from_millis(400);
+
+/// Load before perf has begun, and after it has ended.
+const AROUND: Duration = Duration::from_millis(700);
+
+/// Under callgrind, some fifty times slower, one connection saturates it.
+const CONNECTIONS_COUNTED: usize = 1;
+const WARM_UP_COUNTED: Duration = Duration::from_secs(2);
+const COUNTED: Duration = Duration::from_secs(4);
+
+/// Fewer requests are mostly what is done once in a while.
+const REQUESTS_MIN: u64 = 100;
+
+/// No latency is read here, so none can be late.
+const LATE: Duration = Duration::from_secs(1);
+
+/// A server, and what is asked of it.
+pub(crate) struct Served<'a> {
+    pub(crate) spec: Spec,
+    pub(crate) upstream: &'a Upstream,
+    pub(crate) placement: &'a Placement,
+    pub(crate) connections: usize,
+    pub(crate) mix: Option<&'a Path>,
+    pub(crate) seed: u64,
+}
+
+impl Served<'_> {
+    /// CPU time of one start, and the requests that it was spent on.
+    pub(super) fn cpu(&self, seconds: u64, hz: u32) -> Result<(Profile, f64)> {
+        let mut started = self.spec.start(self.upstream.address, self.placement)?;
+        let asking = self.asking(&started, self.connections)?;
+        checked(&mut started, asking.run(Pace::Closed, Duration::ZERO, WARM_UP))?;
+        let pids = started.pids()?;
+        let (profile, outcome) = thread::scope(|scope| {
+            let watched = Subject::Processes { pids: &pids, seconds };
+            let perf = scope.spawn(move || profile::cpu(&watched, hz, Output::Hidden));
+            let outcome = asking.run(Pace::Closed, AROUND, Duration::from_secs(seconds) + AROUND);
+            (perf.join(), outcome)
+        });
+        let outcome = checked(&mut started, outcome)?;
+        let profile = profile.map_err(|_| Error::new("the thread that reads perf's samples panicked"))??;
+        // The load is the same throughout, and longer than the profile.
+        Ok((profile, outcome.rate_achieved * seconds as f64))
+    }
+
+    /// Instructions of one start without its beginning, and the requests that they were spent on.
+    pub(super) fn instructions(&self) -> Result<(Profile, f64)> {
+        let folder = tempfile::Builder::new()
+            .prefix("callgrind-")
+            .tempdir_in(&self.spec.directory)
+            .map_err(|error| Error::new(format!("cannot make a folder for callgrind's counts: {error}")))?;
+        let spec = under_callgrind(&self.spec, folder.path(), &profile::callgrind_options())?;
+        let mut started = spec.start(self.upstream.address, self.placement)?;
+        let asking = self.asking(&started, CONNECTIONS_COUNTED)?;
+        checked(&mut started, asking.run(Pace::Closed, Duration::ZERO, WARM_UP_COUNTED))?;
+        for pid in started.pids()? {
+            forget(pid)?;
+        }
+        let outcome = checked(&mut started, asking.run(Pace::Closed, Duration::ZERO, COUNTED))?;
+        started.stop();
+        if outcome.sent < REQUESTS_MIN {
+            return Err(Error::new(format!(
+                "under callgrind it answers too few requests to tell ({} in {} s)",
+                outcome.sent,
+                COUNTED.as_secs()
+            )));
+        }
+        Ok((profile::counted(folder.path())?, outcome.sent as f64))
+    }
+
+    fn asking(&self, started: &Started, connections: usize) -> Result<Asking<'_>> {
+        Asking::of(started.address, connections, self.placement, LATE, self.mix, self.seed)
+    }
+}
+
+/// Sets what callgrind has counted so far to nothing.
+fn forget(pid: u32) -> Result {
+    let mut control = Command::new("callgrind_control");
+    control.args(["--zero", &pid.to_string()]).stdin(Stdio::null());
+    let output = control.output().map_err(|error| {
+        Error::new(format!("cannot run callgrind_control: {error}; it comes with valgrind and needs perl"))
+    })?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(Error::new(format!("callgrind_control: {}", String::from_utf8_lossy(&output.stderr).trim()))),
+    }
+}
+
+/// A target that has ended says more than the load that could not reach it; one that refuses says nothing of its work.
+fn checked(started: &mut Started, outcome: Result<Outcome>) -> Result<Outcome> {
+    started.alive()?;
+    let outcome = outcome?;
+    if outcome.errors.total() > 0 {
+        let example = outcome.errors.examples.first().map_or("", String::as_str);
+        return Err(Error::new(format!("requests failed, such as: {example}")));
+    }
+    Ok(outcome)
+}

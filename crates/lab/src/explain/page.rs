@@ -1,0 +1,107 @@
+//! The page: the table, then the flame graphs of both programs and kinds, and their differences.
+//!
+//! The graphs are those of `stillgate profile`. A difference can be laid out by either program; what is no certain change has no
+//! colour.
+
+use super::analysis::{Kind, certain_stacks};
+use super::fold::profile;
+use super::words;
+use crate::report::Text;
+use crate::result::explain::{ExplainResult, Profiled, Sides};
+use std::fmt::Write as _;
+use stillgate_profiler::output::html::{Compared, View, write_views};
+use stillgate_profiler::profile::Profile;
+
+/// Functions in the table.
+const LISTED_MAX: usize = 60;
+
+/// A kind of profile, ready to be drawn.
+struct Drawn {
+    name: &'static str,
+    a: Profile,
+    b: Profile,
+    wholes: [f64; 2],
+    certain: Vec<Vec<String>>,
+}
+
+/// The whole page.
+pub(crate) fn html(result: &ExplainResult) -> String {
+    let counted = result.instructions.as_ref();
+    let kinds = [
+        Some(("CPU time", "nanoseconds", &result.cpu, Kind::Sampled)),
+        counted.map(|sides| ("Instructions", "count", sides, Kind::Counted)),
+    ];
+    let drawn: Vec<Drawn> = kinds
+        .into_iter()
+        .flatten()
+        .map(|(name, unit, sides, kind)| Drawn {
+            name,
+            a: profile(&sides.a, name, unit),
+            b: profile(&sides.b, name, unit),
+            wholes: wholes(sides),
+            certain: certain_stacks(sides, kind, &result.design),
+        })
+        .collect();
+    let difference = |of: &Drawn| format!("{}: B beside A", of.name);
+    let mut views: Vec<View<'_>> = drawn
+        .iter()
+        .map(|of| View {
+            heading: difference(of),
+            is_open: true,
+            profile: &of.b,
+            compared: Some(Compared { base: &of.a, wholes: of.wholes, certain: &of.certain }),
+        })
+        .collect();
+    for of in &drawn {
+        for (side, profile) in [("A", &of.a), ("B", &of.b)] {
+            views.push(View { heading: format!("{} of {side}", of.name), is_open: false, profile, compared: None });
+        }
+    }
+    write_views(&format!("{} and {}", result.design.a, result.design.b), &introduction(result), &views)
+}
+
+/// What counts as 100% of B and of A: as much work as each has done, at A's cost.
+fn wholes(sides: &Sides) -> [f64; 2] {
+    let spent = |side: &Profiled| side.stacks.iter().flat_map(|stack| &stack.spent).sum::<i64>() as f64;
+    let work = |side: &Profiled| side.work.iter().sum::<f64>();
+    [spent(&sides.a) / work(&sides.a) * work(&sides.b), spent(&sides.a)]
+}
+
+fn introduction(result: &ExplainResult) -> String {
+    let design = &result.design;
+    let mut out = format!(
+        "<h1>Why B differs from A</h1>\n<p><b>{}</b></p>\n<p>A: <code>{}</code><br>B: <code>{}</code></p>\n",
+        Text(&result.analysis.sentence),
+        Text(&design.a),
+        Text(&design.b)
+    );
+    out.push_str("<div class=\"profile-view\"><table><tr><th>Function</th>");
+    let heads = ["CPU, change", "instructions, change", "CPU A", "CPU B", "instr. A", "instr. B", "ratio A", "ratio B"];
+    // Writing to a `String` does not fail.
+    for head in heads {
+        let _ = write!(out, "<th class=\"is-number\">{head}</th>");
+    }
+    out.push_str("</tr>\n");
+    for of in result.analysis.functions.iter().take(LISTED_MAX) {
+        let _ = write!(out, "<tr><td>{}</td>", Text(&of.function));
+        let cells = words::cells(of);
+        for cell in &cells[1..] {
+            let _ = write!(out, "<td class=\"is-number\">{cell}</td>");
+        }
+        out.push_str("</tr>\n");
+    }
+    let _ = writeln!(
+        out,
+        "</table></div>\n<p>Changes are for each {}, in per cent of what A costs as a whole; * is no noise: of {:.0}% of pages \
+         none of these is false. Shares are of what is spent in the function itself; ratio is the share of time over that of \
+         instructions. In differences 100% is what A costs for as much work; red costs more than in A, blue less.</p>",
+        Text(&design.work),
+        design.confidence * 100.0
+    );
+    out.push_str("<ul>");
+    for line in words::isolated(&result.analysis).into_iter().chain(words::lacks(result)) {
+        let _ = write!(out, "<li>{}</li>", Text(&line));
+    }
+    out.push_str("</ul>\n");
+    out
+}

@@ -1,0 +1,87 @@
+//! The profiles of a result: A and B in turn, each slice of a new start.
+//!
+//! Where a loader happens to put things moves a program's speed by per cents; slices of one start would share that luck and make it look
+//! like a difference. In turn, so that the machine's drift is in both.
+
+use super::fold::Fold;
+use super::load::Served;
+use crate::display::Progress;
+use crate::error::{Error, Result};
+use crate::profile::{self, Output, Subject};
+use crate::result::explain::{ExplainDesign, Sides};
+use crate::stop::EXIT_INTERRUPTED;
+use std::ffi::OsString;
+use std::sync::atomic::{AtomicBool, Ordering};
+use stillgate_profiler::profile::Profile;
+use stillgate_stats::Random;
+
+/// Counts of instructions of each program; they hardly differ.
+pub(crate) const COUNTS: usize = 2;
+
+/// What is profiled.
+pub(crate) enum Programs<'a> {
+    /// Each is run to its end; one run is the work.
+    Run([Vec<OsString>; 2]),
+    /// Each is under load.
+    Served(&'a [Served<'a>; 2]),
+}
+
+impl Programs<'_> {
+    /// Steps of progress of everything.
+    pub(crate) fn steps(slices: usize, with_instructions: bool) -> u64 {
+        2 * (slices + if with_instructions { COUNTS } else { 0 }) as u64
+    }
+
+    /// Where they spend CPU time.
+    pub(crate) fn cpu(&self, design: &ExplainDesign, stop: &AtomicBool, progress: &mut Progress) -> Result<Sides> {
+        let take = |side: usize| match self {
+            Programs::Run(words) => {
+                Ok((profile::cpu(&Subject::Command(&words[side]), design.hz, Output::Hidden)?, 1.0))
+            }
+            Programs::Served(served) => served[side].cpu(design.slice_s, design.hz),
+        };
+        in_turn("CPU time", design.slices, design.seed, stop, progress, take)
+    }
+
+    /// Where they execute instructions.
+    pub(crate) fn instructions(
+        &self,
+        design: &ExplainDesign,
+        stop: &AtomicBool,
+        progress: &mut Progress,
+    ) -> Result<Sides> {
+        let take = |side: usize| match self {
+            Programs::Run(words) => Ok((profile::instructions(&words[side], Output::Hidden)?, 1.0)),
+            Programs::Served(served) => served[side].instructions(),
+        };
+        in_turn("instructions", COUNTS, design.seed, stop, progress, take)
+    }
+}
+
+fn in_turn(
+    what: &str,
+    slices: usize,
+    seed: u64,
+    stop: &AtomicBool,
+    progress: &mut Progress,
+    take: impl Fn(usize) -> Result<(Profile, f64)>,
+) -> Result<Sides> {
+    let mut random = Random::new(seed);
+    let mut folds = [Fold::default(), Fold::default()];
+    for slice in 0..slices {
+        let mut order = [0, 1];
+        random.shuffle(&mut order);
+        for side in order {
+            let name = ["A", "B"][side];
+            progress.step(&format!("{what} of {name}, {} of {slices}", slice + 1));
+            let taken = take(side).map_err(|error| error.context(name));
+            if stop.load(Ordering::Relaxed) {
+                return Err(Error::new("interrupted; nothing is kept").exit(EXIT_INTERRUPTED));
+            }
+            let (profile, work) = taken?;
+            folds[side].add(&profile, work);
+        }
+    }
+    let [a, b] = folds.map(Fold::finish);
+    Ok(Sides { a, b })
+}

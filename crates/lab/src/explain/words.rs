@@ -1,0 +1,152 @@
+//! What changed, in a sentence and as a table.
+
+use crate::result::explain::{
+    Change, ExplainAnalysis, ExplainDesign, ExplainResult, FunctionChange, IsolatedChange, Range,
+};
+use std::fmt::Write as _;
+
+/// Functions that are listed: what matters is at the top.
+const LISTED_MAX: usize = 25;
+
+/// Functions named in the sentence.
+const NAMED_MAX: usize = 3;
+
+/// Of the table; a function's name is last, so that it is never cut.
+const HEADS: [&str; 9] =
+    ["", "CPU, change", "instr., change", "CPU A", "CPU B", "instr. A", "instr. B", "ratio A", "ratio B"];
+
+/// The answer.
+pub(super) fn sentence(design: &ExplainDesign, analysis: &ExplainAnalysis) -> String {
+    let cpu = analysis.cpu;
+    let of_cpu = match cpu.is_certain {
+        true => format!("{} CPU time", more(cpu.value)),
+        false => "no certain difference in CPU time".to_owned(),
+    };
+    let of_instructions = analysis.instructions.map(|change| match change.is_certain {
+        true => format!("{} instructions", more(change.value)),
+        false => "as many instructions".to_owned(),
+    });
+    let work = &design.work;
+    let mut out = match (cpu.is_certain, of_instructions) {
+        (true, Some(instructions)) => format!("For each {work}, B takes {of_cpu} ({}) and {instructions}.", range(cpu)),
+        (true, None) => format!("For each {work}, B takes {of_cpu} ({}).", range(cpu)),
+        (false, Some(instructions)) => format!("For each {work}, there is {of_cpu} ({}); {instructions}.", range(cpu)),
+        (false, None) => format!("For each {work}, there is {of_cpu} ({}).", range(cpu)),
+    };
+    let changed = analysis.functions.iter().filter_map(|of| Some(format!("{} ({})", of.function, certain(of)?)));
+    let named: Vec<String> = changed.take(NAMED_MAX).collect();
+    if named.is_empty() {
+        out.push_str(" No function changed beyond noise.");
+    } else {
+        // Writing to a `String` does not fail.
+        let _ = write!(out, " Changed most: {}.", named.join(", "));
+    }
+    out
+}
+
+/// What changed of a function for certain.
+fn certain(of: &FunctionChange) -> Option<String> {
+    let cpu = of.cpu.is_certain.then(|| format!("CPU time {}", signed(of.cpu.value)));
+    let counted = of.instructions.filter(|change| change.is_certain);
+    let instructions = counted.map(|change| format!("instructions {}", signed(change.value)));
+    let both: Vec<String> = cpu.into_iter().chain(instructions).collect();
+    (!both.is_empty()).then(|| both.join(", "))
+}
+
+/// Sentence, table, and what is missing.
+pub(crate) fn report(result: &ExplainResult) -> String {
+    let analysis = &result.analysis;
+    let mut out = format!("{}\n\n", analysis.sentence);
+    let rows: Vec<[String; 9]> = analysis.functions.iter().take(LISTED_MAX).map(cells).collect();
+    let heads = HEADS.map(str::to_owned);
+    let width = |column: usize| {
+        let cells = rows.iter().chain([&heads]).map(|row| row[column].chars().count());
+        cells.max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..HEADS.len()).map(width).collect();
+    let names = std::iter::once("function").chain(analysis.functions.iter().map(|of| of.function.as_str()));
+    for (row, name) in [&heads].into_iter().chain(&rows).zip(names) {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:>width$}"));
+        // Writing to a `String` does not fail.
+        let _ = writeln!(out, "{}  {name}", cells.collect::<Vec<_>>().join("  "));
+    }
+    let left = analysis.functions.len().saturating_sub(LISTED_MAX);
+    if left > 0 {
+        let _ = writeln!(out, "and {left} more functions");
+    }
+    let work = &result.design.work;
+    let _ = writeln!(
+        out,
+        "\nChanges are for each {work}, in per cent of what A costs as a whole; * is no noise. Shares are of time spent in \
+         the function itself; ratio is the share of time over that of instructions."
+    );
+    for line in isolated(analysis) {
+        let _ = writeln!(out, "{line}");
+    }
+    for line in lacks(result) {
+        let _ = writeln!(out, "note: {line}");
+    }
+    out
+}
+
+/// Of parts that were measured by themselves, a line each.
+pub(super) fn isolated(analysis: &ExplainAnalysis) -> Vec<String> {
+    let range = |range: Option<Range>| match range {
+        Some(Range { value, low, high }) => format!("{} ({} to {})", signed(value), signed(low), signed(high)),
+        None => "not seen".to_owned(),
+    };
+    let line = |of: &IsolatedChange| {
+        let flag = if of.disagree { "; they disagree: look at what is around it" } else { "" };
+        format!("{}: by itself {}, inside {}{flag}", of.name, range(of.isolated), range(of.inside))
+    };
+    analysis.isolated.iter().map(line).collect()
+}
+
+/// What the profiles lack, and what the tools said.
+pub(super) fn lacks(result: &ExplainResult) -> Vec<String> {
+    let mut lines = result.analysis.missing.clone();
+    lines.extend(result.instructions_missing.iter().map(|why| format!("instructions were not counted: {why}")));
+    for sides in [Some(&result.cpu), result.instructions.as_ref()].into_iter().flatten() {
+        for (name, side) in [("A", &sides.a), ("B", &sides.b)] {
+            lines.push(format!("{name}: {}", side.notes.join("; ")));
+        }
+    }
+    lines
+}
+
+/// A row of the table, without the name.
+pub(crate) fn cells(of: &FunctionChange) -> [String; 9] {
+    let mark = if certain(of).is_some() { "*" } else { "" };
+    let change = |change: Option<Change>| {
+        change.map_or("-".to_owned(), |change| {
+            format!("{}{}", signed(change.value), if change.is_certain { "*" } else { "" })
+        })
+    };
+    let share = |share: Option<f64>| share.map_or("-".to_owned(), |share| format!("{:.2}%", share * 100.0));
+    let ratio = |ratio: Option<f64>| ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
+    let counted = |side: usize| of.instruction_share.map(|shares| shares[side]);
+    [
+        mark.to_owned(),
+        change(Some(of.cpu)),
+        change(of.instructions),
+        share(Some(of.cpu_share[0])),
+        share(Some(of.cpu_share[1])),
+        share(counted(0)),
+        share(counted(1)),
+        ratio(of.ratio[0]),
+        ratio(of.ratio[1]),
+    ]
+}
+
+fn more(share: f64) -> String {
+    let word = if share < 0.0 { "less" } else { "more" };
+    format!("{:.2}% {word}", share.abs() * 100.0)
+}
+
+fn range(change: Change) -> String {
+    format!("{} to {}", signed(change.low), signed(change.high))
+}
+
+fn signed(share: f64) -> String {
+    format!("{:+.2}%", share * 100.0)
+}

@@ -1,0 +1,51 @@
+//! Why one build costs more than another: the table of functions. Flame graphs need a script, and so a page of their own.
+
+use super::provenance;
+use super::section::{ReportInput, Section, Tone};
+use super::tables::{self, Cell, figures, words};
+use crate::error::Result;
+use crate::explain::words::cells;
+use crate::result::explain::ExplainResult;
+
+/// Functions in the table.
+const LISTED_MAX: usize = 60;
+
+pub(crate) fn section(prefix: &str, source: &ReportInput, result: &ExplainResult) -> Result<Section> {
+    let (design, analysis) = (&result.design, &result.analysis);
+    let (tone, word) = match (analysis.cpu.is_certain, analysis.cpu.value > 0.0) {
+        (false, _) => (Tone::Undecided, "no certain change"),
+        (true, true) => (Tone::Worse, "costs more"),
+        (true, false) => (Tone::Better, "costs less"),
+    };
+    let mut section = Section {
+        tone,
+        word,
+        sentence: analysis.sentence.clone(),
+        details: analysis.missing.join("; "),
+        title: format!("{} and {}", design.a, design.b),
+        entries: Vec::new(),
+        body: String::new(),
+    };
+    let rows = analysis.functions.iter().take(LISTED_MAX).map(|of| {
+        let figures = cells(of).into_iter().skip(1).map(Cell::Figure);
+        std::iter::once(Cell::Words(of.function.clone())).chain(figures).collect()
+    });
+    let heads = ["CPU, change", "instr., change", "CPU A", "CPU B", "instr. A", "instr. B", "ratio A", "ratio B"];
+    let heads: Vec<_> = std::iter::once(words("function")).chain(heads.map(figures)).collect();
+    let caption = format!(
+        "Changes for each {}, in per cent of what A costs; * is no noise. Ratio: share of time over share of instructions",
+        design.work
+    );
+    let table = tables::draw(&format!("{prefix}-t"), &caption, &heads, &rows.collect::<Vec<_>>());
+    section.part(&format!("{prefix}-functions"), "Functions", &table);
+    let rows: provenance::Rows = vec![
+        ("A", Some(design.a.clone())),
+        ("B", Some(design.b.clone())),
+        ("command", design.command.as_ref().map(|words| words.join(" "))),
+        ("profiles of each", Some(design.slices.to_string())),
+        ("samples a second", Some(design.hz.to_string())),
+        ("instructions", result.instructions_missing.clone()),
+    ];
+    provenance::parts(&mut section, prefix, source, &rows);
+    Ok(section)
+}

@@ -1,0 +1,120 @@
+//! `stillgate-lab explain` of two builds of a program in C, one of which does 20% more in one function.
+
+#![allow(clippy::unwrap_used)]
+
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Mutex;
+use stillgate_testkit::require_tool;
+
+/// They measure time, so one after the other.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Turns of its loops; some tenths of a second.
+const SCALE: &str = "300000";
+
+fn built(folder: &Path, name: &str, options: &[&str]) -> PathBuf {
+    require_tool("cc", "gcc");
+    let program = folder.join(name);
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/grown.c");
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-fno-omit-frame-pointer"]).args(options).arg(source).arg("-o").arg(&program);
+    assert!(cc.status().unwrap().success());
+    program
+}
+
+fn lab(folder: &Path, words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_stillgate-lab")).args(words).current_dir(folder).output().unwrap()
+}
+
+fn row<'a>(result: &'a Value, function: &str) -> &'a Value {
+    let rows = result["analysis"]["functions"].as_array().unwrap();
+    rows.iter().find(|row| row["function"] == function).unwrap_or_else(|| panic!("{function}: {rows:?}"))
+}
+
+#[test]
+fn the_function_that_grew_is_at_the_top() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    require_tool("perf", "linux-perf");
+    require_tool("valgrind", "valgrind");
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    built(folder, "old", &["-g"]);
+    built(folder, "new", &["-g", "-DGROWN=2"]);
+    let words = ["explain", "./old", "./new", "--seed", "1", "--json", "e.json", "--html", "e.html"];
+    // By itself, the part shows nothing of what it became.
+    let isolated = ["--isolated", "third=test -x {} && echo 5", "--", "{}", SCALE];
+    let words = [&words[..], &isolated].concat();
+    let done = lab(folder, &words);
+    let stdout = String::from_utf8_lossy(&done.stdout);
+    assert_eq!(done.status.code(), Some(0), "{done:?}");
+    let result: Value = serde_json::from_str(&fs::read_to_string(folder.join("e.json")).unwrap()).unwrap();
+    let first = &result["analysis"]["functions"][0];
+    assert_eq!(first["function"], "third", "{stdout}");
+    assert_eq!(first["instructions"]["is_certain"], true, "{first}");
+    let near = |value: &Value, expected: f64, by: f64| (value.as_f64().unwrap() - expected).abs() < by;
+    // Two turns of ten are added. How certain the time is depends on what runs beside the test.
+    assert!(near(&first["instructions"]["value"], 0.2, 0.002), "{first}");
+    let number = |value: &Value| value.as_f64().unwrap();
+    // Its loop may be compiled into slower instructions than others, which is what the ratio says.
+    let [before, after] = [0, 1].map(|side| number(&first["cpu_share"][side]));
+    assert!((0.2..0.6).contains(&before) && after > before + 0.03, "{first}");
+    let ratio = before / number(&first["instruction_share"][0]);
+    assert!((number(&first["ratio"][0]) - ratio).abs() < 1e-9 && (0.6..2.2).contains(&ratio), "{first}");
+    assert_eq!(row(&result, "half")["instructions"]["is_certain"], false, "{stdout}");
+    assert!(stdout.contains("Changed most: third (") && stdout.contains("instructions +20."), "{stdout}");
+
+    assert_eq!(result["analysis"]["isolated"][0]["disagree"], true, "{stdout}");
+    assert!(stdout.contains("third: by itself +0.00%") && stdout.contains("they disagree"), "{stdout}");
+
+    let page = fs::read_to_string(folder.join("e.html")).unwrap();
+    let data = page.split_once("id=\"data\">").unwrap().1.split_once("</script>").unwrap().0;
+    let data: Value = serde_json::from_str(data).unwrap();
+    let views = data["views"].as_array().unwrap();
+    assert_eq!(views.len(), 6, "two differences, four graphs");
+    let certain = |view: &Value, function: &str| {
+        let stacks = view["certain"].as_array().unwrap();
+        stacks.iter().any(|stack| stack.as_array().unwrap().last().is_some_and(|last| last == function))
+    };
+    assert!(certain(&views[1], "third") && !certain(&views[1], "half"));
+
+    let verified = lab(folder, &["verify", "e.json"]);
+    assert_eq!(verified.status.code(), Some(0), "{verified:?}");
+    assert!(lab(folder, &["report", "e.json", "-o", "r.html"]).status.success());
+    assert!(fs::read_to_string(folder.join("r.html")).unwrap().contains("third"));
+    let changed = fs::read_to_string(folder.join("e.json")).unwrap().replacen("\"third\"", "\"fourth\"", 1);
+    fs::write(folder.join("e.json"), changed).unwrap();
+    assert_eq!(lab(folder, &["verify", "e.json"]).status.code(), Some(1));
+}
+
+#[test]
+fn a_stripped_program_says_what_is_missing() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    require_tool("perf", "linux-perf");
+    let folder = tempfile::tempdir().unwrap();
+    built(folder.path(), "old", &["-s"]);
+    let words =
+        ["explain", "./old", "./old", "--slices", "5", "--no-instructions", "--json", "e.json", "--", "{}", SCALE];
+    let done = lab(folder.path(), &words);
+    let stdout = String::from_utf8_lossy(&done.stdout);
+    assert!(done.status.success(), "{done:?}");
+    assert!(stdout.contains("it is stripped; build it with its symbols"), "{stdout}");
+    assert!(stdout.contains("--no-instructions was given"), "{stdout}");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = |words: &[&str], why: &str| {
+        let done = lab(folder.path(), &[&["explain", "--json", "e.json"], words].concat());
+        let stderr = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.code() == Some(2) && stderr.contains(why), "{words:?}: {done:?}");
+    };
+    check(&["a", "b", "--", "echo"], "says by {} where A and B stand");
+    check(&["a", "b", "--target", "nginx", "--", "{}"], "are for servers");
+    check(&["a", "b", "--slices", "2", "--", "{}"], "at least 5");
+    check(&["/nowhere/a", "/nowhere/b", "--target", "nginx"], "is no file");
+    check(&["a", "b", "--html", "/nowhere/p.html", "--", "{}"], "cannot be written");
+}
