@@ -94,3 +94,33 @@ fn nights_find_a_step_and_history_says_where() {
     fs::write(&file, cut).unwrap();
     assert_eq!(lab(&history, &["verify", store.to_str().unwrap()]).0, 1);
 }
+
+#[test]
+fn a_branch_of_the_repository_can_be_the_store() {
+    let planned = |value: f64| Planned { files: vec![("value", format!("{value}\n"))], ..Planned::default() };
+    let history = History::new(&[100.0, 100.0, 130.0].map(planned));
+    fs::write(history.beside("suite.yaml"), "series: [{name: size, measure: cat value}]").unwrap();
+    let lab = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_stillgate-lab"));
+        command.args(words).current_dir(history.path()).env("XDG_CACHE_HOME", history.beside("a cache"));
+        said(&command.output().unwrap())
+    };
+    let night = |commit: usize| {
+        let words = ["nightly", "--suite", "../suite.yaml", "--store", "git:bench", "--machine", "box", "--commit"];
+        lab(&[&words[..], &[&history.commits[commit]]].concat())
+    };
+    assert_eq!(night(0).0, 3, "there is nothing yet to compare with");
+    let (code, stdout, stderr) = night(2);
+    assert_eq!(code, 1, "yesterday's is read from the branch: {stdout}{stderr}");
+    let git = |words: &[&str]| {
+        let output = Command::new("git").arg("-C").arg(history.path()).args(words).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert_eq!(git(&["rev-list", "--count", "bench"]).trim(), "2", "a commit a night, without the code's");
+    let files = git(&["ls-tree", "-r", "--name-only", "bench"]);
+    assert!(files.starts_with("box/") && files.lines().count() == 1, "{files}");
+    let (code, stdout, stderr) = lab(&["history", "--store", "git:bench", "--repo", "."]);
+    assert_eq!((code, stdout.contains("size on box")), (0, true), "{stdout}{stderr}");
+    let (code, _, stderr) = lab(&["history", "--store", "git:no..such", "--repo", "."]);
+    assert_eq!((code, stderr.contains("--store git:no..such")), (2, true), "{stderr}");
+}

@@ -6,8 +6,9 @@ use crate::history::{analysis, words};
 use crate::report;
 use crate::stdout;
 use crate::store;
+use crate::store::place::Place;
 use clap::Args;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Exit code where a series changed.
 const EXIT_CHANGED: u8 = 1;
@@ -20,9 +21,9 @@ beside it.
 
 Exit codes: 0 nothing changed; 1 something did; 2 the store cannot be read.")]
 pub(crate) struct History {
-    /// The folder that `nightly` fills
+    /// What `nightly` fills: a folder, or git:BRANCH of --repo
     #[arg(long, value_name = "FOLDER")]
-    store: PathBuf,
+    store: String,
     /// Series to show, by name; all by default
     #[arg(long, value_name = "NAME")]
     series: Vec<String>,
@@ -36,7 +37,9 @@ pub(crate) struct History {
 
 /// 0: no series changed; 1: one did.
 pub(crate) fn run(arguments: &History) -> Result<u8> {
-    let contents = store::read(&arguments.store)?;
+    let repo = arguments.repo.as_deref();
+    let place = Place::open(&arguments.store, repo.unwrap_or(Path::new(".")), None)?;
+    let contents = store::read(&place.folder)?;
     for line in &contents.left_out {
         eprintln!("stillgate-lab: {line}");
     }
@@ -51,7 +54,6 @@ pub(crate) fn run(arguments: &History) -> Result<u8> {
     if !arguments.series.is_empty() {
         all.retain(|series| arguments.series.contains(&series.name));
     }
-    let repo = arguments.repo.as_deref();
     stdout::show(words::report(&all, repo)?)?;
     if let Some(path) = &arguments.html {
         let page = report::history(&all, repo)?;

@@ -13,6 +13,7 @@ use crate::nightly::run::{Night, Side, side};
 use crate::nightly::{suite, words};
 use crate::stdout;
 use crate::stop::{EXIT_INTERRUPTED, stop_flag};
+use crate::store::place::Place;
 use crate::store::{self, Line};
 use clap::Args;
 use std::path::{Path, PathBuf};
@@ -32,9 +33,9 @@ pub(crate) struct Nightly {
     /// What is measured, in YAML
     #[arg(long, value_name = "FILE")]
     suite: PathBuf,
-    /// Where nights are kept
+    /// Where nights are kept: a folder, or git:BRANCH for a branch of the repository
     #[arg(long, value_name = "FOLDER")]
-    store: PathBuf,
+    store: String,
     /// Repository
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     repo: PathBuf,
@@ -74,9 +75,10 @@ impl Nightly {
         let top = PathBuf::from(git::top(&self.repo)?);
         let machine = self.machine.clone().unwrap_or_else(host_name);
         let checkouts = Checkouts::open(&top, self.cache.as_deref(), suite.build.as_deref(), None, self.build_limit)?;
+        let store = Place::open(&self.store, &self.repo, self.cache.as_deref())?;
         let stop = stop_flag()?;
         let mut sides: Vec<Side> = Vec::new();
-        for (role, commit) in self.commits(&top, &machine)? {
+        for (role, commit) in self.commits(&top, &store.folder, &machine)? {
             // A commit beside itself says nothing of a change.
             if sides.iter().all(|side| side.commit != commit) {
                 eprintln!("building {role}, {}", short(&commit));
@@ -86,7 +88,10 @@ impl Nightly {
         let at = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let night = Night { sides: &sides, limit: self.measure_limit, machine: &machine, at: &at, stop: &stop };
         let (lines, failed) = night.measure(&suite, &mut Random::new(self.seed.unwrap_or_else(seed_of_clock)))?;
-        store::append(&self.store, &lines)?;
+        store::append(&store.folder, &lines)?;
+        if !lines.is_empty() {
+            store.keep(&format!("Measure {} on {machine}", short(&sides[0].commit)))?;
+        }
         let judged = judge(&lines.iter().collect::<Vec<&Line>>());
         let text = words::markdown(&sides[0].commit, &judged, &failed, &environment::gather());
         stdout::show(&text)?;
@@ -104,13 +109,13 @@ impl Nightly {
     }
 
     /// Today's commit, then those that it is compared with.
-    fn commits(&self, top: &Path, machine: &str) -> Result<Vec<(&'static str, String)>> {
+    fn commits(&self, top: &Path, store: &Path, machine: &str) -> Result<Vec<(&'static str, String)>> {
         let mut commits = vec![("today", git::commit(top, &self.commit)?)];
         if let Some(release) = &self.release {
             commits.push(("release", git::commit(top, release)?));
         }
-        if self.store.is_dir() {
-            let contents = store::read(&self.store)?;
+        if store.is_dir() {
+            let contents = store::read(store)?;
             let newest =
                 contents.lines.iter().rev().find(|line| line.machine == machine && line.commit != commits[0].1);
             // It may be gone since: a branch was rewritten.

@@ -5,6 +5,8 @@
 //! (the machine lost power) is left out and said so; the next one begins on a line of its own. Anything else, an index
 //! for example, can be made anew from it.
 
+pub(crate) mod place;
+
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
