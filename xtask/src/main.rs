@@ -17,6 +17,7 @@ mod fuzz;
 mod go_peers;
 mod icount;
 mod names;
+mod nightly;
 mod packages;
 mod parallel;
 mod rooms;
@@ -35,6 +36,8 @@ cargo xtask test [--quick]            everything CI checks; --quick leaves out f
 cargo xtask style                     what needs no build: format, style, documents, arrows between crates and rooms
 cargo xtask fuzz [--seconds S]        the fuzz targets, S (10) seconds each
 cargo xtask icount [--update]         instructions per operation against xtask/icount.toml
+cargo xtask nightly [--store DIR] [--release REV] [--commit REV] [--lab PATH]
+                                      the suite of xtask/nightly, compared with the last night and a release; at most half an hour
 cargo xtask bench proxy  [--rounds N] [--seconds S] [--connections N] [--routes N] [--case NAME] [--protocol http1|tls|http2|grpc] [--quick] [--syscalls] [--json FILE]
                                       CPU per request beside nginx, HAProxy and Envoy
 cargo xtask bench plugins [--rounds N] [--seconds S] [--connections N] [--case NAME|all] [--quick] [--json FILE]
@@ -78,6 +81,7 @@ fn main() -> ExitCode {
         Some("fuzz") => fuzz::run(args),
         Some("icount") => icount::run(args),
         Some("bench") => bench::run(args),
+        Some("nightly") => nightly::run(args),
         Some("help" | "--help" | "-h") => {
             print!("{USAGE}");
             Ok(())

@@ -1,13 +1,14 @@
 #!/bin/sh
 # How often `stillgate-lab bisect` is right on a real repository: 64 commits, one 3% slower, five around it that do not
-# build, and measurements that scatter by 3%. Usage: planted_bisections.sh LAB [RUNS [STEP]]; STEP 0 plants nothing.
+# build, and measurements that scatter by 3%. Usage: planted_bisections.sh LAB [RUNS [STEP [FIRST]]]; STEP 0 plants nothing,
+# FIRST is the number of the first run (1), for parts of a series.
 #
 # Prints for each run its verdict, whether it is right, and its measurements. Nothing is run again, whatever comes out.
 set -eu
-lab=$(realpath "$1") runs=${2:-50} step=${3:-0.03}
+lab=$(realpath "$1") runs=${2:-50} step=${3:-0.03} first=${4:-1}
 folder=$(mktemp -d) && trap 'rm -rf "$folder"' EXIT && cd "$folder"
 git init --quiet --initial-branch main repository
-for run in $(seq "$runs"); do
+for run in $(seq "$first" $((first + runs - 1))); do
     culprit=$((1 + run * 37 % 63))
     for number in $(seq 0 63); do
         value=$(awk -v n="$number" -v c="$culprit" -v s="$step" 'BEGIN { print 100 * (n < c ? 1 : 1 + s) }')

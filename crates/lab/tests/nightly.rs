@@ -16,7 +16,7 @@ series:
   - name: steady
     measure: echo 100 | sh "$NOISE"
   - name: size
-    measure: sh "$NOISE" < value
+    measure: test -f "$STILLGATE_SUITE/suite.yaml" && test -x "$STILLGATE_LAB" && sh "$NOISE" < value
   - name: broken
     measure: exit 3
 "#;
@@ -47,7 +47,15 @@ fn nights_find_a_step_and_history_says_where() {
     let (cache, store) = (history.beside("a cache"), history.beside("store"));
     let night = |commit: usize| {
         let words = ["nightly", "--suite", "../suite.yaml", "--store", "../store", "--machine", "box", "--seed", "2"];
-        let more = ["--cache", cache.to_str().unwrap(), "--release", &history.commits[0], "--commit"];
+        let more = [
+            "--html",
+            "../night.html",
+            "--cache",
+            cache.to_str().unwrap(),
+            "--release",
+            &history.commits[0],
+            "--commit",
+        ];
         lab(&history, &[&words[..], &more, &[&history.commits[commit]]].concat())
     };
     let (code, stdout, stderr) = night(1);
@@ -57,6 +65,8 @@ fn nights_find_a_step_and_history_says_where() {
     let (code, stdout, stderr) = night(2);
     assert_eq!(code, 1, "{stdout}{stderr}");
     assert_eq!(stdout.matches("| **worse** |").count(), 2, "beside the release and yesterday: {stdout}");
+    let page = fs::read_to_string(history.beside("night.html")).unwrap();
+    assert!(page.contains("2 worse, 0 better") && page.contains("broken") && page.contains("<svg"), "{page}");
     let (_, stdout, _) = night(3);
     // Slow creep shows against the release, though nothing changed since yesterday.
     assert_eq!(stdout.matches("| **worse** |").count(), 1, "{stdout}");

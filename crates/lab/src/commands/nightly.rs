@@ -11,6 +11,7 @@ use crate::git::{self, git, short};
 use crate::nightly::analysis::{Verdict, judge};
 use crate::nightly::run::{Night, Side, side};
 use crate::nightly::{suite, words};
+use crate::report;
 use crate::stdout;
 use crate::stop::{EXIT_INTERRUPTED, stop_flag};
 use crate::store::place::Place;
@@ -26,6 +27,8 @@ use stillgate_stats::Random;
 Each series is measured ten times in turn on today's commit, on the newest other one in the store (yesterday), and on the release; \
 what seems to have changed, forty times more. Of all that is called changed in a night, at most 1% is expected to be false; if \
 nothing changed, at most 1% of nights have an alarm.
+
+STILLGATE_SUITE is the suite's folder and STILLGATE_LAB this program, in the environment of what measures.
 
 Exit codes: 0 nothing is worse; 1 something is; 2 undecided: a difference of 5% could have been missed; 3 nothing could be compared; \
 64 an error; 130 interrupted.")]
@@ -63,6 +66,9 @@ pub(crate) struct Nightly {
     /// A copy of the report, in Markdown
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
+    /// The report as a page, with a plot
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 pub(crate) fn run(arguments: &Nightly) -> Result<u8> {
@@ -72,6 +78,7 @@ pub(crate) fn run(arguments: &Nightly) -> Result<u8> {
 impl Nightly {
     fn run(&self) -> Result<u8> {
         let suite = suite::read(&self.suite)?;
+        let folder = std::fs::canonicalize(&self.suite).ok().and_then(|suite| Some(suite.parent()?.to_owned()));
         let top = PathBuf::from(git::top(&self.repo)?);
         let machine = self.machine.clone().unwrap_or_else(host_name);
         let checkouts = Checkouts::open(&top, self.cache.as_deref(), suite.build.as_deref(), None, self.build_limit)?;
@@ -82,7 +89,10 @@ impl Nightly {
             // A commit beside itself says nothing of a change.
             if sides.iter().all(|side| side.commit != commit) {
                 eprintln!("building {role}, {}", short(&commit));
-                sides.push(side(role, commit, &checkouts, &stop)?);
+                let mut side = side(role, commit, &checkouts, &stop)?;
+                // What a suite has beside it, such as configurations, is of today for all commits.
+                side.place.environment.extend(folder.iter().map(|folder| ("STILLGATE_SUITE", folder.into())));
+                sides.push(side);
             }
         }
         let at = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
@@ -93,9 +103,12 @@ impl Nightly {
             store.keep(&format!("Measure {} on {machine}", short(&sides[0].commit)))?;
         }
         let judged = judge(&lines.iter().collect::<Vec<&Line>>());
-        let text = words::markdown(&sides[0].commit, &judged, &failed, &environment::gather());
+        let machine = environment::gather();
+        let text = words::markdown(&sides[0].commit, &judged, &failed, &machine);
         stdout::show(&text)?;
-        if let Some(path) = &self.markdown {
+        let page = self.html.as_ref().map(|path| (path, report::night(&sides[0].commit, &judged, &failed, &machine)));
+        let text = self.markdown.as_ref().map(|path| (path, text));
+        for (path, text) in text.into_iter().chain(page) {
             atomic_file::replace(path, text.as_bytes())
                 .map_err(|error| Error::new(format!("{}: cannot be written: {error}", path.display())))?;
         }

@@ -45,6 +45,13 @@ pub(crate) fn headline(series: &Series) -> String {
     format!("{} on {}: {changes} in {nights}{older}", series.name, series.machine)
 }
 
+/// The newest change as a headline.
+pub(crate) fn since(series: &Series, change: &Change) -> String {
+    let word = if series.is_worse(change) { "worse" } else { "better" };
+    let at = &series.points[change.at].at;
+    format!("{:+.1}% since {}, which is {word}", change.effect * 100.0, at.get(..10).unwrap_or(at))
+}
+
 /// A change in a line.
 pub(crate) fn said(series: &Series, change: &Change) -> String {
     let word = if series.is_worse(change) { "worse" } else { "better" };

@@ -19,7 +19,7 @@ const CONFIDENCE: f64 = 0.95;
 const POWER: f64 = 0.9;
 
 /// Where a larger difference could have been missed, a comparison is undecided.
-const MARGIN: f64 = 0.05;
+pub(crate) const MARGIN: f64 = 0.05;
 
 /// One series beside one other commit.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,13 +38,13 @@ pub(crate) struct Judged {
     pub(crate) verdict: Verdict,
 }
 
-/// What is said of a comparison.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What is said of a comparison, in the order of what a reader asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Verdict {
     Worse,
     Better,
-    Unchanged,
     Undecided,
+    Unchanged,
 }
 
 /// All comparisons of a night.

@@ -169,6 +169,12 @@ mod tests {
     }
 
     #[test]
+    fn the_projects_own_suite_is_one() {
+        let suite = parse(include_str!("../../../../xtask/nightly/suite.yaml")).unwrap();
+        assert!(suite.series.iter().any(|series| series.higher_is_better) && suite.build.is_some());
+    }
+
+    #[test]
     fn what_is_wrong_is_said_at_its_place() {
         let check = |text: &str, expected: &[&str]| {
             let found = parse(text).unwrap_err();

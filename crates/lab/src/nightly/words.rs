@@ -7,15 +7,7 @@ use std::fmt::Write as _;
 
 /// The whole report.
 pub(crate) fn markdown(commit: &str, judged: &[Judged], failed: &[String], machine: &Environment) -> String {
-    let count = |verdict| judged.iter().filter(|one| one.verdict == verdict).count();
-    let mut out = format!(
-        "### Night of {}: {} worse, {} better, {} unchanged, {} undecided\n\n",
-        short(commit),
-        count(Verdict::Worse),
-        count(Verdict::Better),
-        count(Verdict::Unchanged),
-        count(Verdict::Undecided)
-    );
+    let mut out = format!("### Night of {}: {}\n\n", short(commit), headline(judged));
     out.push_str("| series | compared with | difference (95%) | smallest detectable | p | pairs | |\n");
     out.push_str("|---|---|--:|--:|--:|--:|---|\n");
     for one in judged {
@@ -30,20 +22,37 @@ pub(crate) fn markdown(commit: &str, judged: &[Judged], failed: &[String], machi
             short(&one.beside),
             one.p_value,
             one.pairs,
-            word(one.verdict)
+            if one.verdict == Verdict::Worse { "**worse**" } else { word(one.verdict) }
         );
     }
     for line in failed {
         let _ = writeln!(out, "\nNot measured: {line}");
     }
-    let cpu = machine.cpu_model.as_deref().unwrap_or("an unknown CPU");
-    let _ = writeln!(out, "\n{} CPUs, {cpu}, {}.", machine.cpus, machine.kernel);
+    let _ = writeln!(out, "\n{}", self::machine(machine));
     out
 }
 
-fn word(verdict: Verdict) -> &'static str {
+/// How many comparisons came to what.
+pub(crate) fn headline(judged: &[Judged]) -> String {
+    let count = |verdict| judged.iter().filter(|one| one.verdict == verdict).count();
+    format!(
+        "{} worse, {} better, {} unchanged, {} undecided",
+        count(Verdict::Worse),
+        count(Verdict::Better),
+        count(Verdict::Unchanged),
+        count(Verdict::Undecided)
+    )
+}
+
+/// What it was measured on.
+pub(crate) fn machine(machine: &Environment) -> String {
+    let cpu = machine.cpu_model.as_deref().unwrap_or("an unknown CPU");
+    format!("{} CPUs, {cpu}, {}.", machine.cpus, machine.kernel)
+}
+
+pub(crate) fn word(verdict: Verdict) -> &'static str {
     match verdict {
-        Verdict::Worse => "**worse**",
+        Verdict::Worse => "worse",
         Verdict::Better => "better",
         Verdict::Unchanged => "unchanged",
         Verdict::Undecided => "undecided",

@@ -12,6 +12,7 @@ mod escape;
 mod explain;
 mod history;
 mod load;
+mod night;
 mod number;
 mod overview_plot;
 mod page;
@@ -29,6 +30,7 @@ use crate::error::Result;
 use crate::result::Experiment;
 pub(crate) use escape::{Text, plain};
 pub(crate) use history::history;
+pub(crate) use night::night;
 pub(crate) use section::ReportInput;
 
 /// The page of these results, in their order.

@@ -56,7 +56,7 @@ pub(crate) fn without_files(title: &str, sections: &[Section]) -> String {
         write(
             &mut out,
             format_args!(
-                "<section class=\"file\" aria-labelledby=\"{id}\"><h2 id=\"{id}\">{title}</h2>\n\
+                "<section class=\"file apart\" aria-labelledby=\"{id}\"><h2 id=\"{id}\">{title}</h2>\n\
                  <div class=\"verdict {tone}\"><p class=\"about\">{chip}</p><p class=\"sentence\">{sentence}</p></div>\n"
             ),
         );
