@@ -26,6 +26,7 @@ const ORDER: &[&str] = &[
     "stillgate-route",
     "stillgate-metrics",
     "stillgate-limits",
+    "stillgate-devices",
     "stillgate-lab",
     "stillgate-load",
     "stillgate-stats",
@@ -44,7 +45,7 @@ const LABORATORY: &[&str] = &["stillgate-lab", "stillgate-load", "stillgate-stat
 const FOR_ALL: &[&str] = &["stillgate-profiler", "stillgate-wire", "stillgate-yaml"];
 
 /// Crates without IO, clock or randomness: those are arguments.
-const PURE: &[&str] = &["stillgate-route", "stillgate-stats", "stillgate-wire", "stillgate-yaml"];
+const PURE: &[&str] = &["stillgate-devices", "stillgate-route", "stillgate-stats", "stillgate-wire", "stillgate-yaml"];
 
 /// Dependencies that a pure crate cannot have.
 const IMPURE_CRATES: &[&str] = &[
@@ -110,7 +111,14 @@ const BANS: &[Ban] = &[
         reason: "outside the file of limits that maps memory; take it as an argument",
     },
     Ban {
-        crates: &["stillgate-wire", "stillgate-route", "stillgate-limits", "stillgate-upstream", "stillgate-proxy"],
+        crates: &[
+            "stillgate-devices",
+            "stillgate-wire",
+            "stillgate-route",
+            "stillgate-limits",
+            "stillgate-upstream",
+            "stillgate-proxy",
+        ],
         but: &[],
         names: &["Mutex", "RwLock", "Condvar"],
         reason: "on the way of a request; give the value one owner, or publish a snapshot",

@@ -12,6 +12,7 @@ const LINES_MAX: usize = 600;
 
 /// Most lines of code a function of these folders may have, counted as clippy counts; elsewhere its bound in `clippy.toml` holds.
 const FUNCTION_LINES_MAX: &[(&str, usize)] = &[
+    ("crates/devices/src/", 60),
     ("crates/limits/src/", 60),
     ("crates/plugin/src/", 60),
     ("crates/proxy/src/calls/", 60),

@@ -1,0 +1,302 @@
+//! Reads what a client sends: frames in any pieces become whole messages and control frames (RFC 6455 section 5).
+
+use super::close::{CloseCode, parse_close};
+use super::head::{Grown, Head, Opcode, PartialHead};
+use super::utf8::Utf8;
+use std::borrow::Cow;
+use std::fmt;
+
+/// Something whole that a client sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// A message of text. Its bytes are valid UTF-8.
+    Text(Cow<'a, [u8]>),
+    /// A message of bytes.
+    Binary(Cow<'a, [u8]>),
+    /// To be answered by a pong with this payload.
+    Ping(Cow<'a, [u8]>),
+    /// The answer to a ping, or a sign of life.
+    Pong(Cow<'a, [u8]>),
+    /// The client closes, perhaps with a code and a reason. Answer with a close frame; nothing comes after it.
+    Close(Option<(CloseCode, String)>),
+}
+
+/// Why what a client sent is no sequence of frames, or none that is taken here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FrameError {
+    /// A reserved bit without an extension that would use it (section 5.2).
+    ReservedBits,
+    /// An opcode that nobody has defined (section 5.2).
+    Opcode(u8),
+    /// A client's frame without a mask (section 5.1).
+    Unmasked,
+    /// A control frame that is not its message's last (section 5.4).
+    ControlFragmented,
+    /// A control frame of more than 125 bytes (section 5.5).
+    ControlTooLong,
+    /// A length in more bytes than it needs, or with its highest bit set (section 5.2).
+    Length,
+    /// A continuation with nothing to continue (section 5.4).
+    ContinuationOfNothing,
+    /// A new message before the end of the one before (section 5.4).
+    MessageInMessage,
+    /// A close frame of one byte (section 5.5.1).
+    CloseCutShort,
+    /// A close frame with a code that may not be sent (section 7.4).
+    CloseCode(u16),
+    /// Text or a reason that is not UTF-8 (section 8.1).
+    InvalidUtf8,
+    /// A message longer than this many bytes.
+    TooBig(u32),
+}
+
+impl FrameError {
+    /// The code to close the connection with.
+    pub fn close_code(self) -> CloseCode {
+        match self {
+            FrameError::InvalidUtf8 => CloseCode::INVALID_PAYLOAD,
+            FrameError::TooBig(_) => CloseCode::TOO_BIG,
+            _ => CloseCode::PROTOCOL_ERROR,
+        }
+    }
+}
+
+impl fmt::Display for FrameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FrameError::ReservedBits => f.write_str("a reserved bit is set; no extension is spoken here"),
+            FrameError::Opcode(bits) => write!(f, "opcode {bits} is not defined"),
+            FrameError::Unmasked => f.write_str("a frame of a client must be masked"),
+            FrameError::ControlFragmented => f.write_str("a control frame must be whole; set its final bit"),
+            FrameError::ControlTooLong => f.write_str("a control frame holds at most 125 bytes"),
+            FrameError::Length => f.write_str("a length must be written in the fewest bytes that hold it"),
+            FrameError::ContinuationOfNothing => f.write_str("a continuation without a message that it continues"),
+            FrameError::MessageInMessage => f.write_str("a new message began before the last one had ended"),
+            FrameError::CloseCutShort => {
+                f.write_str("a close frame holds nothing, or a code of two bytes and a reason")
+            }
+            FrameError::CloseCode(number) => write!(f, "{number} may not be sent as a close code"),
+            FrameError::InvalidUtf8 => f.write_str("text must be UTF-8; send other bytes as binary"),
+            FrameError::TooBig(bytes_max) => write!(f, "a message holds at most {bytes_max} bytes"),
+        }
+    }
+}
+
+impl std::error::Error for FrameError {}
+
+/// The frame whose payload is being read.
+#[derive(Debug, Clone, Copy)]
+struct Frame {
+    opcode: Opcode,
+    is_final: bool,
+    /// Turned so that its first byte is for the next byte of payload.
+    mask: [u8; 4],
+    left_bytes: u32,
+}
+
+/// What is kept between reads because it is not whole yet.
+#[derive(Debug, Default)]
+struct Gathered {
+    message: Vec<u8>,
+    control: Vec<u8>,
+}
+
+/// Reads one connection's frames, as a server.
+///
+/// Idle, that is between messages, it owns nothing outside its own few bytes.
+#[derive(Debug)]
+pub struct Reader {
+    head: PartialHead,
+    frame: Option<Frame>,
+    /// The opcode of the message of which parts have come, [`Opcode::Text`] or [`Opcode::Binary`].
+    message: Option<Opcode>,
+    utf8: Utf8,
+    message_bytes_max: u32,
+    /// After a close frame or an error.
+    is_over: bool,
+    gathered: Option<Box<Gathered>>,
+}
+
+impl Reader {
+    /// A reader at the beginning of a connection, for messages of at most this many bytes.
+    pub fn new(message_bytes_max: u32) -> Reader {
+        Reader {
+            head: PartialHead::default(),
+            frame: None,
+            message: None,
+            utf8: Utf8::default(),
+            message_bytes_max,
+            is_over: false,
+            gathered: None,
+        }
+    }
+
+    /// Whether nothing of a frame or message has come that is not whole: the connection may be handed to another process
+    /// with no more than its address.
+    pub fn is_idle(&self) -> bool {
+        self.head.is_empty() && self.frame.is_none() && self.message.is_none() && !self.is_over
+    }
+
+    /// Takes bytes from the front of `input` until something is whole: how many, and what. Without an event all of `input`
+    /// was taken. Payloads are unmasked in place. After a close frame or an error everything is taken and ignored (section
+    /// 1.4 and 7.1.7).
+    pub fn next<'a>(&mut self, input: &'a mut [u8]) -> Result<(usize, Option<Event<'a>>), FrameError> {
+        let result = self.read(input);
+        if result.is_err() {
+            self.is_over = true;
+            self.gathered = None;
+        }
+        result
+    }
+
+    fn read<'a>(&mut self, input: &'a mut [u8]) -> Result<(usize, Option<Event<'a>>), FrameError> {
+        let mut at = 0;
+        while at < input.len() && !self.is_over {
+            if self.frame.is_none() {
+                self.read_head(input[at])?;
+                at += 1;
+            }
+            let Some(frame) = &mut self.frame else { continue };
+            let taken = (input.len() - at).min(frame.left_bytes as usize);
+            let payload = at..at + taken;
+            at += taken;
+            frame.left_bytes -= taken as u32;
+            unmask(&mut input[payload.clone()], &mut frame.mask);
+            let frame = *frame;
+            self.check_text(frame, &input[payload.clone()])?;
+            if frame.left_bytes > 0 || (!frame.is_final && !frame.opcode.is_control()) {
+                self.gather(frame, &input[payload]);
+                continue;
+            }
+            self.frame = None;
+            return Ok((at, Some(self.finish(frame, &input[payload])?)));
+        }
+        Ok((input.len(), None))
+    }
+
+    /// Takes a byte of a head, and begins its frame if it is the last.
+    fn read_head(&mut self, byte: u8) -> Result<(), FrameError> {
+        match self.head.push(byte, self.message.is_some())? {
+            Grown::Partial => {}
+            Grown::Length(payload_bytes) => self.check_length(payload_bytes)?,
+            Grown::Whole(Head { is_final, opcode, payload_bytes, mask }) => {
+                if matches!(opcode, Opcode::Text | Opcode::Binary) {
+                    self.message = Some(opcode);
+                }
+                self.frame = Some(Frame { opcode, is_final, mask, left_bytes: payload_bytes as u32 });
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a message that would be too long before a byte of it is kept.
+    fn check_length(&self, payload_bytes: u64) -> Result<(), FrameError> {
+        let is_control = self.head.opcode().is_some_and(Opcode::is_control);
+        let before = self.gathered.as_ref().map_or(0, |gathered| gathered.message.len() as u64);
+        if !is_control && payload_bytes > u64::from(self.message_bytes_max).saturating_sub(before) {
+            return Err(FrameError::TooBig(self.message_bytes_max));
+        }
+        Ok(())
+    }
+
+    fn check_text(&mut self, frame: Frame, payload: &[u8]) -> Result<(), FrameError> {
+        if frame.opcode.is_control() || self.message != Some(Opcode::Text) {
+            return Ok(());
+        }
+        let is_end = frame.is_final && frame.left_bytes == 0;
+        if self.utf8.check(payload).is_err() || (is_end && !self.utf8.is_complete()) {
+            return Err(FrameError::InvalidUtf8);
+        }
+        Ok(())
+    }
+
+    /// Keeps a part of a message or control frame.
+    fn gather(&mut self, frame: Frame, payload: &[u8]) {
+        if frame.left_bytes == 0 {
+            self.frame = None;
+        }
+        if payload.is_empty() {
+            return;
+        }
+        let gathered = self.gathered.get_or_insert_default();
+        let whole = if frame.opcode.is_control() { &mut gathered.control } else { &mut gathered.message };
+        whole.extend_from_slice(payload);
+    }
+
+    /// What the end of a frame made whole; `payload` is what came last.
+    fn finish<'a>(&mut self, frame: Frame, payload: &'a [u8]) -> Result<Event<'a>, FrameError> {
+        let is_control = frame.opcode.is_control();
+        let before = match &mut self.gathered {
+            Some(gathered) if is_control => std::mem::take(&mut gathered.control),
+            Some(gathered) => std::mem::take(&mut gathered.message),
+            None => Vec::new(),
+        };
+        if self.gathered.as_ref().is_some_and(|gathered| gathered.message.is_empty() && gathered.control.is_empty()) {
+            self.gathered = None;
+        }
+        let whole = if before.is_empty() {
+            Cow::Borrowed(payload)
+        } else {
+            let mut whole = before;
+            whole.extend_from_slice(payload);
+            Cow::Owned(whole)
+        };
+        Ok(match frame.opcode {
+            Opcode::Ping => Event::Ping(whole),
+            Opcode::Pong => Event::Pong(whole),
+            Opcode::Close => {
+                let said = parse_close(&whole)?;
+                self.is_over = true;
+                self.gathered = None;
+                Event::Close(said.map(|(code, reason)| (code, reason.to_owned())))
+            }
+            Opcode::Text | Opcode::Binary | Opcode::Continuation => match self.message.take() {
+                Some(Opcode::Text) => Event::Text(whole),
+                _ => Event::Binary(whole),
+            },
+        })
+    }
+}
+
+/// Takes the mask off (section 5.3), and turns it to where the next piece begins.
+fn unmask(payload: &mut [u8], mask: &mut [u8; 4]) {
+    let doubled = u64::from_ne_bytes([mask[0], mask[1], mask[2], mask[3], mask[0], mask[1], mask[2], mask[3]]);
+    let (words, rest) = payload.as_chunks_mut::<8>();
+    for word in words {
+        *word = (u64::from_ne_bytes(*word) ^ doubled).to_ne_bytes();
+    }
+    for (byte, mask) in rest.iter_mut().zip(mask.iter().cycle()) {
+        *byte ^= mask;
+    }
+    mask.rotate_left(rest.len() % 4);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_connection_is_a_few_bytes() {
+        assert!(size_of::<Reader>() <= 56, "{}", size_of::<Reader>());
+    }
+
+    #[test]
+    fn an_idle_reader_owns_no_buffer() {
+        let mut reader = Reader::new(1000);
+        // "He" and "llo" in two frames, the second one split over two reads.
+        let mut first = *b"\x01\x82\0\0\0\0He\x80\x83\0\0\0\0l";
+        assert_eq!(reader.next(&mut first).unwrap(), (15, None));
+        assert!(reader.gathered.is_some() && !reader.is_idle());
+        let mut second = *b"lo";
+        assert_eq!(reader.next(&mut second).unwrap(), (2, Some(Event::Text(Cow::Borrowed(b"Hello")))));
+        assert!(reader.gathered.is_none() && reader.is_idle());
+    }
+
+    #[test]
+    fn a_length_alone_allocates_nothing() {
+        let mut reader = Reader::new(u32::MAX);
+        let mut head = *b"\x82\xff\0\0\0\0\x7f\xff\xff\xff\0\0\0\0";
+        assert_eq!(reader.next(&mut head).unwrap(), (14, None));
+        assert!(reader.gathered.is_none());
+    }
+}

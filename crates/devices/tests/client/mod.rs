@@ -1,0 +1,71 @@
+//! The other side of the frames: a client that masks, and what a reader makes of its bytes.
+
+use stillgate_devices::frame::{Event, FrameError, Reader};
+
+/// What a reader gave back, in words of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Seen {
+    Text(Vec<u8>),
+    Binary(Vec<u8>),
+    Ping(Vec<u8>),
+    Pong(Vec<u8>),
+    Close(Option<(u16, String)>),
+    Error(FrameError),
+}
+
+/// A masked frame with this first byte.
+pub(crate) fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![first];
+    match payload.len() {
+        len @ 0..126 => bytes.push(0x80 | len as u8),
+        len @ 126..65_536 => bytes.extend([&[0xfe], &(len as u16).to_be_bytes()[..]].concat()),
+        len => bytes.extend([&[0xff], &(len as u64).to_be_bytes()[..]].concat()),
+    }
+    let mask = [0x37, 0xfa, 0x21, 0x3d];
+    bytes.extend(mask);
+    bytes.extend(payload.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask));
+    bytes
+}
+
+/// A masked close frame.
+pub(crate) fn close(code: u16, reason: &[u8]) -> Vec<u8> {
+    frame(0x88, &[&code.to_be_bytes(), reason].concat())
+}
+
+/// All that a reader gives back of these pieces, up to the first error.
+pub(crate) fn read(message_bytes_max: u32, pieces: &[&[u8]]) -> Vec<Seen> {
+    let mut reader = Reader::new(message_bytes_max);
+    let mut seen = Vec::new();
+    for piece in pieces {
+        let mut buffer = piece.to_vec();
+        let mut at = 0;
+        while at < buffer.len() {
+            match reader.next(&mut buffer[at..]) {
+                Ok((taken, event)) => {
+                    at += taken;
+                    seen.extend(event.map(Seen::from));
+                }
+                Err(error) => {
+                    seen.push(Seen::Error(error));
+                    let after = &mut frame(0x81, b"after")[..];
+                    let len = after.len();
+                    assert_eq!(reader.next(after), Ok((len, None)), "nothing is read after an error");
+                    return seen;
+                }
+            }
+        }
+    }
+    seen
+}
+
+impl From<Event<'_>> for Seen {
+    fn from(event: Event<'_>) -> Seen {
+        match event {
+            Event::Text(payload) => Seen::Text(payload.into_owned()),
+            Event::Binary(payload) => Seen::Binary(payload.into_owned()),
+            Event::Ping(payload) => Seen::Ping(payload.into_owned()),
+            Event::Pong(payload) => Seen::Pong(payload.into_owned()),
+            Event::Close(said) => Seen::Close(said.map(|(code, reason)| (code.number(), reason))),
+        }
+    }
+}
