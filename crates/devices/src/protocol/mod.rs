@@ -1,0 +1,243 @@
+//! What devices and the gateway say to each other, in JSON, CBOR or bare frames (subprotocols `stillgate.v1`,
+//! `stillgate.v1+cbor`, and none).
+//!
+//! ```text
+//!  to a device    {"type":"message","id":"5f…","seq":7,"body":…}
+//!                 {"type":"hello","session":"9c…","resume":"9c….4"}
+//!  from a device  {"type":"ack","seq":7}
+//!                 {"type":"reply","id":"5f…","body":…}
+//!                 {"type":"event","body":…}
+//!                 {"type":"hello","session":"9c…","resume":"9c….4"}
+//! ```
+//!
+//! Reading is strict: a key that is unknown, repeated, missing or of another type is an error that says so. Later keys need a
+//! later subprotocol, so nothing that a device says is silently ignored. What is in a body is its reader's business; only
+//! its syntax and depth are checked.
+
+mod body;
+mod cbor;
+mod cbor_json;
+mod error;
+mod fields;
+mod json;
+mod message_id;
+
+pub use body::{Body, BodyError, DEPTH_MAX};
+pub use error::ProtocolError;
+pub use message_id::MessageId;
+
+use fields::Fields;
+use std::borrow::Cow;
+use std::sync::Arc;
+
+/// The longest `session` or `resume` of a hello, in bytes.
+pub const TOKEN_BYTES_MAX: usize = 256;
+
+/// How a device speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// JSON in text frames.
+    Json,
+    /// The same in CBOR (RFC 8949), in binary frames.
+    Cbor,
+    /// A message is one frame and nothing more: no acknowledgements, no replies, no hello.
+    Raw,
+}
+
+/// What a device said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FromDevice<'a> {
+    /// It is back, with what the gateway's last hello gave it; or new, with neither.
+    Hello {
+        /// The session that it had.
+        session: Option<Cow<'a, str>>,
+        /// The token that lets it have what it missed.
+        resume: Option<Cow<'a, str>>,
+    },
+    /// It has every message up to this one.
+    Ack {
+        /// The number of a message.
+        seq: u64,
+    },
+    /// It has this message, and answers.
+    Reply {
+        /// The message's.
+        id: MessageId,
+        /// The answer: [`Body::Json`] or [`Body::Bytes`].
+        body: Body<'a>,
+    },
+    /// Something for the upstream: [`Body::Json`] or [`Body::Bytes`], and with [`Protocol::Raw`] [`Body::Text`] or
+    /// [`Body::Bytes`].
+    Event {
+        /// What it says.
+        body: Body<'a>,
+    },
+}
+
+/// A body as a protocol writes it, made once for however many devices.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Encoded {
+    /// What follows the message's number, up to the end of its frame.
+    bytes: Arc<[u8]>,
+    is_text: bool,
+}
+
+impl Encoded {
+    /// Its bytes in a frame beside those that identify the message.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether it has no bytes: an empty body of [`Protocol::Raw`].
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Whether its frame is one of text, otherwise binary.
+    pub fn is_text(&self) -> bool {
+        self.is_text
+    }
+}
+
+impl Protocol {
+    /// The protocol that a subprotocol of a handshake names (RFC 6455 section 1.9).
+    pub fn of_subprotocol(name: &str) -> Option<Protocol> {
+        match name {
+            "stillgate.v1" => Some(Protocol::Json),
+            "stillgate.v1+cbor" => Some(Protocol::Cbor),
+            _ => None,
+        }
+    }
+
+    /// Encodes a body for [`Protocol::write_message`].
+    pub fn encode(self, body: &Body<'_>) -> Result<Encoded, BodyError> {
+        let bytes = match self {
+            Protocol::Json => json::encode(body),
+            Protocol::Cbor => cbor::encode(body)?,
+            Protocol::Raw => body.bytes().to_vec(),
+        };
+        let is_text = match self {
+            Protocol::Json => true,
+            Protocol::Cbor => false,
+            Protocol::Raw => !matches!(body, Body::Bytes(_)),
+        };
+        Ok(Encoded { bytes: bytes.into(), is_text })
+    }
+
+    /// Appends a message, the payload of one frame. `encoded` must be of this protocol.
+    pub fn write_message(self, id: MessageId, seq: u64, encoded: &Encoded, out: &mut Vec<u8>) {
+        match self {
+            Protocol::Json => json::write_message_head(id, seq, out),
+            Protocol::Cbor => cbor::write_message_head(id, seq, out),
+            Protocol::Raw => {}
+        }
+        out.extend_from_slice(&encoded.bytes);
+    }
+
+    /// Appends the gateway's greeting, the payload of one frame; nothing with [`Protocol::Raw`]. Neither string needs
+    /// escaping: they are this crate's.
+    pub fn write_hello(self, session: &str, resume: &str, out: &mut Vec<u8>) {
+        match self {
+            Protocol::Json => json::write_hello(session, resume, out),
+            Protocol::Cbor => cbor::write_hello(session, resume, out),
+            Protocol::Raw => {}
+        }
+    }
+
+    /// Reads a whole message of a device. `is_text`: which kind of frame it came in; text is valid UTF-8.
+    pub fn read(self, is_text: bool, payload: &[u8]) -> Result<FromDevice<'_>, ProtocolError> {
+        match self {
+            Protocol::Json if is_text => said(&json::read_fields(payload)?, self),
+            Protocol::Json => Err(ProtocolError::Binary),
+            Protocol::Cbor if is_text => Err(ProtocolError::Text),
+            Protocol::Cbor => said(&cbor::read_fields(payload)?, self),
+            Protocol::Raw => Ok(FromDevice::Event { body: raw_body(is_text, payload) }),
+        }
+    }
+
+    /// A string as this protocol writes it.
+    fn string(self, raw: &[u8]) -> Option<Cow<'_, str>> {
+        match self {
+            Protocol::Cbor => cbor::string(raw),
+            _ => json::string(raw),
+        }
+    }
+
+    /// A whole number as this protocol writes it.
+    fn number(self, raw: &[u8]) -> Option<u64> {
+        match self {
+            Protocol::Cbor => cbor::number(raw),
+            _ => json::number(raw),
+        }
+    }
+
+    fn body<'a>(self, raw: &'a [u8], is_base64: bool) -> Result<Body<'a>, ProtocolError> {
+        match self {
+            Protocol::Cbor if is_base64 => {
+                Err(ProtocolError::Value { key: "encoding", wanted: "left out: send bytes as bytes" })
+            }
+            Protocol::Cbor => cbor::body(raw),
+            _ => json::body(raw, is_base64),
+        }
+    }
+}
+
+fn raw_body(is_text: bool, payload: &[u8]) -> Body<'_> {
+    match std::str::from_utf8(payload) {
+        Ok(text) if is_text => Body::Text(Cow::Borrowed(text)),
+        _ => Body::Bytes(Cow::Borrowed(payload)),
+    }
+}
+
+/// What a message's keys say together.
+fn said<'a>(fields: &Fields<'a>, protocol: Protocol) -> Result<FromDevice<'a>, ProtocolError> {
+    const TYPE: ProtocolError = ProtocolError::Value { key: "type", wanted: "a string: ack, reply, event or hello" };
+    let kind = fields.get("type").ok_or(ProtocolError::Missing { key: "type", of: "a message" })?;
+    let kind = protocol.string(kind).ok_or(TYPE)?;
+    match &*kind {
+        "ack" => {
+            fields.only("ack", &["type", "seq"])?;
+            let seq = fields.need("ack", "seq")?;
+            let wanted = "the whole number of a message, as it was sent";
+            Ok(FromDevice::Ack { seq: protocol.number(seq).ok_or(ProtocolError::Value { key: "seq", wanted })? })
+        }
+        "reply" => {
+            fields.only("reply", &["type", "id", "body", "encoding"])?;
+            let id = protocol.string(fields.need("reply", "id")?);
+            let wanted = "the id of a message, as it was sent";
+            let id = id.and_then(|id| MessageId::parse(&id)).ok_or(ProtocolError::Value { key: "id", wanted })?;
+            Ok(FromDevice::Reply { id, body: body_of("reply", fields, protocol)? })
+        }
+        "event" => {
+            fields.only("event", &["type", "body", "encoding"])?;
+            Ok(FromDevice::Event { body: body_of("event", fields, protocol)? })
+        }
+        "hello" => {
+            fields.only("hello", &["type", "session", "resume"])?;
+            let session = token(fields, "session", protocol)?;
+            Ok(FromDevice::Hello { session, resume: token(fields, "resume", protocol)? })
+        }
+        other => Err(ProtocolError::Type(error::excerpt(other))),
+    }
+}
+
+fn body_of<'a>(of: &'static str, fields: &Fields<'a>, protocol: Protocol) -> Result<Body<'a>, ProtocolError> {
+    let body = fields.need(of, "body")?;
+    let encoding = fields.get("encoding").map(|raw| protocol.string(raw));
+    match encoding.as_ref().map(Option::as_deref) {
+        None => protocol.body(body, false),
+        Some(Some("base64")) => protocol.body(body, true),
+        Some(_) => Err(ProtocolError::Value { key: "encoding", wanted: "\"base64\", or left out" }),
+    }
+}
+
+fn token<'a>(
+    fields: &Fields<'a>,
+    key: &'static str,
+    protocol: Protocol,
+) -> Result<Option<Cow<'a, str>>, ProtocolError> {
+    let Some(raw) = fields.get(key) else { return Ok(None) };
+    let token = protocol.string(raw).filter(|token| token.len() <= TOKEN_BYTES_MAX);
+    let wanted = "what the last hello of the gateway gave, as a string";
+    token.map(Some).ok_or(ProtocolError::Value { key, wanted })
+}
