@@ -1,0 +1,166 @@
+//! Requests that a back-end repeats under the same `Idempotency-Key`: sent to the device once, answered alike.
+//!
+//! One table a node, bounded in bytes. At the bound a new key is refused rather than an old one forgotten: forgetting one
+//! would send its message twice. Keys, devices and bodies are kept as keyed hashes of 128 bits.
+
+use super::outcome::Outcome;
+use crate::protocol::{Body, MessageId};
+use siphasher::sip128::{Hasher128, SipHasher13};
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hasher;
+
+/// What an entry counts beside the reply that it keeps.
+const ENTRY_BYTES: usize = 160;
+
+/// The bounds of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IdempotencyLimits {
+    /// How long a key is known, from its first request on.
+    pub keep_ms: u64,
+    /// Bytes of all entries, each 160 and the reply that it keeps.
+    pub bytes_max: usize,
+}
+
+/// A key that is known, with the same body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Again {
+    /// Its message is on its way: wait for its outcome.
+    Pending(MessageId),
+    /// It is done.
+    Done(Outcome),
+    /// The device has replied, but there was no room to keep what.
+    RepliedBefore,
+}
+
+/// Why a request with a key is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IdempotencyError {
+    /// The key was used with another body (422).
+    OtherBody,
+    /// No room for another key (429).
+    Full,
+}
+
+#[derive(Debug)]
+struct Known {
+    body: u128,
+    until_ms: u64,
+    again: Again,
+}
+
+/// The keys of one node.
+#[derive(Debug)]
+pub struct Idempotency {
+    seed: (u64, u64),
+    known: HashMap<u128, Known>,
+    /// Keys by the time when they are forgotten. One that was forgotten earlier may be here still, with an older time.
+    order: VecDeque<(u64, u128)>,
+    bytes: usize,
+}
+
+impl Idempotency {
+    /// An empty table. `seed` is random, so that nobody can choose keys that meet.
+    pub fn new(seed: (u64, u64)) -> Idempotency {
+        Idempotency { seed, known: HashMap::new(), order: VecDeque::new(), bytes: 0 }
+    }
+
+    /// Bytes of all entries.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Begins a request: `None` if its key is new, and `id` is what to send.
+    pub fn begin(
+        &mut self,
+        (device, key): (&str, &str),
+        body: &[u8],
+        id: MessageId,
+        now_ms: u64,
+        limits: IdempotencyLimits,
+    ) -> Result<Option<Again>, IdempotencyError> {
+        self.expire(now_ms);
+        let (key, body) = (self.hash(device.as_bytes(), key.as_bytes()), self.hash(body, b""));
+        if let Some(known) = self.known.get(&key) {
+            return if known.body == body { Ok(Some(known.again.clone())) } else { Err(IdempotencyError::OtherBody) };
+        }
+        if self.bytes + ENTRY_BYTES > limits.bytes_max {
+            return Err(IdempotencyError::Full);
+        }
+        let until_ms = now_ms.saturating_add(limits.keep_ms);
+        self.known.insert(key, Known { body, until_ms, again: Again::Pending(id) });
+        self.order.push_back((until_ms, key));
+        self.bytes += ENTRY_BYTES;
+        Ok(None)
+    }
+
+    /// Notes what became of a request's message. One that did not reach its device and never will is forgotten: the next
+    /// request with its key sends it.
+    pub fn finish(&mut self, (device, key): (&str, &str), outcome: &Outcome, limits: IdempotencyLimits) {
+        let key = self.hash(device.as_bytes(), key.as_bytes());
+        if is_undelivered(outcome) {
+            self.forget(key);
+            return;
+        }
+        let Some(known) = self.known.get_mut(&key) else { return };
+        let bytes = reply_bytes(outcome);
+        known.again = if self.bytes + bytes > limits.bytes_max {
+            Again::RepliedBefore
+        } else {
+            self.bytes += bytes;
+            Again::Done(outcome.clone())
+        };
+    }
+
+    /// Forgets a request whose message was refused: the next one with its key may send it.
+    pub fn cancel(&mut self, (device, key): (&str, &str)) {
+        let key = self.hash(device.as_bytes(), key.as_bytes());
+        self.forget(key);
+    }
+
+    fn forget(&mut self, key: u128) {
+        let Some(known) = self.known.remove(&key) else { return };
+        self.bytes -= ENTRY_BYTES;
+        if let Again::Done(outcome) = &known.again {
+            self.bytes -= reply_bytes(outcome);
+        }
+    }
+
+    /// Forgets what is too old.
+    fn expire(&mut self, now_ms: u64) {
+        while let Some((until_ms, key)) = self.order.front().copied()
+            && until_ms <= now_ms
+        {
+            self.order.pop_front();
+            if self.known.get(&key).is_some_and(|known| known.until_ms == until_ms) {
+                self.forget(key);
+            }
+        }
+    }
+
+    fn hash(&self, first: &[u8], second: &[u8]) -> u128 {
+        let mut hasher = SipHasher13::new_with_keys(self.seed.0, self.seed.1);
+        // The length keeps the two apart.
+        hasher.write_usize(first.len());
+        hasher.write(first);
+        hasher.write(second);
+        hasher.finish128().as_u128()
+    }
+}
+
+fn is_undelivered(outcome: &Outcome) -> bool {
+    match outcome {
+        Outcome::Superseded => true,
+        Outcome::TimedOut { was_written } | Outcome::Dropped { was_written } | Outcome::Ended { was_written } => {
+            !was_written
+        }
+        Outcome::Written | Outcome::Acknowledged | Outcome::Replied(_) => false,
+    }
+}
+
+fn reply_bytes(outcome: &Outcome) -> usize {
+    match outcome {
+        Outcome::Replied(Body::Json(text) | Body::Text(text)) => text.len(),
+        Outcome::Replied(Body::Bytes(bytes)) => bytes.len(),
+        _ => 0,
+    }
+}

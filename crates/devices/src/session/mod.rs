@@ -1,0 +1,385 @@
+//! One device's session: what was sent to it and is not done, over one connection after the other.
+//!
+//! ```text
+//!  push ──▶ [ not handed out ] ──next──▶ [ handed out ] ──ack, reply──▶ done
+//!               │ superseded,                │ timed out: outcome unknown,
+//!               │ dropped, timed out         │ kept for a resume all the same
+//! ```
+//!
+//! A message gets its number when it is handed out for the first time, so numbers have no gaps on the way to a device that
+//! has missed nothing. At least once: a device that comes back with its token gets again what it has not acknowledged, with
+//! the same numbers and ids. What every sender learns is an [`Outcome`], once.
+//!
+//! Bytes are bounded. At the bound, written messages that nobody waits for give way first (a resume will then show a gap in
+//! the numbers), then the [`Policy`] decides. All lists here are walked: 64 KiB hold at most 1,024 entries.
+
+mod idempotency;
+mod outcome;
+mod pulse;
+mod token;
+mod unacknowledged;
+
+pub use idempotency::{Again, Idempotency, IdempotencyError, IdempotencyLimits};
+pub use outcome::{Level, Message, Notice, Outcome};
+pub use pulse::{Beat, Pulse, PulseLimits};
+pub use token::{ResumeToken, SessionId};
+
+use crate::generation::Generation;
+use crate::protocol::{Body, Encoded, MessageId};
+use std::fmt;
+use unacknowledged::{Entry, Unacknowledged};
+
+/// What happens to a message that does not fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Policy {
+    /// It is refused (429).
+    Refuse,
+    /// The oldest ones make room for it.
+    DropOldest,
+    /// A message replaces an earlier one with its key; if it still does not fit, it is refused.
+    LatestPerKey,
+}
+
+/// The bounds of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionLimits {
+    /// Bytes of messages that are not done, each with 64 more.
+    pub queue_bytes_max: usize,
+    /// How long a session outlives its connection, and a written message that nobody waits for stays for a resume.
+    pub resume_ms: u64,
+    /// What happens at `queue_bytes_max`.
+    pub policy: Policy,
+    /// Whether the device acknowledges: not with `raw`.
+    pub acknowledges: bool,
+}
+
+/// Why a message was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// The device is not connected (410).
+    Offline,
+    /// The session's bytes are full (429).
+    Full,
+    /// It would not fit into an empty session (413).
+    TooLong,
+    /// Its sender wants to wait for what this device never says (400).
+    NeverAcknowledges,
+}
+
+/// Why a device could not come back to its session: it gets a new one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResumeError {
+    /// The token is of another session.
+    OtherSession,
+    /// A newer connection has come back before.
+    Stale,
+    /// Its time is over.
+    Over,
+}
+
+/// A device acknowledged what it was never sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AckError {
+    /// What it acknowledged.
+    pub seq: u64,
+    /// The highest number that was sent; 0 for none.
+    pub sent: u64,
+}
+
+/// A message to write now.
+#[derive(Debug, Clone)]
+pub struct HandedOut {
+    /// Its own.
+    pub id: MessageId,
+    /// Its number in the session, from 1.
+    pub seq: u64,
+    /// Its body.
+    pub encoded: Encoded,
+}
+
+/// What moves to another node with its device: the messages that it was sent and has not acknowledged.
+#[derive(Debug, Clone)]
+pub struct Carried {
+    /// The session.
+    pub id: SessionId,
+    /// The highest number that was sent; 0 for none.
+    pub sent: u64,
+    /// In order.
+    pub messages: Vec<HandedOut>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Attached,
+    Detached { since_ms: u64 },
+    Over,
+}
+
+/// One device's session, on the node where it is connected or was last.
+#[derive(Debug)]
+pub struct Session {
+    id: SessionId,
+    generation: Generation,
+    state: State,
+    /// The highest number that was handed out.
+    sent: u64,
+    unacknowledged: Unacknowledged,
+}
+
+impl Session {
+    /// A new one, of a connection that begins.
+    pub fn new(id: SessionId, generation: Generation) -> Session {
+        Session { id, generation, state: State::Attached, sent: 0, unacknowledged: Unacknowledged::default() }
+    }
+
+    /// One that came from another node with its device, now connected here.
+    pub fn from_carried(carried: Carried, generation: Generation, now_ms: u64) -> Session {
+        let mut session = Session { sent: carried.sent, ..Session::new(carried.id, generation) };
+        for HandedOut { id, seq, encoded } in carried.messages {
+            session.unacknowledged.push_entry(Entry::carried(id, seq, encoded, now_ms));
+        }
+        session
+    }
+
+    /// What the device brings back to resume.
+    pub fn token(&self) -> ResumeToken {
+        ResumeToken { session: self.id, generation: self.generation }
+    }
+
+    /// Bytes of messages that are not done.
+    pub fn queued_bytes(&self) -> usize {
+        self.unacknowledged.bytes()
+    }
+
+    /// Whether it has ended, and can be forgotten.
+    pub fn is_over(&self) -> bool {
+        self.state == State::Over
+    }
+
+    /// Takes a message, or says why not.
+    pub fn push(&mut self, message: Message, limits: &SessionLimits, notices: &mut Vec<Notice>) -> Result<(), Refused> {
+        if self.state != State::Attached {
+            return Err(Refused::Offline);
+        }
+        if !limits.acknowledges && message.level != Level::Written {
+            return Err(Refused::NeverAcknowledges);
+        }
+        let bytes = Unacknowledged::bytes_of(&message);
+        if bytes > limits.queue_bytes_max {
+            return Err(Refused::TooLong);
+        }
+        if let (Policy::LatestPerKey, Some(key)) = (limits.policy, &message.key) {
+            self.unacknowledged.supersede(key, notices);
+        }
+        while self.unacknowledged.bytes() + bytes > limits.queue_bytes_max {
+            let kept_for_resume = |entry: &Entry| entry.was_written() && entry.wait.is_none();
+            if self.unacknowledged.take_first(kept_for_resume).is_some() {
+                continue;
+            }
+            if limits.policy != Policy::DropOldest {
+                return Err(Refused::Full);
+            }
+            let mut oldest = self.unacknowledged.take_first(|_| true).expect("an empty session has room, see above");
+            let was_written = oldest.was_written();
+            oldest.tell(Outcome::Dropped { was_written }, notices);
+        }
+        self.unacknowledged.push(message);
+        Ok(())
+    }
+
+    /// The next message to write on this connection. From here on it may have reached the device.
+    pub fn next_to_write(&mut self, now_ms: u64) -> Option<HandedOut> {
+        if self.state != State::Attached {
+            return None;
+        }
+        let entry = self.unacknowledged.hand_out()?;
+        if entry.seq == 0 {
+            self.sent += 1;
+            entry.seq = self.sent;
+        }
+        entry.handed_out_ms = now_ms;
+        let encoded = entry.encoded.clone().expect("`hand_out` skips what the device has");
+        Some(HandedOut { id: entry.id, seq: entry.seq, encoded })
+    }
+
+    /// Everything that was handed out on this connection has been taken by the kernel.
+    pub fn written(&mut self, limits: &SessionLimits, notices: &mut Vec<Notice>) {
+        self.unacknowledged.retain(|entry, is_handed_out| {
+            if is_handed_out && entry.wait.is_some_and(|wait| wait.level == Level::Written) {
+                entry.tell(Outcome::Written, notices);
+            }
+            limits.acknowledges || !is_handed_out
+        });
+    }
+
+    /// The device has every message up to this number.
+    pub fn acknowledge(&mut self, seq: u64, notices: &mut Vec<Notice>) -> Result<(), AckError> {
+        if seq > self.sent {
+            return Err(AckError { seq, sent: self.sent });
+        }
+        self.unacknowledged.retain(|entry, _| {
+            if !entry.was_written() || entry.seq > seq {
+                return true;
+            }
+            match entry.wait.map(|wait| wait.level) {
+                Some(Level::Replied) => {
+                    entry.encoded = None;
+                    return true;
+                }
+                Some(Level::Acknowledged) => entry.tell(Outcome::Acknowledged, notices),
+                Some(Level::Written) => entry.tell(Outcome::Written, notices),
+                None => {}
+            }
+            false
+        });
+        Ok(())
+    }
+
+    /// The device has this message and answers it. False if it is not known any more: its sender has been answered, or it is
+    /// the second answer to a message that came twice.
+    pub fn reply(&mut self, id: MessageId, body: Body<'_>, notices: &mut Vec<Notice>) -> bool {
+        let Some(mut entry) = self.unacknowledged.take_first(|entry| entry.id == id && entry.was_written()) else {
+            return false;
+        };
+        match entry.wait.map(|wait| wait.level) {
+            Some(Level::Replied) => entry.tell(Outcome::Replied(body.into_owned()), notices),
+            Some(Level::Acknowledged) => entry.tell(Outcome::Acknowledged, notices),
+            Some(Level::Written) => entry.tell(Outcome::Written, notices),
+            None => return false,
+        }
+        true
+    }
+
+    /// The connection has ended. The session waits for the device, unless it cannot come back.
+    pub fn detach(&mut self, now_ms: u64, limits: &SessionLimits, notices: &mut Vec<Notice>) {
+        if self.state != State::Attached {
+            return;
+        }
+        self.state = State::Detached { since_ms: now_ms };
+        if !limits.acknowledges {
+            self.end(notices);
+        }
+    }
+
+    /// The device is back with this token, on a connection of this generation. What it has not acknowledged is handed out
+    /// again. An older connection that has not ended yet has to be closed.
+    pub fn resume(
+        &mut self,
+        token: ResumeToken,
+        generation: Generation,
+        now_ms: u64,
+        limits: &SessionLimits,
+    ) -> Result<(), ResumeError> {
+        if token.session != self.id {
+            return Err(ResumeError::OtherSession);
+        }
+        if token.generation != self.generation {
+            return Err(ResumeError::Stale);
+        }
+        match self.state {
+            State::Over => return Err(ResumeError::Over),
+            State::Detached { since_ms } if now_ms >= since_ms.saturating_add(limits.resume_ms) => {
+                return Err(ResumeError::Over);
+            }
+            State::Attached | State::Detached { .. } => {}
+        }
+        self.state = State::Attached;
+        self.generation = generation;
+        self.unacknowledged.rewind();
+        Ok(())
+    }
+
+    /// The device resumes on another node: what it was sent and has not acknowledged goes there, and the session ends here.
+    pub fn carry(&mut self, token: ResumeToken, notices: &mut Vec<Notice>) -> Result<Carried, ResumeError> {
+        if token.session != self.id {
+            return Err(ResumeError::OtherSession);
+        }
+        if token.generation != self.generation {
+            return Err(ResumeError::Stale);
+        }
+        if self.state == State::Over {
+            return Err(ResumeError::Over);
+        }
+        let messages = self.unacknowledged.iter().filter(|entry| entry.was_written()).filter_map(|entry| {
+            let encoded = entry.encoded.clone()?;
+            Some(HandedOut { id: entry.id, seq: entry.seq, encoded })
+        });
+        let carried = Carried { id: self.id, sent: self.sent, messages: messages.collect() };
+        self.end(notices);
+        Ok(carried)
+    }
+
+    /// Ends it: a new session of the device has begun, or it is not to come back.
+    pub fn end(&mut self, notices: &mut Vec<Notice>) {
+        self.state = State::Over;
+        for mut entry in self.unacknowledged.clear() {
+            let was_written = entry.was_written();
+            entry.tell(Outcome::Ended { was_written }, notices);
+        }
+    }
+
+    /// Does what is due, and says when to come again.
+    pub fn tick(&mut self, now_ms: u64, limits: &SessionLimits, notices: &mut Vec<Notice>) -> Option<u64> {
+        if let State::Detached { since_ms } = self.state
+            && now_ms >= since_ms.saturating_add(limits.resume_ms)
+        {
+            self.end(notices);
+        }
+        let mut next_ms = u64::MAX;
+        self.unacknowledged.retain(|entry, _| {
+            if entry.wait.is_some_and(|wait| now_ms >= wait.deadline_ms) {
+                let was_written = entry.was_written();
+                entry.tell(Outcome::TimedOut { was_written }, notices);
+                // What was not written is withdrawn; of what the device has, nobody wants the reply any more.
+                if !was_written || entry.encoded.is_none() {
+                    return false;
+                }
+            }
+            let until_ms = match entry.wait {
+                Some(wait) => wait.deadline_ms,
+                None => entry.handed_out_ms.saturating_add(limits.resume_ms),
+            };
+            if now_ms < until_ms {
+                next_ms = next_ms.min(until_ms);
+            }
+            now_ms < until_ms
+        });
+        if let State::Detached { since_ms } = self.state {
+            next_ms = next_ms.min(since_ms.saturating_add(limits.resume_ms));
+        }
+        (next_ms != u64::MAX).then_some(next_ms)
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Refused::Offline => "the device is not connected; send again when it is",
+            Refused::Full => "the device's queue is full; send again later",
+            Refused::TooLong => "longer than the device's queue; send less at once",
+            Refused::NeverAcknowledges => "this device's protocol has no acknowledgements; send with ack=written",
+        })
+    }
+}
+
+impl std::error::Error for Refused {}
+
+impl fmt::Display for AckError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"seq\" {} was never sent, {} was the last; acknowledge what you received", self.seq, self.sent)
+    }
+}
+
+impl std::error::Error for AckError {}
+
+impl fmt::Display for ResumeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ResumeError::OtherSession => "the token is of another session",
+            ResumeError::Stale => "a newer connection has resumed this session",
+            ResumeError::Over => "the session is over",
+        })
+    }
+}
+
+impl std::error::Error for ResumeError {}

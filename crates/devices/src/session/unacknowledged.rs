@@ -1,0 +1,152 @@
+//! The messages of a session that are not done: in order, bounded in bytes.
+//!
+//! ```text
+//!  front                                                     back
+//!  ┌──────────────────────────────┬─────────────┬─────────────┐
+//!  │ handed out on this connection│ handed out  │ never handed│
+//!  │                              │ on an older │ out: seq 0  │
+//!  └──────────────────────────────┴─────────────┴─────────────┘
+//!                          cursor ▲
+//! ```
+
+use super::outcome::{Level, Message, Notice, Outcome};
+use crate::protocol::{Encoded, MessageId};
+use std::collections::VecDeque;
+
+/// What an entry counts beside its bytes, so that messages without any are bounded, too.
+pub(super) const ENTRY_OVERHEAD_BYTES: usize = 64;
+
+/// What a sender waits for, and how long.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wait {
+    pub(super) level: Level,
+    pub(super) deadline_ms: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) id: MessageId,
+    /// 0 until it is handed out for the first time.
+    pub(super) seq: u64,
+    /// None once the device has it, while its sender waits for the reply.
+    pub(super) encoded: Option<Encoded>,
+    key: Option<Box<str>>,
+    /// None once its sender has been told.
+    pub(super) wait: Option<Wait>,
+    /// When it was last handed out.
+    pub(super) handed_out_ms: u64,
+}
+
+impl Entry {
+    pub(super) fn carried(id: MessageId, seq: u64, encoded: Encoded, now_ms: u64) -> Entry {
+        Entry { id, seq, encoded: Some(encoded), key: None, wait: None, handed_out_ms: now_ms }
+    }
+
+    pub(super) fn was_written(&self) -> bool {
+        self.seq > 0
+    }
+
+    fn bytes(&self) -> usize {
+        let key = self.key.as_ref().map_or(0, |key| key.len());
+        ENTRY_OVERHEAD_BYTES + key + self.encoded.as_ref().map_or(0, Encoded::len)
+    }
+
+    /// Tells its sender, if it still waits.
+    pub(super) fn tell(&mut self, outcome: Outcome, notices: &mut Vec<Notice>) {
+        if self.wait.take().is_some() {
+            notices.push(Notice { id: self.id, outcome });
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Unacknowledged {
+    entries: VecDeque<Entry>,
+    /// How many at the front were handed out on this connection, or need not be.
+    cursor: usize,
+    /// The sum of the entries'.
+    bytes: usize,
+}
+
+impl Unacknowledged {
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter()
+    }
+
+    /// What a message would count.
+    pub(super) fn bytes_of(message: &Message) -> usize {
+        ENTRY_OVERHEAD_BYTES + message.key.as_ref().map_or(0, |key| key.len()) + message.encoded.len()
+    }
+
+    pub(super) fn push(&mut self, message: Message) {
+        let Message { id, encoded, key, level, deadline_ms } = message;
+        let wait = Some(Wait { level, deadline_ms });
+        self.push_entry(Entry { id, seq: 0, encoded: Some(encoded), key, wait, handed_out_ms: 0 });
+    }
+
+    pub(super) fn push_entry(&mut self, entry: Entry) {
+        self.bytes += entry.bytes();
+        self.entries.push_back(entry);
+    }
+
+    /// The next entry to hand out on this connection.
+    pub(super) fn hand_out(&mut self) -> Option<&mut Entry> {
+        let skip = self.entries.iter().skip(self.cursor).take_while(|entry| entry.encoded.is_none()).count();
+        self.cursor += skip;
+        let entry = self.entries.get_mut(self.cursor)?;
+        self.cursor += 1;
+        Some(entry)
+    }
+
+    /// Everything that is not done is to be handed out again, in the same order.
+    pub(super) fn rewind(&mut self) {
+        self.cursor = 0;
+    }
+
+    /// Keeps the entries for which `keep` says so. It may shorten them.
+    pub(super) fn retain(&mut self, mut keep: impl FnMut(&mut Entry, bool) -> bool) {
+        let (mut index, mut cursor, mut bytes) = (0, self.cursor, 0);
+        let before = self.cursor;
+        self.entries.retain_mut(|entry| {
+            let is_handed_out = index < before;
+            index += 1;
+            let is_kept = keep(entry, is_handed_out);
+            match is_kept {
+                true => bytes += entry.bytes(),
+                false => cursor -= usize::from(is_handed_out),
+            }
+            is_kept
+        });
+        (self.cursor, self.bytes) = (cursor, bytes);
+    }
+
+    /// Removes the first entry that `is_it`.
+    pub(super) fn take_first(&mut self, is_it: impl FnMut(&Entry) -> bool) -> Option<Entry> {
+        let index = self.entries.iter().position(is_it)?;
+        let entry = self.entries.remove(index)?;
+        self.cursor -= usize::from(index < self.cursor);
+        self.bytes -= entry.bytes();
+        Some(entry)
+    }
+
+    /// Removes what a later message with this key makes worthless: what was not handed out yet, and what nobody waits for.
+    pub(super) fn supersede(&mut self, key: &str, notices: &mut Vec<Notice>) {
+        self.retain(|entry, _| {
+            let is_worthless = entry.key.as_deref() == Some(key) && (!entry.was_written() || entry.wait.is_none());
+            if is_worthless {
+                entry.tell(Outcome::Superseded, notices);
+            }
+            !is_worthless
+        });
+    }
+
+    /// Removes everything.
+    pub(super) fn clear(&mut self) -> VecDeque<Entry> {
+        (self.cursor, self.bytes) = (0, 0);
+        std::mem::take(&mut self.entries)
+    }
+}
