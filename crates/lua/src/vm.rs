@@ -81,6 +81,8 @@ pub enum Wait {
 pub struct Paused {
     thread: Thread,
     generation: u64,
+    /// CPU time of the run so far: the bound is one for all of it.
+    used: Duration,
 }
 
 /// Why a run failed.
@@ -160,7 +162,7 @@ pub fn run_part(program: &Arc<Program>, part: usize, host: &mut dyn Host, contex
 /// Goes on with a run that has waited, for the same request.
 pub fn resume(paused: Paused, host: &mut dyn Host, context: &mut Context) -> Outcome {
     with_vm(|vm| match paused.generation == vm.generation {
-        true => vm.go_on(paused.thread, (0, 0, false), host, context),
+        true => vm.go_on(paused.thread, (0, 0, false), Some(paused.used), host, context),
         false => lost(),
     })
 }
@@ -203,7 +205,7 @@ pub fn resume_with(
     context: &mut Context,
 ) -> Outcome {
     with_vm(|vm| match paused.generation == vm.generation {
-        true => vm.answer(paused.thread, reply, host, context),
+        true => vm.answer(paused, reply, host, context),
         false => lost(),
     })
 }
@@ -321,13 +323,13 @@ impl Vm {
                 Err(error) => return Outcome::Failed(self.failure(&error, false)),
             },
         };
-        self.go_on(thread, (program.id + part as u64, context.id, context.id != 0), host, context)
+        self.go_on(thread, (program.id + part as u64, context.id, context.id != 0), None, host, context)
     }
 
     /// Gives a reply to the function that waits for it.
     fn answer(
         &mut self,
-        thread: Thread,
+        Paused { thread, used, .. }: Paused,
         reply: Result<Answered, String>,
         host: &mut dyn Host,
         context: &mut Context,
@@ -343,26 +345,40 @@ impl Vm {
             [Err(error), _] | [_, Err(error)] => return Outcome::Failed(self.failure(&error, false)),
         };
         match reply {
-            Ok(Answered::Http(HttpReply { status, .. })) => self.go_on(thread, (status, first, second), host, context),
-            Ok(Answered::Work(_)) => self.go_on(thread, first, host, context),
-            Err(_) => self.go_on(thread, (Value::Nil, first), host, context),
+            Ok(Answered::Http(HttpReply { status, .. })) => {
+                self.go_on(thread, (status, first, second), Some(used), host, context)
+            }
+            Ok(Answered::Work(_)) => self.go_on(thread, first, Some(used), host, context),
+            Err(_) => self.go_on(thread, (Value::Nil, first), Some(used), host, context),
         }
     }
 
+    /// `used`: `None` where the run begins. Most never wait, and none of these pays for the clock.
     fn go_on(
         &mut self,
         thread: Thread,
         arguments: impl IntoLuaMulti,
+        used: Option<Duration>,
         host: &mut dyn Host,
         context: &mut Context,
     ) -> Outcome {
-        let (yielded, is_stopped) = self.bridge.with(host, || self.watched.run(|| thread.resume::<Yielded>(arguments)));
+        let resume = || thread.resume::<Yielded>(arguments);
+        let (yielded, is_stopped, used) = self.bridge.with(host, || match used {
+            None => {
+                let (yielded, is_stopped) = self.watched.run(resume);
+                (yielded, is_stopped, None)
+            }
+            Some(used) => {
+                let (yielded, is_stopped, used) = self.watched.go_on(used, resume);
+                (yielded, is_stopped, Some(used))
+            }
+        });
         self.bridge.trim();
         self.watch.publish();
         let (kind, id, number, text) = match yielded {
             Ok(yielded) => yielded,
             Err(error) => {
-                context.id = self.entries.failed.call(()).unwrap_or(context.id);
+                context.id = self.entries.failed.call(context.id).unwrap_or(context.id);
                 return Outcome::Failed(self.failure(&error, is_stopped));
             }
         };
@@ -384,9 +400,9 @@ impl Vm {
             }
             2 => {
                 let time = Duration::try_from_secs_f64(number.unwrap_or_default()).unwrap_or(Duration::MAX);
-                Outcome::Wait(Wait::Sleep(time), Paused { thread, generation: self.generation })
+                Outcome::Wait(Wait::Sleep(time), self.paused(thread, used))
             }
-            3 => Outcome::Wait(Wait::Body, Paused { thread, generation: self.generation }),
+            3 => Outcome::Wait(Wait::Body, self.paused(thread, used)),
             5 | 6 => {
                 let message = text.map_or_else(Vec::new, |text| text.as_bytes().to_vec());
                 let wait = match kind {
@@ -394,12 +410,16 @@ impl Vm {
                     _ => WorkCall::read(&message).map(|call| Wait::Work(Box::new(call))),
                 };
                 match wait {
-                    Some(wait) => Outcome::Wait(wait, Paused { thread, generation: self.generation }),
+                    Some(wait) => Outcome::Wait(wait, self.paused(thread, used)),
                     None => failed(FailureKind::Error, "no call; this is a bug of the gateway".to_owned()),
                 }
             }
             _ => Outcome::Done(false),
         }
+    }
+
+    fn paused(&self, thread: Thread, used: Option<Duration>) -> Paused {
+        Paused { thread, generation: self.generation, used: used.unwrap_or_else(|| self.watched.used_by_last()) }
     }
 
     /// Compiles the functions of a program, and forgets those of programs that are no more.

@@ -43,8 +43,11 @@ pub(crate) struct Slot {
     pub(crate) call: AtomicU64,
     /// The call that is to be stopped.
     pub(crate) doomed: AtomicU64,
-    /// What the call may take, in milliseconds.
-    limit_ms: AtomicU64,
+    /// What the call may take, in nanoseconds.
+    limit_ns: AtomicU64,
+    /// The call that the watchdog has seen, and the thread's CPU time then, in nanoseconds.
+    seen: AtomicU64,
+    began_ns: AtomicU64,
     pub(crate) state: AtomicPtr<ffi::lua_State>,
     pub(crate) thread: libc::pid_t,
     pub(crate) clock: libc::clockid_t,
@@ -77,14 +80,7 @@ impl Drop for Running<'_> {
     }
 }
 
-/// A VM and how far the watchdog has seen its call.
-struct Seen {
-    slot: Arc<Slot>,
-    call: u64,
-    began: Duration,
-}
-
-static SLOTS: Mutex<Vec<Seen>> = Mutex::new(Vec::new());
+static SLOTS: Mutex<Vec<Arc<Slot>>> = Mutex::new(Vec::new());
 static IS_ASLEEP: AtomicBool = AtomicBool::new(false);
 static WATCHDOG: OnceLock<Thread> = OnceLock::new();
 
@@ -98,19 +94,44 @@ impl Watched {
             libc::pthread_getcpuclockid(libc::pthread_self(), &raw mut clock);
             (libc::gettid(), clock)
         };
-        let (call, doomed, limit_ms) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(millis(RUN_TIME_MAX)));
-        let (state, kept) = (AtomicPtr::new(state), Kept::default());
-        let slot = Arc::new(Slot { call, doomed, limit_ms, state, thread, clock, kept });
-        slots().push(Seen { slot: slot.clone(), call: 0, began: Duration::ZERO });
+        let (call, doomed, seen, began_ns) = Default::default();
+        let (limit_ns, state, kept) = (AtomicU64::new(nanos(RUN_TIME_MAX)), AtomicPtr::new(state), Kept::default());
+        let slot = Arc::new(Slot { call, doomed, limit_ns, seen, began_ns, state, thread, clock, kept });
+        slots().push(slot.clone());
         Watched { slot, last: Cell::new(0) }
     }
 
     /// As [`Watched::run`], with another limit.
     pub(crate) fn run_for<R>(&self, limit: Duration, call: impl FnOnce() -> R) -> (R, bool) {
-        self.slot.limit_ms.store(millis(limit), Ordering::SeqCst);
+        self.slot.limit_ns.store(nanos(limit), Ordering::SeqCst);
         let ran = self.run(call);
-        self.slot.limit_ms.store(millis(RUN_TIME_MAX), Ordering::SeqCst);
+        self.slot.limit_ns.store(nanos(RUN_TIME_MAX), Ordering::SeqCst);
         ran
+    }
+
+    /// As [`Watched::run`], for a call that goes on and has `used` some of its time already. Also says what it has used then.
+    pub(crate) fn go_on<R>(&self, used: Duration, call: impl FnOnce() -> R) -> (R, bool, Duration) {
+        let left = RUN_TIME_MAX.saturating_sub(used);
+        let before = self.slot.cpu_time();
+        let (result, is_stopped) = match left.is_zero() {
+            true => self.run(|| {
+                self.slot.doomed.store(self.last.get(), Ordering::SeqCst);
+                // SAFETY: the state is this thread's and lives as long as `self`.
+                unsafe { ffi::lua_sethook(self.slot.state.load(Ordering::Relaxed), Some(raise), ffi::LUA_MASKCOUNT, 1) };
+                call()
+            }),
+            false => self.run_for(left, call),
+        };
+        (result, is_stopped, used + self.slot.cpu_time().saturating_sub(before))
+    }
+
+    /// What the last call has used, as far as the watchdog has seen it: up to a tick less than it was. A call costs no more for
+    /// that.
+    pub(crate) fn used_by_last(&self) -> Duration {
+        match self.slot.seen.load(Ordering::SeqCst) == self.last.get() {
+            true => self.slot.used(),
+            false => Duration::ZERO,
+        }
     }
 
     /// Runs `call`, and says whether it had to be stopped.
@@ -137,12 +158,12 @@ impl Watched {
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        slots().retain(|seen| !Arc::ptr_eq(&seen.slot, &self.slot));
+        slots().retain(|slot| !Arc::ptr_eq(slot, &self.slot));
     }
 }
 
-const fn millis(time: Duration) -> u64 {
-    time.as_millis() as u64
+const fn nanos(time: Duration) -> u64 {
+    time.as_nanos() as u64
 }
 
 /// The slot of the VM that runs on this thread; null: none does. For signal handlers, too.
@@ -152,10 +173,10 @@ pub(crate) fn running() -> *const Slot {
 
 /// Those of all VMs.
 pub(crate) fn live() -> Vec<Arc<Slot>> {
-    slots().iter().map(|seen| seen.slot.clone()).collect()
+    slots().clone()
 }
 
-fn slots() -> std::sync::MutexGuard<'static, Vec<Seen>> {
+fn slots() -> std::sync::MutexGuard<'static, Vec<Arc<Slot>>> {
     SLOTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -199,7 +220,7 @@ fn watch() {
             continue;
         }
         IS_ASLEEP.store(true, Ordering::SeqCst);
-        if !slots().iter().any(|seen| seen.slot.call.load(Ordering::SeqCst) != 0) {
+        if !slots().iter().any(|slot| slot.call.load(Ordering::SeqCst) != 0) {
             thread::park();
         }
         IS_ASLEEP.store(false, Ordering::SeqCst);
@@ -210,19 +231,19 @@ fn watch() {
 /// Looks at each VM once; `false`: no function has run since the last time.
 fn look() -> bool {
     let mut is_busy = false;
-    for seen in slots().iter_mut() {
-        let call = seen.slot.call.load(Ordering::SeqCst);
+    for slot in slots().iter() {
+        let call = slot.call.load(Ordering::SeqCst);
         if call == 0 {
             continue;
         }
         is_busy = true;
-        let used = seen.slot.cpu_time();
-        if call != seen.call {
-            (seen.call, seen.began) = (call, used);
-        } else if used.saturating_sub(seen.began) >= seen.slot.limit() {
-            seen.slot.doomed.store(call, Ordering::SeqCst);
+        if call != slot.seen.load(Ordering::SeqCst) {
+            slot.began_ns.store(nanos(slot.cpu_time()), Ordering::SeqCst);
+            slot.seen.store(call, Ordering::SeqCst);
+        } else if slot.used() >= slot.limit() {
+            slot.doomed.store(call, Ordering::SeqCst);
             // SAFETY: the thread lives: its slot is taken from the list, under this lock, before it ends.
-            unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), seen.slot.thread, signal_number()) };
+            unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), slot.thread, signal_number()) };
         }
     }
     is_busy
@@ -230,7 +251,12 @@ fn look() -> bool {
 
 impl Slot {
     fn limit(&self) -> Duration {
-        Duration::from_millis(self.limit_ms.load(Ordering::SeqCst))
+        Duration::from_nanos(self.limit_ns.load(Ordering::SeqCst))
+    }
+
+    /// CPU time since the watchdog has seen the call.
+    fn used(&self) -> Duration {
+        self.cpu_time().saturating_sub(Duration::from_nanos(self.began_ns.load(Ordering::SeqCst)))
     }
 
     fn cpu_time(&self) -> Duration {

@@ -43,10 +43,10 @@ local function release(id)
   free[#free + 1] = record
 end
 
--- Lets the request wait; what it waits for is here when this returns, or is returned.
+-- Lets the request wait; what it waits for is here when this returns, or is returned. Where a function of C is in between, this is
+-- an error, and the function goes on: so what it needs stays set.
 function S.wait(kind, number, text)
   local own = S.own
-  S.own = nil
   local first, second, third = yield(kind, own.id, number, text)
   S.own = own
   return first, second, third
@@ -56,7 +56,7 @@ end
 function S.finish(own, status)
   local said = own.said
   local body = said and concat(said)
-  own.said, own.status, S.own = nil, nil, nil
+  own.said, own.status = nil, nil
   yield(ANSWER, own.id, status, body)
 end
 
@@ -64,7 +64,6 @@ end
 function S.stop()
   local own = S.own
   if own.said then S.finish(own, own.status or 200) end
-  S.own = nil
   yield(STOPPED, own.id, nil, nil)
 end
 
@@ -104,6 +103,8 @@ end
 -- A coroutine runs one program after the other, until one of them fails or does not end.
 local function runner(program_id, record_id, is_held)
   while true do
+    -- Another may be set, of a run that waits: if there is no memory for a record, it is not to be taken for this one's.
+    S.own = nil
     local record = record_id == 0 and take() or records[record_id]
     local program = programs[program_id]
     S.own, record.program = record, program.key
@@ -152,9 +153,9 @@ local function check(source)
   return nil
 end
 
--- The record of a run that has failed; zero: it had not begun.
-local function failed()
-  local own = S.own
+-- The record of a run that has failed, if it is not known; zero: it had not begun.
+local function failed(id)
+  local own = records[id] or S.own
   S.own = nil
   if not own then return 0 end
   own.said, own.status = nil, nil

@@ -43,6 +43,30 @@ fn no_pcall_keeps_a_stopped_function() {
 }
 
 #[test]
+fn the_bound_is_one_for_all_of_a_run_however_often_it_waits() {
+    let piece = "local n = 0 for at = 1, 1e6 do n = n + at % 3 end";
+    let outcome = answer(&format!("for _ = 1, 3000 do {piece} ngx.sleep(0) end"));
+    let (waited, end) = outcome.rsplit_once(", ").unwrap();
+    assert!(end.starts_with("time: test:1: ") && end.ends_with(STOPPED), "{end}");
+    assert!(waited.contains("slept 0ns, slept 0ns"), "each piece is shorter than the bound: {outcome}");
+    // What waits and does little goes on for long.
+    let outcome = answer("for _ = 1, 500 do ngx.sleep(0) end ngx.say('x')");
+    assert!(outcome.ends_with("slept 0ns, 200 \"x\\n\""), "{}", outcome.replace("slept 0ns, ", ""));
+}
+
+#[test]
+fn a_wait_that_is_refused_leaves_the_function_its_request() {
+    let refused = "local _, why = load(function() ngx.sleep(0) end)";
+    let boundary = "attempt to yield across C-call boundary";
+    let outcome = answer(&format!("{refused} ngx.say(why, ' ', ngx.var.uri)"));
+    assert!(outcome.starts_with("200 ") && outcome.ends_with(&format!("{boundary} /hello\\n\"")), "{outcome}");
+    let outcome = answer("ctx.x = 1 local _, why = load(function() ngx.exit(403) end) error(why, 0)");
+    assert!(outcome.starts_with("error: ") && outcome.ends_with(boundary), "{outcome}");
+    // Nothing of it is kept for others.
+    assert_eq!(answer("ngx.say(tostring(ctx.x))"), "200 \"nil\\n\"");
+}
+
+#[test]
 fn a_text_without_end_is_stopped_when_it_is_loaded() {
     let why = check("while true do end").unwrap_err();
     assert_eq!(why, format!("pcall error: {STOPPED}"));
