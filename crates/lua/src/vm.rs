@@ -33,9 +33,10 @@ const STRING_BYTES_MAX: usize = 8 * 1024 * 1024;
 const SPENT_BYTES: usize = MEMORY_BYTES_MAX / 4 * 3;
 
 /// The parts of the prelude, in the order they are run.
-const PRELUDE: [(&str, &str); 9] = [
+const PRELUDE: [(&str, &str); 10] = [
     ("health.lua", include_str!("prelude/health.lua")),
     ("base.lua", include_str!("prelude/base.lua")),
+    ("sort.lua", include_str!("prelude/sort.lua")),
     ("ngx.lua", include_str!("prelude/ngx.lua")),
     ("regex.lua", include_str!("prelude/regex.lua")),
     ("core.lua", include_str!("prelude/core.lua")),
@@ -503,6 +504,7 @@ fn prelude(lua: &Lua, shared: &Table, bridge: &Rc<Bridge>, array_mt: &Table) -> 
     shared.set("table_clear", require.call::<Value>("table.clear")?)?;
     shared.set("sethook", globals.get::<Table>("debug")?.get::<Function>("sethook")?)?;
     shared.set("getinfo", globals.get::<Table>("debug")?.get::<Function>("getinfo")?)?;
+    shared.set("metatable_of", globals.get::<Table>("debug")?.get::<Function>("getmetatable")?)?;
     shared.set("yield", globals.get::<Table>("coroutine")?.get::<Function>("yield")?)?;
     shared.set("declarations", DECLARATIONS)?;
     shared.set("call", LightUserData(bridge::call as *const () as *mut c_void))?;

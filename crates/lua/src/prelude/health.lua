@@ -43,6 +43,7 @@ local function name_ours()
   end
   name_members("ngx.", S.ngx, 1)
   name_members("string.", string, 0)
+  name_members("table.", table, 0)
   for module, members in pairs(S.modules) do
     if module == "resty.lrucache" then name_members("lrucache.", members, 0) end
     if module == "apisix.core" then name_members("core.", members, 1) end

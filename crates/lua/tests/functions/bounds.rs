@@ -67,6 +67,17 @@ fn a_wait_that_is_refused_leaves_the_function_its_request() {
 }
 
 #[test]
+fn sorting_is_stopped_and_may_wait() {
+    // Each comparison goes through a megabyte: all of them together take minutes.
+    is_stopped(
+        "local s, t = ('x'):rep(1e6), {} local one, two = s .. '1', s .. '2' for at = 1, 20000 do t[at] = at % 2 == 0 and one or two end table.sort(t)",
+    );
+    is_stopped("local t = {} for at = 1, 1000 do t[at] = at end while true do table.sort(t, function(a, b) return a > b end) end");
+    let waits = "local t = { 3, 1, 2 } table.sort(t, function(a, b) ngx.sleep(0) return a < b end) ngx.say(t, ctx.x)";
+    assert!(answer(waits).ends_with("200 \"123nil\\n\""), "{}", answer(waits));
+}
+
+#[test]
 fn a_text_without_end_is_stopped_when_it_is_loaded() {
     let why = check("while true do end").unwrap_err();
     assert_eq!(why, format!("pcall error: {STOPPED}"));
