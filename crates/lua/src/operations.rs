@@ -3,6 +3,7 @@
 use crate::bridge::{Buffers, Given};
 use crate::host::{Change, Host, Level, Side};
 use crate::pattern;
+use crate::regexes::Wanted;
 use crate::shared::{self, Shared, Write};
 use aws_lc_rs::{digest, hmac};
 use base64::Engine;
@@ -76,6 +77,7 @@ operations! {
     Crc32 "crc32",
     Find "find",
     Regex "regex",
+    RegexWhole "regex_whole",
     RegexNames "regex_names",
     SharedGet "shared_get",
     SharedSet "shared_set",
@@ -179,7 +181,8 @@ pub(crate) fn perform(
         O::HmacSha256 => signed(hmac::HMAC_SHA256, a, b, out),
         O::Crc32 => Given::Number(crc32fast::hash(a).into()),
         O::Find => find(a, b, number, buffers),
-        O::Regex => regex(a, b, number, buffers),
+        O::Regex => regex(a, b, (number, Wanted::Groups), buffers),
+        O::RegexWhole => regex(a, b, (number, Wanted::Whole), buffers),
         O::RegexNames => match buffers.regexes.names(a, number as u32, out) {
             Ok(()) => Given::Text,
             Err(why) => error(out, &why),
@@ -329,10 +332,10 @@ fn find(subject: &[u8], pattern: &[u8], number: f64, buffers: &mut Buffers) -> G
 }
 
 /// `number`: 64 times the place to begin at, and the options.
-fn regex(subject: &[u8], pattern: &[u8], number: f64, buffers: &mut Buffers) -> Given {
+fn regex(subject: &[u8], pattern: &[u8], (number, wanted): (f64, Wanted), buffers: &mut Buffers) -> Given {
     let packed = number as usize;
     let Buffers { out, positions, groups, regexes, .. } = buffers;
-    match regexes.find(subject, pattern, (packed % 64) as u32, packed / 64, groups) {
+    match regexes.find(subject, pattern, ((packed % 64) as u32, wanted), packed / 64, groups) {
         Ok(true) => {
             positions.clear();
             positions.extend(groups.iter().flat_map(|group| pair(*group)));

@@ -1,14 +1,34 @@
-//! `ngx.re` on the `regex` crate: linear in time whatever the pattern. Of PCRE it has no look-around, no references back to a
-//! group and no atomic groups; a pattern that needs one is an error that says so.
+//! `ngx.re` on the engines of `regex-automata`: linear in time whatever the pattern. Of PCRE it has no look-around, no references
+//! back to a group and no atomic groups; a pattern that needs one is an error that says so.
+//!
+//! ```text
+//!  where is it?  lazy DFA ── its states outgrow their memory ──▶ NFA, if the steps are few enough ──▶ an error
+//!  its groups?   one-pass DFA, or backtracking where that is small ──▶ NFA, if the steps are few enough ──▶ an error
+//! ```
+//!
+//! Nothing stops a search, and linear is not short: megabytes times thousands of states take minutes. So each engine gets only
+//! what it does in some milliseconds. The crate `regex` chooses among the same engines, and goes on with the slowest for ever.
 
 use crate::pattern::Span;
-use regex::bytes::{CaptureLocations, Regex, RegexBuilder};
+use regex_automata::hybrid::{dfa as lazy_dfa, regex as lazy};
+use regex_automata::nfa::thompson::backtrack::{self, BoundedBacktracker};
+use regex_automata::nfa::thompson::pikevm::{self, PikeVM};
+use regex_automata::nfa::thompson::{BuildError, Compiler, NFA, WhichCaptures};
+use regex_automata::util::prefilter::Prefilter;
+use regex_automata::util::primitives::NonMaxUsize;
+use regex_automata::util::syntax;
+use regex_automata::{Anchored, Input, MatchKind, PatternID, dfa::onepass};
 use std::collections::HashMap;
 
 /// Compiled patterns that a worker keeps; when there are more, all are dropped.
 const KEPT_MAX: usize = 512;
-/// Memory of one pattern's program.
+/// Memory of one pattern's program, and of the states that are made of it.
 const PROGRAM_BYTES_MAX: usize = 1 << 20;
+const STATES_BYTES_MAX: usize = 1 << 20;
+/// The longest text that is searched: about 10 ms.
+const TEXT_BYTES_MAX: usize = 8 << 20;
+/// States of a program times bytes of a text that the NFA goes through: about 20 ms.
+const STEPS_MAX: usize = 4_000_000;
 
 /// The options of `ngx.re` that change what a pattern means, as bits.
 pub(crate) const CASELESS: u32 = 1;
@@ -25,9 +45,24 @@ pub(crate) struct Regexes {
     count: usize,
 }
 
+/// A pattern's engines, each with its memory.
 struct Kept {
-    regex: Regex,
-    locations: CaptureLocations,
+    nfa: NFA,
+    lazy: (lazy::Regex, lazy::Cache),
+    one_pass: Option<(onepass::DFA, onepass::Cache)>,
+    backtracker: (BoundedBacktracker, backtrack::Cache),
+    pike: (PikeVM, pikevm::Cache),
+    /// Where groups begin and end.
+    slots: Vec<Option<NonMaxUsize>>,
+}
+
+/// What is wanted of a match.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// Its groups, too.
+    Groups,
+    /// Where it is.
+    Whole,
 }
 
 impl Regexes {
@@ -37,26 +72,32 @@ impl Regexes {
         &mut self,
         text: &[u8],
         pattern: &[u8],
-        options: u32,
+        (options, wanted): (u32, Wanted),
         from: usize,
         spans: &mut Vec<Option<Span>>,
     ) -> Result<bool, String> {
         spans.clear();
-        let Kept { regex, locations } = self.kept(pattern, options)?;
-        if from > text.len() || regex.captures_read_at(locations, text, from).is_none() {
+        let kept = self.kept(pattern, options)?;
+        if from > text.len() {
             return Ok(false);
         }
-        if options & ANCHORED != 0 && locations.get(0).is_none_or(|(start, _)| start != from) {
-            return Ok(false);
+        if text.len() - from > TEXT_BYTES_MAX {
+            return Err(format!("a text of more than {TEXT_BYTES_MAX} bytes cannot be searched"));
         }
-        spans.extend((0..locations.len()).map(|at| locations.get(at).map(|(from, to)| (from, Some(to)))));
-        Ok(true)
+        let anchored = if options & ANCHORED != 0 { Anchored::Yes } else { Anchored::No };
+        let is_there = kept.find(&Input::new(text).range(from..).anchored(anchored), wanted)?;
+        if is_there {
+            let count = if wanted == Wanted::Whole { 2 } else { kept.slots.len() };
+            let place = |slot: &Option<NonMaxUsize>| slot.map(NonMaxUsize::get);
+            spans.extend(kept.slots[..count].chunks_exact(2).map(|pair| Some((place(&pair[0])?, Some(place(&pair[1])?)))));
+        }
+        Ok(is_there)
     }
 
     /// The names of a pattern's groups, each as `NUMBER NAME` and a line end.
     pub(crate) fn names(&mut self, pattern: &[u8], options: u32, out: &mut Vec<u8>) -> Result<(), String> {
-        let Kept { regex, .. } = self.kept(pattern, options)?;
-        for (at, name) in regex.capture_names().enumerate() {
+        let Kept { nfa, .. } = self.kept(pattern, options)?;
+        for (at, name) in nfa.group_info().pattern_names(PatternID::ZERO).enumerate() {
             if let Some(name) = name {
                 out.extend_from_slice(format!("{at} {name}\n").as_bytes());
             }
@@ -79,23 +120,117 @@ impl Regexes {
     }
 }
 
+impl Kept {
+    /// Leaves what is wanted in the slots.
+    fn find(&mut self, input: &Input<'_>, wanted: Wanted) -> Result<bool, String> {
+        let (lazy, cache) = &mut self.lazy;
+        let mut found = lazy.try_search(cache, input);
+        if found.is_err() {
+            // The memory may be full of what other texts have left.
+            cache.reset(lazy);
+            found = lazy.try_search(cache, input);
+        }
+        let Ok(found) = found else {
+            cache.reset(lazy);
+            return self.by_steps(input);
+        };
+        let Some(found) = found else { return Ok(false) };
+        if wanted == Wanted::Groups && self.slots.len() > 2 {
+            return self.groups(&input.clone().span(found.span()).anchored(Anchored::Yes));
+        }
+        self.slots[0] = NonMaxUsize::new(found.start());
+        self.slots[1] = NonMaxUsize::new(found.end());
+        Ok(true)
+    }
+
+    /// The groups of a match that is all of the input.
+    fn groups(&mut self, input: &Input<'_>) -> Result<bool, String> {
+        if let Some((dfa, cache)) = &mut self.one_pass
+            && let Ok(found) = dfa.try_search_slots(cache, input, &mut self.slots)
+        {
+            return Ok(found.is_some());
+        }
+        let (backtracker, cache) = &mut self.backtracker;
+        match backtracker.try_search_slots(cache, input, &mut self.slots) {
+            Ok(found) => Ok(found.is_some()),
+            // It is too long for that.
+            Err(_) => self.by_steps(input),
+        }
+    }
+
+    fn by_steps(&mut self, input: &Input<'_>) -> Result<bool, String> {
+        let (states, bytes) = (self.nfa.states().len(), input.get_span().len());
+        if states.saturating_mul(bytes) > STEPS_MAX {
+            return Err(format!(
+                "the pattern is too complex for {bytes} bytes: it takes more steps than a function may use; \
+                 search a shorter text, or write it with less repetitions or groups"
+            ));
+        }
+        let (pike, cache) = &mut self.pike;
+        Ok(pike.search_slots(cache, input, &mut self.slots).is_some())
+    }
+}
+
 fn compile(pattern: &[u8], options: u32) -> Result<Kept, String> {
     let text =
         std::str::from_utf8(pattern).map_err(|_| "a pattern has to be UTF-8; write bytes as \\xHH".to_owned())?;
     let is = |option: u32| options & option != 0;
-    let regex = RegexBuilder::new(text)
+    let refused = |reason: String| {
+        format!("the pattern {text:?} cannot be compiled: {}", reason.lines().last().unwrap_or_default())
+    };
+    let syntax = syntax::Config::new()
         .case_insensitive(is(CASELESS))
         .multi_line(is(MULTILINE))
         .dot_matches_new_line(is(DOTALL))
         .ignore_whitespace(is(EXTENDED))
         .unicode(is(UNICODE))
-        .size_limit(PROGRAM_BYTES_MAX)
-        .dfa_size_limit(PROGRAM_BYTES_MAX)
-        .build()
-        .map_err(|error| {
-            let reason = error.to_string();
-            format!("the pattern {text:?} cannot be compiled: {}", reason.lines().last().unwrap_or_default())
-        })?;
-    let locations = regex.capture_locations();
-    Ok(Kept { regex, locations })
+        .utf8(false);
+    let hir = syntax::parse_with(text, &syntax).map_err(|error| refused(error.to_string()))?;
+    let nfa = |is_reverse: bool| {
+        let captures = if is_reverse { WhichCaptures::None } else { WhichCaptures::All };
+        let config = NFA::config()
+            .utf8(false)
+            .nfa_size_limit(Some(PROGRAM_BYTES_MAX))
+            .reverse(is_reverse)
+            .which_captures(captures);
+        Compiler::new().configure(config).build_from_hir(&hir).map_err(|error: BuildError| match error.size_limit() {
+            Some(limit) => refused(format!("it takes more than {limit} bytes")),
+            None => refused(error.to_string()),
+        })
+    };
+    let (forward, backward) = (nfa(false)?, nfa(true)?);
+    // It gives up where it would have to begin anew with its states: that, and no longer search, is what takes its time.
+    let config = lazy_dfa::Config::new()
+        .unicode_word_boundary(true)
+        .cache_capacity(STATES_BYTES_MAX)
+        .skip_cache_capacity_check(true)
+        .minimum_cache_clear_count(Some(0));
+    let dfa = |config: lazy_dfa::Config, nfa: &NFA| {
+        let built = lazy_dfa::DFA::builder().configure(config).build_from_nfa(nfa.clone());
+        built.map_err(|error| refused(error.to_string()))
+    };
+    let prefilter = Prefilter::from_hir_prefix(MatchKind::LeftmostFirst, &hir);
+    let lazy = lazy::Regex::builder().build_from_dfas(
+        dfa(config.clone().prefilter(prefilter), &forward)?,
+        dfa(config.match_kind(MatchKind::All), &backward)?,
+    );
+    let one_pass = onepass::DFA::builder()
+        .configure(onepass::Config::new().size_limit(Some(PROGRAM_BYTES_MAX)))
+        .build_from_nfa(forward.clone());
+    let built = |error: BuildError| refused(error.to_string());
+    let backtracker = BoundedBacktracker::builder().build_from_nfa(forward.clone()).map_err(built)?;
+    let pike = PikeVM::builder().build_from_nfa(forward.clone()).map_err(built)?;
+    let (of_lazy, of_backtracker, of_pike) = (lazy.create_cache(), backtracker.create_cache(), pike.create_cache());
+    Ok(Kept {
+        slots: vec![None; forward.group_info().slot_len()],
+        lazy: (lazy, of_lazy),
+        // Most patterns are none of these.
+        one_pass: one_pass.ok().map(|dfa| {
+            let cache = dfa.create_cache();
+            (dfa, cache)
+        }),
+        backtracker: (backtracker, of_backtracker),
+        pike: (pike, of_pike),
+        nfa: forward,
+    })
 }

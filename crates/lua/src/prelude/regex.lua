@@ -57,10 +57,15 @@ local function fill(groups, text, places, count, pattern, options)
   return groups
 end
 
-local regex_op = op.regex
+local regex_op, whole_op = op.regex, op.regex_whole
 
 local function re_search(text, pattern, options, from)
   return search(regex_op, text, pattern, from * 64 + options)
+end
+
+-- The same without groups, which cost more than the match.
+local function re_search_whole(text, pattern, options, from)
+  return search(whole_op, text, pattern, from * 64 + options)
 end
 
 local function re_match(text, pattern, options, position, groups)
@@ -82,12 +87,13 @@ end
 local function re_find(text, pattern, options, position, group)
   text, options = plain(text), options_of(options)
   local from = position and position.pos and position.pos - 1 or 0
-  local count, places, why = re_search(text, pattern, options, from)
+  group = group or 0
+  local search_for = group == 0 and re_search_whole or re_search
+  local count, places, why = search_for(text, pattern, options, from)
   if not count then
     if why then return nil, nil, why end
     return nil
   end
-  group = group or 0
   if group >= count then return nil, nil, "nth out of bound" end
   local behind, first, last = places[1] + 1, places[2 * group], places[2 * group + 1]
   if position then position.pos = behind end
@@ -98,13 +104,14 @@ end
 local function re_gmatch(text, pattern, options)
   text, options = plain(text), options_of(options)
   local from = 0
-  local _, _, why = re_search("", pattern, options, 0)
+  local _, _, why = re_search_whole("", pattern, options, 0)
   if why then return nil, why end
   return function()
     if from > #text then return nil end
-    local count, places = re_search(text, pattern, options, from)
+    local count, places, why = re_search(text, pattern, options, from)
     if not count then
       from = #text + 1
+      if why then return nil, why end
       return nil
     end
     from = places[1] >= places[0] and places[1] or places[1] + 1
@@ -130,9 +137,10 @@ local function substituted(text, pattern, replacement, options, most)
     raise("bad argument #3 (string or function expected, got " .. kind .. ")")
   end
   local is_plain = kind == "string" and not search(op.find, replacement, "$", 1)
+  local search_for = is_plain and re_search_whole or re_search
   local out, number, done, place, from = {}, 0, 0, 0, 0
   while from <= #text and done < most do
-    local count, places, why = re_search(text, pattern, options, from)
+    local count, places, why = search_for(text, pattern, options, from)
     if why then return nil, nil, why end
     if not count then break end
     local first, last = places[0], places[1]

@@ -110,6 +110,37 @@ fn patterns_are_bounded() {
 }
 
 #[test]
+fn regular_expressions_are_bounded() {
+    let complex = "it takes more steps than a function may use";
+    // A set of states of its own for each byte, and so many states that each step takes long.
+    let states = "local text = {} for at = 1, 40000 do text[at] = at * at % 7 < 3 and 'a' or 'b' end text = table.concat(text)";
+    for (call, more) in [("match", ""), ("find", ""), ("gsub", ", 'x'"), ("gmatch", "")] {
+        let body = format!(
+            "{states} local one, two, three = ngx.re.{call}(text, '(a|b)*a(a|b){{300}}c'{more}) \
+             if type(one) == 'function' then one, two = one() end ngx.say(tostring(one), three or two)"
+        );
+        let began = Instant::now();
+        let outcome = answer(&body);
+        assert!(outcome.starts_with("200 \"nilthe pattern is too complex for 40000 bytes") && outcome.contains(complex), "{call}: {outcome}");
+        assert!(began.elapsed() < PATIENCE, "{call}: {:?}", began.elapsed());
+    }
+    // Groups of a long match.
+    let groups = "ngx.say(select(2, ngx.re.match(('ab'):rep(500000), '(?:(a|ab)(c|bcd)?(b*))+')))";
+    assert!(answer(groups).contains(complex), "{}", answer(groups));
+    assert!(answer("ngx.say(select(3, ngx.re.find(('x'):rep(2^23) .. 'x', 'y')))").contains("more than 8388608 bytes"));
+    // What is large and easy, or complex and short, is no problem.
+    for (text, pattern) in [
+        ("('a'):rep(1000000) .. '!'", "[a-z]+!"),
+        ("('a'):rep(100000) .. '!'", "^(.*)!$"),
+        ("('ab'):rep(500)", "(?:(a|ab)(c|bcd)?(b*))+"),
+        ("('ab'):rep(200)", "(a|b)*b(a|b){100}"),
+    ] {
+        let outcome = answer(&format!("local text = {text} ngx.say(#ngx.re.match(text, '{pattern}')[0] == #text)"));
+        assert_eq!(outcome, "200 \"true\\n\"", "{pattern}");
+    }
+}
+
+#[test]
 fn what_is_closed_is_closed() {
     for name in [
         "io.open",
