@@ -117,7 +117,9 @@ impl Serverless {
         // Resources are kept as they are written only where something asks for them.
         let wants_documents = sources.iter().any(|source| source.contains("matched_route"));
         let conf = json!({"phase": keys.phase.name(), "functions": &sources});
-        let program = Program::new(cx.origin.to_string(), sources, conf, Kind::Plugin);
+        // A route may have both plugins.
+        let name = format!("{}, {plugin}", cx.origin);
+        let program = Program::new(name, sources, conf, Kind::Plugin);
         let functions = Functions { plugin, program, wants_documents, has_parts: false, then: None };
         Some(Serverless { phase: keys.phase, functions: Arc::new(functions) })
     }

@@ -42,8 +42,8 @@ fn examples_of_the_documentation_log_around_a_phase() {
         < 200
         < Content-Type: text/plain
         < "hello world\n"
-        log: serverless-pre-function: Error route "r":1: serverless pre function
-        log: serverless-post-function: Error route "r":1: match uri nil
+        log: serverless-pre-function: Error route "r", serverless-pre-function:1: serverless pre function
+        log: serverless-post-function: Error route "r", serverless-post-function:1: match uri nil
     "#]],
     );
 }
@@ -124,7 +124,7 @@ fn functions_of_apisix_s_tests() {
         > serverless-post-function answers
         < 201
         < ""
-        log: serverless-post-function: Error route "r":1: serverless post function
+        log: serverless-post-function: Error route "r", serverless-post-function:1: serverless post function
     "#]],
     );
     let redirects = "return function() if ngx.var.scheme == \"http\" and ngx.var.host == \"h.example\" then ngx.header[\"Location\"] = \"https://foo.com\" .. ngx.var.request_uri; ngx.exit(ngx.HTTP_MOVED_PERMANENTLY); end; end";
@@ -149,7 +149,7 @@ fn functions_of_apisix_s_tests() {
         < 200
         < Content-Type: text/plain
         < "hello world\n"
-        log: serverless-post-function: Warn route "r":1: default phase: access
+        log: serverless-post-function: Warn route "r", serverless-post-function:1: default phase: access
     "#]],
     );
     let counts =
@@ -164,7 +164,7 @@ fn functions_of_apisix_s_tests() {
         < 200
         < Content-Type: text/plain
         < "hello world\n"
-        log: serverless-pre-function: Error route "r":1: serverless pre function:2
+        log: serverless-pre-function: Error route "r", serverless-pre-function:1: serverless pre function:2
     "#]],
     );
 }
@@ -182,8 +182,8 @@ fn functions_run_one_after_the_other_and_answer() {
         < 200
         < Content-Type: text/plain
         < "hello world\n"
-        log: serverless-pre-function: Error route "r"[1]:1: one
-        log: serverless-pre-function: Error route "r"[2]:1: two
+        log: serverless-pre-function: Error route "r", serverless-pre-function[1]:1: one
+        log: serverless-pre-function: Error route "r", serverless-pre-function[2]:1: two
     "#]],
     );
     let forbids = "return function(conf, ctx) ngx.exit(403) end";
@@ -287,7 +287,7 @@ fn a_request_s_table_is_there_in_all_phases() {
         < 200
         < Content-Type: text/plain
         < "hello world\n"
-        log: serverless-post-function: Error route "r":1: 123 200
+        log: serverless-post-function: Error route "r", serverless-post-function:1: 123 200
     "#]],
     );
 }
@@ -319,7 +319,7 @@ fn a_function_that_fails_costs_its_request_a_500() {
         > serverless-pre-function answers
         < 500
         < "<html>\r\n<head><title>500 Internal Server Error</title></head>\r\n<body>\r\n<center><h1>500 Internal Server Error</h1></center>\r\n<hr><center>stillgate</center>\r\n</body>\r\n</html>\r\n"
-        log: serverless-pre-function failed: route "r":2: no
+        log: serverless-pre-function failed: route "r", serverless-pre-function:2: no
     "#]],
     );
     check(
@@ -332,7 +332,7 @@ fn a_function_that_fails_costs_its_request_a_500() {
         < 500
         < Content-Type: text/html; charset=utf-8
         < "<html>\r\n<head><title>500 Internal Server Error</title></head>\r\n<body>\r\n<center><h1>500 Internal Server Error</h1></center>\r\n<hr><center>stillgate</center>\r\n</body>\r\n</html>\r\n"
-        log: serverless-pre-function failed: route "r":2: no
+        log: serverless-pre-function failed: route "r", serverless-pre-function:2: no
     "#]],
     );
     check(
@@ -343,7 +343,7 @@ fn a_function_that_fails_costs_its_request_a_500() {
         > Host: h
         > User-Agent: curl
         < 502, since a function of a plugin has failed
-        log: serverless-pre-function failed: route "r":2: no
+        log: serverless-pre-function failed: route "r", serverless-pre-function:2: no
     "#]],
     );
     check(
@@ -356,7 +356,7 @@ fn a_function_that_fails_costs_its_request_a_500() {
         < 200
         < Content-Type: text/plain
         < "hello world\n"
-        log: serverless-pre-function failed: route "r":2: no
+        log: serverless-pre-function failed: route "r", serverless-pre-function:2: no
     "#]],
     );
 }
@@ -370,7 +370,7 @@ fn what_cannot_be_done_is_said() {
         > serverless-pre-function answers
         < 500
         < "<html>\r\n<head><title>500 Internal Server Error</title></head>\r\n<body>\r\n<center><h1>500 Internal Server Error</h1></center>\r\n<hr><center>stillgate</center>\r\n</body>\r\n</html>\r\n"
-        log: serverless-pre-function failed: route "r":1: it ran for more than 50 ms of CPU time and was stopped
+        log: serverless-pre-function failed: route "r", serverless-pre-function:1: it ran for more than 50 ms of CPU time and was stopped
     "#]],
     );
     check(
@@ -380,7 +380,7 @@ fn what_cannot_be_done_is_said() {
         > serverless-pre-function answers
         < 500
         < "<html>\r\n<head><title>500 Internal Server Error</title></head>\r\n<body>\r\n<center><h1>500 Internal Server Error</h1></center>\r\n<hr><center>stillgate</center>\r\n</body>\r\n</html>\r\n"
-        log: serverless-pre-function failed: route "r":1: "Content-Length": this field frames the message or belongs to one connection; the gateway sets it
+        log: serverless-pre-function failed: route "r", serverless-pre-function:1: "Content-Length": this field frames the message or belongs to one connection; the gateway sets it
     "#]],
     );
     check(
@@ -390,7 +390,7 @@ fn what_cannot_be_done_is_said() {
         > serverless-pre-function answers
         < 500
         < "<html>\r\n<head><title>500 Internal Server Error</title></head>\r\n<body>\r\n<center><h1>500 Internal Server Error</h1></center>\r\n<hr><center>stillgate</center>\r\n</body>\r\n</html>\r\n"
-        log: serverless-pre-function failed: route "r":1: the module 'resty.redis' is not built; docs/lua.md lists what is
+        log: serverless-pre-function failed: route "r", serverless-pre-function:1: the module 'resty.redis' is not built; docs/lua.md lists what is
     "#]],
     );
     check(
@@ -403,7 +403,7 @@ fn what_cannot_be_done_is_said() {
         < 200
         < Content-Type: text/plain
         < "hello world\n"
-        log: serverless-pre-function failed: route "r":1: the response is out: its header cannot be changed in the phase log
+        log: serverless-pre-function failed: route "r", serverless-pre-function:1: the response is out: its header cannot be changed in the phase log
     "#]],
     );
     check(
@@ -414,7 +414,7 @@ fn what_cannot_be_done_is_said() {
         > Host: h
         > User-Agent: curl
         < 502, since a function of a plugin has failed
-        log: serverless-pre-function failed: route "r":1: host: in the phase body_filter there is the body only; read it in header_filter and keep it in ctx
+        log: serverless-pre-function failed: route "r", serverless-pre-function:1: host: in the phase body_filter there is the body only; read it in header_filter and keep it in ctx
     "#]],
     );
 }
