@@ -96,6 +96,58 @@ fn what_luajit_has_made_of_functions_is_told() {
     }
 }
 
+/// The names and texts of what is loaded.
+fn sources(gateway: &Gateway) -> Vec<(String, String)> {
+    let all = health(gateway)["sources"].as_array().unwrap().clone();
+    let text = |source: &Json, key: &str| source[key].as_str().unwrap().to_owned();
+    all.iter().map(|source| (text(source, "source"), text(source, "text"))).collect()
+}
+
+#[test]
+fn each_text_is_told_by_itself_for_as_long_as_it_is_in_use() {
+    let folder = tempfile::tempdir().unwrap();
+    let plugin = |name: &str| {
+        format!("return {{ name = '{name}', version = 1, priority = 1, schema = {{}}, access = function() ngx.say('{name}') end }}")
+    };
+    let write = |at: &str, text: &str| {
+        let file = folder.path().join(at);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, text).unwrap();
+    };
+    write("one/own.lua", &plugin("one"));
+    write("two/own.lua", &plugin("two"));
+    write("two/last.lua", &plugin("last"));
+    let paths = ["one", "two"].map(|name| folder.path().join(name).display().to_string()).join(", ");
+    let serverless = |name: &str| format!("{name}: {{phase: access, functions: [\"return function() ngx.ctx.a = '{name}' end\"]}}");
+    let resources = format!(
+        "routes:\n  - {{id: both, uri: /both, upstream_id: node, plugins: {{{}, {}}}}}\n  - {{id: own, uri: /own/one, plugins: {{one: {{}}}}}}\n  - {{id: two, uri: /own/two, plugins: {{two: {{}}}}}}\n",
+        serverless("serverless-pre-function"),
+        serverless("serverless-post-function")
+    );
+    let node = reflecting();
+    let setup = setup(node.addr(), &resources)
+        .admin(&format!("keys: [{{name: admin, key: {KEY}, role: admin}}]"))
+        .gateway(&format!("workers: 1\nlua: {{path: [{paths}]}}"));
+    let gateway = Gateway::start(STILLGATE, &setup);
+    let get = |path: &str| {
+        let mut client = gateway.client();
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n"));
+        client.expect_response("GET")
+    };
+    for path in ["/both", "/own/one", "/own/two"] {
+        assert_eq!(get(path).head.status(), 200, "{path}");
+    }
+    let names = |gateway: &Gateway| -> Vec<String> { sources(gateway).into_iter().map(|(name, _)| name).collect() };
+    let both = ["route \"both\", serverless-post-function", "route \"both\", serverless-pre-function"];
+    let expected: Vec<&str> = ["one/own.lua"].into_iter().chain(both).chain(["two/own.lua"]).collect();
+    assert_eq!(names(&gateway), expected);
+    write("two/own.lua", &plugin("two").replace("say('two')", "say('new')"));
+    eventually("the new text", || get("/own/two").body.starts_with(b"new"));
+    assert_eq!(names(&gateway), expected);
+    let (_, text) = sources(&gateway).pop().unwrap();
+    assert!(text.contains("say('new')"), "{text}");
+}
+
 #[test]
 fn the_page_marks_each_line_and_says_why() {
     let metrics = ReservedPort::new();

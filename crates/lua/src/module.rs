@@ -76,9 +76,10 @@ impl Module {
         .and_then(|checked| checked)
     }
 
-    /// The file's name without its ending.
+    /// The file's name without its folders and its ending.
     pub fn name(&self) -> &str {
-        self.file.rsplit_once('.').map_or(&*self.file, |(name, _)| name)
+        let name = self.file.rsplit_once('/').map_or(&*self.file, |(_, name)| name);
+        name.rsplit_once('.').map_or(name, |(name, _)| name)
     }
 
     /// Runs a function of the file on this thread, which serves no request: for [`crate::WORK_TIME_MAX`] at most.

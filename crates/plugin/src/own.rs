@@ -15,6 +15,8 @@ use stillgate_schema::{Json, Node};
 pub struct OwnFile {
     /// Where it is.
     pub path: PathBuf,
+    /// What stands before a line's number in messages: the end of the path that no other file has.
+    pub name: String,
     /// What is in it.
     pub text: String,
 }

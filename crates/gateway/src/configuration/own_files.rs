@@ -2,6 +2,7 @@
 
 use super::source::read_bounded;
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use stillgate_plugin::OwnFile;
@@ -17,7 +18,16 @@ pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<OwnFile>, String> {
     if files.len() > FILES_MAX {
         return Err(format!("there are {} files; at most {FILES_MAX} are read", files.len()));
     }
-    files.into_iter().map(read_one).collect()
+    files.iter().map(|file| read_one(file.clone(), name_among(file, &files))).collect()
+}
+
+/// The file's name, with as many folders before it as tell it from all others.
+fn name_among(file: &Path, files: &BTreeSet<PathBuf>) -> String {
+    let is_taken = |end: &Path| files.iter().any(|other| other != file && other.ends_with(end));
+    let parts: Vec<&OsStr> = file.iter().collect();
+    let ends = (0..parts.len()).rev().map(|from| parts[from..].iter().collect::<PathBuf>());
+    let name = ends.into_iter().find(|end| !is_taken(end)).unwrap_or_else(|| file.to_owned());
+    name.to_string_lossy().into_owned()
 }
 
 /// The files that are links: what they lead to may change.
@@ -49,13 +59,13 @@ fn of_folder(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn read_one(path: PathBuf) -> Result<OwnFile, String> {
+fn read_one(path: PathBuf, name: String) -> Result<OwnFile, String> {
     let bytes = read_bounded(&path, FILE_BYTES_MAX).map_err(|error| unreadable(&path, &error))?;
     if bytes.len() > FILE_BYTES_MAX {
         return Err(format!("{} is longer than {FILE_BYTES_MAX} bytes", path.display()));
     }
     match String::from_utf8(bytes) {
-        Ok(text) => Ok(OwnFile { path, text }),
+        Ok(text) => Ok(OwnFile { path, name, text }),
         Err(_) => Err(format!("{} is not UTF-8", path.display())),
     }
 }

@@ -77,8 +77,7 @@ fn module(file: &OwnFile, version: Identity) -> Arc<Module> {
     if let Some(module) = known.get(&version.0).and_then(Weak::upgrade) {
         return module;
     }
-    let name = file.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let module = Module::new(name, file.text.clone());
+    let module = Module::new(file.name.clone(), file.text.clone());
     known.insert(version.0, Arc::downgrade(&module));
     module
 }
