@@ -33,6 +33,21 @@ pub struct Program {
     pub(crate) module: Option<Arc<Module>>,
 }
 
+/// Programs that are no more.
+static GONE: AtomicU64 = AtomicU64::new(0);
+
+/// How many there are of those: when it grows, a VM has something to forget.
+#[inline]
+pub(crate) fn gone() -> u64 {
+    GONE.load(Ordering::Acquire)
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        GONE.fetch_add(1, Ordering::Release);
+    }
+}
+
 /// Numbers that have been given to programs: one for each part.
 fn next_id(parts: usize) -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);

@@ -15,7 +15,7 @@ use crate::host::{Document, Host};
 use crate::json;
 use crate::module::Module;
 use crate::operations::Operation;
-use crate::program::{Kind, Program};
+use crate::program::{self, Kind, Program};
 use crate::watchdog::Watched;
 use mlua::{Error, Function, IntoLuaMulti, LightUserData, Lua, LuaOptions, LuaString, StdLib, Table, Thread, Value};
 use std::cell::{Cell, RefCell};
@@ -260,6 +260,8 @@ pub(crate) struct Vm {
     idle: Option<Thread>,
     /// And whether they are of a plugin's file.
     loaded: HashMap<u64, (Weak<Program>, bool)>,
+    /// How many programs were no more when it last forgot them.
+    gone: u64,
     generation: u64,
     is_spent: bool,
     pub(crate) array_mt: Table,
@@ -299,6 +301,7 @@ impl Vm {
             entries,
             idle: None,
             loaded: HashMap::new(),
+            gone: program::gone(),
             generation,
             is_spent: false,
             array_mt,
@@ -309,6 +312,9 @@ impl Vm {
 
     fn run(&mut self, program: &Arc<Program>, part: usize, host: &mut dyn Host, context: &mut Context) -> Outcome {
         self.release();
+        if self.gone != program::gone() {
+            self.forget();
+        }
         if context.generation != self.generation {
             *context = Context { generation: self.generation, id: 0 };
         }
@@ -423,17 +429,21 @@ impl Vm {
         Paused { thread, generation: self.generation, used: used.unwrap_or_else(|| self.watched.used_by_last()) }
     }
 
-    /// Compiles the functions of a program, and forgets those of programs that are no more.
+    /// Forgets programs that are no more.
     #[cold]
-    fn load(&mut self, program: &Arc<Program>) -> Result<(), Failure> {
-        let gone: Vec<u64> =
-            self.loaded.iter().filter(|(_, (program, _))| program.strong_count() == 0).map(|(id, _)| *id).collect();
-        for id in gone {
-            let Some((_, is_plugin)) = self.loaded.remove(&id) else { continue };
+    fn forget(&mut self) {
+        self.gone = program::gone();
+        let gone = self.loaded.extract_if(|_, (program, _)| program.strong_count() == 0);
+        for (id, (_, is_plugin)) in gone {
             let forget = if is_plugin { &self.entries.forget_plugin } else { &self.entries.forget };
             // They only set fields of a table to nil.
             let _ = forget.call::<()>(id);
         }
+    }
+
+    /// Compiles the functions of a program.
+    #[cold]
+    fn load(&mut self, program: &Arc<Program>) -> Result<(), Failure> {
         let conf =
             json::to_lua(&self.lua, &program.conf, &self.array_mt).map_err(|error| self.failure(&error, false))?;
         let (name, module) = (program.name.as_str(), program.module.as_deref());

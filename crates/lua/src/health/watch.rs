@@ -179,7 +179,9 @@ impl Health {
 
     fn loaded_text(&mut self, (chunk, text): (String, String)) {
         let bytes: usize = self.sources.values().map(|source| source.text.len()).sum();
-        let source = self.sources.entry(name(chunk)).or_default();
+        let name = name(chunk);
+        self.forget_aborts(&name);
+        let source = self.sources.entry(name).or_default();
         source.count += 1;
         source.generation = LOADED.fetch_add(1, Ordering::Relaxed);
         source.functions.clear();
@@ -193,8 +195,13 @@ impl Health {
         source.count -= 1;
         if source.count == 0 {
             self.sources.remove(&name);
-            self.aborts.retain(|abort, _| abort.source != name);
+            self.forget_aborts(&name);
         }
+    }
+
+    /// Their lines are those of an earlier text.
+    fn forget_aborts(&mut self, name: &str) {
+        self.aborts.retain(|abort, _| abort.source != name && abort.began_source != name);
     }
 
     fn loaded_function(&mut self, (chunk, first_line, last_line, mut lines): (String, u32, u32, Vec<u32>)) {

@@ -402,9 +402,9 @@ core.lrucache = setmetatable(closed("core.lrucache", {
   new = new_cache,
   global = global_cache,
   plugin_ctx = function(cache, _, extra, make, ...)
-    return cache(S.own.program .. "#" .. tostring(extra), nil, make, ...)
+    return cache(S.own.program.key .. "#" .. tostring(extra), nil, make, ...)
   end,
-  plugin_ctx_id = function(_, extra) return S.own.program .. "#" .. tostring(extra) end,
+  plugin_ctx_id = function(_, extra) return S.own.program.key .. "#" .. tostring(extra) end,
 }), { __call = function(_, key, version, make, ...) return global_cache(key, version, make, ...) end })
 
 local resty_lrucache = {}
@@ -451,18 +451,39 @@ core.schema = closed("core.schema", {
   end,
 })
 
-local registered = {}
+-- Who has registered a variable, and as which of all. Owners that are gone are gone from here.
+local registered, registrations = {}, 0
+local weak = { __mode = "k" }
+
 core.ctx = closed("core.ctx", {
   register_var = function(name, getter)
     if type(getter) ~= "function" then raise("the getter of registered var should be a function") end
-    registered[name] = getter
+    local owner = S.own.program.owner
+    owner.vars[name] = getter
+    registered[name] = registered[name] or setmetatable({}, weak)
+    registrations = registrations + 1
+    registered[name][owner] = registrations
   end,
 })
+
+-- The getter that holds for the functions that run: their own, or that of another text, but of no other version of their own:
+-- a request that began with one version sees nothing of the next.
+local function getter_of(name, owners)
+  local own = S.own.program.owner
+  local found = own.vars[name]
+  if found then return found end
+  local newest = 0
+  for owner, number in pairs(owners) do
+    if number > newest and owner.name ~= own.name then found, newest = owner.vars[name], number end
+  end
+  return found
+end
 
 -- The table of a request: what is not set in it is looked up.
 
 local function value_of_var(_, name)
-  local getter = registered[name]
+  local owners = registered[name]
+  local getter = owners and getter_of(name, owners)
   if getter then return getter(S.own.ctx) end
   return S.variable(name)
 end

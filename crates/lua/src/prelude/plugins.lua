@@ -1,7 +1,7 @@
 -- Plugins of files: what a file says of its plugin, and the programs that run it.
 
 local S = ...
-local programs, outside, forget = S.programs, S.outside, S.entries.forget
+local programs, outside = S.programs, S.outside
 local load, error, type, tostring, setmetatable, ipairs = load, error, type, tostring, setmetatable, ipairs
 
 -- In the order that the gateway counts them in: a program of a plugin has the numbers from its own on.
@@ -11,31 +11,33 @@ local PHASES = { "rewrite", "access", "before_proxy", "header_filter", "body_fil
 local UNUSED = { "preread", "delayed_body_filter", "destroy", "api", "control_api", "workflow_handler", "metadata_schema",
   "encrypt_fields", "run_policy" }
 
--- By the number of a version of a file. A version that no program needs is collected.
+-- Versions of files by their numbers. One that no program needs is collected.
 local loaded = setmetatable({}, { __mode = "v" })
-local started = setmetatable({}, { __mode = "k" })
+-- Those of programs.
+local version_of_program = {}
 
 -- What a file returns. What it sets globally is its own: two versions of a file share nothing.
 local function version_of(id, name, source)
-  local plugin = loaded[id]
-  if plugin then return plugin end
+  local version = loaded[id]
+  if version then return version end
   local environment = setmetatable({}, { __index = _G })
   environment._G = environment
   local chunk, why = load(source, "=" .. name, "t", environment)
   if not chunk then error(why, 0) end
-  S.own = outside()
-  plugin = chunk()
+  version = { owner = S.owner(name), chunk = chunk, source = source, programs = 0 }
+  S.own = outside(version.owner)
+  local plugin = chunk()
   S.own = nil
   if type(plugin) ~= "table" then error(name .. ": it returns no table of a plugin, but " .. type(plugin), 0) end
-  S.tell_of_chunk(chunk, source)
-  loaded[id] = plugin
-  return plugin
+  version.plugin = plugin
+  loaded[id] = version
+  return version
 end
 
 S.version_of = version_of
 
 local function describe(id, name, source)
-  local plugin = version_of(id, name, source)
+  local plugin = version_of(id, name, source).plugin
   local phases, unused = {}, {}
   for at, phase in ipairs(PHASES) do
     local run = plugin[phase]
@@ -55,36 +57,45 @@ end
 
 -- The configuration as `check_schema` leaves it; `nil, why`: it refuses it.
 local function check_conf(id, name, source, conf)
-  local plugin = version_of(id, name, source)
-  S.own = outside()
-  local ok, why = plugin.check_schema(conf)
+  local version = version_of(id, name, source)
+  S.own = outside(version.owner)
+  local ok, why = version.plugin.check_schema(conf)
   S.own = nil
   if not ok then return nil, tostring(why) end
   return conf
 end
 
 local function load_plugin(program_id, name, conf, id, file, source)
-  local plugin = version_of(id, file, source)
-  if type(plugin.init) == "function" and not started[plugin] then
-    S.own = outside()
+  local version = version_of(id, file, source)
+  local plugin = version.plugin
+  if type(plugin.init) == "function" and not version.is_started then
+    S.own = outside(version.owner)
     plugin.init()
     S.own = nil
-    started[plugin] = true
+    version.is_started = true
   end
+  if version.programs == 0 then S.tell_of_chunk(version.chunk, source) end
+  version.programs = version.programs + 1
+  version_of_program[program_id] = version
   local key = name .. "#" .. program_id
   for at, phase in ipairs(PHASES) do
     if type(plugin[phase]) == "function" then
-      -- The plugin is named so that it stays loaded.
       programs[program_id + at - 1] = { key = key, functions = { plugin[phase] }, count = 1, conf = conf,
-        is_plugin = true, plugin = plugin }
+        is_plugin = true, owner = version.owner }
     end
   end
 end
 
+local function forget_plugin(program_id)
+  for at = 0, #PHASES - 1 do programs[program_id + at] = nil end
+  local version = version_of_program[program_id]
+  version_of_program[program_id] = nil
+  version.programs = version.programs - 1
+  if version.programs == 0 then S.tell_of_chunk_gone(version.chunk) end
+end
+
 local entries = S.entries
 entries.describe, entries.check_conf, entries.load_plugin = describe, check_conf, load_plugin
-entries.forget_plugin = function(program_id)
-  for at = 0, #PHASES - 1 do forget(program_id + at) end
-end
+entries.forget_plugin = forget_plugin
 
 return entries

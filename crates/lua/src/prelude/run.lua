@@ -3,7 +3,7 @@
 local S = ...
 local yield, raise, encode, clear = S.yield, S.raise, S.encode, S.table_clear
 local next, type, tostring, pcall, error, setmetatable, concat = next, type, tostring, pcall, error, setmetatable, table.concat
-local load = load
+local load, ipairs = load, ipairs
 
 -- What a run ends with, or stops at.
 local DONE, ANSWER, SLEEP, BODY, STOPPED = 0, 1, 2, 3, 4
@@ -107,21 +107,24 @@ local function runner(program_id, record_id, is_held)
     S.own = nil
     local record = record_id == 0 and take() or records[record_id]
     local program = programs[program_id]
-    S.own, record.program = record, program.key
+    S.own, record.program = record, program
     local code = run(program, record)
     S.own = nil
     program_id, record_id, is_held = yield(DONE, settle(record, is_held), code and 1 or 0, nil)
   end
 end
 
--- What there is of a request where there is none.
-local function outside()
-  return { id = 0, ctx = setmetatable({}, ctx_mt) }
+-- What there is of a request where there is none, for texts of one owner.
+local function outside(owner)
+  return { id = 0, ctx = setmetatable({}, ctx_mt), program = { key = "", owner = owner } }
 end
 
+-- Whom functions are of: one version of the text that has this name.
+function S.owner(name) return { name = name, vars = {} } end
+
 local function load_program(id, name, sources, conf, is_plugin, is_filter)
-  local functions, chunks = {}, {}
-  S.own = outside()
+  local functions, chunks, owner = {}, {}, S.owner(name)
+  S.own = outside(owner)
   for at = 1, #sources do
     local chunk, why = load(sources[at], #sources == 1 and "=" .. name or "=" .. name .. "[" .. at .. "]")
     if not chunk then error(why, 0) end
@@ -131,14 +134,11 @@ local function load_program(id, name, sources, conf, is_plugin, is_filter)
   for at = 1, #chunks do S.tell_of_chunk(chunks[at], sources[at]) end
   if is_filter then conf = S.var end
   programs[id] = { key = name .. "#" .. id, functions = functions, count = #functions, conf = conf, is_plugin = is_plugin,
-    chunks = chunks }
+    chunks = chunks, owner = owner }
 end
 
 local function forget(id)
-  local program = programs[id]
-  -- A plugin of a file has none for a phase that it does not take part in, and its text goes with the file.
-  local chunks = program and program.chunks
-  for at = 1, chunks and #chunks or 0 do S.tell_of_chunk_gone(chunks[at]) end
+  for _, chunk in ipairs(programs[id].chunks) do S.tell_of_chunk_gone(chunk) end
   programs[id] = nil
 end
 
@@ -146,7 +146,7 @@ end
 local function check(source)
   local chunk, why = load(source, source)
   if not chunk then return "failed to loadstring: " .. why end
-  S.own = outside()
+  S.own = outside(S.owner(""))
   local ok, value = pcall(chunk)
   if not ok then return "pcall error: " .. tostring(value) end
   if type(value) ~= "function" then return "only accept Lua function, the input code type is " .. type(value) end

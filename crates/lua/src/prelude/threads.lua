@@ -93,11 +93,11 @@ end)
 
 -- On the other thread.
 S.entries.work = function(id, file, source, name, arguments)
-  local plugin = S.version_of(id, file, source)
-  local run = plugin[name]
+  local version = S.version_of(id, file, source)
+  local run = version.plugin[name]
   if type(run) ~= "function" then error(file .. ": there is no function " .. name, 0) end
   local list, count = values(arguments)
-  S.own = S.outside()
+  S.own = S.outside(version.owner)
   local result = written(run(unpack(list, 1, count)))
   S.own = nil
   return result

@@ -4,7 +4,7 @@ use crate::fake::Fake;
 use std::sync::Arc;
 use stillgate_lua::health::examine::{Examined, Finding, examine};
 use stillgate_lua::health::{self, Health, Reason, State};
-use stillgate_lua::{Context, Kind, Outcome, Program, run};
+use stillgate_lua::{Context, Kind, Module, Outcome, Program, run, run_part};
 
 const RUNS: usize = 3000;
 /// LuaJIT waits longer after each recording that has failed, until it gives up.
@@ -97,11 +97,54 @@ fn a_program_that_is_gone_is_forgotten() {
     let second = named("route", &["return function() end", "\nreturn function() end"]);
     warm(&second, RUNS);
     drop(first);
-    // It is noticed when the next one is loaded.
+    // It is noticed by the next run of any.
     warm(&named("other", &["return function() end"]), RUNS);
     let health = published();
     assert_eq!(health.sources.keys().collect::<Vec<_>>(), ["other", "route[1]", "route[2]"]);
     assert_eq!(states(&health, "route[2]"), [(0, State::Interpreted), (2, State::Compiled)]);
+}
+
+#[test]
+fn a_new_text_of_a_name_has_nothing_of_the_old_one() {
+    let closing = "return function(conf, ctx)\n  local made = function() return conf end\n  return made() == 1 and 1 or nil\nend";
+    let old = named("route", &[closing]);
+    warm(&old, RUNS);
+    assert!(!aborts(&published(), "route").is_empty());
+    let new = named("route", &["\n\nreturn function() end"]);
+    warm(&new, 1);
+    drop(old);
+    warm(&new, 1);
+    let health = published();
+    assert_eq!((aborts(&health, "route"), states(&health, "route").len()), (Vec::new(), 2), "{health:#?}");
+    drop(new);
+    warm(&named("other", &["return function() end"]), 1);
+    assert_eq!(published().sources.keys().collect::<Vec<_>>(), ["other"]);
+}
+
+#[test]
+fn a_file_s_text_is_known_for_as_long_as_a_program_runs_it() {
+    let module = Module::new(
+        "own.lua".to_owned(),
+        "return { name = 'own', version = 1, priority = 1, schema = {}, access = function() end }".to_owned(),
+    );
+    let part = stillgate_lua::PHASES.iter().position(|phase| *phase == "access").unwrap();
+    let run = |program: &Arc<Program>| run_part(program, part, &mut Fake::default(), &mut Context::default());
+    let [first, second] = ["a", "b"].map(|name| Program::of_module(name.to_owned(), module.clone(), serde_json::json!({})));
+    let other = named("other", &["return function() end"]);
+    let known = || -> Vec<String> {
+        warm(&other, 1);
+        published().sources.keys().cloned().collect()
+    };
+    assert!(matches!((run(&first), run(&second)), (Outcome::Done(_), Outcome::Done(_))));
+    assert_eq!(known(), ["other", "own.lua"]);
+    drop(first);
+    assert_eq!(known(), ["other", "own.lua"]);
+    drop(second);
+    assert_eq!(known(), ["other"]);
+    // Another configuration may bring the same text back.
+    let third = Program::of_module("c".to_owned(), module.clone(), serde_json::json!({}));
+    run(&third);
+    assert_eq!(known(), ["other", "own.lua"]);
 }
 
 fn examined(source: &str) -> Examined {

@@ -141,6 +141,32 @@ fn two_versions_share_no_globals() {
 }
 
 #[test]
+fn a_request_sees_the_variables_of_its_own_version() {
+    let text = |version: u8| {
+        format!(
+            "require('apisix.core').ctx.register_var('own_version', function() return {version} end)
+             if {version} == 2 then require('apisix.core').ctx.register_var('own_new', function() return 'new' end) end
+             return {{ name = 'own', version = 1, priority = 1, schema = {{}}, access = function(conf, ctx)
+                return 200, ctx.var.own_version .. tostring(ctx.var.own_new)
+             end }}"
+        )
+    };
+    let version = |number: u8| {
+        Program::of_module("route".to_owned(), Module::new("own.lua".to_owned(), text(number)), json!({}))
+    };
+    let run = |program: &Arc<Program>, phase: &str| {
+        told(run_part(program, part(phase), &mut Fake::default(), &mut Context::default()))
+    };
+    let (old, new) = (version(1), version(2));
+    for (program, expected) in [(&old, "200 \"1nil\""), (&new, "200 \"2new\""), (&old, "200 \"1nil\"")] {
+        assert_eq!(run(program, "access"), expected);
+    }
+    // Others see what was registered last.
+    let other = crate::fake::program(&["return function(conf, ctx) ngx.say(ctx.var.own_version, ctx.var.own_new) end"]);
+    assert_eq!(crate::fake::run_with(&other, &mut Fake::default(), &mut Context::default()), "200 \"2new\\n\"");
+}
+
+#[test]
 fn what_a_cache_keeps_for_a_configuration_is_of_that_configuration() {
     let text = "local core = require('apisix.core') local cache = core.lrucache.new({ count = 8 })
         return { name = 'own', version = 1, priority = 1, schema = {}, access = function(conf, ctx)
