@@ -362,7 +362,7 @@ fn dictionary(operation: Operation, (a, b, number): (&[u8], &[u8], f64), now_ms:
     use Operation as O;
     let end = memchr::memchr(0, a).unwrap_or(a.len());
     let (name, key) = (&a[..end], a.get(end + 1..).unwrap_or_default());
-    let ends_ms = |seconds: f64| (seconds > 0.0).then(|| now_ms + (seconds * 1000.0) as u64);
+    let ends_ms = |seconds: f64| (seconds > 0.0).then(|| now_ms.saturating_add((seconds * 1000.0) as u64));
     let write = |write: Write| match value(b) {
         Some(value) => shared::set(name, key, value, ends_ms(number), write, now_ms),
         None => Err("bad value type"),

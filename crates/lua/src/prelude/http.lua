@@ -3,7 +3,8 @@
 local S = ...
 local ask, op, ngx, closed, raise = S.ask, S.operations, S.ngx, S.closed, S.raise
 local type, tostring, pairs, ipairs, setmetatable, rawget, rawset = type, tostring, pairs, ipairs, setmetatable, rawget, rawset
-local lower, gsub, find, match, concat, floor = string.lower, string.gsub, string.find, string.match, table.concat, math.floor
+local lower, gsub, find, match, concat, format = string.lower, string.gsub, string.find, string.match, table.concat, string.format
+local min, max = math.min, math.max
 
 local CALL = 5
 -- As OpenResty's sockets have it.
@@ -14,6 +15,16 @@ local function part(value, what)
   local text = tostring(value)
   if find(text, "\0", 1, true) then raise(what .. " has a zero byte") end
   return text
+end
+
+-- Beyond this, numbers are not whole.
+local WHOLE_MAX = 2 ^ 53
+
+-- A whole number as the gateway reads it; more than it takes is cut there.
+local function whole(value, default, what)
+  if value == nil then value = default end
+  if type(value) ~= "number" or value ~= value then raise(what .. " is no number") end
+  return format("%.0f", min(max(value, 0), WHOLE_MAX))
 end
 
 local function add_header(out, name, value)
@@ -72,7 +83,7 @@ client.__index = closed("resty.http", client)
 function client:set_timeout(ms) self.timeout = ms end
 
 function client:set_timeouts(connect, send, read)
-  self.timeout = math.max(connect or 0, send or 0, read or 0)
+  self.timeout = max(connect or 0, send or 0, read or 0)
 end
 
 local function query_of(query)
@@ -101,8 +112,8 @@ local function call(self, uri, params)
   local out = { part(params.method or "GET", "the method"), part(with_target(uri, params), "the URI") }
   out[3] = params.ssl_verify == false and "0" or "1"
   out[4] = params.keepalive == false and "0" or "1"
-  out[5] = tostring(floor(params.keepalive_timeout or 60000))
-  out[6] = tostring(floor(params.keepalive_pool or 5))
+  out[5] = whole(params.keepalive_timeout, 60000, "keepalive_timeout")
+  out[6] = whole(params.keepalive_pool, 5, "keepalive_pool")
   out[7] = ""
   for name, value in pairs(params.headers or {}) do add_header(out, name, value) end
   out[7] = tostring((#out - 7) / 2)

@@ -249,6 +249,10 @@ fn tables_and_caches() {
             "(function() local d = ngx.shared.of_this_test d:set('a', 'x') local n = d:incr('n', 1, 0) return d:get('a'), n, d:get('n'), tostring(d:get('z')), d:add('a', 1), tostring(d:set('b', false)), d:get('b') end)()",
             "[\"x\",1,1,\"nil\",false,\"true\",false]",
         ),
+        (
+            "(function() local d = ngx.shared.of_this_test d:set('e', 'x', math.huge) d:set('f', 'y', 1e300) d:expire('f', math.huge) return d:get('e'), d:get('f'), d:ttl('f') > 1e9, d:incr('g', 1, 0, math.huge), d:get('g') end)()",
+            "[\"x\",\"y\",true,1,1]",
+        ),
     ]);
 }
 

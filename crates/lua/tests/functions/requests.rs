@@ -148,7 +148,17 @@ fn other_servers_are_asked() {
     let told = call("local res, err = http:request_uri('http://down.test', {}) ngx.print(tostring(res), err)");
     assert!(told.contains("keep: Some((60s, 5))") && told.contains("timeout: 60s"), "{told}");
     assert!(told.ends_with("200 \"niltimeout\""), "{told}");
+    for (times, expected) in [
+        ("keepalive_timeout = 1e15, keepalive_pool = 1e300", "keep: Some((1000000000000s, 9007199254740992))"),
+        ("keepalive_timeout = math.huge, keepalive_pool = -1", "keep: Some((9007199254740.992s, 0))"),
+        ("keepalive_timeout = 1.4", "keep: Some((1ms, 5))"),
+    ] {
+        let told = call(&format!("http:request_uri('http://a.test/', {{ {times} }})"));
+        assert!(told.contains(expected), "{times}: {told}");
+    }
     for (rest, expected) in [
+        ("http:request_uri('http://a', { keepalive_timeout = 'long' })", "keepalive_timeout is no number"),
+        ("http:request_uri('http://a', { keepalive_pool = 0 / 0 })", "keepalive_pool is no number"),
         ("http:request_uri(7)", "bad argument #1 to 'request_uri'"),
         ("http:request_uri('http://a', { method = 'G\\0T' })", "the method has a zero byte"),
         ("http:request_uri('http://a', { headers = { a = 'b\\0' } })", "the header a has a zero byte"),
