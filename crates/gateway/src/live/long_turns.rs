@@ -5,6 +5,7 @@
 
 use serde_json::{Value as Json, json};
 use std::collections::VecDeque;
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -25,6 +26,9 @@ const SHOWN_MAX: usize = 3;
 
 /// How often functions are named.
 const NAME_EVERY: Duration = Duration::from_secs(1);
+
+/// A watch that could not begin begins again after this.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// What naming takes of the thread's time at most, as a share: one part in so many.
 const REST: u32 = 10;
@@ -55,11 +59,7 @@ impl LongTurns {
             (None, true) => {
                 let goes_on = Arc::new(AtomicBool::new(true));
                 let (turns, sign) = (self.clone(), goes_on.clone());
-                let begun = thread::Builder::new().name("long-turns".to_owned()).spawn(move || {
-                    if let Err(error) = turns.run(&sign) {
-                        warn!(%error, "long turns of event loops have no stacks in /v1/slow");
-                    }
-                });
+                let begun = thread::Builder::new().name("long-turns".to_owned()).spawn(move || turns.run(&sign));
                 match begun {
                     Ok(_) => *watching = Some(goes_on),
                     Err(error) => warn!(%error, "long turns of event loops have no stacks in /v1/slow"),
@@ -69,8 +69,9 @@ impl LongTurns {
         }
     }
 
-    fn run(&self, goes_on: &AtomicBool) -> std::io::Result<()> {
-        let mut watch = StandingWatch::new(OVER)?;
+    fn run(&self, goes_on: &AtomicBool) {
+        let begun = begin(goes_on, || StandingWatch::new(OVER), || thread::sleep(AGAIN_AFTER));
+        let Some(mut watch) = begun else { return };
         let pause = watch.pause();
         let mut named = Instant::now();
         while goes_on.load(Ordering::Relaxed) {
@@ -88,7 +89,6 @@ impl LongTurns {
             }
             thread::sleep(pause);
         }
-        Ok(())
     }
 
     fn add(&self, turns: Vec<LongTurn>) {
@@ -115,6 +115,23 @@ impl LongTurns {
     }
 }
 
+/// Tries until it succeeds, or is wanted no more; says once that it fails.
+fn begin<T>(goes_on: &AtomicBool, mut new: impl FnMut() -> io::Result<T>, mut pause: impl FnMut()) -> Option<T> {
+    let mut is_said = false;
+    while goes_on.load(Ordering::Relaxed) {
+        match new() {
+            Ok(begun) => return Some(begun),
+            Err(error) if !is_said => {
+                warn!(%error, "long turns of event loops have no stacks in /v1/slow; this is tried again");
+                is_said = true;
+            }
+            Err(_) => {}
+        }
+        pause();
+    }
+    None
+}
+
 fn shown(turn: &LongTurn) -> Json {
     let stack = |stack: &LongTurnStack| {
         let frames: Vec<&str> = stack.frames.iter().map(|frame| &**frame).collect();
@@ -125,4 +142,27 @@ fn shown(turn: &LongTurn) -> Json {
         "took_ms": (turn.took.as_secs_f64() * 1e6).round() / 1e3,
         "stacks": turn.stacks.iter().map(stack).collect::<Vec<_>>(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_that_cannot_begin_is_tried_again_while_it_is_wanted() {
+        let goes_on = AtomicBool::new(true);
+        let mut tries = 0;
+        let mut new = || {
+            tries += 1;
+            if tries < 3 { Err(io::Error::other("not yet")) } else { Ok(tries) }
+        };
+        assert_eq!(begin(&goes_on, &mut new, || {}), Some(3));
+        let failing = || Err::<(), _>(io::Error::other("never"));
+        let mut pauses = 0;
+        let ended = begin(&goes_on, failing, || {
+            pauses += 1;
+            goes_on.store(pauses < 2, Ordering::Relaxed);
+        });
+        assert_eq!((ended, pauses), (None, 2));
+    }
 }
