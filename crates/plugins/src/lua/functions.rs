@@ -191,6 +191,25 @@ impl Functions {
     }
 }
 
+/// The phases before the node is asked, in the `Plugin` of what has functions.
+macro_rules! before_the_node {
+    ($this:ident => $functions:expr) => {
+        fn rewrite(&$this, request: &mut stillgate_plugin::Request<'_>) -> stillgate_plugin::Flow {
+            $functions.run(stillgate_plugin::Phase::Rewrite, request)
+        }
+
+        fn access(&$this, request: &mut stillgate_plugin::Request<'_>) -> stillgate_plugin::Flow {
+            $functions.run(stillgate_plugin::Phase::Access, request)
+        }
+
+        fn before_proxy(&$this, request: &mut stillgate_plugin::Request<'_>) -> stillgate_plugin::Flow {
+            $functions.run(stillgate_plugin::Phase::BeforeProxy, request)
+        }
+    };
+}
+
+pub(super) use before_the_node;
+
 /// The page of 500 in place of a response.
 fn answer_500(response: &mut Response<'_>) {
     let page = Answer::page(500);

@@ -3,13 +3,13 @@
 //! Different from APISIX: none of them authenticates consumers, and what a file has besides its phases, `init` and
 //! `check_schema` has no effect, which a warning says. A file has its own global variables, and begins anew when it changes.
 
-use super::functions::Functions;
+use super::functions::{Functions, before_the_node};
 use crate::request_validation::{check_json, check_schema};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use stillgate_lua::{Description, Module, PHASES, Program};
 use stillgate_plugin::own::{OwnFile, OwnPlugin, identity, name_for_ever};
-use stillgate_plugin::{Compile, Flow, Identity, Phase, Phases, Plugin, Request, Response};
+use stillgate_plugin::{Compile, Identity, Phase, Phases, Plugin, Response};
 use stillgate_schema::{Fault, Json, Node, json_of};
 
 /// The longest name of a plugin.
@@ -122,17 +122,7 @@ struct Own {
 }
 
 impl Plugin for Own {
-    fn rewrite(&self, request: &mut Request<'_>) -> Flow {
-        self.functions.run(Phase::Rewrite, request)
-    }
-
-    fn access(&self, request: &mut Request<'_>) -> Flow {
-        self.functions.run(Phase::Access, request)
-    }
-
-    fn before_proxy(&self, request: &mut Request<'_>) -> Flow {
-        self.functions.run(Phase::BeforeProxy, request)
-    }
+    before_the_node!(self => self.functions);
 
     fn header_filter(&self, response: &mut Response<'_>) {
         let is_good =

@@ -4,12 +4,12 @@
 //! request is answered with 500. It may answer, and wait where its plugin may. It is not called for each piece of a body, and
 //! `conf` is what is written, without the defaults of the plugin.
 
-use super::functions::Functions;
+use super::functions::{Functions, before_the_node};
 use serde_json::Value as Json;
 use std::sync::Arc;
 use stillgate_lua::{Kind, Program, check};
 use stillgate_plugin::definition::MetadataTable;
-use stillgate_plugin::{Flow, Identity, Origin, OwnUpstream, Phase, Phases, Plugin, Request, Response};
+use stillgate_plugin::{Identity, Origin, OwnUpstream, Phase, Phases, Plugin, Response};
 use stillgate_route::Variable;
 
 /// A plugin with a function before it.
@@ -36,17 +36,7 @@ pub(crate) fn precede(
 }
 
 impl Plugin for Preceded {
-    fn rewrite(&self, request: &mut Request<'_>) -> Flow {
-        self.functions.run(Phase::Rewrite, request)
-    }
-
-    fn access(&self, request: &mut Request<'_>) -> Flow {
-        self.functions.run(Phase::Access, request)
-    }
-
-    fn before_proxy(&self, request: &mut Request<'_>) -> Flow {
-        self.functions.run(Phase::BeforeProxy, request)
-    }
+    before_the_node!(self => self.functions);
 
     fn header_filter(&self, response: &mut Response<'_>) {
         if self.functions.run_behind(Phase::HeaderFilter, response) {

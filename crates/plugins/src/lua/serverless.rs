@@ -4,11 +4,11 @@
 //! Different from APISIX: a function runs for 50 ms at most, an answer ends the phase at once, and in `body_filter` there is the
 //! body and `ctx` only.
 
-use super::functions::Functions;
+use super::functions::{Functions, before_the_node};
 use serde_json::json;
 use std::sync::Arc;
 use stillgate_lua::{Kind, Program, check};
-use stillgate_plugin::{Compile, Define, Flow, Phase, Phases, Plugin, Request, Response};
+use stillgate_plugin::{Compile, Define, Phase, Phases, Plugin, Response};
 use stillgate_schema::kind::some;
 use stillgate_schema::{At, Choice, Fault, Located, TEXT, object};
 
@@ -60,17 +60,7 @@ macro_rules! serverless {
         }
 
         impl Plugin for $plugin {
-            fn rewrite(&self, request: &mut Request<'_>) -> Flow {
-                self.0.functions.run(Phase::Rewrite, request)
-            }
-
-            fn access(&self, request: &mut Request<'_>) -> Flow {
-                self.0.functions.run(Phase::Access, request)
-            }
-
-            fn before_proxy(&self, request: &mut Request<'_>) -> Flow {
-                self.0.functions.run(Phase::BeforeProxy, request)
-            }
+            before_the_node!(self => self.0.functions);
 
             fn header_filter(&self, response: &mut Response<'_>) {
                 match self.0.phase {
