@@ -19,10 +19,11 @@ use mlua::ffi;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io;
-use std::ptr::{null_mut, without_provenance_mut};
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
+use stillgate_profiler::timer::{CpuTimer, periods_of};
 
 /// Frames of a stack.
 const FRAMES_MAX: c_int = 64;
@@ -72,7 +73,7 @@ static IS_ON: AtomicBool = AtomicBool::new(false);
 /// A profile that is being taken; one at a time.
 pub struct Sampling {
     period: Duration,
-    armed: Vec<(Arc<Slot>, Timer)>,
+    armed: Vec<(Arc<Slot>, CpuTimer)>,
 }
 
 impl Sampling {
@@ -94,7 +95,7 @@ impl Sampling {
             // What was left of an earlier profile.
             drop(slot.kept.take());
             slot.kept.lost.store(0, Ordering::Relaxed);
-            match Timer::arm(&slot, self.period) {
+            match CpuTimer::arm(slot.thread, signal_number(), self.period) {
                 Ok(timer) => self.armed.push((slot, timer)),
                 // Its thread has ended since it was listed.
                 Err(_) if Arc::strong_count(&slot) == 1 => {}
@@ -140,54 +141,14 @@ fn name_of(thread: libc::pid_t) -> String {
     name.map_or_else(|_| thread.to_string(), |name| name.trim_end().to_owned())
 }
 
-/// A timer of a thread's CPU time, until it is dropped.
-struct Timer(libc::timer_t);
-
-// SAFETY: the kernel's number of a timer, which belongs to the process and not to a thread.
-unsafe impl Send for Timer {}
-
-impl Timer {
-    fn arm(slot: &Slot, period: Duration) -> io::Result<Timer> {
-        // SAFETY: plain structures for the calls, filled here; the timer is deleted when it is dropped.
-        unsafe {
-            let mut event: libc::sigevent = std::mem::zeroed();
-            event.sigev_notify = libc::SIGEV_THREAD_ID;
-            event.sigev_signo = signal_number();
-            event.sigev_notify_thread_id = slot.thread;
-            let mut timer: libc::timer_t = without_provenance_mut(0);
-            if libc::timer_create(slot.clock, &raw mut event, &raw mut timer) != 0 {
-                return Err(io::Error::last_os_error());
-            }
-            let timer = Timer(timer);
-            let time = libc::timespec {
-                tv_sec: period.as_secs() as libc::time_t,
-                tv_nsec: libc::c_long::from(period.subsec_nanos()),
-            };
-            let times = libc::itimerspec { it_interval: time, it_value: time };
-            match libc::timer_settime(timer.0, 0, &raw const times, null_mut()) {
-                0 => Ok(timer),
-                _ => Err(io::Error::last_os_error()),
-            }
-        }
-    }
-}
-
-impl Drop for Timer {
-    fn drop(&mut self) {
-        // SAFETY: the timer exists, and only this deletes it.
-        unsafe { libc::timer_delete(self.0) };
-    }
-}
-
 fn signal_number() -> c_int {
     libc::SIGRTMIN() + 6
 }
 
 /// Installs the handler, once in the process. It stays: a late signal must not end the process.
 fn install() -> io::Result<()> {
-    static ONCE: Once = Once::new();
-    let mut result = Ok(());
-    ONCE.call_once(|| {
+    static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
+    let installed = INSTALLED.get_or_init(|| {
         // SAFETY: the handler below does what the watchdog's does, and touches atomics.
         let failed = unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
@@ -196,19 +157,9 @@ fn install() -> io::Result<()> {
             action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK | libc::SA_SIGINFO;
             libc::sigaction(signal_number(), &raw const action, null_mut()) != 0
         };
-        if failed {
-            result = Err(io::Error::last_os_error());
-        }
+        if failed { Err(io::Error::last_os_error().raw_os_error().unwrap_or(0)) } else { Ok(()) }
     });
-    result
-}
-
-/// What is in `siginfo_t` of a timer's signal behind the signal, the error and the code.
-#[repr(C)]
-struct TimerInfo {
-    _head: [c_int; 4],
-    _timer: c_int,
-    overrun: c_int,
+    installed.map_err(io::Error::from_raw_os_error)
 }
 
 /// The handler, on the thread that has used so much CPU time.
@@ -224,10 +175,11 @@ extern "C" fn sample(_: c_int, info: *mut libc::siginfo_t, context: *mut c_void)
         if call == 0 || call == slot.doomed.load(Ordering::SeqCst) {
             return;
         }
-        let overrun = (*info.cast::<TimerInfo>()).overrun.max(0).unsigned_abs();
+        // One that somebody sent stands for no time of its own.
+        let periods = if (*info).si_code == libc::SI_TIMER { periods_of(info) } else { 1 };
         slot.kept.address.store(address_of(context), Ordering::Relaxed);
         slot.kept.call.store(call, Ordering::Relaxed);
-        slot.kept.pending.fetch_add(1 + u64::from(overrun), Ordering::Relaxed);
+        slot.kept.pending.fetch_add(periods, Ordering::Relaxed);
         // See the watchdog: from a signal handler of the thread that runs the state.
         ffi::lua_sethook(slot.state.load(Ordering::Relaxed), Some(look), ffi::LUA_MASKCOUNT, 1);
     }

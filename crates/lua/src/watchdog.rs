@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 use std::time::Duration;
+use stillgate_profiler::timer::cpu_time_of;
 
 /// CPU time that one run of a function may take.
 pub const RUN_TIME_MAX: Duration = Duration::from_millis(50);
@@ -50,7 +51,6 @@ pub(crate) struct Slot {
     began_ns: AtomicU64,
     pub(crate) state: AtomicPtr<ffi::lua_State>,
     pub(crate) thread: libc::pid_t,
-    pub(crate) clock: libc::clockid_t,
     /// Samples of profiles.
     pub(crate) kept: Kept,
 }
@@ -88,15 +88,11 @@ impl Watched {
     /// Watches the VM of this thread.
     pub(crate) fn new(state: *mut ffi::lua_State) -> Watched {
         install();
-        // SAFETY: both calls only ask about the calling thread; `clock` is written before it is read.
-        let (thread, clock) = unsafe {
-            let mut clock: libc::clockid_t = 0;
-            libc::pthread_getcpuclockid(libc::pthread_self(), &raw mut clock);
-            (libc::gettid(), clock)
-        };
+        // SAFETY: it only asks for the calling thread's number.
+        let thread = unsafe { libc::gettid() };
         let (call, doomed, seen, began_ns) = Default::default();
         let (limit_ns, state, kept) = (AtomicU64::new(nanos(RUN_TIME_MAX)), AtomicPtr::new(state), Kept::default());
-        let slot = Arc::new(Slot { call, doomed, limit_ns, seen, began_ns, state, thread, clock, kept });
+        let slot = Arc::new(Slot { call, doomed, limit_ns, seen, began_ns, state, thread, kept });
         slots().push(slot.clone());
         Watched { slot, last: Cell::new(0) }
     }
@@ -260,10 +256,8 @@ impl Slot {
     }
 
     fn cpu_time(&self) -> Duration {
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the clock is that of a thread that lives (see `look`), and `time` is ours.
-        unsafe { libc::clock_gettime(self.clock, &raw mut time) };
-        Duration::new(u64::try_from(time.tv_sec).unwrap_or_default(), u32::try_from(time.tv_nsec).unwrap_or_default())
+        // The thread lives: its slot is taken from the list before it ends.
+        cpu_time_of(self.thread).unwrap_or_default()
     }
 }
 

@@ -7,7 +7,7 @@
 use crate::collect::{Moment, Named, Stacks, be_nice, name, unix_ns};
 use crate::profile::{Label, Profile, Sample, THREAD, TIME, TRUNCATED, ValueType};
 use crate::session::{Cancel, Session};
-use crate::signal::{self, Cause};
+use crate::signal::{self, Cause, SIGNAL};
 use crate::symbols::Modules;
 use crate::threads::{self, Thread};
 use crate::timer::{CpuTimer, cpu_time_of};
@@ -191,7 +191,7 @@ impl Sampling {
             }
             thread.ring.prepare();
             let (cpu_before, lost_before) = (cpu_time_of(thread.tid).unwrap_or_default(), thread.ring.lost());
-            let timer = match CpuTimer::arm(thread.tid, self.period) {
+            let timer = match CpuTimer::arm(thread.tid, SIGNAL, self.period) {
                 Ok(timer) => Some(timer),
                 // It has ended since it was listed.
                 Err(error) if Arc::strong_count(&thread) == 1 => {

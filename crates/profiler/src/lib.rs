@@ -36,7 +36,7 @@ pub mod standing;
 mod storm;
 mod symbols;
 pub mod threads;
-mod timer;
+pub mod timer;
 mod unwind;
 mod walk;
 

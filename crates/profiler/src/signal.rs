@@ -15,6 +15,7 @@
 use crate::machine;
 use crate::symbols::maps;
 use crate::threads;
+use crate::timer::periods_of;
 use crate::walk::{End, FRAMES_MAX, Registers, walk};
 use std::io;
 use std::ptr::null_mut;
@@ -143,14 +144,6 @@ pub(crate) fn ask(thread: &threads::Thread) -> io::Result<()> {
     if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// What is in `siginfo_t` of a timer's signal behind the signal, the error and the code.
-#[repr(C)]
-struct TimerInfo {
-    _head: [libc::c_int; 4],
-    _timer: libc::c_int,
-    overrun: libc::c_int,
-}
-
 /// Where the handler of one thread puts a stack together: in memory that is there already, since an alternate stack may be small, and
 /// as zeroing an array would call the C library.
 pub(crate) struct Scratch {
@@ -171,7 +164,7 @@ extern "C" fn handle(_: libc::c_int, info: *mut libc::siginfo_t, context: *mut l
     // SAFETY: the kernel has filled it, and as a timer's where it says so.
     let (cause, weight) = unsafe {
         if (*info).si_code == libc::SI_TIMER {
-            (Cause::Timer, 1 + u64::from((*info.cast::<TimerInfo>()).overrun.max(0).unsigned_abs()))
+            (Cause::Timer, periods_of(info))
         } else if thread.asked.swap(false, Ordering::Acquire) {
             (Cause::Asked, 1)
         } else {

@@ -2,26 +2,29 @@
 
 #![expect(unsafe_code, reason = "timers of other threads' CPU time have no safe name")]
 
-use crate::signal::SIGNAL;
 use std::io;
 use std::ptr::{null_mut, without_provenance_mut};
 use std::time::Duration;
 
 /// Armed until it is dropped; the kernel ends it with the process too.
 #[derive(Debug)]
-pub(crate) struct CpuTimer(libc::timer_t);
+pub struct CpuTimer(libc::timer_t);
 
 // SAFETY: the kernel's number of a timer, which belongs to the process and not to a thread.
 unsafe impl Send for CpuTimer {}
 
 impl CpuTimer {
-    /// Signals the thread whenever it has used so much CPU time.
-    pub(crate) fn arm(tid: i32, period: Duration) -> io::Result<CpuTimer> {
+    /// Sends the thread this signal whenever it has used so much CPU time.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's: there is no such thread, or there are too many timers.
+    pub fn arm(tid: i32, signal: i32, period: Duration) -> io::Result<CpuTimer> {
         // SAFETY: plain structures for the calls, filled here; the timer is deleted when it is dropped.
         unsafe {
             let mut event: libc::sigevent = std::mem::zeroed();
             event.sigev_notify = libc::SIGEV_THREAD_ID;
-            event.sigev_signo = SIGNAL;
+            event.sigev_signo = signal;
             event.sigev_notify_thread_id = tid;
             let mut timer: libc::timer_t = without_provenance_mut(0);
             if libc::timer_create(clock_of(tid), &raw mut event, &raw mut timer) != 0 {
@@ -50,14 +53,37 @@ impl Drop for CpuTimer {
 
 /// `CLOCK_THREAD_CPUTIME_ID` as another thread of the process names it (`MAKE_THREAD_CPUCLOCK` of Linux), so that nobody has to
 /// interrupt the thread to arm its timer.
-pub(crate) fn clock_of(tid: i32) -> libc::clockid_t {
+fn clock_of(tid: i32) -> libc::clockid_t {
     const SCHED: libc::clockid_t = 2;
     const PER_THREAD: libc::clockid_t = 4;
     (!tid << 3) | PER_THREAD | SCHED
 }
 
+/// What is in `siginfo_t` of a timer's signal behind the signal, the error and the code.
+#[repr(C)]
+struct TimerInfo {
+    _head: [libc::c_int; 4],
+    _timer: libc::c_int,
+    overrun: libc::c_int,
+}
+
+/// How many periods the signal of a timer stands for: the kernel sends none while one is pending. For signal handlers.
+///
+/// # Safety
+///
+/// `info` is what a handler with `SA_SIGINFO` has got, of a signal that a timer sent.
+pub unsafe fn periods_of(info: *const libc::siginfo_t) -> u64 {
+    // SAFETY: the caller's.
+    let overrun = unsafe { (*info.cast::<TimerInfo>()).overrun };
+    1 + u64::from(overrun.max(0).unsigned_abs())
+}
+
 /// CPU time that a thread has used.
-pub(crate) fn cpu_time_of(tid: i32) -> io::Result<Duration> {
+///
+/// # Errors
+///
+/// There is no such thread.
+pub fn cpu_time_of(tid: i32) -> io::Result<Duration> {
     // SAFETY: fills the structure.
     unsafe {
         let mut time: libc::timespec = std::mem::zeroed();
