@@ -166,8 +166,9 @@ fn the_difference_of_two_is_seen_in_both_directions() {
     page.until("document.querySelector('[data-part=matches]').textContent === 'matched: 20.00%, base: 0.00%'");
     page.fill("[data-part=search]", "");
     let functions = text(&mut page, "[data-part=functions]");
-    assert!(functions.contains("appeared a.rs20.00%20.00%+20.00"), "{functions}");
-    assert!(functions.contains("vanished a.rs0.00%0.00%-10.00"), "{functions}");
+    assert!(functions.contains("appeared a.rs20.00%20.00%+20.00new"), "{functions}");
+    assert!(functions.contains("vanished a.rs0.00%0.00%-10.000.00×"), "{functions}");
+    assert!(functions.contains("work a.rs80.00%80.00%-10.000.89×"), "{functions}");
     page.eval("document.querySelector('[data-part=reversed]').click()");
     page.until(
         "[...document.querySelectorAll('[data-part=graph] button')].some((of) => of.textContent === 'vanished')",

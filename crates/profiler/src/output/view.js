@@ -142,6 +142,7 @@ export function view(root, { profile, base, certain, graph_only }) {
         own: share(now, name, "own"),
         total: share(now, name, "total"),
         change: before ? share(now, name, "own") - share(before, name, "own") : 0,
+        ratio: before ? share(now, name, "own") / share(before, name, "own") : 0,
       }));
     const key = state.sort;
     lines.sort((a, b) => Math.abs(b[key]) - Math.abs(a[key]) || (a.name < b.name ? -1 : 1));
@@ -151,10 +152,10 @@ export function view(root, { profile, base, certain, graph_only }) {
       return button;
     };
     const head = ["Function", sorter("Itself", "own"), sorter("With calls", "total")];
-    if (before) head.push(sorter("Itself, change", "change"));
-    const body = lines.slice(0, FUNCTIONS_SHOWN).map(({ name, file, own, total, change }) => {
+    if (before) head.push(sorter("Itself, change", "change"), sorter("Itself, ratio", "ratio"));
+    const body = lines.slice(0, FUNCTIONS_SHOWN).map(({ name, file, own, total, change, ratio }) => {
       const cells = [make("span", {}, `${name} `, make("small", {}, file)), percent(own, 1), percent(total, 1)];
-      if (before) cells.push((change >= 0 ? "+" : "") + (100 * change).toFixed(2));
+      if (before) cells.push((change >= 0 ? "+" : "") + (100 * change).toFixed(2), times(ratio));
       return row(cells, "td");
     });
     parts.functions.replaceChildren(row(head, "th"), ...body);
@@ -196,6 +197,9 @@ function amount(value, unit) {
     return size >= 1 << 20 ? `${(value / (1 << 20)).toFixed(1)} MiB` : `${(value / 1024).toFixed(1)} KiB`;
   return String(value);
 }
+
+// Not a number: in neither profile is time of the function itself.
+const times = (ratio) => (Number.isNaN(ratio) ? "" : Number.isFinite(ratio) ? `${ratio.toFixed(2)}×` : "new");
 
 const percent = (part, whole) => `${(whole ? (100 * part) / whole : 0).toFixed(2)}%`;
 
