@@ -79,7 +79,11 @@ fn what_luajit_has_made_of_functions_is_told() {
     let aborts = health["aborts"].as_array().unwrap();
     let abort = aborts.iter().find(|abort| abort["instruction"] == "FNEW").unwrap();
     assert_eq!((&abort["line"], &abort["reason"]), (&11.into(), &"bytecode".into()));
-    assert!(health["workers"][0]["machine_code_bytes"].as_u64() > Some(0), "{health:#}");
+    let worker = &health["workers"][0];
+    assert!(worker["machine_code_bytes"].as_u64() > Some(0), "{health:#}");
+    let memory = ["memory_bytes", "memory_bytes_max"].map(|key| worker[key].as_u64().unwrap());
+    assert!(memory[0] > 100_000 && memory[0] < memory[1] && memory[1] == 64 << 20, "{worker}");
+    assert_eq!((&worker["generation"], &worker["is_compiling"]), (&1.into(), &true.into()), "{worker}");
 
     let has = |line: &str| {
         let text = scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false).text().to_owned();
@@ -169,5 +173,7 @@ fn the_page_marks_each_line_and_says_why() {
     let closure = line("closure", 11);
     let is_marked = closure.starts_with("interpreted ") || closure.starts_with("blacklisted ");
     assert!(is_marked && closure.contains("FNEW (a function is made here); make it once"), "{closure}");
+    let facts = page.eval("document.querySelector('main').innerText").as_str().unwrap().to_owned();
+    assert!(facts.contains("Memory by worker") && facts.contains("of 64.0 MiB"), "{facts}");
     page.assert_calm("the page of functions in Lua");
 }

@@ -289,12 +289,12 @@ impl Vm {
         let bridge = Rc::new(Bridge::default());
         let array_mt = lua.create_table()?;
         let shared = lua.create_table()?;
-        let watch = Watch::new(&lua, &shared)?;
+        let generation = GENERATION.get() + 1;
+        GENERATION.set(generation);
+        let watch = Watch::new(&lua, &shared, generation)?;
         let entries = prelude(&lua, &shared, &bridge, &array_mt)?;
         lua.set_memory_limit(MEMORY_BYTES_MAX)?;
         let state = lua.exec_raw_lua(|raw| raw.state());
-        let generation = GENERATION.get() + 1;
-        GENERATION.set(generation);
         Ok(Vm {
             watched: Watched::new(state),
             watch,
@@ -381,7 +381,7 @@ impl Vm {
             }
         });
         self.bridge.trim();
-        self.watch.publish();
+        self.watch.publish(self.lua.used_memory());
         let (kind, id, number, text) = match yielded {
             Ok(yielded) => yielded,
             Err(error) => {

@@ -38,12 +38,16 @@ function view({ workers, sources, aborts, aborts_total, traces_total, flushes_to
     return empty("No function in Lua has run", "Functions are shown once a worker has run them.");
   }
   const code = workers.reduce((sum, { machine_code_bytes }) => sum + machine_code_bytes, 0);
+  const of_all = (text) => workers.map((worker) => text(worker)).join(", ");
   return [
     card(null, [
       facts([
         ["Workers", count(workers.length)],
         ["Pieces of machine code", count(traces_total)],
         ["Size", bytes(code)],
+        ["Memory by worker", `${of_all(({ memory_bytes }) => bytes(memory_bytes))}, of ${bytes(workers[0].memory_bytes_max)}`],
+        ["VMs replaced", count(workers.reduce((sum, { generation }) => sum + generation - 1, 0))],
+        ["Compiler", workers.every(({ is_compiling }) => is_compiling) ? "on" : `on: ${of_all(({ is_compiling }) => is_compiling)}`],
         ["Aborted recordings", count(aborts_total)],
         ["All machine code discarded", plural(flushes_total, "time")],
       ]),

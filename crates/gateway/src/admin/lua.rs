@@ -2,16 +2,14 @@
 
 use serde_json::{Value as Json, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use stillgate_lua::health::{self, Abort, Function, Health, Line, State};
-
-type Worker = (String, Arc<Health>);
+use stillgate_lua::MEMORY_BYTES_MAX;
+use stillgate_lua::health::{self, Abort, Function, Line, State, Worker};
 
 /// All of it.
 pub(super) fn health() -> Json {
     let mut workers = health::of_all_threads();
-    workers.sort_by(|(one, _), (other, _)| one.cmp(other));
-    let names: BTreeSet<&String> = workers.iter().flat_map(|(_, health)| health.sources.keys()).collect();
+    workers.sort_by(|one, other| one.thread.cmp(&other.thread));
+    let names: BTreeSet<&String> = workers.iter().flat_map(|worker| worker.health.sources.keys()).collect();
     let totals = health::totals();
     json!({
         "workers": workers.iter().map(worker).collect::<Vec<_>>(),
@@ -23,9 +21,13 @@ pub(super) fn health() -> Json {
     })
 }
 
-fn worker((name, health): &Worker) -> Json {
+fn worker(Worker { thread, memory_bytes, generation, is_compiling, health }: &Worker) -> Json {
     json!({
-        "worker": name,
+        "worker": thread,
+        "memory_bytes": memory_bytes,
+        "memory_bytes_max": MEMORY_BYTES_MAX,
+        "generation": generation,
+        "is_compiling": is_compiling,
         "traces": health.traces,
         "flushes": health.flushes,
         "machine_code_bytes": health.machine_code_bytes,
@@ -35,7 +37,7 @@ fn worker((name, health): &Worker) -> Json {
 
 /// A text with its functions and lines. Workers become warm one by one: what is furthest on one counts.
 fn source(name: &str, workers: &[Worker]) -> Json {
-    let loaded: Vec<&health::Source> = workers.iter().filter_map(|(_, health)| health.sources.get(name)).collect();
+    let loaded: Vec<&health::Source> = workers.iter().filter_map(|worker| worker.health.sources.get(name)).collect();
     // Those that have loaded the newest text know most of it; during a reload there are others.
     let newest = loaded.iter().max_by_key(|source| source.generation).expect("the name is one of the sources'");
     let same: Vec<_> = loaded.iter().filter(|source| source.text == newest.text).collect();
@@ -86,7 +88,7 @@ fn worst(states: impl Iterator<Item = State>) -> State {
 /// The most frequent first.
 fn aborts(workers: &[Worker]) -> Vec<Json> {
     let mut counts: BTreeMap<&Abort, u64> = BTreeMap::new();
-    for (abort, count) in workers.iter().flat_map(|(_, health)| &health.aborts) {
+    for (abort, count) in workers.iter().flat_map(|worker| &worker.health.aborts) {
         *counts.entry(abort).or_default() += count;
     }
     let mut counts: Vec<(&Abort, u64)> = counts.into_iter().collect();

@@ -20,7 +20,7 @@ pub(crate) use watch::Watch;
 use arc_swap::ArcSwap;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Functions of one worker that are counted separately.
@@ -156,19 +156,44 @@ pub fn totals() -> Totals {
     Totals { traces: load(&TRACES), aborts: std::array::from_fn(|at| load(&ABORTS[at])), flushes: load(&FLUSHES) }
 }
 
+/// One worker's VM, as it was after its last run.
+#[derive(Debug, Clone)]
+pub struct Worker {
+    /// The name of its thread.
+    pub thread: String,
+    /// Memory in use, of [`crate::MEMORY_BYTES_MAX`].
+    pub memory_bytes: u64,
+    /// One more than VMs that the thread has had before: one that has used up its memory is replaced.
+    pub generation: u64,
+    /// Whether LuaJIT compiles at all: it ceases to where it gets no memory for machine code.
+    pub is_compiling: bool,
+    /// What its compiler has done.
+    pub health: Arc<Health>,
+}
+
 /// Where one worker's copies are.
 struct Published {
     thread: String,
+    generation: u64,
+    memory_bytes: AtomicU64,
+    is_compiling: AtomicBool,
     health: ArcSwap<Health>,
 }
 
 static PUBLISHED: Mutex<Vec<Weak<Published>>> = Mutex::new(Vec::new());
 
-/// Of each thread that has run functions: its name, and what it has published last.
-pub fn of_all_threads() -> Vec<(String, Arc<Health>)> {
+/// Of each thread that has run functions.
+pub fn of_all_threads() -> Vec<Worker> {
     let published = PUBLISHED.lock().unwrap_or_else(PoisonError::into_inner);
     let live = published.iter().filter_map(Weak::upgrade);
-    live.map(|published| (published.thread.clone(), published.health.load_full())).collect()
+    live.map(|published| Worker {
+        thread: published.thread.clone(),
+        memory_bytes: published.memory_bytes.load(Ordering::Relaxed),
+        generation: published.generation,
+        is_compiling: published.is_compiling.load(Ordering::Relaxed),
+        health: published.health.load_full(),
+    })
+    .collect()
 }
 
 impl Source {

@@ -11,7 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::thread;
 
@@ -24,6 +24,7 @@ pub(crate) struct Watch {
     /// What the parts of the prelude share.
     shared: Table,
     published: Option<Arc<Published>>,
+    generation: u64,
 }
 
 /// What the functions write that LuaJIT's events call.
@@ -38,7 +39,7 @@ type Said = (String, u32, String, String, i64, i64, String, u32, u32, bool);
 
 impl Watch {
     /// Gives the prelude what it tells of.
-    pub(crate) fn new(lua: &Lua, shared: &Table) -> mlua::Result<Watch> {
+    pub(crate) fn new(lua: &Lua, shared: &Table, generation: u64) -> mlua::Result<Watch> {
         let heard = Rc::new(Heard::default());
         shared.set("fnew", FNEW)?;
         let numbers = lua.create_table()?;
@@ -53,7 +54,7 @@ impl Watch {
         hear(lua, shared, &heard, "on_loaded_text", Health::loaded_text)?;
         hear(lua, shared, &heard, "on_loaded_function", Health::loaded_function)?;
         hear(lua, shared, &heard, "on_forgotten", Health::forgotten)?;
-        Ok(Watch { heard, shared: shared.clone(), published: None })
+        Ok(Watch { heard, shared: shared.clone(), published: None, generation })
     }
 
     /// What is known now.
@@ -80,26 +81,39 @@ impl Watch {
 
     /// Publishes what is new.
     #[inline]
-    pub(crate) fn publish(&mut self) {
+    pub(crate) fn publish(&mut self, memory_bytes: usize) {
         if self.heard.is_new.replace(false) {
             self.publish_now();
+        }
+        if let Some(published) = &self.published {
+            published.memory_bytes.store(memory_bytes as u64, Ordering::Relaxed);
         }
     }
 
     #[cold]
     fn publish_now(&mut self) {
         let health = Arc::new(self.heard.health.borrow().clone());
+        let is_compiling = AtomicBool::new(self.is_compiling().unwrap_or(false));
         match &self.published {
-            Some(published) => published.health.store(health),
+            Some(published) => {
+                published.health.store(health);
+                published.is_compiling.store(is_compiling.into_inner(), Ordering::Relaxed);
+            }
             None => {
                 let thread = thread::current().name().unwrap_or_default().to_owned();
-                let published = Arc::new(Published { thread, health: ArcSwap::new(health) });
+                let (generation, health, memory_bytes) = (self.generation, ArcSwap::new(health), AtomicU64::new(0));
+                let published = Arc::new(Published { thread, generation, memory_bytes, is_compiling, health });
                 let mut all = PUBLISHED.lock().unwrap_or_else(PoisonError::into_inner);
                 all.retain(|other| other.strong_count() > 0);
                 all.push(Arc::downgrade(&published));
                 self.published = Some(published);
             }
         }
+    }
+
+    fn is_compiling(&self) -> mlua::Result<bool> {
+        // It also gives the names of all that it may do.
+        self.shared.get::<Table>("jit")?.get::<LuaFunction>("status")?.call::<bool>(())
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::fake::Fake;
 use std::sync::Arc;
 use stillgate_lua::health::examine::{Examined, Finding, examine};
-use stillgate_lua::health::{self, Health, Reason, State};
+use stillgate_lua::health::{self, Health, Reason, State, Worker};
 use stillgate_lua::{Context, Kind, Module, Outcome, Program, run, run_part};
 
 const RUNS: usize = 3000;
@@ -23,12 +23,34 @@ fn warm(program: &Arc<Program>, runs: usize) {
 }
 
 /// What this thread has published.
-fn published() -> Arc<Health> {
+fn worker() -> Worker {
     let name = std::thread::current().name().unwrap().to_owned();
     let mut all = health::of_all_threads();
-    all.retain(|(thread, _)| *thread == name);
+    all.retain(|worker| worker.thread == name);
     assert_eq!(all.len(), 1);
-    all.remove(0).1
+    all.remove(0)
+}
+
+fn published() -> Arc<Health> {
+    worker().health
+}
+
+#[test]
+fn a_vm_tells_its_memory_and_that_it_was_replaced() {
+    let keeps = named("keeps", &["kept = ''\nreturn function() kept = kept .. ('x'):rep(1e6) end"]);
+    warm(&keeps, 1);
+    let first = worker();
+    assert!(first.is_compiling && first.memory_bytes > 100_000, "{first:?}");
+    warm(&keeps, 4);
+    assert!(worker().memory_bytes > first.memory_bytes + 3_000_000, "{first:?} {:?}", worker().memory_bytes);
+    // What fills the memory, and cannot be freed, costs the VM.
+    let fills = named("fills", &["all = {}\nreturn function() for at = 1, 100 do all[#all + 1] = ('x'):rep(1e6 + #all) end end"]);
+    let outcome = run(&fills, &mut Fake::default(), &mut Context::default());
+    assert!(matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
+    warm(&keeps, 1);
+    let second = worker();
+    assert_eq!((first.generation, second.generation), (1, 2));
+    assert!(second.memory_bytes < 16_000_000, "{second:?}");
 }
 
 fn states(health: &Health, source: &str) -> Vec<(u32, State)> {

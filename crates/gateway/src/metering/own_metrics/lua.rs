@@ -40,12 +40,12 @@ impl OwnMetrics {
         }
         if let Some(family) = &code {
             let handle = writer.series(family, &[]);
-            let bytes: u64 = workers.iter().map(|(_, health)| health.machine_code_bytes).sum();
+            let bytes: u64 = workers.iter().map(|worker| worker.health.machine_code_bytes).sum();
             let _ = writer.set(handle, bytes as f64);
         }
         if let Some(family) = &functions {
             for state in State::ALL {
-                let count: usize = workers.iter().map(|(_, health)| health.functions_in(state)).sum();
+                let count: usize = workers.iter().map(|worker| worker.health.functions_in(state)).sum();
                 let handle = writer.series(family, &[state.name().as_bytes()]);
                 let _ = writer.set(handle, count as f64);
             }
