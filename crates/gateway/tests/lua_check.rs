@@ -73,6 +73,44 @@ fn what_is_found_is_json_too_and_logs_are_replayed() {
 }
 
 #[test]
+fn all_phases_of_a_plugin_s_file_are_checked() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("tenant.lua");
+    let write = |log: &str| {
+        let text = format!(
+            "local core = require('apisix.core')
+local _M = {{ version = 1, priority = 1, name = 'tenant', schema = {{ type = 'object',
+  properties = {{ header = {{ type = 'string', default = 'X-Tenant' }} }} }} }}
+function _M.check_schema(conf) return core.schema.check(_M.schema, conf) end
+function _M.rewrite(conf, ctx)
+  ctx.tenant = core.request.header(ctx, conf.header) or ctx.var.host
+end
+function _M.header_filter(conf, ctx)
+  core.response.set_header(conf.header, ctx.tenant)
+end
+function _M.body_filter(conf, ctx)
+  if ngx.arg[2] then ngx.arg[1] = ngx.arg[1] .. ctx.tenant end
+end
+function _M.log(conf, ctx)
+  {log}
+end
+return _M
+"
+        );
+        std::fs::write(&file, text).expect("write a plugin");
+    };
+    let file = file.to_str().unwrap();
+    write("local kept = ctx.tenant .. ngx.var.uri");
+    let (code, text) = check(&[file, "--requests", "requests.txt"]);
+    assert_eq!((code, text.contains(": good (")), (Some(0), true), "{text}");
+    write("local made = function() return ctx.tenant end ctx.again = made()");
+    let (code, text) = check(&[file, "--requests", "requests.txt"]);
+    assert_eq!((code, text.contains("tenant.lua:15: the bytecode is not compiled: FNEW")), (Some(1), true), "{text}");
+    let (code, text) = check(&[file, "--requests", "requests.txt", "--conf", "{\"header\": 1}"]);
+    assert_eq!((code, text.contains("--conf: ")), (Some(2), true), "{text}");
+}
+
+#[test]
 fn nothing_is_proven_where_nothing_is_compiled() {
     let folder = tempfile::tempdir().expect("a folder");
     let function = folder.path().join("empty.lua");

@@ -73,6 +73,7 @@ mod workflow;
 mod xml;
 
 pub use prometheus::disabled_labels;
+pub use request_validation::check_json;
 use stillgate_plugin::{Descriptor, OwnPlugins, Scripts, Table};
 
 /// All plugins.

@@ -191,7 +191,7 @@ pub(crate) enum LuaCommand {
 /// `stillgate lua check`.
 #[derive(Debug, Args)]
 pub(crate) struct LuaCheck {
-    /// Lua source that returns a function, as in serverless-pre-function
+    /// Lua source that returns a function, as in serverless-pre-function, or a plugin's file
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
     /// Recorded requests, one JSON object per line, as in an access log with `format: json`
@@ -200,7 +200,7 @@ pub(crate) struct LuaCheck {
     /// Requests, one `METHOD URL` per line; lines that begin with # are comments
     #[arg(long, value_name = "FILE")]
     pub(crate) requests: Option<PathBuf>,
-    /// What the function gets as `conf`; by default {}
+    /// What functions get as `conf`; by default {}. That of a plugin is checked by its schema
     #[arg(long, value_name = "JSON")]
     pub(crate) conf: Option<String>,
     /// Also write the findings to this file, as JSON

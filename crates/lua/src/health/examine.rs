@@ -10,6 +10,7 @@
 
 use super::{Abort, Function, Health, Source, State, remedies};
 use crate::host::Host;
+use crate::module::{Module, PHASES};
 use crate::program::{Kind, Program};
 use crate::vm::{self, Context, Failure, FailureKind, Outcome, Wait};
 use serde_json::Value as Json;
@@ -30,6 +31,9 @@ const COUNTED_RUNS_MAX: usize = 1_000;
 const HOT_HITS: f64 = 1_000.0;
 /// A call that leaves machine code more often in a request than this is in a loop.
 const LOOP_HITS: f64 = 1.5;
+
+/// Phases that there are of answers, too.
+const BEHIND_HEAD: [&str; 3] = ["header_filter", "body_filter", "log"];
 
 /// What is wrong with one line.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,17 +65,49 @@ pub struct Examined {
     pub runs: usize,
 }
 
-/// Runs a function for requests, one after the other and again from the first, until the compiler has done what it does. `name`
-/// stands before lines; `host` makes the request of a run, of which there are `requests`.
+/// What is examined.
+pub struct Subject {
+    /// What stands before lines.
+    name: String,
+    program: Arc<Program>,
+    /// Parts of the program, and the phases that they run in.
+    parts: Vec<(usize, &'static str)>,
+}
+
+impl Subject {
+    /// A text that returns a function.
+    pub fn function(name: &str, source: &str, conf: Json) -> Subject {
+        let program = Program::new(name.to_owned(), vec![source.to_owned()], conf, Kind::Plugin);
+        Subject { name: name.to_owned(), program, parts: vec![(0, "access")] }
+    }
+
+    /// A plugin's file, with the phases that it has functions for (as places in [`PHASES`]) and a configuration that it takes.
+    pub fn plugin(module: Arc<Module>, phases: &[usize], conf: Json) -> Subject {
+        let parts = phases.iter().map(|at| (*at, PHASES[*at])).collect();
+        Subject { name: module.file.clone(), program: Program::of_module("check".to_owned(), module, conf), parts }
+    }
+
+    /// All phases of a request, one after the other; one that is answered goes on with the response.
+    fn run<H: Host>(&self, mut host: impl FnMut(&'static str) -> H) -> Result<(), Failure> {
+        let (context, mut is_answered) = (&mut Context::default(), false);
+        for (part, phase) in &self.parts {
+            if !is_answered || BEHIND_HEAD.contains(phase) {
+                is_answered |= finish(&self.program, *part, &mut host(phase), context)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Runs functions for requests, one after the other and again from the first, until the compiler has done what it does. `host` makes
+/// the request of a run, of which there are `requests`, as it is in a phase.
 pub fn examine<H: Host>(
-    name: &str,
-    source: &str,
-    conf: Json,
+    subject: &Subject,
     requests: usize,
-    mut host: impl FnMut(usize) -> H,
+    mut host: impl FnMut(usize, &'static str) -> H,
 ) -> Result<Examined, Failure> {
-    let program = Program::new(name.to_owned(), vec![source.to_owned()], conf, Kind::Plugin);
-    let mut run = |at: usize| finish(&program, &mut host(at % requests));
+    let name = &subject.name;
+    let mut run = |at: usize| subject.run(|phase| host(at % requests, phase));
     // The first run makes the VM; and what functions do only once for a request, such as filling a cache, is not to be counted.
     let counted = requests.min(COUNTED_RUNS_MAX);
     (0..2 * counted).try_for_each(&mut run)?;
@@ -96,13 +132,12 @@ pub fn examine<H: Host>(
     let runs = warm_up_runs + RUNS;
     let per_request =
         |place: String| hits.get(&format!("{name}:{place}")).map_or(0.0, |hits| *hits as f64 / counted as f64);
-    Ok(Verdict { name, health: &health, warm: &warm, runs, per_request: &per_request }.examined())
+    Ok(Verdict { name: name.as_str(), health: &health, warm: &warm, runs, per_request: &per_request }.examined())
 }
 
-/// One run to its end. What it waits for is there at once.
-fn finish(program: &Arc<Program>, host: &mut dyn Host) -> Result<(), Failure> {
-    let context = &mut Context::default();
-    let mut outcome = vm::run(program, host, context);
+/// One run to its end, and whether it answers. What it waits for is there at once.
+fn finish(program: &Arc<Program>, part: usize, host: &mut dyn Host, context: &mut Context) -> Result<bool, Failure> {
+    let mut outcome = vm::run_part(program, part, host, context);
     loop {
         outcome = match outcome {
             Outcome::Wait(Wait::Sleep(_) | Wait::Body, paused) => vm::resume(paused, host, context),
@@ -110,7 +145,8 @@ fn finish(program: &Arc<Program>, host: &mut dyn Host) -> Result<(), Failure> {
                 vm::resume_with(paused, Err("`lua check` makes no calls".to_owned()), host, context)
             }
             Outcome::Failed(failure) => return Err(failure),
-            Outcome::Done(_) | Outcome::Answer { .. } => return Ok(()),
+            Outcome::Done(_) => return Ok(false),
+            Outcome::Answer { .. } => return Ok(true),
         };
     }
 }

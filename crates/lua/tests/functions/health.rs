@@ -2,7 +2,7 @@
 
 use crate::fake::Fake;
 use std::sync::Arc;
-use stillgate_lua::health::examine::{Examined, Finding, examine};
+use stillgate_lua::health::examine::{Examined, Finding, Subject, examine};
 use stillgate_lua::health::{self, Health, Reason, State, Worker};
 use stillgate_lua::{Context, Kind, Module, Outcome, Program, run, run_part};
 
@@ -171,8 +171,8 @@ fn a_file_s_text_is_known_for_as_long_as_a_program_runs_it() {
 
 fn examined(source: &str) -> Examined {
     let targets = ["/a?x=1", "/b", "/c", "/d?y=2"];
-    let host = |run: usize| Fake { target: targets[run].into(), ..Fake::default() };
-    examine("key.lua", source, serde_json::json!({}), targets.len(), host).unwrap()
+    let host = |run: usize, phase| Fake { target: targets[run].into(), phase, ..Fake::default() };
+    examine(&Subject::function("key.lua", source, serde_json::json!({})), targets.len(), host).unwrap()
 }
 
 /// Of the examples of the documentation: the one that is found with this reason at this line, and the one that is good.

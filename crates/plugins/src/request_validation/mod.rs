@@ -203,7 +203,7 @@ impl Inner {
 }
 
 /// Checks a value after a schema, and fills in its defaults: for functions, which have no thread of their own for it.
-pub(crate) fn check_json(schema: &Json, mut value: Json) -> Result<Json, String> {
+pub fn check_json(schema: &Json, mut value: Json) -> Result<Json, String> {
     let schema = Schema::compile(schema)?;
     schema.check(&value, SHORT_STEPS_MAX).map_err(reason)?;
     schema.fill(&mut value, SHORT_STEPS_MAX).map_err(reason)?;

@@ -12,11 +12,15 @@ use replayed::Replayed;
 use serde_json::{Value as Json, json};
 use std::fs;
 use std::path::Path;
-use stillgate_lua::check as check_text;
-use stillgate_lua::health::examine::{Examined, Finding, examine};
+use stillgate_lua::health::examine::{Examined, Finding, Subject, examine};
+use stillgate_lua::{Module, check as check_text};
+use stillgate_plugins::check_json;
 
 /// Bytes of a file with a function.
 const FILE_BYTES_MAX: usize = 1 << 20;
+
+/// How a text is refused that returns the table of a plugin.
+const RETURNS_TABLE: &str = "only accept Lua function, the input code type is table";
 
 /// Checks a function, and returns the exit code.
 pub(crate) fn check(arguments: &LuaCheck) -> u8 {
@@ -61,7 +65,6 @@ fn examined(arguments: &LuaCheck) -> Result<Examined, String> {
     let bytes =
         read_bounded(file, FILE_BYTES_MAX).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
     let source = String::from_utf8(bytes).map_err(|_| format!("{}: it is not UTF-8", file.display()))?;
-    check_text(&source).map_err(|why| format!("{}: {why}", file.display()))?;
     let conf: Json = match &arguments.conf {
         None => json!({}),
         Some(text) => serde_json::from_str(text).map_err(|error| format!("--conf: {error}"))?,
@@ -72,13 +75,31 @@ fn examined(arguments: &LuaCheck) -> Result<Examined, String> {
         (None, None) => return Err("--requests or --replay is needed".to_owned()),
     };
     let name = file.display().to_string();
-    let examined = examine(&name, &source, conf, heads.len(), |at| Replayed::new(&heads[at]))
+    let subject = subject(&name, source, conf)?;
+    let examined = examine(&subject, heads.len(), |at, phase| Replayed::new(&heads[at], phase))
         .map_err(|failure| format!("the function failed: {}", failure.text))?;
     if let Some(path) = &arguments.json {
         let text = format!("{:#}\n", as_json(&name, &examined));
         fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
     }
     Ok(examined)
+}
+
+/// A function, or a plugin with a configuration that it takes.
+fn subject(name: &str, source: String, conf: Json) -> Result<Subject, String> {
+    match check_text(&source) {
+        Ok(()) => Ok(Subject::function(name, &source, conf)),
+        Err(why) if why == RETURNS_TABLE => {
+            let module = Module::new(name.to_owned(), source);
+            let described = module.describe(check_json)?;
+            let conf = match described.checks {
+                true => module.check_conf(&conf, check_json),
+                false => check_json(&described.schema, conf),
+            };
+            Ok(Subject::plugin(module, &described.phases, conf.map_err(|why| format!("--conf: {why}"))?))
+        }
+        Err(why) => Err(format!("{name}: {why}")),
+    }
 }
 
 fn as_json(name: &str, examined: &Examined) -> Json {

@@ -5,8 +5,13 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
+use serde_json::Value as Json;
 use stillgate_lua::{Change, Host, Level, Side};
+use stillgate_plugins::check_json;
 use stillgate_route::Variable;
+
+/// The body of the response.
+const BODY: &[u8] = b"{\"message\":\"hello\"}\n";
 
 thread_local! {
     /// Names of variables, parsed once, as the gateway does it.
@@ -16,17 +21,24 @@ thread_local! {
 /// One run's request.
 pub(super) struct Replayed<'a> {
     head: &'a RequestHead,
+    phase: &'static str,
     target: Option<Vec<u8>>,
     /// `None`: as it came.
     request: Option<Vec<Field>>,
     response: Vec<Field>,
+    /// Of the response's body.
+    piece: Vec<u8>,
 }
 
 type Field = (Vec<u8>, Vec<u8>);
 
 impl<'a> Replayed<'a> {
-    pub(super) fn new(head: &'a RequestHead) -> Replayed<'a> {
-        Replayed { head, target: None, request: None, response: Vec::new() }
+    pub(super) fn new(head: &'a RequestHead, phase: &'static str) -> Replayed<'a> {
+        Replayed { head, phase, target: None, request: None, response: Vec::new(), piece: BODY.to_vec() }
+    }
+
+    fn is_behind_head(&self) -> bool {
+        matches!(self.phase, "header_filter" | "body_filter" | "log")
     }
 }
 
@@ -43,7 +55,7 @@ fn parsed(name: &str) -> Option<Rc<Variable>> {
 
 impl Host for Replayed<'_> {
     fn phase(&self) -> &'static str {
-        "access"
+        self.phase
     }
 
     fn variable(&self, name: &str, out: &mut Vec<u8>) -> Result<bool, String> {
@@ -123,12 +135,33 @@ impl Host for Replayed<'_> {
         Ok(())
     }
 
+    fn status(&self) -> Option<u16> {
+        self.is_behind_head().then_some(200)
+    }
+
+    fn set_status(&mut self, _: u16) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn piece(&self) -> Option<(&[u8], bool)> {
+        (self.phase == "body_filter").then_some((&self.piece, true))
+    }
+
+    fn set_piece(&mut self, piece: &[u8]) -> Result<(), String> {
+        self.piece = piece.to_vec();
+        Ok(())
+    }
+
     fn can_wait(&self) -> bool {
-        true
+        matches!(self.phase, "rewrite" | "access")
     }
 
     fn can_answer(&self) -> bool {
-        true
+        !self.is_behind_head()
+    }
+
+    fn check_schema(&self, schema: &Json, value: Json) -> Result<Json, String> {
+        check_json(schema, value)
     }
 
     fn is_logged(&self, _: Level) -> bool {
