@@ -29,6 +29,8 @@ mod program;
 mod regexes;
 pub mod sampler;
 mod shared;
+#[cfg(test)]
+mod storm;
 mod vm;
 mod watchdog;
 

@@ -89,7 +89,9 @@ impl Regexes {
         if is_there {
             let count = if wanted == Wanted::Whole { 2 } else { kept.slots.len() };
             let place = |slot: &Option<NonMaxUsize>| slot.map(NonMaxUsize::get);
-            spans.extend(kept.slots[..count].chunks_exact(2).map(|pair| Some((place(&pair[0])?, Some(place(&pair[1])?)))));
+            spans.extend(
+                kept.slots[..count].chunks_exact(2).map(|pair| Some((place(&pair[0])?, Some(place(&pair[1])?)))),
+            );
         }
         Ok(is_there)
     }

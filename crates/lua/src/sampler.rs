@@ -141,7 +141,7 @@ fn name_of(thread: libc::pid_t) -> String {
     name.map_or_else(|_| thread.to_string(), |name| name.trim_end().to_owned())
 }
 
-fn signal_number() -> c_int {
+pub(crate) fn signal_number() -> c_int {
     libc::SIGRTMIN() + 6
 }
 

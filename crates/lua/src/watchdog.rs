@@ -113,7 +113,9 @@ impl Watched {
             true => self.run(|| {
                 self.slot.doomed.store(self.last.get(), Ordering::SeqCst);
                 // SAFETY: the state is this thread's and lives as long as `self`.
-                unsafe { ffi::lua_sethook(self.slot.state.load(Ordering::Relaxed), Some(raise), ffi::LUA_MASKCOUNT, 1) };
+                unsafe {
+                    ffi::lua_sethook(self.slot.state.load(Ordering::Relaxed), Some(raise), ffi::LUA_MASKCOUNT, 1)
+                };
                 call()
             }),
             false => self.run_for(left, call),
@@ -176,7 +178,7 @@ fn slots() -> std::sync::MutexGuard<'static, Vec<Arc<Slot>>> {
     SLOTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn signal_number() -> c_int {
+pub(crate) fn signal_number() -> c_int {
     libc::SIGRTMIN() + 5
 }
 

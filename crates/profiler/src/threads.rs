@@ -107,10 +107,32 @@ impl Registration {
 
     /// Interrupts the calling thread for a sample and drops it, to measure what one costs.
     pub fn interrupt(&self) -> io::Result<()> {
+        self.interrupter().interrupt()
+    }
+
+    /// For another thread to do the same.
+    pub fn interrupter(&self) -> Interrupter {
         self.thread.ring.prepare();
-        signal::ask(&self.thread)?;
-        while self.thread.ring.pop(&mut Vec::new()) {}
-        Ok(())
+        Interrupter(self.thread.clone())
+    }
+}
+
+/// Interrupts a thread for samples that are dropped, to see what they cost and that they harm nothing. No profile is taken
+/// meanwhile: a ring has one reader.
+#[derive(Debug)]
+pub struct Interrupter(Arc<Thread>);
+
+impl Interrupter {
+    /// Does it once. An error: the thread has ended, or has too many signals waiting.
+    pub fn interrupt(&self) -> io::Result<()> {
+        let asked = signal::ask(&self.0);
+        while self.0.ring.pop(&mut Vec::new()) {}
+        asked
+    }
+
+    /// The thread's number.
+    pub fn thread(&self) -> i32 {
+        self.0.tid
     }
 }
 
