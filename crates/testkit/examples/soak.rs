@@ -27,11 +27,12 @@ fn main() -> ExitCode {
     };
     let report = soak(&value("--binary", "target/release/stillgate"), &plan);
     println!(
-        "{} checked, {} aborted, {} excused, {} upstream restarts; resident {} -> {} KiB, descriptors {} -> {}",
+        "{} checked, {} aborted, {} excused, {} upstream restarts, {} profiles; resident {} -> {} KiB, descriptors {} -> {}",
         report.checked,
         report.aborted,
         report.excused,
         report.restarts,
+        report.profiles,
         report.rss.0 / 1024,
         report.rss.1 / 1024,
         report.fds.0,

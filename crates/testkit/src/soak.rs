@@ -9,6 +9,7 @@ use crate::message::Message;
 use crate::payload::{payload, seeded, sha256};
 use crate::upstream::Upstream;
 use crate::{PATIENCE, eventually_within};
+use std::io::Read;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -39,6 +40,8 @@ pub struct SoakReport {
     pub excused: usize,
     /// Times an upstream was killed and restarted.
     pub restarts: usize,
+    /// Profiles that were taken meanwhile, of CPU time and of the heap.
+    pub profiles: usize,
     /// Resident memory before, at the end, in bytes.
     pub rss: (usize, usize),
     /// File descriptors before, after all clients have gone.
@@ -46,6 +49,12 @@ pub struct SoakReport {
     /// Everything that must not be.
     pub faults: Vec<String>,
 }
+
+/// Between two profiles.
+const PROFILE_EVERY: Duration = Duration::from_secs(2);
+
+/// The two kinds, by turns: one takes a second, the other is there.
+const PROFILES: [&str; 2] = ["/debug/pprof/profile?seconds=1&hz=99", "/debug/pprof/heap"];
 
 /// Faults kept per client; more of them say nothing new.
 const FAULTS_PER_CLIENT_MAX: usize = 5;
@@ -66,7 +75,7 @@ pub fn soak(binary: &str, plan: &SoakPlan) -> SoakReport {
         steady.addr(),
         flaky.addr()
     ))
-    .gateway("workers: 2");
+    .gateway("workers: 2\ndebug: {pprof: true, heap: 512KiB}");
     let mut gateway = Gateway::start(binary, &setup);
     gateway.get("/steady/warm");
     let mut report = SoakReport { rss: (gateway.rss(), 0), fds: (gateway.fd_count(), 0), ..SoakReport::default() };
@@ -79,6 +88,8 @@ pub fn soak(binary: &str, plan: &SoakPlan) -> SoakReport {
                 scope.spawn(move || client_loop(addr, plan, number as u64, over))
             })
             .collect();
+        let (admin, over_here) = (gateway.admin_addr(), &over);
+        let profiles = scope.spawn(move || profile_loop(admin, over_here));
         while Instant::now() < deadline {
             std::thread::park_timeout(plan.upstream_period);
             flaky.stop();
@@ -87,6 +98,8 @@ pub fn soak(binary: &str, plan: &SoakPlan) -> SoakReport {
             report.restarts += 1;
         }
         over.store(true, Ordering::Relaxed);
+        profiles.thread().unpark();
+        report.add(profiles.join().expect("it reports, it does not panic"));
         for client in clients {
             report.add(client.join().expect("a client thread reports, it does not panic"));
         }
@@ -103,6 +116,7 @@ impl SoakReport {
         self.checked += other.checked;
         self.aborted += other.aborted;
         self.excused += other.excused;
+        self.profiles += other.profiles;
         self.faults.extend(other.faults);
     }
 
@@ -128,6 +142,38 @@ impl SoakReport {
             self.faults.push(format!("{} bytes resident, {} at the start", self.rss.1, self.rss.0));
         }
     }
+}
+
+/// Takes one profile after the other.
+fn profile_loop(admin: SocketAddr, over: &AtomicBool) -> SoakReport {
+    let mut report = SoakReport::default();
+    for path in PROFILES.iter().cycle() {
+        match profile(admin, path) {
+            Ok(()) => report.profiles += 1,
+            Err(fault) => report.faults.push(format!("{path}: {fault}")),
+        }
+        std::thread::park_timeout(PROFILE_EVERY);
+        if over.load(Ordering::Relaxed) || report.faults.len() == FAULTS_PER_CLIENT_MAX {
+            break;
+        }
+    }
+    report
+}
+
+/// Takes a profile, which must be text that gzip has packed, with something in it.
+fn profile(admin: SocketAddr, path: &str) -> Result<(), String> {
+    let mut client = Client::connect(admin);
+    client.try_send(format!("GET {path} HTTP/1.1\r\nHost: soak\r\n\r\n")).map_err(|error| error.to_string())?;
+    let answer = client.read_response("GET").map_err(|broken| shorten(&format!("{broken:?}")))?;
+    if answer.head.status() != 200 {
+        return Err(format!("status {}: {}", answer.head.status(), shorten(&String::from_utf8_lossy(&answer.body))));
+    }
+    let mut bytes = Vec::new();
+    flate2::read::GzDecoder::new(&answer.body[..]).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    // Names of functions and of the binary.
+    let name = b"stillgate";
+    let is_named = bytes.windows(name.len()).any(|part| part == name);
+    if is_named { Ok(()) } else { Err(format!("{} bytes, and none of the gateway", bytes.len())) }
 }
 
 /// One client's life: a connection is kept until an exchange ends it.
