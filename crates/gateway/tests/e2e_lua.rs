@@ -90,8 +90,11 @@ fn a_function_without_end_costs_its_request_a_500_and_no_other() {
     }
     eventually("the failures in the log", || {
         let log = gateway.log();
-        log.contains("route \\\"endless\\\", serverless-pre-function:1: it ran for more than 50 ms of CPU time and was stopped")
-            || log.contains("route \"endless\", serverless-pre-function:1: it ran for more than 50 ms of CPU time and was stopped")
+        log.contains(
+            "route \\\"endless\\\", serverless-pre-function:1: it ran for more than 50 ms of CPU time and was stopped",
+        ) || log.contains(
+            "route \"endless\", serverless-pre-function:1: it ran for more than 50 ms of CPU time and was stopped",
+        )
     });
     gateway.assert_healthy();
 }

@@ -111,7 +111,9 @@ fn sources(gateway: &Gateway) -> Vec<(String, String)> {
 fn each_text_is_told_by_itself_for_as_long_as_it_is_in_use() {
     let folder = tempfile::tempdir().unwrap();
     let plugin = |name: &str| {
-        format!("return {{ name = '{name}', version = 1, priority = 1, schema = {{}}, access = function() ngx.say('{name}') end }}")
+        format!(
+            "return {{ name = '{name}', version = 1, priority = 1, schema = {{}}, access = function() ngx.say('{name}') end }}"
+        )
     };
     let write = |at: &str, text: &str| {
         let file = folder.path().join(at);
@@ -122,7 +124,8 @@ fn each_text_is_told_by_itself_for_as_long_as_it_is_in_use() {
     write("two/own.lua", &plugin("two"));
     write("two/last.lua", &plugin("last"));
     let paths = ["one", "two"].map(|name| folder.path().join(name).display().to_string()).join(", ");
-    let serverless = |name: &str| format!("{name}: {{phase: access, functions: [\"return function() ngx.ctx.a = '{name}' end\"]}}");
+    let serverless =
+        |name: &str| format!("{name}: {{phase: access, functions: [\"return function() ngx.ctx.a = '{name}' end\"]}}");
     let resources = format!(
         "routes:\n  - {{id: both, uri: /both, upstream_id: node, plugins: {{{}, {}}}}}\n  - {{id: own, uri: /own/one, plugins: {{one: {{}}}}}}\n  - {{id: two, uri: /own/two, plugins: {{two: {{}}}}}}\n",
         serverless("serverless-pre-function"),

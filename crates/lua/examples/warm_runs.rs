@@ -1,17 +1,23 @@
 //! Runs a function of a file so many times after LuaJIT has done what it does, and prints the time of a run:
 //! `target/release/examples/warm_runs FILE 200000`.
 //!
-//! With a third word, `traps`, it raises SIGTRAP before and after these runs, for a tracer that counts steps between. Valgrind is of
-//! no use here: LuaJIT finds no room for machine code in it, and interprets all.
+//! With a third word, `steps`, it prints instructions instead: another process of the same does the runs, step by step. That is
+//! done five times, since where LuaJIT's tables lie differs, and the median is printed. Valgrind is of no use here: LuaJIT finds no
+//! room for machine code in it, and interprets all.
 
-#![allow(unsafe_code, reason = "raising a signal")]
+#![allow(unsafe_code, reason = "tracing another process")]
 #![allow(clippy::unwrap_used, reason = "an example may stop at the first error")]
 
+use std::process::{Child, Command};
+use std::ptr::null_mut;
 use std::time::Instant;
 use stillgate_lua::{Change, Context, Host, Kind, Level, Outcome, Program, Side, run};
 
 /// LuaJIT has given up by then what it does not compile.
 const WARM_UP_RUNS: usize = 200_000;
+
+/// Processes whose steps are counted.
+const COUNTS: usize = 5;
 
 /// A request that costs next to nothing.
 struct Thin;
@@ -59,27 +65,77 @@ impl Host for Thin {
 }
 
 fn main() {
-    let mut arguments = std::env::args().skip(1);
-    let file = arguments.next().expect("FILE RUNS");
-    let runs: usize = arguments.next().expect("FILE RUNS").parse().unwrap();
-    let source = std::fs::read_to_string(&file).unwrap();
-    let program = Program::new(file, vec![source], serde_json::json!({}), Kind::Plugin);
+    let words: Vec<String> = std::env::args().collect();
+    let [own, file, runs, more @ ..] = &words[..] else { panic!("FILE RUNS") };
+    let count: usize = runs.parse().unwrap();
+    match more.first().map(String::as_str) {
+        Some("steps") => {
+            let counted = || Command::new(own).args([file, runs, "traced"]).spawn().map(steps).unwrap();
+            let mut counts: Vec<u64> = (0..COUNTS).map(|_| counted()).collect();
+            counts.sort_unstable();
+            println!("{:.0} instructions a run", counts[COUNTS / 2] as f64 / count as f64);
+        }
+        Some("traced") => {
+            // SAFETY: makes this process stop at signals, for the one that has started it.
+            unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, null_mut::<u8>(), null_mut::<u8>()) };
+            warm(file, count, || raise(libc::SIGTRAP));
+            raise(libc::SIGUSR1);
+        }
+        _ => {
+            let mut began = Instant::now();
+            warm(file, count, || began = Instant::now());
+            println!("{:.0} ns a run", began.elapsed().as_nanos() as f64 / count as f64);
+        }
+    }
+}
+
+/// Runs the function until LuaJIT is done with it, and then as often as wanted.
+fn warm(file: &str, runs: usize, is_warm: impl FnOnce()) {
+    let source = std::fs::read_to_string(file).unwrap();
+    let program = Program::new(file.to_owned(), vec![source], serde_json::json!({}), Kind::Plugin);
     let once = || {
         let outcome = run(&program, &mut Thin, &mut Context::default());
         assert!(matches!(outcome, Outcome::Done(_) | Outcome::Answer { .. }), "{outcome:?}");
     };
-    let has_traps = arguments.next().as_deref() == Some("traps");
-    let trap = || {
-        if has_traps {
-            // SAFETY: raises a signal, which ends the process unless somebody traces it.
-            unsafe { libc::raise(libc::SIGTRAP) };
-        }
-    };
     (0..WARM_UP_RUNS).for_each(|_| once());
-    trap();
-    let began = Instant::now();
+    is_warm();
     (0..runs).for_each(|_| once());
-    let took = began.elapsed();
-    trap();
-    println!("{:.0} ns a run", took.as_nanos() as f64 / runs as f64);
+}
+
+fn raise(signal: i32) {
+    // SAFETY: the process stops, and goes on when the one that traces it wants.
+    unsafe { libc::raise(signal) };
+}
+
+/// Counts the instructions of a traced process from its SIGTRAP to its SIGUSR1.
+fn steps(mut child: Child) -> u64 {
+    let pid = child.id() as libc::pid_t;
+    let stopped_by = || {
+        let mut status = 0;
+        // SAFETY: `status` is ours.
+        unsafe { libc::waitpid(pid, &raw mut status, 0) };
+        assert!(libc::WIFSTOPPED(status), "it has ended: {status:x}");
+        libc::WSTOPSIG(status)
+    };
+    let go_on = |how: libc::c_uint| {
+        // What the watchdog sends is not passed on: single steps take long, and would be stopped.
+        // SAFETY: a request for a process that has stopped.
+        unsafe { libc::ptrace(how, pid, null_mut::<u8>(), null_mut::<u8>()) };
+    };
+    while stopped_by() != libc::SIGTRAP {
+        go_on(libc::PTRACE_CONT);
+    }
+    let mut count = 0;
+    go_on(libc::PTRACE_SINGLESTEP);
+    loop {
+        match stopped_by() {
+            libc::SIGTRAP => count += 1,
+            libc::SIGUSR1 => break,
+            _ => {}
+        }
+        go_on(libc::PTRACE_SINGLESTEP);
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    count
 }

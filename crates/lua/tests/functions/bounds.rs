@@ -72,7 +72,9 @@ fn sorting_is_stopped_and_may_wait() {
     is_stopped(
         "local s, t = ('x'):rep(1e6), {} local one, two = s .. '1', s .. '2' for at = 1, 20000 do t[at] = at % 2 == 0 and one or two end table.sort(t)",
     );
-    is_stopped("local t = {} for at = 1, 1000 do t[at] = at end while true do table.sort(t, function(a, b) return a > b end) end");
+    is_stopped(
+        "local t = {} for at = 1, 1000 do t[at] = at end while true do table.sort(t, function(a, b) return a > b end) end",
+    );
     let waits = "local t = { 3, 1, 2 } table.sort(t, function(a, b) ngx.sleep(0) return a < b end) ngx.say(t, ctx.x)";
     assert!(answer(waits).ends_with("200 \"123nil\\n\""), "{}", answer(waits));
 }
@@ -113,7 +115,8 @@ fn patterns_are_bounded() {
 fn regular_expressions_are_bounded() {
     let complex = "it takes more steps than a function may use";
     // A set of states of its own for each byte, and so many states that each step takes long.
-    let states = "local text = {} for at = 1, 40000 do text[at] = at * at % 7 < 3 and 'a' or 'b' end text = table.concat(text)";
+    let states =
+        "local text = {} for at = 1, 40000 do text[at] = at * at % 7 < 3 and 'a' or 'b' end text = table.concat(text)";
     for (call, more) in [("match", ""), ("find", ""), ("gsub", ", 'x'"), ("gmatch", "")] {
         let body = format!(
             "{states} local one, two, three = ngx.re.{call}(text, '(a|b)*a(a|b){{300}}c'{more}) \
@@ -121,7 +124,10 @@ fn regular_expressions_are_bounded() {
         );
         let began = Instant::now();
         let outcome = answer(&body);
-        assert!(outcome.starts_with("200 \"nilthe pattern is too complex for 40000 bytes") && outcome.contains(complex), "{call}: {outcome}");
+        assert!(
+            outcome.starts_with("200 \"nilthe pattern is too complex for 40000 bytes") && outcome.contains(complex),
+            "{call}: {outcome}"
+        );
         assert!(began.elapsed() < PATIENCE, "{call}: {:?}", began.elapsed());
     }
     // Groups of a long match.

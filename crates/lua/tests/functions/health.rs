@@ -44,7 +44,10 @@ fn a_vm_tells_its_memory_and_that_it_was_replaced() {
     warm(&keeps, 4);
     assert!(worker().memory_bytes > first.memory_bytes + 3_000_000, "{first:?} {:?}", worker().memory_bytes);
     // What fills the memory, and cannot be freed, costs the VM.
-    let fills = named("fills", &["all = {}\nreturn function() for at = 1, 100 do all[#all + 1] = ('x'):rep(1e6 + #all) end end"]);
+    let fills = named(
+        "fills",
+        &["all = {}\nreturn function() for at = 1, 100 do all[#all + 1] = ('x'):rep(1e6 + #all) end end"],
+    );
     let outcome = run(&fills, &mut Fake::default(), &mut Context::default());
     assert!(matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
     warm(&keeps, 1);
@@ -128,7 +131,8 @@ fn a_program_that_is_gone_is_forgotten() {
 
 #[test]
 fn a_new_text_of_a_name_has_nothing_of_the_old_one() {
-    let closing = "return function(conf, ctx)\n  local made = function() return conf end\n  return made() == 1 and 1 or nil\nend";
+    let closing =
+        "return function(conf, ctx)\n  local made = function() return conf end\n  return made() == 1 and 1 or nil\nend";
     let old = named("route", &[closing]);
     warm(&old, RUNS);
     assert!(!aborts(&published(), "route").is_empty());
@@ -151,7 +155,8 @@ fn a_file_s_text_is_known_for_as_long_as_a_program_runs_it() {
     );
     let part = stillgate_lua::PHASES.iter().position(|phase| *phase == "access").unwrap();
     let run = |program: &Arc<Program>| run_part(program, part, &mut Fake::default(), &mut Context::default());
-    let [first, second] = ["a", "b"].map(|name| Program::of_module(name.to_owned(), module.clone(), serde_json::json!({})));
+    let [first, second] =
+        ["a", "b"].map(|name| Program::of_module(name.to_owned(), module.clone(), serde_json::json!({})));
     let other = named("other", &["return function() end"]);
     let known = || -> Vec<String> {
         warm(&other, 1);

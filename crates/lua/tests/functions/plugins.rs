@@ -151,9 +151,8 @@ fn a_request_sees_the_variables_of_its_own_version() {
              end }}"
         )
     };
-    let version = |number: u8| {
-        Program::of_module("route".to_owned(), Module::new("own.lua".to_owned(), text(number)), json!({}))
-    };
+    let version =
+        |number: u8| Program::of_module("route".to_owned(), Module::new("own.lua".to_owned(), text(number)), json!({}));
     let run = |program: &Arc<Program>, phase: &str| {
         told(run_part(program, part(phase), &mut Fake::default(), &mut Context::default()))
     };

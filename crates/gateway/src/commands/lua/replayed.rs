@@ -1,11 +1,11 @@
 //! A request without a connection, as functions in Lua see it. What they change of it is there for them, and goes nowhere.
 
 use crate::explaining::request_head::{Buffers, RequestHead};
+use serde_json::Value as Json;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
-use serde_json::Value as Json;
 use stillgate_lua::{Change, Host, Level, Side};
 use stillgate_plugins::check_json;
 use stillgate_route::Variable;
