@@ -20,7 +20,7 @@ const KINDS = {
   allocs: { path: "allocs", name: "All allocations", fields: [] },
 };
 
-/** The newest first: `{name, at, profile}`. */
+/** The newest first: `{name, path, at, profile}`. */
 const taken = [];
 
 export const title = () => "Profiles";
@@ -95,7 +95,7 @@ function form_and_result({ heap_mean_bytes }, signal) {
       const path = path_of("/debug/pprof", [kind.path], { ...given, ...kind.more, format: "json" });
       // Where the page is left, nobody waits for it any more, and the gateway ends it.
       const profile = await get(path, AbortSignal.any([signal, stop.signal]));
-      taken.unshift({ name: kind.name, at: Date.now() / 1000, profile });
+      taken.unshift({ name: kind.name, path: kind.path, at: Date.now() / 1000, profile });
       taken.length = Math.min(taken.length, TAKEN_MAX);
       put(progress);
       show_taken(result, taken[0], null);
@@ -121,8 +121,8 @@ function show_taken(result, one, base) {
   const id = fresh_id();
   const base_id = fresh_id();
   const name = ({ name, at, profile }) => `${name}, ${clock(at)}: ${profile.title}`;
-  // Only those of the same kind can be compared.
-  const others = taken.filter((other) => other !== one && other.name === one.name);
+  // Only those of the same kind can be compared; of functions in Lua, bytecode and CPU time, whose ratio says what is not compiled.
+  const others = taken.filter((other) => other !== one && other.path === one.path);
   const select = (given, list, chosen, on_choice) => {
     const element = h(
       "select",
