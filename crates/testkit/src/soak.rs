@@ -163,7 +163,7 @@ fn profile_loop(admin: SocketAddr, over: &AtomicBool) -> SoakReport {
 /// Takes a profile, which must be text that gzip has packed, with something in it.
 fn profile(admin: SocketAddr, path: &str) -> Result<(), String> {
     let mut client = Client::connect(admin);
-    client.try_send(format!("GET {path} HTTP/1.1\r\nHost: soak\r\n\r\n")).map_err(|error| error.to_string())?;
+    client.try_send(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")).map_err(|error| error.to_string())?;
     let answer = client.read_response("GET").map_err(|broken| shorten(&format!("{broken:?}")))?;
     if answer.head.status() != 200 {
         return Err(format!("status {}: {}", answer.head.status(), shorten(&String::from_utf8_lossy(&answer.body))));
