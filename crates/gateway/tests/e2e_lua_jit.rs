@@ -176,7 +176,7 @@ fn the_page_marks_each_line_and_says_why() {
     let closure = line("closure", 11);
     let is_marked = closure.starts_with("interpreted ") || closure.starts_with("blacklisted ");
     assert!(is_marked && closure.contains("FNEW (a function is made here); make it once"), "{closure}");
-    let facts = page.eval("document.querySelector('main').innerText").as_str().unwrap().to_owned();
-    assert!(facts.contains("Memory by worker") && facts.contains("of 64.0 MiB"), "{facts}");
+    let facts = page.eval("document.querySelector('main').textContent").as_str().unwrap().to_owned();
+    assert!(facts.contains("Memory by worker") && facts.contains("of 64 MiB"), "{facts}");
     page.assert_calm("the page of functions in Lua");
 }
