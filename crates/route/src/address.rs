@@ -34,8 +34,8 @@ impl AddressSet {
     /// Whether an address is in it.
     pub fn contains(&self, address: IpAddr) -> bool {
         match address.to_canonical() {
-            IpAddr::V4(address) => self.v4.includes((address.into(), address.into())),
-            IpAddr::V6(address) => self.v6.includes((address.into(), address.into())),
+            IpAddr::V4(address) => self.v4.contains(address.into()),
+            IpAddr::V6(address) => self.v6.contains(address.into()),
         }
     }
 

@@ -1,11 +1,15 @@
-//! Finds the one of many disjoint ranges that may hold an address.
+//! Finds out whether one of many disjoint ranges holds an address.
 //!
 //! A binary search over 100,000 ranges reads memory at each of its 17 steps, and waits each time. Instead, a table cuts the space
 //! between the first and the last range into equal pieces, up to as many as there are ranges. For each piece it says where to
 //! look: at a window of a few neighbouring ranges, which are compared without a jump. Where too many ranges are in one piece, as
 //! networks are seldom spread evenly, it names another table, of that piece alone.
 //!
-//! Most addresses are looked up in one to three tables. A table has at most four bytes for each of its ranges, and its pieces are
+//! Where ranges stand close together, as those of lists of single clients or of one site's networks do, a table holds bits
+//! instead: each says of so many neighbouring addresses, all of them in ranges or none, which of both. That is far smaller
+//! than the ranges, so it stays in the CPU's cache, and nothing more has to be read.
+//!
+//! Most addresses are looked up in one to three tables. A table has at most eight bytes for each of its ranges, and its pieces are
 //! at most half as long as what it spans. So there are at most as many tables above each other as an address has bits, and the
 //! worst list (ranges at all powers of two) takes ten times four bytes for each of its ranges.
 
@@ -23,50 +27,65 @@ pub(super) struct Ranges<T> {
     /// The first is of all ranges. Empty: there is one window.
     tables: Box<[Table<T>]>,
     /// Of all tables. Each has the number of the first range of its window, or that of a table with [`IS_TABLE`]. The last range
-    /// that begins at an address of the piece or before it is in the window.
+    /// that begins at an address of the piece, and the one before that reaches into it, are in the window.
     pieces: Box<[u32]>,
+    /// Of all tables that hold bits.
+    words: Box<[u64]>,
 }
 
-/// Ranges by where they begin.
+/// Ranges by where they begin, or addresses by whether a range holds them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Table<T> {
-    /// Where its first piece begins. Addresses before it count to that piece.
+    /// Where its first unit begins. Addresses before it are in no range, or count to that unit.
     begin: T,
-    /// The size of a piece, as a power of two.
-    piece_bits: u32,
-    /// Its first piece.
+    /// The size of a unit, as a power of two: of a piece, or of what a bit stands for.
+    unit_bits: u32,
+    /// Its first piece, or its first word.
     first: u32,
-    /// Its last piece, from the first. Addresses behind it count to it.
+    /// Its last unit, from the first. Addresses behind it are in no range, or count to its last piece.
     last: u32,
+    holds_bits: bool,
 }
 
 impl<T: Address> Ranges<T> {
     /// There are fewer than 2^31 of them: each was a text in a configuration.
     pub(super) fn new(mut all: Vec<(T, T)>) -> Ranges<T> {
         all.sort_unstable();
-        let mut index = Index { all: &all, tables: Vec::new(), pieces: Vec::new() };
+        let mut index = Index { all: &all, tables: Vec::new(), pieces: Vec::new(), words: Vec::new() };
         if all.len() > WINDOW {
-            index.add_table(0..all.len());
+            index.add(0..all.len(), all[0].0);
         }
-        let (tables, pieces) = (index.tables.into(), index.pieces.into());
-        Ranges { all: all.into(), tables, pieces }
+        let (tables, pieces, words) = (index.tables.into(), index.pieces.into(), index.words.into());
+        Ranges { all: all.into(), tables, pieces, words }
     }
 
-    /// Whether one of the ranges holds this one. Neighbours are not put together.
-    pub(super) fn includes(&self, (first, last): (T, T)) -> bool {
+    /// Whether one of the ranges holds an address.
+    pub(super) fn contains(&self, address: T) -> bool {
         let mut begin = 0;
         let mut next = self.tables.first();
         while let Some(table) = next {
-            let piece = self.pieces[(table.first + table.piece_of(first)) as usize];
+            let unit = address.units_from(table.begin, table.unit_bits);
+            if table.holds_bits {
+                let is_inside = address >= table.begin && unit <= table.last;
+                return is_inside
+                    && self.words[(table.first + unit / u64::BITS) as usize] >> (unit % u64::BITS) & 1 == 1;
+            }
+            let piece = self.pieces[(table.first + unit.min(table.last)) as usize];
             (begin, next) = match piece & IS_TABLE {
                 0 => (piece as usize, None),
                 _ => (0, Some(&self.tables[(piece ^ IS_TABLE) as usize])),
             };
         }
         match self.all[begin..].first_chunk::<WINDOW>() {
-            Some(window) => holds(window, first, last),
-            None => holds(&self.all, first, last),
+            Some(window) => holds(window, address),
+            None => holds(&self.all, address),
         }
+    }
+
+    /// Whether one of the ranges holds this one. Neighbours are not put together.
+    pub(super) fn includes(&self, (first, last): (T, T)) -> bool {
+        let behind = self.all.partition_point(|range| range.0 <= first);
+        self.all[..behind].last().is_some_and(|range| last <= range.1)
     }
 
     /// Whether all of them are elsewhere.
@@ -77,14 +96,8 @@ impl<T: Address> Ranges<T> {
 
 /// Of a window, whose length is known, this is compiled without jumps.
 #[inline(always)]
-fn holds<T: Ord + Copy>(ranges: &[(T, T)], first: T, last: T) -> bool {
-    ranges.iter().fold(false, |is_found, range| is_found | ((range.0 <= first) & (last <= range.1)))
-}
-
-impl<T: Address> Table<T> {
-    fn piece_of(&self, address: T) -> u32 {
-        address.units_from(self.begin, self.piece_bits).min(self.last)
-    }
+fn holds<T: Ord + Copy>(ranges: &[(T, T)], address: T) -> bool {
+    ranges.iter().fold(false, |is_found, range| is_found | ((range.0 <= address) & (address <= range.1)))
 }
 
 /// Tables as they are made.
@@ -92,37 +105,66 @@ struct Index<'a, T> {
     all: &'a [(T, T)],
     tables: Vec<Table<T>>,
     pieces: Vec<u32>,
+    words: Vec<u64>,
 }
 
 impl<T: Address> Index<'_, T> {
-    /// Adds a table of some ranges, at least [`WINDOW`], and those below it. Gives its number.
-    fn add_table(&mut self, ranges: Range<usize>) -> u32 {
-        let (begin, end) = (self.all[ranges.start].0, self.all[ranges.end - 1].0);
-        // The most pieces that are not more than the ranges: at least three, so that no piece has all of them.
-        let is_few = |bits: &u32| (end.units_from(begin, *bits) as usize) < ranges.len();
-        let piece_bits = (0..T::BITS).find(is_few).expect("one bit is left, so there are at most two pieces");
-        let last = end.units_from(begin, piece_bits);
-        let (number, first) = (self.tables.len() as u32, self.pieces.len());
-        self.tables.push(Table { begin, piece_bits, first: first as u32, last });
-        // Its pieces stand together, before those of the tables below it.
-        self.pieces.resize(first + last as usize + 1, 0);
-        let mut from = ranges.start;
-        for piece in 0..=last {
-            let is_inside = |range: &&(T, T)| range.0.units_from(begin, piece_bits) == piece;
-            let to = from + self.all[from..ranges.end].iter().take_while(is_inside).count();
-            self.pieces[first + piece as usize] = self.piece(from..to);
-            from = to;
+    /// Adds a table of some ranges, more than [`WINDOW`], and those below it. Gives its number. Of addresses before `begin`
+    /// it is only asked where no range has them.
+    fn add(&mut self, ranges: Range<usize>, begin: T) -> u32 {
+        let number = self.tables.len() as u32;
+        if !self.add_bits(&self.all[ranges.clone()], begin) {
+            self.add_pieces(ranges, begin);
         }
         number
     }
 
-    /// What a piece says in which some ranges begin.
-    fn piece(&mut self, ranges: Range<usize>) -> u32 {
-        // The one before them can reach into it.
-        let begin = ranges.start.saturating_sub(1);
-        match ranges.end - begin <= WINDOW {
-            true => begin.min(self.all.len() - WINDOW) as u32,
-            false => self.add_table(ranges) | IS_TABLE,
+    /// The same, where bits take no more than eight bytes for each range.
+    fn add_bits(&mut self, ranges: &[(T, T)], begin: T) -> bool {
+        let units = |(first, last): &(T, T)| first.zeros_from(begin).min(last.ones_from(begin));
+        let (Some(unit_bits), Some((_, end))) = (ranges.iter().map(units).min(), ranges.last()) else { return false };
+        let last = end.units_from(begin, unit_bits);
+        let (first, count) = (self.words.len(), (last / u64::BITS) as usize + 1);
+        if count > ranges.len() {
+            return false;
+        }
+        self.words.resize(first + count, 0);
+        for range in ranges {
+            for unit in range.0.units_from(begin, unit_bits)..=range.1.units_from(begin, unit_bits) {
+                self.words[first + (unit / u64::BITS) as usize] |= 1 << (unit % u64::BITS);
+            }
+        }
+        self.tables.push(Table { begin, unit_bits, first: first as u32, last, holds_bits: true });
+        true
+    }
+
+    fn add_pieces(&mut self, ranges: Range<usize>, begin: T) {
+        let end = self.all[ranges.end - 1].0;
+        // The most pieces that are not more than the ranges: at least three, so that no piece has all of them.
+        let is_few = |bits: &u32| (end.units_from(begin, *bits) as usize) < ranges.len();
+        let unit_bits = (0..T::BITS).find(is_few).expect("one bit is left, so there are at most two pieces");
+        let last = end.units_from(begin, unit_bits);
+        let first = self.pieces.len();
+        self.tables.push(Table { begin, unit_bits, first: first as u32, last, holds_bits: false });
+        // Its pieces stand together, before those of the tables below it.
+        self.pieces.resize(first + last as usize + 1, 0);
+        let mut from = ranges.start;
+        for piece in 0..=last {
+            let is_inside = |range: &&(T, T)| range.0.units_from(begin, unit_bits) == piece;
+            let to = from + self.all[from..ranges.end].iter().take_while(is_inside).count();
+            self.pieces[first + piece as usize] = self.piece(from..to, begin.plus_units(piece, unit_bits));
+            from = to;
+        }
+    }
+
+    /// What a piece says that begins at an address, and in which some ranges begin.
+    fn piece(&mut self, ranges: Range<usize>, begin: T) -> u32 {
+        let reaches = self.all[..ranges.start].last().is_some_and(|before| before.1 >= begin);
+        let from = ranges.start - usize::from(reaches);
+        match ranges.end - from <= WINDOW {
+            true => from.min(self.all.len() - WINDOW) as u32,
+            // What is empty at its beginning need not be cut.
+            false => self.add(from..ranges.end, begin.max(self.all[from].0)) | IS_TABLE,
         }
     }
 }
@@ -133,31 +175,41 @@ pub(super) trait Address: Copy + Ord {
     const BITS: u32;
     /// How far it is behind another, in units of a power of two. None where it is before it, and no more than a `u32` holds.
     fn units_from(self, begin: Self, unit_bits: u32) -> u32;
+    /// So many units behind, of which there is one that begins there.
+    fn plus_units(self, units: u32, unit_bits: u32) -> Self;
+    /// How many bits are zero at the end of how far it is behind another; all where it is before it.
+    fn zeros_from(self, begin: Self) -> u32;
+    /// How many are one, of an address that is not before it.
+    fn ones_from(self, begin: Self) -> u32;
 }
 
-impl Address for u32 {
-    const BITS: u32 = u32::BITS;
+macro_rules! address {
+    ($number:ty) => {
+        impl Address for $number {
+            const BITS: u32 = <$number>::BITS;
 
-    fn units_from(self, begin: u32, unit_bits: u32) -> u32 {
-        self.saturating_sub(begin) >> unit_bits
-    }
+            fn units_from(self, begin: $number, unit_bits: u32) -> u32 {
+                (self.saturating_sub(begin) >> unit_bits).try_into().unwrap_or(u32::MAX)
+            }
+
+            fn plus_units(self, units: u32, unit_bits: u32) -> $number {
+                self + (<$number>::from(units) << unit_bits)
+            }
+
+            fn zeros_from(self, begin: $number) -> u32 {
+                self.saturating_sub(begin).trailing_zeros()
+            }
+
+            fn ones_from(self, begin: $number) -> u32 {
+                (self - begin).trailing_ones()
+            }
+        }
+    };
 }
 
-impl Address for u64 {
-    const BITS: u32 = u64::BITS;
-
-    fn units_from(self, begin: u64, unit_bits: u32) -> u32 {
-        (self.saturating_sub(begin) >> unit_bits).min(u32::MAX.into()) as u32
-    }
-}
-
-impl Address for u128 {
-    const BITS: u32 = u128::BITS;
-
-    fn units_from(self, begin: u128, unit_bits: u32) -> u32 {
-        (self.saturating_sub(begin) >> unit_bits).min(u32::MAX.into()) as u32
-    }
-}
+address!(u32);
+address!(u64);
+address!(u128);
 
 #[cfg(test)]
 mod tests {
@@ -166,19 +218,26 @@ mod tests {
 
     /// Of what was found to be the worst: ranges at all powers of two.
     const PIECES_OF_EACH_MAX: usize = 10;
+    /// A range counts where it begins, and where it reaches to.
+    const WORDS_OF_EACH_MAX: usize = 2;
 
     /// Compares with looking at each range, for all that is near their ends.
     fn check<T: Address + std::fmt::Debug>(all: &[(T, T)], near: impl Fn(T) -> [T; 3]) {
         let ranges = Ranges::new(all.to_vec());
         let ends: Vec<T> = all.iter().flat_map(|range| [range.0, range.1]).collect();
-        let single = ends.iter().flat_map(|end| near(*end)).map(|address| (address, address));
-        let several = ends.windows(2).map(|pair| (pair[0], pair[1]));
-        for (first, last) in single.chain(several) {
-            // In some tests there are too many to look at each.
+        // In some tests there are too many to look at each.
+        let expected = |first: T, last: T| {
             let begin = all.partition_point(|range| range.1 < first);
-            let expected = all[begin..].first().is_some_and(|range| range.0 <= first && last <= range.1);
-            assert_eq!(ranges.includes((first, last)), expected, "{first:?} {last:?}");
+            all[begin..].first().is_some_and(|range| range.0 <= first && last <= range.1)
+        };
+        for address in ends.iter().flat_map(|end| near(*end)) {
+            assert_eq!(ranges.contains(address), expected(address, address), "{address:?}");
+            assert_eq!(ranges.includes((address, address)), expected(address, address), "{address:?}");
         }
+        for pair in ends.windows(2) {
+            assert_eq!(ranges.includes((pair[0], pair[1])), expected(pair[0], pair[1]), "{pair:?}");
+        }
+        assert!(ranges.words.len() <= WORDS_OF_EACH_MAX * all.len(), "{} of {}", ranges.words.len(), all.len());
         assert!(ranges.pieces.len() <= PIECES_OF_EACH_MAX * all.len(), "{} of {}", ranges.pieces.len(), all.len());
     }
 

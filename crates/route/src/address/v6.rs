@@ -24,6 +24,11 @@ impl Networks {
         Networks { wide: Ranges::new(wide.collect()), long: Ranges::new(long.into_iter().map(range).collect()) }
     }
 
+    /// Whether one of them holds an address.
+    pub(super) fn contains(&self, address: u128) -> bool {
+        self.wide.contains((address >> HALF_BITS) as u64) || self.long.contains(address)
+    }
+
     /// Whether one of them holds the addresses from the first to the last.
     pub(super) fn includes(&self, addresses: (u128, u128)) -> bool {
         self.wide.includes(halves(addresses)) || self.long.includes(addresses)
