@@ -37,6 +37,11 @@ pub trait BodyFilter {
         false
     }
 
+    /// How long what goes on is in all, of a body that is this long; `None`: that shows only as it comes. Asked before it comes.
+    fn length_of(&self, _length: u64) -> Option<u64> {
+        None
+    }
+
     /// Bytes it holds back, as counted against the worker's bound.
     fn held_bytes(&self) -> usize;
 
@@ -218,9 +223,17 @@ impl BodyChanges {
         &mut self.capture
     }
 
-    /// The length of the body to come, where that is known before it comes.
+    /// The length of the body to come, where that is known whatever comes, and no filter changes it.
     pub fn length(&self) -> Option<u64> {
         self.replaced().map(|body| body.len() as u64)
+    }
+
+    /// The same, of a body that comes with this length, or without one.
+    pub fn length_of(&self, length: Option<u64>) -> Option<u64> {
+        self.list.iter().fold(length, |length, (_, change)| match change {
+            Change::Replace(body) => Some(body.len() as u64),
+            Change::Filter(filter) => length.and_then(|length| filter.length_of(length)),
+        })
     }
 
     /// Whether what comes is dropped, since something else takes its place.

@@ -54,6 +54,7 @@ impl Plugin for Echo {
         forget_old_body(response);
         match &self.body {
             Some(body) => response.body.replace(body),
+            None if coding == Decoding::Identity && self.before.is_empty() && self.after.is_empty() => {}
             None => response.body.filter(Box::new(Around {
                 before: Some(self.before.clone()),
                 after: self.after.clone(),
@@ -92,6 +93,11 @@ impl BodyFilter for Around {
         }
         out.extend_from_slice(&self.after);
         Ok(())
+    }
+
+    fn length_of(&self, length: u64) -> Option<u64> {
+        let before = self.before.as_ref().map_or(0, |before| before.len());
+        self.decoder.is_none().then(|| length.checked_add((before + self.after.len()) as u64))?
     }
 
     fn held_bytes(&self) -> usize {

@@ -56,6 +56,18 @@ fn texts_stand_around_and_in_place_of_the_body() {
 }
 
 #[test]
+fn empty_texts_leave_the_body() {
+    expect![[r#"
+        > GET /
+        > Host: h
+        < 200
+        < X-A: b
+        < ""
+    "#]]
+    .assert_eq(&run("echo: {before_body: '', headers: {X-A: b}}", GET, "HTTP/1.1 200 OK\nETag: \"a\"\n\n"));
+}
+
+#[test]
 fn a_body_in_a_coding_goes_on_without() {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(b"hello").unwrap();

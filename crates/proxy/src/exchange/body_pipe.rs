@@ -16,7 +16,8 @@
 
 mod capture;
 
-use super::filters::{Filters, Step, cpu_time};
+use super::filter_time::Stopwatch;
+use super::filters::{Filters, Step};
 use super::receiver::Receiver;
 use super::sender::Sender;
 use crate::basics::buffer::Buffers;
@@ -86,8 +87,8 @@ pub(crate) struct Filtered {
     cpu: Duration,
 }
 
-/// Filters that go on when the work of one of them is done. What comes to that filter, and goes on from it, is kept in
-/// [`Filtered::between`].
+/// Filters that go on when the work of one of them is done. What that filter has given is kept in [`Filtered::between`], or is
+/// in [`Filtered::out`] if it is the last.
 struct Waiting {
     /// Its place among the filters.
     at: usize,
@@ -256,7 +257,9 @@ impl Filtered {
                 let piece = &receiver.content()[..receiver.content().len().min(self.piece_bytes)];
                 let (bytes, left) = (piece.len(), receiver.content().len() - piece.len());
                 debug_assert!(bytes > 0);
-                self.run(piece, Step::Piece)?;
+                // The end is told with the last piece: what filters do is counted once, and is one write.
+                let step = if left == 0 && receiver.is_done() { Step::End } else { Step::Piece };
+                self.run(piece, step)?;
                 receiver.written_but(left);
             } else if receiver.is_done() {
                 self.run(&[], Step::End)?;
@@ -334,25 +337,23 @@ impl Filtered {
             return Ok(());
         }
         self.is_paused = step == Step::Pause;
-        self.is_tired = self.piece_bytes < PIECE_BYTES_MAX && !piece.is_empty();
+        self.is_tired = self.piece_bytes < PIECE_BYTES_MAX && step == Step::Piece;
         self.seen_bytes += piece.len() as u64;
-        self.between[0].clear();
-        self.between[0].extend_from_slice(piece);
-        self.run_from(0, None, step)
+        self.run_from(0, None, (piece, step))
     }
 
-    /// Runs what is in `between` through the filters from one on; with a result, its work is done.
-    fn run_from(&mut self, at: usize, result: Option<Output>, step: Step) -> Result<(), BrokenBody> {
+    /// Runs a piece through the filters from one on; with a result, its work is done.
+    fn run_from(&mut self, at: usize, result: Option<Output>, (piece, step): (&[u8], Step)) -> Result<(), BrokenBody> {
         let cpu_max = CPU_MAX + Duration::from_nanos(self.seen_bytes.saturating_mul(CPU_NANOS_PER_BYTE));
-        let began = cpu_time();
-        let until = began + cpu_max.saturating_sub(self.cpu);
+        let (stopwatch, time_max) = (Stopwatch::start(), cpu_max.saturating_sub(self.cpu));
         let running = Cell::new("");
         let before = self.out.len();
         let ran = guarded(|| {
-            let filters = Filters { changes: &mut self.changes, between: &mut self.between, running: &running, until };
-            filters.run(at, result, step, &mut self.out)
+            let (changes, between) = (&mut self.changes, &mut self.between);
+            let filters = Filters { changes, between, running: &running, stopwatch: &stopwatch, time_max };
+            filters.run(at, result, (piece, step), &mut self.out)
         });
-        self.cpu += cpu_time().saturating_sub(began);
+        self.cpu += stopwatch.elapsed();
         let broken = |why| BrokenBody { plugin: running.get(), why };
         let work = ran.map_err(|_| broken(Why::Panic))?.map_err(|refusal| broken(Why::Refused(refusal)))?;
         self.is_ended |= step == Step::End && work.is_none();
@@ -407,7 +408,7 @@ impl Filtered {
     }
 
     fn worked(&mut self, at: usize, result: Output, step: Step) -> Result<(), BrokenBody> {
-        self.run_from(at, Some(result), step)?;
+        self.run_from(at, Some(result), (&[], step))?;
         self.has_begun |= self.is_ended || !self.unwritten().is_empty();
         Ok(())
     }

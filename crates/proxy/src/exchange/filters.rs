@@ -1,6 +1,7 @@
 //! The filters of one body, called one after the other with what comes of the one before.
 
 use super::body_pipe::PIECE_BYTES_MAX;
+use super::filter_time::Stopwatch;
 use crate::worker::plugins::Refusal;
 use std::cell::Cell;
 use std::time::Duration;
@@ -27,39 +28,45 @@ pub(super) struct Filters<'a> {
     pub(super) between: &'a mut [Vec<u8>; 2],
     /// The plugin whose filter is called; after that, the one whose filter holds most.
     pub(super) running: &'a Cell<&'static str>,
-    /// In CPU time of the thread.
-    pub(super) until: Duration,
+    /// Runs while they do.
+    pub(super) stopwatch: &'a Stopwatch,
+    /// What they may take of it.
+    pub(super) time_max: Duration,
 }
 
 impl Filters<'_> {
-    /// Appends to `out` what they make of what comes to the first of them, which is in `between`; with a result, the work of that
-    /// one is done. Gives work that has to be done before the filter of that place goes on.
+    /// Appends to `out` what they make of a piece, the first of them given; with a result, the work of that one is done. Gives
+    /// work that has to be done before the filter of that place goes on.
     pub(super) fn run(
         self,
         first: usize,
         mut result: Option<Output>,
-        step: Step,
+        (piece, step): (&[u8], Step),
         out: &mut Vec<u8>,
     ) -> Result<Option<(usize, Work)>, Refusal> {
         let [current, next] = self.between;
+        let last = self.changes.filters_mut().count().saturating_sub(1);
         let mut most = (0, "");
+        let mut piece = Some(piece);
         for (at, (plugin, filter)) in self.changes.filters_mut().enumerate().skip(first) {
             self.running.set(plugin);
+            // The last writes to where all goes: most bodies have one filter, and are not copied.
+            let gives = if at == last { &mut *out } else { &mut *next };
+            let (before, comes) = (gives.len(), piece.take().unwrap_or(&current[..]));
             match result.take() {
-                // What it gave before its work is in `next` already.
-                Some(result) => filter.worked(result, next).map_err(refusal)?,
+                // What it gave before its work is there already.
+                Some(result) => filter.worked(result, gives).map_err(refusal)?,
                 None => {
-                    next.clear();
-                    for piece in current.chunks(PIECE_BYTES_MAX) {
-                        filter.piece(piece, next).map_err(refusal)?;
+                    for piece in comes.chunks(PIECE_BYTES_MAX) {
+                        filter.piece(piece, gives).map_err(refusal)?;
                     }
                     match step {
                         Step::Piece => {}
-                        Step::Pause => filter.pause(next).map_err(refusal)?,
+                        Step::Pause => filter.pause(gives).map_err(refusal)?,
                         Step::End => {
-                            filter.end(next).map_err(refusal)?;
-                            while filter.has_more() && cpu_time() <= self.until {
-                                filter.end(next).map_err(refusal)?;
+                            filter.end(gives).map_err(refusal)?;
+                            while filter.has_more() && self.stopwatch.elapsed() <= self.time_max {
+                                filter.end(gives).map_err(refusal)?;
                             }
                         }
                     }
@@ -68,23 +75,17 @@ impl Filters<'_> {
             if let Some(work) = filter.work() {
                 return Ok(Some((at, work)));
             }
-            most = most.max((filter.held_bytes() + next.len(), plugin));
+            most = most.max((filter.held_bytes() + gives.len() - before, plugin));
             std::mem::swap(current, next);
+            next.clear();
         }
         self.running.set(most.1);
-        out.extend_from_slice(current);
         for memory in self.between {
             memory.clear();
             memory.shrink_to(KEPT_BYTES_MAX);
         }
         Ok(None)
     }
-}
-
-/// Of this thread. Others that want its core do not count.
-pub(super) fn cpu_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
 fn refusal(error: BodyError) -> Refusal {

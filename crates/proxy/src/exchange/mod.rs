@@ -24,6 +24,7 @@ pub(crate) mod chain;
 mod connecting;
 mod exposition;
 pub(crate) mod facts;
+mod filter_time;
 mod filters;
 pub(crate) mod forwarding;
 mod matching;

@@ -122,7 +122,11 @@ fn delimit_changed(serving: &mut Serving<'_>) -> Option<Delimited> {
             edits.removed.insert(index);
         }
     }
-    let mut length = response_body.changes.length();
+    let came = match response.framing {
+        Framing::Length(length) => Some(length),
+        Framing::None | Framing::Chunked | Framing::UntilClose => None,
+    };
+    let mut length = response_body.changes.length_of(came);
     if !may_have_body {
         // What a GET would have had may be said of a HEAD (RFC 9110 section 8.6).
         length = length.filter(|_| request.method == Method::Head && status != 204);

@@ -1,6 +1,7 @@
 //! What filters of bodies may hold, and how long they may take.
 
 use super::*;
+use crate::exchange::filter_time::cpu_time;
 use stillgate_plugin::{BodyError, BodyFilter};
 
 use crate::worker::body_memory::{BodyMemory, WORKER_BYTES_MAX};
@@ -66,7 +67,7 @@ fn what_filters_of_a_worker_hold_is_bounded() {
         assert!(bodies.len() * piece.len() <= WORKER_BYTES_MAX);
     };
     // They are of one client.
-    assert_eq!((last, bodies.len()), (refused(Refusal::ClientMemory), 31));
+    assert_eq!((last, bodies.len()), (refused(Refusal::ClientMemory), 33));
     // Whatever ends a body gives back what it held.
     bodies.iter_mut().for_each(Filtered::clear);
     assert!(start().run(&piece[..1024], Step::Piece).is_ok());

@@ -65,6 +65,56 @@ fn a_response_is_filtered() {
     check(CHUNKED, both, GET, &["200", "Transfer-Encoding=chunked", "HELLO.."]);
 }
 
+/// Puts a dot behind a body, and says so before.
+struct Dotted;
+
+impl BodyFilter for Dotted {
+    fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), BodyError> {
+        out.extend_from_slice(piece);
+        Ok(())
+    }
+
+    fn end(&mut self, out: &mut Vec<u8>) -> Result<(), BodyError> {
+        out.push(b'.');
+        Ok(())
+    }
+
+    fn length_of(&self, length: u64) -> Option<u64> {
+        Some(length + 1)
+    }
+
+    fn held_bytes(&self) -> usize {
+        0
+    }
+}
+
+#[test]
+fn the_length_of_a_filtered_response_is_said_where_it_is_known() {
+    let dotted = || {
+        on_response(|response| {
+            response.body.filter(Box::new(Dotted));
+            response.body.filter(Box::new(Dotted));
+        })
+    };
+    check(WITH_LENGTH, dotted(), GET, &["200", "Content-Length=7", "hello.."]);
+    check("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", dotted(), GET, &["200", "Content-Length=2", ".."]);
+    check(CHUNKED, dotted(), GET, &["200", "Transfer-Encoding=chunked", "hello.."]);
+    let kept = "GET /r HTTP/1.0\r\nConnection: keep-alive\r\n\r\n";
+    check(WITH_LENGTH, dotted(), kept, &["200", "Content-Length=7", "hello.."]);
+    let head = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n";
+    check(head, dotted(), "HEAD /r HTTP/1.1\r\nHost: h\r\n\r\n", &["200", ""]);
+    let replaced = on_response(|response| {
+        response.body.replace(b"other");
+        response.body.filter(Box::new(Dotted));
+    });
+    check(CHUNKED, replaced, GET, &["200", "Content-Length=6", "other."]);
+    let others_too = on_response(|response| {
+        response.body.filter(Box::new(Dotted));
+        response.body.filter(Loud::passing(1));
+    });
+    check(WITH_LENGTH, others_too, GET, &["200", "Transfer-Encoding=chunked", "HELLO.."]);
+}
+
 #[test]
 fn a_response_is_replaced() {
     let replaced = || on_response(|response| response.body.replace(b"other"));

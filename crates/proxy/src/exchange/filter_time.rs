@@ -1,0 +1,75 @@
+//! How long filters of a body take, in CPU time of the thread: others that want its core do not count.
+//!
+//! Reading the CPU clock is a system call of half a microsecond, which is more than most filters take for a piece. The wall clock
+//! is read without one, and never shows less than the CPU clock. So it is what counts, as long as it shows little; where it
+//! shows more, the CPU clock is asked, too, and what it showed up to [`APART_MAX`] before. So a time is never too short, and
+//! too long by less than that.
+
+use rustix::time::{ClockId, clock_gettime};
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+/// The most between a reading of the CPU clock and what is measured from it.
+const APART_MAX: Duration = Duration::from_millis(1);
+
+thread_local! {
+    /// When the CPU clock was last read, and what it showed.
+    static READ: Cell<Option<(Instant, Duration)>> = const { Cell::new(None) };
+}
+
+/// Measures from its start on, on the thread that started it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stopwatch {
+    began: Instant,
+    /// Of the CPU clock, no later than that and less than [`APART_MAX`] before.
+    cpu: Duration,
+}
+
+impl Stopwatch {
+    pub(super) fn start() -> Stopwatch {
+        let began = Instant::now();
+        let read = READ.get().filter(|(at, _)| began.saturating_duration_since(*at) < APART_MAX);
+        let (_, cpu) = read.unwrap_or_else(|| {
+            let read = (began, cpu_time());
+            READ.set(Some(read));
+            read
+        });
+        Stopwatch { began, cpu }
+    }
+
+    pub(super) fn elapsed(&self) -> Duration {
+        let wall = self.began.elapsed();
+        if wall < APART_MAX { wall } else { wall.min(cpu_time().saturating_sub(self.cpu)) }
+    }
+}
+
+/// Of this thread.
+pub(super) fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_millis(40);
+
+    fn work_for(time: Duration) {
+        let until = cpu_time() + time;
+        while cpu_time() < until {}
+    }
+
+    #[test]
+    fn work_counts_and_waiting_does_not() {
+        let stopwatch = Stopwatch::start();
+        work_for(APART_MAX / 2);
+        assert!(stopwatch.elapsed() >= APART_MAX / 2);
+        work_for(LONG);
+        assert!(stopwatch.elapsed() >= LONG);
+        let stopwatch = Stopwatch::start();
+        // Another thread's work.
+        std::thread::spawn(|| work_for(LONG)).join().unwrap();
+        assert!(stopwatch.elapsed() < LONG / 2, "{:?}", stopwatch.elapsed());
+    }
+}
