@@ -4,6 +4,7 @@ use super::filter::{self, Encoder, Idle};
 use super::policy::{HTTP_VERSION, HttpVersion, Policy, Types, TypesKind};
 use crc32fast::Hasher;
 use flate2::{Compress, Compression, FlushCompress, Status};
+use libdeflater::{CompressionLvl, Compressor};
 use stillgate_plugin::{BodyError, Compile, Define, Phase, Phases, Plugin, Response};
 use stillgate_schema::{Flag, int, map, object};
 
@@ -58,7 +59,7 @@ impl Define for Gzip {
                 vary: keys.vary,
                 is_strict: true,
             },
-            level: level_of(keys.comp_level),
+            level: keys.comp_level as i32,
             piece_bytes_max: piece_bytes_max(keys.comp_level),
         })
     }
@@ -68,108 +69,156 @@ impl Plugin for Gzip {
     fn header_filter(&self, response: &mut Response<'_>) {
         let level = self.level;
         filter::begin(&self.policy, response, ENCODER_BYTES, self.piece_bytes_max, move || {
-            Some(GzipEncoder::begin(level))
+            Some(GzipEncoder::new(level))
         });
     }
 }
 
-/// What zlib-rs calls level 1 is cheaper than the least that others have, and makes bodies a quarter larger. Its level 2
-/// is smaller and cheaper than zlib's level 1.
-fn level_of(comp_level: u32) -> i32 {
-    comp_level.clamp(2, 9) as i32
-}
-
-/// What takes about 100 µs: 16 KiB take 80 µs at level 2, 130 µs at 6 and 200 µs at 9 (`docs/benchmarks.md`).
+/// What takes about 100 µs: 16 KiB take 60 µs at level 2, 130 µs at 6 and 200 µs at 9 (`docs/benchmarks.md`).
 fn piece_bytes_max(comp_level: u32) -> usize {
     match comp_level {
-        ..=3 => 16 * 1024,
+        ..=3 => WHOLE_BYTES_MAX,
         4..=8 => 12 * 1024,
         _ => 8 * 1024,
     }
 }
 
-/// What an encoder takes: a window of 32 KiB twice, chains, hash table, and what is not written yet.
+/// A body up to this length that comes in one piece is coded as a whole. That is what a gateway gives filters at once.
+const WHOLE_BYTES_MAX: usize = 16 * 1024;
+/// What an encoder takes: a window of 32 KiB twice, chains, hash table, and what is not written yet; or the piece that is held.
 const ENCODER_BYTES: usize = 352 * 1024;
-/// Encoders that a worker keeps for later.
+/// Encoders that a worker keeps for later, of each kind.
 const IDLE_MAX: usize = 4;
 
 thread_local! {
-    static IDLE: Idle<Compress> = const { Idle::new(IDLE_MAX) };
+    static STREAMS: Idle<Compress> = const { Idle::new(IDLE_MAX) };
+    /// For bodies as a whole. A worker has as many as levels are configured, none of them for longer than a call.
+    static WHOLES: Idle<Compressor> = const { Idle::new(IDLE_MAX) };
 }
 
 /// As nginx writes it: no name, no time, of Unix.
 const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3];
 
 /// The format (RFC 1952) around raw deflate.
+///
+/// Most bodies are short and here as a whole. For these there is libdeflate, which takes less time but cannot stream; for all
+/// others zlib-rs, which can.
 struct GzipEncoder {
     level: i32,
-    /// `None`: it has been given back.
-    deflate: Option<Compress>,
+    /// What came first, as long as it may be all.
+    held: Vec<u8>,
+    /// `None`: nothing but `held` has come, or it has been given back.
+    stream: Option<Compress>,
     checksum: Hasher,
     has_header: bool,
 }
 
 impl GzipEncoder {
-    fn begin(level: i32) -> GzipEncoder {
-        let deflate = match IDLE.with(|idle| idle.take(level)) {
-            Some(mut deflate) => {
-                deflate.reset();
-                deflate
-            }
-            None => Compress::new(Compression::new(level.unsigned_abs()), false),
-        };
-        GzipEncoder { level, deflate: Some(deflate), checksum: Hasher::new(), has_header: false }
+    fn new(level: i32) -> GzipEncoder {
+        GzipEncoder { level, held: Vec::new(), stream: None, checksum: Hasher::new(), has_header: false }
+    }
+
+    /// Codes what is held, which is all.
+    fn code_whole(&self, out: &mut Vec<u8>) -> Result<(), BodyError> {
+        let level = CompressionLvl::new(self.level).map_err(|_| BodyError::Malformed)?;
+        let mut encoder = WHOLES.with(|idle| idle.take(self.level)).unwrap_or_else(|| Compressor::new(level));
+        out.extend_from_slice(&HEADER);
+        let begin = out.len();
+        out.resize(begin + encoder.deflate_compress_bound(self.held.len()), 0);
+        let length = encoder.deflate_compress(&self.held, &mut out[begin..]).map_err(|_| BodyError::Malformed)?;
+        out.truncate(begin + length);
+        WHOLES.with(|idle| idle.give(self.level, encoder));
+        end(out, crc32fast::hash(&self.held), self.held.len() as u64);
+        Ok(())
+    }
+
+    /// What is held is not all.
+    fn begin_stream(&mut self, out: &mut Vec<u8>) -> Result<(), BodyError> {
+        // What zlib-rs calls level 1 is cheaper than the least that others have, and makes bodies a quarter larger. Its
+        // level 2 is smaller and cheaper than zlib's level 1.
+        let level = self.level.max(2);
+        let stream = STREAMS.with(|idle| idle.take(level)).map(|mut stream| {
+            stream.reset();
+            stream
+        });
+        self.stream = Some(stream.unwrap_or_else(|| Compress::new(Compression::new(level.unsigned_abs()), false)));
+        let held = std::mem::take(&mut self.held);
+        self.deflate(&held, FlushCompress::None, out)
     }
 
     fn deflate(&mut self, mut input: &[u8], flush: FlushCompress, out: &mut Vec<u8>) -> Result<(), BodyError> {
         /// Least room for what comes.
         const ROOM_BYTES: usize = 1024;
+        let begin = out.len();
         if !self.has_header {
             out.extend_from_slice(&HEADER);
-            self.has_header = true;
         }
+        let headed = out.len();
         self.checksum.update(input);
-        let deflate = self.deflate.as_mut().ok_or(BodyError::Malformed)?;
+        let stream = self.stream.as_mut().ok_or(BodyError::Malformed)?;
         loop {
             out.reserve(ROOM_BYTES + input.len() / 2);
-            let before = deflate.total_in();
-            let status = deflate.compress_vec(input, out, flush).map_err(|_| BodyError::Malformed)?;
-            input = &input[(deflate.total_in() - before) as usize..];
+            let before = stream.total_in();
+            let status = stream.compress_vec(input, out, flush).map_err(|_| BodyError::Malformed)?;
+            input = &input[(stream.total_in() - before) as usize..];
             let is_done = match flush {
                 FlushCompress::Finish => status == Status::StreamEnd,
                 // With room left, nothing waits for it.
                 _ => input.is_empty() && out.len() < out.capacity(),
             };
             if is_done {
-                return Ok(());
+                break;
             }
         }
+        self.has_header |= out.len() > headed;
+        if !self.has_header {
+            // Alone it would be a write of its own.
+            out.truncate(begin);
+        }
+        Ok(())
     }
+}
+
+/// Writes what stands behind the coded body. Its length counts modulo 2^32.
+fn end(out: &mut Vec<u8>, checksum: u32, length: u64) {
+    out.extend_from_slice(&checksum.to_le_bytes());
+    out.extend_from_slice(&(length as u32).to_le_bytes());
 }
 
 impl Encoder for GzipEncoder {
     fn write(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), BodyError> {
+        if self.stream.is_none() {
+            if self.held.is_empty() && piece.len() <= WHOLE_BYTES_MAX {
+                self.held.extend_from_slice(piece);
+                return Ok(());
+            }
+            self.begin_stream(out)?;
+        }
         self.deflate(piece, FlushCompress::None, out)
     }
 
     fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), BodyError> {
+        if self.stream.is_none() {
+            self.begin_stream(out)?;
+        }
         self.deflate(&[], FlushCompress::Sync, out)
     }
 
     fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), BodyError> {
+        if self.stream.is_none() {
+            return self.code_whole(out);
+        }
         self.deflate(&[], FlushCompress::Finish, out)?;
-        let length = self.deflate.as_ref().map_or(0, Compress::total_in);
-        out.extend_from_slice(&self.checksum.clone().finalize().to_le_bytes());
-        // Modulo 2^32, as the format has it.
-        out.extend_from_slice(&(length as u32).to_le_bytes());
+        let length = self.stream.as_ref().map_or(0, Compress::total_in);
+        end(out, self.checksum.clone().finalize(), length);
         Ok(())
     }
 }
 
 impl Drop for GzipEncoder {
     fn drop(&mut self) {
-        let Some(deflate) = self.deflate.take() else { return };
+        let Some(stream) = self.stream.take() else { return };
         // A thread that ends keeps nothing.
-        let _ = IDLE.try_with(|idle| idle.give(self.level, deflate));
+        let _ = STREAMS.try_with(|idle| idle.give(self.level.max(2), stream));
     }
 }
