@@ -27,6 +27,7 @@ const ORDER: &[&str] = &[
     "stillgate-metrics",
     "stillgate-limits",
     "stillgate-devices",
+    "stillgate-brotli",
     "stillgate-lab",
     "stillgate-load",
     "stillgate-stats",

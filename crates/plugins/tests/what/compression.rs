@@ -19,7 +19,7 @@ fn decode(coding: &str, mut coded: &[u8]) -> Result<Vec<u8>, String> {
     let mut out = Vec::new();
     match coding {
         "gzip" => MultiGzDecoder::new(coded).read_to_end(&mut out).map(drop).map_err(|error| error.to_string())?,
-        "br" => brotli::BrotliDecompress(&mut coded, &mut out).map_err(|error| error.to_string())?,
+        "br" => brotli_decompressor::BrotliDecompress(&mut coded, &mut out).map_err(|error| error.to_string())?,
         _ => return decode_zstd(coded, true),
     }
     Ok(out)
@@ -46,7 +46,7 @@ fn decode_beginning(coding: &str, mut coded: &[u8]) -> Vec<u8> {
     // An error is that of the missing end.
     let _ = match coding {
         "gzip" => MultiGzDecoder::new(coded).read_to_end(&mut out),
-        "br" => brotli::Decompressor::new(&mut coded, 4096).read_to_end(&mut out),
+        "br" => brotli_decompressor::Decompressor::new(&mut coded, 4096).read_to_end(&mut out),
         _ => {
             out = decode_zstd(coded, false).expect("a good beginning");
             Ok(0)
