@@ -42,6 +42,8 @@ cargo xtask bench proxy  [--rounds N] [--seconds S] [--connections N] [--routes 
                                       CPU per request beside nginx, HAProxy and Envoy
 cargo xtask bench plugins [--rounds N] [--seconds S] [--connections N] [--case NAME|all] [--quick] [--json FILE]
                                       CPU that plugins add to a request, beside the like in nginx, HAProxy and Envoy
+cargo xtask bench plugins --instructions [--rounds N] [--case NAME|all] [--profiles DIR] [--json FILE]
+                                      the same in instructions and system calls, beside nginx and HAProxy; DIR: profiles of callgrind
 cargo xtask bench consumers [--consumers N] [--additions N] [--json FILE]
                                       memory of N consumers, and how soon one more is served
 cargo xtask bench control [--source store|etcd|file] [--routes N] [--consumers N] [--seconds S] [--blocks N] [--rate R] [--changes N]

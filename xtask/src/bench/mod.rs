@@ -8,6 +8,7 @@ use crate::step;
 use std::path::PathBuf;
 
 mod body;
+mod callgrind;
 mod changing_file;
 mod check;
 mod closed_loop;

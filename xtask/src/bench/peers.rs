@@ -63,6 +63,11 @@ impl Gateway<'_> {
         }
     }
 
+    /// Whether it is the one that is judged.
+    pub(super) fn is_ours(self) -> bool {
+        matches!(self, Gateway::Stillgate(_))
+    }
+
     /// Starts it on its CPU with one worker, proxying everything to `upstream`. For TLS the
     /// [certificate](super::tls::certificate) is in `dir`.
     pub(super) fn start(

@@ -1,4 +1,5 @@
 //! `cargo xtask bench plugins`: CPU that plugins add to a proxied request, beside the like in nginx, HAProxy and Envoy.
+//! With `--instructions` the same cases are [counted] instead.
 //!
 //! Each gateway runs once, with one worker on CPU 0, and serves every case: without a feature, with each alone, and with all
 //! five. Requests of all cases have the same headers and paths of one length. Three runs of cases stand between two runs of the
@@ -20,16 +21,17 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use verdict::{Added, Unit};
 
 mod cases;
+mod counted;
 mod envoy;
 mod features;
 mod haproxy;
 mod nginx;
 mod stillgate;
+mod verdict;
 
-/// The gateway that is judged.
-const OURS: &str = "stillgate";
 const WARM_UP_SECONDS: u64 = 1;
 /// Cases between two runs of the plain one.
 const BETWEEN: usize = 3;
@@ -85,14 +87,16 @@ impl Measured {
         median(self.rounds.iter().map(of))
     }
 
-    /// CPU µs that the case adds, and their range over the rounds.
-    fn added_us(&self) -> (f64, [f64; 2]) {
-        let added = || self.rounds.iter().map(|pair| pair.with.cpu_us - pair.without.cpu_us);
-        (median(added()), [added().fold(f64::MAX, f64::min), added().fold(f64::MIN, f64::max)])
+    /// CPU µs that the case adds.
+    fn added(&self) -> Added {
+        Added::median(self.gateway, self.rounds.iter().map(|pair| pair.with.cpu_us - pair.without.cpu_us))
     }
 }
 
 pub(super) fn run(mut args: Args) -> Result {
+    if args.flag("--instructions") {
+        return counted::run(args);
+    }
     let quick = args.flag("--quick");
     let options = Options {
         rounds: args.value("--rounds")?.unwrap_or(if quick { 2 } else { 4 }).max(1),
@@ -154,25 +158,7 @@ fn start_all(binary: &Path, dir: &Path, node: SocketAddr, chosen: &[&'static Cas
     let post = dir.join("post.lua");
     fs::write(&post, "wrk.method = \"POST\"\n")?;
     for gateway in peers.into_iter().flatten().chain([Gateway::Stillgate(binary)]) {
-        let has = |case: &&&'static Case| {
-            case.features.iter().all(|feature| match gateway {
-                Gateway::Nginx => feature.nginx.is_some(),
-                Gateway::Haproxy => feature.haproxy.is_some(),
-                Gateway::Envoy(_) => feature.envoy.is_some(),
-                Gateway::Stillgate(_) => true,
-            })
-        };
-        let cases: Vec<_> = match gateway {
-            Gateway::Stillgate(_) => ours.clone(),
-            _ => chosen.iter().filter(has).copied().collect(),
-        };
-        let mut endpoints = Endpoint::each(&cases)?;
-        let words = match gateway {
-            Gateway::Nginx => nginx::configure(dir, &endpoints, node)?,
-            Gateway::Haproxy => haproxy::configure(dir, &endpoints, node)?,
-            Gateway::Envoy(program) => envoy::configure(program, dir, &endpoints, node)?,
-            Gateway::Stillgate(binary) => stillgate::configure(binary, dir, &mut endpoints, node)?,
-        };
+        let (endpoints, words) = configure(gateway, dir, node, if gateway.is_ours() { &ours } else { chosen })?;
         let name = gateway.name();
         let mut process = Running::spawn(&words, Some(GATEWAY_CPU), &dir.join(format!("{name}.log")))?;
         for endpoint in &endpoints {
@@ -181,6 +167,32 @@ fn start_all(binary: &Path, dir: &Path, node: SocketAddr, chosen: &[&'static Cas
         subjects.push(Subject { name, process, endpoints, post: post.clone() });
     }
     Ok(subjects)
+}
+
+/// Writes the configuration of those cases that a gateway has; where it serves them, and the command that runs it.
+fn configure(
+    gateway: Gateway<'_>,
+    dir: &Path,
+    node: SocketAddr,
+    cases: &[&'static Case],
+) -> Result<(Vec<Endpoint>, Vec<String>)> {
+    let has = |case: &&&'static Case| {
+        case.features.iter().all(|feature| match gateway {
+            Gateway::Nginx => feature.nginx.is_some(),
+            Gateway::Haproxy => feature.haproxy.is_some(),
+            Gateway::Envoy(_) => feature.envoy.is_some(),
+            Gateway::Stillgate(_) => true,
+        })
+    };
+    let cases: Vec<_> = cases.iter().filter(has).copied().collect();
+    let mut endpoints = Endpoint::each(&cases)?;
+    let words = match gateway {
+        Gateway::Nginx => nginx::configure(dir, &endpoints, node)?,
+        Gateway::Haproxy => haproxy::configure(dir, &endpoints, node)?,
+        Gateway::Envoy(program) => envoy::configure(program, dir, &endpoints, node)?,
+        Gateway::Stillgate(binary) => stillgate::configure(binary, dir, &mut endpoints, node)?,
+    };
+    Ok((endpoints, words))
 }
 
 fn load(case: &Case, post: &Path, options: &Options) -> Load {
@@ -273,46 +285,20 @@ fn report(cases: &[&'static Case], measured: &[Measured]) -> Value {
     for case in cases {
         let of_case: Vec<&Measured> = measured.iter().filter(|measured| measured.case.name == case.name).collect();
         results.extend(of_case.iter().map(|measured| line(measured)));
-        verdicts.extend(verdict(case, &of_case));
+        verdicts.extend(verdict::verdict(case, of_case.iter().map(|measured| measured.added()), Unit::Microseconds));
     }
     println!(
         "\n(CPU µs a request of the gateway on CPU {GATEWAY_CPU}, node and load on CPU {OTHER_CPU}; medians of the rounds)"
     );
-    let dearer = verdicts.iter().filter(|verdict| verdict["is_no_dearer"] == false).count();
-    println!(
-        "{} rows with a peer: {} no dearer than the cheapest, {dearer} dearer",
-        verdicts.len(),
-        verdicts.len() - dearer
-    );
+    verdict::count(&verdicts);
     json!({ "rows": results, "verdicts": verdicts })
-}
-
-/// Whether ours adds no more than the peer that adds least, where there is one. Where the ranges of the rounds overlap, more
-/// rounds could turn it.
-fn verdict(case: &Case, measured: &[&Measured]) -> Option<Value> {
-    let (ours, peers): (Vec<&Measured>, Vec<&Measured>) =
-        measured.iter().copied().partition(|measured| measured.gateway == OURS);
-    let cheapest = peers.into_iter().min_by(|a, b| a.added_us().0.total_cmp(&b.added_us().0))?;
-    let ((our_us, our_range), (peer_us, peer_range)) = (ours.first()?.added_us(), cheapest.added_us());
-    let (is_no_dearer, overlap) = (our_us <= peer_us, our_range[0] <= peer_range[1] && peer_range[0] <= our_range[1]);
-    println!(
-        "{:32} {} than the cheapest peer: {our_us:.2} against {peer_us:.2} of {}{}",
-        case.name,
-        if is_no_dearer { "no dearer" } else { "DEARER" },
-        cheapest.gateway,
-        if overlap { " (the ranges overlap)" } else { "" }
-    );
-    Some(json!({
-        "case": case.name, "is_no_dearer": is_no_dearer, "ranges_overlap": overlap, "added_us": our_us,
-        "cheapest_peer": cheapest.gateway, "cheapest_peer_added_us": peer_us,
-    }))
 }
 
 fn line(measured: &Measured) -> Value {
     let Measured { gateway, case, body_bytes, rounds } = measured;
     let without = measured.median(|pair| pair.without.cpu_us);
     let with = measured.median(|pair| pair.with.cpu_us);
-    let (added_us, [low, high]) = measured.added_us();
+    let Added { amount: added_us, range: [low, high], .. } = measured.added();
     let user_us = measured.median(|pair| pair.with.user_us - pair.without.user_us);
     let ratio = measured.median(|pair| pair.with.cpu_us / pair.without.cpu_us);
     println!(

@@ -82,15 +82,14 @@ impl Running {
         if !program.contains('/') && !on_path(program) {
             return Err(format!("{program} is not installed").into());
         }
-        let mut command = match cpu {
-            None => Command::new(program),
-            Some(cpu) => {
-                // It replaces itself by the program: the process id stays right.
-                let mut command = Command::new("taskset");
-                command.args(["--cpu-list", &cpu.to_string(), program]);
-                command
-            }
-        };
+        // Ends it with this thread, which may have no time to: after Ctrl-C. Both commands replace themselves by the
+        // program: the process id stays right.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "TERM"]);
+        if let Some(cpu) = cpu {
+            command.args(["taskset", "--cpu-list", &cpu.to_string()]);
+        }
+        command.arg(program);
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{path}:/usr/sbin"));
         let out = File::create(log)?;
@@ -134,9 +133,14 @@ impl Running {
 
     /// Waits till something listens; fails with the process's output if it ends before.
     pub(super) fn wait_for(&mut self, address: SocketAddr) -> Result {
+        self.wait_long_for(address, START_TIMEOUT)
+    }
+
+    /// The same for a process that takes longer to start.
+    pub(super) fn wait_long_for(&mut self, address: SocketAddr, limit: Duration) -> Result {
         let begin = Instant::now();
-        while TcpStream::connect_timeout(&address, START_TIMEOUT).is_err() {
-            if self.has_ended()? || begin.elapsed() > START_TIMEOUT {
+        while TcpStream::connect_timeout(&address, limit).is_err() {
+            if self.has_ended()? || begin.elapsed() > limit {
                 let log = fs::read_to_string(&self.log).unwrap_or_default();
                 return Err(format!("nothing listens on {address}:\n{log}").into());
             }

@@ -197,7 +197,7 @@ fn measure_case(case: &Case, subjects: &mut [Subject], options: &Options) -> Res
         println!();
         if options.syscalls {
             let pids = subject.process.tree()?;
-            let counted = syscalls::count(&pids, || case.run(subject.address, STRACE_SECONDS))?;
+            let counted = syscalls::count(&pids, || Ok(case.run(subject.address, STRACE_SECONDS)?.requests))?;
             println!("{:22} {:10} {counted}", "", "");
             result["data_syscalls_per_request"] = json!(counted.data);
             result["syscalls_per_request"] = json!(counted.all);

@@ -1,6 +1,5 @@
 //! System calls per request, by `strace -c` over a running gateway.
 
-use super::wrk::Answered;
 use crate::Result;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fmt;
@@ -29,8 +28,8 @@ impl fmt::Display for Counted {
     }
 }
 
-/// Counts the calls of a gateway's processes while `load` runs.
-pub(super) fn count(pids: &[u32], load: impl FnOnce() -> Result<Answered>) -> Result<Counted> {
+/// Counts the calls of a gateway's processes while `load` runs, which returns how many requests were answered.
+pub(super) fn count(pids: &[u32], load: impl FnOnce() -> Result<u64>) -> Result<Counted> {
     let each = pids.iter().map(|pid| format!("--attach={pid}"));
     let mut strace = Command::new("strace")
         .args(["-c", "-f"])
@@ -54,7 +53,7 @@ pub(super) fn count(pids: &[u32], load: impl FnOnce() -> Result<Answered>) -> Re
     if !text.contains("attached") {
         return Err(format!("strace may not attach here:\n{text}").into());
     }
-    Ok(parse(&text, answered?.requests))
+    Ok(parse(&text, answered?))
 }
 
 /// Reads strace's table: `% time, seconds, usecs/call, calls, [errors,] syscall`.

@@ -72,6 +72,20 @@ impl Case {
         if self.features.iter().any(|feature| feature.is_post) { "POST" } else { "GET" }
     }
 
+    /// The status of its answers.
+    pub(super) fn status(&self) -> u16 {
+        let other = self.features.iter().find_map(|feature| match feature.seen {
+            Seen::Status(status) => Some(status),
+            _ => None,
+        });
+        other.unwrap_or(200)
+    }
+
+    /// Whether what Stillgate sends because of its requests waits for some seconds.
+    pub(super) fn collects(&self) -> bool {
+        self.features.iter().any(|feature| feature.collects)
+    }
+
     /// Whether the node sees another path than the client asked for.
     pub(super) fn rewrites(&self) -> bool {
         self.features.iter().any(|feature| feature.rewrites)
@@ -94,12 +108,10 @@ impl Endpoint {
     pub(super) fn check(&self) -> Result<usize> {
         let mut asker = Asker::connect(self.address)?;
         let answer = asker.ask(self.case.method(), self.case.path, &request_headers(self.case))?;
-        let name = self.case.name;
-        let mut status = 200;
+        let (name, status) = (self.case.name, self.case.status());
         for feature in &self.case.features {
             match feature.seen {
-                Seen::Nothing => {}
-                Seen::Status(other) => status = other,
+                Seen::Nothing | Seen::Status(_) => {}
                 Seen::Header(field, expected) => {
                     let seen = answer.header(field);
                     if seen != Some(expected) {

@@ -70,6 +70,8 @@ pub(super) struct Feature {
     pub(super) authorization: Option<&'static str>,
     /// Whether its requests are of the method POST, without a body.
     pub(super) is_post: bool,
+    /// Whether Stillgate's plugin collects what it sends, for some seconds at most.
+    pub(super) collects: bool,
 }
 
 /// nginx's part.
@@ -123,6 +125,7 @@ const NONE: Feature = Feature {
     metadata: None,
     authorization: None,
     is_post: false,
+    collects: false,
 };
 
 /// Those that the chain of five has too.

@@ -21,6 +21,7 @@ pub(super) static ROWS: &[Feature] = &[
         stillgate: |node| {
             ("http-logger", logging(json!({ "uri": format!("http://{node}/logs"), "concat_method": "new_line" })))
         },
+        collects: true,
         ..NONE
     },
     Feature {
@@ -29,6 +30,7 @@ pub(super) static ROWS: &[Feature] = &[
         // Its form of syslog, a datagram a request.
         nginx: Some(|_| location(format!("access_log syslog:server=127.0.0.1:{}; ", sink_port()))),
         haproxy: Some(|_| Ok(format!("  log 127.0.0.1:{} local0\n  option httplog\n", sink_port()))),
+        collects: true,
         ..NONE
     },
     Feature {
@@ -39,11 +41,13 @@ pub(super) static ROWS: &[Feature] = &[
         },
         nginx: Some(|_| location(format!("access_log syslog:server=127.0.0.1:{}; ", sink_port()))),
         haproxy: Some(|_| Ok(format!("  log 127.0.0.1:{} local0\n  option httplog\n", sink_port()))),
+        collects: true,
         ..NONE
     },
     Feature {
         name: "loki-logger",
         stillgate: |node| ("loki-logger", logging(json!({ "endpoint_addrs": [format!("http://{node}")] }))),
+        collects: true,
         ..NONE
     },
     Feature {
@@ -52,6 +56,7 @@ pub(super) static ROWS: &[Feature] = &[
             let keys = json!({ "endpoint_addrs": [format!("http://{node}")], "field": { "index": "bench" } });
             ("elasticsearch-logger", logging(keys))
         },
+        collects: true,
         ..NONE
     },
     Feature {
@@ -62,6 +67,7 @@ pub(super) static ROWS: &[Feature] = &[
         },
         envoy: Some(|| Envoy { manager: |manager| manager["tracing"] = otlp(1), ..ENVOY }),
         metadata: Some(collector),
+        collects: true,
         ..NONE
     },
     Feature {
@@ -69,6 +75,7 @@ pub(super) static ROWS: &[Feature] = &[
         stillgate: |_| ("opentelemetry", json!({ "sampler": { "name": "always_on" } })),
         envoy: Some(|| Envoy { manager: |manager| manager["tracing"] = otlp(100), ..ENVOY }),
         metadata: Some(collector),
+        collects: true,
         ..NONE
     },
     Feature {
@@ -87,6 +94,7 @@ pub(super) static ROWS: &[Feature] = &[
             },
             ..ENVOY
         }),
+        collects: true,
         ..NONE
     },
     Feature {

@@ -1,0 +1,105 @@
+//! Whether a plugin of ours adds no more than the like in the cheapest peer.
+
+use super::super::statistics::median;
+use super::cases::Case;
+use serde_json::{Value, json};
+
+/// The gateway that is judged.
+const OURS: &str = "stillgate";
+
+/// What a case adds to a request of one gateway.
+pub(super) struct Added {
+    pub(super) gateway: &'static str,
+    /// What the rounds come to.
+    pub(super) amount: f64,
+    /// The least and the most of the rounds.
+    pub(super) range: [f64; 2],
+}
+
+impl Added {
+    /// The median of the rounds.
+    pub(super) fn median(gateway: &'static str, rounds: impl Iterator<Item = f64> + Clone) -> Self {
+        let range = [rounds.clone().fold(f64::MAX, f64::min), rounds.clone().fold(f64::MIN, f64::max)];
+        Self { gateway, amount: median(rounds), range }
+    }
+}
+
+/// What is added.
+#[derive(Clone, Copy)]
+pub(super) enum Unit {
+    Microseconds,
+    Instructions,
+}
+
+impl Unit {
+    fn name(self) -> &'static str {
+        match self {
+            Unit::Microseconds => "us",
+            Unit::Instructions => "instructions",
+        }
+    }
+
+    fn digits(self) -> usize {
+        match self {
+            Unit::Microseconds => 2,
+            Unit::Instructions => 0,
+        }
+    }
+}
+
+/// Prints and returns how ours compares with the peer that adds least, where there is one. Where the ranges of the rounds
+/// overlap, more rounds could turn it.
+pub(super) fn verdict(case: &Case, added: impl Iterator<Item = Added>, unit: Unit) -> Option<Value> {
+    let (ours, peers): (Vec<Added>, Vec<Added>) = added.partition(|added| added.gateway == OURS);
+    let ours = ours.first()?;
+    let cheapest = peers.iter().min_by(|a, b| a.amount.total_cmp(&b.amount))?;
+    let is_no_dearer = ours.amount <= cheapest.amount;
+    let overlap = ours.range[0] <= cheapest.range[1] && cheapest.range[0] <= ours.range[1];
+    let digits = unit.digits();
+    println!(
+        "{:32} {} than the cheapest peer: {:.digits$} against {:.digits$} of {}{}",
+        case.name,
+        if is_no_dearer { "no dearer" } else { "DEARER" },
+        ours.amount,
+        cheapest.amount,
+        cheapest.gateway,
+        if overlap { " (the ranges overlap)" } else { "" }
+    );
+    let name = unit.name();
+    Some(json!({
+        "case": case.name, "is_no_dearer": is_no_dearer, "ranges_overlap": overlap, format!("added_{name}"): ours.amount,
+        "cheapest_peer": cheapest.gateway, format!("cheapest_peer_added_{name}"): cheapest.amount,
+    }))
+}
+
+/// Prints how many verdicts there are of each kind.
+pub(super) fn count(verdicts: &[Value]) {
+    let dearer = verdicts.iter().filter(|verdict| verdict["is_no_dearer"] == false).count();
+    println!(
+        "{} rows with a peer: {} no dearer than the cheapest, {dearer} dearer",
+        verdicts.len(),
+        verdicts.len() - dearer
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(ours: &[f64], peers: &[(&'static str, &[f64])]) -> Option<Value> {
+        let case = Case { name: "a", features: Vec::new(), path: "/00/item", is_large: false };
+        let all = [(OURS, ours)].into_iter().chain(peers.iter().copied());
+        verdict(&case, all.map(|(gateway, rounds)| Added::median(gateway, rounds.iter().copied())), Unit::Instructions)
+    }
+
+    #[test]
+    fn the_cheapest_peer_counts() {
+        let peers: [(&str, &[f64]); 2] = [("nginx", &[30.0, 31.0]), ("haproxy", &[20.0, 24.0])];
+        let dearer = judged(&[25.0, 27.0], &peers).unwrap();
+        assert_eq!((&dearer["is_no_dearer"], &dearer["ranges_overlap"]), (&json!(false), &json!(false)));
+        assert_eq!((&dearer["cheapest_peer"], &dearer["added_instructions"]), (&json!("haproxy"), &json!(26.0)));
+        let good = judged(&[10.0, 21.0], &peers).unwrap();
+        assert_eq!((&good["is_no_dearer"], &good["ranges_overlap"]), (&json!(true), &json!(true)));
+        assert!(judged(&[1.0], &[]).is_none());
+    }
+}
