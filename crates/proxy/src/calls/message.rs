@@ -3,6 +3,7 @@
 use crate::connection::stream::Stream;
 use std::future::poll_fn;
 use std::io;
+use std::mem::MaybeUninit;
 use std::task::{Poll, ready};
 use stillgate_plugin::calls::REPLY_HEAD;
 use stillgate_plugin::{Call, CallError, Reply};
@@ -48,13 +49,15 @@ async fn send(stream: &mut Stream, mut message: &[u8]) -> io::Result<()> {
 
 /// Appends what comes next; false at the end of the connection.
 async fn read(stream: &mut Stream, received: &mut Vec<u8>) -> Result<bool, CallError> {
-    let before = received.len();
-    received.resize(before + READ_BYTES, 0);
-    let mut space = ReadBuf::new(&mut received[before..]);
-    let result = poll_fn(|cx| stream.poll_read(cx, &mut space)).await;
-    let read = space.filled().len();
-    received.truncate(before + read);
-    result.map(|()| read > 0).map_err(|_| CallError::Closed)
+    poll_fn(|cx| {
+        // Not in `received`, where it would be cleared for each of the short replies that there are.
+        let mut space = [MaybeUninit::uninit(); READ_BYTES];
+        let mut space = ReadBuf::uninit(&mut space);
+        ready!(stream.poll_read(cx, &mut space)).map_err(|_| CallError::Closed)?;
+        received.extend_from_slice(space.filled());
+        Poll::Ready(Ok(!space.filled().is_empty()))
+    })
+    .await
 }
 
 async fn receive(stream: &mut Stream, call: &Call, received: &mut Vec<u8>) -> Result<(Reply, bool), CallError> {

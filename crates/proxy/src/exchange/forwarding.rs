@@ -8,9 +8,9 @@ use crate::plan::Settings;
 use crate::plan::snapshot::WorkerUpstream;
 use crate::worker::Worker;
 use ipnet::IpNet;
-use std::io::Write;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use stillgate_config::PassHost;
+use stillgate_plugin::facts::append_address;
 use stillgate_wire::{
     Edits, FieldName, FieldValue, Form, Framing, Method, Name, RequestHead, Version, remove_lines, upgrade_protocols,
     write_request, write_upgrade_lines,
@@ -206,7 +206,7 @@ fn agree_with_plugins(serving: &mut Serving<'_>) {
             edits.append(X_FORWARDED_FOR, FieldValue::of_head(value));
             edits.appended.truncate(edits.appended.len() - b"\r\n".len());
             edits.appended.extend_from_slice(b", ");
-            write_line_end(&mut edits.appended, speaker(serving.client));
+            write_address_line_end(&mut edits.appended, speaker(serving.client));
         }
     }
     if let Framing::Length(length) = *framing_sent
@@ -264,9 +264,9 @@ fn trusted_lines(edits: &mut Edits, head: &[u8], request: &RequestHead, client: 
         edits.appended.extend_from_slice(field.value.of(head));
         edits.appended.extend_from_slice(b", ");
     }
-    write_line_end(&mut edits.appended, speaker(client));
+    write_address_line_end(&mut edits.appended, speaker(client));
     edits.appended.extend_from_slice(b"X-Real-IP: ");
-    write_line_end(&mut edits.appended, client_ip);
+    write_address_line_end(&mut edits.appended, client_ip);
     if missing(Name::XForwardedProto) {
         edits.append(X_FORWARDED_PROTO, FieldValue::of_head(client.scheme().as_bytes()));
     }
@@ -289,15 +289,21 @@ fn speaker(client: &Client) -> IpAddr {
 fn named_lines(edits: &mut Edits, client: &Client) {
     for name in ["X-Real-IP: ", "X-Forwarded-For: "] {
         edits.appended.extend_from_slice(name.as_bytes());
-        write_line_end(&mut edits.appended, client.address);
+        write_address_line_end(&mut edits.appended, client.address);
     }
     edits.append(X_FORWARDED_PROTO, FieldValue::of_head(client.scheme().as_bytes()));
     edits.appended.extend_from_slice(b"X-Forwarded-Port: ");
     write_line_end(&mut edits.appended, client.local.port());
 }
 
-fn write_line_end(out: &mut Vec<u8>, value: impl std::fmt::Display) {
-    write!(out, "{value}\r\n").expect("writing to a vector does not fail");
+fn write_line_end(out: &mut Vec<u8>, value: impl itoa::Integer) {
+    out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
+
+fn write_address_line_end(out: &mut Vec<u8>, address: IpAddr) {
+    append_address(out, address);
+    out.extend_from_slice(b"\r\n");
 }
 
 fn add_forwarded_host(edits: &mut Edits, head: &[u8], request: &RequestHead) {
