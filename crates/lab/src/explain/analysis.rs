@@ -39,13 +39,18 @@ pub(crate) fn analyse(result: &ExplainResult) -> ExplainAnalysis {
     let counted = result.instructions.as_ref().map(|sides| functions(sides, Kind::Counted, design));
     let names: BTreeSet<&str> =
         cpu.by_name.keys().chain(counted.iter().flat_map(|counted| counted.by_name.keys())).copied().collect();
+    // The kernel's instructions are not counted: a ratio is to the time of what is.
+    let counted_time = [0, 1].map(|side| {
+        let shares = names.iter().filter(|name| counted.as_ref().is_some_and(|counted| counted.of(name).0[side] > 0.0));
+        shares.map(|name| cpu.of(name).0[side]).sum::<f64>()
+    });
     let mut functions: Vec<FunctionChange> = names
         .into_iter()
         .map(|name| {
             let (cpu_share, cpu_change) = cpu.of(name);
             let of_counted = counted.as_ref().map(|counted| counted.of(name));
             let ratio = |side: usize| {
-                let instructions = of_counted?.0[side];
+                let instructions = of_counted?.0[side] * counted_time[side];
                 (instructions > 0.0).then(|| cpu_share[side] / instructions)
             };
             FunctionChange {

@@ -13,7 +13,7 @@ use stillgate_profiler::output::html::{Compared, View, write_views};
 use stillgate_profiler::profile::Profile;
 
 /// Functions in the table.
-const LISTED_MAX: usize = 60;
+const LISTED_MAX: usize = 30;
 
 /// A kind of profile, ready to be drawn.
 struct Drawn {
@@ -75,8 +75,8 @@ fn introduction(result: &ExplainResult) -> String {
         Text(&design.a),
         Text(&design.b)
     );
-    out.push_str("<div class=\"profile-view\"><table><tr><th>Function</th>");
-    let heads = ["CPU, change", "instructions, change", "CPU A", "CPU B", "instr. A", "instr. B", "ratio A", "ratio B"];
+    out.push_str("<div class=\"profile-view\"><table class=\"is-dense\"><tr><th>Function</th>");
+    let heads = ["CPU, change", "instr., change", "CPU A", "CPU B", "instr. A", "instr. B", "ratio A", "ratio B"];
     // Writing to a `String` does not fail.
     for head in heads {
         let _ = write!(out, "<th class=\"is-number\">{head}</th>");
@@ -93,8 +93,8 @@ fn introduction(result: &ExplainResult) -> String {
     let _ = writeln!(
         out,
         "</table></div>\n<p>Changes are for each {}, in per cent of what A costs as a whole; * is no noise: of {:.0}% of pages \
-         none of these is false. Shares are of what is spent in the function itself; ratio is the share of time over that of \
-         instructions. In differences 100% is what A costs for as much work; red costs more than in A, blue less.</p>",
+         none of these is false. Shares are of what is spent in the function itself; ratio is the share of the time outside the kernel over \
+         that of instructions. In differences 100% is what A costs for as much work; red costs more than in A, blue less.</p>",
         Text(&design.work),
         design.confidence * 100.0
     );

@@ -78,7 +78,7 @@ pub(crate) fn report(result: &ExplainResult) -> String {
     let _ = writeln!(
         out,
         "\nChanges are for each {work}, in per cent of what A costs as a whole; * is no noise. Shares are of time spent in \
-         the function itself; ratio is the share of time over that of instructions."
+         the function itself; ratio is its share of the time outside the kernel over that of instructions."
     );
     for line in isolated(analysis) {
         let _ = writeln!(out, "{line}");

@@ -117,7 +117,8 @@ pub(crate) struct FunctionChange {
     pub(crate) cpu_share: [f64; 2],
     /// Of the instructions.
     pub(crate) instruction_share: Option<[f64; 2]>,
-    /// Share of time over share of instructions; above 1 its instructions are slower than others. None without instructions.
+    /// Share of the time of all functions with instructions, over share of instructions; above 1 its instructions are slower than
+    /// others. None without instructions.
     pub(crate) ratio: [Option<f64>; 2],
     /// Of CPU time.
     pub(crate) cpu: Change,
