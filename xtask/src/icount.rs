@@ -124,11 +124,13 @@ pub(crate) fn check(update: bool) -> Result {
     let counted = parallel::map(OPERATIONS, parallel::cpus(), |operation| {
         let binary = &binaries[operation.example];
         if operation.by == By::Steps {
-            return Ok((operation, steps(binary, operation).map_err(|error| error.to_string())?));
+            let each = steps(binary, operation).map_err(|error| error.to_string())?;
+            return Ok((operation.name, operation.by, each));
         }
         let once = instructions(binary, operation, operation.iterations).map_err(|error| error.to_string())?;
         let twice = instructions(binary, operation, 2 * operation.iterations).map_err(|error| error.to_string())?;
-        Ok::<_, String>((operation, (twice as f64 - once as f64) / operation.iterations as f64))
+        let each = (twice as f64 - once as f64) / operation.iterations as f64;
+        Ok::<_, String>((operation.name, operation.by, each))
     });
     let counted = counted.into_iter().collect::<std::result::Result<Vec<_>, String>>()?;
     if update {
@@ -139,8 +141,8 @@ pub(crate) fn check(update: bool) -> Result {
 }
 
 /// A closure for each request has to be beyond the slack of the function without.
-fn finds_the_closure(binary: &Path, counted: &[(&Operation, f64)]) -> Result {
-    let Some((_, mended)) = counted.iter().find(|(operation, _)| operation.name == MENDED) else { return Ok(()) };
+fn finds_the_closure(binary: &Path, counted: &[(&str, By, f64)]) -> Result {
+    let Some((.., mended)) = counted.iter().find(|(name, ..)| *name == MENDED) else { return Ok(()) };
     let percent = (steps(binary, &PLANTED)? / mended - 1.0) * 100.0;
     println!("{:42} {percent:+.0}%", PLANTED.name);
     match percent > STEPS_SLACK_PERCENT {
@@ -150,10 +152,10 @@ fn finds_the_closure(binary: &Path, counted: &[(&Operation, f64)]) -> Result {
 }
 
 /// Prints each figure beside the committed one; fails where one is too high.
-fn compare(rustc: &str, counted: &[(&Operation, f64)], committed: &Committed) -> Result {
+fn compare(rustc: &str, counted: &[(&str, By, f64)], committed: &Committed) -> Result {
     let mut worse = 0;
     let mut better = 0;
-    for (Operation { name, by, .. }, each) in counted {
+    for (name, by, each) in counted {
         let Some(before) = committed.instructions.get(*name) else {
             return Err(format!("{FIGURES} has no {name:?}; run `cargo xtask icount --update`").into());
         };
@@ -228,13 +230,13 @@ fn read() -> Result<Committed> {
     Ok(Committed { rustc: rustc.unwrap_or_default().to_owned(), instructions: figures.collect() })
 }
 
-fn write(rustc: &str, counted: &[(&Operation, f64)]) -> Result {
+fn write(rustc: &str, counted: &[(&str, By, f64)]) -> Result {
     let mut text = format!(
         "# Instructions per operation by callgrind, on x86-64 with AVX2; written by `cargo xtask icount --update`,\n\
          # checked by `cargo xtask icount` with {SLACK_PERCENT}% slack ({STEPS_SLACK_PERCENT}% of functions in Lua). A raised figure needs its reason in the commit.\n\
          rustc = \"{rustc}\"\n\n[instructions]\n"
     );
-    for (Operation { name, .. }, each) in counted {
+    for (name, _, each) in counted {
         println!("{name:42} {each:9.1} instructions");
         writeln!(text, "\"{name}\" = {each:.1}")?;
     }

@@ -15,12 +15,15 @@ use stillgate_testkit::{Client, Gateway};
 
 const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
 
+/// Keys that are made for a request: so many that a profile of a few seconds is one of these functions.
+const TURNS_UNDER_LOAD: usize = 400;
+const TURNS_CHECKED: usize = 4;
 /// Where the look-up begins.
 const LOOK_UP: u32 = 5;
 
 /// A cache of 8 entries in order of their last use, and a route that is looked up by a key of several fields. The key is made with
 /// a closure for each request in one form, and with a function that was made once in the other.
-fn text(is_planted: bool) -> String {
+fn text(is_planted: bool, turns: usize) -> String {
     let (visit, key) = match is_planted {
         true => ("", "local key = '' each_field(function(name, value) key = key .. name .. value end)"),
         false => (
@@ -58,7 +61,7 @@ end
 
 return function(conf, ctx)
   local sum = 0
-  for at = 1, 32 do
+  for at = 1, {turns} do
     {key}
     sum = sum + look_up(key) + look_up('filler ' .. at % 8 + 1)
   end
@@ -79,7 +82,7 @@ fn profile(gateway: &Gateway, kind: &str, samples: i64) -> Profile {
         if taken.total(0) >= samples {
             return taken;
         }
-        assert!(seconds < 48, "{kind}: {} samples in {seconds} s: {:?}", taken.total(0), taken.notes);
+        assert!(seconds < 12, "{kind}: {} samples in {seconds} s: {:?}", taken.total(0), taken.notes);
         seconds *= 2;
     }
 }
@@ -98,7 +101,7 @@ fn share(profile: &Profile, line: u32) -> f64 {
 /// Both profiles of a form under load: CPU time and bytecode, of which there have to be so many samples.
 fn profiles(is_planted: bool, bytecode_samples: i64) -> (Profile, Profile) {
     let node = reflecting();
-    let source = serde_json::to_string(&text(is_planted)).unwrap();
+    let source = serde_json::to_string(&text(is_planted, TURNS_UNDER_LOAD)).unwrap();
     let route = format!(
         "routes:\n  - {{\"id\": \"r\", \"uri\": \"/r\", \"upstream_id\": \"node\", \"plugins\": {{\"serverless-pre-function\": {{\"phase\": \"access\", \"functions\": [{source}]}}}}}}\n"
     );
@@ -132,7 +135,7 @@ impl Drop for Ending<'_> {
 fn check(is_planted: bool) -> (Option<i32>, String) {
     let folder = tempfile::tempdir().unwrap();
     let (file, requests) = (folder.path().join("lru.lua"), folder.path().join("requests.txt"));
-    std::fs::write(&file, text(is_planted)).unwrap();
+    std::fs::write(&file, text(is_planted, TURNS_CHECKED)).unwrap();
     std::fs::write(&requests, "GET http://h/r\n").unwrap();
     let output =
         Command::new(STILLGATE).args(["lua", "check"]).arg(file).arg("--requests").arg(requests).output().unwrap();
@@ -141,7 +144,7 @@ fn check(is_planted: bool) -> (Option<i32>, String) {
 
 #[test]
 fn both_profiles_tell_the_victim_and_the_check_names_the_cause() {
-    let (cpu, bytecode) = profiles(true, 50);
+    let (cpu, bytecode) = profiles(true, 20);
     let [of_cpu, of_bytecode] = [&cpu, &bytecode].map(|profile| share(profile, LOOK_UP));
     let (victim, rest) = (of_bytecode / of_cpu, (1.0 - of_bytecode) / (1.0 - of_cpu));
     let told = format!(
@@ -158,7 +161,12 @@ fn both_profiles_tell_the_victim_and_the_check_names_the_cause() {
     };
     let (mended, _) = profiles(false, 0);
     println!("in the interpreter: {:.3} of CPU time, mended {:.3}", interpreted(&cpu), interpreted(&mended));
-    assert!(interpreted(&mended) < interpreted(&cpu) / 2.0, "{:?} {:?}", mended.shares("luajit", 0), cpu.shares("luajit", 0));
+    assert!(
+        interpreted(&mended) < interpreted(&cpu) / 2.0,
+        "{:?} {:?}",
+        mended.shares("luajit", 0),
+        cpu.shares("luajit", 0)
+    );
     let cause = "lru.lua:31: the bytecode is not compiled: FNEW (a function is made here)";
     let (code, text) = check(true);
     assert!(code == Some(1) && text.contains(cause), "{code:?} {text}");
