@@ -1,0 +1,274 @@
+//! Where a device is: one entry a device, changed by pure functions of the entry and a request.
+//!
+//! ```text
+//!  connect ─▶ entry: online (node, epoch, connection, generation) ─disconnect of that connection─▶ offline (generation)
+//! ```
+//!
+//! Each function here reads and writes one entry and nothing else, so it can be a Lua script over one key of Redis, with the
+//! same numbers: generations stay below 2^53. Whether a node lives is another entry's business ([`Lease`]); who connects has
+//! looked it up and says so ([`Connect::dead`]), and the generation makes sure that the entry has not changed since.
+//!
+//! Generations grow for a device, also over the loss of the whole directory: their upper part is the directory's [`Era`],
+//! which changes whenever it comes back empty. A node that finds another era registers all its devices again, paced; see
+//! [`Registrations`].
+
+mod lease;
+mod registrations;
+
+pub use lease::{Lease, Taken};
+pub use registrations::{Effect, Registrations, Request};
+
+use crate::generation::Generation;
+
+/// How long the entry of a device that is offline is kept: 30 days.
+pub const OFFLINE_RETENTION_MS: u64 = 30 * 24 * 60 * 60 * 1000;
+
+/// Bits of a generation below the era's: a million connections of one device within one era, before its generations run
+/// ahead of the era's beginning, which only costs them their order over the next loss.
+const COUNTER_BITS: u32 = 20;
+
+/// When a directory began, in seconds since 2024, or later: it grows with each loss.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Era(pub u32);
+
+impl Era {
+    /// The era to begin where the directory is found without one, or with one that is older than what a node has seen.
+    /// `now_s` is in seconds since 2024; a clock that is behind is made up for by `known`.
+    pub fn after(known: Option<Era>, now_s: u32) -> Era {
+        Era(known.map_or(now_s, |known| now_s.max(known.0.saturating_add(1))))
+    }
+}
+
+/// A connection, and where it ends.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// The node's name.
+    pub node: Box<str>,
+    /// Of the node's process; random, and new when its lease has ended.
+    pub epoch: u64,
+    /// Its number on its node.
+    pub connection: u64,
+}
+
+/// What the directory knows of a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Entry {
+    /// Connected, if the place's node lives in this epoch.
+    Online {
+        /// Where.
+        place: Place,
+        /// Of the connection.
+        generation: Generation,
+        /// Since when, in milliseconds since the epoch.
+        since_ms: u64,
+    },
+    /// Not connected.
+    Offline {
+        /// Of the last connection.
+        generation: Generation,
+        /// When it ended, in milliseconds since the epoch.
+        last_seen_ms: u64,
+    },
+}
+
+/// What happens to a second connection of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Duplicate {
+    /// It takes the place of the first.
+    Replace,
+    /// It is refused while the first lives.
+    Refuse,
+}
+
+/// A device has connected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Connect {
+    /// Where.
+    pub place: Place,
+    /// The directory's, as the node knows it.
+    pub era: Era,
+    /// What becomes of another connection.
+    pub duplicate: Duplicate,
+    /// With [`Duplicate::Refuse`]: the entry of this generation was looked up, and its node is dead.
+    pub dead: Option<Generation>,
+    /// Milliseconds since the epoch.
+    pub now_ms: u64,
+}
+
+/// The answer to [`Connect`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Connected {
+    /// It is the device's connection now.
+    Current {
+        /// Its own.
+        generation: Generation,
+        /// The connection that it replaced, which has to be closed.
+        replaced: Option<Place>,
+    },
+    /// Another connection is, of this generation. If its node is dead, ask again and say so.
+    Occupied {
+        /// Where.
+        place: Place,
+        /// Of that connection.
+        generation: Generation,
+    },
+}
+
+/// The answer to a registration that is repeated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Registered {
+    /// The entry is this connection's.
+    Current,
+    /// A newer connection's: close this one.
+    Superseded,
+}
+
+impl Entry {
+    /// Of the current or last connection.
+    pub fn generation(&self) -> Generation {
+        match self {
+            Entry::Online { generation, .. } | Entry::Offline { generation, .. } => *generation,
+        }
+    }
+
+    /// Whether it can be forgotten.
+    pub fn is_forgotten(&self, now_ms: u64) -> bool {
+        matches!(self, Entry::Offline { last_seen_ms, .. } if now_ms >= last_seen_ms.saturating_add(OFFLINE_RETENTION_MS))
+    }
+}
+
+/// Makes a connection the current one.
+pub fn connect(entry: &mut Option<Entry>, request: Connect) -> Connected {
+    let Connect { place, era, duplicate, dead, now_ms } = request;
+    if let Some(Entry::Online { place: other, generation, .. }) = entry
+        && duplicate == Duplicate::Refuse
+        // A node that connects anew has closed what it had.
+        && (&other.node, other.epoch) != (&place.node, place.epoch)
+        && dead != Some(*generation)
+    {
+        return Connected::Occupied { place: other.clone(), generation: *generation };
+    }
+    let before = entry.as_ref().map_or(0, |entry| entry.generation().0);
+    let generation = Generation((before + 1).max(u64::from(era.0) << COUNTER_BITS));
+    let new = Entry::Online { place: place.clone(), generation, since_ms: now_ms };
+    let replaced = match entry.replace(new) {
+        Some(Entry::Online { place: other, .. }) if other != place => Some(other),
+        _ => None,
+    };
+    Connected::Current { generation, replaced }
+}
+
+/// Makes a device offline, unless the entry is another connection's by now. Whether it did. Names no generation: a place
+/// is a connection's own, and the answer that gave the generation may have been lost.
+pub fn disconnect(entry: &mut Option<Entry>, place: &Place, now_ms: u64) -> bool {
+    let Some(Entry::Online { place: current, generation, .. }) = entry else { return false };
+    if current != place {
+        return false;
+    }
+    *entry = Some(Entry::Offline { generation: *generation, last_seen_ms: now_ms });
+    true
+}
+
+/// Registers a connection again that has its generation: after a loss of the directory, or of the node's lease, and now and
+/// then to find out whether it is still the current one.
+pub fn register(entry: &mut Option<Entry>, place: Place, generation: Generation, since_ms: u64) -> Registered {
+    match entry {
+        Some(entry) if entry.generation() > generation => return Registered::Superseded,
+        Some(Entry::Offline { generation: last, .. }) if *last == generation => return Registered::Superseded,
+        // Two places with one generation: a directory that lost its last writes gave it twice. The stored one stays.
+        Some(Entry::Online { place: other, generation: last, .. })
+            if *last == generation && (other.node != place.node || other.connection != place.connection) =>
+        {
+            return Registered::Superseded;
+        }
+        _ => {}
+    }
+    *entry = Some(Entry::Online { place, generation, since_ms });
+    Registered::Current
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(node: &str, connection: u64) -> Place {
+        Place { node: node.into(), epoch: 1, connection }
+    }
+
+    fn request(place: Place, duplicate: Duplicate) -> Connect {
+        Connect { place, era: Era(5), duplicate, dead: None, now_ms: 0 }
+    }
+
+    const FIRST: Generation = Generation(5 << COUNTER_BITS);
+    const SECOND: Generation = Generation(FIRST.0 + 1);
+
+    #[test]
+    fn a_second_connection_replaces_the_first() {
+        let mut entry = None;
+        let current = |generation, replaced| Connected::Current { generation, replaced };
+        assert_eq!(connect(&mut entry, request(at("a", 1), Duplicate::Replace)), current(FIRST, None));
+        let second = connect(&mut entry, request(at("b", 1), Duplicate::Replace));
+        assert_eq!(second, current(SECOND, Some(at("a", 1))));
+        assert!(!disconnect(&mut entry, &at("a", 1), 9), "the end of the first leaves the second");
+        assert_eq!(register(&mut entry, at("a", 1), FIRST, 0), Registered::Superseded);
+        assert!(disconnect(&mut entry, &at("b", 1), 9));
+        assert_eq!(entry, Some(Entry::Offline { generation: SECOND, last_seen_ms: 9 }));
+    }
+
+    #[test]
+    fn a_second_connection_is_refused_while_the_first_lives() {
+        let mut entry = None;
+        connect(&mut entry, request(at("a", 1), Duplicate::Refuse));
+        let again = request(at("b", 1), Duplicate::Refuse);
+        let occupied = Connected::Occupied { place: at("a", 1), generation: FIRST };
+        assert_eq!(connect(&mut entry, again.clone()), occupied);
+        // Its node is dead, but the entry is another one by now.
+        assert_eq!(connect(&mut entry, Connect { dead: Some(Generation(1)), ..again.clone() }), occupied);
+        let taken = connect(&mut entry, Connect { dead: Some(FIRST), ..again });
+        assert_eq!(taken, Connected::Current { generation: SECOND, replaced: Some(at("a", 1)) });
+    }
+
+    #[test]
+    fn an_answer_that_was_lost_is_asked_for_again() {
+        let mut entry = None;
+        connect(&mut entry, request(at("a", 1), Duplicate::Refuse));
+        let again = connect(&mut entry, request(at("a", 1), Duplicate::Refuse));
+        assert_eq!(again, Connected::Current { generation: SECOND, replaced: None });
+    }
+
+    #[test]
+    fn a_connection_after_a_loss_outranks_those_before() {
+        let era = Era::after(Some(Era(5)), 3);
+        assert_eq!(era, Era(6), "a clock that is behind");
+        let mut entry = None;
+        connect(&mut entry, Connect { era, ..request(at("b", 1), Duplicate::Replace) });
+        let old = Generation(FIRST.0 + 1000);
+        assert_eq!(register(&mut entry, at("a", 1), old, 0), Registered::Superseded);
+        // In the other order, too.
+        let mut entry = None;
+        assert_eq!(register(&mut entry, at("a", 1), old, 0), Registered::Current);
+        let newer = connect(&mut entry, Connect { era, ..request(at("b", 1), Duplicate::Replace) });
+        assert_eq!(newer, Connected::Current { generation: Generation(6 << COUNTER_BITS), replaced: Some(at("a", 1)) });
+    }
+
+    #[test]
+    fn a_new_epoch_keeps_its_connections() {
+        let mut entry = None;
+        connect(&mut entry, request(at("a", 1), Duplicate::Replace));
+        let place = Place { epoch: 2, ..at("a", 1) };
+        assert_eq!(register(&mut entry, place.clone(), FIRST, 0), Registered::Current);
+        assert!(matches!(entry, Some(Entry::Online { place: stored, .. }) if stored == place));
+    }
+
+    #[test]
+    fn generations_fit_into_a_double() {
+        let last = (u64::from(u32::MAX) << COUNTER_BITS) + (1 << COUNTER_BITS);
+        assert!(last < 1 << 53);
+    }
+
+    #[test]
+    fn offline_entries_are_kept_for_a_month() {
+        let entry = Entry::Offline { generation: FIRST, last_seen_ms: 1 };
+        assert!(!entry.is_forgotten(OFFLINE_RETENTION_MS) && entry.is_forgotten(OFFLINE_RETENTION_MS + 1));
+    }
+}
