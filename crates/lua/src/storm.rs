@@ -207,6 +207,7 @@ fn collected(profile: Sampling) -> u64 {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "five threads, each a few lines")]
 fn a_storm_of_signals_harms_no_function() {
     let (signals, bound) = (signals(), BOUND + BOUND_A_SIGNAL.mul_f64(signals() as f64));
     // Installs the handlers.
