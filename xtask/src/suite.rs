@@ -20,7 +20,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Executables that run at a time beyond one for each CPU, in the place of those that wait.
-const FURTHER_AT_A_TIME: usize = 2;
+const FURTHER_AT_A_TIME: usize = 1;
 
 /// How the names of those begin that take longest. They are begun first: none should be left for the end.
 const LONGEST: &str = "e2e_acme";
