@@ -17,7 +17,8 @@ pub fn names_of(addresses: &[u64]) -> io::Result<Vec<Option<String>>> {
     let modules = Modules::read()?;
     let resolved = resolve::resolve(&modules, addresses.to_vec());
     let name = |address: &u64| {
-        modules.of(*address)?;
+        // Memory without a file has a module, too: the machine code of a compiler at run time.
+        modules.of(*address).filter(|module| !module.path.as_os_str().is_empty())?;
         // The outermost of those that were inlined is the one that the file has a symbol for.
         resolved.get(address)?.last().map(|frame| frame.function.clone())
     };
@@ -80,5 +81,28 @@ impl Modules {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Module> {
         self.0.iter()
+    }
+}
+
+#[cfg(test)]
+#[expect(unsafe_code, reason = "only the kernel's own call maps memory that can be run")]
+mod tests {
+    use super::*;
+    use std::ptr::null_mut;
+
+    #[test]
+    fn code_in_no_file_has_no_name() {
+        const BYTES: usize = 4096;
+        let (access, kind) = (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping, which nothing runs and nothing else knows.
+        let mapped = unsafe { libc::mmap(null_mut(), BYTES, access, kind, -1, 0) };
+        assert_ne!(mapped, libc::MAP_FAILED);
+        let here = code_in_no_file_has_no_name as fn() as u64;
+        let names = names_of(&[mapped.addr() as u64 + 16, here]);
+        // SAFETY: the same mapping.
+        unsafe { libc::munmap(mapped, BYTES) };
+        let names = names.unwrap();
+        assert_eq!(names[0], None);
+        assert!(names[1].as_ref().is_some_and(|name| name.contains("code_in_no_file_has_no_name")), "{names:?}");
     }
 }
