@@ -20,6 +20,7 @@
 mod bridge;
 mod call;
 pub mod health;
+mod hook;
 pub mod host;
 mod json;
 mod module;

@@ -14,6 +14,7 @@
 //!
 //! Nothing is armed while no profile is taken.
 
+use crate::hook;
 use crate::watchdog::{self, Slot};
 use mlua::ffi;
 use std::collections::HashMap;
@@ -202,7 +203,7 @@ unsafe fn address_of(_: *mut c_void) -> u64 {
 unsafe extern "C-unwind" fn look(state: *mut ffi::lua_State, _: *mut ffi::lua_Debug) {
     // SAFETY: LuaJIT calls it on the thread of the state, between two instructions.
     unsafe {
-        ffi::lua_sethook(state, None, 0, 0);
+        hook::take_away(state);
         let Some(slot) = watchdog::running().as_ref() else { return };
         let periods = slot.kept.pending.swap(0, Ordering::Relaxed);
         // Where the call has ended since, the stack is another's.

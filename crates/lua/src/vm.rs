@@ -286,6 +286,7 @@ impl Vm {
         // SAFETY: `ffi` and `debug` are what makes this unsafe. The prelude, which is ours, takes what it needs of them into
         // locals and closes both before any other code is loaded.
         let lua = unsafe { Lua::unsafe_new_with(libraries, LuaOptions::default()) };
+        let watched = Watched::new(&lua)?;
         let bridge = Rc::new(Bridge::default());
         let array_mt = lua.create_table()?;
         let shared = lua.create_table()?;
@@ -294,9 +295,8 @@ impl Vm {
         let watch = Watch::new(&lua, &shared, generation)?;
         let entries = prelude(&lua, &shared, &bridge, &array_mt)?;
         lua.set_memory_limit(MEMORY_BYTES_MAX)?;
-        let state = lua.exec_raw_lua(|raw| raw.state());
         Ok(Vm {
-            watched: Watched::new(state),
+            watched,
             watch,
             entries,
             idle: None,

@@ -14,8 +14,9 @@
 //!
 //! The watchdog sleeps for good while no function runs.
 
+use crate::hook;
 use crate::sampler::Kept;
-use mlua::ffi;
+use mlua::{Lua, ffi};
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
@@ -85,16 +86,18 @@ static IS_ASLEEP: AtomicBool = AtomicBool::new(false);
 static WATCHDOG: OnceLock<Thread> = OnceLock::new();
 
 impl Watched {
-    /// Watches the VM of this thread.
-    pub(crate) fn new(state: *mut ffi::lua_State) -> Watched {
+    /// Watches a new VM of this thread.
+    pub(crate) fn new(lua: &Lua) -> mlua::Result<Watched> {
         install();
+        hook::prepare(lua)?;
+        let state = lua.exec_raw_lua(|raw| raw.state());
         // SAFETY: it only asks for the calling thread's number.
         let thread = unsafe { libc::gettid() };
         let (call, doomed, seen, began_ns) = Default::default();
         let (limit_ns, state, kept) = (AtomicU64::new(nanos(RUN_TIME_MAX)), AtomicPtr::new(state), Kept::default());
         let slot = Arc::new(Slot { call, doomed, limit_ns, seen, began_ns, state, thread, kept });
         slots().push(slot.clone());
-        Watched { slot, last: Cell::new(0) }
+        Ok(Watched { slot, last: Cell::new(0) })
     }
 
     /// As [`Watched::run`], with another limit.
@@ -148,7 +151,7 @@ impl Watched {
         let is_stopped = self.slot.doomed.load(Ordering::SeqCst) == number;
         if is_stopped {
             // SAFETY: the state is this thread's and lives as long as `self`.
-            unsafe { ffi::lua_sethook(self.slot.state.load(Ordering::Relaxed), None, 0, 0) };
+            unsafe { hook::take_away(self.slot.state.load(Ordering::Relaxed)) };
         }
         (result, is_stopped)
     }

@@ -1,0 +1,42 @@
+//! Takes LuaJIT's hook away so that its compiler goes on.
+//!
+//! A call of a hook breaks off what the compiler is recording. The compiler tidies up at the next instruction, but only if there
+//! still is a hook. Where the first call takes the hook away, nothing tidies up: LuaJIT compiles nothing more, and an exit of
+//! machine code that has become hot starts on a recording that is half done, which can end the process. So a function without
+//! content is run before the hook goes. It is never compiled, so it starts no recording either.
+
+use mlua::ffi;
+use mlua::{Function, Lua, Table};
+use std::ffi::CStr;
+
+/// Where the function is.
+const IDLE: &CStr = c"stillgate.idle";
+
+/// Gives a new VM the function.
+pub(crate) fn prepare(lua: &Lua) -> mlua::Result<()> {
+    let jit: Table = lua.globals().get("jit")?;
+    let text = "local jit = ...  local function idle() end  jit.off(idle)  return idle";
+    let idle: Function = lua.load(text).set_name("=(hook)").call(jit)?;
+    lua.set_named_registry_value(&IDLE.to_string_lossy(), idle)
+}
+
+/// Takes the hook away.
+///
+/// # Safety
+///
+/// The state is of a VM that was prepared and that runs on this thread, in a hook or outside of all functions.
+pub(crate) unsafe fn take_away(state: *mut ffi::lua_State) {
+    // SAFETY: the caller's; there is room for two values, and the stack is left as it was.
+    unsafe {
+        if ffi::lua_checkstack(state, 2) != 0 {
+            ffi::lua_sethook(state, Some(nothing), ffi::LUA_MASKCOUNT, 1);
+            ffi::lua_getfield(state, ffi::LUA_REGISTRYINDEX, IDLE.as_ptr());
+            if ffi::lua_pcall(state, 0, 0, 0) != 0 {
+                ffi::lua_pop(state, 1);
+            }
+        }
+        ffi::lua_sethook(state, None, 0, 0);
+    }
+}
+
+unsafe extern "C-unwind" fn nothing(_: *mut ffi::lua_State, _: *mut ffi::lua_Debug) {}
