@@ -54,11 +54,11 @@ pub enum Then {
 
 /// A body under way.
 pub struct Encoder {
-    /// Nobody else refers to it.
+    /// Not shared.
     state: NonNull<sys::BrotliEncoderState>,
 }
 
-// SAFETY: a state has no ties to the thread that made it, and it is used by whoever has it mutably.
+// SAFETY: a state is not bound to the thread that made it, and is used through `&mut self` only.
 #[expect(unsafe_code, reason = "see above")]
 unsafe impl Send for Encoder {}
 
@@ -119,7 +119,7 @@ impl Encoder {
 impl Drop for Encoder {
     #[expect(unsafe_code, reason = "calls of C")]
     fn drop(&mut self) {
-        // SAFETY: nobody else has the state.
+        // SAFETY: `self` owns the state.
         unsafe { sys::BrotliEncoderDestroyInstance(self.state.as_ptr()) }
     }
 }
@@ -167,7 +167,7 @@ mod tests {
     /// What is given to an encoder at once.
     const BLOCK_BYTES: usize = 64 * 1024;
 
-    /// Letters without an order, of which there are more commands for their length than of a text.
+    /// Random letters: they take more commands for their length than text does.
     fn letters(bytes: usize) -> Vec<u8> {
         let mut state = 1_u32;
         let mut letter = || {

@@ -178,7 +178,7 @@ fn what_is_wrong_with_a_plugin_is_said_with_its_place() {
     let unbuilt = good.replace("\"own\"", "\"ext-plugin-pre-req\"");
     refused(&plugins(&[("own.lua", &unbuilt)]), &resources, &["own.lua", "\"ext-plugin-pre-req\" is built in"]);
     let odd = good.replace("\"own\"", "\"own plugin\"");
-    refused(&plugins(&[("own.lua", &odd)]), &resources, &["the name \"own plugin\" is none of a plugin"]);
+    refused(&plugins(&[("own.lua", &odd)]), &resources, &["a plugin cannot be named \"own plugin\""]);
     let schema = good.replace("type = \"object\",", "type = \"objects\",");
     refused(&plugins(&[("own.lua", &schema)]), &resources, &["own.lua: the schema cannot be used"]);
     refused(&plugins(&[("a.lua", &good), ("b.lua", &good)]), &resources, &["b.lua: another file has a plugin \"own\""]);

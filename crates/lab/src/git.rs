@@ -46,7 +46,7 @@ pub(crate) fn commit(top: &Path, revision: &str) -> Result<String> {
     git(top, &["rev-parse", "--verify", "--quiet", "--end-of-options", &wanted])?.map_err(|_| {
         let top = top.display();
         Error::new(format!(
-            "{revision:?} is no revision of {top}; `git -C {top} log --oneline --all` shows them \
+            "{revision:?} is not a revision of {top}; `git -C {top} log --oneline --all` shows them \
              (in a shallow clone, fetch it first)"
         ))
     })

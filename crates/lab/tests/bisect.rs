@@ -227,7 +227,7 @@ fn what_a_repository_lacks_is_said() {
         let (code, _, stderr) = bisect(&history, words);
         assert_eq!((code, stderr.contains(why)), (64, true), "{words:?}: {stderr}");
     };
-    check(&["--measure", "echo 1", "--good", "no-such"], "is no revision");
+    check(&["--measure", "echo 1", "--good", "no-such"], "is not a revision");
     check(&["--measure", "echo 1", "--good", "HEAD"], "the same commit");
     check(&["--measure", "echo 1", "--good", "HEAD", "--bad", "HEAD~1"], "is not before");
     check(&["--measure", "echo 1", "--min-effect", "0%"], "say what counts");

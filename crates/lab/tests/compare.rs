@@ -379,7 +379,7 @@ fn a_revision_that_does_not_build_is_said_so() {
     }
     let output = project.compare("quick", "no-such-revision", cache.path());
     assert_eq!(exit_code(&output), 64);
-    assert!(stderr(&output).contains("B: \"no-such-revision\" is no revision of"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("B: \"no-such-revision\" is not a revision of"), "{}", stderr(&output));
 
     fs::write(project.path().join("src/main.rs"), "changed").unwrap();
     let output = project.compare("broken", "quick", cache.path());

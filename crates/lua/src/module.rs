@@ -123,7 +123,7 @@ impl Module {
 /// A value of a type; `None`: there is none.
 fn is<T: FromLua>(table: &Table, key: &str, vm: &Vm) -> mlua::Result<Option<T>> {
     match table.get::<Value>(key)? {
-        Value::String(text) if key != "name" => Err(mlua::Error::runtime(format!("{key} is no number: {text:?}"))),
+        Value::String(text) if key != "name" => Err(mlua::Error::runtime(format!("{key} is not a number: {text:?}"))),
         value => Option::from_lua(value, &vm.lua),
     }
 }

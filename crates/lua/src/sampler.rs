@@ -156,6 +156,8 @@ fn install() -> io::Result<()> {
             action.sa_sigaction =
                 sample as extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) as libc::sighandler_t;
             action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK | libc::SA_SIGINFO;
+            // One at a time: frames of several do not fit on a small alternate stack.
+            libc::sigfillset(&raw mut action.sa_mask);
             libc::sigaction(signal_number(), &raw const action, null_mut()) != 0
         };
         if failed { Err(io::Error::last_os_error().raw_os_error().unwrap_or(0)) } else { Ok(()) }

@@ -201,6 +201,8 @@ fn install() {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = stop as extern "C" fn(c_int) as libc::sighandler_t;
             action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK;
+            // One at a time: frames of several do not fit on a small alternate stack.
+            libc::sigfillset(&raw mut action.sa_mask);
             libc::sigaction(signal_number(), &raw const action, ptr::null_mut())
         };
         assert_eq!(installed, 0, "a real-time signal can have a handler");

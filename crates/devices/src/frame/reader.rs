@@ -26,7 +26,7 @@ pub enum Event<'a> {
 pub enum FrameError {
     /// A reserved bit without an extension that would use it (section 5.2).
     ReservedBits,
-    /// An opcode that nobody has defined (section 5.2).
+    /// An undefined opcode (section 5.2).
     Opcode(u8),
     /// A client's frame without a mask (section 5.1).
     Unmasked,

@@ -59,7 +59,7 @@ pub struct Idempotency {
 }
 
 impl Idempotency {
-    /// An empty table. `seed` is random, so that nobody can choose keys that meet.
+    /// An empty table. `seed` is random, so that colliding keys cannot be chosen.
     pub fn new(seed: (u64, u64)) -> Idempotency {
         Idempotency { seed, known: HashMap::new(), order: VecDeque::new(), bytes: 0 }
     }

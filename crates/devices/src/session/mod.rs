@@ -10,7 +10,7 @@
 //! has missed nothing. At least once: a device that comes back with its token gets again what it has not acknowledged, with
 //! the same numbers and ids. What every sender learns is an [`Outcome`], once.
 //!
-//! Bytes are bounded. At the bound, written messages that nobody waits for give way first (a resume will then show a gap in
+//! Bytes are bounded. At the bound, written messages without a waiting sender give way first (a resume will then show a gap in
 //! the numbers), then the [`Policy`] decides. All lists here are walked: 64 KiB hold at most 1,024 entries.
 
 mod idempotency;
@@ -45,7 +45,7 @@ pub enum Policy {
 pub struct SessionLimits {
     /// Bytes of messages that are not done, each with 64 more.
     pub queue_bytes_max: usize,
-    /// How long a session outlives its connection, and a written message that nobody waits for stays for a resume.
+    /// How long a session outlives its connection, and how long a written message without a waiting sender stays for a resume.
     pub resume_ms: u64,
     /// What happens at `queue_bytes_max`.
     pub policy: Policy,

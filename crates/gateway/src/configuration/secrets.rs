@@ -183,7 +183,7 @@ fn read(file: &Path) -> Result<String, String> {
 fn of_key(text: String, key: Option<&str>) -> Result<String, String> {
     let Some(key) = key else { return Ok(text) };
     let Ok(Json::Object(object)) = serde_json::from_str(&text) else {
-        return Err(format!("it is no JSON object, so there is no key {key:?} in it"));
+        return Err(format!("it is not a JSON object, so there is no key {key:?} in it"));
     };
     match object.get(key) {
         Some(Json::String(text)) => Ok(text.clone()),
@@ -242,7 +242,7 @@ mod tests {
         check(br#"{"a": "planted", "b": 7, "c": ["planted"]}"#, "#b", Ok("7"));
         check(br#"{"a": "planted", "b": 7, "c": ["planted"]}"#, "#c", Err("its key \"c\" is no text"));
         check(br#"{"a": "planted"}"#, "#d", Err("there is no key \"d\" in it"));
-        check(b"planted", "#a", Err("it is no JSON object"));
+        check(b"planted", "#a", Err("it is not a JSON object"));
         check(b"\n", "", Err("it is empty"));
         check(b"planted\xff", "", Err("is not UTF-8"));
         check(&[b'a'; SECRET_BYTES_MAX + 1], "", Err("is larger than 65536 bytes"));

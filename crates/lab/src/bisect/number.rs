@@ -13,7 +13,7 @@ pub(super) fn last(output: &str) -> Result<f64, String> {
     let end = (1..=text.len())
         .rev()
         .find(|&end| text.is_char_boundary(end) && text[..end].parse::<f64>().is_ok())
-        .ok_or_else(|| format!("it printed {word:?}, which is no number"))?;
+        .ok_or_else(|| format!("it printed {word:?}, which is not a number"))?;
     if text[end..].starts_with(',') {
         return Err(format!("it printed {word:?}; write numbers without commas"));
     }

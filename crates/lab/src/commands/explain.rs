@@ -12,7 +12,7 @@ use crate::explain::isolated::{self, Part, part};
 use crate::explain::load::Served;
 use crate::explain::run::Programs;
 use crate::explain::{analysis, page, words};
-use crate::result::explain::{Change, ExplainAnalysis, ExplainDesign, ExplainResult, Isolated, Sides};
+use crate::result::explain::{ExplainAnalysis, ExplainDesign, ExplainResult, Isolated, Sides};
 use crate::result::file::{self, ResultWriter};
 use crate::result::{Experiment, ResultFile};
 use crate::stdout;
@@ -158,15 +158,7 @@ impl Explain {
 }
 
 fn made(design: ExplainDesign, cpu: Sides, counted: Result<Sides, String>, isolated: Vec<Isolated>) -> ExplainResult {
-    let unknown = Change { value: 0.0, low: 0.0, high: 0.0, is_certain: false };
-    let empty = ExplainAnalysis {
-        cpu: unknown,
-        instructions: None,
-        functions: Vec::new(),
-        isolated: Vec::new(),
-        missing: Vec::new(),
-        sentence: String::new(),
-    };
+    let empty = ExplainAnalysis::empty();
     let (instructions, instructions_missing) = match counted {
         Ok(sides) => (Some(sides), None),
         Err(why) => (None, Some(why)),

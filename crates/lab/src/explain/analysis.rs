@@ -197,13 +197,13 @@ fn changes<K: std::hash::Hash + Eq + Ord + Clone>(
         Kind::Sampled => rate_changes(&of_a, &of_b, RESAMPLES, design.confidence, &mut Random::new(design.seed)),
         Kind::Counted => Some((0..=items.len()).map(|item| counted(&of_a, &of_b, item, COUNTED_MIN * cost)).collect()),
     };
-    let unknown = Change { value: 0.0, low: 0.0, high: 0.0, is_certain: false };
     let relative = |change: RateChange| Change {
         value: change.value / cost,
         low: change.interval.low / cost,
         high: change.interval.high / cost,
         is_certain: change.is_certain,
     };
+    let unknown = Change { value: 0.0, low: 0.0, high: 0.0, is_certain: false };
     found.map_or_else(|| vec![unknown; items.len() + 1], |found| found.into_iter().map(relative).collect())
 }
 
@@ -283,15 +283,7 @@ mod tests {
     }
 
     fn result(a: Profiled, b: Profiled) -> ExplainResult {
-        let unknown = Change { value: 0.0, low: 0.0, high: 0.0, is_certain: false };
-        let analysis = ExplainAnalysis {
-            cpu: unknown,
-            instructions: None,
-            functions: Vec::new(),
-            isolated: Vec::new(),
-            missing: Vec::new(),
-            sentence: String::new(),
-        };
+        let analysis = ExplainAnalysis::empty();
         let (cpu, instructions_missing) = (Sides { a, b }, Some("not asked for".to_owned()));
         let isolated = Vec::new();
         ExplainResult { design: design(), cpu, instructions: None, instructions_missing, isolated, analysis }

@@ -95,6 +95,20 @@ pub(crate) struct ExplainAnalysis {
     pub(crate) sentence: String,
 }
 
+impl ExplainAnalysis {
+    /// Of nothing.
+    pub(crate) fn empty() -> ExplainAnalysis {
+        ExplainAnalysis {
+            cpu: Change { value: 0.0, low: 0.0, high: 0.0, is_certain: false },
+            instructions: None,
+            functions: Vec::new(),
+            isolated: Vec::new(),
+            missing: Vec::new(),
+            sentence: String::new(),
+        }
+    }
+}
+
 /// A difference, as a share of what A costs as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Change {

@@ -23,7 +23,7 @@ local WHOLE_MAX = 2 ^ 53
 -- A whole number as the gateway reads it; more than it takes is cut there.
 local function whole(value, default, what)
   if value == nil then value = default end
-  if type(value) ~= "number" or value ~= value then raise(what .. " is no number") end
+  if type(value) ~= "number" or value ~= value then raise(what .. " is not a number") end
   return format("%.0f", min(max(value, 0), WHOLE_MAX))
 end
 

@@ -72,7 +72,7 @@ fn a_file_says_what_its_plugin_is() {
         (&with("_M.name = nil"), "own.lua: name is missing"),
         (&with("_M.priority = nil"), "own.lua: priority is missing"),
         (&with("_M.priority = 1.5"), "own.lua: priority is no whole number"),
-        (&with("_M.priority = 'high'"), "priority is no number"),
+        (&with("_M.priority = 'high'"), "priority is not a number"),
         (&with("_M.version = nil"), "own.lua: version is missing"),
         (&with("_M.schema = nil"), "own.lua: schema is missing"),
         (&with("_M.log = 1"), "own.lua: log is no function, but number"),

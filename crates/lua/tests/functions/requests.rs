@@ -157,8 +157,8 @@ fn other_servers_are_asked() {
         assert!(told.contains(expected), "{times}: {told}");
     }
     for (rest, expected) in [
-        ("http:request_uri('http://a', { keepalive_timeout = 'long' })", "keepalive_timeout is no number"),
-        ("http:request_uri('http://a', { keepalive_pool = 0 / 0 })", "keepalive_pool is no number"),
+        ("http:request_uri('http://a', { keepalive_timeout = 'long' })", "keepalive_timeout is not a number"),
+        ("http:request_uri('http://a', { keepalive_pool = 0 / 0 })", "keepalive_pool is not a number"),
         ("http:request_uri(7)", "bad argument #1 to 'request_uri'"),
         ("http:request_uri('http://a', { method = 'G\\0T' })", "the method has a zero byte"),
         ("http:request_uri('http://a', { headers = { a = 'b\\0' } })", "the header a has a zero byte"),

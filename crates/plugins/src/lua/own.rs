@@ -34,7 +34,7 @@ pub(crate) fn plugin(file: &OwnFile) -> Result<OwnPlugin, String> {
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(is_name) {
         let what = format!("up to {NAME_BYTES_MAX} letters, digits, \"-\" and \"_\"");
-        return Err(format!("{path}: the name {name:?} is none of a plugin; use {what}"));
+        return Err(format!("{path}: a plugin cannot be named {name:?}; use {what}"));
     }
     if described.schema.pointer("/properties/_meta").is_some() {
         return Err(format!("{path}: the schema has the property _meta, which every plugin has; remove it"));
