@@ -115,7 +115,12 @@ impl Process {
         self.memory("VmRSS:")
     }
 
-    /// The most of it since the start.
+    /// The part of it that is no file's, which the kernel cannot take back.
+    pub fn rss_anonymous(&self) -> usize {
+        self.memory("RssAnon:")
+    }
+
+    /// The most of the whole since the start.
     pub fn rss_peak(&self) -> usize {
         self.memory("VmHWM:")
     }
