@@ -132,6 +132,8 @@ pub struct Chain {
     /// For whoever explains; no request comes across them.
     left_out: Box<[Arc<Entry>]>,
     phases: Phases,
+    /// The places of those that are called in each phase, as bits.
+    of_phase: [u64; Phase::ALL.len()],
 }
 
 impl Chain {
@@ -157,7 +159,11 @@ impl Chain {
         // By name where priorities are the same, so that the order never depends on how a map was written.
         entries.sort_by(|a, b| b.priority.cmp(&a.priority).then(a.name.cmp(b.name)));
         let phases = entries.iter().fold(Phases::NONE, |phases, entry| phases.or(entry.phases));
-        Ok(Chain { entries: entries.into(), left_out: left_out.into(), phases })
+        let mut of_phase = [0; Phase::ALL.len()];
+        for (at, entry) in entries.iter().enumerate() {
+            entry.phases.iter().for_each(|phase| of_phase[phase as usize] |= 1 << at);
+        }
+        Ok(Chain { entries: entries.into(), left_out: left_out.into(), phases, of_phase })
     }
 
     /// Whether there is no plugin.
@@ -199,8 +205,21 @@ impl Chain {
     }
 
     /// Those of a phase, each with its place in the chain.
+    #[inline]
     pub fn of(&self, phase: Phase) -> impl Iterator<Item = (usize, &Entry)> {
-        self.entries.iter().map(|entry| &**entry).enumerate().filter(move |(_, entry)| entry.phases.contains(phase))
+        self.of_from(phase, 0)
+    }
+
+    /// The same from a place on.
+    #[inline]
+    pub fn of_from(&self, phase: Phase, place: usize) -> impl Iterator<Item = (usize, &Entry)> {
+        // A chain may have as many places as there are bits: the last of them has none behind it.
+        let mut left = self.of_phase[phase as usize] & u64::MAX.checked_shl(place as u32).unwrap_or(0);
+        std::iter::from_fn(move || {
+            let at = left.trailing_zeros() as usize;
+            left &= left.wrapping_sub(1);
+            self.entries.get(at).map(|entry| (at, &**entry))
+        })
     }
 }
 

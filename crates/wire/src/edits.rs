@@ -6,15 +6,17 @@
 //! A name carries what the parser would have recognised it as, so that most comparisons are those of two numbers, and lines
 //! that plugins add are listed, so that none is searched for in text.
 
+mod decimal;
 mod lines;
 mod names;
 
+pub use decimal::Decimal;
 pub use lines::remove_lines;
 pub use names::{FieldName, FieldValue, OwnedFieldName, OwnedFieldValue};
 
 use crate::fields::{Field, FieldSet, Fields};
 use lines::{Line, Lines, push_line};
-use names::{is_token, tag};
+use names::{Shapes, is_token};
 use std::fmt;
 
 /// Why a name, value, target or the like cannot be part of a head.
@@ -120,16 +122,16 @@ impl Edits {
 
     /// The same for several names.
     pub fn remove_each(&mut self, fields: &Fields, head: &[u8], names: &[FieldName<'_>]) {
-        let tags = names.iter().fold(0, |tags, name| tags | 1 << name.tag);
-        self.remove_tagged(fields, head, tags, |field| names.iter().any(|name| name.is_of(field, head)));
+        let shapes = names.iter().fold(Shapes::default(), |shapes, name| shapes.with(*name));
+        self.remove_shaped(fields, shapes, |field| names.iter().any(|name| name.is_of(field, head)));
         names.iter().for_each(|name| self.lines.remove(*name));
     }
 
-    /// Takes out lines that came of which `is_it` holds; their names have one of these tags.
+    /// Takes out lines that came of which `is_it` holds; their names have one of these shapes.
     #[inline]
-    fn remove_tagged(&mut self, fields: &Fields, head: &[u8], tags: u64, is_it: impl Fn(&Field) -> bool) {
+    fn remove_shaped(&mut self, fields: &Fields, shapes: Shapes, is_it: impl Fn(&Field) -> bool) {
         for (index, field) in fields.iter().enumerate() {
-            if tags & 1 << tag(field.name.of(head)) != 0 && is_it(field) {
+            if shapes.may_have(field) && is_it(field) {
                 self.removed.insert(index);
             }
         }
@@ -181,7 +183,7 @@ impl Edits {
     /// Whether a line of one of these names may have been added. `false` is certain.
     #[inline]
     pub fn may_have_added(&self, names: &[FieldName<'_>]) -> bool {
-        names.iter().any(|name| self.lines.ids & 1 << name.id as u8 != 0)
+        names.iter().any(|name| self.lines.shapes.may_have_id(name.id))
     }
 
     /// The lines that were added, but for those of [`Edits::append`].
@@ -212,13 +214,13 @@ impl Edits {
 
     /// Puts the lines of `over` in place of those here that have their names.
     pub fn overlay(&mut self, fields: &Fields, head: &[u8], over: &Edits) {
-        let Lines { text, list, tags, .. } = &over.lines;
+        let Lines { text, list, tags, shapes } = &over.lines;
         self.is_too_large |= over.is_too_large;
         if list.is_empty() {
             return;
         }
         let name_of = |line: &Line| FieldName { bytes: line.name(text), id: line.id, tag: line.tag };
-        self.remove_tagged(fields, head, *tags, |field| list.iter().any(|line| name_of(line).is_of(field, head)));
+        self.remove_shaped(fields, *shapes, |field| list.iter().any(|line| name_of(line).is_of(field, head)));
         if self.lines.tags & tags != 0 {
             list.iter().for_each(|line| self.lines.remove(name_of(line)));
         }

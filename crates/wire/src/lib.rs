@@ -30,7 +30,7 @@ mod upgrade;
 
 pub use chunked::{ChunkDecoder, Decoded};
 pub use edits::{
-    ADDED_BYTES_MAX, EditError, Edits, FieldName, FieldValue, OwnedFieldName, OwnedFieldValue, RequestEdits,
+    ADDED_BYTES_MAX, Decimal, EditError, Edits, FieldName, FieldValue, OwnedFieldName, OwnedFieldValue, RequestEdits,
     ResponseEdits, remove_lines,
 };
 pub use error::{ChunkError, Fault, ProxyProtocolError, RequestError, ResponseError};

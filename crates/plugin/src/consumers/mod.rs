@@ -266,7 +266,7 @@ impl Consumers {
 
     fn put(&mut self, place: u32, consumer: Consumer, credentials: Vec<Credential>) -> Result<(), Taken> {
         let mut taken = Ok(());
-        self.index.insert(OF_NAMES, consumer.name.as_bytes(), place, NAME);
+        self.index.insert(consumer.name.as_bytes(), place, NAME);
         for (at, credential) in credentials.iter().enumerate() {
             match self.find(credential.plugin, &credential.lookup) {
                 Some(by) => taken = taken.and(Err(Taken { at, by })),
@@ -276,7 +276,7 @@ impl Consumers {
                         let by = Attached { consumer: place, credential: credentials[earlier].place };
                         taken = taken.and(Err(Taken { at, by }));
                     }
-                    None => self.index.insert(credential.plugin, &credential.lookup, place, at as u32),
+                    None => self.index.insert(&credential.lookup, place, at as u32),
                 },
             }
         }
@@ -293,9 +293,9 @@ impl Consumers {
         let known = self.at(place).take()?;
         self.logged -= usize::from(is_logged(&known.consumer));
         self.limited -= usize::from(needs_limits(&known.consumer));
-        self.index.remove(OF_NAMES, name.as_bytes(), place, NAME);
+        self.index.remove(name.as_bytes(), place, NAME);
         for (at, credential) in known.credentials.iter().enumerate() {
-            self.index.remove(credential.plugin, &credential.lookup, place, at as u32);
+            self.index.remove(&credential.lookup, place, at as u32);
         }
         self.count -= 1;
         Some(place)
@@ -332,7 +332,7 @@ impl Consumers {
 
     #[inline]
     fn slot(&self, plugin: &str, text: &[u8]) -> Option<Slot> {
-        self.index.find(plugin, text, |slot| {
+        self.index.find(text, |slot| {
             self.known(slot.place).is_some_and(|known| match slot.which {
                 NAME => plugin == OF_NAMES && known.consumer.name.as_bytes() == text,
                 at => known

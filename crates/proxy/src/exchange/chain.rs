@@ -11,6 +11,8 @@
 
 mod calls;
 mod chosen;
+mod run;
+mod steps;
 
 use super::answer::OwnAnswer;
 use super::facts::facts_of;
@@ -19,17 +21,17 @@ use super::receiver::Receiver;
 use super::record::{Moment, Told};
 use super::{Exchange, Serving};
 use crate::plan::snapshot::Snapshot;
-use crate::worker::Worker;
-use crate::worker::plugins::{Panicked, Refusal, call};
+
 use calls::{Called, Calls};
 use chosen::chosen;
+use run::{Run, open};
+pub(super) use steps::{ChainPosition, Paused, before_target, resume, with_paused};
+
 use std::rc::Rc;
 use std::sync::Arc;
 use stillgate_plugin::definition::MetadataTable;
-use stillgate_plugin::flow::Resume;
-use stillgate_plugin::{
-    Attached, Body, Chain, Consumers, Ended, Entry, Facts, Flow, Phase, Phases, Request, Response, Settled, Trace,
-};
+
+use stillgate_plugin::{Attached, Chain, Consumers, Ended, Entry, Facts, Phase, Phases, Response, Settled, Trace};
 use stillgate_route::Lookup;
 use stillgate_wire::{Edits, Fields, Framing};
 
@@ -197,132 +199,6 @@ fn start(serving: &mut Serving<'_>) {
     chains.phases = global.into_iter().chain(of_route).fold(Phases::NONE, |all, chain| all.or(chain.phases()));
 }
 
-/// One of the phases before the upstream is known.
-struct Step {
-    of: Of,
-    phase: Phase,
-    /// A consumer that was found brings its plugins: they join the route's, and those that are new are run.
-    joins: bool,
-}
-
-/// All that global rules do before the consumer is known goes first.
-const STEPS: [Step; 5] = [
-    Step { of: Of::Global, phase: Phase::Rewrite, joins: false },
-    Step { of: Of::Global, phase: Phase::Access, joins: false },
-    Step { of: Of::Route, phase: Phase::Rewrite, joins: false },
-    Step { of: Of::Route, phase: Phase::Rewrite, joins: true },
-    Step { of: Of::Route, phase: Phase::Access, joins: false },
-];
-
-/// A place among the calls of the phases before the upstream is known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ChainPosition {
-    step: usize,
-    /// In the chain.
-    entry: usize,
-    /// The entry has not been called: it waits for what it, or its filter, reads of the body.
-    is_before: bool,
-}
-
-/// A plugin lets its request wait.
-pub(super) struct Paused {
-    /// Who does.
-    pub(super) at: ChainPosition,
-    /// What for.
-    pub(super) flow: Flow,
-}
-
-/// All phases before the upstream is known, until a plugin answers or waits.
-#[inline]
-pub(super) fn before_target(serving: &mut Serving<'_>) -> Result<Option<Paused>, OwnAnswer> {
-    match serving.exchange.chains.is_on {
-        true => go_on(serving, ChainPosition { step: 0, entry: 0, is_before: false }),
-        false => Ok(None),
-    }
-}
-
-/// The same from a place on.
-#[inline(never)]
-fn go_on(serving: &mut Serving<'_>, from: ChainPosition) -> Result<Option<Paused>, OwnAnswer> {
-    let mut entry = from.entry;
-    // The very first step joins nobody.
-    let mut is_begun = true;
-    for (step, Step { of, phase, joins }) in STEPS.iter().enumerate().skip(from.step) {
-        // Without a route only global rules are run.
-        if *of == Of::Route && serving.route.is_none() {
-            break;
-        }
-        if *of == Of::Global && serving.snapshot.plan.global.is_none() {
-            continue;
-        }
-        if *joins && !is_begun && !join_consumer(serving)? {
-            continue;
-        }
-        let paused = request_phase(serving, *of, *phase, *joins, entry);
-        adopt_client(serving);
-        if let Some((entry, is_before, flow)) = paused? {
-            return Ok(Some(Paused { at: ChainPosition { step, entry, is_before }, flow }));
-        }
-        (entry, is_begun) = (0, false);
-    }
-    Ok(None)
-}
-
-/// What the plugin that paused waits for is here: it goes on, and so do the phases behind it.
-pub(super) fn resume(serving: &mut Serving<'_>, at: ChainPosition, then: Resume) -> Result<Option<Paused>, OwnAnswer> {
-    let Step { of, phase, .. } = STEPS[at.step];
-    let chain = chosen(serving, of).expect("the chain that has paused");
-    let entry = &chain.entries()[at.entry];
-    let Opened { worker, mut asked, is_timed, .. } = open(serving);
-    asked.body.plugin = entry.name;
-    let flow = call(worker, entry, phase, is_timed, || then(&mut asked));
-    let checked = check_heads(worker, entry, &mut asked);
-    let flow = settle(worker, entry, flow);
-    adopt_client(serving);
-    checked?;
-    match flow? {
-        Some(flow) => Ok(Some(Paused { at, flow })),
-        None => go_on(serving, ChainPosition { entry: at.entry + usize::from(!at.is_before), is_before: false, ..at }),
-    }
-}
-
-/// Whom a plugin has named asks from here on.
-fn adopt_client(serving: &mut Serving<'_>) {
-    let Serving { client, exchange, .. } = serving;
-    if let Some((ip, port)) = exchange.chains.settled.client.take() {
-        (client.address, client.is_named) = (ip, true);
-        client.port = port.unwrap_or(client.port);
-    }
-}
-
-/// The entry of the plugin that has paused.
-pub(super) fn with_paused<R>(serving: &Serving<'_>, at: ChainPosition, then: impl FnOnce(&Entry, Phase) -> R) -> R {
-    let Step { of, phase, .. } = STEPS[at.step];
-    let chain = chosen(serving, of).expect("the chain that has paused");
-    then(&chain.entries()[at.entry], phase)
-}
-
-/// The plugins of a consumer that was found join the route's; false: there are none.
-fn join_consumer(serving: &mut Serving<'_>) -> Result<bool, OwnAnswer> {
-    let Some(attached) = serving.exchange.chains.consumer else { return Ok(false) };
-    let consumer = serving.snapshot.plan.consumers.of(attached);
-    if consumer.plugins.is_empty() {
-        return Ok(false);
-    }
-    let place = serving.exchange.outcome.route.map_or(0, |found| found.route);
-    let of_route = serving.route.and_then(|route| route.chain.as_ref()).map(|chain| (place, chain));
-    let consumers = &serving.snapshot.plan.consumers;
-    let merged = serving.worker.plugins.merged(of_route, consumers, attached).map_err(|error| {
-        tracing::error!(consumer = %consumer.name, "a request is refused: {error}");
-        OwnAnswer::error(500, "the plugins of the route and the consumer are too many")
-    })?;
-    let chains = &mut serving.exchange.chains;
-    chains.phases = chains.phases.or(merged.phases());
-    chains.merged = Some(merged);
-    chains.route = Judged::default();
-    Ok(true)
-}
-
 /// `before_proxy`: the node is about to be asked.
 #[inline]
 pub(crate) fn before_proxy(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
@@ -330,9 +206,10 @@ pub(crate) fn before_proxy(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
         return Ok(());
     }
     for of in [Of::Global, Of::Route] {
-        if let Some((entry, ..)) = request_phase(serving, of, Phase::BeforeProxy, false, 0)? {
+        let Some(chain) = chosen(serving, of) else { continue };
+        let run = Run { chain: &chain, of, phase: Phase::BeforeProxy, joins: false, of_route: None };
+        if let Some((entry, ..)) = run.from(0, &mut open(serving))? {
             // The upstream has a place for the request now, and not later.
-            let chain = chosen(serving, of).expect("the chain that was run");
             tracing::error!(plugin = chain.entries()[entry].name, "a plugin cannot wait in before_proxy");
             return Err(OwnAnswer::error(500, "a plugin failed"));
         }
@@ -353,107 +230,6 @@ pub(super) fn keep(serving: &mut Serving<'_>) -> Option<Box<Chains>> {
         };
         Box::new(Chains { kept: Some(Box::new(kept)), ..std::mem::take(&mut serving.exchange.chains) })
     })
-}
-
-/// What plugins are called with.
-struct Opened<'a> {
-    worker: &'a Worker,
-    asked: Request<'a>,
-    global: &'a mut Judged,
-    route: &'a mut Judged,
-    is_timed: bool,
-}
-
-#[inline(always)]
-fn open<'a>(serving: &'a mut Serving<'_>) -> Opened<'a> {
-    let Serving { worker, client, exchange, snapshot, .. } = serving;
-    let Exchange { request, from_client, known, request_edits, request_body, chains, outcome, .. } = &mut **exchange;
-    let is_here = from_client.is_done() && from_client.replayable;
-    let asked = Request {
-        facts: facts_of(known, request, from_client.head(), client, &snapshot.plan, outcome.route),
-        edits: request_edits,
-        body: &mut request_body.changes,
-        received: is_here.then(|| from_client.content()),
-        settled: &mut chains.settled,
-        response: &mut chains.preset,
-        consumer: &mut chains.consumer,
-        consumers: &snapshot.plan.consumers,
-        worker: &worker.plugins.own,
-        metadata: &snapshot.plan.plugin_metadata,
-    };
-    let (global, route, is_timed) = (&mut chains.global, &mut chains.route, chains.is_timed);
-    Opened { worker, asked, global, route, is_timed }
-}
-
-/// Runs a phase of one chain from an entry on, until a plugin answers or waits: then it is the entry, whether it has not been called
-/// yet, and what it waits for. With `is_joined` only those are called that a consumer has added.
-#[inline(never)]
-fn request_phase(
-    serving: &mut Serving<'_>,
-    of: Of,
-    phase: Phase,
-    is_joined: bool,
-    from: usize,
-) -> Result<Option<(usize, bool, Flow)>, OwnAnswer> {
-    let Some(chain) = chosen(serving, of).filter(|chain| chain.has(phase)) else { return Ok(None) };
-    let can_wait = phase != Phase::BeforeProxy;
-    let of_route = serving.route.and_then(|route| route.chain.as_ref()).filter(|_| is_joined);
-    let is_known = |entry: &Entry| of_route.is_some_and(|chain| chain.entries().iter().any(|of| of.name == entry.name));
-    let is_asked = |entry: &Entry| !is_joined || (!entry.authenticates && !is_known(entry));
-    let Opened { worker, mut asked, global, route, is_timed } = open(serving);
-    let judged = if of == Of::Global { global } else { route };
-    for (at, entry) in chain.of(phase).filter(|(at, entry)| *at >= from && is_asked(entry)) {
-        asked.body.plugin = entry.name;
-        if can_wait && let Some(flow) = entry.before_filter(&mut asked) {
-            return Ok(Some((at, true, flow)));
-        }
-        if judged.skips(at, entry, || holds(entry, asked.facts, &asked)) {
-            continue;
-        }
-        if can_wait && let Some(flow) = entry.before_call(&mut asked) {
-            return Ok(Some((at, true, flow)));
-        }
-        let flow = call(worker, entry, phase, is_timed, || match phase {
-            Phase::Rewrite => entry.plugin.rewrite(&mut asked),
-            Phase::Access => entry.plugin.access(&mut asked),
-            _ => entry.plugin.before_proxy(&mut asked),
-        });
-        if matches!(flow, Ok(Flow::Continue)) {
-            check_heads(worker, entry, &mut asked)?;
-            continue;
-        }
-        if let Some(flow) = settle(worker, entry, flow)? {
-            return Ok(Some((at, false, flow)));
-        }
-    }
-    Ok(None)
-}
-
-/// Refuses a request to whose head, or to whose response's, a plugin has added more than a head may have.
-fn check_heads(worker: &Worker, entry: &Entry, asked: &mut Request<'_>) -> Result<(), OwnAnswer> {
-    if !asked.edits.fields.is_too_large() && !asked.response.is_too_large() {
-        return Ok(());
-    }
-    asked.response.clear();
-    worker.note_refusal(entry.name, Refusal::Head);
-    Err(OwnAnswer::error(500, "a plugin has added more to a head than it may"))
-}
-
-/// What a call of a plugin means for its request; `Some`: it waits.
-#[cold]
-fn settle(worker: &Worker, entry: &Entry, flow: Result<Flow, Panicked>) -> Result<Option<Flow>, OwnAnswer> {
-    match flow {
-        Ok(Flow::Continue) => Ok(None),
-        Ok(Flow::Answer(mut answer)) => {
-            if let Some(body) = entry.meta.error_response.as_ref().filter(|_| answer.status >= 400) {
-                answer.body = Body::Shared(body.clone());
-            }
-            worker.tell_plugin(|recorder, metrics| recorder.count_plugin_answer(metrics, entry.name, answer.status));
-            Err(OwnAnswer::of_plugin(answer))
-        }
-        Ok(waits) => Ok(Some(waits)),
-        Err(Panicked) => Err(OwnAnswer::error(500, "a plugin failed")),
-    }
 }
 
 /// `header_filter`: the head of the response is here, and gets what plugins have set before and set now.

@@ -135,13 +135,39 @@ pub(crate) fn call<R>(
     is_timed: bool,
     then: impl FnOnce() -> R,
 ) -> Result<R, Panicked> {
-    let began = is_timed.then(Instant::now);
-    let result = guarded(then);
-    if let Some(began) = began {
-        tell_time(worker, entry, phase, began);
-    }
+    let result = timed(worker, entry, phase, is_timed, || guarded(then));
     if result.is_err() {
         tell_panic(worker, entry, phase);
+    }
+    result
+}
+
+/// The place of the plugin that has panicked, which has been counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PanickedAt(pub(crate) usize);
+
+/// Calls plugins of a chain under one guard. `then` notes the place of each that it calls, before it does.
+#[inline]
+pub(crate) fn call_each<R>(
+    worker: &Worker,
+    chain: &Chain,
+    phase: Phase,
+    then: impl FnOnce(&Cell<usize>) -> R,
+) -> Result<R, PanickedAt> {
+    let called = Cell::new(0);
+    guarded(|| then(&called)).map_err(|Panicked| {
+        tell_panic(worker, &chain.entries()[called.get()], phase);
+        PanickedAt(called.get())
+    })
+}
+
+/// Calls one, and tells how long it takes where that is asked for.
+#[inline]
+pub(crate) fn timed<R>(worker: &Worker, entry: &Entry, phase: Phase, is_timed: bool, then: impl FnOnce() -> R) -> R {
+    let began = is_timed.then(Instant::now);
+    let result = then();
+    if let Some(began) = began {
+        tell_time(worker, entry, phase, began);
     }
     result
 }

@@ -1,6 +1,6 @@
 //! Lines that edits add to a head, found by their names without searching text.
 
-use super::names::{FieldName, FieldValue};
+use super::names::{FieldName, FieldValue, Shapes};
 use crate::name::Name;
 
 /// Lines that are found by their names.
@@ -11,11 +11,9 @@ pub(super) struct Lines {
     pub(super) list: Vec<Line>,
     /// The tags of the lines, and perhaps of some that are gone, as bits.
     pub(super) tags: u64,
-    /// What the parser takes the names for, in the same way.
-    pub(super) ids: u32,
+    /// Their names, in the same way.
+    pub(super) shapes: Shapes,
 }
-
-const _: () = assert!((Name::Other as u32) < u32::BITS, "a bit for each name");
 
 /// Where a line stands in [`Lines::text`].
 #[derive(Debug, Clone, Copy)]
@@ -49,7 +47,7 @@ impl Lines {
         push_line(&mut self.text, name, value);
         let end = self.text.len();
         self.tags |= 1 << name.tag;
-        self.ids |= 1 << name.id as u8;
+        self.shapes = self.shapes.with(name);
         let name_bytes = name.bytes.len() as u32;
         self.list.push(Line { start: start as u32, end: end as u32, name_bytes, tag: name.tag, id: name.id });
     }
@@ -92,13 +90,13 @@ impl Lines {
         let moved = |line: &Line| Line { start: line.start + before, end: line.end + before, ..*line };
         self.list.extend(over.list.iter().map(moved));
         self.tags |= over.tags;
-        self.ids |= over.ids;
+        self.shapes = self.shapes.or(over.shapes);
     }
 
     pub(super) fn clear(&mut self) {
         self.text.clear();
         self.list.clear();
-        (self.tags, self.ids) = (0, 0);
+        (self.tags, self.shapes) = (0, Shapes::default());
     }
 }
 

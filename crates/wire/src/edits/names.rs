@@ -67,6 +67,41 @@ impl<'a> FieldName<'a> {
     }
 }
 
+/// What a set of names have in common with few others, told from a parsed field without its text: what the parser takes them for,
+/// and their lengths.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Shapes {
+    ids: u32,
+    /// Modulo 64, as bits.
+    lengths: u64,
+}
+
+const _: () = assert!((Name::Other as u32) < u32::BITS, "a bit for each name");
+
+impl Shapes {
+    #[inline]
+    pub(super) fn with(self, name: FieldName<'_>) -> Shapes {
+        self.or(Shapes { ids: 1 << name.id as u8, lengths: 1 << (name.bytes.len() % 64) })
+    }
+
+    #[inline]
+    pub(super) fn or(self, other: Shapes) -> Shapes {
+        Shapes { ids: self.ids | other.ids, lengths: self.lengths | other.lengths }
+    }
+
+    /// Whether a name of the set may be a field's. `false` is certain.
+    #[inline]
+    pub(super) fn may_have(self, field: &Field) -> bool {
+        self.may_have_id(field.id) & (self.lengths & 1 << (field.name.len % 64) != 0)
+    }
+
+    /// The same of what the parser takes it for.
+    #[inline]
+    pub(super) fn may_have_id(self, id: Name) -> bool {
+        self.ids & 1 << id as u8 != 0
+    }
+}
+
 /// A number below 64 that names have in common which differ in case only, and few others.
 pub(super) const fn tag(name: &[u8]) -> u8 {
     let [first, .., last] = name else { return name.len() as u8 };
@@ -141,17 +176,6 @@ impl<'a> FieldValue<'a> {
             at += 1;
         }
         FieldValue(bytes)
-    }
-
-    /// A number as text: digits, perhaps with a point in it.
-    ///
-    /// # Panics
-    ///
-    /// With anything else.
-    #[inline]
-    pub fn number(digits: &'a [u8]) -> FieldValue<'a> {
-        assert!(digits.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'.')), "not a number");
-        FieldValue(digits)
     }
 
     /// A value of a head that was parsed, which cannot hold a line break.

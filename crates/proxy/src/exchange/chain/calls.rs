@@ -4,7 +4,8 @@ use super::super::receiver::Receiver;
 use super::super::record::Moment;
 use super::{Answered, Judged, PluginFailed, head_of, holds};
 use crate::worker::Worker;
-use crate::worker::plugins::{Panicked, Refusal, call};
+use crate::worker::plugins::{PanickedAt, Refusal, call_each, timed};
+use std::cell::Cell;
 use stillgate_plugin::body::Capture;
 use stillgate_plugin::{BodyChanges, Chain, Phase, Response};
 
@@ -55,22 +56,38 @@ pub(super) struct Calls<'a> {
 impl Calls<'_> {
     /// Calls each. In the phase `log` one that panics has been counted, and the others are called all the same.
     pub(super) fn run(self, chain: &Chain, answer: &mut Response<'_>) -> Result<(), PluginFailed> {
+        let (worker, phase, mut from) = (self.worker, self.phase, 0);
+        let mut this = self;
+        loop {
+            match call_each(worker, chain, phase, |called| this.run_from(from, chain, answer, called)) {
+                Ok(done) => return done,
+                Err(PanickedAt(place)) if phase == Phase::Log => from = place + 1,
+                Err(_) => return Err(PluginFailed),
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn run_from(
+        &mut self,
+        from: usize,
+        chain: &Chain,
+        answer: &mut Response<'_>,
+        called: &Cell<usize>,
+    ) -> Result<(), PluginFailed> {
         let Calls { worker, phase, is_timed, judged, is_head_refused } = self;
-        for (at, entry) in chain.of(phase) {
+        for (at, entry) in chain.of_from(*phase, from) {
+            called.set(at);
             if judged.skips(at, entry, || holds(entry, answer.facts, answer)) {
                 continue;
             }
             answer.body.plugin = entry.name;
-            let called = call(worker, entry, phase, is_timed, || match phase {
+            timed(worker, entry, *phase, *is_timed, || match phase {
                 Phase::Log => entry.plugin.log(answer),
                 _ => entry.plugin.header_filter(answer),
             });
-            if phase == Phase::Log {
-                continue;
-            }
-            called.map_err(|Panicked| PluginFailed)?;
-            if answer.edits.fields.is_too_large() {
-                if !std::mem::replace(is_head_refused, true) {
+            if *phase != Phase::Log && answer.edits.fields.is_too_large() {
+                if !std::mem::replace(*is_head_refused, true) {
                     worker.note_refusal(entry.name, Refusal::Head);
                 }
                 return Err(PluginFailed);

@@ -1,0 +1,144 @@
+//! The calls of plugins with a request.
+
+use super::{Judged, Of, holds};
+use crate::exchange::answer::OwnAnswer;
+use crate::exchange::facts::facts_of;
+use crate::exchange::{Exchange, Serving};
+use crate::worker::Worker;
+use crate::worker::plugins::{Panicked, Refusal, call_each, timed};
+use std::cell::Cell;
+use stillgate_plugin::{Body, Chain, Entry, Flow, Phase, Request};
+
+/// What plugins are called with.
+pub(super) struct Opened<'a> {
+    pub(super) worker: &'a Worker,
+    pub(super) asked: Request<'a>,
+    pub(super) global: &'a mut Judged,
+    pub(super) route: &'a mut Judged,
+    pub(super) is_timed: bool,
+}
+
+#[inline(always)]
+pub(super) fn open<'a>(serving: &'a mut Serving<'_>) -> Opened<'a> {
+    let Serving { worker, client, exchange, snapshot, .. } = serving;
+    let Exchange { request, from_client, known, request_edits, request_body, chains, outcome, .. } = &mut **exchange;
+    let is_here = from_client.is_done() && from_client.replayable;
+    let asked = Request {
+        facts: facts_of(known, request, from_client.head(), client, &snapshot.plan, outcome.route),
+        edits: request_edits,
+        body: &mut request_body.changes,
+        received: is_here.then(|| from_client.content()),
+        settled: &mut chains.settled,
+        response: &mut chains.preset,
+        consumer: &mut chains.consumer,
+        consumers: &snapshot.plan.consumers,
+        worker: &worker.plugins.own,
+        metadata: &snapshot.plan.plugin_metadata,
+    };
+    let (global, route, is_timed) = (&mut chains.global, &mut chains.route, chains.is_timed);
+    Opened { worker, asked, global, route, is_timed }
+}
+
+impl Opened<'_> {
+    /// Whether the consumer that was found brings plugins.
+    #[inline]
+    pub(super) fn has_consumer_plugins(&self) -> bool {
+        self.asked.consumer.is_some_and(|found| !self.asked.consumers.of(found).plugins.is_empty())
+    }
+}
+
+/// A phase of one chain.
+pub(super) struct Run<'a> {
+    pub(super) chain: &'a Chain,
+    pub(super) of: Of,
+    pub(super) phase: Phase,
+    /// Only what a consumer has added to the route's own chain is called.
+    pub(super) joins: bool,
+    pub(super) of_route: Option<&'a Chain>,
+}
+
+impl Run<'_> {
+    /// Calls its plugins from an entry on, until one answers or waits: then it is the entry, whether it has not been called yet, and
+    /// what it waits for.
+    #[inline(always)]
+    pub(super) fn from(&self, entry: usize, opened: &mut Opened<'_>) -> Result<Option<(usize, bool, Flow)>, OwnAnswer> {
+        let worker = opened.worker;
+        let ran = call_each(worker, self.chain, self.phase, |called| self.run_from(entry, opened, called));
+        ran.unwrap_or_else(|_| Err(OwnAnswer::error(500, "a plugin failed")))
+    }
+
+    #[inline(always)]
+    fn run_from(
+        &self,
+        entry: usize,
+        opened: &mut Opened<'_>,
+        called: &Cell<usize>,
+    ) -> Result<Option<(usize, bool, Flow)>, OwnAnswer> {
+        let Run { chain, of, phase, joins, of_route } = *self;
+        let Opened { worker, asked, global, route, is_timed } = opened;
+        let judged = if of == Of::Global { global } else { route };
+        let can_wait = phase != Phase::BeforeProxy;
+        for (at, entry) in chain.of_from(phase, entry) {
+            if joins && is_left_out(entry, of_route) {
+                continue;
+            }
+            called.set(at);
+            asked.body.plugin = entry.name;
+            if can_wait && let Some(flow) = entry.before_filter(asked) {
+                return Ok(Some((at, true, flow)));
+            }
+            if judged.skips(at, entry, || holds(entry, asked.facts, asked)) {
+                continue;
+            }
+            if can_wait && let Some(flow) = entry.before_call(asked) {
+                return Ok(Some((at, true, flow)));
+            }
+            let flow = timed(worker, entry, phase, *is_timed, || match phase {
+                Phase::Rewrite => entry.plugin.rewrite(asked),
+                Phase::Access => entry.plugin.access(asked),
+                _ => entry.plugin.before_proxy(asked),
+            });
+            match flow {
+                Flow::Continue => check_heads(worker, entry, asked)?,
+                flow => {
+                    if let Some(flow) = settle(worker, entry, Ok(flow))? {
+                        return Ok(Some((at, false, flow)));
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Whether an entry of a chain that a consumer has joined is not called: the route had it, or who asks is known already.
+fn is_left_out(entry: &Entry, of_route: Option<&Chain>) -> bool {
+    entry.authenticates || of_route.is_some_and(|chain| chain.entries().iter().any(|of| of.name == entry.name))
+}
+
+/// Refuses a request to whose head, or to whose response's, a plugin has added more than a head may have.
+pub(super) fn check_heads(worker: &Worker, entry: &Entry, asked: &mut Request<'_>) -> Result<(), OwnAnswer> {
+    if !asked.edits.fields.is_too_large() && !asked.response.is_too_large() {
+        return Ok(());
+    }
+    asked.response.clear();
+    worker.note_refusal(entry.name, Refusal::Head);
+    Err(OwnAnswer::error(500, "a plugin has added more to a head than it may"))
+}
+
+/// What a call of a plugin means for its request; `Some`: it waits.
+#[cold]
+pub(super) fn settle(worker: &Worker, entry: &Entry, flow: Result<Flow, Panicked>) -> Result<Option<Flow>, OwnAnswer> {
+    match flow {
+        Ok(Flow::Continue) => Ok(None),
+        Ok(Flow::Answer(mut answer)) => {
+            if let Some(body) = entry.meta.error_response.as_ref().filter(|_| answer.status >= 400) {
+                answer.body = Body::Shared(body.clone());
+            }
+            worker.tell_plugin(|recorder, metrics| recorder.count_plugin_answer(metrics, entry.name, answer.status));
+            Err(OwnAnswer::of_plugin(answer))
+        }
+        Ok(waits) => Ok(Some(waits)),
+        Err(Panicked) => Err(OwnAnswer::error(500, "a plugin failed")),
+    }
+}

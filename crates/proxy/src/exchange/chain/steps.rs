@@ -1,0 +1,180 @@
+//! The phases before the upstream is known, in steps, and where a request stands in them.
+
+use super::chosen::chosen;
+use super::run::{Opened, Run, check_heads, open, settle};
+use super::{Judged, Of};
+use crate::exchange::Serving;
+use crate::exchange::answer::OwnAnswer;
+use crate::worker::plugins::call;
+use stillgate_plugin::flow::Resume;
+use stillgate_plugin::{Entry, Flow, Phase};
+
+/// One of the phases before the upstream is known.
+struct Step {
+    of: Of,
+    phase: Phase,
+    /// A consumer that was found brings its plugins: they join the route's, and those that are new are run.
+    joins: bool,
+}
+
+/// All that global rules do before the consumer is known goes first.
+const STEPS: [Step; 5] = [
+    Step { of: Of::Global, phase: Phase::Rewrite, joins: false },
+    Step { of: Of::Global, phase: Phase::Access, joins: false },
+    Step { of: Of::Route, phase: Phase::Rewrite, joins: false },
+    Step { of: Of::Route, phase: Phase::Rewrite, joins: true },
+    Step { of: Of::Route, phase: Phase::Access, joins: false },
+];
+
+/// A place among the calls of the phases before the upstream is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::exchange) struct ChainPosition {
+    step: usize,
+    /// In the chain.
+    entry: usize,
+    /// The entry has not been called: it waits for what it, or its filter, reads of the body.
+    is_before: bool,
+}
+
+impl ChainPosition {
+    /// Before all of a step.
+    const fn at_step(step: usize) -> ChainPosition {
+        ChainPosition { step, entry: 0, is_before: false }
+    }
+}
+
+/// A plugin lets its request wait.
+pub(in crate::exchange) struct Paused {
+    /// Who does.
+    pub(in crate::exchange) at: ChainPosition,
+    /// What for.
+    pub(in crate::exchange) flow: Flow,
+}
+
+/// All phases before the upstream is known, until a plugin answers or waits.
+#[inline]
+pub(in crate::exchange) fn before_target(serving: &mut Serving<'_>) -> Result<Option<Paused>, OwnAnswer> {
+    match serving.exchange.chains.is_on {
+        true => go_on(serving, ChainPosition::at_step(0)),
+        false => Ok(None),
+    }
+}
+
+/// The same from a place on.
+#[inline(never)]
+fn go_on(serving: &mut Serving<'_>, from: ChainPosition) -> Result<Option<Paused>, OwnAnswer> {
+    let mut at = from;
+    while let Some(Step { of, joins, .. }) = STEPS.get(at.step) {
+        let is_run = match of {
+            Of::Global => serving.snapshot.plan.global.is_some(),
+            // Without a route only global rules are run.
+            Of::Route if serving.route.is_none() => break,
+            // One that has paused has joined before.
+            Of::Route => !joins || at == from || join_consumer(serving)?,
+        };
+        if !is_run {
+            at = ChainPosition::at_step(at.step + 1);
+            continue;
+        }
+        let ran = run_steps(serving, at);
+        adopt_client(serving);
+        match ran? {
+            Ran::Paused(paused) => return Ok(Some(paused)),
+            Ran::Until(step) => at = ChainPosition::at_step(step),
+        }
+    }
+    Ok(None)
+}
+
+/// How far steps were run.
+enum Ran {
+    Paused(Paused),
+    /// Until this step, whose chain is another.
+    Until(usize),
+}
+
+/// Runs the steps of one chain from a place on, until a plugin answers or waits. The consumer's plugins, which join it, end them.
+#[inline(never)]
+fn run_steps(serving: &mut Serving<'_>, from: ChainPosition) -> Result<Ran, OwnAnswer> {
+    let of = STEPS[from.step].of;
+    let Some(chain) = chosen(serving, of) else { return Ok(Ran::Until(from.step + 1)) };
+    let of_route = serving.route.and_then(|route| route.chain.as_deref());
+    let mut opened = open(serving);
+    let mut at = from;
+    while let Some(Step { phase, joins, .. }) = STEPS.get(at.step).filter(|step| step.of == of) {
+        if *joins && at != from && opened.has_consumer_plugins() {
+            break;
+        }
+        if chain.has(*phase) && (!joins || at == from) {
+            let run = Run { chain: &chain, of, phase: *phase, joins: *joins, of_route };
+            if let Some((entry, is_before, flow)) = run.from(at.entry, &mut opened)? {
+                return Ok(Ran::Paused(Paused { at: ChainPosition { step: at.step, entry, is_before }, flow }));
+            }
+        }
+        at = ChainPosition::at_step(at.step + 1);
+    }
+    Ok(Ran::Until(at.step))
+}
+
+/// What the plugin that paused waits for is here: it goes on, and so do the phases behind it.
+pub(in crate::exchange) fn resume(
+    serving: &mut Serving<'_>,
+    at: ChainPosition,
+    then: Resume,
+) -> Result<Option<Paused>, OwnAnswer> {
+    let Step { of, phase, .. } = STEPS[at.step];
+    let chain = chosen(serving, of).expect("the chain that has paused");
+    let entry = &chain.entries()[at.entry];
+    let Opened { worker, mut asked, is_timed, .. } = open(serving);
+    asked.body.plugin = entry.name;
+    let flow = call(worker, entry, phase, is_timed, || then(&mut asked));
+    let checked = check_heads(worker, entry, &mut asked);
+    let flow = settle(worker, entry, flow);
+    adopt_client(serving);
+    checked?;
+    match flow? {
+        Some(flow) => Ok(Some(Paused { at, flow })),
+        None => go_on(serving, ChainPosition { entry: at.entry + usize::from(!at.is_before), is_before: false, ..at }),
+    }
+}
+
+/// Whom a plugin has named asks from here on.
+fn adopt_client(serving: &mut Serving<'_>) {
+    let Serving { client, exchange, .. } = serving;
+    if let Some((ip, port)) = exchange.chains.settled.client.take() {
+        (client.address, client.is_named) = (ip, true);
+        client.port = port.unwrap_or(client.port);
+    }
+}
+
+/// The entry of the plugin that has paused.
+pub(in crate::exchange) fn with_paused<R>(
+    serving: &Serving<'_>,
+    at: ChainPosition,
+    then: impl FnOnce(&Entry, Phase) -> R,
+) -> R {
+    let Step { of, phase, .. } = STEPS[at.step];
+    let chain = chosen(serving, of).expect("the chain that has paused");
+    then(&chain.entries()[at.entry], phase)
+}
+
+/// The plugins of a consumer that was found join the route's; false: there are none.
+fn join_consumer(serving: &mut Serving<'_>) -> Result<bool, OwnAnswer> {
+    let Some(attached) = serving.exchange.chains.consumer else { return Ok(false) };
+    let consumer = serving.snapshot.plan.consumers.of(attached);
+    if consumer.plugins.is_empty() {
+        return Ok(false);
+    }
+    let place = serving.exchange.outcome.route.map_or(0, |found| found.route);
+    let of_route = serving.route.and_then(|route| route.chain.as_ref()).map(|chain| (place, chain));
+    let consumers = &serving.snapshot.plan.consumers;
+    let merged = serving.worker.plugins.merged(of_route, consumers, attached).map_err(|error| {
+        tracing::error!(consumer = %consumer.name, "a request is refused: {error}");
+        OwnAnswer::error(500, "the plugins of the route and the consumer are too many")
+    })?;
+    let chains = &mut serving.exchange.chains;
+    chains.phases = chains.phases.or(merged.phases());
+    chains.merged = Some(merged);
+    chains.route = Judged::default();
+    Ok(true)
+}
