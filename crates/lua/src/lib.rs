@@ -25,7 +25,9 @@ pub mod host;
 mod json;
 mod module;
 mod operations;
+mod outcome;
 mod pattern;
+mod prelude;
 mod program;
 mod regexes;
 pub mod sampler;
@@ -39,8 +41,7 @@ pub use bridge::CheckSchema;
 pub use call::{Answered, HttpCall, HttpReply, WorkCall};
 pub use host::{Change, Document, Host, Level, Side};
 pub use module::{Description, Module, PHASES};
+pub use outcome::{Failure, FailureKind, MEMORY_BYTES_MAX, Outcome, Paused, Wait};
 pub use program::{Kind, Program, check};
-pub use vm::{
-    Context, Failure, FailureKind, MEMORY_BYTES_MAX, Outcome, Paused, Wait, resume, resume_with, run, run_part,
-};
+pub use vm::{Context, resume, resume_with, run, run_part};
 pub use watchdog::{RUN_TIME_MAX, WORK_TIME_MAX};

@@ -8,114 +8,25 @@
 //!
 //! A run costs no new coroutine and no closure. What a request has in `ctx` is a record in the VM that its [`Context`] names.
 
-use crate::bridge::{self, Bridge, CheckSchema, DECLARATIONS, NoRequest, WHILE_LOADING};
+use crate::bridge::{Bridge, CheckSchema, NoRequest, WHILE_LOADING};
 use crate::call::{Answered, HttpCall, HttpReply, WorkCall};
 use crate::health::Watch;
-use crate::host::{Document, Host};
+use crate::host::Host;
 use crate::json;
 use crate::module::Module;
-use crate::operations::Operation;
+use crate::outcome::{Failure, FailureKind, MEMORY_BYTES_MAX, Outcome, Paused, Wait, describe, failed};
+use crate::prelude::{self, Entries};
 use crate::program::{self, Kind, Program};
 use crate::watchdog::Watched;
-use mlua::{Error, Function, IntoLuaMulti, LightUserData, Lua, LuaOptions, LuaString, StdLib, Table, Thread, Value};
+use mlua::{Error, IntoLuaMulti, Lua, LuaOptions, LuaString, StdLib, Table, Thread, Value};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::ffi::c_void;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Memory of one VM.
-pub const MEMORY_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// The longest text that `string.rep` makes.
-const STRING_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Where so much is in use after a run that has failed for want of memory, all is thrown away.
 const SPENT_BYTES: usize = MEMORY_BYTES_MAX / 4 * 3;
-
-/// The parts of the prelude, in the order they are run.
-const PRELUDE: [(&str, &str); 10] = [
-    ("health.lua", include_str!("prelude/health.lua")),
-    ("base.lua", include_str!("prelude/base.lua")),
-    ("sort.lua", include_str!("prelude/sort.lua")),
-    ("ngx.lua", include_str!("prelude/ngx.lua")),
-    ("regex.lua", include_str!("prelude/regex.lua")),
-    ("core.lua", include_str!("prelude/core.lua")),
-    ("run.lua", include_str!("prelude/run.lua")),
-    ("plugins.lua", include_str!("prelude/plugins.lua")),
-    ("http.lua", include_str!("prelude/http.lua")),
-    ("threads.lua", include_str!("prelude/threads.lua")),
-];
-
-/// What becomes of a run.
-#[derive(Debug)]
-pub enum Outcome {
-    /// The functions have run; for a condition, whether it holds.
-    Done(bool),
-    /// They answer.
-    Answer {
-        /// From 200 to 599.
-        status: u16,
-        /// `None`: nothing was said.
-        body: Option<Vec<u8>>,
-    },
-    /// They wait.
-    Wait(Wait, Paused),
-    /// They failed.
-    Failed(Failure),
-}
-
-/// What a function waits for.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Wait {
-    /// `ngx.sleep`
-    Sleep(Duration),
-    /// The whole body of the request.
-    Body,
-    /// What another server answers; it goes on with [`resume_with`].
-    Call(Box<HttpCall>),
-    /// What a function on another thread gives; it goes on with [`resume_with`].
-    Work(Box<WorkCall>),
-}
-
-/// A run that waits; it goes on with [`resume`]. Dropped, it never does.
-#[derive(Debug)]
-pub struct Paused {
-    thread: Thread,
-    generation: u64,
-    /// CPU time of the run so far: the bound is one for all of it.
-    used: Duration,
-}
-
-/// Why a run failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
-    /// What kind of failure, for a counter.
-    pub kind: FailureKind,
-    /// `NAME:LINE: MESSAGE`
-    pub text: String,
-}
-
-/// Kinds of failures.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FailureKind {
-    /// An error of the function.
-    Error,
-    /// It ran for too long.
-    Time,
-    /// It used too much memory.
-    Memory,
-}
-
-impl FailureKind {
-    /// As metrics have it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            FailureKind::Error => "error",
-            FailureKind::Time => "time",
-            FailureKind::Memory => "memory",
-        }
-    }
-}
 
 /// What functions keep for one request between its phases: `ctx` and `ngx.ctx`. Nothing until a function sets something.
 #[derive(Debug, Default)]
@@ -233,26 +144,6 @@ fn with_vm(then: impl FnOnce(&mut Vm) -> Outcome) -> Outcome {
     })
 }
 
-#[cold]
-fn failed(kind: FailureKind, text: String) -> Outcome {
-    Outcome::Failed(Failure { kind, text })
-}
-
-/// The functions of the prelude that we call.
-pub(crate) struct Entries {
-    runner: Function,
-    load: Function,
-    release: Function,
-    check: Function,
-    failed: Function,
-    forget: Function,
-    load_plugin: Function,
-    forget_plugin: Function,
-    pub(crate) describe: Function,
-    pub(crate) check_conf: Function,
-    pub(crate) work: Function,
-}
-
 pub(crate) struct Vm {
     pub(crate) watched: Watched,
     watch: Watch,
@@ -293,7 +184,7 @@ impl Vm {
         let generation = GENERATION.get() + 1;
         GENERATION.set(generation);
         let watch = Watch::new(&lua, &shared, generation)?;
-        let entries = prelude(&lua, &shared, &bridge, &array_mt)?;
+        let entries = prelude::run(&lua, &shared, &bridge, &array_mt)?;
         lua.set_memory_limit(MEMORY_BYTES_MAX)?;
         Ok(Vm {
             watched,
@@ -485,115 +376,4 @@ impl Vm {
         }
         Failure { kind, text }
     }
-}
-
-/// The first line of an error, without the stack behind it.
-fn describe(error: &Error) -> (FailureKind, String) {
-    match error {
-        Error::MemoryError(_) => {
-            (FailureKind::Memory, format!("a worker's functions have {} MiB of memory", MEMORY_BYTES_MAX >> 20))
-        }
-        Error::CallbackError { cause, .. } => describe(cause),
-        Error::RuntimeError(text) => {
-            let line = text.lines().next().unwrap_or_default();
-            let is_memory = line.ends_with("not enough memory");
-            (if is_memory { FailureKind::Memory } else { FailureKind::Error }, line.to_owned())
-        }
-        other => (FailureKind::Error, other.to_string().lines().next().unwrap_or_default().to_owned()),
-    }
-}
-
-/// Runs the prelude: makes the sandbox and all that functions can call.
-fn prelude(lua: &Lua, shared: &Table, bridge: &Rc<Bridge>, array_mt: &Table) -> mlua::Result<Entries> {
-    let globals = lua.globals();
-    let require: Function = globals.get("require")?;
-    shared.set("ffi", require.call::<Value>("ffi")?)?;
-    shared.set("jit", globals.get::<Table>("jit")?)?;
-    shared.set("jit_util", require.call::<Value>("jit.util")?)?;
-    shared.set("table_new", require.call::<Value>("table.new")?)?;
-    shared.set("table_clear", require.call::<Value>("table.clear")?)?;
-    shared.set("sethook", globals.get::<Table>("debug")?.get::<Function>("sethook")?)?;
-    shared.set("getinfo", globals.get::<Table>("debug")?.get::<Function>("getinfo")?)?;
-    shared.set("metatable_of", globals.get::<Table>("debug")?.get::<Function>("getmetatable")?)?;
-    shared.set("yield", globals.get::<Table>("coroutine")?.get::<Function>("yield")?)?;
-    shared.set("declarations", DECLARATIONS)?;
-    shared.set("call", LightUserData(bridge::call as *const () as *mut c_void))?;
-    shared.set("bridge", LightUserData(Rc::as_ptr(bridge).cast_mut().cast()))?;
-    shared.set("null", Value::NULL)?;
-    shared.set("array_mt", array_mt)?;
-    shared.set("string_bytes_max", STRING_BYTES_MAX)?;
-    let operations = lua.create_table()?;
-    for (at, name) in Operation::NAMES.iter().enumerate() {
-        operations.set(*name, at)?;
-    }
-    shared.set("operations", operations)?;
-    shared.set("json_decode", json_decode(lua, array_mt)?)?;
-    shared.set("json_encode", json_encode(lua, array_mt)?)?;
-    shared.set("document", document(lua, bridge, array_mt)?)?;
-    shared.set("check_schema", check_schema(lua, bridge, array_mt)?)?;
-    let mut last = Value::Nil;
-    for (name, source) in PRELUDE {
-        last = lua.load(source).set_name(format!("=({name})")).call(shared)?;
-    }
-    let Value::Table(entries) = last else { return Err(Error::runtime("the prelude gives no entries")) };
-    Ok(Entries {
-        runner: entries.get("runner")?,
-        load: entries.get("load")?,
-        release: entries.get("release")?,
-        check: entries.get("check")?,
-        failed: entries.get("failed")?,
-        forget: entries.get("forget")?,
-        load_plugin: entries.get("load_plugin")?,
-        forget_plugin: entries.get("forget_plugin")?,
-        describe: entries.get("describe")?,
-        check_conf: entries.get("check_conf")?,
-        work: entries.get("work")?,
-    })
-}
-
-/// `ok, value` or `false, nil, why`: a value can be `nil` itself.
-fn json_decode(lua: &Lua, array_mt: &Table) -> mlua::Result<Function> {
-    let array_mt = array_mt.clone();
-    lua.create_function(move |lua, text: LuaString| {
-        Ok(match serde_json::from_slice(&text.as_bytes()) {
-            Ok(json) => (true, json::to_lua(lua, &json, &array_mt)?, None),
-            Err(error) => (false, Value::Nil, Some(error.to_string())),
-        })
-    })
-}
-
-fn json_encode(lua: &Lua, array_mt: &Table) -> mlua::Result<Function> {
-    let array_mt = array_mt.clone();
-    lua.create_function(move |lua, (value, forced, sorted): (Value, bool, bool)| {
-        Ok(match json::write(&value, &array_mt, forced, sorted) {
-            Ok(text) => (Some(lua.create_string(text)?), None),
-            Err(Error::RuntimeError(why)) => (None, Some(why)),
-            Err(error) => return Err(error),
-        })
-    })
-}
-
-/// The route or the service of the request, as it is written.
-fn document(lua: &Lua, bridge: &Rc<Bridge>, array_mt: &Table) -> mlua::Result<Function> {
-    let (bridge, array_mt) = (Rc::clone(bridge), array_mt.clone());
-    lua.create_function(move |lua, name: String| {
-        let of = if name == "route" { Document::Route } else { Document::Service };
-        bridge.ask(|host| host.document(of).map(|json| json::to_lua(lua, json, &array_mt)).transpose())
-    })
-}
-
-/// `true, value with defaults` or `false, why`.
-fn check_schema(lua: &Lua, bridge: &Rc<Bridge>, array_mt: &Table) -> mlua::Result<Function> {
-    let (bridge, array_mt) = (Rc::clone(bridge), array_mt.clone());
-    lua.create_function(move |lua, (schema, value): (Value, Value)| {
-        let json = |value: &Value| {
-            let text = json::write(value, &array_mt, true, false)?;
-            serde_json::from_slice::<serde_json::Value>(&text).map_err(Error::external)
-        };
-        let (schema, value) = (json(&schema)?, json(&value)?);
-        match bridge.ask(|host| host.check_schema(&schema, value)) {
-            Ok(filled) => Ok((true, json::to_lua(lua, &filled, &array_mt)?)),
-            Err(why) => Ok((false, Value::String(lua.create_string(why)?))),
-        }
-    })
 }

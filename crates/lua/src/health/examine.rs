@@ -11,8 +11,9 @@
 use super::{Abort, Function, Health, Source, State, remedies};
 use crate::host::Host;
 use crate::module::{Module, PHASES};
+use crate::outcome::{Failure, FailureKind, Outcome, Wait};
 use crate::program::{Kind, Program};
-use crate::vm::{self, Context, Failure, FailureKind, Outcome, Wait};
+use crate::vm::{self, Context};
 use serde_json::Value as Json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

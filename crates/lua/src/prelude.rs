@@ -1,0 +1,138 @@
+//! Runs the prelude in a new VM: the part of the sandbox and of the functions' API that is written in Lua, with what it needs of Rust.
+//!
+//! The prelude takes the dangerous libraries into locals and closes them, before any code of a configuration is loaded.
+
+use crate::bridge::{self, Bridge, DECLARATIONS};
+use crate::host::Document;
+use crate::json;
+use crate::operations::Operation;
+use mlua::{Error, Function, LightUserData, Lua, LuaString, Table, Value};
+use std::ffi::c_void;
+use std::rc::Rc;
+
+/// The longest text that `string.rep` makes.
+const STRING_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// The parts of the prelude, in the order they are run.
+const PRELUDE: [(&str, &str); 10] = [
+    ("health.lua", include_str!("prelude/health.lua")),
+    ("base.lua", include_str!("prelude/base.lua")),
+    ("sort.lua", include_str!("prelude/sort.lua")),
+    ("ngx.lua", include_str!("prelude/ngx.lua")),
+    ("regex.lua", include_str!("prelude/regex.lua")),
+    ("core.lua", include_str!("prelude/core.lua")),
+    ("run.lua", include_str!("prelude/run.lua")),
+    ("plugins.lua", include_str!("prelude/plugins.lua")),
+    ("http.lua", include_str!("prelude/http.lua")),
+    ("threads.lua", include_str!("prelude/threads.lua")),
+];
+
+/// The functions of the prelude that we call.
+pub(crate) struct Entries {
+    pub(crate) runner: Function,
+    pub(crate) load: Function,
+    pub(crate) release: Function,
+    pub(crate) check: Function,
+    pub(crate) failed: Function,
+    pub(crate) forget: Function,
+    pub(crate) load_plugin: Function,
+    pub(crate) forget_plugin: Function,
+    pub(crate) describe: Function,
+    pub(crate) check_conf: Function,
+    pub(crate) work: Function,
+}
+
+/// Runs the prelude: makes the sandbox and all that functions can call.
+pub(crate) fn run(lua: &Lua, shared: &Table, bridge: &Rc<Bridge>, array_mt: &Table) -> mlua::Result<Entries> {
+    let globals = lua.globals();
+    let require: Function = globals.get("require")?;
+    shared.set("ffi", require.call::<Value>("ffi")?)?;
+    shared.set("jit", globals.get::<Table>("jit")?)?;
+    shared.set("jit_util", require.call::<Value>("jit.util")?)?;
+    shared.set("table_new", require.call::<Value>("table.new")?)?;
+    shared.set("table_clear", require.call::<Value>("table.clear")?)?;
+    shared.set("sethook", globals.get::<Table>("debug")?.get::<Function>("sethook")?)?;
+    shared.set("getinfo", globals.get::<Table>("debug")?.get::<Function>("getinfo")?)?;
+    shared.set("metatable_of", globals.get::<Table>("debug")?.get::<Function>("getmetatable")?)?;
+    shared.set("yield", globals.get::<Table>("coroutine")?.get::<Function>("yield")?)?;
+    shared.set("declarations", DECLARATIONS)?;
+    shared.set("call", LightUserData(bridge::call as *const () as *mut c_void))?;
+    shared.set("bridge", LightUserData(Rc::as_ptr(bridge).cast_mut().cast()))?;
+    shared.set("null", Value::NULL)?;
+    shared.set("array_mt", array_mt)?;
+    shared.set("string_bytes_max", STRING_BYTES_MAX)?;
+    let operations = lua.create_table()?;
+    for (at, name) in Operation::NAMES.iter().enumerate() {
+        operations.set(*name, at)?;
+    }
+    shared.set("operations", operations)?;
+    shared.set("json_decode", json_decode(lua, array_mt)?)?;
+    shared.set("json_encode", json_encode(lua, array_mt)?)?;
+    shared.set("document", document(lua, bridge, array_mt)?)?;
+    shared.set("check_schema", check_schema(lua, bridge, array_mt)?)?;
+    let mut last = Value::Nil;
+    for (name, source) in PRELUDE {
+        last = lua.load(source).set_name(format!("=({name})")).call(shared)?;
+    }
+    let Value::Table(entries) = last else { return Err(Error::runtime("the prelude gives no entries")) };
+    Ok(Entries {
+        runner: entries.get("runner")?,
+        load: entries.get("load")?,
+        release: entries.get("release")?,
+        check: entries.get("check")?,
+        failed: entries.get("failed")?,
+        forget: entries.get("forget")?,
+        load_plugin: entries.get("load_plugin")?,
+        forget_plugin: entries.get("forget_plugin")?,
+        describe: entries.get("describe")?,
+        check_conf: entries.get("check_conf")?,
+        work: entries.get("work")?,
+    })
+}
+
+/// `ok, value` or `false, nil, why`: a value can be `nil` itself.
+fn json_decode(lua: &Lua, array_mt: &Table) -> mlua::Result<Function> {
+    let array_mt = array_mt.clone();
+    lua.create_function(move |lua, text: LuaString| {
+        Ok(match serde_json::from_slice(&text.as_bytes()) {
+            Ok(json) => (true, json::to_lua(lua, &json, &array_mt)?, None),
+            Err(error) => (false, Value::Nil, Some(error.to_string())),
+        })
+    })
+}
+
+fn json_encode(lua: &Lua, array_mt: &Table) -> mlua::Result<Function> {
+    let array_mt = array_mt.clone();
+    lua.create_function(move |lua, (value, forced, sorted): (Value, bool, bool)| {
+        Ok(match json::write(&value, &array_mt, forced, sorted) {
+            Ok(text) => (Some(lua.create_string(text)?), None),
+            Err(Error::RuntimeError(why)) => (None, Some(why)),
+            Err(error) => return Err(error),
+        })
+    })
+}
+
+/// The route or the service of the request, as it is written.
+fn document(lua: &Lua, bridge: &Rc<Bridge>, array_mt: &Table) -> mlua::Result<Function> {
+    let (bridge, array_mt) = (Rc::clone(bridge), array_mt.clone());
+    lua.create_function(move |lua, name: String| {
+        let of = if name == "route" { Document::Route } else { Document::Service };
+        bridge.ask(|host| host.document(of).map(|json| json::to_lua(lua, json, &array_mt)).transpose())
+    })
+}
+
+/// `true, value with defaults` or `false, why`.
+fn check_schema(lua: &Lua, bridge: &Rc<Bridge>, array_mt: &Table) -> mlua::Result<Function> {
+    let (bridge, array_mt) = (Rc::clone(bridge), array_mt.clone());
+    lua.create_function(move |lua, (schema, value): (Value, Value)| {
+        let json = |value: &Value| {
+            let text = json::write(value, &array_mt, true, false)?;
+            serde_json::from_slice::<serde_json::Value>(&text).map_err(Error::external)
+        };
+        let (schema, value) = (json(&schema)?, json(&value)?);
+        match bridge.ask(|host| host.check_schema(&schema, value)) {
+            Ok(filled) => Ok((true, json::to_lua(lua, &filled, &array_mt)?)),
+            Err(why) => Ok((false, Value::String(lua.create_string(why)?))),
+        }
+    })
+}
