@@ -31,10 +31,13 @@ end
 local function raise(message) error(place() .. message, 0) end
 S.place, S.raise = place, raise
 
+-- A result of a built-in function is returned in brackets, here and below. Otherwise that is a tail call, which LuaJIT compiles only
+-- within what calls this function. Where callers are not compiled, it would give this one up, and all others that call it.
+
 -- Asks the gateway: an operation, two texts, a number.
 local function ask(operation, a, b, number)
   local kind = call(bridge, operation, a, #a, b, #b, number, reply)
-  if kind == 1 then return ffi_string(reply.at, reply.length) end
+  if kind == 1 then return (ffi_string(reply.at, reply.length)) end
   if kind == 0 then return nil end
   if kind == 2 then return reply.number end
   if kind == 3 then return true end
@@ -64,7 +67,7 @@ S.closed = function(name, members) return closed(name, members, "is not built; d
 local function capture(text, places, at)
   local from, to = places[2 * at], places[2 * at + 1]
   if to == -2 then return from end
-  return sub(text, from, to)
+  return (sub(text, from, to))
 end
 
 local function captures(text, places, count)
@@ -91,7 +94,7 @@ end
 local function text_of(value, at, name)
   local kind = type(value)
   if kind == "string" then return value end
-  if kind == "number" then return tostring(value) end
+  if kind == "number" then return (tostring(value)) end
   raise("bad argument #" .. at .. " to '" .. name .. "' (string expected, got " .. (value == nil and "no value" or kind) .. ")")
 end
 
@@ -157,7 +160,7 @@ local function replaced(replacement, kind, text, places, count, whole)
       at = spot + 2
     end
     out[#out + 1] = sub(replacement, at)
-    return byte_concat(out)
+    return (byte_concat(out))
   elseif kind == "function" then
     value = replacement(captures(text, places, count))
   else
@@ -219,7 +222,7 @@ function string.rep(text, count)
   if count * #text > STRING_BYTES_MAX then
     raise("string.rep: a text of more than " .. STRING_BYTES_MAX .. " bytes")
   end
-  return rep(text, count)
+  return (rep(text, count))
 end
 
 string.dump, string.gfind = nil, nil

@@ -104,7 +104,7 @@ local function deepcopy(value, seen)
   local copy = {}
   seen[value] = copy
   for key, inner in pairs(value) do copy[deepcopy(key, seen)] = deepcopy(inner, seen) end
-  return setmetatable(copy, getmetatable(value))
+  return (setmetatable(copy, getmetatable(value)))
 end
 
 local function merge(origin, extend)
@@ -135,7 +135,7 @@ core.table = closed("core.table", {
   clone = function(value)
     local copy = {}
     for key, inner in pairs(value) do copy[key] = inner end
-    return setmetatable(copy, getmetatable(value))
+    return (setmetatable(copy, getmetatable(value)))
   end,
   deepcopy = function(value) return deepcopy(value, {}) end,
   merge = merge,
@@ -353,7 +353,7 @@ core.response = closed("core.response", {
     end
     if ask(op.is_last_piece, "", "", 0) then
       own.held = nil
-      return concat(held, "", 1, held.n)
+      return (concat(held, "", 1, held.n))
     end
     if not hold_the_copy then ngx.arg[1] = nil end
     return nil

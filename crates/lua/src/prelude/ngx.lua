@@ -48,7 +48,7 @@ local function joined(...)
     local value = select(at, ...)
     out[at] = value == S.null and "null" or tostring(value)
   end
-  return concat(out)
+  return (concat(out))
 end
 
 local function log(level, ...)
@@ -108,7 +108,7 @@ local function field(operation, name)
   local text = ask(operation, name, "", 0)
   if not text then return nil end
   local found, spot = search(op.find, text, "\0", 1)
-  if spot[0] == #text then return sub(text, 1, -2) end
+  if spot[0] == #text then return (sub(text, 1, -2)) end
   return (decode_values(text))
 end
 S.field = field
@@ -118,13 +118,13 @@ function S.first_field(name)
   local text = ask(op.request_field, name, "", 0)
   if not text then return nil end
   local _, spot = search(op.find, text, "\0", 1)
-  return sub(text, 1, spot[0] - 1)
+  return (sub(text, 1, spot[0] - 1))
 end
 
 local by_any_name = {
   __index = function(fields, name)
     if type(name) ~= "string" then return nil end
-    return rawget(fields, (gsub(lower(name), "_", "-")))
+    return (rawget(fields, (gsub(lower(name), "_", "-"))))
   end,
 }
 
@@ -143,14 +143,14 @@ local function all_fields(operation, raw)
     end
   end
   if raw then return fields end
-  return setmetatable(fields, by_any_name)
+  return (setmetatable(fields, by_any_name))
 end
 S.all_fields = all_fields
 
 local function as_text(value, what)
   local kind = type(value)
   if kind == "string" then return value end
-  if kind == "number" or kind == "boolean" then return tostring(value) end
+  if kind == "number" or kind == "boolean" then return (tostring(value)) end
   raise("a header value has to be a text, found " .. kind .. " for " .. tostring(what))
 end
 
@@ -256,7 +256,7 @@ local function encode_args(args)
       put(name, value)
     end
   end
-  return concat(out, "&")
+  return (concat(out, "&"))
 end
 
 local function split_target()
@@ -391,7 +391,7 @@ end
 local now = function() return ask(op.now, "", "", 0) end
 local os_date, os_time = os.date, os.time
 ngx.now = now
-function ngx.time() return floor(now()) end
+function ngx.time() return (floor(now())) end
 function ngx.update_time() end
 function ngx.today() return os_date("%Y-%m-%d", floor(now())) end
 function ngx.localtime() return os_date("%Y-%m-%d %H:%M:%S", floor(now())) end
