@@ -18,7 +18,7 @@ const GIVEN_UP: [&str; 5] = ["IFORL", "IITERL", "ILOOP", "IFUNCF", "IFUNCV"];
 
 /// A reason's name for metrics and scripts, and what it means.
 const REASONS: [(&str, &str); 35] = [
-    ("error", "an error is thrown"),
+    ("error", "an error is thrown, or a profile or the watchdog looks in, while it is recorded"),
     ("too_short", "there is too little before a call that is not compiled"),
     ("too_long", "the recorded path is too long"),
     ("too_deep", "calls are nested too deeply"),

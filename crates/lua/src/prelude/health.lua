@@ -5,6 +5,7 @@
 
 local S = ...
 local attach, util, band, rshift = S.jit.attach, S.jit_util, bit.band, bit.rshift
+local compiler_on, compiler_off = S.jit.on, S.jit.off
 local function_info, bytecode, constant = util.funcinfo, util.funcbc, util.funck
 local trace_info, machine_code = util.traceinfo, util.tracemc
 local compiled, compiled_line, aborted, flushed = S.on_compiled, S.on_compiled_line, S.on_aborted, S.on_flushed
@@ -243,7 +244,8 @@ end
 
 function S.tell_of_chunk_gone(chunk) forgotten(function_info(chunk).source) end
 
--- How often each line of a configuration's functions runs, and what it calls, counted while `stillgate lua check` wants it.
+-- How often each line of a configuration's functions runs, and what it calls, counted while `stillgate lua check` wants it. The hook
+-- would end each recording, and LuaJIT counts these against the function, so the compiler is off.
 local hits = {}
 
 local function hit(key) hits[key] = (hits[key] or 0) + 1 end
@@ -251,6 +253,7 @@ local function hit(key) hits[key] = (hits[key] or 0) + 1 end
 function S.count_lines()
   if not are_ours_named then name_ours() end
   hits = {}
+  compiler_off()
   S.sethook(function(event, line)
     if event == "line" then
       local source = S.getinfo(2, "S").source
@@ -266,6 +269,7 @@ end
 
 function S.counted_lines()
   S.sethook()
+  compiler_on()
   return hits
 end
 

@@ -174,6 +174,56 @@ fn a_file_s_text_is_known_for_as_long_as_a_program_runs_it() {
     assert_eq!(known(), ["other", "own.lua"]);
 }
 
+/// Calls all that functions call most, from where LuaJIT compiles nothing: a function is made first.
+const FROM_INTERPRETER: &str = "local core = require('apisix.core')
+return function(conf, ctx)
+  local made = function() return ctx end
+  local text = ngx.var.uri .. ctx.var.host .. (core.request.header(ctx, 'X-A') or '')
+  ngx.header['X-B'] = text
+  core.response.set_header('X-C', #(ngx.req.get_headers()['x-two'] or ''))
+  ngx.ctx.found = text:find('l+') or text:match('h') or ngx.re.find(text, 'o')
+  ngx.ctx.made = made
+  ngx.ctx.coded = ngx.encode_base64(ngx.escape_uri(text)) .. ngx.time() .. ngx.req.get_uri_args().name
+end";
+
+#[test]
+fn what_is_not_compiled_takes_nothing_else_with_it() {
+    let closing = named("closing", &[FROM_INTERPRETER]);
+    warm(&closing, RUNS_UNTIL_GIVEN_UP);
+    let mended = named("mended", &[include_str!("../../../../docs/jit-health/closure_mended.lua")]);
+    warm(&mended, RUNS_UNTIL_GIVEN_UP);
+    let health = published();
+    assert_eq!(states(&health, "closing")[1], (2, State::Blacklisted), "{health:#?}");
+    assert_eq!(states(&health, "mended")[1..], [(5, State::Compiled), (9, State::Compiled), (14, State::Compiled)]);
+    // A function of the prelude that could not be compiled by itself would be given up, and whatever calls it with it.
+    let lost: Vec<_> = health.aborts.iter().filter(|(abort, _)| abort.reason.name() == "lower_frame").collect();
+    assert!(lost.is_empty(), "{lost:#?}");
+}
+
+#[test]
+fn counting_lines_keeps_no_loop_from_being_compiled() {
+    // As many turns in the request that is counted as LuaJIT needs to try, many times over.
+    let looping = "local list = {}
+for at = 1, 30 do list[at] = { key = 'k' .. at } end
+local function look_up(key)
+  local at = 1
+  while list[at].key ~= key do
+    at = at + 1
+  end
+  return at
+end
+return function(conf, ctx)
+  local sum = 0
+  for at = 1, 300 do sum = sum + look_up(list[at % 30 + 1].key) end
+  ctx.sum = sum
+end";
+    let host = |_, phase| Fake { phase, ..Fake::default() };
+    let found = examine(&Subject::function("loops.lua", looping, serde_json::json!({})), 1, host).unwrap();
+    assert_eq!((&found.findings[..], found.late), (&[][..], 0), "{found:#?}");
+    let aborts = published().aborts.iter().filter(|(abort, _)| abort.reason.name() == "error").count();
+    assert_eq!(aborts, 0, "{:#?}", published().aborts);
+}
+
 fn examined(source: &str) -> Examined {
     let targets = ["/a?x=1", "/b", "/c", "/d?y=2"];
     let host = |run: usize, phase| Fake { target: targets[run].into(), phase, ..Fake::default() };
