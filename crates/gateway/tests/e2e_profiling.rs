@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 use stillgate_profiler::output::pprof;
 use stillgate_profiler::profile::{PHASE, Profile, THREAD};
-use stillgate_testkit::{Client, Gateway, Setup, Upstream, eventually};
+use stillgate_testkit::{Client, Gateway, Setup, Upstream, eventually, eventually_within, go_pages, go_top};
 
 const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
 
@@ -135,6 +135,54 @@ fn a_profile_of_all_threads_has_those_that_serve_no_requests() {
         beside(ask, || under_load(&gateway, || profile(&gateway, "/debug/pprof/profile?seconds=2&hz=250&threads=all")));
     let threads: Vec<&str> = all.shares(THREAD, all.main).into_iter().map(|(thread, _)| thread).collect();
     assert!(threads.contains(&"worker-0") && threads.contains(&"control"), "{threads:?} {:?}", all.notes);
+}
+
+#[test]
+fn go_reads_every_kind() {
+    let node = Upstream::echo();
+    // Long enough that each of its runs is a stall, and has samples.
+    let source =
+        "return function() local sum = 0 for at = 1, 4000 do sum = (function() return sum + at % 7 end)() end end";
+    let resources = format!(
+        "upstreams: [{{id: node, nodes: {{\"{}\": 1}}}}]\nroutes: [{{id: r, uri: /*, upstream_id: node, plugins: {{serverless-pre-function: {{phase: access, functions: [{source:?}]}}}}}}]\n",
+        node.addr()
+    );
+    let gateway = Gateway::start(STILLGATE, &Setup::resources(resources).gateway(ON));
+    let folder = tempfile::tempdir().unwrap();
+    for (kind, target, title) in [
+        ("cpu", "profile?seconds=1&hz=250", "Type: cpu"),
+        ("heap", "heap", "Type: inuse_space"),
+        ("allocs", "allocs", "Type: alloc_space"),
+        ("stalls", "stalls?seconds=1&over=1ms", "Type: "),
+        ("lua-cpu", "lua?kind=cpu&seconds=1&hz=250", "Type: "),
+        ("lua-bytecode", "lua?kind=bytecode&seconds=1&hz=250", "Type: "),
+    ] {
+        let file = folder.path().join(format!("{kind}.pb.gz"));
+        let mut taken = None;
+        under_load(&gateway, || {
+            // A second of a busy machine may have no sample.
+            eventually_within(PROFILE_PATIENCE, "a profile with samples", || {
+                let (status, body) = admin(&gateway, &format!("/debug/pprof/{target}"));
+                assert_eq!(status, 200, "{}", String::from_utf8_lossy(&body));
+                let profile = pprof::read(&body).unwrap();
+                taken = (!profile.samples.is_empty()).then_some((profile, body));
+                taken.is_some()
+            });
+        });
+        let (profile, body) = taken.unwrap();
+        fs::write(&file, body).unwrap();
+        let top = go_top(&file);
+        assert!(top.contains(title), "{kind}: {top}");
+        // The function that a sample is of.
+        let innermost = profile.samples.iter().find_map(|sample| profile.functions_of(sample).next_back());
+        let name = &profile.functions[innermost.unwrap().function].name;
+        let part = name.split(|char: char| !char.is_ascii_alphanumeric() && char != '_').max_by_key(|part| part.len());
+        let part = part.unwrap_or_default();
+        assert!(top.contains(part), "{kind}: {name} is not in {top}");
+        for page in go_pages(&file) {
+            assert!(page.contains(part), "{kind}: {name} is not in the page");
+        }
+    }
 }
 
 #[test]

@@ -7,10 +7,8 @@ mod readers;
 use prost::Message;
 use serde_json::{Value as Json, json};
 use std::hint::black_box;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use stillgate_profiler::cpu::{self, Of, Options};
@@ -52,10 +50,10 @@ fn planted_sum() {
     black_box(sum);
 }
 
-fn written(folder: &Path) -> String {
+fn written(folder: &Path) -> PathBuf {
     let file = folder.join("cpu.pb.gz");
     std::fs::write(&file, pprof::write(profile())).unwrap();
-    file.to_str().unwrap().to_owned()
+    file
 }
 
 /// Of `google/pprof`'s `profile.proto`, what is checked.
@@ -165,43 +163,11 @@ fn python_finds_the_functions_and_threads() {
     assert_eq!(read["labels"]["thread"], json!(["worker-0", "worker-1"]));
 }
 
-/// Ends with its owner.
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It may have ended by itself, which the test has said then.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn go_serves_its_pages() {
     let folder = tempfile::tempdir().unwrap();
-    // Without a port it chooses one. Found by `go`, run without it: ending `go` would leave its child.
-    let tool = Command::new("go").args(["tool", "-n", "pprof"]).output().unwrap();
-    let tool = String::from_utf8(tool.stdout).unwrap();
-    let mut command = Command::new(tool.trim());
-    command.args(["-http=127.0.0.1:", "-no_browser"]).arg(written(folder.path()));
-    let mut server = Server(command.env("PPROF_TMPDIR", folder.path()).stderr(Stdio::piped()).spawn().unwrap());
-    let lines = BufReader::new(server.0.stderr.take().unwrap()).lines();
-    let mut told = Vec::new();
-    let address = lines.map_while(Result::ok).find_map(|line| {
-        let address = line.split_once("http://").map(|(_, address)| address.trim_end_matches('/').to_owned());
-        told.push(line);
-        address
-    });
-    let address = address.unwrap_or_else(|| panic!("{told:?}"));
-    // It says so before it listens.
-    stillgate_testkit::eventually("it to listen", || TcpStream::connect(&address).is_ok());
-    for page in ["top", "flamegraph"] {
-        let mut stream = TcpStream::connect(&address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        write!(stream, "GET /ui/{page} HTTP/1.0\r\nHost: {address}\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        assert!(answer.starts_with("HTTP/1.0 200") && answer.contains("planted_sum"), "{page}: {answer}");
+    for page in stillgate_testkit::go_pages(&written(folder.path())) {
+        assert!(page.contains("planted_sum"), "{page}");
     }
 }
 

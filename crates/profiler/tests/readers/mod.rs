@@ -14,11 +14,7 @@ pub(crate) fn go_top(profile: &Profile) -> String {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("profile.pb.gz");
     std::fs::write(&file, pprof::write(profile)).unwrap();
-    let mut go = Command::new("go");
-    let printed = go.args(["tool", "pprof", "-nodefraction=0", "-top"]).arg(&file).output().unwrap();
-    let (text, error) = (String::from_utf8_lossy(&printed.stdout), String::from_utf8_lossy(&printed.stderr));
-    assert!(printed.status.success(), "{error}");
-    text.into_owned()
+    stillgate_testkit::go_top(&file)
 }
 
 /// What Python finds: `types`, `default`, `totals`, `samples`, `functions` with their sums, `labels`, `comments`. It has checked every
