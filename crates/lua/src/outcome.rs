@@ -1,7 +1,9 @@
 //! What becomes of a run of functions: done, an answer, a wait or a failure.
 
 use crate::call::{HttpCall, WorkCall};
+use crate::program::Program;
 use mlua::{Error, Thread};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Memory of one VM.
@@ -42,6 +44,7 @@ pub enum Wait {
 #[derive(Debug)]
 pub struct Paused {
     pub(crate) thread: Thread,
+    pub(crate) program: Arc<Program>,
     pub(crate) generation: u64,
     /// CPU time of the run so far: the bound is one for all of it.
     pub(crate) used: Duration,
@@ -54,6 +57,19 @@ pub struct Failure {
     pub kind: FailureKind,
     /// `NAME:LINE: MESSAGE`
     pub text: String,
+}
+
+impl Failure {
+    /// Some errors have no place: want of memory, those of a tail call, and what is raised without one. These are named by the
+    /// program that ran.
+    pub(crate) fn of(mut self, program: &Program) -> Failure {
+        let file = program.module.as_ref().map(|module| module.file.as_str());
+        let mut names = [Some(program.name.as_str()), file].into_iter().flatten();
+        if !names.any(|name| self.text.starts_with(name)) {
+            self.text = format!("{}: {}", program.name, self.text);
+        }
+        self
+    }
 }
 
 /// Kinds of failures.

@@ -74,7 +74,7 @@ pub fn run_part(program: &Arc<Program>, part: usize, host: &mut dyn Host, contex
 /// Goes on with a run that has waited, for the same request.
 pub fn resume(paused: Paused, host: &mut dyn Host, context: &mut Context) -> Outcome {
     with_vm(|vm| match paused.generation == vm.generation {
-        true => vm.go_on(paused.thread, (0, 0, false), Some(paused.used), host, context),
+        true => vm.go_on(paused.thread, (0, 0, false), &paused.program, Some(paused.used), host, context),
         false => lost(),
     })
 }
@@ -221,13 +221,13 @@ impl Vm {
                 Err(error) => return Outcome::Failed(self.failure(&error, false)),
             },
         };
-        self.go_on(thread, (program.id + part as u64, context.id, context.id != 0), None, host, context)
+        self.go_on(thread, (program.id + part as u64, context.id, context.id != 0), program, None, host, context)
     }
 
     /// Gives a reply to the function that waits for it.
     fn answer(
         &mut self,
-        Paused { thread, used, .. }: Paused,
+        Paused { thread, used, program, .. }: Paused,
         reply: Result<Answered, String>,
         host: &mut dyn Host,
         context: &mut Context,
@@ -244,10 +244,10 @@ impl Vm {
         };
         match reply {
             Ok(Answered::Http(HttpReply { status, .. })) => {
-                self.go_on(thread, (status, first, second), Some(used), host, context)
+                self.go_on(thread, (status, first, second), &program, Some(used), host, context)
             }
-            Ok(Answered::Work(_)) => self.go_on(thread, first, Some(used), host, context),
-            Err(_) => self.go_on(thread, (Value::Nil, first), Some(used), host, context),
+            Ok(Answered::Work(_)) => self.go_on(thread, first, &program, Some(used), host, context),
+            Err(_) => self.go_on(thread, (Value::Nil, first), &program, Some(used), host, context),
         }
     }
 
@@ -256,6 +256,7 @@ impl Vm {
         &mut self,
         thread: Thread,
         arguments: impl IntoLuaMulti,
+        program: &Arc<Program>,
         used: Option<Duration>,
         host: &mut dyn Host,
         context: &mut Context,
@@ -277,7 +278,7 @@ impl Vm {
             Ok(yielded) => yielded,
             Err(error) => {
                 context.id = self.entries.failed.call(context.id).unwrap_or(context.id);
-                return Outcome::Failed(self.failure(&error, is_stopped));
+                return Outcome::Failed(self.failure(&error, is_stopped).of(program));
             }
         };
         context.id = id;
@@ -298,9 +299,9 @@ impl Vm {
             }
             2 => {
                 let time = Duration::try_from_secs_f64(number.unwrap_or_default()).unwrap_or(Duration::MAX);
-                Outcome::Wait(Wait::Sleep(time), self.paused(thread, used))
+                Outcome::Wait(Wait::Sleep(time), self.paused(thread, program, used))
             }
-            3 => Outcome::Wait(Wait::Body, self.paused(thread, used)),
+            3 => Outcome::Wait(Wait::Body, self.paused(thread, program, used)),
             5 | 6 => {
                 let message = text.map_or_else(Vec::new, |text| text.as_bytes().to_vec());
                 let wait = match kind {
@@ -308,7 +309,7 @@ impl Vm {
                     _ => WorkCall::read(&message).map(|call| Wait::Work(Box::new(call))),
                 };
                 match wait {
-                    Some(wait) => Outcome::Wait(wait, self.paused(thread, used)),
+                    Some(wait) => Outcome::Wait(wait, self.paused(thread, program, used)),
                     None => failed(FailureKind::Error, "no call; this is a bug of the gateway".to_owned()),
                 }
             }
@@ -316,8 +317,14 @@ impl Vm {
         }
     }
 
-    fn paused(&self, thread: Thread, used: Option<Duration>) -> Paused {
-        Paused { thread, generation: self.generation, used: used.unwrap_or_else(|| self.watched.used_by_last()) }
+    fn paused(&self, thread: Thread, program: &Arc<Program>, used: Option<Duration>) -> Paused {
+        let program = Arc::clone(program);
+        Paused {
+            thread,
+            program,
+            generation: self.generation,
+            used: used.unwrap_or_else(|| self.watched.used_by_last()),
+        }
     }
 
     /// Forgets programs that are no more.
@@ -325,11 +332,16 @@ impl Vm {
     fn forget(&mut self) {
         self.gone = program::gone();
         let gone = self.loaded.extract_if(|_, (program, _)| program.strong_count() == 0);
-        for (id, (_, is_plugin)) in gone {
-            let forget = if is_plugin { &self.entries.forget_plugin } else { &self.entries.forget };
-            // They only set fields of a table to nil.
-            let _ = forget.call::<()>(id);
+        for (id, (_, is_plugin)) in gone.collect::<Vec<_>>() {
+            self.forget_program(id, is_plugin);
         }
+    }
+
+    #[cold]
+    fn forget_program(&self, id: u64, is_plugin: bool) {
+        let forget = if is_plugin { &self.entries.forget_plugin } else { &self.entries.forget };
+        // They set fields of a table to nil, and tell what is gone, for which there is memory again at the latest then.
+        let _ = forget.call::<()>(id);
     }
 
     /// Compiles the functions of a program.
@@ -346,7 +358,10 @@ impl Vm {
             }
             None => self.entries.load.call((program.id, name, program.sources.clone(), conf, is_plugin, is_filter)),
         });
-        result.map_err(|error| self.failure(&error, is_stopped))?;
+        if let Err(error) = result {
+            self.forget_program(program.id, module.is_some());
+            return Err(self.failure(&error, is_stopped).of(program));
+        }
         self.loaded.insert(program.id, (Arc::downgrade(program), module.is_some()));
         Ok(())
     }

@@ -13,11 +13,16 @@ local UNUSED = { "preread", "delayed_body_filter", "destroy", "api", "control_ap
 
 -- Versions of files by their numbers. One that no program needs is collected.
 local loaded = setmetatable({}, { __mode = "v" })
--- Those of programs.
-local version_of_program = {}
+-- Those of programs, and the one whose program is not loaded yet.
+local version_of_program, loading = {}, nil
 
--- What a file returns. What it sets globally is its own: two versions of a file share nothing.
-local function version_of(id, name, source)
+local function tell(version)
+  if not version.is_told then S.tell_of_chunk(version.chunk, version.source) end
+  version.is_told, loading = true, version
+end
+
+-- What a file returns. What it sets globally is its own: two versions of a file share nothing. `is_told`: it is for requests.
+local function version_of(id, name, source, is_told)
   local version = loaded[id]
   if version then return version end
   local environment = setmetatable({}, { __index = _G })
@@ -25,6 +30,8 @@ local function version_of(id, name, source)
   local chunk, why = load(source, "=" .. name, "t", environment)
   if not chunk then error(why, 0) end
   version = { owner = S.owner(name), chunk = chunk, source = source, programs = 0 }
+  -- Before it runs: its loops may be compiled then.
+  if is_told then tell(version) end
   S.own = outside(version.owner)
   local plugin = chunk()
   S.own = nil
@@ -66,7 +73,8 @@ local function check_conf(id, name, source, conf)
 end
 
 local function load_plugin(program_id, name, conf, id, file, source)
-  local version = version_of(id, file, source)
+  local version = version_of(id, file, source, true)
+  tell(version)
   local plugin = version.plugin
   if type(plugin.init) == "function" and not version.is_started then
     S.own = outside(version.owner)
@@ -74,9 +82,8 @@ local function load_plugin(program_id, name, conf, id, file, source)
     S.own = nil
     version.is_started = true
   end
-  if version.programs == 0 then S.tell_of_chunk(version.chunk, source) end
   version.programs = version.programs + 1
-  version_of_program[program_id] = version
+  version_of_program[program_id], loading = version, nil
   local key = name .. "#" .. program_id
   for at, phase in ipairs(PHASES) do
     if type(plugin[phase]) == "function" then
@@ -86,12 +93,18 @@ local function load_plugin(program_id, name, conf, id, file, source)
   end
 end
 
+-- Also of a program that could not be loaded.
 local function forget_plugin(program_id)
   for at = 0, #PHASES - 1 do programs[program_id + at] = nil end
-  local version = version_of_program[program_id]
-  version_of_program[program_id] = nil
-  version.programs = version.programs - 1
-  if version.programs == 0 then S.tell_of_chunk_gone(version.chunk) end
+  local known = version_of_program[program_id]
+  local version = known or loading
+  version_of_program[program_id], loading = nil, nil
+  if not version then return end
+  if known then version.programs = version.programs - 1 end
+  if version.programs == 0 and version.is_told then
+    S.tell_of_chunk_gone(version.chunk)
+    version.is_told = false
+  end
 end
 
 local entries = S.entries

@@ -124,20 +124,26 @@ function S.owner(name) return { name = name, vars = {} } end
 
 local function load_program(id, name, sources, conf, is_plugin, is_filter)
   local functions, chunks, owner = {}, {}, S.owner(name)
+  local program = { key = name .. "#" .. id, functions = functions, count = #sources, is_plugin = is_plugin, chunks = chunks,
+    owner = owner }
+  -- There from here on, so that it can be forgotten if the rest fails.
+  programs[id] = program
   S.own = outside(owner)
   for at = 1, #sources do
     local chunk, why = load(sources[at], #sources == 1 and "=" .. name or "=" .. name .. "[" .. at .. "]")
     if not chunk then error(why, 0) end
-    functions[at], chunks[at] = chunk(), chunk
+    -- Before it runs: its loops may be compiled then.
+    S.tell_of_chunk(chunk, sources[at])
+    chunks[at] = chunk
+    functions[at] = chunk()
   end
   S.own = nil
-  for at = 1, #chunks do S.tell_of_chunk(chunks[at], sources[at]) end
   if is_filter then conf = S.var end
-  programs[id] = { key = name .. "#" .. id, functions = functions, count = #functions, conf = conf, is_plugin = is_plugin,
-    chunks = chunks, owner = owner }
+  program.conf = conf
 end
 
 local function forget(id)
+  if not programs[id] then return end
   for _, chunk in ipairs(programs[id].chunks) do S.tell_of_chunk_gone(chunk) end
   programs[id] = nil
 end

@@ -174,6 +174,34 @@ fn a_file_s_text_is_known_for_as_long_as_a_program_runs_it() {
     assert_eq!(known(), ["other", "own.lua"]);
 }
 
+#[test]
+fn what_is_compiled_while_a_text_is_loaded_is_known() {
+    let looping = "local list = {}
+local function fill(to)
+  for at = 1, to do
+    list[at] = at
+  end
+end
+fill(5000)
+return function() fill(1) end";
+    for _ in 0..2 {
+        // The second takes the place of the first.
+        let early = named("early", &[looping]);
+        warm(&early, 1);
+        assert_eq!(
+            states(&published(), "early"),
+            [(0, State::Interpreted), (2, State::Compiled), (8, State::Interpreted)]
+        );
+    }
+    // What cannot be loaded is not known.
+    let failing = named("failing", &["return function() end", "local x = nil\nreturn x.y"]);
+    let outcome = run(&failing, &mut Fake::default(), &mut Context::default());
+    assert!(matches!(&outcome, Outcome::Failed(failure) if failure.text.starts_with("failing[2]:2: ")), "{outcome:?}");
+    warm(&named("other", &["return function() end"]), 1);
+    let health = published();
+    assert!(!health.sources.keys().any(|name| name.starts_with("failing")), "{:?}", health.sources.keys());
+}
+
 /// Calls all that functions call most, from where LuaJIT compiles nothing: a function is made first.
 const FROM_INTERPRETER: &str = "local core = require('apisix.core')
 return function(conf, ctx)
