@@ -84,7 +84,8 @@ core.string = setmetatable({
     return suffix == "" or sub(text, -#suffix) == suffix
   end,
   rfind_char = function(text, char, from)
-    for at = from or #text, 1, -1 do
+    if not from or from > #text then from = #text end
+    for at = from, 1, -1 do
       if sub(text, at, at) == char then return at end
     end
     return nil

@@ -122,6 +122,24 @@ fn requests_are_read() {
         ("ctx.curr_req_matched._path, ctx.curr_req_matched.id", "[\"\\/hello\\/:id\",\"17\"]"),
         ("ctx.matched_route.value.labels", "[{\"key\":\"v\"}]"),
         ("ngx.get_phase(), ngx.status, ngx.headers_sent", "[\"access\",0,false]"),
+        ("ngx.req.start_time(), ngx.req.is_internal(), ngx.req.get_body_file() == nil", "[1795220833.25,false,true]"),
+        ("ngx.req.get_query_args(1)", "[{\"name\":\"Rose M\"},\"truncated\"]"),
+        ("ngx.req.get_post_args()", "[{\"{\\\"a\\\":[1,2]}\":true}]"),
+        ("core.request.get_post_args(ctx)", "[{\"{\\\"a\\\":[1,2]}\":true}]"),
+        (
+            "core.request.get_request_body_table(ctx, 'application/json'), core.request.get_method(), core.request.get_http_version()",
+            "[{\"a\":[1,2]},\"GET\",1.1]",
+        ),
+        ("core.request.get_path(ctx), core.request.get_ip(ctx)", "[\"\\/hello\",\"192.0.2.7\"]"),
+        // What this request does not have.
+        (
+            "tostring(core.request.get_port(ctx)), tostring(core.request.get_remote_client_port(ctx)), tostring(core.response.get_upstream_status(ctx))",
+            "[\"nil\",\"nil\",\"nil\"]",
+        ),
+        (
+            "tostring(ctx.route_id), tostring(ctx.service_id), tostring(ctx.consumer_name), tostring(ctx.matched_service)",
+            "[\"nil\",\"nil\",\"nil\",\"nil\"]",
+        ),
     ]);
 }
 
@@ -150,7 +168,9 @@ fn requests_are_changed() {
     assert_eq!(of("ctx.var.upstream_uri = '/server_port'").target, b"/server_port");
     let named = "local args = core.request.get_uri_args(ctx) args.name, args.x, args.flag = 'world', nil, nil core.request.set_uri_args(ctx, args)";
     assert_eq!(of(named).target, b"/hello?name=world");
-    assert_eq!(of("ngx.req.set_body_data('new')").body.unwrap(), b"new");
+    assert_eq!(of("ngx.req.set_body_data('new') ngx.req.discard_body()").body.unwrap(), b"new");
+    assert_eq!(of("ngx.req.set_method(ngx.HTTP_POST)").method, "POST");
+    assert_eq!(answer("ngx.req.set_method('POST')"), "error: test:1: unsupported HTTP method: POST");
     let outcome = answer("ngx.var.nothing = 1");
     assert_eq!(outcome, "error: test:1: variable \"nothing\" not found for writing; ctx.var takes any name");
     assert_eq!(answer("ngx.req.set_header('X-A', 'a\\nb')"), "error: test:1: a line break");
@@ -254,6 +274,77 @@ fn tables_and_caches() {
             "[\"x\",\"y\",true,1,1]",
         ),
     ]);
+}
+
+#[test]
+fn the_rest_of_the_tables_and_times() {
+    check(&[
+        (
+            "core.table.isempty({}), core.table.isempty({ 1 }), core.table.isarray({ 1, 2 }), core.table.isarray({ a = 1 })",
+            "[true,false,true,false]",
+        ),
+        (
+            "core.table.deep_eq({ a = { 1 } }, { a = { 1 } }), core.table.deep_eq({ a = 1 }, { a = 1, b = 2 })",
+            "[true,false]",
+        ),
+        (
+            "core.table.clone({ a = 1 }), #core.table.keys({ a = 1, b = 2 }), core.table.set({}, 'a', 'b')",
+            "[{\"a\":1},2,2]",
+        ),
+        (
+            "(function() local t = require('table.new')(4, 0) t[1] = 'a' local n = #t require('table.clear')(t) return n, #t end)()",
+            "[1,0]",
+        ),
+        ("core.json.encode_with_keys_sorted({ b = 1, a = 2 })", "[\"{\\\"a\\\":2,\\\"b\\\":1}\"]"),
+        (
+            "require('cjson').encode(require('cjson').empty_array), require('cjson.safe').decode('{') == nil",
+            "[\"[]\",true]",
+        ),
+        ("ngx.today(), #ngx.localtime(), ngx.utctime()", "[\"2026-11-21\",19,\"2026-11-21 00:27:13\"]"),
+        ("ngx.cookie_time(0), ngx.http_time(0)", "[\"Thu, 01-Jan-70 00:00:00 GMT\",\"Thu, 01 Jan 1970 00:00:00 GMT\"]"),
+        ("#ngx.md5_bin('a'), ngx.update_time() == nil, ngx.flush(), ngx.send_headers()", "[16,true,1,1]"),
+        (
+            "(function() local d = ngx.shared.flushed d:set('a', 1) d:flush_all() return tostring(d:get('a')), d:flush_expired() end)()",
+            "[\"nil\",0]",
+        ),
+        ("core.lrucache.plugin_ctx_id(ctx, 'x') == core.lrucache.plugin_ctx_id(ctx, 'x')", "[true]"),
+        ("core.response.set_response_source(ctx, 'nginx') == nil, ctx.route_id == nil", "[true,true]"),
+    ]);
+    assert_eq!(answer("ngx.redirect('/there')"), "302 nothing");
+    assert!(answer("ngx.redirect('/there', 200)").starts_with("error: test:1: only ngx.HTTP_MOVED_TEMPORARILY"));
+}
+
+/// Every function that is reached from `ngx` and `apisix.core`, with everything that is no right argument in each of three places.
+#[test]
+fn wrong_arguments_are_errors_of_the_function() {
+    // These end the function or wait, and two take a function that they call.
+    let others =
+        "{ exit = true, redirect = true, sleep = true, read_body = true, run_worker_thread = true, delay_exec = true }";
+    let reached = "local found = {} \
+         local function visit(name, members, depth) for member, value in pairs(members) do \
+           if type(value) == 'function' and not (OTHERS)[member] then found[#found + 1] = { name .. member, value } \
+           elseif type(value) == 'table' and depth > 0 and type(member) == 'string' then visit(name .. member .. '.', value, depth - 1) end end end \
+         visit('ngx.', ngx, 2) visit('core.', core, 2) visit('shared:', getmetatable(ngx.shared.wrong).__index or {}, 0) \
+         table.sort(found, function(a, b) return a[1] < b[1] end) "
+        .replace("OTHERS", others);
+    let outcome = answer(&format!("{reached} ngx.print(#found)"));
+    let count: usize =
+        outcome.trim_start_matches("200 ").trim_matches('"').parse().unwrap_or_else(|_| panic!("{outcome}"));
+    assert!(count > 110, "{count} functions");
+    let wrong = "{ nil, true, -1, 0.5, 1 / 0, 0 / 0, 2 ^ 53, '', '\\255\\254\\0', ('x'):rep(1e5), {}, { {} }, function() end, ngx.null }";
+    for at in 1..=count {
+        let body = format!(
+            "{reached} local name, call = found[{at}][1], found[{at}][2] local wrong = {wrong} ngx.log(ngx.ERR, name) \
+             for one = 1, 14 do for place = 1, 3 do local list = {{ 'a', 'b', 'c' }} list[place] = wrong[one] \
+               pcall(call, list[1], list[2], list[3]) end end \
+             ngx.print('through')"
+        );
+        let source = format!("return function(conf, ctx) local core = require('apisix.core') {body} end");
+        let mut fake = Fake::default();
+        let outcome = run_with(&program(&[&source]), &mut fake, &mut Context::default());
+        let name = fake.log.borrow().first().cloned().unwrap_or_default();
+        assert!(outcome.starts_with("200 ") && outcome.ends_with("through\""), "{at} {name}: {outcome}");
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ pub(crate) struct Fake {
     pub(crate) request: Vec<(String, Vec<u8>)>,
     pub(crate) response: Vec<(String, Vec<u8>)>,
     pub(crate) status: Option<u16>,
+    pub(crate) method: String,
     pub(crate) target: Vec<u8>,
     pub(crate) body: Option<Vec<u8>>,
     pub(crate) piece: Option<(Vec<u8>, bool)>,
@@ -29,6 +30,7 @@ impl Default for Fake {
             request: vec![field("Host", "h.example"), field("X-A", "1"), field("X-Two", "a"), field("x-two", "b")],
             response: Vec::new(),
             status: None,
+            method: "GET".to_owned(),
             target: b"/hello?name=Rose%20M&x=1&x=2&flag".to_vec(),
             body: Some(b"{\"a\":[1,2]}".to_vec()),
             piece: None,
@@ -103,6 +105,11 @@ impl Host for Fake {
 
     fn set_status(&mut self, status: u16) -> Result<(), String> {
         self.status = Some(status);
+        Ok(())
+    }
+
+    fn set_method(&mut self, method: &[u8]) -> Result<(), String> {
+        self.method = String::from_utf8_lossy(method).into_owned();
         Ok(())
     }
 
