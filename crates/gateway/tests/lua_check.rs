@@ -73,6 +73,33 @@ fn what_is_found_is_json_too_and_logs_are_replayed() {
 }
 
 #[test]
+fn instructions_of_a_request_are_held_against_a_figure() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let function = folder.path().join("small.lua");
+    std::fs::write(&function, "return function()\n  ngx.header['X-A'] = ngx.var.host\nend\n")
+        .expect("write a function");
+    let out = folder.path().join("out.json");
+    let (file, out) = (function.to_str().unwrap(), out.to_str().unwrap());
+    let counted = |most: &str| check(&[file, "--requests", "requests.txt", "--instructions", most, "--json", out]);
+    let (code, text) = counted("100000000");
+    let good = format!("{file}: good (");
+    assert_eq!(
+        (code, text.contains(" instructions a request, of 100000000"), text.contains(&good)),
+        (Some(0), true, true),
+        "{text}"
+    );
+    let json: serde_json::Value = serde_json::from_slice(&std::fs::read(out).expect("it is written")).expect("JSON");
+    let found = json["instructions_per_request"].as_u64().expect("a number");
+    assert!(found > 500, "{json}");
+    let (code, text) = counted(&(found / 2).to_string());
+    assert_eq!(
+        (code, text.contains(&format!(" instructions a request, more than {}", found / 2))),
+        (Some(1), true),
+        "{text}"
+    );
+}
+
+#[test]
 fn all_phases_of_a_plugin_s_file_are_checked() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("tenant.lua");

@@ -2,15 +2,13 @@
 //! `target/release/examples/warm_runs FILE 200000`.
 //!
 //! With a third word, `steps`, it prints instructions instead: another process of the same does the runs, step by step. That is
-//! done five times, since where LuaJIT's tables lie differs, and the median is printed. Valgrind is of no use here: LuaJIT finds no
-//! room for machine code in it, and interprets all.
+//! done five times, since where LuaJIT's tables lie differs, and the median is printed.
 
-#![allow(unsafe_code, reason = "tracing another process")]
 #![allow(clippy::unwrap_used, reason = "an example may stop at the first error")]
 
-use std::process::{Child, Command};
-use std::ptr::null_mut;
+use std::process::Command;
 use std::time::Instant;
+use stillgate_lua::health::steps;
 use stillgate_lua::{Change, Context, Host, Kind, Level, Outcome, Program, Side, run};
 
 /// LuaJIT has given up by then what it does not compile.
@@ -70,16 +68,14 @@ fn main() {
     let count: usize = runs.parse().unwrap();
     match more.first().map(String::as_str) {
         Some("steps") => {
-            let counted = || Command::new(own).args([file, runs, "traced"]).spawn().map(steps).unwrap();
+            let counted = || steps::count(Command::new(own).args([file, runs, "traced"])).unwrap();
             let mut counts: Vec<u64> = (0..COUNTS).map(|_| counted()).collect();
             counts.sort_unstable();
             println!("{:.0} instructions a run", counts[COUNTS / 2] as f64 / count as f64);
         }
         Some("traced") => {
-            // SAFETY: makes this process stop at signals, for the one that has started it.
-            unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, null_mut::<u8>(), null_mut::<u8>()) };
-            warm(file, count, || raise(libc::SIGTRAP));
-            raise(libc::SIGUSR1);
+            warm(file, count, steps::begin);
+            steps::end();
         }
         _ => {
             let mut began = Instant::now();
@@ -100,42 +96,4 @@ fn warm(file: &str, runs: usize, is_warm: impl FnOnce()) {
     (0..WARM_UP_RUNS).for_each(|_| once());
     is_warm();
     (0..runs).for_each(|_| once());
-}
-
-fn raise(signal: i32) {
-    // SAFETY: the process stops, and goes on when the one that traces it wants.
-    unsafe { libc::raise(signal) };
-}
-
-/// Counts the instructions of a traced process from its SIGTRAP to its SIGUSR1.
-fn steps(mut child: Child) -> u64 {
-    let pid = child.id() as libc::pid_t;
-    let stopped_by = || {
-        let mut status = 0;
-        // SAFETY: `status` is ours.
-        unsafe { libc::waitpid(pid, &raw mut status, 0) };
-        assert!(libc::WIFSTOPPED(status), "it has ended: {status:x}");
-        libc::WSTOPSIG(status)
-    };
-    let go_on = |how: libc::c_uint| {
-        // What the watchdog sends is not passed on: single steps take long, and would be stopped.
-        // SAFETY: a request for a process that has stopped.
-        unsafe { libc::ptrace(how, pid, null_mut::<u8>(), null_mut::<u8>()) };
-    };
-    while stopped_by() != libc::SIGTRAP {
-        go_on(libc::PTRACE_CONT);
-    }
-    let mut count = 0;
-    go_on(libc::PTRACE_SINGLESTEP);
-    loop {
-        match stopped_by() {
-            libc::SIGTRAP => count += 1,
-            libc::SIGUSR1 => break,
-            _ => {}
-        }
-        go_on(libc::PTRACE_SINGLESTEP);
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
-    count
 }

@@ -14,7 +14,8 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 // LuaJIT is C: a VM with a bound on time is not to be had without it. It is kept to few files: `bridge.rs` (what compiled code
-// calls), `watchdog.rs` and `sampler.rs` (signal and hook) and the creation of the VM in `vm.rs`.
+// calls), `watchdog.rs`, `sampler.rs` and `hook.rs` (signal and hook), `health/steps.rs` (another process) and the creation of the VM
+// in `vm.rs`.
 #![allow(unsafe_code)]
 
 mod bridge;

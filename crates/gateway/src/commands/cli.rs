@@ -206,6 +206,12 @@ pub(crate) struct LuaCheck {
     /// Also write the findings to this file, as JSON
     #[arg(long, value_name = "OUT")]
     pub(crate) json: Option<PathBuf>,
+    /// Also count instructions of the CPU, and fail if a request takes more than so many
+    #[arg(long, value_name = "MAX")]
+    pub(crate) instructions: Option<u64>,
+    /// Runs in single steps, for the process that counts them
+    #[arg(long, hide = true, conflicts_with = "instructions")]
+    pub(crate) stepped: bool,
 }
 
 /// How the Admin API is asked.

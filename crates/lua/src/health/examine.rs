@@ -8,7 +8,7 @@
 //! no finding by itself, since LuaJIT goes on at another place. It is one where lines that run often stay in the interpreter, or
 //! where the compiler is never done.
 
-use super::{Abort, Function, Health, Source, State, remedies};
+use super::{Abort, Function, Health, Source, State, remedies, steps};
 use crate::host::Host;
 use crate::module::{Module, PHASES};
 use crate::outcome::{Failure, FailureKind, Outcome, Wait};
@@ -26,6 +26,8 @@ const WARM_UP_RUNS_MAX: usize = 400_000;
 const WARM_UP_TIME_MAX: Duration = Duration::from_secs(20);
 /// Runs behind them, in which nothing should happen any more.
 const RUNS: usize = 10_000;
+/// Recordings among these that fail for a reason that is usual: fewer are the last tries before LuaJIT goes on elsewhere.
+const LATE_TRIES_MIN: u64 = 10;
 /// Requests in which lines are counted.
 const COUNTED_RUNS_MAX: usize = 1_000;
 /// A line that runs less often need not be compiled: LuaJIT has not tried.
@@ -116,17 +118,7 @@ pub fn examine<H: Host>(
     let ran = (0..counted).try_for_each(&mut run);
     let hits = watched(|watch| watch.counted_lines())?;
     ran?;
-    let (began, mut silent, mut warm_up_runs) = (Instant::now(), 0, 0);
-    let mut events = 0;
-    while silent < SILENT_RUNS && warm_up_runs < WARM_UP_RUNS_MAX && began.elapsed() < WARM_UP_TIME_MAX {
-        run(warm_up_runs)?;
-        (warm_up_runs, silent) = (warm_up_runs + 1, silent + 1);
-        if let Some(now) = vm::with_watch(|watch| watch.events())
-            && now != events
-        {
-            (events, silent) = (now, 0);
-        }
-    }
+    let warm_up_runs = warm_up(&mut run)?;
     let warm = watched(|watch| Ok(watch.health()))?;
     (0..RUNS).try_for_each(&mut run)?;
     let health = watched(|watch| Ok(watch.health()))?;
@@ -134,6 +126,37 @@ pub fn examine<H: Host>(
     let per_request =
         |place: String| hits.get(&format!("{name}:{place}")).map_or(0.0, |hits| *hits as f64 / counted as f64);
     Ok(Verdict { name: name.as_str(), health: &health, warm: &warm, runs, per_request: &per_request }.examined())
+}
+
+/// Runs functions until they are warm, and then `runs` more between [`steps::begin`] and [`steps::end`], for a process that counts
+/// these.
+pub fn step<H: Host>(
+    subject: &Subject,
+    requests: usize,
+    runs: usize,
+    mut host: impl FnMut(usize, &'static str) -> H,
+) -> Result<(), Failure> {
+    let mut run = |at: usize| subject.run(|phase| host(at % requests, phase));
+    warm_up(&mut run)?;
+    steps::begin();
+    let ran = (0..runs).try_for_each(&mut run);
+    steps::end();
+    ran
+}
+
+/// Runs until the compiler is silent, and says how many runs that took.
+fn warm_up(run: &mut impl FnMut(usize) -> Result<(), Failure>) -> Result<usize, Failure> {
+    let (began, mut silent, mut runs, mut events) = (Instant::now(), 0, 0, 0);
+    while silent < SILENT_RUNS && runs < WARM_UP_RUNS_MAX && began.elapsed() < WARM_UP_TIME_MAX {
+        run(runs)?;
+        (runs, silent) = (runs + 1, silent + 1);
+        if let Some(now) = vm::with_watch(|watch| watch.events())
+            && now != events
+        {
+            (events, silent) = (now, 0);
+        }
+    }
+    Ok(runs)
 }
 
 /// One run to its end, and whether it answers. What it waits for is there at once.
@@ -173,7 +196,9 @@ impl Verdict<'_> {
         let source = self.health.sources.get(self.name).unwrap_or(&empty);
         let mut findings = self.in_interpreter(source);
         let late = self.late();
-        findings.extend(late.keys().filter(|abort| abort.source == self.name).map(|abort| Finding {
+        let is_restless = |abort: &Abort, count: u64| !abort.reason.is_harmless() || count >= LATE_TRIES_MIN;
+        let restless = late.iter().filter(|(abort, count)| abort.source == self.name && is_restless(abort, **count));
+        findings.extend(restless.map(|(abort, _)| Finding {
             line: abort.line,
             reason: format!("{abort}; this still happens after {} runs", self.runs),
         }));

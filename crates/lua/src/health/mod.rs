@@ -12,6 +12,7 @@
 pub mod examine;
 mod reasons;
 mod remedies;
+pub mod steps;
 mod watch;
 
 pub use reasons::Reason;

@@ -8,11 +8,14 @@ mod requests;
 use super::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNPROVEN, EXIT_UNUSABLE, LuaCheck};
 use super::stdout::show;
 use crate::configuration::source::read_bounded;
+use crate::explaining::request_head::RequestHead;
 use replayed::Replayed;
 use serde_json::{Value as Json, json};
-use std::fs;
 use std::path::Path;
-use stillgate_lua::health::examine::{Examined, Finding, Subject, examine};
+use std::process::{Command, Stdio};
+use std::{fs, io};
+use stillgate_lua::health::examine::{Examined, Finding, Subject, examine, step};
+use stillgate_lua::health::steps;
 use stillgate_lua::{Module, check as check_text};
 use stillgate_plugins::check_json;
 
@@ -22,35 +25,53 @@ const FILE_BYTES_MAX: usize = 1 << 20;
 /// How a text is refused that returns the table of a plugin.
 const RETURNS_TABLE: &str = "only accept Lua function, the input code type is table";
 
+/// Runs whose instructions are counted, at least and at most: each request of the list once where that is between them.
+const COUNTED_RUNS: (usize, usize) = (20, 100);
+/// Processes that count, of which the median is taken: where the tables of LuaJIT lie in memory differs.
+const COUNTS: usize = 3;
+
 /// Checks a function, and returns the exit code.
 pub(crate) fn check(arguments: &LuaCheck) -> u8 {
+    if arguments.stepped {
+        // The process that counts ends it, unless something is wrong.
+        return stepped(arguments).map_or_else(unusable, |()| EXIT_GOOD);
+    }
     match examined(arguments) {
-        Ok(examined) => {
-            show(printed(&arguments.file, &examined));
-            code(&examined)
+        Ok((examined, instructions)) => {
+            let instructions = instructions.zip(arguments.instructions);
+            show(printed(&arguments.file, &examined, instructions));
+            code(&examined, instructions)
         }
-        Err(why) => {
-            eprintln!("stillgate: {why}");
-            EXIT_UNUSABLE
-        }
+        Err(why) => unusable(why),
     }
 }
 
-fn code(examined: &Examined) -> u8 {
+fn unusable(why: String) -> u8 {
+    eprintln!("stillgate: {why}");
+    EXIT_UNUSABLE
+}
+
+/// `instructions`: those of a request, and how many there may be.
+fn code(examined: &Examined, instructions: Option<(u64, u64)>) -> u8 {
     match examined {
         Examined { findings, .. } if !findings.is_empty() => EXIT_ERRORS,
+        _ if instructions.is_some_and(|(found, most)| found > most) => EXIT_ERRORS,
         Examined { lines_compiled: 0, .. } => EXIT_UNPROVEN,
         _ => EXIT_GOOD,
     }
 }
 
-fn printed(file: &Path, examined: &Examined) -> String {
+fn printed(file: &Path, examined: &Examined, instructions: Option<(u64, u64)>) -> String {
     let Examined { findings, notes, lines_compiled, traces, late, flushes, runs, .. } = examined;
     let name = file.display();
     let line = |finding: &Finding, kind: &str| format!("{name}:{}: {kind}{}\n", finding.line, finding.reason);
     let mut text: String = findings.iter().map(|finding| line(finding, "")).collect();
     text.extend(notes.iter().map(|note| line(note, "note: ")));
-    let verdict = match code(examined) {
+    text.extend(instructions.map(|(found, most)| match found > most {
+        true => format!("{name}: {found} instructions a request, more than {most}\n"),
+        false => format!("{name}: {found} instructions a request, of {most}\n"),
+    }));
+    let verdict = match code(examined, instructions) {
         EXIT_GOOD => "good",
         EXIT_UNPROVEN => "not proven, as nothing of it was compiled",
         _ => "not good",
@@ -60,7 +81,50 @@ fn printed(file: &Path, examined: &Examined) -> String {
     )
 }
 
-fn examined(arguments: &LuaCheck) -> Result<Examined, String> {
+/// What was found, and instructions of a request where they are asked for.
+fn examined(arguments: &LuaCheck) -> Result<(Examined, Option<u64>), String> {
+    let (name, subject, heads) = read(arguments)?;
+    let examined = examine(&subject, heads.len(), |at, phase| Replayed::new(&heads[at], phase))
+        .map_err(|failure| format!("the function failed: {}", failure.text))?;
+    let instructions = arguments.instructions.map(|_| counted(counted_runs(&heads))).transpose()?;
+    if let Some(path) = &arguments.json {
+        let text = format!("{:#}\n", as_json(&name, &examined, instructions));
+        fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+    }
+    Ok((examined, instructions))
+}
+
+/// Runs in single steps, for [`counted`].
+fn stepped(arguments: &LuaCheck) -> Result<(), String> {
+    let (_, subject, heads) = read(arguments)?;
+    step(&subject, heads.len(), counted_runs(&heads), |at, phase| Replayed::new(&heads[at], phase))
+        .map_err(|failure| failure.text)
+}
+
+fn counted_runs(heads: &[RequestHead]) -> usize {
+    heads.len().clamp(COUNTED_RUNS.0, COUNTED_RUNS.1)
+}
+
+/// Instructions of a request: this very command does `runs` of them, step by step.
+fn counted(runs: usize) -> Result<u64, String> {
+    let count = || -> io::Result<u64> {
+        let mut arguments: Vec<_> = std::env::args_os().skip(1).collect();
+        let at = arguments.iter().position(|argument| argument.to_string_lossy().starts_with("--instructions"));
+        if let Some(at) = at {
+            // With its value, where that is a word of its own.
+            let words = if arguments[at] == "--instructions" { 2 } else { 1 };
+            arguments.drain(at..at + words);
+        }
+        steps::count(Command::new(std::env::current_exe()?).args(arguments).arg("--stepped").stdout(Stdio::null()))
+    };
+    let counts: io::Result<Vec<u64>> = (0..COUNTS).map(|_| count()).collect();
+    let mut counts = counts.map_err(|error| format!("cannot count instructions: {error}"))?;
+    counts.sort_unstable();
+    Ok(counts[COUNTS / 2] / runs as u64)
+}
+
+/// The name of the file, what is in it, and the requests.
+fn read(arguments: &LuaCheck) -> Result<(String, Subject, Vec<RequestHead>), String> {
     let file = &arguments.file;
     let bytes =
         read_bounded(file, FILE_BYTES_MAX).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
@@ -76,13 +140,7 @@ fn examined(arguments: &LuaCheck) -> Result<Examined, String> {
     };
     let name = file.display().to_string();
     let subject = subject(&name, source, conf)?;
-    let examined = examine(&subject, heads.len(), |at, phase| Replayed::new(&heads[at], phase))
-        .map_err(|failure| format!("the function failed: {}", failure.text))?;
-    if let Some(path) = &arguments.json {
-        let text = format!("{:#}\n", as_json(&name, &examined));
-        fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
-    }
-    Ok(examined)
+    Ok((name, subject, heads))
 }
 
 /// A function, or a plugin with a configuration that it takes.
@@ -102,7 +160,7 @@ fn subject(name: &str, source: String, conf: Json) -> Result<Subject, String> {
     }
 }
 
-fn as_json(name: &str, examined: &Examined) -> Json {
+fn as_json(name: &str, examined: &Examined, instructions: Option<u64>) -> Json {
     let list = |findings: &[Finding]| -> Vec<Json> {
         findings.iter().map(|finding| json!({"line": finding.line, "reason": finding.reason})).collect()
     };
@@ -117,5 +175,6 @@ fn as_json(name: &str, examined: &Examined) -> Json {
         "events_after_warm_up": examined.late,
         "flushes": examined.flushes,
         "runs": examined.runs,
+        "instructions_per_request": instructions,
     })
 }
