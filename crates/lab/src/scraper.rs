@@ -59,7 +59,15 @@ pub(crate) fn count_series(metrics: &MetricsAddress) -> Result<u64> {
     Ok(counter.count())
 }
 
-/// Scrapes once and adds up the series of a metric; none where there are none.
+/// The whole answer of an address.
+pub(crate) fn body(at: &MetricsAddress) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let got = exchange(at, Wanted::Scrape { gzip: false }, &mut |content| bytes.extend_from_slice(content));
+    got.map_err(|error| format!("http://{}{}: {error}", at.address, at.path))?;
+    Ok(bytes)
+}
+
+/// Scrapes once and adds up the series of a metric, `name` or `name{label="value"}`; none where there are none.
 pub(crate) fn sum(metrics: &MetricsAddress, name: &str) -> Result<Option<f64>> {
     let mut text = Vec::new();
     let got = exchange(metrics, Wanted::Lines, &mut |content| text.extend_from_slice(content));
@@ -68,11 +76,14 @@ pub(crate) fn sum(metrics: &MetricsAddress, name: &str) -> Result<Option<f64>> {
 }
 
 /// `name{label="a b"} 7` and `name 7`, perhaps with a time behind.
-fn sum_in(text: &str, name: &str) -> Option<f64> {
+fn sum_in(text: &str, wanted: &str) -> Option<f64> {
+    let (name, label) =
+        wanted.split_once('{').map_or((wanted, ""), |(name, label)| (name, label.trim_end_matches('}')));
     let value = |line: &str| -> Option<f64> {
         let rest = line.strip_prefix(name)?;
-        let rest = if rest.starts_with('{') { rest.rsplit_once('}')?.1 } else { rest };
-        rest.strip_prefix(' ')?.split(' ').next()?.parse().ok()
+        let (labels, rest) = if rest.starts_with('{') { rest.rsplit_once('}')? } else { ("", rest) };
+        let is_asked = label.is_empty() || ["{", ","].iter().any(|before| labels.contains(&format!("{before}{label}")));
+        rest.strip_prefix(' ').filter(|_| is_asked)?.split(' ').next()?.parse().ok()
     };
     text.lines().filter_map(value).reduce(|sum, value| sum + value)
 }
@@ -196,6 +207,13 @@ mod tests {
     fn the_series_of_a_metric_are_added_up() {
         let text = "# TYPE a counter\na{x=\"} 9\"} 2\na{x=\"2\"} 3 1700000000\nab 100\nb 7\n";
         assert_eq!((sum_in(text, "a"), sum_in(text, "b"), sum_in(text, "c")), (Some(5.0), Some(7.0), None));
+        let text =
+            "a{state=\"x\",worker=\"1\"} 2\na{worker=\"2\",state=\"x\"} 3\na{old_state=\"x\"} 9\na{state=\"y\"} 4\n";
+        assert_eq!(sum_in(text, "a{state=\"x\"}"), Some(5.0));
+        assert_eq!(
+            (sum_in(text, "a{state=\"z\"}"), sum_in(text, "a{}"), sum_in("b 1\n", "b{x=\"1\"}")),
+            (None, Some(18.0), None)
+        );
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::explain::isolated::{self, Part, part};
 use crate::explain::load::Served;
 use crate::explain::run::Programs;
 use crate::explain::{analysis, page, words};
-use crate::result::explain::{ExplainAnalysis, ExplainDesign, ExplainResult, Isolated, Sides};
+use crate::result::explain::{ExplainAnalysis, ExplainDesign, ExplainResult, Isolated, LuaSides, Sides};
 use crate::result::file::{self, ResultWriter};
 use crate::result::{Experiment, ResultFile};
 use crate::stdout;
@@ -122,7 +122,7 @@ impl Explain {
 
     fn profiles(&self, design: ExplainDesign, programs: &Programs<'_>) -> Result<ExplainResult> {
         let stop = stop_flag()?;
-        let steps = Programs::steps(design.slices, !self.no_instructions);
+        let steps = programs.steps(design.slices, !self.no_instructions);
         let mut progress = Progress::new("explain", steps + (self.isolated.len() * design.slices) as u64);
         let cpu = programs.cpu(&design, &stop, &mut progress)?;
         let counted = match self.no_instructions {
@@ -132,12 +132,19 @@ impl Explain {
                 counted => counted.map_err(|error| error.to_string()),
             },
         };
+        let lua = match programs.shows_lua() {
+            false => None,
+            true => match programs.lua(&design, &stop, &mut progress) {
+                Err(error) if error.exit == EXIT_INTERRUPTED => return Err(error),
+                taken => Some(taken.map_err(|error| error.to_string())),
+            },
+        };
         let programs = [&self.builds.a, &self.builds.b].map(String::clone);
         let isolated = self.isolated.iter();
         let isolated = isolated.map(|part| isolated::measure(part, &programs, design.slices, &stop, &mut progress));
         let isolated = isolated.collect::<Result<Vec<Isolated>>>()?;
         progress.finish();
-        Ok(made(design, cpu, counted, isolated))
+        Ok(made(design, cpu, counted, lua, isolated))
     }
 
     fn design(&self) -> ExplainDesign {
@@ -157,13 +164,25 @@ impl Explain {
     }
 }
 
-fn made(design: ExplainDesign, cpu: Sides, counted: Result<Sides, String>, isolated: Vec<Isolated>) -> ExplainResult {
-    let empty = ExplainAnalysis::empty();
+fn made(
+    design: ExplainDesign,
+    cpu: Sides,
+    counted: Result<Sides, String>,
+    lua: Option<Result<LuaSides, String>>,
+    isolated: Vec<Isolated>,
+) -> ExplainResult {
+    let analysis = ExplainAnalysis::empty();
     let (instructions, instructions_missing) = match counted {
         Ok(sides) => (Some(sides), None),
         Err(why) => (None, Some(why)),
     };
-    let mut result = ExplainResult { design, cpu, instructions, instructions_missing, isolated, analysis: empty };
+    let (lua, lua_missing) = match lua {
+        Some(Ok(sides)) => (Some(sides), None),
+        Some(Err(why)) => (None, Some(why)),
+        None => (None, None),
+    };
+    let mut result =
+        ExplainResult { design, cpu, instructions, instructions_missing, isolated, lua, lua_missing, analysis };
     result.analysis = analysis::analyse(&result);
     result
 }

@@ -35,20 +35,48 @@ pub(super) enum Kind {
 /// What the profiles of a result say.
 pub(crate) fn analyse(result: &ExplainResult) -> ExplainAnalysis {
     let design = &result.design;
-    let cpu = functions(&result.cpu, Kind::Sampled, design);
-    let counted = result.instructions.as_ref().map(|sides| functions(sides, Kind::Counted, design));
+    let cpu = functions(&result.cpu, Kind::Sampled, design, cost(&result.cpu));
+    let counted = result.instructions.as_ref().map(|sides| functions(sides, Kind::Counted, design, cost(sides)));
+    let lua = result.lua.as_ref().map(|lua| {
+        // Time in the interpreter is part of all time, so its changes are of the same whole.
+        let whole = cost(&lua.cpu);
+        let of = |sides| functions(sides, Kind::Sampled, design, whole);
+        table(&of(&lua.cpu), Some(&of(&lua.bytecode)), Whole::All)
+    });
+    let mut analysis = ExplainAnalysis {
+        cpu: cpu.whole,
+        instructions: counted.as_ref().map(|counted| counted.whole),
+        functions: table(&cpu, counted.as_ref(), Whole::Counted),
+        isolated: isolated::compare(result),
+        lua: lua.unwrap_or_default(),
+        missing: missing(result),
+        sentence: String::new(),
+    };
+    analysis.sentence = words::sentence(design, &analysis);
+    analysis
+}
+
+/// What shares of time are of in a ratio.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whole {
+    All,
+    /// The kernel's instructions are not counted: a ratio is to the time of what is.
+    Counted,
+}
+
+/// A row for each function, what changed most first.
+fn table(cpu: &Figures<'_>, counted: Option<&Figures<'_>>, whole: Whole) -> Vec<FunctionChange> {
     let names: BTreeSet<&str> =
         cpu.by_name.keys().chain(counted.iter().flat_map(|counted| counted.by_name.keys())).copied().collect();
-    // The kernel's instructions are not counted: a ratio is to the time of what is.
     let counted_time = [0, 1].map(|side| {
-        let shares = names.iter().filter(|name| counted.as_ref().is_some_and(|counted| counted.of(name).0[side] > 0.0));
-        shares.map(|name| cpu.of(name).0[side]).sum::<f64>()
+        let shares = names.iter().filter(|name| counted.is_some_and(|counted| counted.of(name).0[side] > 0.0));
+        if whole == Whole::All { 1.0 } else { shares.map(|name| cpu.of(name).0[side]).sum::<f64>() }
     });
     let mut functions: Vec<FunctionChange> = names
         .into_iter()
         .map(|name| {
             let (cpu_share, cpu_change) = cpu.of(name);
-            let of_counted = counted.as_ref().map(|counted| counted.of(name));
+            let of_counted = counted.map(|counted| counted.of(name));
             let ratio = |side: usize| {
                 let instructions = of_counted?.0[side] * counted_time[side];
                 (instructions > 0.0).then(|| cpu_share[side] / instructions)
@@ -64,16 +92,14 @@ pub(crate) fn analyse(result: &ExplainResult) -> ExplainAnalysis {
         })
         .collect();
     functions.sort_by(|a, b| rank(b).partial_cmp(&rank(a)).expect("changes are finite"));
-    let mut analysis = ExplainAnalysis {
-        cpu: cpu.whole,
-        instructions: counted.as_ref().map(|counted| counted.whole),
-        functions,
-        isolated: isolated::compare(result),
-        missing: missing(result),
-        sentence: String::new(),
-    };
-    analysis.sentence = words::sentence(design, &analysis);
-    analysis
+    functions
+}
+
+/// What A costs as a whole for each unit of work.
+fn cost(sides: &Sides) -> f64 {
+    let spent: i64 = sides.a.stacks.iter().flat_map(|stack| &stack.spent).sum();
+    // Of nothing nothing can change; but the division must be one.
+    (spent as f64).max(1.0) / sides.a.work.iter().sum::<f64>()
 }
 
 /// Certain changes first, each by its size.
@@ -102,7 +128,7 @@ impl Figures<'_> {
 }
 
 /// Of each function, what is spent in itself.
-fn functions<'a>(sides: &'a Sides, kind: Kind, design: &ExplainDesign) -> Figures<'a> {
+fn functions<'a>(sides: &'a Sides, kind: Kind, design: &ExplainDesign, cost: f64) -> Figures<'a> {
     let own = |side: &'a Profiled| {
         let mut costs: Costs<&'a str> = Costs::new(side);
         for stack in &side.stacks {
@@ -114,7 +140,7 @@ fn functions<'a>(sides: &'a Sides, kind: Kind, design: &ExplainDesign) -> Figure
     };
     let (a, b) = (own(&sides.a), own(&sides.b));
     let items = a.items(&b);
-    let mut changes = changes(&a, &b, &items, kind, design);
+    let mut changes = changes(&a, &b, &items, kind, design, cost);
     let whole = changes.remove(0);
     let by_name =
         items.into_iter().zip(changes).map(|(name, change)| (name, ([a.share(&name), b.share(&name)], change)));
@@ -135,7 +161,7 @@ pub(super) fn certain_stacks(sides: &Sides, kind: Kind, design: &ExplainDesign) 
     };
     let (a, b) = (total(&sides.a), total(&sides.b));
     let items = a.items(&b);
-    let changes = changes(&a, &b, &items, kind, design);
+    let changes = changes(&a, &b, &items, kind, design, cost(sides));
     let all = std::iter::once(Vec::new()).chain(items);
     all.zip(changes).filter(|(_, change)| change.is_certain).map(|(names, _)| names).collect()
 }
@@ -183,15 +209,15 @@ impl<K: std::hash::Hash + Eq + Ord + Clone> Costs<K> {
     }
 }
 
-/// The change of the whole, then of each item, as shares of what A costs.
+/// The change of the whole, then of each item, as shares of `cost`: what A costs as a whole.
 fn changes<K: std::hash::Hash + Eq + Ord + Clone>(
     a: &Costs<K>,
     b: &Costs<K>,
     items: &[K],
     kind: Kind,
     design: &ExplainDesign,
+    cost: f64,
 ) -> Vec<Change> {
-    let cost = a.whole.iter().sum::<f64>() / a.work.iter().sum::<f64>();
     let (of_a, of_b) = (a.slices(items), b.slices(items));
     let found = match kind {
         Kind::Sampled => rate_changes(&of_a, &of_b, RESAMPLES, design.confidence, &mut Random::new(design.seed)),
@@ -252,7 +278,7 @@ fn missing(result: &ExplainResult) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::explain::Stack;
+    use crate::result::explain::{LuaSides, Stack};
 
     fn design() -> ExplainDesign {
         ExplainDesign {
@@ -285,8 +311,9 @@ mod tests {
     fn result(a: Profiled, b: Profiled) -> ExplainResult {
         let analysis = ExplainAnalysis::empty();
         let (cpu, instructions_missing) = (Sides { a, b }, Some("not asked for".to_owned()));
-        let isolated = Vec::new();
-        ExplainResult { design: design(), cpu, instructions: None, instructions_missing, isolated, analysis }
+        let (isolated, lua, lua_missing) = (Vec::new(), None, None);
+        let design = design();
+        ExplainResult { design, cpu, instructions: None, instructions_missing, isolated, lua, lua_missing, analysis }
     }
 
     #[test]
@@ -327,6 +354,27 @@ mod tests {
         assert!(certain(&[100.0, 101.0], &[110.0, 111.0]));
         assert!(!certain(&[100.0, 110.0], &[109.0, 120.0]));
         assert!(!certain(&[100.0, 100.0], &[100.5, 100.5]));
+    }
+
+    #[test]
+    fn functions_in_lua_have_a_table_of_their_own_with_a_ratio() {
+        let mut result = result(side(&[("lua_pcall", 50.0)], 1), side(&[("lua_pcall", 60.0)], 2));
+        // Compiled in A; in B `key` is interpreted, and what it calls is its victim.
+        let none = |seed| side(&[("key", 0.0), ("get", 0.0)], seed);
+        let cpu = Sides { a: side(&[("key", 6.0), ("get", 4.0)], 3), b: side(&[("key", 9.0), ("get", 4.0)], 4) };
+        let bytecode = Sides { a: none(5), b: side(&[("key", 8.0), ("get", 0.2)], 6) };
+        result.lua = Some(LuaSides { cpu, bytecode });
+        let lua = analyse(&result).lua;
+        assert_eq!((lua[0].function.as_str(), lua[0].cpu.is_certain), ("key", true), "{lua:?}");
+        assert!((lua[0].cpu.value - 0.3).abs() < 0.05, "of all time in Lua: {:?}", lua[0]);
+        let bytecode = lua[0].instructions.unwrap();
+        assert!(bytecode.is_certain && (bytecode.value - 0.8).abs() < 0.1, "of the same whole: {bytecode:?}");
+        let get = lua.iter().find(|of| of.function == "get").unwrap();
+        assert!(get.ratio[0].is_none() && get.ratio[1].is_some_and(|ratio| ratio > 8.0), "{get:?}");
+        // Nothing runs in Lua at all.
+        let nothing = || Sides { a: none(7), b: none(8) };
+        result.lua = Some(LuaSides { cpu: nothing(), bytecode: nothing() });
+        assert!(analyse(&result).lua.iter().all(|of| !of.cpu.is_certain && of.cpu.value == 0.0));
     }
 
     #[test]

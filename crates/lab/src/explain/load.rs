@@ -5,12 +5,14 @@ use crate::compare::side::Asking;
 use crate::error::{Error, Result};
 use crate::profile::{self, Output, Subject};
 use crate::result::run::Placement;
-use crate::target::{Spec, Started, Upstream};
+use crate::scraper;
+use crate::target::{MetricsAddress, Spec, Started, Upstream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 use stillgate_load::{Outcome, Pace};
+use stillgate_profiler::output::pprof;
 use stillgate_profiler::profile::Profile;
 
 /// Before anything is counted: caches fill, code is compiled.
@@ -29,6 +31,29 @@ const REQUESTS_MIN: u64 = 100;
 
 /// No latency is read here, so none can be late.
 const LATE: Duration = Duration::from_secs(1);
+
+/// LuaJIT has compiled by then what it compiles, and given up the rest.
+const WARM_UP_LUA: Duration = Duration::from_secs(1);
+
+/// What the gateway's profiles go up to.
+const LUA_HZ_MAX: u32 = 1000;
+
+/// What is counted of functions in Lua.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum LuaKind {
+    Cpu,
+    /// Time in the interpreter only.
+    Bytecode,
+}
+
+impl LuaKind {
+    fn name(self) -> &'static str {
+        match self {
+            LuaKind::Cpu => "cpu",
+            LuaKind::Bytecode => "bytecode",
+        }
+    }
+}
 
 /// A server, and what is asked of it.
 pub(crate) struct Served<'a> {
@@ -56,6 +81,25 @@ impl Served<'_> {
         let outcome = checked(&mut started, outcome)?;
         let profile = profile.map_err(|_| Error::new("the thread that reads perf's samples panicked"))??;
         // The load is the same throughout, and longer than the profile.
+        Ok((profile, outcome.rate_achieved * seconds as f64))
+    }
+
+    /// Functions in Lua of one start by their own stacks, as the gateway shows them, and the requests that they ran for.
+    pub(super) fn lua(&self, kind: LuaKind, seconds: u64, hz: u32) -> Result<(Profile, f64)> {
+        let mut started = self.spec.start(self.upstream.address, self.placement)?;
+        let address = started.admin.ok_or_else(|| Error::new("it says nothing of its functions in Lua"))?;
+        let asking = self.asking(&started, self.connections)?;
+        checked(&mut started, asking.run(Pace::Closed, Duration::ZERO, WARM_UP_LUA))?;
+        let (kind, hz) = (kind.name(), hz.min(LUA_HZ_MAX));
+        let path = format!("/debug/pprof/lua?kind={kind}&seconds={seconds}&hz={hz}");
+        let (answer, outcome) = thread::scope(|scope| {
+            let taken = scope.spawn(move || scraper::body(&MetricsAddress { address, path }));
+            let outcome = asking.run(Pace::Closed, AROUND, Duration::from_secs(seconds) + AROUND);
+            (taken.join(), outcome)
+        });
+        let outcome = checked(&mut started, outcome)?;
+        let answer = answer.map_err(|_| Error::new("the thread that waits for the profile panicked"))??;
+        let profile = pprof::read(&answer).map_err(|error| Error::new(format!("its profile of Lua: {error}")))?;
         Ok((profile, outcome.rate_achieved * seconds as f64))
     }
 

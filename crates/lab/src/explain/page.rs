@@ -7,7 +7,7 @@ use super::analysis::{Kind, certain_stacks};
 use super::fold::profile;
 use super::words;
 use crate::report::Text;
-use crate::result::explain::{ExplainResult, Profiled, Sides};
+use crate::result::explain::{ExplainResult, FunctionChange, Profiled, Sides};
 use std::fmt::Write as _;
 use stillgate_profiler::output::html::{Compared, View, write_views};
 use stillgate_profiler::profile::Profile;
@@ -26,10 +26,12 @@ struct Drawn {
 
 /// The whole page.
 pub(crate) fn html(result: &ExplainResult) -> String {
-    let counted = result.instructions.as_ref();
+    let (counted, lua) = (result.instructions.as_ref(), result.lua.as_ref());
     let kinds = [
         Some(("CPU time", "nanoseconds", &result.cpu, Kind::Sampled)),
         counted.map(|sides| ("Instructions", "count", sides, Kind::Counted)),
+        lua.map(|lua| ("CPU time in Lua", "nanoseconds", &lua.cpu, Kind::Sampled)),
+        lua.map(|lua| ("Bytecode", "nanoseconds", &lua.bytecode, Kind::Sampled)),
     ];
     let drawn: Vec<Drawn> = kinds
         .into_iter()
@@ -75,14 +77,37 @@ fn introduction(result: &ExplainResult) -> String {
         Text(&design.a),
         Text(&design.b)
     );
-    out.push_str("<div class=\"profile-view\"><table class=\"is-dense\"><tr><th>Function</th>");
-    let heads = ["CPU, change", "instr., change", "CPU A", "CPU B", "instr. A", "instr. B", "ratio A", "ratio B"];
+    table(&mut out, &words::HEADS, &result.analysis.functions);
     // Writing to a `String` does not fail.
-    for head in heads {
+    let _ = writeln!(
+        out,
+        "<p>Changes are for each {}, in per cent of what A costs as a whole; * is no noise: of {:.0}% of pages \
+         none of these is false. Shares are of what is spent in the function itself; ratio is the share of the time outside the kernel over \
+         that of instructions. In differences 100% is what A costs for as much work; red costs more than in A, blue less.</p>",
+        Text(&design.work),
+        design.confidence * 100.0
+    );
+    if !result.analysis.lua.is_empty() {
+        out.push_str("<h2>Functions in Lua</h2>\n");
+        table(&mut out, &words::LUA_HEADS, &result.analysis.lua);
+        let _ = writeln!(out, "<p>{}</p>", Text(&words::lua(&design.work)));
+    }
+    out.push_str("<ul>");
+    for line in words::isolated(&result.analysis).into_iter().chain(words::lacks(result)) {
+        let _ = write!(out, "<li>{}</li>", Text(&line));
+    }
+    out.push_str("</ul>\n");
+    out
+}
+
+fn table(out: &mut String, heads: &[&str; 9], functions: &[FunctionChange]) {
+    out.push_str("<div class=\"profile-view\"><table class=\"is-dense\"><tr><th>Function</th>");
+    // Writing to a `String` does not fail.
+    for head in &heads[1..] {
         let _ = write!(out, "<th class=\"is-number\">{head}</th>");
     }
     out.push_str("</tr>\n");
-    for of in result.analysis.functions.iter().take(LISTED_MAX) {
+    for of in functions.iter().take(LISTED_MAX) {
         let _ = write!(out, "<tr><td>{}</td>", Text(&of.function));
         let cells = words::cells(of);
         for cell in &cells[1..] {
@@ -90,18 +115,5 @@ fn introduction(result: &ExplainResult) -> String {
         }
         out.push_str("</tr>\n");
     }
-    let _ = writeln!(
-        out,
-        "</table></div>\n<p>Changes are for each {}, in per cent of what A costs as a whole; * is no noise: of {:.0}% of pages \
-         none of these is false. Shares are of what is spent in the function itself; ratio is the share of the time outside the kernel over \
-         that of instructions. In differences 100% is what A costs for as much work; red costs more than in A, blue less.</p>",
-        Text(&design.work),
-        design.confidence * 100.0
-    );
-    out.push_str("<ul>");
-    for line in words::isolated(&result.analysis).into_iter().chain(words::lacks(result)) {
-        let _ = write!(out, "<li>{}</li>", Text(&line));
-    }
-    out.push_str("</ul>\n");
-    out
+    out.push_str("</table></div>\n");
 }

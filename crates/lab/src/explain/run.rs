@@ -4,11 +4,11 @@
 //! like a difference. In turn, so that the machine's drift is in both.
 
 use super::fold::Fold;
-use super::load::Served;
+use super::load::{LuaKind, Served};
 use crate::display::Progress;
 use crate::error::{Error, Result};
 use crate::profile::{self, Output, Subject};
-use crate::result::explain::{ExplainDesign, Sides};
+use crate::result::explain::{ExplainDesign, LuaSides, Sides};
 use crate::stop::EXIT_INTERRUPTED;
 use std::ffi::OsString;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,8 +28,25 @@ pub(crate) enum Programs<'a> {
 
 impl Programs<'_> {
     /// Steps of progress of everything.
-    pub(crate) fn steps(slices: usize, with_instructions: bool) -> u64 {
-        2 * (slices + if with_instructions { COUNTS } else { 0 }) as u64
+    pub(crate) fn steps(&self, slices: usize, with_instructions: bool) -> u64 {
+        let of_lua = if self.shows_lua() { 2 * slices } else { 0 };
+        2 * (slices + of_lua + if with_instructions { COUNTS } else { 0 }) as u64
+    }
+
+    /// Whether both show what their functions in Lua do.
+    pub(crate) fn shows_lua(&self) -> bool {
+        matches!(self, Programs::Served(served) if served.iter().all(|served| served.spec.asks_for_admin()))
+    }
+
+    /// What functions in Lua take; for servers that show it.
+    pub(crate) fn lua(&self, design: &ExplainDesign, stop: &AtomicBool, progress: &mut Progress) -> Result<LuaSides> {
+        let mut take = |what: &str, kind: LuaKind| {
+            in_turn(what, design.slices, design.seed, stop, progress, |side| match self {
+                Programs::Run(_) => Err(Error::new("a program that ends shows nothing of its functions in Lua")),
+                Programs::Served(served) => served[side].lua(kind, design.slice_s, design.hz),
+            })
+        };
+        Ok(LuaSides { cpu: take("functions in Lua", LuaKind::Cpu)?, bytecode: take("bytecode", LuaKind::Bytecode)? })
     }
 
     /// Where they spend CPU time.

@@ -12,8 +12,12 @@ const LISTED_MAX: usize = 25;
 const NAMED_MAX: usize = 3;
 
 /// Of the table; a function's name is last, so that it is never cut.
-const HEADS: [&str; 9] =
+pub(crate) const HEADS: [&str; 9] =
     ["", "CPU, change", "instr., change", "CPU A", "CPU B", "instr. A", "instr. B", "ratio A", "ratio B"];
+
+/// The same of functions in Lua.
+pub(crate) const LUA_HEADS: [&str; 9] =
+    ["", "CPU, change", "bytecode, change", "CPU A", "CPU B", "bytecode A", "bytecode B", "ratio A", "ratio B"];
 
 /// The answer.
 pub(super) fn sentence(design: &ExplainDesign, analysis: &ExplainAnalysis) -> String {
@@ -57,29 +61,18 @@ fn certain(of: &FunctionChange) -> Option<String> {
 pub(crate) fn report(result: &ExplainResult) -> String {
     let analysis = &result.analysis;
     let mut out = format!("{}\n\n", analysis.sentence);
-    let rows: Vec<[String; 9]> = analysis.functions.iter().take(LISTED_MAX).map(cells).collect();
-    let heads = HEADS.map(str::to_owned);
-    let width = |column: usize| {
-        let cells = rows.iter().chain([&heads]).map(|row| row[column].chars().count());
-        cells.max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..HEADS.len()).map(width).collect();
-    let names = std::iter::once("function").chain(analysis.functions.iter().map(|of| of.function.as_str()));
-    for (row, name) in [&heads].into_iter().chain(&rows).zip(names) {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:>width$}"));
-        // Writing to a `String` does not fail.
-        let _ = writeln!(out, "{}  {name}", cells.collect::<Vec<_>>().join("  "));
-    }
-    let left = analysis.functions.len().saturating_sub(LISTED_MAX);
-    if left > 0 {
-        let _ = writeln!(out, "and {left} more functions");
-    }
+    table(&mut out, &HEADS, &analysis.functions);
     let work = &result.design.work;
     let _ = writeln!(
         out,
         "\nChanges are for each {work}, in per cent of what A costs as a whole; * is no noise. Shares are of time spent in \
          the function itself; ratio is its share of the time outside the kernel over that of instructions."
     );
+    if !analysis.lua.is_empty() {
+        out.push_str("\nFunctions in Lua:\n");
+        table(&mut out, &LUA_HEADS, &analysis.lua);
+        let _ = writeln!(out, "\n{}", lua(work));
+    }
     for line in isolated(analysis) {
         let _ = writeln!(out, "{line}");
     }
@@ -87,6 +80,35 @@ pub(crate) fn report(result: &ExplainResult) -> String {
         let _ = writeln!(out, "note: {line}");
     }
     out
+}
+
+fn table(out: &mut String, heads: &[&str; 9], functions: &[FunctionChange]) {
+    let rows: Vec<[String; 9]> = functions.iter().take(LISTED_MAX).map(cells).collect();
+    let heads = heads.map(str::to_owned);
+    let width = |column: usize| {
+        let cells = rows.iter().chain([&heads]).map(|row| row[column].chars().count());
+        cells.max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..heads.len()).map(width).collect();
+    let names = std::iter::once("function").chain(functions.iter().map(|of| of.function.as_str()));
+    for (row, name) in [&heads].into_iter().chain(&rows).zip(names) {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:>width$}"));
+        // Writing to a `String` does not fail.
+        let _ = writeln!(out, "{}  {name}", cells.collect::<Vec<_>>().join("  "));
+    }
+    let left = functions.len().saturating_sub(LISTED_MAX);
+    if left > 0 {
+        let _ = writeln!(out, "and {left} more functions");
+    }
+}
+
+/// How the table of functions in Lua is read.
+pub(super) fn lua(work: &str) -> String {
+    format!(
+        "Changes are for each {work}, in per cent of all CPU time of A in Lua; * is no noise. Bytecode is time in the \
+         interpreter, estimated by samples. Ratio is the share of CPU time over that of bytecode: far above 1, a function is \
+         machine code or waits in C; at 1 and below it is interpreted."
+    )
 }
 
 /// Of parts that were measured by themselves, a line each.
@@ -106,7 +128,9 @@ pub(super) fn isolated(analysis: &ExplainAnalysis) -> Vec<String> {
 pub(super) fn lacks(result: &ExplainResult) -> Vec<String> {
     let mut lines = result.analysis.missing.clone();
     lines.extend(result.instructions_missing.iter().map(|why| format!("instructions were not counted: {why}")));
-    for sides in [Some(&result.cpu), result.instructions.as_ref()].into_iter().flatten() {
+    lines.extend(result.lua_missing.iter().map(|why| format!("there is no profile of functions in Lua: {why}")));
+    let lua = result.lua.iter().flat_map(|lua| [&lua.cpu, &lua.bytecode]);
+    for sides in [&result.cpu].into_iter().chain(&result.instructions).chain(lua) {
         for (name, side) in [("A", &sides.a), ("B", &sides.b)] {
             lines.push(format!("{name}: {}", side.notes.join("; ")));
         }

@@ -4,8 +4,8 @@ use super::provenance;
 use super::section::{ReportInput, Section, Tone};
 use super::tables::{self, Cell, figures, words};
 use crate::error::Result;
-use crate::explain::words::cells;
-use crate::result::explain::ExplainResult;
+use crate::explain::words::{HEADS, LUA_HEADS, cells};
+use crate::result::explain::{ExplainResult, FunctionChange};
 
 /// Functions in the table.
 const LISTED_MAX: usize = 60;
@@ -26,18 +26,18 @@ pub(crate) fn section(prefix: &str, source: &ReportInput, result: &ExplainResult
         entries: Vec::new(),
         body: String::new(),
     };
-    let rows = analysis.functions.iter().take(LISTED_MAX).map(|of| {
-        let figures = cells(of).into_iter().skip(1).map(Cell::Figure);
-        std::iter::once(Cell::Words(of.function.clone())).chain(figures).collect()
-    });
-    let heads = ["CPU, change", "instr., change", "CPU A", "CPU B", "instr. A", "instr. B", "ratio A", "ratio B"];
-    let heads: Vec<_> = std::iter::once(words("function")).chain(heads.map(figures)).collect();
     let caption = format!(
         "Changes for each {}, in per cent of what A costs; * is no noise. Ratio: share of time over share of instructions",
         design.work
     );
-    let table = tables::draw(&format!("{prefix}-t"), &caption, &heads, &rows.collect::<Vec<_>>());
+    let table = functions(&format!("{prefix}-t"), &caption, &HEADS, &analysis.functions);
     section.part(&format!("{prefix}-functions"), "Functions", &table);
+    if !analysis.lua.is_empty() {
+        let caption =
+            "In per cent of A's CPU time in Lua; bytecode is time in the interpreter. Ratio: CPU over bytecode";
+        let table = functions(&format!("{prefix}-l"), caption, &LUA_HEADS, &analysis.lua);
+        section.part(&format!("{prefix}-lua"), "Functions in Lua", &table);
+    }
     let rows: provenance::Rows = vec![
         ("A", Some(design.a.clone())),
         ("B", Some(design.b.clone())),
@@ -48,4 +48,13 @@ pub(crate) fn section(prefix: &str, source: &ReportInput, result: &ExplainResult
     ];
     provenance::parts(&mut section, prefix, source, &rows);
     Ok(section)
+}
+
+fn functions(id: &str, caption: &str, heads: &[&'static str; 9], all: &[FunctionChange]) -> String {
+    let rows = all.iter().take(LISTED_MAX).map(|of| {
+        let figures = cells(of).into_iter().skip(1).map(Cell::Figure);
+        std::iter::once(Cell::Words(of.function.clone())).chain(figures).collect()
+    });
+    let heads: Vec<_> = std::iter::once(words("function")).chain(heads[1..].iter().copied().map(figures)).collect();
+    tables::draw(id, caption, &heads, &rows.collect::<Vec<_>>())
 }

@@ -17,6 +17,12 @@ pub(crate) struct ExplainResult {
     /// Parts that were measured by themselves.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) isolated: Vec<Isolated>,
+    /// Functions in Lua, where both programs show them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) lua: Option<LuaSides>,
+    /// Why there are none though they should be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) lua_missing: Option<String>,
     /// A function of all the above.
     pub(crate) analysis: ExplainAnalysis,
 }
@@ -55,6 +61,15 @@ pub(crate) struct Sides {
     pub(crate) b: Profiled,
 }
 
+/// Both programs' functions in Lua, by their own stacks; in nanoseconds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct LuaSides {
+    /// All CPU time of their runs.
+    pub(crate) cpu: Sides,
+    /// That of the interpreter only: what executes bytecode.
+    pub(crate) bytecode: Sides,
+}
+
 /// The profiles of one program, each a slice.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Profiled {
@@ -89,6 +104,9 @@ pub(crate) struct ExplainAnalysis {
     /// Of the parts that were measured by themselves.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) isolated: Vec<IsolatedChange>,
+    /// Of functions in Lua; instructions are time in the interpreter.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) lua: Vec<FunctionChange>,
     /// What the profiles lack.
     pub(crate) missing: Vec<String>,
     /// In words.
@@ -103,6 +121,7 @@ impl ExplainAnalysis {
             instructions: None,
             functions: Vec::new(),
             isolated: Vec::new(),
+            lua: Vec::new(),
             missing: Vec::new(),
             sentence: String::new(),
         }

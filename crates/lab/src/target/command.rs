@@ -11,6 +11,7 @@ use stillgate_load::Target;
 
 const ADDRESS: &str = "{address}";
 const METRICS: &str = "{metrics}";
+pub(super) const ADMIN: &str = "{admin}";
 
 /// What to run.
 #[derive(Debug)]
@@ -47,6 +48,7 @@ pub(super) fn read(spec: &Spec, place: &LaunchInputs<'_>) -> Result<Command> {
 pub(super) fn fill(word: &str, place: &LaunchInputs<'_>) -> String {
     word.replace(ADDRESS, &place.address.to_string())
         .replace(METRICS, &place.metrics.to_string())
+        .replace(ADMIN, &place.admin.to_string())
         .replace("{upstream}", &place.upstream.to_string())
         .replace("{dir}", &place.directory.to_string_lossy())
 }

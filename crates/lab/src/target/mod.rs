@@ -58,8 +58,8 @@ pub(crate) struct Spec {
     pub(crate) name: String,
     /// The binary; none: stillgate beside this program or on PATH, others on PATH.
     pub(crate) program: Option<PathBuf>,
-    /// Of [`Kind::Command`]: words as a shell splits them, where `{address}`, `{upstream}`, `{metrics}` (each `IP:PORT`) and
-    /// `{dir}` are filled in.
+    /// Of [`Kind::Command`]: words as a shell splits them, where `{address}`, `{upstream}`, `{metrics}`, `{admin}` (each `IP:PORT`)
+    /// and `{dir}` are filled in.
     pub(crate) command: Option<String>,
     /// Its configuration in place of the built-in one, where the words of [`Spec::command`] are filled in.
     pub(crate) configuration: Option<String>,
@@ -90,6 +90,8 @@ pub(crate) struct Started {
     pub(crate) subject: Subject,
     pub(crate) address: SocketAddr,
     pub(crate) metrics: Option<MetricsAddress>,
+    /// Where its configuration or command asks for one by `{admin}`.
+    pub(crate) admin: Option<SocketAddr>,
     // In this order: it ends before its folder does.
     process: Running,
     _directory: TempDir,
@@ -135,6 +137,12 @@ impl Spec {
             series: None,
             directory,
         }
+    }
+
+    /// Whether something in it is to be told where a gateway may say what it does.
+    pub(crate) fn asks_for_admin(&self) -> bool {
+        let mut texts = [&self.command, &self.configuration].into_iter().flatten().chain(&self.arguments);
+        texts.any(|text| text.contains(command::ADMIN))
     }
 
     /// Starts it on the target's CPUs and waits until it listens; what it printed last is in the error where it does not.

@@ -31,6 +31,8 @@ pub(super) struct LaunchInputs<'a> {
     pub(super) directory: &'a Path,
     pub(super) address: SocketAddr,
     pub(super) metrics: SocketAddr,
+    /// For what a gateway says of itself; used where somebody asks for it.
+    pub(super) admin: SocketAddr,
     pub(super) upstream: SocketAddr,
     /// Series asked for, where this kind makes them.
     pub(super) series: Option<u64>,
@@ -67,6 +69,7 @@ impl LaunchInputs<'_> {
             directory: Path::new("/dir"),
             address: address(8080),
             metrics: address(9090),
+            admin: address(9180),
             upstream: address(3000),
             series,
             idle: 0,
@@ -103,11 +106,12 @@ fn start_with(spec: &Spec, upstream: SocketAddr, placement: &Placement, idle: u6
 
 fn start_once(spec: &Spec, upstream: SocketAddr, placement: &Placement, idle: u64) -> Result<Started, NotListening> {
     let directory = new_directory(spec)?;
-    let [address, metrics] = free_addresses()?;
+    let [address, metrics, admin] = free_addresses()?;
     let place = LaunchInputs {
         directory: directory.path(),
         address: spec.address.unwrap_or(address),
         metrics,
+        admin,
         upstream,
         series: spec.series.filter(|_| spec.kind.makes_series()),
         idle,
@@ -133,7 +137,8 @@ fn start_once(spec: &Spec, upstream: SocketAddr, placement: &Placement, idle: u6
         binary_sha256: program::sha256(&program),
         revision: None,
     };
-    Ok(Started { subject, address: place.address, metrics, process, _directory: directory })
+    let admin = spec.asks_for_admin().then_some(admin);
+    Ok(Started { subject, address: place.address, metrics, admin, process, _directory: directory })
 }
 
 fn plan(spec: &Spec, place: &LaunchInputs<'_>) -> Result<Plan> {
@@ -189,11 +194,11 @@ fn new_directory(spec: &Spec) -> Result<TempDir> {
     made.map_err(|error| format!("{}: no folder can be made in it: {error}", spec.directory.display()).into())
 }
 
-/// Two ports of loopback that nobody has, both held until both are known.
-fn free_addresses() -> Result<[SocketAddr; 2]> {
+/// Three ports of loopback that nobody has, all held until all are known.
+fn free_addresses() -> Result<[SocketAddr; 3]> {
     let listen = || TcpListener::bind("127.0.0.1:0");
-    let both = listen().and_then(|first| listen().map(|second| (first, second)));
-    let addresses = both.and_then(|(first, second)| Ok([first.local_addr()?, second.local_addr()?]));
+    let all = || Ok::<_, std::io::Error>([listen()?, listen()?, listen()?]);
+    let addresses = all().and_then(|[a, b, c]| Ok([a.local_addr()?, b.local_addr()?, c.local_addr()?]));
     addresses.map_err(|error| format!("no free port on 127.0.0.1: {error}").into())
 }
 
