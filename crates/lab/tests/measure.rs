@@ -53,6 +53,7 @@ fn a_gateway_has_a_configuration_of_ones_own_and_metrics() {
     assert!(number(&["cpu", "nginx", "--config", config, "--mix", mix.to_str().unwrap()]) > 0.0);
     // Each scrape is a connection of its own, so the metric stays 1.
     assert_eq!(number(&["metric:hits", "nginx", "--config", config]), 1.0);
+    assert_eq!(number(&["level:hits_all", "nginx", "--config", config]), 2.0);
     let none = measure(&["metric:absent", "nginx", "--config", config]);
     assert!(none.stdout == b"1\n" && String::from_utf8_lossy(&none.stderr).contains("no series of absent"), "{none:?}");
     fs::write(&mix, "requests: [{path: /x, expect: {status: 404}}]").unwrap();
@@ -68,6 +69,7 @@ fn what_makes_no_sense_is_refused() {
         assert!(output.status.code() == Some(2) && stderr.contains(why), "{words:?}: {output:?}");
     };
     check(&["speed", "nginx"], "not one of cpu");
+    check(&["level:", "nginx"], "not one of cpu");
     check(&["p99", "nginx"], "latencies need --rate");
     check(&["cpu", "nginx", "--rate", "5"], "--rate is for latencies");
     check(&["cpu", "server {address}", "--config", "/dev/null"], "not by --config");

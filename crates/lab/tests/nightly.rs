@@ -134,3 +134,68 @@ fn a_branch_of_the_repository_can_be_the_store() {
     let (code, _, stderr) = lab(&["history", "--store", "git:no..such", "--repo", "."]);
     assert_eq!((code, stderr.contains("--store git:no..such")), (2, true), "{stderr}");
 }
+
+#[test]
+fn counts_name_the_commit_and_go_on_from_the_last_night() {
+    // Commit 7 makes it larger by 3%; 8 cannot be built, and 0 to 2 do not have what is counted.
+    let planned = |number: usize| {
+        let value = if number < 7 { 1000 } else { 1030 };
+        let mut files = vec![("value", format!("{value}\n")), ("number", format!("{number}\n"))];
+        files.extend((number != 8).then(|| ("builds", String::new())));
+        files.extend((number > 2).then(|| ("is_there", String::new())));
+        Planned { files, ..Planned::default() }
+    };
+    let mut commits: Vec<Planned> = (0..16).map(planned).collect();
+    // Files stay once they are there: 8 takes one away, and 9 gives it back.
+    commits[8].files.push(("builds", "no\n".to_owned()));
+    commits[9].files.push(("builds", "yes\n".to_owned()));
+    let history = History::new(&commits);
+    let suite = "
+each_commit:
+  build: test \"$(cat builds)\" != no && test -f \"$STILLGATE_SUITE/suite.yaml\"
+  series:
+    - name: parser | all
+      measure: test -f is_there || exit 125; echo $STILLGATE_COMMIT >> ../../../../counted; cat value
+    - {name: scattering, measure: 'n=$(cat ../../../../count 2>/dev/null || echo 1); echo $((n + 1)) > ../../../../count; echo $n'}
+    - {name: broken, measure: exit 3}
+";
+    fs::write(history.beside("suite.yaml"), suite).unwrap();
+    let night = |commit: usize, more: &[&str]| {
+        let cache = history.beside("a cache");
+        let words =
+            ["nightly", "--suite", "../suite.yaml", "--store", "../store", "--machine", "box", "--commits", "4"];
+        let more = [&["--cache", cache.to_str().unwrap(), "--commit", &history.commits[commit]][..], more].concat();
+        lab(&history, &[&words[..], &more].concat())
+    };
+    let (code, stdout, stderr) = night(11, &["--since", &history.commits[0], "--html", "../night.html"]);
+    assert_eq!(code, 1, "{stdout}{stderr}");
+    let line = format!("| parser \\| all | +3.0% | {} Change 7 | **worse** |", &history.commits[7][..12]);
+    assert!(stdout.contains(&line) && stdout.contains("counts: 1 worse, 0 better"), "{stdout}{stderr}");
+    assert!(stdout.contains("scattering: is no count, since it scatters"), "{stdout}");
+    let page = fs::read_to_string(history.beside("night.html")).unwrap();
+    assert!(page.contains("Change 7") && page.contains("counts: 1 worse"), "{page}");
+    let counted = || fs::read_to_string(history.beside("counted")).unwrap().lines().count();
+    let before = counted();
+    assert!(before <= 8, "{before}");
+
+    // The next night goes on from there, and nothing changed.
+    let (code, stdout, stderr) = night(15, &[]);
+    assert_eq!((code, counted() - before), (0, 3), "13 twice, and 15: {stdout}{stderr}");
+    assert!(stdout.contains("Counted on 3 commits") && stdout.contains("no count changed"), "{stdout}");
+    // There is nothing more to count.
+    let (code, stdout, stderr) = night(15, &[]);
+    assert_eq!((code, counted() - before), (3, 3), "{stdout}{stderr}");
+    assert_eq!(lab(&history, &["verify", "../store"]).0, 0);
+
+    let (code, stdout, stderr) =
+        lab(&history, &["history", "--store", "../store", "--repo", ".", "--html", "../h.html"]);
+    assert_eq!(code, 1, "{stdout}{stderr}");
+    assert!(stdout.contains("parser | all on box: 1 change in"), "{stdout}");
+    let between = format!("after {}, at {}", &history.commits[6][..12], &history.commits[7][..12]);
+    assert!(stdout.contains(&between) && fs::read_to_string(history.beside("h.html")).unwrap().contains(&between));
+    let (code, stdout, _) = lab(&history, &["history", "--store", "../store", "--min-effect", "4%"]);
+    assert_eq!(code, 0, "{stdout}");
+
+    let (code, _, stderr) = night(3, &["--since", &history.commits[9]]);
+    assert_eq!((code, stderr.contains("is not before")), (64, true), "{stderr}");
+}

@@ -9,6 +9,7 @@ use super::patch::Patch;
 use crate::compare::revisions::{default_cache, short_hash};
 use crate::error::{Error, Result};
 use crate::git::{git, short};
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -22,6 +23,8 @@ pub(crate) struct Checkouts {
     build: Option<String>,
     patch: Option<Patch>,
     limit: Duration,
+    /// What its commands know besides the commit.
+    pub(crate) environment: Vec<(&'static str, OsString)>,
 }
 
 /// What came of a build.
@@ -56,7 +59,14 @@ impl Checkouts {
         fs::create_dir_all(&folder).map_err(|error| {
             Error::new(format!("cannot make the cache {}: {error}; choose another with --cache", folder.display()))
         })?;
-        Ok(Checkouts { top: top.to_owned(), folder, build: build.map(str::to_owned), patch, limit })
+        Ok(Checkouts {
+            top: top.to_owned(),
+            folder,
+            build: build.map(str::to_owned),
+            patch,
+            limit,
+            environment: Vec::new(),
+        })
     }
 
     /// Where a bisection that names no file keeps its record.
@@ -73,7 +83,7 @@ impl Checkouts {
     pub(crate) fn build(&self, commit: &str, stop: &AtomicBool) -> Result<Built> {
         let worktree = self.worktree(commit);
         if self.is_built(commit) {
-            return Ok(Built::There { place: place(worktree, commit), reused: true });
+            return Ok(Built::There { place: self.place(worktree, commit), reused: true });
         }
         // One that a killed run left.
         self.remove(commit);
@@ -87,7 +97,7 @@ impl Checkouts {
             self.remove(commit);
             return Ok(Built::Failed(why));
         }
-        let place = place(worktree, commit);
+        let place = self.place(worktree, commit);
         let manner = Manner { place: &place, limit: self.limit, stop };
         let submodules = place.folder.join(".gitmodules").is_file().then_some(SUBMODULES);
         for (what, words) in [("its submodules", submodules), ("its build", self.build.as_deref())] {
@@ -119,6 +129,13 @@ impl Checkouts {
         let _ = fs::remove_dir_all(&worktree);
     }
 
+    fn place(&self, worktree: PathBuf, commit: &str) -> Place {
+        let mut environment =
+            vec![("STILLGATE_COMMIT", commit.into()), ("STILLGATE_WORKTREE", worktree.clone().into_os_string())];
+        environment.extend(self.environment.iter().cloned());
+        Place { folder: worktree, environment }
+    }
+
     fn worktree(&self, commit: &str) -> PathBuf {
         self.folder.join(short(commit))
     }
@@ -126,12 +143,6 @@ impl Checkouts {
     fn marker(&self, commit: &str) -> PathBuf {
         self.folder.join(format!("{}.built", short(commit)))
     }
-}
-
-fn place(worktree: PathBuf, commit: &str) -> Place {
-    let environment =
-        vec![("STILLGATE_COMMIT", commit.into()), ("STILLGATE_WORKTREE", worktree.clone().into_os_string())];
-    Place { folder: worktree, environment }
 }
 
 /// Worktrees come without them.

@@ -1,6 +1,7 @@
 //! `stillgate-lab history`: what changed when, from a store of nightly measurements.
 
 use crate::atomic_file;
+use crate::cli::values::percent;
 use crate::error::{Error, Result};
 use crate::history::{analysis, words};
 use crate::report;
@@ -17,7 +18,7 @@ const EXIT_CHANGED: u8 = 1;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A change is found by E-divisive with permutation tests at 1%, on the ratio of each night's commit to the release that was measured \
-beside it.
+beside it. Counts do not scatter: each difference of --min-effect between two commits is a change.
 
 Exit codes: 0 nothing changed; 1 something did; 2 the store cannot be read.")]
 pub(crate) struct History {
@@ -30,6 +31,9 @@ pub(crate) struct History {
     /// Repository, to name the commits between two nights
     #[arg(long, value_name = "FOLDER")]
     repo: Option<PathBuf>,
+    /// Smallest change of a count
+    #[arg(long, value_name = "SHARE", value_parser = percent, default_value = "1%")]
+    min_effect: f64,
     /// A page with a plot of each series
     #[arg(long, value_name = "FILE.html")]
     html: Option<PathBuf>,
@@ -43,7 +47,7 @@ pub(crate) fn run(arguments: &History) -> Result<u8> {
     for line in &contents.left_out {
         eprintln!("stillgate-lab: {line}");
     }
-    let mut all = analysis::series(&contents.lines);
+    let mut all = analysis::series(&contents.lines, arguments.min_effect);
     for name in &arguments.series {
         if !all.iter().any(|series| series.name == *name) {
             let mut names: Vec<&str> = all.iter().map(|series| series.name.as_str()).collect();

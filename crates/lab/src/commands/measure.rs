@@ -21,13 +21,15 @@ const BODY_BYTES: usize = 100;
 
 /// How a metric is named in place of a measure.
 const METRIC: &str = "metric:";
+const LEVEL: &str = "level:";
 
 /// `stillgate-lab measure`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Prints one number, for --measure of `bisect` and suites of `nightly`: cpu (us of CPU time a request), throughput (requests a second; \
 more is better), p50, p99 and p99.9 (us, at --rate), rss (KiB), instructions (a request, by callgrind), or metric:NAME: by how much \
-the series of a metric grow together for 1,000 requests, plus 1.
+the series of a metric grow together for 1,000 requests, plus 1; level:NAME: their sum after the load, plus 1. With \
+NAME{label=\"value\"} only these series.
 
 Exit codes: 0 measured; 2 not, which is worth another try.")]
 pub(crate) struct Measure {
@@ -122,11 +124,15 @@ impl Measure {
     }
 }
 
-fn figure(text: &str) -> Result<Figure, String> {
-    let known = "cpu, throughput, p50, p99, p99.9, rss, instructions or metric:NAME";
-    match (text.strip_prefix(METRIC), measures::named(text)) {
-        (Some(name), _) if !name.is_empty() => Ok(Figure::Metric(name.to_owned())),
-        (_, Some(measure)) => Ok(Figure::Measure(measure)),
-        _ => Err(format!("not one of {known}")),
-    }
+/// Whether more of a figure is better.
+pub(super) fn is_more_better(text: &str) -> bool {
+    measures::named(text).is_some_and(|measure| measure.higher_is_better)
+}
+
+pub(super) fn figure(text: &str) -> Result<Figure, String> {
+    let known = "cpu, throughput, p50, p99, p99.9, rss, instructions, metric:NAME or level:NAME";
+    let named = |prefix: &str| text.strip_prefix(prefix).filter(|name| !name.is_empty()).map(str::to_owned);
+    let metric = named(METRIC).map(Figure::Metric).or_else(|| named(LEVEL).map(Figure::Level));
+    let measure = || measures::named(text).map(Figure::Measure);
+    metric.or_else(measure).ok_or_else(|| format!("not one of {known}"))
 }

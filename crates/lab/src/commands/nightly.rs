@@ -4,12 +4,16 @@ use crate::atomic_file;
 use crate::bisect::checkouts::Checkouts;
 use crate::cli::EXIT_USAGE;
 use crate::cli::typed::seed_of_clock;
-use crate::cli::values::duration;
+use crate::cli::values::{duration, percent};
 use crate::environment;
 use crate::error::{Error, Result};
 use crate::git::{self, git, short};
-use crate::nightly::analysis::{Verdict, judge};
+use crate::history::analysis;
+use crate::nightly::analysis::judge;
+use crate::nightly::counts::{Sweep, row_of_night};
 use crate::nightly::run::{Night, Side, side};
+use crate::nightly::suite::EachCommit;
+use crate::nightly::words::{Counts, Report};
 use crate::nightly::{suite, words};
 use crate::report;
 use crate::stdout;
@@ -17,7 +21,9 @@ use crate::stop::{EXIT_INTERRUPTED, stop_flag};
 use crate::store::place::Place;
 use crate::store::{self, Line};
 use clap::Args;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use stillgate_stats::Random;
 
@@ -27,6 +33,9 @@ use stillgate_stats::Random;
 Each series is measured ten times in turn on today's commit, on the newest other one in the store (yesterday), and on the release; \
 what seems to have changed, forty times more. Of all that is called changed in a night, at most 1% is expected to be false; if \
 nothing changed, at most 1% of nights have an alarm.
+
+What the suite counts of each commit is counted once on every commit since the last night, of a long row on --commits evenly spread \
+ones and then between those that differ.
 
 STILLGATE_SUITE is the suite's folder and STILLGATE_LAB this program, in the environment of what measures.
 
@@ -48,6 +57,18 @@ pub(crate) struct Nightly {
     /// The release; without it, only yesterday's commit is compared with
     #[arg(long, value_name = "REV")]
     release: Option<String>,
+    /// Count each commit from here on [default: from the newest one that was counted]
+    #[arg(long, value_name = "REV")]
+    since: Option<String>,
+    /// Commits to count at most, and as many again between those that differ
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u16).range(2..=2000))]
+    commits: u16,
+    /// Measure no series in time, count only
+    #[arg(long)]
+    counts_only: bool,
+    /// Smallest change of a count
+    #[arg(long, value_name = "SHARE", value_parser = percent, default_value = "1%")]
+    min_effect: f64,
     /// What this machine is called in the store [default: its host name]
     #[arg(long, value_name = "NAME")]
     machine: Option<String>,
@@ -81,62 +102,125 @@ impl Nightly {
         let folder = std::fs::canonicalize(&self.suite).ok().and_then(|suite| Some(suite.parent()?.to_owned()));
         let top = PathBuf::from(git::top(&self.repo)?);
         let machine = self.machine.clone().unwrap_or_else(host_name);
-        let checkouts = Checkouts::open(&top, self.cache.as_deref(), suite.build.as_deref(), None, self.build_limit)?;
+        let environment = folder.iter().map(|folder| ("STILLGATE_SUITE", folder.into())).collect::<Vec<_>>();
+        let checkouts = |build: Option<&str>| {
+            let mut checkouts = Checkouts::open(&top, self.cache.as_deref(), build, None, self.build_limit)?;
+            // What a suite has beside it, such as configurations, is of today for all commits.
+            checkouts.environment.clone_from(&environment);
+            Ok::<_, Error>(checkouts)
+        };
         let store = Place::open(&self.store, &self.repo, self.cache.as_deref())?;
+        let before = if store.folder.is_dir() { store::read(&store.folder)?.lines } else { Vec::new() };
         let stop = stop_flag()?;
-        let mut sides: Vec<Side> = Vec::new();
-        for (role, commit) in self.commits(&top, &store.folder, &machine)? {
-            // A commit beside itself says nothing of a change.
-            if sides.iter().all(|side| side.commit != commit) {
-                eprintln!("building {role}, {}", short(&commit));
-                let mut side = side(role, commit, &checkouts, &stop)?;
-                // What a suite has beside it, such as configurations, is of today for all commits.
-                side.place.environment.extend(folder.iter().map(|folder| ("STILLGATE_SUITE", folder.into())));
-                sides.push(side);
-            }
-        }
         let at = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        let night = Night { sides: &sides, limit: self.measure_limit, machine: &machine, at: &at, stop: &stop };
-        let (lines, failed) = night.measure(&suite, &mut Random::new(self.seed.unwrap_or_else(seed_of_clock)))?;
-        store::append(&store.folder, &lines)?;
-        if !lines.is_empty() {
-            store.keep(&format!("Measure {} on {machine}", short(&sides[0].commit)))?;
+        let today = git::commit(&top, &self.commit)?;
+        let mut report = Report { commit: today.clone(), machine: environment::gather(), ..Report::default() };
+        if !suite.series.is_empty() && !self.counts_only {
+            let sides = self.sides(&top, &before, &machine, &checkouts(suite.build.as_deref())?, &stop)?;
+            let night = Night { sides: &sides, limit: self.measure_limit, machine: &machine, at: &at, stop: &stop };
+            let (lines, failed) = night.measure(&suite, &mut Random::new(self.seed.unwrap_or_else(seed_of_clock)))?;
+            store::append(&store.folder, &lines)?;
+            report.judged = judge(&lines.iter().collect::<Vec<&Line>>());
+            report.failed = failed;
         }
-        let judged = judge(&lines.iter().collect::<Vec<&Line>>());
-        let machine = environment::gather();
-        let text = words::markdown(&sides[0].commit, &judged, &failed, &machine);
+        if let Some(each) = &suite.each_commit {
+            let checkouts = checkouts(each.build.as_deref())?;
+            let sweep = Sweep {
+                top: &top,
+                checkouts: &checkouts,
+                machine: &machine,
+                at: &at,
+                limit: self.measure_limit,
+                commits_max: self.commits.into(),
+                min_effect: self.min_effect,
+                stop: &stop,
+            };
+            report.counts = Some(self.counts(&sweep, each, &today, before, &store.folder)?);
+        }
+        store.keep(&format!("Measure {} on {machine}", short(&today)))?;
+        self.show(&report)?;
+        Ok(report.exit_code())
+    }
+
+    fn show(&self, report: &Report) -> Result {
+        let text = words::markdown(report);
         stdout::show(&text)?;
-        let page = self.html.as_ref().map(|path| (path, report::night(&sides[0].commit, &judged, &failed, &machine)));
+        let page = self.html.as_ref().map(|path| (path, report::night(report)));
         let text = self.markdown.as_ref().map(|path| (path, text));
         for (path, text) in text.into_iter().chain(page) {
             atomic_file::replace(path, text.as_bytes())
                 .map_err(|error| Error::new(format!("{}: cannot be written: {error}", path.display())))?;
         }
-        let is = |verdict| judged.iter().any(|one| one.verdict == verdict);
-        Ok(match judged.is_empty() {
-            true => 3,
-            false if is(Verdict::Worse) => 1,
-            false if is(Verdict::Undecided) || !failed.is_empty() => 2,
-            false => 0,
-        })
+        Ok(())
+    }
+
+    /// What there is to compare, each built; today's first.
+    fn sides(
+        &self,
+        top: &Path,
+        before: &[Line],
+        machine: &str,
+        checkouts: &Checkouts,
+        stop: &AtomicBool,
+    ) -> Result<Vec<Side>> {
+        let mut sides: Vec<Side> = Vec::new();
+        for (role, commit) in self.commits(top, before, machine)? {
+            // A commit beside itself says nothing of a change.
+            if sides.iter().all(|side| side.commit != commit) {
+                eprintln!("building {role}, {}", short(&commit));
+                sides.push(side(role, commit, checkouts, stop)?);
+            }
+        }
+        Ok(sides)
+    }
+
+    /// Counts the release, too, where it is one of the row's ancestors.
+    fn counts(
+        &self,
+        sweep: &Sweep<'_>,
+        each: &EachCommit,
+        today: &str,
+        before: Vec<Line>,
+        store: &Path,
+    ) -> Result<Counts> {
+        let row = row_of_night(sweep.top, self.since.as_deref(), today, &before, sweep.machine)?;
+        let mut rows = vec![row];
+        if let Some(release) = &self.release {
+            let release = git::commit(sweep.top, release)?;
+            let is_before = git(sweep.top, &["merge-base", "--is-ancestor", &release, today])?.is_ok();
+            if is_before && rows[0].commits().all(|commit| commit != release) {
+                rows.insert(0, row_of_night(sweep.top, Some(&release), &release, &before, sweep.machine)?);
+            }
+        }
+        let (mut lines, mut failed) = (before, Vec::new());
+        for row in &rows {
+            let mut new = Vec::new();
+            let kept = sweep.run(each, row, &lines, |lines| {
+                new.extend_from_slice(lines);
+                store::append(store, lines)
+            });
+            failed.extend(kept?);
+            lines.extend(new);
+        }
+        let commits: BTreeSet<&str> = rows.iter().flat_map(|row| row.commits()).collect();
+        lines.retain(|line| {
+            line.counted.is_some() && line.machine == sweep.machine && commits.contains(line.commit.as_str())
+        });
+        Ok(Counts { series: analysis::series(&lines, self.min_effect), failed })
     }
 
     /// Today's commit, then those that it is compared with.
-    fn commits(&self, top: &Path, store: &Path, machine: &str) -> Result<Vec<(&'static str, String)>> {
+    fn commits(&self, top: &Path, before: &[Line], machine: &str) -> Result<Vec<(&'static str, String)>> {
         let mut commits = vec![("today", git::commit(top, &self.commit)?)];
         if let Some(release) = &self.release {
             commits.push(("release", git::commit(top, release)?));
         }
-        if store.is_dir() {
-            let contents = store::read(store)?;
-            let newest =
-                contents.lines.iter().rev().find(|line| line.machine == machine && line.commit != commits[0].1);
-            // It may be gone since: a branch was rewritten.
-            if let Some(line) = newest
-                && git(top, &["cat-file", "-e", &format!("{}^{{commit}}", line.commit)])?.is_ok()
-            {
-                commits.push(("yesterday", line.commit.clone()));
-            }
+        let is_other = |line: &&Line| line.counted.is_none() && line.machine == machine && line.commit != commits[0].1;
+        // It may be gone since: a branch was rewritten.
+        if let Some(line) = before.iter().rev().find(is_other)
+            && git(top, &["cat-file", "-e", &format!("{}^{{commit}}", line.commit)])?.is_ok()
+        {
+            commits.push(("yesterday", line.commit.clone()));
         }
         Ok(commits)
     }

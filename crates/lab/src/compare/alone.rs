@@ -16,12 +16,15 @@ pub(crate) enum Figure {
     /// By how much a metric of its exposition grows for 1,000 requests, summed over its series, plus 1: what is zero today
     /// has a ratio to tomorrow's, too.
     Metric(String),
+    /// The sum of a metric's series after the load, plus 1: of what is over once the program is warm.
+    Level(String),
 }
 
 /// Starts the program, loads it and reads one figure.
 pub(crate) fn read(figure: &Figure, spec: &Spec, upstream: &Upstream, design: &CompareDesign) -> Result<f64> {
     let measure = match figure {
-        Figure::Metric(name) => return grown(name, spec, upstream, design),
+        Figure::Metric(name) => return metric(name, true, spec, upstream, design),
+        Figure::Level(name) => return metric(name, false, spec, upstream, design),
         Figure::Measure(measure) if measure.name == INSTRUCTIONS.name => {
             return instructions::once(spec, upstream.address, design);
         }
@@ -35,7 +38,7 @@ pub(crate) fn read(figure: &Figure, spec: &Spec, upstream: &Upstream, design: &C
     measures::of_one(measure, &side.record(rated.as_ref())?)
 }
 
-fn grown(name: &str, spec: &Spec, upstream: &Upstream, design: &CompareDesign) -> Result<f64> {
+fn metric(name: &str, is_growth: bool, spec: &Spec, upstream: &Upstream, design: &CompareDesign) -> Result<f64> {
     let mut side = Running::start(spec, upstream, design, design.seed)?;
     let metrics = side.started.metrics.clone();
     let metrics =
@@ -49,5 +52,5 @@ fn grown(name: &str, spec: &Spec, upstream: &Upstream, design: &CompareDesign) -
         eprintln!("note: its exposition has no series of {name}, which counts as 0");
         0.0
     });
-    Ok(1.0 + (after - before) * 1000.0 / requests.max(1) as f64)
+    Ok(1.0 + if is_growth { (after - before) * 1000.0 / requests.max(1) as f64 } else { after })
 }

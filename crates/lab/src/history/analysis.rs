@@ -4,8 +4,11 @@
 //! machine did that night is in both. Without a release it is the logarithm of the measurement itself. Where the release
 //! changes, points before and after are not comparable unless the new release was itself measured as a day's commit
 //! beside the old one; otherwise the series is divided there.
+//!
+//! Counts do not scatter: their points are commits, in the order of these, and each difference between two of them that is
+//! large enough is a change.
 
-use crate::store::Line;
+use crate::store::{Counted, Line};
 use std::collections::BTreeMap;
 use stillgate_stats::{ChangePoint, Random, e_divisive};
 
@@ -32,14 +35,16 @@ pub(crate) struct Series {
     pub(crate) higher_is_better: bool,
     pub(crate) measure: Option<String>,
     pub(crate) build: Option<String>,
-    /// By time.
+    /// Whether points are commits that were counted, and no nights.
+    pub(crate) is_counted: bool,
+    /// By time, or in the order of commits.
     pub(crate) points: Vec<Point>,
     pub(crate) changes: Vec<Change>,
     /// Nights left out because there are too many.
     pub(crate) left_out: usize,
 }
 
-/// One night.
+/// One night, or one commit that was counted.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Point {
     pub(crate) at: String,
@@ -48,6 +53,8 @@ pub(crate) struct Point {
     pub(crate) value: f64,
     /// Points with the same number are comparable.
     pub(crate) stretch: usize,
+    /// Of a count: which commit it is.
+    pub(crate) counted: Option<Counted>,
 }
 
 /// A change of a series.
@@ -57,33 +64,76 @@ pub(crate) struct Change {
     pub(crate) at: usize,
     /// The ratio of the levels on both sides, less one.
     pub(crate) effect: f64,
-    pub(crate) p_value: f64,
+    /// None of counts.
+    pub(crate) p_value: Option<f64>,
 }
 
-/// All series of a store, by name and machine.
-pub(crate) fn series(lines: &[Line]) -> Vec<Series> {
-    let mut by_name: BTreeMap<(&str, &str), Vec<&Line>> = BTreeMap::new();
+/// All series of a store, by name and machine. Counts change if they differ by `min_effect`.
+pub(crate) fn series(lines: &[Line], min_effect: f64) -> Vec<Series> {
+    let mut by_name: BTreeMap<(&str, &str, bool), Vec<&Line>> = BTreeMap::new();
     for line in lines {
-        by_name.entry((&line.series, &line.machine)).or_default().push(line);
+        by_name.entry((&line.series, &line.machine, line.counted.is_some())).or_default().push(line);
     }
-    by_name.into_values().map(|lines| one(&lines)).collect()
+    let all = by_name.into_iter();
+    all.map(|((.., is_counted), lines)| if is_counted { counted(&lines, min_effect) } else { one(&lines) }).collect()
+}
+
+/// Of one name and machine; there is at least one.
+fn counted(lines: &[&Line], min_effect: f64) -> Series {
+    let newest = lines[lines.len() - 1];
+    // What another command counts is something else. Of a commit that was counted twice, the later one holds.
+    let place = |line: &Line| line.counted.as_ref().map_or(0, |counted| counted.place);
+    let comparable = lines.iter().filter(|line| line.measure == newest.measure && line.build == newest.build);
+    let by_place: BTreeMap<u64, &Line> = comparable.map(|line| (place(line), *line)).collect();
+    let left_out = by_place.len().saturating_sub(NIGHTS_MAX);
+    let lines: Vec<&Line> = by_place.into_values().skip(left_out).collect();
+    let point = |line: &&Line| Point {
+        at: line.counted.as_ref().map_or_else(String::new, |counted| counted.committed.clone()),
+        commit: line.commit.clone(),
+        value: mean_log(&line.values),
+        stretch: 0,
+        counted: line.counted.clone(),
+    };
+    let pairs = lines.windows(2).enumerate();
+    let changes = pairs.filter_map(|(index, pair)| {
+        let effect = count_change(&pair[0].values, &pair[1].values, min_effect)?;
+        Some(Change { at: index + 1, effect, p_value: None })
+    });
+    Series { is_counted: true, changes: changes.collect(), left_out, ..of(newest, lines.iter().map(point).collect()) }
+}
+
+/// By how much counts differ, if no one is within the others and it is enough.
+pub(crate) fn count_change(before: &[f64], after: &[f64], min_effect: f64) -> Option<f64> {
+    let range = |values: &[f64]| {
+        let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+        (least, values.iter().copied().fold(0.0, f64::max))
+    };
+    let ((low_before, high_before), (low_after, high_after)) = (range(before), range(after));
+    let change = mean_log(after) - mean_log(before);
+    let is_apart = low_after > high_before || low_before > high_after;
+    (is_apart && change.abs() >= min_effect.ln_1p()).then(|| change.exp_m1())
 }
 
 /// By time, of one name and machine; there is at least one.
 fn one(lines: &[&Line]) -> Series {
     let left_out = lines.len().saturating_sub(NIGHTS_MAX);
     let lines = &lines[left_out..];
-    let newest = lines[lines.len() - 1];
     let points = points(lines);
+    Series { changes: changes(&points), left_out, ..of(lines[lines.len() - 1], points) }
+}
+
+/// A series without changes.
+fn of(newest: &Line, points: Vec<Point>) -> Series {
     Series {
         name: newest.series.clone(),
         machine: newest.machine.clone(),
         higher_is_better: newest.higher_is_better,
         measure: newest.measure.clone(),
         build: newest.build.clone(),
-        changes: changes(&points),
+        is_counted: false,
+        changes: Vec::new(),
         points,
-        left_out,
+        left_out: 0,
     }
 }
 
@@ -105,7 +155,7 @@ fn points(lines: &[&Line]) -> Vec<Point> {
         }
         let offset = release.map_or(0.0, |(_, offset)| offset);
         let value = mean_log(&line.values) - beside.map_or(0.0, |beside| mean_log(&beside.values)) + offset;
-        points.push(Point { at: line.at.clone(), commit: line.commit.clone(), value, stretch });
+        points.push(Point { at: line.at.clone(), commit: line.commit.clone(), value, stretch, counted: None });
     }
     points
 }
@@ -126,7 +176,7 @@ fn changes(points: &[Point]) -> Vec<Change> {
             let end = found.get(index + 1).map_or(values.len(), |next| next.at);
             let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
             let effect = (mean(&values[*at..end]) - mean(&values[begin..*at])).exp_m1();
-            all.push(Change { at: from + at, effect, p_value: *p_value });
+            all.push(Change { at: from + at, effect, p_value: Some(*p_value) });
         }
         from += stretch.len();
     }
@@ -170,12 +220,12 @@ mod tests {
         let level = |number: usize| if number < 25 { 1.0 } else { 1.05 };
         let lines: Vec<Line> =
             (0..40).map(|number| night(number, level(number), Some(("r1", 0.9)), &mut random)).collect();
-        let all = series(&lines);
+        let all = series(&lines, 0.01);
         let [only] = all.as_slice() else { panic!("{all:?}") };
         let [change] = only.changes.as_slice() else { panic!("{:?}", only.changes) };
         assert_eq!((change.at, only.between(change)), (25, ("c24", "c25")));
         assert!((change.effect - 0.05).abs() < 0.01 && only.is_worse(change), "{change:?}");
-        assert_eq!(series(&lines)[0].changes, only.changes);
+        assert_eq!(series(&lines, 0.01)[0].changes, only.changes);
     }
 
     #[test]
@@ -186,12 +236,12 @@ mod tests {
         let level = |number: usize| if number < 10 { 1.0 } else { 1.05 };
         let lines: Vec<Line> =
             (0..40).map(|number| night(number, level(number), Some(release(number)), &mut random)).collect();
-        let places: Vec<usize> = series(&lines)[0].changes.iter().map(|change| change.at).collect();
+        let places: Vec<usize> = series(&lines, 0.01)[0].changes.iter().map(|change| change.at).collect();
         assert_eq!(places, [10]);
         // One that was never measured divides the series instead.
         let release = |number: usize| if number <= 20 { ("r1", 1.0) } else { ("other", 2.0) };
         let lines: Vec<Line> = (0..40).map(|number| night(number, 1.0, Some(release(number)), &mut random)).collect();
-        let divided = &series(&lines)[0];
+        let divided = &series(&lines, 0.01)[0];
         assert_eq!((divided.changes.len(), divided.points[20].stretch, divided.points[21].stretch), (0, 0, 1));
     }
 
@@ -200,8 +250,38 @@ mod tests {
         let mut random = Random::new(3);
         let mut lines = vec![night(0, 1.0, None, &mut random), night(1, 1.0, None, &mut random)];
         lines[1].machine = "n".to_owned();
-        let all = series(&lines);
+        let all = series(&lines, 0.01);
         assert_eq!(all.iter().map(|series| series.machine.as_str()).collect::<Vec<_>>(), ["m", "n"]);
         assert!(all.iter().all(|series| series.changes.is_empty() && series.points.len() == 1));
+    }
+
+    #[test]
+    fn counts_are_in_the_order_of_commits_and_change_where_they_differ() {
+        let count = |at: &str, place: u64, values: &[f64]| {
+            let mut line = Line::new("parser", "m", at.to_owned(), &format!("c{place}"), values.to_vec());
+            let committed = format!("2026-01-{place:02}T00:00:00Z");
+            line.counted = Some(Counted { place, committed, subject: String::new() });
+            line
+        };
+        // Out of order; 0.5% at 3 is too little, 2% at 5 is a change; 6 scatters over the level of 5.
+        let mut lines = vec![
+            count("1", 5, &[1025.0, 1025.0]),
+            count("1", 1, &[1000.0]),
+            count("2", 3, &[1005.0]),
+            count("2", 6, &[1020.0, 1100.0]),
+        ];
+        let changes = |lines: &[Line]| {
+            let all = series(lines, 0.01);
+            let [only] = all.as_slice() else { panic!("{all:?}") };
+            assert!(only.is_counted);
+            let between = |change: &Change| (only.between(change).0.to_owned(), only.between(change).1.to_owned());
+            only.changes.iter().map(between).collect::<Vec<_>>()
+        };
+        assert_eq!(changes(&lines), [("c3".to_owned(), "c5".to_owned())]);
+        // Counted again, and by another command.
+        lines.push(count("3", 5, &[1006.0]));
+        assert_eq!(changes(&lines), [("c5".to_owned(), "c6".to_owned())]);
+        lines.push(Line { measure: Some("other".to_owned()), ..count("4", 7, &[1.0]) });
+        assert_eq!(changes(&lines), []);
     }
 }

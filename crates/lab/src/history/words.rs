@@ -29,9 +29,10 @@ pub(crate) fn report(all: &[Series], repo: Option<&Path>) -> Result<String> {
 
 /// A series in a line.
 pub(crate) fn headline(series: &Series) -> String {
+    let unit = if series.is_counted { "commit" } else { "night" };
     let nights = match series.points.len() {
-        1 => "1 night".to_owned(),
-        count => format!("{count} nights"),
+        1 => format!("1 {unit}"),
+        count => format!("{count} {unit}s"),
     };
     let older = match series.left_out {
         0 => String::new(),
@@ -58,13 +59,9 @@ pub(crate) fn said(series: &Series, change: &Change) -> String {
     let (before, after) = series.between(change);
     let at = &series.points[change.at].at;
     let day = at.get(..10).unwrap_or(at);
-    format!(
-        "{day}: {:+.1}% ({word}; p {:.3}), after {}, at {}",
-        change.effect * 100.0,
-        change.p_value,
-        short(before),
-        short(after)
-    )
+    let p_value = change.p_value.map(|p| format!("; p {p:.3}")).unwrap_or_default();
+    let percent = change.effect * 100.0;
+    format!("{day}: {percent:+.1}% ({word}{p_value}), after {}, at {}", short(before), short(after))
 }
 
 /// The commits between the two nights of a change, newest last; none without a repository, or where it does not have them.

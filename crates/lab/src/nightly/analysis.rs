@@ -18,7 +18,7 @@ const CONFIDENCE: f64 = 0.95;
 /// Of the smallest difference that would have been seen.
 const POWER: f64 = 0.9;
 
-/// Where a larger difference could have been missed, a comparison is undecided.
+/// Where a larger difference could have been missed, a comparison is undecided; a suite may set another one.
 pub(crate) const MARGIN: f64 = 0.05;
 
 /// One series beside one other commit.
@@ -32,6 +32,8 @@ pub(crate) struct Judged {
     pub(crate) effect: [f64; 3],
     /// The smallest that would have been called changed.
     pub(crate) detectable: Option<f64>,
+    /// What must not be missed.
+    pub(crate) margin: f64,
     /// Adjusted over the night.
     pub(crate) p_value: f64,
     pub(crate) pairs: usize,
@@ -84,7 +86,7 @@ pub(crate) fn judge(night: &[&Line]) -> Vec<Judged> {
             let verdict = match p_value <= ERROR {
                 true if (effect[0] < 0.0) == line.higher_is_better => Verdict::Worse,
                 true => Verdict::Better,
-                false if detectable.is_some_and(|least| least <= MARGIN) => Verdict::Unchanged,
+                false if detectable.is_some_and(|least| least <= line.margin.unwrap_or(MARGIN)) => Verdict::Unchanged,
                 false => Verdict::Undecided,
             };
             let beside = &line.beside[*index];
@@ -94,6 +96,7 @@ pub(crate) fn judge(night: &[&Line]) -> Vec<Judged> {
                 beside: beside.commit.clone(),
                 effect,
                 detectable,
+                margin: line.margin.unwrap_or(MARGIN),
                 p_value,
                 pairs: diffs.len(),
                 verdict,

@@ -131,6 +131,7 @@ impl Night<'_> {
         line.first_look = PAIRS_FIRST;
         line.measure = Some(taken.series.measure.clone());
         line.build = suite.build.clone();
+        line.margin = Some(taken.series.margin);
         line.higher_is_better = taken.series.higher_is_better;
         line.beside = sides
             .map(|(side, values)| Beside { role: side.role.to_owned(), commit: side.commit.clone(), values })

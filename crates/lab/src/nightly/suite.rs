@@ -8,8 +8,13 @@
 //!   - name: throughput
 //!     measure: ./bench throughput
 //!     higher_is_better: true
+//! each_commit:                          # counts that do not scatter
+//!   build: cargo build --example count
+//!   series: [{name: parser, measure: ./count parser}]
 //! ```
 
+use super::analysis::MARGIN;
+use crate::cli::values::percent;
 use crate::error::{Error, Result};
 use std::collections::BTreeSet;
 use std::path::Path as FilePath;
@@ -19,14 +24,24 @@ use stillgate_yaml::{Entry, Fault, Node, Path, Sink, Value, tree};
 /// What a suite has at least.
 const LEAST: &str = "series: [{name: size, measure: wc -c < Cargo.lock}]";
 
-const KEYS: [&str; 2] = ["build", "series"];
-const SERIES_KEYS: [&str; 3] = ["name", "measure", "higher_is_better"];
+const KEYS: [&str; 3] = ["build", "series", "each_commit"];
+const EACH_COMMIT_KEYS: [&str; 2] = ["build", "series"];
+const SERIES_KEYS: [&str; 4] = ["name", "measure", "higher_is_better", "margin"];
 
 /// Everything that is measured.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Suite {
     pub(crate) build: Option<String>,
-    /// At least one; names differ.
+    /// At least one, unless something is counted; names differ.
+    pub(crate) series: Vec<Measured>,
+    pub(crate) each_commit: Option<EachCommit>,
+}
+
+/// What is counted of every commit since the last night.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct EachCommit {
+    pub(crate) build: Option<String>,
+    /// At least one; names differ from all others.
     pub(crate) series: Vec<Measured>,
 }
 
@@ -36,6 +51,8 @@ pub(crate) struct Measured {
     pub(crate) name: String,
     pub(crate) measure: String,
     pub(crate) higher_is_better: bool,
+    /// A larger difference must not be missed.
+    pub(crate) margin: f64,
 }
 
 /// Reads a suite; all that is wrong with it is said at once.
@@ -70,6 +87,18 @@ fn suite(root: &Node, sink: &mut Sink) -> Suite {
     let entries = map(root, &KEYS, sink);
     let build = get(entries, "build").and_then(|node| text(node, sink));
     let mut names = BTreeSet::new();
+    let counted = get(entries, "each_commit");
+    let has_series = get(entries, "series").is_some();
+    let series = if has_series || counted.is_none() { list(root, entries, &mut names, sink) } else { Vec::new() };
+    let each_commit = counted.map(|node| {
+        let entries = map(node, &EACH_COMMIT_KEYS, sink);
+        let build = get(entries, "build").and_then(|node| text(node, sink));
+        EachCommit { build, series: list(node, entries, &mut names, sink) }
+    });
+    Suite { build, series, each_commit }
+}
+
+fn list(parent: &Node, entries: &[Entry], names: &mut BTreeSet<String>, sink: &mut Sink) -> Vec<Measured> {
     let mut series = Vec::new();
     match get(entries, "series").map(|node| (node, &node.value)) {
         Some((_, Value::List(items))) if !items.is_empty() => {
@@ -83,11 +112,11 @@ fn suite(root: &Node, sink: &mut Sink) -> Suite {
             }
         }
         found => {
-            let at = found.map_or(root.at, |(node, _)| node.at);
+            let at = found.map_or(parent.at, |(node, _)| node.at);
             sink.error(at, &Path::Root, Fault::new("there are no series").hint(format!("write at least `{LEAST}`")));
         }
     }
-    Suite { build, series }
+    series
 }
 
 fn one(node: &Node, sink: &mut Sink) -> Option<Measured> {
@@ -114,7 +143,14 @@ fn one(node: &Node, sink: &mut Sink) -> Option<Measured> {
             false
         }
     };
-    Some(Measured { name: name?, measure: measure?, higher_is_better })
+    let margin = get(entries, "margin").map_or(MARGIN, |node| {
+        let margin = text(node, sink).ok_or_else(String::new).and_then(|text| percent(&text));
+        margin.unwrap_or_else(|why| {
+            sink.error(node.at, &Path::Root, Fault::new(format!("no margin: {why}")).hint("write one such as 5%"));
+            MARGIN
+        })
+    });
+    Some(Measured { name: name?, measure: measure?, higher_is_better, margin })
 }
 
 fn map<'t>(node: &'t Node, keys: &[&str], sink: &mut Sink) -> &'t [Entry] {
@@ -155,17 +191,22 @@ mod tests {
             name: name.to_owned(),
             measure: format!("./{name}"),
             higher_is_better,
+            margin: MARGIN,
         };
         let series = vec![measured("a", false), measured("b", true)];
-        assert_eq!(suite, Ok(Suite { build: Some("make".to_owned()), series }));
+        assert_eq!(suite, Ok(Suite { build: Some("make".to_owned()), series, each_commit: None }));
         assert!(parse(LEAST).is_ok());
+        let counted = parse("each_commit: {build: make, series: [{name: a, measure: ./a}]}").unwrap();
+        let each_commit = EachCommit { build: Some("make".to_owned()), series: vec![measured("a", false)] };
+        assert_eq!(counted, Suite { build: None, series: Vec::new(), each_commit: Some(each_commit) });
     }
 
     #[test]
     fn the_example_of_the_manual_is_one() {
         let manual = include_str!("../../../../docs/laboratory.md");
         let example = manual.split("```yaml suite\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
-        assert_eq!(parse(example).unwrap().series.len(), 2);
+        let suite = parse(example).unwrap();
+        assert_eq!((suite.series.len(), suite.series[2].margin, suite.each_commit.is_some()), (3, 0.3, true));
     }
 
     #[test]
@@ -187,6 +228,12 @@ mod tests {
         check("series: []", &["1:9: there are no series"]);
         check("series:\n- name: a\n  mesure: x", &["3:3: unknown key \"mesure\"", "2:3: a series needs \"measure\""]);
         check("series: [{name: a, measure: x}, {name: a, measure: y}]", &["1:33: a second series \"a\""]);
+        check("series: [{name: a, measure: x, margin: 5}]", &["1:40: no margin: write the sign"]);
+        check("each_commit: {}", &["1:14: there are no series"]);
+        check("each_commit: {series: 7, bild: x}", &["1:23: there are no series", "1:26: unknown key \"bild\""]);
+        check("each_commit: [a]", &["1:14: a map of build, series"]);
+        let twice = "series: [{name: a, measure: x}]\neach_commit: {series: [{name: a, measure: x}]}";
+        check(twice, &["2:24: a second series \"a\""]);
         check("series: [{name: a, measure: [x], higher_is_better: 7}]", &["1:29: a text", "1:52: true or false"]);
     }
 }

@@ -2,22 +2,61 @@
 
 use super::analysis::{Judged, Verdict};
 use crate::git::short;
+use crate::history::analysis::{Change, Series};
 use crate::result::environment::Environment;
 use std::fmt::Write as _;
 
+/// What a night has to say.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    pub(crate) commit: String,
+    pub(crate) judged: Vec<Judged>,
+    /// Series that were not measured.
+    pub(crate) failed: Vec<String>,
+    /// None where the suite counts nothing.
+    pub(crate) counts: Option<Counts>,
+    pub(crate) machine: Environment,
+}
+
+/// What was counted of each commit.
+#[derive(Debug)]
+pub(crate) struct Counts {
+    /// Over the commits of this night.
+    pub(crate) series: Vec<Series>,
+    pub(crate) failed: Vec<String>,
+}
+
+impl Report {
+    /// 0: nothing is worse; 1: something is; 2: undecided; 3: nothing was compared.
+    pub(crate) fn exit_code(&self) -> u8 {
+        let is = |verdict| self.judged.iter().any(|one| one.verdict == verdict);
+        let counts = self.counts.iter().flat_map(|counts| &counts.series);
+        let is_worse = |series: &Series| series.changes.iter().any(|change| series.is_worse(change));
+        let is_compared = |series: &Series| series.points.len() > 1;
+        match self.judged.is_empty() && !counts.clone().any(is_compared) {
+            true => 3,
+            false if is(Verdict::Worse) || counts.clone().any(is_worse) => 1,
+            false if is(Verdict::Undecided) || !self.failed.is_empty() => 2,
+            false => 0,
+        }
+    }
+}
+
 /// The whole report.
-pub(crate) fn markdown(commit: &str, judged: &[Judged], failed: &[String], machine: &Environment) -> String {
-    let mut out = format!("### Night of {}: {}\n\n", short(commit), headline(judged));
-    out.push_str("| series | compared with | difference (95%) | smallest detectable | p | pairs | |\n");
-    out.push_str("|---|---|--:|--:|--:|--:|---|\n");
-    for one in judged {
+pub(crate) fn markdown(report: &Report) -> String {
+    let mut out = format!("### Night of {}: {}\n\n", short(&report.commit), headline(report));
+    if !report.judged.is_empty() {
+        out.push_str("| series | compared with | difference (95%) | smallest detectable | p | pairs | |\n");
+        out.push_str("|---|---|--:|--:|--:|--:|---|\n");
+    }
+    for one in &report.judged {
         let [value, low, high] = one.effect.map(|share| format!("{:+.1}%", share * 100.0));
         let least = one.detectable.map_or("none".to_owned(), |least| format!("{:.1}%", least * 100.0));
         // Writing to a `String` does not fail.
         let _ = writeln!(
             out,
             "| {} | {} {} | {value} ({low} to {high}) | {least} | {:.3} | {} | {} |",
-            one.series.replace('|', "\\|"),
+            cell(&one.series),
             one.role,
             short(&one.beside),
             one.p_value,
@@ -25,23 +64,83 @@ pub(crate) fn markdown(commit: &str, judged: &[Judged], failed: &[String], machi
             if one.verdict == Verdict::Worse { "**worse**" } else { word(one.verdict) }
         );
     }
-    for line in failed {
+    for line in &report.failed {
         let _ = writeln!(out, "\nNot measured: {line}");
     }
-    let _ = writeln!(out, "\n{}", self::machine(machine));
+    if let Some(counts) = &report.counts {
+        counted(&mut out, counts);
+    }
+    let _ = writeln!(out, "\n{}", machine(&report.machine));
     out
 }
 
+/// Each change of a count, with the commit that made it or the ones that it is between.
+fn counted(out: &mut String, counts: &Counts) {
+    // Writing to a `String` does not fail.
+    let _ = writeln!(out, "\nCounted on {} commits:\n", counts.commits());
+    if counts.series.iter().all(|series| series.changes.is_empty()) {
+        out.push_str("no count changed\n");
+    } else {
+        out.push_str("| count | change | by | |\n|---|--:|---|---|\n");
+    }
+    for (series, change) in counts.changes() {
+        let _ = writeln!(
+            out,
+            "| {} | {:+.1}% | {} | {} |",
+            cell(&series.name),
+            change.effect * 100.0,
+            cell(&by(series, change)),
+            if series.is_worse(change) { "**worse**" } else { "better" }
+        );
+    }
+    for line in &counts.failed {
+        let _ = writeln!(out, "\nNot counted: {line}");
+    }
+}
+
+impl Counts {
+    /// How many there were.
+    pub(crate) fn commits(&self) -> usize {
+        self.series.iter().map(|series| series.points.len()).max().unwrap_or(0)
+    }
+
+    /// The largest first.
+    pub(crate) fn changes(&self) -> Vec<(&Series, &Change)> {
+        let all = self.series.iter().flat_map(|series| series.changes.iter().map(move |change| (series, change)));
+        let mut all: Vec<(&Series, &Change)> = all.collect();
+        all.sort_by(|a, b| b.1.effect.abs().total_cmp(&a.1.effect.abs()));
+        all
+    }
+}
+
+/// The commit, if all before it were counted; or else the ones that it is among.
+pub(crate) fn by(series: &Series, change: &Change) -> String {
+    let (before, after) = (&series.points[change.at - 1], &series.points[change.at]);
+    let (Some(from), Some(to)) = (&before.counted, &after.counted) else { return String::new() };
+    match to.place - from.place {
+        1 => format!("{} {}", short(&after.commit), to.subject),
+        count => format!("one of {count} commits after {} up to {}", short(&before.commit), short(&after.commit)),
+    }
+}
+
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|")
+}
+
 /// How many comparisons came to what.
-pub(crate) fn headline(judged: &[Judged]) -> String {
-    let count = |verdict| judged.iter().filter(|one| one.verdict == verdict).count();
-    format!(
+pub(crate) fn headline(report: &Report) -> String {
+    let count = |verdict| report.judged.iter().filter(|one| one.verdict == verdict).count();
+    let measured = format!(
         "{} worse, {} better, {} unchanged, {} undecided",
         count(Verdict::Worse),
         count(Verdict::Better),
         count(Verdict::Unchanged),
         count(Verdict::Undecided)
-    )
+    );
+    let Some(counts) = &report.counts else { return measured };
+    let worse = counts.changes().iter().filter(|(series, change)| series.is_worse(change)).count();
+    let counted = format!("counts: {worse} worse, {} better", counts.changes().len() - worse);
+    if report.judged.is_empty() { counted } else { format!("{measured}; {counted}") }
 }
 
 /// What it was measured on.

@@ -96,7 +96,7 @@ fn draw(id: &str, series: &Series) -> String {
         title: series.name.clone(),
         description: description(series),
         x: &x,
-        x_name: "night",
+        x_name: if series.is_counted { "commit that was counted" } else { "night" },
         y: &y,
         y_name: "difference from the mean",
         legend: Vec::new(),
@@ -122,7 +122,8 @@ fn description(series: &Series) -> String {
     let first = day(&series.points[0]);
     let last = day(&series.points[series.points.len() - 1]);
     let said: Vec<String> = series.changes.iter().map(|change: &Change| words::said(series, change)).collect();
-    format!("{} nights from {first} to {last}. {}", series.points.len(), said.join("; "))
+    let unit = if series.is_counted { "commits" } else { "nights" };
+    format!("{} {unit} from {first} to {last}. {}", series.points.len(), said.join("; "))
 }
 
 fn day(point: &Point) -> &str {

@@ -6,33 +6,36 @@ use super::escape::Text;
 use super::number;
 use super::page;
 use super::plot::write;
-use super::section::{Section, Tone};
+use super::section::{Section, Tone, chip};
+use super::tables::{self, Cell};
 use crate::git::short;
+use crate::history::analysis::{Change, Series};
 use crate::nightly::analysis::{ERROR, Judged, MARGIN, Verdict};
-use crate::nightly::words;
-use crate::result::environment::Environment;
+use crate::nightly::words::{self, Counts, Report};
 
 /// The whole page.
-pub(crate) fn night(commit: &str, judged: &[Judged], failed: &[String], machine: &Environment) -> String {
-    let has = |verdict| judged.iter().any(|one| one.verdict == verdict);
-    let (tone, word) = match judged.is_empty() {
-        true => (Tone::Void, "nothing compared"),
-        false if has(Verdict::Worse) => (Tone::Worse, "worse"),
-        false if has(Verdict::Undecided) || !failed.is_empty() => (Tone::Undecided, "undecided"),
-        false if has(Verdict::Better) => (Tone::Better, "better"),
-        false => (Tone::Same, "unchanged"),
+pub(crate) fn night(report: &Report) -> String {
+    let mut changes = report.counts.iter().flat_map(Counts::changes);
+    let is_better = report.judged.iter().any(|one| one.verdict == Verdict::Better) || changes.next().is_some();
+    let (tone, word) = match report.exit_code() {
+        3 => (Tone::Void, "nothing compared"),
+        1 => (Tone::Worse, "worse"),
+        2 => (Tone::Undecided, "undecided"),
+        _ if is_better => (Tone::Better, "better"),
+        _ => (Tone::Same, "unchanged"),
     };
-    let mut body = forest(judged);
-    if !failed.is_empty() {
-        body.push_str("<h3>Not measured</h3><ul>");
-        failed.iter().for_each(|line| write(&mut body, format_args!("<li>{}</li>", Text(line))));
-        body.push_str("</ul>\n");
+    let mut body =
+        if report.judged.is_empty() && report.counts.is_some() { String::new() } else { forest(&report.judged) };
+    not_done(&mut body, "Not measured", &report.failed);
+    if let Some(counts) = &report.counts {
+        counted(&mut body, counts);
     }
-    write(&mut body, format_args!("<p class=\"note\">{}</p>\n", Text(&words::machine(machine))));
+    write(&mut body, format_args!("<p class=\"note\">{}</p>\n", Text(&words::machine(&report.machine))));
+    let commit = &report.commit;
     let section = Section {
         tone,
         word,
-        sentence: words::headline(judged),
+        sentence: words::headline(report),
         details: String::new(),
         title: format!("Night of {}", short(commit)),
         entries: Vec::new(),
@@ -41,18 +44,45 @@ pub(crate) fn night(commit: &str, judged: &[Judged], failed: &[String], machine:
     page::without_files(&format!("Night of {}", short(commit)), &[section])
 }
 
+fn not_done(body: &mut String, title: &str, lines: &[String]) {
+    if lines.is_empty() {
+        return;
+    }
+    write(body, format_args!("<h3>{title}</h3><ul>"));
+    lines.iter().for_each(|line| write(body, format_args!("<li>{}</li>", Text(line))));
+    body.push_str("</ul>\n");
+}
+
+/// Each change of a count with its commit.
+fn counted(body: &mut String, counts: &Counts) {
+    write(body, format_args!("<h3>Counted on {} commits</h3>\n", counts.commits()));
+    let row = |(series, change): &(&Series, &Change)| {
+        let is_worse = series.is_worse(change);
+        vec![
+            Cell::Words(series.name.clone()),
+            Cell::Figure(number::percent_difference(change.effect)),
+            Cell::Markup(if is_worse { chip(Tone::Worse, "worse") } else { chip(Tone::Better, "better") }),
+            Cell::Words(words::by(series, change)),
+        ]
+    };
+    let rows: Vec<Vec<Cell>> = counts.changes().iter().map(row).collect();
+    if rows.is_empty() {
+        body.push_str("<p class=\"absent\">No count changed.</p>\n");
+    } else {
+        let heads = [tables::words("count"), tables::figures("change"), tables::words("verdict"), tables::words("by")];
+        body.push_str(&tables::draw("f1-c", "What changed a count", &heads, &rows));
+    }
+    not_done(body, "Not counted", &counts.failed);
+}
+
 /// What changed first.
 fn forest(judged: &[Judged]) -> String {
     if judged.is_empty() {
         return "<p class=\"absent\">There was no other commit to compare with.</p>\n".to_owned();
     }
     let mut sorted: Vec<&Judged> = judged.iter().collect();
-    sorted.sort_by_key(|one| one.verdict);
+    sorted.sort_by(|a, b| a.margin.total_cmp(&b.margin).then(a.verdict.cmp(&b.verdict)));
     let missed = |one: &Judged| one.detectable.map_or((0.0, 0.0), |least| (1.0 / (1.0 + least) - 1.0, least));
-    let reach = judged.iter().flat_map(|one| {
-        let (low, high) = missed(one);
-        one.effect.into_iter().chain([low, high, MARGIN])
-    });
     let row = |one: &&Judged| Row {
         name: one.series.clone(),
         before: vec![format!("{} {}", one.role, short(&one.beside)), words::word(one.verdict).to_owned()],
@@ -68,17 +98,24 @@ fn forest(judged: &[Judged]) -> String {
             one.pairs.to_string(),
         ],
     };
-    let rows = sorted.iter().map(row).collect();
+    // What scatters more has a larger margin, and needs a wider axis.
+    let groups = sorted.chunk_by(|a, b| a.margin.total_cmp(&b.margin).is_eq()).map(|alike| {
+        let margin = alike[0].margin;
+        let reach = alike.iter().flat_map(|one| one.effect.into_iter().chain(<[f64; 2]>::from(missed(one))));
+        let axis = Axis::ratio(reach.chain([margin]));
+        Group { axis, lines: vec![-margin, margin], rows: alike.iter().map(row).collect() }
+    });
     Forest {
         id: "f1-e",
         caption: "Tonight's commit beside the others".to_owned(),
         before: &["beside", "verdict"],
         strip: "difference, with its interval",
         after: &["difference", "detectable", "p", "pairs"],
-        groups: vec![Group { axis: Axis::ratio(reach), lines: vec![-MARGIN, MARGIN], rows }],
+        groups: groups.collect(),
         note: format!(
             "Intervals hold with 95% each. p is corrected for all series of the night; up to {} is called a change. Grey: what \
-             would have been missed. Dotted: {}, more than which must not be missed for \"unchanged\".",
+             would have been missed. Dotted: the margin, more than which must not be missed for \"unchanged\"; {} unless the suite \
+             says otherwise.",
             number::round_percent(ERROR),
             number::round_percent(MARGIN)
         ),

@@ -51,6 +51,12 @@ pub(crate) struct Line {
     /// So many of them are the first look; all others are the second.
     #[serde(default)]
     pub(crate) first_look: usize,
+    /// What difference must not be missed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) margin: Option<f64>,
+    /// For a count that does not scatter: where the commit is. Such lines come in any order of time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) counted: Option<Counted>,
     /// What it was measured beside, in turn: as many measurements each.
     #[serde(default)]
     pub(crate) beside: Vec<Beside>,
@@ -65,6 +71,17 @@ pub(crate) struct Beside {
     pub(crate) commit: String,
     /// Its measurements, in order.
     pub(crate) values: Vec<f64>,
+}
+
+/// A commit that was counted by itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Counted {
+    /// Its number along first parents; the first commit of all has 1.
+    pub(crate) place: u64,
+    /// When it was committed, RFC 3339.
+    pub(crate) committed: String,
+    /// The first line of its message.
+    pub(crate) subject: String,
 }
 
 /// All lines of a store, and what could not be read.
@@ -191,6 +208,8 @@ impl Line {
             higher_is_better: false,
             commit: commit.to_owned(),
             first_look: values.len(),
+            margin: None,
+            counted: None,
             values,
             beside: Vec::new(),
         }

@@ -1,0 +1,310 @@
+//! Counts of each commit since the last night, such as instructions: what does not scatter needs no pairs, so every commit can be
+//! looked at.
+//!
+//! Of a long row evenly spread commits come first; then, between two whose counts differ, the one in the middle, until the
+//! commit that changed them is named. Each commit's counts are kept as soon as they are there.
+
+use super::suite::{EachCommit, Measured};
+use crate::bisect::checkouts::{Built, Checkouts};
+use crate::bisect::command::Place;
+use crate::bisect::commits::row;
+use crate::bisect::run::{Tried, measure_once};
+use crate::display::Progress;
+use crate::error::{Error, Result};
+use crate::git::{self, git, short};
+use crate::history::analysis::count_change;
+use crate::result::bisect::{CommitRecord, Line as Merges};
+use crate::store::{Counted, Line};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Times that each count is taken on the first commit of a night; one that differs is none.
+const CHECKS: usize = 2;
+
+/// Failures are tried once more.
+const TRIES: usize = 2;
+
+/// Commits of a store that are tried as the last night's, the newest first; others were on branches that are gone.
+const ANCESTORS_TRIED: usize = 20;
+
+/// Commits in a row, both ends with it.
+pub(crate) struct Row {
+    commits: Vec<CommitRecord>,
+    /// Of the first.
+    place: u64,
+}
+
+/// Of each series the counts of a commit; none where it could not be counted.
+type Counts = Vec<Option<Vec<f64>>>;
+
+/// What the counts of a night need besides their suite.
+pub(crate) struct Sweep<'a> {
+    pub(crate) top: &'a Path,
+    pub(crate) checkouts: &'a Checkouts,
+    pub(crate) machine: &'a str,
+    pub(crate) at: &'a str,
+    pub(crate) limit: Duration,
+    /// Commits of the first pass at most; as many may follow between those that differ.
+    pub(crate) commits_max: usize,
+    pub(crate) min_effect: f64,
+    pub(crate) stop: &'a AtomicBool,
+}
+
+/// The row from `since`, or from the newest commit that was counted before, to `today`.
+pub(crate) fn row_of_night(top: &Path, since: Option<&str>, today: &str, lines: &[Line], machine: &str) -> Result<Row> {
+    let last = match since {
+        Some(since) => git::commit(top, since)?,
+        None => last_counted(top, today, lines, machine)?.unwrap_or_else(|| today.to_owned()),
+    };
+    let commits = match last == today {
+        true => {
+            let subject = git(top, &["log", "-1", "--format=%s", today])?.map_err(Error::new)?;
+            vec![CommitRecord { commit: last.clone(), subject, weight: 1.0, is_merge: false, artefact: None }]
+        }
+        false => row(top, &last, today, Merges::FirstParent, &[]).map_err(|error| error.context("--since"))?,
+    };
+    let place = git(top, &["rev-list", "--count", "--first-parent", &last])?.map_err(Error::new)?;
+    let place = place.trim().parse().map_err(|_| Error::new(format!("git counts {place:?} commits")))?;
+    Ok(Row { commits, place })
+}
+
+fn last_counted(top: &Path, today: &str, lines: &[Line], machine: &str) -> Result<Option<String>> {
+    let mut by_place: BTreeMap<u64, &str> = BTreeMap::new();
+    for line in lines.iter().filter(|line| line.machine == machine) {
+        by_place.extend(line.counted.iter().map(|counted| (counted.place, line.commit.as_str())));
+    }
+    for commit in by_place.into_values().rev().take(ANCESTORS_TRIED) {
+        if git(top, &["merge-base", "--is-ancestor", commit, today])?.is_ok() {
+            return Ok(Some(commit.to_owned()));
+        }
+    }
+    Ok(None)
+}
+
+impl Row {
+    /// The commits' names.
+    pub(crate) fn commits(&self) -> impl Iterator<Item = &str> {
+        self.commits.iter().map(|record| record.commit.as_str())
+    }
+}
+
+impl Sweep<'_> {
+    /// Counts what is not in `lines` yet, and gives each new line to `keep`. Returns what could not be counted.
+    pub(crate) fn run(
+        &self,
+        each: &EachCommit,
+        row: &Row,
+        lines: &[Line],
+        mut keep: impl FnMut(&[Line]) -> Result,
+    ) -> Result<Vec<String>> {
+        let mut seen: Vec<Option<Counts>> =
+            row.commits.iter().map(|record| self.known(each, &record.commit, lines)).collect();
+        let mut scattering = vec![false; each.series.len()];
+        let planned = spread(row.commits.len(), self.commits_max);
+        let mut failed = Vec::new();
+        let missing = planned.iter().filter(|index| seen[**index].is_none()).count();
+        let mut progress = Progress::new("counts", missing as u64);
+        for done in 0..2 * self.commits_max {
+            let Some(index) = next(&seen, &planned, self.min_effect) else { break };
+            if done >= missing {
+                progress.add_step();
+            }
+            let record = &row.commits[index];
+            progress.step(&format!("{} {}", short(&record.commit), record.subject));
+            let place = match self.checkouts.build(&record.commit, self.stop)? {
+                Built::There { place, .. } => place,
+                Built::Stopped => return Err(interrupted()),
+                Built::Failed(why) => {
+                    progress.note(&why);
+                    failed.push(format!("{}: {}", short(&record.commit), why.lines().next().unwrap_or_default()));
+                    seen[index] = Some(vec![None; each.series.len()]);
+                    continue;
+                }
+            };
+            let times = if done == 0 { CHECKS } else { 1 };
+            let mut counts = Vec::new();
+            for (series, scatters) in each.series.iter().zip(&mut scattering) {
+                let counted = match *scatters {
+                    true => None,
+                    false => self.count(series, &place, times, &progress)?,
+                };
+                *scatters |= counted.as_ref().is_some_and(|values| !is_count(values, self.min_effect));
+                if let (true, Some(values)) = (*scatters, &counted) {
+                    failed.push(format!("{}: is no count, since it scatters: {values:?}", series.name));
+                }
+                counts.push(counted.filter(|_| !*scatters));
+            }
+            self.checkouts.remove(&record.commit);
+            keep(&self.lines(each, record, row.place + index as u64, &counts)?)?;
+            seen[index] = Some(counts);
+        }
+        progress.finish();
+        Ok(failed)
+    }
+
+    fn known(&self, each: &EachCommit, commit: &str, lines: &[Line]) -> Option<Counts> {
+        let of = |series: &Measured| {
+            let mut lines = lines.iter().rev().filter(|line| line.commit == commit && line.machine == self.machine);
+            let line = lines.find(|line| {
+                line.counted.is_some()
+                    && line.series == series.name
+                    && line.measure.as_ref() == Some(&series.measure)
+                    && line.build == each.build
+            });
+            line.map(|line| line.values.clone())
+        };
+        let counts: Counts = each.series.iter().map(of).collect();
+        counts.iter().any(Option::is_some).then_some(counts)
+    }
+
+    /// None where it cannot be counted: an older commit need not have what is counted.
+    fn count(&self, series: &Measured, place: &Place, times: usize, progress: &Progress) -> Result<Option<Vec<f64>>> {
+        let mut values = Vec::new();
+        let mut failures = 0;
+        while values.len() < times {
+            match measure_once(&series.measure, place, self.limit, self.stop)? {
+                Tried::Value(value) => values.push(value),
+                _ if self.stop.load(Ordering::Relaxed) => return Err(interrupted()),
+                Tried::Stopped => return Err(interrupted()),
+                Tried::Skipped(_) => return Ok(None),
+                Tried::Failed(why) => {
+                    failures += 1;
+                    if failures >= TRIES {
+                        progress.note(&format!("{}: {why}", series.name));
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+        Ok(Some(values))
+    }
+
+    fn lines(&self, each: &EachCommit, record: &CommitRecord, place: u64, counts: &Counts) -> Result<Vec<Line>> {
+        let committed = git(self.top, &["show", "--no-patch", "--format=%cI", &record.commit])?.map_err(Error::new)?;
+        let counted = Counted { place, committed, subject: record.subject.clone() };
+        let lines = each.series.iter().zip(counts).filter_map(|(series, values)| {
+            let mut line = Line::new(&series.name, self.machine, self.at.to_owned(), &record.commit, values.clone()?);
+            line.counted = Some(counted.clone());
+            line.measure = Some(series.measure.clone());
+            line.build = each.build.clone();
+            line.higher_is_better = series.higher_is_better;
+            Some(line)
+        });
+        Ok(lines.collect())
+    }
+}
+
+fn interrupted() -> Error {
+    Error::new("interrupted; what was counted is kept").exit(crate::stop::EXIT_INTERRUPTED)
+}
+
+/// Whether it comes out alike each time: within a quarter of what would be a change.
+fn is_count(values: &[f64], min_effect: f64) -> bool {
+    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+    values.iter().all(|value| value / least - 1.0 <= min_effect / 4.0)
+}
+
+/// Numbers of evenly spread commits, at most so many, with both ends; the same for each row that begins alike.
+fn spread(count: usize, most: usize) -> Vec<usize> {
+    let steps = count.saturating_sub(1);
+    let stride = steps.div_ceil(most.saturating_sub(1).max(1)).max(1);
+    let mut all: Vec<usize> = (0..count).step_by(stride).collect();
+    if all.last() != Some(&steps) {
+        all.push(steps);
+    }
+    all
+}
+
+/// The commit to count next: one that is planned, or else one between the two that differ most.
+fn next(seen: &[Option<Counts>], planned: &[usize], min_effect: f64) -> Option<usize> {
+    if let Some(index) = planned.iter().find(|index| seen[**index].is_none()) {
+        return Some(*index);
+    }
+    let series = seen.iter().flatten().map(Vec::len).next().unwrap_or(0);
+    let mut widest: Option<(f64, usize)> = None;
+    for number in 0..series {
+        let of = |(index, counts): (usize, &'_ Option<Counts>)| {
+            counts.as_ref().and_then(|counts| counts[number].clone()).map(|values| (index, values))
+        };
+        let counted: Vec<(usize, Vec<f64>)> = seen.iter().enumerate().filter_map(of).collect();
+        for pair in counted.windows(2) {
+            let [(from, before), (to, after)] = pair else { continue };
+            let Some(effect) = count_change(before, after, min_effect) else { continue };
+            let middle = (from + to) / 2;
+            let between = (from + 1..*to).filter(|index| seen[*index].is_none());
+            let size = effect.ln_1p().abs();
+            if let Some(index) = between.min_by_key(|index| index.abs_diff(middle))
+                && widest.is_none_or(|(known, _)| size > known)
+            {
+                widest = Some((size, index));
+            }
+        }
+    }
+    widest.map(|(_, index)| index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_row_is_looked_at_evenly() {
+        assert_eq!(spread(1, 30), [0]);
+        assert_eq!(spread(4, 30), [0, 1, 2, 3]);
+        assert_eq!(spread(11, 3), [0, 5, 10]);
+        assert_eq!(spread(12, 3), [0, 6, 11]);
+        assert_eq!(spread(5, 1), [0, 4]);
+        for count in 1..200 {
+            for most in 2..40 {
+                assert!(spread(count, most).len() <= most, "{count} {most}");
+            }
+        }
+    }
+
+    /// Counts until nothing is left to do; returns the commits in that order.
+    fn swept(levels: &[Option<f64>], most: usize) -> Vec<usize> {
+        let planned = spread(levels.len(), most);
+        let mut seen: Vec<Option<Counts>> = vec![None; levels.len()];
+        let mut order = Vec::new();
+        while let Some(index) = next(&seen, &planned, 0.01) {
+            assert!(seen[index].is_none());
+            seen[index] = Some(vec![levels[index].map(|level| vec![level])]);
+            order.push(index);
+        }
+        order
+    }
+
+    #[test]
+    fn the_commit_that_changed_a_count_is_found_by_halving() {
+        let levels: Vec<Option<f64>> = (0..101).map(|at| Some(if at < 37 { 100.0 } else { 103.0 })).collect();
+        let order = swept(&levels, 11);
+        assert_eq!(order[..11], [0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100]);
+        assert!(order.contains(&36) && order.contains(&37) && order.len() <= 15, "{order:?}");
+        // Two that cancel each other between the same two are not seen; opposite ones in different gaps are.
+        let levels: Vec<Option<f64>> =
+            (0..101).map(|at| Some(if (37..72).contains(&at) { 100.0 } else { 103.0 })).collect();
+        let order = swept(&levels, 11);
+        assert!([36, 37, 71, 72].iter().all(|at| order.contains(at)), "{order:?}");
+        // Half a per cent is nothing.
+        let levels: Vec<Option<f64>> = (0..101).map(|at| Some(if at < 37 { 100.0 } else { 100.5 })).collect();
+        assert_eq!(swept(&levels, 11).len(), 11);
+    }
+
+    #[test]
+    fn commits_that_cannot_be_counted_are_gone_around() {
+        let broken = |at: usize| (34..=41).contains(&at);
+        let levels: Vec<Option<f64>> =
+            (0..101).map(|at| (!broken(at)).then_some(if at < 38 { 100.0 } else { 103.0 })).collect();
+        let order = swept(&levels, 11);
+        assert!(order.contains(&33) && order.contains(&42) && order.len() <= 11 + 16, "{order:?}");
+        assert_eq!(swept(&[None, None, None], 2), [0, 2]);
+    }
+
+    #[test]
+    fn what_scatters_is_no_count() {
+        assert!(is_count(&[1000.0], 0.01) && is_count(&[1000.0, 1002.0], 0.01));
+        assert!(!is_count(&[1000.0, 1003.0], 0.01) && !is_count(&[1003.0, 1000.0], 0.01));
+    }
+}
