@@ -318,3 +318,50 @@ fn nothing_goes_on_when_it_is_killed() {
     let runs = |pid: &str| fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
     eventually("its end", || !pids.split_whitespace().any(runs));
 }
+
+#[test]
+fn counts_of_a_store_say_where_to_look_first() {
+    let history = History::new(&values((0..32).map(|number| if number < 21 { 100.0 } else { 103.0 })));
+    fs::write(history.beside("suite.yaml"), "each_commit: {series: [{name: count, measure: cat value}]}").unwrap();
+    let [repo, store, suite, cache] =
+        [history.path(), history.beside("store"), history.beside("suite.yaml"), history.beside("c")]
+            .map(|path| path.to_str().unwrap().to_owned());
+    let words = ["nightly", "--suite", &suite, "--store", &store, "--repo", &repo, "--cache", &cache, "--commits", "8"];
+    let (code, stdout, stderr) = lab(&[&words[..], &["--since", &history.commits[0]]].concat());
+    assert!(code == 1 && stdout.contains("Change 21"), "{stdout}{stderr}");
+    let file = history.beside("result.json");
+    let asked = |more: &[&str]| {
+        let (code, stdout, stderr) = bisect(&history, &[&["--measure", MEASURE][..], more].concat());
+        assert_eq!(code, 0, "{stdout}{stderr}");
+        assert!(stdout.contains(&history.commits[21][..12]), "{stdout}");
+        stderr
+    };
+    let stderr = asked(&["--prior-instructions", &store, "--json", file.to_str().unwrap()]);
+    assert!(stderr.contains("of 32 commits were counted"), "{stderr}");
+    let result = json(&file);
+    let weights: Vec<f64> =
+        result["commits"].as_array().unwrap().iter().map(|of| of["weight"].as_f64().unwrap()).collect();
+    assert!(weights[21] == 10.0 && weights.iter().sum::<f64>() == 41.0, "{weights:?}");
+    let (code, stdout, _) = lab(&["verify", file.to_str().unwrap()]);
+    assert_eq!(code, 0, "{stdout}");
+    let (code, _, stderr) = bisect(&history, &["--measure", MEASURE, "--prior-instructions", "/no/such/store"]);
+    assert_eq!((code, stderr.contains("a store is a folder that `nightly` fills")), (64, true), "{stderr}");
+}
+
+#[test]
+fn a_server_is_measured_without_a_command() {
+    let serve = |latency: &str| format!("exec \"$STILLGATE_LAB\" respond --address \"$1\" --latency fixed:{latency}");
+    let planned = ["2ms", "2ms", "20ms", "20ms"]
+        .map(|latency| Planned { files: vec![("serve.sh", serve(latency))], ..Planned::default() });
+    let history = History::new(&planned);
+    let words = ["--target", "sh serve.sh {address}", "--figure", "p50", "--figure-args"];
+    let load = "--rate 50 --time 200ms --warm-up 50ms --connections 4";
+    let (code, stdout, stderr) = bisect(&history, &[&words[..], &[load, "--min-effect", "50%"]].concat());
+    assert!(code == 0 && stdout.contains(&history.commits[2][..12]) && stdout.contains("worse"), "{stdout}{stderr}");
+    let (code, _, stderr) = bisect(&history, &["--target", "x", "--measure", "y"]);
+    assert!(code != 0 && stderr.contains("cannot be used with"), "{stderr}");
+    let (code, _, stderr) = bisect(&history, &["--target", "x", "--figure", "speed"]);
+    assert!(code != 0 && stderr.contains("not one of cpu"), "{stderr}");
+    let (code, _, stderr) = bisect(&history, &[]);
+    assert!(code != 0 && stderr.contains("--measure"), "{stderr}");
+}

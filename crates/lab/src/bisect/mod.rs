@@ -1,8 +1,8 @@
 //! `stillgate-lab bisect`: which commit changed a measurement.
 //!
 //! [`commits`] puts a history in a row, [`versions`] a list of artefacts; [`checkouts`] builds commits in worktrees, with a
-//! [`patch`] if one is given. [`command`] runs what measures them, for the number that it prints ([`number`]). [`record`] says what the tries so far amount to, and which commit is next;
-//! [`analysis`] gives the answer, and [`words`] says it. Both are pure, so `verify` can do it all again. [`run`] is the loop,
+//! [`patch`] if one is given. [`priors`] makes commits likelier by counts. [`command`] runs what measures them, for the number that it prints ([`number`]).
+//! [`record`] says what the tries so far amount to, and which commit is next; [`analysis`] gives the answer, and [`words`] says it. Both are pure, so `verify` can do it all again. [`run`] is the loop,
 //! [`display`] what it shows meanwhile.
 
 pub(crate) mod analysis;
@@ -12,6 +12,7 @@ pub(crate) mod commits;
 pub(crate) mod display;
 mod number;
 pub(crate) mod patch;
+pub(crate) mod priors;
 pub(crate) mod record;
 pub(crate) mod run;
 pub(crate) mod source;

@@ -1,14 +1,16 @@
 //! `stillgate-lab bisect`: which commit changed a measurement, for people and for scripts.
 
+use super::measure::{figure, is_more_better};
 use crate::bisect::checkouts::Checkouts;
 use crate::bisect::display::Display;
 use crate::bisect::patch::Patch;
+use crate::bisect::priors::weigh_by_counts;
 use crate::bisect::run::Bisection;
 use crate::bisect::source::Source;
 use crate::bisect::versions::{self, Versions};
 use crate::bisect::{analysis, commits, words};
 use crate::cli::EXIT_USAGE;
-use crate::cli::typed::typed;
+use crate::cli::typed::{quoted_word, typed};
 use crate::cli::values::{duration, percent, positive, probability};
 use crate::environment;
 use crate::error::{Error, Result};
@@ -20,6 +22,8 @@ use crate::result::file::{self, ResultWriter};
 use crate::result::{Experiment, ResultFile};
 use crate::stdout;
 use crate::stop::{EXIT_INTERRUPTED, stop_flag};
+use crate::store;
+use crate::store::place::Place;
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -53,11 +57,20 @@ pub(crate) struct Bisect {
     #[arg(long, value_name = "REV")]
     bad: Option<String>,
     /// What is built already, oldest first, in place of commits: NAME=PATH,NAME=PATH or a file with lines `NAME PATH`
-    #[arg(long, value_name = "LIST", conflicts_with_all = ["repo", "build", "apply", "merges", "prior_paths", "keep"])]
+    #[arg(long, value_name = "LIST", conflicts_with_all = ["repo", "build", "apply", "merges", "prior_paths", "prior_instructions", "keep"])]
     versions: Option<String>,
     /// Command that measures a commit, run by the shell
-    #[arg(long, value_name = "COMMAND")]
-    measure: String,
+    #[arg(long, value_name = "COMMAND", required_unless_present = "target")]
+    measure: Option<String>,
+    /// A server that the build makes, in place of a command: it is measured as by `stillgate-lab measure`
+    #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["measure", "higher_is_better", "lower_is_better"])]
+    target: Option<String>,
+    /// What is measured of --target: cpu, throughput, p99, instructions or another figure of `stillgate-lab measure`
+    #[arg(long, value_name = "FIGURE", value_parser = |text: &str| figure(text).map(|_| text.to_owned()), default_value = "cpu", requires = "target")]
+    figure: String,
+    /// Further words for `stillgate-lab measure`, such as --rate 2k
+    #[arg(long, value_name = "WORDS", allow_hyphen_values = true, requires = "target")]
+    figure_args: Option<String>,
     /// Command that builds a commit, run once by the shell
     #[arg(long, value_name = "COMMAND")]
     build: Option<String>,
@@ -94,6 +107,9 @@ pub(crate) struct Bisect {
     /// Makes commits that touch a path more likely by a factor: crates/route=4
     #[arg(long, value_name = "PATH=FACTOR,…", value_delimiter = ',', value_parser = prior_path)]
     prior_paths: Vec<PriorPath>,
+    /// Makes commits likelier that changed a count, such as instructions, in a store of `nightly`
+    #[arg(long, value_name = "STORE")]
+    prior_instructions: Option<String>,
     /// Where worktrees are [default: the user's cache]
     #[arg(long, value_name = "FOLDER")]
     cache: Option<PathBuf>,
@@ -182,7 +198,12 @@ impl Bisect {
         let bad = self.bad.as_deref().unwrap_or("HEAD");
         let ends = [self.good.as_deref().unwrap_or_default(), bad].map(str::to_owned);
         let design = self.design(ends, patch.as_ref().map(|patch| patch.applied.clone()));
-        let row = commits::row(&top, &design.good, &design.bad, design.line, &design.prior_paths)?;
+        let mut row = commits::row(&top, &design.good, &design.bad, design.line, &design.prior_paths)?;
+        if let Some(store) = &self.prior_instructions {
+            let contents = store::read(&Place::open(store, &self.repo, cache)?.folder)?;
+            let known = weigh_by_counts(&mut row, &contents.lines, self.min_effect);
+            eprintln!("{known} of {} commits were counted", row.len());
+        }
         let checkouts = Checkouts::open(&top, cache, self.build.as_deref(), patch, self.build_limit)?;
         Ok((design, row, Source::Commits(checkouts), git::uncommitted(&top)?))
     }
@@ -209,7 +230,7 @@ impl Bisect {
 
     fn design(&self, [good, bad]: [String; 2], apply: Option<Applied>) -> BisectDesign {
         BisectDesign {
-            measure: self.measure.clone(),
+            measure: self.measurement(),
             build: self.build.clone(),
             apply,
             versions: self.versions.clone(),
@@ -219,13 +240,24 @@ impl Bisect {
                 Merges::FirstParent => Line::FirstParent,
                 Merges::Linear => Line::Linear,
             },
-            higher_is_better: self.higher_is_better && !self.lower_is_better,
+            higher_is_better: self.higher_is_better && !self.lower_is_better
+                || self.target.is_some() && is_more_better(&self.figure),
             confidence: self.confidence,
             min_effect: self.min_effect,
             prior_none: PRIOR_NONE,
             prior_several: PRIOR_SEVERAL,
             prior_paths: self.prior_paths.clone(),
+            prior_counts: self.prior_instructions.clone(),
         }
+    }
+
+    /// The command, for a server the one that measures it.
+    fn measurement(&self) -> String {
+        let words = self.figure_args.as_ref().map(|words| format!(" {words}")).unwrap_or_default();
+        let of_target = self.target.as_ref().map(|target| {
+            format!("\"$STILLGATE_LAB\" measure {} {}{words}", quoted_word(&self.figure), quoted_word(target))
+        });
+        self.measure.clone().or(of_target).unwrap_or_default()
     }
 }
 

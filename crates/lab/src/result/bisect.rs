@@ -57,6 +57,9 @@ pub(crate) struct BisectDesign {
     pub(crate) prior_several: f64,
     /// Commits that touch such a path are the likelier by this factor.
     pub(crate) prior_paths: Vec<PriorPath>,
+    /// A store, as typed, whose counts make commits likelier that changed them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) prior_counts: Option<String>,
 }
 
 impl BisectDesign {
