@@ -3,6 +3,7 @@
 use crate::logs::{self, route};
 use crate::measured::Measured;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 use stillgate_testkit::{Connection, Head, Setup, Upstream, eventually, payload};
 
 const MIB: usize = 1024 * 1024;
@@ -126,6 +127,7 @@ fn a_request_is_passed_on_as_it_comes() {
 fn check_mirror(mirror: &Upstream, what: &str) {
     const REQUESTS: usize = 600;
     const BODY_BYTES: usize = 100 * 1024;
+    const MEDIAN_MAX: Duration = Duration::from_millis(50);
     // Tells how long the body was.
     let node = Upstream::serve(|connection| {
         while let Ok(request) = connection.read_request() {
@@ -140,13 +142,19 @@ fn check_mirror(mirror: &Upstream, what: &str) {
     let body = payload(1, BODY_BYTES);
     assert_eq!(client.request("POST", "/warm", &body).head.status(), 200, "{what}");
     let before = measured.gateway.rss();
+    let mut times = Vec::with_capacity(REQUESTS);
     for number in 0..REQUESTS {
         // Small ones and large ones: the count and the bytes have bounds.
         let length = if number % 4 == 0 { 100 } else { BODY_BYTES };
+        let began = Instant::now();
         let response = client.request("POST", "/a", &body[..length]);
+        times.push(began.elapsed());
         let expected = format!("{length:06}");
         assert!(response.head.status() == 200 && response.body == expected.as_bytes(), "{what}: request {number}");
     }
+    // A busy machine has slow requests, but a mirror that is waited for makes most of them slow.
+    times.sort_unstable();
+    assert!(times[REQUESTS / 2] < MEDIAN_MAX, "{what}: half of the requests took more than {:?}", times[REQUESTS / 2]);
     eventually(&format!("{what}: what is lost to be counted"), || dropped(&measured) > 0.0);
     let grown = measured.gateway.rss().saturating_sub(before);
     // Buffers of the allocator and the kernel's pages are not what waits; all bodies together are 44 MiB.
