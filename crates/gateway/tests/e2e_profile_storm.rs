@@ -1,5 +1,5 @@
-//! A storm of the signal that profiles use, while clients do TLS handshakes, profiles are taken and given up, the configuration changes
-//! and the process is replaced: every request is answered.
+//! A storm of the signal that profiles use, while clients do TLS handshakes, functions in Lua run as machine code and otherwise,
+//! profiles are taken and given up, the configuration changes and the process is replaced: every request is answered.
 //!
 //! `STILLGATE_STORM_SIGNALS` makes it longer.
 
@@ -22,6 +22,9 @@ use upgrade::{Upgraded, with_pid_file};
 const NAME: &str = "shop.example.com";
 const GET: &[u8] = b"GET /?size=5 HTTP/1.1\r\nHost: shop.example.com\r\nConnection: close\r\n\r\n";
 
+/// A loop that becomes machine code, which uses the frame pointer's register as any other, and a closure that never does.
+const FUNCTION: &str = "return function() local sum = 0 for at = 1, 5000 do sum = sum + at % 7 end local made = function() return sum end ngx.header['X-Sum'] = made() end";
+
 /// Signals that are sent, unless the environment says how many.
 const SIGNALS: u64 = 40_000;
 
@@ -43,7 +46,8 @@ fn setup(authority: &Authority, upstream: &Upstream, route: &str) -> Setup {
     let ca = authority.dir().display();
     let resources = format!(
         "ssls: [{{id: shop, cert: \"{ca}/shop.pem\", key: \"{ca}/shop.key\", snis: [{NAME}]}}]\n\
-         upstreams: [{{id: u, nodes: {{\"{}\": 1}}}}]\nroutes: [{{id: {route}, uri: /*, upstream_id: u}}]\n",
+         upstreams: [{{id: u, nodes: {{\"{}\": 1}}}}]\n\
+         routes: [{{id: {route}, uri: /*, upstream_id: u, plugins: {{serverless-pre-function: {{phase: access, functions: [{FUNCTION:?}]}}}}}}]\n",
         upstream.addr()
     );
     Setup::resources(resources).listener("tls: true").gateway("workers: 2\ndebug: {pprof: true, heap: 16KiB}")
@@ -84,7 +88,13 @@ fn storm(upgraded: &Upgraded, signals: u64) -> u64 {
 
 /// Takes a profile; each second one is given up. Whether it is refused or cut off does not matter here.
 fn take_profile(admin: std::net::SocketAddr, number: u64) {
-    let targets = ["profile?seconds=1&hz=1000", "stalls?seconds=1&over=1ms", "heap", "profile?seconds=200&threads=all"];
+    let targets = [
+        "profile?seconds=1&hz=1000",
+        "lua?kind=cpu&seconds=1&hz=1000",
+        "stalls?seconds=1&over=1ms",
+        "profile?seconds=200&threads=all",
+        "heap",
+    ];
     let target = targets[number as usize % targets.len()];
     let Ok(mut stream) = TcpStream::connect(admin) else { return };
     let asked = write!(stream, "GET /debug/pprof/{target} HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n");
@@ -109,7 +119,8 @@ fn signals_during_handshakes_reloads_and_an_upgrade_harm_nothing() {
                 let mut response = Vec::new();
                 // A peer that closes without saying so in TLS is told as an error, after the response.
                 let _ = client.read_to_end(&mut response);
-                assert!(response.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&response));
+                let text = String::from_utf8_lossy(&response);
+                assert!(text.starts_with("HTTP/1.1 200") && text.contains("X-Sum: 14997"), "{text}");
                 rounds.count();
             }
         });

@@ -1,7 +1,7 @@
 //! A storm of signals while threads panic, do TLS handshakes, allocate, are refused memory and fault, with the heap sampled: all of them
 //! go on, and every stack can be read.
 //!
-//! `STILLGATE_STORM_SIGNALS` makes it longer: ten million take some minutes.
+//! `STILLGATE_STORM_SIGNALS` makes it longer: ten million take a quarter of an hour.
 
 use crate::heap::{self, Sampled};
 use crate::machine;
@@ -27,6 +27,9 @@ const SIGNALS: u64 = 20_000;
 
 /// For each stack that is taken at least.
 const SIGNALS_A_STACK_MAX: u64 = 4;
+
+/// Stacks that are waited for at most. A thread runs once in some milliseconds on a busy machine, and all signals until then are one.
+const STACKS_MAX: u64 = 100_000;
 
 /// Between two signals.
 const PAUSE: Duration = Duration::from_micros(20);
@@ -122,7 +125,7 @@ fn work(name: &str, done: &AtomicU64, is_over: &AtomicBool, mut turn: impl FnMut
 fn a_storm_of_signals_harms_nothing() {
     heap::sample_every(Some(HEAP_MEAN_BYTES));
     let (signals, bound) = (signals(), BOUND + BOUND_A_SIGNAL.mul_f64(signals() as f64));
-    let stacks = signals / SIGNALS_A_STACK_MAX;
+    let stacks = (signals / SIGNALS_A_STACK_MAX).min(STACKS_MAX);
     let (client, server) = configurations();
     let is_over = AtomicBool::new(false);
     let names = ["storm-panics", "storm-allocates", "storm-recurses", "storm-tls"];

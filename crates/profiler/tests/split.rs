@@ -85,7 +85,7 @@ fn planted_work(is_over: &AtomicBool) -> [Duration; 3] {
         let from = bytes.clone();
         let mut slice = |share: u32| uneven.next().unwrap_or_default() * share;
         spend(slice(50), &mut spent[0], 100, || planted_half(&mut bytes, &from));
-        spend(slice(30), &mut spent[1], 5, || planted_third(&mut bytes));
+        spend(slice(30), &mut spent[1], 40, || planted_third(&mut bytes));
         spend(slice(20), &mut spent[2], 200, || {
             planted_fifth(&text);
         });

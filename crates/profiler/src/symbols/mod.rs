@@ -97,7 +97,7 @@ mod tests {
         // SAFETY: a new mapping, which nothing runs and nothing else knows.
         let mapped = unsafe { libc::mmap(null_mut(), BYTES, access, kind, -1, 0) };
         assert_ne!(mapped, libc::MAP_FAILED);
-        let here = code_in_no_file_has_no_name as fn() as u64;
+        let here = code_in_no_file_has_no_name as fn() as usize as u64;
         let names = names_of(&[mapped.addr() as u64 + 16, here]);
         // SAFETY: the same mapping.
         unsafe { libc::munmap(mapped, BYTES) };
