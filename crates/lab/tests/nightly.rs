@@ -180,7 +180,7 @@ each_commit:
 
     // The next night goes on from there, and nothing changed.
     let (code, stdout, stderr) = night(15, &[]);
-    assert_eq!((code, counted() - before), (0, 3), "13 twice, and 15: {stdout}{stderr}");
+    assert_eq!((code, counted() - before), (0, 3), "15 twice, and 13: {stdout}{stderr}");
     assert!(stdout.contains("Counted on 3 commits") && stdout.contains("no count changed"), "{stdout}");
     // There is nothing more to count.
     let (code, stdout, stderr) = night(15, &[]);

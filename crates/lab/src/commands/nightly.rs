@@ -31,7 +31,7 @@ use stillgate_stats::Random;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Each series is measured ten times in turn on today's commit, on the newest other one in the store (yesterday), and on the release; \
-what seems to have changed, forty times more. Of all that is called changed in a night, at most 1% is expected to be false; if \
+what seems to have changed, 25 times more, and where that leaves doubt, a hundred times more. Of all that is called changed in a night, at most 1% is expected to be false; if \
 nothing changed, at most 1% of nights have an alarm.
 
 What the suite counts of each commit is counted once on every commit since the last night, of a long row on --commits evenly spread \
@@ -120,7 +120,7 @@ impl Nightly {
             let night = Night { sides: &sides, limit: self.measure_limit, machine: &machine, at: &at, stop: &stop };
             let (lines, failed) = night.measure(&suite, &mut Random::new(self.seed.unwrap_or_else(seed_of_clock)))?;
             store::append(&store.folder, &lines)?;
-            report.judged = judge(&lines.iter().collect::<Vec<&Line>>());
+            report.judged = judge(&lines.iter().collect::<Vec<&Line>>(), &before);
             report.failed = failed;
         }
         if let Some(each) = &suite.each_commit {

@@ -1,12 +1,14 @@
 //! What a night says: a pure function of its lines.
 //!
-//! A first look at every series asks for a second, larger one where something seems to have changed; one error holds for
-//! all series and comparisons of the night together.
+//! A first look at every series asks for a second, larger one where something seems to have changed, and that for a third where
+//! it leaves doubt; one error holds for all series and comparisons of the night together.
 
+use super::kept::{Kept, beside_kept};
+use super::run::{PAIRS_FIRST, PAIRS_SECOND, PAIRS_THIRD};
 use crate::store::Line;
 use stillgate_stats::{
-    SCREEN_LEVEL, hodges_lehmann, is_suspicious, log_ratios, minimum_detectable_effect_signed_rank, screened,
-    standard_deviation,
+    Looks, SCREEN_LEVELS, hodges_lehmann, is_suspicious, is_undecided, log_ratios,
+    minimum_detectable_effect_signed_rank, screened, standard_deviation, third_look_level,
 };
 
 /// Share of false ones among all that are called changed; where nothing changed, the probability of any.
@@ -37,6 +39,8 @@ pub(crate) struct Judged {
     /// Adjusted over the night.
     pub(crate) p_value: f64,
     pub(crate) pairs: usize,
+    /// Beside the release's large sample.
+    pub(crate) kept: Option<Kept>,
     pub(crate) verdict: Verdict,
 }
 
@@ -49,8 +53,8 @@ pub(crate) enum Verdict {
     Unchanged,
 }
 
-/// All comparisons of a night.
-pub(crate) fn judge(night: &[&Line]) -> Vec<Judged> {
+/// All comparisons of a night; `before` is what the store had of others.
+pub(crate) fn judge(night: &[&Line], before: &[Line]) -> Vec<Judged> {
     let all: Vec<(&Line, usize, Vec<f64>)> = night
         .iter()
         .flat_map(|line| (0..line.beside.len()).map(move |index| (*line, index)))
@@ -59,29 +63,22 @@ pub(crate) fn judge(night: &[&Line]) -> Vec<Judged> {
             (line.first_look <= diffs.len()).then_some((line, index, diffs))
         })
         .collect();
-    let seconds: Vec<Option<&[f64]>> = all
-        .iter()
-        .map(|(line, _, diffs)| {
-            let (first, second) = diffs.split_at(line.first_look);
-            (is_suspicious(first) && !second.is_empty()).then_some(second)
-        })
-        .collect();
-    let p_values = screened(&seconds);
-    let tests = all.len() as f64;
+    let looks: Vec<Looks<'_>> = all.iter().map(|(line, _, diffs)| Split::of(line, diffs).looks(line)).collect();
+    let p_values = screened(&looks);
     all.iter()
         .zip(p_values)
         .map(|((line, index, diffs), p_value)| {
-            let (first, second) = diffs.split_at(line.first_look);
-            let looked = if second.is_empty() { first } else { second };
-            let estimate = hodges_lehmann(looked, CONFIDENCE);
+            let split = Split::of(line, diffs);
+            let looked = [split.third, split.second, split.first].into_iter().find(|look| !look.is_empty());
+            let estimate = hodges_lehmann(looked.unwrap_or_default(), CONFIDENCE);
             let effect = estimate.map_or([0.0; 3], |e| [e.value, e.interval.low, e.interval.high].map(f64::exp_m1));
             let detectable = standard_deviation(diffs).and_then(|sd| {
-                // What passes the first look, and what would pass a second one of the usual size.
+                // What passes each look at its usual size.
                 let least = |pairs: usize, level| minimum_detectable_effect_signed_rank(pairs as u64, sd, level, POWER);
-                let first = least(first.len(), SCREEN_LEVEL)?;
-                let alone = ERROR / tests / SCREEN_LEVEL;
-                let second = least(super::run::PAIRS_SECOND, alone)?;
-                Some(first.max(second).exp_m1())
+                let first = least(split.first.len(), SCREEN_LEVELS[0])?;
+                let second = least(PAIRS_SECOND, SCREEN_LEVELS[1])?;
+                let third = least(PAIRS_THIRD, third_look_level(all.len(), ERROR))?;
+                Some(first.max(second).max(third).exp_m1())
             });
             let verdict = match p_value <= ERROR {
                 true if (effect[0] < 0.0) == line.higher_is_better => Verdict::Worse,
@@ -99,26 +96,130 @@ pub(crate) fn judge(night: &[&Line]) -> Vec<Judged> {
                 margin: line.margin.unwrap_or(MARGIN),
                 p_value,
                 pairs: diffs.len(),
+                kept: if beside.role == "release" { beside_kept(line, before) } else { None },
                 verdict,
             }
         })
         .collect()
 }
 
-/// What in a line does not follow from the rules: second looks where there should be none, or the other way round.
+/// The differences of one comparison, look by look.
+struct Split<'a> {
+    first: &'a [f64],
+    second: &'a [f64],
+    third: &'a [f64],
+}
+
+impl<'a> Split<'a> {
+    fn of(line: &Line, diffs: &'a [f64]) -> Split<'a> {
+        let (first, later) = diffs.split_at(line.first_look.min(diffs.len()));
+        let (second, third) = later.split_at(line.later.map_or(later.len(), |of| of.second_look.min(later.len())));
+        Split { first, second, third }
+    }
+
+    /// A look counts where the one before asked for it; it was taken of all commits at once.
+    fn looks(&self, line: &Line) -> Looks<'a> {
+        let second = (is_suspicious(self.first) && !self.second.is_empty()).then_some(self.second);
+        let comparisons = line.later.map_or(1, |later| later.comparisons);
+        let asks = |second: &[f64]| is_undecided(second, comparisons, ERROR) && !self.third.is_empty();
+        Looks { second, third: second.is_some_and(asks).then_some(self.third) }
+    }
+}
+
+/// Pairs of the look that the measurements of two commits so far ask for; none where they are enough.
+pub(crate) fn next_look(beside: &[f64], today: &[f64], comparisons: usize) -> Option<usize> {
+    let diffs = log_ratios(beside, today)?;
+    let (first, second) = diffs.split_at(PAIRS_FIRST.min(diffs.len()));
+    match second.len() {
+        0 => is_suspicious(first).then_some(PAIRS_SECOND),
+        PAIRS_SECOND => (is_suspicious(first) && is_undecided(second, comparisons, ERROR)).then_some(PAIRS_THIRD),
+        _ => None,
+    }
+}
+
+/// What in a line does not follow from the rules: looks where there should be none, or the other way round.
 pub(crate) fn contradictions(line: &Line) -> Vec<String> {
     let count = line.values.len();
     if line.first_look > count || line.beside.iter().any(|beside| beside.values.len() != count) {
         return vec![format!("{} {}: its sides have different numbers of measurements", line.at, line.series)];
     }
-    let asked = line.beside.iter().any(|beside| {
-        let first = log_ratios(&beside.values[..line.first_look], &line.values[..line.first_look]);
-        first.is_some_and(|first| is_suspicious(&first))
-    });
-    let is_there = line.first_look < count;
-    match (asked, is_there) {
-        (true, false) => vec![format!("{} {}: the second look is missing", line.at, line.series)],
-        (false, true) => vec![format!("{} {}: a second look that nothing asked for", line.at, line.series)],
-        _ => Vec::new(),
+    let diffs: Vec<Vec<f64>> =
+        line.beside.iter().filter_map(|beside| log_ratios(&beside.values, &line.values)).collect();
+    let splits: Vec<Split<'_>> = diffs.iter().map(|diffs| Split::of(line, diffs)).collect();
+    let asks_second = splits.iter().any(|split| is_suspicious(split.first));
+    let second_is_there = line.first_look < count;
+    let mut found = Vec::new();
+    let mut check = |name: &str, is_asked: bool, is_there: bool| match (is_asked, is_there) {
+        (true, false) => found.push(format!("{} {}: the {name} look is missing", line.at, line.series)),
+        (false, true) => found.push(format!("{} {}: a {name} look that nothing asked for", line.at, line.series)),
+        _ => {}
+    };
+    check("second", asks_second, second_is_there);
+    if let (Some(later), true) = (line.later, second_is_there) {
+        let is_unsure =
+            |split: &Split<'_>| is_suspicious(split.first) && is_undecided(split.second, later.comparisons, ERROR);
+        check("third", splits.iter().any(is_unsure), line.first_look + later.second_look < count);
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Beside, Later};
+    use stillgate_stats::Random;
+
+    /// A series that differs by `effect` from yesterday, taken by the rules.
+    fn taken(effect: f64, seed: u64) -> Line {
+        let mut random = Random::new(seed);
+        let (mut today, mut other) = (Vec::new(), Vec::new());
+        let mut next = Some(PAIRS_FIRST);
+        while let Some(pairs) = next {
+            for _ in 0..pairs {
+                today.push(100.0 * (effect + 0.02 * random.normal()).exp());
+                other.push(100.0 * (0.02 * random.normal()).exp());
+            }
+            next = next_look(&other, &today, 40);
+        }
+        let mut line = Line::new("proxy", "m", "2026".to_owned(), "c", today);
+        line.first_look = PAIRS_FIRST;
+        line.later = Some(Later { second_look: PAIRS_SECOND, comparisons: 40 });
+        line.beside = vec![Beside { role: "yesterday".to_owned(), commit: "b".to_owned(), values: other }];
+        line
+    }
+
+    #[test]
+    fn looks_are_taken_as_they_are_asked_for() {
+        let lines: Vec<Line> = (0..200).map(|seed| taken(0.01, seed)).collect();
+        assert!(lines.iter().all(|line| contradictions(line).is_empty()));
+        let with = |pairs: usize| lines.iter().filter(|line| line.values.len() == pairs).count();
+        assert!(with(10) > 20 && with(35) > 20 && with(135) > 20, "{} {} {}", with(10), with(35), with(135));
+        // A change of half the scatter.
+        let called = lines.iter().filter(|line| judge(&[line], &[])[0].verdict == Verdict::Worse).count();
+        assert!(called > 30, "{called}");
+        // What is clear after the second look needs no third.
+        assert!((0..20).all(|seed| taken(0.2, seed).values.len() == 35));
+    }
+
+    #[test]
+    fn measurements_that_were_added_or_taken_away_are_found() {
+        let cut = |line: &Line, count: usize| {
+            let mut line = line.clone();
+            line.values.truncate(count);
+            line.beside[0].values.truncate(count);
+            contradictions(&line)
+        };
+        let line = (0..).map(|seed| taken(0.01, seed)).find(|line| line.values.len() == 135).unwrap();
+        assert!(cut(&line, 35)[0].contains("the third look is missing"));
+        assert!(cut(&line, 10)[0].contains("the second look is missing"));
+        let mut asked_for_less = line.clone();
+        asked_for_less.later = None;
+        assert_eq!(contradictions(&asked_for_less), Vec::<String>::new(), "of a version with two looks");
+        let unchanged = (0..).map(|seed| taken(0.0, seed)).find(|line| line.values.len() == 10).unwrap();
+        let mut more = unchanged.clone();
+        more.values.push(1.0);
+        assert!(contradictions(&more)[0].contains("different numbers"));
+        more.beside[0].values.push(1.0);
+        assert!(contradictions(&more)[0].contains("a second look that nothing asked for"));
     }
 }

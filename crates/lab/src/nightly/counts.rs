@@ -206,7 +206,8 @@ fn is_count(values: &[f64], min_effect: f64) -> bool {
     values.iter().all(|value| value / least - 1.0 <= min_effect / 4.0)
 }
 
-/// Numbers of evenly spread commits, at most so many, with both ends; the same for each row that begins alike.
+/// Numbers of evenly spread commits, at most so many, with both ends, from coarse to fine: what is interrupted has some
+/// everywhere.
 fn spread(count: usize, most: usize) -> Vec<usize> {
     let steps = count.saturating_sub(1);
     let stride = steps.div_ceil(most.saturating_sub(1).max(1)).max(1);
@@ -214,7 +215,11 @@ fn spread(count: usize, most: usize) -> Vec<usize> {
     if all.last() != Some(&steps) {
         all.push(steps);
     }
-    all
+    // The ends first, then by how often two divides the place.
+    let last = all.len() - 1;
+    let mut places: Vec<usize> = (0..all.len()).collect();
+    places.sort_by_key(|place| std::cmp::Reverse(if *place == last { u32::MAX } else { place.trailing_zeros() }));
+    places.into_iter().map(|place| all[place]).collect()
 }
 
 /// The commit to count next: one that is planned, or else one between the two that differ most.
@@ -252,10 +257,11 @@ mod tests {
     #[test]
     fn a_long_row_is_looked_at_evenly() {
         assert_eq!(spread(1, 30), [0]);
-        assert_eq!(spread(4, 30), [0, 1, 2, 3]);
-        assert_eq!(spread(11, 3), [0, 5, 10]);
-        assert_eq!(spread(12, 3), [0, 6, 11]);
-        assert_eq!(spread(5, 1), [0, 4]);
+        assert_eq!(spread(4, 30), [3, 0, 2, 1]);
+        assert_eq!(spread(11, 3), [10, 0, 5]);
+        assert_eq!(spread(12, 3), [11, 0, 6]);
+        assert_eq!(spread(90, 10), [89, 0, 80, 40, 20, 60, 10, 30, 50, 70]);
+        assert_eq!(spread(5, 1), [4, 0]);
         for count in 1..200 {
             for most in 2..40 {
                 assert!(spread(count, most).len() <= most, "{count} {most}");
@@ -280,7 +286,7 @@ mod tests {
     fn the_commit_that_changed_a_count_is_found_by_halving() {
         let levels: Vec<Option<f64>> = (0..101).map(|at| Some(if at < 37 { 100.0 } else { 103.0 })).collect();
         let order = swept(&levels, 11);
-        assert_eq!(order[..11], [0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100]);
+        assert_eq!(order[..11], [100, 0, 80, 40, 20, 60, 10, 30, 50, 70, 90]);
         assert!(order.contains(&36) && order.contains(&37) && order.len() <= 15, "{order:?}");
         // Two that cancel each other between the same two are not seen; opposite ones in different gaps are.
         let levels: Vec<Option<f64>> =
@@ -299,7 +305,7 @@ mod tests {
             (0..101).map(|at| (!broken(at)).then_some(if at < 38 { 100.0 } else { 103.0 })).collect();
         let order = swept(&levels, 11);
         assert!(order.contains(&33) && order.contains(&42) && order.len() <= 11 + 16, "{order:?}");
-        assert_eq!(swept(&[None, None, None], 2), [0, 2]);
+        assert_eq!(swept(&[None, None, None], 2), [2, 0]);
     }
 
     #[test]

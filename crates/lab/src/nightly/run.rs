@@ -3,6 +3,7 @@
 //! Rounds and not one series after the other, so that an hour in which the machine was slow is in all of them; in turn, so
 //! that it is in all commits alike. Both looks have fixed sizes.
 
+use super::analysis::next_look;
 use super::suite::{Measured, Suite};
 use crate::bisect::checkouts::{Built, Checkouts};
 use crate::bisect::command::Place;
@@ -10,14 +11,15 @@ use crate::bisect::run::{Tried, measure_once};
 use crate::display::Progress;
 use crate::error::{Error, Result};
 use crate::git::short;
-use crate::store::{Beside, Line};
+use crate::store::{Beside, Later, Line};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use stillgate_stats::{Random, is_suspicious, log_ratios};
+use stillgate_stats::Random;
 
-/// Pairs of the first look and of the second.
+/// Pairs of each look.
 pub(crate) const PAIRS_FIRST: usize = 10;
-pub(crate) const PAIRS_SECOND: usize = 40;
+pub(crate) const PAIRS_SECOND: usize = 25;
+pub(crate) const PAIRS_THIRD: usize = 100;
 
 /// A series whose measurement fails so often in a night is left out of it.
 const FAILURES_MAX: usize = 3;
@@ -65,17 +67,24 @@ impl Night<'_> {
         let mut progress = Progress::new("first look", PAIRS_FIRST as u64);
         self.rounds(&mut all.iter_mut().collect::<Vec<_>>(), PAIRS_FIRST, random, &mut progress)?;
         progress.finish();
-        let mut again: Vec<&mut Taken<'_>> =
-            all.iter_mut().filter(|taken| taken.why.is_none() && taken.is_suspicious()).collect();
-        if !again.is_empty() {
-            let mut progress = Progress::new("second look", PAIRS_SECOND as u64);
-            self.rounds(&mut again, PAIRS_SECOND, random, &mut progress)?;
-            progress.finish();
+        let comparisons = all.iter().filter(|taken| taken.why.is_none()).count() * (self.sides.len() - 1);
+        for (name, pairs) in [("second look", PAIRS_SECOND), ("third look", PAIRS_THIRD)] {
+            let asks = |taken: &&mut Taken<'_>| {
+                let values = &taken.values;
+                let mut sides = values[1..].iter().map(|beside| next_look(beside, &values[0], comparisons));
+                taken.why.is_none() && sides.any(|next| next == Some(pairs))
+            };
+            let mut again: Vec<&mut Taken<'_>> = all.iter_mut().filter(asks).collect();
+            if !again.is_empty() {
+                let mut progress = Progress::new(name, pairs as u64);
+                self.rounds(&mut again, pairs, random, &mut progress)?;
+                progress.finish();
+            }
         }
         let failed = all.iter().filter_map(|taken| Some(format!("{}: {}", taken.series.name, taken.why.as_ref()?)));
         let failed = failed.collect();
         let measured = all.into_iter().filter(|taken| taken.why.is_none());
-        Ok((measured.map(|taken| self.line(taken, suite)).collect(), failed))
+        Ok((measured.map(|taken| self.line(taken, suite, comparisons)).collect(), failed))
     }
 
     fn rounds(
@@ -124,11 +133,12 @@ impl Night<'_> {
         Ok(())
     }
 
-    fn line(&self, taken: Taken<'_>, suite: &Suite) -> Line {
+    fn line(&self, taken: Taken<'_>, suite: &Suite, comparisons: usize) -> Line {
         let mut sides = self.sides.iter().zip(taken.values);
         let (today, values) = sides.next().expect("a night has today's commit");
         let mut line = Line::new(&taken.series.name, self.machine, self.at.to_owned(), &today.commit, values);
         line.first_look = PAIRS_FIRST;
+        line.later = Some(Later { second_look: PAIRS_SECOND, comparisons });
         line.measure = Some(taken.series.measure.clone());
         line.build = suite.build.clone();
         line.margin = Some(taken.series.margin);
@@ -137,13 +147,5 @@ impl Night<'_> {
             .map(|(side, values)| Beside { role: side.role.to_owned(), commit: side.commit.clone(), values })
             .collect();
         line
-    }
-}
-
-impl Taken<'_> {
-    fn is_suspicious(&self) -> bool {
-        self.values[1..]
-            .iter()
-            .any(|values| log_ratios(values, &self.values[0]).is_some_and(|diffs| is_suspicious(&diffs)))
     }
 }

@@ -1,6 +1,7 @@
 //! A night in Markdown, which is readable on a terminal, too.
 
 use super::analysis::{Judged, Verdict};
+use super::kept::Kept;
 use crate::git::short;
 use crate::history::analysis::{Change, Series};
 use crate::result::environment::Environment;
@@ -46,8 +47,8 @@ impl Report {
 pub(crate) fn markdown(report: &Report) -> String {
     let mut out = format!("### Night of {}: {}\n\n", short(&report.commit), headline(report));
     if !report.judged.is_empty() {
-        out.push_str("| series | compared with | difference (95%) | smallest detectable | p | pairs | |\n");
-        out.push_str("|---|---|--:|--:|--:|--:|---|\n");
+        out.push_str("| series | compared with | difference (95%) | smallest detectable | p | pairs | beside its kept sample | |\n");
+        out.push_str("|---|---|--:|--:|--:|--:|--:|---|\n");
     }
     for one in &report.judged {
         let [value, low, high] = one.effect.map(|share| format!("{:+.1}%", share * 100.0));
@@ -55,12 +56,13 @@ pub(crate) fn markdown(report: &Report) -> String {
         // Writing to a `String` does not fail.
         let _ = writeln!(
             out,
-            "| {} | {} {} | {value} ({low} to {high}) | {least} | {:.3} | {} | {} |",
+            "| {} | {} {} | {value} ({low} to {high}) | {least} | {:.3} | {} | {} | {} |",
             cell(&one.series),
             one.role,
             short(&one.beside),
             one.p_value,
             one.pairs,
+            one.kept.as_ref().map(kept).unwrap_or_default(),
             if one.verdict == Verdict::Worse { "**worse**" } else { word(one.verdict) }
         );
     }
@@ -72,6 +74,11 @@ pub(crate) fn markdown(report: &Report) -> String {
     }
     let _ = writeln!(out, "\n{}", machine(&report.machine));
     out
+}
+
+/// A release's large sample in a cell.
+pub(crate) fn kept(kept: &Kept) -> String {
+    format!("{:+.1}% (of {}, p {:.3})", kept.effect * 100.0, kept.count, kept.p_value)
 }
 
 /// Each change of a count, with the commit that made it or the ones that it is between.

@@ -96,6 +96,7 @@ fn forest(judged: &[Judged]) -> String {
             one.detectable.map_or("none".to_owned(), number::percent),
             number::p_value(one.p_value),
             one.pairs.to_string(),
+            one.kept.as_ref().map(words::kept).unwrap_or_default(),
         ],
     };
     // What scatters more has a larger margin, and needs a wider axis.
@@ -110,7 +111,7 @@ fn forest(judged: &[Judged]) -> String {
         caption: "Tonight's commit beside the others".to_owned(),
         before: &["beside", "verdict"],
         strip: "difference, with its interval",
-        after: &["difference", "detectable", "p", "pairs"],
+        after: &["difference", "detectable", "p", "pairs", "kept sample"],
         groups: groups.collect(),
         note: format!(
             "Intervals hold with 95% each. p is corrected for all series of the night; up to {} is called a change. Grey: what \

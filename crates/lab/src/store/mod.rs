@@ -48,9 +48,12 @@ pub(crate) struct Line {
     pub(crate) commit: String,
     /// Its measurements, in order.
     pub(crate) values: Vec<f64>,
-    /// So many of them are the first look; all others are the second.
+    /// So many of them are the first look.
     #[serde(default)]
     pub(crate) first_look: usize,
+    /// How it goes on behind the first look. None: as one second look.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) later: Option<Later>,
     /// What difference must not be missed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) margin: Option<f64>,
@@ -71,6 +74,15 @@ pub(crate) struct Beside {
     pub(crate) commit: String,
     /// Its measurements, in order.
     pub(crate) values: Vec<f64>,
+}
+
+/// What decided of later looks.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Later {
+    /// So many measurements behind the first look are the second; all others are the third.
+    pub(crate) second_look: usize,
+    /// Of the whole night.
+    pub(crate) comparisons: usize,
 }
 
 /// A commit that was counted by itself.
@@ -208,6 +220,7 @@ impl Line {
             higher_is_better: false,
             commit: commit.to_owned(),
             first_look: values.len(),
+            later: None,
             margin: None,
             counted: None,
             values,

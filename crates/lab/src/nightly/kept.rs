@@ -1,0 +1,77 @@
+//! The release's large sample: all that was ever measured of it on this machine, which every night adds to.
+//!
+//! Held against a night's small sample by ranks, as the third reference text does it. The fresh pairs decide: what the machine
+//! did in all those nights is in the large sample only. So it is shown beside them, where a difference that pairs are too few to
+//! see stands out, and a release that was measured on a bad night does, too.
+
+use crate::store::Line;
+use stillgate_stats::{mann_whitney, median};
+
+/// Fewer measurements from other nights are no large sample.
+const COUNT_MIN: usize = 20;
+
+/// Tonight's measurements beside those of all other nights.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Kept {
+    pub(crate) count: usize,
+    /// Relative difference of the medians.
+    pub(crate) effect: f64,
+    /// Of Mann and Whitney's test; for itself, not adjusted for anything.
+    pub(crate) p_value: f64,
+}
+
+/// None without a release, or where too little was kept of it.
+pub(crate) fn beside_kept(tonight: &Line, before: &[Line]) -> Option<Kept> {
+    let release = &tonight.beside.iter().find(|beside| beside.role == "release")?.commit;
+    let comparable = before.iter().filter(|line| {
+        line.series == tonight.series
+            && line.machine == tonight.machine
+            && line.measure == tonight.measure
+            && line.counted.is_none()
+    });
+    let mut kept: Vec<f64> = Vec::new();
+    for line in comparable {
+        // It was the commit of a day, too.
+        let own = (line.commit == *release).then_some(&line.values);
+        let beside = line.beside.iter().find(|beside| beside.commit == *release).map(|beside| &beside.values);
+        kept.extend(own.into_iter().chain(beside).flatten());
+    }
+    if kept.len() < COUNT_MIN {
+        return None;
+    }
+    let effect = median(&tonight.values)? / median(&kept)? - 1.0;
+    Some(Kept { count: kept.len(), effect, p_value: mann_whitney(&kept, &tonight.values)?.p_value })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Beside;
+    use stillgate_stats::Random;
+
+    fn night(commit: &str, level: f64, release: &str, seed: u64) -> Line {
+        let mut random = Random::new(seed);
+        let mut draw = |level: f64| (0..10).map(|_| level * (0.02 * random.normal()).exp()).collect::<Vec<f64>>();
+        let mut line = Line::new("proxy", "m", format!("2026-01-{seed:02}"), commit, draw(level));
+        line.beside = vec![Beside { role: "release".to_owned(), commit: release.to_owned(), values: draw(100.0) }];
+        line
+    }
+
+    #[test]
+    fn a_small_sample_is_held_against_all_nights_of_the_release() {
+        let mut before: Vec<Line> = (1..8).map(|number| night(&format!("c{number}"), 103.0, "r", number)).collect();
+        // The day that the release was itself the commit of; nights of another release, series and machine say nothing.
+        before.push(night("r", 100.0, "older", 10));
+        before.push(night("c11", 50.0, "older", 11));
+        before.push(Line { series: "other".to_owned(), ..night("c12", 50.0, "r", 12) });
+        before.push(Line { machine: "n".to_owned(), ..night("c13", 50.0, "r", 13) });
+        before.push(Line { measure: Some("otherwise".to_owned()), ..night("c14", 50.0, "r", 14) });
+        let kept = beside_kept(&night("c20", 103.0, "r", 20), &before).unwrap();
+        assert_eq!(kept.count, 80);
+        assert!((kept.effect - 0.03).abs() < 0.02 && kept.p_value < 0.01, "{kept:?}");
+        let same = beside_kept(&night("c20", 100.0, "r", 20), &before).unwrap();
+        assert!(same.p_value > 0.01, "{same:?}");
+        assert_eq!(beside_kept(&night("c20", 100.0, "r", 20), &before[..1]), None);
+        assert_eq!(beside_kept(&Line { beside: Vec::new(), ..before[0].clone() }, &before), None);
+    }
+}
