@@ -1,10 +1,11 @@
 // The last 15 minutes, second by second, from `GET /v1/live`; one stream for all pages.
 //
 // The stream is closed while nobody looks: a hidden tab costs the gateway nothing, and browsers allow only six
-// connections to one HTTP/1.1 address. The first event after a reconnect brings the history back.
+// connections to one HTTP/1.1 address, which pages that were left must not keep. The first event after a reconnect
+// brings the history back.
 
 const SECONDS_KEPT = 900;
-const HIDDEN_MS = 10_000;
+const HIDDEN_MS = 2000;
 const RETRY_MS = 5000;
 
 const watchers = new Set();
@@ -106,6 +107,15 @@ document.addEventListener("visibilitychange", () => {
   clearTimeout(hidden_timer);
   if (document.hidden) hidden_timer = setTimeout(() => close("paused"), HIDDEN_MS);
   else if (!stream && watchers.size) open();
+});
+
+// A page that was left may be kept by the browser with all that is open, until somebody goes back to it.
+addEventListener("pagehide", () => {
+  clearTimeout(hidden_timer);
+  if (stream) close("paused");
+});
+addEventListener("pageshow", ({ persisted }) => {
+  if (persisted && !stream && watchers.size) open();
 });
 
 /** One route's figure for each second kept, oldest first; null where the route was not among those told. */

@@ -4,13 +4,13 @@
 //! Whether its addresses are free and its names resolve is seen when it runs. With `--against` and `--requests` it also tells
 //! which requests of a log would change route (`replay`).
 
-use super::chain_lint::{ChainFinding, chain_lint};
 use super::cli::{Check, EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Format};
 use super::deep_hosts::{DeepHosts, deep_hosts};
 use super::replay;
 use super::stdout::show;
 use crate::acme;
 use crate::admin;
+use crate::configuration::chain_lint::{ChainFinding, chain_lint};
 use crate::configuration::environment;
 use crate::configuration::source::{ConfigSource, ReadError};
 use crate::configuration::tls_material;

@@ -2,7 +2,6 @@
 //!
 //! A running gateway is not here: `run` and `demo` start what `control` wires up.
 
-mod chain_lint;
 pub(crate) mod check;
 pub(crate) mod cli;
 mod deep_hosts;

@@ -1,6 +1,7 @@
 //! From where the configuration comes to what is served: finding, reading and watching its files, and reloading it.
 
 pub(crate) mod background;
+pub(crate) mod chain_lint;
 pub(crate) mod environment;
 pub(crate) mod kept;
 pub(crate) mod names;

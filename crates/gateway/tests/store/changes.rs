@@ -75,6 +75,29 @@ fn a_dry_run_tells_and_changes_nothing() {
 }
 
 #[test]
+fn a_dry_run_says_what_is_probably_not_meant() {
+    let node = Upstream::echo();
+    let stage = Stage::start();
+    stage.admin.put("upstreams/1", &upstream(node.addr()));
+    stage.admin.put("routes/1", &json!({ "uri": "/1", "upstream_id": "1" }));
+    let ask = |id: &str, body: &str| {
+        let answer = stage.admin.ask("PUT", &format!("/apisix/admin/routes/{id}?dry_run=true"), body);
+        assert_eq!(answer.status, 200);
+        answer.json()
+    };
+    let says = |list: &serde_json::Value, part: &str| list.to_string().contains(part);
+    let told = ask("2", r#"{"uri": "/1", "upstream_id": "1"}"#);
+    assert!(says(&told["warnings"], "takes no request"), "{told}");
+    let told = ask("2", r#"{"uri": "/1", "upstream_id": "1", "priority": 1}"#);
+    assert!(told["warnings"] == json!([]) && told["effects"][0]["key"] == "routes/1", "{told}");
+    assert!(says(&told["effects"], "takes no request"), "{told}");
+    let told = ask("2", r#"{"uri": "/2", "upstream_id": "1", "plugins": {"key-auth": {}}}"#);
+    assert!(says(&told["warnings"], "key-auth"), "{told}");
+    let told = ask("2", r#"{"uri": "/2", "upstream_id": "1"}"#);
+    assert_eq!((&told["warnings"], &told["effects"]), (&json!([]), &json!([])));
+}
+
+#[test]
 fn a_batch_is_made_as_a_whole_or_not_at_all() {
     let node = Upstream::echo();
     let stage = Stage::start();

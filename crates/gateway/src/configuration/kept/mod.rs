@@ -17,6 +17,7 @@ mod fields;
 mod followed_etcd;
 mod keeper;
 mod known;
+mod linting;
 mod offline;
 mod open;
 mod snapshot_file;

@@ -157,7 +157,7 @@ async fn answer(keeper: &Arc<Keeper>, backend: &mut Backend, asked: Asked) -> Co
             let _ = answer.send(made);
         }
         Asked::Backup(answer) => drop(answer.send(backend.backup())),
-        Asked::Try(transaction, answer) => drop(answer.send(Ok(keeper.try_out(&transaction)))),
+        Asked::Try(transaction, answer) => drop(answer.send(Ok(keeper.look_over(&transaction)))),
         Asked::History(before, count, answer) => drop(answer.send(backend.history(before, count))),
         Asked::Change(revision, answer) => drop(answer.send(backend.change_at(revision))),
         Asked::BackTo(revision, answer) => {

@@ -2,6 +2,7 @@
 
 use super::addresses::{key_of, resource_of};
 use super::keeper::Keeper;
+use super::linting::{Linted, lint_changed};
 use crate::configuration::tls_material;
 use std::collections::HashSet;
 use stillgate_config::{Attempt, Change, Config, Kind, Origin, Rejected, Serving};
@@ -22,6 +23,15 @@ pub(crate) struct Trial {
 impl Keeper {
     /// Finds out what a transaction would come to.
     pub(super) fn try_out(&self, transaction: &Transaction) -> Trial {
+        self.look(transaction, false)
+    }
+
+    /// The same, and what is probably not meant.
+    pub(super) fn look_over(&self, transaction: &Transaction) -> Trial {
+        self.look(transaction, true)
+    }
+
+    fn look(&self, transaction: &Transaction, lints: bool) -> Trial {
         let next = self.revision() + 1;
         let origin = || Origin::named(transaction.author.action.as_str());
         let mut changed = HashSet::new();
@@ -39,14 +49,19 @@ impl Keeper {
             });
         }
         let has_tls = changes.iter().any(is_about_tls);
-        let mut problems = Vec::new();
+        let (mut problems, mut linted) = (Vec::new(), Linted::default());
         let attempt = self.known().store.attempt(changes, |store| {
             if has_tls && store.uses_tls() {
                 problems = self.tls_problems(&store.load("").config);
             }
+            if lints {
+                linted = lint_changed(&store.load("").config, &changed);
+            }
         });
         let mut trial = sorted_out(attempt, &changed);
         trial.refusals.extend(misread);
+        trial.warnings.extend(linted.warnings);
+        trial.effects.extend(linted.effects);
         for (kind, id, reason) in problems {
             if changed.contains(&(kind, id.clone())) {
                 trial.refusals.push(named(kind, &id, reason, &changed));

@@ -1,0 +1,70 @@
+//! What `stillgate check` would say of the routes that a transaction changes, found out before it is made.
+
+use super::addresses::key_of;
+use crate::configuration::chain_lint::chain_lint;
+use std::collections::HashSet;
+use std::sync::Arc;
+use stillgate_config::{Config, Kind};
+use stillgate_datastore::Key;
+use stillgate_route::lint::{Finding, FindingKind, lint};
+
+/// So many routes are held against each other: writes wait meanwhile. `stillgate check` takes any number.
+const ROUTES_MAX: usize = 10_000;
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(super) struct Linted {
+    /// About the changed routes.
+    pub(super) warnings: Vec<String>,
+    /// About others, which the changed ones stand before.
+    pub(super) effects: Vec<(Key, String)>,
+}
+
+/// Looks at the routes among these resources, as they would be served.
+pub(super) fn lint_changed(config: &Config, changed: &HashSet<(Kind, String)>) -> Linted {
+    let mut linted = Linted::default();
+    let is_changed = |id: &str| changed.contains(&(Kind::Routes, id.to_owned()));
+    if !changed.iter().any(|(kind, _)| *kind == Kind::Routes) {
+        return linted;
+    }
+    if config.routes.len() > ROUTES_MAX {
+        linted.warnings.push(format!(
+            "not looked for routes that take each other's requests: there are {} routes, and more than {ROUTES_MAX} take too \
+             long; `stillgate export` and `stillgate check` do it",
+            config.routes.len()
+        ));
+        return linted;
+    }
+    let specs: Vec<Arc<_>> = config.routes.iter().map(|route| route.spec.clone()).collect();
+    for finding in lint(&specs).findings {
+        if is_changed(&finding.id) {
+            linted.warnings.push(about(&finding, changed));
+        } else if stands_behind(&finding, is_changed) {
+            linted.effects.extend(key_of(Kind::Routes, &finding.id).map(|key| (key, finding.to_string())));
+        }
+    }
+    for finding in chain_lint(config).findings {
+        let route = finding.route.and_then(|route| config.routes.iter().nth(route));
+        if route.is_some_and(|route| is_changed(&route.spec.id)) {
+            linted.warnings.push(format!("{}: {}", finding.message, finding.hint));
+        }
+    }
+    linted
+}
+
+/// The finding, with its route where several resources are changed.
+fn about(finding: &Finding, changed: &HashSet<(Kind, String)>) -> String {
+    match changed.len() {
+        1 => finding.to_string(),
+        _ => format!("routes/{}: {finding}", finding.id),
+    }
+}
+
+/// Whether a changed route is among those that take a route's requests.
+fn stands_behind(finding: &Finding, is_changed: impl Fn(&str) -> bool) -> bool {
+    match &finding.kind {
+        FindingKind::Shadowed { by, .. } => by.iter().any(|(_, id)| is_changed(id)),
+        FindingKind::SameButOrder { by: (_, id), .. } => is_changed(id),
+        _ => false,
+    }
+}
