@@ -49,6 +49,8 @@ pub(crate) struct Regexes {
 struct Kept {
     nfa: NFA,
     lazy: (lazy::Regex, lazy::Cache),
+    /// Whether the memory of that is empty, so that a second try is none.
+    is_fresh: bool,
     one_pass: Option<(onepass::DFA, onepass::Cache)>,
     backtracker: (BoundedBacktracker, backtrack::Cache),
     pike: (PikeVM, pikevm::Cache),
@@ -127,15 +129,17 @@ impl Kept {
     fn find(&mut self, input: &Input<'_>, wanted: Wanted) -> Result<bool, String> {
         let (lazy, cache) = &mut self.lazy;
         let mut found = lazy.try_search(cache, input);
-        if found.is_err() {
+        if found.is_err() && !std::mem::replace(&mut self.is_fresh, false) {
             // The memory may be full of what other texts have left.
             cache.reset(lazy);
             found = lazy.try_search(cache, input);
         }
         let Ok(found) = found else {
             cache.reset(lazy);
+            self.is_fresh = true;
             return self.by_steps(input);
         };
+        self.is_fresh = false;
         let Some(found) = found else { return Ok(false) };
         if wanted == Wanted::Groups && self.slots.len() > 2 {
             return self.groups(&input.clone().span(found.span()).anchored(Anchored::Yes));
@@ -226,6 +230,7 @@ fn compile(pattern: &[u8], options: u32) -> Result<Kept, String> {
     Ok(Kept {
         slots: vec![None; forward.group_info().slot_len()],
         lazy: (lazy, of_lazy),
+        is_fresh: true,
         // Most patterns are none of these.
         one_pass: one_pass.ok().map(|dfa| {
             let cache = dfa.create_cache();
