@@ -10,13 +10,19 @@
 //!
 //! Generations grow for a device, also over the loss of the whole directory: their upper part is the directory's [`Era`],
 //! which changes whenever it comes back empty. A node that finds another era registers all its devices again, paced; see
-//! [`Registrations`].
+//! [`Registrations`]. How a message finds the node of its device, and what is said if it does not, is [`Sending`].
 
 mod lease;
+mod lookups;
+mod members;
 mod registrations;
+mod sending;
 
 pub use lease::{Lease, Taken};
+pub use lookups::{ABSENCE_KEPT_MS, Known, Lookups, PLACE_KEPT_MS};
+pub use members::{HEARTBEAT_MS, LEASE_MS, Member, Members};
 pub use registrations::{Effect, Registrations, Request};
+pub use sending::{Away, NotTaken, Sending, Step, Unsent, View};
 
 use crate::generation::Generation;
 
@@ -36,6 +42,11 @@ impl Era {
     /// `now_s` is in seconds since 2024; a clock that is behind is made up for by `known`.
     pub fn after(known: Option<Era>, now_s: u32) -> Era {
         Era(known.map_or(now_s, |known| now_s.max(known.0.saturating_add(1))))
+    }
+
+    /// The lowest generation of a connection that begins in it.
+    pub fn first_generation(self) -> Generation {
+        Generation(u64::from(self.0) << COUNTER_BITS)
     }
 }
 
@@ -149,7 +160,7 @@ pub fn connect(entry: &mut Option<Entry>, request: Connect) -> Connected {
         return Connected::Occupied { place: other.clone(), generation: *generation };
     }
     let before = entry.as_ref().map_or(0, |entry| entry.generation().0);
-    let generation = Generation((before + 1).max(u64::from(era.0) << COUNTER_BITS));
+    let generation = Generation(before + 1).max(era.first_generation());
     let new = Entry::Online { place: place.clone(), generation, since_ms: now_ms };
     let replaced = match entry.replace(new) {
         Some(Entry::Online { place: other, .. }) if other != place => Some(other),

@@ -4,9 +4,10 @@
 //! taken at the pace of its caller: new connections, and after another era or epoch all of them. An answer that does not
 //! come is asked for again, which the directory's functions allow.
 
-use super::{Connected, Era, Place, Registered};
+use super::{Connected, Duplicate, Era, Place, Registered};
 use crate::generation::Generation;
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 
 /// What to ask the directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,6 +18,8 @@ pub enum Request {
         device: Box<str>,
         /// Its connection here.
         place: Place,
+        /// What becomes of another one.
+        duplicate: Duplicate,
         /// The directory's.
         era: Era,
     },
@@ -58,11 +61,14 @@ pub enum Effect {
 #[derive(Debug)]
 struct Local {
     connection: u64,
+    duplicate: Duplicate,
     since_ms: u64,
     /// None until the directory has given it.
     generation: Option<Generation>,
-    /// Whether it is in the queue.
-    is_due: bool,
+    /// Its number in the queue, if it is to be registered.
+    due: Option<u64>,
+    /// Whether the directory has it, as far as is known. Not while it was lost.
+    is_registered: bool,
 }
 
 /// The devices of one node.
@@ -74,14 +80,29 @@ pub struct Registrations {
     era: Option<Era>,
     /// In order, so that a simulation repeats, and a prefix can be listed.
     devices: BTreeMap<Box<str>, Local>,
-    /// A device that is not due any more is passed over.
-    due: VecDeque<Box<str>>,
+    /// Numbered, as a device may be here more than once: any other number than its own is passed over.
+    due: VecDeque<(u64, Box<str>)>,
+    numbers: u64,
+    /// How many are not registered.
+    unregistered: usize,
 }
+
+/// How many that are passed over may be in the queue, beside as many as there are devices. Devices that come and go while
+/// the directory is away leave them.
+const PASSED_OVER_MAX: usize = 1_000;
 
 impl Registrations {
     /// Of a node without devices. `epoch` is random.
     pub fn new(node: Box<str>, epoch: u64) -> Registrations {
-        Registrations { node, epoch, era: None, devices: BTreeMap::new(), due: VecDeque::new() }
+        Registrations {
+            node,
+            epoch,
+            era: None,
+            devices: BTreeMap::new(),
+            due: VecDeque::new(),
+            numbers: 0,
+            unregistered: 0,
+        }
     }
 
     /// The highest era that was seen.
@@ -99,19 +120,35 @@ impl Registrations {
         self.devices.get(device).map(|local| (local.connection, local.generation))
     }
 
-    /// How many are to be registered.
+    /// How many are to be registered, or more: some may have gone.
     pub fn due(&self) -> usize {
-        self.devices.values().filter(|local| local.is_due).count()
+        self.due.len()
+    }
+
+    /// The era in which everything here is registered: what the directory does not know is not here.
+    pub fn filled(&self) -> Option<Era> {
+        self.era.filter(|_| self.unregistered == 0)
+    }
+
+    /// How many devices are connected here.
+    pub fn len(&self) -> usize {
+        self.devices.len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.devices.is_empty()
     }
 
     /// A device has connected here. An older connection of it here has to be closed; its place in the directory becomes the
-    /// new one's. Under [`super::Duplicate::Refuse`] ask [`Registrations::connection`] first.
-    pub fn connected(&mut self, device: &str, connection: u64, now_ms: u64) -> Effect {
-        let local = Local { connection, since_ms: now_ms, generation: None, is_due: true };
-        let before = self.devices.insert(device.into(), local);
-        // Before those that are only registered again.
-        self.due.push_front(device.into());
-        before.map_or(Effect::None, |before| Effect::Close { connection: before.connection })
+    /// new one's. Under [`Duplicate::Refuse`] ask [`Registrations::connection`] first.
+    pub fn connected(&mut self, device: &str, connection: u64, duplicate: Duplicate, now_ms: u64) -> Effect {
+        self.begin(device, connection, duplicate, None, now_ms)
+    }
+
+    /// A connection of another process of this node goes on here, with the generation that the directory has given it.
+    pub fn adopted(&mut self, device: &str, connection: u64, generation: Generation, since_ms: u64) -> Effect {
+        self.begin(device, connection, Duplicate::Replace, Some(generation), since_ms)
     }
 
     /// A connection has ended. Nothing if the device has another one here.
@@ -119,7 +156,7 @@ impl Registrations {
         if self.devices.get(device).is_none_or(|local| local.connection != connection) {
             return Effect::None;
         }
-        self.devices.remove(device);
+        self.remove(device);
         Effect::Disconnect { place: self.place(connection) }
     }
 
@@ -147,11 +184,21 @@ impl Registrations {
     /// device now and then, as a node that was to close it may not have heard.
     pub fn audit(&mut self, device: &str) {
         if let Some(local) = self.devices.get_mut(device)
-            && !local.is_due
+            && local.due.is_none()
         {
-            local.is_due = true;
-            self.due.push_back(device.into());
+            self.numbers += 1;
+            local.due = Some(self.numbers);
+            self.due.push_back((self.numbers, device.into()));
         }
+    }
+
+    /// [`Registrations::audit`] for so many devices that come after this one by name, and round again: where to go on.
+    pub fn audit_after(&mut self, device: &str, count: usize) -> Box<str> {
+        let after = (Bound::Excluded(device), Bound::Unbounded);
+        let next: Vec<Box<str>> =
+            self.devices.range::<str, _>(after).take(count).map(|(next, _)| next.clone()).collect();
+        next.iter().for_each(|device| self.audit(device));
+        next.into_iter().next_back().unwrap_or_default()
     }
 
     /// What to ask next; nothing before the era is known. An answer goes to [`Registrations::answered`] or
@@ -159,13 +206,13 @@ impl Registrations {
     pub fn next_request(&mut self) -> Option<Request> {
         let era = self.era?;
         loop {
-            let device = self.due.pop_front()?;
-            let Some(local) = self.devices.get_mut(&device).filter(|local| local.is_due) else { continue };
-            local.is_due = false;
-            let (connection, generation, since_ms) = (local.connection, local.generation, local.since_ms);
+            let (number, device) = self.due.pop_front()?;
+            let Some(local) = self.devices.get_mut(&device).filter(|local| local.due == Some(number)) else { continue };
+            local.due = None;
+            let Local { connection, duplicate, since_ms, generation, .. } = *local;
             let place = self.place(connection);
             return Some(match generation {
-                None => Request::Connect { device, place, era },
+                None => Request::Connect { device, place, duplicate, era },
                 Some(generation) => Request::Register { device, place, generation, since_ms },
             });
         }
@@ -181,6 +228,7 @@ impl Registrations {
                 };
                 // An answer that comes late, after a later one.
                 local.generation = local.generation.max(Some(generation));
+                self.is_registered(device);
                 match replaced {
                     Some(place) if place.node != self.node => Effect::CloseThere { place },
                     _ => Effect::None,
@@ -197,6 +245,10 @@ impl Registrations {
             // It ended meanwhile, and its disconnect may have come before.
             (None, Registered::Current) => Effect::Disconnect { place: asked.clone() },
             (Some(local), Registered::Superseded) if local.generation == Some(generation) => self.close(device, asked),
+            (Some(_), Registered::Current) => {
+                self.is_registered(device);
+                Effect::None
+            }
             _ => Effect::None,
         }
     }
@@ -217,19 +269,124 @@ impl Registrations {
         if place.node != self.node || !is_current {
             return Effect::None;
         }
-        self.devices.remove(device);
+        self.remove(device);
         Effect::Close { connection: place.connection }
+    }
+
+    /// Where a connection of this node is.
+    pub fn place(&self, connection: u64) -> Place {
+        Place { node: self.node.clone(), epoch: self.epoch, connection }
+    }
+
+    fn begin(
+        &mut self,
+        device: &str,
+        connection: u64,
+        duplicate: Duplicate,
+        generation: Option<Generation>,
+        since_ms: u64,
+    ) -> Effect {
+        self.numbers += 1;
+        let before = self.remove(device);
+        let due = Some(self.numbers);
+        let local = Local { connection, duplicate, since_ms, generation, due, is_registered: false };
+        self.devices.insert(device.into(), local);
+        self.unregistered += 1;
+        // Before those that are only registered again.
+        self.due.push_front((self.numbers, device.into()));
+        if self.due.len() > 2 * self.devices.len() + PASSED_OVER_MAX {
+            let devices = &self.devices;
+            self.due.retain(|(number, device)| devices.get(device).is_some_and(|local| local.due == Some(*number)));
+        }
+        before.map_or(Effect::None, |before| Effect::Close { connection: before.connection })
+    }
+
+    fn remove(&mut self, device: &str) -> Option<Local> {
+        let removed = self.devices.remove(device)?;
+        self.unregistered -= usize::from(!removed.is_registered);
+        Some(removed)
+    }
+
+    /// The directory has answered for a device. If it is due again, the answer was about a directory that is gone.
+    fn is_registered(&mut self, device: &str) {
+        if let Some(local) = self.devices.get_mut(device)
+            && local.due.is_none()
+        {
+            self.unregistered -= usize::from(!std::mem::replace(&mut local.is_registered, true));
+        }
     }
 
     fn everything_is_due(&mut self) {
         self.due.clear();
         for (device, local) in &mut self.devices {
-            local.is_due = true;
-            self.due.push_back(device.clone());
+            self.numbers += 1;
+            local.due = Some(self.numbers);
+            local.is_registered = false;
+            self.due.push_back((self.numbers, device.clone()));
         }
+        self.unregistered = self.devices.len();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_that_come_and_go_without_a_directory_take_no_memory() {
+        let mut registrations = Registrations::new("a".into(), 1);
+        registrations.connected("stays", 0, Duplicate::Replace, 0);
+        for connection in 1..10_000 {
+            registrations.connected("comes", connection, Duplicate::Replace, 0);
+            assert!(registrations.due() <= PASSED_OVER_MAX + 4);
+            registrations.disconnected("comes", connection);
+        }
+        registrations.found_era(Some(Era(1)), 1);
+        assert_eq!(registrations.filled(), None);
+        let next = std::iter::from_fn(|| registrations.next_request());
+        let next: Vec<Request> = next.collect();
+        assert!(matches!(&next[..], [Request::Connect { device, .. }] if &**device == "stays"), "{next:?}");
+    }
+    #[test]
+    fn an_audit_leaves_it_filled() {
+        let mut registrations = Registrations::new("a".into(), 1);
+        registrations.found_era(Some(Era(1)), 1);
+        assert_eq!(registrations.filled(), Some(Era(1)));
+        registrations.connected("d", 1, Duplicate::Replace, 0);
+        let place = registrations.place(1);
+        registrations.next_request();
+        assert_eq!(registrations.filled(), None, "it is on its way");
+        registrations.answered("d", &place, Connected::Current { generation: Generation(1), replaced: None });
+        registrations.audit("d");
+        registrations.next_request();
+        assert_eq!(registrations.filled(), Some(Era(1)));
+        registrations.found_era(Some(Era(2)), 2);
+        registrations.registered("d", &place, Generation(1), Registered::Current);
+        assert_eq!(registrations.filled(), None, "the answer is from before the loss");
+        registrations.next_request();
+        registrations.registered("d", &place, Generation(1), Registered::Current);
+        assert_eq!(registrations.filled(), Some(Era(2)));
+        registrations.connected("e", 2, Duplicate::Replace, 0);
+        registrations.disconnected("e", 2);
+        assert_eq!(registrations.filled(), Some(Era(2)));
     }
 
-    fn place(&self, connection: u64) -> Place {
-        Place { node: self.node.clone(), epoch: self.epoch, connection }
+    #[test]
+    fn everything_is_audited_in_turns() {
+        let mut registrations = Registrations::new("a".into(), 1);
+        for device in ["d", "b", "c"] {
+            registrations.connected(device, 1, Duplicate::Replace, 0);
+        }
+        registrations.found_era(Some(Era(1)), 1);
+        while registrations.next_request().is_some() {}
+        let mut after: Box<str> = "".into();
+        let mut asked = Vec::new();
+        for _ in 0..3 {
+            after = registrations.audit_after(&after, 2);
+            while let Some(Request::Connect { device, .. }) = registrations.next_request() {
+                asked.push(device);
+            }
+        }
+        assert_eq!(asked.iter().map(|device| &**device).collect::<Vec<_>>(), ["b", "c", "d"]);
     }
 }

@@ -1,0 +1,289 @@
+//! The way of one message to the node that has its device: what to ask next, and the answer if no node takes it.
+//!
+//! ```text
+//!  remembered ───────────────────────────▶ send ──▶ that node's answer
+//!      │ not, or not alive                  ▲ │
+//!      ▼                                    │ │ moved, unreachable: once
+//!  ask the directory ──▶ read the members ──┘ │
+//!      ▲   │ away         │ filling up        │
+//!      │   └─▶ ask peers ◀┘                   │
+//!      └──────────────────────────────────────┘
+//! ```
+//!
+//! A node that lives answers for itself, whatever its epoch: after its lease had ended, entries of the old epoch are right
+//! until they are registered again. The answer that a device is offline comes from the directory, or from two answers of the
+//! node that it names; that it was never seen, from a directory that is complete.
+
+use super::lookups::{Known, Lookups};
+use super::{Entry, Members};
+use std::sync::Arc;
+
+/// How often a message is sent: once more after the first node did not take it.
+const SENDS_MAX: u8 = 2;
+
+/// What to do for the message. The answer goes to the function of the same name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Read the device's entry: [`Sending::looked_up`].
+    LookUp,
+    /// Read the members again: [`Sending::members_read`].
+    ReadMembers,
+    /// Ask every node that lives whether it has the device: [`Sending::peers_asked`].
+    AskPeers,
+    /// Send the message to that node: [`Sending::sent`], if the node has not taken it.
+    Send {
+        /// Its name.
+        node: Arc<str>,
+    },
+    /// Answer the sender.
+    Answer(Unsent),
+}
+
+/// Why no node has the message. It has not reached the device, and will not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unsent {
+    /// The device was never connected (404).
+    NeverSeen,
+    /// It is not connected (410).
+    Offline {
+        /// Since when, in milliseconds since the epoch, if it is known.
+        last_seen_ms: Option<u64>,
+    },
+    /// It has moved twice in the meantime (409).
+    Moved,
+    /// The directory is away or fills up, and no node that can be asked has the device (503).
+    Unknown,
+}
+
+/// Why a node did not take a message. It has not kept it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotTaken {
+    /// The device is not connected there.
+    Moved,
+    /// The node could not be reached: nothing of the message was sent.
+    Unreachable,
+}
+
+/// The directory did not answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Away;
+
+/// What the steps need.
+#[derive(Debug)]
+pub struct View<'a> {
+    /// The node's memory.
+    pub lookups: &'a mut Lookups,
+    /// As last read.
+    pub members: &'a Members,
+    /// Milliseconds of any clock that goes on.
+    pub now_ms: u64,
+}
+
+#[derive(Debug)]
+enum Found {
+    Nothing,
+    At(Arc<str>),
+}
+
+/// One message's way.
+#[derive(Debug)]
+pub struct Sending {
+    device: Box<str>,
+    sends: u8,
+    /// What waits for members that are read after it.
+    found: Found,
+    last_node: Option<Arc<str>>,
+}
+
+impl Sending {
+    /// Begins with a device that is not connected to this node.
+    pub fn begin(device: &str, view: View<'_>) -> (Sending, Step) {
+        let mut sending = Sending { device: device.into(), sends: 0, found: Found::Nothing, last_node: None };
+        let step = match view.lookups.get(device, view.now_ms) {
+            Some(Known::At(node)) if view.members.get(&node).is_some() => sending.send(node, view),
+            Some(Known::Offline { last_seen_ms }) => Step::Answer(Unsent::Offline { last_seen_ms }),
+            Some(Known::NeverSeen) => Step::Answer(Unsent::NeverSeen),
+            Some(Known::At(_)) | None => Step::LookUp,
+        };
+        (sending, step)
+    }
+
+    /// The directory's entry of the device.
+    pub fn looked_up(&mut self, entry: Result<Option<Entry>, Away>, view: View<'_>) -> Step {
+        match entry {
+            Err(Away) => Step::AskPeers,
+            Ok(Some(Entry::Online { place, .. })) if view.members.get(&place.node).is_some() => {
+                self.send(place.node.into(), view)
+            }
+            Ok(Some(Entry::Online { place, .. })) => {
+                self.found = Found::At(place.node.into());
+                Step::ReadMembers
+            }
+            Ok(Some(Entry::Offline { last_seen_ms, .. })) => self.offline(Some(last_seen_ms), view),
+            Ok(None) => {
+                self.found = Found::Nothing;
+                Step::ReadMembers
+            }
+        }
+    }
+
+    /// Whether the members were read; they are in the view.
+    pub fn members_read(&mut self, read: Result<(), Away>, view: View<'_>) -> Step {
+        match (read, &self.found) {
+            (Err(Away), _) => Step::AskPeers,
+            (Ok(()), Found::At(node)) if view.members.get(node).is_some() => {
+                let node = node.clone();
+                self.send(node, view)
+            }
+            (Ok(()), Found::At(_)) => self.offline(None, view),
+            (Ok(()), Found::Nothing) if view.members.is_complete() => {
+                view.lookups.insert(&self.device, Known::NeverSeen, view.now_ms);
+                Step::Answer(Unsent::NeverSeen)
+            }
+            (Ok(()), Found::Nothing) => Step::AskPeers,
+        }
+    }
+
+    /// The node that says it has the device, if one does.
+    pub fn peers_asked(&mut self, found: Option<Arc<str>>, view: View<'_>) -> Step {
+        match found {
+            Some(node) if self.sends < SENDS_MAX => self.send(node, view),
+            _ => Step::Answer(Unsent::Unknown),
+        }
+    }
+
+    /// The node that it was sent to has not taken it.
+    pub fn sent(&mut self, why: NotTaken, node: Arc<str>, view: View<'_>) -> Step {
+        view.lookups.forget(&self.device);
+        let is_same = self.last_node.replace(node.clone()).is_some_and(|last| last == node);
+        if self.sends < SENDS_MAX {
+            return Step::LookUp;
+        }
+        match why {
+            NotTaken::Unreachable => Step::Answer(Unsent::Unknown),
+            NotTaken::Moved if is_same => self.offline(None, view),
+            NotTaken::Moved => Step::Answer(Unsent::Moved),
+        }
+    }
+
+    fn send(&mut self, node: Arc<str>, view: View<'_>) -> Step {
+        self.sends += 1;
+        view.lookups.insert(&self.device, Known::At(node.clone()), view.now_ms);
+        Step::Send { node }
+    }
+
+    fn offline(&mut self, last_seen_ms: Option<u64>, view: View<'_>) -> Step {
+        view.lookups.insert(&self.device, Known::Offline { last_seen_ms }, view.now_ms);
+        Step::Answer(Unsent::Offline { last_seen_ms })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::directory::{Era, Lease, Member, Place};
+    use crate::generation::Generation;
+
+    /// A node with its memory, and what it asked for one message after the other.
+    struct Node {
+        lookups: Lookups,
+        members: Members,
+    }
+
+    impl Node {
+        fn with(living: &[&str]) -> Node {
+            Node { lookups: Lookups::new(10_000), members: members(living) }
+        }
+
+        fn view(&mut self) -> View<'_> {
+            View { lookups: &mut self.lookups, members: &self.members, now_ms: 0 }
+        }
+    }
+
+    fn members(living: &[&str]) -> Members {
+        let member = Member { lease: Lease { epoch: 1, until_ms: 1 }, address: "".into(), filled: Some(Era(1)) };
+        Members::new(living.iter().map(|node| ((*node).into(), member.clone())), Some(Era(1)), 0, Era(100))
+    }
+
+    fn online(node: &str) -> Result<Option<Entry>, Away> {
+        let place = Place { node: node.into(), epoch: 1, connection: 1 };
+        Ok(Some(Entry::Online { place, generation: Generation(1), since_ms: 0 }))
+    }
+
+    fn send(node: &str) -> Step {
+        Step::Send { node: node.into() }
+    }
+
+    #[test]
+    fn a_place_is_looked_up_once() {
+        let mut node = Node::with(&["b"]);
+        let (mut first, step) = Sending::begin("d", node.view());
+        assert_eq!(step, Step::LookUp);
+        assert_eq!(first.looked_up(online("b"), node.view()), send("b"));
+        assert_eq!(Sending::begin("d", node.view()).1, send("b"));
+        node.members = members(&[]);
+        assert_eq!(Sending::begin("d", node.view()).1, Step::LookUp, "its node has died");
+    }
+
+    #[test]
+    fn a_device_that_moved_is_followed_once() {
+        let mut node = Node::with(&["b", "c"]);
+        node.lookups.insert("d", Known::At("b".into()), 0);
+        let (mut sending, step) = Sending::begin("d", node.view());
+        assert_eq!(step, send("b"));
+        assert_eq!(sending.sent(NotTaken::Moved, "b".into(), node.view()), Step::LookUp);
+        assert_eq!(Sending::begin("d", node.view()).1, Step::LookUp, "what was wrong is forgotten");
+        assert_eq!(sending.looked_up(online("c"), node.view()), send("c"));
+        assert_eq!(sending.sent(NotTaken::Moved, "c".into(), node.view()), Step::Answer(Unsent::Moved));
+    }
+
+    #[test]
+    fn the_node_that_the_directory_names_twice_is_believed() {
+        let mut node = Node::with(&["b"]);
+        let (mut sending, _) = Sending::begin("d", node.view());
+        assert_eq!(sending.looked_up(online("b"), node.view()), send("b"));
+        assert_eq!(sending.sent(NotTaken::Moved, "b".into(), node.view()), Step::LookUp);
+        assert_eq!(sending.looked_up(online("b"), node.view()), send("b"));
+        let offline = Step::Answer(Unsent::Offline { last_seen_ms: None });
+        assert_eq!(sending.sent(NotTaken::Moved, "b".into(), node.view()), offline);
+        assert_eq!(Sending::begin("d", node.view()).1, offline, "and not asked again at once");
+    }
+
+    #[test]
+    fn a_dead_node_is_told_from_a_new_one() {
+        let mut node = Node::with(&[]);
+        let (mut sending, _) = Sending::begin("d", node.view());
+        assert_eq!(sending.looked_up(online("b"), node.view()), Step::ReadMembers);
+        node.members = members(&["b"]);
+        assert_eq!(sending.members_read(Ok(()), node.view()), send("b"));
+        let (mut sending, _) = Sending::begin("e", node.view());
+        assert_eq!(sending.looked_up(online("c"), node.view()), Step::ReadMembers);
+        let offline = Step::Answer(Unsent::Offline { last_seen_ms: None });
+        assert_eq!(sending.members_read(Ok(()), node.view()), offline);
+    }
+
+    #[test]
+    fn never_seen_is_said_by_a_complete_directory_only() {
+        let mut node = Node::with(&["b"]);
+        let (mut sending, _) = Sending::begin("d", node.view());
+        assert_eq!(sending.looked_up(Ok(None), node.view()), Step::ReadMembers);
+        let complete = std::mem::take(&mut node.members);
+        assert_eq!(sending.members_read(Ok(()), node.view()), Step::AskPeers);
+        assert_eq!(sending.peers_asked(None, node.view()), Step::Answer(Unsent::Unknown));
+        node.members = complete;
+        assert_eq!(sending.members_read(Ok(()), node.view()), Step::Answer(Unsent::NeverSeen));
+    }
+
+    #[test]
+    fn without_the_directory_peers_are_asked() {
+        let mut node = Node::with(&["b"]);
+        let (mut sending, _) = Sending::begin("d", node.view());
+        assert_eq!(sending.looked_up(Err(Away), node.view()), Step::AskPeers);
+        assert_eq!(sending.peers_asked(Some("b".into()), node.view()), send("b"));
+        assert_eq!(sending.sent(NotTaken::Unreachable, "b".into(), node.view()), Step::LookUp);
+        assert_eq!(sending.looked_up(Err(Away), node.view()), Step::AskPeers);
+        assert_eq!(sending.peers_asked(Some("b".into()), node.view()), send("b"));
+        let unknown = Step::Answer(Unsent::Unknown);
+        assert_eq!(sending.sent(NotTaken::Unreachable, "b".into(), node.view()), unknown);
+    }
+}

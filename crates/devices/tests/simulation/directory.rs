@@ -1,0 +1,81 @@
+//! The directory: entries, leases and the era, each for itself.
+
+use super::{Answer, Asked, Mail, Process, World};
+use std::collections::{BTreeMap, HashMap};
+use stillgate_devices::directory::{self, Connect, Connected, Entry, Era, LEASE_MS, Lease, Member, Members, Request};
+
+#[derive(Default)]
+pub(super) struct Directory {
+    pub(super) entries: HashMap<Box<str>, Option<Entry>>,
+    pub(super) members: BTreeMap<Box<str>, Member>,
+    pub(super) era: Option<Era>,
+    pub(super) away_until_ms: u64,
+    /// When it was back without what it had.
+    pub(super) lost_ms: u64,
+}
+
+impl World {
+    pub(super) fn ask_directory(&mut self, from: Process, number: u64, asked: Asked) {
+        if self.now_ms >= self.directory.away_until_ms && self.now_ms >= self.nodes[from.0].cut_off_until_ms {
+            let answer = self.answer(from.0, asked);
+            self.send(Mail::ToNode { to: from, number, answer });
+        }
+    }
+
+    fn answer(&mut self, node: usize, asked: Asked) -> Answer {
+        let now_ms = self.now_ms;
+        let Directory { entries, members, era, .. } = &mut self.directory;
+        match asked {
+            Asked::Heartbeat { epoch, filled } => {
+                let name = &self.nodes[node].name;
+                let mut lease = members.get(name).map(|member| member.lease);
+                // Without the lease a node goes on, but nobody takes it for alive.
+                if Lease::hold(&mut lease, epoch, now_ms, LEASE_MS).is_ok()
+                    && let Some(lease) = lease
+                {
+                    members.insert(name.clone(), Member { lease, address: "".into(), filled });
+                }
+                self.reading()
+            }
+            Asked::Members { .. } => self.reading(),
+            Asked::BeginEra { found, era: new } => {
+                if *era == found {
+                    *era = Some(new);
+                }
+                self.reading()
+            }
+            Asked::Registration { request: Request::Connect { device, place, duplicate, era }, dead } => {
+                let request = Connect { place, era, duplicate, dead, now_ms };
+                let connected = directory::connect(entries.entry(device).or_default(), request);
+                let is_dead = match &connected {
+                    Connected::Occupied { place, .. } => {
+                        let lease = members.get(&place.node).map(|member| &member.lease);
+                        !Lease::is_alive(lease, place.epoch, now_ms)
+                    }
+                    Connected::Current { .. } => false,
+                };
+                Answer::Connected(connected, is_dead)
+            }
+            Asked::Registration { request: Request::Register { device, place, generation, since_ms }, .. } => {
+                let entry = entries.entry(device).or_default();
+                Answer::Registered(directory::register(entry, place, generation, since_ms))
+            }
+            Asked::Disconnect { device, place } => {
+                directory::disconnect(entries.entry(device).or_default(), &place, now_ms);
+                Answer::Done
+            }
+            Asked::LookUp { device, .. } => Answer::Entry(entries.get(&device).cloned().flatten()),
+        }
+    }
+
+    fn reading(&self) -> Answer {
+        let Directory { members, era, .. } = &self.directory;
+        let members = members.iter().map(|(name, member)| (name.clone(), member.clone())).collect();
+        Answer::Read { era: *era, members, now_ms: self.now_ms }
+    }
+}
+
+/// What an [`Answer::Read`] says.
+pub(super) fn members(era: Option<Era>, members: Vec<(Box<str>, Member)>, now_ms: u64, contact_ms: u64) -> Members {
+    Members::new(members, era, now_ms, Era((now_ms / 1000) as u32)).after(contact_ms)
+}

@@ -1,0 +1,298 @@
+//! Messages of back-ends: sent to any node, forwarded to the one that has the device, answered once.
+
+use super::device::{Device, ENCODED, LIMITS};
+use super::node::Node;
+use super::{Asked, DEVICES, FAULTS_END_MS, Level, Mail, NODES, Process, SETTLED_MS, TICK_MS, World};
+use std::sync::Arc;
+use stillgate_devices::directory::{Away, Entry, NotTaken, Sending, Step, Unsent, View};
+use stillgate_devices::protocol::MessageId;
+use stillgate_devices::session::{Message, Notice, Outcome, Refused};
+
+const TIMEOUT_MS: u64 = 2_000;
+/// What the sender's node waits longer than the node of the device.
+const GRACE_MS: u64 = 500;
+const PEERS_ASKED_MS: u64 = 500;
+/// After a fault: a lease, and some requests that are lost.
+const WELL_MS: u64 = 8_000;
+
+pub(super) const AWAY: Away = Away;
+
+/// A message, and what became of it.
+pub(super) struct Sent {
+    /// [`DEVICES`] is one that never connects.
+    pub(super) device: usize,
+    pub(super) from: Process,
+    pub(super) level: Level,
+    pub(super) sent_ms: u64,
+    pub(super) told: Option<Told>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Told {
+    Outcome(Outcome),
+    Refused(Refused),
+    Unsent(Unsent),
+    NotTaken(NotTaken),
+    /// No word in time: it may have been received.
+    Lost,
+}
+
+/// A message that its sender's node has not answered yet.
+pub(super) struct Waiting {
+    sending: Sending,
+    sent_to: Option<usize>,
+    asked_peers_until_ms: Option<u64>,
+}
+
+impl Told {
+    /// Whether it says that the device will never receive it.
+    pub(super) fn is_undelivered(&self) -> bool {
+        match self {
+            Told::Unsent(_) | Told::Refused(_) | Told::Outcome(Outcome::Superseded) => true,
+            Told::Outcome(
+                Outcome::TimedOut { was_written } | Outcome::Dropped { was_written } | Outcome::Ended { was_written },
+            ) => !was_written,
+            Told::Outcome(_) | Told::NotTaken(_) | Told::Lost => false,
+        }
+    }
+
+    pub(super) fn is_acknowledged(&self) -> bool {
+        matches!(self, Told::Outcome(Outcome::Acknowledged | Outcome::Replied(_)))
+    }
+}
+
+impl World {
+    pub(super) fn step_senders(&mut self) {
+        if self.has_faults() && self.random.one_in(6) {
+            let (node, device) =
+                (self.random.below(NODES as u64) as usize, self.random.below(DEVICES as u64 + 1) as usize);
+            let level = [Level::Written, Level::Acknowledged, Level::Replied][self.random.below(3) as usize];
+            if self.is_up(node) {
+                self.post(node, device, level);
+            }
+        }
+        if self.now_ms == SETTLED_MS {
+            for (node, device) in (0..NODES).flat_map(|node| (0..=DEVICES).map(move |device| (node, device))) {
+                let level = if self.random.one_in(2) { Level::Acknowledged } else { Level::Replied };
+                self.post(node, device, level);
+            }
+        }
+    }
+
+    fn post(&mut self, node: usize, device: usize, level: Level) {
+        let id = MessageId(self.messages.len() as u128);
+        let from = self.process(node);
+        self.messages.push(Sent { device, from, level, sent_ms: self.now_ms, told: None });
+        if self.is_attached(node, device) {
+            return self.take(node, from, id);
+        }
+        let name = format!("device-{device}");
+        let (sending, step) = Sending::begin(&name, self.view(node));
+        self.nodes[node].sending.insert(id, Waiting { sending, sent_to: None, asked_peers_until_ms: None });
+        self.follow(node, id, step);
+    }
+
+    fn view(&mut self, node: usize) -> View<'_> {
+        let node = &mut self.nodes[node];
+        View { lookups: &mut node.lookups, members: &node.members, now_ms: self.now_ms }
+    }
+
+    fn is_attached(&self, node: usize, device: usize) -> bool {
+        self.nodes[node].sessions.get(&device).is_some_and(|held| held.connection.is_some())
+    }
+
+    fn follow(&mut self, node: usize, id: MessageId, step: Step) {
+        match step {
+            Step::LookUp => {
+                let device = format!("device-{}", self.messages[id.0 as usize].device).into();
+                self.ask(node, Asked::LookUp { message: id, device });
+            }
+            Step::ReadMembers => self.ask(node, Asked::Members { message: id }),
+            Step::AskPeers => {
+                let living = self.nodes[node].members.iter().map(|(name, _)| self.index(name));
+                let others: Vec<usize> = living.filter(|other| *other != node).collect();
+                for to in others {
+                    self.send(Mail::HaveYou { to, from: self.process(node), message: id });
+                }
+                let until_ms = self.now_ms + PEERS_ASKED_MS;
+                self.waiting(node, id).asked_peers_until_ms = Some(until_ms);
+            }
+            Step::Send { node: to } => self.forward(node, self.index(&to), id),
+            Step::Answer(unsent) => self.tell(node, id, Told::Unsent(unsent)),
+        }
+    }
+
+    fn forward(&mut self, node: usize, to: usize, id: MessageId) {
+        self.waiting(node, id).sent_to = Some(to);
+        let me = self.process(node);
+        if to == node {
+            // The directory has not heard yet that it has gone, or it has come just now.
+            return if self.is_attached(node, self.messages[id.0 as usize].device) {
+                self.take(node, me, id);
+            } else {
+                self.forwarded(node, node, id, Told::NotTaken(NotTaken::Moved));
+            };
+        }
+        let is_dead = self.now_ms < self.nodes[to].dead_until_ms;
+        if is_dead || (self.is_parted(node, to) && self.random.one_in(2)) {
+            let told = Told::NotTaken(NotTaken::Unreachable);
+            let at_ms = self.now_ms + 1 + self.random.below(300);
+            self.mail.push((at_ms, Mail::Forwarded { to: me, by: to, message: id, told }));
+            return;
+        }
+        self.send(Mail::Forward { to, from: me, message: id });
+    }
+
+    /// A message has come to the node that is to have its device.
+    pub(super) fn take(&mut self, node: usize, from: Process, id: MessageId) {
+        let Sent { device, level, sent_ms, .. } = self.messages[id.0 as usize];
+        let deadline_ms = sent_ms + TIMEOUT_MS;
+        let message = Message { id, encoded: ENCODED.clone(), key: None, level, deadline_ms };
+        let mut notices = Vec::new();
+        let pushed = match self.nodes[node].sessions.get_mut(&device) {
+            Some(held) => held.session.push(message, &LIMITS, &mut notices),
+            None => Err(Refused::Offline),
+        };
+        match pushed {
+            Ok(()) => {
+                self.nodes[node].taken.insert(id, from);
+            }
+            Err(Refused::Offline) => self.answer_sender(node, from, id, Told::NotTaken(NotTaken::Moved)),
+            Err(refused) => self.answer_sender(node, from, id, Told::Refused(refused)),
+        }
+        self.notify(node, notices);
+    }
+
+    pub(super) fn notify(&mut self, node: usize, notices: Vec<Notice>) {
+        for Notice { id, outcome } in notices {
+            let from = self.nodes[node].taken.remove(&id).unwrap();
+            self.answer_sender(node, from, id, Told::Outcome(outcome));
+        }
+    }
+
+    fn answer_sender(&mut self, node: usize, from: Process, id: MessageId, told: Told) {
+        if from != self.process(node) {
+            return self.send(Mail::Forwarded { to: from, by: node, message: id, told });
+        }
+        match told {
+            Told::NotTaken(_) => self.forwarded(node, node, id, told),
+            told => self.tell(node, id, told),
+        }
+    }
+
+    /// A node has answered for a message that was sent to it.
+    pub(super) fn forwarded(&mut self, node: usize, by: usize, id: MessageId, told: Told) {
+        let Some(waiting) = self.nodes[node].sending.get_mut(&id) else { return };
+        let Told::NotTaken(why) = told else { return self.tell(node, id, told) };
+        if waiting.sent_to.take() != Some(by) {
+            return self.is_wrong(format!("{id} was not sent to node {by}"));
+        }
+        if why == NotTaken::Moved {
+            self.moved += 1;
+        }
+        let name: Arc<str> = (&*self.nodes[by].name).into();
+        let step = self.step_of(node, id, |sending, view| sending.sent(why, name, view));
+        self.follow(node, id, step);
+    }
+
+    fn tell(&mut self, node: usize, id: MessageId, told: Told) {
+        self.nodes[node].sending.remove(&id);
+        let (now_ms, stopped_ms) = (self.now_ms, self.nodes[node].stopped_until_ms);
+        let Sent { device, sent_ms, told: before, .. } = &mut self.messages[id.0 as usize];
+        if let Some(before) = before {
+            let twice = format!("{id} was answered {before:?}, then {told:?}");
+            return self.is_wrong(twice);
+        }
+        let (device, sent_ms, latest_ms) = (*device, *sent_ms, *sent_ms + TIMEOUT_MS + GRACE_MS + TICK_MS);
+        let is_received = self.devices.get(device).is_some_and(|device| device.received.contains_key(&id));
+        *before = Some(told.clone());
+        if told.is_acknowledged() && !is_received {
+            self.is_wrong(format!("{id} was answered {told:?}, and device {device} has not received it"));
+        }
+        if matches!(told, Told::Unsent(Unsent::NeverSeen | Unsent::Offline { .. })) && self.is_well(device, sent_ms) {
+            self.is_wrong(format!("{id} was answered {told:?}, and device {device} is connected"));
+        }
+        if now_ms > latest_ms && now_ms > stopped_ms + TICK_MS {
+            self.is_wrong(format!("{id} was answered {told:?}, and late"));
+        }
+    }
+
+    /// Whether nothing was wrong with a device's connection and its node for long before a message was sent, and since.
+    fn is_well(&self, device: usize, sent_ms: u64) -> bool {
+        let Some(Device { connection: Some((node, process, _)), since_ms, .. }) = self.devices.get(device) else {
+            return false;
+        };
+        let Node { process: now, dead_until_ms, stopped_until_ms, cut_off_until_ms, .. } = &self.nodes[*node];
+        let lost_ms = self.directory.lost_ms;
+        let faults_ms = [*since_ms, *dead_until_ms, *stopped_until_ms, *cut_off_until_ms, lost_ms];
+        process == now && faults_ms.iter().all(|fault_ms| fault_ms + WELL_MS < sent_ms)
+    }
+
+    pub(super) fn was_looked_up(&mut self, node: usize, id: MessageId, entry: Result<Option<Entry>, Away>) {
+        if self.nodes[node].sending.contains_key(&id) {
+            let step = self.step_of(node, id, |sending, view| sending.looked_up(entry, view));
+            self.follow(node, id, step);
+        }
+    }
+
+    pub(super) fn members_were_read(&mut self, node: usize, id: MessageId, read: Result<(), Away>) {
+        if self.nodes[node].sending.contains_key(&id) {
+            let step = self.step_of(node, id, |sending, view| sending.members_read(read, view));
+            self.follow(node, id, step);
+        }
+    }
+
+    /// A node is asked whether it has a message's device.
+    pub(super) fn asked_for(&mut self, node: usize, from: Process, id: MessageId) {
+        if self.is_attached(node, self.messages[id.0 as usize].device) {
+            self.send(Mail::IHave { to: from, by: node, message: id });
+        }
+    }
+
+    pub(super) fn peer_has(&mut self, node: usize, by: usize, id: MessageId) {
+        let Some(waiting) = self.nodes[node].sending.get_mut(&id) else { return };
+        if waiting.asked_peers_until_ms.take().is_some() {
+            let name: Arc<str> = (&*self.nodes[by].name).into();
+            let step = self.step_of(node, id, |sending, view| sending.peers_asked(Some(name), view));
+            self.follow(node, id, step);
+        }
+    }
+
+    /// Gives up what has waited for too long.
+    pub(super) fn step_sending(&mut self, node: usize) {
+        let ids: Vec<MessageId> = self.nodes[node].sending.keys().copied().collect();
+        for id in ids {
+            let (now_ms, sent_ms) = (self.now_ms, self.messages[id.0 as usize].sent_ms);
+            let waiting = self.waiting(node, id);
+            if now_ms >= sent_ms + TIMEOUT_MS + GRACE_MS {
+                let told = if waiting.sent_to.is_some() { Told::Lost } else { Told::Unsent(Unsent::Unknown) };
+                self.tell(node, id, told);
+            } else if waiting.asked_peers_until_ms.is_some_and(|until_ms| now_ms >= until_ms) {
+                waiting.asked_peers_until_ms = None;
+                let step = self.step_of(node, id, |sending, view| sending.peers_asked(None, view));
+                self.follow(node, id, step);
+            }
+        }
+    }
+
+    fn step_of(&mut self, node: usize, id: MessageId, step: impl FnOnce(&mut Sending, View<'_>) -> Step) -> Step {
+        let now_ms = self.now_ms;
+        let node = &mut self.nodes[node];
+        let view = View { lookups: &mut node.lookups, members: &node.members, now_ms };
+        step(&mut node.sending.get_mut(&id).unwrap().sending, view)
+    }
+
+    fn waiting(&mut self, node: usize, id: MessageId) -> &mut Waiting {
+        self.nodes[node].sending.get_mut(&id).unwrap()
+    }
+
+    fn index(&self, name: &str) -> usize {
+        self.nodes.iter().position(|node| &*node.name == name).unwrap()
+    }
+
+    pub(super) fn wants_reply(&self, id: MessageId) -> bool {
+        self.messages[id.0 as usize].level == Level::Replied
+    }
+}
+
+const _: () = assert!(SETTLED_MS > FAULTS_END_MS && SETTLED_MS.is_multiple_of(TICK_MS));

@@ -1,0 +1,228 @@
+//! A node towards the directory: heartbeats, registrations, and what follows from the answers.
+
+use super::directory::members;
+use super::message::Waiting;
+use super::{Answer, Asked, Mail, TICK_MS, World};
+use std::collections::{BTreeMap, HashMap};
+use stillgate_devices::directory::{
+    Connected, Effect, Era, HEARTBEAT_MS, LEASE_MS, Lookups, Member, Members, Place, Registrations, Request,
+};
+use stillgate_devices::protocol::MessageId;
+use stillgate_devices::session::Session;
+
+const AUDIT_MS: u64 = 4_000;
+const ANSWER_TIMEOUT_MS: u64 = 1_000;
+
+pub(super) struct Node {
+    pub(super) name: Box<str>,
+    /// Grows with each start.
+    pub(super) process: u64,
+    pub(super) registrations: Registrations,
+    /// Killed or stopped until then, or without the directory.
+    pub(super) dead_until_ms: u64,
+    pub(super) stopped_until_ms: u64,
+    pub(super) cut_off_until_ms: u64,
+    held_until_ms: u64,
+    /// Since when the directory has answered each request.
+    contact_since_ms: Option<u64>,
+    next_heartbeat_ms: u64,
+    next_audit_ms: u64,
+    /// Requests without an answer yet, and when they were sent.
+    waiting: HashMap<u64, (u64, Asked)>,
+    /// Connections whose device has gone without a word, and when that is noticed.
+    pub(super) silent: Vec<(u64, Box<str>, u64)>,
+    pub(super) sessions: BTreeMap<usize, Held>,
+    pub(super) lookups: Lookups,
+    pub(super) members: Members,
+    /// Messages that this node has to answer.
+    pub(super) sending: BTreeMap<MessageId, Waiting>,
+    /// Messages in sessions here, and who has sent them.
+    pub(super) taken: BTreeMap<MessageId, super::Process>,
+}
+
+/// A device's session, and the connection that it is attached to.
+pub(super) struct Held {
+    pub(super) session: Session,
+    pub(super) connection: Option<u64>,
+}
+
+impl Node {
+    pub(super) fn new(index: usize, process: u64, epoch: u64) -> Node {
+        let name: Box<str> = format!("node-{index}").into();
+        Node {
+            registrations: Registrations::new(name.clone(), epoch),
+            name,
+            process,
+            dead_until_ms: 0,
+            stopped_until_ms: 0,
+            cut_off_until_ms: 0,
+            held_until_ms: 0,
+            contact_since_ms: None,
+            next_heartbeat_ms: 0,
+            next_audit_ms: 0,
+            waiting: HashMap::new(),
+            silent: Vec::new(),
+            sessions: BTreeMap::new(),
+            // Room for some, so that others are looked up again.
+            lookups: Lookups::new(500),
+            members: Members::default(),
+            sending: BTreeMap::new(),
+            taken: BTreeMap::new(),
+        }
+    }
+}
+
+impl World {
+    pub(super) fn ask(&mut self, node: usize, asked: Asked) {
+        let number = self.number();
+        self.nodes[node].waiting.insert(number, (self.now_ms, asked.clone()));
+        self.send(Mail::ToDirectory { from: self.process(node), number, asked });
+    }
+
+    pub(super) fn kill(&mut self, node: usize, until_ms: u64) {
+        let killed = &self.nodes[node];
+        let (process, cut_off_until_ms) = (killed.process + 1, killed.cut_off_until_ms);
+        let fresh = Node::new(node, process, self.random.next());
+        self.nodes[node] = Node { dead_until_ms: until_ms, cut_off_until_ms, ..fresh };
+    }
+
+    pub(super) fn directory_answered(&mut self, node: usize, number: u64, answer: Answer) {
+        let Some((sent_ms, asked)) = self.nodes[node].waiting.remove(&number) else { return };
+        let registrations = &mut self.nodes[node].registrations;
+        match (asked, answer) {
+            (Asked::Heartbeat { epoch, .. }, Answer::Read { era, members, now_ms }) => {
+                if epoch == registrations.epoch() {
+                    self.nodes[node].held_until_ms = sent_ms + LEASE_MS;
+                }
+                self.read(node, era, members, now_ms);
+            }
+            (Asked::BeginEra { .. }, Answer::Read { era, members, now_ms }) => self.read(node, era, members, now_ms),
+            (Asked::Members { message }, Answer::Read { era, members, now_ms }) => {
+                self.read(node, era, members, now_ms);
+                self.members_were_read(node, message, Ok(()));
+            }
+            (Asked::LookUp { message, .. }, Answer::Entry(entry)) => self.was_looked_up(node, message, Ok(entry)),
+            (Asked::Registration { request, .. }, Answer::Connected(Connected::Occupied { generation, .. }, true)) => {
+                self.ask(node, Asked::Registration { request, dead: Some(generation) });
+            }
+            (
+                Asked::Registration { request: Request::Connect { device, place, .. }, .. },
+                Answer::Connected(answer, _),
+            ) => {
+                let effect = registrations.answered(&device, &place, answer);
+                self.apply(node, &device, effect);
+            }
+            (
+                Asked::Registration { request: Request::Register { device, place, generation, .. }, .. },
+                Answer::Registered(answer),
+            ) => {
+                let effect = registrations.registered(&device, &place, generation, answer);
+                self.apply(node, &device, effect);
+            }
+            (Asked::Disconnect { .. }, Answer::Done) => {}
+            (asked, answer) => panic!("{asked:?} was answered by {answer:?}"),
+        }
+    }
+
+    fn read(&mut self, node: usize, era: Option<Era>, read: Vec<(Box<str>, Member)>, now_ms: u64) {
+        let since_ms = *self.nodes[node].contact_since_ms.get_or_insert(self.now_ms);
+        self.nodes[node].members = members(era, read, now_ms, self.now_ms - since_ms);
+        let now_s = (self.now_ms / 1000) as u32;
+        if let Some(new) = self.nodes[node].registrations.found_era(era, now_s) {
+            self.ask(node, Asked::BeginEra { found: era, era: new });
+        }
+    }
+
+    pub(super) fn close(&mut self, node: usize, device: &str, place: &Place) {
+        let registrations = &mut self.nodes[node].registrations;
+        if registrations.epoch() == place.epoch {
+            let effect = registrations.close(device, place);
+            self.apply(node, device, effect);
+        }
+    }
+
+    pub(super) fn apply(&mut self, node: usize, device: &str, effect: Effect) {
+        match effect {
+            Effect::None => {}
+            Effect::Close { connection } => self.close_connection(node, connection),
+            Effect::CloseThere { place } => self.send(Mail::Close { device: device.into(), place }),
+            Effect::Disconnect { place } => self.ask(node, Asked::Disconnect { device: device.into(), place }),
+        }
+    }
+
+    pub(super) fn step_node(&mut self, node: usize) {
+        let now_ms = self.now_ms;
+        if now_ms >= self.nodes[node].next_heartbeat_ms {
+            self.heartbeat(node);
+        }
+        let late =
+            |(number, (sent_ms, _)): (&u64, &(u64, Asked))| (now_ms >= sent_ms + ANSWER_TIMEOUT_MS).then_some(*number);
+        let mut late: Vec<u64> = self.nodes[node].waiting.iter().filter_map(late).collect();
+        late.sort_unstable();
+        for number in late {
+            self.unanswered(node, number);
+        }
+        let (noticed, silent) =
+            std::mem::take(&mut self.nodes[node].silent).into_iter().partition(|(at_ms, ..)| *at_ms <= now_ms);
+        self.nodes[node].silent = silent;
+        let noticed: Vec<(u64, Box<str>, u64)> = noticed;
+        for (_, device, connection) in noticed {
+            self.detach(node, connection);
+            let effect = self.nodes[node].registrations.disconnected(&device, connection);
+            self.apply(node, &device, effect);
+        }
+        if now_ms >= self.nodes[node].next_audit_ms {
+            self.nodes[node].next_audit_ms = now_ms + AUDIT_MS;
+            for device in &self.devices {
+                self.nodes[node].registrations.audit(&device.name);
+            }
+        }
+        // At a pace.
+        if let Some(request) = self.nodes[node].registrations.next_request() {
+            self.ask(node, Asked::Registration { request, dead: None });
+        }
+        self.step_sessions(node);
+        self.step_sending(node);
+    }
+
+    fn heartbeat(&mut self, node: usize) {
+        let (now_ms, epoch) = (self.now_ms, self.random.next());
+        let it = &mut self.nodes[node];
+        it.next_heartbeat_ms = now_ms + HEARTBEAT_MS;
+        if it.held_until_ms > 0 && now_ms >= it.held_until_ms {
+            it.registrations.begin_epoch(epoch);
+            it.held_until_ms = 0;
+        }
+        let filled = it.registrations.filled();
+        let epoch = it.registrations.epoch();
+        self.ask(node, Asked::Heartbeat { epoch, filled });
+    }
+
+    fn unanswered(&mut self, node: usize, number: u64) {
+        let (_, asked) = self.nodes[node].waiting.remove(&number).unwrap();
+        self.nodes[node].contact_since_ms = None;
+        match asked {
+            Asked::Registration { request: Request::Connect { device, place, .. }, .. }
+            | Asked::Registration { request: Request::Register { device, place, .. }, .. } => {
+                let effect = self.nodes[node].registrations.unanswered(&device, &place);
+                self.apply(node, &device, effect);
+            }
+            Asked::Disconnect { .. } => self.ask(node, asked),
+            Asked::LookUp { message, .. } => self.was_looked_up(node, message, Err(super::message::AWAY)),
+            Asked::Members { message } => self.members_were_read(node, message, Err(super::message::AWAY)),
+            // The next heartbeat does.
+            Asked::Heartbeat { .. } | Asked::BeginEra { .. } => {}
+        }
+    }
+
+    /// A node closes a connection, and its device notices.
+    pub(super) fn close_connection(&mut self, node: usize, connection: u64) {
+        self.detach(node, connection);
+        let process = self.nodes[node].process;
+        let next_try_ms = self.now_ms + TICK_MS + self.random.below(2_000);
+        let is_it = |it: &&mut super::Device| it.connection == Some((node, process, connection));
+        if let Some(closed) = self.devices.iter_mut().find(is_it) {
+            (closed.connection, closed.next_try_ms) = (None, next_try_ms);
+        }
+    }
+}
