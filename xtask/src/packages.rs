@@ -58,6 +58,7 @@ pub(crate) const PERF: Package = program("linux-perf", "perf");
 
 pub(crate) const PEBBLE: Package = program("pebble", "pebble");
 /// Keeps configurations, in the tests of what follows it.
+pub(crate) const REDIS: Package = program("redis-server", "redis-server");
 pub(crate) const ETCD: Package = program("etcd-server", "etcd");
 /// A receiver of syslog of the end-to-end tests.
 pub(crate) const RSYSLOG: Package = program("rsyslog", "rsyslogd");

@@ -4,7 +4,7 @@ use crate::Result;
 use crate::args::Args;
 use crate::packages::{
     self, CHROMIUM, CURL, ETCD, GRPCIO, GXX, H11, HAPROXY, NGINX, NGINX_LUA, PEBBLE, PERF, PROMETHEUS,
-    PROMETHEUS_CLIENT, PROTOBUF, PYTHON_BROTLI, PYTHON_ZSTD, RSYSLOG, VALGRIND, WEBSOCKETS, ZSTD,
+    PROMETHEUS_CLIENT, PROTOBUF, PYTHON_BROTLI, PYTHON_ZSTD, REDIS, RSYSLOG, VALGRIND, WEBSOCKETS, ZSTD,
 };
 use crate::step::{self, Steps};
 use crate::{arrows, documents, fuzz, go_peers, icount, rooms, suite, tidy};
@@ -63,6 +63,7 @@ pub(crate) fn run(mut args: Args) -> Result {
         ZSTD,
         RSYSLOG,
         ETCD,
+        REDIS,
         VALGRIND,
     ];
     if !quick {

@@ -1,0 +1,185 @@
+//! A real Redis: one server or a cluster, in a temporary folder, on ports of its own, without persistence.
+//!
+//! A server that was killed therefore comes back empty, as one does that has lost its data. Tests read and write with
+//! `redis-cli`, which is another client than the one that they test.
+
+use crate::eventually;
+use crate::peers::require_tool;
+use crate::port::ReservedPort;
+use crate::process::Process;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Command;
+use tempfile::TempDir;
+
+/// The Debian package.
+const PACKAGE: &str = "redis-server";
+
+/// How to start it.
+#[derive(Debug, Clone, Default)]
+pub struct RedisSetup {
+    /// Servers of a cluster; 0 for one server alone.
+    pub cluster: usize,
+    /// What clients must know.
+    pub password: Option<String>,
+    /// PEM files of a certificate for 127.0.0.1 and its key: it speaks TLS only.
+    pub certificate: Option<(PathBuf, PathBuf)>,
+}
+
+/// Running servers. They end when dropped.
+#[derive(Debug)]
+pub struct Redis {
+    servers: Vec<Server>,
+    setup: RedisSetup,
+    dir: TempDir,
+}
+
+#[derive(Debug)]
+struct Server {
+    process: Process,
+    port: ReservedPort,
+}
+
+impl Redis {
+    /// Starts one server.
+    #[track_caller]
+    pub fn start() -> Redis {
+        Redis::start_with(RedisSetup::default())
+    }
+
+    /// Starts all servers, and waits until they answer; a cluster until it has all slots.
+    ///
+    /// # Panics
+    /// When it is missing or does not start.
+    #[track_caller]
+    pub fn start_with(setup: RedisSetup) -> Redis {
+        require_tool("redis-server", PACKAGE);
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        // A cluster's servers talk over a second port, 10,000 higher.
+        let port = || match setup.cluster {
+            0 => ReservedPort::new(),
+            _ => ReservedPort::for_udp_too(),
+        };
+        let servers = (0..setup.cluster.max(1)).map(|index| {
+            let port = port();
+            Server { process: spawn(&dir, &setup, index, port.addr()), port }
+        });
+        let servers: Vec<Server> = servers.collect();
+        let redis = Redis { servers, setup, dir };
+        redis.await_answers();
+        if redis.setup.cluster > 0 {
+            redis.join();
+        }
+        redis
+    }
+
+    /// Where a server listens.
+    pub fn addr(&self, server: usize) -> SocketAddr {
+        self.servers[server].port.addr()
+    }
+
+    /// The URL of a server, with the password.
+    pub fn url(&self, server: usize) -> String {
+        let scheme = if self.setup.certificate.is_some() { "rediss" } else { "redis" };
+        let user = self.setup.password.as_ref().map_or_else(String::new, |password| format!(":{password}@"));
+        format!("{scheme}://{user}{}", self.addr(server))
+    }
+
+    /// Its process: for signals.
+    pub fn process(&self, server: usize) -> &Process {
+        &self.servers[server].process
+    }
+
+    /// Kills the first server (`kill -9`).
+    #[track_caller]
+    pub fn kill(&mut self) {
+        self.servers[0].process.signal("KILL");
+        self.servers[0].process.wait();
+    }
+
+    /// Starts it again, empty.
+    #[track_caller]
+    pub fn start_again(&mut self) {
+        self.servers[0].process = spawn(&self.dir, &self.setup, 0, self.addr(0));
+        self.await_answers();
+    }
+
+    /// Runs a command, as `&["GET", "key"]`, on the first server or where it is redirected to.
+    ///
+    /// # Panics
+    /// When it fails.
+    #[track_caller]
+    pub fn cli(&self, arguments: &[&str]) -> String {
+        self.cli_of(0, arguments)
+    }
+
+    /// [`Redis::cli`] on another server.
+    ///
+    /// # Panics
+    /// When it fails.
+    #[track_caller]
+    pub fn cli_of(&self, server: usize, arguments: &[&str]) -> String {
+        let output = self.command(server).args(arguments).output().expect("run redis-cli");
+        let text = String::from_utf8_lossy(&output.stdout).trim_end().to_owned();
+        assert!(output.status.success(), "redis-cli {arguments:?}: {text}");
+        text
+    }
+
+    fn command(&self, server: usize) -> Command {
+        let mut command = Command::new("redis-cli");
+        command.args(["-h", "127.0.0.1", "-p", &self.addr(server).port().to_string(), "--no-auth-warning"]);
+        if self.setup.cluster > 0 {
+            command.arg("-c");
+        }
+        if let Some(password) = &self.setup.password {
+            command.args(["-a", password]);
+        }
+        if self.setup.certificate.is_some() {
+            command.args(["--tls", "--insecure"]);
+        }
+        command
+    }
+
+    #[track_caller]
+    fn await_answers(&self) {
+        for index in 0..self.servers.len() {
+            eventually("Redis to answer", || {
+                self.command(index).arg("PING").output().is_ok_and(|output| output.stdout.starts_with(b"PONG"))
+            });
+        }
+    }
+
+    #[track_caller]
+    fn join(&self) {
+        let addrs: Vec<String> = (0..self.servers.len()).map(|index| self.addr(index).to_string()).collect();
+        let mut create = Command::new("redis-cli");
+        let created = create.args(["--cluster", "create"]).args(addrs).arg("--cluster-yes").output();
+        let created = created.expect("run redis-cli");
+        assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stdout));
+        eventually("the cluster to have all slots", || self.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok"));
+    }
+}
+
+fn spawn(dir: &TempDir, setup: &RedisSetup, index: usize, addr: SocketAddr) -> Process {
+    let (folder, port) = (dir.path().join(format!("r{index}")), addr.port().to_string());
+    std::fs::create_dir_all(&folder).expect("a folder for Redis");
+    let mut command = Command::new("redis-server");
+    command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]).arg("--dir").arg(&folder);
+    match &setup.certificate {
+        None => {
+            command.args(["--port", &port]);
+        }
+        Some((certificate, key)) => {
+            command.args(["--port", "0", "--tls-port", &port, "--tls-auth-clients", "no"]);
+            command.arg("--tls-cert-file").arg(certificate).arg("--tls-key-file").arg(key);
+            command.arg("--tls-ca-cert-file").arg(certificate);
+        }
+    }
+    if let Some(password) = &setup.password {
+        command.args(["--requirepass", password]);
+    }
+    if setup.cluster > 0 {
+        command.args(["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"]);
+    }
+    Process::spawn("redis-server", &mut command, &folder.join("log"))
+}
