@@ -26,6 +26,7 @@ const ORDER: &[&str] = &[
     "stillgate-route",
     "stillgate-metrics",
     "stillgate-limits",
+    "stillgate-cluster",
     "stillgate-devices",
     "stillgate-brotli",
     "stillgate-lab",

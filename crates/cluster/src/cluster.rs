@@ -1,0 +1,217 @@
+//! The way of a message to the node that has its device, over the directory and the peers.
+
+use crate::peers::{Call, CallError, Handler, PeerTls, Peers, Reply, Served, serve};
+use crate::registry::{Directory, DirectorySettings, Hooks, LinkError};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::time::Duration;
+use stillgate_devices::directory::{NotTaken, Place, Sending, Step, Unsent};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+/// How long peers are asked whether they have a device.
+const HAVE_PATIENCE: Duration = Duration::from_millis(500);
+const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
+/// Connections on other nodes that are to be closed. Beyond that a node finds out by its next audit.
+const CLOSES_MAX: usize = 10_000;
+/// How many of them are asked for at once.
+const CLOSING_MAX: usize = 64;
+/// How often, with a second in between: a node that cannot be reached for longer finds out by itself.
+const CLOSE_TRIES_MAX: usize = 30;
+const CLOSE_PAUSE: Duration = Duration::from_secs(1);
+
+/// Requests that are not the node's business.
+const HAVE: &str = "have";
+const CLOSE: &str = "close";
+
+/// What a node brings with it.
+pub struct ClusterSettings {
+    /// Its place in the directory.
+    pub directory: DirectorySettings,
+    /// Who it is to its peers.
+    pub tls: Option<PeerTls>,
+    /// Where it serves them.
+    pub listener: Option<TcpListener>,
+    /// The longest body of their requests.
+    pub body_bytes_max: usize,
+    /// What it answers to requests of any kind but `have` and `close`, from peers and from itself.
+    pub handler: Handler,
+    /// Closes a connection whose device has a newer one. Must not wait.
+    pub close: Arc<dyn Fn(u64) + Send + Sync>,
+}
+
+/// One node among the others. Its tasks end with it.
+pub struct Cluster {
+    directory: Directory,
+    peers: Peers,
+    handler: Handler,
+    _tasks: JoinSet<()>,
+}
+
+/// What became of a request whose device's node has not answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotSent {
+    /// It has not reached its device, and will not.
+    Unsent(Unsent),
+    /// It may have (504): the connection to the node or the time ended first.
+    Lost,
+}
+
+impl Cluster {
+    /// Begins, on the current runtime.
+    pub fn start(settings: ClusterSettings) -> Result<Cluster, LinkError> {
+        let ClusterSettings { directory, tls, listener, body_bytes_max, handler, close } = settings;
+        let directory = Directory::new(directory)?;
+        let peers = Peers::new(directory.node(), tls.clone());
+        let (closes, to_close) = mpsc::channel(CLOSES_MAX);
+        let close_here = close.clone();
+        let hooks = Hooks {
+            close: Box::new(move |connection| close_here(connection)),
+            close_there: Box::new(move |device, place| {
+                if closes.try_send((device, place)).is_err() {
+                    tracing::warn!("too many connections to close on other nodes; they find out by themselves");
+                }
+            }),
+        };
+        let mut tasks = JoinSet::new();
+        tasks.spawn(directory.clone().run(hooks));
+        tasks.spawn(close_there(directory.clone(), peers.clone(), to_close));
+        if let Some(listener) = listener {
+            let handler = answering(directory.clone(), close, handler.clone());
+            tasks.spawn(serve(listener, Served { tls, body_bytes_max, handler }));
+        }
+        Ok(Cluster { directory, peers, handler, _tasks: tasks })
+    }
+
+    /// The directory, for what connects and disconnects.
+    pub fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
+    /// Asks one node: what is not about a device of which nobody knows where it is.
+    pub async fn call(&self, node: &str, kind: &str, body: Bytes, patience: Duration) -> Result<Reply, CallError> {
+        if node == self.directory.node() {
+            return Ok(self.ask_myself(kind, body).await);
+        }
+        let members = self.directory.members();
+        let Some(member) = members.get(node).filter(|member| !member.address.is_empty()) else {
+            return Err(CallError::Unreachable);
+        };
+        self.peers.call((node, &member.address), kind, body, patience).await
+    }
+
+    /// Sends a request to the node that has a device, and returns that node's answer. `patience` is for that node.
+    pub async fn send(&self, device: &str, kind: &str, body: Bytes, patience: Duration) -> Result<Bytes, NotSent> {
+        let (mut sending, mut step) = self.directory.step(|view| Sending::begin(device, view));
+        loop {
+            step = match step {
+                Step::LookUp => {
+                    let entry = self.directory.look_up(device).await;
+                    self.directory.step(|view| sending.looked_up(entry, view))
+                }
+                Step::ReadMembers => {
+                    let read = self.directory.read_members().await;
+                    self.directory.step(|view| sending.members_read(read, view))
+                }
+                Step::AskPeers => {
+                    let found = self.who_has(device).await;
+                    self.directory.step(|view| sending.peers_asked(found, view))
+                }
+                Step::Send { node } => {
+                    let why = match self.call(&node, kind, body.clone(), patience).await {
+                        Ok(Reply::Taken(answer)) => return Ok(answer),
+                        Ok(Reply::Moved) => NotTaken::Moved,
+                        Err(CallError::Unreachable) => NotTaken::Unreachable,
+                        Err(CallError::Lost) => return Err(NotSent::Lost),
+                    };
+                    self.directory.step(|view| sending.sent(why, node, view))
+                }
+                Step::Answer(unsent) => return Err(NotSent::Unsent(unsent)),
+            };
+        }
+    }
+
+    /// Asks all peers at once whether they have a device.
+    async fn who_has(&self, device: &str) -> Option<Arc<str>> {
+        let mut asked = JoinSet::new();
+        for (node, member) in self.directory.members().iter() {
+            let (peers, body) = (self.peers.clone(), Bytes::copy_from_slice(device.as_bytes()));
+            let (node, address): (Arc<str>, Box<str>) = (node.into(), member.address.clone());
+            if *node != *self.directory.node() && !address.is_empty() {
+                asked.spawn(async move {
+                    let has = peers.call((&node, &address), HAVE, body, HAVE_PATIENCE).await;
+                    matches!(has, Ok(Reply::Taken(_))).then_some(node)
+                });
+            }
+        }
+        while let Some(answer) = asked.join_next().await {
+            if let Ok(Some(node)) = answer {
+                return Some(node);
+            }
+        }
+        None
+    }
+
+    async fn ask_myself(&self, kind: &str, body: Bytes) -> Reply {
+        (self.handler)(Call { from: self.directory.node().into(), kind: kind.into(), body }).await
+    }
+}
+
+/// Answers what is the directory's, and hands on the rest.
+fn answering(directory: Directory, close: Arc<dyn Fn(u64) + Send + Sync>, node: Handler) -> Handler {
+    Arc::new(move |call| match &*call.kind {
+        HAVE => {
+            let has = std::str::from_utf8(&call.body).is_ok_and(|device| directory.has(device));
+            ready(if has { Reply::Taken(Bytes::new()) } else { Reply::Moved })
+        }
+        CLOSE => {
+            let connection = read_close(&call.body, directory.node())
+                .and_then(|(device, place)| directory.superseded(&device, &place));
+            if let Some(connection) = connection {
+                close(connection);
+            }
+            ready(Reply::Taken(Bytes::new()))
+        }
+        _ => node(call),
+    })
+}
+
+fn ready(reply: Reply) -> crate::peers::Answering {
+    Box::pin(std::future::ready(reply))
+}
+
+/// Has other nodes close connections.
+async fn close_there(directory: Directory, peers: Peers, mut to_close: mpsc::Receiver<(Arc<str>, Place)>) {
+    let mut closing = JoinSet::new();
+    loop {
+        tokio::select! {
+            Some((device, place)) = to_close.recv(), if closing.len() < CLOSING_MAX => {
+                closing.spawn(close_one(directory.clone(), peers.clone(), device, place));
+            }
+            Some(_) = closing.join_next() => {}
+            else => return,
+        }
+    }
+}
+
+async fn close_one(directory: Directory, peers: Peers, device: Arc<str>, place: Place) {
+    let body: Bytes = format!("{} {} {device}", place.epoch, place.connection).into();
+    for _ in 0..CLOSE_TRIES_MAX {
+        let members = directory.members();
+        // A node whose lease has ended registers everything again, and finds out.
+        let Some(member) = members.get(&place.node).filter(|member| !member.address.is_empty()) else { return };
+        let asked = peers.call((&place.node, &member.address), CLOSE, body.clone(), CLOSE_PATIENCE).await;
+        if asked.is_ok() {
+            return;
+        }
+        tokio::time::sleep(CLOSE_PAUSE).await;
+    }
+    tracing::warn!(node = %place.node, "a node could not be told to close a connection; it finds out by itself");
+}
+
+fn read_close(body: &[u8], node: &str) -> Option<(Box<str>, Place)> {
+    let mut parts = std::str::from_utf8(body).ok()?.splitn(3, ' ');
+    let (epoch, connection) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    Some((parts.next()?.into(), Place { node: node.into(), epoch, connection }))
+}

@@ -1,0 +1,23 @@
+//! The nodes of a gateway that holds connections of devices, among each other.
+//!
+//! ```text
+//!  what a node asks ──▶ Directory ──────▶ task: Registrations ──▶ Redis ◀── the other nodes
+//!                         │ memory of look-ups, members
+//!  a message ─────────▶ Cluster::send ──▶ Peers ══ HTTP/2, mutual TLS ══▶ the node that has the device
+//! ```
+//!
+//! - [`registry`]: the directory of `stillgate-devices` in Redis: its functions as Lua scripts, one task that registers what
+//!   a node has, holds its lease and reads those of the others.
+//! - [`peers`]: requests from node to node.
+//! - [`Cluster`]: the way of a message from a device's id to the node that has it.
+//!
+//! What a message or its answer says is its callers' business; here they are bytes.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod cluster;
+pub mod peers;
+pub mod registry;
+
+pub use cluster::{Cluster, ClusterSettings, NotSent};

@@ -1,0 +1,208 @@
+//! The asking side: a connection to each peer, made when it is needed.
+
+use super::tls::PeerTls;
+use super::{CONNECTION_WINDOW_BYTES, CallError, NODE_FIELD, Reply, STREAM_WINDOW_BYTES};
+use bytes::{Bytes, BytesMut};
+use h2::client::SendRequest;
+use h2::{Ping, PingPong, Reason, RecvStream};
+use http::{Request, StatusCode};
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::task::AbortHandle;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
+
+/// For a connection, its handshakes and the first pong.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_000);
+/// How long a failure to connect stands.
+const FAILURE_KEPT: Duration = Duration::from_millis(250);
+const PING_INTERVAL: Duration = Duration::from_millis(1_500);
+/// A node that hangs is found within this and the interval: before its lease ends.
+const PING_TIMEOUT: Duration = Duration::from_millis(2_000);
+/// The longest answer.
+const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// The connections of one node to others. Clones share them.
+#[derive(Clone)]
+pub struct Peers {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    node: Box<str>,
+    tls: Option<PeerTls>,
+    /// By node, of which there are as many as were members. Who makes a connection holds the inner lock, and the others wait for it.
+    links: Mutex<HashMap<Box<str>, Arc<tokio::sync::Mutex<Link>>>>,
+}
+
+#[derive(Default)]
+enum Link {
+    #[default]
+    None,
+    Open {
+        address: Box<str>,
+        requests: SendRequest<Bytes>,
+        connection: AbortHandle,
+    },
+    /// The others that wait for it do not each try again.
+    Failed {
+        address: Box<str>,
+        at: Instant,
+    },
+}
+
+impl Peers {
+    /// Of this node. Without TLS only peers on this machine can be reached.
+    pub fn new(node: &str, tls: Option<PeerTls>) -> Peers {
+        Peers { shared: Arc::new(Shared { node: node.into(), tls, links: Mutex::default() }) }
+    }
+
+    /// Asks a node. `kind` is a word.
+    pub async fn call(
+        &self,
+        (node, address): (&str, &str),
+        kind: &str,
+        body: Bytes,
+        patience: Duration,
+    ) -> Result<Reply, CallError> {
+        let request = Request::post(format!("/{kind}")).header(NODE_FIELD, &*self.shared.node).body(());
+        let request = request.map_err(|_| CallError::Unreachable)?;
+        let mut requests = self.requests(node, address, patience).await?;
+        let asked = async {
+            let (answer, mut stream) = requests.send_request(request, false).map_err(|_| CallError::Unreachable)?;
+            stream.send_data(body, true).map_err(|error| judge(&error))?;
+            let answer = answer.await.map_err(|error| judge(&error))?;
+            let status = answer.status();
+            let body = read(answer.into_body()).await?;
+            Ok((status, body))
+        };
+        let (status, body) = timeout(patience, asked).await.unwrap_or(Err(CallError::Lost))?;
+        match status {
+            StatusCode::OK => Ok(Reply::Taken(body)),
+            StatusCode::MISDIRECTED_REQUEST => Ok(Reply::Moved),
+            status => {
+                tracing::warn!(node, %status, "a peer refused a request: {}", String::from_utf8_lossy(&body));
+                Err(CallError::Unreachable)
+            }
+        }
+    }
+
+    /// A connection that takes a request now.
+    async fn requests(&self, node: &str, address: &str, patience: Duration) -> Result<SendRequest<Bytes>, CallError> {
+        // One that has just ended is made again once.
+        for _ in 0..2 {
+            let requests = self.link(node, address).await?;
+            match timeout(patience, requests.ready()).await {
+                Ok(Ok(requests)) => return Ok(requests),
+                Ok(Err(_)) => {}
+                Err(_) => break,
+            }
+        }
+        Err(CallError::Unreachable)
+    }
+
+    async fn link(&self, node: &str, address: &str) -> Result<SendRequest<Bytes>, CallError> {
+        let link = self.shared.links.lock().expect("no holder panics").entry(node.into()).or_default().clone();
+        let mut link = link.lock().await;
+        match &*link {
+            Link::Open { address: known, requests, connection } if **known == *address && !connection.is_finished() => {
+                return Ok(requests.clone());
+            }
+            Link::Failed { address: known, at } if **known == *address && at.elapsed() < FAILURE_KEPT => {
+                return Err(CallError::Unreachable);
+            }
+            Link::Open { connection, .. } => connection.abort(),
+            Link::Failed { .. } | Link::None => {}
+        }
+        // If this is dropped halfway.
+        *link = Link::None;
+        let made = timeout(CONNECT_TIMEOUT, self.connect(node, address)).await;
+        match made.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+            Ok((requests, connection)) => {
+                *link = Link::Open { address: address.into(), requests: requests.clone(), connection };
+                Ok(requests)
+            }
+            Err(error) => {
+                tracing::debug!(node, address, %error, "a peer cannot be reached");
+                *link = Link::Failed { address: address.into(), at: Instant::now() };
+                Err(CallError::Unreachable)
+            }
+        }
+    }
+
+    async fn connect(&self, node: &str, address: &str) -> io::Result<(SendRequest<Bytes>, AbortHandle)> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        match &self.shared.tls {
+            None if !stream.peer_addr()?.ip().is_loopback() => {
+                Err(io::Error::other("without TLS peers must be on this machine"))
+            }
+            None => open(stream).await,
+            Some(tls) => {
+                let name = ServerName::try_from(node.to_owned()).map_err(io::Error::other)?;
+                open(TlsConnector::from(tls.client.clone()).connect(name, stream).await?).await
+            }
+        }
+    }
+}
+
+async fn open(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> io::Result<(SendRequest<Bytes>, AbortHandle)> {
+    let mut builder = h2::client::Builder::new();
+    builder.initial_window_size(STREAM_WINDOW_BYTES).initial_connection_window_size(CONNECTION_WINDOW_BYTES);
+    builder.enable_push(false);
+    let (requests, mut connection) = builder.handshake(stream).await.map_err(io::Error::other)?;
+    let mut pings = connection.ping_pong().ok_or_else(|| io::Error::other("no pings"))?;
+    let (pong, is_there) = tokio::sync::oneshot::channel();
+    let task = tokio::spawn(async move {
+        tokio::select! {
+            _ended = connection => {}
+            () = keep_alive(&mut pings, pong) => {}
+        }
+    });
+    // A node that is stopped has a kernel that accepts. Nothing is sent before it has answered.
+    match is_there.await {
+        Ok(()) => Ok((requests, task.abort_handle())),
+        Err(_) => Err(io::Error::other("the peer does not answer")),
+    }
+}
+
+/// Ends when the peer does not answer any more.
+async fn keep_alive(pings: &mut PingPong, first: tokio::sync::oneshot::Sender<()>) {
+    if pings.ping(Ping::opaque()).await.is_err() || first.send(()).is_err() {
+        return;
+    }
+    loop {
+        sleep(PING_INTERVAL).await;
+        if !matches!(timeout(PING_TIMEOUT, pings.ping(Ping::opaque())).await, Ok(Ok(_))) {
+            return;
+        }
+    }
+}
+
+async fn read(mut body: RecvStream) -> Result<Bytes, CallError> {
+    let mut whole = BytesMut::new();
+    while let Some(part) = body.data().await {
+        let part = part.map_err(|_| CallError::Lost)?;
+        body.flow_control().release_capacity(part.len()).map_err(|_| CallError::Lost)?;
+        whole.extend_from_slice(&part);
+        if whole.len() > ANSWER_BYTES_MAX {
+            return Err(CallError::Lost);
+        }
+    }
+    Ok(whole.freeze())
+}
+
+/// Whether a request that failed may have been taken (RFC 9113 section 8.7).
+fn judge(error: &h2::Error) -> CallError {
+    match error.reason() {
+        Some(Reason::REFUSED_STREAM) => CallError::Unreachable,
+        _ => CallError::Lost,
+    }
+}

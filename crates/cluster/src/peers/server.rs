@@ -1,0 +1,144 @@
+//! The answering side.
+
+use super::tls::{PeerTls, carries};
+use super::{CONNECTION_WINDOW_BYTES, Call, Handler, NODE_FIELD, REQUESTS_MAX, Reply, STREAM_WINDOW_BYTES};
+use bytes::{Bytes, BytesMut};
+use h2::RecvStream;
+use h2::server::SendResponse;
+use http::{Request, Response, StatusCode};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Connections of peers, and of who is none and has not been found out.
+const CONNECTIONS_MAX: usize = 1_024;
+/// After an error of accepting, for example no descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How to serve peers.
+#[derive(Clone)]
+pub struct Served {
+    /// Without it only peers on this machine are served.
+    pub tls: Option<PeerTls>,
+    /// The longest body of a request.
+    pub body_bytes_max: usize,
+    /// What answers.
+    pub handler: Handler,
+}
+
+/// Serves peers, for ever.
+pub async fn serve(listener: TcpListener, served: Served) {
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => accepted,
+            Some(_) = connections.join_next() => continue,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                connections.spawn(connection(stream, served.clone()));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept connections of peers");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, served: Served) {
+    let address = stream.peer_addr().ok();
+    let is_local = address.is_some_and(|address| address.ip().is_loopback());
+    if let Err(error) = answer_connection(stream, is_local, &served).await {
+        tracing::debug!(?address, %error, "a connection of a peer has ended");
+    }
+}
+
+async fn answer_connection(stream: TcpStream, is_local: bool, served: &Served) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let Some(tls) = &served.tls else {
+        if !is_local {
+            return Err(io::Error::other("without TLS peers must be on this machine"));
+        }
+        return answer_requests(stream, served, |_| true).await;
+    };
+    let stream = timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(tls.server.clone()).accept(stream)).await??;
+    let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let Some(certificate) = certificates.first().map(|certificate| certificate.clone().into_owned()) else {
+        return Err(io::Error::other("no certificate"));
+    };
+    answer_requests(stream, served, |node| carries(&certificate, node)).await
+}
+
+async fn answer_requests(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    served: &Served,
+    is_named: impl Fn(&str) -> bool,
+) -> io::Result<()> {
+    let mut builder = h2::server::Builder::new();
+    builder.initial_window_size(STREAM_WINDOW_BYTES).initial_connection_window_size(CONNECTION_WINDOW_BYTES);
+    builder.max_concurrent_streams(REQUESTS_MAX);
+    let handshake = timeout(HANDSHAKE_TIMEOUT, builder.handshake(stream)).await?;
+    let mut connection = handshake.map_err(io::Error::other)?;
+    let mut from: Option<Arc<str>> = None;
+    let mut requests = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = connection.accept() => accepted,
+            Some(_) = requests.join_next() => continue,
+        };
+        let Some(accepted) = accepted else { return Ok(()) };
+        let (request, mut answer) = accepted.map_err(io::Error::other)?;
+        let name = request.headers().get(NODE_FIELD).and_then(|name| name.to_str().ok()).unwrap_or_default();
+        let node = match &from {
+            Some(known) if **known == *name => known.clone(),
+            _ if is_named(name) => from.insert(name.into()).clone(),
+            _ => {
+                respond(&mut answer, StatusCode::FORBIDDEN, "the certificate does not carry this node's name".into());
+                continue;
+            }
+        };
+        requests.spawn(answer_request(request, answer, node, served.clone()));
+    }
+}
+
+async fn answer_request(request: Request<RecvStream>, mut answer: SendResponse<Bytes>, from: Arc<str>, served: Served) {
+    let (head, body) = request.into_parts();
+    let kind = head.uri.path().trim_start_matches('/').into();
+    let Some(body) = read(body, served.body_bytes_max).await else {
+        return respond(&mut answer, StatusCode::PAYLOAD_TOO_LARGE, "longer than this node takes".into());
+    };
+    match (served.handler)(Call { from, kind, body }).await {
+        Reply::Taken(body) => respond(&mut answer, StatusCode::OK, body),
+        Reply::Moved => respond(&mut answer, StatusCode::MISDIRECTED_REQUEST, Bytes::new()),
+    }
+}
+
+async fn read(mut body: RecvStream, bytes_max: usize) -> Option<Bytes> {
+    let mut whole = BytesMut::new();
+    while let Some(part) = body.data().await {
+        let part = part.ok()?;
+        body.flow_control().release_capacity(part.len()).ok()?;
+        whole.extend_from_slice(&part);
+        if whole.len() > bytes_max {
+            return None;
+        }
+    }
+    Some(whole.freeze())
+}
+
+fn respond(answer: &mut SendResponse<Bytes>, status: StatusCode, body: Bytes) {
+    let mut response = Response::new(());
+    *response.status_mut() = status;
+    // If the connection has ended, so has the request.
+    let _ended = answer.send_response(response, body.is_empty()).and_then(|mut stream| match body.is_empty() {
+        true => Ok(()),
+        false => stream.send_data(body, true),
+    });
+}

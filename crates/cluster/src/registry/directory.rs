@@ -1,0 +1,293 @@
+//! What a node asks of the directory, and what it remembers of the answers.
+
+use super::link::{LinkError, RedisAddress};
+use super::store::{Reading, Store};
+use super::task;
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use stillgate_devices::Generation;
+use stillgate_devices::directory::{
+    Away, Connected, Duplicate, Effect, Entry, Lookups, Members, Place, Registrations, View,
+};
+use tokio::sync::{Notify, oneshot};
+
+/// How long a device that connects waits for the directory. Then it is let in, and registered later.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Ends of connections that the directory has not heard of yet. Beyond that the oldest is forgotten: its device counts as
+/// connected until its node is asked for it.
+const DISCONNECTS_MAX: usize = 100_000;
+
+/// This node, as the others are to see it.
+#[derive(Debug, Clone)]
+pub struct DirectorySettings {
+    /// Its name.
+    pub node: Box<str>,
+    /// Where its peers reach it; empty if it has none.
+    pub address: Box<str>,
+    /// The directory.
+    pub redis: RedisAddress,
+    /// What is remembered of look-ups.
+    pub lookup_bytes_max: usize,
+}
+
+/// What the directory asks of its node. Called on the runtime's thread; must not wait.
+pub(crate) struct Hooks {
+    /// Close this connection: its device has a newer one.
+    pub(crate) close: Box<dyn Fn(u64) + Send + Sync>,
+    /// Have another node close a connection.
+    pub(crate) close_there: Box<dyn Fn(Arc<str>, Place) + Send + Sync>,
+}
+
+/// A node's access to the directory, and its registrations there.
+#[derive(Clone)]
+pub struct Directory {
+    pub(super) shared: Arc<Shared>,
+}
+
+pub(super) struct Shared {
+    pub(super) node: Box<str>,
+    pub(super) address: Box<str>,
+    pub(super) store: Store,
+    pub(super) state: Mutex<State>,
+    pub(super) wake: Notify,
+    /// Whether the last command failed; the next heartbeat finds out. Meanwhile nobody waits for an answer.
+    pub(super) is_away: AtomicBool,
+    pub(super) commands: AtomicU64,
+    /// Since when each command was answered.
+    contact_since: Mutex<Option<Instant>>,
+    lookups: Mutex<Lookups>,
+    members: Mutex<Arc<Members>>,
+    /// When the last reading of the members began. Held while one is under way.
+    last_read: tokio::sync::Mutex<Option<Instant>>,
+    begun: Instant,
+}
+
+pub(super) struct State {
+    pub(super) registrations: Registrations,
+    /// Devices that wait for the answer to their connection of this number.
+    pub(super) waiters: HashMap<Box<str>, (u64, oneshot::Sender<Connected>)>,
+    pub(super) disconnects: VecDeque<(Arc<str>, Place)>,
+    /// Registrations without an answer yet.
+    pub(super) in_flight: usize,
+}
+
+impl Directory {
+    /// Checks the settings, and begins with a node without devices. [`Directory::run`] does the work.
+    pub fn new(settings: DirectorySettings) -> Result<Directory, LinkError> {
+        let DirectorySettings { node, address, redis, lookup_bytes_max } = settings;
+        let registrations = Registrations::new(node.clone(), rand::random());
+        let state = State { registrations, waiters: HashMap::new(), disconnects: VecDeque::new(), in_flight: 0 };
+        let shared = Shared {
+            node,
+            address,
+            store: Store::new(&redis)?,
+            state: Mutex::new(state),
+            wake: Notify::new(),
+            is_away: AtomicBool::new(true),
+            commands: AtomicU64::new(0),
+            contact_since: Mutex::default(),
+            lookups: Mutex::new(Lookups::new(lookup_bytes_max)),
+            members: Mutex::default(),
+            last_read: tokio::sync::Mutex::new(None),
+            begun: Instant::now(),
+        };
+        Ok(Directory { shared: Arc::new(shared) })
+    }
+
+    /// Holds the node's lease and registers its devices, for ever.
+    pub(crate) async fn run(self, hooks: Hooks) {
+        task::run(&self.shared, &Arc::new(hooks)).await;
+    }
+
+    /// This node's name.
+    pub fn node(&self) -> &str {
+        &self.shared.node
+    }
+
+    /// A device has connected to this node. Without an answer it is registered when there is one again; if another
+    /// connection turns out to be newer, or was not to be replaced, its connection is closed then.
+    pub async fn connect(&self, device: &Arc<str>, connection: u64, duplicate: Duplicate) -> Result<Connected, Away> {
+        let (sender, answer) = oneshot::channel();
+        {
+            let mut state = self.shared.state();
+            if duplicate == Duplicate::Refuse
+                && let Some((connection, generation)) = state.registrations.connection(device)
+            {
+                let place = state.registrations.place(connection);
+                return Ok(Connected::Occupied { place, generation: generation.unwrap_or_default() });
+            }
+            // The older connection here is its node's to close.
+            let _closed_by_its_node = state.registrations.connected(device, connection, duplicate, wall_ms());
+            state.waiters.insert((&**device).into(), (connection, sender));
+        }
+        self.shared.wake.notify_one();
+        let answered = match self.shared.is_away() {
+            true => None,
+            false => tokio::time::timeout(CONNECT_PATIENCE, answer).await.ok(),
+        };
+        let mut state = self.shared.state();
+        match answered {
+            Some(Ok(connected)) => return Ok(connected),
+            // A still newer connection of the device waits here.
+            Some(Err(_)) => {
+                let newer = state.registrations.connection(device).filter(|(newer, _)| *newer != connection);
+                let (newer, generation) = newer.ok_or(Away)?;
+                let place = state.registrations.place(newer);
+                return Ok(Connected::Occupied { place, generation: generation.unwrap_or_default() });
+            }
+            None => {}
+        }
+        if state.waiters.get(&**device).is_some_and(|(waiting, _)| *waiting == connection) {
+            state.waiters.remove(&**device);
+        }
+        Err(Away)
+    }
+
+    /// A connection of another process of this node goes on here.
+    pub fn adopt(&self, device: &str, connection: u64, generation: Generation, since_ms: u64) {
+        // The older connection here is its node's to close.
+        let _closed_by_its_node = self.shared.state().registrations.adopted(device, connection, generation, since_ms);
+        self.shared.wake.notify_one();
+    }
+
+    /// A connection has ended.
+    pub fn disconnect(&self, device: &Arc<str>, connection: u64) {
+        let mut state = self.shared.state();
+        if let Effect::Disconnect { place } = state.registrations.disconnected(device, connection) {
+            state.push_disconnect(device.clone(), place);
+            self.shared.wake.notify_one();
+        }
+    }
+
+    /// Whether a device is connected here.
+    pub fn has(&self, device: &str) -> bool {
+        self.shared.state().registrations.connection(device).is_some()
+    }
+
+    /// Another node says that a newer connection has this device. The connection to close, if it is here.
+    pub fn superseded(&self, device: &str, place: &Place) -> Option<u64> {
+        let mut state = self.shared.state();
+        if state.registrations.epoch() != place.epoch {
+            return None;
+        }
+        match state.registrations.close(device, place) {
+            Effect::Close { connection } => Some(connection),
+            _ => None,
+        }
+    }
+
+    /// A device's entry, not from memory.
+    pub async fn look_up(&self, device: &str) -> Result<Option<Entry>, Away> {
+        self.shared.ask(self.shared.store.look_up(device)).await
+    }
+
+    /// Reads the members again, or waits for a reading that has begun after this call.
+    pub async fn read_members(&self) -> Result<(), Away> {
+        let called = Instant::now();
+        let mut last_read = self.shared.last_read.lock().await;
+        if last_read.is_some_and(|begun| begun > called) {
+            return Ok(());
+        }
+        let begun = Instant::now();
+        let reading = self.shared.ask(self.shared.store.read()).await?;
+        self.shared.keep(&reading);
+        *last_read = Some(begun);
+        Ok(())
+    }
+
+    /// The members as last read.
+    pub fn members(&self) -> Arc<Members> {
+        self.shared.members()
+    }
+
+    /// Lets a message's way take a step, with what this node knows.
+    pub(crate) fn step<T>(&self, step: impl FnOnce(View<'_>) -> T) -> T {
+        let members = self.members();
+        let now_ms = u64::try_from(self.shared.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let mut lookups = self.shared.lookups.lock().expect("no holder panics");
+        step(View { lookups: &mut lookups, members: &members, now_ms })
+    }
+
+    /// Whether the directory did not answer last time. Then nobody waits for it but the next heartbeat.
+    pub fn is_away(&self) -> bool {
+        self.shared.is_away()
+    }
+
+    /// How many commands were sent to Redis.
+    pub fn commands(&self) -> u64 {
+        self.shared.commands.load(Ordering::Relaxed)
+    }
+
+    /// How many registrations wait for an answer or their turn, and ends of connections.
+    pub fn pending(&self) -> usize {
+        let state = self.shared.state();
+        state.registrations.due() + state.in_flight + state.disconnects.len()
+    }
+}
+
+impl Shared {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no holder panics")
+    }
+
+    pub(super) fn is_away(&self) -> bool {
+        self.is_away.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn members(&self) -> Arc<Members> {
+        self.members.lock().expect("no holder panics").clone()
+    }
+
+    pub(super) fn keep(&self, reading: &Reading) {
+        let since = *self.contact_since.lock().expect("no holder panics");
+        let contact_ms = since.map_or(0, |since| u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX));
+        let members = reading.members.clone().after(contact_ms);
+        *self.members.lock().expect("no holder panics") = Arc::new(members);
+    }
+
+    /// Asks the directory, unless it is known to be away.
+    pub(super) async fn ask<T>(&self, question: impl Future<Output = Result<T, Away>>) -> Result<T, Away> {
+        if self.is_away() {
+            return Err(Away);
+        }
+        self.ask_anyway(question).await
+    }
+
+    pub(super) async fn ask_anyway<T>(&self, question: impl Future<Output = Result<T, Away>>) -> Result<T, Away> {
+        self.commands.fetch_add(1, Ordering::Relaxed);
+        let answer = question.await;
+        if self.is_away.swap(answer.is_err(), Ordering::Relaxed) != answer.is_err() {
+            *self.contact_since.lock().expect("no holder panics") = answer.is_ok().then(Instant::now);
+            match answer.is_err() {
+                true => tracing::warn!("the directory of devices is away; devices are registered when it is back"),
+                false => tracing::info!("the directory of devices is there"),
+            }
+        }
+        answer
+    }
+}
+
+impl State {
+    pub(super) fn push_disconnect(&mut self, device: Arc<str>, place: Place) {
+        if self.disconnects.len() >= DISCONNECTS_MAX {
+            self.disconnects.pop_front();
+        }
+        self.disconnects.push_back((device, place));
+    }
+}
+
+/// Milliseconds since the epoch.
+pub(super) fn wall_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl fmt::Debug for Directory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Directory").field("node", &self.shared.node).finish_non_exhaustive()
+    }
+}

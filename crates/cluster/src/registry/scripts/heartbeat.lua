@@ -1,0 +1,26 @@
+-- Lease::hold, the era, and all leases. KEYS: the era, the hash of leases. ARGV: node, epoch, length of a lease, the era in
+-- which everything is registered or 0, the node's address, whether to hold a lease or only to read, how long a dead node is
+-- kept. Times are of the directory's own clock.
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local is_held = 0
+if ARGV[6] == '1' then
+  local lease = redis.call('HGET', KEYS[2], ARGV[1])
+  local epoch, until_ms
+  if lease then
+    epoch, until_ms = string.match(lease, '^(%d+) (%d+) ')
+  end
+  if not epoch or epoch == ARGV[2] or now >= tonumber(until_ms) then
+    local ends = string.format('%.0f', now + tonumber(ARGV[3]))
+    redis.call('HSET', KEYS[2], ARGV[1], table.concat({ARGV[2], ends, ARGV[4], ARGV[5]}, ' '))
+    is_held = 1
+  end
+end
+local leases = redis.call('HGETALL', KEYS[2])
+for index = 1, #leases, 2 do
+  local until_ms = string.match(leases[index + 1], '^%d+ (%d+) ')
+  if not until_ms or tonumber(until_ms) + tonumber(ARGV[7]) < now then
+    redis.call('HDEL', KEYS[2], leases[index])
+  end
+end
+return {is_held, redis.call('GET', KEYS[1]) or '', string.format('%.0f', now), leases}

@@ -1,0 +1,18 @@
+-- directory::register. KEYS: the device's entry. ARGV: node, epoch, connection, generation, since, how long the entry is
+-- kept. Answers whether the entry is this connection's now.
+local node, epoch, connection, generation = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local entry = redis.call('GET', KEYS[1])
+if entry then
+  local is_online, stored, _, _, at_connection, at_node = string.match(entry, '^(%d) (%d+) (%d+) (%d+) (%d+) (.*)$')
+  if stored then
+    if tonumber(stored) > tonumber(generation) then
+      return 0
+    end
+    if stored == generation and (is_online ~= '1' or at_node ~= node or at_connection ~= connection) then
+      return 0
+    end
+  end
+end
+local new = table.concat({1, generation, ARGV[5], epoch, connection, node}, ' ')
+redis.call('SET', KEYS[1], new, 'PX', ARGV[6])
+return 1

@@ -1,0 +1,209 @@
+//! The directory's functions as scripts, and what their answers mean.
+
+use super::link::{Link, LinkError, RedisAddress};
+use redis::Script;
+use std::fmt::Display;
+use stillgate_devices::Generation;
+use stillgate_devices::directory::{
+    Away, Connect, Connected, Duplicate, Entry, Era, LEASE_MS, Lease, Member, Members, OFFLINE_RETENTION_MS, Place,
+    Registered,
+};
+
+const ERA_KEY: &[u8] = b"sg:{nodes}:era";
+const LEASES_KEY: &[u8] = b"sg:{nodes}:leases";
+const DEVICE_PREFIX: &[u8] = b"sg:d:";
+
+/// How long a dead node is listed.
+const DEAD_NODE_KEPT_MS: u64 = 3_600_000;
+
+/// 2024-01-01T00:00:00Z in seconds since the epoch: where eras begin.
+const ERAS_BEGIN_S: u64 = 1_704_067_200;
+
+pub(super) struct Store {
+    link: Link,
+    connect: Script,
+    disconnect: Script,
+    register: Script,
+    heartbeat: Script,
+    begin_era: Script,
+}
+
+/// A node's own line of the leases.
+pub(super) struct Myself<'a> {
+    pub(super) node: &'a str,
+    pub(super) epoch: u64,
+    pub(super) filled: Option<Era>,
+    pub(super) address: &'a str,
+}
+
+/// What a heartbeat reads.
+#[derive(Debug, Clone)]
+pub(super) struct Reading {
+    pub(super) is_held: bool,
+    pub(super) era: Option<Era>,
+    /// The directory's clock as an era.
+    pub(super) era_now: Era,
+    pub(super) members: Members,
+}
+
+impl Store {
+    pub(super) fn new(address: &RedisAddress) -> Result<Store, LinkError> {
+        Ok(Store {
+            link: Link::new(address)?,
+            connect: Script::new(include_str!("scripts/connect.lua")),
+            disconnect: Script::new(include_str!("scripts/disconnect.lua")),
+            register: Script::new(include_str!("scripts/register.lua")),
+            heartbeat: Script::new(include_str!("scripts/heartbeat.lua")),
+            begin_era: Script::new(include_str!("scripts/begin_era.lua")),
+        })
+    }
+
+    /// `directory::connect`.
+    pub(super) async fn connect(&self, device: &str, request: &Connect) -> Result<Connected, Away> {
+        let Connect { place, era, duplicate, dead, now_ms } = request;
+        let stays = u8::from(*duplicate == Duplicate::Refuse);
+        let dead = dead.map_or_else(String::new, |dead| dead.to_string());
+        let first = era.first_generation();
+        let [epoch, connection, first] = [text(place.epoch), text(place.connection), text(first)];
+        let [stays, now, kept] = [text(stays), text(now_ms), text(OFFLINE_RETENTION_MS)];
+        let arguments = [&*place.node, &epoch, &connection, &first, &stays, &dead, &now, &kept];
+        let answer: Vec<redis::Value> = self.run(&self.connect, device, &arguments).await?;
+        connected(&answer).ok_or(Away)
+    }
+
+    /// `directory::register`.
+    pub(super) async fn register(
+        &self,
+        device: &str,
+        place: &Place,
+        generation: Generation,
+        since_ms: u64,
+    ) -> Result<Registered, Away> {
+        let [epoch, connection] = [text(place.epoch), text(place.connection)];
+        let [generation, since, kept] = [text(generation), text(since_ms), text(OFFLINE_RETENTION_MS)];
+        let arguments = [&*place.node, &epoch, &connection, &generation, &since, &kept];
+        let is_current: bool = self.run(&self.register, device, &arguments).await?;
+        Ok(if is_current { Registered::Current } else { Registered::Superseded })
+    }
+
+    /// `directory::disconnect`.
+    pub(super) async fn disconnect(&self, device: &str, place: &Place, now_ms: u64) -> Result<(), Away> {
+        let [epoch, connection] = [text(place.epoch), text(place.connection)];
+        let [now, kept] = [text(now_ms), text(OFFLINE_RETENTION_MS)];
+        let arguments = [&*place.node, &epoch, &connection, &now, &kept];
+        let _was_current: bool = self.run(&self.disconnect, device, &arguments).await?;
+        Ok(())
+    }
+
+    /// A device's entry.
+    pub(super) async fn look_up(&self, device: &str) -> Result<Option<Entry>, Away> {
+        let entry = self.link.get(&device_key(device)).await?;
+        // What is no entry is overwritten by the next connection, and until then there is none.
+        Ok(entry.and_then(|entry| parse_entry(&String::from_utf8_lossy(&entry))))
+    }
+
+    /// Holds this node's lease, and reads all of them.
+    pub(super) async fn hold(&self, myself: &Myself<'_>) -> Result<Reading, Away> {
+        self.beat(myself, true).await
+    }
+
+    /// Reads all leases.
+    pub(super) async fn read(&self) -> Result<Reading, Away> {
+        self.beat(&Myself { node: "", epoch: 0, filled: None, address: "" }, false).await
+    }
+
+    /// Begins another era, unless somebody has.
+    pub(super) async fn begin_era(&self, found: Option<Era>, era: Era) -> Result<(), Away> {
+        let found = found.map_or_else(String::new, |found| found.0.to_string());
+        let arguments = [found.as_bytes(), &text(era.0).into_bytes()];
+        let _era: String = self.link.run(&self.begin_era, &[ERA_KEY], &arguments).await?;
+        Ok(())
+    }
+
+    async fn beat(&self, myself: &Myself<'_>, holds: bool) -> Result<Reading, Away> {
+        let [epoch, length, filled] =
+            [text(myself.epoch), text(LEASE_MS), text(myself.filled.map_or(0, |filled| filled.0))];
+        let [holds, kept] = [text(u8::from(holds)), text(DEAD_NODE_KEPT_MS)];
+        let arguments = [myself.node, &epoch, &length, &filled, myself.address, &holds, &kept];
+        let arguments: Vec<&[u8]> = arguments.iter().map(|argument| argument.as_bytes()).collect();
+        let keys = [ERA_KEY, LEASES_KEY];
+        let (is_held, era, now_ms, leases): (bool, String, u64, Vec<(String, String)>) =
+            self.link.run(&self.heartbeat, &keys, &arguments).await?;
+        let era = era.parse().ok().map(Era);
+        let era_now = Era(u32::try_from((now_ms / 1000).saturating_sub(ERAS_BEGIN_S)).unwrap_or(u32::MAX));
+        let read = leases.iter().filter_map(|(node, lease)| Some((node.as_str().into(), parse_member(lease)?)));
+        Ok(Reading { is_held, era, era_now, members: Members::new(read, era, now_ms, era_now) })
+    }
+
+    async fn run<T: redis::FromRedisValue>(
+        &self,
+        script: &Script,
+        device: &str,
+        arguments: &[&str],
+    ) -> Result<T, Away> {
+        let arguments: Vec<&[u8]> = arguments.iter().map(|argument| argument.as_bytes()).collect();
+        self.link.run(script, &[&device_key(device)], &arguments).await
+    }
+}
+
+fn device_key(device: &str) -> Vec<u8> {
+    [DEVICE_PREFIX, device.as_bytes()].concat()
+}
+
+fn text(number: impl Display) -> String {
+    number.to_string()
+}
+
+/// `{is_current, generation}`, and a place if there is another connection.
+fn connected(answer: &[redis::Value]) -> Option<Connected> {
+    let text = |index: usize| redis::from_redis_value_ref::<String>(answer.get(index)?).ok();
+    let is_current: bool = redis::from_redis_value_ref(answer.first()?).ok()?;
+    let generation = Generation(text(1)?.parse().ok()?);
+    let place = || {
+        let (epoch, connection) = (text(2)?.parse().ok()?, text(3)?.parse().ok()?);
+        Some(Place { node: text(4)?.into(), epoch, connection })
+    };
+    match is_current {
+        true => Some(Connected::Current { generation, replaced: place() }),
+        false => Some(Connected::Occupied { place: place()?, generation }),
+    }
+}
+
+fn parse_entry(entry: &str) -> Option<Entry> {
+    let mut parts = entry.splitn(6, ' ');
+    let is_online = parts.next()? == "1";
+    let [generation, at_ms, epoch, connection] = [(); 4].map(|()| parts.next().and_then(|part| part.parse().ok()));
+    let (generation, at_ms) = (Generation(generation?), at_ms?);
+    if !is_online {
+        return Some(Entry::Offline { generation, last_seen_ms: at_ms });
+    }
+    let place = Place { node: parts.next()?.into(), epoch: epoch?, connection: connection? };
+    Some(Entry::Online { place, generation, since_ms: at_ms })
+}
+
+fn parse_member(lease: &str) -> Option<Member> {
+    let mut parts = lease.splitn(4, ' ');
+    let [epoch, until_ms, filled] = [(); 3].map(|()| parts.next().and_then(|part| part.parse::<u64>().ok()));
+    let filled = u32::try_from(filled?).ok().filter(|filled| *filled > 0).map(Era);
+    let lease = Lease { epoch: epoch?, until_ms: until_ms? };
+    Some(Member { lease, address: parts.next()?.into(), filled })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_read_back() {
+        let place = Place { node: "a node".into(), epoch: u64::MAX, connection: 7 };
+        let online = Entry::Online { place, generation: Generation(9), since_ms: 5 };
+        assert_eq!(parse_entry("1 9 5 18446744073709551615 7 a node"), Some(online));
+        let offline = Entry::Offline { generation: Generation(9), last_seen_ms: 5 };
+        assert_eq!(parse_entry("0 9 5 0 0 "), Some(offline));
+        for garbage in ["", "1", "1 x 5 1 7 a", "1 9 5 1", "nonsense", "1 9 5 1 -7 a"] {
+            assert_eq!(parse_entry(garbage), None, "{garbage}");
+        }
+        assert_eq!(parse_member("1 2 0 ").unwrap().filled, None);
+        assert_eq!(parse_member("1 2"), None);
+    }
+}

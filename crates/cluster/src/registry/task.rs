@@ -1,0 +1,223 @@
+//! The task that registers what a node has: heartbeats, then requests at a pace.
+//!
+//! While the directory is away only heartbeats are tried. What waits is kept in [`Registrations`] and the queue of ends.
+//!
+//! [`Registrations`]: stillgate_devices::directory::Registrations
+
+use super::directory::{Hooks, Shared, wall_ms};
+use super::store::{Myself, Reading};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use stillgate_devices::Generation;
+use stillgate_devices::directory::{
+    Away, Connect, Connected, Duplicate, Effect, Era, HEARTBEAT_MS, LEASE_MS, Place, Request,
+};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, sleep_until};
+
+/// Requests on their way at once.
+const IN_FLIGHT_MAX: usize = 64;
+/// Requests in a second, and how many may follow each other: a directory that came back empty is filled at this pace, by
+/// each node.
+const PER_SECOND_MAX: u32 = 5_000;
+const BURST_MAX: f64 = 250.0;
+/// How long it takes until every device was audited.
+const AUDIT_MS: u64 = 600_000;
+
+/// Requests that may be made now.
+struct Pace {
+    left: f64,
+    at: Instant,
+}
+
+pub(super) async fn run(shared: &Arc<Shared>, hooks: &Arc<Hooks>) {
+    let mut heartbeats = interval(Duration::from_millis(HEARTBEAT_MS));
+    heartbeats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut pace = Pace { left: BURST_MAX, at: Instant::now() };
+    let mut requests = JoinSet::new();
+    let mut lease = LeaseHeld::default();
+    let mut audited: Box<str> = "".into();
+    loop {
+        let next_turn = pace.next_turn();
+        tokio::select! {
+            _ = heartbeats.tick() => {
+                lease.beat(shared).await;
+                audited = audit(shared, &audited);
+            }
+            _ = shared.wake.notified() => {}
+            Some(_) = requests.join_next() => {}
+            () = sleep_until(next_turn.into()), if pace.left < 1.0 => {}
+        }
+        pace.refill();
+        while !shared.is_away() && requests.len() < IN_FLIGHT_MAX && pace.left >= 1.0 {
+            let Some(work) = next(shared) else { break };
+            pace.left -= 1.0;
+            requests.spawn(work.perform(shared.clone(), hooks.clone()));
+        }
+    }
+}
+
+/// Has the next devices registered again, so that each one's turn comes within [`AUDIT_MS`].
+fn audit(shared: &Shared, after: &str) -> Box<str> {
+    let registrations = &mut shared.state().registrations;
+    let count = registrations.len().div_ceil(usize::try_from(AUDIT_MS / HEARTBEAT_MS).unwrap_or(1));
+    registrations.audit_after(after, count)
+}
+
+/// Until when this node's lease is held for certain.
+#[derive(Default)]
+struct LeaseHeld {
+    until: Option<Instant>,
+}
+
+impl LeaseHeld {
+    async fn beat(&mut self, shared: &Shared) {
+        if self.until.is_some_and(|until| Instant::now() >= until) {
+            shared.state().registrations.begin_epoch(rand::random());
+            self.until = None;
+        }
+        let Ok(reading) = self.hold(shared).await else { return };
+        let found = reading.era;
+        let begins = shared.state().registrations.found_era(found, reading.era_now.0);
+        if let Some(era) = begins
+            && shared.ask_anyway(shared.store.begin_era(found, era)).await.is_ok()
+            && let Ok(reading) = self.hold(shared).await
+        {
+            // Another node may have been first, or the directory lost again: the next heartbeat goes on.
+            let _next_time = shared.state().registrations.found_era(reading.era, reading.era_now.0);
+        }
+    }
+
+    async fn hold(&mut self, shared: &Shared) -> Result<Reading, Away> {
+        let (epoch, filled) = {
+            let state = shared.state();
+            (state.registrations.epoch(), state.registrations.filled())
+        };
+        let begun = Instant::now();
+        let myself = Myself { node: &shared.node, epoch, filled, address: &shared.address };
+        let reading = shared.ask_anyway(shared.store.hold(&myself)).await?;
+        match reading.is_held {
+            true => self.until = Some(begun + Duration::from_millis(LEASE_MS)),
+            false => tracing::warn!(node = %shared.node, "another process has this node's name, or had it seconds ago"),
+        }
+        shared.keep(&reading);
+        Ok(reading)
+    }
+}
+
+/// What to ask next.
+enum Work {
+    Registration(Request),
+    Disconnect(Arc<str>, Place),
+}
+
+fn next(shared: &Shared) -> Option<Work> {
+    let mut state = shared.state();
+    if let Some((device, place)) = state.disconnects.pop_front() {
+        return Some(Work::Disconnect(device, place));
+    }
+    let request = state.registrations.next_request()?;
+    state.in_flight += 1;
+    Some(Work::Registration(request))
+}
+
+impl Work {
+    async fn perform(self, shared: Arc<Shared>, hooks: Arc<Hooks>) {
+        match self {
+            Work::Disconnect(device, place) => {
+                let asked = shared.ask(shared.store.disconnect(&device, &place, wall_ms())).await;
+                if asked.is_err() {
+                    shared.state().push_disconnect(device, place);
+                }
+            }
+            Work::Registration(Request::Connect { device, place, duplicate, era }) => {
+                let connected = connect(&shared, &device, &place, era, duplicate).await;
+                answered(&shared, &hooks, &device, &place, connected);
+            }
+            Work::Registration(Request::Register { device, place, generation, since_ms }) => {
+                let registered = shared.ask(shared.store.register(&device, &place, generation, since_ms)).await;
+                let mut state = shared.state();
+                state.in_flight -= 1;
+                let effect = match registered {
+                    Ok(registered) => state.registrations.registered(&device, &place, generation, registered),
+                    Err(Away) => state.registrations.unanswered(&device, &place),
+                };
+                drop(state);
+                apply(&shared, &hooks, &device, effect);
+            }
+        }
+    }
+}
+
+async fn connect(
+    shared: &Shared,
+    device: &str,
+    place: &Place,
+    era: Era,
+    duplicate: Duplicate,
+) -> Result<Connected, Away> {
+    let request = |dead: Option<Generation>| Connect { place: place.clone(), era, duplicate, dead, now_ms: wall_ms() };
+    let connected = shared.ask(shared.store.connect(device, &request(None))).await?;
+    let Connected::Occupied { place: other, generation } = &connected else { return Ok(connected) };
+    let lives = |members: &stillgate_devices::directory::Members| {
+        members.get(&other.node).is_some_and(|member| member.lease.epoch == other.epoch)
+    };
+    if lives(&shared.members()) {
+        return Ok(connected);
+    }
+    let reading = shared.ask(shared.store.read()).await?;
+    shared.keep(&reading);
+    match lives(&reading.members) {
+        true => Ok(connected),
+        false => shared.ask(shared.store.connect(device, &request(Some(*generation)))).await,
+    }
+}
+
+fn answered(shared: &Shared, hooks: &Hooks, device: &str, place: &Place, connected: Result<Connected, Away>) {
+    let mut state = shared.state();
+    state.in_flight -= 1;
+    let connected = match connected {
+        Ok(connected) => connected,
+        Err(Away) => {
+            let effect = state.registrations.unanswered(device, place);
+            drop(state);
+            return apply(shared, hooks, device, effect);
+        }
+    };
+    let effect = state.registrations.answered(device, place, connected.clone());
+    let waiter = match state.waiters.get(device) {
+        Some((connection, _)) if *connection == place.connection => state.waiters.remove(device),
+        _ => None,
+    };
+    drop(state);
+    let is_heard = waiter.is_some_and(|(_, waiter)| waiter.send(connected).is_ok());
+    // Who hears that its device is connected elsewhere does not let it in.
+    if !(is_heard && matches!(effect, Effect::Close { .. })) {
+        apply(shared, hooks, device, effect);
+    }
+}
+
+fn apply(shared: &Shared, hooks: &Hooks, device: &str, effect: Effect) {
+    match effect {
+        Effect::None => {}
+        Effect::Close { connection } => (hooks.close)(connection),
+        Effect::CloseThere { place } => (hooks.close_there)(device.into(), place),
+        Effect::Disconnect { place } => {
+            shared.state().push_disconnect(device.into(), place);
+            shared.wake.notify_one();
+        }
+    }
+}
+
+impl Pace {
+    fn refill(&mut self) {
+        let now = Instant::now();
+        let more = now.duration_since(self.at).as_secs_f64() * f64::from(PER_SECOND_MAX);
+        (self.left, self.at) = ((self.left + more).min(BURST_MAX), now);
+    }
+
+    /// When the next one may be made.
+    fn next_turn(&self) -> Instant {
+        self.at + Duration::from_secs_f64((1.0 - self.left).max(0.0) / f64::from(PER_SECOND_MAX))
+    }
+}

@@ -1,0 +1,251 @@
+//! Nodes with a real Redis: messages over two nodes, and everything that can happen to a directory.
+
+#![allow(clippy::unwrap_used)]
+
+mod double;
+
+use double::{Node, SILENT, address_of, eventually};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use stillgate_cluster::NotSent;
+use stillgate_cluster::registry::RedisAddress;
+use stillgate_devices::directory::{Away, Connected, Duplicate, Unsent};
+use stillgate_testkit::{Redis, RedisSetup};
+
+const OFFLINE: Result<bytes::Bytes, NotSent> = Err(NotSent::Unsent(Unsent::Offline { last_seen_ms: None }));
+const UNKNOWN: Result<bytes::Bytes, NotSent> = Err(NotSent::Unsent(Unsent::Unknown));
+const NEVER_SEEN: Result<bytes::Bytes, NotSent> = Err(NotSent::Unsent(Unsent::NeverSeen));
+
+/// From the end of a node to the answer that its devices are offline: a lease, and what this machine is late by.
+const LEASE_BOUND: Duration = Duration::from_millis(5_000);
+
+#[tokio::test]
+async fn messages_find_their_device_and_ask_redis_once() {
+    let redis = Redis::start();
+    let (a, b) = (Node::start("a", &address_of(&redis)).await, Node::start("b", &address_of(&redis)).await);
+    for number in 0..20 {
+        assert!(matches!(b.connect(&format!("d{number}")).await, Ok(Connected::Current { .. })));
+        assert_eq!(&*a.send(&format!("d{number}")).await.unwrap(), format!("d{number}").as_bytes());
+    }
+    let asked = a.cluster.directory().commands() + b.cluster.directory().commands();
+    let processed = processed(&redis);
+    let begun = Instant::now();
+    for number in 0..20_000 {
+        a.send(&format!("d{}", number % 20)).await.unwrap();
+    }
+    let asked = a.cluster.directory().commands() + b.cluster.directory().commands() - asked;
+    // Each question is one script, in which Redis counts its commands, too: a heartbeat is five.
+    let processed = processed_since(&redis, processed);
+    println!("20,000 messages in {:?}: {asked} questions, {processed} commands", begun.elapsed());
+    // Of each node a heartbeat and an audit a second, however many messages there are.
+    let at_most = 4 * (begun.elapsed().as_secs() + 2);
+    assert!(asked <= at_most, "{asked}");
+    assert_eq!(b.taken.load(Ordering::Relaxed), 20_020);
+
+    // It moves, and is followed; it goes, and that is said.
+    b.disconnect("d1");
+    a.connect("d1").await.unwrap();
+    let c = Node::start("c", &address_of(&redis)).await;
+    c.connect("d2").await.unwrap();
+    eventually("the older connection to be closed", || !b.has("d2")).await;
+    a.send("d2").await.unwrap();
+    assert_eq!(c.taken.load(Ordering::Relaxed), 1);
+    c.disconnect("d2");
+    let is_offline = |sent: &Result<_, _>| matches!(sent, Err(NotSent::Unsent(Unsent::Offline { .. })));
+    let mut sent = a.send("d2").await;
+    while !is_offline(&sent) {
+        sent = a.send("d2").await;
+    }
+}
+
+fn processed(redis: &Redis) -> u64 {
+    let info = redis.cli(&["INFO", "stats"]);
+    let line = info.lines().find_map(|line| line.strip_prefix("total_commands_processed:")).unwrap();
+    line.trim().parse().unwrap()
+}
+
+fn processed_since(redis: &Redis, before: u64) -> u64 {
+    processed(redis) - before
+}
+
+#[tokio::test]
+async fn a_device_is_never_seen_once_every_node_has_had_its_say() {
+    let redis = Redis::start();
+    let a = Node::start("a", &address_of(&redis)).await;
+    let begun = Instant::now();
+    let mut sent = a.send("nobody").await;
+    assert_eq!(sent, UNKNOWN, "others may register devices still");
+    while sent == UNKNOWN {
+        assert!(begun.elapsed() < Duration::from_secs(20));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        sent = a.send("nobody").await;
+    }
+    assert_eq!(sent, NEVER_SEEN);
+}
+
+#[tokio::test]
+async fn a_second_connection_waits_for_the_first_or_its_node_to_end() {
+    let redis = Redis::start();
+    let (a, b) = (Node::start("a", &address_of(&redis)).await, Node::start("b", &address_of(&redis)).await);
+    a.connect_as("d", Duplicate::Refuse).await.unwrap();
+    for node in [&a, &b] {
+        assert!(matches!(node.connect_as("d", Duplicate::Refuse).await, Ok(Connected::Occupied { .. })));
+    }
+    assert!(a.has("d"));
+    a.disconnect("d");
+    a.await_registered().await;
+    b.connect_as("d", Duplicate::Refuse).await.unwrap();
+    assert!(b.has("d"));
+    drop(b);
+    let begun = Instant::now();
+    while matches!(a.connect_as("d", Duplicate::Refuse).await, Ok(Connected::Occupied { .. })) {
+        assert!(begun.elapsed() < Duration::from_secs(20));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(begun.elapsed() > Duration::from_secs(2), "its lease had not ended");
+}
+
+#[tokio::test]
+async fn the_devices_of_a_dead_node_are_offline_within_its_lease() {
+    let redis = Redis::start();
+    let (a, b) = (Node::start("a", &address_of(&redis)).await, Node::start("b", &address_of(&redis)).await);
+    b.connect("d").await.unwrap();
+    b.connect(SILENT).await.unwrap();
+    a.send("d").await.unwrap();
+    let in_flight = {
+        let cluster = a.cluster.clone();
+        tokio::spawn(async move { cluster.send(SILENT, "message", SILENT.into(), double::MESSAGE_PATIENCE).await })
+    };
+    eventually("the message to arrive", || b.taken.load(Ordering::Relaxed) == 2).await;
+    let killed = Instant::now();
+    drop(b);
+    assert_eq!(in_flight.await.unwrap(), Err(NotSent::Lost));
+    assert!(killed.elapsed() < Duration::from_secs(1), "{:?}", killed.elapsed());
+    let mut sent = a.send("d").await;
+    while sent == UNKNOWN {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        sent = a.send("d").await;
+    }
+    println!("offline after {:?}", killed.elapsed());
+    assert_eq!(sent, OFFLINE);
+    assert!(killed.elapsed() < 2 * LEASE_BOUND, "{:?}", killed.elapsed());
+}
+
+#[tokio::test]
+async fn a_redis_that_was_killed_and_comes_back_empty_is_filled_again() {
+    let mut redis = Redis::start();
+    let (a, b) = (Node::start("a", &address_of(&redis)).await, Node::start("b", &address_of(&redis)).await);
+    for number in 0..2_000 {
+        b.connect(&format!("d{number}")).await.unwrap();
+    }
+    a.send("d0").await.unwrap();
+    redis.kill();
+    eventually("its loss to be noticed", || a.cluster.directory().is_away() && b.cluster.directory().is_away()).await;
+    let begun = Instant::now();
+    a.send("d0").await.unwrap();
+    // Not in memory, but its node says so.
+    a.send("d1").await.unwrap();
+    assert_eq!(a.send("nobody").await, UNKNOWN);
+    assert_eq!(b.connect("new").await, Err(Away), "and it is let in");
+    a.send("new").await.unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(2), "nobody waits for what is away: {:?}", begun.elapsed());
+    b.disconnect("d3");
+
+    redis.start_again();
+    let restarted = Instant::now();
+    eventually("all to be registered again", || redis.cli(&["DBSIZE"]) == "2002").await;
+    println!("2,000 devices were registered again after {:?}", restarted.elapsed());
+    b.await_registered().await;
+    assert!(redis.cli(&["GET", "sg:d:new"]).starts_with("1 "));
+    assert_eq!(redis.cli(&["GET", "sg:d:d3"]), "");
+    assert!((0..2_000).filter(|number| *number != 3).all(|number| b.has(&format!("d{number}"))), "none was closed");
+    let mut sent = a.send("nobody").await;
+    while sent == UNKNOWN {
+        assert!(restarted.elapsed() < Duration::from_secs(20));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        sent = a.send("nobody").await;
+    }
+    assert_eq!(sent, NEVER_SEEN);
+    // Newer than before the loss.
+    a.connect("d5").await.unwrap();
+    eventually("the older connection to be closed", || !b.has("d5")).await;
+}
+
+#[tokio::test]
+async fn a_redis_that_stands_still_for_ten_seconds_costs_no_connection() {
+    let redis = Redis::start();
+    let (a, b) = (Node::start("a", &address_of(&redis)).await, Node::start("b", &address_of(&redis)).await);
+    for number in 0..50 {
+        b.connect(&format!("d{number}")).await.unwrap();
+    }
+    a.send("d0").await.unwrap();
+    redis.process(0).signal("STOP");
+    let stopped = Instant::now();
+    let mut slowest = Duration::ZERO;
+    while stopped.elapsed() < Duration::from_secs(10) {
+        let begun = Instant::now();
+        a.send("d0").await.unwrap();
+        slowest = slowest.max(begun.elapsed());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(slowest < Duration::from_millis(500), "{slowest:?}");
+    a.send("d49").await.unwrap();
+    assert_eq!(b.connect("new").await, Err(Away));
+    redis.process(0).signal("CONT");
+    eventually("the directory to be back", || !a.cluster.directory().is_away() && !b.cluster.directory().is_away())
+        .await;
+    b.await_registered().await;
+    eventually("the new one to be registered", || redis.cli(&["GET", "sg:d:new"]).starts_with("1 ")).await;
+    for number in 0..50 {
+        assert_eq!(&*a.send(&format!("d{number}")).await.unwrap(), format!("d{number}").as_bytes());
+    }
+}
+
+#[tokio::test]
+async fn two_processes_do_not_share_a_name() {
+    let redis = Redis::start();
+    let address = address_of(&redis);
+    let first = Node::start("a", &address).await;
+    first.connect("d").await.unwrap();
+    let lease = || redis.cli(&["HGET", "sg:{nodes}:leases", "a"]).split(' ').next().unwrap().to_owned();
+    let held = lease();
+    let second = Node::start("a", &address).await;
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert_eq!(lease(), held, "the first goes on to hold it");
+    drop(first);
+    eventually("the second to take it", || lease() != held).await;
+    drop(second);
+}
+
+#[tokio::test]
+async fn a_cluster_of_redis_holds_a_directory() {
+    let redis = Redis::start_with(RedisSetup { cluster: 3, ..RedisSetup::default() });
+    let address = RedisAddress { urls: vec![redis.url(1)], is_cluster: true, ca_pem: None };
+    let (a, b) = (Node::start("a", &address).await, Node::start("b", &address).await);
+    for number in 0..50 {
+        assert!(matches!(b.connect(&format!("d{number}")).await, Ok(Connected::Current { .. })));
+        a.send(&format!("d{number}")).await.unwrap();
+    }
+    let sizes: Vec<String> = (0..3).map(|server| redis.cli_of(server, &["DBSIZE"])).collect();
+    assert!(sizes.iter().all(|size| size != "0"), "{sizes:?}");
+    a.connect("d7").await.unwrap();
+    eventually("the older connection to be closed", || !b.has("d7")).await;
+}
+
+#[tokio::test]
+async fn redis_may_want_a_password_and_tls() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let (certificate, key) = (folder.path().join("certificate.pem"), folder.path().join("key.pem"));
+    std::fs::write(&certificate, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let redis = Redis::start_with(RedisSetup {
+        password: Some("secret".into()),
+        certificate: Some((certificate, key)),
+        ..RedisSetup::default()
+    });
+    let address =
+        RedisAddress { urls: vec![redis.url(0)], is_cluster: false, ca_pem: Some(made.cert.pem().into_bytes()) };
+    let a = Node::start("a", &address).await;
+    assert!(matches!(a.connect("d").await, Ok(Connected::Current { .. })));
+}

@@ -1,0 +1,124 @@
+//! Nodes without devices of flesh and blood: what is connected is a list, and a message is answered with itself.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use stillgate_cluster::peers::{Answering, Call, Handler, PeerTls, Reply};
+use stillgate_cluster::registry::{DirectorySettings, RedisAddress};
+use stillgate_cluster::{Cluster, ClusterSettings, NotSent};
+use stillgate_devices::directory::{Away, Connected, Duplicate};
+use stillgate_testkit::{PATIENCE, Redis};
+use tokio::net::TcpListener;
+
+/// What the node of a device waits for its answer.
+pub const MESSAGE_PATIENCE: Duration = Duration::from_secs(20);
+
+/// A device that takes a message and never acknowledges it.
+pub const SILENT: &str = "silent";
+
+static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
+
+/// Devices and their connections.
+type Devices = Arc<Mutex<BTreeMap<Box<str>, u64>>>;
+
+pub struct Node {
+    pub cluster: Arc<Cluster>,
+    pub devices: Devices,
+    /// Messages that were taken.
+    pub taken: Arc<AtomicU64>,
+}
+
+pub fn address_of(redis: &Redis) -> RedisAddress {
+    RedisAddress { urls: vec![redis.url(0)], is_cluster: false, ca_pem: None }
+}
+
+impl Node {
+    /// Starts one, and waits until the directory lists it.
+    pub async fn start(name: &str, redis: &RedisAddress) -> Node {
+        Node::start_with(name, redis, None).await
+    }
+
+    pub async fn start_with(name: &str, redis: &RedisAddress, tls: Option<PeerTls>) -> Node {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string().into();
+        let (devices, taken) = (Devices::default(), Arc::new(AtomicU64::new(0)));
+        let closing = devices.clone();
+        let settings = ClusterSettings {
+            directory: DirectorySettings {
+                node: name.into(),
+                address,
+                redis: redis.clone(),
+                lookup_bytes_max: 1_000_000,
+            },
+            tls,
+            listener: Some(listener),
+            body_bytes_max: 100_000,
+            handler: handler(devices.clone(), taken.clone()),
+            close: Arc::new(move |connection| closing.lock().unwrap().retain(|_, it| *it != connection)),
+        };
+        let node = Node { cluster: Arc::new(Cluster::start(settings).unwrap()), devices, taken };
+        eventually("the node to be listed", || node.cluster.directory().members().get(name).is_some()).await;
+        node
+    }
+
+    pub async fn connect(&self, device: &str) -> Result<Connected, Away> {
+        self.connect_as(device, Duplicate::Replace).await
+    }
+
+    pub async fn connect_as(&self, device: &str, duplicate: Duplicate) -> Result<Connected, Away> {
+        let connection = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
+        let connected = self.cluster.directory().connect(&device.into(), connection, duplicate).await;
+        if !matches!(connected, Ok(Connected::Occupied { .. })) {
+            self.devices.lock().unwrap().insert(device.into(), connection);
+        }
+        connected
+    }
+
+    pub fn disconnect(&self, device: &str) {
+        let connection = self.devices.lock().unwrap().remove(device).unwrap();
+        self.cluster.directory().disconnect(&device.into(), connection);
+    }
+
+    pub fn has(&self, device: &str) -> bool {
+        self.devices.lock().unwrap().contains_key(device)
+    }
+
+    pub async fn send(&self, device: &str) -> Result<Bytes, NotSent> {
+        let body = Bytes::copy_from_slice(device.as_bytes());
+        self.cluster.send(device, "message", body, MESSAGE_PATIENCE).await
+    }
+
+    /// Waits until everything that it has is registered.
+    pub async fn await_registered(&self) {
+        eventually("all to be registered", || self.cluster.directory().pending() == 0).await;
+    }
+}
+
+fn handler(devices: Devices, taken: Arc<AtomicU64>) -> Handler {
+    Arc::new(move |call: Call| -> Answering {
+        let device = String::from_utf8(call.body.to_vec()).unwrap();
+        if !devices.lock().unwrap().contains_key(&*device) {
+            return Box::pin(async { Reply::Moved });
+        }
+        taken.fetch_add(1, Ordering::Relaxed);
+        Box::pin(async move {
+            if device.starts_with(SILENT) {
+                std::future::pending::<()>().await;
+            }
+            Reply::Taken(call.body)
+        })
+    })
+}
+
+/// Waits for a condition, and lets the nodes go on meanwhile.
+pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < PATIENCE, "waited in vain for {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
