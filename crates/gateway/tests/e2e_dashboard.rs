@@ -56,8 +56,11 @@ fn full() -> (Gateway, Upstream) {
     let credential = json!({ "name": HOSTILE[0], "plugins": { "key-auth": { "key": "another" } } });
     put(&gateway, "consumers/rose/credentials/one", &credential);
     for (index, name) in HOSTILE.iter().enumerate() {
-        let route = json!({ "name": name, "desc": name, "labels": { "x": "y" }, "uri": format!("/h{index}/*"), "service_id": "s" });
+        let route = json!({ "name": name, "desc": name, "labels": { "x": name }, "uri": format!("/h{index}/*"), "service_id": "s" });
         put(&gateway, &format!("routes/h{index}"), &route);
+        let plugins = json!({ "response-rewrite": { "body": name, "headers": { "set": { "X-A": name } } } });
+        let texts = json!({ "uri": format!("/t{index}"), "upstream_id": "u", "vars": [["http_x", "==", name]], "plugins": plugins });
+        put(&gateway, &format!("routes/t{index}"), &texts);
     }
     let plugins = json!({ "key-auth": {}, "limit-count": { "count": 100, "time_window": 60, "rejected_code": 429 } });
     put(&gateway, "routes/shop", &json!({ "name": "shop", "uri": "/shop/*", "upstream_id": "u", "plugins": plugins }));
