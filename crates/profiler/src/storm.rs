@@ -1,7 +1,7 @@
 //! A storm of signals while threads panic, do TLS handshakes, allocate, are refused memory and fault, with the heap sampled: all of them
 //! go on, and every stack can be read.
 //!
-//! `STILLGATE_STORM_SIGNALS` makes it longer: ten million take a quarter of an hour.
+//! `STILLGATE_STORM_SIGNALS` makes it longer: ten million take ten minutes.
 
 use crate::heap::{self, Sampled};
 use crate::machine;
@@ -32,7 +32,7 @@ const SIGNALS_A_STACK_MAX: u64 = 4;
 const STACKS_MAX: u64 = 100_000;
 
 /// Between two signals.
-const PAUSE: Duration = Duration::from_micros(20);
+const PAUSE: Duration = Duration::from_micros(5);
 
 /// For each signal far more than it takes, and some for the beginning.
 const BOUND: Duration = Duration::from_secs(200);
