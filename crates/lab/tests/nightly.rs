@@ -199,3 +199,32 @@ each_commit:
     let (code, _, stderr) = night(3, &["--since", &history.commits[9]]);
     assert_eq!((code, stderr.contains("is not before")), (64, true), "{stderr}");
 }
+
+#[test]
+fn commits_that_are_the_same_where_it_matters_are_counted_once() {
+    let planned = |number: usize| Planned {
+        files: vec![("src/value", format!("{}\n", if number < 5 { 100 } else { 110 })), ("docs", number.to_string())],
+        ..Planned::default()
+    };
+    let history = History::new(&(0..12).map(planned).collect::<Vec<_>>());
+    let suite = "
+each_commit:
+  build: echo $STILLGATE_COMMIT >> ../../../../built
+  depends_on: [src, no/such/path]
+  series: [{name: size, measure: cat src/value}]
+";
+    fs::write(history.beside("suite.yaml"), suite).unwrap();
+    let cache = history.beside("a cache");
+    let words = ["nightly", "--suite", "../suite.yaml", "--store", "../store", "--cache", cache.to_str().unwrap()];
+    let (code, stdout, stderr) = lab(&history, &[&words[..], &["--since", &history.commits[0]]].concat());
+    assert!(code == 1 && stdout.contains("Counted on 12 commits") && stdout.contains("Change 5 |"), "{stdout}{stderr}");
+    let built = fs::read_to_string(history.beside("built")).unwrap();
+    assert!((2..=3).contains(&built.lines().count()), "{built}");
+    let store = fs::read_dir(history.beside("store")).unwrap().next().unwrap().unwrap().path();
+    let text = fs::read_to_string(fs::read_dir(store).unwrap().next().unwrap().unwrap().path()).unwrap();
+    assert_eq!(
+        (text.lines().count(), text.matches("\"same_as\":").count()),
+        (12, 12 - built.lines().count()),
+        "{text}"
+    );
+}

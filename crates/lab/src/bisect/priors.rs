@@ -59,7 +59,7 @@ mod tests {
         };
         let line = |series: &str, number: usize, count: f64| {
             let mut line = Line::new(series, "m", String::new(), &format!("c{number}"), vec![count]);
-            line.counted = Some(Counted { place: 1, committed: String::new(), subject: String::new() });
+            line.counted = Some(Counted { place: 1, committed: String::new(), subject: String::new(), same_as: None });
             line
         };
         let mut lines: Vec<Line> =

@@ -260,7 +260,7 @@ mod tests {
         let count = |at: &str, place: u64, values: &[f64]| {
             let mut line = Line::new("parser", "m", at.to_owned(), &format!("c{place}"), values.to_vec());
             let committed = format!("2026-01-{place:02}T00:00:00Z");
-            line.counted = Some(Counted { place, committed, subject: String::new() });
+            line.counted = Some(Counted { place, committed, subject: String::new(), same_as: None });
             line
         };
         // Out of order; 0.5% at 3 is too little, 2% at 5 is a change; 6 scatters over the level of 5.

@@ -21,7 +21,9 @@ pub(crate) fn report(all: &[Series], repo: Option<&Path>) -> Result<String> {
             for commit in commits(series, change, repo)? {
                 let _ = writeln!(out, "    {commit}");
             }
-            let _ = writeln!(out, "    {}", bisect(series, change));
+            if let Some(command) = next_step(series, change) {
+                let _ = writeln!(out, "    {command}");
+            }
         }
     }
     Ok(out)
@@ -80,9 +82,21 @@ pub(crate) fn commits(series: &Series, change: &Change, repo: Option<&Path>) -> 
     Ok(named)
 }
 
-/// The command that looks for the commit.
-pub(crate) fn bisect(series: &Series, change: &Change) -> String {
+/// The command that looks for the commit; none where it is known.
+pub(crate) fn next_step(series: &Series, change: &Change) -> Option<String> {
     let (before, after) = series.between(change);
+    let place = |at: usize| series.points[at].counted.as_ref().map(|counted| counted.place);
+    if let (Some(from), Some(to)) = (place(change.at - 1), place(change.at)) {
+        let (since, commit) = (short(before), short(after));
+        let command = format!(
+            "stillgate-lab nightly --suite SUITE --store STORE --counts-only --since {since} --commit {commit}"
+        );
+        return (to - from > 1).then_some(command);
+    }
+    Some(bisect(series, before, after))
+}
+
+fn bisect(series: &Series, before: &str, after: &str) -> String {
     let mut words = format!("stillgate-lab bisect --good {} --bad {}", short(before), short(after));
     if let Some(build) = &series.build {
         let _ = write!(words, " --build {}", quoted_word(build));

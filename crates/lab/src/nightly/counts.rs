@@ -113,6 +113,12 @@ impl Sweep<'_> {
             }
             let record = &row.commits[index];
             progress.step(&format!("{} {}", short(&record.commit), record.subject));
+            if let Some(same) = self.same(each, row, &seen, index)? {
+                let counts = seen[same].clone().unwrap_or_default();
+                keep(&self.lines(each, record, row.place + index as u64, &counts, Some(&row.commits[same].commit))?)?;
+                seen[index] = Some(counts);
+                continue;
+            }
             let place = match self.checkouts.build(&record.commit, self.stop)? {
                 Built::There { place, .. } => place,
                 Built::Stopped => return Err(interrupted()),
@@ -137,7 +143,7 @@ impl Sweep<'_> {
                 counts.push(counted.filter(|_| !*scatters));
             }
             self.checkouts.remove(&record.commit);
-            keep(&self.lines(each, record, row.place + index as u64, &counts)?)?;
+            keep(&self.lines(each, record, row.place + index as u64, &counts, None)?)?;
             seen[index] = Some(counts);
         }
         progress.finish();
@@ -181,9 +187,40 @@ impl Sweep<'_> {
         Ok(Some(values))
     }
 
-    fn lines(&self, each: &EachCommit, record: &CommitRecord, place: u64, counts: &Counts) -> Result<Vec<Line>> {
+    /// A commit that was counted and is the same in all that the counts depend on: one of the two neighbours.
+    fn same(&self, each: &EachCommit, row: &Row, seen: &[Option<Counts>], index: usize) -> Result<Option<usize>> {
+        if each.depends_on.is_empty() {
+            return Ok(None);
+        }
+        let paths = each.depends_on.iter().map(String::as_str);
+        let files = |place: usize| {
+            let words = ["ls-tree", &row.commits[place].commit, "--"].into_iter().chain(paths.clone());
+            git(self.top, &words.collect::<Vec<&str>>())?.map_err(Error::new)
+        };
+        let own = files(index)?;
+        let before = (0..index).rev().find(|place| seen[*place].is_some());
+        let after = (index + 1..seen.len()).find(|place| seen[*place].is_some());
+        for place in before.into_iter().chain(after) {
+            // What could not be counted may have failed for another reason.
+            let is_counted = seen[place].as_ref().is_some_and(|counts| counts.iter().any(Option::is_some));
+            if is_counted && files(place)? == own {
+                return Ok(Some(place));
+            }
+        }
+        Ok(None)
+    }
+
+    fn lines(
+        &self,
+        each: &EachCommit,
+        record: &CommitRecord,
+        place: u64,
+        counts: &[Option<Vec<f64>>],
+        same_as: Option<&str>,
+    ) -> Result<Vec<Line>> {
         let committed = git(self.top, &["show", "--no-patch", "--format=%cI", &record.commit])?.map_err(Error::new)?;
-        let counted = Counted { place, committed, subject: record.subject.clone() };
+        let same_as = same_as.map(str::to_owned);
+        let counted = Counted { place, committed, subject: record.subject.clone(), same_as };
         let lines = each.series.iter().zip(counts).filter_map(|(series, values)| {
             let mut line = Line::new(&series.name, self.machine, self.at.to_owned(), &record.commit, values.clone()?);
             line.counted = Some(counted.clone());

@@ -25,7 +25,7 @@ use stillgate_yaml::{Entry, Fault, Node, Path, Sink, Value, tree};
 const LEAST: &str = "series: [{name: size, measure: wc -c < Cargo.lock}]";
 
 const KEYS: [&str; 3] = ["build", "series", "each_commit"];
-const EACH_COMMIT_KEYS: [&str; 2] = ["build", "series"];
+const EACH_COMMIT_KEYS: [&str; 3] = ["build", "series", "depends_on"];
 const SERIES_KEYS: [&str; 4] = ["name", "measure", "higher_is_better", "margin"];
 
 /// Everything that is measured.
@@ -41,6 +41,8 @@ pub(crate) struct Suite {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct EachCommit {
     pub(crate) build: Option<String>,
+    /// Paths of all that the counts depend on; none: of the whole commit.
+    pub(crate) depends_on: Vec<String>,
     /// At least one; names differ from all others.
     pub(crate) series: Vec<Measured>,
 }
@@ -93,9 +95,20 @@ fn suite(root: &Node, sink: &mut Sink) -> Suite {
     let each_commit = counted.map(|node| {
         let entries = map(node, &EACH_COMMIT_KEYS, sink);
         let build = get(entries, "build").and_then(|node| text(node, sink));
-        EachCommit { build, series: list(node, entries, &mut names, sink) }
+        let depends_on = get(entries, "depends_on").map(|node| paths(node, sink)).unwrap_or_default();
+        EachCommit { build, depends_on, series: list(node, entries, &mut names, sink) }
     });
     Suite { build, series, each_commit }
+}
+
+fn paths(node: &Node, sink: &mut Sink) -> Vec<String> {
+    match &node.value {
+        Value::List(items) if !items.is_empty() => items.iter().filter_map(|item| text(item, sink)).collect(),
+        _ => {
+            sink.error(node.at, &Path::Root, Fault::new(format!("a list of paths, not {}", node.found())));
+            Vec::new()
+        }
+    }
 }
 
 fn list(parent: &Node, entries: &[Entry], names: &mut BTreeSet<String>, sink: &mut Sink) -> Vec<Measured> {
@@ -196,8 +209,10 @@ mod tests {
         let series = vec![measured("a", false), measured("b", true)];
         assert_eq!(suite, Ok(Suite { build: Some("make".to_owned()), series, each_commit: None }));
         assert!(parse(LEAST).is_ok());
-        let counted = parse("each_commit: {build: make, series: [{name: a, measure: ./a}]}").unwrap();
-        let each_commit = EachCommit { build: Some("make".to_owned()), series: vec![measured("a", false)] };
+        let counted =
+            parse("each_commit: {build: make, depends_on: [src, lib/x y], series: [{name: a, measure: ./a}]}").unwrap();
+        let (build, depends_on) = (Some("make".to_owned()), vec!["src".to_owned(), "lib/x y".to_owned()]);
+        let each_commit = EachCommit { build, depends_on, series: vec![measured("a", false)] };
         assert_eq!(counted, Suite { build: None, series: Vec::new(), each_commit: Some(each_commit) });
     }
 
@@ -231,7 +246,8 @@ mod tests {
         check("series: [{name: a, measure: x, margin: 5}]", &["1:40: no margin: write the sign"]);
         check("each_commit: {}", &["1:14: there are no series"]);
         check("each_commit: {series: 7, bild: x}", &["1:23: there are no series", "1:26: unknown key \"bild\""]);
-        check("each_commit: [a]", &["1:14: a map of build, series"]);
+        check("each_commit: [a]", &["1:14: a map of build, series, depends_on"]);
+        check("each_commit: {depends_on: src, series: [{name: a, measure: x}]}", &["1:27: a list of paths"]);
         let twice = "series: [{name: a, measure: x}]\neach_commit: {series: [{name: a, measure: x}]}";
         check(twice, &["2:24: a second series \"a\""]);
         check("series: [{name: a, measure: [x], higher_is_better: 7}]", &["1:29: a text", "1:52: true or false"]);

@@ -5,7 +5,7 @@ use super::escape::Text;
 use super::number;
 use super::page;
 use super::plot::{self, Plot, Probe, write};
-use super::section::{Section, Tone};
+use super::section::{Section, Tone, folded};
 use crate::error::Result;
 use crate::git::short;
 use crate::history::analysis::{Change, Point, Series};
@@ -43,7 +43,10 @@ fn section(prefix: &str, series: &Series, repo: Option<&Path>) -> Result<Section
             }
             body.push_str("</ul>\n");
         }
-        write(&mut body, format_args!("<pre tabindex=\"0\">{}</pre>\n", Text(&words::bisect(series, change))));
+        if let Some(command) = words::next_step(series, change) {
+            let command = format!("<pre tabindex=\"0\">{}</pre>\n", Text(&command));
+            body.push_str(&folded("Look for the commit", &command));
+        }
     }
     Ok(Section {
         tone,

@@ -94,6 +94,9 @@ pub(crate) struct Counted {
     pub(crate) committed: String,
     /// The first line of its message.
     pub(crate) subject: String,
+    /// It was not counted itself: everything that matters is as in this commit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) same_as: Option<String>,
 }
 
 /// All lines of a store, and what could not be read.
