@@ -31,6 +31,11 @@ pub(crate) fn report(all: &[Series], repo: Option<&Path>) -> Result<String> {
 
 /// A series in a line.
 pub(crate) fn headline(series: &Series) -> String {
+    format!("{} on {}: {}", series.name, series.machine, summary(series))
+}
+
+/// How often it changed.
+pub(crate) fn summary(series: &Series) -> String {
     let unit = if series.is_counted { "commit" } else { "night" };
     let nights = match series.points.len() {
         1 => format!("1 {unit}"),
@@ -45,7 +50,7 @@ pub(crate) fn headline(series: &Series) -> String {
         1 => "1 change".to_owned(),
         count => format!("{count} changes"),
     };
-    format!("{} on {}: {changes} in {nights}{older}", series.name, series.machine)
+    format!("{changes} in {nights}{older}")
 }
 
 /// The newest change as a headline.

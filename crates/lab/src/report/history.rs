@@ -51,7 +51,7 @@ fn section(prefix: &str, series: &Series, repo: Option<&Path>) -> Result<Section
     Ok(Section {
         tone,
         word,
-        sentence: newest.map_or_else(|| words::headline(series), |change| words::since(series, change)),
+        sentence: newest.map_or_else(|| words::summary(series), |change| words::since(series, change)),
         details: String::new(),
         title: format!("{} on {}", series.name, series.machine),
         entries: Vec::new(),

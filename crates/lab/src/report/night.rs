@@ -41,7 +41,7 @@ pub(crate) fn night(report: &Report) -> String {
         entries: Vec::new(),
         body,
     };
-    page::without_files(&format!("Night of {}", short(commit)), &[section])
+    page::without_files("A commit beside others", &[section])
 }
 
 fn not_done(body: &mut String, title: &str, lines: &[String]) {
