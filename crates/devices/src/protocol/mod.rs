@@ -83,6 +83,16 @@ pub struct Encoded {
 }
 
 impl Encoded {
+    /// What was encoded before, as [`Encoded::as_bytes`] and [`Encoded::is_text`] gave it.
+    pub fn from_parts(bytes: &[u8], is_text: bool) -> Encoded {
+        Encoded { bytes: bytes.into(), is_text }
+    }
+
+    /// For another process, which goes on with the connection.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// Its bytes in a frame beside those that identify the message.
     pub fn len(&self) -> usize {
         self.bytes.len()

@@ -141,6 +141,17 @@ impl Session {
         session
     }
 
+    /// Whether it can go on in another process with its connection: nobody waits for word of a message here, and what there is was
+    /// handed out.
+    pub fn is_movable(&self) -> bool {
+        self.state == State::Attached && self.unacknowledged.iter().all(|entry| entry.wait.is_none() && entry.seq > 0)
+    }
+
+    /// The connection is the same as before: what it was sent is not handed out again.
+    pub fn keep_handed_out(&mut self) {
+        self.unacknowledged.forward();
+    }
+
     /// What the device brings back to resume.
     pub fn token(&self) -> ResumeToken {
         ResumeToken { session: self.id, generation: self.generation }
@@ -218,7 +229,7 @@ impl Session {
             return Err(AckError { seq, sent: self.sent });
         }
         self.unacknowledged.retain(|entry, _| {
-            if !entry.was_written() || entry.seq > seq {
+            if entry.seq == 0 || entry.seq > seq {
                 return true;
             }
             match entry.wait.map(|wait| wait.level) {
@@ -287,6 +298,16 @@ impl Session {
         self.generation = generation;
         self.unacknowledged.rewind();
         Ok(())
+    }
+
+    /// Takes over what the session has that the device's connection began with, before it said that it goes on with this one:
+    /// behind what was sent here, with numbers of this one when it is handed out again. That session is over then.
+    pub fn absorb(&mut self, other: &mut Session) {
+        for mut entry in other.unacknowledged.clear() {
+            entry.forget_number();
+            self.unacknowledged.push_entry(entry);
+        }
+        other.state = State::Over;
     }
 
     /// The device resumes on another node: what it was sent and has not acknowledged goes there, and the session ends here.

@@ -26,8 +26,10 @@ pub(super) struct Wait {
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) id: MessageId,
-    /// 0 until it is handed out for the first time.
+    /// 0 until it is handed out for the first time in this session.
     pub(super) seq: u64,
+    /// It was handed out in the session that it came from.
+    was_out: bool,
     /// None once the device has it, while its sender waits for the reply.
     pub(super) encoded: Option<Encoded>,
     key: Option<Box<str>>,
@@ -39,11 +41,17 @@ pub(super) struct Entry {
 
 impl Entry {
     pub(super) fn carried(id: MessageId, seq: u64, encoded: Encoded, now_ms: u64) -> Entry {
-        Entry { id, seq, encoded: Some(encoded), key: None, wait: None, handed_out_ms: now_ms }
+        Entry { id, seq, was_out: false, encoded: Some(encoded), key: None, wait: None, handed_out_ms: now_ms }
     }
 
     pub(super) fn was_written(&self) -> bool {
-        self.seq > 0
+        self.was_out || self.seq > 0
+    }
+
+    /// It goes to another session.
+    pub(super) fn forget_number(&mut self) {
+        self.was_out = self.was_written();
+        self.seq = 0;
     }
 
     fn bytes(&self) -> usize {
@@ -85,7 +93,7 @@ impl Unacknowledged {
     pub(super) fn push(&mut self, message: Message) {
         let Message { id, encoded, key, level, deadline_ms } = message;
         let wait = Some(Wait { level, deadline_ms });
-        self.push_entry(Entry { id, seq: 0, encoded: Some(encoded), key, wait, handed_out_ms: 0 });
+        self.push_entry(Entry { id, seq: 0, was_out: false, encoded: Some(encoded), key, wait, handed_out_ms: 0 });
     }
 
     pub(super) fn push_entry(&mut self, entry: Entry) {
@@ -105,6 +113,11 @@ impl Unacknowledged {
     /// Everything that is not done is to be handed out again, in the same order.
     pub(super) fn rewind(&mut self) {
         self.cursor = 0;
+    }
+
+    /// Everything was handed out on this connection.
+    pub(super) fn forward(&mut self) {
+        self.cursor = self.entries.len();
     }
 
     /// Keeps the entries for which `keep` says so. It may shorten them.
