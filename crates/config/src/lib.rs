@@ -30,6 +30,9 @@ pub use keys::checks::{
     PassiveHealthy, PassiveUnhealthy, RetryBudget, UpstreamLimits,
 };
 pub use keys::control_plane::{ConfigSourceKeys, DataEncryption, EtcdKeys, EtcdTls, KEYRING_KEY_BYTES};
+pub use keys::devices::{
+    DEVICES_MAX, DeviceLimits, DevicePeer, Devices, MESSAGE_BYTES_MAX as DEVICE_MESSAGE_BYTES_MAX,
+};
 pub use keys::gateway::{
     CONNECTIONS_PER_WORKER_MAX, Gateway, HEAD_BYTES_MAX, HEADERS_MAX, HttpListener, Limits, Log, ROUTE_CACHE_BYTES_MAX,
     ROUTE_CACHE_ENTRIES_MAX, RouteCache, Timeouts, WORKERS_MAX,

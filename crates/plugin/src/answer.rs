@@ -1,5 +1,6 @@
 //! An answer that the gateway gives itself: what plugins end a request with, and every other answer of our own.
 
+use crate::device::Device;
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use std::sync::Arc;
 /// from wherever it comes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// From 200 to 599.
+    /// From 200 to 599; 101 of a device.
     pub status: u16,
     /// `Content-Type`; `None`: the line is left out.
     pub content_type: Option<Cow<'static, str>>,
@@ -29,6 +30,8 @@ pub enum Body {
     /// The metrics of the process, which bring status and type along; 404 where there are none. They come in pieces from the
     /// thread that makes them.
     Metrics,
+    /// None: the request becomes the connection of this device, where there is room for it.
+    Device(Arc<Device>),
 }
 
 /// What APISIX gives its JSON answers as. (OpenResty's default type is `text/plain`; APISIX answers with it where a plugin
@@ -79,6 +82,11 @@ impl Answer {
         Answer { status: 200, content_type: None, body: Body::Metrics }
     }
 
+    /// The request, a handshake of WebSocket, becomes the connection of a device.
+    pub fn device(device: Device) -> Answer {
+        Answer { status: 101, content_type: None, body: Body::Device(Arc::new(device)) }
+    }
+
     /// With a body that a configuration holds.
     pub fn shared(status: u16, body: Arc<[u8]>) -> Answer {
         Answer { status, content_type: Some(Cow::Borrowed(TEXT)), body: Body::Shared(body) }
@@ -113,7 +121,7 @@ impl Body {
     /// Its bytes, as far as they are here.
     pub fn bytes(&self) -> &[u8] {
         match self {
-            Body::Empty | Body::Metrics => &[],
+            Body::Empty | Body::Metrics | Body::Device(_) => &[],
             Body::Static(bytes) => bytes,
             Body::Shared(bytes) => bytes,
             Body::Owned(bytes) => bytes,

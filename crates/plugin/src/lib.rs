@@ -19,6 +19,7 @@ pub mod calls;
 pub mod chain;
 pub mod consumers;
 pub mod definition;
+pub mod device;
 pub mod facts;
 pub mod filter;
 pub mod flow;
@@ -47,6 +48,7 @@ pub use calls::{Call, CallError, Keep, Origin as CallOrigin, Reply, Url};
 pub use chain::{Awaited, CHAIN_ENTRIES_MAX, Chain, Entry, Level, Origin};
 pub use consumers::{Attached, Consumer, Consumers, Credential, Proof};
 pub use definition::{Authenticate, Compile, CompileCredential, Define, Descriptor, Identity, Metadata, MetadataTable};
+pub use device::{Device, DeviceSettings, EventSettings};
 pub use facts::{Facts, TlsVariables};
 pub use filter::Filter;
 pub use flow::{Flow, LocalFuture, QueueFull};
@@ -67,6 +69,7 @@ pub use template::Template;
 pub use upstreams::{NoUpstreams, OwnUpstream, Upstreams};
 pub use worker::{Counts, Worker};
 
+use std::sync::Arc;
 use stillgate_route::Variable;
 
 /// One configured plugin, as workers run it. It is shared by all of them, so what it changes is elsewhere: in a request, in
@@ -148,6 +151,11 @@ pub trait Plugin: Send + Sync + 'static {
     /// The upstreams that are written in its configuration, as [`Upstreams::written`] has given them.
     fn own_upstreams(&self) -> &[OwnUpstream] {
         &[]
+    }
+
+    /// How devices are served whose connections its requests become; `None`: they become none.
+    fn devices(&self) -> Option<&Arc<DeviceSettings>> {
+        None
     }
 
     /// Whether it counts in [`Worker::limits`], which takes memory and is made only for those that do.

@@ -4,6 +4,7 @@ use crate::arguments::Known;
 use crate::definition::Identity;
 use crate::record::Trace;
 use std::any::Any;
+use std::cell::Cell;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -14,6 +15,9 @@ pub struct Settled {
     pub held: Vec<Box<dyn Any>>,
     /// Who asks, and the port where that is known.
     pub client: Option<(IpAddr, Option<u16>)>,
+    /// When that ends by which the request was authenticated, in seconds since 1970: of what goes on after the request, such as the
+    /// connection of a device.
+    pub authenticated_until: Cell<Option<f64>>,
     /// The key of the upstream that a plugin has chosen; empty: the route's own.
     upstream: String,
     /// The trace that the request is a part of, as the plugin says that has found or made it.
@@ -47,6 +51,7 @@ impl Settled {
     pub fn clear(&mut self) {
         self.held.clear();
         self.client = None;
+        self.authenticated_until.set(None);
         self.upstream.clear();
         self.trace = None;
         self.spans.clear();

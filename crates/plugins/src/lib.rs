@@ -24,6 +24,7 @@ mod counters;
 mod csrf;
 mod decimal;
 mod decoding;
+mod device_gateway;
 mod digested;
 mod echo;
 mod encoding;
@@ -130,6 +131,7 @@ const PLUGINS: &[Descriptor] = &[
     Descriptor::of::<buffering::ProxyBuffering>(),
     Descriptor::of::<tracing::Zipkin>().with_metadata::<tracing::Zipkin>(),
     Descriptor::of::<tracing::OpenTelemetry>().with_metadata::<tracing::OpenTelemetry>(),
+    Descriptor::of::<device_gateway::DeviceGateway>(),
     Descriptor::of::<lua::PreFunction>(),
     Descriptor::of::<lua::PostFunction>(),
     Descriptor::of::<loggers::LokiLogger>().with_metadata::<loggers::LokiLogger>(),

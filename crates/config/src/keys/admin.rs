@@ -69,32 +69,37 @@ impl Kind for AdminSection {
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Admin> {
         let admin = map::<Admin>().read(node, path, sink)?;
-        let short = admin.key.iter().map(|key| (SHORT_KEY_NAME, key, None));
-        let listed = admin.keys.iter().enumerate().map(|(index, key)| (key.name.as_str(), &key.key, Some(index)));
-        let keys: Vec<_> = short.chain(listed).collect();
-        let list = path.key("keys");
-        for (place, (name, key, index)) in keys.iter().enumerate() {
-            // The short form comes first, so it is never the second one.
-            let Some(index) = *index else { continue };
-            let mut report = |field: &str, fault: Fault| {
-                let at = within(node, &format!("keys[{index}].{field}"));
-                sink.error(at, &list.index(index).key(field), fault);
-            };
-            let before = &keys[..place];
-            if before.iter().any(|(other, ..)| other == name) {
-                let fault = Fault::new(format!("another key has the name {name:?}"));
-                report("name", fault.hint("give each its own, so that the audit log tells them apart"));
-            }
-            if let Some((other, ..)) = before.iter().find(|(_, other, _)| other.reveal() == key.reveal()) {
-                let fault = Fault::new(format!("this is also the key of {other:?}"));
-                report("key", fault.hint("give each holder another key"));
-            }
-        }
+        check_keys(admin.key.as_ref(), &admin.keys, node, path, sink);
         Some(admin)
     }
 
     fn schema(&self, definitions: &mut Definitions) -> Json {
         map::<Admin>().schema(definitions)
+    }
+}
+
+/// Reports keys that have one name, or are the same.
+pub(crate) fn check_keys(short: Option<&Secret>, listed: &[AdminKey], node: &Node, path: &Path<'_>, sink: &mut Sink) {
+    let short = short.map(|key| (SHORT_KEY_NAME, key, None));
+    let listed = listed.iter().enumerate().map(|(index, key)| (key.name.as_str(), &key.key, Some(index)));
+    let keys: Vec<_> = short.into_iter().chain(listed).collect();
+    let list = path.key("keys");
+    for (place, (name, key, index)) in keys.iter().enumerate() {
+        // The short form comes first, so it is never the second one.
+        let Some(index) = *index else { continue };
+        let mut report = |field: &str, fault: Fault| {
+            let at = within(node, &format!("keys[{index}].{field}"));
+            sink.error(at, &list.index(index).key(field), fault);
+        };
+        let before = &keys[..place];
+        if before.iter().any(|(other, ..)| other == name) {
+            let fault = Fault::new(format!("another key has the name {name:?}"));
+            report("name", fault.hint("give each its own, so that the audit log tells them apart"));
+        }
+        if let Some((other, ..)) = before.iter().find(|(_, other, _)| other.reveal() == key.reveal()) {
+            let fault = Fault::new(format!("this is also the key of {other:?}"));
+            report("key", fault.hint("give each holder another key"));
+        }
     }
 }
 
@@ -105,7 +110,7 @@ const NAME: Text<String> = text("a name", |text| {
     is_good.then(|| text.to_owned()).ok_or_else(|| Fault::new("a name has 1 to 64 bytes, and no control characters"))
 });
 
-const ADMIN_KEY: Text<Secret> = text("a key", |text| match text {
+pub(crate) const ADMIN_KEY: Text<Secret> = text("a key", |text| match text {
     "" => Err(Fault::new("an empty key protects nothing").hint("write a long random text, or remove the key")),
     _ if !text.bytes().all(|b| b.is_ascii_graphic()) => {
         Err(Fault::new("a key is sent in a header").hint("use printable ASCII without spaces"))

@@ -7,6 +7,7 @@ use crate::keys::acme::Acme;
 use crate::keys::admin::{Admin, AdminSection};
 use crate::keys::control_plane::{ConfigSourceKeys, DataEncryption};
 use crate::keys::debug::Debug;
+use crate::keys::devices::{Devices, DevicesSection};
 use crate::keys::lua::LuaKeys;
 use crate::keys::metrics::METRICS;
 use crate::keys::stream_proxy::StreamProxy;
@@ -71,6 +72,8 @@ object! {
         stream_proxy: StreamProxy = map::<StreamProxy>() => nested;
         /// The admin API; without it no admin address is opened.
         admin: Admin = AdminSection => optional;
+        /// Permanent connections of devices, and the API that sends to them.
+        devices: Devices = DevicesSection => optional;
         /// Where the resources come from.
         config: ConfigSourceKeys = map::<ConfigSourceKeys>() => nested;
         /// Encryption of credentials and private keys where resources are kept in a store or in etcd.

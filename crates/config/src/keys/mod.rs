@@ -8,6 +8,7 @@ pub(crate) mod admin;
 pub(crate) mod checks;
 pub(crate) mod control_plane;
 pub(crate) mod debug;
+pub(crate) mod devices;
 pub(crate) mod gateway;
 pub(crate) mod lua;
 pub(crate) mod metrics;

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use std::fmt;
 use std::sync::Arc;
 use stillgate_plugin::facts::Documents;
-use stillgate_plugin::{Chain, Entry, Level};
+use stillgate_plugin::{Chain, DeviceSettings, Entry, Level};
 use stillgate_route::{HostPattern, RouteSpec};
 
 /// Where a route leads. A shared upstream is referred to by its key: when it changes, its routes are the same as before.
@@ -86,6 +86,11 @@ impl Route {
     /// Whether its plugins want names in labels.
     pub fn prefers_names(&self) -> bool {
         self.chain.as_ref().is_some_and(|chain| chain.prefers_names())
+    }
+
+    /// How its devices are served; `None`: it has no plugin for them.
+    pub fn devices(&self) -> Option<&Arc<DeviceSettings>> {
+        self.chain.as_ref()?.entries().iter().find_map(|entry| entry.plugin.devices())
     }
 
     /// The plugins that are written in the route itself.

@@ -1,5 +1,7 @@
 //! What there is to choose from for the process as a whole.
 
+use stillgate_plugin::Secret;
+
 /// When the route cache is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteCacheMode {
@@ -51,4 +53,17 @@ pub enum Role {
     Admin,
     /// Reading, without secrets.
     Viewer,
+}
+
+/// Who knows which node has a device.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum DeviceRegistry {
+    /// This node, which is the only one.
+    #[default]
+    Memory,
+    /// A directory that nodes share.
+    Redis {
+        /// Where it is, with credentials.
+        url: Secret,
+    },
 }

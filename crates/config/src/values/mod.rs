@@ -18,7 +18,7 @@ pub use checks::CheckType;
 pub(crate) use dialect::reference;
 pub use dialect::{Dialect, FamilyKind, FamilySpec, Label, Measure};
 pub use digest::digest;
-pub use gateway::{LogFormat, RejectedGlobalRule, Role, RouteCacheMode, SourceKind};
+pub use gateway::{DeviceRegistry, LogFormat, RejectedGlobalRule, Role, RouteCacheMode, SourceKind};
 pub use metrics::{LabelSource, Metrics};
 pub use resources::{Host, OnChange, ProxyProtocol};
 pub use ssls::{Pem, TlsVersion};

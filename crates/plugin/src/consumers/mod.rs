@@ -13,6 +13,7 @@ use index::{Index, Slot};
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 /// Who asks, as an auth plugin has found out: places in [`Consumers`], which an exchange holds to its end.
@@ -208,6 +209,18 @@ impl Consumers {
     /// The one at a place, where there is one.
     pub fn get(&self, attached: Attached) -> Option<&Consumer> {
         self.known(attached.consumer).map(|known| &known.consumer)
+    }
+
+    /// What tells what a request was authenticated by from what took its place: another key of the same credential has another
+    /// mark. The same in the process that takes over.
+    pub fn mark(&self, attached: Attached) -> Option<u64> {
+        let known = self.known(attached.consumer)?;
+        let mut hasher = DefaultHasher::new();
+        for credential in known.credentials.iter().filter(|credential| credential.place == attached.credential) {
+            let proof = credential.proof.as_ref().map(|proof| proof.identity);
+            (credential.plugin, &credential.lookup, proof).hash(&mut hasher);
+        }
+        Some(hasher.finish())
     }
 
     /// The plugins of which somebody has a credential. It looks at every consumer.

@@ -421,6 +421,9 @@ impl Config {
         let now = (request.worker.now_ms() / 1000) as f64;
         let grace = verifier.grace_s as f64;
         let is_in_time = self.nbf.passes(nbf, |nbf| nbf < now + grace) && self.exp.passes(exp, |exp| exp > now - grace);
+        if let (Time::At(exp), true) = (exp, self.exp != Check::Never) {
+            request.settled.authenticated_until.set(Some(exp + grace));
+        }
         match is_in_time {
             true => Ok(()),
             false => Err(UNVERIFIED),

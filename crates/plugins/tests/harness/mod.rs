@@ -17,8 +17,8 @@ use stillgate_plugin::definition::MetadataTable;
 use stillgate_plugin::flow::Offload;
 use stillgate_plugin::secrets::NoSecrets;
 use stillgate_plugin::{
-    Body, BodyChanges, BodyError, BodyFilter, Call, CallError, Chain, Consumers, Entry, Facts, Flow, Identity, Io,
-    Level, LocalFuture, LogLevel, Origin, Phase, Reply, Request, Response, Settled, Worker,
+    Body, BodyChanges, BodyError, BodyFilter, Call, CallError, Chain, Consumers, Device, Entry, Facts, Flow, Identity,
+    Io, Level, LocalFuture, LogLevel, Origin, Phase, Reply, Request, Response, Settled, Worker,
 };
 use stillgate_plugins::TABLE;
 use stillgate_route::path::{normalise, target_path};
@@ -226,10 +226,14 @@ impl Plugins {
         for phase in [Phase::Rewrite, Phase::Access, Phase::BeforeProxy] {
             for (_, entry) in self.chain.of(phase) {
                 if let Flow::Answer(answer) = called(entry, phase, &mut request) {
-                    let body = if answer.body == Body::Metrics { b"(the metrics)" } else { answer.body.bytes() };
-                    self.sent.replace(format!("{} {}", answer.status, String::from_utf8_lossy(body)));
+                    let body = match &answer.body {
+                        Body::Metrics => b"(the metrics)".to_vec(),
+                        Body::Device(device) => shown(device).into_bytes(),
+                        body => body.bytes().to_vec(),
+                    };
+                    self.sent.replace(format!("{} {}", answer.status, String::from_utf8_lossy(&body)));
                     writeln!(out, "> {} answers", entry.name).unwrap();
-                    return Some((answer.status, body.to_vec()));
+                    return Some((answer.status, body));
                 }
             }
         }
@@ -453,4 +457,11 @@ pub(crate) fn changed(changes: &mut BodyChanges, pieces: &[&[u8]]) -> Result<Vec
         };
     }
     Ok(pieces.concat())
+}
+
+/// A device that was let in.
+fn shown(device: &Device) -> String {
+    let Device { id, labels, protocol, subprotocol, accept, .. } = device;
+    let accept = String::from_utf8_lossy(accept);
+    format!("(the device {id:?} with {labels:?} in {protocol:?} as {subprotocol:?}, {accept})")
 }

@@ -7,6 +7,7 @@ mod harness;
 
 mod body_transformer;
 mod compression;
+mod device_gateway;
 mod echo;
 mod error_page;
 mod grpc_web;

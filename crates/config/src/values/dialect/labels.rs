@@ -114,14 +114,15 @@ impl Label {
             Label::Phase => ("phase", "`rewrite`, `access`, `before_proxy`, `header_filter` or `log`."),
             Label::Plugin => ("plugin", "The plugin's name."),
             Label::Port => ("port", "The node's port."),
-            Label::Protocol => ("protocol", "`tcp` or `udp`."),
+            Label::Protocol => ("protocol", "`tcp` or `udp`. Of devices `json`, `cbor` or `raw`."),
             Label::Reason => (
                 "reason",
                 "Why a TLS handshake with a client failed: `not_tls`, `unknown_name` (no entry of `ssls`), `incompatible` (version, \
                  cipher or protocol), `no_certificate`, `bad_certificate` (the client's), `alert` (sent by the client; it \
                  may not trust the gateway's certificate), `closed`, `timeout` or `other`. Why a plugin refused a body: `too_large`, `malformed` (not in the \
                  coding that its head names), `memory` or `client_memory` (the worker's plugins, or those for this client, hold as \
-                 much as they may) or `time` (of the CPU). Why LuaJIT did not compile: [jit-health.md](jit-health.md#reasons).",
+                 much as they may) or `time` (of the CPU). Why LuaJIT did not compile: [jit-health.md](jit-health.md#reasons). Why the connection of a device has ended: \
+                 [devices.md](devices.md#metrics).",
             ),
             Label::Route => ("route", "The route's id, never a path; empty where none matched."),
             Label::Service => ("service", "The id of the route's service; empty where it has none."),

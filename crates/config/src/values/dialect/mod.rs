@@ -159,6 +159,16 @@ pub enum Measure {
     TunnelsOpen,
     /// `stillgate_tunnels_total`
     Tunnels,
+    /// `stillgate_devices_connected`
+    DevicesConnected,
+    /// `stillgate_device_connections_total`
+    DeviceConnections,
+    /// `stillgate_device_disconnections_total`
+    DeviceDisconnections,
+    /// `stillgate_device_messages_total`
+    DeviceMessages,
+    /// `stillgate_device_events_dropped_total`
+    DeviceEventsDropped,
     /// `stillgate_stream_sessions_total`
     StreamSessions,
     /// `stillgate_stream_bytes_total`
@@ -320,6 +330,10 @@ impl Measure {
                 | Measure::PluginSendsDropped
                 | Measure::StreamSessions
                 | Measure::StreamBytes
+                | Measure::DeviceConnections
+                | Measure::DeviceDisconnections
+                | Measure::DeviceMessages
+                | Measure::DeviceEventsDropped
         )
     }
 }

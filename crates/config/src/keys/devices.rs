@@ -1,0 +1,183 @@
+//! The keys of `gateway.devices`: the node of devices that this process is, and its API for back-ends.
+
+use crate::keys::admin::{ADMIN_KEY, AdminKey, AdminTls, check_keys};
+use crate::keys::gateway::ADDRESS;
+use crate::values::DeviceRegistry;
+use ipnet::IpNet;
+use serde_json::{Value as Json, json};
+use std::net::SocketAddr;
+use stillgate_plugin::Secret;
+use stillgate_plugin::secrets::SECRET;
+use stillgate_schema::description::Definitions;
+use stillgate_schema::kind::{Kind, Text, expected, int, list, read, text};
+use stillgate_schema::matching::{NETWORK, OWN_NAME};
+use stillgate_schema::object;
+use stillgate_schema::object::map;
+use stillgate_schema::quantity::{Size, size};
+use stillgate_schema::text::diagnostic::{Fault, Path, Sink};
+use stillgate_schema::text::locate::within;
+use stillgate_schema::text::tree::{Node, Value};
+
+/// The largest `gateway.devices.limits.devices`.
+pub const DEVICES_MAX: usize = 10_000_000;
+/// The largest `gateway.devices.limits.message_bytes`, and what a queue may hold at least.
+pub const MESSAGE_BYTES_MAX: usize = 1024 * 1024;
+
+const MESSAGE_BYTES: Size = size(64, MESSAGE_BYTES_MAX);
+const QUEUE_BYTES: Size = size(1024, 16 * 1024 * 1024);
+const NODE_BYTES: Size = size(1024 * 1024, 64 << 30);
+
+object! {
+    /// Permanent connections of devices, and the API that sends messages to them: see [devices.md](devices.md). Routes with the plugin `device-gateway` take the connections.
+    pub struct Devices {
+        /// The name of this node, unique among nodes. By default the host's name.
+        node: String = NODE_NAME => optional;
+        /// Where the device API listens: `IP:PORT`.
+        address: SocketAddr = ADDRESS => required;
+        /// A key of role `admin`, sent as `X-API-KEY`; short for one entry of `keys`. Without `key` and `keys`, only loopback may use the API.
+        key: Secret = ADMIN_KEY => optional;
+        /// Keys with their roles: `viewer` may read, `admin` may also send and disconnect.
+        keys: Vec<AdminKey> = list(map::<AdminKey>()) => default(Vec::new());
+        /// Networks that may connect; all others are answered 403. By default every network if there is a key, else only loopback.
+        allow: Vec<IpNet> = list(NETWORK) => optional;
+        /// Host names accepted over loopback without a key, besides `localhost`, IP addresses and the machine's own name. Any other `Host` is answered 403, so that no web page can reach the API through a browser (DNS rebinding).
+        hosts: Vec<String> = list(OWN_NAME) => default(Vec::new());
+        /// TLS for this address; without it, it speaks HTTP.
+        tls: AdminTls = map::<AdminTls>() => optional;
+        /// Where other nodes reach this one. Not built yet.
+        peer: DevicePeer = map::<DevicePeer>() => optional;
+        /// Who knows which node has a device: `memory` for one node. `{redis: …}` is not built yet.
+        registry: DeviceRegistry = Registry => default(DeviceRegistry::Memory);
+        /// Size and count bounds.
+        limits: DeviceLimits = map::<DeviceLimits>() => nested;
+    }
+}
+
+object! {
+    /// Where other nodes reach this one: HTTP/2, over mutual TLS.
+    pub struct DevicePeer {
+        /// Where it listens: `IP:PORT`.
+        address: SocketAddr = ADDRESS => required;
+        /// The address that others connect to, if it is not `address`: `IP:PORT`.
+        advertise: SocketAddr = ADDRESS => optional;
+        /// TLS, with `client_ca`; without it only on loopback.
+        tls: AdminTls = map::<AdminTls>() => optional;
+    }
+}
+
+object! {
+    /// Size and count bounds of devices.
+    pub struct DeviceLimits: Copy, Eq {
+        /// Devices connected to this node at once; the next is answered 503.
+        devices: usize = int(1, DEVICES_MAX as i64) => default(1_000_000);
+        /// Bytes of messages that wait for one device or for its acknowledgement, each with 64 more; then the policy of its route decides.
+        queue_bytes: usize = QUEUE_BYTES => default(64 * 1024);
+        /// Bytes of one message, either way; a longer one is answered 413, and a device that sends one is disconnected (1009).
+        message_bytes: usize = MESSAGE_BYTES => default(64 * 1024);
+        /// Bytes of messages that wait for all devices of this node; then further ones are answered 429.
+        node_bytes: usize = NODE_BYTES => default(256 * 1024 * 1024);
+    }
+}
+
+object! {
+    /// A directory in Redis or Valkey.
+    pub struct RedisKeys {
+        /// Where it is: `redis://[USER:PASSWORD@]HOST[:PORT]`, `rediss://…` with TLS.
+        url: Secret = SECRET => required;
+    }
+}
+
+/// `gateway.devices`, whose keys do not repeat each other.
+pub(crate) struct DevicesSection;
+
+impl Kind for DevicesSection {
+    type Out = Devices;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Devices> {
+        let devices = map::<Devices>().read(node, path, sink)?;
+        check_keys(devices.key.as_ref(), &devices.keys, node, path, sink);
+        if devices.peer.is_some() {
+            let fault = Fault::new("\"peer\" is not built yet").hint("remove it: one node needs no peers");
+            sink.error(within(node, "peer"), &path.key("peer"), fault);
+        }
+        if devices.registry != DeviceRegistry::Memory {
+            let fault = Fault::new("\"redis\" is not built yet").hint("write `registry: memory`, for one node");
+            sink.error(within(node, "registry"), &path.key("registry"), fault);
+        }
+        let least = devices.limits.message_bytes + QUEUED_MESSAGE_BYTES;
+        if devices.limits.queue_bytes < least && sets_both(node) {
+            let fault = Fault::new(format!("a message of limits.message_bytes would not fit: it needs {least} bytes"));
+            let at = within(node, "limits.queue_bytes");
+            sink.warning(at, &path.key("limits").key("queue_bytes"), fault.hint("write a larger queue_bytes"));
+        }
+        Some(devices)
+    }
+
+    fn schema(&self, definitions: &mut Definitions) -> Json {
+        map::<Devices>().schema(definitions)
+    }
+}
+
+/// What a message takes of a queue beside its bytes, with the words around its body.
+const QUEUED_MESSAGE_BYTES: usize = 128;
+
+/// Whether both bounds are written: the defaults leave it to who sends.
+fn sets_both(node: &Node) -> bool {
+    let Value::Map(entries) = &node.value else { return false };
+    let limits = entries.iter().find(|entry| &*entry.key == "limits");
+    let Some(Value::Map(limits)) = limits.map(|entry| &entry.value.value) else { return false };
+    ["queue_bytes", "message_bytes"].iter().all(|key| limits.iter().any(|entry| &*entry.key == *key))
+}
+
+/// `memory`, or an object with one key.
+struct Registry;
+
+impl Kind for Registry {
+    type Out = DeviceRegistry;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<DeviceRegistry> {
+        match &node.value {
+            Value::Scalar(scalar) if &*scalar.text == "memory" => return Some(DeviceRegistry::Memory),
+            Value::Map(entries) => {
+                if let [entry] = &entries[..]
+                    && &*entry.key == "redis"
+                {
+                    let keys = read(&map::<RedisKeys>(), &entry.value, &path.key("redis"), sink)?;
+                    return Some(DeviceRegistry::Redis { url: keys.url });
+                }
+            }
+            _ => {}
+        }
+        expected("memory or {redis: {url: \"redis://HOST\"}}", node, path, sink);
+        None
+    }
+
+    fn schema(&self, definitions: &mut Definitions) -> Json {
+        json!({"anyOf": [
+            {"enum": ["memory"]},
+            {
+                "type": "object",
+                "properties": {"redis": map::<RedisKeys>().schema(definitions)},
+                "required": ["redis"],
+                "additionalProperties": false,
+            },
+        ]})
+    }
+
+    fn show(&self, value: &DeviceRegistry) -> Json {
+        match value {
+            DeviceRegistry::Memory => json!("memory"),
+            DeviceRegistry::Redis { .. } => Json::Null,
+        }
+    }
+}
+
+const NODE_NAME: Text<String> =
+    text("a name", |text| {
+        let is_good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+        match (1..=64).contains(&text.len()) && text.bytes().all(is_good) {
+            true => Ok(text.to_owned()),
+            false => Err(Fault::new(format!("{text:?} is no name of a node"))
+                .hint("write 1 to 64 letters, digits, `-`, `_` or `.`")),
+        }
+    });
