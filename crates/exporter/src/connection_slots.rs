@@ -20,6 +20,9 @@ const OF_SOURCE_MAX: usize = 32;
 /// Bits of an IPv6 address that one customer of a network holds; the rest is theirs to choose.
 const IPV6_SOURCE_BITS: u32 = 64;
 
+/// How many times as many there are of a server that back-ends send their traffic to.
+const WIDE: usize = 16;
+
 /// Hands out places.
 #[derive(Debug, Clone, Default)]
 pub struct ConnectionSlots(watch::Sender<Taken>);
@@ -32,6 +35,11 @@ pub struct ConnectionSlot {
 }
 
 impl ConnectionSlots {
+    /// For a server that back-ends send their traffic to.
+    pub fn wide() -> ConnectionSlots {
+        ConnectionSlots(watch::Sender::new(Taken { more: WIDE - 1, ..Taken::default() }))
+    }
+
     /// A place for a connection of this peer; `None`: there is none for it now.
     pub fn take(&self, peer: IpAddr) -> Option<ConnectionSlot> {
         let source = PeerGroup::of(peer);
@@ -77,6 +85,8 @@ impl PeerGroup {
 struct Taken {
     loopback: usize,
     remote: usize,
+    /// How many times as many places again there are.
+    more: usize,
     /// The parts of `remote`; none of them is 0.
     of_source: HashMap<IpAddr, usize>,
 }
@@ -88,16 +98,17 @@ impl Taken {
 
     /// Whether there was one.
     fn take(&mut self, source: PeerGroup) -> bool {
+        let times = self.more + 1;
         match source {
-            _ if self.all() >= CONNECTIONS_MAX => false,
+            _ if self.all() >= CONNECTIONS_MAX * times => false,
             PeerGroup::Loopback => {
                 self.loopback += 1;
                 true
             }
-            PeerGroup::Remote(_) if self.remote >= CONNECTIONS_MAX - LOOPBACK_KEPT => false,
+            PeerGroup::Remote(_) if self.remote >= (CONNECTIONS_MAX - LOOPBACK_KEPT) * times => false,
             PeerGroup::Remote(address) => {
                 let of_source = self.of_source.entry(address).or_default();
-                let is_free = *of_source < OF_SOURCE_MAX;
+                let is_free = *of_source < OF_SOURCE_MAX * times;
                 if is_free {
                     *of_source += 1;
                     self.remote += 1;

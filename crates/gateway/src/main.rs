@@ -7,6 +7,7 @@ mod admin;
 mod commands;
 mod configuration;
 mod control;
+mod devices;
 mod explaining;
 mod health;
 mod http_client;

@@ -8,12 +8,14 @@
 //!   fleet          threads, their turns, how connections come to them, how they end
 //!   client         a client's connection, of either version of HTTP
 //!   stream_proxy   connections and datagrams that carry no HTTP
+//!   devices        connections of devices, which end here
 //!   tunnel         bytes both ways: what follows a 101, and all of a TCP session
 //!   listen         what comes before a first request: the PROXY protocol's header, the TLS handshake
 //!   exchange       a request: its tries at nodes, its bytes, our own answers
 //!   node           connections to nodes, and what is known of their health
 //!   worker         what one worker has, and lends to those it serves
 //!   calls          HTTP to servers that are no nodes, for plugins
+//!   device_link    what workers and the thread of devices say to each other
 //!   handover       live connections that go to another process, as they are written and sent
 //!   telemetry      metrics, access log, overview
 //!   plan           what is served from: routes, upstreams, a worker's view of them
@@ -30,6 +32,8 @@ mod basics;
 mod calls;
 mod client;
 mod connection;
+pub mod device_link;
+mod devices;
 mod exchange;
 mod fleet;
 pub mod handover;

@@ -90,7 +90,7 @@ impl Guard {
 }
 
 /// The middleware: a request goes on with its [`Caller`], or is refused.
-pub(crate) async fn admit(State(guard): State<Arc<Guard>>, mut request: Request, next: Next) -> Response {
+pub async fn admit(State(guard): State<Arc<Guard>>, mut request: Request, next: Next) -> Response {
     let peer = request.extensions().get::<Peer>().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.0);
     match guard.decide(peer, &request) {
         Ok(caller) => {

@@ -16,7 +16,7 @@ pub use guard::{Guard, Peer};
 pub use sessions::SESSION_COOKIE;
 
 pub(crate) use facts::{Facts, Given, Origin, cookie};
-pub(crate) use guard::admit;
+pub use guard::admit;
 pub(crate) use sessions::Session;
 
 use crate::answer::Answer;
@@ -52,6 +52,8 @@ pub struct AdminKey {
 /// The configuration of access.
 #[derive(Debug, Clone)]
 pub struct Access {
+    /// The section of the configuration that it comes from, for who reads why he is refused.
+    pub section: &'static str,
     /// All keys; each has its own name.
     pub keys: Vec<Arc<AdminKey>>,
     /// Networks whose addresses are served at all.
@@ -60,6 +62,8 @@ pub struct Access {
     pub hosts: Hosts,
     /// Whether loopback reads everything without a key, masked: no key was configured.
     pub is_loopback_reader: bool,
+    /// Whether loopback does everything without a key.
+    pub is_loopback_writer: bool,
 }
 
 /// Who makes a request, once it is admitted.
@@ -88,8 +92,8 @@ pub(crate) enum Area {
 /// Why a request is not served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    NotAllowed,
-    LoopbackOnly,
+    NotAllowed(&'static str),
+    LoopbackOnly(&'static str),
     KeyMissing,
     KeyWrong,
     ViewerWrites,
@@ -109,7 +113,9 @@ pub fn loopback() -> Vec<IpNet> {
 pub(crate) fn decide(access: &Access, facts: &Facts<'_>) -> Result<Caller, Refusal> {
     let peer = facts.peer.to_canonical();
     if !access.allow.iter().any(|network| network.contains(&peer)) {
-        return Err(if access.keys.is_empty() { Refusal::LoopbackOnly } else { Refusal::NotAllowed });
+        let section = access.section;
+        let is_open = access.keys.is_empty();
+        return Err(if is_open { Refusal::LoopbackOnly(section) } else { Refusal::NotAllowed(section) });
     }
     let caller = match &facts.given {
         Given::Key { key, is_ambient } if !access.keys.is_empty() => match find(access, key) {
@@ -135,15 +141,17 @@ pub(crate) fn decide(access: &Access, facts: &Facts<'_>) -> Result<Caller, Refus
 }
 
 fn keyless(access: &Access, peer: IpAddr, facts: &Facts<'_>) -> Result<Caller, Refusal> {
-    let anybody = || Caller { name: String::new(), role: Role::Viewer, key: None };
+    let role = if access.is_loopback_writer { Role::Admin } else { Role::Viewer };
+    let anybody = || Caller { name: String::new(), role, key: None };
     let stranger = || facts.stranger.clone().map_or(Ok(()), |stranger| Err(Refusal::Stranger(stranger)));
     match facts.area {
         Area::SignIn if facts.origin == Origin::Foreign => Err(Refusal::ForeignOrigin),
         Area::SignIn => stranger().map(|()| anybody()),
-        _ if !peer.is_loopback() && access.keys.is_empty() => Err(Refusal::LoopbackOnly),
+        _ if !peer.is_loopback() && access.keys.is_empty() => Err(Refusal::LoopbackOnly(access.section)),
         Area::Files if facts.is_read => stranger().map(|()| anybody()),
         _ if !peer.is_loopback() => Err(Refusal::KeyMissing),
-        _ if !facts.is_read => Err(Refusal::KeyMissing),
+        _ if !facts.is_read && access.is_loopback_writer && is_forged(facts) => Err(Refusal::ForeignOrigin),
+        _ if !facts.is_read && !access.is_loopback_writer => Err(Refusal::KeyMissing),
         Area::Data if !access.is_loopback_reader => Err(Refusal::KeyMissing),
         Area::Open | Area::Files | Area::Data => stranger().map(|()| anybody()),
     }
@@ -203,11 +211,10 @@ impl Refusal {
             Refusal::KeyMissing => token("missing apikey"),
             Refusal::KeyWrong => token("wrong apikey"),
             Refusal::ViewerWrites => token("invalid method for role viewer"),
-            Refusal::NotAllowed => forbidden("your address is not in gateway.admin.allow".to_owned()),
-            Refusal::LoopbackOnly => forbidden(
-                "only loopback may connect; set gateway.admin.keys and gateway.admin.allow to admit other addresses"
-                    .to_owned(),
-            ),
+            Refusal::NotAllowed(section) => forbidden(format!("your address is not in {section}.allow")),
+            Refusal::LoopbackOnly(section) => forbidden(format!(
+                "only loopback may connect; set {section}.keys and {section}.allow to admit other addresses"
+            )),
             Refusal::Stranger(stranger) => forbidden(stranger.to_string()),
             Refusal::ForeignOrigin => forbidden(
                 "this request came from a page of another origin; with a cookie, only the dashboard may write"

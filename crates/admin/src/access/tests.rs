@@ -14,7 +14,14 @@ fn access(keys: Vec<Arc<AdminKey>>) -> Access {
     let is_loopback_reader = keys.is_empty();
     let remote = "192.0.2.0/24".parse().unwrap();
     let allow = loopback().into_iter().chain([remote]).collect();
-    Access { keys, allow, hosts: Hosts::new("gateway.admin.hosts", []), is_loopback_reader }
+    Access {
+        section: "gateway.admin",
+        is_loopback_writer: false,
+        keys,
+        allow,
+        hosts: Hosts::new("gateway.admin.hosts", []),
+        is_loopback_reader,
+    }
 }
 
 fn facts<'a>(peer: &str, area: Area, is_read: bool, given: Given<'a>) -> Facts<'a> {
@@ -67,8 +74,8 @@ fn with_keys() {
     check(REMOTE, Area::Files, true, Some("wrong"), "viewer");
     check(REMOTE, Area::Files, false, None, "KeyMissing");
     check(REMOTE, Area::Open, true, Some("wrong"), "KeyMissing");
-    check("198.51.100.1", Area::Data, true, Some("key-of-ci"), "NotAllowed");
-    check("0.0.0.0", Area::Open, true, None, "NotAllowed");
+    check("198.51.100.1", Area::Data, true, Some("key-of-ci"), "NotAllowed(\"gateway.admin\")");
+    check("0.0.0.0", Area::Open, true, None, "NotAllowed(\"gateway.admin\")");
 }
 
 #[test]
@@ -82,9 +89,9 @@ fn without_keys_loopback_reads() {
     check(LOCAL, Area::Data, true, Some("whatever"), "viewer");
     check(LOCAL, Area::Data, false, None, "KeyMissing");
     check(LOCAL, Area::Data, false, Some(""), "KeyMissing");
-    check(REMOTE, Area::Data, true, None, "LoopbackOnly");
-    check(REMOTE, Area::Files, true, None, "LoopbackOnly");
-    check("198.51.100.1", Area::Data, true, None, "LoopbackOnly");
+    check(REMOTE, Area::Data, true, None, "LoopbackOnly(\"gateway.admin\")");
+    check(REMOTE, Area::Files, true, None, "LoopbackOnly(\"gateway.admin\")");
+    check("198.51.100.1", Area::Data, true, None, "LoopbackOnly(\"gateway.admin\")");
 }
 
 #[test]

@@ -27,14 +27,8 @@ use tokio_rustls::TlsAcceptor;
 use tower::Service;
 use tracing::{debug, warn};
 
-/// Within this a request's head has to be there, on a new connection as on one that is kept. So has a TLS handshake.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// After this a connection gets no further request, so that nobody holds a place for good.
-const CONNECTION_AGE_MAX: Duration = Duration::from_secs(300);
-
-/// What a connection has to finish in, once it is too old.
-const CONNECTION_END_TIMEOUT: Duration = Duration::from_secs(5);
+/// Within this a TLS handshake has to be done.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What a connection without a request gets to send one in, once the server ends.
 const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
@@ -52,6 +46,33 @@ pub(crate) struct Server {
     pub(crate) router: Router,
     /// `None`: HTTP is spoken.
     pub(crate) tls: Option<Arc<ServerConfig>>,
+    pub(crate) bounds: Bounds,
+}
+
+/// How much of it anybody may have.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    /// What it is called in the log.
+    pub(crate) name: &'static str,
+    /// Within this a request's head has to be there, on a new connection as on one that is kept.
+    pub(crate) head: Duration,
+    /// After this a connection gets no further request, so that nobody holds a place for good.
+    pub(crate) age: Duration,
+    /// What a connection has to finish in, once it is too old or the server ends.
+    pub(crate) end: Duration,
+    /// It is there for traffic.
+    pub(crate) is_wide: bool,
+}
+
+impl Bounds {
+    /// Of the admin API.
+    pub(crate) const ADMIN: Bounds = Bounds {
+        name: "admin API",
+        head: Duration::from_secs(3),
+        age: Duration::from_secs(300),
+        end: Duration::from_secs(5),
+        is_wide: false,
+    };
 }
 
 /// A server that runs.
@@ -62,14 +83,17 @@ pub(crate) struct Serving {
     ending: watch::Sender<bool>,
     /// Closed when no connection is left.
     open: mpsc::Receiver<Infallible>,
+    name: &'static str,
 }
 
 /// Serves until it is ended, or with the runtime.
 pub(crate) fn serve(listener: TcpListener, server: Server) -> Serving {
     let (ending, is_ending) = watch::channel(false);
     let (is_open, open) = mpsc::channel(1);
+    let name = server.bounds.name;
     let accepting = async move {
-        accept(&listener, &ConnectionSlots::default(), "admin API", |stream, peer, place| {
+        let slots = if server.bounds.is_wide { ConnectionSlots::wide() } else { ConnectionSlots::default() };
+        accept(&listener, &slots, server.bounds.name, |stream, peer, place| {
             let (server, is_ending, is_open) = (server.clone(), is_ending.clone(), is_open.clone());
             tokio::spawn(async move {
                 serve_stream(stream, peer, server, is_ending).await;
@@ -78,7 +102,7 @@ pub(crate) fn serve(listener: TcpListener, server: Server) -> Serving {
         })
         .await;
     };
-    Serving { accepting: tokio::spawn(accepting).abort_handle(), ending, open }
+    Serving { accepting: tokio::spawn(accepting).abort_handle(), ending, open, name }
 }
 
 impl Serving {
@@ -87,22 +111,29 @@ impl Serving {
         self.accepting.clone()
     }
 
+    /// Accepts no more, and has each connection end with the answer that it waits for.
+    pub(crate) fn leave(&self) {
+        self.accepting.abort();
+        self.ending.send_replace(true);
+    }
+
     /// Answers what has been asked or is about to be, on connections that are there.
     pub(crate) async fn end(mut self) {
         self.accepting.abort();
         self.ending.send_replace(true);
         if timeout(END_TIMEOUT, self.open.recv()).await.is_err() {
-            warn!("admin API: requests were cut off because they took too long");
+            warn!("{}: requests were cut off because they took too long", self.name);
         }
     }
 }
 
 async fn serve_stream(stream: TcpStream, peer: SocketAddr, server: Server, is_ending: watch::Receiver<bool>) {
-    let Some(tls) = server.tls else { return serve_connection(stream, peer, server.router, is_ending).await };
-    match timeout(HEAD_TIMEOUT, TlsAcceptor::from(tls).accept(stream)).await {
-        Ok(Ok(stream)) => serve_connection(stream, peer, server.router, is_ending).await,
-        Ok(Err(error)) => debug!(%peer, %error, "admin API: TLS handshake failed"),
-        Err(_) => debug!(%peer, "admin API: TLS handshake took too long"),
+    let Server { router, tls, bounds } = server;
+    let Some(tls) = tls else { return serve_connection(stream, peer, router, bounds, is_ending).await };
+    match timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(tls).accept(stream)).await {
+        Ok(Ok(stream)) => serve_connection(stream, peer, router, bounds, is_ending).await,
+        Ok(Err(error)) => debug!(%peer, %error, "{}: TLS handshake failed", bounds.name),
+        Err(_) => debug!(%peer, "{}: TLS handshake took too long", bounds.name),
     }
 }
 
@@ -110,6 +141,7 @@ async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     peer: SocketAddr,
     router: Router,
+    bounds: Bounds,
     is_ending: watch::Receiver<bool>,
 ) {
     let (asked, is_asked) = watch::channel(false);
@@ -123,33 +155,33 @@ async fn serve_connection(
     let mut connection = pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_TIMEOUT)
+            .header_read_timeout(bounds.head)
             .max_buf_size(HEAD_BYTES_MAX)
             .serve_connection(TokioIo::new(stream), service)
     );
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = until_over(is_ending, is_asked) => {
+        () = until_over(bounds.age, is_ending, is_asked) => {
             connection.as_mut().graceful_shutdown();
             // A connection that does not even end in this time is dropped, which closes it.
-            timeout(CONNECTION_END_TIMEOUT, connection).await.unwrap_or(Ok(()))
+            timeout(bounds.end, connection).await.unwrap_or(Ok(()))
         }
     };
     if let Err(error) = ended {
-        debug!(%peer, %error, "admin API: connection failed");
+        debug!(%peer, %error, "{}: connection failed", bounds.name);
     }
 }
 
 /// Until a connection is too old, or the server ends and the connection has had a request: its client may have sent the first one
 /// already, and would get no answer.
-async fn until_over(mut is_ending: watch::Receiver<bool>, mut is_asked: watch::Receiver<bool>) {
+async fn until_over(age: Duration, mut is_ending: watch::Receiver<bool>, mut is_asked: watch::Receiver<bool>) {
     let ends = async {
         // A server that is gone has ended.
         let _ = is_ending.wait_for(|is_ending| *is_ending).await;
         let _ = timeout(FIRST_REQUEST_TIMEOUT, is_asked.wait_for(|is_asked| *is_asked)).await;
     };
     tokio::select! {
-        () = sleep(CONNECTION_AGE_MAX) => {}
+        () = sleep(age) => {}
         () = ends => {}
     }
 }
@@ -173,7 +205,7 @@ mod tests {
         let (stream, _) = listener.accept().await.unwrap();
         let peer = "192.0.2.1:5000".parse().unwrap();
         let (_ending, is_ending) = watch::channel(false);
-        let serving = tokio::spawn(serve_connection(stream, peer, router, is_ending));
+        let serving = tokio::spawn(serve_connection(stream, peer, router, Bounds::ADMIN, is_ending));
         for more in ["", "Connection: close\r\n"] {
             write!(client, "GET / HTTP/1.1\r\nHost: gateway\r\n{more}\r\n").unwrap();
         }
@@ -203,7 +235,7 @@ mod tests {
                 "done"
             }
         };
-        let server = Server { router: Router::new().route("/", get(slow)), tls: None };
+        let server = Server { router: Router::new().route("/", get(slow)), tls: None, bounds: Bounds::ADMIN };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let serving = serve(listener, server);

@@ -1,4 +1,4 @@
-//! TLS of the admin address.
+//! TLS of the admin address, and of the device API.
 
 use crate::configuration::source::read_bounded;
 use std::sync::Arc;
@@ -12,13 +12,20 @@ use stillgate_tls::{FILE_BYTES_MAX, Problem};
 /// What clients are offered.
 const ALPN: &[u8] = b"http/1.1";
 
-/// Why the admin address of a configuration can have no TLS, for `check`; `None`: it can, or has none.
+/// Where the keys are.
+pub(crate) const ADMIN: &str = "gateway.admin.tls";
+pub(crate) const DEVICES: &str = "gateway.devices.tls";
+
+/// Why the admin address of a configuration, or that of its devices, can have no TLS, for `check`; `None`: it can, or has none.
 pub(crate) fn problem(config: &Config) -> Option<Problem> {
-    server_config(config.gateway.admin.as_ref()?.tls.as_ref()?).err()
+    let gateway = &config.gateway;
+    let admin = gateway.admin.as_ref().and_then(|admin| server_config(admin.tls.as_ref()?, ADMIN).err());
+    admin.or_else(|| gateway.devices.as_ref().and_then(|devices| server_config(devices.tls.as_ref()?, DEVICES).err()))
 }
 
 /// As the configuration has it; the error names the key.
-pub(crate) fn server_config(keys: &AdminTls) -> Result<Arc<ServerConfig>, Problem> {
+pub(crate) fn server_config(keys: &AdminTls, path: &str) -> Result<Arc<ServerConfig>, Problem> {
+    let at = |key: &str, message: String| Problem { path: format!("{path}.{key}"), message, hint: None };
     let chain = certificates(&keys.cert).map_err(|why| at("cert", why))?;
     let key = read(&keys.key).map_err(|why| at("key", why))?;
     let key = PrivateKeyDer::from_pem_slice(&key);
@@ -36,15 +43,11 @@ pub(crate) fn server_config(keys: &AdminTls) -> Result<Arc<ServerConfig>, Proble
         }
     };
     let mut config = builder.with_single_cert(chain, key).map_err(|error| match error {
-        Error::InconsistentKeys(_) => at("key", "the key does not belong to gateway.admin.tls.cert".to_owned()),
+        Error::InconsistentKeys(_) => at("key", format!("the key does not belong to {path}.cert")),
         error => at("cert", error.to_string()),
     })?;
     config.alpn_protocols = vec![ALPN.to_vec()];
     Ok(Arc::new(config))
-}
-
-fn at(key: &str, message: String) -> Problem {
-    Problem { path: format!("gateway.admin.tls.{key}"), message, hint: None }
 }
 
 fn certificates(pem: &Pem) -> Result<Vec<CertificateDer<'static>>, String> {

@@ -37,6 +37,8 @@ enum Kind {
     SecondToAuthenticate,
     NeedsConsumer,
     NeverRuns,
+    LetsAnyDeviceIn,
+    ServesNoDevices,
 }
 
 impl Kind {
@@ -45,6 +47,8 @@ impl Kind {
             Kind::LetsNobodyIn => "add credentials to consumers, or remove the plugin",
             Kind::SecondToAuthenticate => "keep one of them, or disable one with `_meta: {disable: true}`",
             Kind::NeedsConsumer => "add a plugin that authenticates, or use something else than the consumer",
+            Kind::LetsAnyDeviceIn => "add a plugin that authenticates, such as jwt-auth or key-auth",
+            Kind::ServesNoDevices => "add gateway.devices with an address",
             Kind::NeverRuns => "correct the filter, or remove the plugin",
         }
     }
@@ -52,7 +56,9 @@ impl Kind {
 
 /// Looks at all chains.
 pub(crate) fn chain_lint(config: &Config) -> ChainLint {
-    let mut looker = Looker { credentials: config.plugins.consumers.plugins_with_credentials(), ..Looker::default() };
+    let credentials = config.plugins.consumers.plugins_with_credentials();
+    let has_devices = config.gateway.devices.is_some();
+    let mut looker = Looker { credentials, has_devices, ..Looker::default() };
     let global = &config.plugins.global;
     looker.look_at(&[], global, None);
     let mut seen: HashSet<*const Chain> = HashSet::new();
@@ -73,6 +79,8 @@ struct Looker {
     lint: ChainLint,
     /// The plugins of which somebody has a credential.
     credentials: BTreeSet<&'static str>,
+    /// Whether `gateway.devices` is configured.
+    has_devices: bool,
     /// Those that some chain has.
     asked: HashSet<&'static str>,
     /// Entries by their address, and what was told of them.
@@ -106,6 +114,16 @@ impl Looker {
                     );
                     self.tell(entry, Kind::SecondToAuthenticate, &message, route);
                 }
+            }
+        }
+        for entry in chain.entries().iter().filter(|entry| entry.plugin.devices().is_some()) {
+            if first.is_none() {
+                let message = "lets any device in, under any id: no plugin before it authenticates";
+                self.tell(entry, Kind::LetsAnyDeviceIn, message, route);
+            }
+            if !self.has_devices {
+                let message = "answers 503: gateway.devices is not configured";
+                self.tell(entry, Kind::ServesNoDevices, message, route);
             }
         }
         // What a global rule needs, routes may find out; but its own phases come before theirs.

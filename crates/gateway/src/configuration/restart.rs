@@ -2,7 +2,7 @@
 //!
 //! Each table of keys is taken apart in full: a key that is added does not compile until it is said here when it takes effect.
 
-use stillgate_config::{Admin, ConfigSourceKeys, Gateway, Limits, Log, Metrics};
+use stillgate_config::{Admin, ConfigSourceKeys, Devices, Gateway, Limits, Log, Metrics};
 
 /// The keys that differ and cannot be changed in a running process.
 pub(crate) fn needs_restart(started: &Gateway, new: &Gateway) -> Vec<&'static str> {
@@ -10,6 +10,7 @@ pub(crate) fn needs_restart(started: &Gateway, new: &Gateway) -> Vec<&'static st
         workers,
         limits,
         admin,
+        devices,
         config,
         data_encryption,
         pid_file,
@@ -38,6 +39,10 @@ pub(crate) fn needs_restart(started: &Gateway, new: &Gateway) -> Vec<&'static st
     match (admin, &new.admin) {
         (Some(admin), Some(new)) => keys.extend(of_admin(admin, new)),
         (admin, new) => keys.push(("gateway.admin", admin.is_some() != new.is_some())),
+    }
+    match (devices, &new.devices) {
+        (Some(devices), Some(new)) => keys.extend(of_devices(devices, new)),
+        (devices, new) => keys.push(("gateway.devices", devices.is_some() != new.is_some())),
     }
     match (metrics, &new.metrics) {
         (Some(metrics), Some(new)) => keys.extend(of_metrics(metrics, new)),
@@ -73,6 +78,19 @@ fn of_log(started: &Log, new: &Log) -> Keys<1> {
 fn of_admin(started: &Admin, new: &Admin) -> Keys<2> {
     let Admin { address, tls, key: _, keys: _, allow: _, hosts: _ } = started;
     [("gateway.admin.address", *address != new.address), ("gateway.admin.tls", *tls != new.tls)]
+}
+
+/// Who may use the API is followed by a reload.
+fn of_devices(started: &Devices, new: &Devices) -> Keys<6> {
+    let Devices { node, address, tls, peer, registry, limits, key: _, keys: _, allow: _, hosts: _ } = started;
+    [
+        ("gateway.devices.node", *node != new.node),
+        ("gateway.devices.address", *address != new.address),
+        ("gateway.devices.tls", *tls != new.tls),
+        ("gateway.devices.peer", *peer != new.peer),
+        ("gateway.devices.registry", *registry != new.registry),
+        ("gateway.devices.limits", *limits != new.limits),
+    ]
 }
 
 fn of_metrics(started: &Metrics, new: &Metrics) -> Keys<4> {

@@ -18,6 +18,7 @@ use crate::configuration::kept::{Opened, Stored};
 use crate::configuration::reload::{Reloader, Step};
 use crate::configuration::secrets;
 use crate::configuration::watch::FileWatch;
+use crate::devices::DeviceThread;
 use crate::health::{Change, Checker};
 use crate::metering::access_log_writer::AccessLogWriter;
 use crate::metering::limits::LimitsReader;
@@ -98,6 +99,8 @@ pub(crate) struct Control {
     questions: mpsc::Receiver<Question>,
     /// The admin address's connections; `None`: there is none, or they were ended.
     admin: Option<Serving>,
+    /// `None`: there are no devices, or it was ended.
+    devices: Option<DeviceThread>,
     reloader: Reloader,
     orders_ended: Arc<Notify>,
     workers: Workers,
@@ -133,7 +136,7 @@ impl Control {
         (watch, kept): (Option<FileWatch>, Option<Opened>),
         (questions, admin): (mpsc::Receiver<Question>, Option<Serving>),
         mut reloader: Reloader,
-        fleet: Fleet,
+        (fleet, devices): (Fleet, Option<DeviceThread>),
         (access_log, logs): (Option<AccessLogWriter>, Logs),
         (predecessor, pid_file): (Predecessor, Option<PidFile>),
     ) -> Control {
@@ -146,6 +149,7 @@ impl Control {
             watch,
             questions,
             admin,
+            devices,
             // Without metrics nobody ever tells.
             orders_ended: reloader.metering().map(|metering| metering.orders_ended()).unwrap_or_default(),
             limits: LimitsReader::new(reloader.plans().limits.clone()),
@@ -178,6 +182,7 @@ impl Control {
                 // Also where a worker has failed: what the others gave away is to arrive.
                 let handed_over = self.finish_handing_over().await;
                 self.end_admin().await;
+                self.end_devices().await;
                 self.end_datastore().await;
                 self.end_access_log().await;
                 self.end_logs().await;
@@ -365,6 +370,14 @@ impl Control {
         self.questions.close();
         while self.questions.try_recv().is_ok() {}
         self.signals.ending.unless_asked(admin.end()).await;
+    }
+
+    /// Whoever has asked something of the device API gets an answer.
+    async fn end_devices(&mut self) {
+        let has_ended = matches!(&self.workers, Workers::Ending { ended, .. } if ended.is_finished());
+        let Some(devices) = self.devices.take_if(|_| has_ended) else { return };
+        let joined = spawn_blocking(move || devices.end());
+        self.signals.ending.unless_asked(joined).await;
     }
 
     /// Nobody writes any more; what was written is to be found by the next start.

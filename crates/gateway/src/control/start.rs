@@ -8,10 +8,10 @@ use super::event_loop::Control;
 use super::signals::Signals;
 use crate::acme;
 use crate::admin;
-use crate::admin::access::{access_of, with_made_key};
+use crate::admin::access::{access_of, access_of_devices, with_made_key};
 use crate::admin::pages::Api;
 use crate::admin::resources::Resources;
-use crate::admin::server::{Server, Serving};
+use crate::admin::server::{Bounds, Server, Serving};
 use crate::configuration::background::CONTROL_NICE;
 use crate::configuration::kept::{Keeper, Served, revision_of};
 use crate::configuration::names;
@@ -23,13 +23,16 @@ use crate::configuration::source::{ConfigSource, ReadError};
 use crate::configuration::sources::{Given, Refused, Source};
 use crate::configuration::tls_material;
 use crate::configuration::watch::{FileWatch, Stamp};
+use crate::devices::{self, DeviceThread, Starting};
 use crate::live::Live;
 use crate::metering::access_log_writer::{AccessLogWriter, OpenError};
 use crate::metering::logging::{LevelError, Logging};
 use crate::metering::metrics::{Metering, MeteringError, Prepared, wanted};
 use crate::metering::own_metrics::{Facts, LimitFacts, ReloadTimes};
 use crate::metering::process_stats;
-use crate::upgrade::{AdminSocket, Former, Launcher, PidFile, Predecessor, Program, Takeover, tell_supervisor};
+use crate::upgrade::{
+    AdminSocket, DeviceSocket, Former, Launcher, PidFile, Predecessor, Program, Takeover, tell_supervisor,
+};
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -225,6 +228,8 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     let plans = first(&plan, former.limits.take(), gateway);
 
     let admin = gateway.admin.as_ref().map(|admin| listen_admin(admin.address, former.admin.take())).transpose()?;
+    let devices = gateway.devices.as_ref().map(|devices| listen_devices(devices.address, former.devices.take()));
+    let devices = devices.transpose()?;
     let (sinks, access_log) = start_access_log(gateway)?;
     let workers = stillgate_proxy::worker_count(gateway);
     // Before clients come, who could take all descriptors.
@@ -235,6 +240,12 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     let sending = (Arc::new(process()), outboxes);
     let mut fleet = Fleet::start(gateway, sockets, plans.clone(), sinks, measuring, sending, allocator::give_back)
         .map_err(RunError::Workers)?;
+    let (device_access, access) = watch::channel(access_of_devices(gateway));
+    let follows = takeover.is_some();
+    let devices = devices
+        .map(|listening| start_devices(gateway, listening, &mut fleet, (access, follows)))
+        .transpose()?
+        .flatten();
     let launcher = start_launcher(program)?;
     // What nobody listens on any more is closed by the former process, after it has taken who waits there.
     former.listeners = Inherited::default();
@@ -267,14 +278,16 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
         fleet.read_all();
         following.serves();
     }
-    let published = publishing(admin_access, made_key, kept.as_ref().map(|kept| kept.keeper.clone()), live);
+    let published =
+        publishing((admin_access, device_access), made_key, kept.as_ref().map(|kept| kept.keeper.clone()), live);
     (published)(&loaded.config, plans.load().generation);
     let reloadable = Reloadable { logging, published, prepare: acme::prepare, metering };
     let served = Candidate { loaded, tls, tls_warnings: Vec::new(), file_errors: Vec::new() };
     let reloader = Reloader::new(source, reading, served, plans, resolver, reloadable);
     let (changes, asked, written) = ((watch, kept), (questions, serving), (access_log, logs));
-    let predecessor = (Predecessor::new(launcher, admin), pid_file);
-    Ok(Some(Control::new(signals, changes, asked, reloader, fleet, written, predecessor)))
+    let (device_socket, devices) = devices.unzip();
+    let predecessor = (Predecessor::new(launcher, admin, device_socket), pid_file);
+    Ok(Some(Control::new(signals, changes, asked, reloader, (fleet, devices), written, predecessor)))
 }
 
 /// Samples the heap as the configuration says.
@@ -284,13 +297,14 @@ fn sample_heap(config: &Config) {
 
 /// What is done with each configuration that is published: access follows it, and writers who wait for it are answered.
 fn publishing(
-    access: watch::Sender<Access>,
+    (access, device_access): (watch::Sender<Access>, watch::Sender<Access>),
     made_key: Option<Arc<str>>,
     keeper: Option<Arc<Keeper>>,
     live: Arc<Live>,
 ) -> Published {
     Box::new(move |config: &Config, generation: u64| {
         drop(access.send_replace(with_made_key(access_of(&config.gateway), made_key.as_deref())));
+        drop(device_access.send_replace(access_of_devices(&config.gateway)));
         sample_heap(config);
         live.slow.switch(config.gateway.debug.slow);
         if let (Some(keeper), Some(revision)) = (&keeper, revision_of(&config.digest)) {
@@ -441,13 +455,45 @@ fn admin_refused(address: SocketAddr, error: io::Error) -> RunError {
     RunError::Listen(ListenError { key: "gateway.admin.address".to_owned(), error })
 }
 
+/// The socket of the device API, and its address as configured.
+fn listen_devices(
+    address: SocketAddr,
+    former: Option<(SocketAddr, TcpListener)>,
+) -> Result<(SocketAddr, TcpListener), RunError> {
+    devices::listen(address, former).map_err(|error| devices_refused(address, error))
+}
+
+fn devices_refused(address: SocketAddr, error: io::Error) -> RunError {
+    let error = StartError::Bind { address, error };
+    RunError::Listen(ListenError { key: "gateway.devices.address".to_owned(), error })
+}
+
+/// Starts the thread of devices, before priorities are lowered.
+fn start_devices(
+    gateway: &Gateway,
+    (address, listener): (SocketAddr, TcpListener),
+    fleet: &mut Fleet,
+    (access, follows): (watch::Receiver<Access>, bool),
+) -> Result<Option<(DeviceSocket, DeviceThread)>, RunError> {
+    let (Some(keys), Some(queues)) = (&gateway.devices, fleet.take_devices()) else { return Ok(None) };
+    let tls = keys.tls.as_ref().map(|tls| admin::tls::server_config(tls, admin::tls::DEVICES));
+    let tls = tls.transpose().map_err(RunError::Admin)?;
+    let fail = |error| devices_refused(address, error);
+    let kept = listener.try_clone().map_err(fail)?;
+    let starting = Starting { queues, listener, access, tls, hostname: process_stats::hostname(), follows };
+    let thread = DeviceThread::start(keys, starting);
+    let mut thread = thread.map_err(|error| RunError::System("cannot start the thread of devices", error))?;
+    let socket = DeviceSocket { address, listener: kept, accepting: thread.accepting() };
+    Ok(Some((socket, thread)))
+}
+
 /// What is answered at the admin address.
 fn admin_server(gateway: &Gateway, guard: &Arc<Guard>, api: Api) -> Result<Server, RunError> {
     let tls = gateway.admin.as_ref().and_then(|admin| admin.tls.as_ref());
-    let tls = tls.map(admin::tls::server_config).transpose().map_err(RunError::Admin)?;
+    let tls = tls.map(|tls| admin::tls::server_config(tls, admin::tls::ADMIN)).transpose().map_err(RunError::Admin)?;
     let pages = admin::pages::pages(&api);
     let router = stillgate_admin::router(Arc::new(Resources::new(api.kept)), guard.clone(), pages);
-    Ok(Server { router, tls })
+    Ok(Server { router, tls, bounds: Bounds::ADMIN })
 }
 
 fn serve_admin(address: SocketAddr, listener: TcpListener, server: Server) -> Result<(AdminSocket, Serving), RunError> {

@@ -322,6 +322,7 @@ fn amount(measure: Measure, facts: &Facts, usage: &Usage, started_unix_s: f64, l
         Measure::AcmeFailures => Some(Amount::SoFar(facts.acme_failures)),
         Measure::TunnelsOpen => now(facts.workers.tunnels_open),
         Measure::Tunnels => Some(Amount::SoFar(facts.workers.tunnels_total)),
+        Measure::DevicesConnected => now(facts.workers.devices_open),
         Measure::StreamSessionsOpen => now(facts.workers.stream_sessions_open),
         Measure::StreamDatagramsDropped => Some(Amount::SoFar(facts.workers.udp_datagrams_dropped)),
         Measure::LimitCounters => now(facts.limits.counters as u64),

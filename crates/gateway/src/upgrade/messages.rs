@@ -54,6 +54,7 @@ pub(crate) enum Message {
 pub(crate) enum Part {
     Listener,
     Admin,
+    Devices,
     Metrics,
 }
 

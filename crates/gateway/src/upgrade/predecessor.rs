@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use stillgate_config::ListenPlace;
 use stillgate_proxy::handover::{OUTBOX, Parcel, Successor, digest};
 use stillgate_proxy::{Fleet, PlanCell};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::timeout;
 use tracing::warn;
@@ -33,6 +33,16 @@ pub(crate) struct AdminSocket {
     pub(crate) serving: AbortHandle,
 }
 
+/// The device API's socket, and who accepts on it.
+#[derive(Debug)]
+pub(crate) struct DeviceSocket {
+    /// As configured.
+    pub(crate) address: SocketAddr,
+    pub(crate) listener: TcpListener,
+    /// Dropped, no more is accepted.
+    pub(crate) accepting: oneshot::Sender<()>,
+}
+
 /// Everything that an upgrade waits for.
 #[derive(Debug)]
 pub(crate) enum Step {
@@ -46,6 +56,7 @@ pub(crate) enum Step {
 pub(crate) struct Predecessor {
     launcher: Launcher,
     admin: Option<AdminSocket>,
+    devices: Option<DeviceSocket>,
     phase: Phase,
 }
 
@@ -67,8 +78,8 @@ enum Phase {
 }
 
 impl Predecessor {
-    pub(crate) fn new(launcher: Launcher, admin: Option<AdminSocket>) -> Predecessor {
-        Predecessor { launcher, admin, phase: Phase::Alone }
+    pub(crate) fn new(launcher: Launcher, admin: Option<AdminSocket>, devices: Option<DeviceSocket>) -> Predecessor {
+        Predecessor { launcher, admin, devices, phase: Phase::Alone }
     }
 
     /// What comes next. Can be dropped at any time.
@@ -120,6 +131,10 @@ impl Predecessor {
         if let Some(AdminSocket { address, listener, .. }) = &self.admin {
             let socket = listener.try_clone()?.into();
             offer.push((single(Part::Admin, *address, listener.local_addr()?), vec![socket]));
+        }
+        if let Some(DeviceSocket { address, listener, .. }) = &self.devices {
+            let socket = listener.try_clone()?.into();
+            offer.push((single(Part::Devices, *address, listener.local_addr()?), vec![socket]));
         }
         if let Some(metering) = metering {
             let left = metering.hand_over()?;
@@ -184,6 +199,9 @@ impl Predecessor {
             Phase::Going { successor, heard: Heard { listening, alike, routes }, outbox } => {
                 if let Some(admin) = self.admin.take() {
                     admin.serving.abort();
+                }
+                if let Some(devices) = self.devices.take() {
+                    drop(devices.accepting);
                 }
                 Some((Successor { outbox, listening, alike, routes }, successor))
             }

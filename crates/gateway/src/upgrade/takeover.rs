@@ -41,6 +41,8 @@ pub(crate) struct Former {
     digests: HashMap<ListenPlace, (u64, bool)>,
     /// The admin API's, and its address as configured.
     pub(crate) admin: Option<(SocketAddr, TcpListener)>,
+    /// The device API's, and its address as configured.
+    pub(crate) devices: Option<(SocketAddr, TcpListener)>,
     pub(crate) metrics: Handover,
     /// `None`: it has no table of limits, or one that this process cannot use.
     pub(crate) limits: Option<Limits>,
@@ -196,6 +198,9 @@ impl Former {
                 }
                 Message::Sockets { of: Part::Admin, place, .. } => {
                     former.admin = descriptors.pop().map(|socket| (place.address, socket.into()));
+                }
+                Message::Sockets { of: Part::Devices, place, .. } => {
+                    former.devices = descriptors.pop().map(|socket| (place.address, socket.into()));
                 }
                 Message::Sockets { of: Part::Metrics, .. } => former.metrics.listener = descriptors.pop(),
                 Message::Metrics { shared } => {

@@ -53,6 +53,10 @@ counters! {
     tunnels_open,
     /// Tunnels opened so far.
     tunnels_total,
+    /// Connections of devices open now, which end in the gateway.
+    devices_open,
+    /// Connections of devices begun so far.
+    devices_total,
     /// Sessions of `stream_proxy` open now, of TCP and UDP.
     stream_sessions_open,
     /// Sessions that have ended, those that were not served included.

@@ -17,7 +17,7 @@ const READ_BYTES: usize = 16 * 1024;
 const INTERIMS_MAX: usize = 10;
 
 /// The reply, and whether the connection can be used again; or why there is none, and whether some of it had come.
-pub(super) async fn exchange(
+pub(crate) async fn exchange(
     stream: &mut Stream,
     call: &Call,
     message: &[u8],

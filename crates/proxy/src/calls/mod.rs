@@ -16,6 +16,7 @@ mod pool;
 use crate::connection::http2::NodeConnection;
 use crate::connection::stream::Stream;
 use breaker::Trial;
+pub(crate) use message::exchange;
 use pool::Pool;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

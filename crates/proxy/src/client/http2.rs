@@ -10,10 +10,10 @@ use crate::connection::http2::frames::Rate;
 use crate::connection::http2::transport::{Io, Transport};
 use crate::connection::stream::Stream;
 use crate::connection::tls_facts::TlsFacts;
+use crate::devices;
 use crate::exchange::After;
 use crate::plan::Settings;
 use crate::sockets::listener::{Active, Busy, Listener};
-use crate::tunnel::Tunnel;
 use crate::worker::{Open, Worker};
 use bytes::Bytes;
 use h2::server::{Builder, Connection};
@@ -239,7 +239,7 @@ impl Driver<'_, '_, '_> {
             drop(counted);
             // From here on a connection of its own, as far as counts go: it has the room that the stream had.
             if let Some(upgraded) = upgraded {
-                spawn_local(Tunnel::new(Open::new(&worker, &listener), client, (*upgraded).into()));
+                devices::go_on(Open::new(&worker, &listener), client, *upgraded);
             }
         });
     }

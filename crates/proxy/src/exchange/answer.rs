@@ -12,8 +12,9 @@ use crate::connection::grpc;
 use std::borrow::Cow;
 use std::future::poll_fn;
 use std::io::Write;
+use std::sync::Arc;
 use std::task::Poll;
-use stillgate_plugin::{Answer, Body};
+use stillgate_plugin::{Answer, Body, Device};
 use stillgate_wire::{ChunkError, Fault, FieldName, FieldValue, Method, RequestError, reason};
 
 const CONTENT_TYPE: FieldName<'_> = FieldName::constant("Content-Type");
@@ -39,6 +40,16 @@ enum Kind {
     Deadline,
     /// It may be tried again soon.
     Overload,
+    /// It may be tried again after so many seconds.
+    Later(u64),
+}
+
+/// Where an answer comes from that a plugin has named.
+pub(super) enum Elsewhere {
+    /// Who exposes the metrics.
+    Metrics,
+    /// There is none: the request becomes the connection of this device.
+    Device(Arc<Device>),
 }
 
 impl OwnAnswer {
@@ -79,6 +90,11 @@ impl OwnAnswer {
         OwnAnswer::error(503, message).of_kind(Kind::Overload)
     }
 
+    /// The same, after so many seconds.
+    pub(crate) fn later(message: &'static str, after_s: u64) -> OwnAnswer {
+        OwnAnswer::error(503, message).of_kind(Kind::Later(after_s))
+    }
+
     /// The time that the client gave its call has passed.
     pub(crate) fn deadline() -> OwnAnswer {
         OwnAnswer::error(504, "the time that the client gave the call has passed").of_kind(Kind::Deadline)
@@ -95,9 +111,13 @@ impl OwnAnswer {
         OwnAnswer::of_plugin(answer).of_kind(Kind::Closing)
     }
 
-    /// Whether the answer is to be had from who exposes the metrics.
-    pub(super) fn is_metrics(&self) -> bool {
-        self.0.answer.body == Body::Metrics
+    /// Where the answer is to be had; `None`: here.
+    pub(super) fn elsewhere(&self) -> Option<Elsewhere> {
+        match &self.0.answer.body {
+            Body::Metrics => Some(Elsewhere::Metrics),
+            Body::Device(device) => Some(Elsewhere::Device(device.clone())),
+            _ => None,
+        }
     }
 
     pub(crate) fn is_overload(&self) -> bool {
@@ -208,8 +228,12 @@ fn write(serving: &mut Serving<'_>, own: &Given, keep_alive: bool) {
         body = if has_body { body } else { &[] };
         write_head(out, answer.status, answer.content_type.as_deref(), has_body.then_some(body.len()));
     }
-    if *kind == Kind::Overload {
-        out.extend_from_slice(b"Retry-After: 1\r\n");
+    match kind {
+        Kind::Overload => out.extend_from_slice(b"Retry-After: 1\r\n"),
+        Kind::Later(after_s) => {
+            write!(out, "Retry-After: {after_s}\r\n").expect("writing to a vector does not fail");
+        }
+        Kind::Plain | Kind::Closing | Kind::Deadline => {}
     }
     let edits = &exchange.response_edits.fields;
     out.extend_from_slice(edits.lines());

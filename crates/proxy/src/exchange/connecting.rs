@@ -85,7 +85,7 @@ pub(super) async fn connect(
     let tls = upstream.tls.as_ref().zip(name);
     let destination = Destination { upstream, address, tls, http2, grpc, preface: &[] };
     let left_ms = deadline_ms.saturating_sub(worker.clock.now_ms());
-    match node::connect(worker, client, destination, left_ms).await {
+    match node::connect(worker, &client.timer, destination, left_ms).await {
         Ok((stream, connect_us)) => {
             health::report(worker, upstream, index, Report::Connected, String::new);
             let meta = state.borrow().fresh_meta(index);

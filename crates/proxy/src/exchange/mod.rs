@@ -22,6 +22,7 @@ mod attempt;
 pub(crate) mod body_pipe;
 pub(crate) mod chain;
 mod connecting;
+mod device;
 mod exposition;
 pub(crate) mod facts;
 mod filter_time;
@@ -49,7 +50,8 @@ mod upgraded;
 mod waiting;
 mod whole_body;
 
+pub(crate) use device::{Authenticated, BegunDevice};
 pub(crate) use request::{end_upgraded, refuse, run};
 pub(crate) use serving::Serving;
 pub(crate) use state::{After, Exchange};
-pub(crate) use upgraded::{Upgraded, UpgradedRequest};
+pub(crate) use upgraded::{Switch, Upgraded, UpgradedRequest};

@@ -1,13 +1,13 @@
 //! One request, from its head to its line in the access log: the list of its phases.
 
-use super::answer::{self, OwnAnswer};
+use super::answer::{self, Elsewhere, OwnAnswer};
 use super::chain::Chains;
 use super::forwarding::client_address;
 use super::matching;
 use super::record::Moment;
 use super::reply::method_of;
 use super::target::Target;
-use super::{After, Exchange, Serving, chain, exposition, queue, tries, waiting};
+use super::{After, Exchange, Serving, chain, device, exposition, queue, tries, waiting};
 use crate::connection::client::Client;
 use crate::plan::snapshot::Snapshot;
 use crate::sockets::listener::Active;
@@ -81,10 +81,14 @@ fn receive(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
 
 /// Gives an answer of our own.
 async fn give(serving: &mut Serving<'_>, own: OwnAnswer) -> After {
-    let own = match own.is_metrics() {
-        false => own,
-        // On the heap, as it is rare.
-        true => match Box::pin(exposition::give(serving)).await {
+    let own = match own.elsewhere() {
+        None => own,
+        // On the heap, as they are rare.
+        Some(Elsewhere::Metrics) => match Box::pin(exposition::give(serving)).await {
+            Ok(after) => return after,
+            Err(own) => own,
+        },
+        Some(Elsewhere::Device(device)) => match Box::pin(device::begin(serving, &device)).await {
             Ok(after) => return after,
             Err(own) => own,
         },

@@ -6,7 +6,7 @@ use super::facts::{RequestFacts, facts_of};
 use super::receiver::Receiver;
 use super::relay::PROBE;
 use super::sender::{Coding, Sender};
-use super::upgraded::Upgraded;
+use super::upgraded::Switch;
 use crate::connection::client::Client;
 use crate::connection::mistaken::Mistaken;
 use crate::plan::Plan;
@@ -69,8 +69,8 @@ pub(crate) struct Exchange {
     pub(crate) queued: Duration,
     /// Its id, once some log tells it.
     pub(crate) id: RequestId,
-    /// What is left of it where it has made the connection a tunnel.
-    pub(crate) upgraded: Option<Box<Upgraded>>,
+    /// What is left of it where it has made the connection something else.
+    pub(crate) upgraded: Option<Box<Switch>>,
 }
 
 /// What becomes of the client's connection; the worse is the greater.

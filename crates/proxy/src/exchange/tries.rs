@@ -5,7 +5,7 @@
 use super::answer::OwnAnswer;
 use super::attempt::{self, Ended, Failed};
 use super::target::Target;
-use super::upgraded::Upgraded;
+use super::upgraded::{Switch, Upgraded};
 use super::{After, Exchange, Serving};
 use crate::node::health;
 use crate::telemetry::metrics::UpstreamEvent;
@@ -39,7 +39,7 @@ pub(super) async fn run(serving: &mut Serving<'_>, target: &Target<'_>) -> Resul
         match attempt::run(serving, &tries, index).await {
             Ended::Done(after) => return Ok(after),
             Ended::Switched(node) => {
-                serving.exchange.upgraded = Some(Box::new(Upgraded::new(serving, index, node)));
+                serving.exchange.upgraded = Some(Box::new(Switch::Tunnel(Upgraded::new(serving, index, node))));
                 return Ok(After::Tunnel);
             }
             Ended::Refused(own) => return Err(own),

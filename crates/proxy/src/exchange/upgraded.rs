@@ -1,6 +1,7 @@
 //! From an exchange to a tunnel: whether a 101 is one that was asked for, and what of the exchange is kept.
 
 use super::chain::{self, Answered, Chains};
+use super::device::BegunDevice;
 use super::relay::{Event, Relay};
 use super::{Serving, forwarding};
 use crate::basics::buffer::Buffer;
@@ -15,6 +16,14 @@ use std::sync::Arc;
 use stillgate_plugin::record::NodeTries;
 use stillgate_upstream::Failure;
 use stillgate_wire::{reason, switches_as_asked, upgrade_protocols, write_response, write_upgrade_lines};
+
+/// What a client's connection goes on as.
+pub(crate) enum Switch {
+    /// Bytes both ways.
+    Tunnel(Upgraded),
+    /// A device's, which ends here.
+    Device(Box<BegunDevice>),
+}
 
 /// What an exchange leaves behind when both sides speak another protocol.
 pub(crate) struct Upgraded {
@@ -100,7 +109,7 @@ impl Upgraded {
         outcome.kept = Some(Rc::new(Kept {
             route: route.route.clone(),
             path: outcome.route.map_or(0, |found| found.path),
-            upstream: upstream.clone(),
+            upstream: Some(upstream.clone()),
         }));
         let settings = &snapshot.plan.settings;
         let timeouts = snapshot.plan.timeouts(route, at);

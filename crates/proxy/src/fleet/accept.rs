@@ -6,12 +6,12 @@ use crate::basics::clock::Timer;
 use crate::client;
 use crate::connection::client::{Client, scheme};
 use crate::connection::stream::Stream;
+use crate::devices;
 use crate::exchange::forwarding::untrusted_lines;
 use crate::exchange::reply;
 use crate::listen::{handshake, proxy_protocol};
 use crate::sockets::listener::{ConnectionEvent, Listener};
 use crate::stream_proxy;
-use crate::tunnel::Tunnel;
 use crate::worker::{Accepted, Open, Worker};
 use std::future::poll_fn;
 use std::io;
@@ -104,7 +104,7 @@ impl Worker {
             };
             // A task of its own, as this one is as large as an exchange.
             if let Some(upgraded) = client::serve(worker, &mut client).await {
-                spawn_local(Tunnel::new(open, client, (*upgraded).into()));
+                devices::go_on(open, client, *upgraded);
             }
         });
     }

@@ -14,6 +14,7 @@ mod thread;
 mod turns;
 
 use crate::basics::counters::{Tally, WorkerCounters};
+use crate::device_link::{COMMANDS_MAX, DeviceQueues, REPORTS_MAX};
 use crate::handover::{Arrival, INBOX, Inbox, Successor};
 use crate::plan::PlanCell;
 use crate::random;
@@ -21,6 +22,7 @@ use crate::sockets::{ListenError, Listening, Sockets, StartError, WorkerListener
 use crate::telemetry::access_log::Sink;
 use crate::telemetry::overview::Inquiry;
 use crate::worker::Expose;
+use crate::worker::devices::DeviceLink;
 use crate::worker::offload::Offloading;
 use serving::ListenerUpdate;
 use std::collections::HashSet;
@@ -52,6 +54,8 @@ pub struct Fleet {
     /// Descriptors of what the workers listen on, so that it can be left to another process; `None`: no longer.
     sockets: Option<Sockets>,
     arrivals: Vec<mpsc::Sender<Arrival>>,
+    /// Until they are taken; `None`: `gateway.devices` is not configured.
+    devices: Option<DeviceQueues>,
     commander: Commander,
     /// Where changes of what the workers listen on go.
     updates: Vec<mpsc::Sender<ListenerUpdate>>,
@@ -126,12 +130,15 @@ impl Fleet {
         let (commands, receiver) = watch::channel(Command::Share);
         let counters: Arc<[_]> = (0..workers).map(|_| Arc::new(WorkerCounters::default())).collect();
         let (inquiry, questions) = Inquiry::new(workers);
+        let (devices, links) = device_queues(gateway, workers);
+        let mut links = links.into_iter();
         let mut fleet = Fleet {
             threads: Vec::new(),
             tally: Tally(counters.clone()),
             inquiry,
             sockets: Some(sockets),
             arrivals,
+            devices,
             commander: Commander(commands),
             updates: Vec::new(),
             closing: Vec::new(),
@@ -159,6 +166,7 @@ impl Fleet {
                 commands: receiver.clone(),
                 questions: questions.next().expect("one for each worker"),
                 arrivals: inboxes.next().expect("one for each worker"),
+                devices: links.next(),
                 offloading: offloading.clone(),
                 give_back,
                 secret: random::number(),
@@ -258,6 +266,11 @@ impl Fleet {
         Inbox::new(std::mem::take(&mut self.arrivals), changed)
     }
 
+    /// The other ends of the workers' queues of devices; there is one of each.
+    pub fn take_devices(&mut self) -> Option<DeviceQueues> {
+        self.devices.take()
+    }
+
     /// Goes on being of use when the fleet waits for its end.
     pub fn commander(&self) -> Commander {
         self.commander.clone()
@@ -275,6 +288,19 @@ impl Fleet {
         }
         result
     }
+}
+
+/// The queues between the workers and the thread of devices, where there is one.
+fn device_queues(gateway: &Gateway, workers: usize) -> (Option<DeviceQueues>, Vec<DeviceLink>) {
+    let Some(devices) = &gateway.devices else { return (None, Vec::new()) };
+    let (reports, reported) = mpsc::channel(REPORTS_MAX);
+    let (commands, links) = (0..workers)
+        .map(|_| {
+            let (command, commands) = mpsc::channel(COMMANDS_MAX);
+            (command, DeviceLink { limits: devices.limits, workers, commands, reports: reports.clone() })
+        })
+        .unzip();
+    (Some(DeviceQueues { commands, reports: reported }), links)
 }
 
 /// How many workers a configuration asks for.

@@ -4,6 +4,7 @@ use super::accept::client_of;
 use crate::client;
 use crate::connection::client::Client;
 use crate::connection::stream::Stream;
+use crate::devices;
 use crate::handover::{Arrival, ConnectionState, Damaged, OriginState, Parcel, State};
 use crate::tunnel::Tunnel;
 use crate::worker::{Open, Worker};
@@ -31,9 +32,13 @@ fn try_take(worker: &Rc<Worker>, arrival: Arrival) -> Result<(), Damaged> {
             let (open, mut client) = begin(&state, worker, next()?, true)?;
             spawn_local(async move {
                 if let Some(upgraded) = client::serve(&open.worker, &mut client).await {
-                    spawn_local(Tunnel::new(open, client, (*upgraded).into()));
+                    devices::go_on(open, client, *upgraded);
                 }
             });
+        }
+        State::Device(state) => {
+            let (open, client) = begin(&state.connection, worker, next()?, true)?;
+            devices::take(open, client, &state, &bytes, is_changed)?;
         }
         State::Tunnel(state) => {
             let (client, node) = (next()?, next()?);

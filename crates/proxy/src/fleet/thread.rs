@@ -6,6 +6,7 @@ use crate::basics::buffer::Buffers;
 use crate::basics::clock::Clock;
 use crate::basics::counters::{Tally, WorkerCounters};
 use crate::calls::BeginHttp2;
+use crate::device_link::{self, Report};
 use crate::handover::{Arrival, Giving, RoutePlaces, Successor};
 use crate::node::http2;
 use crate::plan::PlanCell;
@@ -18,6 +19,7 @@ use crate::telemetry::overview::Question;
 use crate::telemetry::slow::Slowest;
 use crate::telemetry::troubles::Troubles;
 use crate::worker::connecting::Connecting;
+use crate::worker::devices::{DeviceLink, Devices};
 use crate::worker::offload::Offloading;
 use crate::worker::plugins::Plugins;
 use crate::worker::telling::Telling;
@@ -77,6 +79,8 @@ pub(crate) struct Setup {
     pub(crate) questions: mpsc::Receiver<Question>,
     /// Connections that another process hands over.
     pub(crate) arrivals: mpsc::Receiver<Arrival>,
+    /// `None`: `gateway.devices` is not configured.
+    pub(crate) devices: Option<DeviceLink>,
     /// Where all workers have long work of plugins done.
     pub(crate) offloading: Arc<Offloading>,
     pub(crate) seed: u64,
@@ -100,8 +104,10 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
     let snapshot = Rc::new(Snapshot::next(None, setup.plans.load(), version));
     let telling = Telling::new(&snapshot.plan, setup.sink.is_some(), setup.writer.is_some());
     let turns = Turns::new()?;
+    let clock = Clock::new();
+    let devices = setup.devices.as_ref().map(|link| Devices::new(setup.number, link, &clock));
     let worker = Rc::new_cyclic(|worker| Worker {
-        clock: Clock::new(),
+        clock,
         buffers: Buffers::default(),
         counters: setup.counters,
         listeners: Listeners::default(),
@@ -120,6 +126,7 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
             begin_http2(worker.clone()),
         ),
         plans: setup.plans,
+        devices,
         snapshot: RefCell::new(snapshot),
         is_logging: setup.sink.is_some(),
         telling,
@@ -136,9 +143,32 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
         turns,
     });
     let tasks = LocalSet::new();
+    if let Some(DeviceLink { commands, reports, .. }) = setup.devices {
+        serve_devices(&tasks, &worker, commands, reports);
+    }
     let living = worker.clone();
     let life = tasks.spawn_local(async move { living.live(setup.listeners, &mut asked).await });
     turns::run(&runtime, &tasks, &worker, life)
+}
+
+/// Moves what the worker and the thread of devices say to each other.
+fn serve_devices(
+    tasks: &LocalSet,
+    worker: &Rc<Worker>,
+    mut commands: mpsc::Receiver<device_link::Command>,
+    reports: mpsc::Sender<Report>,
+) {
+    let (taking, telling) = (worker.clone(), worker.clone());
+    tasks.spawn_local(async move {
+        if let Some(devices) = &taking.devices {
+            devices.take_commands(&mut commands).await;
+        }
+    });
+    tasks.spawn_local(async move {
+        if let Some(devices) = &telling.devices {
+            devices.send_reports(reports).await;
+        }
+    });
 }
 
 /// How calls of plugins begin HTTP/2: as for a node that speaks gRPC.
@@ -184,7 +214,10 @@ impl Worker {
                 }
                 Some(arrival) = arrivals.recv() => taking::take(self, arrival),
                 () = self.give_some() => {}
-                Ok(()) = plans.changed() => self.watches.look(self.snapshot().plan.revocations),
+                Ok(()) = plans.changed() => {
+                    self.watches.look(self.snapshot().plan.revocations);
+                    self.look_at_devices();
+                }
                 Some(update) = updates.recv() => self.update_listeners(&serving, update),
                 changed = commands.changed() => {
                     // The control thread is gone only when the process ends: then there is nothing to finish for.
@@ -224,6 +257,13 @@ impl Worker {
     fn update_listeners(self: &Rc<Self>, serving: &Rc<Serving>, update: ListenerUpdate) {
         if let Err(error) = serving.update(self, update) {
             tracing::error!(%error, "a worker cannot serve a listener");
+        }
+    }
+
+    /// What devices were let in by may be gone.
+    fn look_at_devices(&self) {
+        if let Some(devices) = &self.devices {
+            devices.look_at(&self.snapshot().plan.consumers);
         }
     }
 }

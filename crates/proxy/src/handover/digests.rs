@@ -36,9 +36,9 @@ pub fn digest(thing: &impl Serialize) -> u64 {
 }
 
 impl Plan {
-    /// The routes that may have tunnels.
+    /// The routes that may have tunnels, or devices.
     pub fn tunnel_routes(&self) -> Vec<RouteDigest> {
-        let routes = self.routes.iter().filter(|route| route.route.upgrades);
+        let routes = self.routes.iter().filter(|route| route.route.upgrades || route.route.devices().is_some());
         let routes = routes.map(|route| {
             let Route { spec, target, service_id, timeout, upgrades, on_change, .. } = &*route.route;
             let key = format!("{ROUTES}{}", spec.id);

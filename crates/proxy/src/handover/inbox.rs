@@ -33,6 +33,7 @@ impl Inbox {
         let is_changed = match &parcel.state {
             State::Connection(_) => false,
             State::Tunnel(tunnel) => self.changed.contains(&tunnel.route),
+            State::Device(device) => self.changed.contains(&device.route),
         };
         let at = self.next.get();
         self.next.set((at + 1) % self.workers.len());

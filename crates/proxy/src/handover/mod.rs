@@ -4,7 +4,7 @@
 //!  old: task gives itself up ─▶ outbox ─▶ sending thread ══ one datagram a connection ══▶ receiving thread ─▶ inbox ─▶ task :new
 //! ```
 //!
-//! Given are tunnels, and connections that wait for a request, if no side of theirs goes through TLS or HTTP/2, whose state
+//! Given are tunnels, connections of devices, and connections that wait for a request, if no side of theirs goes through TLS or HTTP/2, whose state
 //! is in memory that cannot be moved. A connection is whole at every moment: what is in the kernel's buffers goes along with its
 //! descriptor, what was read and not written is part of its `state`. What cannot be given at once is tried again, so nobody
 //! waits for the other process but the thread that sends.
@@ -25,6 +25,7 @@ pub(crate) use inbox::Arrival;
 pub use inbox::{INBOX, Inbox};
 pub(crate) use places::RoutePlaces;
 pub(crate) use state::{
-    ConnectionState, DirectionState, Ends, OriginState, PolicyState, RequestState, SessionState, TunnelState,
+    ConnectionState, CredentialState, DEVICE_MESSAGES_BYTES_MAX, DEVICE_MESSAGES_MAX, DeviceState, DirectionState,
+    Ends, MessageState, OriginState, PolicyState, ProtocolState, RequestState, SessionState, TunnelState,
 };
 pub use state::{Damaged, PARCEL_BYTES_MAX, Parcel, State};

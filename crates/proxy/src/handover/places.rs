@@ -19,7 +19,8 @@ impl RoutePlaces {
         let (version, places) = &mut *self.routes.borrow_mut();
         if *version != snapshot.version {
             *version = snapshot.version;
-            let routes = snapshot.plan.routes.iter().enumerate().filter(|(_, route)| route.route.upgrades);
+            let routes = snapshot.plan.routes.iter().enumerate();
+            let routes = routes.filter(|(_, route)| route.route.upgrades || route.route.devices().is_some());
             *places = routes.map(|(at, route)| (route.route.spec.id.as_str().into(), at)).collect();
         }
         places.get(id).copied()

@@ -18,6 +18,11 @@ pub const PARCEL_BYTES_MAX: usize = HEAD_BYTES_MAX + 2 * BUFFER_BYTES + STATE_BY
 /// Of its line of JSON. Where a route's key is longer than fits, its tunnels cannot be handed over.
 const STATE_BYTES_MAX: usize = 32 * 1024;
 
+/// Of the messages that a device has not acknowledged. With more its connection is not handed over.
+pub(crate) const DEVICE_MESSAGES_BYTES_MAX: usize = 2 * BUFFER_BYTES;
+/// How many of them there may be, so that their names fit.
+pub(crate) const DEVICE_MESSAGES_MAX: usize = 128;
+
 /// Of what is counted, in bytes or units of time, in what another process says: added up it does not overflow.
 pub(crate) const COUNT_MAX: u64 = u64::MAX / 4;
 
@@ -40,6 +45,8 @@ pub enum State {
     Connection(ConnectionState),
     /// It is tied to a node's.
     Tunnel(Box<TunnelState>),
+    /// It is a device's.
+    Device(Box<DeviceState>),
 }
 
 /// Of every connection.
@@ -83,6 +90,63 @@ pub struct TunnelState {
     pub(crate) up: DirectionState,
     /// Node to client.
     pub(crate) down: DirectionState,
+}
+
+/// Of a device's.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DeviceState {
+    pub(crate) connection: ConnectionState,
+    /// Who asks.
+    pub(crate) address: IpAddr,
+    pub(crate) request: RequestState,
+    /// Key of its route, as in a [`super::RouteDigest`].
+    pub(crate) route: String,
+    pub(crate) device: String,
+    pub(crate) labels: Vec<(String, String)>,
+    pub(crate) protocol: ProtocolState,
+    pub(crate) generation: u64,
+    /// When the connection began, in milliseconds since 1970.
+    pub(crate) since_ms: u64,
+    /// Its session, in hexadecimal digits, and the number of the last message in it.
+    pub(crate) session: String,
+    pub(crate) sent: u64,
+    /// Those that the device has not acknowledged; their bytes follow those of the head.
+    pub(crate) messages: Vec<MessageState>,
+    /// It is known whether the device goes on with a session of before.
+    pub(crate) is_settled: bool,
+    pub(crate) credential: Option<CredentialState>,
+    pub(crate) received: u64,
+    pub(crate) written: u64,
+    /// The number of its last event.
+    pub(crate) events: u64,
+}
+
+/// How a device speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ProtocolState {
+    Json,
+    Cbor,
+    Raw,
+}
+
+/// A message that a device has not acknowledged.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct MessageState {
+    /// In hexadecimal digits.
+    pub(crate) id: String,
+    pub(crate) seq: u64,
+    pub(crate) bytes: usize,
+    pub(crate) is_text: bool,
+}
+
+/// What a device was let in by.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct CredentialState {
+    pub(crate) consumer: String,
+    pub(crate) credential: Option<String>,
+    pub(crate) mark: u64,
+    pub(crate) until_ms: Option<u64>,
 }
 
 /// What the access log and the metrics will tell of it.
@@ -191,14 +255,23 @@ impl Parcel {
 impl State {
     fn sockets(&self) -> usize {
         match self {
-            State::Connection(_) => 1,
+            State::Connection(_) | State::Device(_) => 1,
             State::Tunnel(_) => 2,
         }
     }
 
     fn clamp(&mut self) {
         let clamp = |count: &mut u64| *count = COUNT_MAX.min(*count);
-        let State::Tunnel(tunnel) = self else { return };
+        let tunnel = match self {
+            State::Connection(_) => return,
+            State::Tunnel(tunnel) => tunnel,
+            State::Device(device) => {
+                let DeviceState { received, written, sent, events, generation, request, .. } = &mut **device;
+                let RequestState { head_bytes, upstream_us, .. } = request;
+                [received, written, sent, events, generation, head_bytes].into_iter().for_each(clamp);
+                return upstream_us.iter_mut().for_each(clamp);
+            }
+        };
         let TunnelBounds { idle_ms, total_ms, node_send_ms, client_send_ms, drain_ms } = &mut tunnel.bounds;
         [idle_ms, total_ms, node_send_ms, client_send_ms, drain_ms].into_iter().for_each(clamp);
         [&mut tunnel.up.read, &mut tunnel.up.written, &mut tunnel.down.read, &mut tunnel.down.written]
@@ -219,7 +292,16 @@ impl State {
 
     /// How many it must come with; `None`: more than it may.
     fn bytes(&self) -> Option<usize> {
-        let State::Tunnel(tunnel) = self else { return Some(0) };
+        let tunnel = match self {
+            State::Connection(_) => return Some(0),
+            State::Tunnel(tunnel) => tunnel,
+            State::Device(device) => {
+                let messages =
+                    device.messages.iter().try_fold(0, |sum: usize, message| sum.checked_add(message.bytes))?;
+                let may_be = device.request.head <= HEAD_BYTES_MAX && messages <= DEVICE_MESSAGES_BYTES_MAX;
+                return may_be.then_some(device.request.head + messages);
+            }
+        };
         let head = match tunnel.origin {
             OriginState::Request(RequestState { head, .. }) => head,
             OriginState::Session(_) => 0,

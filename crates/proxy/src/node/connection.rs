@@ -1,7 +1,7 @@
 //! Connections to nodes: taking a live one from the pool, making a new one.
 
 use super::http2;
-use crate::connection::client::Client;
+use crate::basics::clock::Timer;
 use crate::connection::stream::{Stream, Tls};
 use crate::plan::snapshot::WorkerUpstream;
 use crate::worker::Worker;
@@ -69,14 +69,14 @@ pub(crate) fn keep_shared(
 /// A new connection and how many microseconds it took, or why there is none and whether that is the node's fault.
 pub(crate) async fn connect(
     worker: &Rc<Worker>,
-    client: &Client,
+    timer: &Timer,
     destination: Destination<'_>,
     timeout_ms: u64,
 ) -> Result<(Stream, u64), ConnectError> {
     let deadline_ms = worker.clock.now_ms() + timeout_ms;
     let (upstream, began) = (destination.upstream, Instant::now());
     let connecting = Box::pin(open(worker, destination));
-    match worker.clock.within(&client.timer, deadline_ms, connecting).await {
+    match worker.clock.within(timer, deadline_ms, connecting).await {
         Some(Ok(stream)) => {
             let took = began.elapsed();
             worker.note_connect(upstream, took);

@@ -190,7 +190,7 @@ async fn connect(
             (endpoint.address, upstream.tls.as_ref().zip(tls))
         };
         let destination = Destination { upstream, address, tls, http2: false, grpc: false, preface: &preface };
-        match node::connect(worker, client, destination, timeouts.connect).await {
+        match node::connect(worker, &client.timer, destination, timeouts.connect).await {
             Ok((stream, connect_us)) => {
                 health::report(worker, upstream, trying.slot, Report::Connected, String::new);
                 trying.connect_us = Some(u32::try_from(connect_us).unwrap_or(u32::MAX));

@@ -2,8 +2,9 @@
 //!
 //! What is done for a request is in `recorder`, what is told of connections and nodes in `gauges`, of upstreams in `upstreams`,
 //! of plugins in `plugins`,
-//! of sessions in `streams`, and of the workers themselves in `workers`.
+//! of sessions in `streams`, of devices in `devices`, and of the workers themselves in `workers`.
 
+mod devices;
 mod gauges;
 mod plugins;
 mod recorder;
@@ -13,5 +14,6 @@ mod upstreams;
 mod values;
 mod workers;
 
+pub(crate) use devices::DeviceLabels;
 pub(crate) use recorder::{Finished, Recorder, upstream};
 pub(crate) use upstreams::UpstreamEvent;

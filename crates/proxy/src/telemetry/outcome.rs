@@ -48,7 +48,8 @@ pub(crate) struct Kept {
     pub(crate) route: Arc<Route>,
     /// Which of its paths matched.
     pub(crate) path: usize,
-    pub(crate) upstream: Rc<WorkerUpstream>,
+    /// `None`: it has none, as the connection of a device.
+    pub(crate) upstream: Option<Rc<WorkerUpstream>>,
 }
 
 impl Outcome {

@@ -200,7 +200,7 @@ impl Origin {
     fn chosen_upstream(&self) -> Option<String> {
         let Origin::Request(request) = self else { return None };
         let kept = request.outcome.kept.as_ref()?;
-        let key = &kept.upstream.planned.definition.key;
+        let key = &kept.upstream.as_ref()?.planned.definition.key;
         (kept.route.target.key() != Some(key)).then(|| key.clone())
     }
 
@@ -289,7 +289,7 @@ impl RequestState {
             head_bytes: self.head_bytes,
             upstream_us: self.upstream_us,
             route: found.map(|found| Match { path, ..found }),
-            kept: Some(Rc::new(Kept { route: route.route.clone(), path, upstream: upstream.clone() })),
+            kept: Some(Rc::new(Kept { route: route.route.clone(), path, upstream: Some(upstream.clone()) })),
             ..Outcome::default()
         };
         let tries = tries(&self.tries, state.node, self.status);

@@ -5,6 +5,8 @@
 
 pub(crate) mod body_memory;
 pub(crate) mod connecting;
+mod device_telling;
+pub(crate) mod devices;
 pub(crate) mod draining;
 pub(crate) mod offload;
 mod open;
@@ -32,6 +34,7 @@ use crate::telemetry::outcome::Timing;
 use crate::telemetry::slow::Slowest;
 use crate::telemetry::troubles::Troubles;
 use connecting::Connecting;
+use devices::Devices;
 use plugins::Plugins;
 use std::cell::{Cell, RefCell};
 use std::os::unix::net::UnixStream;
@@ -59,6 +62,8 @@ pub(crate) struct Worker {
     pub(crate) connecting: Connecting,
     pub(crate) watches: Watches,
     pub(crate) plugins: Plugins,
+    /// `None`: `gateway.devices` is not configured.
+    pub(crate) devices: Option<Devices>,
     pub(crate) plans: Arc<PlanCell>,
     pub(crate) snapshot: RefCell<Rc<Snapshot>>,
     pub(crate) sink: RefCell<Option<Sink>>,

@@ -280,7 +280,7 @@ pub(crate) fn upstream<'a>(
     snapshot: &'a Snapshot,
 ) -> Option<&'a WorkerUpstream> {
     match kept {
-        Some(kept) => Some(&kept.upstream),
+        Some(kept) => kept.upstream.as_deref(),
         None => {
             let of_route = || Some(snapshot.plan.routes[found?.route].upstream());
             snapshot.upstreams.get(chosen.or_else(of_route)?).map(|upstream| &**upstream)

@@ -1,0 +1,116 @@
+//! The form of answers, and the one place that makes a status of what became of a message.
+
+use super::super::clock::{rfc3339, unix_ms};
+use super::super::post::Verdict;
+use axum::body::Body;
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::Response;
+use serde_json::{Value as Json, json};
+use stillgate_devices::protocol::MessageId;
+use stillgate_devices::session::{Outcome, Refused};
+
+/// The id of the message, on every answer about one.
+const MESSAGE_ID: &str = "x-message-id";
+
+/// An answer with JSON.
+pub(super) fn json(status: StatusCode, body: &Json) -> Response {
+    let mut response = Response::new(Body::from(format!("{body}\n")));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// An answer with `error_msg`, as the admin API has it.
+pub(super) fn error(status: StatusCode, message: &str) -> Response {
+    json(status, &json!({ "error_msg": message }))
+}
+
+/// The same, for who may try again after so many seconds.
+pub(super) fn later(status: StatusCode, message: &str, seconds: u64) -> Response {
+    let mut response = error(status, message);
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+    response
+}
+
+/// What the sender of a message is answered.
+pub(super) fn of_verdict(id: MessageId, verdict: Verdict) -> Response {
+    let mut response = match verdict {
+        Verdict::Outcome(outcome) => of_outcome(id, outcome),
+        Verdict::RepliedBefore => json(
+            StatusCode::OK,
+            &json!({"state": "replied", "error_msg": "the device replied to the first request; what it said was not kept"}),
+        ),
+        Verdict::Refused(why) => of_refused(why),
+        Verdict::Body(why) => error(StatusCode::BAD_REQUEST, &format!("the body: {why}")),
+        Verdict::TooLong { bytes_max } => {
+            error(StatusCode::PAYLOAD_TOO_LARGE, &format!("a message has at most {bytes_max} bytes"))
+        }
+        Verdict::OtherBody => {
+            error(StatusCode::UNPROCESSABLE_ENTITY, "this Idempotency-Key was used with another body")
+        }
+        Verdict::KeysFull => later(StatusCode::TOO_MANY_REQUESTS, "too many Idempotency-Keys are kept", 60),
+        Verdict::Unknown => error(StatusCode::NOT_FOUND, "nobody has seen this device"),
+        Verdict::Offline { last_seen_ms } => offline(last_seen_ms),
+        Verdict::Away => later(StatusCode::SERVICE_UNAVAILABLE, "nobody can say now where the device is", 1),
+        Verdict::Busy => later(StatusCode::SERVICE_UNAVAILABLE, "the gateway is busy; not delivered", 1),
+        Verdict::Lost => unknown("no word of the message came in time"),
+    };
+    if let Ok(value) = HeaderValue::from_str(&id.to_string()) {
+        response.headers_mut().insert(MESSAGE_ID, value);
+    }
+    response
+}
+
+fn of_outcome(id: MessageId, outcome: Outcome) -> Response {
+    let state = |status, state: &str| json(status, &json!({"state": state, "id": id.to_string()}));
+    match outcome {
+        Outcome::Written => state(StatusCode::ACCEPTED, "written"),
+        Outcome::Acknowledged => state(StatusCode::OK, "acknowledged"),
+        Outcome::Replied(body) => {
+            let content_type = HeaderValue::from_static(body.content_type());
+            let mut response = Response::new(Body::from(body.bytes().to_vec()));
+            response.headers_mut().insert(CONTENT_TYPE, content_type);
+            response
+        }
+        Outcome::TimedOut { was_written: true } => unknown("no acknowledgement came in time"),
+        Outcome::TimedOut { was_written: false } => {
+            let body = json!({
+                "error_msg": "the device did not take it in time; it was withdrawn and not delivered",
+                "delivered": "no",
+            });
+            json(StatusCode::GATEWAY_TIMEOUT, &body)
+        }
+        Outcome::Superseded => error(StatusCode::CONFLICT, "a later message with this key took its place"),
+        Outcome::Dropped { was_written: false } => {
+            error(StatusCode::CONFLICT, "it made room for a later message; not delivered")
+        }
+        Outcome::Ended { was_written: false } => {
+            error(StatusCode::CONFLICT, "the device's connection was replaced or ended; not delivered")
+        }
+        Outcome::Dropped { was_written: true } | Outcome::Ended { was_written: true } => {
+            unknown("the device's session ended before it acknowledged the message")
+        }
+    }
+}
+
+/// Nobody can say whether it has arrived.
+fn unknown(why: &str) -> Response {
+    let body = json!({ "error_msg": format!("{why}; whether it was delivered is unknown"), "delivered": "unknown" });
+    json(StatusCode::GATEWAY_TIMEOUT, &body)
+}
+
+fn of_refused(why: Refused) -> Response {
+    match why {
+        Refused::Offline => offline(unix_ms()),
+        Refused::Full => later(StatusCode::TOO_MANY_REQUESTS, &why.to_string(), 1),
+        Refused::TooLong => error(StatusCode::PAYLOAD_TOO_LARGE, &why.to_string()),
+        Refused::NeverAcknowledges => error(StatusCode::BAD_REQUEST, &why.to_string()),
+    }
+}
+
+/// The device is not connected.
+pub(super) fn offline(last_seen_ms: u64) -> Response {
+    let body = json!({ "error_msg": "the device is not connected", "last_seen": rfc3339(last_seen_ms) });
+    json(StatusCode::GONE, &body)
+}

@@ -1,0 +1,154 @@
+//! The table of endpoints.
+
+use axum::http::Method;
+
+/// One method of one path.
+pub(super) struct Endpoint {
+    pub(super) method: Method,
+    /// As the router takes it.
+    pub(super) path: &'static str,
+    pub(super) action: Action,
+    pub(super) summary: &'static str,
+    /// Arguments of the query: name, and what it is.
+    pub(super) query: &'static [(&'static str, &'static str)],
+    /// Header fields: name, and what it is.
+    pub(super) headers: &'static [(&'static str, &'static str)],
+    /// What the body is; empty: there is none.
+    pub(super) body: &'static str,
+    /// Statuses, and what they mean.
+    pub(super) answers: &'static [(u16, &'static str)],
+}
+
+/// What an endpoint does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Action {
+    Send,
+    Show,
+    Close,
+    List,
+    Events,
+    Top,
+    Broadcast,
+    Job,
+    OpenApi,
+}
+
+/// All of them.
+pub(super) static ENDPOINTS: [Endpoint; 9] = [
+    Endpoint {
+        method: Method::POST,
+        path: "/v1/devices/{id}/messages",
+        action: Action::Send,
+        summary: "Send a message to a device",
+        query: &[
+            ("ack", "what to wait for: written (default), device (its acknowledgement) or reply"),
+            ("timeout", "how long to wait, as 500ms, 5s or 1m; default 5s, at most 5m"),
+            ("key", "with queue_policy latest: the message takes the place of an earlier one with this key"),
+        ],
+        headers: &[("Idempotency-Key", "a request that is repeated within 10 minutes is sent once")],
+        body: "application/json is embedded as it is, text/* as a string, anything else as base64",
+        answers: &[
+            (200, "the device has acknowledged the message, or this is its reply"),
+            (202, "the message was handed to the kernel"),
+            (400, "the request is wrong, or the device's protocol has no acknowledgements"),
+            (404, "nobody has seen the device in the last 30 days"),
+            (409, "another message or connection has taken the place; not delivered"),
+            (410, "the device is not connected"),
+            (413, "the message is too long"),
+            (422, "the Idempotency-Key was used with another body"),
+            (429, "the device's queue is full: see Retry-After"),
+            (503, "nobody can say now, or the gateway is busy: see Retry-After"),
+            (504, "no acknowledgement in time; the body says whether the message may have arrived"),
+        ],
+    },
+    Endpoint {
+        method: Method::GET,
+        path: "/v1/devices/{id}",
+        action: Action::Show,
+        summary: "Get whether a device is connected, since when, from where, and what waits for it",
+        query: &[],
+        headers: &[],
+        body: "",
+        answers: &[(200, "it was seen"), (404, "nobody has seen it in the last 30 days")],
+    },
+    Endpoint {
+        method: Method::DELETE,
+        path: "/v1/devices/{id}/connection",
+        action: Action::Close,
+        summary: "Close the connection of a device",
+        query: &[],
+        headers: &[],
+        body: "",
+        answers: &[(202, "it is being closed"), (404, "nobody has seen it"), (410, "it is not connected")],
+    },
+    Endpoint {
+        method: Method::GET,
+        path: "/v1/devices",
+        action: Action::List,
+        summary: "List devices, in order of their ids",
+        query: &[
+            ("prefix", "ids that begin with it"),
+            ("online", "true (default): connected; false: not connected"),
+            ("page", "next_page of the page before"),
+            ("page_size", "1 to 1000; default 100"),
+        ],
+        headers: &[],
+        body: "",
+        answers: &[(200, "a page; next_page is there if there are more")],
+    },
+    Endpoint {
+        method: Method::GET,
+        path: "/v1/device-events",
+        action: Action::Events,
+        summary: "Follow connects and disconnects, as server-sent events",
+        query: &[("prefix", "ids that begin with it")],
+        headers: &[],
+        body: "",
+        answers: &[(200, "text/event-stream, from now on"), (503, "too many listen")],
+    },
+    Endpoint {
+        method: Method::GET,
+        path: "/v1/device-stats/top",
+        action: Action::Top,
+        summary: "List the connected devices that have moved most bytes",
+        query: &[],
+        headers: &[],
+        body: "",
+        answers: &[(200, "at most 20, the most first")],
+    },
+    Endpoint {
+        method: Method::POST,
+        path: "/v1/broadcast",
+        action: Action::Broadcast,
+        summary: "Send a message to all connected devices that match, as a job",
+        query: &[],
+        headers: &[],
+        body: "{\"match\": {\"prefix\": …, \"label\": {NAME: TEXT}}, \"body\": …}; \"encoding\": \"base64\" for bytes",
+        answers: &[
+            (202, "the job has begun; Location is where it is"),
+            (400, "the body is wrong"),
+            (413, "the message is too long"),
+            (429, "8 jobs are being sent: see Retry-After"),
+        ],
+    },
+    Endpoint {
+        method: Method::GET,
+        path: "/v1/broadcast/{job}",
+        action: Action::Job,
+        summary: "Get a job with its counts",
+        query: &[],
+        headers: &[],
+        body: "",
+        answers: &[(200, "one of the last 100 jobs"), (404, "there is no such job")],
+    },
+    Endpoint {
+        method: Method::GET,
+        path: "/v1/openapi.json",
+        action: Action::OpenApi,
+        summary: "Get this description",
+        query: &[],
+        headers: &[],
+        body: "",
+        answers: &[(200, "OpenAPI 3.1")],
+    },
+];

@@ -1,0 +1,72 @@
+//! Commands to the workers: those of messages are refused where there is no room, the others wait.
+
+use std::collections::VecDeque;
+use stillgate_proxy::device_link::{Command, worker_of};
+use tokio::sync::mpsc::Sender;
+
+/// The queues of all workers.
+#[derive(Debug)]
+pub(super) struct Commands {
+    workers: Vec<Worker>,
+}
+
+#[derive(Debug)]
+struct Worker {
+    sender: Sender<Command>,
+    /// Of connections that come and go: no more than there are of those.
+    waiting: VecDeque<Command>,
+}
+
+/// More waits for a worker than may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Busy;
+
+impl Commands {
+    pub(super) fn new(senders: Vec<Sender<Command>>) -> Commands {
+        let worker = |sender| Worker { sender, waiting: VecDeque::new() };
+        Commands { workers: senders.into_iter().map(worker).collect() }
+    }
+
+    /// How many workers there are.
+    pub(super) fn workers(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// Tells the worker of a connection, now or not at all.
+    pub(super) fn try_send(&mut self, connection: u64, command: Command) -> Result<(), Busy> {
+        self.try_send_to(worker_of(connection), command)
+    }
+
+    /// Tells a worker, now or not at all.
+    pub(super) fn try_send_to(&mut self, worker: usize, command: Command) -> Result<(), Busy> {
+        let worker = self.workers.get_mut(worker).ok_or(Busy)?;
+        if !worker.waiting.is_empty() {
+            return Err(Busy);
+        }
+        worker.sender.try_send(command).map_err(|_| Busy)
+    }
+
+    /// Tells the worker of a connection, as soon as there is room.
+    pub(super) fn send(&mut self, connection: u64, command: Command) {
+        if let Some(worker) = self.workers.get_mut(worker_of(connection)) {
+            worker.waiting.push_back(command);
+            worker.flush();
+        }
+    }
+
+    /// Sends what has waited.
+    pub(super) fn flush(&mut self) {
+        self.workers.iter_mut().for_each(Worker::flush);
+    }
+}
+
+impl Worker {
+    fn flush(&mut self) {
+        while !self.waiting.is_empty() {
+            let Ok(room) = self.sender.try_reserve() else { return };
+            if let Some(command) = self.waiting.pop_front() {
+                room.send(command);
+            }
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Broadcasts: one message to many devices, encoded once for each protocol, a few hundred devices at a time.
+
+use super::node::{Node, was_written};
+use rand::random;
+use serde_json::{Value as Json, json};
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::Duration;
+use stillgate_devices::protocol::{Body, BodyError, Encoded, MessageId, Protocol};
+use stillgate_devices::session::{Outcome, Refused};
+use stillgate_proxy::device_link::{Command, worker_of};
+use tokio::time::sleep;
+
+/// Devices that are sent to together, and the time from one such batch to the next: others' messages go between them.
+const BATCH: usize = 256;
+const BATCH_EVERY: Duration = Duration::from_millis(2);
+/// How long a copy may wait for its device.
+const COPY_MS: u64 = 30_000;
+/// Jobs that are remembered, the last ones.
+pub(super) const JOBS_MAX: usize = 100;
+/// Jobs that send at the same time.
+pub(super) const SENDING_MAX: usize = 8;
+
+/// Which devices.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Match {
+    pub(super) prefix: String,
+    pub(super) labels: Vec<(String, String)>,
+}
+
+/// The jobs of a node.
+#[derive(Debug, Default)]
+pub(super) struct Jobs {
+    /// In the order in which they began.
+    jobs: BTreeMap<u64, Job>,
+    by_message: HashMap<MessageId, u64>,
+    last: u64,
+}
+
+/// One job, and its counts.
+#[derive(Debug, Clone)]
+struct Job {
+    message: MessageId,
+    is_sending: bool,
+    matched: u64,
+    written: u64,
+    full: u64,
+    gone: u64,
+    late: u64,
+}
+
+/// Why a job does not begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NoJob {
+    /// Its body cannot be said in a protocol.
+    Body(BodyError),
+    /// Too many are being sent.
+    TooMany,
+}
+
+impl Jobs {
+    /// What became of a message, which may be a copy of a job's.
+    pub(super) fn note(&mut self, message: MessageId, outcome: Result<&Outcome, Refused>) {
+        let Some(job) = self.by_message.get(&message).and_then(|job| self.jobs.get_mut(job)) else { return };
+        match outcome {
+            Ok(outcome) if was_written(outcome) => job.written += 1,
+            Ok(Outcome::TimedOut { .. }) => job.late += 1,
+            Ok(Outcome::Ended { .. }) | Err(Refused::Offline) => job.gone += 1,
+            Ok(_) | Err(_) => job.full += 1,
+        }
+    }
+
+    fn begin(&mut self) -> Option<(u64, MessageId)> {
+        if self.jobs.values().filter(|job| job.is_sending).count() >= SENDING_MAX {
+            return None;
+        }
+        while self.jobs.len() >= JOBS_MAX
+            && let Some((_, oldest)) = self.jobs.pop_first()
+        {
+            self.by_message.remove(&oldest.message);
+        }
+        self.last += 1;
+        let message = MessageId(random());
+        let job = Job { message, is_sending: true, matched: 0, written: 0, full: 0, gone: 0, late: 0 };
+        self.jobs.insert(self.last, job);
+        self.by_message.insert(message, self.last);
+        Some((self.last, message))
+    }
+
+    /// A job, for who asks.
+    pub(super) fn shown(&self, number: u64) -> Option<Json> {
+        let job = self.jobs.get(&number)?;
+        let told = job.written + job.full + job.gone + job.late;
+        let is_done = !job.is_sending && told >= job.matched;
+        Some(json!({
+            "id": number.to_string(),
+            "state": if is_done { "done" } else { "running" },
+            "message": job.message.to_string(),
+            "matched": job.matched,
+            "written": job.written,
+            "queue_full": job.full,
+            "offline": job.gone,
+            "timed_out": job.late,
+        }))
+    }
+}
+
+impl Node {
+    /// Begins to send to all devices of this node that match; the number of the job.
+    pub(super) fn broadcast(self: &Arc<Node>, of: Match, body: &Body<'_>) -> Result<u64, NoJob> {
+        let encode = |protocol: Protocol| protocol.encode(body).map_err(NoJob::Body);
+        let encoded = [encode(Protocol::Json)?, encode(Protocol::Cbor)?, encode(Protocol::Raw)?];
+        let (number, message) = self.state().jobs.begin().ok_or(NoJob::TooMany)?;
+        tokio::spawn(send(self.clone(), number, message, of, encoded));
+        Ok(number)
+    }
+}
+
+/// Sends a job's copies, batch by batch.
+async fn send(node: Arc<Node>, number: u64, id: MessageId, of: Match, encoded: [Encoded; 3]) {
+    let mut after: Option<Arc<str>> = None;
+    loop {
+        let more = send_batch(&node, number, id, &of, &encoded, after.take());
+        match more {
+            Some(last) => after = Some(last),
+            None => break,
+        }
+        sleep(BATCH_EVERY).await;
+    }
+    if let Some(job) = node.state().jobs.jobs.get_mut(&number) {
+        job.is_sending = false;
+    }
+}
+
+/// Sends to the next devices; the last that was looked at, where there are more.
+fn send_batch(
+    node: &Node,
+    number: u64,
+    id: MessageId,
+    of: &Match,
+    encoded: &[Encoded; 3],
+    after: Option<Arc<str>>,
+) -> Option<Arc<str>> {
+    let mut state = node.state();
+    let begin = match &after {
+        Some(after) => Bound::Excluded(&**after),
+        None => Bound::Included(of.prefix.as_str()),
+    };
+    let mut batches: HashMap<(usize, usize), Vec<u64>> = HashMap::new();
+    let (mut last, mut looked_at, mut matched) = (None, 0, 0);
+    for (device, local) in state.devices.range::<str, _>((begin, Bound::Unbounded)) {
+        if !device.starts_with(&of.prefix) {
+            last = None;
+            break;
+        }
+        looked_at += 1;
+        let has = |(name, value): &(String, String)| {
+            local.facts.labels.iter().any(|(known, is)| **known == **name && **is == **value)
+        };
+        if of.labels.iter().all(has) {
+            let protocol = match local.facts.protocol {
+                Protocol::Json => 0,
+                Protocol::Cbor => 1,
+                Protocol::Raw => 2,
+            };
+            batches.entry((worker_of(local.connection), protocol)).or_default().push(local.connection);
+            matched += 1;
+        }
+        last = Some(device.clone());
+        if looked_at >= BATCH {
+            break;
+        }
+    }
+    if looked_at < BATCH {
+        last = None;
+    }
+    let mut full = 0;
+    for ((worker, protocol), connections) in batches {
+        let count = connections.len() as u64;
+        let encoded = encoded[protocol].clone();
+        let command = Command::Broadcast { connections: connections.into(), id, encoded, timeout_ms: COPY_MS };
+        if state.commands.try_send_to(worker, command).is_err() {
+            full += count;
+        }
+    }
+    if let Some(job) = state.jobs.jobs.get_mut(&number) {
+        job.matched += matched;
+        job.full += full;
+    }
+    last
+}

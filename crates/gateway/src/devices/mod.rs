@@ -1,0 +1,23 @@
+//! The node of devices: who is connected to it, and its API for back-ends.
+//!
+//! ```text
+//!  back-end ─▶ api ─▶ Node::send(Post) ─▶ registry: where is it? ─▶ here ─▶ Command ─▶ worker ─▶ device
+//!  device ─▶ worker ─▶ Report ─▶ reports ─▶ Node: who is there, who waits for what
+//! ```
+//!
+//! All of it is on one thread, whose event loop serves the API and takes what the workers report. It holds no lock while it waits
+//! for something, so its lock is never waited for; it is there because the server's handlers may be sent to other threads.
+
+mod api;
+mod away;
+mod clock;
+mod commands;
+mod jobs;
+mod node;
+mod post;
+mod presence;
+mod registry;
+mod reports;
+mod thread;
+
+pub(crate) use thread::{DeviceThread, Starting, listen};

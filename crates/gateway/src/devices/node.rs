@@ -1,0 +1,389 @@
+//! One node: which devices are connected to it, and who waits for what.
+
+use super::away::Away;
+use super::clock::session_ms;
+use super::commands::Commands;
+use super::jobs::Jobs;
+use super::post::{Post, Verdict};
+use super::presence::{Change, Presence};
+use super::registry::Registry;
+use rand::random;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use stillgate_config::DeviceLimits;
+use stillgate_devices::Generation;
+use stillgate_devices::directory::{Entry, Place};
+use stillgate_devices::protocol::{Body, MessageId};
+use stillgate_devices::session::{
+    Again, Idempotency, IdempotencyError, IdempotencyLimits, Message, Notice, Outcome, Refused, ResumeToken,
+};
+use stillgate_proxy::device_link::{CloseWhy, Command, DeviceFacts, DeviceState};
+use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
+
+/// How long idempotency keys are known.
+const KEYS_KEPT_MS: u64 = 10 * 60 * 1000;
+/// Bytes of all of them, with the replies that are kept.
+const KEYS_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// How much longer than its message's time a sender waits for word of it, which the worker tells.
+const WORD_LATE: Duration = Duration::from_secs(1);
+/// Messages whose senders wait, at most.
+const WAITING_MAX: usize = 1_000_000;
+
+/// Another process gives what it has without such a pause.
+const FILLING_MS: u64 = 5_000;
+/// Between two looks whether a device has come.
+const FILLING_LOOK: Duration = Duration::from_millis(10);
+
+const KEYS: IdempotencyLimits = IdempotencyLimits { keep_ms: KEYS_KEPT_MS, bytes_max: KEYS_BYTES_MAX };
+
+/// A node.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(super) name: String,
+    pub(super) limits: DeviceLimits,
+    pub(super) registry: Registry,
+    pub(super) presence: Presence,
+    /// When another process has given something last, by the clock of sessions; 0: none has.
+    pub(super) filled_ms: AtomicU64,
+    /// Another process has taken over.
+    has_left: AtomicBool,
+    state: Mutex<State>,
+}
+
+/// What changes.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) commands: Commands,
+    /// Connected here, in order, so that a prefix can be listed.
+    pub(super) devices: BTreeMap<Arc<str>, Local>,
+    /// Connections, those included that end and whose sessions are on their way here.
+    pub(super) connections: HashMap<u64, Arc<str>>,
+    /// How many connections of a device end because another has taken their place.
+    pub(super) ending: HashMap<Arc<str>, usize>,
+    /// Connections that wait to be let in.
+    pub(super) arriving: HashSet<u64>,
+    /// Devices that want a session which is not here yet.
+    pub(super) resuming: HashMap<Arc<str>, (u64, ResumeToken)>,
+    pub(super) away: Away,
+    waiting: HashMap<MessageId, Waiting>,
+    idempotency: Idempotency,
+    pub(super) jobs: Jobs,
+}
+
+/// A device that is connected here.
+#[derive(Debug)]
+pub(super) struct Local {
+    pub(super) connection: u64,
+    pub(super) generation: Generation,
+    /// Milliseconds since 1970.
+    pub(super) since_ms: u64,
+    pub(super) facts: Box<DeviceFacts>,
+}
+
+/// Who waits for word of a message.
+#[derive(Debug)]
+struct Waiting {
+    device: Arc<str>,
+    key: Option<Box<str>>,
+    senders: Vec<oneshot::Sender<Verdict>>,
+}
+
+/// How a device is.
+#[derive(Debug)]
+pub(super) enum Seen {
+    Online { generation: Generation, since_ms: u64, facts: Box<DeviceFacts>, state: Option<DeviceState> },
+    Offline { last_seen_ms: u64 },
+    Unknown,
+    Away,
+}
+
+impl Node {
+    pub(super) fn new(
+        name: String,
+        limits: DeviceLimits,
+        registry: Registry,
+        commands: Commands,
+        follows: bool,
+    ) -> Node {
+        let state = State {
+            commands,
+            devices: BTreeMap::new(),
+            connections: HashMap::new(),
+            ending: HashMap::new(),
+            arriving: HashSet::new(),
+            resuming: HashMap::new(),
+            away: Away::new(limits.node_bytes),
+            waiting: HashMap::new(),
+            idempotency: Idempotency::new((random(), random())),
+            jobs: Jobs::default(),
+        };
+        let filled_ms = AtomicU64::new(if follows { session_ms() } else { 0 });
+        let has_left = AtomicBool::new(false);
+        Node { name, limits, registry, presence: Presence::default(), filled_ms, has_left, state: Mutex::new(state) }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends a message to its device, wherever that is.
+    pub(crate) async fn send(&self, post: Post) -> Verdict {
+        if post.body.bytes().len() > self.limits.message_bytes {
+            return Verdict::TooLong { bytes_max: self.limits.message_bytes };
+        }
+        // Of a request that is repeated the outcome is known, wherever the device is by now.
+        let known = self.state().remembered(&post);
+        if let Some(known) = known {
+            return self.word(known, &post).await;
+        }
+        self.filled(&post).await;
+        let undone = match self.registry.locate(&post.device).await {
+            Ok(Some(Entry::Online { place, .. })) if self.is_here(&place, &post.device) => {
+                return self.deliver(post).await;
+            }
+            // It is on its way here, or to the process that has taken over.
+            Ok(_) if self.is_filling() || self.has_left.load(Relaxed) => Verdict::Away,
+            Ok(Some(Entry::Offline { last_seen_ms, .. })) => Verdict::Offline { last_seen_ms },
+            Ok(None) => Verdict::Unknown,
+            Ok(Some(Entry::Online { .. })) | Err(_) => Verdict::Away,
+        };
+        self.state().forget_key(&post);
+        undone
+    }
+
+    /// Whether a device is connected here, and was not given to another process.
+    fn is_here(&self, place: &Place, device: &str) -> bool {
+        let is_left = self.has_left.load(Relaxed) && !self.state().devices.contains_key(device);
+        self.registry.is_here(place) && !is_left
+    }
+
+    /// Another process has taken over: who asks here from now on is to ask there.
+    pub(super) fn leave(&self) {
+        self.has_left.store(true, Relaxed);
+    }
+
+    /// Whether another process may still give devices that it has.
+    fn is_filling(&self) -> bool {
+        let filled_ms = self.filled_ms.load(Relaxed);
+        filled_ms > 0 && session_ms() < filled_ms + FILLING_MS
+    }
+
+    /// Waits for a device that another process is about to give, as long as its sender would wait.
+    async fn filled(&self, post: &Post) {
+        let until_ms = session_ms() + post.timeout_ms;
+        while self.is_filling() && !self.state().devices.contains_key(&post.device) && session_ms() < until_ms {
+            sleep(FILLING_LOOK).await;
+        }
+    }
+
+    /// Sends a message to a device that is connected here.
+    async fn deliver(&self, post: Post) -> Verdict {
+        let begun = self.state().begin(&post);
+        match begun {
+            Ok(word) => self.word(Known::Pending(word), &post).await,
+            Err(verdict) => {
+                self.state().forget_key(&post);
+                verdict
+            }
+        }
+    }
+
+    /// Waits for what becomes of a message.
+    async fn word(&self, known: Known, post: &Post) -> Verdict {
+        match known {
+            Known::Verdict(verdict) => verdict,
+            Known::Pending(word) => {
+                let within = Duration::from_millis(post.timeout_ms) + WORD_LATE;
+                // Without a sender the worker is gone, and nobody knows.
+                let verdict = timeout(within, word).await.ok().and_then(Result::ok);
+                verdict.unwrap_or_else(|| {
+                    self.state().give_up(post.id);
+                    Verdict::Lost
+                })
+            }
+        }
+    }
+
+    /// How a device is.
+    pub(super) async fn inspect(&self, device: &str) -> Seen {
+        let asked = {
+            let mut state = self.state();
+            state
+                .devices
+                .get(device)
+                .map(|local| (local.connection, local.generation, local.since_ms, local.facts.clone()))
+                .map(|(connection, generation, since_ms, facts)| {
+                    let (answer, answered) = oneshot::channel();
+                    // Without room the rest is told.
+                    let _ = state.commands.try_send(connection, Command::Inspect { connection, answer });
+                    (generation, since_ms, facts, answered)
+                })
+        };
+        if let Some((generation, since_ms, facts, answered)) = asked {
+            let state = timeout(WORD_LATE, answered).await.ok().and_then(Result::ok);
+            return Seen::Online { generation, since_ms, facts, state };
+        }
+        match self.registry.locate(device).await {
+            Ok(Some(Entry::Offline { last_seen_ms, .. })) => Seen::Offline { last_seen_ms },
+            Ok(None) => Seen::Unknown,
+            Ok(Some(Entry::Online { .. })) | Err(_) => Seen::Away,
+        }
+    }
+
+    /// Closes the connection of a device; false: it has none here.
+    pub(super) fn close(&self, device: &str) -> bool {
+        let mut state = self.state();
+        let Some(connection) = state.devices.get(device).map(|local| local.connection) else { return false };
+        state.commands.send(connection, Command::Close { connection, why: CloseWhy::Asked });
+        true
+    }
+
+    /// Has all that is due be done; called some times a second.
+    pub(super) fn tick(&self) {
+        let mut state = self.state();
+        state.commands.flush();
+        let mut notices = Vec::new();
+        state.away.tick(session_ms(), &mut notices);
+        state.tell(notices);
+    }
+}
+
+/// What is known of a request.
+enum Known {
+    Verdict(Verdict),
+    Pending(oneshot::Receiver<Verdict>),
+}
+
+impl State {
+    /// What became of a request with the same key; `None`: there was none, and the key is this one's now.
+    fn remembered(&mut self, post: &Post) -> Option<Known> {
+        let key = post.idempotency.as_deref()?;
+        let again = self.idempotency.begin((&post.device, key), &fingerprint(post), post.id, session_ms(), KEYS);
+        match again {
+            Ok(None) => None,
+            Ok(Some(Again::Pending(id))) => match self.waiting.get_mut(&id) {
+                Some(waiting) => {
+                    let (sender, word) = oneshot::channel();
+                    waiting.senders.push(sender);
+                    Some(Known::Pending(word))
+                }
+                None => Some(Known::Verdict(Verdict::Lost)),
+            },
+            Ok(Some(Again::Done(outcome))) => Some(Known::Verdict(Verdict::Outcome(outcome))),
+            Ok(Some(Again::RepliedBefore)) => Some(Known::Verdict(Verdict::RepliedBefore)),
+            Err(IdempotencyError::OtherBody) => Some(Known::Verdict(Verdict::OtherBody)),
+            Err(IdempotencyError::Full) => Some(Known::Verdict(Verdict::KeysFull)),
+        }
+    }
+
+    fn forget_key(&mut self, post: &Post) {
+        if let Some(key) = &post.idempotency {
+            self.idempotency.cancel((&post.device, key));
+        }
+    }
+
+    /// Hands a message to the worker that has its device.
+    fn begin(&mut self, post: &Post) -> Result<oneshot::Receiver<Verdict>, Verdict> {
+        // It has gone a moment ago, and its registration with it.
+        let gone = Verdict::Offline { last_seen_ms: super::clock::unix_ms() };
+        let local = self.devices.get(&post.device).ok_or(gone)?;
+        if self.waiting.len() >= WAITING_MAX {
+            return Err(Verdict::Busy);
+        }
+        let encoded = local.facts.protocol.encode(&post.body).map_err(Verdict::Body)?;
+        let (id, connection) = (post.id, local.connection);
+        let message =
+            Box::new(Message { id, encoded, key: post.key.clone(), level: post.level, deadline_ms: post.timeout_ms });
+        let (sender, word) = oneshot::channel();
+        let waiting = Waiting { device: post.device.clone(), key: post.idempotency.clone(), senders: vec![sender] };
+        self.waiting.insert(id, waiting);
+        if self.commands.try_send(connection, Command::Deliver { connection, message }).is_err() {
+            self.waiting.remove(&id);
+            return Err(Verdict::Busy);
+        }
+        Ok(word)
+    }
+
+    /// One who waited for a message does not any more.
+    fn give_up(&mut self, id: MessageId) {
+        if let Some(waiting) = self.waiting.get_mut(&id) {
+            waiting.senders.retain(|sender| !sender.is_closed());
+            if waiting.senders.is_empty() {
+                self.waiting.remove(&id);
+            }
+        }
+    }
+
+    /// Tells senders what became of their messages.
+    pub(super) fn tell(&mut self, notices: Vec<Notice>) {
+        for Notice { id, outcome } in notices {
+            self.jobs.note(id, Ok(&outcome));
+            if let Some(waiting) = self.waiting.remove(&id) {
+                if let Some(key) = &waiting.key {
+                    self.idempotency.finish((&waiting.device, key), &outcome, KEYS);
+                }
+                waiting.tell(&Verdict::Outcome(outcome));
+            }
+        }
+    }
+
+    /// Tells the sender of a message that it was not taken.
+    pub(super) fn tell_refused(&mut self, id: MessageId, why: Refused) {
+        self.jobs.note(id, Err(why));
+        if let Some(waiting) = self.waiting.remove(&id) {
+            if let Some(key) = &waiting.key {
+                self.idempotency.cancel((&waiting.device, key));
+            }
+            waiting.tell(&Verdict::Refused(why));
+        }
+    }
+}
+
+impl Waiting {
+    fn tell(self, verdict: &Verdict) {
+        for sender in self.senders {
+            // Who has gone does not want to know.
+            let _ = sender.send(verdict.clone());
+        }
+    }
+}
+
+/// What must be the same in a request that is repeated.
+fn fingerprint(post: &Post) -> Vec<u8> {
+    let kind = match post.body {
+        Body::Json(_) => b'j',
+        Body::Text(_) => b't',
+        Body::Bytes(_) => b'b',
+    };
+    let mut bytes = Vec::with_capacity(post.body.bytes().len() + 1);
+    bytes.push(kind);
+    bytes.extend_from_slice(post.body.bytes());
+    bytes
+}
+
+/// Whether a message may have reached its device, for who counts.
+pub(super) fn was_written(outcome: &Outcome) -> bool {
+    match outcome {
+        Outcome::Written | Outcome::Acknowledged | Outcome::Replied(_) => true,
+        Outcome::Superseded => false,
+        Outcome::TimedOut { was_written } | Outcome::Dropped { was_written } | Outcome::Ended { was_written } => {
+            *was_written
+        }
+    }
+}
+
+/// A change that is told to those who listen.
+pub(super) fn change(local: &Local, device: &Arc<str>, is_connected: bool, reason: &'static str) -> Change {
+    Change {
+        device: device.clone(),
+        is_connected,
+        generation: local.generation,
+        route: local.facts.route.clone(),
+        reason,
+        at_ms: super::clock::unix_ms(),
+    }
+}

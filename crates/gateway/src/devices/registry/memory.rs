@@ -1,0 +1,150 @@
+//! The directory of a single node, in its memory: the same entries as one that nodes share, changed by the same functions.
+//!
+//! Entries of devices that are not connected are kept for a month, and at most so many as the node may have connections: beyond
+//! that the oldest go first.
+
+use super::super::clock::unix_ms;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use stillgate_devices::directory::{Connect, Connected, Duplicate, Entry, Era, Place, connect, disconnect, register};
+use stillgate_proxy::device_link::Former;
+
+/// Seconds since 1970 at the beginning of 2024, from which eras count.
+const ERA_BEGIN_S: u64 = 1_704_067_200;
+/// Names that are looked at for one page of a list.
+const LOOKED_AT_MAX: usize = 100_000;
+
+/// One node's.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    node: Box<str>,
+    era: Era,
+    entries_max: usize,
+    entries: Mutex<Entries>,
+}
+
+#[derive(Debug, Default)]
+struct Entries {
+    /// In order, so that a prefix can be listed.
+    all: BTreeMap<Arc<str>, Option<Entry>>,
+    /// Of those that went offline, the first first. One that came back may be here still.
+    left: VecDeque<Arc<str>>,
+}
+
+impl Memory {
+    pub(crate) fn new(node: &str, entries_max: usize) -> Memory {
+        let now_s = (unix_ms() / 1000).saturating_sub(ERA_BEGIN_S);
+        let era = Era::after(None, u32::try_from(now_s).unwrap_or(u32::MAX));
+        Memory { node: node.into(), era, entries_max, entries: Mutex::default() }
+    }
+
+    fn entries(&self) -> MutexGuard<'_, Entries> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn place(&self, connection: u64) -> Place {
+        Place { node: self.node.clone(), epoch: u64::from(self.era.0), connection }
+    }
+
+    pub(super) fn connect(&self, device: &Arc<str>, connection: u64, duplicate: Duplicate) -> Connected {
+        let mut entries = self.entries();
+        let entry = entries.all.entry(device.clone()).or_default();
+        let request =
+            Connect { place: self.place(connection), era: self.era, duplicate, dead: None, now_ms: unix_ms() };
+        connect(entry, request)
+    }
+
+    pub(super) fn adopt(&self, device: &Arc<str>, connection: u64, former: Former) {
+        let mut entries = self.entries();
+        let entry = entries.all.entry(device.clone()).or_default();
+        // A newer connection may have come in already: it stays.
+        let _ = register(entry, self.place(connection), former.generation, former.since_ms);
+    }
+
+    pub(super) fn disconnect(&self, device: &Arc<str>, connection: u64) {
+        let mut entries = self.entries();
+        let Some(entry) = entries.all.get_mut(device) else { return };
+        if disconnect(entry, &self.place(connection), unix_ms()) {
+            entries.left.push_back(device.clone());
+            entries.forget(self.entries_max);
+        }
+    }
+
+    pub(super) fn locate(&self, device: &str) -> Option<Entry> {
+        let entries = self.entries();
+        entries.all.get(device)?.clone().filter(|entry| !entry.is_forgotten(unix_ms()))
+    }
+
+    pub(super) fn offline(&self, prefix: &str, after: &str, count: usize) -> Vec<(Arc<str>, u64)> {
+        let entries = self.entries();
+        let begin = if after >= prefix && !after.is_empty() { Bound::Excluded(after) } else { Bound::Included(prefix) };
+        let range = entries.all.range::<str, _>((begin, Bound::Unbounded));
+        let of_prefix = range.take_while(|(device, _)| device.starts_with(prefix)).take(LOOKED_AT_MAX);
+        let now_ms = unix_ms();
+        of_prefix
+            .filter_map(|(device, entry)| match entry {
+                Some(entry @ Entry::Offline { last_seen_ms, .. }) if !entry.is_forgotten(now_ms) => {
+                    Some((device.clone(), *last_seen_ms))
+                }
+                _ => None,
+            })
+            .take(count)
+            .collect()
+    }
+
+    pub(super) fn is_here(&self, place: &Place) -> bool {
+        place.node == self.node
+    }
+}
+
+impl Entries {
+    /// Forgets what is too old, or too much.
+    fn forget(&mut self, entries_max: usize) {
+        let now_ms = unix_ms();
+        while let Some(first) = self.left.front() {
+            let entry = self.all.get(first).cloned().flatten();
+            let is_offline = matches!(entry, Some(Entry::Offline { .. }));
+            let is_old = entry.as_ref().is_none_or(|entry| entry.is_forgotten(now_ms));
+            if is_offline && !is_old && self.left.len() <= entries_max {
+                return;
+            }
+            if let Some(device) = self.left.pop_front().filter(|_| is_offline) {
+                self.all.remove(&device);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_that_left_are_known_until_there_are_too_many() {
+        let memory = Memory::new("a", 2);
+        for (number, name) in ["x1", "x2", "y1", "x3"].into_iter().enumerate() {
+            let device: Arc<str> = name.into();
+            memory.connect(&device, number as u64, Duplicate::Replace);
+            memory.disconnect(&device, number as u64);
+        }
+        let names = |prefix: &str, after: &str| {
+            memory.offline(prefix, after, 10).iter().map(|(device, _)| device.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(names("", ""), ["x3", "y1"], "the oldest were forgotten");
+        assert_eq!(names("x", ""), ["x3"]);
+        assert_eq!(names("", "x3"), ["y1"]);
+        assert_eq!(memory.locate("x1"), None);
+        assert!(matches!(memory.locate("y1"), Some(Entry::Offline { .. })));
+    }
+
+    #[test]
+    fn a_connection_that_ends_late_leaves_the_newer_one() {
+        let memory = Memory::new("a", 10);
+        let device: Arc<str> = "d".into();
+        memory.connect(&device, 1, Duplicate::Replace);
+        memory.connect(&device, 2, Duplicate::Replace);
+        memory.disconnect(&device, 1);
+        assert!(matches!(memory.locate("d"), Some(Entry::Online { place, .. }) if place.connection == 2));
+    }
+}

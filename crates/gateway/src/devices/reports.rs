@@ -1,0 +1,205 @@
+//! What the workers report, and what follows from it.
+
+use super::clock::{session_ms, unix_ms};
+use super::node::{Local, Node, State, change};
+use rand::random;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use stillgate_devices::Generation;
+use stillgate_devices::directory::{Connected, Duplicate};
+use stillgate_devices::protocol::Protocol;
+use stillgate_devices::session::{ResumeToken, Session, SessionId, SessionLimits};
+use stillgate_plugin::DeviceSettings;
+use stillgate_proxy::device_link::{Admission, CloseWhy, Command, DeviceFacts, Former, Report};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{MissedTickBehavior, interval};
+
+/// Reports that are taken at once.
+const AT_ONCE: usize = 256;
+/// Between two looks at what is due.
+const TICK: Duration = Duration::from_millis(50);
+
+/// Takes what is reported, until the workers are gone.
+pub(super) async fn take(node: Arc<Node>, mut reports: mpsc::Receiver<Report>) {
+    let mut batch = Vec::with_capacity(AT_ONCE);
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            biased;
+            count = reports.recv_many(&mut batch, AT_ONCE) => {
+                if count == 0 {
+                    return;
+                }
+                batch.drain(..).for_each(|report| node.clone().take_report(report));
+                node.state().commands.flush();
+            }
+            _ = ticks.tick() => node.tick(),
+        }
+    }
+}
+
+impl Node {
+    fn take_report(self: Arc<Node>, report: Report) {
+        match report {
+            Report::Arrived { connection, facts, former: Some(former), answer } => {
+                self.adopt(connection, facts, former, answer);
+            }
+            Report::Arrived { connection, facts, former: None, answer } => {
+                self.state().arriving.insert(connection);
+                tokio::spawn(self.arrive(connection, facts, answer));
+            }
+            Report::Left { connection, session, reason, is_given } => self.end(connection, session, reason, is_given),
+            Report::Notices(notices) => self.state().tell(notices),
+            Report::Refused { id, why } => self.state().tell_refused(id, why),
+            Report::Resume { connection, token } => self.state().resume(connection, token),
+            Report::Fresh { connection } => {
+                let mut state = self.state();
+                if let Some(device) = state.connections.get(&connection).cloned() {
+                    let mut notices = Vec::new();
+                    state.away.end(&device, &mut notices);
+                    state.tell(notices);
+                }
+            }
+        }
+    }
+
+    /// Lets a device in, or not.
+    async fn arrive(self: Arc<Node>, connection: u64, facts: Box<DeviceFacts>, answer: oneshot::Sender<Admission>) {
+        let (device, duplicate) = (facts.device.clone(), facts.settings.duplicate);
+        let refusal = {
+            let state = self.state();
+            let is_here = state.devices.contains_key(&device);
+            let is_full = state.devices.len() >= self.limits.devices;
+            match (is_here, duplicate) {
+                (true, Duplicate::Refuse) => Some(Admission::Occupied),
+                (false, _) if is_full => Some(Admission::Full),
+                _ => None,
+            }
+        };
+        let registered = match refusal {
+            Some(refusal) => Err(refusal),
+            None => match self.registry.connect(&device, connection, duplicate).await {
+                Ok(Connected::Current { generation, .. }) => Ok(generation),
+                Ok(Connected::Occupied { .. }) => Err(Admission::Occupied),
+                // It is reachable here, and registered when the directory is back.
+                Err(_) => Ok(self
+                    .state()
+                    .devices
+                    .get(&device)
+                    .map_or(Generation(1), |local| Generation(local.generation.0 + 1))),
+            },
+        };
+        let mut state = self.state();
+        let is_there = state.arriving.remove(&connection);
+        let admission = match registered {
+            Err(refusal) => refusal,
+            // It went while it waited.
+            Ok(_) if !is_there => {
+                drop(state);
+                return self.registry.disconnect(&device, connection);
+            }
+            Ok(generation) => {
+                let local = Local { connection, generation, since_ms: unix_ms(), facts };
+                self.presence.tell(|| change(&local, &device, true, ""));
+                state.admit(device, local);
+                Admission::Admitted { generation, session: SessionId(random()) }
+            }
+        };
+        // Who does not wait any more reports that the connection has gone.
+        let _ = answer.send(admission);
+    }
+
+    /// Goes on with a connection that another process has had. Whether it is known here decides nothing: it is there.
+    fn adopt(&self, connection: u64, facts: Box<DeviceFacts>, former: Former, answer: oneshot::Sender<Admission>) {
+        let device = facts.device.clone();
+        self.filled_ms.store(session_ms(), Relaxed);
+        let mut state = self.state();
+        let newer = state.devices.get(&device).is_some_and(|local| local.generation > former.generation);
+        if newer {
+            state.connections.insert(connection, device.clone());
+            *state.ending.entry(device).or_default() += 1;
+            state.commands.send(connection, Command::Close { connection, why: CloseWhy::Replaced });
+        } else {
+            self.registry.adopt(&device, connection, former);
+            let Former { generation, since_ms } = former;
+            state.admit(device, Local { connection, generation, since_ms, facts });
+        }
+        let _ = answer.send(Admission::Admitted { generation: former.generation, session: SessionId(0) });
+    }
+
+    /// A connection has ended.
+    fn end(&self, connection: u64, session: Option<Box<Session>>, reason: &'static str, is_given: bool) {
+        let mut state = self.state();
+        state.arriving.remove(&connection);
+        let Some(device) = state.connections.remove(&connection) else { return };
+        let is_current = state.devices.get(&device).is_some_and(|local| local.connection == connection);
+        let mut facts = None;
+        if is_current && let Some(local) = state.devices.remove(&device) {
+            if !is_given {
+                self.registry.disconnect(&device, connection);
+                self.presence.tell(|| change(&local, &device, false, reason));
+            }
+            facts = Some(local.facts);
+        } else {
+            state.has_ended(&device);
+        }
+        let settings = match facts {
+            Some(facts) => Some((facts.settings.clone(), facts.protocol)),
+            None => state.devices.get(&device).map(|local| (local.facts.settings.clone(), local.facts.protocol)),
+        };
+        if let (Some(session), Some((settings, protocol))) = (session, settings) {
+            let limits = session_limits(&settings, protocol, self.limits.queue_bytes);
+            let mut notices = Vec::new();
+            state.away.keep(&device, *session, limits, session_ms(), &mut notices);
+            state.tell(notices);
+        }
+        if let Some((connection, token)) = state.resuming.remove(&device) {
+            state.resume(connection, token);
+        }
+    }
+}
+
+impl State {
+    fn admit(&mut self, device: Arc<str>, local: Local) {
+        self.connections.insert(local.connection, device.clone());
+        if let Some(before) = self.devices.insert(device.clone(), local) {
+            let connection = before.connection;
+            *self.ending.entry(device).or_default() += 1;
+            self.commands.send(connection, Command::Close { connection, why: CloseWhy::Replaced });
+        }
+    }
+
+    /// One of the connections that were replaced is gone.
+    fn has_ended(&mut self, device: &Arc<str>) {
+        if let Some(count) = self.ending.get_mut(device) {
+            *count -= 1;
+            if *count == 0 {
+                self.ending.remove(device);
+            }
+        }
+    }
+
+    /// Gives a connection the session that its device wants to go on with, where that is here, or says that it is not.
+    fn resume(&mut self, connection: u64, token: ResumeToken) {
+        let Some(device) = self.connections.get(&connection).cloned() else { return };
+        let session = self.away.take(&device, token).map(Box::new);
+        // An older connection of the device is about to end, and has a session.
+        if session.is_none() && self.ending.contains_key(&device) {
+            self.resuming.insert(device, (connection, token));
+            return;
+        }
+        self.commands.send(connection, Command::Resume { connection, session });
+    }
+}
+
+/// The bounds of a session without a connection.
+fn session_limits(settings: &DeviceSettings, protocol: Protocol, queue_bytes_max: usize) -> SessionLimits {
+    SessionLimits {
+        queue_bytes_max,
+        resume_ms: settings.resume_ms,
+        policy: settings.policy,
+        acknowledges: protocol != Protocol::Raw,
+    }
+}

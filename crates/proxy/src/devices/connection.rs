@@ -1,0 +1,552 @@
+//! The connection of one device: its task, from its first frame to its record.
+
+use super::closing::Reason;
+use super::events::Events;
+use super::input::Arrived;
+use super::output::{Output, Wrote};
+use crate::connection::client::Client;
+use crate::device_link::{CloseWhy, Command, DeviceState, Report};
+use crate::exchange::{Authenticated, BegunDevice, UpgradedRequest};
+use crate::plan::Lease;
+use crate::worker::devices::{Devices, Place};
+use crate::worker::watches::Leaving;
+use crate::worker::{Open, Worker};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use stillgate_config::{Measure, OnChange, Route};
+use stillgate_devices::Generation;
+use stillgate_devices::frame::{CloseCode, Reader};
+use stillgate_devices::protocol::Protocol;
+use stillgate_devices::session::{Beat, Level, Message, Policy, Pulse, Refused, Session, SessionId, SessionLimits};
+use stillgate_plugin::DeviceSettings;
+
+/// How long a device has to answer a close frame, or to take one.
+const CLOSING_MS: u64 = 2_000;
+/// A time that does not come.
+const FAR_MS: u64 = u64::MAX / 4;
+
+/// One device's connection.
+pub(super) struct Connection {
+    pub(super) client: Client,
+    pub(super) place: Place,
+    pub(super) protocol: Protocol,
+    /// `None`: the connection ends, and what it was sent waits for the device elsewhere.
+    pub(super) session: Option<Session>,
+    pub(super) reader: Reader,
+    pub(super) pulse: Pulse,
+    pub(super) output: Output,
+    /// Since the first frame it is known whether the device goes on with a session of before.
+    pub(super) is_settled: bool,
+    stage: Stage,
+    /// Nothing more is written.
+    is_shut: bool,
+    /// Bytes of messages, as they are counted for the worker.
+    counted_bytes: usize,
+    pub(super) more: Box<More>,
+    leaving: Option<Leaving>,
+    /// Dropped last: the connection counts as open until it has been recorded.
+    pub(super) open: Open,
+}
+
+/// What is seldom needed.
+pub(super) struct More {
+    pub(super) device: Arc<str>,
+    pub(super) labels: Box<[(Box<str>, Box<str>)]>,
+    pub(super) settings: Arc<DeviceSettings>,
+    pub(super) generation: Generation,
+    pub(super) request: Box<UpgradedRequest>,
+    pub(super) credential: Option<Authenticated>,
+    /// `None`: nobody wants them.
+    pub(super) events: Option<Events>,
+    pub(super) received: u64,
+    pub(super) sent_before: u64,
+    /// Milliseconds since 1970.
+    pub(super) since_ms: u64,
+    /// Bytes that wait until the upstream has what came before them.
+    pub(super) held: Vec<u8>,
+    reason: Reason,
+    /// It goes on in another process, where it will be recorded.
+    is_given: bool,
+    /// How many lists of consumers there had been when the credential was last looked for.
+    consumers_seen: u64,
+    /// Messages both ways that the metrics do not know of yet.
+    pub(super) untold: u64,
+    pub(super) told_ms: u64,
+}
+
+/// How far a connection is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Open,
+    /// The device was told, or has said it; its side is waited for until then.
+    Closing {
+        until_ms: u64,
+    },
+    Over,
+}
+
+/// What a connection goes on with, as its request or another process has left it.
+pub(super) struct Resumed {
+    pub(super) place: Place,
+    pub(super) device: Arc<str>,
+    pub(super) labels: Box<[(Box<str>, Box<str>)]>,
+    pub(super) protocol: Protocol,
+    pub(super) settings: Arc<DeviceSettings>,
+    pub(super) generation: Generation,
+    pub(super) session: Session,
+    pub(super) request: Box<UpgradedRequest>,
+    pub(super) credential: Option<Authenticated>,
+    pub(super) lease: Option<Arc<Lease>>,
+    pub(super) received: u64,
+    pub(super) written: u64,
+    /// Milliseconds since 1970.
+    pub(super) since_ms: u64,
+    pub(super) is_settled: bool,
+    /// The number of its last event.
+    pub(super) events: u64,
+}
+
+impl Connection {
+    /// Begins where a 101 is out.
+    pub(super) fn new(open: Open, client: Client, begun: BegunDevice) -> Connection {
+        let BegunDevice { place, device, labels, protocol, settings, generation, session, request, credential, .. } =
+            begun;
+        let held = begun.early.map_or_else(Vec::new, |(buffer, range)| {
+            let early = buffer[range].to_vec();
+            open.worker.buffers.give(buffer);
+            early
+        });
+        let resumed = Resumed {
+            place,
+            device,
+            labels,
+            protocol,
+            settings,
+            generation,
+            session: Session::new(session, generation),
+            request,
+            credential,
+            lease: begun.lease,
+            received: begun.received - held.len() as u64,
+            written: begun.sent,
+            since_ms: open.worker.clock.now_unix_ms(),
+            is_settled: protocol == Protocol::Raw,
+            events: 0,
+        };
+        let mut connection = Connection::resume(open, client, resumed);
+        connection.more.held = held;
+        connection.output.owes_hello = protocol != Protocol::Raw;
+        let worker = connection.worker();
+        worker.counters.devices_total.add(1);
+        worker.tell_devices(Measure::DeviceConnections, connection.labels("", ""), 1);
+        if let Some(events) = &connection.more.events {
+            events.connected(worker);
+        }
+        connection
+    }
+
+    /// Goes on where another process has left it.
+    pub(super) fn resume(open: Open, client: Client, resumed: Resumed) -> Connection {
+        let Resumed { place, device, labels, protocol, settings, generation, session, request, credential, .. } =
+            resumed;
+        let worker = &open.worker;
+        let now_ms = worker.clock.now_ms();
+        let message_bytes_max = worker.devices.as_ref().map_or(0, |devices| devices.limits.message_bytes);
+        let events = settings.events.as_ref().map(|_| {
+            let route = request.outcome.kept.as_ref().map_or("", |kept| &kept.route.spec.id);
+            Events::new(&device, generation, &settings, route, resumed.events)
+        });
+        let more = Box::new(More {
+            device,
+            labels,
+            settings,
+            generation,
+            request,
+            credential,
+            events,
+            received: resumed.received,
+            sent_before: resumed.written,
+            since_ms: resumed.since_ms,
+            held: Vec::new(),
+            reason: Reason::Failed,
+            is_given: false,
+            consumers_seen: 0,
+            untold: 0,
+            told_ms: now_ms,
+        });
+        worker.counters.devices_open.add(1);
+        Connection {
+            client,
+            place,
+            protocol,
+            session: Some(session),
+            reader: Reader::new(u32::try_from(frame_bytes_max(message_bytes_max)).unwrap_or(u32::MAX)),
+            pulse: Pulse::new(now_ms, worker.random() as u16),
+            output: Output::default(),
+            is_settled: resumed.is_settled,
+            stage: Stage::Open,
+            is_shut: false,
+            counted_bytes: 0,
+            leaving: resumed.lease.map(|lease| Leaving::new(&worker.watches, lease)),
+            more,
+            open,
+        }
+    }
+
+    /// Another process has it.
+    pub(super) fn gone(&mut self) {
+        self.more.is_given = true;
+        self.stage = Stage::Over;
+        self.place.leave(None, "given", true);
+    }
+
+    /// Its route, as it was when it began.
+    pub(super) fn route(&self) -> Option<&Route> {
+        self.more.request.outcome.kept.as_ref().map(|kept| &*kept.route)
+    }
+
+    pub(super) fn worker(&self) -> &Rc<Worker> {
+        &self.open.worker
+    }
+
+    pub(super) fn limits(&self, devices: &Devices) -> SessionLimits {
+        SessionLimits {
+            queue_bytes_max: devices.limits.queue_bytes,
+            resume_ms: self.more.settings.resume_ms,
+            policy: self.more.settings.policy,
+            acknowledges: self.protocol != Protocol::Raw,
+        }
+    }
+
+    /// Whether it goes on as before.
+    pub(super) fn is_open(&self) -> bool {
+        self.stage == Stage::Open
+    }
+
+    /// Ends it: the device is told, where it can be, and has a moment to answer.
+    pub(super) fn close(&mut self, reason: Reason) {
+        match reason.close() {
+            Some((code, why)) => self.close_with(reason, code, why),
+            None => self.end(reason),
+        }
+    }
+
+    /// The same with a code of one's own.
+    pub(super) fn close_with(&mut self, reason: Reason, code: CloseCode, why: &str) {
+        if !self.is_open() {
+            return;
+        }
+        self.leave(reason);
+        (self.output.owes_hello, self.output.owes_ping) = (false, false);
+        self.output.close(code, why);
+        self.stage = Stage::Closing { until_ms: self.worker().clock.now_ms() + CLOSING_MS };
+    }
+
+    /// The device has said that it ends: it is answered, and nothing more is read.
+    pub(super) fn answer_close(&mut self, code: CloseCode) {
+        if self.is_open() {
+            self.close_with(Reason::Closed, code, "");
+        } else if self.output.is_idle() {
+            self.stage = Stage::Over;
+        }
+        self.client.eof = true;
+    }
+
+    /// Ends it without a word.
+    pub(super) fn end(&mut self, reason: Reason) {
+        if self.is_open() {
+            self.leave(reason);
+        }
+        self.stage = Stage::Over;
+    }
+
+    /// The device is offline from here on; what it was sent is kept where it may come back to it.
+    fn leave(&mut self, reason: Reason) {
+        self.more.reason = reason;
+        let worker = self.open.worker.clone();
+        self.tell_messages(worker.clock.now_ms(), true);
+        worker.tell_devices(Measure::DeviceDisconnections, self.labels(reason.name(), ""), 1);
+        let Some(devices) = &worker.devices else { return };
+        let limits = self.limits(devices);
+        let session = self.session.take().map(|mut session| {
+            devices.with_notices(|notices| session.detach(devices.session_ms(&worker.clock), &limits, notices));
+            session
+        });
+        self.count_bytes(devices);
+        self.place.leave(session.filter(|session| !session.is_over()), reason.name(), false);
+        if let Some(events) = &self.more.events {
+            events.disconnected(&worker, reason.name());
+        }
+    }
+
+    /// What the worker counts of bytes that wait follows what waits.
+    pub(super) fn count_bytes(&mut self, devices: &Devices) {
+        let now = self.session.as_ref().map_or(0, Session::queued_bytes);
+        devices.queued_bytes.set((devices.queued_bytes.get() + now).saturating_sub(self.counted_bytes));
+        self.counted_bytes = now;
+        self.place.mailbox.moved_bytes.set(self.more.received + self.output.total);
+    }
+
+    /// Does what it was told.
+    fn take_commands(&mut self, cx: &Context<'_>, devices: &Devices) {
+        for command in self.place.mailbox.take(cx) {
+            match command {
+                Command::Deliver { message, .. } => self.push(*message, devices),
+                Command::Broadcast { id, encoded, timeout_ms, .. } => {
+                    let message = Message { id, encoded, key: None, level: Level::Written, deadline_ms: timeout_ms };
+                    self.push(message, devices);
+                }
+                Command::Close { why: CloseWhy::Replaced, .. } => self.close(Reason::Replaced),
+                Command::Close { why: CloseWhy::Asked, .. } => self.close(Reason::Asked),
+                Command::Resume { session, .. } => self.go_on_with(session, devices),
+                Command::Inspect { answer, .. } => {
+                    // Who asks may be gone.
+                    let _ = answer.send(self.state());
+                }
+                Command::Top { .. } => {}
+            }
+        }
+    }
+
+    fn state(&self) -> DeviceState {
+        let now_ms = self.worker().clock.now_ms();
+        DeviceState {
+            quiet_ms: now_ms.saturating_sub(self.client.quiet_since_ms),
+            queued_bytes: self.session.as_ref().map_or(0, Session::queued_bytes),
+            bytes_received: self.more.received,
+            bytes_sent: self.more.sent_before + self.output.total,
+        }
+    }
+
+    fn push(&mut self, mut message: Message, devices: &Devices) {
+        let limits = self.limits(devices);
+        let id = message.id;
+        message.deadline_ms = message.deadline_ms.saturating_add(devices.session_ms(&self.worker().clock));
+        let is_full = devices.queued_bytes.get() >= devices.queued_bytes_max && limits.policy != Policy::DropOldest;
+        let pushed = match &mut self.session {
+            None => Err(Refused::Offline),
+            Some(_) if is_full => Err(Refused::Full),
+            Some(session) => devices.with_notices(|notices| session.push(message, &limits, notices)),
+        };
+        if let Err(why) = pushed {
+            devices.report(Report::Refused { id, why });
+        }
+        self.count_bytes(devices);
+    }
+
+    /// Goes on with a session of before, where it is there and the device may.
+    fn go_on_with(&mut self, before: Option<Box<Session>>, devices: &Devices) {
+        let limits = self.limits(devices);
+        let now_ms = devices.session_ms(&self.worker().clock);
+        if let (Some(mut before), Some(session)) = (before, &mut self.session) {
+            let token = before.token();
+            devices.with_notices(|notices| match before.resume(token, self.more.generation, now_ms, &limits) {
+                Ok(()) => {
+                    before.absorb(session);
+                    *session = *before;
+                }
+                Err(_) => before.end(notices),
+            });
+        }
+        self.output.owes_hello = true;
+        self.count_bytes(devices);
+    }
+
+    /// What follows from the time; sets the timer.
+    fn poll_time(&mut self, cx: &mut Context<'_>, devices: &Devices) {
+        let worker = self.open.worker.clone();
+        let now_ms = worker.clock.now_ms();
+        if let Stage::Closing { until_ms } = self.stage {
+            match now_ms >= until_ms {
+                true => self.stage = Stage::Over,
+                false => self.client.timer.set(&worker.clock, until_ms, cx),
+            }
+            return;
+        }
+        let mut next_ms = FAR_MS;
+        match self.pulse.beat(now_ms, worker.random() as u16, self.more.settings.pulse) {
+            Beat::Quiet { until_ms } => next_ms = until_ms,
+            Beat::Ping { until_ms } => {
+                self.output.owes_ping = true;
+                next_ms = until_ms;
+            }
+            // The event loop has not seen it yet; it will on its next turn.
+            Beat::Dead if self.client.stream.has_arrived() && self.more.held.is_empty() => cx.waker().wake_by_ref(),
+            Beat::Dead => return self.end(Reason::Silent),
+        }
+        let limits = self.limits(devices);
+        if let Some(session) = &mut self.session {
+            let session_ms = devices.session_ms(&worker.clock);
+            let due_ms = devices.with_notices(|notices| session.tick(session_ms, &limits, notices));
+            next_ms = next_ms.min(due_ms.map_or(FAR_MS, |due_ms| devices.worker_ms(due_ms)));
+        }
+        self.count_bytes(devices);
+        self.tell_messages(now_ms, false);
+        if let Some(until_ms) = self.more.credential.as_ref().and_then(|credential| credential.until_ms) {
+            let left_ms = until_ms.saturating_sub(worker.clock.now_unix_ms());
+            if left_ms == 0 {
+                return self.close(Reason::Revoked);
+            }
+            next_ms = next_ms.min(now_ms + left_ms);
+        }
+        if self.output.stuck_since_ms > 0 {
+            let until_ms = self.output.stuck_since_ms + worker.snapshot().plan.settings.send_ms;
+            if now_ms >= until_ms {
+                return self.end(Reason::Slow);
+            }
+            next_ms = next_ms.min(until_ms);
+        }
+        if let Some(reason) = self.poll_leaving(cx, devices, now_ms) {
+            return self.close(reason);
+        }
+        let end_ms = self.client.listener.end_ms();
+        if now_ms >= end_ms {
+            return self.close(Reason::Route);
+        }
+        self.client.timer.set(&worker.clock, next_ms.min(end_ms), cx);
+    }
+
+    /// Whether its route, its credential or its worker wants it to end.
+    fn poll_leaving(&mut self, cx: &mut Context<'_>, devices: &Devices, now_ms: u64) -> Option<Reason> {
+        if let Some(leaving) = &mut self.leaving {
+            leaving.look(cx, now_ms);
+            // A device that is drained is told at once: it comes back by itself, and nothing is cut.
+            if leaving.since_ms.is_some() && leaving.lease.policy != OnChange::Keep {
+                return Some(Reason::Route);
+            }
+        }
+        let worker = &self.open.worker;
+        if worker.draining.get() && !self.may_ever_go() {
+            return Some(Reason::Drained);
+        }
+        let seen = devices.consumers_seen.get();
+        if self.more.consumers_seen != seen {
+            self.more.consumers_seen = seen;
+            let snapshot = worker.snapshot();
+            let holds = |credential: &Authenticated| credential.holds(&snapshot.plan.consumers);
+            if !self.more.credential.as_ref().is_none_or(holds) {
+                return Some(Reason::Revoked);
+            }
+        }
+        None
+    }
+
+    /// Writes what there is.
+    fn poll_output(&mut self, cx: &mut Context<'_>, devices: &Devices) {
+        let worker = self.open.worker.clone();
+        let limits = self.limits(devices);
+        let mut rounds = 0;
+        loop {
+            let said = (self.protocol, self.session.as_mut());
+            let times = (worker.clock.now_ms(), devices.session_ms(&worker.clock));
+            match self.output.poll_write(cx, &mut self.client.stream, said, times, &worker.buffers) {
+                Poll::Pending => return,
+                Poll::Ready(Err(_)) => return self.end(Reason::Gone),
+                Poll::Ready(Ok(Wrote::Nothing)) => break,
+                Poll::Ready(Ok(Wrote::Messages)) => {
+                    if let Some(session) = &mut self.session {
+                        devices.with_notices(|notices| session.written(&limits, notices));
+                    }
+                    self.count_bytes(devices);
+                }
+            }
+            rounds += 1;
+            if rounds >= super::input::ROUNDS_MAX {
+                cx.waker().wake_by_ref();
+                return;
+            }
+        }
+        if self.stage == Stage::Open {
+            return;
+        }
+        // The device sees our end at once, and what it still sends is read, so that no reset overtakes what it is told.
+        if !self.is_shut {
+            self.is_shut = self.client.stream.poll_shutdown(cx).is_ready();
+        }
+        if self.client.eof {
+            self.stage = Stage::Over;
+        }
+    }
+
+    /// The id of a session of before that the device names, where it is another one.
+    pub(super) fn is_other_session(&self, session: SessionId) -> bool {
+        self.session.as_ref().is_some_and(|own| own.token().session != session)
+    }
+}
+
+impl Future for Connection {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let connection = &mut *self;
+        let worker = connection.open.worker.clone();
+        let Some(devices) = &worker.devices else { return Poll::Ready(()) };
+        if worker.draining.get() && connection.give() {
+            return Poll::Ready(());
+        }
+        connection.take_commands(cx, devices);
+        match connection.poll_input(cx, devices) {
+            Arrived::Nothing => {}
+            Arrived::End if connection.is_open() => connection.end(Reason::Gone),
+            // What it is told may reach it still.
+            Arrived::End => connection.client.eof = true,
+        }
+        if connection.stage != Stage::Over {
+            connection.poll_time(cx, devices);
+        }
+        if connection.stage != Stage::Over {
+            connection.poll_output(cx, devices);
+        }
+        match connection.stage {
+            Stage::Over => Poll::Ready(()),
+            Stage::Open | Stage::Closing { .. } => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Connection {
+    /// Whatever ended it: the device, time, the worker's end or a bug.
+    fn drop(&mut self) {
+        if self.is_open() {
+            // The event loop ends, and sends nothing more.
+            self.more.events = None;
+            let reason = if std::thread::panicking() { Reason::Failed } else { Reason::Drained };
+            self.leave(reason);
+        }
+        let worker = self.open.worker.clone();
+        if self.more.reason.is_cut() {
+            self.client.ends_with_connection = true;
+        }
+        self.output.release(&worker.buffers);
+        worker.counters.devices_open.sub(1);
+        if let Some(leaving) = &self.leaving {
+            leaving.end(&worker.watches);
+        }
+        // After a bug nobody knows what there would be to tell.
+        if !self.more.is_given && !std::thread::panicking() {
+            self.record();
+        }
+    }
+}
+
+/// What a frame may hold: a message with the words around it, as text in base64.
+fn frame_bytes_max(message_bytes_max: usize) -> usize {
+    message_bytes_max.saturating_mul(4).div_ceil(3) + FRAME_WORDS_BYTES_MAX
+}
+
+/// `{"type":"reply","id":"…","encoding":"base64","body":""}`, with room for spaces.
+const FRAME_WORDS_BYTES_MAX: usize = 512;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_task_of_a_device_is_small() {
+        const CONNECTION_BYTES_MAX: usize = 1024;
+        let bytes = size_of::<Connection>() + size_of::<More>();
+        assert!(bytes <= CONNECTION_BYTES_MAX, "{bytes} bytes, and 3 KiB are all that a device may take");
+    }
+}

@@ -1,0 +1,20 @@
+//! Whether what a device was let in by still holds.
+
+use crate::exchange::Authenticated;
+use stillgate_plugin::{Attached, Consumers};
+
+impl Authenticated {
+    /// Whether its consumer is there with the same credential.
+    pub(super) fn holds(&self, consumers: &Consumers) -> bool {
+        let Some(named) = consumers.named(&self.name) else { return false };
+        let credential = match &self.credential {
+            None => None,
+            Some(id) => {
+                let ids = &consumers.of(named).credentials;
+                let Some(place) = ids.iter().position(|known| known == id) else { return false };
+                u16::try_from(place).ok()
+            }
+        };
+        consumers.mark(Attached { credential, ..named }) == Some(self.mark)
+    }
+}

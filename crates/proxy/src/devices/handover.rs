@@ -1,0 +1,262 @@
+//! The connection of a device goes to another process, and goes on there as if nothing had happened.
+//!
+//! It goes while nothing is on its way: no frame is half read or half written, no event waits for the upstream, and no sender
+//! waits for word of a message, which could not be told to it from there. A device that is never quiet is told to come back.
+
+use super::connection::{Connection, Resumed};
+use super::events::Events;
+use crate::connection::client::Client;
+use crate::device_link::{DeviceFacts, Former};
+use crate::exchange::{Authenticated, UpgradedRequest};
+use crate::handover::{
+    CredentialState, DEVICE_MESSAGES_BYTES_MAX, DEVICE_MESSAGES_MAX, Damaged, DeviceState, MessageState, Parcel,
+    ProtocolState, ROUTES, RequestState, State, share,
+};
+use crate::plan::{Lease, PlanRoute};
+use crate::telemetry::access_log::ResponseFields;
+use crate::telemetry::outcome::{Kept, Outcome};
+use crate::worker::devices::Place;
+use crate::worker::{Open, Worker};
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use stillgate_config::OnChange;
+use stillgate_devices::Generation;
+use stillgate_devices::protocol::{Encoded, MessageId, Protocol};
+use stillgate_devices::session::{Carried, HandedOut, Session, SessionId};
+use stillgate_plugin::record::NodeTries;
+use stillgate_route::Match;
+use tokio::task::spawn_local;
+
+impl Connection {
+    /// Gives it away where it can be. True: it is the other process's, and ours is to be dropped.
+    pub(super) fn give(&mut self) -> bool {
+        let worker = self.worker().clone();
+        let Some(giving) = worker.giving() else { return false };
+        if !self.may_ever_go() || !self.is_quiet() {
+            return false;
+        }
+        let is_given = giving.send(&worker.troubles, || self.pack());
+        if is_given {
+            self.gone();
+        }
+        is_given
+    }
+
+    /// Whether the other process has its listener and its route.
+    pub(super) fn may_ever_go(&self) -> bool {
+        let worker = self.worker();
+        let Some(giving) = worker.giving() else { return false };
+        let route = self.route().map(|route| format!("{ROUTES}{}", route.spec.id));
+        self.is_open() && worker.gives(&self.client) && route.is_some_and(|key| giving.takes_route(&key))
+    }
+
+    fn is_quiet(&self) -> bool {
+        let session = self
+            .session
+            .as_ref()
+            .is_some_and(|session| session.is_movable() && session.queued_bytes() <= DEVICE_MESSAGES_BYTES_MAX);
+        session
+            && self.reader.is_idle()
+            && self.output.is_idle()
+            && self.more.held.is_empty()
+            && self.more.events.as_ref().is_none_or(Events::is_idle)
+    }
+
+    fn pack(&mut self) -> io::Result<Parcel> {
+        let worker = self.worker().clone();
+        let socket = share(&self.client.stream)?;
+        let mut bytes = self.more.request.head.to_vec();
+        let request = self.request_state();
+        let route = self.route().map(|route| format!("{ROUTES}{}", route.spec.id)).unwrap_or_default();
+        let labels = &self.more.labels;
+        let labels = labels.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        let carried = self.session.as_mut().and_then(|session| session.carry(session.token(), &mut Vec::new()).ok());
+        let carried = carried.ok_or(io::ErrorKind::InvalidInput)?;
+        if carried.messages.len() > DEVICE_MESSAGES_MAX {
+            self.session = Some(continued(carried, self.more.generation));
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let messages = carried.messages.iter().map(|HandedOut { id, seq, encoded }| {
+            bytes.extend_from_slice(encoded.as_bytes());
+            let (bytes, is_text) = (encoded.len(), encoded.is_text());
+            MessageState { id: id.to_string(), seq: *seq, bytes, is_text }
+        });
+        let messages = messages.collect();
+        let credential = self.more.credential.as_ref().map(|credential| CredentialState {
+            consumer: credential.name.to_string(),
+            credential: credential.credential.as_ref().map(|id| id.to_string()),
+            mark: credential.mark,
+            until_ms: credential.until_ms,
+        });
+        let state = DeviceState {
+            connection: worker.state_of(&self.client),
+            address: self.client.address,
+            request,
+            route,
+            device: self.more.device.to_string(),
+            labels,
+            protocol: match self.protocol {
+                Protocol::Json => ProtocolState::Json,
+                Protocol::Cbor => ProtocolState::Cbor,
+                Protocol::Raw => ProtocolState::Raw,
+            },
+            generation: self.more.generation.0,
+            since_ms: self.more.since_ms,
+            session: carried.id.to_string(),
+            sent: carried.sent,
+            messages,
+            is_settled: self.is_settled,
+            credential,
+            received: self.more.received,
+            written: self.more.sent_before + self.output.total,
+            events: self.more.events.as_ref().map_or(0, Events::seq),
+        };
+        Ok(Parcel { state: State::Device(Box::new(state)), bytes, sockets: vec![socket] })
+    }
+
+    fn request_state(&self) -> RequestState {
+        let worker = self.worker();
+        let UpgradedRequest { head, outcome, .. } = &*self.more.request;
+        let kept = outcome.kept.as_ref();
+        let kept = kept.filter(|kept| worker.route_places.is_present(&worker.snapshot(), &kept.route));
+        RequestState {
+            head: head.len(),
+            path: kept.map(|kept| kept.path),
+            status: outcome.status,
+            head_bytes: outcome.head_bytes,
+            upstream_us: None,
+            tries: Vec::new(),
+            started_us: outcome.started.map(|time| time.elapsed().as_micros() as u64),
+            node_since_us: None,
+        }
+    }
+}
+
+/// A session on the connection that it has had.
+fn continued(carried: Carried, generation: Generation) -> Session {
+    let mut session = Session::from_carried(carried, generation, crate::device_link::process_ms());
+    session.keep_handed_out();
+    session
+}
+
+/// Goes on with what another process has given.
+pub(crate) fn take(
+    open: Open,
+    mut client: Client,
+    state: &DeviceState,
+    bytes: &[u8],
+    is_changed: bool,
+) -> Result<(), Damaged> {
+    let worker = open.worker.clone();
+    let snapshot = worker.snapshot();
+    client.address = state.address;
+    client.is_new = false;
+    let damaged = |why: String| Damaged(format!("device {:?}: {why}", state.device));
+    let devices = worker.devices.as_ref().ok_or_else(|| damaged("gateway.devices is not configured".to_owned()))?;
+    let id = state.route.strip_prefix(ROUTES).unwrap_or_default();
+    let place = worker.route_places.route(&snapshot, id);
+    let place = place.ok_or_else(|| damaged(format!("its route {id:?} is gone")))?;
+    let route = &snapshot.plan.routes[place];
+    let settings = route.route.devices();
+    let settings = settings.ok_or_else(|| damaged(format!("its route {id:?} takes no devices")))?.clone();
+    let protocol = match state.protocol {
+        ProtocolState::Json => Protocol::Json,
+        ProtocolState::Cbor => Protocol::Cbor,
+        ProtocolState::Raw => Protocol::Raw,
+    };
+    let (head, rest) = bytes.split_at(state.request.head);
+    let messages = messages(state, rest).ok_or_else(|| damaged("the id of a message is none".to_owned()))?;
+    let session = u128::from_str_radix(&state.session, 16).map_err(|error| damaged(error.to_string()))?;
+    let generation = Generation(state.generation);
+    let carried = Carried { id: SessionId(session), sent: state.sent, messages };
+    let device: Arc<str> = state.device.as_str().into();
+    let labels: Box<[(Box<str>, Box<str>)]> =
+        state.labels.iter().map(|(name, value)| (name.as_str().into(), value.as_str().into())).collect();
+    let facts = DeviceFacts {
+        device: device.clone(),
+        labels: labels.clone(),
+        protocol,
+        peer: client.peer,
+        route: Arc::from(id),
+        settings: settings.clone(),
+    };
+    let request = request(state, &worker, head, (place, route), is_changed);
+    let credential = state.credential.as_ref().map(|credential| Authenticated {
+        name: credential.consumer.as_str().into(),
+        credential: credential.credential.as_deref().map(Into::into),
+        mark: credential.mark,
+        until_ms: credential.until_ms,
+    });
+    let mut own = Place::new(&worker, devices);
+    // That it is let in is certain; who has a newer connection closes this one.
+    drop(own.ask(facts, Some(Former { generation, since_ms: state.since_ms })));
+    let resumed = Resumed {
+        place: own,
+        device,
+        labels,
+        protocol,
+        settings,
+        generation,
+        session: continued(carried, generation),
+        request: Box::new(request),
+        credential,
+        lease: lease(route.lease.as_ref(), is_changed),
+        received: state.received,
+        written: state.written,
+        since_ms: state.since_ms,
+        is_settled: state.is_settled,
+        events: state.events,
+    };
+    drop(snapshot);
+    spawn_local(Connection::resume(open, client, resumed));
+    Ok(())
+}
+
+/// Those that the device has not acknowledged; `None`: one has no id.
+fn messages(state: &DeviceState, mut bytes: &[u8]) -> Option<Vec<HandedOut>> {
+    let mut messages = Vec::with_capacity(state.messages.len());
+    for message in &state.messages {
+        let (encoded, behind) = bytes.split_at(message.bytes);
+        let encoded = Encoded::from_parts(encoded, message.is_text);
+        messages.push(HandedOut { id: MessageId::parse(&message.id)?, seq: message.seq, encoded });
+        bytes = behind;
+    }
+    Some(messages)
+}
+
+/// What the access log and the metrics will tell.
+fn request(
+    state: &DeviceState,
+    worker: &Worker,
+    head: &[u8],
+    (place, route): (usize, &PlanRoute),
+    is_changed: bool,
+) -> UpgradedRequest {
+    let paths = route.route.spec.uri().map_or(1, |uri| uri.paths.len());
+    let path = state.request.path.filter(|path| *path < paths).unwrap_or(0);
+    let since = |ago_us| Instant::now().checked_sub(Duration::from_micros(ago_us));
+    let outcome = Outcome {
+        timing: worker.timing(),
+        started: state.request.started_us.and_then(since),
+        status: state.request.status,
+        head_bytes: state.request.head_bytes,
+        route: Some(Match { route: place, path }).filter(|_| !is_changed),
+        kept: Some(Rc::new(Kept { route: route.route.clone(), path, upstream: None })),
+        ..Outcome::default()
+    };
+    let (tries, fields) = (NodeTries::default(), ResponseFields::default());
+    UpgradedRequest { head: head.into(), outcome, tries, fields, chains: None }
+}
+
+/// What it holds of its route: of one that is not what it was, something that was revoked already.
+fn lease(present: Option<&Arc<Lease>>, is_changed: bool) -> Option<Arc<Lease>> {
+    let present = present?;
+    if !is_changed || present.policy == OnChange::Keep {
+        return Some(present.clone());
+    }
+    let lease = Lease::new(present.policy);
+    lease.revoke();
+    Some(Arc::new(lease))
+}

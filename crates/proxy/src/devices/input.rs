@@ -1,0 +1,177 @@
+//! What comes from a device: bytes become frames, frames become what it says, and that is done.
+
+use super::closing::Reason;
+use super::connection::Connection;
+use crate::device_link::Report;
+use crate::worker::devices::Devices;
+use std::task::{Context, Poll};
+use stillgate_devices::frame::{CloseCode, Event, FrameError};
+use stillgate_devices::protocol::FromDevice;
+use stillgate_devices::session::ResumeToken;
+use tokio::io::ReadBuf;
+
+/// Buffers read, or written, at once; then it is the turn of other tasks.
+pub(super) const ROUNDS_MAX: u32 = 16;
+
+/// What reading came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Arrived {
+    /// Nothing that ends the connection.
+    Nothing,
+    /// The device is gone.
+    End,
+}
+
+/// Whether what follows is looked at now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    Goes,
+    /// When the upstream has what came before.
+    Waits,
+}
+
+impl Connection {
+    /// Reads and does all that there is, a few buffers at a time.
+    pub(super) fn poll_input(&mut self, cx: &mut Context<'_>, devices: &Devices) -> Arrived {
+        if !self.may_read(cx) {
+            return Arrived::Nothing;
+        }
+        if !self.more.held.is_empty() {
+            let mut held = std::mem::take(&mut self.more.held);
+            self.take_bytes(&mut held, devices);
+            if !self.more.held.is_empty() {
+                // Its task is woken when it may go on.
+                return if self.may_read(cx) { self.again(cx) } else { Arrived::Nothing };
+            }
+        }
+        for _ in 0..ROUNDS_MAX {
+            if self.client.stream.poll_read_ready(cx).is_pending() {
+                return Arrived::Nothing;
+            }
+            let worker = self.worker().clone();
+            let mut buffer = worker.buffers.take();
+            let mut space = ReadBuf::new(&mut buffer);
+            let read = self.client.stream.poll_read(cx, &mut space);
+            let count = space.filled().len();
+            match read {
+                Poll::Ready(Ok(())) if count > 0 => self.take_bytes(&mut buffer[..count], devices),
+                _ => {}
+            }
+            worker.buffers.give(buffer);
+            match read {
+                Poll::Pending => return Arrived::Nothing,
+                Poll::Ready(Ok(())) if count > 0 => {}
+                Poll::Ready(_) => return Arrived::End,
+            }
+            if !self.may_read(cx) {
+                return Arrived::Nothing;
+            }
+        }
+        self.again(cx)
+    }
+
+    fn again(&self, cx: &Context<'_>) -> Arrived {
+        cx.waker().wake_by_ref();
+        Arrived::Nothing
+    }
+
+    /// Whether what comes is to be looked at: nothing is once the device has said its end, and where the upstream is waited for
+    /// the kernel holds the device back.
+    fn may_read(&self, cx: &Context<'_>) -> bool {
+        !self.client.eof && self.more.events.as_ref().is_none_or(|events| events.is_ready(cx))
+    }
+
+    fn take_bytes(&mut self, mut bytes: &mut [u8], devices: &Devices) {
+        let now_ms = self.worker().clock.now_ms();
+        self.more.received += bytes.len() as u64;
+        self.pulse.heard(now_ms);
+        self.client.quiet_since_ms = now_ms;
+        while !bytes.is_empty() {
+            let (taken, event) = match self.reader.next(bytes) {
+                Ok(read) => read,
+                Err(error) => return self.refuse_frame(error),
+            };
+            let next = match event {
+                None => return,
+                Some(event) => self.take_event(event, devices),
+            };
+            bytes = &mut bytes[taken..];
+            if next == Next::Waits {
+                self.more.received -= bytes.len() as u64;
+                self.more.held = bytes.to_vec();
+                return;
+            }
+        }
+    }
+
+    fn refuse_frame(&mut self, error: FrameError) {
+        let reason = if matches!(error, FrameError::TooBig(_)) { Reason::TooBig } else { Reason::Frames };
+        self.close_with(reason, error.close_code(), &error.to_string());
+    }
+
+    fn take_event(&mut self, event: Event<'_>, devices: &Devices) -> Next {
+        match event {
+            Event::Ping(payload) if self.is_open() => self.output.pong(&payload),
+            Event::Ping(_) | Event::Pong(_) => {}
+            Event::Close(said) => self.answer_close(said.map_or(CloseCode::NORMAL, |(code, _)| code)),
+            Event::Text(payload) if self.is_open() => return self.take_message(true, &payload, devices),
+            Event::Binary(payload) if self.is_open() => return self.take_message(false, &payload, devices),
+            Event::Text(_) | Event::Binary(_) => {}
+        }
+        Next::Goes
+    }
+
+    fn take_message(&mut self, is_text: bool, payload: &[u8], devices: &Devices) -> Next {
+        let said = match self.protocol.read(is_text, payload) {
+            Ok(said) => said,
+            Err(error) => {
+                self.close_with(Reason::Messages, error.close_code(), &error.to_string());
+                return Next::Goes;
+            }
+        };
+        self.more.untold += 1;
+        let is_first = !std::mem::replace(&mut self.is_settled, true);
+        let token = match &said {
+            FromDevice::Hello { resume, .. } => resume.as_deref().and_then(ResumeToken::parse),
+            _ => None,
+        };
+        let token = token.filter(|token| is_first && self.is_other_session(token.session));
+        if let (true, None) = (is_first, token) {
+            devices.report(Report::Fresh { connection: self.place.connection });
+        }
+        match (said, token) {
+            (FromDevice::Hello { .. }, Some(token)) => {
+                devices.report(Report::Resume { connection: self.place.connection, token });
+            }
+            (FromDevice::Hello { .. }, None) => self.output.owes_hello = true,
+            (FromDevice::Ack { seq }, _) => self.acknowledge(seq, devices),
+            (FromDevice::Reply { id, body }, _) => {
+                if let Some(session) = &mut self.session {
+                    // A second answer to a message that came twice has nobody to go to.
+                    let _ = devices.with_notices(|notices| session.reply(id, body, notices));
+                }
+                self.count_bytes(devices);
+            }
+            (FromDevice::Event { body }, _) => {
+                if body.bytes().len() > devices.limits.message_bytes {
+                    self.refuse_frame(FrameError::TooBig(devices.limits.message_bytes as u32));
+                } else if let Some(events) = &self.more.events {
+                    return match events.said(self.worker(), body.into_owned()) {
+                        true => Next::Waits,
+                        false => Next::Goes,
+                    };
+                }
+            }
+        }
+        Next::Goes
+    }
+
+    fn acknowledge(&mut self, seq: u64, devices: &Devices) {
+        let Some(session) = &mut self.session else { return };
+        let acknowledged = devices.with_notices(|notices| session.acknowledge(seq, notices));
+        self.count_bytes(devices);
+        if let Err(error) = acknowledged {
+            self.close_with(Reason::Messages, CloseCode::POLICY, &error.to_string());
+        }
+    }
+}

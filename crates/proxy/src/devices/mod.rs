@@ -1,0 +1,38 @@
+//! Connections of devices that end here: frames of WebSocket, messages and their acknowledgements, pings, events.
+//!
+//! ```text
+//!   exchange ── 101 is out ──▶ BegunDevice ──▶ Connection ── close, silence, a newer connection, the worker's end ──▶ one record
+//!                                               ▲      │
+//!                              mailbox: Command ┘      └▶ Report, events to the upstream
+//! ```
+//!
+//! A connection is a task of its own, and small: while nothing moves it has no buffer, and its timer is its worker's wheel. What it
+//! says and understands is the crate `devices`'; here are the socket, the clock and who is told. Who the device is among others,
+//! and who waits for it, is known to the thread of devices ([`crate::device_link`]).
+
+mod closing;
+mod connection;
+mod credential;
+mod events;
+mod handover;
+mod input;
+mod output;
+mod posting;
+mod telling;
+
+pub(crate) use handover::take;
+
+use crate::connection::client::Client;
+use crate::exchange::Switch;
+use crate::tunnel::Tunnel;
+use crate::worker::Open;
+use connection::Connection;
+use tokio::task::spawn_local;
+
+/// Goes on with a connection that a request has made something else, as a task of its own.
+pub(crate) fn go_on(open: Open, client: Client, switch: Switch) {
+    match switch {
+        Switch::Tunnel(upgraded) => drop(spawn_local(Tunnel::new(open, client, upgraded.into()))),
+        Switch::Device(begun) => drop(spawn_local(Connection::new(open, client, *begun))),
+    }
+}

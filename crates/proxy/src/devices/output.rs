@@ -1,0 +1,172 @@
+//! What goes to a device: frames that are owed, then messages, in as few system calls as possible.
+//!
+//! The buffer is taken when there is something to write and given back when the kernel has it. Of pings that were not answered yet
+//! only the last one is (RFC 6455 section 5.5.3), so a device that never reads makes nothing grow.
+
+use crate::basics::buffer::Buffers;
+use crate::connection::stream::Stream;
+use std::io;
+use std::task::{Context, Poll};
+use stillgate_devices::frame::{CloseCode, FRAME_HEAD_BYTES_MAX, FrameHead, Opcode, write_close, write_frame};
+use stillgate_devices::protocol::Protocol;
+use stillgate_devices::session::{HandedOut, Session};
+
+/// Messages are put together up to this many bytes.
+const FILL_BYTES: usize = 32 * 1024;
+
+/// What is on its way to a device.
+#[derive(Default)]
+pub(super) struct Output {
+    /// `bytes[written..]` is not with the kernel; without capacity while there is nothing.
+    bytes: Vec<u8>,
+    written: usize,
+    /// Messages are among the bytes.
+    has_messages: bool,
+    pong: Option<Box<[u8]>>,
+    pub(super) owes_hello: bool,
+    pub(super) owes_ping: bool,
+    close: Option<Box<(CloseCode, String)>>,
+    /// The close frame is among what was written, and nothing follows it.
+    is_closed: bool,
+    /// Since when nothing could be written; 0: there is nothing.
+    pub(super) stuck_since_ms: u64,
+    pub(super) total: u64,
+    /// Messages that were put together since this was last taken.
+    pub(super) messages: u64,
+}
+
+/// Whether messages went out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wrote {
+    Messages,
+    Nothing,
+}
+
+impl Output {
+    /// Answers a ping.
+    pub(super) fn pong(&mut self, payload: &[u8]) {
+        self.pong = Some(payload.into());
+    }
+
+    /// Says that the connection ends. Nothing follows.
+    pub(super) fn close(&mut self, code: CloseCode, reason: &str) {
+        if self.close.is_none() && !self.is_closed {
+            self.close = Some(Box::new((code, reason.to_owned())));
+        }
+    }
+
+    /// Whether everything is with the kernel.
+    pub(super) fn is_idle(&self) -> bool {
+        self.bytes.is_empty() && self.pong.is_none() && self.close.is_none() && !self.owes_hello && !self.owes_ping
+    }
+
+    /// Puts the next frames together. Messages only where there is a session.
+    fn fill(&mut self, protocol: Protocol, session: Option<&mut Session>, now_ms: u64, buffers: &Buffers) {
+        let has_session = session.is_some();
+        if self.is_closed || !(has_session || self.pong.is_some() || self.close.is_some()) {
+            return;
+        }
+        if self.bytes.capacity() == 0 {
+            self.bytes = buffers.take_output();
+        }
+        let out = &mut self.bytes;
+        if let Some(pong) = self.pong.take() {
+            write_frame(Opcode::Pong, &pong, out);
+        }
+        if let Some(session) = session {
+            if std::mem::take(&mut self.owes_hello) {
+                let token = session.token();
+                framed(protocol, protocol != Protocol::Cbor, out, |out| {
+                    protocol.write_hello(&token.session.to_string(), &token.to_string(), out);
+                });
+            }
+            if std::mem::take(&mut self.owes_ping) {
+                write_frame(Opcode::Ping, b"", out);
+            }
+            while out.len() < FILL_BYTES
+                && let Some(HandedOut { id, seq, encoded }) = session.next_to_write(now_ms)
+            {
+                framed(protocol, encoded.is_text(), out, |out| protocol.write_message(id, seq, &encoded, out));
+                self.has_messages = true;
+                self.messages += 1;
+            }
+        }
+        if let Some(close) = self.close.take() {
+            write_close(close.0, &close.1, out);
+            self.is_closed = true;
+        }
+    }
+
+    /// Writes until nothing is left, or the kernel takes no more. Ready with what went out; called again for more.
+    pub(super) fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut Stream,
+        (protocol, session): (Protocol, Option<&mut Session>),
+        (now_ms, session_ms): (u64, u64),
+        buffers: &Buffers,
+    ) -> Poll<io::Result<Wrote>> {
+        if self.bytes.is_empty() {
+            self.fill(protocol, session, session_ms, buffers);
+        }
+        while self.written < self.bytes.len() {
+            match stream.poll_write(cx, &self.bytes[self.written..]) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(Ok(count)) => {
+                    self.written += count;
+                    self.total += count as u64;
+                    self.stuck_since_ms = 0;
+                }
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => {
+                    self.note_stuck(now_ms);
+                    return Poll::Pending;
+                }
+            }
+        }
+        if !self.bytes.is_empty()
+            && let Poll::Pending = stream.poll_flush(cx)?
+        {
+            self.note_stuck(now_ms);
+            return Poll::Pending;
+        }
+        self.release(buffers);
+        self.stuck_since_ms = 0;
+        Poll::Ready(Ok(match std::mem::take(&mut self.has_messages) {
+            true => Wrote::Messages,
+            false => Wrote::Nothing,
+        }))
+    }
+
+    fn note_stuck(&mut self, now_ms: u64) {
+        if self.stuck_since_ms == 0 {
+            self.stuck_since_ms = now_ms;
+        }
+    }
+
+    /// Gives the buffer back.
+    pub(super) fn release(&mut self, buffers: &Buffers) {
+        self.written = 0;
+        if self.bytes.capacity() > 0 {
+            buffers.give_output(std::mem::take(&mut self.bytes));
+        }
+    }
+}
+
+/// Appends a frame whose payload is written by `write`; none where it writes nothing of a protocol that is not raw.
+fn framed(protocol: Protocol, is_text: bool, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+    let start = out.len();
+    out.resize(start + FRAME_HEAD_BYTES_MAX, 0);
+    let payload = out.len();
+    write(out);
+    let len = out.len() - payload;
+    if len == 0 && protocol != Protocol::Raw {
+        out.truncate(start);
+        return;
+    }
+    let head = FrameHead::new(if is_text { Opcode::Text } else { Opcode::Binary }, len);
+    let head = head.as_bytes();
+    out[start..start + head.len()].copy_from_slice(head);
+    out.copy_within(payload.., start + head.len());
+    out.truncate(start + head.len() + len);
+}

@@ -1,0 +1,183 @@
+//! One request that tells the upstream of a device's event: a node is chosen as for any request, its connections are the pool's.
+
+use crate::basics::clock::Timer;
+use crate::calls;
+use crate::exchange::forwarding::host_of;
+use crate::node::{self, Destination, health};
+use crate::plan::snapshot::WorkerUpstream;
+use crate::worker::Worker;
+use std::rc::Rc;
+use std::sync::Arc;
+use stillgate_devices::Generation;
+use stillgate_plugin::{Call, CallError, EventSettings, Url};
+use stillgate_tls::rustls::pki_types::ServerName;
+use stillgate_upstream::{ConnMeta, Failure, Report, Tried};
+use stillgate_wire::{FieldName, FieldValue};
+
+const CONTENT_TYPE: FieldName<'static> = FieldName::constant("Content-Type");
+const DEVICE_ID: FieldName<'static> = FieldName::constant("X-Device-Id");
+const DEVICE_EVENT: FieldName<'static> = FieldName::constant("X-Device-Event");
+const DEVICE_SEQ: FieldName<'static> = FieldName::constant("X-Device-Seq");
+const DEVICE_CONNECTION: FieldName<'static> = FieldName::constant("X-Device-Connection");
+/// Of the upstream's answer, which nobody reads.
+const REPLY_BYTES_MAX: usize = 64 * 1024;
+
+/// One event.
+pub(super) struct Post {
+    pub(super) device: Arc<str>,
+    pub(super) generation: Generation,
+    pub(super) kind: &'static str,
+    pub(super) seq: u64,
+    pub(super) content_type: &'static str,
+    pub(super) body: Vec<u8>,
+}
+
+/// What became of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Posted {
+    /// 2xx.
+    Taken,
+    /// Another status that will not change.
+    Refused,
+    /// Trying again may help.
+    Failed,
+}
+
+/// Asks one node.
+pub(super) async fn post(worker: &Rc<Worker>, settings: &EventSettings, event: &Post) -> Posted {
+    let snapshot = worker.snapshot();
+    let slot = snapshot.plan.upstreams.slot(&settings.upstream);
+    let Some(upstream) = slot.and_then(|slot| snapshot.upstreams.get(slot)).cloned() else { return Posted::Failed };
+    // A request does not hold on to its Plan while it waits.
+    drop(snapshot);
+    let now_ms = worker.clock.now_ms();
+    let picked = upstream.state.borrow_mut().pick(None, now_ms, worker.random(), &Tried::new());
+    let Some(index) = picked else { return Posted::Failed };
+    let trying = Trying::begin(worker, &upstream, index);
+    let Some(call) = call(settings, event, &upstream, index) else { return Posted::Refused };
+    match trying.exchange(call).await {
+        Ok(status) => {
+            health::report(worker, &upstream, index, Report::Status(status), || format!("status {status}"));
+            match status {
+                200..300 => Posted::Taken,
+                408 | 425 | 429 | 500.. => Posted::Failed,
+                _ => Posted::Refused,
+            }
+        }
+        Err(error) => {
+            if let Some(failure) = error {
+                health::report_failure(worker, &upstream, index, failure, false);
+            }
+            Posted::Failed
+        }
+    }
+}
+
+/// A try under way; its end is counted whatever becomes of it.
+struct Trying<'a> {
+    worker: &'a Rc<Worker>,
+    upstream: &'a Rc<WorkerUpstream>,
+    index: usize,
+}
+
+impl<'a> Trying<'a> {
+    fn begin(worker: &'a Rc<Worker>, upstream: &'a Rc<WorkerUpstream>, index: usize) -> Trying<'a> {
+        upstream.state.borrow_mut().on_start(index);
+        Trying { worker, upstream, index }
+    }
+
+    /// The status of the answer, or what the node has failed of; `None`: of nothing that is its fault.
+    async fn exchange(&self, mut call: Call) -> Result<u16, Option<Failure>> {
+        let message = call.take_message();
+        if let Some((mut stream, meta)) = self.pooled() {
+            match calls::exchange(&mut stream, &call, &message).await {
+                // It was closed meanwhile: the node has not looked at it.
+                Err((CallError::Closed, false)) => {}
+                result => return self.finish(stream, meta, result),
+            }
+        }
+        let Trying { worker, upstream, index } = self;
+        let name = self.server_name();
+        let address = upstream.state.borrow().endpoint(*index).address;
+        let tls = upstream.tls.as_ref().zip(name);
+        let (http2, grpc) = (upstream.planned.link.http2, upstream.planned.link.grpc);
+        let destination = Destination { upstream, address, tls, http2, grpc, preface: &[] };
+        let timeout_ms = call.timeout.as_millis() as u64;
+        let connected = node::connect(worker, &Timer::new(), destination, timeout_ms).await;
+        let (stream, _) = connected.map_err(|error| (!error.is_local).then_some(error.failure))?;
+        health::report(worker, upstream, *index, Report::Connected, String::new);
+        let meta = upstream.state.borrow().fresh_meta(*index);
+        let now_ms = worker.clock.now_ms();
+        let (mut stream, meta) = node::keep_shared(&mut upstream.state.borrow_mut(), *index, stream, meta, now_ms);
+        let result = calls::exchange(&mut stream, &call, &message).await;
+        self.finish(stream, meta, result)
+    }
+
+    fn pooled(&self) -> Option<(crate::connection::stream::Stream, ConnMeta)> {
+        let wanted = self.server_name();
+        let is_name = |shown: Option<&ServerName<'static>>, _: &str| shown == wanted.as_ref();
+        let mut state = self.upstream.state.borrow_mut();
+        node::take_live(&mut state, self.index, is_name, self.worker.clock.now_ms())
+    }
+
+    /// The name that the node must show a certificate of, where its upstream speaks TLS.
+    fn server_name(&self) -> Option<ServerName<'static>> {
+        let tls = self.upstream.planned.tls()?;
+        let state = self.upstream.state.borrow();
+        let node = &state.endpoint(self.index).host;
+        let host = host_of(None, b"", &self.upstream.planned.definition.pass_host, node);
+        Some(tls.server_name(std::str::from_utf8(host).unwrap_or_default(), node))
+    }
+
+    fn finish(
+        &self,
+        stream: crate::connection::stream::Stream,
+        meta: ConnMeta,
+        result: Result<(stillgate_plugin::Reply, bool), (CallError, bool)>,
+    ) -> Result<u16, Option<Failure>> {
+        match result {
+            Ok((reply, is_kept)) => {
+                if is_kept && !stream.is_one_request() {
+                    let now_ms = self.worker.clock.now_ms();
+                    drop(self.upstream.state.borrow_mut().put(self.index, stream, meta, now_ms));
+                }
+                Ok(reply.status())
+            }
+            // Too large an answer is one, and nobody reads it.
+            Err((CallError::TooLarge, _)) => Ok(200),
+            Err((CallError::Timeout, _)) => {
+                stream.retire();
+                Err(Some(Failure::ReadTimeout))
+            }
+            Err((CallError::BadReply, _)) => Err(Some(Failure::BadResponse)),
+            Err(_) => Err(Some(Failure::Reset)),
+        }
+    }
+}
+
+impl Drop for Trying<'_> {
+    fn drop(&mut self) {
+        self.upstream.state.borrow_mut().on_finish(self.index, None, self.worker.clock.now_ms());
+    }
+}
+
+/// The request; `None`: what it must say cannot be said in a header.
+fn call(settings: &EventSettings, event: &Post, upstream: &WorkerUpstream, index: usize) -> Option<Call> {
+    let state = upstream.state.borrow();
+    let endpoint = state.endpoint(index);
+    let url = Url::parse(&format!("http://{}/", endpoint.address), false).ok()?;
+    let mut call = Call::new(&url.origin, b"POST", settings.uri.as_bytes());
+    (call.timeout, call.reply_bytes_max) = (settings.timeout, REPLY_BYTES_MAX);
+    let host = host_of(None, b"", &upstream.planned.definition.pass_host, &endpoint.host);
+    call.set_host(FieldValue::new(host).ok()?);
+    let (seq, generation) = (event.seq.to_string(), event.generation.to_string());
+    let text =
+        |name, text: &str, call: &mut Call| FieldValue::new(text.as_bytes()).map(|value| call.header(name, value)).ok();
+    text(CONTENT_TYPE, event.content_type, &mut call)?;
+    text(DEVICE_ID, &event.device, &mut call)?;
+    text(DEVICE_EVENT, event.kind, &mut call)?;
+    text(DEVICE_SEQ, &seq, &mut call)?;
+    text(DEVICE_CONNECTION, &generation, &mut call)?;
+    call.set_body(event.body.clone());
+    Some(call)
+}

@@ -1,0 +1,208 @@
+//! From a request to the connection of a device: whether there is room for it, its 101, and what of the exchange is kept.
+
+use super::answer::OwnAnswer;
+use super::chain::{self, Answered};
+use super::upgraded::UpgradedRequest;
+use super::{After, Serving, Switch};
+use crate::basics::buffer::Buffer;
+use crate::basics::clock::Timer;
+use crate::device_link::{Admission, DeviceFacts};
+use crate::plan::Lease;
+use crate::telemetry::outcome::Kept;
+use crate::worker::devices::{Place, Turned};
+use std::future::poll_fn;
+use std::ops::Range;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use stillgate_devices::Generation;
+use stillgate_devices::protocol::Protocol;
+use stillgate_devices::session::SessionId;
+use stillgate_plugin::{Device, DeviceSettings};
+
+/// How long a device waits to be let in.
+const ADMISSION_MS: u64 = 5_000;
+/// Seconds after which a device that found no room may try again, and how many more at random.
+const FULL_RETRY_S: u64 = 10;
+const FULL_RETRY_SPREAD_S: u64 = 20;
+
+/// The connection of a device that begins, without the socket.
+pub(crate) struct BegunDevice {
+    pub(crate) place: Place,
+    pub(crate) device: Arc<str>,
+    pub(crate) labels: Box<[(Box<str>, Box<str>)]>,
+    pub(crate) protocol: Protocol,
+    pub(crate) settings: Arc<DeviceSettings>,
+    pub(crate) generation: Generation,
+    pub(crate) session: SessionId,
+    pub(crate) request: Box<UpgradedRequest>,
+    pub(crate) credential: Option<Authenticated>,
+    /// `None`: the route does not mind what becomes of its devices.
+    pub(crate) lease: Option<Arc<Lease>>,
+    /// Bytes that came behind the request, and how many came in all.
+    pub(crate) early: Option<(Buffer, Range<usize>)>,
+    pub(crate) received: u64,
+    pub(crate) sent: u64,
+}
+
+/// What a device was let in by.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Authenticated {
+    /// Of the consumer.
+    pub(crate) name: Box<str>,
+    /// Id of its credential; `None`: it stands in the consumer itself.
+    pub(crate) credential: Option<Box<str>>,
+    /// Of what it was let in by; another key has another.
+    pub(crate) mark: u64,
+    /// When it ends, in milliseconds since 1970.
+    pub(crate) until_ms: Option<u64>,
+}
+
+/// Makes the request the connection of a device; an error: it is to be answered this.
+pub(super) async fn begin(serving: &mut Serving<'_>, device: &Device) -> Result<After, OwnAnswer> {
+    let worker = serving.worker.clone();
+    let Some(devices) = &worker.devices else {
+        return Err(OwnAnswer::error(503, "no devices are served: gateway.devices is not configured"));
+    };
+    let Some(route) = serving.route else { return Err(OwnAnswer::no_route()) };
+    if !serving.exchange.from_client.is_done() || !serving.exchange.to_client.is_idle() {
+        return Err(OwnAnswer::closing(400, "a handshake of WebSocket has no body"));
+    }
+    if worker.parts_with(serving.client) {
+        return Err(OwnAnswer::later("this process is about to end", 1));
+    }
+    let now_ms = worker.clock.now_ms();
+    devices.may_begin(&device.settings, now_ms, worker.random()).map_err(|turned| match turned {
+        Turned::TooFast { after_s } => OwnAnswer::later("too many devices connect at once", after_s),
+        Turned::Busy => OwnAnswer::later("too many devices wait to be let in", 1 + worker.random() % 10),
+    })?;
+    let mut place = Place::new(&worker, devices);
+    let name: Arc<str> = Arc::from(&*device.id);
+    let facts = DeviceFacts {
+        device: name.clone(),
+        labels: device.labels.clone(),
+        protocol: device.protocol,
+        peer: serving.client.peer,
+        route: Arc::from(route.route.spec.id.as_str()),
+        settings: device.settings.clone(),
+    };
+    let (generation, session) = admitted(serving, &mut place, facts).await?;
+    answer(serving, device).await?;
+    let after = After::Tunnel;
+    let credential = authenticated(serving);
+    let request = Box::new(kept(serving));
+    let exchange = &mut *serving.exchange;
+    exchange.upgraded = Some(Box::new(Switch::Device(Box::new(BegunDevice {
+        place,
+        device: name,
+        labels: device.labels.clone(),
+        protocol: device.protocol,
+        settings: device.settings.clone(),
+        generation,
+        session,
+        request,
+        credential,
+        lease: route.lease.clone(),
+        received: exchange.from_client.total,
+        sent: exchange.bytes_sent(),
+        early: exchange.from_client.take_leftover(),
+    }))));
+    Ok(after)
+}
+
+/// Asks whether the device may come in.
+async fn admitted(
+    serving: &Serving<'_>,
+    place: &mut Place,
+    facts: DeviceFacts,
+) -> Result<(Generation, SessionId), OwnAnswer> {
+    let worker = serving.worker;
+    let mut arriving = place.ask(facts, None);
+    let timer = Timer::new();
+    let deadline_ms = worker.clock.now_ms() + ADMISSION_MS;
+    let answer = worker.clock.within(&timer, deadline_ms, pin!(arriving.answer())).await;
+    let retry_s = || FULL_RETRY_S + worker.random() % FULL_RETRY_SPREAD_S;
+    match answer.flatten() {
+        Some(Admission::Admitted { generation, session }) => Ok((generation, session)),
+        Some(Admission::Occupied) => Err(OwnAnswer::error(409, "the device is connected already")),
+        Some(Admission::Full) => Err(OwnAnswer::later("as many devices are connected as may be", retry_s())),
+        None => Err(OwnAnswer::later("devices cannot be let in now", retry_s())),
+    }
+}
+
+/// Writes the 101.
+async fn answer(serving: &mut Serving<'_>, device: &Device) -> Result<(), OwnAnswer> {
+    let Serving { worker, exchange, .. } = serving;
+    exchange.outcome.status = 101;
+    exchange.from_node.release(&worker.buffers);
+    exchange.response_edits.clear();
+    chain::header_filter(serving, Answered::Us(101, 0)).map_err(|_| OwnAnswer::error(500, "a plugin failed"))?;
+    let Serving { worker, client, exchange, snapshot, .. } = serving;
+    // What follows is no body, and no other status says so.
+    exchange.response_body.clear();
+    let before = exchange.bytes_sent();
+    let edits = &exchange.response_edits.fields;
+    let out = exchange.to_client.head(&worker.buffers);
+    out.extend_from_slice(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n");
+    out.extend_from_slice(b"Sec-WebSocket-Accept: ");
+    out.extend_from_slice(&device.accept);
+    out.extend_from_slice(b"\r\n");
+    if let Some(subprotocol) = &device.subprotocol {
+        for part in [b"Sec-WebSocket-Protocol: ", subprotocol.as_bytes(), b"\r\n"] {
+            out.extend_from_slice(part);
+        }
+    }
+    out.extend_from_slice(edits.lines());
+    out.extend_from_slice(b"\r\n");
+    exchange.outcome.head_bytes = before + out.len() as u64;
+    exchange.fields.note_answer(worker.wanted_fields(), out);
+    exchange.to_client.stage(&[], None, &worker.buffers);
+    let deadline_ms = worker.clock.now_ms() + snapshot.plan.settings.send_ms;
+    let is_out = poll_fn(|cx| match exchange.to_client.poll_flush(cx, &mut client.stream, &[], &worker.buffers) {
+        Poll::Ready(result) => Poll::Ready(result.is_ok()),
+        Poll::Pending if worker.clock.now_ms() >= deadline_ms => Poll::Ready(false),
+        Poll::Pending => {
+            client.timer.set(&worker.clock, deadline_ms, cx);
+            Poll::Pending
+        }
+    });
+    match is_out.await {
+        true => Ok(()),
+        // It is gone: whatever is answered now is not read.
+        false => Err(OwnAnswer::closing(400, "the client is gone")),
+    }
+}
+
+/// What the device was let in by; `None`: nobody has asked.
+fn authenticated(serving: &Serving<'_>) -> Option<Authenticated> {
+    let chains = &serving.exchange.chains;
+    let attached = chains.consumer?;
+    let consumers = &serving.snapshot.plan.consumers;
+    let consumer = consumers.of(attached);
+    let credential = attached.credential.and_then(|place| consumer.credentials.get(usize::from(place)));
+    Some(Authenticated {
+        name: consumer.name.clone(),
+        credential: credential.cloned(),
+        mark: consumers.mark(attached)?,
+        until_ms: chains.settled.authenticated_until.get().map(|seconds| (seconds * 1000.0) as u64),
+    })
+}
+
+/// What the access log and the metrics will tell at the end.
+fn kept(serving: &mut Serving<'_>) -> UpgradedRequest {
+    let chains = chain::keep(serving);
+    let Serving { exchange, route, .. } = serving;
+    let mut outcome = std::mem::take(&mut exchange.outcome);
+    outcome.kept = route.map(|route| {
+        let path = outcome.route.map_or(0, |found| found.path);
+        Rc::new(Kept { route: route.route.clone(), path, upstream: None })
+    });
+    UpgradedRequest {
+        head: exchange.from_client.head().into(),
+        outcome,
+        tries: exchange.tries.clone(),
+        fields: exchange.fields.clone(),
+        chains,
+    }
+}

@@ -1,0 +1,57 @@
+//! What connections of devices add. The device itself is no label, however few there are.
+//!
+//! Series are looked up by their labels: connections come and go seldom, and messages are told of together.
+
+use super::Recorder;
+use crate::plan::metrics::MetricsPlan;
+use stillgate_config::{Label, LabelSource, Measure};
+use stillgate_devices::protocol::Protocol;
+use stillgate_metrics::family::LABELS_MAX;
+
+/// Of which devices something is told.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DeviceLabels<'a> {
+    /// The id of their route.
+    pub(crate) route: &'a str,
+    pub(crate) protocol: Protocol,
+    /// Of a connection that has ended.
+    pub(crate) reason: &'a str,
+    /// Of messages.
+    pub(crate) direction: &'a str,
+}
+
+impl Recorder {
+    /// Adds to a family of devices, where it is exposed.
+    pub(crate) fn count_devices(
+        &mut self,
+        metrics: &MetricsPlan,
+        measure: Measure,
+        labels: DeviceLabels<'_>,
+        amount: u64,
+    ) {
+        let Some(family) = metrics.family(measure) else { return };
+        let mut values: [&[u8]; LABELS_MAX] = [b""; LABELS_MAX];
+        for (value, source) in values.iter_mut().zip(family.sources.iter()) {
+            *value = match source {
+                LabelSource::Label(Label::Route) => labels.route.as_bytes(),
+                LabelSource::Label(Label::Protocol) => name(labels.protocol).as_bytes(),
+                LabelSource::Label(Label::Reason) => labels.reason.as_bytes(),
+                LabelSource::Label(Label::Direction) => labels.direction.as_bytes(),
+                // The families have no others, and none of variables.
+                LabelSource::Label(_) | LabelSource::Variable(_) | LabelSource::Nothing => b"",
+            };
+        }
+        let handle = self.writer.series(&family.declared, &values[..family.sources.len()]);
+        // Refused only where there was no memory for the series, and that the writer has counted.
+        let _ = self.writer.add(handle, amount);
+    }
+}
+
+/// As the label says it.
+fn name(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Json => "json",
+        Protocol::Cbor => "cbor",
+        Protocol::Raw => "raw",
+    }
+}

@@ -1,0 +1,21 @@
+//! What a worker tells the metrics of its devices.
+
+use super::Worker;
+use crate::telemetry::metrics::DeviceLabels;
+use stillgate_config::Measure;
+use stillgate_devices::protocol::Protocol;
+
+impl Worker {
+    /// Counts something of devices.
+    pub(crate) fn tell_devices(&self, measure: Measure, labels: DeviceLabels<'_>, amount: u64) {
+        if amount > 0 {
+            self.tell_plugin(|recorder, metrics| recorder.count_devices(metrics, measure, labels, amount));
+        }
+    }
+
+    /// Counts an event of a device that its upstream will not get.
+    pub(crate) fn tell_device_event_dropped(&self, route: &str) {
+        let labels = DeviceLabels { route, protocol: Protocol::Json, reason: "", direction: "" };
+        self.tell_devices(Measure::DeviceEventsDropped, labels, 1);
+    }
+}

@@ -1,0 +1,374 @@
+//! A worker's devices: which connections there are, what they are told, and what is told of them.
+//!
+//! A connection is a task with a mailbox. Commands come in over the worker's queue, all that have come at once, and are put into
+//! the mailboxes; an idle mailbox owns no memory. Reports go out in the order they were made, as fast as the other side takes them:
+//! there is at most one of each kind for a connection that comes, goes or resumes, and notices are no more than messages.
+
+use super::Worker;
+use crate::basics::clock::Clock;
+use crate::device_link::{Admission, Command, DeviceFacts, Former, Report, connection_number, process_ms};
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use stillgate_config::DeviceLimits;
+use stillgate_devices::session::{Notice, Refused, Session};
+use stillgate_plugin::{Consumers, DeviceSettings, Identity};
+use tokio::sync::{Notify, mpsc, oneshot};
+
+/// Commands that are taken from the queue at once.
+const COMMANDS_AT_ONCE: usize = 256;
+/// Devices that wait to be let in, of one worker; further ones are refused.
+const ARRIVALS_MAX: usize = 4096;
+/// Devices that are told of as the busiest.
+const TOP_MAX: usize = 20;
+
+/// What a worker has of its devices.
+pub(crate) struct Devices {
+    worker: usize,
+    pub(crate) limits: DeviceLimits,
+    /// Bytes of messages that may wait for all devices of this worker.
+    pub(crate) queued_bytes_max: usize,
+    pub(crate) queued_bytes: Cell<usize>,
+    /// Of connections that have begun.
+    count: Cell<u64>,
+    mailboxes: RefCell<HashMap<u64, Rc<Mailbox>>>,
+    arriving: Cell<usize>,
+    reports: RefCell<VecDeque<Report>>,
+    notices: RefCell<Vec<Notice>>,
+    /// There are reports.
+    news: Notify,
+    /// Connections that began in this second, by route.
+    rates: RefCell<HashMap<Identity, Rate>>,
+    workers: usize,
+    /// From the worker's clock to that of sessions.
+    session_offset_ms: u64,
+    /// Those that were looked at last, and how many there have been before: what devices were let in by is looked for again in others.
+    consumers: RefCell<Option<Arc<Consumers>>>,
+    pub(crate) consumers_seen: Cell<u64>,
+}
+
+/// The worker's ends of the queues.
+pub(crate) struct DeviceLink {
+    pub(crate) limits: DeviceLimits,
+    pub(crate) workers: usize,
+    pub(crate) commands: mpsc::Receiver<Command>,
+    pub(crate) reports: mpsc::Sender<Report>,
+}
+
+/// Where a connection finds what it is told.
+#[derive(Default)]
+pub(crate) struct Mailbox {
+    commands: RefCell<Vec<Command>>,
+    waker: RefCell<Option<Waker>>,
+    /// From the device, and to it; for those who ask for the busiest.
+    pub(crate) moved_bytes: Cell<u64>,
+    device: RefCell<Option<Arc<str>>>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Rate {
+    second: u64,
+    begun: u64,
+}
+
+/// A connection's place among the worker's; when it is dropped, the connection has ended.
+pub(crate) struct Place {
+    worker: Rc<Worker>,
+    pub(crate) connection: u64,
+    pub(crate) mailbox: Rc<Mailbox>,
+    is_told: bool,
+}
+
+/// Why a device is not even asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turned {
+    /// More connections begin than may; the client should wait for so many seconds.
+    TooFast {
+        /// Seconds.
+        after_s: u64,
+    },
+    /// Too many wait already.
+    Busy,
+}
+
+impl Devices {
+    pub(crate) fn new(worker: usize, link: &DeviceLink, clock: &Clock) -> Devices {
+        Devices {
+            worker,
+            limits: link.limits,
+            queued_bytes_max: link.limits.node_bytes.div_ceil(link.workers),
+            queued_bytes: Cell::new(0),
+            count: Cell::new(0),
+            mailboxes: RefCell::default(),
+            arriving: Cell::new(0),
+            reports: RefCell::default(),
+            notices: RefCell::default(),
+            news: Notify::new(),
+            rates: RefCell::default(),
+            workers: link.workers,
+            session_offset_ms: process_ms().wrapping_sub(clock.now_ms()),
+            consumers: RefCell::default(),
+            consumers_seen: Cell::new(1),
+        }
+    }
+
+    /// Now, by the clock of sessions.
+    pub(crate) fn session_ms(&self, clock: &Clock) -> u64 {
+        clock.now_ms().wrapping_add(self.session_offset_ms)
+    }
+
+    /// A time of sessions, by the worker's clock.
+    pub(crate) fn worker_ms(&self, session_ms: u64) -> u64 {
+        session_ms.wrapping_sub(self.session_offset_ms)
+    }
+
+    /// Hands out what comes, until the other side is gone.
+    pub(crate) async fn take_commands(&self, commands: &mut mpsc::Receiver<Command>) {
+        let mut batch = Vec::with_capacity(COMMANDS_AT_ONCE);
+        while commands.recv_many(&mut batch, COMMANDS_AT_ONCE).await > 0 {
+            batch.drain(..).for_each(|command| self.hand_out(command));
+        }
+    }
+
+    fn hand_out(&self, command: Command) {
+        if let Some(connection) = command.connection() {
+            let mailbox = self.mailboxes.borrow().get(&connection).cloned();
+            match mailbox {
+                Some(mailbox) => mailbox.put(command),
+                None => self.return_to_sender(command),
+            }
+            return;
+        }
+        match command {
+            Command::Broadcast { ref connections, id, ref encoded, timeout_ms } => {
+                let mailboxes = self.mailboxes.borrow();
+                for connection in connections.iter() {
+                    let one =
+                        || Command::Broadcast { connections: Arc::default(), id, encoded: encoded.clone(), timeout_ms };
+                    match mailboxes.get(connection) {
+                        Some(mailbox) => mailbox.put(one()),
+                        None => self.report(Report::Refused { id, why: Refused::Offline }),
+                    }
+                }
+            }
+            Command::Top { answer } => {
+                // Who asks may be gone.
+                let _ = answer.send(self.top());
+            }
+            _ => {}
+        }
+    }
+
+    /// Its connection has ended meanwhile.
+    fn return_to_sender(&self, command: Command) {
+        match command {
+            Command::Deliver { message, .. } => {
+                let why = Refused::Offline;
+                self.report(Report::Refused { id: message.id, why });
+            }
+            Command::Resume { connection, session: Some(session) } => {
+                self.report(Report::Left { connection, session: Some(session), reason: "gone", is_given: false });
+            }
+            _ => {}
+        }
+    }
+
+    fn top(&self) -> Vec<(Arc<str>, u64)> {
+        let mailboxes = self.mailboxes.borrow();
+        let mut all: Vec<_> = mailboxes.values().collect();
+        let count = all.len().min(TOP_MAX);
+        if count == 0 {
+            return Vec::new();
+        }
+        all.select_nth_unstable_by_key(count - 1, |mailbox| std::cmp::Reverse(mailbox.moved_bytes.get()));
+        all.truncate(count);
+        all.sort_unstable_by_key(|mailbox| std::cmp::Reverse(mailbox.moved_bytes.get()));
+        let named = |mailbox: &&Rc<Mailbox>| Some((mailbox.device.borrow().clone()?, mailbox.moved_bytes.get()));
+        all.iter().filter_map(named).collect()
+    }
+
+    /// Tells the thread of devices something.
+    pub(crate) fn report(&self, report: Report) {
+        self.tell_notices();
+        self.reports.borrow_mut().push_back(report);
+        self.news.notify_one();
+    }
+
+    /// What senders learn; told together at the end of the turn, before what is reported next.
+    pub(crate) fn with_notices<R>(&self, then: impl FnOnce(&mut Vec<Notice>) -> R) -> R {
+        let mut notices = self.notices.borrow_mut();
+        let had_none = notices.is_empty();
+        let result = then(&mut notices);
+        if had_none && !notices.is_empty() {
+            self.news.notify_one();
+        }
+        result
+    }
+
+    fn tell_notices(&self) {
+        let mut notices = self.notices.borrow_mut();
+        if !notices.is_empty() {
+            self.reports.borrow_mut().push_back(Report::Notices(std::mem::take(&mut notices)));
+        }
+    }
+
+    /// Hands over what is reported, until the other side is gone.
+    pub(crate) async fn send_reports(&self, sender: mpsc::Sender<Report>) {
+        loop {
+            self.news.notified().await;
+            self.tell_notices();
+            while let Some(report) = self.next_report() {
+                if sender.send(report).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn next_report(&self) -> Option<Report> {
+        self.reports.borrow_mut().pop_front()
+    }
+
+    /// Whether one more connection may begin now. `random` spreads those who come back.
+    pub(crate) fn may_begin(&self, settings: &DeviceSettings, now_ms: u64, random: u64) -> Result<(), Turned> {
+        if self.arriving.get() >= ARRIVALS_MAX {
+            return Err(Turned::Busy);
+        }
+        let Some(bound) = settings.connects_per_second else { return Ok(()) };
+        let bound = u64::from(bound.get()).div_ceil(self.workers as u64);
+        let mut rates = self.rates.borrow_mut();
+        let second = now_ms / 1000;
+        // Of routes that are gone nothing is kept for long.
+        rates.retain(|identity, rate| *identity == settings.identity || rate.second == second);
+        let rate = rates.entry(settings.identity).or_default();
+        if rate.second != second {
+            *rate = Rate { second, begun: 0 };
+        }
+        rate.begun += 1;
+        if rate.begun <= bound {
+            return Ok(());
+        }
+        // The more there are, the wider they are spread.
+        let waves = rate.begun / bound;
+        Err(Turned::TooFast { after_s: 1 + random % (2 * waves).clamp(2, 60) })
+    }
+
+    fn add(&self, connection: u64, mailbox: &Rc<Mailbox>) {
+        self.mailboxes.borrow_mut().insert(connection, mailbox.clone());
+    }
+
+    fn remove(&self, connection: u64) {
+        self.mailboxes.borrow_mut().remove(&connection);
+    }
+
+    /// There is another Plan: where it has other consumers, each device looks whether what it was let in by is still there.
+    pub(crate) fn look_at(&self, consumers: &Arc<Consumers>) {
+        let before = self.consumers.replace(Some(consumers.clone()));
+        if before.is_some_and(|before| Arc::ptr_eq(&before, consumers)) {
+            return;
+        }
+        self.consumers_seen.set(self.consumers_seen.get() + 1);
+        self.wake_all();
+    }
+
+    /// Has all connections look at what they have to.
+    pub(crate) fn wake_all(&self) {
+        self.mailboxes.borrow().values().for_each(|mailbox| mailbox.wake());
+    }
+}
+
+impl Mailbox {
+    fn put(&self, command: Command) {
+        self.commands.borrow_mut().push(command);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = &*self.waker.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// What has come; the task is woken by more.
+    pub(crate) fn take(&self, cx: &Context<'_>) -> Vec<Command> {
+        let mut waker = self.waker.borrow_mut();
+        if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            *waker = Some(cx.waker().clone());
+        }
+        self.commands.take()
+    }
+}
+
+impl Place {
+    /// A place for a connection that is about to begin.
+    pub(crate) fn new(worker: &Rc<Worker>, devices: &Devices) -> Place {
+        let count = devices.count.get();
+        devices.count.set(count + 1);
+        let connection = connection_number(devices.worker, count);
+        let mailbox = Rc::new(Mailbox::default());
+        devices.add(connection, &mailbox);
+        Place { worker: worker.clone(), connection, mailbox, is_told: true }
+    }
+
+    /// Asks whether the device may come in; from here on the thread of devices knows of the connection.
+    pub(crate) fn ask(&mut self, facts: DeviceFacts, former: Option<Former>) -> Arriving {
+        let (answer, answered) = oneshot::channel();
+        self.mailbox.device.replace(Some(facts.device.clone()));
+        if let Some(devices) = &self.worker.devices {
+            self.is_told = false;
+            let connection = self.connection;
+            devices.report(Report::Arrived { connection, facts: Box::new(facts), former, answer });
+            devices.arriving.set(devices.arriving.get() + 1);
+        }
+        Arriving { worker: self.worker.clone(), answered }
+    }
+
+    /// The connection has ended, or ends. Told once; what comes for it later is returned to its sender.
+    pub(crate) fn leave(&mut self, session: Option<Session>, reason: &'static str, is_given: bool) {
+        let Some(devices) = &self.worker.devices else { return };
+        devices.remove(self.connection);
+        if !std::mem::replace(&mut self.is_told, true) {
+            let session = session.map(Box::new);
+            devices.report(Report::Left { connection: self.connection, session, reason, is_given });
+        }
+        for command in self.mailbox.commands.take() {
+            match command {
+                Command::Broadcast { id, .. } => {
+                    devices.report(Report::Refused { id, why: Refused::Offline });
+                }
+                command => devices.return_to_sender(command),
+            }
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.leave(None, "gone", false);
+        // It keeps the task's memory.
+        self.mailbox.waker.take();
+    }
+}
+
+/// A device that waits to be let in.
+pub(crate) struct Arriving {
+    worker: Rc<Worker>,
+    answered: oneshot::Receiver<Admission>,
+}
+
+impl Arriving {
+    /// The answer; `None`: there is none any more.
+    pub(crate) async fn answer(&mut self) -> Option<Admission> {
+        (&mut self.answered).await.ok()
+    }
+}
+
+impl Drop for Arriving {
+    fn drop(&mut self) {
+        if let Some(devices) = &self.worker.devices {
+            devices.arriving.set(devices.arriving.get().saturating_sub(1));
+        }
+    }
+}
