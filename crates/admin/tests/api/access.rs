@@ -100,7 +100,14 @@ async fn hosts_and_origins() {
 #[tokio::test]
 async fn without_a_key_loopback_reads_with_masks() {
     let hosts = Hosts::new("gateway.admin.hosts", []);
-    let access = Access { keys: Vec::new(), allow: loopback(), hosts, is_loopback_reader: true };
+    let access = Access {
+        section: "gateway.admin",
+        keys: Vec::new(),
+        allow: loopback(),
+        hosts,
+        is_loopback_reader: true,
+        is_loopback_writer: false,
+    };
     let client = Client::with_access(Memory::at_revision(10), access);
     client.memory.put(
         "consumers/jack",

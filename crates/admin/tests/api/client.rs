@@ -55,7 +55,14 @@ impl Client {
 
     pub(crate) fn of(memory: Memory) -> Client {
         let hosts = Hosts::new("gateway.admin.hosts", []);
-        let access = Access { keys: keys(), allow: loopback(), hosts, is_loopback_reader: false };
+        let access = Access {
+            section: "gateway.admin",
+            keys: keys(),
+            allow: loopback(),
+            hosts,
+            is_loopback_reader: false,
+            is_loopback_writer: false,
+        };
         Client::with_access(memory, access)
     }
 

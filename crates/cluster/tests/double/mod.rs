@@ -15,34 +15,34 @@ use stillgate_testkit::{PATIENCE, Redis};
 use tokio::net::TcpListener;
 
 /// What the node of a device waits for its answer.
-pub const MESSAGE_PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const MESSAGE_PATIENCE: Duration = Duration::from_secs(20);
 
 /// A device that takes a message and never acknowledges it.
-pub const SILENT: &str = "silent";
+pub(crate) const SILENT: &str = "silent";
 
 static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
 
 /// Devices and their connections.
 type Devices = Arc<Mutex<BTreeMap<Box<str>, u64>>>;
 
-pub struct Node {
+pub(crate) struct Node {
     pub cluster: Arc<Cluster>,
     pub devices: Devices,
     /// Messages that were taken.
     pub taken: Arc<AtomicU64>,
 }
 
-pub fn address_of(redis: &Redis) -> RedisAddress {
+pub(crate) fn address_of(redis: &Redis) -> RedisAddress {
     RedisAddress { urls: vec![redis.url(0)], is_cluster: false, ca_pem: None }
 }
 
 impl Node {
     /// Starts one, and waits until the directory lists it.
-    pub async fn start(name: &str, redis: &RedisAddress) -> Node {
+    pub(crate) async fn start(name: &str, redis: &RedisAddress) -> Node {
         Node::start_with(name, redis, None).await
     }
 
-    pub async fn start_with(name: &str, redis: &RedisAddress, tls: Option<PeerTls>) -> Node {
+    pub(crate) async fn start_with(name: &str, redis: &RedisAddress, tls: Option<PeerTls>) -> Node {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string().into();
         let (devices, taken) = (Devices::default(), Arc::new(AtomicU64::new(0)));
@@ -65,11 +65,11 @@ impl Node {
         node
     }
 
-    pub async fn connect(&self, device: &str) -> Result<Connected, Away> {
+    pub(crate) async fn connect(&self, device: &str) -> Result<Connected, Away> {
         self.connect_as(device, Duplicate::Replace).await
     }
 
-    pub async fn connect_as(&self, device: &str, duplicate: Duplicate) -> Result<Connected, Away> {
+    pub(crate) async fn connect_as(&self, device: &str, duplicate: Duplicate) -> Result<Connected, Away> {
         let connection = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
         let connected = self.cluster.directory().connect(&device.into(), connection, duplicate).await;
         if !matches!(connected, Ok(Connected::Occupied { .. })) {
@@ -78,22 +78,22 @@ impl Node {
         connected
     }
 
-    pub fn disconnect(&self, device: &str) {
+    pub(crate) fn disconnect(&self, device: &str) {
         let connection = self.devices.lock().unwrap().remove(device).unwrap();
         self.cluster.directory().disconnect(&device.into(), connection);
     }
 
-    pub fn has(&self, device: &str) -> bool {
+    pub(crate) fn has(&self, device: &str) -> bool {
         self.devices.lock().unwrap().contains_key(device)
     }
 
-    pub async fn send(&self, device: &str) -> Result<Bytes, NotSent> {
+    pub(crate) async fn send(&self, device: &str) -> Result<Bytes, NotSent> {
         let body = Bytes::copy_from_slice(device.as_bytes());
         self.cluster.send(device, "message", body, MESSAGE_PATIENCE).await
     }
 
     /// Waits until everything that it has is registered.
-    pub async fn await_registered(&self) {
+    pub(crate) async fn await_registered(&self) {
         eventually("all to be registered", || self.cluster.directory().pending() == 0).await;
     }
 }
@@ -115,7 +115,7 @@ fn handler(devices: Devices, taken: Arc<AtomicU64>) -> Handler {
 }
 
 /// Waits for a condition, and lets the nodes go on meanwhile.
-pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !condition() {
         assert!(begun.elapsed() < PATIENCE, "waited in vain for {what}");

@@ -25,7 +25,7 @@ const LINGER_BYTES_MAX: usize = 1024 * 1024;
 
 /// Serves one connection to its end, or until it is to be a tunnel. The client is used where it was passed in: a copy of it would make every idle
 /// connection that much larger.
-pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client) -> Option<Box<Switch>> {
+pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client) -> Option<Switch> {
     while idle(worker, client).await {
         let _busy = Busy::new(&client.listener);
         let mut exchange = Exchange::take();
@@ -55,7 +55,7 @@ pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client) -> Option<Bo
 }
 
 /// Serves the one request of a stream of HTTP/2, or until it is to be a tunnel.
-pub(crate) async fn serve_stream(worker: &Rc<Worker>, client: &mut Client) -> Option<Box<Switch>> {
+pub(crate) async fn serve_stream(worker: &Rc<Worker>, client: &mut Client) -> Option<Switch> {
     let mut exchange = Exchange::take();
     busy(worker, client, &mut exchange).await;
     let upgraded = exchange.upgraded.take();

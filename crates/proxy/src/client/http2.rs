@@ -239,7 +239,7 @@ impl Driver<'_, '_, '_> {
             drop(counted);
             // From here on a connection of its own, as far as counts go: it has the room that the stream had.
             if let Some(upgraded) = upgraded {
-                devices::go_on(Open::new(&worker, &listener), client, *upgraded);
+                devices::go_on(Open::new(&worker, &listener), client, upgraded);
             }
         });
     }

@@ -32,7 +32,7 @@ use tokio::task::spawn_local;
 /// Goes on with a connection that a request has made something else, as a task of its own.
 pub(crate) fn go_on(open: Open, client: Client, switch: Switch) {
     match switch {
-        Switch::Tunnel(upgraded) => drop(spawn_local(Tunnel::new(open, client, upgraded.into()))),
+        Switch::Tunnel(upgraded) => drop(spawn_local(Tunnel::new(open, client, (*upgraded).into()))),
         Switch::Device(begun) => drop(spawn_local(Connection::new(open, client, *begun))),
     }
 }

@@ -93,7 +93,7 @@ pub(super) async fn begin(serving: &mut Serving<'_>, device: &Device) -> Result<
     let credential = authenticated(serving);
     let request = Box::new(kept(serving));
     let exchange = &mut *serving.exchange;
-    exchange.upgraded = Some(Box::new(Switch::Device(Box::new(BegunDevice {
+    exchange.upgraded = Some(Switch::Device(Box::new(BegunDevice {
         place,
         device: name,
         labels: device.labels.clone(),
@@ -107,7 +107,7 @@ pub(super) async fn begin(serving: &mut Serving<'_>, device: &Device) -> Result<
         received: exchange.from_client.total,
         sent: exchange.bytes_sent(),
         early: exchange.from_client.take_leftover(),
-    }))));
+    })));
     Ok(after)
 }
 

@@ -70,7 +70,7 @@ pub(crate) struct Exchange {
     /// Its id, once some log tells it.
     pub(crate) id: RequestId,
     /// What is left of it where it has made the connection something else.
-    pub(crate) upgraded: Option<Box<Switch>>,
+    pub(crate) upgraded: Option<Switch>,
 }
 
 /// What becomes of the client's connection; the worse is the greater.

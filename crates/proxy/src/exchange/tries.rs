@@ -39,7 +39,7 @@ pub(super) async fn run(serving: &mut Serving<'_>, target: &Target<'_>) -> Resul
         match attempt::run(serving, &tries, index).await {
             Ended::Done(after) => return Ok(after),
             Ended::Switched(node) => {
-                serving.exchange.upgraded = Some(Box::new(Switch::Tunnel(Upgraded::new(serving, index, node))));
+                serving.exchange.upgraded = Some(Switch::Tunnel(Box::new(Upgraded::new(serving, index, node))));
                 return Ok(After::Tunnel);
             }
             Ended::Refused(own) => return Err(own),

@@ -20,7 +20,7 @@ use stillgate_wire::{reason, switches_as_asked, upgrade_protocols, write_respons
 /// What a client's connection goes on as.
 pub(crate) enum Switch {
     /// Bytes both ways.
-    Tunnel(Upgraded),
+    Tunnel(Box<Upgraded>),
     /// A device's, which ends here.
     Device(Box<BegunDevice>),
 }

@@ -104,7 +104,7 @@ impl Worker {
             };
             // A task of its own, as this one is as large as an exchange.
             if let Some(upgraded) = client::serve(worker, &mut client).await {
-                devices::go_on(open, client, *upgraded);
+                devices::go_on(open, client, upgraded);
             }
         });
     }

@@ -32,7 +32,7 @@ fn try_take(worker: &Rc<Worker>, arrival: Arrival) -> Result<(), Damaged> {
             let (open, mut client) = begin(&state, worker, next()?, true)?;
             spawn_local(async move {
                 if let Some(upgraded) = client::serve(&open.worker, &mut client).await {
-                    devices::go_on(open, client, *upgraded);
+                    devices::go_on(open, client, upgraded);
                 }
             });
         }
