@@ -50,7 +50,7 @@ fn events_go_to_the_upstream_in_order() {
         .collect();
     assert_eq!(kinds, expected);
     let bodies: Vec<&str> = seen[1..6].iter().map(|(.., body)| body.as_str()).collect();
-    assert_eq!(bodies, ["{\"n\":0}", "{\"n\":1}", "{\"n\":2}", "{\"n\":3}", "{\"n\":4}"]);
+    assert_eq!(bodies, ["{\"n\": 0}", "{\"n\": 1}", "{\"n\": 2}", "{\"n\": 3}", "{\"n\": 4}"]);
     assert_eq!(seen[6].3, "{\"reason\":\"closed\"}");
 }
 
@@ -127,7 +127,11 @@ fn metrics_and_the_access_log_tell_of_connections() {
         });
     }
     assert!(!text.contains("a-device-that-is-no-label"), "{text}");
-    let log = std::fs::read_to_string(node.gateway.dir().join("access.log")).expect("a log");
+    let mut log = String::new();
+    eventually("a line of the log", || {
+        log = std::fs::read_to_string(node.gateway.dir().join("access.log")).expect("a log");
+        log.ends_with('\n')
+    });
     let line: serde_json::Value = serde_json::from_str(log.lines().next().expect("a line")).expect("JSON");
     assert_eq!((&line["status"], &line["route_id"]), (&101.into(), &"devices".into()), "{log}");
     let number = |key: &str| line[key].as_f64().or_else(|| line[key].as_str()?.parse().ok()).expect("a number");

@@ -9,6 +9,7 @@ use crate::plan::Plan;
 use serde::{Deserialize, Serialize};
 use std::fmt::Display;
 use stillgate_config::{Route, StreamRoute, Target, Upstream};
+use stillgate_plugin::Entry;
 use stillgate_route::{RouteMatch, RouteSpec, UriRoute};
 
 /// A route that may have tunnels.
@@ -43,7 +44,9 @@ impl Plan {
             let Route { spec, target, service_id, timeout, upgrades, on_change, .. } = &*route.route;
             let key = format!("{ROUTES}{}", spec.id);
             let upstream = named(target);
-            let plugins: Vec<u128> = route.route.own_plugins().map(|entry| entry.identity.0).collect();
+            // As text: a number of JSON has 64 bits here.
+            let identity = |entry: &Entry| format!("{:032x}", entry.identity.0);
+            let plugins: Vec<String> = route.route.own_plugins().map(identity).collect();
             let said = (Spec::of(spec), service_id, timeout, upgrades, on_change, upstream);
             // Of a route without plugins it is what versions before them made of it.
             let digest = if plugins.is_empty() { digest(&said) } else { digest(&(said, plugins)) };
