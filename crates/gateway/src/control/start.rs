@@ -31,7 +31,7 @@ use crate::metering::metrics::{Metering, MeteringError, Prepared, wanted};
 use crate::metering::own_metrics::{Facts, LimitFacts, ReloadTimes};
 use crate::metering::process_stats;
 use crate::upgrade::{
-    AdminSocket, DeviceSocket, Former, Launcher, PidFile, Predecessor, Program, Takeover, tell_supervisor,
+    AdminSocket, DeviceSocket, Following, Former, Launcher, PidFile, Predecessor, Program, Takeover, tell_supervisor,
 };
 use std::fmt;
 use std::io;
@@ -228,8 +228,7 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     let plans = first(&plan, former.limits.take(), gateway);
 
     let admin = gateway.admin.as_ref().map(|admin| listen_admin(admin.address, former.admin.take())).transpose()?;
-    let devices = gateway.devices.as_ref().map(|devices| listen_devices(devices.address, former.devices.take()));
-    let devices = devices.transpose()?;
+    let devices = listen_devices(gateway, former.devices.take())?;
     let (sinks, access_log) = start_access_log(gateway)?;
     let workers = stillgate_proxy::worker_count(gateway);
     // Before clients come, who could take all descriptors.
@@ -240,12 +239,7 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     let sending = (Arc::new(process()), outboxes);
     let mut fleet = Fleet::start(gateway, sockets, plans.clone(), sinks, measuring, sending, allocator::give_back)
         .map_err(RunError::Workers)?;
-    let (device_access, access) = watch::channel(access_of_devices(gateway));
-    let follows = takeover.is_some();
-    let devices = devices
-        .map(|listening| start_devices(gateway, listening, &mut fleet, (access, follows)))
-        .transpose()?
-        .flatten();
+    let (device_access, devices) = start_devices(gateway, devices, &mut fleet, takeover.is_some())?;
     let launcher = start_launcher(program)?;
     // What nobody listens on any more is closed by the former process, after it has taken who waits there.
     former.listeners = Inherited::default();
@@ -273,11 +267,7 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     // Plans take more while they are built than what stays of them.
     allocator::give_back();
     announce(&Up { listeners: &fleet.addresses(), admin: admin_address, metrics, guard: &guard });
-    // All that could fail is done.
-    if let Some(following) = following {
-        fleet.read_all();
-        following.serves();
-    }
+    serve_all(following, &fleet);
     let published =
         publishing((admin_access, device_access), made_key, kept.as_ref().map(|kept| kept.keeper.clone()), live);
     (published)(&loaded.config, plans.load().generation);
@@ -288,6 +278,14 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     let (device_socket, devices) = devices.unzip();
     let predecessor = (Predecessor::new(launcher, admin, device_socket), pid_file);
     Ok(Some(Control::new(signals, changes, asked, reloader, (fleet, devices), written, predecessor)))
+}
+
+/// All that could fail is done: what the former process has given is read, and it may go.
+fn serve_all(following: Option<Following>, fleet: &Fleet) {
+    if let Some(following) = following {
+        fleet.read_all();
+        following.serves();
+    }
 }
 
 /// Samples the heap as the configuration says.
@@ -457,10 +455,11 @@ fn admin_refused(address: SocketAddr, error: io::Error) -> RunError {
 
 /// The socket of the device API, and its address as configured.
 fn listen_devices(
-    address: SocketAddr,
+    gateway: &Gateway,
     former: Option<(SocketAddr, TcpListener)>,
-) -> Result<(SocketAddr, TcpListener), RunError> {
-    devices::listen(address, former).map_err(|error| devices_refused(address, error))
+) -> Result<Option<(SocketAddr, TcpListener)>, RunError> {
+    let Some(address) = gateway.devices.as_ref().map(|devices| devices.address) else { return Ok(None) };
+    devices::listen(address, former).map(Some).map_err(|error| devices_refused(address, error))
 }
 
 fn devices_refused(address: SocketAddr, error: io::Error) -> RunError {
@@ -468,14 +467,21 @@ fn devices_refused(address: SocketAddr, error: io::Error) -> RunError {
     RunError::Listen(ListenError { key: "gateway.devices.address".to_owned(), error })
 }
 
-/// Starts the thread of devices, before priorities are lowered.
+/// Where back-ends ask for devices, and the thread that answers.
+type Devices = (DeviceSocket, DeviceThread);
+
+/// Starts the thread of devices, before priorities are lowered, and says how their access is told.
 fn start_devices(
     gateway: &Gateway,
-    (address, listener): (SocketAddr, TcpListener),
+    listening: Option<(SocketAddr, TcpListener)>,
     fleet: &mut Fleet,
-    (access, follows): (watch::Receiver<Access>, bool),
-) -> Result<Option<(DeviceSocket, DeviceThread)>, RunError> {
-    let (Some(keys), Some(queues)) = (&gateway.devices, fleet.take_devices()) else { return Ok(None) };
+    follows: bool,
+) -> Result<(watch::Sender<Access>, Option<Devices>), RunError> {
+    let (told, access) = watch::channel(access_of_devices(gateway));
+    let (Some(keys), Some((address, listener)), Some(queues)) = (&gateway.devices, listening, fleet.take_devices())
+    else {
+        return Ok((told, None));
+    };
     let tls = keys.tls.as_ref().map(|tls| admin::tls::server_config(tls, admin::tls::DEVICES));
     let tls = tls.transpose().map_err(RunError::Admin)?;
     let fail = |error| devices_refused(address, error);
@@ -484,7 +490,7 @@ fn start_devices(
     let thread = DeviceThread::start(keys, starting);
     let mut thread = thread.map_err(|error| RunError::System("cannot start the thread of devices", error))?;
     let socket = DeviceSocket { address, listener: kept, accepting: thread.accepting() };
-    Ok(Some((socket, thread)))
+    Ok((told, Some((socket, thread))))
 }
 
 /// What is answered at the admin address.

@@ -32,7 +32,7 @@ pub(crate) use pid_file::PidFile;
 pub(crate) use predecessor::{AdminSocket, DeviceSocket, Predecessor, Step, ended, lost};
 pub(crate) use probation::PROBATION;
 pub(crate) use program::{Program, READY_TIMEOUT};
-pub(crate) use takeover::{Former, Takeover};
+pub(crate) use takeover::{Following, Former, Takeover};
 
 /// Is the former process's number where standard input is its end of a socket pair.
 const VARIABLE: &str = "STILLGATE_UPGRADE";

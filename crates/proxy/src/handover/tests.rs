@@ -112,6 +112,9 @@ fn parcel(state: State) -> Parcel {
             };
             (head + tunnel.up.held + tunnel.down.held, 2)
         }
+        State::Device(device) => {
+            (device.request.head + device.messages.iter().map(|message| message.bytes).sum::<usize>(), 1)
+        }
     };
     // Line ends among them.
     let bytes = (0..bytes).map(|at| (at % 251) as u8).collect();
