@@ -105,6 +105,27 @@ fn a_stripped_program_says_what_is_missing() {
 }
 
 #[test]
+fn a_server_that_does_not_show_its_functions_in_lua_says_so() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    require_tool("perf", "linux-perf");
+    let folder = tempfile::tempdir().unwrap();
+    // It is told where, but nothing listens there.
+    let lab_itself = env!("CARGO_BIN_EXE_stillgate-lab");
+    let server = format!("sh -c 'exec \"{lab_itself}\" respond --address $0' {{address}} {{admin}}");
+    let words =
+        ["explain", &server, &server, "--slices", "5", "--seconds", "1", "--no-instructions", "--json", "e.json"];
+    let done = lab(folder.path(), &words);
+    let stdout = String::from_utf8_lossy(&done.stdout);
+    assert!(done.status.success(), "{done:?}");
+    assert!(
+        stdout.contains("there is no profile of functions in Lua: ") && stdout.contains("cannot connect"),
+        "{stdout}"
+    );
+    assert!(!stdout.contains("Functions in Lua:"), "{stdout}");
+    assert!(lab(folder.path(), &["verify", "e.json"]).status.success());
+}
+
+#[test]
 fn what_makes_no_sense_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let check = |words: &[&str], why: &str| {
