@@ -56,18 +56,18 @@ pub(crate) fn markdown(report: &Report) -> String {
         // Writing to a `String` does not fail.
         let _ = writeln!(
             out,
-            "| {} | {} {} | {value} ({low} to {high}) | {least} | {:.3} | {} | {} | {} |",
+            "| {} | {} {} | {value} ({low} to {high}) | {least} | {} | {} | {} | {} |",
             cell(&one.series),
             one.role,
             short(&one.beside),
-            one.p_value,
+            p_value(one.p_value),
             one.pairs,
             one.kept.as_ref().map(kept).unwrap_or_default(),
             if one.verdict == Verdict::Worse { "**worse**" } else { word(one.verdict) }
         );
     }
     for line in &report.failed {
-        let _ = writeln!(out, "\nNot measured: {line}");
+        let _ = writeln!(out, "\nNot measured: {}", line.trim_end());
     }
     if let Some(counts) = &report.counts {
         counted(&mut out, counts);
@@ -77,8 +77,12 @@ pub(crate) fn markdown(report: &Report) -> String {
 }
 
 /// A release's large sample in a cell.
-pub(crate) fn kept(kept: &Kept) -> String {
-    format!("{:+.1}% (of {}, p {:.3})", kept.effect * 100.0, kept.count, kept.p_value)
+fn kept(kept: &Kept) -> String {
+    format!("{:+.1}% (of {}, p {})", kept.effect * 100.0, kept.count, p_value(kept.p_value))
+}
+
+fn p_value(p: f64) -> String {
+    if p < 0.001 { "< 0.001".to_owned() } else { format!("{p:.3}") }
 }
 
 /// Each change of a count, with the commit that made it or the ones that it is between.

@@ -84,8 +84,9 @@ fn forest(judged: &[Judged]) -> String {
     sorted.sort_by(|a, b| a.margin.total_cmp(&b.margin).then(a.verdict.cmp(&b.verdict)));
     let missed = |one: &Judged| one.detectable.map_or((0.0, 0.0), |least| (1.0 / (1.0 + least) - 1.0, least));
     let row = |one: &&Judged| Row {
-        name: one.series.clone(),
-        before: vec![format!("{} {}", one.role, short(&one.beside)), words::word(one.verdict).to_owned()],
+        // A narrow screen shows no columns before the strip.
+        name: format!("{}, beside {}", one.series, if one.role == "release" { "the release" } else { &one.role }),
+        before: vec![words::word(one.verdict).to_owned()],
         value: one.effect[0],
         low: one.effect[1],
         high: one.effect[2],
@@ -94,11 +95,12 @@ fn forest(judged: &[Judged]) -> String {
         after: vec![
             number::percent_difference(one.effect[0]),
             one.detectable.map_or("none".to_owned(), number::percent),
-            number::p_value(one.p_value),
-            one.pairs.to_string(),
-            one.kept.as_ref().map(words::kept).unwrap_or_default(),
+            one.kept.as_ref().map_or("none".to_owned(), |kept| number::percent_difference(kept.effect)),
         ],
     };
+    let mut named: Vec<String> = judged.iter().map(|one| format!("{}: {}", one.role, short(&one.beside))).collect();
+    named.sort();
+    named.dedup();
     // What scatters more has a larger margin, and needs a wider axis.
     let groups = sorted.chunk_by(|a, b| a.margin.total_cmp(&b.margin).is_eq()).map(|alike| {
         let margin = alike[0].margin;
@@ -109,14 +111,15 @@ fn forest(judged: &[Judged]) -> String {
     Forest {
         id: "f1-e",
         caption: "Tonight's commit beside the others".to_owned(),
-        before: &["beside", "verdict"],
+        before: &["verdict"],
         strip: "difference, with its interval",
-        after: &["difference", "detectable", "p", "pairs", "kept sample"],
+        after: &["difference", "detectable", "kept"],
         groups: groups.collect(),
         note: format!(
-            "Intervals hold with 95% each. p is corrected for all series of the night; up to {} is called a change. Grey: what \
+            "{}. Intervals hold with 95% each; the verdict's error of {} for all series of the night together. Grey: what \
              would have been missed. Dotted: the margin, more than which must not be missed for \"unchanged\"; {} unless the suite \
-             says otherwise.",
+             says otherwise. Kept: beside all that other nights measured of the release, which decides nothing.",
+            named.join(", "),
             number::round_percent(ERROR),
             number::round_percent(MARGIN)
         ),
