@@ -27,6 +27,7 @@ pub struct Member {
 pub struct Members {
     living: BTreeMap<Box<str>, Member>,
     is_complete: bool,
+    is_steady: bool,
 }
 
 impl Members {
@@ -43,13 +44,14 @@ impl Members {
         // A directory that came back empty: until every node can have renewed its lease, some may be missing here.
         let is_settled = era.is_some_and(|era| u64::from(era_now.0.saturating_sub(era.0)) * 1000 > LEASE_MS);
         let is_complete = is_settled && living.values().all(|member| member.filled == era);
-        Members { living, is_complete }
+        Members { living, is_complete, is_steady: true }
     }
 
     /// The same for a node that has reached the directory for so long: where it was away, other nodes are behind with what
     /// they have to register, and with their leases.
     pub fn after(self, contact_ms: u64) -> Members {
-        Members { is_complete: self.is_complete && contact_ms > LEASE_MS, ..self }
+        let is_steady = contact_ms > LEASE_MS;
+        Members { is_complete: self.is_complete && is_steady, is_steady, ..self }
     }
 
     /// A node, if it lives.
@@ -60,6 +62,12 @@ impl Members {
     /// All that live, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Member)> {
         self.living.iter().map(|(node, member)| (&**node, member))
+    }
+
+    /// Whether the directory was there for long enough that what it says of a device that is not connected, or of a node that
+    /// does not live, is not left over from before it was away.
+    pub fn is_steady(&self) -> bool {
+        self.is_steady
     }
 
     /// Whether the directory names every device that is connected: not while it fills up again. Concludes about a look-up

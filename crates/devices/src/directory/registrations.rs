@@ -69,6 +69,8 @@ struct Local {
     due: Option<u64>,
     /// Whether the directory has it, as far as is known. Not while it was lost.
     is_registered: bool,
+    /// The connection here that the directory names while it has not given this one a generation.
+    before: Option<u64>,
 }
 
 /// The devices of one node.
@@ -156,8 +158,9 @@ impl Registrations {
         if self.devices.get(device).is_none_or(|local| local.connection != connection) {
             return Effect::None;
         }
-        self.remove(device);
-        Effect::Disconnect { place: self.place(connection) }
+        let before = self.remove(device).and_then(|local| local.before);
+        // What was asked for this connection is undone by its answer.
+        Effect::Disconnect { place: self.place(before.unwrap_or(connection)) }
     }
 
     /// The directory's era, as it was just read. Another one than before means that it came back empty: everything is due.
@@ -228,6 +231,7 @@ impl Registrations {
                 };
                 // An answer that comes late, after a later one.
                 local.generation = local.generation.max(Some(generation));
+                local.before = None;
                 self.is_registered(device);
                 match replaced {
                     Some(place) if place.node != self.node => Effect::CloseThere { place },
@@ -287,9 +291,10 @@ impl Registrations {
         since_ms: u64,
     ) -> Effect {
         self.numbers += 1;
-        let before = self.remove(device);
+        let replaced = self.remove(device);
+        let before = replaced.as_ref().and_then(|it| it.generation.map_or(it.before, |_| Some(it.connection)));
         let due = Some(self.numbers);
-        let local = Local { connection, duplicate, since_ms, generation, due, is_registered: false };
+        let local = Local { connection, duplicate, since_ms, generation, due, is_registered: false, before };
         self.devices.insert(device.into(), local);
         self.unregistered += 1;
         // Before those that are only registered again.
@@ -298,7 +303,7 @@ impl Registrations {
             let devices = &self.devices;
             self.due.retain(|(number, device)| devices.get(device).is_some_and(|local| local.due == Some(*number)));
         }
-        before.map_or(Effect::None, |before| Effect::Close { connection: before.connection })
+        replaced.map_or(Effect::None, |replaced| Effect::Close { connection: replaced.connection })
     }
 
     fn remove(&mut self, device: &str) -> Option<Local> {
@@ -369,6 +374,21 @@ mod tests {
         registrations.connected("e", 2, Duplicate::Replace, 0);
         registrations.disconnected("e", 2);
         assert_eq!(registrations.filled(), Some(Era(2)));
+    }
+
+    #[test]
+    fn the_end_of_a_connection_that_was_not_registered_ends_the_one_before() {
+        let mut registrations = Registrations::new("a".into(), 1);
+        registrations.found_era(Some(Era(1)), 1);
+        registrations.connected("d", 1, Duplicate::Refuse, 0);
+        registrations.next_request();
+        let first = registrations.place(1);
+        registrations.answered("d", &first, Connected::Current { generation: Generation(1), replaced: None });
+        // The directory names the first one until it has answered for another.
+        assert_eq!(registrations.connected("d", 2, Duplicate::Refuse, 0), Effect::Close { connection: 1 });
+        assert_eq!(registrations.connected("d", 3, Duplicate::Refuse, 0), Effect::Close { connection: 2 });
+        assert_eq!(registrations.disconnected("d", 1), Effect::None);
+        assert_eq!(registrations.disconnected("d", 3), Effect::Disconnect { place: first });
     }
 
     #[test]

@@ -119,7 +119,10 @@ impl Sending {
                 self.found = Found::At(place.node.into());
                 Step::ReadMembers
             }
-            Ok(Some(Entry::Offline { last_seen_ms, .. })) => self.offline(Some(last_seen_ms), view),
+            Ok(Some(Entry::Offline { last_seen_ms, .. })) if view.members.is_steady() => {
+                self.offline(Some(last_seen_ms), view)
+            }
+            Ok(Some(Entry::Offline { .. })) => Step::AskPeers,
             Ok(None) => {
                 self.found = Found::Nothing;
                 Step::ReadMembers
@@ -135,12 +138,12 @@ impl Sending {
                 let node = node.clone();
                 self.send(node, view)
             }
-            (Ok(()), Found::At(_)) => self.offline(None, view),
+            (Ok(()), Found::At(_)) if view.members.is_steady() => self.offline(None, view),
             (Ok(()), Found::Nothing) if view.members.is_complete() => {
                 view.lookups.insert(&self.device, Known::NeverSeen, view.now_ms);
                 Step::Answer(Unsent::NeverSeen)
             }
-            (Ok(()), Found::Nothing) => Step::AskPeers,
+            (Ok(()), Found::At(_) | Found::Nothing) => Step::AskPeers,
         }
     }
 
@@ -260,6 +263,20 @@ mod tests {
         assert_eq!(sending.looked_up(online("c"), node.view()), Step::ReadMembers);
         let offline = Step::Answer(Unsent::Offline { last_seen_ms: None });
         assert_eq!(sending.members_read(Ok(()), node.view()), offline);
+    }
+
+    #[test]
+    fn a_directory_that_was_away_is_not_believed_at_once() {
+        let mut node = Node::with(&[]);
+        node.members = members(&[]).after(0);
+        let (mut sending, _) = Sending::begin("d", node.view());
+        assert_eq!(sending.looked_up(online("b"), node.view()), Step::ReadMembers);
+        assert_eq!(sending.members_read(Ok(()), node.view()), Step::AskPeers);
+        let offline = Entry::Offline { generation: Generation(1), last_seen_ms: 7 };
+        assert_eq!(sending.looked_up(Ok(Some(offline.clone())), node.view()), Step::AskPeers);
+        node.members = members(&[]);
+        let said = Step::Answer(Unsent::Offline { last_seen_ms: Some(7) });
+        assert_eq!(sending.looked_up(Ok(Some(offline)), node.view()), said);
     }
 
     #[test]

@@ -29,6 +29,10 @@ impl World {
             Asked::Heartbeat { epoch, filled } => {
                 let name = &self.nodes[node].name;
                 let mut lease = members.get(name).map(|member| member.lease);
+                if lease.is_some_and(|lease| now_ms >= lease.until_ms) {
+                    self.nodes[node].lapsed_ms = now_ms;
+                }
+                let name = &self.nodes[node].name;
                 // Without the lease a node goes on, but nobody takes it for alive.
                 if Lease::hold(&mut lease, epoch, now_ms, LEASE_MS).is_ok()
                     && let Some(lease) = lease

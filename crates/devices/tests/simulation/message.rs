@@ -222,10 +222,14 @@ impl World {
         let Some(Device { connection: Some((node, process, _)), since_ms, .. }) = self.devices.get(device) else {
             return false;
         };
-        let Node { process: now, dead_until_ms, stopped_until_ms, cut_off_until_ms, .. } = &self.nodes[*node];
+        let Node { name, process: now, lapsed_ms, dead_until_ms, stopped_until_ms, cut_off_until_ms, .. } =
+            &self.nodes[*node];
+        let lease = self.directory.members.get(name).map(|member| member.lease);
+        // Some heartbeats in a row may be lost.
+        let is_alive = lease.is_some_and(|lease| self.now_ms < lease.until_ms);
         let lost_ms = self.directory.lost_ms;
-        let faults_ms = [*since_ms, *dead_until_ms, *stopped_until_ms, *cut_off_until_ms, lost_ms];
-        process == now && faults_ms.iter().all(|fault_ms| fault_ms + WELL_MS < sent_ms)
+        let faults_ms = [*since_ms, *lapsed_ms, *dead_until_ms, *stopped_until_ms, *cut_off_until_ms, lost_ms];
+        is_alive && process == now && faults_ms.iter().all(|fault_ms| fault_ms + WELL_MS < sent_ms)
     }
 
     pub(super) fn was_looked_up(&mut self, node: usize, id: MessageId, entry: Result<Option<Entry>, Away>) {

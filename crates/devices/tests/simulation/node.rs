@@ -23,6 +23,8 @@ pub(super) struct Node {
     pub(super) stopped_until_ms: u64,
     pub(super) cut_off_until_ms: u64,
     held_until_ms: u64,
+    /// When its lease was last held again after it had ended.
+    pub(super) lapsed_ms: u64,
     /// Since when the directory has answered each request.
     contact_since_ms: Option<u64>,
     next_heartbeat_ms: u64,
@@ -57,6 +59,7 @@ impl Node {
             stopped_until_ms: 0,
             cut_off_until_ms: 0,
             held_until_ms: 0,
+            lapsed_ms: 0,
             contact_since_ms: None,
             next_heartbeat_ms: 0,
             next_audit_ms: 0,
@@ -201,6 +204,7 @@ impl World {
     fn unanswered(&mut self, node: usize, number: u64) {
         let (_, asked) = self.nodes[node].waiting.remove(&number).unwrap();
         self.nodes[node].contact_since_ms = None;
+        self.nodes[node].members = std::mem::take(&mut self.nodes[node].members).after(0);
         match asked {
             Asked::Registration { request: Request::Connect { device, place, .. }, .. }
             | Asked::Registration { request: Request::Register { device, place, .. }, .. } => {
