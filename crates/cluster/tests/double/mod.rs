@@ -26,10 +26,10 @@ static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
 type Devices = Arc<Mutex<BTreeMap<Box<str>, u64>>>;
 
 pub(crate) struct Node {
-    pub cluster: Arc<Cluster>,
-    pub devices: Devices,
+    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) devices: Devices,
     /// Messages that were taken.
-    pub taken: Arc<AtomicU64>,
+    pub(crate) taken: Arc<AtomicU64>,
 }
 
 pub(crate) fn address_of(redis: &Redis) -> RedisAddress {
