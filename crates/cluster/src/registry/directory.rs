@@ -157,8 +157,8 @@ impl Directory {
     /// A connection has ended.
     pub fn disconnect(&self, device: &Arc<str>, connection: u64) {
         let mut state = self.shared.state();
-        if let Effect::Disconnect { place } = state.registrations.disconnected(device, connection) {
-            state.push_disconnect(device.clone(), place);
+        if let Effect::Disconnect { place, before } = state.registrations.disconnected(device, connection) {
+            before.into_iter().chain([place]).for_each(|place| state.push_disconnect(device.clone(), place));
             self.shared.wake.notify_one();
         }
     }

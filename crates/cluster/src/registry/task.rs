@@ -202,8 +202,10 @@ fn apply(shared: &Shared, hooks: &Hooks, device: &str, effect: Effect) {
         Effect::None => {}
         Effect::Close { connection } => (hooks.close)(connection),
         Effect::CloseThere { place } => (hooks.close_there)(device.into(), place),
-        Effect::Disconnect { place } => {
-            shared.state().push_disconnect(device.into(), place);
+        Effect::Disconnect { place, before } => {
+            let mut state = shared.state();
+            before.into_iter().chain([place]).for_each(|place| state.push_disconnect(device.into(), place));
+            drop(state);
             shared.wake.notify_one();
         }
     }

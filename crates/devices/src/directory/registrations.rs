@@ -55,6 +55,8 @@ pub enum Effect {
     Disconnect {
         /// Its place.
         place: Place,
+        /// The one before it on this node, if the directory may still name that; to be asked, too.
+        before: Option<Place>,
     },
 }
 
@@ -159,8 +161,8 @@ impl Registrations {
             return Effect::None;
         }
         let before = self.remove(device).and_then(|local| local.before);
-        // What was asked for this connection is undone by its answer.
-        Effect::Disconnect { place: self.place(before.unwrap_or(connection)) }
+        // The directory may name either, as an answer may have been lost.
+        Effect::Disconnect { place: self.place(connection), before: before.map(|before| self.place(before)) }
     }
 
     /// The directory's era, as it was just read. Another one than before means that it came back empty: everything is due.
@@ -227,7 +229,7 @@ impl Registrations {
         match answer {
             Connected::Current { generation, replaced } => {
                 let Some(local) = local else {
-                    return Effect::Disconnect { place: asked.clone() };
+                    return Effect::Disconnect { place: asked.clone(), before: None };
                 };
                 // An answer that comes late, after a later one.
                 local.generation = local.generation.max(Some(generation));
@@ -247,7 +249,7 @@ impl Registrations {
         let local = self.devices.get(device).filter(|local| local.connection == asked.connection);
         match (local, answer) {
             // It ended meanwhile, and its disconnect may have come before.
-            (None, Registered::Current) => Effect::Disconnect { place: asked.clone() },
+            (None, Registered::Current) => Effect::Disconnect { place: asked.clone(), before: None },
             (Some(local), Registered::Superseded) if local.generation == Some(generation) => self.close(device, asked),
             (Some(_), Registered::Current) => {
                 self.is_registered(device);
@@ -261,7 +263,7 @@ impl Registrations {
     /// has gone, what the request may have written is undone.
     pub fn unanswered(&mut self, device: &str, asked: &Place) -> Effect {
         if self.devices.get(device).is_none_or(|local| local.connection != asked.connection) {
-            return Effect::Disconnect { place: asked.clone() };
+            return Effect::Disconnect { place: asked.clone(), before: None };
         }
         self.audit(device);
         Effect::None
@@ -388,7 +390,8 @@ mod tests {
         assert_eq!(registrations.connected("d", 2, Duplicate::Refuse, 0), Effect::Close { connection: 1 });
         assert_eq!(registrations.connected("d", 3, Duplicate::Refuse, 0), Effect::Close { connection: 2 });
         assert_eq!(registrations.disconnected("d", 1), Effect::None);
-        assert_eq!(registrations.disconnected("d", 3), Effect::Disconnect { place: first });
+        let ended = Effect::Disconnect { place: registrations.place(3), before: Some(first) };
+        assert_eq!(registrations.disconnected("d", 3), ended);
     }
 
     #[test]

@@ -149,7 +149,11 @@ impl World {
             Effect::None => {}
             Effect::Close { connection } => self.close_connection(node, connection),
             Effect::CloseThere { place } => self.send(Mail::Close { device: device.into(), place }),
-            Effect::Disconnect { place } => self.ask(node, Asked::Disconnect { device: device.into(), place }),
+            Effect::Disconnect { place, before } => {
+                for place in before.into_iter().chain([place]) {
+                    self.ask(node, Asked::Disconnect { device: device.into(), place });
+                }
+            }
         }
     }
 
