@@ -183,17 +183,17 @@ pub fn disconnect(entry: &mut Option<Entry>, place: &Place, now_ms: u64) -> bool
 /// Registers a connection again that has its generation: after a loss of the directory, or of the node's lease, and now and
 /// then to find out whether it is still the current one.
 pub fn register(entry: &mut Option<Entry>, place: Place, generation: Generation, since_ms: u64) -> Registered {
-    match entry {
-        Some(entry) if entry.generation() > generation => return Registered::Superseded,
-        Some(Entry::Offline { generation: last, .. }) if *last == generation => return Registered::Superseded,
-        // Two places with one generation: a directory that lost its last writes gave it twice. The stored one stays.
+    let generation = match entry {
+        // Its own: a request that was repeated has given it a higher generation, by an answer that was lost.
         Some(Entry::Online { place: other, generation: last, .. })
-            if *last == generation && (other.node != place.node || other.connection != place.connection) =>
+            if other.node == place.node && other.connection == place.connection =>
         {
-            return Registered::Superseded;
+            generation.max(*last)
         }
-        _ => {}
-    }
+        // One with the same generation, too: a directory that lost its last writes gave it twice. The stored one stays.
+        Some(entry) if entry.generation() >= generation => return Registered::Superseded,
+        _ => generation,
+    };
     *entry = Some(Entry::Online { place, generation, since_ms });
     Registered::Current
 }
@@ -260,6 +260,16 @@ mod tests {
         assert_eq!(register(&mut entry, at("a", 1), old, 0), Registered::Current);
         let newer = connect(&mut entry, Connect { era, ..request(at("b", 1), Duplicate::Replace) });
         assert_eq!(newer, Connected::Current { generation: Generation(6 << COUNTER_BITS), replaced: Some(at("a", 1)) });
+    }
+
+    #[test]
+    fn a_connection_whose_second_generation_was_not_heard_stays_current() {
+        let mut entry = None;
+        connect(&mut entry, request(at("a", 1), Duplicate::Refuse));
+        connect(&mut entry, request(at("a", 1), Duplicate::Refuse));
+        assert_eq!(register(&mut entry, at("a", 1), FIRST, 0), Registered::Current);
+        assert_eq!(entry.as_ref().map(Entry::generation), Some(SECOND));
+        assert!(disconnect(&mut entry, &at("a", 1), 9));
     }
 
     #[test]

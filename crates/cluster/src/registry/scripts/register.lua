@@ -5,11 +5,12 @@ local entry = redis.call('GET', KEYS[1])
 if entry then
   local is_online, stored, _, _, at_connection, at_node = string.match(entry, '^(%d) (%d+) (%d+) (%d+) (%d+) (.*)$')
   if stored then
-    if tonumber(stored) > tonumber(generation) then
+    local is_own = is_online == '1' and at_node == node and at_connection == connection
+    if not is_own and tonumber(stored) >= tonumber(generation) then
       return 0
     end
-    if stored == generation and (is_online ~= '1' or at_node ~= node or at_connection ~= connection) then
-      return 0
+    if is_own and tonumber(stored) > tonumber(generation) then
+      generation = stored
     end
   end
 end
