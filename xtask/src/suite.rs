@@ -84,9 +84,16 @@ pub(crate) fn build() -> Result<Vec<Executable>> {
 /// Tests of what release builds must hold by themselves, where debug assertions would come before: their package and target.
 const WITHOUT_ASSERTIONS: (&str, &str) = ("stillgate-gateway", "e2e_plugins_splitting");
 
-/// Switches debug assertions off in the workspace. Crates of others stay as the other tests have built them.
-const ASSERTIONS_OFF: [&str; 4] =
-    ["--config", "profile.dev.debug-assertions=false", "--config", "profile.dev.package.'*'.debug-assertions=true"];
+/// Switches debug assertions off in the workspace, and line tables, which take time. Crates of others stay as the other tests
+/// have built them.
+const ASSERTIONS_OFF: [&str; 6] = [
+    "--config",
+    "profile.dev.debug-assertions=false",
+    "--config",
+    "profile.dev.debug=false",
+    "--config",
+    "profile.dev.package.'*'.debug-assertions=true",
+];
 
 /// Builds and runs these with a gateway without debug assertions. It takes the place of the other one in cargo's folder, so
 /// nothing that needs that comes after it.

@@ -84,6 +84,7 @@ const ROWS: &[Row] = &[
     ("workflow", "", r#""rules": [{"actions": [["return", {"code": 418}]]}]"#, "", Status(418)),
     ("proxy-control", "", "", "", Nowhere),
     ("public-api", "", "", "", Status(404)),
+    ("device-gateway", "", r#""id": "$arg_id""#, "", Status(400)),
     ("node-status", "", "", "", Nowhere),
     ("server-info", "", "", "", Nowhere),
     ("prometheus", "", "", "", Nowhere),

@@ -254,7 +254,9 @@ impl DeviceGateway {
         let mut offered = offered.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
         let mut offered = offered.by_ref().filter_map(|name| std::str::from_utf8(name).ok());
         if self.protocol == Protocol::Raw {
-            return Ok((Protocol::Raw, offered.next().map(Box::from)));
+            // A token, as any subprotocol (RFC 6455 section 4.1): it is named in the answer.
+            let name = offered.find(|name| FieldName::new(name.as_bytes()).is_ok());
+            return Ok((Protocol::Raw, name.map(Box::from)));
         }
         let chosen = offered.find_map(|name| Some((Protocol::of_subprotocol(name)?, Some(Box::from(name)))));
         chosen.ok_or_else(|| refusal(400, "offer the subprotocol stillgate.v1 or stillgate.v1+cbor, or none"))

@@ -110,6 +110,8 @@ pub(crate) const PLUGGED: &[(&str, &str)] = &[
 
 /// Plugins that put nothing into a head but constants of the gateway's own.
 pub(crate) const WITHOUT_HEADS: &[&str] = &[
+    // A subprotocol, which is a token.
+    "device-gateway",
     "acl",
     "consumer-restriction",
     "limit-req",
