@@ -11,11 +11,12 @@ is_online = is_online == '1'
 if is_online and ARGV[5] == '1' and not (at_node == node and at_epoch == epoch) and before ~= ARGV[6] then
   return {0, before, at_epoch, at_connection, at_node}
 end
-local generation = math.max((tonumber(before) or 0) + 1, tonumber(ARGV[4]))
+local is_same = is_online and at_node == node and at_epoch == epoch and at_connection == connection
+local generation = math.max((tonumber(before) or 0) + (is_same and 0 or 1), tonumber(ARGV[4]))
 generation = string.format('%.0f', generation)
 local new = table.concat({1, generation, ARGV[7], epoch, connection, node}, ' ')
 redis.call('SET', KEYS[1], new, 'PX', ARGV[8])
-if is_online and not (at_node == node and at_epoch == epoch and at_connection == connection) then
+if is_online and not is_same then
   return {1, generation, at_epoch, at_connection, at_node}
 end
 return {1, generation}

@@ -9,9 +9,6 @@ if entry then
     if not is_own and tonumber(stored) >= tonumber(generation) then
       return 0
     end
-    if is_own and tonumber(stored) > tonumber(generation) then
-      generation = stored
-    end
   end
 end
 local new = table.concat({1, generation, ARGV[5], epoch, connection, node}, ' ')
