@@ -89,7 +89,7 @@ impl Cluster {
         &self.directory
     }
 
-    /// Asks one node: what is not about a device of which nobody knows where it is.
+    /// Sends a request to the node of this name, and returns its answer.
     pub async fn call(&self, node: &str, kind: &str, body: Bytes, patience: Duration) -> Result<Reply, CallError> {
         if node == self.directory.node() {
             return Ok(self.ask_myself(kind, body).await);

@@ -148,7 +148,11 @@ async fn a_redis_that_was_killed_and_comes_back_empty_is_filled_again() {
     assert_eq!(a.send("nobody").await, UNKNOWN);
     assert_eq!(b.connect("new").await, Err(Away), "and it is let in");
     a.send("new").await.unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(2), "nobody waits for what is away: {:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < Duration::from_secs(2),
+        "requests do not wait for a directory that is away: {:?}",
+        begun.elapsed()
+    );
     b.disconnect("d3");
 
     redis.start_again();

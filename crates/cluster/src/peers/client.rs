@@ -36,7 +36,7 @@ pub struct Peers {
 struct Shared {
     node: Box<str>,
     tls: Option<PeerTls>,
-    /// By node, of which there are as many as were members. Who makes a connection holds the inner lock, and the others wait for it.
+    /// By node: one entry for each that has been a member. Whoever makes a connection holds the inner lock; the others wait for it.
     links: Mutex<HashMap<Box<str>, Arc<tokio::sync::Mutex<Link>>>>,
 }
 

@@ -54,7 +54,7 @@ pub(super) struct Shared {
     pub(super) store: Store,
     pub(super) state: Mutex<State>,
     pub(super) wake: Notify,
-    /// Whether the last command failed; the next heartbeat finds out. Meanwhile nobody waits for an answer.
+    /// Whether the last command failed. Until the next heartbeat has tried again, commands fail at once.
     pub(super) is_away: AtomicBool,
     pub(super) commands: AtomicU64,
     /// Since when each command was answered.
@@ -212,7 +212,7 @@ impl Directory {
         step(View { lookups: &mut lookups, members: &members, now_ms })
     }
 
-    /// Whether the directory did not answer last time. Then nobody waits for it but the next heartbeat.
+    /// Whether the directory did not answer last time. Then only the next heartbeat waits for it.
     pub fn is_away(&self) -> bool {
         self.shared.is_away()
     }

@@ -98,7 +98,7 @@ impl Store {
     /// A device's entry.
     pub(super) async fn look_up(&self, device: &str) -> Result<Option<Entry>, Away> {
         let entry = self.link.get(&device_key(device)).await?;
-        // What is no entry is overwritten by the next connection, and until then there is none.
+        // Anything that is not an entry counts as none; the next connection overwrites it.
         Ok(entry.and_then(|entry| parse_entry(&String::from_utf8_lossy(&entry))))
     }
 
