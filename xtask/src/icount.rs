@@ -3,8 +3,8 @@
 //! Instructions and not time, because they repeat to the last digit on any load. Each example is run with N and with 2N
 //! iterations and the difference taken, so that start-up, environment and the loader cancel out.
 //!
-//! Functions in Lua are counted step by step, as callgrind sees no machine code of LuaJIT. Where LuaJIT's tables lie differs from
-//! run to run, so these have more slack. A function that makes a closure for each request is beyond it, which is checked, too; what
+//! Functions in Lua are counted step by step, as callgrind sees no machine code of LuaJIT. Where LuaJIT's tables lie and which
+//! traces it tries differ from run to run, so these have more slack. A function that makes a closure for each request is beyond it, which is checked, too; what
 //! LuaJIT makes of that one differs too much for a figure.
 
 use crate::Result;
@@ -59,7 +59,7 @@ const fn route(name: &'static str, case: &'static str) -> Operation {
 }
 
 const fn lua(name: &'static str, file: &'static str) -> Operation {
-    Operation { name, package: "stillgate-lua", example: "warm_runs", case: file, iterations: 20, by: By::Steps }
+    Operation { name, package: "stillgate-lua", example: "warm_runs", case: file, iterations: 4, by: By::Steps }
 }
 
 const OPERATIONS: &[Operation] = &[
@@ -91,7 +91,8 @@ const PLANTED: Operation = lua("function in Lua: the same with a closure", "docs
 const ITERATIONS: u64 = 4000;
 
 const SLACK_PERCENT: f64 = 2.0;
-const STEPS_SLACK_PERCENT: f64 = 5.0;
+/// One process differs from the next by a tenth, the median of those that are counted by three to four percent.
+const STEPS_SLACK_PERCENT: f64 = 12.0;
 
 const FIGURES: &str = "xtask/icount.toml";
 

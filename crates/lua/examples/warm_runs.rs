@@ -2,7 +2,7 @@
 //! `target/release/examples/warm_runs FILE 200000`.
 //!
 //! With a third word, `steps`, it prints instructions instead: another process of the same does the runs, step by step. That is
-//! done five times, since where LuaJIT's tables lie differs, and the median is printed.
+//! done fifteen times, since where LuaJIT's tables lie and which traces it tries differ, and the median is printed.
 
 #![allow(clippy::unwrap_used, reason = "an example may stop at the first error")]
 
@@ -15,7 +15,7 @@ use stillgate_lua::{Change, Context, Host, Kind, Level, Outcome, Program, Side, 
 const WARM_UP_RUNS: usize = 200_000;
 
 /// Processes whose steps are counted.
-const COUNTS: usize = 5;
+const COUNTS: usize = 15;
 
 /// A request that costs next to nothing.
 struct Thin;
