@@ -38,11 +38,16 @@ pub(crate) fn put(gateway: &Gateway, path: &str, document: &Json) {
 
 /// Opens the dashboard, signed in as an administrator.
 pub(crate) fn sign_in(page: &mut Page, gateway: &Gateway) {
+    sign_in_with(page, gateway, KEY);
+}
+
+/// The same with another key.
+pub(crate) fn sign_in_with(page: &mut Page, gateway: &Gateway, key: &str) {
     page.navigate(&format!("http://{}/ui/", gateway.admin_addr()));
     page.until("document.querySelector('#key')");
     // Asking whether there is a session is answered 401, which the browser logs.
     page.forget();
-    page.fill("#key", KEY);
+    page.fill("#key", key);
     page.press("Enter");
     page.until("document.querySelector('.side a') && document.querySelector('main .page')");
     page.settle();
