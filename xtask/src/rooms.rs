@@ -29,6 +29,7 @@ const CRATES: &[Rooms] = &[
             "devices",
             "admin",
             "live",
+            "replaying",
             "explaining",
             "health",
             "acme",

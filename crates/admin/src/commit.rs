@@ -87,7 +87,13 @@ pub(crate) async fn dry_run(api: &Api, view: &View, transaction: Transaction) ->
     })?;
     let effect = |(key, effect): &(Key, String)| json!({ "key": key.as_str(), "effect": effect });
     let effects: Vec<Json> = checked.effects.iter().map(effect).collect();
-    let body = json!({ "dry_run": true, "changes": changes, "warnings": checked.warnings, "effects": effects });
+    let body = json!({
+        "dry_run": true,
+        "changes": changes,
+        "warnings": checked.warnings,
+        "effects": effects,
+        "recent_requests": checked.recent_requests,
+    });
     Ok(Answer::json(StatusCode::OK, body))
 }
 

@@ -132,6 +132,8 @@ pub struct Checked {
     pub warnings: Vec<String>,
     /// Resources that the write would change in meaning, or have rejected: the key, and what would happen to it.
     pub effects: Vec<(Key, String)>,
+    /// Which of the last requests would take another route, or go through other plugins.
+    pub recent_requests: Json,
 }
 
 /// Why a write was not made.

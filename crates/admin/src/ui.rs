@@ -48,7 +48,7 @@ macro_rules! files {
 
 /// All of `ui/` but `ui/dev/`, sorted. (Test: `the_table_is_the_folder`.) `profile_view.*` are links: the page that
 /// `stillgate profile` writes has the same.
-static FILES: [File; 46] = files![
+static FILES: [File; 47] = files![
     "api.js" "app.js" "chain_view.js" "chart.js" "curl.js" "dom.js"
     "edit/controls.js" "edit/diff.js" "edit/document_history.js" "edit/editor.js" "edit/fields.js" "edit/form.js"
     "edit/json.js" "edit/kinds.js" "edit/loading.js" "edit/panes.js" "edit/saving.js" "edit/schema.js"
@@ -56,7 +56,7 @@ static FILES: [File; 46] = files![
     "pages/certificates.js" "pages/consumer.js" "pages/consumers.js" "pages/edit.js" "pages/explain.js"
     "pages/lua.js" "pages/metrics.js" "pages/overview.js" "pages/profiles.js" "pages/resources.js" "pages/revision.js"
     "pages/route.js" "pages/routes.js" "pages/sign_in.js" "pages/status.js" "pages/upstreams.js"
-    "parts.css" "parts.js" "profile_view.css" "profile_view.js" "shell.css" "tokens.css"
+    "parts.css" "parts.js" "profile_view.css" "profile_view.js" "recent_requests.js" "shell.css" "tokens.css"
 ];
 
 /// Adds them to a router.

@@ -3,6 +3,7 @@
 import { badge, icon } from "./chart.js";
 import { address, fresh_id, h, link, put } from "./dom.js";
 import { count } from "./format.js";
+import { recent_requests_view } from "./recent_requests.js";
 
 /** The head of a page; its heading takes the focus after a change of page. */
 export const page_head = (title, { lead, actions, crumbs } = {}) =>
@@ -262,7 +263,7 @@ export function route_badge(status) {
 }
 
 /** What a dry run found. */
-export const checked_view = ({ warnings = [], effects = [] }) =>
+export const checked_view = ({ warnings = [], effects = [], recent_requests: recent }) =>
   h(
     "div",
     { class: "checked" },
@@ -290,6 +291,7 @@ export const checked_view = ({ warnings = [], effects = [] }) =>
           ),
         )
       : h("p", { class: "quiet" }, "No other resource is affected."),
+    recent_requests_view(recent),
   );
 
 /** Says that nothing can be changed here, and where to do it. */

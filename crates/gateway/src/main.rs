@@ -13,6 +13,7 @@ mod health;
 mod http_client;
 mod live;
 mod metering;
+mod replaying;
 mod upgrade;
 
 use commands::cli::{Cli, Command, LuaCommand, StoreCommand};

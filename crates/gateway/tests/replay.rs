@@ -184,6 +184,8 @@ fn the_changes_are_told_to_programs() {
               ]
             }
           ],
+          "other_plugins": 0,
+          "plugin_changes": [],
           "omitted": {
             "changes": 0,
             "requests": 0,
@@ -218,6 +220,35 @@ fn the_same_configuration_changes_nothing() {
         log.json: 9 requests, each takes the route it takes with old.yaml
     "#]],
     );
+}
+
+#[test]
+fn other_plugins_of_the_same_route_are_told() {
+    let with = |plugins: &str, global: &str| {
+        let route = |id: &str, uri: &str, plugins: &str| {
+            format!("  - {{id: {id}, uri: {uri}, upstream_id: shop, plugins: {{{plugins}}}}}\n")
+        };
+        let rules = format!("global_rules:\n  - {{id: g, plugins: {{{global}}}}}\n");
+        format!("{HEAD}{}{}{rules}", route("orders", "/orders/*", plugins), route("inside", "/inside/*", ""))
+    };
+    let old = with("gzip: {}, cors: {}", "request-id: {}");
+    let new = with("gzip: {comp_level: 2}, csrf: {key: abc}", "request-id: {}");
+    let folder = Folder::with(&[("old.yaml", &old), ("new.yaml", &new), ("log.json", &LOG.to_owned())]);
+    folder.check(
+        &ARGUMENTS,
+        expect![[r#"
+        exit 0
+        new.yaml: good (2 routes, 1 upstream)
+        log.json: 9 requests, each takes the route it takes with old.yaml
+        log.json: 3 requests keep their route and go through other plugins
+          "orders": adds csrf; removes cors; changes gzip: 3 requests
+    "#]],
+    );
+    let new = with("gzip: {}, cors: {}", "ip-restriction: {blacklist: [10.0.0.0/8]}");
+    let folder = Folder::with(&[("old.yaml", &old), ("new.yaml", &new), ("log.json", &LOG.to_owned())]);
+    let told = String::from_utf8(folder.run(&ARGUMENTS).stdout).expect("text");
+    assert!(told.contains("8 requests keep their route and go through other plugins\n"), "{told}");
+    assert!(told.contains("  no route (404): adds ip-restriction; removes request-id: 3 requests\n"), "{told}");
 }
 
 #[test]

@@ -73,7 +73,7 @@ async fn a_dry_run_changes_nothing() {
         ],
         expect![[r#"
             > PUT /apisix/admin/routes/1?dry_run=true {"uri": "/a"}
-            200 {"dry_run":true,"changes":[{"key":"routes/1","before":null,"after":{"uri":"/a","id":"1","create_time":NOW,"update_time":NOW}}],"warnings":["a lint"],"effects":[{"key":"routes/1","effect":"takes requests of routes/2"}]}
+            200 {"dry_run":true,"changes":[{"key":"routes/1","before":null,"after":{"uri":"/a","id":"1","create_time":NOW,"update_time":NOW}}],"warnings":["a lint"],"effects":[{"key":"routes/1","effect":"takes requests of routes/2"}],"recent_requests":{"requests":3,"changed":1}}
             > GET /apisix/admin/routes/1
             404 {"message":"Key not found"}
             > PUT /apisix/admin/routes/1?dry_run=true {"uri": 1}
@@ -81,9 +81,9 @@ async fn a_dry_run_changes_nothing() {
             > PUT /apisix/admin/ssls/1 {"cert": "c", "key": "k"}
             201 {"key":"/apisix/ssls/1","value":{"cert":"c","id":"1","create_time":NOW,"update_time":NOW}} (etag: "11") (x-stillgate-generation: 1011)
             > DELETE /apisix/admin/ssls/1?dry_run=true
-            200 {"dry_run":true,"changes":[{"key":"ssls/1","before":{"cert":"c","id":"1","create_time":NOW,"update_time":NOW},"after":null}],"warnings":["a lint"],"effects":[{"key":"ssls/1","effect":"takes requests of routes/2"}]}
+            200 {"dry_run":true,"changes":[{"key":"ssls/1","before":{"cert":"c","id":"1","create_time":NOW,"update_time":NOW},"after":null}],"warnings":["a lint"],"effects":[{"key":"ssls/1","effect":"takes requests of routes/2"}],"recent_requests":{"requests":3,"changed":1}}
             > POST /v1/batch?dry_run=true [{"method": "delete", "path": "/apisix/admin/ssls/1"}]
-            200 {"dry_run":true,"changes":[{"key":"ssls/1","before":{"cert":"c","id":"1","create_time":NOW,"update_time":NOW},"after":null}],"warnings":["a lint"],"effects":[{"key":"ssls/1","effect":"takes requests of routes/2"}]}
+            200 {"dry_run":true,"changes":[{"key":"ssls/1","before":{"cert":"c","id":"1","create_time":NOW,"update_time":NOW},"after":null}],"warnings":["a lint"],"effects":[{"key":"ssls/1","effect":"takes requests of routes/2"}],"recent_requests":{"requests":3,"changed":1}}
         "#]],
     )
     .await;

@@ -156,6 +156,7 @@ impl Control for Memory {
         let checked = self.must_be_possible(&transaction).map(|()| Checked {
             warnings: vec!["a lint".to_owned()],
             effects: vec![(key, "takes requests of routes/2".to_owned())],
+            recent_requests: json!({ "requests": 3, "changed": 1 }),
         });
         Box::pin(async move { checked })
     }

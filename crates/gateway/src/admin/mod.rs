@@ -11,6 +11,7 @@ pub(crate) mod lua_profile;
 pub(crate) mod pages;
 mod phases;
 mod profiling;
+mod recent_requests;
 mod refusal;
 pub(crate) mod resources;
 mod route_list;

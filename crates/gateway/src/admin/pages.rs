@@ -17,6 +17,7 @@ use crate::explaining::chain::consumer;
 use crate::explaining::explanation::Answer;
 use crate::explaining::query::ExplainQuery;
 use crate::live::Live;
+use crate::metering::recent_lines::RecentLines;
 use axum::extract::{Path, RawQuery};
 use axum::response::Response;
 use axum::routing::{MethodRouter, get};
@@ -61,6 +62,8 @@ pub(crate) struct Api {
     /// Where resources are kept; `None`: they come from the file.
     pub(crate) kept: Option<Opened>,
     pub(super) live: Arc<Live>,
+    /// Of the access log.
+    pub(super) recent: Arc<RecentLines>,
     /// Returns free memory of the calling thread to the system.
     pub(super) give_back: fn(),
 }
@@ -70,10 +73,11 @@ impl Api {
         questions: mpsc::Sender<Question>,
         kept: Option<Opened>,
         live: Arc<Live>,
+        recent: Arc<RecentLines>,
         give_back: fn(),
     ) -> Api {
         let explaining = Arc::new(Semaphore::new(EXPLAINED_MAX));
-        Api { questions, explaining, lists: Arc::default(), kept, live, give_back }
+        Api { questions, explaining, lists: Arc::default(), kept, live, recent, give_back }
     }
 
     /// Asks the control loop; `None`: the gateway is shutting down.

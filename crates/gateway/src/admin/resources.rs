@@ -1,5 +1,7 @@
 //! What the Admin API reads and writes: the datastore behind its keeper, and the tables of keys and plugins.
 
+use super::pages::Api;
+use super::recent_requests;
 use crate::configuration::kept::{Asked, Copied, Keeper, Opened, Stored, Trial, WriteFailure, Written, each_secret};
 use serde_json::Value as Json;
 use std::future::Future;
@@ -27,14 +29,15 @@ static SCHEMAS: LazyLock<Schemas> = LazyLock::new(|| Schemas::new(stillgate_plug
 
 /// The control side, as the Admin API sees it.
 pub(crate) struct Resources {
+    api: Api,
     /// `None`: resources come from the file.
     kept: Option<Opened>,
     nothing: Arc<DocumentTable>,
 }
 
 impl Resources {
-    pub(crate) fn new(kept: Option<Opened>) -> Resources {
-        Resources { kept, nothing: Arc::default() }
+    pub(crate) fn new(api: Api) -> Resources {
+        Resources { kept: api.kept.clone(), api, nothing: Arc::default() }
     }
 
     /// Asks the thread of the datastore.
@@ -128,12 +131,17 @@ impl Control for Resources {
 
     fn check(&self, transaction: Transaction) -> Pending<Result<Checked, WriteError>> {
         let tried = self.ask(|answer| Asked::Try(transaction, answer));
+        let api = self.api.clone();
         Box::pin(async move {
-            let Trial { refusals, warnings, effects } = tried.await?;
-            match refusals.is_empty() {
-                true => Ok(Checked { warnings, effects }),
-                false => Err(WriteError::Invalid(refusals.join("; "))),
+            let (Trial { refusals, warnings, effects }, next) = tried.await?;
+            if !refusals.is_empty() {
+                return Err(WriteError::Invalid(refusals.join("; ")));
             }
+            let recent_requests = match next {
+                Some(next) => recent_requests::compared(&api, next).await,
+                None => Json::Null,
+            };
+            Ok(Checked { warnings, effects, recent_requests })
         })
     }
 

@@ -2,11 +2,10 @@
 //!
 //! It looks at the file, at the certificates and keys that it names, and at what `run` needs of this machine (`environment`).
 //! Whether its addresses are free and its names resolve is seen when it runs. With `--against` and `--requests` it also tells
-//! which requests of a log would change route (`replay`).
+//! which requests of a log would change route (`replaying`).
 
 use super::cli::{Check, EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Format};
 use super::deep_hosts::{DeepHosts, deep_hosts};
-use super::replay;
 use super::stdout::show;
 use crate::acme;
 use crate::admin;
@@ -15,6 +14,7 @@ use crate::configuration::environment;
 use crate::configuration::source::{ConfigSource, ReadError};
 use crate::configuration::tls_material;
 use crate::explaining::explanation::counted;
+use crate::replaying::{self, Routed};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::path::Path;
@@ -44,7 +44,7 @@ struct Report {
     omitted: usize,
     /// What a log's requests come to; absent where none is asked about, or the file is not valid.
     #[serde(skip_serializing_if = "Option::is_none")]
-    requests: Option<replay::Report>,
+    requests: Option<replaying::Report>,
 }
 
 /// One finding.
@@ -68,6 +68,12 @@ struct RouteAt {
 pub(crate) struct Compiled {
     pub(crate) config: Config,
     pub(crate) plan: Plan,
+}
+
+impl Compiled {
+    fn routed(&self) -> Routed<'_> {
+        Routed { config: &self.config, matcher: self.plan.matcher() }
+    }
 }
 
 /// Runs the command; returns the exit code.
@@ -102,16 +108,16 @@ pub(crate) fn run(arguments: &Check) -> u8 {
             }
         }
     }
-    let changes_nothing = report.requests.as_ref().is_none_or(replay::Report::changes_nothing);
+    let changes_nothing = report.requests.as_ref().is_none_or(replaying::Report::changes_nothing);
     if report.valid && changes_nothing { EXIT_GOOD } else { EXIT_ERRORS }
 }
 
-fn replayed(old: &Path, log: &Path, new: &Compiled) -> Result<replay::Report, String> {
+fn replayed(old: &Path, log: &Path, new: &Compiled) -> Result<replaying::Report, String> {
     let (report, compiled) = look_at(old, Depth::Routes).map_err(|unreadable| unreadable.to_string())?;
     let Some(compiled) = compiled else {
         return Err(format!("--against: {}", text(&report).trim_end()));
     };
-    replay::run(log, (old, &compiled), new).map_err(|error| error.to_string())
+    replaying::run(log, (old, compiled.routed()), new.routed()).map_err(|error| error.to_string())
 }
 
 /// How far a file is looked into.

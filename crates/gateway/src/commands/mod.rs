@@ -13,7 +13,6 @@ pub(crate) mod explain;
 pub(crate) mod exporter;
 pub(crate) mod lua;
 pub(crate) mod profile;
-mod replay;
 pub(crate) mod run;
 mod stdout;
 pub(crate) mod transfer;

@@ -30,6 +30,7 @@ use crate::metering::logging::{LevelError, Logging};
 use crate::metering::metrics::{Metering, MeteringError, Prepared, wanted};
 use crate::metering::own_metrics::{Facts, LimitFacts, ReloadTimes};
 use crate::metering::process_stats;
+use crate::metering::recent_lines::RecentLines;
 use crate::upgrade::{
     AdminSocket, DeviceSocket, Following, Former, Launcher, PidFile, Predecessor, Program, Takeover, tell_supervisor,
 };
@@ -39,7 +40,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_admin::{Access, Guard};
-use stillgate_config::{Config, Errors, Gateway, Loaded, Transport};
+use stillgate_config::{Config, Errors, Gateway, Loaded, SourceKind, Transport};
 use stillgate_limits::Limits;
 use stillgate_logs::Logs;
 use stillgate_plugin::{Outbox, Process};
@@ -229,7 +230,8 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
 
     let admin = gateway.admin.as_ref().map(|admin| listen_admin(admin.address, former.admin.take())).transpose()?;
     let devices = listen_devices(gateway, former.devices.take())?;
-    let (sinks, access_log) = start_access_log(gateway)?;
+    let recent = Arc::new(RecentLines::default());
+    let (sinks, access_log) = start_access_log(gateway, &recent)?;
     let workers = stillgate_proxy::worker_count(gateway);
     // Before clients come, who could take all descriptors.
     let (measuring, mut metering) = start_metrics(prepared, workers, &plan, access_log.as_ref())?;
@@ -256,7 +258,8 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     let (ask, questions) = mpsc::channel(admin::pages::QUESTIONS_MAX);
     let guard = Arc::new(Guard::new(access));
     let live = Live::start(metering.as_ref().map(Metering::looker), fleet.tally(), plans.clone(), allocator::give_back);
-    let server = admin_server(gateway, &guard, Api::new(ask, kept.clone(), live.clone(), allocator::give_back))?;
+    let server =
+        admin_server(gateway, &guard, Api::new(ask, kept.clone(), live.clone(), recent, allocator::give_back))?;
     let admin = admin.map(|(address, listener)| serve_admin(address, listener, server)).transpose()?;
     let (admin, serving) = admin.unzip();
     expose(metering.as_mut()).await;
@@ -498,7 +501,7 @@ fn admin_server(gateway: &Gateway, guard: &Arc<Guard>, api: Api) -> Result<Serve
     let tls = gateway.admin.as_ref().and_then(|admin| admin.tls.as_ref());
     let tls = tls.map(|tls| admin::tls::server_config(tls, admin::tls::ADMIN)).transpose().map_err(RunError::Admin)?;
     let pages = admin::pages::pages(&api);
-    let router = stillgate_admin::router(Arc::new(Resources::new(api.kept)), guard.clone(), pages);
+    let router = stillgate_admin::router(Arc::new(Resources::new(api)), guard.clone(), pages);
     Ok(Server { router, tls, bounds: Bounds::ADMIN })
 }
 
@@ -509,13 +512,18 @@ fn serve_admin(address: SocketAddr, listener: TcpListener, server: Server) -> Re
     Ok((AdminSocket { address, listener, serving: serving.accepting() }, serving))
 }
 
-fn start_access_log(gateway: &Gateway) -> Result<(Vec<access_log::Sink>, Option<AccessLogWriter>), RunError> {
+fn start_access_log(
+    gateway: &Gateway,
+    recent: &Arc<RecentLines>,
+) -> Result<(Vec<access_log::Sink>, Option<AccessLogWriter>), RunError> {
     let Some(access_log) = &gateway.access_log else {
         return Ok((Vec::new(), None));
     };
+    // Only changes of resources ask for them.
+    let recent = (gateway.config.source != SourceKind::File).then(|| recent.clone());
     let workers = stillgate_proxy::worker_count(gateway);
     let (sinks, drain) = access_log::channel(&access_log.format, workers);
-    let writer = AccessLogWriter::start(access_log.destination.clone(), drain).map_err(RunError::AccessLog)?;
+    let writer = AccessLogWriter::start(access_log.destination.clone(), drain, recent).map_err(RunError::AccessLog)?;
     Ok((sinks, Some(writer)))
 }
 

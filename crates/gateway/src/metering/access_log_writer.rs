@@ -4,6 +4,7 @@
 //! that could not be written are added to the same count. It never ends because of an error. Rotation is the business of
 //! logrotate and its like: move the file away, then send SIGUSR1.
 
+use super::recent_lines::RecentLines;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use std::fmt;
@@ -76,8 +77,12 @@ impl fmt::Display for OpenError {
 impl std::error::Error for OpenError {}
 
 impl AccessLogWriter {
-    /// Opens the destination and starts the thread.
-    pub(crate) fn start(destination: LogDestination, drain: Drain) -> Result<AccessLogWriter, OpenError> {
+    /// Opens the destination and starts the thread, which also gives its lines to `recent`.
+    pub(crate) fn start(
+        destination: LogDestination,
+        drain: Drain,
+        recent: Option<Arc<RecentLines>>,
+    ) -> Result<AccessLogWriter, OpenError> {
         let file = open(&destination).map_err(|error| OpenError::Open { destination: destination.clone(), error })?;
         let reopen = Arc::new(AtomicBool::new(false));
         let dropped = drain.dropped_lines();
@@ -85,6 +90,7 @@ impl AccessLogWriter {
         let writer = Writer {
             destination,
             output: Output { file, torn: false },
+            recent,
             reopen: reopen.clone(),
             dropped: dropped.clone(),
             reported: 0,
@@ -145,6 +151,7 @@ fn open_file(path: &PathBuf) -> io::Result<File> {
 struct Writer {
     destination: LogDestination,
     output: Output<File>,
+    recent: Option<Arc<RecentLines>>,
     reopen: Arc<AtomicBool>,
     dropped: Arc<AtomicU64>,
     /// What was last logged of `dropped`.
@@ -177,6 +184,9 @@ impl Writer {
     }
 
     fn write(&mut self, chunk: &Chunk) {
+        if let Some(recent) = &self.recent {
+            recent.keep(&chunk.bytes);
+        }
         if let Err((lost, error)) = self.output.write_lines(&chunk.bytes) {
             self.dropped.fetch_add(lost, Ordering::Relaxed);
             self.failure = Some(error);

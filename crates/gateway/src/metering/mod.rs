@@ -8,3 +8,4 @@ pub(crate) mod metrics;
 mod orders;
 pub(crate) mod own_metrics;
 pub(crate) mod process_stats;
+pub(crate) mod recent_lines;

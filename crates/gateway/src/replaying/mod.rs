@@ -1,24 +1,26 @@
-//! Recorded requests through two configurations: which of them change route.
+//! Recorded requests through two configurations: which of them change route, or the plugins that they go through.
 //!
 //! ```text
-//!  log ──lines──▶ recorded::Reader ──RequestHead──▶ old matcher ─┐
-//!                    │                          └─▶ new matcher ─┴─▶ Tally ──▶ Report
-//!                    └── which fields the lines lack ──▶ needs::Needs ─────────┘
+//!  lines ──▶ recorded::Reader ──RequestHead──▶ old matcher ─┐
+//!               │                          └─▶ new matcher ─┴─▶ Tally ──▶ Comparison ──▶ Report (of `check`)
+//!               └── which fields the lines lack ──▶ needs::Needs ─────────┘         └──▶ the answer to a dry run
 //! ```
 //!
-//! The log is read line by line; what is kept of it does not grow with it. Nothing is sent anywhere.
+//! A log is read line by line; what is kept of it does not grow with it. Nothing is sent anywhere.
 
+mod comparison;
 mod lines;
 mod needs;
+mod plugins;
 mod recorded;
 mod recording;
 mod report;
 mod tally;
 
+pub(crate) use comparison::Comparison;
 pub(crate) use recording::Recording;
 pub(crate) use report::Report;
 
-use crate::commands::check::Compiled;
 use crate::explaining::request_head::{Buffers, RequestHead};
 use lines::{Line, Lines};
 use needs::Needs;
@@ -30,8 +32,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use stillgate_config::{AccessField, AccessFormat, Config};
-use stillgate_proxy::Plan;
-use stillgate_route::Scratch;
+use stillgate_route::{Matcher, Scratch};
 use tally::{Outcome, Tally};
 
 /// The log's name where it is read from there.
@@ -77,8 +78,15 @@ impl fmt::Display for ReplayError {
 
 impl std::error::Error for ReplayError {}
 
+/// A configuration, and its compiled routes.
+#[derive(Clone, Copy)]
+pub(crate) struct Routed<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) matcher: &'a Matcher,
+}
+
 /// Replays a log through what is served now, of the file `old.0`, and what is to be.
-pub(crate) fn run(log: &Path, old: (&Path, &Compiled), new: &Compiled) -> Result<Report, ReplayError> {
+pub(crate) fn run(log: &Path, old: (&Path, Routed<'_>), new: Routed<'_>) -> Result<Report, ReplayError> {
     let unreadable = |error| ReplayError::Unreadable { log: log.to_owned(), error };
     let (file, bytes): (Box<dyn Read>, _) = if log == Path::new(STANDARD_INPUT) {
         (Box::new(io::stdin().lock()), None)
@@ -89,42 +97,82 @@ pub(crate) fn run(log: &Path, old: (&Path, &Compiled), new: &Compiled) -> Result
     };
     let mut progress = Progress::new(bytes);
     let (old_file, old) = old;
-    let needs = Needs::of(&[&old.config, &new.config]);
-    // The old configuration's, since whoever serves it wrote the log.
-    let fields = [&old.config, &new.config].into_iter().flat_map(fields_of);
-    let mut reader = Reader::new(needs, fields);
-    let mut tally = Tally::new(&old.config, &new.config);
-    let mut router = Router::default();
+    let mut replay = Replay::new(old, new);
     let mut lines = Lines::new(file);
     if lines.are_compressed().map_err(unreadable)? {
         return Err(ReplayError::Compressed { log: log.to_owned() });
     }
-    let mut head = RequestHead::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     while let Some((number, line)) = lines.next().map_err(unreadable)? {
-        match line {
-            Line::Blank => {}
-            Line::TooLong => tally.unreadable(number, format!("longer than {} bytes", lines::LINE_BYTES_MAX)),
-            Line::Text(text) => match reader.read(text, &mut head) {
-                Ok(()) => {
-                    let outcomes = (router.outcome(&old.plan, &head), router.outcome(&new.plan, &head));
-                    tally.count(outcomes, number, &head);
-                    tally.recorded_otherwise += u64::from(is_other(&reader.taken, outcomes.0, &old.config));
-                }
-                Err(reason) => tally.unreadable(number, reason),
-            },
-        }
+        replay.take(number, &line);
         if number.is_multiple_of(LINES_PER_LOOK) {
             progress.look(number, lines.bytes());
         }
     }
     progress.end();
-    if let Some((line, reason)) = tally.nothing_but_unreadable() {
+    if let Some((line, reason)) = replay.tally.nothing_but_unreadable() {
         return Err(ReplayError::NoRequest { log: log.to_owned(), line, reason });
     }
-    if tally.requests() == 0 {
+    if replay.tally.requests() == 0 {
         return Err(ReplayError::Empty { log: log.to_owned() });
     }
-    Ok(Report::new(log, (old_file, &old.config), &new.config, tally, reader.into_missing()))
+    Ok(Report::new(log, old_file, replay.into_comparison()))
+}
+
+/// Replays lines that are in memory.
+pub(crate) fn run_lines<'a>(lines: impl Iterator<Item = &'a [u8]>, old: Routed<'_>, new: Routed<'_>) -> Comparison {
+    let mut replay = Replay::new(old, new);
+    for (number, line) in (1..).zip(lines) {
+        replay.take(number, &Line::Text(line));
+    }
+    replay.into_comparison()
+}
+
+/// Two configurations, and what is known so far.
+struct Replay<'a> {
+    old: Routed<'a>,
+    new: Routed<'a>,
+    reader: Reader,
+    router: Router,
+    tally: Tally<'a>,
+    head: RequestHead,
+}
+
+impl<'a> Replay<'a> {
+    fn new(old: Routed<'a>, new: Routed<'a>) -> Replay<'a> {
+        let needs = Needs::of(&[old.config, new.config]);
+        // The old configuration's, since whoever serves it wrote the log.
+        let fields = [old.config, new.config].into_iter().flat_map(fields_of);
+        Replay {
+            old,
+            new,
+            reader: Reader::new(needs, fields),
+            router: Router::default(),
+            tally: Tally::new(old.config, new.config),
+            head: RequestHead::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
+        }
+    }
+
+    fn take(&mut self, number: u64, line: &Line<'_>) {
+        match line {
+            Line::Blank => {}
+            Line::TooLong => self.tally.unreadable(number, format!("longer than {} bytes", lines::LINE_BYTES_MAX)),
+            Line::Text(text) => match self.reader.read(text, &mut self.head) {
+                Ok(()) => {
+                    let head = &self.head;
+                    let mut outcome = |of: Routed<'_>| self.router.outcome(of.matcher, head);
+                    let outcomes = (outcome(self.old), outcome(self.new));
+                    self.tally.count(outcomes, number, head);
+                    let is_other = is_other(&self.reader.taken, outcomes.0, self.old.config);
+                    self.tally.recorded_otherwise += u64::from(is_other);
+                }
+                Err(reason) => self.tally.unreadable(number, reason),
+            },
+        }
+    }
+
+    fn into_comparison(self) -> Comparison {
+        Comparison::new(self.old.config, self.new.config, self.tally, self.reader.into_missing())
+    }
 }
 
 /// Whether the log says something else of a request than that it comes to `outcome`.
@@ -153,12 +201,12 @@ struct Router {
 }
 
 impl Router {
-    fn outcome(&mut self, plan: &Plan, head: &RequestHead) -> Outcome {
+    fn outcome(&mut self, matcher: &Matcher, head: &RequestHead) -> Outcome {
         if head.is_unrouted() {
             return Outcome::NoRoute;
         }
         let scratch = &mut self.scratch;
-        let found = head.with_request(&mut self.buffers, |request| plan.matcher().find(request, scratch));
+        let found = head.with_request(&mut self.buffers, |request| matcher.find(request, scratch));
         match found.and_then(|found| found) {
             Ok(Some(found)) => Outcome::Route(found.route),
             Ok(None) => Outcome::NoRoute,

@@ -1,14 +1,11 @@
-//! What replaying a log came to, as text and as JSON; the only owner of both shapes.
+//! What replaying a log came to, as text and as JSON.
 
-use super::needs::Missing;
-use super::tally::{self, Group, Outcome, Tally};
+use super::comparison::{Change, Comparison, Example, MissingField, OtherPlugins, Reason, Side};
 use crate::explaining::explanation::counted;
 use serde::Serialize;
 use std::path::Path;
-use stillgate_config::Config;
 
-/// Changes told one by one, the largest first: to programs and to people.
-const CHANGES_MAX: usize = 1000;
+/// Changes told to people one by one, the largest first.
 const CHANGES_SHOWN_MAX: usize = 50;
 
 /// The answer.
@@ -18,180 +15,58 @@ pub(crate) struct Report {
     file: String,
     /// The configuration that is served now.
     against: String,
-    /// All that were read.
-    requests: u64,
-    /// Take the same route, or none in both.
-    same: u64,
-    /// Take another route, or are refused otherwise than before.
-    changed: u64,
-    /// Took a route and take none any more.
-    without_route: u64,
-    /// Took none and take one now.
-    newly_routed: u64,
-    /// The largest first.
-    changes: Vec<Change>,
-    /// What is not told one by one.
-    omitted: Omitted,
-    unreadable: Unreadable,
-    /// Requests of which the log says otherwise what route took them, if any, than the configuration that is served now
-    /// gives: it was written with another one, or lacks what routes read.
-    recorded_otherwise: u64,
-    /// What routes read and lines lack: the answer may be wrong for those.
-    missing_fields: Vec<MissingField>,
-}
-
-#[derive(Debug, Serialize)]
-struct Change {
-    old: Side,
-    new: Side,
-    requests: u64,
-    examples: Vec<Example>,
-}
-
-/// What becomes of requests in one of the configurations.
-#[derive(Debug, Serialize)]
-struct Side {
-    /// The route's id; null: none takes them.
-    route: Option<String>,
-    /// Where the route begins in its file.
-    line: Option<u32>,
-    /// What is answered where no route takes them.
-    status: Option<u16>,
-}
-
-#[derive(Debug, Serialize)]
-struct Example {
-    line: u64,
-    method: String,
-    scheme: String,
-    host: String,
-    uri: String,
-}
-
-#[derive(Debug, Serialize)]
-struct Omitted {
-    changes: usize,
-    /// Of these, and those below.
-    requests: u64,
-    /// Requests of changes that were too many to be told apart.
-    ungrouped: u64,
-}
-
-#[derive(Debug, Serialize)]
-struct Unreadable {
-    lines: u64,
-    first: Vec<Reason>,
-}
-
-#[derive(Debug, Serialize)]
-struct Reason {
-    line: u64,
-    reason: String,
-}
-
-#[derive(Debug, Serialize)]
-struct MissingField {
-    /// As routes have it.
-    field: String,
-    /// How the log would name it.
-    name: String,
-    /// How many routes read it.
-    routes: usize,
-    /// How many lines lack it.
-    lines: u64,
+    #[serde(flatten)]
+    found: Comparison,
 }
 
 impl Report {
-    pub(super) fn new(log: &Path, old: (&Path, &Config), new: &Config, tally: Tally, missing: Vec<Missing>) -> Report {
-        let (old_file, old) = old;
-        let requests = tally.requests();
-        let mut groups: Vec<((Outcome, Outcome), Group)> = tally.groups.into_iter().collect();
-        let first_line = |group: &Group| group.examples.first().map(|example| example.line);
-        groups.sort_by(|(_, a), (_, b)| (b.count, first_line(a)).cmp(&(a.count, first_line(b))));
-        let left_out = groups.split_off(groups.len().min(CHANGES_MAX));
-        let omitted = Omitted {
-            changes: left_out.len(),
-            ungrouped: tally.ungrouped,
-            requests: tally.ungrouped + left_out.iter().map(|(_, group)| group.count).sum::<u64>(),
-        };
-        let change = |((from, to), group): ((Outcome, Outcome), Group)| Change {
-            old: Side::new(from, old),
-            new: Side::new(to, new),
-            requests: group.count,
-            examples: group
-                .examples
-                .into_iter()
-                .map(|tally::Example { line, method, scheme, host, target }| Example {
-                    line,
-                    method,
-                    scheme,
-                    host,
-                    uri: target,
-                })
-                .collect(),
-        };
-        let first = tally.unreadable_shown.into_iter().map(|(line, reason)| Reason { line, reason }).collect();
-        Report {
-            file: log.display().to_string(),
-            against: old_file.display().to_string(),
-            requests,
-            same: tally.same,
-            changed: tally.changed,
-            without_route: tally.now_without,
-            newly_routed: tally.newly_routed,
-            changes: groups.into_iter().map(change).collect(),
-            omitted,
-            recorded_otherwise: tally.recorded_otherwise,
-            unreadable: Unreadable { lines: tally.unreadable, first },
-            missing_fields: missing
-                .into_iter()
-                .map(|Missing { field, key, routes, lines }| MissingField { field, name: key, routes, lines })
-                .collect(),
-        }
+    pub(super) fn new(log: &Path, old_file: &Path, found: Comparison) -> Report {
+        Report { file: log.display().to_string(), against: old_file.display().to_string(), found }
     }
 
     /// Whether every request takes the route it took.
     pub(crate) fn changes_nothing(&self) -> bool {
-        self.same == self.requests
+        self.found.same == self.found.requests
     }
 
     /// For people.
     pub(crate) fn text(&self) -> String {
         let mut out = String::new();
         let (file, against) = (&self.file, &self.against);
-        let requests = many(self.requests, "request");
+        let requests = many(self.found.requests, "request");
         match self.changes_nothing() {
             true => out.push_str(&format!("{file}: {requests}, each takes the route it takes with {against}\n")),
             false => out.push_str(&format!(
                 "{file}: of {requests}, {} other than with {against}: {}\n",
-                self.requests - self.same,
+                self.found.requests - self.found.same,
                 self.kinds()
             )),
         }
-        for change in self.changes.iter().take(CHANGES_SHOWN_MAX) {
+        for change in self.found.changes.iter().take(CHANGES_SHOWN_MAX) {
             change.write(&mut out);
         }
-        let more = self.changes.iter().skip(CHANGES_SHOWN_MAX);
-        let more_requests = self.omitted.requests + more.clone().map(|change| change.requests).sum::<u64>();
+        let more = self.found.changes.iter().skip(CHANGES_SHOWN_MAX);
+        let more_requests = self.found.omitted.requests + more.clone().map(|change| change.requests).sum::<u64>();
         if more_requests > 0 {
-            let changes = many((self.omitted.changes + more.len()) as u64, "further change");
-            let at_least = if self.omitted.ungrouped > 0 { "more than " } else { "" };
+            let changes = many((self.found.omitted.changes + more.len()) as u64, "further change");
+            let at_least = if self.found.omitted.ungrouped > 0 { "more than " } else { "" };
             out.push_str(&format!("  and {at_least}{changes} of {}\n", many(more_requests, "request")));
         }
-        if self.unreadable.lines > 0 {
-            out.push_str(&format!("{file}: {} cannot be read\n", many(self.unreadable.lines, "line")));
-            for Reason { line, reason } in &self.unreadable.first {
+        self.write_plugin_changes(&mut out);
+        if self.found.unreadable.lines > 0 {
+            out.push_str(&format!("{file}: {} cannot be read\n", many(self.found.unreadable.lines, "line")));
+            for Reason { line, reason } in &self.found.unreadable.first {
                 out.push_str(&format!("  line {line}: {reason}\n"));
             }
         }
-        if self.recorded_otherwise > 0 {
+        if self.found.recorded_otherwise > 0 {
             out.push_str(&format!(
                 "{file}: warning: it says otherwise than {against} what route takes {}; was it written with another \
                  configuration?\n",
-                many(self.recorded_otherwise, "request")
+                many(self.found.recorded_otherwise, "request")
             ));
         }
-        for MissingField { field, name, routes, lines } in &self.missing_fields {
+        for MissingField { field, name, routes, lines } in &self.found.missing_fields {
             let (reads, lack) =
                 (if *routes == 1 { "reads" } else { "read" }, if *lines == 1 { "lacks" } else { "lack" });
             out.push_str(&format!(
@@ -203,10 +78,31 @@ impl Report {
         out
     }
 
+    fn write_plugin_changes(&self, out: &mut String) {
+        let Comparison { other_plugins, plugin_changes, .. } = &self.found;
+        if *other_plugins == 0 {
+            return;
+        }
+        let requests = many(*other_plugins, "request");
+        let (go, keep) = if *other_plugins == 1 { ("goes", "keeps its") } else { ("go", "keep their") };
+        out.push_str(&format!("{}: {requests} {keep} route and {go} through other plugins\n", self.file));
+        for OtherPlugins { route, difference, requests, .. } in plugin_changes.iter().take(CHANGES_SHOWN_MAX) {
+            let route = route.as_ref().map_or("no route (404)".to_owned(), |route| format!("{route:?}"));
+            out.push_str(&format!("  {route}: {}: {}\n", difference.text(), many(*requests, "request")));
+        }
+        if plugin_changes.len() > CHANGES_SHOWN_MAX {
+            let more = plugin_changes.len() - CHANGES_SHOWN_MAX;
+            out.push_str(&format!("  and {} more\n", many(more as u64, "route")));
+        }
+    }
+
     /// What changes, by kind.
     fn kinds(&self) -> String {
-        let kinds =
-            [(self.changed, "changed"), (self.without_route, "now without route"), (self.newly_routed, "newly routed")];
+        let kinds = [
+            (self.found.changed, "changed"),
+            (self.found.without_route, "now without route"),
+            (self.found.newly_routed, "newly routed"),
+        ];
         let told: Vec<String> =
             kinds.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
         told.join(", ")
@@ -228,19 +124,6 @@ impl Change {
 }
 
 impl Side {
-    fn new(outcome: Outcome, config: &Config) -> Side {
-        let without = |status| Side { route: None, line: None, status: Some(status) };
-        match outcome {
-            Outcome::Route(position) => Side {
-                route: Some(config.routes[position].spec.id.clone()),
-                line: Some(config.route_lines[position]),
-                status: None,
-            },
-            Outcome::NoRoute => without(404),
-            Outcome::Refused => without(400),
-        }
-    }
-
     fn text(&self) -> String {
         match (&self.route, self.line, self.status) {
             (Some(route), Some(line), _) => format!("{route:?} (line {line})"),

@@ -2,9 +2,10 @@
 //!
 //! Routes are the same where their ids are.
 
+use super::plugins::Difference;
 use crate::explaining::request_head::RequestHead;
 use std::collections::HashMap;
-use stillgate_config::Config;
+use stillgate_config::{Config, Route};
 
 /// Most pairs of an old and a new route that are counted by themselves.
 const GROUPS_MAX: usize = 16_384;
@@ -27,9 +28,15 @@ pub(super) enum Outcome {
 }
 
 /// Counts.
-pub(super) struct Tally {
+pub(super) struct Tally<'a> {
+    old: &'a Config,
+    new: &'a Config,
     /// By the position of an old route, that of the new one of the same id.
     new_of_old: Vec<Option<usize>>,
+    /// Requests that keep their route, and go through other plugins.
+    pub(super) other_plugins: u64,
+    /// The same by route.
+    pub(super) plugins: HashMap<Outcome, PluginChange>,
     pub(super) same: u64,
     pub(super) changed: u64,
     pub(super) now_without: u64,
@@ -50,6 +57,12 @@ pub(super) struct Group {
     pub(super) examples: Vec<Example>,
 }
 
+/// Requests that keep their route, and other plugins than before.
+pub(super) struct PluginChange {
+    pub(super) difference: Difference,
+    pub(super) group: Group,
+}
+
 /// A recorded request.
 #[derive(Debug)]
 pub(super) struct Example {
@@ -60,12 +73,16 @@ pub(super) struct Example {
     pub(super) target: String,
 }
 
-impl Tally {
-    pub(super) fn new(old: &Config, new: &Config) -> Tally {
+impl<'a> Tally<'a> {
+    pub(super) fn new(old: &'a Config, new: &'a Config) -> Tally<'a> {
         let positions: HashMap<&str, usize> =
             new.routes.iter().enumerate().map(|(position, route)| (route.spec.id.as_str(), position)).collect();
         Tally {
+            old,
+            new,
             new_of_old: old.routes.iter().map(|route| positions.get(route.spec.id.as_str()).copied()).collect(),
+            other_plugins: 0,
+            plugins: HashMap::new(),
             same: 0,
             changed: 0,
             now_without: 0,
@@ -86,6 +103,7 @@ impl Tally {
         };
         if is_same {
             self.same += 1;
+            self.count_plugins(outcomes, line, head);
             return;
         }
         match outcomes {
@@ -100,13 +118,30 @@ impl Tally {
         let group = self.groups.entry(outcomes).or_default();
         group.count += 1;
         if group.examples.len() < EXAMPLES_MAX {
-            group.examples.push(Example {
-                line,
-                method: shortened(&head.method),
-                scheme: shortened(&head.scheme),
-                host: shortened(&head.authority),
-                target: shortened(&head.target),
-            });
+            group.examples.push(Example::new(line, head));
+        }
+    }
+
+    /// Counts a request that keeps its route by what changes of its plugins.
+    fn count_plugins(&mut self, (old, new): (Outcome, Outcome), line: u64, head: &RequestHead) {
+        if old == Outcome::Refused {
+            return;
+        }
+        // Each route is looked at once.
+        if self.plugins.len() >= GROUPS_MAX && !self.plugins.contains_key(&old) {
+            return;
+        }
+        let change = self.plugins.entry(old).or_insert_with(|| {
+            let difference = Difference::of((self.old, route(self.old, old)), (self.new, route(self.new, new)));
+            PluginChange { difference, group: Group::default() }
+        });
+        if change.difference.is_empty() {
+            return;
+        }
+        self.other_plugins += 1;
+        change.group.count += 1;
+        if change.group.examples.len() < EXAMPLES_MAX {
+            change.group.examples.push(Example::new(line, head));
         }
     }
 
@@ -126,6 +161,25 @@ impl Tally {
     /// The first of the lines, where none holds a request.
     pub(super) fn nothing_but_unreadable(&self) -> Option<(u64, String)> {
         if self.requests() > 0 { None } else { self.unreadable_shown.first().cloned() }
+    }
+}
+
+impl Example {
+    fn new(line: u64, head: &RequestHead) -> Example {
+        Example {
+            line,
+            method: shortened(&head.method),
+            scheme: shortened(&head.scheme),
+            host: shortened(&head.authority),
+            target: shortened(&head.target),
+        }
+    }
+}
+
+fn route(config: &Config, outcome: Outcome) -> Option<&Route> {
+    match outcome {
+        Outcome::Route(position) => Some(&config.routes[position]),
+        Outcome::NoRoute | Outcome::Refused => None,
     }
 }
 

@@ -1,8 +1,8 @@
 //! Several writers, dry runs, batches, history and the way back.
 
-use super::stage::{Admin, Stage, upstream};
+use super::stage::{Admin, STORE, Stage, upstream};
 use serde_json::{Value as Json, json};
-use stillgate_testkit::{Upstream, eventually};
+use stillgate_testkit::{Setup, Upstream, eventually};
 
 /// Writers at once, and what each adds.
 const WRITERS: usize = 4;
@@ -95,6 +95,50 @@ fn a_dry_run_says_what_is_probably_not_meant() {
     assert!(says(&told["warnings"], "key-auth"), "{told}");
     let told = ask("2", r#"{"uri": "/2", "upstream_id": "1"}"#);
     assert_eq!((&told["warnings"], &told["effects"]), (&json!([]), &json!([])));
+}
+
+#[test]
+fn a_dry_run_tells_which_recent_requests_take_another_route() {
+    let node = Upstream::echo();
+    let log = "access_log: {path: \"{dir}/access.log\", format: json}";
+    let stage = Stage::with(&Setup::default().gateway(STORE).gateway(log));
+    stage.admin.put("upstreams/1", &upstream(node.addr()));
+    stage.admin.put("routes/1", &json!({ "uri": "/*", "upstream_id": "1" }));
+    let ask = |path: &str, body: &str| {
+        let answer = stage.admin.ask("PUT", &format!("/apisix/admin/{path}?dry_run=true"), body);
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.json()["recent_requests"].clone()
+    };
+    let new = r#"{"uri": "/shop/*", "upstream_id": "1"}"#;
+    for target in ["/", "/shop/1?secret=1", "/shop/2", "/a"] {
+        assert_eq!(stage.get(target), 200);
+    }
+    eventually("the four requests to be kept", || ask("routes/2", new)["requests"] == 4);
+    let told = ask("routes/2", new);
+    assert_eq!((&told["same"], &told["changed"], &told["other_plugins"]), (&json!(2), &json!(2), &json!(0)), "{told}");
+    let change = &told["changes"][0];
+    assert_eq!((&change["old"]["route"], &change["new"]["route"]), (&json!("1"), &json!("2")));
+    assert_eq!((&change["requests"], &change["examples"][1]["uri"]), (&json!(2), &json!("/shop/2")));
+    let told = ask("routes/1", r#"{"uri": "/*", "upstream_id": "1", "plugins": {"cors": {}, "gzip": {}}}"#);
+    assert_eq!((&told["same"], &told["other_plugins"]), (&json!(4), &json!(4)), "{told}");
+    let change = &told["plugin_changes"][0];
+    assert_eq!(
+        (&change["route"], &change["added"], &change["removed"]),
+        (&json!("1"), &json!(["cors", "gzip"]), &json!([]))
+    );
+    let told = ask("global_rules/1", r#"{"plugins": {"cors": {}}}"#);
+    assert_eq!(told["plugin_changes"][0]["added"], json!(["cors"]), "{told}");
+    let told = ask("upstreams/2", r#"{"nodes": {"127.0.0.1:9": 1}}"#);
+    assert_eq!((&told["same"], &told["other_plugins"]), (&json!(4), &json!(0)));
+    assert_eq!(stage.admin.revision(), 2, "nothing was changed");
+}
+
+#[test]
+fn without_a_log_a_dry_run_says_why_requests_are_not_known() {
+    let stage = Stage::start();
+    let answer = stage.admin.ask("PUT", "/apisix/admin/global_rules/1?dry_run=true", r#"{"plugins": {}}"#);
+    let told = &answer.json()["recent_requests"];
+    assert_eq!(told, &json!({ "requests": 0, "reason": "not known: gateway.access_log is off" }));
 }
 
 #[test]

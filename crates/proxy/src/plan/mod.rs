@@ -230,6 +230,11 @@ impl Plan {
         Ok(plan)
     }
 
+    /// Those of another configuration, which shares with these what did not change.
+    pub fn matcher_of(&self, config: &Config) -> Result<Arc<Matcher>, PlanError> {
+        matcher(config, Some(self))
+    }
+
     /// The compiled routes.
     pub fn matcher(&self) -> &Matcher {
         &self.matcher

@@ -1,9 +1,9 @@
 //! The requests that a function is checked with: one `METHOD URL` a line, or lines of an access log.
 
-use crate::commands::replay::Recording;
 use crate::configuration::source::read_bounded;
 use crate::explaining::request_head::RequestHead;
 use crate::explaining::request_line::RequestLine;
+use crate::replaying::Recording;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 

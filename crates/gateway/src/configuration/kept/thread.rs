@@ -11,6 +11,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
+use stillgate_config::Config;
 use stillgate_datastore::embedded::{BackError, Change, ChangeSummary, Unavailable, WayBack};
 use stillgate_datastore::etcd::Followed;
 use stillgate_datastore::{Author, CommitError, Transaction, Write};
@@ -31,8 +32,8 @@ pub(crate) enum Asked {
     Replace(Transaction, oneshot::Sender<Result<Written, WriteFailure>>),
     /// To copy the whole datastore into a file without a name.
     Backup(oneshot::Sender<Result<Copied, WriteFailure>>),
-    /// To find out what a change would come to.
-    Try(Transaction, oneshot::Sender<Result<Trial, WriteFailure>>),
+    /// To find out what a change would come to, and what would be served after it.
+    Try(Transaction, oneshot::Sender<Result<(Trial, Option<Config>), WriteFailure>>),
     /// The changes before a revision.
     History(Option<u64>, usize, oneshot::Sender<Result<Vec<ChangeSummary>, WriteFailure>>),
     /// One change.

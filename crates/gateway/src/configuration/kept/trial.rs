@@ -23,16 +23,19 @@ pub(crate) struct Trial {
 impl Keeper {
     /// Finds out what a transaction would come to.
     pub(super) fn try_out(&self, transaction: &Transaction) -> Trial {
-        self.look(transaction, false)
+        self.look(transaction, None)
     }
 
-    /// The same, and what is probably not meant.
-    pub(super) fn look_over(&self, transaction: &Transaction) -> Trial {
-        self.look(transaction, true)
+    /// The same, what is probably not meant, and what would be served.
+    pub(super) fn look_over(&self, transaction: &Transaction) -> (Trial, Option<Config>) {
+        let mut next = None;
+        let trial = self.look(transaction, Some(&mut next));
+        (trial, next)
     }
 
-    fn look(&self, transaction: &Transaction, lints: bool) -> Trial {
-        let next = self.revision() + 1;
+    /// `next`: to be set to what would be served, which is looked over then.
+    fn look(&self, transaction: &Transaction, next: Option<&mut Option<Config>>) -> Trial {
+        let revision = self.revision() + 1;
         let origin = || Origin::named(transaction.author.action.as_str());
         let mut changed = HashSet::new();
         let (mut changes, mut misread) = (Vec::with_capacity(transaction.writes.len()), Vec::new());
@@ -43,7 +46,7 @@ impl Keeper {
                 Write::Delete { .. } => Change::Delete { kind, id },
                 Write::Put { key, value, .. } => {
                     misread.extend(self.encryption.refusal(key, value).map(|why| format!("{key}: {why}")));
-                    let created = self.get(key).map_or(next, |document| document.created);
+                    let created = self.get(key).map_or(revision, |document| document.created);
                     Change::Put { kind, id, document: value.as_str().into(), created, origin: origin() }
                 }
             });
@@ -54,8 +57,10 @@ impl Keeper {
             if has_tls && store.uses_tls() {
                 problems = self.tls_problems(&store.load("").config);
             }
-            if lints {
-                linted = lint_changed(&store.load("").config, &changed);
+            if let Some(next) = next {
+                let config = store.load("").config;
+                linted = lint_changed(&config, &changed);
+                *next = Some(config);
             }
         });
         let mut trial = sorted_out(attempt, &changed);

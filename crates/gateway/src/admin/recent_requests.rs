@@ -1,0 +1,59 @@
+//! Which of the last requests a change would send to another route, or through other plugins: a part of the answer to a dry run.
+
+use super::pages::{Api, Question};
+use crate::configuration::reload::Served;
+use crate::replaying::{self, Comparison, Routed};
+use serde_json::{Value as Json, json};
+use stillgate_config::{AccessFormat, Config, Gateway};
+use tokio::task::spawn_blocking;
+use tracing::warn;
+
+/// Why there is nothing to compare.
+const NO_LOG: &str = "not known: gateway.access_log is off";
+const NOT_JSON: &str = "not known: gateway.access_log does not write JSON";
+const NOT_COMPILED: &str = "not known: the routes cannot be compiled";
+const ENDING: &str = "not known: the gateway is shutting down";
+
+/// The last requests in what is served and in `next`: the shape of `stillgate check --requests`, or a reason.
+pub(super) async fn compared(api: &Api, next: Config) -> Json {
+    // One of these takes as long as an explanation, and there is room for one.
+    let place = api.explaining.clone().acquire_owned().await.expect("the semaphore is never closed");
+    let Some(served) = api.ask(Question::Served).await else { return reason(ENDING) };
+    if let Some(why) = unrecorded(&served.loaded.config.gateway) {
+        return reason(why);
+    }
+    let recent = api.recent.clone();
+    let compared = spawn_blocking(move || {
+        let found = compare(&recent.copied(), &served, &next);
+        drop(place);
+        found
+    });
+    match compared.await {
+        Ok(Some(found)) => json!(found),
+        Ok(None) => reason(NOT_COMPILED),
+        Err(error) => {
+            warn!(%error, "admin API: comparing the last requests failed, which is a bug");
+            reason("not known: a bug; see the log")
+        }
+    }
+}
+
+fn compare(lines: &[u8], served: &Served, next: &Config) -> Option<Comparison> {
+    let matcher = served.plan.matcher_of(next).ok()?;
+    let old = Routed { config: &served.loaded.config, matcher: served.plan.matcher() };
+    let lines = lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    Some(replaying::run_lines(lines, old, Routed { config: next, matcher: &matcher }))
+}
+
+/// Why requests are not recorded, if they are not.
+fn unrecorded(gateway: &Gateway) -> Option<&'static str> {
+    match gateway.access_log.as_ref().map(|log| &log.format) {
+        None => Some(NO_LOG),
+        Some(AccessFormat::Json(_)) => None,
+        Some(_) => Some(NOT_JSON),
+    }
+}
+
+fn reason(why: &str) -> Json {
+    json!({ "requests": 0, "reason": why })
+}

@@ -1,0 +1,192 @@
+//! What two configurations make of recorded requests, in the shape that programs get; the only owner of that shape.
+
+use super::needs::Missing;
+use super::plugins::Difference;
+use super::tally::{self, Group, Outcome, PluginChange, Tally};
+use serde::Serialize;
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use stillgate_config::Config;
+
+/// Changes told one by one, the largest first.
+const CHANGES_MAX: usize = 1000;
+
+/// What became of requests.
+#[derive(Debug, Serialize)]
+pub(crate) struct Comparison {
+    /// All that were read.
+    pub(super) requests: u64,
+    /// Take the same route, or none in both.
+    pub(super) same: u64,
+    /// Take another route, or are refused otherwise than before.
+    pub(super) changed: u64,
+    /// Took a route and take none any more.
+    pub(super) without_route: u64,
+    /// Took none and take one now.
+    pub(super) newly_routed: u64,
+    /// The largest first.
+    pub(super) changes: Vec<Change>,
+    /// Of the same: go through other plugins.
+    pub(super) other_plugins: u64,
+    /// The largest first.
+    pub(super) plugin_changes: Vec<OtherPlugins>,
+    /// What of `changes` is not told one by one.
+    pub(super) omitted: Omitted,
+    pub(super) unreadable: Unreadable,
+    /// Requests of which the log says otherwise what route took them, if any, than the configuration that is served now
+    /// gives: it was written with another one, or lacks what routes read.
+    pub(super) recorded_otherwise: u64,
+    /// What routes read and lines lack: the answer may be wrong for those.
+    pub(super) missing_fields: Vec<MissingField>,
+}
+
+/// Requests that keep their route.
+#[derive(Debug, Serialize)]
+pub(super) struct OtherPlugins {
+    /// The route's id; null: none takes them, and global rules differ.
+    pub(super) route: Option<String>,
+    #[serde(flatten)]
+    pub(super) difference: Difference,
+    pub(super) requests: u64,
+    pub(super) examples: Vec<Example>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Change {
+    pub(super) old: Side,
+    pub(super) new: Side,
+    pub(super) requests: u64,
+    pub(super) examples: Vec<Example>,
+}
+
+/// What becomes of requests in one of the configurations.
+#[derive(Debug, Serialize)]
+pub(super) struct Side {
+    /// The route's id; null: none takes them.
+    pub(super) route: Option<String>,
+    /// Where the route begins in its file.
+    pub(super) line: Option<u32>,
+    /// What is answered where no route takes them.
+    pub(super) status: Option<u16>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Example {
+    pub(super) line: u64,
+    pub(super) method: String,
+    pub(super) scheme: String,
+    pub(super) host: String,
+    pub(super) uri: String,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Omitted {
+    pub(super) changes: usize,
+    /// Of these, and those below.
+    pub(super) requests: u64,
+    /// Requests of changes that were too many to be told apart.
+    pub(super) ungrouped: u64,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Unreadable {
+    pub(super) lines: u64,
+    pub(super) first: Vec<Reason>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Reason {
+    pub(super) line: u64,
+    pub(super) reason: String,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct MissingField {
+    /// As routes have it.
+    pub(super) field: String,
+    /// How the log would name it.
+    pub(super) name: String,
+    /// How many routes read it.
+    pub(super) routes: usize,
+    /// How many lines lack it.
+    pub(super) lines: u64,
+}
+
+impl Comparison {
+    pub(super) fn new(old: &Config, new: &Config, tally: Tally<'_>, missing: Vec<Missing>) -> Comparison {
+        let requests = tally.requests();
+        let plugin_changes = plugin_changes(old, tally.plugins);
+        let mut groups: Vec<((Outcome, Outcome), Group)> = tally.groups.into_iter().collect();
+        groups.sort_by(|(_, a), (_, b)| by_size(a, b));
+        let left_out = groups.split_off(groups.len().min(CHANGES_MAX));
+        let omitted = Omitted {
+            changes: left_out.len(),
+            ungrouped: tally.ungrouped,
+            requests: tally.ungrouped + left_out.iter().map(|(_, group)| group.count).sum::<u64>(),
+        };
+        let change = |((from, to), group): ((Outcome, Outcome), Group)| Change {
+            old: Side::new(from, old),
+            new: Side::new(to, new),
+            requests: group.count,
+            examples: examples(group),
+        };
+        let first = tally.unreadable_shown.into_iter().map(|(line, reason)| Reason { line, reason }).collect();
+        let missing_field =
+            |Missing { field, key, routes, lines }: Missing| MissingField { field, name: key, routes, lines };
+        Comparison {
+            requests,
+            same: tally.same,
+            changed: tally.changed,
+            without_route: tally.now_without,
+            newly_routed: tally.newly_routed,
+            changes: groups.into_iter().map(change).collect(),
+            other_plugins: tally.other_plugins,
+            plugin_changes,
+            omitted,
+            recorded_otherwise: tally.recorded_otherwise,
+            unreadable: Unreadable { lines: tally.unreadable, first },
+            missing_fields: missing.into_iter().map(missing_field).collect(),
+        }
+    }
+}
+
+fn plugin_changes(old: &Config, changes: HashMap<Outcome, PluginChange>) -> Vec<OtherPlugins> {
+    let mut changes: Vec<(Outcome, PluginChange)> =
+        changes.into_iter().filter(|(_, change)| change.group.count > 0).collect();
+    changes.sort_by(|(_, a), (_, b)| by_size(&a.group, &b.group));
+    changes.truncate(CHANGES_MAX);
+    let told = |(outcome, PluginChange { difference, group }): (Outcome, PluginChange)| OtherPlugins {
+        route: Side::new(outcome, old).route,
+        difference,
+        requests: group.count,
+        examples: examples(group),
+    };
+    changes.into_iter().map(told).collect()
+}
+
+/// The largest first, and of equal ones that which came first.
+fn by_size(a: &Group, b: &Group) -> Ordering {
+    let first_line = |group: &Group| group.examples.first().map(|example| example.line);
+    b.count.cmp(&a.count).then_with(|| first_line(a).cmp(&first_line(b)))
+}
+
+fn examples(group: Group) -> Vec<Example> {
+    let example =
+        |tally::Example { line, method, scheme, host, target }| Example { line, method, scheme, host, uri: target };
+    group.examples.into_iter().map(example).collect()
+}
+
+impl Side {
+    fn new(outcome: Outcome, config: &Config) -> Side {
+        let without = |status| Side { route: None, line: None, status: Some(status) };
+        match outcome {
+            Outcome::Route(position) => Side {
+                route: Some(config.routes[position].spec.id.clone()),
+                line: Some(config.route_lines[position]),
+                status: None,
+            },
+            Outcome::NoRoute => without(404),
+            Outcome::Refused => without(400),
+        }
+    }
+}
