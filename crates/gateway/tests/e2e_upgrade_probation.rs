@@ -1,88 +1,19 @@
 //! A new process that dies soon after its start, whenever that is: the old one serves on with everything that it has.
 
+#[path = "upgrade/killing.rs"]
+mod killing;
 mod tunnel;
 mod upgrade;
 
+use killing::{PROBATION, TRIES_MAX, When, is_old, kill_successor};
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{scope, sleep};
+use std::thread::scope;
 use std::time::{Duration, Instant};
-use stillgate_testkit::{
-    ACCEPT_TEXT, Client, END_PATIENCE, ReservedPort, Rounds, Setup, Upstream, eventually, eventually_within, scrape,
-};
+use stillgate_testkit::{ACCEPT_TEXT, Client, ReservedPort, Rounds, Setup, Upstream, eventually, scrape};
 use tunnel::Tunnel;
-use upgrade::{Upgraded, await_no_children, children, signal, threads};
-
-/// How long the new process serves before the old one leaves.
-const PROBATION: Duration = Duration::from_secs(1);
-
-/// How often the test is begun again on a machine that stands still for too long.
-const TRIES_MAX: usize = 5;
-
-/// When the new process is killed.
-#[derive(Debug, Clone, Copy)]
-enum When {
-    /// So long after its start, wherever it is by then.
-    After(Duration),
-    /// As soon as it accepts connections.
-    Accepting,
-    /// So long after that, well before the old process leaves.
-    Serving(Duration),
-}
-
-/// What it is called while it runs the command that it was started with.
-fn is_old(pid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "stillgate-old")
-}
-
-/// Has the old process start a new one, and kills that. False: this took so long that the old one may have left by now, and
-/// nothing was killed.
-fn kill_successor(upgraded: &Upgraded, when: When) -> bool {
-    let pid = upgraded.gateway.pid();
-    // The probation begins later than this.
-    let mut before = Instant::now();
-    signal(pid, "USR2");
-    eventually("the new process", || children(pid).len() == 1);
-    let new = children(pid)[0];
-    let mut accepts = || {
-        eventually("its workers", || {
-            let now = Instant::now();
-            let has_workers = !threads(new, "worker-").is_empty();
-            if !has_workers {
-                before = now;
-            }
-            has_workers
-        });
-    };
-    match when {
-        When::After(time) => sleep(time),
-        When::Accepting => accepts(),
-        When::Serving(time) => {
-            accepts();
-            sleep(time);
-        }
-    }
-    // Stopped, the old process cannot confirm the new one between the look at the clock and the kill.
-    signal(pid, "STOP");
-    eventually("the old one to stop", || all_are(pid, 'T'));
-    let is_early = before.elapsed() < PROBATION;
-    if is_early {
-        signal(new, "KILL");
-        // From here on the old one sees its end, however late that looks.
-        eventually_within(END_PATIENCE, "the end of the new one", || all_are(new, 'Z'));
-    }
-    signal(pid, "CONT");
-    if is_early {
-        await_no_children(pid);
-    }
-    is_early
-}
-
-/// Whether all threads of a process are in this state.
-fn all_are(pid: u32, state: char) -> bool {
-    threads(pid, "").iter().all(|stat| stat.starts_with(state))
-}
+use upgrade::{Upgraded, children, signal, threads};
 
 /// Requests of clients that come and go all the time, and of one that was there before.
 struct Traffic<'a> {

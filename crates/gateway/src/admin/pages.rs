@@ -62,8 +62,8 @@ pub(crate) struct Api {
     /// Where resources are kept; `None`: they come from the file.
     pub(crate) kept: Option<Opened>,
     pub(super) live: Arc<Live>,
-    /// Of the access log.
-    pub(super) recent: Arc<RecentLines>,
+    /// Of the access log; `None`: there is none, or resources come from the file.
+    pub(super) recent: Option<Arc<RecentLines>>,
     /// Returns free memory of the calling thread to the system.
     pub(super) give_back: fn(),
 }
@@ -73,7 +73,7 @@ impl Api {
         questions: mpsc::Sender<Question>,
         kept: Option<Opened>,
         live: Arc<Live>,
-        recent: Arc<RecentLines>,
+        recent: Option<Arc<RecentLines>>,
         give_back: fn(),
     ) -> Api {
         let explaining = Arc::new(Semaphore::new(EXPLAINED_MAX));

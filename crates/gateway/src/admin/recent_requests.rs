@@ -16,13 +16,13 @@ const ENDING: &str = "not known: the gateway is shutting down";
 
 /// The last requests in what is served and in `next`: the shape of `stillgate check --requests`, or a reason.
 pub(super) async fn compared(api: &Api, next: Config) -> Json {
+    let Some(recent) = api.recent.clone() else { return reason(NO_LOG) };
     // One of these takes as long as an explanation, and there is room for one.
     let place = api.explaining.clone().acquire_owned().await.expect("the semaphore is never closed");
     let Some(served) = api.ask(Question::Served).await else { return reason(ENDING) };
     if let Some(why) = unrecorded(&served.loaded.config.gateway) {
         return reason(why);
     }
-    let recent = api.recent.clone();
     let compared = spawn_blocking(move || {
         let found = compare(&recent.copied(), &served, &next);
         drop(place);
@@ -48,9 +48,9 @@ fn compare(lines: &[u8], served: &Served, next: &Config) -> Option<Comparison> {
 /// Why requests are not recorded, if they are not.
 fn unrecorded(gateway: &Gateway) -> Option<&'static str> {
     match gateway.access_log.as_ref().map(|log| &log.format) {
-        None => Some(NO_LOG),
         Some(AccessFormat::Json(_)) => None,
         Some(_) => Some(NOT_JSON),
+        None => Some(NO_LOG),
     }
 }
 

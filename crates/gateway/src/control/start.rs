@@ -13,7 +13,7 @@ use crate::admin::pages::Api;
 use crate::admin::resources::Resources;
 use crate::admin::server::{Bounds, Server, Serving};
 use crate::configuration::background::CONTROL_NICE;
-use crate::configuration::kept::{Keeper, Served, revision_of};
+use crate::configuration::kept::{Opened, Served, revision_of};
 use crate::configuration::names;
 use crate::configuration::reading::{Candidate, Reading};
 use crate::configuration::reload::{
@@ -30,7 +30,6 @@ use crate::metering::logging::{LevelError, Logging};
 use crate::metering::metrics::{Metering, MeteringError, Prepared, wanted};
 use crate::metering::own_metrics::{Facts, LimitFacts, ReloadTimes};
 use crate::metering::process_stats;
-use crate::metering::recent_lines::RecentLines;
 use crate::upgrade::{
     AdminSocket, DeviceSocket, Following, Former, Launcher, PidFile, Predecessor, Program, Takeover, tell_supervisor,
 };
@@ -230,8 +229,7 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
 
     let admin = gateway.admin.as_ref().map(|admin| listen_admin(admin.address, former.admin.take())).transpose()?;
     let devices = listen_devices(gateway, former.devices.take())?;
-    let recent = Arc::new(RecentLines::default());
-    let (sinks, access_log) = start_access_log(gateway, &recent)?;
+    let (sinks, access_log) = start_access_log(gateway)?;
     let workers = stillgate_proxy::worker_count(gateway);
     // Before clients come, who could take all descriptors.
     let (measuring, mut metering) = start_metrics(prepared, workers, &plan, access_log.as_ref())?;
@@ -258,10 +256,10 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     let (ask, questions) = mpsc::channel(admin::pages::QUESTIONS_MAX);
     let guard = Arc::new(Guard::new(access));
     let live = Live::start(metering.as_ref().map(Metering::looker), fleet.tally(), plans.clone(), allocator::give_back);
-    let server =
-        admin_server(gateway, &guard, Api::new(ask, kept.clone(), live.clone(), recent, allocator::give_back))?;
-    let admin = admin.map(|(address, listener)| serve_admin(address, listener, server)).transpose()?;
-    let (admin, serving) = admin.unzip();
+    let recent = access_log.as_ref().and_then(AccessLogWriter::recent);
+    let api = Api::new(ask, kept.clone(), live.clone(), recent, allocator::give_back);
+    let server = admin_server(gateway, &guard, api)?;
+    let (admin, serving) = admin.map(|(address, listener)| serve_admin(address, listener, server)).transpose()?.unzip();
     expose(metering.as_mut()).await;
     let pid_file = gateway.pid_file.as_deref().and_then(PidFile::write);
     tell_supervisor("READY=1");
@@ -271,8 +269,7 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     allocator::give_back();
     announce(&Up { listeners: &fleet.addresses(), admin: admin_address, metrics, guard: &guard });
     serve_all(following, &fleet);
-    let published =
-        publishing((admin_access, device_access), made_key, kept.as_ref().map(|kept| kept.keeper.clone()), live);
+    let published = publishing((admin_access, device_access), made_key, kept.as_ref(), live);
     (published)(&loaded.config, plans.load().generation);
     let reloadable = Reloadable { logging, published, prepare: acme::prepare, metering };
     let served = Candidate { loaded, tls, tls_warnings: Vec::new(), file_errors: Vec::new() };
@@ -300,9 +297,10 @@ fn sample_heap(config: &Config) {
 fn publishing(
     (access, device_access): (watch::Sender<Access>, watch::Sender<Access>),
     made_key: Option<Arc<str>>,
-    keeper: Option<Arc<Keeper>>,
+    kept: Option<&Opened>,
     live: Arc<Live>,
 ) -> Published {
+    let keeper = kept.map(|kept| kept.keeper.clone());
     Box::new(move |config: &Config, generation: u64| {
         drop(access.send_replace(with_made_key(access_of(&config.gateway), made_key.as_deref())));
         drop(device_access.send_replace(access_of_devices(&config.gateway)));
@@ -512,15 +510,12 @@ fn serve_admin(address: SocketAddr, listener: TcpListener, server: Server) -> Re
     Ok((AdminSocket { address, listener, serving: serving.accepting() }, serving))
 }
 
-fn start_access_log(
-    gateway: &Gateway,
-    recent: &Arc<RecentLines>,
-) -> Result<(Vec<access_log::Sink>, Option<AccessLogWriter>), RunError> {
+fn start_access_log(gateway: &Gateway) -> Result<(Vec<access_log::Sink>, Option<AccessLogWriter>), RunError> {
     let Some(access_log) = &gateway.access_log else {
         return Ok((Vec::new(), None));
     };
     // Only changes of resources ask for them.
-    let recent = (gateway.config.source != SourceKind::File).then(|| recent.clone());
+    let recent = (gateway.config.source != SourceKind::File).then(Arc::default);
     let workers = stillgate_proxy::worker_count(gateway);
     let (sinks, drain) = access_log::channel(&access_log.format, workers);
     let writer = AccessLogWriter::start(access_log.destination.clone(), drain, recent).map_err(RunError::AccessLog)?;

@@ -31,6 +31,7 @@ const REPORT_EVERY: Duration = Duration::from_secs(10);
 
 /// The control thread's handle on the writer.
 pub(crate) struct AccessLogWriter {
+    recent: Option<Arc<RecentLines>>,
     reopen: Arc<AtomicBool>,
     dropped: Arc<AtomicU64>,
     /// Disconnected when the thread has ended.
@@ -90,7 +91,7 @@ impl AccessLogWriter {
         let writer = Writer {
             destination,
             output: Output { file, torn: false },
-            recent,
+            recent: recent.clone(),
             reopen: reopen.clone(),
             dropped: dropped.clone(),
             reported: 0,
@@ -105,7 +106,12 @@ impl AccessLogWriter {
                 drop(end);
             })
             .map_err(OpenError::Thread)?;
-        Ok(AccessLogWriter { reopen, dropped, ended })
+        Ok(AccessLogWriter { recent, reopen, dropped, ended })
+    }
+
+    /// The last lines, where they are kept.
+    pub(crate) fn recent(&self) -> Option<Arc<RecentLines>> {
+        self.recent.clone()
     }
 
     /// Asks for the file to be opened anew; done within 250 ms.

@@ -122,3 +122,33 @@ fn what_was_written_last_is_in_the_snapshot_of_a_process_that_ends() {
         eventually("the return", || gateway.status()["source_error"].is_null());
     }
 }
+
+/// Secrets are encrypted in it, also those that somebody has written to etcd in plain.
+#[test]
+fn a_snapshot_has_no_secret_in_plain() {
+    let (mut etcd, node) = (Etcd::start(), Upstream::echo());
+    let keys = ", snapshot: \"{dir}/snapshot\"";
+    let setup = setup(&endpoints(&etcd, 1), keys).gateway("data_encryption: {keyring: [edd1c9f0985e76a2]}");
+    let mut gateway = Gateway::start(STILLGATE, &setup);
+    let consumer = |name: &str, key: &str| json!({"username": name, "plugins": {"key-auth": {"key": key}}});
+    put(&gateway, "consumers/jack", &consumer("jack", "secret-by-the-api"));
+    write(&etcd, "consumers/jill", &consumer("jill", "secret-in-plain"));
+    let mut plain = route("/one", node.addr());
+    plain["plugins"] = json!({"key-auth": {}});
+    write(&etcd, "routes/1", &plain);
+    for key in ["secret-by-the-api", "secret-in-plain"] {
+        await_status(&gateway, &format!("/one?apikey={key}"), 200);
+    }
+    gateway.signal("TERM");
+    gateway.wait();
+    let snapshot = std::fs::read(gateway.dir().join("snapshot")).expect("the snapshot");
+    let has = |text: &str| snapshot.windows(text.len()).any(|window| window == text.as_bytes());
+    assert!(has("jack") && has("jill"), "it is not compressed");
+    assert!(!has("secret-by-the-api") && !has("secret-in-plain"));
+    // And is read again without etcd.
+    etcd.kill(0);
+    gateway.restart(STILLGATE);
+    for key in ["secret-by-the-api", "secret-in-plain"] {
+        assert_eq!(status(&gateway, &format!("/one?apikey={key}")), 200, "{key}");
+    }
+}

@@ -1,8 +1,10 @@
 //! A binary upgrade while somebody writes: each write is answered, and what was answered as done is with the successor.
 
 use super::stage::{Admin, Answer, KEY, STORE, upstream};
+use crate::killing::{TRIES_MAX, When, kill_successor};
 use crate::upgrade::Upgraded;
 use serde_json::json;
+use std::time::Duration;
 use stillgate_testkit::{Client, Rounds, Setup, Upstream, eventually};
 
 /// Writers at once, each with its route.
@@ -71,6 +73,51 @@ fn writes_before_during_and_after_an_upgrade() {
         let status = admin.ask("GET", "/v1/status", "").json();
         assert_eq!((&status["source"], &status["rejected"]), (&json!("store"), &json!([])));
     }
+}
+
+/// The store is the successor's while it proves itself, and comes back when that is killed.
+#[test]
+fn a_successor_that_is_killed_in_its_probation_takes_no_write_with_it() {
+    let node = Upstream::echo();
+    let setup = Setup::resources("").gateway(STORE).admin(&format!("key: {KEY}"));
+    let upgraded = Upgraded::start(&setup);
+    let admin = Admin { addr: upgraded.gateway.admin_addr(), key: KEY.to_owned() };
+    let rounds = Rounds::default();
+    let (last, killed) = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let (mut n, mut last) = (0, 0);
+            while rounds.go_on() {
+                n += 1;
+                // One that nobody has answered may be there or not.
+                let lines = format!("X-API-KEY: {KEY}\r\n");
+                let labels = json!({ "n": n.to_string() });
+                let document = json!({ "uri": "/1", "upstream": upstream(node.addr()), "labels": labels }).to_string();
+                let answer = admin.try_ask("PUT", "/apisix/admin/routes/1", &lines, document.as_bytes());
+                if answer.is_ok_and(|answer| is_done(&answer)) {
+                    last = n;
+                    rounds.count();
+                }
+            }
+            last
+        });
+        let _end = rounds.until_dropped();
+        rounds.await_more(20);
+        let mut killed = 0;
+        for when in [When::After(Duration::from_millis(20)), When::Accepting, When::Serving(Duration::from_millis(100))]
+        {
+            killed += usize::from((0..TRIES_MAX).any(|_| kill_successor(&upgraded, when)));
+            rounds.await_more(20);
+        }
+        rounds.end();
+        (writer.join().expect("the writer"), killed)
+    });
+    assert_eq!(killed, 3, "the machine stands still for a second each time");
+    let read: u64 =
+        admin.read("routes/1")["value"]["labels"]["n"].as_str().and_then(|n| n.parse().ok()).expect("a number");
+    assert!(read >= last, "{read} is there, and {last} was answered");
+    let status = admin.ask("GET", "/v1/status", "").json();
+    assert_eq!((&status["source"], &status["rejected"]), (&json!("store"), &json!([])));
+    assert_eq!(Client::connect(upgraded.gateway.addr()).get("/1").head.status(), 200);
 }
 
 /// A successor that cannot come up gives the store back.
