@@ -8,6 +8,7 @@ mod hostile;
 mod kinds;
 mod load;
 mod python_client;
+mod refused;
 mod secrecy;
 mod serving;
 mod stage;

@@ -114,6 +114,10 @@ impl TargetTemplate {
                     };
                     let mut encoded = Vec::new();
                     encode(&text[..path], Percent::Encoded, &mut encoded);
+                    // It would be no request to any node.
+                    if let Some(byte) = text[path..].iter().find(|byte| byte.is_ascii_control() || **byte == b' ') {
+                        return Err(format!("a target cannot hold {:?}; percent-encode it", char::from(*byte)));
+                    }
                     encoded.extend_from_slice(&text[path..]);
                     if path < text.len() {
                         place = TargetPart::Query;
