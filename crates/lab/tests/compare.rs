@@ -40,6 +40,10 @@ fn compare(folder: &Path, words: &[&str]) -> Output {
     Command::new(LAB).arg("compare").args(words).current_dir(folder).output().unwrap()
 }
 
+fn lab(folder: &Path, words: &[&str]) -> Output {
+    Command::new(LAB).args(words).current_dir(folder).output().unwrap()
+}
+
 fn responder(more: &str) -> String {
     format!("'{LAB}' respond --address {{address}} {more}")
 }
@@ -62,7 +66,11 @@ fn both(output: &Output) -> String {
 
 /// The verdict on one measure.
 fn verdict<'a>(result: &'a Value, name: &str) -> &'a str {
-    let measures = result["analysis"]["measures"].as_array().unwrap();
+    verdict_in(&result["analysis"], name)
+}
+
+fn verdict_in<'a>(analysis: &'a Value, name: &str) -> &'a str {
+    let measures = analysis["measures"].as_array().unwrap();
     measures.iter().find(|measure| measure["measure"] == name).unwrap()["verdict"].as_str().unwrap()
 }
 
@@ -108,6 +116,48 @@ fn a_hugely_slower_program_is_worse() {
 }
 
 #[test]
+fn of_three_programs_the_slow_one_is_named() {
+    attempt(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let (fast, slow) = (responder(""), responder("--latency fixed:20ms"));
+        let words = [&[fast.as_str(), &fast, &slow, "--json", "three.json", "--every-pair"], TINY].concat();
+        let output = compare(folder.path(), &words);
+        assert_eq!(exit_code(&output), 1, "{}", both(&output));
+        let path = folder.path().join("three.json");
+        let three = result(&path);
+        let comparisons = three["analysis"]["comparisons"].as_array().unwrap();
+        let judged = |one: &str, other: &str| {
+            let is = |judged: &&Value| judged["one"] == one && judged["other"] == other;
+            let judged = comparisons.iter().find(is).unwrap();
+            (judged["decision"].as_str().unwrap(), verdict_in(judged, "throughput"))
+        };
+        assert_eq!((comparisons.len(), judged("a", "c"), judged("b", "c").1), (3, ("worse", "slower"), "slower"));
+        assert_eq!(judged("a", "b").1, "no_difference", "{}", both(&output));
+        let table = String::from_utf8(output.stdout.clone()).unwrap();
+        for part in ["C is worse than A", "not the ratio of columns B and C", "8 of 8 rounds", "of 3 comparisons"] {
+            assert!(table.contains(part), "{part}: {table}");
+        }
+        // Each start of each round is there, in the order that the seed draws.
+        let pairs = three["pairs"].as_array().unwrap();
+        assert!(pairs.iter().all(|pair| pair["order"].as_array().unwrap().len() == 3 && pair["others"][0].is_object()));
+        let verified = lab(folder.path(), &["verify", "three.json"]);
+        assert!(verified.status.success(), "{}", both(&verified));
+        let mut swapped = three.clone();
+        swapped["pairs"][5]["order"].as_array_mut().unwrap().swap(1, 2);
+        fs::write(folder.path().join("swapped.json"), swapped.to_string()).unwrap();
+        let verified = lab(folder.path(), &["verify", "swapped.json"]);
+        assert_eq!(exit_code(&verified), 1);
+        assert!(both(&verified).contains("pairs[5].order"), "{}", both(&verified));
+        let reported = lab(folder.path(), &["report", "three.json", "-o", "three.html"]);
+        assert!(reported.status.success(), "{}", both(&reported));
+        let page = fs::read_to_string(folder.path().join("three.html")).unwrap();
+        for part in ["C against B", "throughput, C to A", "C, compared with it", "C went first"] {
+            assert!(page.contains(part), "{part}");
+        }
+    });
+}
+
+#[test]
 fn a_sequential_comparison_stops_early_at_a_planned_look() {
     attempt(|| {
         let folder = tempfile::tempdir().unwrap();
@@ -140,6 +190,8 @@ fn what_cannot_be_done_ends_with_64_and_says_why() {
     check(&tiny(&["sh -c true", "sh -c true"]), "nothing says where it listens");
     check(&["a b", "a b", "--pairs", "5"], "at least 11 are needed");
     check(&["a b", "a b", "--sequential", "--pairs", "5"], "are needed");
+    check(&[&one, &one, &one, &one, "--pairs", "12"], "at least 13 are needed");
+    check(&[&one, &one, &one, &one, &one, &one, &one], "unexpected value");
     check(&[&one, &one, "--deciding", "beauty"], "not one of throughput, cpu");
     check(&[&one], "<B>");
     check(&[&one, &one, "--json", "no/such/folder.json"], "no/such/folder.json");

@@ -1,4 +1,4 @@
-//! Two builds on a command line: binaries, commands or git revisions, and how they are started.
+//! Builds on a command line: binaries, commands or git revisions, and how they are started.
 
 use crate::compare::revisions::{self, Build, Repository};
 use crate::compare::subject::{self, Asked, Manner};
@@ -27,7 +27,7 @@ pub(crate) struct Builds {
     /// everything]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Where both listen [default: a free port, given to them by {address}]
+    /// Where they listen [default: a free port, given to them by {address}]
     #[arg(long, value_name = "IP:PORT")]
     address: Option<SocketAddr>,
     /// Repository of a Cargo project: A and B are revisions of it
@@ -48,24 +48,23 @@ pub(crate) struct Builds {
 }
 
 impl Builds {
-    /// As servers that can be started.
-    pub(crate) fn servers(&self, folder: &Path) -> Result<(Asked, Asked)> {
+    /// A, B and `others` as servers that can be started.
+    pub(crate) fn servers(&self, others: &[String], folder: &Path) -> Result<Vec<Asked>> {
         let manner = Manner {
             kind: self.target,
             words: self.args.clone(),
             address: self.address,
             configuration: self.config.as_deref().map(configuration).transpose()?,
         };
-        let Some((repository, [a, b])) = self.revisions()? else {
-            let side = |text: &str, side| subject::program(text, side, &manner, folder);
-            return Ok((side(&self.a, Side::A)?, side(&self.b, Side::B)?));
+        let named = self.named(others);
+        let Some((repository, commits)) = self.revisions(&named)? else {
+            return named.iter().map(|(side, text)| subject::program(text, *side, &manner, folder)).collect();
         };
-        let asked = |side: Side, text: &str, commit: &str| {
+        let asked = |((side, text), commit): (&(Side, &str), &String)| {
             let note = |text: &str| eprintln!("{side:?}: {text}");
-            subject::revision(text, commit, side, &manner, folder, &repository, note)
+            subject::revision(text, commit, *side, &manner, folder, &repository, note)
         };
-        let (a, b) = (asked(Side::A, &self.a, &a)?, asked(Side::B, &self.b, &b)?);
-        Ok((a, b))
+        named.iter().zip(&commits).map(asked).collect()
     }
 
     /// As commands, each in place of the `{}` of `command`.
@@ -79,7 +78,7 @@ impl Builds {
         if !command.iter().any(|word| word.to_string_lossy().contains("{}")) {
             return Err("the command after -- says by {} where A and B stand: -- {} --threads 2".into());
         }
-        let programs: [Vec<String>; 2] = match self.revisions()? {
+        let programs: [Vec<String>; 2] = match self.revisions(&self.named(&[]))? {
             None => {
                 let words =
                     |text: &str| shlex::split(text).ok_or_else(|| Error::new(format!("{text}: a quote is not closed")));
@@ -102,8 +101,12 @@ impl Builds {
         }))
     }
 
-    /// With `--repo`: both commits, looked up before the first build.
-    fn revisions(&self) -> Result<Option<(Repository, [String; 2])>> {
+    fn named<'a>(&'a self, others: &'a [String]) -> Vec<(Side, &'a str)> {
+        Side::ALL.into_iter().zip([&self.a, &self.b].into_iter().chain(others).map(String::as_str)).collect()
+    }
+
+    /// With `--repo`: all commits, looked up before the first build.
+    fn revisions(&self, named: &[(Side, &str)]) -> Result<Option<(Repository, Vec<String>)>> {
         let Some(repo) = &self.repo else { return Ok(None) };
         let cache = self.cache.clone().map_or_else(revisions::default_cache, Ok)?;
         let build = Build { package: self.package.clone(), bin: self.bin.clone(), profile: self.profile.clone() };
@@ -112,8 +115,8 @@ impl Builds {
             eprintln!("note: {note}");
         }
         let commit =
-            |side: Side, text: &str| repository.commit(text).map_err(|error| error.context(format!("{side:?}")));
-        let commits = [commit(Side::A, &self.a)?, commit(Side::B, &self.b)?];
+            |(side, text): &(Side, &str)| repository.commit(text).map_err(|error| error.context(format!("{side:?}")));
+        let commits = named.iter().map(commit).collect::<Result<Vec<_>>>()?;
         Ok(Some((repository, commits)))
     }
 }

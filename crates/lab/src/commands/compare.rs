@@ -1,21 +1,21 @@
-//! `stillgate-lab compare`: which of two programs is slower, for people and for pipelines.
+//! `stillgate-lab compare`: which of two to six programs is slower, for people and for pipelines.
 
 use super::builds::Builds;
 use crate::atomic_file;
 use crate::cli::EXIT_USAGE;
 use crate::cli::typed::{seed_of_clock, typed};
 use crate::cli::values::{Cpus, cpus, duration, percent, positive, probability, rate};
-use crate::compare::run::{Contest, Pairs, Pilot, STEPS_OF_PILOT};
+use crate::compare::run::{Contest, Pairs, Pilot};
 use crate::compare::side::upstream_placement;
 use crate::compare::subject::Asked;
 use crate::compare::{analysis, instructions, looks, markdown, measures, table};
 use crate::display::Progress;
 use crate::environment::{self, Stolen};
 use crate::error::{Error, Result};
-use crate::result::compare::{CompareDesign, CompareResult, Crash, Decision, Instructions, Pair};
+use crate::result::compare::{CompareDesign, CompareResult, Crash, Decision, Instructions, Pair, Side};
 use crate::result::environment::Environment;
 use crate::result::file::{self, ResultWriter};
-use crate::result::run::Placement;
+use crate::result::run::{Placement, Subject};
 use crate::result::{Experiment, ResultFile};
 use crate::stdout::{self, STANDARD_OUTPUT};
 use crate::stop::stop_flag;
@@ -31,6 +31,9 @@ const PAIRS_SEQUENTIAL: usize = 32;
 /// More are a mistyped number: with the shortest runs these take days.
 const PAIRS_MAX: usize = 10_000;
 
+/// A to F.
+const BUILDS_MAX: usize = Side::ALL.len();
+
 /// Of the upstream's answers.
 const BODY_BYTES: usize = 100;
 
@@ -38,13 +41,14 @@ const BODY_BYTES: usize = 100;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A and B are binaries, commands in quotes (\"server --listen {address} --upstream {upstream}\"), or with --repo git revisions of a \
-Cargo project. Each pair starts both anew, in random order, and loads them on CPUs of their own.
+Cargo project; so are up to four more, all measured in one run and compared with A. Each pair, or round of several, starts all \
+anew, in random order, and loads them on CPUs of their own.
 
-Exit codes: 0 B is not worse; 1 B is worse in some measure, fails more requests, or ended under load; 2 undecided: a difference \
+Exit codes, of several for the worst: 0 B is not worse; 1 B is worse in some measure, fails more requests, or ended under load; 2 undecided: a difference \
 of --margin could have been missed, or B failed more than 0.1% of the requests of some pair; 3 void: too many runs say more about \
 the generator than about the programs; 64 the comparison could not be done, for example because a program does not start.
 
-One error, --alpha, holds for all measures and looks together. The number of pairs is fixed before the first and never extended; \
+One error, --alpha, holds for all measures, looks and comparisons together. The number of pairs is fixed before the first and never extended; \
 --sequential looks at half and three quarters of them too, and pays for it. Measures are tested by Wilcoxon's signed-rank test on \
 the pairs' log ratios, failed requests by the sign test of pairs, instructions by Student's test on three repetitions a side with \
 valgrind; a change of instructions or memory below 1% counts as none. Throughput is not judged where the generator was the limit, \
@@ -52,7 +56,13 @@ latencies where it was late.")]
 pub(crate) struct Compare {
     #[command(flatten)]
     builds: Builds,
-    /// Pairs [default: 16, or with --sequential at most 32]
+    /// More to compare: C to F
+    #[arg(value_name = "C", num_args = 0..=BUILDS_MAX - 2)]
+    others: Vec<String>,
+    /// Compare every two of several builds, not only each with A
+    #[arg(long)]
+    every_pair: bool,
+    /// Pairs, or rounds of several builds [default: 16, or with --sequential at most 32]
     #[arg(long, value_name = "N", value_parser = positive)]
     pairs: Option<usize>,
     /// Look early, too, and stop where B is certainly worse
@@ -129,24 +139,25 @@ fn compare(arguments: &Compare) -> Result<u8> {
     let path = arguments.json.clone().unwrap_or_else(|| file::default_path("compare"));
     let writer = ResultWriter::open(&path)?;
     arguments.check_outputs(&path)?;
-    let (a, b) = arguments.builds.servers(folder.path())?;
+    let asked = arguments.builds.servers(&arguments.others, folder.path())?;
     let stop = stop_flag()?;
     let (environment, stolen) = (environment::gather(), Stolen::begin());
     let upstream = Upstream::start(&upstream_placement(&design.placement), BODY_BYTES)?;
-    let contest = Contest { a: &a.spec, b: &b.spec, upstream: &upstream, stop: &stop };
+    let builds = asked.iter().map(|asked| &asked.spec).collect();
+    let contest = Contest { builds, upstream: &upstream, stop: &stop };
     let counting = if arguments.no_instructions { 0 } else { instructions::REPETITIONS };
-    let mut progress = Progress::new("compare", (STEPS_OF_PILOT + counting + design.pairs) as u64);
+    let mut progress = Progress::new("compare", (design.builds + counting + design.pairs) as u64);
     let pilot = contest.pilot(&design, &mut progress)?;
     if arguments.rate == Rate::Auto {
         design.rate = pilot.rate;
     }
     let counted = match (arguments.no_instructions, &pilot.crash) {
         (true, _) => Err("--no-instructions was given".to_owned()),
-        (false, Some(_)) => Err("B ended under load".to_owned()),
+        (false, Some(crash)) => Err(format!("{:?} ended under load", crash.side)),
         (false, None) => instructions::count(&contest, &design, &mut progress),
     };
     let make = |pairs: &[Pair], crash: Option<&Crash>| -> Result<ResultFile> {
-        let result = result(&design, &pilot, (&a, &b), (pairs, crash), &counted)?;
+        let result = result(&design, (&pilot, &asked), (pairs, crash), &counted)?;
         let environment = Environment { stolen_s: stolen.ms().map(|ms| ms / 1e3), ..environment.clone() };
         Ok(ResultFile::new(typed(), environment, Experiment::Compare(Box::new(result))))
     };
@@ -173,12 +184,16 @@ fn compare(arguments: &Compare) -> Result<u8> {
 impl Compare {
     /// All but the rate of a pilot.
     fn design(&self) -> Result<CompareDesign> {
-        let family = measures::family(!self.no_instructions);
+        let builds = 2 + self.others.len();
+        let (asked, every_pair) = (CompareDesign::comparisons_of(builds, self.every_pair), self.every_pair);
+        let family = measures::family(asked.len(), !self.no_instructions);
         let pairs = self.pairs.unwrap_or(if self.sequential { PAIRS_SEQUENTIAL } else { PAIRS });
         if pairs > PAIRS_MAX {
             return Err(Error::new(format!("--pairs {pairs}: at most {PAIRS_MAX}")));
         }
         let design = CompareDesign {
+            builds,
+            every_pair,
             pairs,
             looks: if self.sequential { looks::plan(pairs, self.alpha, family) } else { Vec::new() },
             alpha: self.alpha,
@@ -273,24 +288,25 @@ impl Compare {
 
 fn result(
     design: &CompareDesign,
-    pilot: &Pilot,
-    (a, b): (&Asked, &Asked),
+    (pilot, asked): (&Pilot, &[Asked]),
     (pairs, crash): (&[Pair], Option<&Crash>),
     counted: &Result<Instructions, String>,
 ) -> Result<CompareResult> {
-    let mut result = CompareResult {
+    let subject =
+        |(subject, asked): (&Subject, &Asked)| Subject { revision: asked.revision.clone(), ..subject.clone() };
+    let mut subjects = pilot.subjects.iter().zip(asked).map(subject);
+    let mut next = || subjects.next().unwrap_or_default();
+    Ok(CompareResult {
         design: design.clone(),
-        a: pilot.a.clone(),
-        b: pilot.b.clone(),
+        a: next(),
+        b: next(),
+        others: subjects.collect(),
         pairs: pairs.to_vec(),
         instructions: counted.as_ref().ok().cloned(),
         instructions_missing: counted.as_ref().err().cloned(),
         crash: crash.cloned(),
         analysis: analysis::analyse(design, pairs, counted.as_ref().ok(), crash)?,
-    };
-    result.a.revision.clone_from(&a.revision);
-    result.b.revision.clone_from(&b.revision);
-    Ok(result)
+    })
 }
 
 fn exit_code(decision: Decision) -> u8 {

@@ -105,7 +105,8 @@ impl Explain {
             return self.profiles(design, &Programs::Run(self.builds.commands(&self.command)?));
         }
         let placement = placement::choose(None, None)?;
-        let (a, b) = self.builds.servers(folder.path())?;
+        let asked = self.builds.servers(&[], folder.path())?;
+        let [a, b] = <[_; 2]>::try_from(asked).expect("A and B are named, and no others");
         let upstream = Upstream::start(&upstream_placement(&placement), BODY_BYTES)?;
         placement::pin(generator_cpus(&placement))?;
         let served = |spec| Served {

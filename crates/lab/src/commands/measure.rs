@@ -105,6 +105,8 @@ impl Measure {
         let given = |cpus: &Option<Cpus>| cpus.as_ref().map(|cpus| cpus.0.clone());
         let (target, load) = (given(&self.target_cpus), given(&self.load_cpus));
         Ok(CompareDesign {
+            builds: 1,
+            every_pair: false,
             pairs: 0,
             looks: Vec::new(),
             alpha: 0.01,

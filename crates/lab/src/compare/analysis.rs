@@ -1,5 +1,8 @@
 //! What the pairs of a comparison say: a pure function of design and raw data, so that `verify` can make it again.
 //!
+//! Of more than two builds, two at a time are compared, each as if there were no others, but for the error: one correction is
+//! over all measures of all comparisons. What is said of the whole is about the comparisons with the baseline.
+//!
 //! Each measure is judged on the logarithms of its ratios B to A, one a pair: what a machine does to both of a pair cancels.
 //! Wilcoxon's signed-rank test decides, exactly and without assuming a distribution; the effect and its interval are
 //! Hodges and Lehmann's, which invert that test. Mann and Whitney's U is given beside, for those who expect it; it knows nothing
@@ -9,14 +12,16 @@
 //! "No difference" is never said without the smallest one that would have been seen. Nothing here asks for more pairs:
 //! how many there are, and when they are looked at, was fixed before the first.
 
+use super::duel::{Duel, duels};
 use super::looks::{self, Look};
 use super::measures::{self, INSTRUCTIONS, Measure, PAIRED, Reading};
 use super::{failures, repetitions, words};
 use crate::error::Result;
 use crate::result::compare::{
-    CompareAnalysis, CompareDesign, CompareResult, Crash, Decision, Failures, Instructions, MeasureAnalysis,
-    MeasureVerdict, Pair,
+    Between, CompareAnalysis, CompareDesign, CompareResult, Crash, Decision, Failures, Instructions, Judged,
+    MeasureAnalysis, MeasureVerdict, Pair, Side,
 };
+use std::collections::BTreeMap;
 use stillgate_stats::{
     effect_beyond, hodges_lehmann, log_ratios, mann_whitney, median, minimum_detectable_effect_signed_rank,
     signed_rank, standard_deviation,
@@ -25,14 +30,26 @@ use stillgate_stats::{
 /// A comparison, or a measure of it, that lost more of its pairs than this is not what was designed.
 const VOID_SHARE_MAX: f64 = 0.2;
 
-/// The figures that are judged.
+/// The figures of one comparison that are judged.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Figures<'a> {
+    pub(super) between: Between,
     /// A and B of each pair that is not void.
     pub(super) readings: &'a [(Reading, Reading)],
     /// Their shares of failed requests.
     pub(super) failed: &'a [failures::Shares],
-    pub(super) instructions: Option<&'a Instructions>,
+    /// Of A and B.
+    pub(super) instructions: Option<(&'a [f64], &'a [f64])>,
+}
+
+/// The pairs of one comparison, sorted by what they are good for.
+struct Sorted<'a> {
+    between: Between,
+    sound: Vec<Duel<'a>>,
+    /// Why the others are void.
+    void: Vec<String>,
+    readings: Vec<(Reading, Reading)>,
+    failed: Vec<failures::Shares>,
 }
 
 /// Of all that a result holds besides.
@@ -47,32 +64,103 @@ pub(crate) fn analyse(
     instructions: Option<&Instructions>,
     crash: Option<&Crash>,
 ) -> Result<CompareAnalysis> {
-    let reasons: Vec<Option<String>> = pairs.iter().map(measures::void).collect();
-    let void_pairs = reasons.iter().flatten().count();
-    let sound: Vec<&Pair> =
-        pairs.iter().zip(&reasons).filter(|(_, reason)| reason.is_none()).map(|(pair, _)| pair).collect();
-    let readings = sound.iter().map(|pair| measures::read(pair)).collect::<Result<Vec<_>>>()?;
-    let failed: Vec<failures::Shares> = sound.iter().map(|pair| failures::shares(pair)).collect();
+    let comparisons = design.comparisons();
+    let sorted = comparisons.iter().map(|between| Sorted::of(pairs, *between)).collect::<Result<Vec<_>>>()?;
     let instructions = instructions.filter(|instructions| !instructions.a.is_empty());
-    let look = looks::at(design, pairs.len(), measures::family(instructions.is_some()));
-    let mut analysis = judge(design, &look, &Figures { readings: &readings, failed: &failed, instructions });
-    analysis.void_pairs = void_pairs;
-    analysis.late_pairs = sound.iter().filter(|pair| measures::late(pair).is_some()).count();
-    analysis.not_judged = not_judged(&analysis, &sound);
-    failures::add_example(&mut analysis.failures, &sound);
-    if let Some(crash) = crash {
+    let look = looks::at(design, pairs.len(), measures::family(comparisons.len(), instructions.is_some()));
+    let figures: Vec<Figures<'_>> = sorted.iter().map(|sorted| sorted.figures(instructions)).collect();
+    let mut analyses = judge(design, &look, &figures);
+    for (analysis, sorted) in analyses.iter_mut().zip(&sorted) {
+        finish(analysis, sorted, design, &look, (pairs.len(), crash));
+    }
+    if analyses.len() == 1 {
+        return Ok(analyses.remove(0));
+    }
+    let judged = comparisons.into_iter().zip(analyses);
+    Ok(together(judged.map(|(between, analysis)| Judged { between, analysis }).collect(), pairs.len()))
+}
+
+impl<'a> Sorted<'a> {
+    fn of(pairs: &'a [Pair], between: Between) -> Result<Sorted<'a>> {
+        let (mut sound, mut void) = (Vec::new(), Vec::new());
+        for duel in duels(pairs, between)? {
+            match measures::void(&duel) {
+                Some(reason) => void.push(reason),
+                None => sound.push(duel),
+            }
+        }
+        let readings = sound.iter().map(measures::read).collect::<Result<Vec<_>>>()?;
+        let failed = sound.iter().map(failures::shares).collect();
+        Ok(Sorted { between, sound, void, readings, failed })
+    }
+
+    fn figures<'b>(&'b self, instructions: Option<&'b Instructions>) -> Figures<'b> {
+        let Between { one, other } = self.between;
+        let instructions = instructions.map(|counted| (counted.of(one), counted.of(other)));
+        Figures { between: self.between, readings: &self.readings, failed: &self.failed, instructions }
+    }
+}
+
+/// What makes a comparison void or unfinished, and why some of it is not judged.
+fn finish(
+    analysis: &mut CompareAnalysis,
+    sorted: &Sorted<'_>,
+    design: &CompareDesign,
+    look: &Look,
+    (pairs, crash): (usize, Option<&Crash>),
+) {
+    let void = sorted.void.len();
+    analysis.void_pairs = void;
+    analysis.late_pairs = sorted.sound.iter().filter(|pair| measures::late(pair).is_some()).count();
+    analysis.not_judged = not_judged(analysis, &sorted.sound);
+    failures::add_example(&mut analysis.failures, &sorted.sound);
+    if let Some(crash) = crash.filter(|crash| crash.side == sorted.between.other) {
         analysis.decision = Decision::Worse;
-        analysis.sentence = words::crashed(crash, design);
-    } else if readings.is_empty() || is_lost(void_pairs, pairs.len()) {
-        let reason = reasons.iter().flatten().next().map_or("no pair was run", String::as_str);
+        analysis.sentence = words::crashed(crash, sorted.between, design);
+    } else if sorted.readings.is_empty() || is_lost(void, pairs) {
+        let reason = sorted.void.first().map_or("no pair was run", String::as_str);
         analysis.decision = Decision::Void;
-        analysis.sentence = words::void(void_pairs, pairs.len(), VOID_SHARE_MAX, reason);
-    } else if !looks::is_look(design, pairs.len()) || look.is_early && void_pairs > 0 {
+        analysis.sentence = words::void(void, pairs, VOID_SHARE_MAX, reason);
+    } else if !looks::is_look(design, pairs) || look.is_early && void > 0 {
         // Deciding at a moment that was not planned would be one look more than the error was stated for.
         analysis.decision = Decision::Undecided;
-        analysis.sentence = words::unfinished(pairs.len(), design.pairs, void_pairs);
+        analysis.sentence = words::unfinished(pairs, design.pairs, void);
     }
-    Ok(analysis)
+}
+
+/// All comparisons of more than two builds. One that is worse than the baseline decides; nothing is called not worse where
+/// one of them may be.
+fn together(comparisons: Vec<Judged>, rounds: usize) -> CompareAnalysis {
+    let with_baseline: Vec<&Judged> = comparisons.iter().filter(|judged| judged.between.one == Side::A).collect();
+    let decisions = || with_baseline.iter().map(|judged| judged.analysis.decision);
+    let decision = if decisions().any(|decision| decision == Decision::Worse) {
+        Decision::Worse
+    } else if decisions().all(|decision| decision == Decision::Void) {
+        Decision::Void
+    } else if decisions().all(|decision| decision == Decision::NotWorse) {
+        Decision::NotWorse
+    } else {
+        Decision::Undecided
+    };
+    let sentence = words::together(&with_baseline, rounds);
+    CompareAnalysis {
+        comparisons,
+        measures: Vec::new(),
+        void_pairs: 0,
+        late_pairs: 0,
+        failures: Failures::default(),
+        not_judged: Vec::new(),
+        decision,
+        sentence,
+    }
+}
+
+/// Whether there is nothing left to find out at an early look: that nothing is worse can be said of no measure before the last.
+pub(super) fn is_certain(analysis: &CompareAnalysis) -> bool {
+    match analysis.comparisons.as_slice() {
+        [] => analysis.decision == Decision::Worse,
+        all => all.iter().all(|judged| judged.analysis.decision == Decision::Worse),
+    }
 }
 
 fn is_lost(missing: usize, pairs: usize) -> bool {
@@ -80,7 +168,7 @@ fn is_lost(missing: usize, pairs: usize) -> bool {
 }
 
 /// Measures without an analysis, those for one reason together; the reason is the first pair's that has one.
-fn not_judged(analysis: &CompareAnalysis, sound: &[&Pair]) -> Vec<String> {
+fn not_judged(analysis: &CompareAnalysis, sound: &[Duel<'_>]) -> Vec<String> {
     let mut found: Vec<(Vec<&str>, usize, String)> = Vec::new();
     let is_judged = |name: &str| analysis.measures.iter().any(|measure| measure.measure == name);
     for measure in PAIRED.iter().filter(|measure| !is_judged(measure.name)) {
@@ -94,38 +182,90 @@ fn not_judged(analysis: &CompareAnalysis, sound: &[&Pair]) -> Vec<String> {
     found.iter().map(|(names, count, reason)| words::not_judged(names, *count, sound.len(), reason)).collect()
 }
 
-/// All but what makes a comparison void or unfinished.
-pub(super) fn judge(design: &CompareDesign, look: &Look, figures: &Figures<'_>) -> CompareAnalysis {
-    let Figures { readings, failed, instructions } = *figures;
-    let mut found: Vec<(&Measure, MeasureAnalysis)> = Vec::new();
-    for (index, measure) in PAIRED.iter().enumerate() {
-        let (a, b): (Vec<f64>, Vec<f64>) = readings.iter().filter_map(|(a, b)| a[index].zip(b[index])).unzip();
-        let missing = readings.len() - a.len();
-        if is_lost(missing, readings.len()) || look.is_early && missing > 0 {
-            continue;
+/// All but what makes a comparison void or unfinished; one correction is over all of them.
+pub(super) fn judge(design: &CompareDesign, look: &Look, all: &[Figures<'_>]) -> Vec<CompareAnalysis> {
+    let mut units = Units::new();
+    let mut found: Vec<Found> = all.iter().map(|figures| Found::of(design, look, figures, &mut units)).collect();
+    let p_values: Vec<(f64, bool)> = found.iter().flat_map(Found::p_values).collect();
+    let mut adjusted = look.adjust(&p_values).into_iter();
+    for found in &mut found {
+        found.conclude(design, &mut adjusted);
+    }
+    let analysis = |(found, figures): (Found, &Figures<'_>)| found.analysis(design, figures);
+    found.into_iter().zip(all).map(analysis).collect()
+}
+
+/// Of each number of pairs, what the test would have found if their standard deviation were 1. All measures of a run have the same
+/// few numbers, and it takes longer than all tests.
+type Units = BTreeMap<u64, Option<f64>>;
+
+/// One comparison's tests, before and after their correction.
+struct Found {
+    between: Between,
+    measures: Vec<(&'static Measure, MeasureAnalysis)>,
+    failures: Failures,
+}
+
+impl Found {
+    fn of(design: &CompareDesign, look: &Look, figures: &Figures<'_>, units: &mut Units) -> Found {
+        let Figures { between, readings, failed, instructions } = *figures;
+        let mut found: Vec<(&Measure, MeasureAnalysis)> = Vec::new();
+        for (index, measure) in PAIRED.iter().enumerate() {
+            let (a, b): (Vec<f64>, Vec<f64>) = readings.iter().filter_map(|(a, b)| a[index].zip(b[index])).unzip();
+            let missing = readings.len() - a.len();
+            if is_lost(missing, readings.len()) || look.is_early && missing > 0 {
+                continue;
+            }
+            found.extend(paired(measure, &a, &b, (design, look, &mut *units)).map(|analysis| (measure, analysis)));
         }
-        found.extend(paired(measure, &a, &b, design, look).map(|analysis| (measure, analysis)));
+        let counted = instructions.and_then(|(a, b)| repeated(a, b, design, look));
+        found.extend(counted.map(|found| (&INSTRUCTIONS, found)));
+        Found { between, measures: found, failures: failures::of(failed) }
     }
-    found.extend(instructions.and_then(|counted| repeated(counted, design, look)).map(|found| (&INSTRUCTIONS, found)));
-    let mut failures = failures::of(failed);
-    let mut p_values: Vec<(f64, bool)> =
-        found.iter().map(|(measure, analysis)| (analysis.p_value, measure.name == INSTRUCTIONS.name)).collect();
-    p_values.push((failures.p_value, false));
-    let adjusted = look.adjust(&p_values);
-    for ((measure, analysis), adjusted) in found.iter_mut().zip(&adjusted) {
-        analysis.p_adjusted = *adjusted;
-        analysis.verdict = verdict(measure, analysis, design.alpha);
-        analysis.sentence = words::measure(measure, analysis);
+
+    /// With whether it was looked at once whatever the design. Failed requests come last.
+    fn p_values(&self) -> Vec<(f64, bool)> {
+        let of =
+            |(measure, analysis): &(&Measure, MeasureAnalysis)| (analysis.p_value, measure.name == INSTRUCTIONS.name);
+        self.measures.iter().map(of).chain([(self.failures.p_value, false)]).collect()
     }
-    failures::conclude(&mut failures, adjusted.last().copied().unwrap_or(1.0), design.alpha);
-    let decision = decide(design, &found, &failures);
-    let sentence = words::decision(decision, design, &found, &failures, readings.len());
-    let measures = found.into_iter().map(|(_, analysis)| analysis).collect();
-    CompareAnalysis { measures, void_pairs: 0, late_pairs: 0, failures, not_judged: Vec::new(), decision, sentence }
+
+    /// Takes as many corrected values as it gave.
+    fn conclude(&mut self, design: &CompareDesign, adjusted: &mut impl Iterator<Item = f64>) {
+        let mut next = || adjusted.next().unwrap_or(1.0);
+        for (measure, analysis) in &mut self.measures {
+            analysis.p_adjusted = next();
+            analysis.verdict = verdict(measure, analysis, design.alpha);
+            analysis.sentence = words::measure(measure, analysis);
+        }
+        failures::conclude(&mut self.failures, self.between, next(), design.alpha);
+    }
+
+    fn analysis(self, design: &CompareDesign, figures: &Figures<'_>) -> CompareAnalysis {
+        let Found { between, measures, failures } = self;
+        let decision = decide(design, &measures, &failures);
+        let sentence = words::decision(decision, design, (between, &measures, &failures), figures.readings.len());
+        let measures = measures.into_iter().map(|(_, analysis)| analysis).collect();
+        CompareAnalysis {
+            comparisons: Vec::new(),
+            measures,
+            void_pairs: 0,
+            late_pairs: 0,
+            failures,
+            not_judged: Vec::new(),
+            decision,
+            sentence,
+        }
+    }
 }
 
 /// None without sound pairs.
-fn paired(measure: &Measure, a: &[f64], b: &[f64], design: &CompareDesign, look: &Look) -> Option<MeasureAnalysis> {
+fn paired(
+    measure: &Measure,
+    a: &[f64],
+    b: &[f64],
+    (design, look, units): (&CompareDesign, &Look, &mut Units),
+) -> Option<MeasureAnalysis> {
     let ratios = log_ratios(a, b).filter(|ratios| !ratios.is_empty())?;
     let test = signed_rank(&ratios)?;
     let (effect, low, high) = match hodges_lehmann(&ratios, 1.0 - look.level) {
@@ -138,29 +278,32 @@ fn paired(measure: &Measure, a: &[f64], b: &[f64], design: &CompareDesign, look:
     analysis.high = high.exp_m1();
     analysis.p_value = test.p_value;
     analysis.p_mann_whitney = mann_whitney(a, b).map_or(1.0, |test| test.p_value);
-    analysis.minimum_detectable = detectable(measure, &ratios, design, look).exp_m1();
+    analysis.minimum_detectable = detectable(measure, &ratios, (design, look, units)).exp_m1();
     Some(analysis)
 }
 
 /// What the test would have found and what would have been large enough to count, as a logarithm.
-fn detectable(measure: &Measure, ratios: &[f64], design: &CompareDesign, look: &Look) -> f64 {
+fn detectable(measure: &Measure, ratios: &[f64], (design, look, units): (&CompareDesign, &Look, &mut Units)) -> f64 {
     let (pairs, deviation) = (ratios.len() as u64, standard_deviation(ratios).unwrap_or(0.0));
-    let tested = minimum_detectable_effect_signed_rank(pairs, deviation, look.level, design.power);
+    let unit = units
+        .entry(pairs)
+        .or_insert_with(|| minimum_detectable_effect_signed_rank(pairs, 1.0, look.level, design.power));
+    let tested = unit.map(|unit| unit * deviation);
     let least = measure.effect_min.ln_1p();
     let counts = effect_beyond(least, pairs, deviation, design.power).unwrap_or(least);
     tested.unwrap_or(f64::INFINITY).max(counts)
 }
 
 /// Instructions: see [`repetitions`] for the rule.
-fn repeated(counted: &Instructions, design: &CompareDesign, look: &Look) -> Option<MeasureAnalysis> {
+fn repeated(a: &[f64], b: &[f64], design: &CompareDesign, look: &Look) -> Option<MeasureAnalysis> {
     let least = INSTRUCTIONS.effect_min.ln_1p();
-    let found = repetitions::difference(&counted.a, &counted.b, look.level_once, design.power, least)?;
-    let mut analysis = blank(&INSTRUCTIONS, median(&counted.a)?, median(&counted.b)?);
+    let found = repetitions::difference(a, b, look.level_once, design.power, least)?;
+    let mut analysis = blank(&INSTRUCTIONS, median(a)?, median(b)?);
     analysis.effect = found.effect.exp_m1();
     analysis.low = found.low.exp_m1();
     analysis.high = found.high.exp_m1();
     analysis.p_value = found.p_value;
-    analysis.p_mann_whitney = mann_whitney(&counted.a, &counted.b).map_or(1.0, |test| test.p_value);
+    analysis.p_mann_whitney = mann_whitney(a, b).map_or(1.0, |test| test.p_value);
     analysis.minimum_detectable = found.minimum_detectable.exp_m1();
     Some(analysis)
 }
@@ -220,10 +363,9 @@ pub(super) fn worst(analysis: &MeasureAnalysis) -> f64 {
 mod tests {
     use super::*;
     use crate::compare::false_alarms::design;
-    use crate::result::compare::{Side, SideRecord};
+    use crate::result::compare::SideRecord;
     use crate::result::histogram;
     use crate::result::run::RunRecord;
-    use std::collections::BTreeMap;
     use stillgate_load::{Void, outcome};
 
     /// So many that p99.9 is told.
@@ -257,7 +399,13 @@ mod tests {
 
     /// Sixteen pairs whose A varies by per mille, B by as much as `b` says.
     fn pairs(b: impl Fn(u64) -> u64) -> Vec<Pair> {
-        let pair = |number: u64| Pair { first: Side::A, a: side(1000 + number % 3), b: side(b(number)) };
+        let pair = |number: u64| Pair {
+            first: Side::A,
+            order: Vec::new(),
+            a: side(1000 + number % 3),
+            b: side(b(number)),
+            others: Vec::new(),
+        };
         (0..16).map(pair).collect()
     }
 
@@ -331,7 +479,7 @@ mod tests {
 
     #[test]
     fn a_crash_is_worse_whatever_else_was_seen() {
-        let crash = |pair| Crash { pair, words: "it has ended (signal: 11)".to_owned() };
+        let crash = |pair| Crash { side: Side::B, pair, words: "it has ended (signal: 11)".to_owned() };
         for (pair, said) in [(None, "in the pilot"), (Some(3), "in pair 3 of 16")] {
             let analysis = analyse(&design(16, &[]), &pairs(|_| 900)[..2], None, Some(&crash(pair))).unwrap();
             assert_eq!(analysis.decision, Decision::Worse);
@@ -395,8 +543,12 @@ mod tests {
 
     #[test]
     fn memory_and_instructions_must_change_by_a_hundredth() {
-        let instructions =
-            |b: f64| Instructions { counted_by: "callgrind".to_owned(), a: vec![1000.0; 3], b: vec![b; 3] };
+        let instructions = |b: f64| Instructions {
+            counted_by: "callgrind".to_owned(),
+            a: vec![1000.0; 3],
+            b: vec![b; 3],
+            others: Vec::new(),
+        };
         for (b, expected) in [(1005.0, Decision::NotWorse), (1020.0, Decision::Worse)] {
             let analysis = analyse(&design(16, &[]), &pairs(|_| 1000), Some(&instructions(b)), None).unwrap();
             assert_eq!(analysis.decision, expected, "{}", analysis.sentence);

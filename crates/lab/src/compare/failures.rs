@@ -3,8 +3,9 @@
 //! The pairs in which the shares differ are counted by direction and judged by the exact sign test: requests of one start fail
 //! together, so a start is one observation however many of its requests failed.
 
+use super::duel::Duel;
 use super::{measures, words};
-use crate::result::compare::{Failures, MeasureVerdict, Pair};
+use crate::result::compare::{Between, Failures, MeasureVerdict};
 use stillgate_stats::signed_rank;
 
 /// Of one pair.
@@ -18,12 +19,12 @@ pub(super) struct Shares {
     pub(super) is_b_failing: bool,
 }
 
-pub(super) fn shares(pair: &Pair) -> Shares {
+pub(super) fn shares(pair: &Duel<'_>) -> Shares {
     Shares {
-        a: measures::failed_share(&pair.a),
-        b: measures::failed_share(&pair.b),
-        is_a_failing: measures::is_failing(&pair.a),
-        is_b_failing: measures::is_failing(&pair.b),
+        a: measures::failed_share(pair.a),
+        b: measures::failed_share(pair.b),
+        is_a_failing: measures::is_failing(pair.a),
+        is_b_failing: measures::is_failing(pair.b),
     }
 }
 
@@ -47,18 +48,18 @@ pub(super) fn of(pairs: &[Shares]) -> Failures {
     }
 }
 
-pub(super) fn conclude(failures: &mut Failures, p_adjusted: f64, alpha: f64) {
+pub(super) fn conclude(failures: &mut Failures, between: Between, p_adjusted: f64, alpha: f64) {
     failures.p_adjusted = p_adjusted;
     failures.verdict = match p_adjusted <= alpha {
         false => MeasureVerdict::NoDifference,
         true if failures.pairs_b_more > failures.pairs_a_more => MeasureVerdict::Slower,
         true => MeasureVerdict::Faster,
     };
-    failures.sentence = (failures.a + failures.b > 0.0).then(|| words::failures(failures));
+    failures.sentence = (failures.a + failures.b > 0.0).then(|| words::failures(failures, between));
 }
 
 /// With what failed first, where that was much.
-pub(super) fn add_example(failures: &mut Failures, pairs: &[&Pair]) {
+pub(super) fn add_example(failures: &mut Failures, pairs: &[Duel<'_>]) {
     let example = pairs.iter().find_map(|pair| measures::failing(pair));
     if let Some((sentence, example)) = failures.sentence.as_mut().zip(example) {
         sentence.push_str("; ");
@@ -69,6 +70,7 @@ pub(super) fn add_example(failures: &mut Failures, pairs: &[&Pair]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::result::compare::Side;
 
     /// Pairs of which B failed more in the first `b`, A in the next `a`, and nobody in the others, of 16.
     fn check(b: usize, a: usize, p_value: f64, verdict: MeasureVerdict) {
@@ -81,7 +83,7 @@ mod tests {
         assert!((failures.p_value - p_value).abs() < 1e-12, "{b} {a}: {failures:?}");
         assert_eq!((failures.pairs_b_more, failures.pairs_a_more, failures.pairs_b_failing), (b, a, b));
         let p_value = failures.p_value;
-        conclude(&mut failures, p_value, 0.01);
+        conclude(&mut failures, Between { one: Side::A, other: Side::B }, p_value, 0.01);
         assert_eq!(failures.verdict, verdict, "{b} {a}");
         assert_eq!(failures.sentence.is_some(), b + a > 0);
     }

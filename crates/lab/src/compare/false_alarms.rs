@@ -8,7 +8,7 @@ use super::analysis::{Figures, judge};
 use super::failures::Shares;
 use super::looks;
 use super::measures::{self, PAIRED, Reading};
-use crate::result::compare::{CompareAnalysis, CompareDesign, Decision, Instructions, MeasureVerdict};
+use crate::result::compare::{Between, CompareAnalysis, CompareDesign, Decision, MeasureVerdict, Side};
 use crate::result::run::Placement;
 use stillgate_stats::Random;
 
@@ -27,6 +27,8 @@ const SLOWED: f64 = 1.05;
 
 pub(super) fn design(pairs: usize, looks: &[usize]) -> CompareDesign {
     CompareDesign {
+        builds: 2,
+        every_pair: false,
         pairs,
         looks: looks.to_vec(),
         alpha: 0.01,
@@ -77,59 +79,80 @@ impl Machine {
         reading.map(Some)
     }
 
-    fn pair(&mut self, slowed: f64) -> (Reading, Reading) {
+    /// All builds; each factor is of one's work.
+    fn round(&mut self, factors: &[f64]) -> Vec<Reading> {
         self.speed += self.random.normal() * 0.02 + 0.002;
-        (self.start(1.0), self.start(slowed))
+        factors.iter().map(|factor| self.start(*factor)).collect()
     }
 
-    fn instructions(&mut self, slowed: f64) -> Instructions {
-        let mut counts =
-            |factor: f64| (0..3).map(|_| 20_000.0 * factor * (self.heavy_tailed() * 0.002).exp()).collect();
-        Instructions { counted_by: "callgrind".to_owned(), a: counts(1.0), b: counts(slowed) }
+    fn instructions(&mut self, factor: f64) -> Vec<f64> {
+        (0..3).map(|_| 20_000.0 * factor * (self.heavy_tailed() * 0.002).exp()).collect()
     }
 }
 
-/// Runs one comparison as `run` would: up to the first look that finds B worse.
+/// Runs one comparison as `run` would: up to the first look at which all that is compared is worse.
 fn compare(
     design: &CompareDesign,
     levels: &[(usize, looks::Look)],
     seed: u64,
-    slowed: f64,
+    factors: &[f64],
     counted: bool,
-) -> CompareAnalysis {
+) -> Vec<CompareAnalysis> {
     let mut machine = Machine::new(seed);
-    let instructions = counted.then(|| machine.instructions(slowed));
-    let pairs: Vec<_> = (0..design.pairs).map(|_| machine.pair(slowed)).collect();
+    let instructions: Option<Vec<_>> =
+        counted.then(|| factors.iter().map(|factor| machine.instructions(*factor)).collect());
+    let rounds: Vec<_> = (0..design.pairs).map(|_| machine.round(factors)).collect();
     let failed = vec![Shares::default(); design.pairs];
-    let figures = |done: usize| Figures {
-        readings: &pairs[..done],
-        failed: &failed[..done],
-        instructions: instructions.as_ref(),
+    let comparisons = design.comparisons();
+    let sees = |between: &Between| -> Vec<(Reading, Reading)> {
+        rounds.iter().map(|round| (round[between.one as usize], round[between.other as usize])).collect()
     };
-    let mut analyses = levels.iter().map(|(done, look)| judge(design, look, &figures(*done)));
-    let last = design.pairs;
-    let mut analysis = analyses.next().unwrap();
-    for next in analyses {
-        if analysis.decision == Decision::Worse {
+    let readings: Vec<_> = comparisons.iter().map(sees).collect();
+    let figures = |done: usize| -> Vec<Figures<'_>> {
+        comparisons
+            .iter()
+            .zip(&readings)
+            .map(|(between, readings)| {
+                let counts = |side: Side| Some(instructions.as_ref()?[side as usize].as_slice());
+                Figures {
+                    between: *between,
+                    readings: &readings[..done],
+                    failed: &failed[..done],
+                    instructions: counts(between.one).zip(counts(between.other)),
+                }
+            })
+            .collect()
+    };
+    let is_worse = |analysis: &CompareAnalysis| analysis.decision == Decision::Worse;
+    let mut analyses = Vec::new();
+    for (done, look) in levels {
+        analyses = judge(design, look, &figures(*done));
+        if analyses.iter().all(is_worse) {
             break;
         }
-        analysis = next;
     }
-    assert!(levels.last().unwrap().0 == last);
-    analysis
+    assert!(levels.last().unwrap().0 == design.pairs);
+    analyses
+}
+
+/// All of so many comparisons.
+fn simulated(design: &CompareDesign, factors: &[f64], counted: bool) -> Vec<Vec<CompareAnalysis>> {
+    let looks = if design.looks.is_empty() { vec![design.pairs] } else { design.looks.clone() };
+    let family = measures::family(design.comparisons().len(), counted);
+    let levels: Vec<_> = looks.iter().map(|&done| (done, looks::at(design, done, family))).collect();
+    (0..COMPARISONS).map(|seed| compare(design, &levels, seed, factors, counted)).collect()
+}
+
+fn differs(analysis: &CompareAnalysis) -> bool {
+    analysis.measures.iter().any(|measure| measure.verdict != MeasureVerdict::NoDifference)
 }
 
 /// Of so many comparisons: those that saw any difference, and those that found B worse.
 fn check(design: &CompareDesign, slowed: f64, counted: bool) -> (usize, usize) {
-    let looks = if design.looks.is_empty() { vec![design.pairs] } else { design.looks.clone() };
-    let family = measures::family(counted);
-    let levels: Vec<_> = looks.iter().map(|&done| (done, looks::at(design, done, family))).collect();
-    let analyses: Vec<_> = (0..COMPARISONS).map(|seed| compare(design, &levels, seed, slowed, counted)).collect();
-    let differs = |analysis: &&CompareAnalysis| {
-        analysis.measures.iter().any(|measure| measure.verdict != MeasureVerdict::NoDifference)
-    };
-    let worse = |analysis: &&CompareAnalysis| analysis.decision == Decision::Worse;
-    (analyses.iter().filter(differs).count(), analyses.iter().filter(worse).count())
+    let all = simulated(design, &[1.0, slowed], counted);
+    let worse = |analysis: &CompareAnalysis| analysis.decision == Decision::Worse;
+    let count = |is: &dyn Fn(&CompareAnalysis) -> bool| all.iter().filter(|all| all.iter().any(is)).count();
+    (count(&differs), count(&worse))
 }
 
 #[test]
@@ -162,13 +185,49 @@ fn and_found_where_it_is_looked_at_several_times() {
 fn instructions_alone_find_it() {
     let alone = |slowed: f64| {
         let found = |seed: &u64| {
-            let instructions = Machine::new(*seed).instructions(slowed);
-            let figures = Figures { readings: &[], failed: &[], instructions: Some(&instructions) };
-            let look = looks::at(&design(16, &[]), 16, measures::family(true));
-            let analysis = judge(&design(16, &[]), &look, &figures);
-            analysis.decision == Decision::Worse
+            let mut machine = Machine::new(*seed);
+            let (a, b) = (machine.instructions(1.0), machine.instructions(slowed));
+            let between = Between { one: Side::A, other: Side::B };
+            let figures = Figures { between, readings: &[], failed: &[], instructions: Some((&a, &b)) };
+            let look = looks::at(&design(16, &[]), 16, measures::family(1, true));
+            let analyses = judge(&design(16, &[]), &look, &[figures]);
+            analyses[0].decision == Decision::Worse
         };
         (0..COMPARISONS).filter(found).count()
     };
     assert!(alone(1.0) <= ALARMS_MAX && alone(SLOWED) >= FOUND_MIN, "{} {}", alone(1.0), alone(SLOWED));
+}
+
+#[test]
+fn six_builds_have_one_error_together() {
+    for every_pair in [false, true] {
+        let all = CompareDesign { builds: 6, every_pair, ..design(20, &[]) };
+        let alarms = simulated(&all, &[1.0; 6], false).iter().filter(|all| all.iter().any(differs)).count();
+        assert!(alarms <= ALARMS_MAX, "{alarms} false alarms, every pair: {every_pair}");
+    }
+}
+
+/// Of A to D, C is a twentieth slower and D a twentieth faster.
+#[test]
+fn of_four_builds_those_that_differ_are_found_and_no_others() {
+    let four = CompareDesign { builds: 4, every_pair: true, ..design(24, &[]) };
+    let found = simulated(&four, &[1.0, 1.0, SLOWED, 1.0 / SLOWED], false);
+    let count = |one: Side, other: Side, verdict: MeasureVerdict| {
+        let at = four.comparisons().iter().position(|between| *between == Between { one, other }).unwrap();
+        let cpu =
+            |all: &&Vec<CompareAnalysis>| all[at].measures.iter().any(|m| m.measure == "cpu" && m.verdict == verdict);
+        found.iter().filter(cpu).count()
+    };
+    let (slower, faster, same) = (MeasureVerdict::Slower, MeasureVerdict::Faster, MeasureVerdict::NoDifference);
+    for (one, other, verdict, least) in [
+        (Side::A, Side::B, same, COMPARISONS as usize - ALARMS_MAX),
+        (Side::A, Side::C, slower, FOUND_MIN),
+        (Side::A, Side::D, faster, FOUND_MIN),
+        (Side::B, Side::C, slower, FOUND_MIN),
+        (Side::B, Side::D, faster, FOUND_MIN),
+        (Side::C, Side::D, faster, FOUND_MIN),
+    ] {
+        let found = count(one, other, verdict);
+        assert!(found >= least, "{one:?} {other:?}: {found}");
+    }
 }

@@ -71,7 +71,9 @@ impl Look {
 
 /// Whether the looks of a design are those that it would have been given, with or without instructions counted.
 pub(crate) fn are_planned(design: &CompareDesign) -> bool {
-    let planned = |instructions| plan(design.pairs, design.alpha, measures::family(instructions)) == design.looks;
+    let comparisons = design.comparisons().len();
+    let planned =
+        |instructions| plan(design.pairs, design.alpha, measures::family(comparisons, instructions)) == design.looks;
     design.looks.is_empty() || planned(false) || planned(true)
 }
 

@@ -3,7 +3,7 @@
 //! The decision comes first, in a sentence; a reader who stops there has the result.
 
 use super::words;
-use crate::result::compare::{CompareResult, Decision, MeasureVerdict};
+use crate::result::compare::{Between, CompareAnalysis, CompareResult, Decision, MeasureVerdict};
 use crate::result::environment::Environment;
 use crate::result::run::Subject;
 use std::fmt::Write as _;
@@ -28,9 +28,42 @@ fn write_all(result: &CompareResult, environment: &Environment, out: &mut String
     if !more.is_empty() {
         writeln!(out, "{}\n", escaped(more))?;
     }
-    writeln!(out, "| measure | A | B | change | interval | p | verdict |")?;
+    let judged = result.judged();
+    for (between, analysis) in &judged {
+        if judged.len() > 1 {
+            let Between { one, other } = between;
+            writeln!(out, "#### {other:?} against {one:?}\n\n{}\n", escaped(&analysis.sentence))?;
+        }
+        write_comparison(*between, analysis, out)?;
+    }
+    if let Some(crash) = &result.crash {
+        // Its output is quoted by indentation, which nothing in it can end.
+        writeln!(out, "How {:?} ended:\n", crash.side)?;
+        crash.words.lines().try_for_each(|line| writeln!(out, "    {line}"))?;
+        writeln!(out)?;
+    }
+    writeln!(out, "<details><summary>How it was measured</summary>\n")?;
+    for (side, subject) in result.subjects() {
+        writeln!(out, "- {side:?}: {}", of_subject(subject))?;
+    }
+    writeln!(out, "- {}", escaped(&words::design(&result.design, result.pairs.len())))?;
+    for (Between { one, other }, analysis) in judged.iter().filter(|(_, analysis)| analysis.void_pairs > 0) {
+        writeln!(out, "- left out as void: {} pairs of {one:?} and {other:?}", analysis.void_pairs)?;
+    }
+    match (&result.instructions, &result.instructions_missing) {
+        (Some(counted), _) => writeln!(out, "- instructions counted by {}", counted.counted_by)?,
+        (None, Some(reason)) => writeln!(out, "- instructions not counted: {}", escaped(reason))?,
+        (None, None) => {}
+    }
+    writeln!(out, "- {}", escaped(&machine(environment)))?;
+    writeln!(out, "\n</details>")
+}
+
+fn write_comparison(between: Between, analysis: &CompareAnalysis, out: &mut String) -> std::fmt::Result {
+    let Between { one, other } = between;
+    writeln!(out, "| measure | {one:?} | {other:?} | change | interval | p | verdict |")?;
     writeln!(out, "|:--|--:|--:|--:|:-:|--:|:--|")?;
-    for measure in &result.analysis.measures {
+    for measure in &analysis.measures {
         let verdict = match measure.verdict {
             MeasureVerdict::Slower => "**worse**".to_owned(),
             MeasureVerdict::Faster => "better".to_owned(),
@@ -51,10 +84,9 @@ fn write_all(result: &CompareResult, environment: &Environment, out: &mut String
             words::p(measure.p_adjusted),
         )?;
     }
-    if !result.analysis.measures.is_empty() {
-        writeln!(out, "\n{}", words::PAIRED_NOTE)?;
+    if !analysis.measures.is_empty() {
+        writeln!(out, "\n{}", words::paired_note(between))?;
     }
-    let analysis = &result.analysis;
     let said: Vec<&String> = analysis.failures.sentence.iter().chain(&analysis.not_judged).collect();
     if !said.is_empty() {
         writeln!(out)?;
@@ -62,26 +94,7 @@ fn write_all(result: &CompareResult, environment: &Environment, out: &mut String
     for sentence in said {
         writeln!(out, "- {}", escaped(sentence))?;
     }
-    if let Some(crash) = &result.crash {
-        // Its output is quoted by indentation, which nothing in it can end.
-        writeln!(out, "\nHow B ended:\n")?;
-        crash.words.lines().try_for_each(|line| writeln!(out, "    {line}"))?;
-    }
-    writeln!(out, "\n<details><summary>How it was measured</summary>\n")?;
-    for (side, subject) in [("A", &result.a), ("B", &result.b)] {
-        writeln!(out, "- {side}: {}", of_subject(subject))?;
-    }
-    writeln!(out, "- {}", escaped(&words::design(&result.design, result.pairs.len())))?;
-    if result.analysis.void_pairs > 0 {
-        writeln!(out, "- left out as void: {} pairs", result.analysis.void_pairs)?;
-    }
-    match (&result.instructions, &result.instructions_missing) {
-        (Some(counted), _) => writeln!(out, "- instructions counted by {}", counted.counted_by)?,
-        (None, Some(reason)) => writeln!(out, "- instructions not counted: {}", escaped(reason))?,
-        (None, None) => {}
-    }
-    writeln!(out, "- {}", escaped(&machine(environment)))?;
-    writeln!(out, "\n</details>")
+    writeln!(out)
 }
 
 fn of_subject(subject: &Subject) -> String {

@@ -3,8 +3,9 @@
 //! A pair is void for reasons of the generator alone, or where the system tells nothing. Failed requests are the programs' own
 //! doing and void nothing: they are judged by themselves, and a pair with many of them tells nothing of the other measures.
 
+use super::duel::Duel;
 use crate::error::Result;
-use crate::result::compare::{Pair, Side, SideRecord};
+use crate::result::compare::SideRecord;
 use crate::result::histogram;
 use crate::result::run::RunRecord;
 use stillgate_load::Void;
@@ -93,6 +94,11 @@ pub(crate) fn is_known(name: &str) -> bool {
     PAIRED.iter().chain([&INSTRUCTIONS]).any(|measure| measure.name == name)
 }
 
+/// Where tables have the measure of this name.
+pub(crate) fn place(name: &str) -> usize {
+    PAIRED.iter().position(|measure| measure.name == name).unwrap_or(PAIRED.len())
+}
+
 /// What is too small to count for a measure of this name.
 pub(crate) fn effect_min(name: &str) -> f64 {
     PAIRED.iter().chain([&INSTRUCTIONS]).find(|measure| measure.name == name).map_or(0.0, |measure| measure.effect_min)
@@ -128,20 +134,20 @@ pub(super) fn of_one(measure: &Measure, record: &SideRecord) -> Result<f64> {
     at.and_then(|at| figures[at]).ok_or_else(|| format!("{} is not read of a start", measure.name).into())
 }
 
-/// Measures that are judged together: the pairs', failed requests, and instructions where they are counted.
-pub(crate) fn family(instructions: bool) -> usize {
-    PAIRED.len() + 1 + usize::from(instructions)
+/// What is judged together: in each comparison the pairs' measures, failed requests, and instructions where they are counted.
+pub(crate) fn family(comparisons: usize, instructions: bool) -> usize {
+    comparisons * (PAIRED.len() + 1 + usize::from(instructions))
 }
 
 /// Why a pair cannot be used at all; none: it can.
-pub(crate) fn void(pair: &Pair) -> Option<String> {
+pub(crate) fn void(pair: &Duel<'_>) -> Option<String> {
     of_either(pair, |record| {
         generators_reason(&record.saturation).or_else(|| unmeasured(record).filter(|_| failing_side(record).is_none()))
     })
 }
 
 /// Why a pair is of other work than was asked for: failed requests.
-pub(crate) fn failing(pair: &Pair) -> Option<String> {
+pub(crate) fn failing(pair: &Duel<'_>) -> Option<String> {
     of_either(pair, failing_side)
 }
 
@@ -161,19 +167,19 @@ pub(crate) fn failed_share(record: &SideRecord) -> f64 {
 
 /// Why a pair tells nothing of latencies: the generator was late in an open loop. What was measured before that loop, with
 /// the generator never waiting for a clock, is as good as any.
-pub(crate) fn late(pair: &Pair) -> Option<String> {
+pub(crate) fn late(pair: &Duel<'_>) -> Option<String> {
     of_either(pair, |record| generators_reason(&record.rated))
 }
 
 /// Why a pair that is not void tells nothing of a measure; none: it does.
-pub(crate) fn missing(pair: &Pair, measure: &Measure) -> Option<String> {
+pub(crate) fn missing(pair: &Duel<'_>, measure: &Measure) -> Option<String> {
     let failed = failing(pair);
     if failed.is_some() || measure.unit == LATENCY_UNIT && late(pair).is_some() {
         return failed.or_else(|| late(pair));
     }
     match measure.name {
         // Where it was the limit on one side only, the other is slower by at least as much as it seems.
-        "throughput" if generator_was_the_limit(&pair.a) && generator_was_the_limit(&pair.b) => Some(
+        "throughput" if generator_was_the_limit(pair.a) && generator_was_the_limit(pair.b) => Some(
             "the generator, which had no CPU left: the rates are its own; give it more CPUs (--load-cpus)".to_owned(),
         ),
         "p99.9" => {
@@ -189,17 +195,16 @@ pub(crate) fn missing(pair: &Pair, measure: &Measure) -> Option<String> {
 }
 
 /// Both sides' figures.
-pub(crate) fn read(pair: &Pair) -> Result<(Reading, Reading)> {
+pub(crate) fn read(pair: &Duel<'_>) -> Result<(Reading, Reading)> {
     let is_read = PAIRED.each_ref().map(|measure| missing(pair, measure).is_none());
-    let side = |side: Side, record| {
-        read_side(record, is_read).map_err(|error| error.context(format!("the latencies of {side:?}")))
-    };
-    Ok((side(Side::A, &pair.a)?, side(Side::B, &pair.b)?))
+    let side =
+        |side, record| read_side(record, is_read).map_err(|error| error.context(format!("the latencies of {side:?}")));
+    Ok((side(pair.between.one, pair.a)?, side(pair.between.other, pair.b)?))
 }
 
 /// The first side with a reason, and that.
-fn of_either(pair: &Pair, reason: impl Fn(&SideRecord) -> Option<String>) -> Option<String> {
-    [(Side::A, &pair.a), (Side::B, &pair.b)]
+fn of_either(pair: &Duel<'_>, reason: impl Fn(&SideRecord) -> Option<String>) -> Option<String> {
+    [(pair.between.one, pair.a), (pair.between.other, pair.b)]
         .into_iter()
         .find_map(|(side, record)| Some(format!("{side:?}: {}", reason(record)?)))
 }

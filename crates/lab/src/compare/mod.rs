@@ -1,12 +1,14 @@
-//! `stillgate-lab compare`: which of two programs is slower, with a stated error.
+//! `stillgate-lab compare`: which of two to six programs is slower, with a stated error.
 //!
-//! [`subject`] makes what was typed into two targets ([`revisions`] builds git revisions); [`run`] measures them in pairs, each
-//! side by [`side`]; [`instructions`] counts apart. [`analysis`] is pure and says what it all means, by the measures of
-//! [`measures`], the error budget of [`looks`], and the rules of [`failures`] and, for instructions, of [`repetitions`].
+//! [`subject`] makes what was typed into targets ([`revisions`] builds git revisions); [`run`] measures them in rounds, in the
+//! orders of [`rounds`], each side by [`side`]; [`instructions`] counts apart. [`analysis`] is pure and says what it all means,
+//! two builds at a time ([`duel`]), by the measures of [`measures`], the error budget of [`looks`], and the rules of
+//! [`failures`] and, for instructions, of [`repetitions`].
 //! [`table`] and [`markdown`] show it in the sentences of [`words`]. [`alone`] measures one program by the same means.
 
 pub(crate) mod alone;
 pub(crate) mod analysis;
+pub(crate) mod duel;
 mod failures;
 #[cfg(test)]
 mod false_alarms;
@@ -16,6 +18,7 @@ pub(crate) mod markdown;
 pub(crate) mod measures;
 mod repetitions;
 pub(crate) mod revisions;
+pub(crate) mod rounds;
 pub(crate) mod run;
 pub(crate) mod side;
 pub(crate) mod subject;

@@ -1,17 +1,15 @@
-//! The experiment: a pilot that fixes the rate, then pairs in random order, each side freshly started.
+//! The experiment: a pilot that fixes the rate, then rounds of all builds in random order, each side freshly started.
 //!
-//! Half of the pairs begin with A, which half is drawn: a machine that slows down over the run, or whose second start of two
-//! is the warmer one, then favours neither. What is designed is not touched once the first pair has begun.
+//! What is designed is not touched once the first round has begun.
 
-use super::analysis;
 use super::side::{self, Fate, generator_cpus};
+use super::{analysis, rounds};
 use crate::display::Progress;
 use crate::error::{Error, Result};
-use crate::result::compare::{CompareDesign, Crash, Decision, Instructions, Pair, Side};
+use crate::result::compare::{CompareDesign, Crash, Instructions, Pair, Side};
 use crate::result::run::Subject;
 use crate::target::{Spec, Upstream, placement};
 use std::sync::atomic::{AtomicBool, Ordering};
-use stillgate_stats::Random;
 
 /// Of what the slower side can do: below it no queue builds up, above idle the latencies are of some work.
 const RATE_SHARE: f64 = 0.4;
@@ -22,13 +20,10 @@ const RATE_DIGITS: i32 = 2;
 /// No lower rate is chosen, for a run needs some requests.
 const RATE_MIN: f64 = 10.0;
 
-/// Steps of progress that a pilot takes.
-pub(crate) const STEPS_OF_PILOT: usize = 2;
-
-/// Two programs, and what stands behind them.
+/// The programs, and what stands behind them.
 pub(crate) struct Contest<'a> {
-    pub(crate) a: &'a Spec,
-    pub(crate) b: &'a Spec,
+    /// The baseline first.
+    pub(crate) builds: Vec<&'a Spec>,
     pub(crate) upstream: &'a Upstream,
     /// Set where the user wants an end.
     pub(crate) stop: &'a AtomicBool,
@@ -36,40 +31,41 @@ pub(crate) struct Contest<'a> {
 
 /// What the pilot found out.
 pub(crate) struct Pilot {
-    pub(crate) a: Subject,
-    pub(crate) b: Subject,
+    pub(crate) subjects: Vec<Subject>,
     /// For the open loop.
     pub(crate) rate: f64,
-    /// That B ended under it.
+    /// That one of them, not the baseline, ended under it.
     pub(crate) crash: Option<Crash>,
 }
 
 /// What came of the pairs.
 pub(crate) struct Pairs {
     pub(crate) pairs: Vec<Pair>,
-    /// That B ended in the next one.
+    /// That one of them, not the baseline, ended in the next one.
     pub(crate) crash: Option<Crash>,
 }
 
 impl Contest<'_> {
-    /// Starts both once. This thread stays on the generator's CPUs from now on: what it does between runs is none of the
+    /// Starts each once. This thread stays on the generator's CPUs from now on: what it does between runs is none of the
     /// programs' business.
     pub(crate) fn pilot(&self, design: &CompareDesign, progress: &mut Progress) -> Result<Pilot> {
         placement::pin(generator_cpus(&design.placement))?;
-        progress.step("trying A");
-        let (a, rate_a) = match side::pilot(self.a, self.upstream, design)? {
-            (subject, Fate::Measured(rate)) => (subject, rate),
-            (_, Fate::Ended(_, words)) => return Err(baseline_ended(&words)),
-        };
-        progress.step("trying B");
-        let (b, rate_b, crash) = match side::pilot(self.b, self.upstream, design)? {
-            (subject, Fate::Measured(rate)) => (subject, rate, None),
-            (subject, Fate::Ended(_, words)) => (subject, rate_a, Some(Crash { pair: None, words })),
-        };
-        Ok(Pilot { a, b, rate: rounded(rate_a.min(rate_b) * RATE_SHARE), crash })
+        let (mut subjects, mut slowest, mut crash) = (Vec::new(), f64::INFINITY, None);
+        for (side, spec) in Side::ALL.into_iter().zip(&self.builds) {
+            progress.step(&format!("trying {side:?}"));
+            let (subject, fate) = side::pilot(spec, self.upstream, design)?;
+            subjects.push(subject);
+            match fate {
+                Fate::Measured(rate) => slowest = slowest.min(rate),
+                Fate::Ended(_, words) if side == Side::A => return Err(baseline_ended(&words)),
+                Fate::Ended(_, words) => crash = crash.or(Some(Crash { side, pair: None, words })),
+            }
+        }
+        Ok(Pilot { subjects, rate: rounded(slowest * RATE_SHARE), crash })
     }
 
-    /// Runs the pairs, up to one in which B ends; `save` is given all so far after each. `instructions` are there already: a look is at everything.
+    /// Runs the rounds, up to one in which a build ends; `save` is given all so far after each. `instructions` are there
+    /// already: a look is at everything.
     pub(crate) fn pairs(
         &self,
         design: &CompareDesign,
@@ -77,55 +73,60 @@ impl Contest<'_> {
         progress: &mut Progress,
         mut save: impl FnMut(&[Pair]) -> Result,
     ) -> Result<Pairs> {
+        let unit = if design.builds > 2 { "round" } else { "pair" };
         let mut pairs = Vec::new();
-        for (number, first) in order(design).into_iter().enumerate() {
+        for (number, order) in rounds::orders(design).into_iter().enumerate() {
             if self.stop.load(Ordering::Relaxed) {
-                return Err(Error::new(format!("stopped after {number} of {} pairs", design.pairs)));
+                return Err(Error::new(format!("stopped after {number} of {} {unit}s", design.pairs)));
             }
-            progress.step(&format!("pair {} of {}", number + 1, design.pairs));
-            // Both sides are asked the same.
+            progress.step(&format!("{unit} {} of {}", number + 1, design.pairs));
+            // All sides are asked the same.
             let seed = design.seed.wrapping_add(number as u64);
-            match self.pair(first, design, seed)? {
-                Fate::Measured(pair) => pairs.push(pair),
-                Fate::Ended(_, words) => {
-                    return Ok(Pairs { pairs, crash: Some(Crash { pair: Some(number + 1), words }) });
+            match self.round(order, design, seed)? {
+                Ok(pair) => pairs.push(pair),
+                Err((side, words)) => {
+                    return Ok(Pairs { pairs, crash: Some(Crash { side, pair: Some(number + 1), words }) });
                 }
             }
             save(&pairs)?;
-            // Only a worse B ends it early: that nothing is worse can be said of no measure before the last look.
             let early = design.looks.contains(&pairs.len()) && pairs.len() < design.pairs;
-            if early && analysis::analyse(design, &pairs, instructions, None)?.decision == Decision::Worse {
-                progress.note(&format!("a difference is certain enough after {} pairs", pairs.len()));
+            if early && analysis::is_certain(&analysis::analyse(design, &pairs, instructions, None)?) {
+                progress.note(&format!("a difference is certain enough after {} {unit}s", pairs.len()));
                 break;
             }
         }
         Ok(Pairs { pairs, crash: None })
     }
 
-    /// That it ended is said of B only: without a baseline there is nothing to compare with.
-    fn pair(&self, first: Side, design: &CompareDesign, seed: u64) -> Result<Fate<Pair>> {
-        let specs = if first == Side::A { [self.a, self.b] } else { [self.b, self.a] };
-        Ok(match (side::measure(specs, self.upstream, design, seed)?, first) {
-            (Fate::Measured([a, b]), Side::A) | (Fate::Measured([b, a]), Side::B) => {
-                Fate::Measured(Pair { first, a, b })
-            }
-            (Fate::Ended(place, words), first) if (place == 0) == (first == Side::A) => {
-                return Err(baseline_ended(&words));
-            }
-            (Fate::Ended(place, words), _) => Fate::Ended(place, words),
-        })
+    /// Or who ended, and how. That is said of no baseline: without one there is nothing to compare with.
+    fn round(
+        &self,
+        order: Vec<Side>,
+        design: &CompareDesign,
+        seed: u64,
+    ) -> Result<std::result::Result<Pair, (Side, String)>> {
+        let specs: Vec<&Spec> = order.iter().map(|side| self.builds[*side as usize]).collect();
+        let records = match side::measure(&specs, self.upstream, design, seed)? {
+            Fate::Ended(place, words) if order[place] == Side::A => return Err(baseline_ended(&words)),
+            Fate::Ended(place, words) => return Ok(Err((order[place], words))),
+            Fate::Measured(records) => records,
+        };
+        let first = order[0];
+        let mut named: Vec<_> = order.iter().map(|side| *side as usize).zip(records).collect();
+        named.sort_by_key(|(side, _)| *side);
+        let mut records = named.into_iter().map(|(_, record)| record);
+        let (Some(a), Some(b)) = (records.next(), records.next()) else {
+            unreachable!("there are two builds at least")
+        };
+        let others = records.collect();
+        // Of two, it follows from who went first.
+        let order = if self.builds.len() > 2 { order } else { Vec::new() };
+        Ok(Ok(Pair { first, order, a, b, others }))
     }
 }
 
 fn baseline_ended(words: &str) -> Error {
     Error::new(format!("the baseline ended under load, so there is nothing to compare with: {words}"))
-}
-
-/// Who goes first in each pair: a function of pairs and seed.
-pub(crate) fn order(design: &CompareDesign) -> Vec<Side> {
-    let mut order: Vec<Side> = (0..design.pairs).map(|pair| if pair % 2 == 0 { Side::A } else { Side::B }).collect();
-    Random::new(design.seed).shuffle(&mut order);
-    order
 }
 
 fn rounded(rate: f64) -> f64 {

@@ -1,4 +1,4 @@
-//! A pair: both programs freshly started, then measured in turn; closed loop in slices, open loop, memory.
+//! A round: all programs freshly started, then measured in turn; closed loop in slices, open loop, memory.
 //!
 //! A start serves one record only. Where the loader and the allocator happen to put things differs from start to start and
 //! moves a program's speed by per cents; pairs that shared a start would share that luck and show it as a difference.
@@ -28,22 +28,22 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// 3% in those of 20 to 40 ms. Shorter ones are mostly the opening of connections.
 const SLICE: Duration = Duration::from_millis(25);
 
-/// What came of both sides of a pair, or of one in the pilot.
+/// What came of all sides of a round, or of one in the pilot.
 pub(super) enum Fate<T> {
     Measured(T),
     /// The program at this place ended under load: its exit status, and the last of what it printed.
     Ended(usize, String),
 }
 
-/// Starts both programs, measures them in turn and stops them. `seed` is the load's.
+/// Starts the programs, measures them in turn and stops them. `seed` is the load's.
 pub(super) fn measure(
-    specs: [&Spec; 2],
+    specs: &[&Spec],
     upstream: &Upstream,
     design: &CompareDesign,
     seed: u64,
-) -> Result<Fate<[SideRecord; 2]>> {
-    let mut sides =
-        [Running::start(specs[0], upstream, design, seed)?, Running::start(specs[1], upstream, design, seed)?];
+) -> Result<Fate<Vec<SideRecord>>> {
+    let start = |spec: &&Spec| Running::start(spec, upstream, design, seed);
+    let mut sides = specs.iter().map(start).collect::<Result<Vec<_>>>()?;
     let rated = in_turn(&mut sides, upstream, design);
     for (place, side) in sides.iter_mut().enumerate() {
         // An end that came under load is no failure to measure: it is what there is to say.
@@ -52,19 +52,23 @@ pub(super) fn measure(
         }
     }
     let rated = rated?;
-    let [one, other] = sides;
-    Ok(Fate::Measured([one.finish(&rated[0])?, other.finish(&rated[1])?]))
+    let records = sides.into_iter().zip(&rated).map(|(side, rated)| side.finish(rated)).collect::<Result<Vec<_>>>()?;
+    Ok(Fate::Measured(records))
 }
 
 /// All loads; the outcomes are those of the open loop.
-fn in_turn(sides: &mut [Running<'_>; 2], upstream: &Upstream, design: &CompareDesign) -> Result<Vec<Outcome>> {
+fn in_turn(sides: &mut [Running<'_>], upstream: &Upstream, design: &CompareDesign) -> Result<Vec<Outcome>> {
     for side in &mut *sides {
         side.warm_up(design)?;
     }
     let slices = slices(design);
-    for slice in 0..2 * slices {
-        // A B B A: a drift is the same for both.
-        sides[usize::from(matches!(slice % 4, 1 | 2))].saturate(seconds(design.saturation_s) / slices as u32)?;
+    let slice = seconds(design.saturation_s) / slices as u32;
+    for turn in 0..slices {
+        // A B B A, and A B C C B A: a drift is the same for all.
+        match turn.is_multiple_of(2) {
+            true => sides.iter_mut().try_for_each(|side| side.saturate(slice))?,
+            false => sides.iter_mut().rev().try_for_each(|side| side.saturate(slice))?,
+        }
     }
     // Only now: a closed loop never sleeps, and would starve all else.
     let first = schedule::first(&design.placement, &upstream.pids())?;

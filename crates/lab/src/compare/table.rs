@@ -1,7 +1,8 @@
-//! A comparison for the terminal: the verdict, who was compared, a table of the measures, the verdicts, the decision.
+//! A comparison for the terminal: the verdict, who was compared, a table of the measures for each comparison, the verdicts,
+//! the decision.
 
 use super::words;
-use crate::result::compare::{CompareResult, MeasureAnalysis, MeasureVerdict};
+use crate::result::compare::{Between, CompareAnalysis, CompareResult, MeasureAnalysis, MeasureVerdict};
 use std::fmt::Write as _;
 
 /// All of it, ending in a line feed.
@@ -14,14 +15,36 @@ pub(crate) fn of(result: &CompareResult) -> String {
 
 fn write_all(result: &CompareResult, out: &mut String) -> std::fmt::Result {
     writeln!(out, "{}\n", printable(words::headline(&result.analysis.sentence).0))?;
-    writeln!(out, "{}\n{}", result.a.name, result.b.name)?;
+    for (_, subject) in result.subjects() {
+        writeln!(out, "{}", subject.name)?;
+    }
     writeln!(out, "{}\n", words::design(&result.design, result.pairs.len()))?;
+    let judged = result.judged();
+    for (between, analysis) in &judged {
+        write_comparison(*between, analysis, out)?;
+        if judged.len() > 1 {
+            writeln!(out, "{}\n", printable(&analysis.sentence))?;
+        }
+    }
+    match (&result.instructions, &result.instructions_missing) {
+        (Some(counted), _) => writeln!(out, "instructions were counted by {}", counted.counted_by)?,
+        (None, Some(reason)) => writeln!(out, "instructions were not counted: {}", printable(reason))?,
+        (None, None) => {}
+    }
+    if let Some(crash) = &result.crash {
+        writeln!(out, "{}", printable(&crash.words))?;
+    }
+    writeln!(out, "\n{}", printable(&result.analysis.sentence))
+}
+
+fn write_comparison(between: Between, analysis: &CompareAnalysis, out: &mut String) -> std::fmt::Result {
+    let [a, b] = [between.one, between.other].map(|side| format!("{side:?}"));
     writeln!(
         out,
-        "{:<13} {:>10} {:>10}  {:>8}  {:^19}  {:>8}  {:>10}",
-        "measure", "A", "B", "change", "interval", "p", "detectable"
+        "{:<13} {a:>10} {b:>10}  {:>8}  {:^19}  {:>8}  {:>10}",
+        "measure", "change", "interval", "p", "detectable"
     )?;
-    for measure in &result.analysis.measures {
+    for measure in &analysis.measures {
         let interval = words::interval(measure.low, measure.high);
         writeln!(
             out,
@@ -35,26 +58,17 @@ fn write_all(result: &CompareResult, out: &mut String) -> std::fmt::Result {
             mark(measure),
         )?;
     }
-    if !result.analysis.measures.is_empty() {
-        writeln!(out, "Note: {}", words::PAIRED_NOTE)?;
+    if !analysis.measures.is_empty() {
+        writeln!(out, "Note: {}", words::paired_note(between))?;
     }
     writeln!(out)?;
-    for measure in &result.analysis.measures {
+    for measure in &analysis.measures {
         writeln!(out, "{}", measure.sentence)?;
     }
-    let analysis = &result.analysis;
     for sentence in analysis.failures.sentence.iter().chain(&analysis.not_judged) {
         writeln!(out, "{}", printable(sentence))?;
     }
-    match (&result.instructions, &result.instructions_missing) {
-        (Some(counted), _) => writeln!(out, "instructions were counted by {}", counted.counted_by)?,
-        (None, Some(reason)) => writeln!(out, "instructions were not counted: {}", printable(reason))?,
-        (None, None) => {}
-    }
-    if let Some(crash) = &result.crash {
-        writeln!(out, "{}", printable(&crash.words))?;
-    }
-    writeln!(out, "\n{}", printable(&result.analysis.sentence))
+    Ok(())
 }
 
 /// What may hold words of a program, without what a terminal would obey.

@@ -4,14 +4,21 @@
 
 use super::analysis::worst;
 use super::measures::{self, FAILED_SHARE_MAX, Measure, PAIRED};
-use crate::result::compare::{CompareDesign, Crash, Decision, Failures, MeasureAnalysis, MeasureVerdict};
+use crate::result::compare::{
+    Between, CompareDesign, Crash, Decision, Failures, Judged, MeasureAnalysis, MeasureVerdict,
+};
 
 /// More pairs than this are no advice.
 const PAIRS_ADVISED_MAX: f64 = 1000.0;
 
 /// What stands beside changes and the figures of both sides: they look like bad arithmetic otherwise.
-pub(crate) const PAIRED_NOTE: &str = "Each change is the median of the ratios within pairs (Hodges-Lehmann), less one. It \
-    is not the ratio of columns A and B, which are separate medians.";
+pub(crate) fn paired_note(between: Between) -> String {
+    let Between { one, other } = between;
+    format!(
+        "Each change is the median of the ratios within pairs (Hodges-Lehmann), less one. It is not the ratio of columns \
+         {one:?} and {other:?}, which are separate medians."
+    )
+}
 
 /// The first sentence of a verdict, and what is behind it.
 pub(crate) fn headline(sentence: &str) -> (&str, &str) {
@@ -43,7 +50,8 @@ pub(super) fn measure(measure: &Measure, analysis: &MeasureAnalysis) -> String {
 }
 
 /// Of failed requests, where there are any.
-pub(super) fn failures(failures: &Failures) -> String {
+pub(super) fn failures(failures: &Failures, between: Between) -> String {
+    let Between { one, .. } = between;
     let Failures { a, b, pairs_a_more, pairs_b_more, .. } = failures;
     let word = match failures.verdict {
         MeasureVerdict::Slower => "more",
@@ -51,7 +59,7 @@ pub(super) fn failures(failures: &Failures) -> String {
         MeasureVerdict::NoDifference => "no certain difference",
     };
     format!(
-        "failed requests: {word}, {} (A {}); more than A's in {}, fewer in {pairs_a_more}, p = {}",
+        "failed requests: {word}, {} ({one:?} {}); more than {one:?}'s in {}, fewer in {pairs_a_more}, p = {}",
         failed_share(*b),
         failed_share(*a),
         pairs_in_words(*pairs_b_more),
@@ -63,16 +71,16 @@ pub(super) fn failures(failures: &Failures) -> String {
 pub(super) fn decision(
     decision: Decision,
     design: &CompareDesign,
-    found: &[(&Measure, MeasureAnalysis)],
-    failures: &Failures,
+    (between, found, failures): (Between, &[(&Measure, MeasureAnalysis)], &Failures),
     pairs: usize,
 ) -> String {
+    let Between { one, other } = between;
     let with = |verdict| {
         let of = |(measure, analysis): &(&Measure, MeasureAnalysis)| {
             (analysis.verdict == verdict).then(|| format!("{} {}", measure.name, change(analysis.effect)))
         };
         let failed = (failures.verdict == verdict && verdict != MeasureVerdict::NoDifference)
-            .then(|| format!("failed requests {} (A {})", failed_share(failures.b), failed_share(failures.a)));
+            .then(|| format!("failed requests {} ({one:?} {})", failed_share(failures.b), failed_share(failures.a)));
         failed.into_iter().chain(found.iter().filter_map(of)).collect::<Vec<_>>().join(", ")
     };
     let (worse, better) = (with(MeasureVerdict::Slower), with(MeasureVerdict::Faster));
@@ -83,15 +91,15 @@ pub(super) fn decision(
         also.push_str(&format!(" Not judged: {}.", missing.join(", ")));
     }
     match decision {
-        Decision::Worse => format!("B is worse than A: {worse} ({pairs} pairs).{also}"),
+        Decision::Worse => format!("{other:?} is worse than {one:?}: {worse} ({pairs} pairs).{also}"),
         Decision::NotWorse => {
             let power = share(design.power);
             let seen: String =
                 deciding(design, found).iter().map(|analysis| would_have_been_seen(analysis, &power)).collect();
-            format!("B is not worse than A ({pairs} pairs).{also}{seen}")
+            format!("{other:?} is not worse than {one:?} ({pairs} pairs).{also}{seen}")
         }
         Decision::Undecided => {
-            let open = undecided(design, found, failures, pairs);
+            let open = undecided(design, (between, found, failures), pairs);
             format!("Undecided after {pairs} pairs: {}.{also}", open.join("; "))
         }
         Decision::Void => String::new(),
@@ -112,9 +120,12 @@ fn would_have_been_seen(analysis: &MeasureAnalysis, power: &str) -> String {
 }
 
 /// Of a program that ended.
-pub(super) fn crashed(crash: &Crash, design: &CompareDesign) -> String {
+pub(super) fn crashed(crash: &Crash, between: Between, design: &CompareDesign) -> String {
+    let Between { one, other } = between;
     let when = crash.pair.map_or("the pilot".to_owned(), |pair| format!("pair {pair} of {}", design.pairs));
-    format!("B is worse than A: it ended under load, in {when}; the end of what it printed is in the result")
+    format!(
+        "{other:?} is worse than {one:?}: it ended under load, in {when}; the end of what it printed is in the result"
+    )
 }
 
 /// Of measures that lack too many pairs.
@@ -138,17 +149,48 @@ pub(super) fn unfinished(done: usize, planned: usize, void: usize) -> String {
     format!("Unfinished: {done} of {planned} pairs were run, and {why}; nothing is decided")
 }
 
+/// Of all comparisons with the baseline, where there are several.
+pub(super) fn together(all: &[&Judged], rounds: usize) -> String {
+    let with = |decision: Decision| {
+        let named = all.iter().filter(|judged| judged.analysis.decision == decision);
+        named.map(|judged| format!("{:?}", judged.between.other)).collect::<Vec<_>>()
+    };
+    let said = [
+        (Decision::Worse, "worse than A"),
+        (Decision::NotWorse, "not worse than A"),
+        (Decision::Undecided, "undecided"),
+        (Decision::Void, "void"),
+    ];
+    let said = said.into_iter().map(|(decision, words)| (with(decision), words)).filter(|(names, _)| !names.is_empty());
+    let parts: Vec<String> = said
+        .map(|(names, words)| {
+            let verb = if names.len() == 1 { "is" } else { "are" };
+            format!("{} {verb} {words}", listed(&names))
+        })
+        .collect();
+    format!("{} ({rounds} rounds).", parts.join("; "))
+}
+
+/// `B, C and D`
+fn listed(names: &[String]) -> String {
+    match names {
+        [all @ .., last] if !all.is_empty() => format!("{} and {last}", all.join(", ")),
+        _ => names.concat(),
+    }
+}
+
 /// Why B cannot be said to be not worse.
 fn undecided(
     design: &CompareDesign,
-    found: &[(&Measure, MeasureAnalysis)],
-    failures: &Failures,
+    (between, found, failures): (Between, &[(&Measure, MeasureAnalysis)], &Failures),
     pairs: usize,
 ) -> Vec<String> {
+    let Between { one, other } = between;
     let Failures { pairs_a_failing, pairs_b_failing, .. } = failures;
     let failing = (*pairs_b_failing > 0).then(|| {
         let failing = pairs_in_words(*pairs_b_failing);
-        format!("more than {} of B's requests failed in {failing} (A's in {pairs_a_failing})", share(FAILED_SHARE_MAX))
+        let most = share(FAILED_SHARE_MAX);
+        format!("more than {most} of {other:?}'s requests failed in {failing} ({one:?}'s in {pairs_a_failing})")
     });
     let open = design.deciding.iter().filter_map(|name| match found.iter().find(|(measure, _)| measure.name == name) {
         None => Some(format!("{name} was not judged")),
@@ -251,9 +293,14 @@ pub(super) fn design(design: &CompareDesign, done: usize) -> String {
             format!(" (looked at after {})", looks.join(", "))
         }
     };
+    let unit = if design.builds > 2 { "rounds" } else { "pairs" };
+    let over = match design.comparisons().len() {
+        1 => "all measures".to_owned(),
+        comparisons => format!("all measures of {comparisons} comparisons"),
+    };
     format!(
-        "{done} of {} pairs{looks}, each side freshly started; {} connections: {:.1} s closed loop, then {} requests/s for \
-         {:.1} s; error at most {} over all measures; seed {}",
+        "{done} of {} {unit}{looks}, each side freshly started; {} connections: {:.1} s closed loop, then {} requests/s for \
+         {:.1} s; error at most {} over {over}; seed {}",
         design.pairs,
         design.connections,
         design.saturation_s,

@@ -1,62 +1,103 @@
-//! What `stillgate-lab compare` found: each measure's ratio with its interval and what would have been missed, then the pairs.
+//! What `stillgate-lab compare` found: each measure's ratio with its interval and what would have been missed, in one chart for all
+//! comparisons, then latencies, pairs and programs.
 //!
 //! Figures of verdicts are those of the file's analysis; pairs and curves come from its raw data.
 
 use super::axis::Axis;
+use super::compare_pairs;
 use super::effect_plot::{Forest, Group, Row};
 use super::escape::Text;
-use super::pairs_plot::{self, Dot, Estimate, Measure};
 use super::percentile_plot::{self, Curve};
 use super::section::{ReportInput, Section, Tone, chip, folded, together};
 use super::tables::{self, Cell, figures, words};
 use super::{number, provenance};
+use crate::compare::duel::Duel;
 use crate::compare::measures;
-use crate::compare::words::{PAIRED_NOTE, headline};
+use crate::compare::words::{headline, paired_note};
 use crate::error::Result;
 use crate::result::compare::{
-    CompareDesign, CompareResult, Decision, MeasureAnalysis, MeasureVerdict, Pair, SideRecord,
+    Between, CompareAnalysis, CompareDesign, CompareResult, Decision, MeasureAnalysis, MeasureVerdict, Pair, Side,
 };
-use crate::result::histogram;
+use crate::result::run::Subject;
+
+/// In place of [`paired_note`] where several comparisons are in one chart.
+const SEVERAL_NOTE: &str = "Each difference is the median of the ratios within rounds (Hodges-Lehmann), less one. It is not the \
+    ratio of the columns before it, which are separate medians.";
 
 pub(crate) fn section(prefix: &str, source: &ReportInput, result: &CompareResult) -> Result<Section> {
-    let (tone, word) = match result.analysis.decision {
-        Decision::NotWorse => (Tone::Same, "not worse"),
-        Decision::Worse => (Tone::Worse, "worse"),
-        Decision::Undecided => (Tone::Undecided, "undecided"),
-        Decision::Void => (Tone::Void, "void"),
-    };
+    let (tone, word) = decided(result.analysis.decision);
     let (verdict, more) = headline(&result.analysis.sentence);
+    let others: Vec<String> =
+        result.subjects().skip(1).map(|(side, subject)| format!("{} ({side:?})", subject.name)).collect();
     let mut section = Section {
         tone,
         word,
         sentence: verdict.to_owned(),
         details: more.to_owned(),
-        title: format!("{} (A) against {} (B)", result.a.name, result.b.name),
+        title: format!("{} (A) against {}", result.a.name, others.join(", ")),
         entries: Vec::new(),
         body: String::new(),
     };
+    let judged = result.judged();
     let measures = match is_void(result) {
         true => nothing_judged(result),
-        false => forest(prefix, result) + &sentences(result) + &measure_table(prefix, result),
+        false => forest(prefix, result, &judged) + &of_all(prefix, result, &judged),
     };
     section.part(&format!("{prefix}-all"), "Every measure", &measures);
     section.part(&format!("{prefix}-latency"), "Latency at the fixed rate", &latency(prefix, result)?);
-    section.part(&format!("{prefix}-pairs"), "Pair by pair", &pairs(prefix, result)?);
-    let programs = provenance::subject(&format!("{prefix}-a"), &result.a).replacen(
-        "The program under measure",
-        "A, the baseline",
-        1,
-    ) + &provenance::subject(&format!("{prefix}-b"), &result.b).replacen(
-        "The program under measure",
-        "B, compared with it",
-        1,
-    );
+    let mut pairs = String::new();
+    for (number, (between, analysis)) in judged.iter().enumerate() {
+        let drawn = compare_pairs::of(&format!("{prefix}-r{number}"), result, *between, analysis)?;
+        match judged.len() {
+            1 => pairs.push_str(&drawn),
+            _ => pairs.push_str(&folded(&against(*between), &drawn)),
+        }
+    }
+    pairs.push_str(&folded("Starts", &compare_pairs::starts(prefix, result)?));
+    section.part(&format!("{prefix}-pairs"), "Pair by pair", &pairs);
+    let programs: String = result.subjects().map(|(side, subject)| program(prefix, side, subject)).collect();
     section.part(&format!("{prefix}-programs"), "Programs", &programs);
     provenance::parts(&mut section, prefix, source, &design_rows(&result.design));
     Ok(section)
 }
 
-fn is_void(result: &CompareResult) -> bool {
+fn decided(decision: Decision) -> (Tone, &'static str) {
+    match decision {
+        Decision::NotWorse => (Tone::Same, "not worse"),
+        Decision::Worse => (Tone::Worse, "worse"),
+        Decision::Undecided => (Tone::Undecided, "undecided"),
+        Decision::Void => (Tone::Void, "void"),
+    }
+}
+
+/// What is said of all measures, of each comparison by itself where there are several.
+fn of_all(prefix: &str, result: &CompareResult, judged: &[(Between, &CompareAnalysis)]) -> String {
+    let of = |(number, (between, analysis)): (usize, &(Between, &CompareAnalysis))| {
+        let said = sentences(analysis) + &measure_table(&format!("{prefix}-m{number}"), *between, analysis);
+        if judged.len() == 1 {
+            return said;
+        }
+        let (tone, word) = decided(analysis.decision);
+        let verdict = Text(&analysis.sentence);
+        format!("<h4>{}</h4>\n<p>{} {verdict}</p>\n{said}", Text(&against(*between)), chip(tone, word))
+    };
+    judged.iter().enumerate().map(of).collect::<String>() + &of_the_run(result)
+}
+
+fn against(between: Between) -> String {
+    format!("{:?} against {:?}", between.other, between.one)
+}
+
+fn program(prefix: &str, side: Side, subject: &Subject) -> String {
+    let title = match side {
+        Side::A => "A, the baseline".to_owned(),
+        other => format!("{other:?}, compared with it"),
+    };
+    let id = format!("{prefix}-{}", side.name().to_lowercase());
+    provenance::subject(&id, subject).replacen("The program under measure", &title, 1)
+}
+
+pub(super) fn is_void(result: &CompareResult) -> bool {
     result.analysis.decision == Decision::Void
 }
 
@@ -67,37 +108,57 @@ fn nothing_judged(result: &CompareResult) -> String {
 }
 
 /// What titles add to pictures of both sides.
-fn void_mark(result: &CompareResult) -> &'static str {
+pub(super) fn void_mark(result: &CompareResult) -> &'static str {
     if is_void(result) { " (void: no finding)" } else { "" }
 }
 
-fn forest(prefix: &str, result: &CompareResult) -> String {
-    let measures = &result.analysis.measures;
-    if measures.is_empty() {
+/// Of several comparisons, the rows of a measure stand together.
+fn forest(prefix: &str, result: &CompareResult, judged: &[(Between, &CompareAnalysis)]) -> String {
+    let is_single = judged.len() == 1;
+    let all =
+        judged.iter().flat_map(|(between, analysis)| analysis.measures.iter().map(move |found| (*between, found)));
+    let mut all: Vec<(Between, &MeasureAnalysis)> = all.collect();
+    if all.is_empty() {
         return "<p class=\"absent\">No measure could be judged, so there is nothing to draw.</p>\n".to_owned();
     }
+    all.sort_by_key(|(_, found)| measures::place(&found.measure));
     let margin = result.design.margin;
-    let reach = measures.iter().flat_map(|measure| {
+    let reach = all.iter().flat_map(|(_, measure)| {
         let missed = missed(measure.minimum_detectable);
         [measure.low, measure.effect, measure.high, missed.0, missed.1, margin]
     });
-    let group =
-        Group { axis: Axis::ratio(reach), lines: vec![-margin, margin], rows: measures.iter().map(row).collect() };
+    let named = |(between, measure): &(Between, &MeasureAnalysis)| match is_single {
+        true => row(called(&measure.measure).to_owned(), measure),
+        false => {
+            row(format!("{}, {} to {}", called(&measure.measure), between.other.name(), between.one.name()), measure)
+        }
+    };
+    let group = Group { axis: Axis::ratio(reach), lines: vec![-margin, margin], rows: all.iter().map(named).collect() };
     let level = number::round_percent(1.0 - result.design.alpha);
+    let (caption, before, note) = match (is_single, judged) {
+        (true, [(between, _), ..]) => {
+            ("How much more or less of it B has than A".to_owned(), ["A", "B"], paired_note(*between))
+        }
+        _ => (
+            "How much more or less of it a build has than the one it is compared with".to_owned(),
+            ["of that", "of it"],
+            SEVERAL_NOTE.to_owned(),
+        ),
+    };
     Forest {
         id: &format!("{prefix}-e"),
-        caption: "How much more or less of it B has than A".to_owned(),
-        before: &["A", "B"],
+        caption,
+        before: &before,
         strip: "difference, with its interval",
         after: &["difference", "detectable", "p"],
         groups: vec![group],
         note: format!(
             "All intervals together hold with {level}. Grey: what so few pairs would have missed (power {}). Dotted: the margin \
-             of {}. p corrected for the number of measures{}. The scale is logarithmic in the ratio. {}",
+             of {}. p corrected for the number of measures{}{}. The scale is logarithmic in the ratio. {note}",
             number::round_percent(result.design.power),
             number::round_percent(margin),
+            if is_single { "" } else { ", comparisons" },
             if result.design.looks.is_empty() { "" } else { " and looks" },
-            PAIRED_NOTE
         ),
     }
     .draw()
@@ -108,10 +169,10 @@ fn missed(minimum_detectable: f64) -> (f64, f64) {
     (1.0 / (1.0 + minimum_detectable) - 1.0, minimum_detectable)
 }
 
-fn row(measure: &MeasureAnalysis) -> Row {
+fn row(name: String, measure: &MeasureAnalysis) -> Row {
     let detectable = measure.minimum_detectable;
     Row {
-        name: called(&measure.measure).to_owned(),
+        name,
         before: vec![number::quantity(measure.a, &measure.unit), number::quantity(measure.b, &measure.unit)],
         value: measure.effect,
         low: measure.low,
@@ -130,7 +191,7 @@ fn row(measure: &MeasureAnalysis) -> Row {
     }
 }
 
-fn called(measure: &str) -> &str {
+pub(super) fn called(measure: &str) -> &str {
     match measure {
         "cpu" => "CPU a request",
         "p50" => "median",
@@ -141,32 +202,39 @@ fn called(measure: &str) -> &str {
     }
 }
 
-fn sentences(result: &CompareResult) -> String {
-    let items = result.analysis.measures.iter().map(|measure| {
+fn sentences(analysis: &CompareAnalysis) -> String {
+    let items = analysis.measures.iter().map(|measure| {
         let (tone, word) = verdict(measure.verdict);
         format!("<li>{} {}</li>", chip(tone, word), Text(&measure.sentence))
     });
-    let void = match result.analysis.void_pairs {
+    let void = match analysis.void_pairs {
         0 => String::new(),
         pairs => format!(
             "<li>{} {pairs} pairs were left out because a run of theirs was void.</li>",
             chip(Tone::Void, "void")
         ),
     };
-    let missing = result.instructions_missing.as_ref().map_or_else(String::new, |why| {
-        format!("<li>{} Instructions were not counted: {}</li>", chip(Tone::Plain, "not counted"), Text(why))
-    });
-    let failures = result.analysis.failures.sentence.iter().map(|sentence| {
-        let (tone, word) = verdict(result.analysis.failures.verdict);
+    let failures = analysis.failures.sentence.iter().map(|sentence| {
+        let (tone, word) = verdict(analysis.failures.verdict);
         format!("<li>{} {}</li>", chip(tone, word), Text(sentence))
     });
-    let not_judged = result.analysis.not_judged.iter();
+    let not_judged = analysis.not_judged.iter();
     let not_judged = not_judged.map(|why| format!("<li>{} {}</li>", chip(Tone::Plain, "not judged"), Text(why)));
+    let items: String = items.chain(failures).chain(not_judged).collect();
+    format!("<ul class=\"sentences\">{items}{void}</ul>\n")
+}
+
+/// What is of no comparison by itself.
+fn of_the_run(result: &CompareResult) -> String {
     let crash = result.crash.iter().map(|crash| {
-        format!("<li>{} B ended under load:<pre>{}</pre></li>", chip(Tone::Worse, "worse"), Text(&crash.words))
+        let (chip, side) = (chip(Tone::Worse, "worse"), crash.side.name());
+        format!("<li>{chip} {side} ended under load:<pre>{}</pre></li>", Text(&crash.words))
     });
-    let items: String = crash.chain(items).chain(failures).chain(not_judged).collect();
-    format!("<ul class=\"sentences\">{items}{void}{missing}</ul>\n")
+    let missing = result.instructions_missing.iter().map(|why| {
+        format!("<li>{} Instructions were not counted: {}</li>", chip(Tone::Plain, "not counted"), Text(why))
+    });
+    let items: String = crash.chain(missing).collect();
+    if items.is_empty() { items } else { format!("<ul class=\"sentences\">{items}</ul>\n") }
 }
 
 fn verdict(verdict: MeasureVerdict) -> (Tone, &'static str) {
@@ -177,18 +245,18 @@ fn verdict(verdict: MeasureVerdict) -> (Tone, &'static str) {
     }
 }
 
-fn measure_table(prefix: &str, result: &CompareResult) -> String {
+fn measure_table(id: &str, between: Between, analysis: &CompareAnalysis) -> String {
     let heads = [
         words("measure"),
         words("better is"),
-        figures("A"),
-        figures("B"),
+        figures(between.one.name()),
+        figures(between.other.name()),
         figures("difference"),
         figures("p"),
         figures("p, corrected"),
         figures("p, Mann-Whitney"),
     ];
-    let rows = result.analysis.measures.iter().map(|measure| {
+    let rows = analysis.measures.iter().map(|measure| {
         vec![
             Cell::Words(called(&measure.measure).to_owned()),
             Cell::Words(if measure.higher_is_better { "more" } else { "less" }.to_owned()),
@@ -201,134 +269,34 @@ fn measure_table(prefix: &str, result: &CompareResult) -> String {
         ]
     });
     let rows: Vec<_> = rows.collect();
-    folded(
-        "All tests",
-        &tables::draw(&format!("{prefix}-m"), "Medians over the pairs, and every test's p", &heads, &rows),
-    )
-}
-
-fn counted(result: &CompareResult) -> impl Iterator<Item = &Pair> {
-    result.pairs.iter().filter(|pair| !void(pair) && !is_late(pair))
-}
-
-/// Whether its latencies tell nothing.
-fn is_late(pair: &Pair) -> bool {
-    measures::late(pair).is_some()
-}
-
-/// Whether it counts for nothing but its failed requests, if for those.
-fn void(pair: &Pair) -> bool {
-    measures::void(pair).or_else(|| measures::failing(pair)).is_some()
+    folded("All tests", &tables::draw(id, "Medians over the pairs, and every test's p", &heads, &rows))
 }
 
 fn latency(prefix: &str, result: &CompareResult) -> Result<String> {
-    let a = together("A", counted(result).map(|pair| &pair.a.rated.corrected))?;
-    let b = together("B", counted(result).map(|pair| &pair.b.rated.corrected))?;
-    let (a_name, b_name) = (format!("A, {}", result.a.name), format!("B, {}", result.b.name));
-    let curves = [Curve { name: &a_name, style: 0, histogram: &a }, Curve { name: &b_name, style: 1, histogram: &b }];
+    let counts = |side: Side, pair: &Pair| {
+        pair.record(side).filter(|record| !compare_pairs::is_out(&Duel::alone(side, record), true)).cloned()
+    };
+    let mut all = Vec::new();
+    for (side, subject) in result.subjects() {
+        let records: Vec<_> = result.pairs.iter().filter_map(|pair| counts(side, pair)).collect();
+        let merged = together(side.name(), records.iter().map(|record| &record.rated.corrected))?;
+        all.push((side, format!("{side:?}, {}", subject.name), merged));
+    }
+    let curves: Vec<Curve<'_>> =
+        all.iter().map(|(side, name, histogram)| Curve { name, style: *side as usize, histogram }).collect();
     let rate = number::plain(result.design.rate);
     let void = void_mark(result);
     let title = format!("Latency by percentile at {rate} requests/s{void}");
     let plot = percentile_plot::draw(&format!("{prefix}-p"), title, &curves);
     let caption = format!("Latency from the intended start, all pairs together, at {rate} requests/s{void}");
-    Ok(plot + &percentile_plot::table(&format!("{prefix}-d"), &caption, ("A", &a), ("B", &b)))
-}
-
-fn pairs(prefix: &str, result: &CompareResult) -> Result<String> {
-    let some_void = result.pairs.iter().any(|pair| void(pair) || is_late(pair));
-    let looks = &result.design.looks;
-    let mut out = pairs_plot::legend(!is_void(result), looks.len() > 1, some_void) + "<div class=\"facets\">";
-    for (number, measure) in result.analysis.measures.iter().enumerate() {
-        let mut dots = Vec::with_capacity(result.pairs.len());
-        for pair in &result.pairs {
-            let (Some(a), Some(b)) = (value(&pair.a, &measure.measure)?, value(&pair.b, &measure.measure)?) else {
-                break;
-            };
-            dots.push(Dot {
-                first: pair.first,
-                ratio: b / a - 1.0,
-                void: void(pair) || measure.unit == measures::LATENCY_UNIT && is_late(pair),
-            });
-        }
-        if dots.is_empty() {
-            continue;
-        }
-        let drawn = Measure {
-            id: &format!("{prefix}-r{number}"),
-            name: format!("{}{}", called(&measure.measure), void_mark(result)),
-            dots: &dots,
-            estimate: (!is_void(result)).then_some(Estimate {
-                effect: measure.effect,
-                low: measure.low,
-                high: measure.high,
-            }),
-            looks,
-        };
-        out.push_str(&drawn.draw());
-    }
-    out.push_str("</div>\n");
-    Ok(out + &folded("Pairs", &pair_table(prefix, result)?))
-}
-
-/// Of one side of a pair; none for what is not measured in pairs.
-fn value(side: &SideRecord, measure: &str) -> Result<Option<f64>> {
-    let latency = |share: f64| {
-        let decoded = histogram::decode(&side.rated.corrected).map_err(|error| error.context("a pair"));
-        decoded.map(|histogram| histogram::quantile_us(&histogram, share))
-    };
-    Ok(match measure {
-        "throughput" => Some(side.saturation.rate_achieved),
-        "cpu" => Some(side.cpu_us_per_request),
-        "p50" => Some(latency(0.5)?),
-        "p99" => Some(latency(0.99)?),
-        "p99.9" => Some(latency(0.999)?),
-        "rss" => Some(side.rss_kib as f64),
-        _ => None,
-    })
-}
-
-fn pair_table(prefix: &str, result: &CompareResult) -> Result<String> {
-    let heads = [
-        words("pair"),
-        words("first"),
-        figures("A, requests/s"),
-        figures("B"),
-        figures("A, CPU a request"),
-        figures("B"),
-        figures("A, 99%"),
-        figures("B"),
-        figures("A, memory"),
-        figures("B"),
-        words("remarks"),
-    ];
-    let mut rows = Vec::with_capacity(result.pairs.len());
-    for (number, pair) in result.pairs.iter().enumerate() {
-        let sides = [&pair.a, &pair.b];
-        let mut row = vec![Cell::Words((number + 1).to_string()), Cell::Words(format!("{:?}", pair.first))];
-        row.extend(sides.map(|side| Cell::Figure(number::plain(side.saturation.rate_achieved))));
-        row.extend(sides.map(|side| Cell::Figure(number::time(side.cpu_us_per_request))));
-        for side in sides {
-            let us = value(side, "p99")?.unwrap_or(f64::NAN);
-            row.push(Cell::Figure(number::time(us)));
-        }
-        row.extend(sides.map(|side| Cell::Figure(number::bytes(side.rss_kib as f64 * 1024.0))));
-        row.push(Cell::Words(remark(pair)));
-        rows.push(row);
-    }
-    Ok(tables::draw(&format!("{prefix}-pt"), "Pairs in the order they were run", &heads, &rows))
-}
-
-fn remark(pair: &Pair) -> String {
-    if let Some(why) = measures::void(pair) {
-        return format!("void: {why}");
-    }
-    let late = || Some(format!("latencies not judged: {}", measures::late(pair)?));
-    measures::failing(pair).or_else(late).unwrap_or_default()
+    let named: Vec<_> = all.iter().map(|(side, _, histogram)| (side.name(), histogram)).collect();
+    Ok(plot + &percentile_plot::table(&format!("{prefix}-d"), &caption, &named))
 }
 
 fn design_rows(design: &CompareDesign) -> provenance::Rows {
     let looks: Vec<String> = design.looks.iter().map(ToString::to_string).collect();
     let mut rows = vec![
+        ("builds", Some(number::count(design.builds as u64))),
         ("pairs", Some(number::count(design.pairs as u64))),
         ("looks after pairs", (!looks.is_empty()).then(|| looks.join(", "))),
         ("false alarms at most", Some(number::round_percent(design.alpha))),

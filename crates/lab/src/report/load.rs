@@ -37,7 +37,7 @@ pub(crate) fn section(prefix: &str, source: &ReportInput, result: &LoadResult) -
     let plot = percentile_plot::draw(&format!("{prefix}-p"), "Latency by percentile".to_owned(), &curves);
     let caption = "Latency; what waited for a slow answer before it is in the corrected one only";
     let sides = (("uncorrected", &uncorrected), ("corrected", &corrected));
-    let table = percentile_plot::table(&format!("{prefix}-d"), caption, sides.0, sides.1);
+    let table = percentile_plot::table(&format!("{prefix}-d"), caption, &[sides.0, sides.1]);
     let parts = parts(prefix, result);
     section.part(&format!("{prefix}-latency"), "Latency", &(plot + &table + &parts));
     let stretch = Stretch {

@@ -7,6 +7,7 @@
 mod axis;
 mod bisect;
 mod compare;
+mod compare_pairs;
 mod effect_plot;
 mod escape;
 mod explain;

@@ -5,9 +5,9 @@
 use super::axis::Axis;
 use super::number;
 use super::plot::{self, Key, Look, Plot, Probe};
-use crate::result::compare::Side;
+use crate::result::compare::{Between, Side};
 
-/// Styles by who went first.
+/// Styles by who of the two went first.
 const A_FIRST: usize = 0;
 const B_FIRST: usize = 1;
 
@@ -26,6 +26,7 @@ pub(crate) struct Dot {
 /// One measure.
 pub(crate) struct Measure<'a> {
     pub(crate) id: &'a str,
+    pub(crate) between: Between,
     pub(crate) name: String,
     pub(crate) dots: &'a [Dot],
     /// Of what all pairs say together; none where they say nothing.
@@ -63,7 +64,7 @@ impl Measure<'_> {
             if dot.void {
                 marks.push_str(&plot::text("mid void", (left, height), (0, 5), "✕"));
             } else {
-                marks.push_str(&plot::marker(style(dot), left, height));
+                marks.push_str(&plot::marker(self.style(dot), left, height));
             }
         }
         Plot {
@@ -74,7 +75,7 @@ impl Measure<'_> {
             x: &x,
             x_name: "pair",
             y: &y,
-            y_name: "difference of B",
+            y_name: &format!("difference of {:?}", self.between.other),
             legend: Vec::new(),
             curves,
             marks,
@@ -93,8 +94,9 @@ impl Measure<'_> {
     fn probes(&self, at: impl Fn(usize) -> f64, y: &Axis) -> Vec<Probe> {
         let half = 0.5 / self.dots.len().max(1) as f64;
         let all = self.dots.iter().enumerate().take(PROBES_MAX).map(|(pair, dot)| {
-            let first = if dot.first == Side::A { "A went first" } else { "B went first" };
-            let mut lines = vec![(Some(style(dot)), number::percent_difference(dot.ratio)), (None, first.to_owned())];
+            let style = self.style(dot);
+            let first = format!("{:?} went first", dot.first);
+            let mut lines = vec![(Some(style), number::percent_difference(dot.ratio)), (None, first)];
             if dot.void {
                 lines.push((None, "void, left out".to_owned()));
             }
@@ -105,18 +107,22 @@ impl Measure<'_> {
                 to: left + half,
                 head: format!("pair {}", pair + 1),
                 lines,
-                dots: vec![(style(dot), y.place(dot.ratio))],
+                dots: vec![(style, y.place(dot.ratio))],
             }
         });
         all.collect()
     }
+
+    fn style(&self, dot: &Dot) -> usize {
+        if dot.first == self.between.one { A_FIRST } else { B_FIRST }
+    }
 }
 
 /// Of all measures' pictures.
-pub(crate) fn legend(estimated: bool, looks: bool, void: bool) -> String {
+pub(crate) fn legend(between: Between, estimated: bool, looks: bool, void: bool) -> String {
     let mut keys = vec![
-        Key { name: "A went first".to_owned(), look: Look::Marker(A_FIRST) },
-        Key { name: "B went first".to_owned(), look: Look::Marker(B_FIRST) },
+        Key { name: format!("{:?} went first", between.one), look: Look::Marker(A_FIRST) },
+        Key { name: format!("{:?} went first", between.other), look: Look::Marker(B_FIRST) },
     ];
     if estimated {
         keys.push(Key { name: "estimate".to_owned(), look: Look::Line("estimate") });
@@ -129,8 +135,4 @@ pub(crate) fn legend(estimated: bool, looks: bool, void: bool) -> String {
         keys.push(Key { name: "void, left out".to_owned(), look: Look::Word("void", "✕") });
     }
     plot::legend(&keys)
-}
-
-fn style(dot: &Dot) -> usize {
-    if dot.first == Side::A { A_FIRST } else { B_FIRST }
 }

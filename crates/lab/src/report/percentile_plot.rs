@@ -52,22 +52,21 @@ impl Curve<'_> {
     }
 }
 
-/// The same percentiles of two distributions as a table, 50% to 100%.
-pub(crate) fn table(
-    id: &str,
-    caption: &str,
-    a: (&'static str, &Histogram<u64>),
-    b: (&'static str, &Histogram<u64>),
-) -> String {
-    let heads = [words("percentile"), figures(a.0), figures(b.0), figures("difference")];
+/// The same percentiles of distributions as a table, 50% to 100%; of two, with their difference.
+pub(crate) fn table(id: &str, caption: &str, all: &[(&'static str, &Histogram<u64>)]) -> String {
+    let mut heads = vec![words("percentile")];
+    heads.extend(all.iter().map(|(name, _)| figures(name)));
+    if all.len() == 2 {
+        heads.push(figures("difference"));
+    }
     let row = |(share, name): &(f64, &str)| {
-        let (from, to) = (quantile_us(a.1, *share), quantile_us(b.1, *share));
-        vec![
-            Cell::Words((*name).to_owned()),
-            Cell::Figure(number::time(from)),
-            Cell::Figure(number::time(to)),
-            Cell::Figure(number::time_difference(to - from)),
-        ]
+        let times: Vec<f64> = all.iter().map(|(_, histogram)| quantile_us(histogram, *share)).collect();
+        let mut row = vec![Cell::Words((*name).to_owned())];
+        row.extend(times.iter().map(|us| Cell::Figure(number::time(*us))));
+        if let [from, to] = times[..] {
+            row.push(Cell::Figure(number::time_difference(to - from)));
+        }
+        row
     };
     let rows: Vec<_> = PERCENTILES.iter().map(row).collect();
     tables::draw(id, caption, &heads, &rows)

@@ -69,7 +69,7 @@ pub(crate) struct Plot<'a> {
     pub(crate) x: &'a Axis,
     pub(crate) x_name: &'static str,
     pub(crate) y: &'a Axis,
-    pub(crate) y_name: &'static str,
+    pub(crate) y_name: &'a str,
     pub(crate) legend: Vec<Key>,
     /// Markup in the stretched view box; see [`line`] and [`area`].
     pub(crate) curves: String,

@@ -179,7 +179,7 @@ fn distribution(id: &str, analysis: &CellAnalysis, without: &Histogram<u64>, wit
     let void = void_mark(analysis);
     let caption =
         format!("Latency from the intended start, all blocks together ({a} requests without, {b} with){void}");
-    percentile_plot::table(&format!("{id}-d"), &caption, ("without", without), ("with", with))
+    percentile_plot::table(&format!("{id}-d"), &caption, &[("without", without), ("with", with)])
 }
 
 fn stretches(cell: &Cell) -> Vec<Stretch<'_>> {

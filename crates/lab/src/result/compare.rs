@@ -1,4 +1,6 @@
-//! The result of `stillgate-lab compare`: interleaved pairs of measurements of two programs.
+//! The result of `stillgate-lab compare`: interleaved measurements of two programs, or of up to six.
+//!
+//! The first versions knew A and B only; what more builds add stands beside them in fields of its own, absent where there are two.
 
 use crate::result::run::{Placement, RunRecord, Subject};
 use serde::{Deserialize, Serialize};
@@ -13,6 +15,9 @@ pub(crate) struct CompareResult {
     pub(crate) a: Subject,
     /// What is compared with it.
     pub(crate) b: Subject,
+    /// C to F, which are compared as well.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) others: Vec<Subject>,
     /// In the order they were run.
     pub(crate) pairs: Vec<Pair>,
     /// Instructions a request, counted apart.
@@ -26,9 +31,27 @@ pub(crate) struct CompareResult {
     pub(crate) analysis: CompareAnalysis,
 }
 
-/// The end of the program that is compared, while it was under load.
+impl CompareResult {
+    /// All builds by name, the baseline first.
+    pub(crate) fn subjects(&self) -> impl Iterator<Item = (Side, &Subject)> {
+        Side::ALL.into_iter().zip([&self.a, &self.b].into_iter().chain(&self.others))
+    }
+
+    /// What is said of each two builds that are compared.
+    pub(crate) fn judged(&self) -> Vec<(Between, &CompareAnalysis)> {
+        match self.analysis.comparisons.as_slice() {
+            [] => vec![(Between { one: Side::A, other: Side::B }, &self.analysis)],
+            all => all.iter().map(|judged| (judged.between, &judged.analysis)).collect(),
+        }
+    }
+}
+
+/// The end of a program that is compared, while it was under load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Crash {
+    /// Which of them.
+    #[serde(default = "Side::second", skip_serializing_if = "Side::is_second")]
+    pub(crate) side: Side,
     /// The pair in which it ended, from 1; none: in the pilot, before the first.
     pub(crate) pair: Option<usize>,
     /// Its exit status and the last of what it printed.
@@ -38,6 +61,12 @@ pub(crate) struct Crash {
 /// What was decided before the first pair.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct CompareDesign {
+    /// Programs, the baseline among them.
+    #[serde(default = "two", skip_serializing_if = "is_two")]
+    pub(crate) builds: usize,
+    /// Whether every two of them are compared, and not only each with the baseline.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) every_pair: bool,
     /// Pairs; the most of them where `looks` has any.
     pub(crate) pairs: usize,
     /// Numbers of pairs after which a sequential design looks; empty: one look, at the end.
@@ -73,7 +102,33 @@ pub(crate) struct CompareDesign {
     pub(crate) placement: Placement,
 }
 
-/// Which of the two.
+impl CompareDesign {
+    /// What is compared with what: each build with the baseline, then perhaps the others with each other.
+    pub(crate) fn comparisons(&self) -> Vec<Between> {
+        CompareDesign::comparisons_of(self.builds, self.every_pair)
+    }
+
+    /// The same before there is a design.
+    pub(crate) fn comparisons_of(builds: usize, every_pair: bool) -> Vec<Between> {
+        let sides = &Side::ALL[..builds.min(Side::ALL.len())];
+        let baselines = if every_pair { sides.len() } else { 1 };
+        let after = |(at, one): (usize, &Side)| {
+            let one = *one;
+            sides[at + 1..].iter().map(move |&other| Between { one, other }).collect::<Vec<_>>()
+        };
+        sides.iter().enumerate().take(baselines).flat_map(after).collect()
+    }
+}
+
+fn two() -> usize {
+    2
+}
+
+fn is_two(builds: &usize) -> bool {
+    *builds == two()
+}
+
+/// Which of the builds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Side {
@@ -81,17 +136,70 @@ pub(crate) enum Side {
     A,
     /// What is compared with it.
     B,
+    /// As B.
+    C,
+    /// As B.
+    D,
+    /// As B.
+    E,
+    /// As B.
+    F,
 }
 
-/// Both measured, one right after the other, each freshly started.
+impl Side {
+    /// In the order in which they were named.
+    pub(crate) const ALL: [Side; 6] = [Side::A, Side::B, Side::C, Side::D, Side::E, Side::F];
+
+    /// As tables show it.
+    pub(crate) fn name(self) -> &'static str {
+        ["A", "B", "C", "D", "E", "F"][self as usize]
+    }
+
+    fn second() -> Side {
+        Side::B
+    }
+
+    fn is_second(&self) -> bool {
+        *self == Side::B
+    }
+}
+
+/// Two builds that are compared: `other` is worse or better than `one`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Between {
+    /// What is compared with.
+    pub(crate) one: Side,
+    /// What is compared.
+    pub(crate) other: Side,
+}
+
+/// All builds measured, one right after the other, each freshly started. Any two of them are a pair.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Pair {
     /// Who went first.
     pub(crate) first: Side,
+    /// Who went when, of more than two.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) order: Vec<Side>,
     /// The baseline.
     pub(crate) a: SideRecord,
     /// What is compared with it.
     pub(crate) b: SideRecord,
+    /// C to F.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) others: Vec<SideRecord>,
+}
+
+impl Pair {
+    /// All builds, the baseline first.
+    pub(crate) fn records(&self) -> impl Iterator<Item = (Side, &SideRecord)> {
+        Side::ALL.into_iter().zip([&self.a, &self.b].into_iter().chain(&self.others))
+    }
+
+    /// One build; none where the file lacks it.
+    pub(crate) fn record(&self, of: Side) -> Option<&SideRecord> {
+        self.records().find(|(side, _)| *side == of).map(|(_, record)| record)
+    }
 }
 
 /// One start of one program.
@@ -116,11 +224,25 @@ pub(crate) struct Instructions {
     pub(crate) a: Vec<f64>,
     /// One a repetition, of what is compared with it.
     pub(crate) b: Vec<f64>,
+    /// The same of C to F.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) others: Vec<Vec<f64>>,
 }
 
-/// What the raw data say.
+impl Instructions {
+    /// Of one build; empty where they were not counted.
+    pub(crate) fn of(&self, side: Side) -> &[f64] {
+        let all = [&self.a, &self.b].into_iter().chain(&self.others);
+        Side::ALL.into_iter().zip(all).find(|(at, _)| *at == side).map_or(&[], |(_, counts)| counts.as_slice())
+    }
+}
+
+/// What the raw data say of two builds, or of all comparisons between several.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct CompareAnalysis {
+    /// Of more than two builds: each comparison by itself, those with the baseline first; then there are no measures here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) comparisons: Vec<Judged>,
     /// One a measure.
     pub(crate) measures: Vec<MeasureAnalysis>,
     /// Pairs left out because one of their runs was void: for the generator's reasons, or because it could not be measured.
@@ -138,6 +260,17 @@ pub(crate) struct CompareAnalysis {
     pub(crate) decision: Decision,
     /// The decision with its figures.
     pub(crate) sentence: String,
+}
+
+/// One of several comparisons. Its error is corrected for all of them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Judged {
+    /// Of whom.
+    #[serde(flatten)]
+    pub(crate) between: Between,
+    /// In its sentences too, B is `other` and A `one` by their own names.
+    #[serde(flatten)]
+    pub(crate) analysis: CompareAnalysis,
 }
 
 /// What failed requests say. Pairs with many of them count here and in no other measure: what fails is not slow.
@@ -165,7 +298,7 @@ pub(crate) struct Failures {
     pub(crate) sentence: Option<String>,
 }
 
-/// What one measure says. Effects are ratios B to A minus one: 0.05 is 5% more.
+/// What one measure says, of A and B or the two that are compared. Effects are ratios B to A minus one: 0.05 is 5% more.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct MeasureAnalysis {
     /// `throughput`, `cpu`, `p50`, `p99`, `p99.9`, `rss`, `instructions`.

@@ -2,18 +2,20 @@
 
 use super::runs::{self, Rules};
 use super::{Difference, difference};
-use crate::compare::{looks, measures, run};
+use crate::compare::{looks, measures, rounds};
 use crate::error::Result;
-use crate::result::compare::CompareResult;
+use crate::result::compare::{CompareResult, Side};
 use std::time::Duration;
 use stillgate_load::Bounds;
 
 pub(super) fn check(compared: &CompareResult, found: &mut Vec<Difference>) -> Result {
     let design = &compared.design;
-    for (number, (pair, drawn)) in compared.pairs.iter().zip(run::order(design)).enumerate() {
-        if pair.first != drawn {
-            let words = |side| format!("{side:?} went first");
-            found.push(difference(format!("pairs[{number}].first"), words(pair.first), words(drawn)));
+    for (number, (pair, drawn)) in compared.pairs.iter().zip(rounds::orders(design)).enumerate() {
+        if Some(&pair.first) != drawn.first() {
+            let words = |side: Option<&Side>| format!("{:?} went first", side.unwrap_or(&Side::A));
+            found.push(difference(format!("pairs[{number}].first"), words(Some(&pair.first)), words(drawn.first())));
+        } else if design.builds > 2 && pair.order != drawn {
+            found.push(difference(format!("pairs[{number}].order"), format!("{:?}", pair.order), format!("{drawn:?}")));
         }
     }
     if compared.pairs.len() > design.pairs {
@@ -21,7 +23,8 @@ pub(super) fn check(compared: &CompareResult, found: &mut Vec<Difference>) -> Re
     }
     check_looks(compared, found);
     for (number, pair) in compared.pairs.iter().enumerate() {
-        for (side, record) in [("a", &pair.a), ("b", &pair.b)] {
+        for (side, record) in pair.records() {
+            let side = format!("{side:?}").to_lowercase();
             for (what, run, duration_s) in
                 [("saturation", &record.saturation, design.saturation_s), ("rated", &record.rated, design.rate_s)]
             {
@@ -43,7 +46,8 @@ pub(super) fn check(compared: &CompareResult, found: &mut Vec<Difference>) -> Re
 /// Looks are none or those of the plan: others may have been chosen with the data in view.
 fn check_looks(compared: &CompareResult, found: &mut Vec<Difference>) {
     let design = &compared.design;
-    let planned = |counted: bool| looks::plan(design.pairs, design.alpha, measures::family(counted));
+    let planned =
+        |counted: bool| looks::plan(design.pairs, design.alpha, measures::family(design.comparisons().len(), counted));
     // Whether instructions were to be counted is not kept; where they could not be, they were all the same.
     let is_plan = looks::are_planned(design);
     if !is_plan {
@@ -56,7 +60,7 @@ mod tests {
     use super::*;
     use crate::commands::verify::{json, made_again};
     use crate::compare::analysis;
-    use crate::result::compare::{Pair, Side, SideRecord};
+    use crate::result::compare::{Decision, Pair, SideRecord};
     use crate::result::environment::Environment;
     use crate::result::file;
     use crate::result::run::RunRecord;
@@ -101,8 +105,14 @@ mod tests {
         });
         let design = serde_json::from_value(design).unwrap();
         let pairs: Vec<Pair> = (0u64..)
-            .zip(run::order(&design))
-            .map(|(number, first)| Pair { first, a: side(200 + number), b: side(220 + number * 2) })
+            .zip(rounds::orders(&design))
+            .map(|(number, order)| Pair {
+                first: order[0],
+                order: Vec::new(),
+                a: side(200 + number),
+                b: side(220 + number * 2),
+                others: Vec::new(),
+            })
             .collect();
         let analysis = analysis::analyse(&design, &pairs, None, None).unwrap();
         let subject = json!({"name": "x", "version": null, "command": [], "configuration": null, "binary_sha256": null,
@@ -150,6 +160,51 @@ mod tests {
             *value = json(&histogram::encode(&lateness).unwrap()).unwrap();
         };
         check("/pairs/3/b/rated/lateness", late, "pairs[3].b.rated.void");
+    }
+
+    #[test]
+    fn a_changed_comparison_of_three_is_found() {
+        let whole = three();
+        assert_eq!(found(&whole), Vec::<String>::new());
+        let check = |pointer: &str, change: fn(&mut Value), path: &str| {
+            let mut file = whole.clone();
+            change(file.pointer_mut(pointer).unwrap_or_else(|| panic!("{pointer}")));
+            let found = found(&file);
+            assert!(found.iter().any(|difference| difference == path), "{pointer}: {found:?}");
+        };
+        check("/pairs/2/order", |order| order.as_array_mut().unwrap().swap(1, 2), "pairs[2].order");
+        check("/pairs/2/others/0/rated/void", |void| *void = json!(["late"]), "pairs[2].c.rated.void");
+        let judged = "analysis.comparisons";
+        check("/design/every_pair", |every| *every = false.into(), judged);
+        check("/pairs/2/others/0/cpu_us_per_request", |cpu| *cpu = 1.into(), &format!("{judged}[1].measures[1].low"));
+        check("/analysis/comparisons/1/decision", |value| *value = "void".into(), &format!("{judged}[1].decision"));
+        let mut without = whole.clone();
+        without["pairs"][4]["others"] = json!([]);
+        let error = made_again(file::parse(&without.to_string()).unwrap()).unwrap_err().to_string();
+        assert!(error.contains("no record of C"), "{error}");
+    }
+
+    /// A, a B like it, and a slower C, every two of them compared.
+    fn three() -> Value {
+        let mut file = whole(&[]);
+        file["design"]["builds"] = 3.into();
+        file["design"]["every_pair"] = true.into();
+        file["others"] = json!([file["a"]]);
+        let design = serde_json::from_value(file["design"].clone()).unwrap();
+        let pairs = (0u64..).zip(rounds::orders(&design)).map(|(number, order)| Pair {
+            first: order[0],
+            order,
+            a: side(200 + number),
+            b: side(200 + number * 3 % 16),
+            others: vec![side(220 + number * 2)],
+        });
+        let pairs: Vec<Pair> = pairs.collect();
+        let analysis = analysis::analyse(&design, &pairs, None, None).unwrap();
+        let decisions: Vec<Decision> = analysis.comparisons.iter().map(|judged| judged.analysis.decision).collect();
+        assert_eq!(decisions, [Decision::NotWorse, Decision::Worse, Decision::Worse]);
+        assert_eq!(analysis.sentence, "C is worse than A; B is not worse than A (16 rounds).");
+        (file["pairs"], file["analysis"]) = (json(&pairs).unwrap(), json(&analysis).unwrap());
+        file
     }
 
     #[test]

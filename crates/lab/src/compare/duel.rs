@@ -1,0 +1,43 @@
+//! Two builds out of a round, as every comparison sees them: A is the one, B the other, whatever their names.
+
+use crate::error::{Error, Result};
+use crate::result::compare::{Between, CompareResult, Pair, Side, SideRecord};
+
+/// Two starts of one round.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Duel<'a> {
+    pub(crate) between: Between,
+    /// Which of the two went first.
+    pub(crate) first: Side,
+    pub(crate) a: &'a SideRecord,
+    pub(crate) b: &'a SideRecord,
+}
+
+impl<'a> Duel<'a> {
+    /// Of one start, for what is asked of each by itself.
+    pub(crate) fn alone(side: Side, record: &'a SideRecord) -> Duel<'a> {
+        Duel { between: Between { one: side, other: side }, first: side, a: record, b: record }
+    }
+
+    fn of(pair: &'a Pair, between: Between) -> Result<Duel<'a>> {
+        let record = |side| {
+            pair.record(side)
+                .ok_or_else(|| Error::new(format!("a round has no record of {side:?}; the file is damaged")))
+        };
+        let is_one = |side: &&Side| **side == between.one || **side == between.other;
+        let first = pair.order.iter().find(is_one).copied().unwrap_or(pair.first);
+        Ok(Duel { between, first, a: record(between.one)?, b: record(between.other)? })
+    }
+}
+
+/// All rounds, as two builds see them.
+pub(crate) fn duels(pairs: &[Pair], between: Between) -> Result<Vec<Duel<'_>>> {
+    pairs.iter().map(|pair| Duel::of(pair, between)).collect()
+}
+
+impl CompareResult {
+    /// The same of a result.
+    pub(crate) fn duels(&self, between: Between) -> Result<Vec<Duel<'_>>> {
+        duels(&self.pairs, between)
+    }
+}
