@@ -8,6 +8,7 @@ mod bisect;
 mod cli;
 mod commands;
 mod compare;
+mod devices;
 mod display;
 mod environment;
 mod error;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
     let done = match command {
         Command::Bisect(arguments) => commands::bisect::run(&arguments),
         Command::Compare(arguments) => commands::compare::run(&arguments),
+        Command::Devices(arguments) => commands::devices::run(&arguments),
         Command::Explain(arguments) => commands::explain::run(&arguments),
         Command::History(arguments) => commands::history::run(&arguments),
         Command::Load(arguments) => commands::load::run(&arguments),

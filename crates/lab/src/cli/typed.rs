@@ -16,6 +16,9 @@ const SECRET_FIELDS: [&str; 5] = ["authorization", "cookie", "proxy-authorizatio
 const HEADER: [&str; 2] = ["--header", "-H"];
 const BODY: &str = "--body";
 
+/// Option of `devices` that gives a key.
+const KEY: &str = "--key";
+
 /// Flags without a value that may stand before `H` in one word.
 const FLAGS_BEFORE: &str = "qk";
 
@@ -56,6 +59,8 @@ pub(crate) fn redacted(words: Vec<String>) -> Vec<String> {
         }
         hide = if HEADER.contains(&word.as_str()) || ends_in_header_flag(&word) {
             Some(header)
+        } else if word == KEY {
+            Some(|_| REDACTED.to_owned())
         } else {
             (word == BODY).then_some(body)
         };
@@ -72,6 +77,9 @@ fn within(word: &str) -> String {
         }
         if option == BODY {
             return format!("{option}={}", body(value));
+        }
+        if option == KEY {
+            return format!("{option}={REDACTED}");
         }
     }
     match header_flag(word) {
@@ -124,6 +132,7 @@ mod tests {
         check(&["-qH", "Cookie: a", "-qHCookie: a"], &["-qH", "Cookie: …", "-qHCookie: …"]);
         check(&["--body", "pin=1234", "--body=pin=1234"], &["--body", "…", "--body=…"]);
         check(&["--body", "@order.json"], &["--body", "@order.json"]);
+        check(&["--key", "secret", "--key=secret"], &["--key", "…", "--key=…"]);
         // Values of other options.
         check(&["-XH", "--args", "-H --body x"], &["-XH", "--args", "-H --body x"]);
         check(&["-H"], &["-H"]);

@@ -5,6 +5,7 @@
 pub(crate) mod bisect;
 mod builds;
 pub(crate) mod compare;
+pub(crate) mod devices;
 pub(crate) mod explain;
 pub(crate) mod history;
 pub(crate) mod load;

@@ -14,8 +14,10 @@ mod tail;
 
 use crate::bisect::analysis as bisect_analysis;
 use crate::compare::analysis as compare_analysis;
+use crate::devices::analysis as devices_analysis;
 use crate::error::{EXIT_FAILED, Error, Result};
 use crate::explain::analysis as explain_analysis;
+use crate::result::devices::percentiles_again;
 use crate::result::{Experiment, ResultFile, file};
 use crate::stdout;
 use crate::tail::analysis as tail_analysis;
@@ -115,6 +117,18 @@ pub(crate) fn made_again(mut result: ResultFile) -> Result<Verified> {
             let answer = bisect_analysis::answer(bisected);
             compare_json("", &json(&bisected.answer)?, &json(&answer)?, &mut found);
             bisected.answer = answer;
+        }
+        Experiment::Devices(played) => {
+            if let Some(analysis) = &mut played.analysis {
+                let again = devices_analysis::analyse(&played.design, &played.rounds);
+                compare_json("analysis", &json(analysis)?, &json(&again)?, &mut found);
+                *analysis = again;
+            }
+            if let Some(messages) = played.run.as_mut().and_then(|run| run.messages.as_mut()) {
+                let again = percentiles_again(messages)?;
+                compare_json("run.messages.corrected", &json(&messages.corrected)?, &json(&again)?, &mut found);
+                messages.corrected = again;
+            }
         }
         Experiment::Explain(explained) => {
             let analysis = explain_analysis::analyse(explained);

@@ -8,6 +8,7 @@ mod axis;
 mod bisect;
 mod compare;
 mod compare_pairs;
+mod devices;
 mod effect_plot;
 mod escape;
 mod explain;
@@ -45,6 +46,7 @@ pub(crate) fn html(sources: &[ReportInput]) -> Result<String> {
                 Experiment::Tail(result) => tail::section(&prefix, source, result),
                 Experiment::Compare(result) => compare::section(&prefix, source, result),
                 Experiment::Bisect(result) => bisect::section(&prefix, source, result),
+                Experiment::Devices(result) => devices::section(&prefix, source, result),
                 Experiment::Explain(result) => explain::section(&prefix, source, result),
                 Experiment::Load(result) => load::section(&prefix, source, result),
             };

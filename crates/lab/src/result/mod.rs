@@ -6,6 +6,7 @@
 
 pub(crate) mod bisect;
 pub(crate) mod compare;
+pub(crate) mod devices;
 pub(crate) mod environment;
 pub(crate) mod explain;
 pub(crate) mod file;
@@ -55,6 +56,8 @@ pub(crate) enum Experiment {
     Compare(Box<compare::CompareResult>),
     /// `stillgate-lab bisect`
     Bisect(Box<bisect::BisectResult>),
+    /// `stillgate-lab devices`
+    Devices(Box<devices::DevicesResult>),
     /// `stillgate-lab explain`
     Explain(Box<explain::ExplainResult>),
 }

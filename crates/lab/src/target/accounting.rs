@@ -24,7 +24,7 @@ pub(super) fn tree(pid: u32) -> Vec<u32> {
 }
 
 /// CPU time of a process and its descendants so far, in microseconds.
-pub(super) fn cpu_time_us(pid: u32) -> io::Result<f64> {
+pub(crate) fn cpu_time_us(pid: u32) -> io::Result<f64> {
     let tick_us = 1e6 / rustix::param::clock_ticks_per_second() as f64;
     let own = process_cpu_us(pid, tick_us)?;
     // A descendant may have ended since the tree was read; its parent's `stat` has its time by then.
@@ -34,7 +34,7 @@ pub(super) fn cpu_time_us(pid: u32) -> io::Result<f64> {
 
 /// Resident memory of a process and its descendants. Pages of files and shared memory count once, as in the process that
 /// has most of them: workers share them with their master.
-pub(super) fn rss_kib(pid: u32) -> io::Result<u64> {
+pub(crate) fn rss_kib(pid: u32) -> io::Result<u64> {
     let mut sum = resident(&fs::read_to_string(format!("/proc/{pid}/status"))?);
     for child in tree(pid).into_iter().skip(1) {
         let Ok(status) = fs::read_to_string(format!("/proc/{child}/status")) else { continue };

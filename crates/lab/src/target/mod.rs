@@ -4,7 +4,7 @@
 //! configured badly makes a comparison worthless. The configuration is kept in the result, so a reader can judge it.
 //! What is asked of a target and what comes of it is not decided here.
 
-mod accounting;
+pub(crate) mod accounting;
 mod command;
 #[cfg(test)]
 mod end_to_end;

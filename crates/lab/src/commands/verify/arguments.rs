@@ -48,6 +48,14 @@ pub(super) fn check(result: &ResultFile, found: &mut Vec<Difference>) {
             typed.one("higher_is_better", &design.higher_is_better);
             typed.many("prior_paths", &design.prior_paths);
         }
+        Experiment::Devices(played) if command == "devices" => {
+            let design = &played.design;
+            typed.one("count", &design.devices);
+            typed.one("connect_rate", &design.connect_rate);
+            typed.one("churn", &design.churn);
+            typed.one("alpha", &design.alpha);
+            typed.one("margin", &design.margin);
+        }
         Experiment::Explain(explained) if command == "explain" => {
             let design = &explained.design;
             typed.one("slices", &design.slices);

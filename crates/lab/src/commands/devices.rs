@@ -1,0 +1,274 @@
+//! `stillgate-lab devices`: mock devices against a gateway, or against two in turn.
+
+use crate::cli::typed::{seed_of_clock, typed};
+use crate::cli::values::{self, Header};
+use crate::devices::plan::{Ack, Api, Door, Place, Plan};
+use crate::devices::{analysis, rounds, run, words};
+use crate::display::Progress;
+use crate::environment;
+use crate::error::{Error, Result};
+use crate::result::devices::{DevicesDecision, DevicesDesign, DevicesResult};
+use crate::result::file::ResultWriter;
+use crate::result::{Experiment, ResultFile};
+use crate::stdout::show;
+use crate::stop::{EXIT_INTERRUPTED, stop_flag};
+use clap::Args;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Exit code where the gateway broke its word, or B is worse.
+const EXIT_WORSE: u8 = 1;
+/// Exit code of a comparison that could not be decided.
+const EXIT_UNDECIDED: u8 = 2;
+/// Exit code of a run that is void.
+const EXIT_VOID: u8 = 3;
+
+/// More rounds are a mistyped number.
+const ROUNDS_MAX: usize = 1_000;
+/// No id has room for more digits, no machine for more connections.
+const DEVICES_MAX: usize = 10_000_000;
+const BACK_ENDS_MAX: usize = 10_000;
+const PADDING_MAX: usize = 60_000;
+
+/// `stillgate-lab devices`.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Devices connect on a schedule, each with an id of its own in place of {id}, and answer what they are sent. With --message-rate a \
+back-end sends to random ones on another schedule; latency counts from the moment a message was due. What devices received is held \
+against what the back-end was answered:
+
+  lost                    acknowledged (200; 202, with the connection still there) and never received
+  refused but delivered   answered 404, 409, 410, 413 or 429, and received
+  reordered               received after one that was sent when this one was already done
+  duplicated              received more than once, which a device that comes back may expect
+
+CPU time and memory are those of the process that listens on the URL's port, where it is on this machine.
+
+With --compare, rounds connect --count new devices to both gateways, one after the other in random order, and B is judged by CPU \
+time a connect and a message (Wilcoxon's signed-rank test, Holm's correction). Give both gateways the same CPUs.
+
+Exit codes: 0 done, or B is not worse; 1 a promise was broken, or B is worse; 2 it was not possible, or undecided; 3 the run is \
+void: it says more about this program; 130 interrupted before anything was measured. Ctrl-C ends a run early, with the figures so \
+far; a second one ends it at once.
+
+Examples:
+  10,000 devices, 500 messages a second for 30 s, 1% of the devices drop each second:
+    stillgate-lab devices 'ws://127.0.0.1:9080/connect?device={id}' --count 10k --api http://127.0.0.1:9190 \\
+      --message-rate 500 --duration 30s --churn 1%
+  All drop at once, while messages go on:
+    stillgate-lab devices 'ws://127.0.0.1:9080/connect?device={id}' --count 10k --api http://127.0.0.1:9190 \\
+      --message-rate 500 --storm
+  Two builds, A on port 9080 and B on 9081:
+    stillgate-lab devices 'ws://127.0.0.1:9080/connect?device={id}' --api http://127.0.0.1:9190 --count 2k --message-rate 500 \\
+      --duration 3s --compare 'ws://127.0.0.1:9081/connect?device={id}' --compare-api http://127.0.0.1:9191")]
+pub(crate) struct DevicesArguments {
+    /// Where devices connect, with {id} where the id goes, e.g. 'ws://127.0.0.1:9080/connect?device={id}'
+    #[arg(value_name = "URL")]
+    url: String,
+    /// How many devices
+    #[arg(long, value_name = "N", default_value = "1000", value_parser = values::positive)]
+    count: usize,
+    /// Connects a second
+    #[arg(long, value_name = "RATE", default_value = "1000", value_parser = values::rate)]
+    connect_rate: f64,
+    /// Messages a second, to random devices; without it, none are sent
+    #[arg(long, value_name = "RATE", value_parser = values::rate, requires = "api")]
+    message_rate: Option<f64>,
+    /// URL of the device API, e.g. http://127.0.0.1:9190
+    #[arg(long, value_name = "URL")]
+    api: Option<String>,
+    /// Its X-API-KEY
+    #[arg(long, value_name = "KEY", requires = "api")]
+    key: Option<String>,
+    /// What a message's answer waits for
+    #[arg(long, value_enum, default_value = "device")]
+    ack: Ack,
+    /// How long the gateway waits for an acknowledgement
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = values::duration)]
+    timeout: Duration,
+    /// How long messages are sent
+    #[arg(long, short, value_name = "TIME", default_value = "10s", value_parser = values::duration)]
+    duration: Duration,
+    /// Time without messages before them
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = values::duration)]
+    idle: Duration,
+    /// Share of the devices that drop each second while messages are sent, and come back within a second
+    #[arg(long, value_name = "SHARE", default_value = "0%", value_parser = values::percent)]
+    churn: f64,
+    /// Devices that come back go on with their session, and get what they have not acknowledged
+    #[arg(long)]
+    resume: bool,
+    /// After all else, drop all devices at once and time until everybody is back
+    #[arg(long)]
+    storm: bool,
+    /// Send one message to all, and time until the last has it
+    #[arg(long, requires = "api")]
+    broadcast: bool,
+    /// Bytes added to each message
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = values::count)]
+    padding: u64,
+    /// Connections of the back-end
+    #[arg(long, value_name = "N", default_value = "32", value_parser = values::positive)]
+    api_connections: usize,
+    /// A header field of the handshake, perhaps with {id}; may be given several times
+    #[arg(long = "header", short = 'H', value_name = "NAME: VALUE", value_parser = values::header)]
+    headers: Vec<Header>,
+    /// What ids begin with
+    #[arg(long, value_name = "TEXT", default_value = "lab-")]
+    prefix: String,
+    /// The gateway's process, instead of the one that listens on the URL's port
+    #[arg(long, value_name = "PID")]
+    pid: Option<u32>,
+    /// A second gateway: B of a comparison
+    #[arg(long, value_name = "URL", conflicts_with_all = ["storm", "broadcast", "pid"])]
+    compare: Option<String>,
+    /// The device API of the second
+    #[arg(long, value_name = "URL", requires = "compare")]
+    compare_api: Option<String>,
+    /// Rounds of a comparison
+    #[arg(long, value_name = "N", default_value = "10", value_parser = values::positive)]
+    rounds: usize,
+    /// Probability of any false alarm of a comparison
+    #[arg(long, value_name = "P", value_parser = values::probability, default_value = "0.01")]
+    alpha: f64,
+    /// A comparison is undecided where B may cost this much more
+    #[arg(long, value_name = "SHARE", value_parser = values::percent, default_value = "10%")]
+    margin: f64,
+    /// Of everything random [default: the clock's]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Write the result as JSON; - or nothing is standard output, where the text then is not
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<PathBuf>,
+}
+
+pub(crate) fn run(arguments: &DevicesArguments) -> Result<u8> {
+    let plan = arguments.plan()?;
+    let place = arguments.place(&arguments.url, arguments.api.as_deref(), arguments.pid)?;
+    let writer = arguments.json.as_deref().map(ResultWriter::open).transpose()?;
+    let design = arguments.design(&plan);
+    let stop = stop_flag()?;
+    let make =
+        |result: DevicesResult| ResultFile::new(typed(), environment::gather(), Experiment::Devices(Box::new(result)));
+    let result = match &arguments.compare {
+        None => {
+            let mut progress = Progress::new("devices", run::steps(&plan));
+            let found = run::run(&plan, &place, &stop, "", &mut progress)?;
+            progress.finish();
+            DevicesResult { design, run: Some(found), ..DevicesResult::default() }
+        }
+        Some(other) => {
+            let other = arguments.place(other, arguments.compare_api.as_deref(), None)?;
+            let of = |rounds: &[_]| DevicesResult {
+                design: design.clone(),
+                run: None,
+                rounds: rounds.to_vec(),
+                analysis: Some(analysis::analyse(&design, rounds)),
+            };
+            let rounds = rounds::run(&plan, (&place, &other), arguments.rounds, &stop, |rounds| {
+                writer.as_ref().map_or(Ok(()), |writer| writer.save(&make(of(rounds))))
+            })?;
+            of(&rounds)
+        }
+    };
+    let text = words::text(&result);
+    let code = exit_code(&result);
+    let on_stdout = writer.as_ref().is_some_and(|writer| writer.path() == Path::new("-"));
+    if let Some(writer) = writer {
+        writer.finish(&make(result))?;
+    }
+    if on_stdout {
+        eprint!("{text}")
+    } else {
+        show(text)?
+    }
+    Ok(code)
+}
+
+impl DevicesArguments {
+    fn plan(&self) -> Result<Plan> {
+        let bounds = [
+            ("--count", self.count, DEVICES_MAX),
+            ("--rounds", self.rounds, ROUNDS_MAX),
+            ("--api-connections", self.api_connections, BACK_ENDS_MAX),
+            ("--padding", usize::try_from(self.padding).unwrap_or(usize::MAX), PADDING_MAX),
+        ];
+        if let Some((name, value, most)) = bounds.into_iter().find(|(_, value, most)| value > most) {
+            return Err(Error::new(format!("{name} {value}: at most {most}")));
+        }
+        if self.compare.is_some() && self.rounds < analysis::rounds_min(self.alpha) {
+            return Err(Error::new(format!(
+                "--rounds {}: too few to show any difference with --alpha {}; at least {} are needed",
+                self.rounds,
+                self.alpha,
+                analysis::rounds_min(self.alpha)
+            )));
+        }
+        if self.compare.is_some() && self.message_rate.is_some() && self.compare_api.is_none() {
+            return Err("--compare-api URL is missing: where the messages to B's devices are sent".into());
+        }
+        if self.churn > 0.0 && self.message_rate.is_none() {
+            return Err("--churn goes with --message-rate: devices drop while messages are sent".into());
+        }
+        let plan = Plan {
+            devices: self.count,
+            connect_rate: self.connect_rate,
+            message_rate: self.message_rate,
+            padding: self.padding as usize,
+            ack: self.ack,
+            timeout: self.timeout,
+            duration: self.duration,
+            idle: self.idle,
+            churn: self.churn,
+            resume: self.resume,
+            storm: self.storm,
+            broadcast: self.broadcast,
+            back_ends: self.api_connections,
+            prefix: self.prefix.clone(),
+            seed: self.seed.unwrap_or_else(seed_of_clock),
+        };
+        plan.check()?;
+        Ok(plan)
+    }
+
+    fn place(&self, url: &str, api: Option<&str>, pid: Option<u32>) -> Result<Place> {
+        let door = Door::read(url, &self.headers, self.count)?;
+        let api = api.map(|api| Api::read(api, self.key.as_deref())).transpose()?;
+        Ok(Place { door, api, pid })
+    }
+
+    fn design(&self, plan: &Plan) -> DevicesDesign {
+        DevicesDesign {
+            url: self.url.clone(),
+            api: self.api.clone(),
+            other_url: self.compare.clone(),
+            other_api: self.compare_api.clone(),
+            devices: self.count,
+            connect_rate: self.connect_rate,
+            message_rate: self.message_rate,
+            ack: self.ack.name().to_owned(),
+            duration_s: self.duration.as_secs_f64(),
+            churn: self.churn,
+            rounds: if self.compare.is_some() { self.rounds } else { 0 },
+            alpha: self.alpha,
+            margin: self.margin,
+            seed: plan.seed,
+        }
+    }
+}
+
+fn exit_code(result: &DevicesResult) -> u8 {
+    match (&result.run, &result.analysis) {
+        (Some(run), _) if run.broken_promises() > 0 => EXIT_WORSE,
+        (Some(run), _) if !run.void.is_empty() => EXIT_VOID,
+        (Some(_), _) => 0,
+        (None, Some(analysis)) => match analysis.decision {
+            _ if result.rounds.is_empty() => EXIT_INTERRUPTED,
+            DevicesDecision::NotWorse => 0,
+            DevicesDecision::Worse => EXIT_WORSE,
+            DevicesDecision::Undecided => EXIT_UNDECIDED,
+            DevicesDecision::Void => EXIT_VOID,
+        },
+        (None, None) => EXIT_VOID,
+    }
+}

@@ -1,0 +1,381 @@
+//! One mock device: what it reads, and what it says to that.
+//!
+//! An idle one has a descriptor and some counters; what it reads goes through a buffer that all share, unless a frame came in part.
+
+use super::frames::{self, Opcode};
+use super::ledger::Ledger;
+use super::plan::Ack;
+use rustix::event::epoll::EventFlags;
+use serde::Deserialize;
+use serde_json::Value;
+use socket2::Socket;
+use std::io::{self, Read as _, Write as _};
+use stillgate_wire::{HeadLimits, Method, Name, Progress, ResponseHead};
+
+/// Any 16 bytes will do: it only shows that the server speaks WebSocket. Theirs is the example of RFC 6455 section 1.3.
+pub(super) const HANDSHAKE_KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
+const HANDSHAKE_ACCEPT: &[u8] = b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
+
+/// More than this unread is no answer to a handshake, and no message of ours.
+const INPUT_BYTES_MAX: usize = 2 << 20;
+
+/// Retry-After without a number that makes sense.
+const RETRY_AFTER_S: u64 = 1;
+const RETRY_AFTER_S_MAX: u64 = 60;
+
+/// How far a connection is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Stage {
+    #[default]
+    Away,
+    Connecting,
+    Shaking,
+    Online,
+    /// Its handshake was refused for good.
+    Refused,
+}
+
+/// Why a connection is over.
+#[derive(Debug, PartialEq)]
+pub(super) enum Ended {
+    /// With a status other than 101; after so many seconds it may try again.
+    Answered { status: u16, retry_after_s: Option<u64> },
+    /// The gateway has said why.
+    Closed(u16),
+    /// No word.
+    Gone(String),
+    /// What came is no WebSocket.
+    Wrong(String),
+}
+
+/// A device.
+#[derive(Debug, Default)]
+pub(super) struct Device {
+    pub(super) socket: Option<Socket>,
+    pub(super) stage: Stage,
+    /// Counts them; the first is 1.
+    pub(super) connection: u32,
+    pub(super) begun_ns: u64,
+    /// What epoll is asked for.
+    pub(super) watched: EventFlags,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    /// Session and token of the last greeting.
+    resume: Option<Box<(String, String)>>,
+    /// It has shown its token, and the greeting that was under way then is not the answer to it.
+    has_shown: bool,
+    /// The highest number it has got.
+    last: Option<u32>,
+}
+
+/// What a device needs of the fleet.
+pub(super) struct Surroundings<'a> {
+    pub(super) number: u32,
+    pub(super) ack: Ack,
+    pub(super) resume: bool,
+    pub(super) now_ns: u64,
+    pub(super) mask: [u8; 4],
+    pub(super) ledger: &'a mut Ledger,
+    pub(super) head: &'a mut ResponseHead,
+    pub(super) seen: &'a mut Seen,
+}
+
+/// What devices have seen besides messages of ours.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub(super) struct Seen {
+    pub(super) pings: u64,
+    pub(super) resumed: u64,
+    /// Messages of a broadcast, and when the last came.
+    pub(super) broadcast: u64,
+    pub(super) broadcast_last_ns: u64,
+    /// Of other senders.
+    pub(super) others: u64,
+}
+
+/// What a gateway says.
+#[derive(Deserialize)]
+struct Said<'a> {
+    r#type: &'a str,
+    id: Option<&'a str>,
+    seq: Option<u64>,
+    #[serde(default)]
+    body: Value,
+    session: Option<&'a str>,
+    resume: Option<&'a str>,
+}
+
+impl Device {
+    /// A socket that is being connected, and what is to be said when it is.
+    pub(super) fn begin(&mut self, socket: Socket, handshake: Vec<u8>, now_ns: u64) {
+        self.socket = Some(socket);
+        self.stage = Stage::Connecting;
+        self.connection += 1;
+        self.begun_ns = now_ns;
+        self.has_shown = false;
+        self.input = Vec::new();
+        self.output = handshake;
+    }
+
+    /// Without a word.
+    pub(super) fn drop_connection(&mut self, stage: Stage) {
+        self.socket = None;
+        self.stage = stage;
+        self.input = Vec::new();
+        self.output = Vec::new();
+    }
+
+    /// What it waits for.
+    pub(super) fn wanted(&self) -> EventFlags {
+        match self.stage {
+            Stage::Connecting => EventFlags::OUT,
+            _ if self.output.is_empty() => EventFlags::IN,
+            _ => EventFlags::IN | EventFlags::OUT,
+        }
+    }
+
+    /// Its socket can do something.
+    pub(super) fn ready(&mut self, buffer: &mut [u8], around: &mut Surroundings<'_>) -> Result<(), Ended> {
+        if self.stage == Stage::Connecting {
+            let Some(socket) = &self.socket else { return Ok(()) };
+            if let Some(error) = socket.take_error().ok().flatten() {
+                return Err(Ended::Gone(error.to_string()));
+            }
+            self.stage = Stage::Shaking;
+        } else {
+            self.read(buffer, around)?;
+        }
+        self.flush()
+    }
+
+    fn read(&mut self, buffer: &mut [u8], around: &mut Surroundings<'_>) -> Result<(), Ended> {
+        let Some(mut socket) = self.socket.as_ref() else { return Ok(()) };
+        let read = match socket.read(buffer) {
+            Ok(0) => return Err(Ended::Gone("the gateway closed the connection".to_owned())),
+            Ok(read) => read,
+            Err(error) if super::sockets::is_later(&error) => return Ok(()),
+            Err(error) => return Err(Ended::Gone(error.to_string())),
+        };
+        if self.input.is_empty() {
+            let taken = self.take(&buffer[..read], around)?;
+            self.input = buffer[taken..read].to_vec();
+        } else {
+            let mut input = std::mem::take(&mut self.input);
+            input.extend_from_slice(&buffer[..read]);
+            let taken = self.take(&input, around)?;
+            input.drain(..taken);
+            self.input = if input.is_empty() { Vec::new() } else { input };
+        }
+        match self.input.len() > INPUT_BYTES_MAX {
+            true => Err(Ended::Wrong("too much without an end".to_owned())),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes what is whole, and says how much that was.
+    fn take(&mut self, bytes: &[u8], around: &mut Surroundings<'_>) -> Result<usize, Ended> {
+        let mut taken = 0;
+        if self.stage == Stage::Shaking {
+            let Some(head) = self.handshake(bytes, around)? else { return Ok(0) };
+            taken = head;
+        }
+        while let Some((opcode, payload, length)) =
+            frames::read(&bytes[taken..]).map_err(|why| Ended::Wrong(why.to_owned()))?
+        {
+            match opcode {
+                Opcode::Text => self.hear(payload, around)?,
+                Opcode::Ping => {
+                    around.seen.pings += 1;
+                    frames::write(&mut self.output, Opcode::Pong, payload, around.mask);
+                }
+                Opcode::Close => return Err(Ended::Closed(frames::close_code(payload))),
+                Opcode::Pong => {}
+                Opcode::Binary => return Err(Ended::Wrong("a binary frame, where JSON was agreed on".to_owned())),
+            }
+            taken += length;
+        }
+        Ok(taken)
+    }
+
+    /// The length of the answer to the handshake, once it is there.
+    fn handshake(&mut self, bytes: &[u8], around: &mut Surroundings<'_>) -> Result<Option<usize>, Ended> {
+        around.head.reset();
+        let head = &mut *around.head;
+        let wrong = |why: &str| Ended::Wrong(format!("the answer to the handshake {why}"));
+        let length = match head.advance(bytes, Method::Get, &HeadLimits::default()) {
+            Ok(Progress::Partial) => return Ok(None),
+            Ok(Progress::Complete(length)) => length,
+            Err(error) => return Err(wrong(&format!("is not HTTP: {error:?}"))),
+        };
+        let field = |name: &str| {
+            head.fields.iter().find_map(|field| {
+                let is = field.name.of(bytes).eq_ignore_ascii_case(name.as_bytes());
+                is.then(|| field.value.of(bytes))
+            })
+        };
+        if head.status != 101 {
+            let seconds = field("retry-after").and_then(|text| std::str::from_utf8(text).ok()?.trim().parse().ok());
+            let retry_after_s =
+                matches!(head.status, 429 | 503).then(|| seconds.unwrap_or(RETRY_AFTER_S).clamp(1, RETRY_AFTER_S_MAX));
+            return Err(Ended::Answered { status: head.status, retry_after_s });
+        }
+        if head.fields.get(bytes, Name::Upgrade).is_none() || field("sec-websocket-accept") != Some(HANDSHAKE_ACCEPT) {
+            return Err(wrong("has no right Sec-WebSocket-Accept"));
+        }
+        if field("sec-websocket-protocol") != Some(b"stillgate.v1") {
+            return Err(wrong("does not agree on stillgate.v1; is it a route of device-gateway with protocol json?"));
+        }
+        self.stage = Stage::Online;
+        if around.resume
+            && let Some(kept) = self.resume.take()
+        {
+            let hello = serde_json::json!({"type": "hello", "session": kept.0, "resume": kept.1}).to_string();
+            frames::write(&mut self.output, Opcode::Text, hello.as_bytes(), around.mask);
+            self.resume = Some(kept);
+            self.has_shown = true;
+        }
+        Ok(Some(length))
+    }
+
+    fn hear(&mut self, payload: &[u8], around: &mut Surroundings<'_>) -> Result<(), Ended> {
+        let said: Said<'_> = serde_json::from_slice(payload)
+            .map_err(|error| Ended::Wrong(format!("a message that is not of stillgate.v1: {error}")))?;
+        match said.r#type {
+            "hello" => self.greeted(&said, around),
+            "message" => self.message(&said, around),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn greeted(&mut self, said: &Said<'_>, around: &mut Surroundings<'_>) {
+        if std::mem::take(&mut self.has_shown) {
+            return;
+        }
+        if let (true, Some(session), Some(resume)) = (around.resume, said.session, said.resume) {
+            let again = self.resume.as_ref().is_some_and(|kept| kept.0 == session);
+            around.seen.resumed += u64::from(again);
+            self.resume = Some(Box::new((session.to_owned(), resume.to_owned())));
+        }
+    }
+
+    fn message(&mut self, said: &Said<'_>, around: &mut Surroundings<'_>) {
+        let number = said.body.get("n").and_then(Value::as_u64).and_then(|number| u32::try_from(number).ok());
+        if let Some(number) = number {
+            around.ledger.received(number, around.number, self.last, around.now_ns);
+            self.last = self.last.max(Some(number));
+        } else if said.body.get("broadcast").is_some() {
+            around.seen.broadcast += 1;
+            around.seen.broadcast_last_ns = around.now_ns;
+        } else {
+            around.seen.others += 1;
+        }
+        let answer = match (around.ack, said.id, number, said.seq) {
+            (Ack::Reply, Some(id), Some(number), _) => {
+                serde_json::json!({"type": "reply", "id": id, "body": {"n": number}}).to_string()
+            }
+            (.., Some(seq)) => format!("{{\"type\":\"ack\",\"seq\":{seq}}}"),
+            _ => return,
+        };
+        frames::write(&mut self.output, Opcode::Text, answer.as_bytes(), around.mask);
+    }
+
+    fn flush(&mut self) -> Result<(), Ended> {
+        let Some(mut socket) = self.socket.as_ref() else { return Ok(()) };
+        while !self.output.is_empty() {
+            match socket.write(&self.output) {
+                Ok(written) => drop(self.output.drain(..written)),
+                Err(error) if super::sockets::is_later(&error) => return Ok(()),
+                Err(error) => return Err(Ended::Gone(error.to_string())),
+            }
+        }
+        // An idle device keeps no buffer.
+        self.output = Vec::new();
+        Ok(())
+    }
+}
+
+/// For messages of `io`'s errors at connect.
+pub(super) fn gone(error: &io::Error) -> Ended {
+    Ended::Gone(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a device says to what it hears, over any split of it.
+    fn said(ack: Ack, input: &[u8], split: usize) -> (Result<Vec<u8>, Ended>, Seen) {
+        let (mut ledger, mut head, mut seen) = (Ledger::new(), ResponseHead::default(), Seen::default());
+        for _ in 0..8 {
+            ledger.begin(0, 0, 3, 1);
+        }
+        let mut around = Surroundings {
+            number: 3,
+            ack,
+            resume: true,
+            now_ns: 9,
+            mask: [0; 4],
+            ledger: &mut ledger,
+            head: &mut head,
+            seen: &mut seen,
+        };
+        let mut device = Device { stage: Stage::Shaking, ..Device::default() };
+        let mut pending = Vec::new();
+        for part in [&input[..split], &input[split..]] {
+            pending.extend_from_slice(part);
+            match device.take(&pending, &mut around) {
+                Ok(taken) => drop(pending.drain(..taken)),
+                Err(ended) => return (Err(ended), seen),
+            }
+        }
+        (Ok(device.output), seen)
+    }
+
+    fn handshake() -> Vec<u8> {
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+          Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\nSec-WebSocket-Protocol: stillgate.v1\r\n\r\n"
+            .to_vec()
+    }
+
+    fn text(words: &str) -> Vec<u8> {
+        [&[0x81, words.len() as u8], words.as_bytes()].concat()
+    }
+
+    #[test]
+    fn a_message_is_answered_as_asked_at_every_split() {
+        let message = text(r#"{"type":"message","id":"a0","seq":4,"body":{"n":7}}"#);
+        let input =
+            [handshake(), text(r#"{"type":"hello","session":"s","resume":"s.1"}"#), message, vec![0x89, 0]].concat();
+        for split in 0..input.len() {
+            let (output, seen) = said(Ack::Device, &input, split);
+            let expected = [&[0x81, 0x80 | 21, 0, 0, 0, 0], &br#"{"type":"ack","seq":4}"#[..]].concat();
+            let output = output.unwrap();
+            assert_eq!(output[6..28], expected[6..28], "split at {split}");
+            assert_eq!(output[28..], [0x8a, 0x80, 0, 0, 0, 0], "a pong");
+            assert_eq!(seen.pings, 1);
+        }
+        let (output, _) = said(Ack::Reply, &input, 0);
+        let output = String::from_utf8_lossy(&output.unwrap()).into_owned();
+        assert!(output.contains(r#""type":"reply""#) && output.contains(r#"{"n":7}"#), "{output}");
+    }
+
+    #[test]
+    fn what_ends_a_connection_is_told() {
+        let ended = |input: &[u8]| said(Ack::Device, input, 0).0.unwrap_err();
+        let later = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n";
+        assert_eq!(ended(later), Ended::Answered { status: 503, retry_after_s: Some(7) });
+        let never = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
+        assert_eq!(ended(never), Ended::Answered { status: 404, retry_after_s: None });
+        assert_eq!(ended(&[handshake(), vec![0x88, 2, 0x03, 0xf4]].concat()), Ended::Closed(1012));
+        for (input, part) in [
+            (b"nonsense\r\n\r\n".to_vec(), "is not HTTP"),
+            (String::from_utf8(handshake()).unwrap().replace("s3pP", "xxxx").into_bytes(), "Accept"),
+            (String::from_utf8(handshake()).unwrap().replace("stillgate.v1", "other").into_bytes(), "stillgate.v1"),
+            ([handshake(), text("nonsense")].concat(), "stillgate.v1"),
+            ([handshake(), vec![0x82, 0]].concat(), "binary"),
+        ] {
+            let Ended::Wrong(why) = ended(&input) else { panic!("{part}") };
+            assert!(why.contains(part), "{why}");
+        }
+    }
+}

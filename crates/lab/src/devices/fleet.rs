@@ -1,0 +1,499 @@
+//! The event loop: everything that can wake it, and what is due by the clock.
+//!
+//! Connects, messages and drops have a schedule each that does not wait for the gateway. A device that was refused for now, or whose
+//! connection ended, comes back by itself.
+
+use super::back_end::{Answer, Asked, BackEnd};
+use super::device::{Device, Ended, Seen, Stage, Surroundings, gone};
+use super::ledger::{BROKEN, Ledger, TIMED_OUT, WRONG_REPLY};
+use super::pace::Pace;
+use super::plan::{Ack, Place, Plan};
+use super::sockets;
+use crate::error::{Error, Result};
+use hdrhistogram::Histogram;
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::io::Errno;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use stillgate_load::outcome;
+use stillgate_stats::Random;
+use stillgate_wire::ResponseHead;
+
+const EVENTS_MAX: usize = 512;
+
+/// Read at once.
+const BUFFER_BYTES: usize = 64 * 1024;
+
+/// Handshakes under way: more would only wait in the listener's queue.
+const HANDSHAKES_MAX: usize = 256;
+
+/// Epoll data of back-ends' connections; devices have smaller numbers.
+const BACK_END: u64 = 1 << 40;
+
+/// The longest a turn waits: how soon Ctrl-C and time-outs are seen.
+const TURN: Duration = Duration::from_millis(50);
+
+/// A request is given up this much after the gateway should have given up waiting for the device.
+const TIMEOUT_SPARE: Duration = Duration::from_secs(5);
+
+/// Nothing connects for so long: it will not.
+const STALL: Duration = Duration::from_secs(30);
+
+/// A device that lost its connection comes back within this.
+const COMES_BACK_NS: u64 = 1_000_000_000;
+
+/// How a phase ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Done,
+    /// By Ctrl-C.
+    Interrupted,
+}
+
+/// All devices and back-ends of one gateway.
+pub(super) struct Fleet<'a> {
+    plan: &'a Plan,
+    place: &'a Place,
+    stop: &'a AtomicBool,
+    epoch: Instant,
+    epoll: OwnedFd,
+    devices: Vec<Device>,
+    back_ends: Vec<BackEnd>,
+    idle: Vec<usize>,
+    /// Messages that are due and found no connection idle.
+    waiting: VecDeque<u32>,
+    to_connect: VecDeque<u32>,
+    /// Those that come back, and when.
+    later: BinaryHeap<Reverse<(u64, u32)>>,
+    pub(super) connects: Pace,
+    pub(super) messages: Option<Pace>,
+    pub(super) churn: Option<Pace>,
+    /// Handshakes.
+    under_way: usize,
+    pub(super) online: usize,
+    pub(super) refused: usize,
+    pub(super) connected: u64,
+    pub(super) refused_for_now: u64,
+    progress_ns: u64,
+    pub(super) ledger: Ledger,
+    pub(super) seen: Seen,
+    pub(super) handshake: Histogram<u64>,
+    pub(super) endings: BTreeMap<String, u64>,
+    random: Random,
+    buffer: Vec<u8>,
+    head: ResponseHead,
+}
+
+impl<'a> Fleet<'a> {
+    pub(super) fn new(plan: &'a Plan, place: &'a Place, stop: &'a AtomicBool) -> Result<Fleet<'a>> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(|error| Error::new(format!("epoll: {error}")))?;
+        Ok(Fleet {
+            plan,
+            place,
+            stop,
+            epoch: Instant::now(),
+            epoll,
+            devices: (0..plan.devices).map(|_| Device::default()).collect(),
+            back_ends: (0..plan.back_ends).map(|_| BackEnd::default()).collect(),
+            idle: (0..plan.back_ends).rev().collect(),
+            waiting: VecDeque::new(),
+            to_connect: VecDeque::new(),
+            later: BinaryHeap::new(),
+            connects: Pace::new(plan.connect_rate, 0),
+            messages: None,
+            churn: None,
+            under_way: 0,
+            online: 0,
+            refused: 0,
+            connected: 0,
+            refused_for_now: 0,
+            progress_ns: 0,
+            ledger: Ledger::new(),
+            seen: Seen::default(),
+            handshake: outcome::histogram(),
+            endings: BTreeMap::new(),
+            random: Random::new(plan.seed),
+            buffer: vec![0; BUFFER_BYTES],
+            head: ResponseHead::default(),
+        })
+    }
+
+    pub(super) fn now_ns(&self) -> u64 {
+        u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// These devices are to connect.
+    pub(super) fn connect(&mut self, devices: std::ops::Range<usize>) {
+        self.to_connect.extend(devices.map(|device| device as u32));
+        self.progress_ns = self.now_ns();
+    }
+
+    /// All lose their connection at once, and come back in another order.
+    pub(super) fn storm(&mut self) {
+        let mut order: Vec<u32> = Vec::new();
+        for (number, device) in self.devices.iter_mut().enumerate() {
+            if device.stage == Stage::Online {
+                device.drop_connection(Stage::Away);
+                order.push(number as u32);
+            }
+        }
+        self.online -= order.len();
+        self.random.shuffle(&mut order);
+        self.to_connect.extend(order);
+        self.progress_ns = self.now_ns();
+    }
+
+    /// The connection that a device has now; 0: none.
+    pub(super) fn connection(&self, device: u32) -> u32 {
+        let device = &self.devices[device as usize];
+        if device.stage == Stage::Online { device.connection } else { 0 }
+    }
+
+    /// Whether no request waits for its answer.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.waiting.is_empty() && self.back_ends.iter().all(|back_end| back_end.asked.is_none())
+    }
+
+    /// One message to all.
+    pub(super) fn broadcast(&mut self) -> Result {
+        let Some(number) = self.idle.pop() else { return Err("no connection is free for the broadcast".into()) };
+        let prefix = &self.plan.prefix;
+        let body = format!("{{\"match\":{{\"prefix\":\"{prefix}\"}},\"body\":{{\"broadcast\":1}}}}");
+        self.ask(number, Asked::Broadcast, &body)
+    }
+
+    /// Goes on until `done`; asked after every turn.
+    pub(super) fn run(&mut self, mut done: impl FnMut(&Fleet<'_>) -> bool) -> Result<Phase> {
+        let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
+        loop {
+            if self.stop.load(Ordering::Relaxed) {
+                return Ok(Phase::Interrupted);
+            }
+            if done(self) {
+                return Ok(Phase::Done);
+            }
+            let next_ns = self.due()?;
+            let wait = Duration::from_nanos(next_ns.saturating_sub(self.now_ns())).min(TURN);
+            let timeout = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
+            events.clear();
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&timeout)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(Error::new(format!("epoll: {error}"))),
+            }
+            for event in &events {
+                // A copy: the kernel's struct is packed.
+                let data = event.data.u64();
+                match data.checked_sub(BACK_END) {
+                    Some(number) => self.on_back_end(number as usize)?,
+                    None => self.on_device(data as u32)?,
+                }
+                // Between events, too: a batch of them takes longer than a message may be late.
+                self.due_messages()?;
+            }
+        }
+    }
+
+    /// Does what is due; when something is due next.
+    fn due(&mut self) -> Result<u64> {
+        let now = self.now_ns();
+        self.due_messages()?;
+        self.due_drops(now)?;
+        while self.later.peek().is_some_and(|Reverse((at, _))| *at <= now) {
+            if let Some(Reverse((_, device))) = self.later.pop() {
+                self.to_connect.push_back(device);
+            }
+        }
+        self.due_connects(now)?;
+        self.give_up(now)?;
+        let paces = [&self.messages, &self.churn].into_iter().flatten().map(Pace::due_ns);
+        let connects = (!self.to_connect.is_empty() && self.under_way < HANDSHAKES_MAX).then(|| self.connects.due_ns());
+        let later = self.later.peek().map(|Reverse((at, _))| *at);
+        Ok(paces.chain(connects).chain(later).min().unwrap_or(u64::MAX))
+    }
+
+    fn due_connects(&mut self, now: u64) -> Result {
+        if self.to_connect.is_empty() || self.under_way >= HANDSHAKES_MAX {
+            self.connects.skip_to(now);
+        }
+        while self.under_way < HANDSHAKES_MAX && !self.to_connect.is_empty() && self.connects.take(now).is_some() {
+            let Some(number) = self.to_connect.pop_front() else { break };
+            self.begin(number, now)?;
+        }
+        if now.saturating_sub(self.progress_ns) > STALL.as_nanos() as u64
+            && (self.under_way > 0 || !self.to_connect.is_empty())
+        {
+            let last = self.endings.iter().max_by_key(|(_, count)| **count).map_or("", |(why, _)| why.as_str());
+            return Err(Error::new(format!(
+                "{} of {} devices are connected, and for {} s none came on; most often: {}",
+                self.online,
+                self.plan.devices,
+                STALL.as_secs(),
+                if last.is_empty() { "no answer" } else { last }
+            )));
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, number: u32, now: u64) -> Result {
+        let door = &self.place.door;
+        let from = (!door.sources.is_empty()).then(|| door.sources[number as usize % door.sources.len()]);
+        match sockets::connect(door.address, from) {
+            Ok(socket) => {
+                watch(&self.epoll, &socket, u64::from(number), EventFlags::OUT)?;
+                let handshake = door.handshake(&self.plan.id(number as usize));
+                let device = &mut self.devices[number as usize];
+                device.begin(socket, handshake, now);
+                device.watched = EventFlags::OUT;
+                self.under_way += 1;
+                Ok(())
+            }
+            Err(error) if error.raw_os_error() == Some(Errno::MFILE.raw_os_error()) => {
+                Err(Error::new(format!("no more file descriptors after {} devices: {error}", self.online)))
+            }
+            Err(error) => {
+                let ended = gone(&error);
+                self.note(&ended);
+                self.comes_back(number, now);
+                Ok(())
+            }
+        }
+    }
+
+    fn on_device(&mut self, number: u32) -> Result {
+        let now_ns = self.now_ns();
+        let mask = (self.random.next_u64() as u32).to_be_bytes();
+        let Some(device) = self.devices.get_mut(number as usize) else { return Ok(()) };
+        let before = device.stage;
+        if device.socket.is_none() {
+            return Ok(());
+        }
+        let mut around = Surroundings {
+            number,
+            ack: self.plan.ack,
+            resume: self.plan.resume,
+            now_ns,
+            mask,
+            ledger: &mut self.ledger,
+            head: &mut self.head,
+            seen: &mut self.seen,
+        };
+        let done = device.ready(&mut self.buffer, &mut around);
+        let was_shaking = matches!(before, Stage::Connecting | Stage::Shaking);
+        if was_shaking && device.stage == Stage::Online {
+            self.under_way -= 1;
+            self.online += 1;
+            self.connected += 1;
+            self.progress_ns = now_ns;
+            self.handshake.saturating_record(now_ns.saturating_sub(device.begun_ns));
+        }
+        match done {
+            Ok(()) => {
+                rewatch(&self.epoll, device.socket.as_ref(), u64::from(number), device.wanted(), &mut device.watched)
+            }
+            Err(ended) => self.on_end(number, ended, now_ns),
+        }
+    }
+
+    fn on_end(&mut self, number: u32, ended: Ended, now: u64) -> Result {
+        let device = &mut self.devices[number as usize];
+        match device.stage {
+            Stage::Online => self.online -= 1,
+            _ => self.under_way -= 1,
+        }
+        device.drop_connection(Stage::Away);
+        self.note(&ended);
+        match ended {
+            Ended::Answered { retry_after_s: Some(seconds), .. } => {
+                self.refused_for_now += 1;
+                self.progress_ns = now;
+                let jitter = self.random.below(COMES_BACK_NS / 2);
+                self.later.push(Reverse((now + seconds * 1_000_000_000 + jitter, number)));
+            }
+            Ended::Answered { status, .. } if self.connected == 0 => {
+                return Err(Error::new(format!(
+                    "the gateway answers {status} to the handshake of device {}; does the URL lead to a route of device-gateway, \
+                     and does the device show what the route's plugins want?",
+                    self.plan.id(number as usize)
+                )));
+            }
+            Ended::Answered { .. } => {
+                self.devices[number as usize].stage = Stage::Refused;
+                self.refused += 1;
+            }
+            Ended::Wrong(why) if self.connected == 0 => return Err(Error::new(why)),
+            Ended::Wrong(_) | Ended::Closed(_) | Ended::Gone(_) => self.comes_back(number, now),
+        }
+        Ok(())
+    }
+
+    fn comes_back(&mut self, number: u32, now: u64) {
+        let after = COMES_BACK_NS / 10 + self.random.below(COMES_BACK_NS);
+        self.later.push(Reverse((now + after, number)));
+    }
+
+    fn note(&mut self, ended: &Ended) {
+        let why = match ended {
+            Ended::Answered { status, .. } => format!("handshake answered {status}"),
+            Ended::Closed(code) => format!("closed by the gateway, {code}"),
+            Ended::Gone(why) | Ended::Wrong(why) => why.clone(),
+        };
+        *self.endings.entry(why).or_default() += 1;
+    }
+
+    fn due_drops(&mut self, now: u64) -> Result {
+        while self.churn.as_mut().is_some_and(|churn| churn.take(now).is_some()) {
+            let number = self.random.below(self.devices.len() as u64) as u32;
+            let device = &mut self.devices[number as usize];
+            if device.stage == Stage::Online {
+                device.drop_connection(Stage::Away);
+                self.online -= 1;
+                *self.endings.entry("dropped by --churn".to_owned()).or_default() += 1;
+                self.comes_back(number, now);
+            }
+        }
+        Ok(())
+    }
+
+    fn due_messages(&mut self) -> Result {
+        let now = self.now_ns();
+        while let Some(due) = self.messages.as_mut().and_then(|pace| pace.take(now)) {
+            let device = self.random.below(self.devices.len() as u64) as u32;
+            let connection = self.connection(device);
+            let number = self.ledger.begin(due, now, device, connection);
+            self.waiting.push_back(number);
+        }
+        while !self.waiting.is_empty()
+            && let Some(back_end) = self.idle.pop()
+        {
+            let Some(number) = self.waiting.pop_front() else { break };
+            let body = self.body(number);
+            self.ask(back_end, Asked::Message(number), &body)?;
+        }
+        Ok(())
+    }
+
+    fn body(&self, number: u32) -> String {
+        match self.plan.padding {
+            0 => format!("{{\"n\":{number}}}"),
+            bytes => format!("{{\"n\":{number},\"pad\":\"{:x<bytes$}\"}}", ""),
+        }
+    }
+
+    fn ask(&mut self, number: usize, asked: Asked, body: &str) -> Result {
+        let Some(api) = &self.place.api else { return Err("there is no device API to ask: give --api URL".into()) };
+        let now = self.now_ns();
+        let back_end = &mut self.back_ends[number];
+        if back_end.socket.is_none() {
+            let socket = sockets::connect(api.address, None)
+                .map_err(|error| Error::new(format!("the device API at {} cannot be reached: {error}", api.address)))?;
+            watch(&self.epoll, &socket, BACK_END + number as u64, EventFlags::OUT)?;
+            back_end.begin(socket);
+            back_end.watched = EventFlags::OUT;
+        }
+        match asked {
+            Asked::Message(message) => {
+                let id = self.plan.id(self.ledger.device(message).unwrap_or(0) as usize);
+                let (ack, timeout) = (self.plan.ack.name(), self.plan.timeout.as_millis());
+                let path = format_args!("/v1/devices/{id}/messages?ack={ack}&timeout={timeout}ms");
+                back_end.ask(api, asked, path, body, now);
+            }
+            Asked::Broadcast => back_end.ask(api, asked, format_args!("/v1/broadcast"), body, now),
+        }
+        if let Some(answer) = back_end.flush() {
+            return self.on_answer(number, asked, answer);
+        }
+        let back_end = &mut self.back_ends[number];
+        let wanted = back_end.wanted();
+        rewatch(&self.epoll, back_end.socket.as_ref(), BACK_END + number as u64, wanted, &mut back_end.watched)
+    }
+
+    fn on_back_end(&mut self, number: usize) -> Result {
+        let Some(back_end) = self.back_ends.get_mut(number) else { return Ok(()) };
+        let asked = back_end.asked;
+        if let (Some(answer), Some(asked)) = (back_end.ready(&mut self.buffer), asked) {
+            self.on_answer(number, asked, answer)?;
+        }
+        let back_end = &mut self.back_ends[number];
+        let wanted = back_end.wanted();
+        rewatch(&self.epoll, back_end.socket.as_ref(), BACK_END + number as u64, wanted, &mut back_end.watched)
+    }
+
+    fn on_answer(&mut self, number: usize, asked: Asked, answer: Answer) -> Result {
+        let now = self.now_ns();
+        self.back_ends[number].asked = None;
+        self.idle.push(number);
+        let status = match answer {
+            Answer::Status(status @ (401 | 403), _) => {
+                return Err(Error::new(format!("the device API answers {status}: give its key with --key")));
+            }
+            Answer::Status(400, body) => {
+                let why = String::from_utf8_lossy(&body).into_owned();
+                return Err(Error::new(format!("the device API answers 400: {why}")));
+            }
+            Answer::Status(200, body) if self.plan.ack == Ack::Reply && !is_reply(asked, &body) => WRONG_REPLY,
+            Answer::Status(status, _) => status,
+            Answer::Broken(why) if self.ledger.next() <= 1 => {
+                return Err(Error::new(format!("the device API cannot be asked: {why}")));
+            }
+            Answer::Broken(_) => BROKEN,
+            Answer::Wrong(why) => return Err(Error::new(format!("the device API: {why}"))),
+        };
+        match asked {
+            Asked::Message(message) => {
+                let sent_ns = self.back_ends[number].sent_ns;
+                self.ledger.answered(message, status, sent_ns, now);
+            }
+            Asked::Broadcast if status == 202 => {}
+            Asked::Broadcast => return Err(Error::new(format!("the device API answers {status} to the broadcast"))),
+        }
+        Ok(())
+    }
+
+    /// Requests that were not answered when the gateway should long have done so.
+    fn give_up(&mut self, now: u64) -> Result {
+        let patience = (self.plan.timeout + TIMEOUT_SPARE).as_nanos() as u64;
+        for (number, back_end) in self.back_ends.iter_mut().enumerate() {
+            let Some(asked) = back_end.asked.filter(|_| now.saturating_sub(back_end.sent_ns) > patience) else {
+                continue;
+            };
+            back_end.socket = None;
+            back_end.asked = None;
+            self.idle.push(number);
+            match asked {
+                Asked::Message(message) => self.ledger.answered(message, TIMED_OUT, back_end.sent_ns, now),
+                Asked::Broadcast => return Err("the device API does not answer the broadcast".into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a reply is the one of this message.
+fn is_reply(asked: Asked, body: &[u8]) -> bool {
+    let Asked::Message(number) = asked else { return true };
+    let value: Option<serde_json::Value> = serde_json::from_slice(body).ok();
+    value.and_then(|value| value.get("n")?.as_u64()) == Some(u64::from(number))
+}
+
+fn watch(epoll: &OwnedFd, source: impl AsFd, data: u64, flags: EventFlags) -> Result {
+    epoll::add(epoll, source, EventData::new_u64(data), flags).map_err(|error| Error::new(format!("epoll: {error}")))
+}
+
+/// Asks for something else, where it is something else.
+fn rewatch(
+    epoll: &OwnedFd,
+    source: Option<&socket2::Socket>,
+    data: u64,
+    wanted: EventFlags,
+    watched: &mut EventFlags,
+) -> Result {
+    let Some(source) = source.filter(|_| wanted != *watched) else { return Ok(()) };
+    *watched = wanted;
+    epoll::modify(epoll, source, EventData::new_u64(data), wanted)
+        .map_err(|error| Error::new(format!("epoll: {error}")))
+}

@@ -1,0 +1,26 @@
+//! `stillgate-lab devices`: mock devices that hold a WebSocket each, and a back-end that sends them messages by the device API.
+//!
+//! ```text
+//!  fleet ── epoll ──┬─ device … device      connect, answer, drop, come back
+//!                   └─ back_end … back_end  POST /v1/devices/{id}/messages, keep-alive, on a schedule
+//!                          └─ ledger: what was sent, received and answered
+//! ```
+//!
+//! One thread does all of it: what a device received and what its sender was answered are compared without a lock, and the other
+//! CPUs are the gateway's. [`plan`] is what was typed, [`run`] the phases of one run, [`rounds`] two gateways in turn, and
+//! [`analysis`] a pure function of the rounds. [`words`] shows what came of it.
+
+pub(crate) mod analysis;
+mod back_end;
+mod descriptors;
+mod device;
+mod fleet;
+mod frames;
+mod ledger;
+mod pace;
+pub(crate) mod plan;
+mod process;
+pub(crate) mod rounds;
+pub(crate) mod run;
+mod sockets;
+pub(crate) mod words;

@@ -1,0 +1,250 @@
+//! What a run of mock devices is to do, read from what was typed: impossible wishes end here, with what to write instead.
+
+use super::sockets;
+use crate::cli::values::Header;
+use crate::error::{Error, Result};
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+use stillgate_load::Target;
+
+/// Stands for the device's id in the URL and in header fields.
+pub(crate) const ID: &str = "{id}";
+
+/// In its place while a URL is read; letters that nobody writes.
+const PLACEHOLDER: &str = "stillgate0lab0device0id";
+
+/// What a message's answer waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Ack {
+    /// The kernel has it
+    Written,
+    /// The device has acknowledged it
+    Device,
+    /// The device has replied
+    Reply,
+}
+
+impl Ack {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Ack::Written => "written",
+            Ack::Device => "device",
+            Ack::Reply => "reply",
+        }
+    }
+}
+
+/// Where devices connect.
+#[derive(Debug, Clone)]
+pub(crate) struct Door {
+    pub(crate) address: SocketAddr,
+    /// The handshake, around the id; one part more than there are ids in it.
+    request: Vec<String>,
+    pub(super) sources: Vec<IpAddr>,
+}
+
+impl Door {
+    /// Of a `ws://` URL, or `http://`, with `{id}` in it or in a header field.
+    pub(crate) fn read(url: &str, headers: &[Header], devices: usize) -> Result<Door> {
+        let at = |why: &dyn std::fmt::Display| Error::new(format!("{url:?}: {why}"));
+        if url.starts_with("wss://") || url.starts_with("https://") {
+            return Err(at(&"devices are played without TLS; give the ws:// URL of a listener without it"));
+        }
+        let plain = url.strip_prefix("ws://").map(|rest| format!("http://{rest}"));
+        let plain = plain.unwrap_or_else(|| url.to_owned()).replace(ID, PLACEHOLDER);
+        let wrong = |error: &dyn std::fmt::Display| at(&error.to_string().replace(PLACEHOLDER, ID));
+        if Target::parse(&plain).map_err(|error| wrong(&error))?.name.contains(PLACEHOLDER) {
+            return Err(at(&"{id} stands in the path or the query, not in the host"));
+        }
+        let target = Target::resolve(&plain).map_err(|error| wrong(&error))?;
+        let mut request = format!(
+            "GET {} HTTP/1.1\r\nHost: {}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+             Sec-WebSocket-Key: {}\r\nSec-WebSocket-Protocol: stillgate.v1\r\n",
+            target.path_and_query.replace(PLACEHOLDER, ID),
+            target.host,
+            super::device::HANDSHAKE_KEY
+        );
+        for Header(name, value) in headers {
+            // Writing to a `String` does not fail.
+            let _ = write!(request, "{name}: {value}\r\n");
+        }
+        request.push_str("\r\n");
+        let request: Vec<String> = request.split(ID).map(str::to_owned).collect();
+        if request.len() == 1 {
+            return Err(at(&"nothing tells the devices apart; put {id} where the gateway reads the id, as in \
+                             ws://127.0.0.1:9080/connect?device={id}, or in a header field: -H 'X-Device: {id}'"));
+        }
+        let address = *target.addresses.first().ok_or_else(|| at(&"it has no address"))?;
+        let sources = sockets::sources(address, devices).map_err(|why| at(&why))?;
+        Ok(Door { address, request, sources })
+    }
+
+    /// The bytes a device begins with.
+    pub(super) fn handshake(&self, id: &str) -> Vec<u8> {
+        self.request.join(id).into_bytes()
+    }
+}
+
+/// Where the back-end sends.
+#[derive(Debug, Clone)]
+pub(crate) struct Api {
+    pub(super) address: SocketAddr,
+    host: String,
+    base: String,
+    key: Option<String>,
+}
+
+impl Api {
+    /// Of the device API's URL.
+    pub(crate) fn read(url: &str, key: Option<&str>) -> Result<Api> {
+        let at = |why: &dyn std::fmt::Display| Error::new(format!("--api {url:?}: {why}"));
+        let target = Target::resolve(url).map_err(|error| at(&error))?;
+        if target.is_secure {
+            return Err(at(&"the device API is asked without TLS; give the http:// URL of one without it"));
+        }
+        if key.is_some_and(|key| key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic())) {
+            return Err("--key: a key is printable ASCII without spaces".into());
+        }
+        let address = *target.addresses.first().ok_or_else(|| at(&"it has no address"))?;
+        let base = target.path_and_query.trim_end_matches('/').to_owned();
+        if base.contains('?') {
+            return Err(at(&"give it without a query, as http://127.0.0.1:9190"));
+        }
+        Ok(Api { address, host: target.host, base, key: key.map(str::to_owned) })
+    }
+
+    /// A POST.
+    pub(super) fn post(&self, out: &mut Vec<u8>, path: std::fmt::Arguments<'_>, body: &str) {
+        let key = self.key.as_ref().map(|key| format!("X-API-KEY: {key}\r\n")).unwrap_or_default();
+        let text = format!(
+            "POST {}{path} HTTP/1.1\r\nHost: {}\r\n{key}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            self.base,
+            self.host,
+            body.len()
+        );
+        out.extend_from_slice(text.as_bytes());
+    }
+}
+
+/// One gateway.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    pub(crate) door: Door,
+    /// None: nothing is sent.
+    pub(crate) api: Option<Api>,
+    pub(crate) pid: Option<u32>,
+}
+
+/// What is done with it.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) devices: usize,
+    /// Handshakes begun a second.
+    pub(crate) connect_rate: f64,
+    /// Messages a second; none: no messages.
+    pub(crate) message_rate: Option<f64>,
+    /// Added to each body.
+    pub(crate) padding: usize,
+    pub(crate) ack: Ack,
+    /// What the gateway may take for an acknowledgement.
+    pub(crate) timeout: Duration,
+    pub(crate) duration: Duration,
+    /// Nothing but pings before messages.
+    pub(crate) idle: Duration,
+    /// Share of devices that drop each second.
+    pub(crate) churn: f64,
+    /// Whether devices that come back show their token.
+    pub(crate) resume: bool,
+    pub(crate) storm: bool,
+    pub(crate) broadcast: bool,
+    pub(crate) back_ends: usize,
+    /// Ids begin with it.
+    pub(crate) prefix: String,
+    pub(crate) seed: u64,
+}
+
+/// Messages of one run: the ledger keeps 24 bytes of each.
+const MESSAGES_MAX: f64 = 20e6;
+
+/// Room for a number behind it within what a gateway takes for an id.
+const PREFIX_BYTES_MAX: usize = 64;
+
+impl Plan {
+    /// Refuses what cannot be meant.
+    pub(crate) fn check(&self) -> Result {
+        if self.message_rate.unwrap_or(0.0) * (self.duration.as_secs_f64() + 1.0) > MESSAGES_MAX {
+            return Err(Error::new(format!(
+                "--message-rate for --duration is more than {MESSAGES_MAX} messages; ask for fewer, or for less time"
+            )));
+        }
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        if self.prefix.len() > PREFIX_BYTES_MAX || !self.prefix.bytes().all(plain) {
+            return Err(Error::new(format!(
+                "--prefix {:?}: at most {PREFIX_BYTES_MAX} letters, digits, '-', '_' and '.'",
+                self.prefix
+            )));
+        }
+        super::descriptors::make_room(self.devices, self.back_ends)
+    }
+
+    /// The id of a device.
+    pub(super) fn id(&self, device: usize) -> String {
+        format!("{}{device:06}", self.prefix)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn door(url: &str, headers: &[Header], expected: Result<&str, &str>) {
+        match (Door::read(url, headers, 10), expected) {
+            (Ok(door), Ok(begin)) => {
+                let text = String::from_utf8(door.handshake("d7")).unwrap();
+                assert!(text.starts_with(begin), "{text}");
+                assert!(text.ends_with("\r\n\r\n") && !text.contains(ID), "{text}");
+            }
+            (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{error}"),
+            (door, expected) => panic!("{url}: {door:?}, expected {expected:?}"),
+        }
+    }
+
+    #[test]
+    fn a_url_says_where_the_id_goes() {
+        door(
+            "ws://127.0.0.1:9080/connect?device={id}",
+            &[],
+            Ok("GET /connect?device=d7 HTTP/1.1\r\nHost: 127.0.0.1:9080\r\n"),
+        );
+        door("http://127.0.0.1/{id}", &[], Ok("GET /d7 HTTP/1.1\r\nHost: 127.0.0.1\r\n"));
+        let header = [Header("X-Device".to_owned(), "{id}".to_owned())];
+        door("ws://127.0.0.1/connect", &header, Ok("GET /connect HTTP/1.1\r\n"));
+        door("ws://127.0.0.1/connect", &[], Err("nothing tells the devices apart"));
+        door("wss://127.0.0.1/{id}", &[], Err("without TLS"));
+        door("ws://{id}.example/", &[], Err("not in the host"));
+        door("ws://127.0.0.1:99999/{id}", &[], Err("ws://127.0.0.1:99999/{id}"));
+        door("ws://127.0.0.1/a b{id}", &[], Err("ws://127.0.0.1/a b{id}"));
+        door("", &[], Err("\"\""));
+    }
+
+    #[test]
+    fn an_api_is_a_plain_url() {
+        let check = |url: &str, key: Option<&str>, expected: &str| {
+            let error = Api::read(url, key).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        };
+        check("https://127.0.0.1:9190", None, "without TLS");
+        check("http://127.0.0.1:9190/?a=b", None, "without a query");
+        check("http://127.0.0.1:9190", Some("a\r\nX: b"), "--key");
+        let mut out = Vec::new();
+        let api = Api::read("http://127.0.0.1:9190/", Some("k")).unwrap();
+        api.post(&mut out, format_args!("/v1/devices/{}/messages", "d7"), "{}");
+        let text = String::from_utf8(out).unwrap();
+        assert!(
+            text.starts_with("POST /v1/devices/d7/messages HTTP/1.1\r\nHost: 127.0.0.1:9190\r\nX-API-KEY: k\r\n"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,51 @@
+//! Two gateways in turn: each round connects devices that were never there before to both, in random order, and sends them messages.
+
+use super::plan::{Place, Plan};
+use super::run;
+use crate::display::Progress;
+use crate::error::Result;
+use crate::result::devices::{DevicesRound, DevicesSide};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+use stillgate_stats::Random;
+
+/// The rounds that were run to their end; `keep` sees them after each.
+pub(crate) fn run(
+    plan: &Plan,
+    places: (&Place, &Place),
+    rounds: usize,
+    stop: &AtomicBool,
+    mut keep: impl FnMut(&[DevicesRound]) -> Result,
+) -> Result<Vec<DevicesRound>> {
+    let mut progress = Progress::new("devices", run::steps(plan) * 2 * rounds as u64);
+    let mut random = Random::new(plan.seed);
+    // Devices of a former command must not be there already.
+    let begun = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let mut done: Vec<DevicesRound> = Vec::new();
+    for round in 0..rounds {
+        let plan = Plan { prefix: format!("{}{begun:x}-{round}-", plan.prefix), ..plan.clone() };
+        let first = if random.below(2) == 0 { DevicesSide::A } else { DevicesSide::B };
+        let mut side = |side: DevicesSide| {
+            let place = if side == DevicesSide::A { places.0 } else { places.1 };
+            let label = format!("round {} of {rounds}, {side:?}: ", round + 1);
+            run::run(&plan, place, stop, &label, &mut progress).map_err(|error| error.context(format!("{side:?}")))
+        };
+        let (a, b) = match first {
+            DevicesSide::A => {
+                let a = side(DevicesSide::A)?;
+                (a, side(DevicesSide::B)?)
+            }
+            DevicesSide::B => {
+                let b = side(DevicesSide::B)?;
+                (side(DevicesSide::A)?, b)
+            }
+        };
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        done.push(DevicesRound { first, a, b });
+        keep(&done)?;
+    }
+    progress.finish();
+    Ok(done)
+}

@@ -1,0 +1,269 @@
+//! One run: connect by steps, idle, messages with churn, a broadcast, a storm; after each phase what it took of the gateway's process.
+
+use super::fleet::{Fleet, Phase};
+use super::pace::Pace;
+use super::plan::{Place, Plan};
+use super::process::Process;
+use crate::display::Progress;
+use crate::error::{Error, Result};
+use crate::result::devices::{Broadcast, ConnectStep, DevicesRun, Idle, Messages, Storm};
+use crate::result::histogram;
+use crate::stop::EXIT_INTERRUPTED;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+use stillgate_load::outcome;
+
+/// Numbers of devices at which the connects so far are summed up; the last is all.
+const STEPS: [usize; 2] = [1_000, 10_000];
+
+/// After the last message, for what was written and not yet received.
+const SETTLE: Duration = Duration::from_secs(5);
+
+/// For memory and processor to come to rest after the last connect.
+const REST: Duration = Duration::from_millis(300);
+
+/// For a broadcast to reach everybody.
+const BROADCAST: Duration = Duration::from_secs(60);
+
+/// More late messages than this, and the latencies are this program's.
+const LATE_SHARE_MAX: f64 = 0.01;
+
+/// Steps that [`run`] shows.
+pub(crate) fn steps(plan: &Plan) -> u64 {
+    let others = [!plan.idle.is_zero(), plan.message_rate.is_some(), plan.broadcast, plan.storm];
+    (ends(plan.devices).len() + others.iter().filter(|is| **is).count()) as u64
+}
+
+/// A run; `label` stands before each step. Interrupted, it is what was measured until then; an error if that is nothing.
+pub(crate) fn run(
+    plan: &Plan,
+    place: &Place,
+    stop: &AtomicBool,
+    label: &str,
+    progress: &mut Progress,
+) -> Result<DevicesRun> {
+    let process = Process::find(place.pid, place.door.address)?;
+    let mut out = DevicesRun::default();
+    if let Some(process) = &process {
+        out.pid = Some(process.pid);
+        out.process = Some(process.name.clone());
+    }
+    let mut phases = Phases { plan, fleet: Fleet::new(plan, place, stop)?, process, label, progress };
+    let ended = phases.all(&mut out);
+    out.endings = std::mem::take(&mut phases.fleet.endings);
+    out.resumed = phases.fleet.seen.resumed;
+    if ended? == Phase::Interrupted {
+        if out.connects.is_empty() {
+            return Err(Error::new("interrupted before anything was measured").exit(EXIT_INTERRUPTED));
+        }
+        out.void.push("it was interrupted".to_owned());
+    }
+    out.void.extend(late(&out));
+    Ok(out)
+}
+
+/// A run in its phases.
+struct Phases<'a, 'p> {
+    plan: &'a Plan,
+    fleet: Fleet<'a>,
+    process: Option<Process>,
+    label: &'a str,
+    progress: &'p mut Progress,
+}
+
+impl Phases<'_, '_> {
+    fn all(&mut self, out: &mut DevicesRun) -> Result<Phase> {
+        let before_kib = self.process.as_ref().map(Process::rss_kib).transpose()?;
+        let begin = Instant::now();
+        let mut from = 0;
+        for end in ends(self.plan.devices) {
+            self.step(&format!("connecting {end} devices"));
+            let (step, phase) = self.connect(from, end)?;
+            out.connects.push(step);
+            if phase == Phase::Interrupted {
+                return Ok(phase);
+            }
+            from = end;
+        }
+        out.connects_per_s = self.fleet.connected as f64 / begin.elapsed().as_secs_f64();
+        if self.rest(REST)? == Phase::Interrupted {
+            return Ok(Phase::Interrupted);
+        }
+        let after_kib = self.process.as_ref().map(Process::rss_kib).transpose()?;
+        let grown = after_kib.zip(before_kib).map(|(after, before)| (after as f64 - before as f64) * 1024.0);
+        out.rss_bytes_per_device = grown.map(|bytes| bytes / self.fleet.online.max(1) as f64);
+        let further: [fn(&mut Self, &mut DevicesRun) -> Result<Phase>; 4] =
+            [Self::idle, Self::messages, Self::broadcast, Self::storm];
+        for phase in further {
+            if phase(self, out)? == Phase::Interrupted {
+                return Ok(Phase::Interrupted);
+            }
+        }
+        Ok(Phase::Done)
+    }
+
+    fn connect(&mut self, from: usize, end: usize) -> Result<(ConnectStep, Phase)> {
+        let (begin, cpu) = (Instant::now(), self.cpu_us()?);
+        let before = self.fleet.connected;
+        self.fleet.connects = Pace::new(self.plan.connect_rate, self.fleet.now_ns());
+        self.fleet.connect(from..end);
+        let phase = self.fleet.run(|fleet| fleet.online + fleet.refused >= end)?;
+        let seconds = begin.elapsed().as_secs_f64();
+        let connects = self.fleet.connected - before;
+        let handshake = std::mem::replace(&mut self.fleet.handshake, outcome::histogram());
+        let step = ConnectStep {
+            devices: self.fleet.online,
+            connects,
+            seconds,
+            cpu_us_per_connect: self.cpu_since(cpu, connects)?,
+            rss_kib: self.process.as_ref().map(Process::rss_kib).transpose()?,
+            handshake: histogram::percentiles(&handshake),
+        };
+        Ok((step, phase))
+    }
+
+    fn idle(&mut self, out: &mut DevicesRun) -> Result<Phase> {
+        if self.plan.idle.is_zero() {
+            return Ok(Phase::Done);
+        }
+        self.step("idle");
+        let (begin, cpu, pings) = (Instant::now(), self.cpu_us()?, self.fleet.seen.pings);
+        let phase = self.rest(self.plan.idle)?;
+        let seconds = begin.elapsed().as_secs_f64();
+        let used = self.cpu_us()?.zip(cpu).map(|(after, before)| (after - before) / 1e6);
+        out.idle =
+            Some(Idle { seconds, pings: self.fleet.seen.pings - pings, cpu_share: used.map(|used| used / seconds) });
+        Ok(phase)
+    }
+
+    fn messages(&mut self, out: &mut DevicesRun) -> Result<Phase> {
+        let Some(rate) = self.plan.message_rate else { return Ok(Phase::Done) };
+        self.step(&format!("{rate} messages a second"));
+        let from = self.fleet.ledger.next();
+        let (begin, cpu) = (Instant::now(), self.cpu_us()?);
+        let now = self.fleet.now_ns();
+        self.fleet.messages = Some(Pace::new(rate, now));
+        if self.plan.churn > 0.0 {
+            self.fleet.churn = Some(Pace::new(self.plan.churn * self.plan.devices as f64, now));
+        }
+        let phase = self.rest(self.plan.duration)?;
+        self.fleet.churn = None;
+        let mut messages = self.end_messages(from, begin)?;
+        messages.cpu_us_per_message = self.cpu_since(cpu, messages.sent)?;
+        out.messages = Some(messages);
+        Ok(phase)
+    }
+
+    /// No more are sent; what is under way is waited for.
+    fn end_messages(&mut self, from: u32, begin: Instant) -> Result<Messages> {
+        self.fleet.messages = None;
+        let seconds = begin.elapsed().as_secs_f64();
+        self.fleet.run(|fleet| fleet.is_quiet())?;
+        let until = Instant::now() + SETTLE;
+        self.fleet.run(|fleet| fleet.ledger.is_settled(from) || Instant::now() >= until)?;
+        let connections: Vec<u32> = (0..self.plan.devices as u32).map(|device| self.fleet.connection(device)).collect();
+        Ok(self.fleet.ledger.close(from, seconds, |device| connections[device as usize]))
+    }
+
+    fn broadcast(&mut self, out: &mut DevicesRun) -> Result<Phase> {
+        if !self.plan.broadcast {
+            return Ok(Phase::Done);
+        }
+        self.step("a message to all");
+        let devices = self.fleet.online;
+        let (begin_ns, until) = (self.fleet.now_ns(), Instant::now() + BROADCAST);
+        self.fleet.broadcast()?;
+        let phase = self
+            .fleet
+            .run(|fleet| fleet.seen.broadcast >= devices as u64 && fleet.is_quiet() || Instant::now() >= until)?;
+        let last = self.fleet.seen.broadcast_last_ns.saturating_sub(begin_ns);
+        out.broadcast = Some(Broadcast { devices, received: self.fleet.seen.broadcast, last_s: last as f64 / 1e9 });
+        Ok(phase)
+    }
+
+    fn storm(&mut self, out: &mut DevicesRun) -> Result<Phase> {
+        if !self.plan.storm {
+            return Ok(Phase::Done);
+        }
+        self.step("all drop at once and come back");
+        let (devices, from) = (self.fleet.online, self.fleet.ledger.next());
+        let (begin, cpu, connected, refused) =
+            (Instant::now(), self.cpu_us()?, self.fleet.connected, self.fleet.refused_for_now);
+        let now = self.fleet.now_ns();
+        self.fleet.messages = self.plan.message_rate.map(|rate| Pace::new(rate, now));
+        self.fleet.connects = Pace::new(self.plan.connect_rate, now);
+        self.fleet.storm();
+        let phase = self.fleet.run(|fleet| fleet.online >= devices)?;
+        let seconds = begin.elapsed().as_secs_f64();
+        let connects = self.fleet.connected - connected;
+        let cpu_us_per_connect = self.cpu_since(cpu, connects)?.filter(|_| self.plan.message_rate.is_none());
+        let messages = match self.plan.message_rate {
+            Some(_) => Some(self.end_messages(from, begin)?),
+            None => None,
+        };
+        let refused = self.fleet.refused_for_now - refused;
+        out.storm = Some(Storm { devices, seconds, refused, cpu_us_per_connect, messages });
+        Ok(phase)
+    }
+
+    fn rest(&mut self, time: Duration) -> Result<Phase> {
+        let until = Instant::now() + time;
+        self.fleet.run(|_| Instant::now() >= until)
+    }
+
+    fn step(&mut self, what: &str) {
+        self.progress.step(&format!("{}{what}", self.label));
+    }
+
+    fn cpu_us(&self) -> Result<Option<f64>> {
+        self.process.as_ref().map(Process::cpu_us).transpose()
+    }
+
+    /// A share of what was used since then.
+    fn cpu_since(&self, before: Option<f64>, of: u64) -> Result<Option<f64>> {
+        let used = self.cpu_us()?.zip(before).map(|(after, before)| after - before);
+        Ok(used.filter(|_| of > 0).map(|used| used / of as f64))
+    }
+}
+
+fn ends(devices: usize) -> Vec<usize> {
+    STEPS.into_iter().filter(|step| *step < devices).chain([devices]).collect()
+}
+
+fn late(run: &DevicesRun) -> Option<String> {
+    let messages = run.messages.as_ref().filter(|messages| messages.sent > 0)?;
+    let share = messages.late as f64 / messages.sent as f64;
+    (share > LATE_SHARE_MAX).then(|| {
+        format!(
+            "{:.1}% of the messages were started more than 10 ms late by this program: it had too little CPU; \
+             ask for a lower --message-rate",
+            share * 100.0
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_end_with_all() {
+        assert_eq!(ends(1), [1]);
+        assert_eq!(ends(1_000), [1_000]);
+        assert_eq!(ends(19_000), [1_000, 10_000, 19_000]);
+    }
+
+    #[test]
+    fn late_messages_make_a_run_void() {
+        let of = |late| {
+            let messages = Messages { sent: 1_000, late, ..Messages::default() };
+            late_words(messages)
+        };
+        assert_eq!(of(10), None);
+        assert!(of(11).unwrap().starts_with("1.1% of the messages"));
+    }
+
+    fn late_words(messages: Messages) -> Option<String> {
+        late(&DevicesRun { messages: Some(messages), ..DevicesRun::default() })
+    }
+}

@@ -1,0 +1,85 @@
+//! Connections that are begun and not waited for.
+
+use socket2::{Domain, Protocol, Socket, Type};
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+/// Linux's own range, where it does not say.
+const PORTS_DEFAULT: usize = 28_232;
+
+/// Ports of a source that are left to others.
+const PORTS_SPARE: usize = 2_000;
+
+/// Source addresses for so many connections to one address: none where one source has ports enough.
+///
+/// On the loopback network every address of 127.0.0.0/8 is this machine's.
+pub(super) fn sources(destination: SocketAddr, connections: usize) -> Result<Vec<IpAddr>, String> {
+    let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok();
+    choose(destination, connections, range.as_deref().and_then(ports_of_range).unwrap_or(PORTS_DEFAULT))
+}
+
+fn choose(destination: SocketAddr, connections: usize, ports: usize) -> Result<Vec<IpAddr>, String> {
+    let usable = ports.saturating_sub(PORTS_SPARE).max(1);
+    match destination.ip() {
+        _ if connections <= usable => Ok(Vec::new()),
+        IpAddr::V4(ip) if ip.is_loopback() => {
+            let first = u32::from(Ipv4Addr::LOCALHOST);
+            Ok((0..connections.div_ceil(usable) as u32).map(|number| Ipv4Addr::from(first + number).into()).collect())
+        }
+        _ => Err(format!(
+            "{connections} connections to one address need more ports than this machine's {ports}; \
+             run several of these commands on several machines, or widen net.ipv4.ip_local_port_range"
+        )),
+    }
+}
+
+fn ports_of_range(text: &str) -> Option<usize> {
+    let (first, last) = text.trim().split_once(char::is_whitespace)?;
+    let (first, last) = (first.parse::<usize>().ok()?, last.trim().parse::<usize>().ok()?);
+    (last >= first).then_some(last - first + 1)
+}
+
+/// Begins a connection; it is there when the socket can be written to.
+pub(super) fn connect(to: SocketAddr, from: Option<IpAddr>) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
+    socket.set_tcp_nodelay(true)?;
+    // When it is dropped it is gone without a word, as a device without power is; no port stays behind in TIME_WAIT.
+    socket.set_linger(Some(Duration::ZERO))?;
+    if let Some(from) = from {
+        socket.bind(&SocketAddr::new(from, 0).into())?;
+    }
+    match socket.connect(&to.into()) {
+        Err(error) if error.raw_os_error() != Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => Err(error),
+        _ => Ok(socket),
+    }
+}
+
+/// Whether an error says "later".
+pub(super) fn is_later(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted | io::ErrorKind::NotConnected)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_connections_than_ports_take_more_sources() {
+        let check = |destination: &str, connections, expected: Result<&[&str], &str>| {
+            let chosen = choose(destination.parse().unwrap(), connections, 10_000);
+            match (chosen, expected) {
+                (Ok(chosen), Ok(expected)) => {
+                    assert_eq!(chosen.iter().map(IpAddr::to_string).collect::<Vec<_>>(), expected);
+                }
+                (Err(why), Err(part)) => assert!(why.contains(part), "{why}"),
+                (chosen, expected) => panic!("{chosen:?}, expected {expected:?}"),
+            }
+        };
+        check("127.0.0.1:1", 8_000, Ok(&[]));
+        check("127.0.0.1:1", 8_001, Ok(&["127.0.0.1", "127.0.0.2"]));
+        check("10.0.0.1:1", 8_000, Ok(&[]));
+        check("10.0.0.1:1", 8_001, Err("several machines"));
+    }
+}

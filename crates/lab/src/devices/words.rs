@@ -1,0 +1,213 @@
+//! What came of a run as text.
+
+use crate::report::plain;
+use crate::result::devices::{Broadcast, ConnectStep, DevicesResult, DevicesRun, Idle, Messages, Storm};
+use crate::result::run::Percentiles;
+use std::fmt::Write as _;
+
+/// The whole text.
+pub(crate) fn text(result: &DevicesResult) -> String {
+    match (&result.run, &result.analysis) {
+        (Some(run), _) => of_run(run, &result.design.ack),
+        (None, Some(_)) => of_rounds(result),
+        (None, None) => String::new(),
+    }
+}
+
+fn of_run(run: &DevicesRun, ack: &str) -> String {
+    let mut out = String::new();
+    match (&run.process, run.pid) {
+        (Some(name), Some(pid)) => line(&mut out, &format!("gateway      {}, process {pid}", plain(name))),
+        _ => line(&mut out, "gateway      its process is not on this machine: no CPU time and memory; or give --pid"),
+    }
+    for step in &run.connects {
+        connect(&mut out, step);
+    }
+    line(&mut out, &format!("connects     {:.0} a second over all", run.connects_per_s));
+    if let Some(bytes) = run.rss_bytes_per_device {
+        line(&mut out, &format!("memory       {bytes:.0} bytes a device"));
+    }
+    run.idle.iter().for_each(|found| idle(&mut out, found));
+    run.messages.iter().for_each(|found| messages(&mut out, found, ack));
+    run.broadcast.iter().for_each(|found| broadcast(&mut out, found));
+    run.storm.iter().for_each(|found| storm(&mut out, found, ack));
+    for (why, count) in &run.endings {
+        line(&mut out, &format!("connections  {count} ended: {}", plain(why)));
+    }
+    if run.resumed > 0 {
+        line(&mut out, &format!("sessions     {} went on after the device came back", run.resumed));
+    }
+    for why in &run.void {
+        line(&mut out, &format!("VOID         {why}"));
+    }
+    out
+}
+
+fn connect(out: &mut String, step: &ConnectStep) {
+    let cpu = step.cpu_us_per_connect.map(|us| format!(", {us:.1} us of CPU each")).unwrap_or_default();
+    let rss = step.rss_kib.map(|kib| format!(", {:.1} MiB", kib as f64 / 1024.0)).unwrap_or_default();
+    let per_s = step.connects as f64 / step.seconds.max(1e-9);
+    let (p50, p99) = (step.handshake.p50 / 1e3, step.handshake.p99 / 1e3);
+    let head =
+        format!("to {:>9} {} connects in {:.2} s ({per_s:.0} a second)", step.devices, step.connects, step.seconds);
+    line(out, &format!("{head}{cpu}{rss}; handshake p50 {p50:.2} ms, p99 {p99:.2} ms"));
+}
+
+fn idle(out: &mut String, found: &Idle) {
+    let cpu = found.cpu_share.map(|share| format!(", {:.2}% of a CPU", share * 100.0)).unwrap_or_default();
+    line(out, &format!("idle         {:.1} s, {} pings{cpu}", found.seconds, found.pings));
+}
+
+fn messages(out: &mut String, found: &Messages, ack: &str) {
+    let per_s = found.sent as f64 / found.seconds.max(1e-9);
+    line(out, &format!("messages     {} in {:.1} s ({per_s:.0} a second), ack={ack}", found.sent, found.seconds));
+    let answers: Vec<String> = found.answers.iter().map(|(what, count)| format!("{what}: {count}")).collect();
+    line(out, &format!("  answers    {}", answers.join(", ")));
+    let Messages { lost, duplicated, reordered, refused_but_delivered, wrong_replies, .. } = found;
+    let mut kept = format!("lost {lost}, duplicated {duplicated}, reordered {reordered}");
+    let others = [
+        ("refused but delivered", *refused_but_delivered),
+        ("another's reply", *wrong_replies),
+        ("gone with their connection", found.went_with_connection),
+    ];
+    for (what, count) in others.iter().filter(|(_, count)| *count > 0) {
+        // Writing to a `String` does not fail.
+        let _ = write!(kept, ", {what} {count}");
+    }
+    line(out, &format!("  kept       {kept}"));
+    times(out, "answer", &found.corrected);
+    times(out, "(from send)", &found.uncorrected);
+    times(out, "delivery", &found.delivery);
+    if let Some(us) = found.cpu_us_per_message.filter(|us| *us > 0.0) {
+        line(out, &format!("  CPU        {us:.1} us a message, {:.0} messages a CPU-second", 1e6 / us));
+    }
+}
+
+fn times(out: &mut String, what: &str, found: &Percentiles) {
+    if found.max <= 0.0 {
+        return;
+    }
+    let ms = |us: f64| format!("{:.2}", us / 1e3);
+    let [p50, p99, p99_9, max] = [found.p50, found.p99, found.p99_9, found.max].map(ms);
+    line(out, &format!("  {what:<12}p50 {p50} ms, p99 {p99} ms, p99.9 {p99_9} ms, max {max} ms"));
+}
+
+fn broadcast(out: &mut String, found: &Broadcast) {
+    let Broadcast { devices, received, last_s } = found;
+    line(out, &format!("broadcast    {received} of {devices} devices, the last after {last_s:.2} s"));
+}
+
+fn storm(out: &mut String, found: &Storm, ack: &str) {
+    let cpu = found.cpu_us_per_connect.map(|us| format!(", {us:.1} us of CPU a connect")).unwrap_or_default();
+    let later = if found.refused > 0 {
+        format!(", {} handshakes were told to come later", found.refused)
+    } else {
+        String::new()
+    };
+    line(out, &format!("storm        {} devices were back after {:.2} s{later}{cpu}", found.devices, found.seconds));
+    found.messages.iter().for_each(|found| messages(out, found, ack));
+}
+
+fn of_rounds(result: &DevicesResult) -> String {
+    let mut out = String::new();
+    let Some(analysis) = &result.analysis else { return out };
+    line(
+        &mut out,
+        &format!("A  {}\nB  {}", plain(&result.design.url), plain(result.design.other_url.as_deref().unwrap_or(""))),
+    );
+    line(&mut out, &format!("{:<18} {:>11} {:>11} {:>9}  interval", "measure", "A", "B", "change"));
+    for found in &analysis.measures {
+        let (a, b) = (format!("{:.1} {}", found.a, found.unit), format!("{:.1} {}", found.b, found.unit));
+        let (effect, low, high) = (found.effect * 100.0, found.low * 100.0, found.high * 100.0);
+        let row = format!(
+            "{:<18} {a:>11} {b:>11} {effect:>+8.1}%  {low:+.1}% to {high:+.1}%, p {:.4}",
+            found.measure, found.p_adjusted
+        );
+        line(&mut out, &row);
+    }
+    let sum = |read: fn(&DevicesRun) -> u64| {
+        let of = |side: fn(&crate::result::devices::DevicesRound) -> &DevicesRun| {
+            result.rounds.iter().map(|round| read(side(round))).sum::<u64>()
+        };
+        (of(|round| &round.a), of(|round| &round.b))
+    };
+    let (a, b) = sum(DevicesRun::broken_promises);
+    line(&mut out, &format!("broken promises: A {a}, B {b}\n{}", analysis.sentence));
+    out
+}
+
+fn line(out: &mut String, text: &str) {
+    out.push_str(text);
+    out.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn a_run_is_told_in_lines() {
+        let times = Percentiles { p50: 800.0, p90: 1e3, p99: 2e3, p99_9: 3e3, p99_99: 4e3, max: 5e3 };
+        let found = Messages {
+            sent: 1_000,
+            seconds: 10.0,
+            answers: BTreeMap::from([("200".to_owned(), 990), ("410".to_owned(), 10)]),
+            lost: 1,
+            corrected: times,
+            uncorrected: times,
+            delivery: times,
+            cpu_us_per_message: Some(50.0),
+            ..Messages::default()
+        };
+        let step = ConnectStep {
+            devices: 100,
+            connects: 100,
+            seconds: 0.1,
+            cpu_us_per_connect: Some(90.0),
+            rss_kib: Some(20_480),
+            handshake: times,
+        };
+        let run = DevicesRun {
+            pid: Some(7),
+            process: Some("gateway\u{1b}[31m".to_owned()),
+            connects: vec![step],
+            connects_per_s: 1000.0,
+            rss_bytes_per_device: Some(2048.0),
+            idle: Some(Idle { seconds: 5.0, pings: 3, cpu_share: Some(0.01) }),
+            messages: Some(found),
+            broadcast: Some(Broadcast { devices: 100, received: 100, last_s: 0.5 }),
+            storm: Some(Storm {
+                devices: 100,
+                seconds: 2.0,
+                refused: 4,
+                cpu_us_per_connect: Some(80.0),
+                messages: None,
+            }),
+            endings: BTreeMap::from([("closed by the gateway, 1012".to_owned(), 2)]),
+            resumed: 2,
+            void: vec!["it was interrupted".to_owned()],
+        };
+        let result = DevicesResult { run: Some(run), ..DevicesResult::default() };
+        expect![[r#"
+            gateway      gateway�[31m, process 7
+            to       100 100 connects in 0.10 s (1000 a second), 90.0 us of CPU each, 20.0 MiB; handshake p50 0.80 ms, p99 2.00 ms
+            connects     1000 a second over all
+            memory       2048 bytes a device
+            idle         5.0 s, 3 pings, 1.00% of a CPU
+            messages     1000 in 10.0 s (100 a second), ack=
+              answers    200: 990, 410: 10
+              kept       lost 1, duplicated 0, reordered 0
+              answer      p50 0.80 ms, p99 2.00 ms, p99.9 3.00 ms, max 5.00 ms
+              (from send) p50 0.80 ms, p99 2.00 ms, p99.9 3.00 ms, max 5.00 ms
+              delivery    p50 0.80 ms, p99 2.00 ms, p99.9 3.00 ms, max 5.00 ms
+              CPU        50.0 us a message, 20000 messages a CPU-second
+            broadcast    100 of 100 devices, the last after 0.50 s
+            storm        100 devices were back after 2.00 s, 4 handshakes were told to come later, 80.0 us of CPU a connect
+            connections  2 ended: closed by the gateway, 1012
+            sessions     2 went on after the device came back
+            VOID         it was interrupted
+        "#]].assert_eq(&text(&result));
+    }
+}

@@ -1,0 +1,174 @@
+//! Mock devices against the gateway of this workspace: few and short, but all that is promised of them.
+
+#![allow(clippy::unwrap_used)]
+
+mod processes;
+
+use processes::run;
+use serde_json::Value;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::LazyLock;
+use stillgate_testkit::{Gateway, ReservedPort, Setup};
+use tempfile::TempDir;
+
+/// The gateway, built where nobody has built it yet: it lies where test programs do.
+fn stillgate() -> PathBuf {
+    static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
+        let own = std::env::current_exe().unwrap();
+        let binary = own.ancestors().nth(2).unwrap().join("stillgate");
+        if !binary.is_file() {
+            let build = Command::new(env!("CARGO"))
+                .args(["build", "--package", "stillgate-gateway", "--bin", "stillgate"])
+                .status();
+            assert!(build.unwrap().success(), "the gateway cannot be built");
+        }
+        binary
+    });
+    BINARY.clone()
+}
+
+/// A gateway that takes devices.
+struct Node {
+    gateway: Gateway,
+    api: ReservedPort,
+}
+
+impl Node {
+    fn start(keys: &str) -> Node {
+        let api = ReservedPort::new();
+        let address = api.addr();
+        let setup =
+            Setup::resources("routes: [{id: devices, uri: /connect, plugins: {device-gateway: {id: $arg_device}}}]")
+                .gateway(&format!("devices: {{node: a, address: \"{address}\"{keys}}}"));
+        Node { gateway: Gateway::start(stillgate().to_str().unwrap(), &setup), api }
+    }
+
+    fn url(&self) -> String {
+        format!("ws://{}/connect?device={{id}}", self.gateway.addr())
+    }
+
+    fn api(&self) -> String {
+        format!("http://{}", self.api.addr())
+    }
+}
+
+#[test]
+fn devices_connect_answer_drop_and_come_back() {
+    let node = Node::start("");
+    let folder = TempDir::new().unwrap();
+    let json = folder.path().join("devices.json");
+    let further = [
+        "--count",
+        "300",
+        "--connect-rate",
+        "2000",
+        "--message-rate",
+        "200",
+        "--duration",
+        "2s",
+        "--churn",
+        "5%",
+        "--storm",
+        "--broadcast",
+        "--resume",
+        "--ack",
+        "reply",
+        "--idle",
+        "100ms",
+        "--json",
+    ];
+    let done =
+        run(&["devices", &node.url(), "--api", &node.api()], &[&further[..], &[json.to_str().unwrap()]].concat());
+    // 3: the machine was busy with other tests; what was promised is held all the same.
+    assert!(matches!(done.code, Some(0 | 3)), "{}{}", done.stdout, done.stderr);
+    let result: Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    let seen = &result["run"];
+    assert_eq!(result["kind"], "devices");
+    assert_eq!(seen["connects"][0]["connects"], 300, "{seen}");
+    assert_eq!(seen["process"], "stillgate", "{seen}");
+    assert!(seen["connects"][0]["cpu_us_per_connect"].as_f64().unwrap() > 0.0, "{seen}");
+    let messages = &seen["messages"];
+    assert!(messages["answers"]["200"].as_u64().unwrap() >= 300, "{messages}");
+    for broken in ["lost", "refused_but_delivered", "wrong_replies", "reordered"] {
+        assert_eq!((&messages[broken], &seen["storm"]["messages"][broken]), (&0.into(), &0.into()), "{broken}: {seen}");
+    }
+    assert!(seen["endings"]["dropped by --churn"].as_u64().unwrap() > 10, "{seen}");
+    assert!(seen["resumed"].as_u64().unwrap() > 0, "{seen}");
+    assert_eq!(seen["broadcast"]["received"], seen["broadcast"]["devices"], "{seen}");
+    assert!(seen["storm"]["devices"].as_u64().unwrap() > 250, "{seen}");
+    assert!(done.stdout.contains("lost 0, duplicated"), "{}", done.stdout);
+    let verified = run(&["verify"], &[json.to_str().unwrap()]);
+    assert_eq!(verified.code, Some(0), "{}{}", verified.stdout, verified.stderr);
+    let page = folder.path().join("page.html");
+    let reported = run(&["report"], &[json.to_str().unwrap(), "-o", page.to_str().unwrap()]);
+    assert_eq!(reported.code, Some(0), "{}", reported.stderr);
+    assert!(fs::read_to_string(page).unwrap().contains("no promise broken"));
+}
+
+#[test]
+fn two_gateways_are_compared_in_rounds() {
+    let (a, b) = (Node::start(""), Node::start(""));
+    let folder = TempDir::new().unwrap();
+    let json = folder.path().join("devices.json");
+    let further = [
+        "--count",
+        "50",
+        "--connect-rate",
+        "5000",
+        "--message-rate",
+        "200",
+        "--duration",
+        "200ms",
+        "--rounds",
+        "9",
+        "--margin",
+        "100%",
+        "--json",
+    ];
+    let arguments = ["devices", &a.url(), "--api", &a.api(), "--compare", &b.url(), "--compare-api", &b.api()];
+    let done = run(&arguments, &[&further[..], &[json.to_str().unwrap()]].concat());
+    // What is found between two alike on a busy machine is no matter of this test.
+    assert!(matches!(done.code, Some(0..=3)), "{}{}", done.stdout, done.stderr);
+    let result: Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    assert_eq!(result["rounds"].as_array().unwrap().len(), 9, "{}{}", done.stdout, done.stderr);
+    let names: Vec<&Value> =
+        result["analysis"]["measures"].as_array().unwrap().iter().map(|of| &of["measure"]).collect();
+    assert_eq!(names, ["CPU per connect", "CPU per message"]);
+    let (measured, other) = (&result["rounds"][0]["a"]["pid"], &result["rounds"][0]["b"]["pid"]);
+    assert_ne!(measured, other, "each has its own process");
+    let verified = run(&["verify"], &[json.to_str().unwrap()]);
+    assert_eq!(verified.code, Some(0), "{}{}", verified.stdout, verified.stderr);
+}
+
+#[test]
+fn what_cannot_be_done_is_said() {
+    let node = Node::start(", key: the-key-of-the-back-end");
+    let check = |arguments: &[&str], part: &str| {
+        let done = run(&["devices"], arguments);
+        assert_eq!(done.code, Some(2), "{arguments:?}: {}{}", done.stdout, done.stderr);
+        assert!(done.stderr.contains(part), "{arguments:?}: {}", done.stderr);
+        assert!(!done.stderr.contains("panicked"), "{}", done.stderr);
+    };
+    let (url, api) = (node.url(), node.api());
+    check(&[], "<URL>");
+    check(&["ws://127.0.0.1:1/connect"], "nothing tells the devices apart");
+    check(&["wss://127.0.0.1:1/{id}"], "without TLS");
+    check(&[&url, "--count", "0"], "at least 1");
+    check(&[&url, "--count", "9999999999"], "at most 10000000");
+    check(&[&url, "--message-rate", "5"], "--api");
+    check(&[&url, "--churn", "5%"], "--message-rate");
+    check(&[&url, "--prefix", "a/b"], "--prefix");
+    check(&[&url, "--pid", "8388608", "--count", "1"], "there is no such process");
+    check(&[&url, "--compare", &url, "--rounds", "3"], "at least 9");
+    check(&[&url.replace("/connect", "/nowhere")], "answers 404");
+    check(
+        &[&url, "--count", "5", "--api", &api, "--message-rate", "50", "--duration", "1s"],
+        "give its key with --key",
+    );
+    let further = ["--key", "the-key-of-the-back-end", "--message-rate", "50", "--duration", "300ms", "--json"];
+    let done = run(&["devices", &url, "--count", "5", "--api", &api], &further);
+    assert!(matches!(done.code, Some(0 | 3)), "{}", done.stderr);
+    assert!(done.stdout.contains("\"kind\": \"devices\"") && !done.stdout.contains("the-key-of"), "{}", done.stdout);
+}
