@@ -7,6 +7,7 @@ mod history;
 use history::{History, Planned};
 use serde_json::Value;
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Output};
 
 /// A steady series, one that commit 2 makes 20% worse, and one that is never measured. The scatter is 1%.
@@ -227,4 +228,75 @@ each_commit:
         (12, 12 - built.lines().count()),
         "{text}"
     );
+}
+
+#[test]
+fn raw_data_are_kept_with_what_was_measured_and_verified() {
+    let planned = |value: u64| Planned { files: vec![("value", format!("{value}\n"))], ..Planned::default() };
+    let history = History::new(&[100, 100].map(planned));
+    let suite = r#"
+series:
+  - name: latency
+    measure: '"$STILLGATE_LAB" measure cpu "$STILLGATE_LAB respond --address {address}" --time 30ms --warm-up 10ms'
+  - name: another figure
+    measure: '"$STILLGATE_LAB" measure rss "$STILLGATE_LAB respond --address {address}" --time 30ms --warm-up 10ms >/dev/null; cat value'
+  - name: foreign
+    measure: echo "the histogram of $STILLGATE_COMMIT" > "$STILLGATE_RAW"; cat value
+  - name: none
+    measure: cat value
+"#;
+    fs::write(history.beside("suite.yaml"), suite).unwrap();
+    let night = |commit: usize| {
+        let cache = history.beside("a cache");
+        let words = ["nightly", "--suite", "../suite.yaml", "--store", "../store", "--machine", "box", "--cache"];
+        lab(&history, &[&words[..], &[cache.to_str().unwrap(), "--commit", &history.commits[commit]]].concat())
+    };
+    night(0);
+    let (_, stdout, stderr) = night(1);
+    let lines = || -> Vec<Value> {
+        let file = fs::read_dir(history.beside("store/box")).unwrap().map(|entry| entry.unwrap().path());
+        let file = file.filter(|path| path.extension().is_some()).last().unwrap();
+        fs::read_to_string(file).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let all = lines();
+    let last =
+        |name: &str| all.iter().rev().find(|line| line["series"] == name).unwrap_or_else(|| panic!("{stdout}{stderr}"));
+    let latency = last("latency");
+    assert_eq!(latency["raw"].as_array().unwrap().len(), latency["values"].as_array().unwrap().len());
+    assert!(latency["beside"][0]["raw"][3].is_string(), "{latency}");
+    // Alike for each measurement of a commit, and so one file.
+    let foreign = last("foreign");
+    assert!(foreign["raw"][0] == foreign["raw"][9] && foreign["raw"][0] != foreign["beside"][0]["raw"][0], "{foreign}");
+    assert!(last("none")["raw"].is_null() && last("another figure")["raw"].is_null());
+
+    let verify = || lab(&history, &["verify", "../store"]);
+    let (code, stdout, _) = verify();
+    assert!(code == 0 && stdout.contains("measurements their raw data") && !stdout.contains("note"), "{stdout}");
+    let path_of = |name: &Value| {
+        let name = name.as_str().unwrap();
+        history.beside("store/box/raw").join(&name[..2]).join(name)
+    };
+    let check = |name: &Value, change: &dyn Fn(&Path), expected: &str| {
+        let path = path_of(name);
+        let whole = fs::read(&path).unwrap();
+        change(&path);
+        let (code, stdout, _) = verify();
+        assert!(code == 1 && stdout.contains(expected), "{expected}: {stdout}");
+        fs::write(&path, whole).unwrap();
+    };
+    let first = &latency["raw"][0];
+    check(first, &|path| fs::remove_file(path).unwrap(), "are missing");
+    check(first, &|path| fs::write(path, &fs::read(path).unwrap()[..99]).unwrap(), "were changed or cut off");
+    check(&foreign["raw"][0], &|path| fs::write(path, "").unwrap(), "were changed or cut off");
+    assert_eq!(verify().0, 0);
+
+    // A measurement that is not what its histograms give.
+    let file = fs::read_dir(history.beside("store/box")).unwrap().map(|entry| entry.unwrap().path());
+    let file = file.filter(|path| path.extension().is_some()).last().unwrap();
+    let text = fs::read_to_string(&file).unwrap();
+    let value = latency["values"][0].to_string();
+    fs::write(&file, text.replace(&value, &format!("1{value}"))).unwrap();
+    let (code, stdout, _) = verify();
+    // The last digits are the library's.
+    assert!(code == 1 && stdout.contains(&format!("not 1{}", &value[..value.len().min(8)])), "{stdout}");
 }

@@ -7,13 +7,14 @@ use crate::compare::alone::{self, Figure};
 use crate::compare::measures::{self, LATENCY_UNIT};
 use crate::compare::side::{generator_cpus, upstream_placement};
 use crate::compare::subject::{self, Manner};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::result::compare::{CompareDesign, Side};
 use crate::stdout;
+use crate::store::raw;
 use crate::target::{Kind, Upstream, placement};
 use clap::Args;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Of the upstream's answers.
@@ -94,7 +95,14 @@ pub(crate) fn run(arguments: &Measure) -> Result<u8> {
     let asked = subject::program(&arguments.program, Side::A, &manner, folder.path())?;
     let upstream = Upstream::start(&upstream_placement(&design.placement), BODY_BYTES)?;
     placement::pin(generator_cpus(&design.placement))?;
-    let value = alone::read(&arguments.figure, &asked.spec, &upstream, &design)?;
+    let (value, read) = alone::read(&arguments.figure, &asked.spec, &upstream, &design)?;
+    if let (Some(path), Some(read)) = (std::env::var_os(raw::VARIABLE), read) {
+        let failed = |why: &dyn std::fmt::Display| {
+            Error::new(format!("{}, {}: cannot be written: {why}", raw::VARIABLE, Path::new(&path).display()))
+        };
+        let text = serde_json::to_vec(&read).map_err(|error| failed(&error))?;
+        std::fs::write(&path, text).map_err(|error| failed(&error))?;
+    }
     stdout::show(format_args!("{value}\n"))?;
     Ok(0)
 }

@@ -19,7 +19,8 @@ use crate::report;
 use crate::stdout;
 use crate::stop::{EXIT_INTERRUPTED, stop_flag};
 use crate::store::place::Place;
-use crate::store::{self, Line};
+use crate::store::raw::{self, Staging};
+use crate::store::{self, Contents, Line};
 use clap::Args;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -37,7 +38,8 @@ nothing changed, at most 1% of nights have an alarm.
 What the suite counts of each commit is counted once on every commit since the last night, of a long row on --commits evenly spread \
 ones and then between those that differ.
 
-STILLGATE_SUITE is the suite's folder and STILLGATE_LAB this program, in the environment of what measures.
+STILLGATE_SUITE is the suite's folder and STILLGATE_LAB this program, in the environment of what measures; what a measurement writes \
+to the file STILLGATE_RAW, as `measure` does with its histograms, is kept with it.
 
 Exit codes: 0 nothing is worse; 1 something is; 2 undecided: a difference of 5% could have been missed; 3 nothing could be compared; \
 64 an error; 130 interrupted.")]
@@ -110,15 +112,23 @@ impl Nightly {
             Ok::<_, Error>(checkouts)
         };
         let store = Place::open(&self.store, &self.repo, self.cache.as_deref())?;
-        let before = if store.folder.is_dir() { store::read(&store.folder)?.lines } else { Vec::new() };
+        let contents = if store.folder.is_dir() { store::read(&store.folder)? } else { Contents::default() };
+        raw::sweep(&store.folder, &contents)?;
+        let before = contents.lines;
         let stop = stop_flag()?;
         let at = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let today = git::commit(&top, &self.commit)?;
         let mut report = Report { commit: today.clone(), machine: environment::gather(), ..Report::default() };
         if !suite.series.is_empty() && !self.counts_only {
-            let sides = self.sides(&top, &before, &machine, &checkouts(suite.build.as_deref())?, &stop)?;
-            let night = Night { sides: &sides, limit: self.measure_limit, machine: &machine, at: &at, stop: &stop };
+            let staging = Staging::new()?;
+            let mut sides = self.sides(&top, &before, &machine, &checkouts(suite.build.as_deref())?, &stop)?;
+            for side in &mut sides {
+                side.place.environment.push((raw::VARIABLE, staging.landing().into()));
+            }
+            let (machine, at, limit) = (machine.as_str(), at.as_str(), self.measure_limit);
+            let night = Night { sides: &sides, limit, machine, at, staging: &staging, stop: &stop };
             let (lines, failed) = night.measure(&suite, &mut Random::new(self.seed.unwrap_or_else(seed_of_clock)))?;
+            staging.keep(&store.folder, &lines)?;
             store::append(&store.folder, &lines)?;
             report.judged = judge(&lines.iter().collect::<Vec<&Line>>(), &before);
             report.failed = failed;

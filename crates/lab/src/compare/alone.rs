@@ -4,9 +4,10 @@ use super::instructions;
 use super::measures::{self, INSTRUCTIONS, Measure};
 use super::side::Running;
 use crate::error::{Error, Result};
-use crate::result::compare::CompareDesign;
+use crate::result::compare::{CompareDesign, SideRecord};
 use crate::scraper;
 use crate::target::{Spec, Upstream};
+use serde::{Deserialize, Serialize};
 
 /// What is read.
 #[derive(Debug, Clone)]
@@ -20,13 +21,50 @@ pub(crate) enum Figure {
     Level(String),
 }
 
-/// Starts the program, loads it and reads one figure.
-pub(crate) fn read(figure: &Figure, spec: &Spec, upstream: &Upstream, design: &CompareDesign) -> Result<f64> {
+/// What a measure was read from, for those who keep it: the figure follows from the rest.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RawReading {
+    pub(crate) kind: RawKind,
+    /// A measure of `compare`.
+    pub(crate) measure: String,
+    /// Of one start, with its histograms.
+    pub(crate) record: SideRecord,
+}
+
+/// Tells these from other raw data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum RawKind {
+    #[serde(rename = "stillgate-lab measure")]
+    Measure,
+}
+
+impl RawReading {
+    /// None of what something else has left.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<RawReading> {
+        serde_json::from_slice(bytes).ok()
+    }
+
+    /// Made again.
+    pub(crate) fn figure(&self) -> Result<f64> {
+        let measure = measures::named(&self.measure)
+            .ok_or_else(|| Error::new(format!("there is no measure {:?}; use a newer stillgate-lab", self.measure)))?;
+        measures::of_one(measure, &self.record)
+    }
+}
+
+/// Starts the program, loads it and reads one figure; with what it was read from, where there are histograms.
+pub(crate) fn read(
+    figure: &Figure,
+    spec: &Spec,
+    upstream: &Upstream,
+    design: &CompareDesign,
+) -> Result<(f64, Option<RawReading>)> {
+    let alone = |value: Result<f64>| Ok((value?, None));
     let measure = match figure {
-        Figure::Metric(name) => return metric(name, true, spec, upstream, design),
-        Figure::Level(name) => return metric(name, false, spec, upstream, design),
+        Figure::Metric(name) => return alone(metric(name, true, spec, upstream, design)),
+        Figure::Level(name) => return alone(metric(name, false, spec, upstream, design)),
         Figure::Measure(measure) if measure.name == INSTRUCTIONS.name => {
-            return instructions::once(spec, upstream.address, design);
+            return alone(instructions::once(spec, upstream.address, design));
         }
         Figure::Measure(measure) => measure,
     };
@@ -35,7 +73,9 @@ pub(crate) fn read(figure: &Figure, spec: &Spec, upstream: &Upstream, design: &C
     side.saturated(design)?;
     // Memory is read after all loads; of the others, the open loop is for latencies only.
     let rated = if design.rate > 0.0 { Some(side.rated_alone(design, upstream)?) } else { None };
-    measures::of_one(measure, &side.record(rated.as_ref())?)
+    let record = side.record(rated.as_ref())?;
+    let raw = RawReading { kind: RawKind::Measure, measure: measure.name.to_owned(), record };
+    Ok((raw.figure()?, Some(raw)))
 }
 
 fn metric(name: &str, is_growth: bool, spec: &Spec, upstream: &Upstream, design: &CompareDesign) -> Result<f64> {

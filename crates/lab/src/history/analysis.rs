@@ -208,7 +208,12 @@ mod tests {
             |level: f64| (0..5).map(|_| machine * level * (0.01 * random.normal()).exp()).collect::<Vec<f64>>();
         let mut line = Line::new("proxy", "m", at, &format!("c{number}"), draw(value));
         line.beside = release
-            .map(|(commit, level)| Beside { role: "release".into(), commit: commit.into(), values: draw(level) })
+            .map(|(commit, level)| Beside {
+                role: "release".into(),
+                commit: commit.into(),
+                values: draw(level),
+                raw: Vec::new(),
+            })
             .into_iter()
             .collect();
         line

@@ -184,7 +184,8 @@ mod tests {
         let mut line = Line::new("proxy", "m", "2026".to_owned(), "c", today);
         line.first_look = PAIRS_FIRST;
         line.later = Some(Later { second_look: PAIRS_SECOND, comparisons: 40 });
-        line.beside = vec![Beside { role: "yesterday".to_owned(), commit: "b".to_owned(), values: other }];
+        line.beside =
+            vec![Beside { role: "yesterday".to_owned(), commit: "b".to_owned(), values: other, raw: Vec::new() }];
         line
     }
 

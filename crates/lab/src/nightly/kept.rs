@@ -53,7 +53,12 @@ mod tests {
         let mut random = Random::new(seed);
         let mut draw = |level: f64| (0..10).map(|_| level * (0.02 * random.normal()).exp()).collect::<Vec<f64>>();
         let mut line = Line::new("proxy", "m", format!("2026-01-{seed:02}"), commit, draw(level));
-        line.beside = vec![Beside { role: "release".to_owned(), commit: release.to_owned(), values: draw(100.0) }];
+        line.beside = vec![Beside {
+            role: "release".to_owned(),
+            commit: release.to_owned(),
+            values: draw(100.0),
+            raw: Vec::new(),
+        }];
         line
     }
 

@@ -8,9 +8,11 @@ use super::suite::{Measured, Suite};
 use crate::bisect::checkouts::{Built, Checkouts};
 use crate::bisect::command::Place;
 use crate::bisect::run::{Tried, measure_once};
+use crate::compare::alone::RawReading;
 use crate::display::Progress;
 use crate::error::{Error, Result};
 use crate::git::short;
+use crate::store::raw::Staging;
 use crate::store::{Beside, Later, Line};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -23,6 +25,9 @@ pub(crate) const PAIRS_THIRD: usize = 100;
 
 /// A series whose measurement fails so often in a night is left out of it.
 const FAILURES_MAX: usize = 3;
+
+/// A figure that was printed and read again may differ by less.
+const PRINTED_DIFFERENCE_MAX: f64 = 1e-9;
 
 /// A commit that is measured.
 pub(crate) struct Side {
@@ -39,6 +44,8 @@ pub(crate) struct Night<'a> {
     pub(crate) limit: Duration,
     pub(crate) machine: &'a str,
     pub(crate) at: &'a str,
+    /// Where measurements leave their raw data.
+    pub(crate) staging: &'a Staging,
     pub(crate) stop: &'a AtomicBool,
 }
 
@@ -46,6 +53,7 @@ pub(crate) struct Night<'a> {
 struct Taken<'a> {
     series: &'a Measured,
     values: Vec<Vec<f64>>,
+    raw: Vec<Vec<Option<String>>>,
     failures: usize,
     why: Option<String>,
 }
@@ -62,7 +70,13 @@ pub(crate) fn side(role: &'static str, commit: String, checkouts: &Checkouts, st
 impl Night<'_> {
     /// A line for each series, and what could not be measured.
     pub(crate) fn measure(&self, suite: &Suite, random: &mut Random) -> Result<(Vec<Line>, Vec<String>)> {
-        let begin = |series| Taken { series, values: vec![Vec::new(); self.sides.len()], failures: 0, why: None };
+        let begin = |series| Taken {
+            series,
+            values: vec![Vec::new(); self.sides.len()],
+            raw: vec![Vec::new(); self.sides.len()],
+            failures: 0,
+            why: None,
+        };
         let mut all: Vec<Taken<'_>> = suite.series.iter().map(begin).collect();
         let mut progress = Progress::new("first look", PAIRS_FIRST as u64);
         self.rounds(&mut all.iter_mut().collect::<Vec<_>>(), PAIRS_FIRST, random, &mut progress)?;
@@ -115,9 +129,11 @@ impl Night<'_> {
                     Error::new("interrupted; nothing of this night is kept").exit(crate::stop::EXIT_INTERRUPTED)
                 );
             }
+            self.staging.clear()?;
             match measure_once(&taken.series.measure, &self.sides[side].place, self.limit, self.stop)? {
                 Tried::Value(value) => {
                     taken.values[side].push(value);
+                    taken.raw[side].push(self.raw(value)?);
                     break;
                 }
                 Tried::Stopped => {}
@@ -133,10 +149,21 @@ impl Night<'_> {
         Ok(())
     }
 
+    /// What the measurement left; but nothing of this program's from which another figure follows, as if a command
+    /// prints the sum of two.
+    fn raw(&self, value: f64) -> Result<Option<String>> {
+        let is_value = |figure: f64| (figure / value - 1.0).abs() <= PRINTED_DIFFERENCE_MAX;
+        let gives_another =
+            |bytes: &[u8]| RawReading::parse(bytes).is_some_and(|reading| !reading.figure().is_ok_and(is_value));
+        self.staging.take(gives_another)
+    }
+
     fn line(&self, taken: Taken<'_>, suite: &Suite, comparisons: usize) -> Line {
-        let mut sides = self.sides.iter().zip(taken.values);
-        let (today, values) = sides.next().expect("a night has today's commit");
+        let raw = taken.raw.into_iter().map(|raw| if raw.iter().any(Option::is_some) { raw } else { Vec::new() });
+        let mut sides = self.sides.iter().zip(taken.values).zip(raw);
+        let ((today, values), raw) = sides.next().expect("a night has today's commit");
         let mut line = Line::new(&taken.series.name, self.machine, self.at.to_owned(), &today.commit, values);
+        line.raw = raw;
         line.first_look = PAIRS_FIRST;
         line.later = Some(Later { second_look: PAIRS_SECOND, comparisons });
         line.measure = Some(taken.series.measure.clone());
@@ -144,7 +171,12 @@ impl Night<'_> {
         line.margin = Some(taken.series.margin);
         line.higher_is_better = taken.series.higher_is_better;
         line.beside = sides
-            .map(|(side, values)| Beside { role: side.role.to_owned(), commit: side.commit.clone(), values })
+            .map(|((side, values), raw)| Beside {
+                role: side.role.to_owned(),
+                commit: side.commit.clone(),
+                values,
+                raw,
+            })
             .collect();
         line
     }

@@ -3,9 +3,10 @@
 //! `STORE/MACHINE/YYYY-MM.jsonl`, one JSON object a line, so that stores of several machines are merged by copying folders,
 //! and of one machine by concatenating files: a line that is there twice counts once. A line that is cut off in the middle
 //! (the machine lost power) is left out and said so; the next one begins on a line of its own. Anything else, an index
-//! for example, can be made anew from it.
+//! for example, can be made anew from it. Raw data that a measurement leaves are beside them ([`raw`]).
 
 pub(crate) mod place;
+pub(crate) mod raw;
 
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -48,6 +49,9 @@ pub(crate) struct Line {
     pub(crate) commit: String,
     /// Its measurements, in order.
     pub(crate) values: Vec<f64>,
+    /// The names of their raw data; empty where none has any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) raw: Vec<Option<String>>,
     /// So many of them are the first look.
     #[serde(default)]
     pub(crate) first_look: usize,
@@ -74,6 +78,9 @@ pub(crate) struct Beside {
     pub(crate) commit: String,
     /// Its measurements, in order.
     pub(crate) values: Vec<f64>,
+    /// The names of their raw data; empty where none has any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) raw: Vec<Option<String>>,
 }
 
 /// What decided of later looks.
@@ -168,7 +175,13 @@ fn line(text: &str) -> Result<Line, String> {
     let line: Line = serde_json::from_value(value).map_err(|error| format!("it is no line of a store ({error})"))?;
     let all = line.beside.iter().map(|beside| &beside.values).chain([&line.values]);
     let sound = |values: &Vec<f64>| !values.is_empty() && values.iter().all(|value| value.is_finite() && *value > 0.0);
-    if all.into_iter().all(sound) { Ok(line) } else { Err("a measurement is a number above 0".to_owned()) }
+    if !all.into_iter().all(sound) {
+        return Err("a measurement is a number above 0".to_owned());
+    }
+    let beside = line.beside.iter().map(|beside| (&beside.raw, &beside.values));
+    let fits = |(raw, values): (&Vec<_>, &Vec<f64>)| raw.is_empty() || raw.len() == values.len();
+    let fit = beside.chain([(&line.raw, &line.values)]).all(fits);
+    if fit { Ok(line) } else { Err("not every measurement has a place for its raw data".to_owned()) }
 }
 
 fn files(store: &Path) -> Result<Vec<PathBuf>> {
@@ -227,6 +240,7 @@ impl Line {
             margin: None,
             counted: None,
             values,
+            raw: Vec::new(),
             beside: Vec::new(),
         }
     }

@@ -1,25 +1,54 @@
-//! A store, held against the rules of `nightly`: both looks are as large as they should be, and a second one was taken where
-//! the first asks for it. Verdicts are in no store: they are made from the measurements each time.
+//! A store, held against the rules of `nightly`: both looks are as large as they should be, a second one was taken where the first
+//! asks for it, and raw data are there, whole, and give what was measured. Verdicts are in no store: they are made from the
+//! measurements each time.
 
-use super::EXIT_DIFFERENT;
+use super::{EXIT_DIFFERENT, is_same};
+use crate::compare::alone::RawReading;
 use crate::error::Result;
 use crate::nightly::analysis::contradictions;
-use crate::store;
+use crate::store::{self, Line, raw};
 use std::fmt::Write as _;
 use std::path::Path;
 
 /// What is said of a store, with the exit code.
 pub(super) fn verify(path: &Path) -> Result<(String, u8)> {
     let contents = store::read(path)?;
-    let found: Vec<String> = contents.lines.iter().flat_map(contradictions).chain(contents.left_out).collect();
+    let left = raw::unreferred(path, &contents)?.len();
+    let of_rules = contents.lines.iter().flat_map(contradictions);
+    let of_raw = contents.lines.iter().flat_map(|line| raw_contradictions(path, line));
+    let found: Vec<String> = of_rules.chain(of_raw).chain(contents.left_out.iter().cloned()).collect();
     let shown = path.display();
-    if found.is_empty() {
-        return Ok((format!("{shown}: verified: {} lines follow the rules\n", contents.lines.len()), 0));
-    }
-    let mut out = format!("{shown}: {} lines do not follow the rules:\n", found.len());
+    let mut out = match found.len() {
+        0 => {
+            let raw: usize = contents.lines.iter().map(|line| raw::referred(line).count()).sum();
+            let raw = if raw > 0 { format!(", {raw} measurements their raw data") } else { String::new() };
+            format!("{shown}: verified: {} lines follow the rules{raw}\n", contents.lines.len())
+        }
+        count => format!("{shown}: {count} lines do not follow the rules:\n"),
+    };
     for line in &found {
         // Writing to a `String` does not fail.
         let _ = writeln!(out, "  {line}");
     }
-    Ok((out, EXIT_DIFFERENT))
+    if left > 0 {
+        let _ = writeln!(out, "note: {left} files of raw data belong to no line; the next night removes them");
+    }
+    Ok((out, if found.is_empty() { 0 } else { EXIT_DIFFERENT }))
+}
+
+fn raw_contradictions(store: &Path, line: &Line) -> Vec<String> {
+    let wrong = |(name, value): (&str, f64)| {
+        let bytes = match raw::read(store, &line.machine, name) {
+            Ok(bytes) => bytes,
+            Err(why) => return Some(why),
+        };
+        let again = RawReading::parse(&bytes)?.figure();
+        match again {
+            Ok(figure) if is_same(Some(figure), Some(value)) => None,
+            Ok(figure) => Some(format!("its raw data {name} give {figure}, not {value}")),
+            Err(error) => Some(format!("its raw data {name} give no figure: {error}")),
+        }
+    };
+    let of_line = |why: String| format!("{} of {}: {why}", line.series, line.at);
+    raw::referred(line).filter_map(wrong).map(of_line).collect()
 }
