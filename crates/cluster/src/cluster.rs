@@ -3,12 +3,14 @@
 use crate::peers::{Call, CallError, Handler, PeerTls, Peers, Reply, Served, serve};
 use crate::registry::{Directory, DirectorySettings, Hooks, LinkError};
 use bytes::Bytes;
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use stillgate_devices::directory::{NotTaken, Place, Sending, Step, Unsent};
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 /// How long peers are asked whether they have a device.
 const HAVE_PATIENCE: Duration = Duration::from_millis(500);
@@ -20,6 +22,10 @@ const CLOSING_MAX: usize = 64;
 /// How often, with a second in between: a node that cannot be reached for longer finds out by itself.
 const CLOSE_TRIES_MAX: usize = 30;
 const CLOSE_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long the directory is told of ends when the process ends, and how often that is looked at.
+const END_PATIENCE: Duration = Duration::from_secs(2);
+const END_LOOK: Duration = Duration::from_millis(10);
 
 /// Requests that are not the node's business.
 const HAVE: &str = "have";
@@ -46,7 +52,16 @@ pub struct Cluster {
     directory: Directory,
     peers: Peers,
     handler: Handler,
+    /// Dropped, another process accepts the peers; `None`: it does.
+    accepting: Mutex<Option<oneshot::Sender<()>>>,
     _tasks: JoinSet<()>,
+}
+
+/// What others than its owner may know of a node among the others.
+#[derive(Clone)]
+pub struct Watch {
+    directory: Directory,
+    peers: Peers,
 }
 
 /// What became of a request whose device's node has not answered.
@@ -74,19 +89,62 @@ impl Cluster {
                 }
             }),
         };
+        let (accepting, leaving) = oneshot::channel();
         let mut tasks = JoinSet::new();
         tasks.spawn(directory.clone().run(hooks));
         tasks.spawn(close_there(directory.clone(), peers.clone(), to_close));
         if let Some(listener) = listener {
+            // It ends when nobody has the other end any more.
+            let leaving = async { drop(leaving.await) };
             let handler = answering(directory.clone(), close, handler.clone());
-            tasks.spawn(serve(listener, Served { tls, body_bytes_max, handler }));
+            tasks.spawn(serve(listener, Served { tls, body_bytes_max, handler }, leaving));
         }
-        Ok(Cluster { directory, peers, handler, _tasks: tasks })
+        let accepting = Mutex::new(Some(accepting));
+        Ok(Cluster { directory, peers, handler, accepting, _tasks: tasks })
     }
 
     /// The directory, for what connects and disconnects.
     pub fn directory(&self) -> &Directory {
         &self.directory
+    }
+
+    /// What can be watched from another thread.
+    pub fn watch(&self) -> Watch {
+        Watch { directory: self.directory.clone(), peers: self.peers.clone() }
+    }
+
+    /// Another process of this node takes over: it holds the lease and accepts the peers. What is connected here stays.
+    pub fn leave(&self) {
+        self.directory.leave();
+        self.accepting.lock().expect("no holder panics").take();
+    }
+
+    /// The process ends: tells the directory what it does not know yet, and gives the node's lease up.
+    pub async fn end(&self) {
+        let told = async {
+            while self.directory.pending() > 0 && !self.directory.is_away() {
+                tokio::time::sleep(END_LOOK).await;
+            }
+            self.directory.release().await;
+        };
+        // What is not told in time is found out when the lease ends.
+        let _told = timeout(END_PATIENCE, told).await;
+    }
+
+    /// Sends a request to every node but this one: their names and answers. `None`: it has not answered.
+    pub async fn ask_all(&self, kind: &str, body: Bytes, patience: Duration) -> Vec<(Arc<str>, Option<Bytes>)> {
+        let members = self.directory.members();
+        let mut asked = JoinSet::new();
+        for (node, member) in members.iter().filter(|(node, _)| *node != self.directory.node()) {
+            let (peers, kind, body) = (self.peers.clone(), kind.to_owned(), body.clone());
+            let (node, address): (Arc<str>, Box<str>) = (node.into(), member.address.clone());
+            asked.spawn(async move {
+                let answer = peers.call((&node, &address), &kind, body, patience).await;
+                let answer = if let Ok(Reply::Taken(answer)) = answer { Some(answer) } else { None };
+                (node, answer)
+            });
+        }
+        asked.join_all().await
     }
 
     /// Sends a request to the node of this name, and returns its answer.
@@ -122,7 +180,7 @@ impl Cluster {
                     let why = match self.call(&node, kind, body.clone(), patience).await {
                         Ok(Reply::Taken(answer)) => return Ok(answer),
                         Ok(Reply::Moved) => NotTaken::Moved,
-                        Err(CallError::Unreachable) => NotTaken::Unreachable,
+                        Ok(Reply::Leaving) | Err(CallError::Unreachable) => NotTaken::Unreachable,
                         Err(CallError::Lost) => return Err(NotSent::Lost),
                     };
                     self.directory.step(|view| sending.sent(why, node, view))
@@ -158,12 +216,54 @@ impl Cluster {
     }
 }
 
+impl Watch {
+    /// Of the process, for one that takes over from it.
+    pub fn epoch(&self) -> u64 {
+        self.directory.epoch()
+    }
+
+    /// Whether the directory answered last time.
+    pub fn is_up(&self) -> bool {
+        !self.directory.is_away()
+    }
+
+    /// Commands that were sent to Redis so far.
+    pub fn commands(&self) -> u64 {
+        self.directory.commands()
+    }
+
+    /// Connects and disconnects that the directory has not heard of.
+    pub fn pending(&self) -> usize {
+        self.directory.pending()
+    }
+
+    /// Nodes whose lease has not ended, this one included.
+    pub fn nodes(&self) -> usize {
+        self.directory.members().iter().count()
+    }
+
+    /// Nodes that this one has a connection to.
+    pub fn peers(&self) -> usize {
+        self.peers.connected()
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.directory.fmt(f)
+    }
+}
+
 /// Answers what is the directory's, and hands on the rest.
 fn answering(directory: Directory, close: Arc<dyn Fn(u64) + Send + Sync>, node: Handler) -> Handler {
     Arc::new(move |call| match &*call.kind {
         HAVE => {
             let has = std::str::from_utf8(&call.body).is_ok_and(|device| directory.has(device));
-            ready(if has { Reply::Taken(Bytes::new()) } else { Reply::Moved })
+            ready(match has {
+                true => Reply::Taken(Bytes::new()),
+                false if directory.is_leaving() => Reply::Leaving,
+                false => Reply::Moved,
+            })
         }
         CLOSE => {
             let connection = read_close(&call.body, directory.node())

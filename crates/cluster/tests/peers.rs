@@ -32,7 +32,7 @@ async fn start(tls: Option<PeerTls>) -> (SocketAddr, JoinHandle<()>) {
         })
     };
     let served = Served { tls, body_bytes_max: 1_000_000, handler: Arc::new(handler) };
-    (address, tokio::spawn(serve(listener, served)))
+    (address, tokio::spawn(serve(listener, served, std::future::pending())))
 }
 
 struct Authority {
@@ -132,8 +132,11 @@ async fn what_is_in_flight_when_a_peer_ends_is_lost() {
     // It comes back at the same address.
     let listener = TcpListener::bind(address).await.unwrap();
     let handler = |_: Call| -> Answering { Box::pin(async { Reply::Taken("again".into()) }) };
-    let _server =
-        tokio::spawn(serve(listener, Served { tls: None, body_bytes_max: 1_000, handler: Arc::new(handler) }));
+    let _server = tokio::spawn(serve(
+        listener,
+        Served { tls: None, body_bytes_max: 1_000, handler: Arc::new(handler) },
+        std::future::pending(),
+    ));
     let mut answer = call(&peers, "b", address, "message").await;
     while answer == Err(CallError::Unreachable) {
         tokio::time::sleep(Duration::from_millis(20)).await;

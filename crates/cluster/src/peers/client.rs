@@ -85,6 +85,10 @@ impl Peers {
         match status {
             StatusCode::OK => Ok(Reply::Taken(body)),
             StatusCode::MISDIRECTED_REQUEST => Ok(Reply::Moved),
+            StatusCode::SERVICE_UNAVAILABLE => {
+                self.leave(node).await;
+                Ok(Reply::Leaving)
+            }
             status => {
                 tracing::warn!(node, %status, "a peer refused a request: {}", String::from_utf8_lossy(&body));
                 Err(CallError::Unreachable)
@@ -99,11 +103,30 @@ impl Peers {
             let requests = self.link(node, address).await?;
             match timeout(patience, requests.ready()).await {
                 Ok(Ok(requests)) => return Ok(requests),
-                Ok(Err(_)) => {}
+                Ok(Err(_)) => self.leave(node).await,
                 Err(_) => break,
             }
         }
         Err(CallError::Unreachable)
+    }
+
+    /// The next request goes over another connection; those on their way on this one are answered on it.
+    async fn leave(&self, node: &str) {
+        let link = self.shared.links.lock().expect("no holder panics").get(node).cloned();
+        if let Some(link) = link {
+            *link.lock().await = Link::None;
+        }
+    }
+
+    /// How many peers are connected.
+    pub fn connected(&self) -> usize {
+        let links = self.shared.links.lock().expect("no holder panics");
+        // One that somebody holds is being made.
+        let is_open = |link: &Arc<tokio::sync::Mutex<Link>>| {
+            link.try_lock()
+                .is_ok_and(|link| matches!(&*link, Link::Open { connection, .. } if !connection.is_finished()))
+        };
+        links.values().filter(|link| is_open(link)).count()
     }
 
     async fn link(&self, node: &str, address: &str) -> Result<SendRequest<Bytes>, CallError> {

@@ -4,7 +4,7 @@
 //! roots is not enough. Without TLS both ends are on one machine.
 //!
 //! A request is a POST with its kind as path and the sender's name in a field; 200 means that the node has taken it, 421 that
-//! what it is about is not there (any more). A connection that does not answer a ping is given up, so that what is on its way
+//! what it is about is not there (any more), 503 that another process of the node takes over. A connection that does not answer a ping is given up, so that what is on its way
 //! there does not wait for a node that hangs.
 
 mod client;
@@ -47,6 +47,8 @@ pub enum Reply {
     Taken(Bytes),
     /// What it is about is not here.
     Moved,
+    /// It is not here, but may be in the process that takes over from this one: ask on another connection.
+    Leaving,
 }
 
 /// Why there is no [`Reply`].

@@ -32,13 +32,15 @@ pub struct Served {
     pub handler: Handler,
 }
 
-/// Serves peers, for ever.
-pub async fn serve(listener: TcpListener, served: Served) {
+/// Serves peers. When `leaving` ends, another process accepts them, and those that are connected are served on.
+pub async fn serve(listener: TcpListener, served: Served, leaving: impl Future<Output = ()>) {
+    let mut leaving = std::pin::pin!(leaving);
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => accepted,
             Some(_) = connections.join_next() => continue,
+            () = &mut leaving => break,
         };
         match accepted {
             Ok((stream, _)) => {
@@ -50,6 +52,8 @@ pub async fn serve(listener: TcpListener, served: Served) {
             }
         }
     }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
 }
 
 async fn connection(stream: TcpStream, served: Served) {
@@ -117,6 +121,7 @@ async fn answer_request(request: Request<RecvStream>, mut answer: SendResponse<B
     match (served.handler)(Call { from, kind, body }).await {
         Reply::Taken(body) => respond(&mut answer, StatusCode::OK, body),
         Reply::Moved => respond(&mut answer, StatusCode::MISDIRECTED_REQUEST, Bytes::new()),
+        Reply::Leaving => respond(&mut answer, StatusCode::SERVICE_UNAVAILABLE, Bytes::new()),
     }
 }
 

@@ -10,9 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use stillgate_devices::Generation;
 use stillgate_devices::directory::{
-    Away, Connected, Duplicate, Effect, Entry, Lookups, Members, Place, Registrations, View,
+    Away, Connected, Duplicate, Effect, Entry, Era, Lookups, Members, Place, Registrations, View,
 };
 use tokio::sync::{Notify, oneshot};
+
+/// No generation that a directory has given is below that of an era.
+const FIRST_ERA: Era = Era(1);
 
 /// How long a device that connects waits for the directory. Then it is let in, and registered later.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
@@ -28,6 +31,8 @@ pub struct DirectorySettings {
     pub node: Box<str>,
     /// Where its peers reach it; empty if it has none.
     pub address: Box<str>,
+    /// Of the process that this one takes over from; the node's lease and its entries stand.
+    pub epoch: Option<u64>,
     /// The directory.
     pub redis: RedisAddress,
     /// What is remembered of look-ups.
@@ -54,6 +59,8 @@ pub(super) struct Shared {
     pub(super) store: Store,
     pub(super) state: Mutex<State>,
     pub(super) wake: Notify,
+    /// Another process of this node holds its lease from now on.
+    pub(super) is_leaving: AtomicBool,
     /// Whether the last command failed. Until the next heartbeat has tried again, commands fail at once.
     pub(super) is_away: AtomicBool,
     pub(super) commands: AtomicU64,
@@ -78,8 +85,8 @@ pub(super) struct State {
 impl Directory {
     /// Checks the settings, and begins with a node without devices. [`Directory::run`] does the work.
     pub fn new(settings: DirectorySettings) -> Result<Directory, LinkError> {
-        let DirectorySettings { node, address, redis, lookup_bytes_max } = settings;
-        let registrations = Registrations::new(node.clone(), rand::random());
+        let DirectorySettings { node, address, epoch, redis, lookup_bytes_max } = settings;
+        let registrations = Registrations::new(node.clone(), epoch.unwrap_or_else(rand::random));
         let state = State { registrations, waiters: HashMap::new(), disconnects: VecDeque::new(), in_flight: 0 };
         let shared = Shared {
             node,
@@ -87,6 +94,7 @@ impl Directory {
             store: Store::new(&redis)?,
             state: Mutex::new(state),
             wake: Notify::new(),
+            is_leaving: AtomicBool::new(false),
             is_away: AtomicBool::new(true),
             commands: AtomicU64::new(0),
             contact_since: Mutex::default(),
@@ -149,9 +157,42 @@ impl Directory {
 
     /// A connection of another process of this node goes on here.
     pub fn adopt(&self, device: &str, connection: u64, generation: Generation, since_ms: u64) {
-        // The older connection here is its node's to close.
-        let _closed_by_its_node = self.shared.state().registrations.adopted(device, connection, generation, since_ms);
+        let registrations = &mut self.shared.state().registrations;
+        // The older connection here is its node's to close. One that began while the directory was away is not known to it.
+        let _closed_by_its_node = match generation >= FIRST_ERA.first_generation() {
+            true => registrations.adopted(device, connection, generation, since_ms),
+            false => registrations.connected(device, connection, Duplicate::Replace, since_ms),
+        };
         self.shared.wake.notify_one();
+    }
+
+    /// Another process of this node goes on with a connection.
+    pub fn given(&self, device: &str, connection: u64) {
+        self.shared.state().registrations.given(device, connection);
+    }
+
+    /// The process's, for one that takes over from it.
+    pub fn epoch(&self) -> u64 {
+        self.shared.state().registrations.epoch()
+    }
+
+    /// Another process of this node takes over: from now on it holds the lease.
+    pub(crate) fn leave(&self) {
+        self.shared.is_leaving.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether another process of this node has what is not here.
+    pub fn is_leaving(&self) -> bool {
+        self.shared.is_leaving.load(Ordering::Relaxed)
+    }
+
+    /// The process ends: gives the node's lease up, unless it is another process's.
+    pub(crate) async fn release(&self) {
+        if !self.shared.is_leaving.swap(true, Ordering::Relaxed) {
+            let epoch = self.epoch();
+            // Where this fails the lease ends by itself.
+            let _released = self.shared.ask(self.shared.store.release(&self.shared.node, epoch)).await;
+        }
     }
 
     /// A connection has ended.

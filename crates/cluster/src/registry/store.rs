@@ -104,12 +104,18 @@ impl Store {
 
     /// Holds this node's lease, and reads all of them.
     pub(super) async fn hold(&self, myself: &Myself<'_>) -> Result<Reading, Away> {
-        self.beat(myself, true).await
+        self.beat(myself, Some(LEASE_MS)).await
     }
 
     /// Reads all leases.
     pub(super) async fn read(&self) -> Result<Reading, Away> {
-        self.beat(&Myself { node: "", epoch: 0, filled: None, address: "" }, false).await
+        self.beat(&Myself { node: "", epoch: 0, filled: None, address: "" }, None).await
+    }
+
+    /// Ends this node's lease.
+    pub(super) async fn release(&self, node: &str, epoch: u64) -> Result<(), Away> {
+        let _reading = self.beat(&Myself { node, epoch, filled: None, address: "" }, Some(0)).await?;
+        Ok(())
     }
 
     /// Begins another era, unless somebody has.
@@ -120,10 +126,11 @@ impl Store {
         Ok(())
     }
 
-    async fn beat(&self, myself: &Myself<'_>, holds: bool) -> Result<Reading, Away> {
+    /// `lease_ms`: how long this node's is held; `None`: it only reads.
+    async fn beat(&self, myself: &Myself<'_>, lease_ms: Option<u64>) -> Result<Reading, Away> {
         let [epoch, length, filled] =
-            [text(myself.epoch), text(LEASE_MS), text(myself.filled.map_or(0, |filled| filled.0))];
-        let [holds, kept] = [text(u8::from(holds)), text(DEAD_NODE_KEPT_MS)];
+            [text(myself.epoch), text(lease_ms.unwrap_or(0)), text(myself.filled.map_or(0, |filled| filled.0))];
+        let [holds, kept] = [text(u8::from(lease_ms.is_some())), text(DEAD_NODE_KEPT_MS)];
         let arguments = [myself.node, &epoch, &length, &filled, myself.address, &holds, &kept];
         let arguments: Vec<&[u8]> = arguments.iter().map(|argument| argument.as_bytes()).collect();
         let keys = [ERA_KEY, LEASES_KEY];

@@ -7,6 +7,7 @@
 use super::directory::{Hooks, Shared, wall_ms};
 use super::store::{Myself, Reading};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use stillgate_devices::Generation;
 use stillgate_devices::directory::{
@@ -41,8 +42,12 @@ pub(super) async fn run(shared: &Arc<Shared>, hooks: &Arc<Hooks>) {
         let next_turn = pace.next_turn();
         tokio::select! {
             _ = heartbeats.tick() => {
-                lease.beat(shared).await;
-                audited = audit(shared, &audited);
+                if shared.is_leaving.load(Ordering::Relaxed) {
+                    read(shared).await;
+                } else {
+                    lease.beat(shared).await;
+                    audited = audit(shared, &audited);
+                }
             }
             _ = shared.wake.notified() => {}
             Some(_) = requests.join_next() => {}
@@ -54,6 +59,13 @@ pub(super) async fn run(shared: &Arc<Shared>, hooks: &Arc<Hooks>) {
             pace.left -= 1.0;
             requests.spawn(work.perform(shared.clone(), hooks.clone()));
         }
+    }
+}
+
+/// Another process holds the lease: what is left is to see who else lives.
+async fn read(shared: &Shared) {
+    if let Ok(reading) = shared.ask_anyway(shared.store.read()).await {
+        shared.keep(&reading);
     }
 }
 

@@ -51,6 +51,7 @@ impl Node {
             directory: DirectorySettings {
                 node: name.into(),
                 address,
+                epoch: None,
                 redis: redis.clone(),
                 lookup_bytes_max: 1_000_000,
             },

@@ -189,9 +189,10 @@ pub fn disconnect(entry: &mut Option<Entry>, place: &Place, now_ms: u64) -> bool
 /// then to find out whether it is still the current one.
 pub fn register(entry: &mut Option<Entry>, place: Place, generation: Generation, since_ms: u64) -> Registered {
     match entry {
-        // Its own. A higher generation came with an answer that was lost, so nobody knows that one.
-        Some(Entry::Online { place: other, .. })
-            if other.node == place.node && other.connection == place.connection => {}
+        // Its own. A higher generation came with an answer that was lost, so nobody knows that one. Under another number it goes
+        // on in another process of its node.
+        Some(Entry::Online { place: other, generation: stored, .. })
+            if other.node == place.node && (other.connection == place.connection || *stored == generation) => {}
         // One with the same generation, too: a directory that lost its last writes gave it twice. The stored one stays.
         Some(entry) if entry.generation() >= generation => return Registered::Superseded,
         _ => {}
@@ -272,6 +273,15 @@ mod tests {
         assert_eq!(register(&mut entry, at("a", 1), FIRST, 0), Registered::Current);
         assert_eq!(entry.as_ref().map(Entry::generation), Some(FIRST));
         assert!(disconnect(&mut entry, &at("a", 1), 9));
+    }
+
+    #[test]
+    fn a_connection_goes_on_in_another_process_of_its_node() {
+        let mut entry = None;
+        connect(&mut entry, request(at("a", 1), Duplicate::Replace));
+        assert_eq!(register(&mut entry, at("b", 7), FIRST, 0), Registered::Superseded);
+        assert_eq!(register(&mut entry, at("a", 7), FIRST, 0), Registered::Current);
+        assert!(!disconnect(&mut entry, &at("a", 1), 9) && disconnect(&mut entry, &at("a", 7), 9));
     }
 
     #[test]

@@ -165,6 +165,13 @@ impl Registrations {
         Effect::Disconnect { place: self.place(connection), before: before.map(|before| self.place(before)) }
     }
 
+    /// Another process of this node goes on with a connection, and registers it.
+    pub fn given(&mut self, device: &str, connection: u64) {
+        if self.devices.get(device).is_some_and(|local| local.connection == connection) {
+            self.remove(device);
+        }
+    }
+
     /// The directory's era, as it was just read. Another one than before means that it came back empty: everything is due.
     /// Returns the era to begin instead (by compare-and-set) if there is none, or one that is older than what was seen.
     pub fn found_era(&mut self, found: Option<Era>, now_s: u32) -> Option<Era> {

@@ -5,7 +5,8 @@ local entry = redis.call('GET', KEYS[1])
 if entry then
   local is_online, stored, _, _, at_connection, at_node = string.match(entry, '^(%d) (%d+) (%d+) (%d+) (%d+) (.*)$')
   if stored then
-    local is_own = is_online == '1' and at_node == node and at_connection == connection
+    local is_own = is_online == '1' and at_node == node
+      and (at_connection == connection or stored == generation)
     if not is_own and tonumber(stored) >= tonumber(generation) then
       return 0
     end
