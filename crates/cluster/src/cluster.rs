@@ -133,18 +133,35 @@ impl Cluster {
 
     /// Sends a request to every node but this one: their names and answers. `None`: it has not answered.
     pub async fn ask_all(&self, kind: &str, body: Bytes, patience: Duration) -> Vec<(Arc<str>, Option<Bytes>)> {
-        let members = self.directory.members();
+        self.ask_others(kind, &body, patience).join_all().await
+    }
+
+    /// The same for what only one of them has: the first answer.
+    pub async fn ask_any(&self, kind: &str, body: Bytes, patience: Duration) -> Option<(Arc<str>, Bytes)> {
+        let mut asked = self.ask_others(kind, &body, patience);
+        while let Some(answer) = asked.join_next().await {
+            if let Ok((node, Some(answer))) = answer {
+                return Some((node, answer));
+            }
+        }
+        None
+    }
+
+    fn ask_others(&self, kind: &str, body: &Bytes, patience: Duration) -> JoinSet<(Arc<str>, Option<Bytes>)> {
         let mut asked = JoinSet::new();
-        for (node, member) in members.iter().filter(|(node, _)| *node != self.directory.node()) {
+        for (node, member) in self.directory.members().iter().filter(|(node, _)| *node != self.directory.node()) {
             let (peers, kind, body) = (self.peers.clone(), kind.to_owned(), body.clone());
             let (node, address): (Arc<str>, Box<str>) = (node.into(), member.address.clone());
             asked.spawn(async move {
-                let answer = peers.call((&node, &address), &kind, body, patience).await;
+                let answer = match address.is_empty() {
+                    true => Err(CallError::Unreachable),
+                    false => peers.call((&node, &address), &kind, body, patience).await,
+                };
                 let answer = if let Ok(Reply::Taken(answer)) = answer { Some(answer) } else { None };
                 (node, answer)
             });
         }
-        asked.join_all().await
+        asked
     }
 
     /// Sends a request to the node of this name, and returns its answer.
@@ -192,23 +209,8 @@ impl Cluster {
 
     /// Asks all peers at once whether they have a device.
     async fn who_has(&self, device: &str) -> Option<Arc<str>> {
-        let mut asked = JoinSet::new();
-        for (node, member) in self.directory.members().iter() {
-            let (peers, body) = (self.peers.clone(), Bytes::copy_from_slice(device.as_bytes()));
-            let (node, address): (Arc<str>, Box<str>) = (node.into(), member.address.clone());
-            if *node != *self.directory.node() && !address.is_empty() {
-                asked.spawn(async move {
-                    let has = peers.call((&node, &address), HAVE, body, HAVE_PATIENCE).await;
-                    matches!(has, Ok(Reply::Taken(_))).then_some(node)
-                });
-            }
-        }
-        while let Some(answer) = asked.join_next().await {
-            if let Ok(Some(node)) = answer {
-                return Some(node);
-            }
-        }
-        None
+        let found = self.ask_any(HAVE, Bytes::copy_from_slice(device.as_bytes()), HAVE_PATIENCE).await;
+        found.map(|(node, _)| node)
     }
 
     async fn ask_myself(&self, kind: &str, body: Bytes) -> Reply {

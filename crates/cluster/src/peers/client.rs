@@ -224,8 +224,11 @@ async fn read(mut body: RecvStream) -> Result<Bytes, CallError> {
 
 /// Whether a request that failed may have been taken (RFC 9113 section 8.7).
 fn judge(error: &h2::Error) -> CallError {
+    // A GOAWAY is an error of those streams only that are behind the last one that the peer has looked at.
+    let is_unseen = error.is_go_away() && error.is_remote();
     match error.reason() {
         Some(Reason::REFUSED_STREAM) => CallError::Unreachable,
+        Some(Reason::NO_ERROR) if is_unseen => CallError::Unreachable,
         _ => CallError::Lost,
     }
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -35,6 +36,7 @@ pub struct Served {
 /// Serves peers. When `leaving` ends, another process accepts them, and those that are connected are served on.
 pub async fn serve(listener: TcpListener, served: Served, leaving: impl Future<Output = ()>) {
     let mut leaving = std::pin::pin!(leaving);
+    let (serves, served_until) = watch::channel(());
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -44,7 +46,7 @@ pub async fn serve(listener: TcpListener, served: Served, leaving: impl Future<O
         };
         match accepted {
             Ok((stream, _)) => {
-                connections.spawn(connection(stream, served.clone()));
+                connections.spawn(connection(stream, served.clone(), served_until.clone()));
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept connections of peers");
@@ -52,21 +54,25 @@ pub async fn serve(listener: TcpListener, served: Served, leaving: impl Future<O
             }
         }
     }
-    drop(listener);
+    drop((listener, serves));
     while connections.join_next().await.is_some() {}
 }
 
-async fn connection(stream: TcpStream, served: Served) {
+async fn connection(stream: TcpStream, served: Served, until: watch::Receiver<()>) {
     let address = stream.peer_addr().ok();
     let is_local = address.is_some_and(|address| address.ip().is_loopback());
-    if let Err(error) = answer_connection(stream, is_local, &served).await {
+    if let Err(error) = answer_connection(stream, is_local, (&served, until)).await {
         tracing::debug!(?address, %error, "a connection of a peer has ended");
     }
 }
 
-async fn answer_connection(stream: TcpStream, is_local: bool, served: &Served) -> io::Result<()> {
+async fn answer_connection(
+    stream: TcpStream,
+    is_local: bool,
+    served: (&Served, watch::Receiver<()>),
+) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let Some(tls) = &served.tls else {
+    let Some(tls) = &served.0.tls else {
         if !is_local {
             return Err(io::Error::other("without TLS peers must be on this machine"));
         }
@@ -82,7 +88,7 @@ async fn answer_connection(stream: TcpStream, is_local: bool, served: &Served) -
 
 async fn answer_requests(
     stream: impl AsyncRead + AsyncWrite + Unpin,
-    served: &Served,
+    (served, mut until): (&Served, watch::Receiver<()>),
     is_named: impl Fn(&str) -> bool,
 ) -> io::Result<()> {
     let mut builder = h2::server::Builder::new();
@@ -92,24 +98,37 @@ async fn answer_requests(
     let mut connection = handshake.map_err(io::Error::other)?;
     let mut from: Option<Arc<str>> = None;
     let mut requests = JoinSet::new();
+    let mut is_leaving = false;
     loop {
         let accepted = tokio::select! {
             accepted = connection.accept() => accepted,
             Some(_) = requests.join_next() => continue,
+            // What the peer sends from now on goes to the other process.
+            Err(_) = until.changed(), if !is_leaving => {
+                is_leaving = true;
+                connection.graceful_shutdown();
+                continue;
+            }
         };
         let Some(accepted) = accepted else { return Ok(()) };
-        let (request, mut answer) = accepted.map_err(io::Error::other)?;
+        let (request, answer) = accepted.map_err(io::Error::other)?;
         let name = request.headers().get(NODE_FIELD).and_then(|name| name.to_str().ok()).unwrap_or_default();
         let node = match &from {
             Some(known) if **known == *name => known.clone(),
             _ if is_named(name) => from.insert(name.into()).clone(),
             _ => {
-                respond(&mut answer, StatusCode::FORBIDDEN, "the certificate does not carry this node's name".into());
+                requests.spawn(refuse(request, answer, served.body_bytes_max));
                 continue;
             }
         };
         requests.spawn(answer_request(request, answer, node, served.clone()));
     }
+}
+
+/// Reads the request first: a stream that ends before its request has may lose its answer.
+async fn refuse(request: Request<RecvStream>, mut answer: SendResponse<Bytes>, bytes_max: usize) {
+    let _unread = read(request.into_body(), bytes_max).await;
+    respond(&mut answer, StatusCode::FORBIDDEN, "the certificate does not carry this node's name".into());
 }
 
 async fn answer_request(request: Request<RecvStream>, mut answer: SendResponse<Bytes>, from: Arc<str>, served: Served) {
