@@ -2,14 +2,15 @@
 
 use crate::keys::admin::{ADMIN_KEY, AdminKey, AdminTls, check_keys};
 use crate::keys::gateway::ADDRESS;
-use crate::values::DeviceRegistry;
+use crate::keys::ssls::PEM;
+use crate::values::{DeviceRegistry, Pem};
 use ipnet::IpNet;
 use serde_json::{Value as Json, json};
 use std::net::SocketAddr;
 use stillgate_plugin::Secret;
 use stillgate_plugin::secrets::SECRET;
 use stillgate_schema::description::Definitions;
-use stillgate_schema::kind::{Kind, Text, expected, int, list, read, text};
+use stillgate_schema::kind::{Flag, Kind, Text, expected, int, list, read, text};
 use stillgate_schema::matching::{NETWORK, OWN_NAME};
 use stillgate_schema::object;
 use stillgate_schema::object::map;
@@ -44,9 +45,9 @@ object! {
         hosts: Vec<String> = list(OWN_NAME) => default(Vec::new());
         /// TLS for this address; without it, it speaks HTTP.
         tls: AdminTls = map::<AdminTls>() => optional;
-        /// Where other nodes reach this one. Not built yet.
+        /// Where other nodes reach this one; with `registry: {redis: …}`.
         peer: DevicePeer = map::<DevicePeer>() => optional;
-        /// Who knows which node has a device: `memory` for one node. `{redis: …}` is not built yet.
+        /// Who knows which node has a device: `memory` for one node, `{redis: …}` for several.
         registry: DeviceRegistry = Registry => default(DeviceRegistry::Memory);
         /// Size and count bounds.
         limits: DeviceLimits = map::<DeviceLimits>() => nested;
@@ -58,9 +59,9 @@ object! {
     pub struct DevicePeer {
         /// Where it listens: `IP:PORT`.
         address: SocketAddr = ADDRESS => required;
-        /// The address that others connect to, if it is not `address`: `IP:PORT`.
-        advertise: SocketAddr = ADDRESS => optional;
-        /// TLS, with `client_ca`; without it only on loopback.
+        /// Where others connect to, if it is not `address`: `HOST:PORT`.
+        advertise: String = HOST_AND_PORT => optional;
+        /// TLS, with `client_ca`, which has to have signed the certificates of all nodes. Each carries its node's name as a DNS name. Without TLS only on loopback.
         tls: AdminTls = map::<AdminTls>() => optional;
     }
 }
@@ -82,8 +83,12 @@ object! {
 object! {
     /// A directory in Redis or Valkey.
     pub struct RedisKeys {
-        /// Where it is: `redis://[USER:PASSWORD@]HOST[:PORT]`, `rediss://…` with TLS.
+        /// Where it is: `redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]`, `rediss://…` with TLS. Of a cluster, one of its servers.
         url: Secret = SECRET => required;
+        /// Whether it is a Redis Cluster.
+        cluster: bool = Flag => default(false);
+        /// With `rediss://`, the certificates to trust: PEM, or a file of it. By default those of the system.
+        ca: Pem = PEM => optional;
     }
 }
 
@@ -96,14 +101,7 @@ impl Kind for DevicesSection {
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Devices> {
         let devices = map::<Devices>().read(node, path, sink)?;
         check_keys(devices.key.as_ref(), &devices.keys, node, path, sink);
-        if devices.peer.is_some() {
-            let fault = Fault::new("\"peer\" is not built yet").hint("remove it: one node needs no peers");
-            sink.error(within(node, "peer"), &path.key("peer"), fault);
-        }
-        if devices.registry != DeviceRegistry::Memory {
-            let fault = Fault::new("\"redis\" is not built yet").hint("write `registry: memory`, for one node");
-            sink.error(within(node, "registry"), &path.key("registry"), fault);
-        }
+        check_sharing(&devices, node, path, sink);
         let least = devices.limits.message_bytes + QUEUED_MESSAGE_BYTES;
         if devices.limits.queue_bytes < least && sets_both(node) {
             let fault = Fault::new(format!("a message of limits.message_bytes would not fit: it needs {least} bytes"));
@@ -115,6 +113,50 @@ impl Kind for DevicesSection {
 
     fn schema(&self, definitions: &mut Definitions) -> Json {
         map::<Devices>().schema(definitions)
+    }
+}
+
+/// Reports what keeps nodes from reaching each other.
+fn check_sharing(devices: &Devices, node: &Node, path: &Path<'_>, sink: &mut Sink) {
+    let mut report = |key: &str, fault: Fault| sink.error(within(node, key), &path.key(key), fault);
+    match (&devices.registry, &devices.peer) {
+        (DeviceRegistry::Memory, None) => {}
+        (DeviceRegistry::Memory, Some(_)) => {
+            let fault = Fault::new("one node has no peers");
+            report("peer", fault.hint("remove it, or write `registry: {redis: {url: \"redis://HOST\"}}`"));
+        }
+        (DeviceRegistry::Redis { .. }, None) => {
+            let fault = Fault::new("other nodes could not reach the devices of this one");
+            report("registry", fault.hint("write `peer: {address: \"IP:PORT\", tls: …}`, too"));
+        }
+        (DeviceRegistry::Redis { url, .. }, Some(peer)) => {
+            let url = url.reveal();
+            if !["redis://", "rediss://"].iter().any(|scheme| url.len() > scheme.len() && url.starts_with(scheme)) {
+                let fault = Fault::new("registry.redis.url is no address of a Redis");
+                report("registry", fault.hint("write redis://HOST:PORT or rediss://USER:PASSWORD@HOST:PORT"));
+            }
+            check_peer(peer, &mut report);
+        }
+    }
+}
+
+fn check_peer(peer: &DevicePeer, report: &mut impl FnMut(&str, Fault)) {
+    let reached = peer.advertise.as_ref().map(|advertise| advertise.parse::<SocketAddr>());
+    if reached.is_none() && peer.address.ip().is_unspecified() {
+        let fault = Fault::new("other nodes cannot connect to \"all addresses\"");
+        report("peer", fault.hint("write peer.advertise: where they reach this node"));
+    }
+    let is_local = peer.address.ip().is_loopback() && reached.is_none_or(|at| at.is_ok_and(|at| at.ip().is_loopback()));
+    match &peer.tls {
+        None if !is_local => {
+            let fault = Fault::new("without TLS anybody could send messages to devices");
+            report("peer", fault.hint("write peer.tls, or an address on loopback"));
+        }
+        Some(tls) if tls.client_ca.is_none() => {
+            let fault = Fault::new("peer.tls without client_ca would trust no node");
+            report("peer", fault.hint("write peer.tls.client_ca: what has signed the certificates of all nodes"));
+        }
+        _ => {}
     }
 }
 
@@ -143,7 +185,7 @@ impl Kind for Registry {
                     && &*entry.key == "redis"
                 {
                     let keys = read(&map::<RedisKeys>(), &entry.value, &path.key("redis"), sink)?;
-                    return Some(DeviceRegistry::Redis { url: keys.url });
+                    return Some(DeviceRegistry::Redis { url: keys.url, is_cluster: keys.cluster, ca: keys.ca });
                 }
             }
             _ => {}
@@ -171,6 +213,19 @@ impl Kind for Registry {
         }
     }
 }
+
+const HOST_AND_PORT: Text<String> = text("HOST:PORT", |text| {
+    let is_good = |(host, port): (&str, &str)| {
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        !host.is_empty()
+            && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':'))
+            && port.parse::<u16>().is_ok_and(|port| port > 0)
+    };
+    match text.rsplit_once(':').is_some_and(is_good) {
+        true => Ok(text.to_owned()),
+        false => Err(Fault::new(format!("{text:?} is no HOST:PORT")).hint("write a name or an IP address, and a port")),
+    }
+});
 
 const NODE_NAME: Text<String> =
     text("a name", |text| {

@@ -1,5 +1,6 @@
 //! What there is to choose from for the process as a whole.
 
+use crate::values::Pem;
 use stillgate_plugin::Secret;
 
 /// When the route cache is used.
@@ -65,5 +66,9 @@ pub enum DeviceRegistry {
     Redis {
         /// Where it is, with credentials.
         url: Secret,
+        /// Whether it is a Redis Cluster.
+        is_cluster: bool,
+        /// Over TLS, whom to trust; `None`: the system's roots.
+        ca: Option<Pem>,
     },
 }

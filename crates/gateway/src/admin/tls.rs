@@ -20,25 +20,25 @@ pub(crate) const DEVICES: &str = "gateway.devices.tls";
 pub(crate) fn problem(config: &Config) -> Option<Problem> {
     let gateway = &config.gateway;
     let admin = gateway.admin.as_ref().and_then(|admin| server_config(admin.tls.as_ref()?, ADMIN).err());
-    admin.or_else(|| gateway.devices.as_ref().and_then(|devices| server_config(devices.tls.as_ref()?, DEVICES).err()))
+    let devices = gateway.devices.as_ref();
+    let api = || devices.and_then(|devices| server_config(devices.tls.as_ref()?, DEVICES).err());
+    admin.or_else(api)
+}
+
+/// Certificates to trust, in PEM.
+pub(crate) fn trusted(pem: &Pem) -> Result<Vec<u8>, String> {
+    read(pem)
 }
 
 /// As the configuration has it; the error names the key.
 pub(crate) fn server_config(keys: &AdminTls, path: &str) -> Result<Arc<ServerConfig>, Problem> {
     let at = |key: &str, message: String| Problem { path: format!("{path}.{key}"), message, hint: None };
-    let chain = certificates(&keys.cert).map_err(|why| at("cert", why))?;
-    let key = read(&keys.key).map_err(|why| at("key", why))?;
-    let key = PrivateKeyDer::from_pem_slice(&key);
-    let key = key.map_err(|_| at("key", "no private key found; write it as PEM, not encrypted".to_owned()))?;
+    let (chain, key) = certificate(keys, path)?;
     let builder = ServerConfig::builder();
     let builder = match &keys.client_ca {
         None => builder.with_no_client_auth(),
         Some(ca) => {
-            let mut roots = RootCertStore::empty();
-            for root in certificates(ca).map_err(|why| at("client_ca", why))? {
-                roots.add(root).map_err(|error| at("client_ca", error.to_string()))?;
-            }
-            let verifier = WebPkiClientVerifier::builder(Arc::new(roots)).build();
+            let verifier = WebPkiClientVerifier::builder(Arc::new(roots(ca, path)?)).build();
             builder.with_client_cert_verifier(verifier.map_err(|error| at("client_ca", error.to_string()))?)
         }
     };
@@ -48,6 +48,29 @@ pub(crate) fn server_config(keys: &AdminTls, path: &str) -> Result<Arc<ServerCon
     })?;
     config.alpn_protocols = vec![ALPN.to_vec()];
     Ok(Arc::new(config))
+}
+
+/// A certificate with its chain, and its key.
+pub(crate) fn certificate(
+    keys: &AdminTls,
+    path: &str,
+) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), Problem> {
+    let at = |key: &str, message: String| Problem { path: format!("{path}.{key}"), message, hint: None };
+    let chain = certificates(&keys.cert).map_err(|why| at("cert", why))?;
+    let key = read(&keys.key).map_err(|why| at("key", why))?;
+    let key = PrivateKeyDer::from_pem_slice(&key);
+    let key = key.map_err(|_| at("key", "no private key found; write it as PEM, not encrypted".to_owned()))?;
+    Ok((chain, key))
+}
+
+/// Whom to trust.
+pub(crate) fn roots(ca: &Pem, path: &str) -> Result<RootCertStore, Problem> {
+    let at = |message: String| Problem { path: format!("{path}.client_ca"), message, hint: None };
+    let mut roots = RootCertStore::empty();
+    for root in certificates(ca).map_err(at)? {
+        roots.add(root).map_err(|error| at(error.to_string()))?;
+    }
+    Ok(roots)
 }
 
 fn certificates(pem: &Pem) -> Result<Vec<CertificateDer<'static>>, String> {

@@ -13,6 +13,7 @@ use crate::configuration::chain_lint::{ChainFinding, chain_lint};
 use crate::configuration::environment;
 use crate::configuration::source::{ConfigSource, ReadError};
 use crate::configuration::tls_material;
+use crate::devices;
 use crate::explaining::explanation::counted;
 use crate::replaying::{self, Routed};
 use serde::Serialize;
@@ -188,8 +189,9 @@ fn of_machine(config: &Config, text: &[u8]) -> Vec<Diagnostic> {
     let errors = errors.into_iter().chain(acme::problem(config)).map(|error| (error, Severity::Error));
     let found = errors.chain(warnings.into_iter().map(|warning| (warning, Severity::Warning)));
     let mut found: Vec<_> = found.map(|(problem, severity)| tls_material::diagnostic(problem, severity)).collect();
-    let admin = admin::tls::problem(config).map(|problem| (problem, Severity::Error));
-    for (problem, severity) in environment::look_at(config).into_iter().chain(admin) {
+    let tls = admin::tls::problem(config).into_iter().chain(devices::problem(config));
+    let tls = tls.map(|problem| (problem, Severity::Error));
+    for (problem, severity) in environment::look_at(config).into_iter().chain(tls) {
         let (line, column) = ConfigSource::locate(text, &problem.path).unwrap_or_default();
         found.push(Diagnostic { line, column, ..tls_material::diagnostic(problem, severity) });
     }

@@ -22,7 +22,7 @@ use crate::devices::DeviceThread;
 use crate::health::{Change, Checker};
 use crate::metering::access_log_writer::AccessLogWriter;
 use crate::metering::limits::LimitsReader;
-use crate::metering::own_metrics::Facts;
+use crate::metering::own_metrics::{DirectoryFacts, Facts};
 use crate::upgrade::{self, PidFile, Predecessor};
 use datastore::Datastore;
 use std::ops::ControlFlow;
@@ -440,6 +440,7 @@ impl Control {
             acme_failures: self.certificates.failures(),
             dropped_lines: self.access_log.as_ref().map(AccessLogWriter::dropped_lines),
             limits: self.limits.read(),
+            directory: self.devices.as_ref().and_then(|devices| devices.directory.as_ref()).map(DirectoryFacts::read),
         };
         let ends = self.reloader.certificate_ends().clone();
         let Some(metering) = self.reloader.metering() else { return };

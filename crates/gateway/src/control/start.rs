@@ -31,7 +31,8 @@ use crate::metering::metrics::{Metering, MeteringError, Prepared, wanted};
 use crate::metering::own_metrics::{Facts, LimitFacts, ReloadTimes};
 use crate::metering::process_stats;
 use crate::upgrade::{
-    AdminSocket, DeviceSocket, Following, Former, Launcher, PidFile, Predecessor, Program, Takeover, tell_supervisor,
+    AdminSocket, DeviceSocket, Following, Former, Launcher, PeerOffer, PidFile, Predecessor, Program, Takeover,
+    tell_supervisor,
 };
 use std::fmt;
 use std::io;
@@ -228,7 +229,7 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     let plans = first(&plan, former.limits.take(), gateway);
 
     let admin = gateway.admin.as_ref().map(|admin| listen_admin(admin.address, former.admin.take())).transpose()?;
-    let devices = listen_devices(gateway, former.devices.take())?;
+    let devices = listen_devices(gateway, &mut former)?;
     let (sinks, access_log) = start_access_log(gateway)?;
     let workers = stillgate_proxy::worker_count(gateway);
     // Before clients come, who could take all descriptors.
@@ -396,6 +397,7 @@ fn at_start(access_log: Option<&AccessLogWriter>) -> Facts {
         acme_failures: 0,
         dropped_lines: access_log.map(AccessLogWriter::dropped_lines),
         limits: LimitFacts::default(),
+        directory: None,
     }
 }
 
@@ -450,22 +452,42 @@ fn listen_admin(
 }
 
 fn admin_refused(address: SocketAddr, error: io::Error) -> RunError {
-    let error = StartError::Bind { address, error };
-    RunError::Listen(ListenError { key: "gateway.admin.address".to_owned(), error })
+    refused("gateway.admin.address", address, error)
 }
 
-/// The socket of the device API, and its address as configured.
-fn listen_devices(
-    gateway: &Gateway,
-    former: Option<(SocketAddr, TcpListener)>,
-) -> Result<Option<(SocketAddr, TcpListener)>, RunError> {
+/// Sockets of the node of devices, and their addresses as configured.
+struct DevicesListening {
+    api: (SocketAddr, TcpListener),
+    peers: Option<(SocketAddr, devices::PeerSocket)>,
+}
+
+fn listen_devices(gateway: &Gateway, former: &mut Former) -> Result<Option<DevicesListening>, RunError> {
     let Some(address) = gateway.devices.as_ref().map(|devices| devices.address) else { return Ok(None) };
-    devices::listen(address, former).map(Some).map_err(|error| devices_refused(address, error))
+    let api = devices::listen(address, former.devices.take()).map_err(|error| devices_refused(address, error))?;
+    Ok(Some(DevicesListening { api, peers: listen_peers(gateway, former.peers.take())? }))
+}
+
+/// The socket that other nodes connect to, its address as configured, and the node's epoch in the former process.
+fn listen_peers(
+    gateway: &Gateway,
+    former: Option<(SocketAddr, TcpListener, u64)>,
+) -> Result<Option<(SocketAddr, devices::PeerSocket)>, RunError> {
+    let peer = gateway.devices.as_ref().and_then(|devices| devices.peer.as_ref());
+    let Some(address) = peer.map(|peer| peer.address) else { return Ok(None) };
+    let epoch = former.as_ref().map(|(.., epoch)| *epoch);
+    let former = former.map(|(address, listener, _)| (address, listener));
+    let listening = devices::listen(address, former);
+    let (address, listener) = listening.map_err(|error| refused("gateway.devices.peer.address", address, error))?;
+    Ok(Some((address, devices::PeerSocket { listener, epoch })))
 }
 
 fn devices_refused(address: SocketAddr, error: io::Error) -> RunError {
+    refused("gateway.devices.address", address, error)
+}
+
+fn refused(key: &str, address: SocketAddr, error: io::Error) -> RunError {
     let error = StartError::Bind { address, error };
-    RunError::Listen(ListenError { key: "gateway.devices.address".to_owned(), error })
+    RunError::Listen(ListenError { key: key.to_owned(), error })
 }
 
 /// Where back-ends ask for devices, and the thread that answers.
@@ -474,23 +496,28 @@ type Devices = (DeviceSocket, DeviceThread);
 /// Starts the thread of devices, before priorities are lowered, and says how their access is told.
 fn start_devices(
     gateway: &Gateway,
-    listening: Option<(SocketAddr, TcpListener)>,
+    listening: Option<DevicesListening>,
     fleet: &mut Fleet,
     follows: bool,
 ) -> Result<(watch::Sender<Access>, Option<Devices>), RunError> {
     let (told, access) = watch::channel(access_of_devices(gateway));
-    let (Some(keys), Some((address, listener)), Some(queues)) = (&gateway.devices, listening, fleet.take_devices())
-    else {
+    let (Some(keys), Some(listening), Some(queues)) = (&gateway.devices, listening, fleet.take_devices()) else {
         return Ok((told, None));
     };
+    let DevicesListening { api: (address, listener), peers } = listening;
     let tls = keys.tls.as_ref().map(|tls| admin::tls::server_config(tls, admin::tls::DEVICES));
     let tls = tls.transpose().map_err(RunError::Admin)?;
     let fail = |error| devices_refused(address, error);
     let kept = listener.try_clone().map_err(fail)?;
-    let starting = Starting { queues, listener, access, tls, hostname: process_stats::hostname(), follows };
+    let peer_kept = peers.as_ref().map(|(address, peer)| Ok((*address, peer.listener.try_clone()?))).transpose();
+    let peer_kept = peer_kept.map_err(fail)?;
+    let peer = peers.map(|(_, peer)| peer);
+    let starting = Starting { queues, listener, access, tls, peer, follows };
     let thread = DeviceThread::start(keys, starting);
     let mut thread = thread.map_err(|error| RunError::System("cannot start the thread of devices", error))?;
-    let socket = DeviceSocket { address, listener: kept, accepting: thread.accepting() };
+    let peer = peer_kept.zip(thread.directory.clone());
+    let peer = peer.map(|((address, listener), directory)| PeerOffer { address, listener, directory });
+    let socket = DeviceSocket { address, listener: kept, accepting: thread.accepting(), peer };
     Ok((told, Some((socket, thread))))
 }
 

@@ -1,7 +1,7 @@
 //! Broadcasts: one message to many devices, encoded once for each protocol, a few hundred devices at a time.
 
 use super::node::{Node, was_written};
-use rand::random;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -38,10 +38,25 @@ pub(super) struct Jobs {
     last: u64,
 }
 
-/// One job, and its counts.
+/// One job.
 #[derive(Debug, Clone)]
 struct Job {
     message: MessageId,
+    counts: Counts,
+    /// The same on other nodes, by their numbers; `None`: the node has not taken it.
+    elsewhere: Vec<(Arc<str>, Option<u64>)>,
+}
+
+/// What is known of a job here.
+pub(super) struct Known {
+    pub(super) message: MessageId,
+    pub(super) counts: Counts,
+    pub(super) elsewhere: Vec<(Arc<str>, Option<u64>)>,
+}
+
+/// How a job goes, on one node or on several.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub(super) struct Counts {
     is_sending: bool,
     matched: u64,
     written: u64,
@@ -51,8 +66,12 @@ struct Job {
 }
 
 /// Why a job does not begin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum NoJob {
+    /// Not what a request is.
+    Asked(String),
+    /// Longer than a message may be.
+    TooLong,
     /// Its body cannot be said in a protocol.
     Body(BodyError),
     /// Too many are being sent.
@@ -63,16 +82,17 @@ impl Jobs {
     /// What became of a message, which may be a copy of a job's.
     pub(super) fn note(&mut self, message: MessageId, outcome: Result<&Outcome, Refused>) {
         let Some(job) = self.by_message.get(&message).and_then(|job| self.jobs.get_mut(job)) else { return };
+        let counts = &mut job.counts;
         match outcome {
-            Ok(outcome) if was_written(outcome) => job.written += 1,
-            Ok(Outcome::TimedOut { .. }) => job.late += 1,
-            Ok(Outcome::Ended { .. }) | Err(Refused::Offline) => job.gone += 1,
-            Ok(_) | Err(_) => job.full += 1,
+            Ok(outcome) if was_written(outcome) => counts.written += 1,
+            Ok(Outcome::TimedOut { .. }) => counts.late += 1,
+            Ok(Outcome::Ended { .. }) | Err(Refused::Offline) => counts.gone += 1,
+            Ok(_) | Err(_) => counts.full += 1,
         }
     }
 
-    fn begin(&mut self) -> Option<(u64, MessageId)> {
-        if self.jobs.values().filter(|job| job.is_sending).count() >= SENDING_MAX {
+    fn begin(&mut self, message: MessageId) -> Option<u64> {
+        if self.jobs.values().filter(|job| job.counts.is_sending).count() >= SENDING_MAX {
             return None;
         }
         while self.jobs.len() >= JOBS_MAX
@@ -81,37 +101,65 @@ impl Jobs {
             self.by_message.remove(&oldest.message);
         }
         self.last += 1;
-        let message = MessageId(random());
-        let job = Job { message, is_sending: true, matched: 0, written: 0, full: 0, gone: 0, late: 0 };
+        let counts = Counts { is_sending: true, ..Counts::default() };
+        let job = Job { message, counts, elsewhere: Vec::new() };
         self.jobs.insert(self.last, job);
         self.by_message.insert(message, self.last);
-        Some((self.last, message))
+        Some(self.last)
     }
 
-    /// A job, for who asks.
-    pub(super) fn shown(&self, number: u64) -> Option<Json> {
-        let job = self.jobs.get(&number)?;
-        let told = job.written + job.full + job.gone + job.late;
-        let is_done = !job.is_sending && told >= job.matched;
-        Some(json!({
-            "id": number.to_string(),
+    /// A job runs on other nodes, too.
+    pub(super) fn also(&mut self, number: u64, elsewhere: Vec<(Arc<str>, Option<u64>)>) {
+        if let Some(job) = self.jobs.get_mut(&number) {
+            job.elsewhere = elsewhere;
+        }
+    }
+
+    /// A job.
+    pub(super) fn known(&self, number: u64) -> Option<Known> {
+        let Job { message, counts, elsewhere } = self.jobs.get(&number)?.clone();
+        Some(Known { message, counts, elsewhere })
+    }
+
+    /// How a job goes on this node.
+    pub(super) fn counts(&self, number: u64) -> Option<Counts> {
+        self.jobs.get(&number).map(|job| job.counts)
+    }
+}
+
+impl Counts {
+    pub(super) fn add(&mut self, other: &Counts) {
+        self.is_sending |= other.is_sending;
+        self.matched += other.matched;
+        self.written += other.written;
+        self.full += other.full;
+        self.gone += other.gone;
+        self.late += other.late;
+    }
+
+    /// For who asks.
+    pub(super) fn shown(&self, id: &str, message: MessageId) -> Json {
+        let told = self.written + self.full + self.gone + self.late;
+        let is_done = !self.is_sending && told >= self.matched;
+        json!({
+            "id": id,
             "state": if is_done { "done" } else { "running" },
-            "message": job.message.to_string(),
-            "matched": job.matched,
-            "written": job.written,
-            "queue_full": job.full,
-            "offline": job.gone,
-            "timed_out": job.late,
-        }))
+            "message": message.to_string(),
+            "matched": self.matched,
+            "written": self.written,
+            "queue_full": self.full,
+            "offline": self.gone,
+            "timed_out": self.late,
+        })
     }
 }
 
 impl Node {
     /// Begins to send to all devices of this node that match; the number of the job.
-    pub(super) fn broadcast(self: &Arc<Node>, of: Match, body: &Body<'_>) -> Result<u64, NoJob> {
+    pub(super) fn broadcast(self: &Arc<Node>, message: MessageId, of: Match, body: &Body<'_>) -> Result<u64, NoJob> {
         let encode = |protocol: Protocol| protocol.encode(body).map_err(NoJob::Body);
         let encoded = [encode(Protocol::Json)?, encode(Protocol::Cbor)?, encode(Protocol::Raw)?];
-        let (number, message) = self.state().jobs.begin().ok_or(NoJob::TooMany)?;
+        let number = self.state().jobs.begin(message).ok_or(NoJob::TooMany)?;
         tokio::spawn(send(self.clone(), number, message, of, encoded));
         Ok(number)
     }
@@ -129,7 +177,7 @@ async fn send(node: Arc<Node>, number: u64, id: MessageId, of: Match, encoded: [
         sleep(BATCH_EVERY).await;
     }
     if let Some(job) = node.state().jobs.jobs.get_mut(&number) {
-        job.is_sending = false;
+        job.counts.is_sending = false;
     }
 }
 
@@ -185,8 +233,8 @@ fn send_batch(
         }
     }
     if let Some(job) = state.jobs.jobs.get_mut(&number) {
-        job.matched += matched;
-        job.full += full;
+        job.counts.matched += matched;
+        job.counts.full += full;
     }
     last
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  back-end ─▶ api ─▶ Node::send(Post) ─▶ registry: where is it? ─▶ here ─▶ Command ─▶ worker ─▶ device
+//!                                                                └▶ there ─▶ peers ═ HTTP/2 ═▶ Node::receive of that node
 //!  device ─▶ worker ─▶ Report ─▶ reports ─▶ Node: who is there, who waits for what
 //! ```
 //!
@@ -10,14 +11,19 @@
 
 mod api;
 mod away;
+mod carrying;
 mod clock;
 mod commands;
+mod envelope;
 mod jobs;
 mod node;
+mod peer_tls;
+mod peers;
 mod post;
 mod presence;
 mod registry;
 mod reports;
 mod thread;
 
-pub(crate) use thread::{DeviceThread, Starting, listen};
+pub(crate) use peer_tls::problem;
+pub(crate) use thread::{DeviceThread, PeerSocket, Starting, listen};

@@ -4,9 +4,11 @@ use super::away::Away;
 use super::clock::session_ms;
 use super::commands::Commands;
 use super::jobs::Jobs;
+use super::peers;
 use super::post::{Post, Verdict};
 use super::presence::{Change, Presence};
-use super::registry::Registry;
+use super::registry::{Gone, Registry, Unanswered};
+use bytes::Bytes;
 use rand::random;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,7 +17,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use stillgate_config::DeviceLimits;
 use stillgate_devices::Generation;
-use stillgate_devices::directory::{Entry, Place};
 use stillgate_devices::protocol::{Body, MessageId};
 use stillgate_devices::session::{
     Again, Idempotency, IdempotencyError, IdempotencyLimits, Message, Notice, Outcome, Refused, ResumeToken,
@@ -32,6 +33,9 @@ const KEYS_BYTES_MAX: usize = 64 * 1024 * 1024;
 const WORD_LATE: Duration = Duration::from_secs(1);
 /// Messages whose senders wait, at most.
 const WAITING_MAX: usize = 1_000_000;
+
+/// How often a message is sent: once more to a device that has another connection by then.
+const SENDS_MAX: usize = 2;
 
 /// Another process gives what it has without such a pause.
 const FILLING_MS: u64 = 5_000;
@@ -92,13 +96,14 @@ struct Waiting {
     senders: Vec<oneshot::Sender<Verdict>>,
 }
 
-/// How a device is.
+/// How a device is that is connected here.
 #[derive(Debug)]
-pub(super) enum Seen {
-    Online { generation: Generation, since_ms: u64, facts: Box<DeviceFacts>, state: Option<DeviceState> },
-    Offline { last_seen_ms: u64 },
-    Unknown,
-    Away,
+pub(super) struct Online {
+    pub(super) generation: Generation,
+    pub(super) since_ms: u64,
+    pub(super) facts: Box<DeviceFacts>,
+    /// `None`: its worker has not said.
+    pub(super) state: Option<DeviceState>,
 }
 
 impl Node {
@@ -135,41 +140,74 @@ impl Node {
         if post.body.bytes().len() > self.limits.message_bytes {
             return Verdict::TooLong { bytes_max: self.limits.message_bytes };
         }
-        // Of a request that is repeated the outcome is known, wherever the device is by now.
-        let known = self.state().remembered(&post);
+        let Some(shared) = self.registry.shared() else { return self.send_here(&post).await };
+        let (is_here, known) = {
+            let mut state = self.state();
+            let is_here = state.devices.contains_key(&post.device);
+            // A key is kept where the device is; of one that has gone elsewhere since, its outcome is known here still.
+            (is_here, if is_here { None } else { state.recall(&post) })
+        };
         if let Some(known) = known {
             return self.word(known, &post).await;
         }
-        self.filled(&post).await;
-        let undone = match self.registry.locate(&post.device).await {
-            Ok(Some(Entry::Online { place, .. })) if self.is_here(&place, &post.device) => {
-                return self.deliver(post).await;
-            }
-            // It is on its way here, or to the process that has taken over.
-            Ok(_) if self.is_filling() || self.has_left.load(Relaxed) => Verdict::Away,
-            Ok(Some(Entry::Offline { last_seen_ms, .. })) => Verdict::Offline { last_seen_ms },
-            Ok(None) => Verdict::Unknown,
-            Ok(Some(Entry::Online { .. })) | Err(_) => Verdict::Away,
-        };
-        self.state().forget_key(&post);
-        undone
+        let verdict = if is_here { self.receive(&post).await } else { None };
+        match verdict {
+            Some(verdict) => verdict,
+            None => peers::send(shared, &post).await,
+        }
     }
 
-    /// Whether a device is connected here, and was not given to another process.
-    fn is_here(&self, place: &Place, device: &str) -> bool {
-        let is_left = self.has_left.load(Relaxed) && !self.state().devices.contains_key(device);
-        self.registry.is_here(place) && !is_left
+    /// The same where this is the only node.
+    async fn send_here(&self, post: &Post) -> Verdict {
+        for _ in 0..SENDS_MAX {
+            if let Some(verdict) = self.receive(post).await {
+                return verdict;
+            }
+            // It is on its way here, or to the process that has taken over.
+            if self.is_between() {
+                return Verdict::Away;
+            }
+            let gone = self.gone(&post.device);
+            if gone != Gone::Away {
+                return gone.into();
+            }
+        }
+        Verdict::Away
+    }
+
+    /// Why a device that is not here is not connected, where this is the only node.
+    fn gone(&self, device: &str) -> Gone {
+        match &self.registry {
+            Registry::Memory(memory) => memory.locate(device).into(),
+            Registry::Shared(_) => Gone::Away,
+        }
+    }
+
+    /// Asks the node of a device that is not here.
+    pub(super) async fn ask_elsewhere(&self, device: &str, kind: &str) -> Result<Bytes, Gone> {
+        let Some(shared) = self.registry.shared() else { return Err(self.gone(device)) };
+        let asked = shared.ask(device, kind, Bytes::copy_from_slice(device.as_bytes()), peers::PATIENCE).await;
+        asked.map_err(|why| match why {
+            Unanswered::Gone(gone) => gone,
+            Unanswered::Lost => Gone::Away,
+        })
     }
 
     /// Another process has taken over: who asks here from now on is to ask there.
     pub(super) fn leave(&self) {
         self.has_left.store(true, Relaxed);
+        self.registry.leave();
+    }
+
+    /// Whether what is not here may be in another process of this node.
+    pub(super) fn is_between(&self) -> bool {
+        self.is_filling() || self.has_left.load(Relaxed)
     }
 
     /// Whether another process may still give devices that it has.
     fn is_filling(&self) -> bool {
         let filled_ms = self.filled_ms.load(Relaxed);
-        filled_ms > 0 && session_ms() < filled_ms + FILLING_MS
+        !self.has_left.load(Relaxed) && filled_ms > 0 && session_ms() < filled_ms + FILLING_MS
     }
 
     /// Waits for a device that another process is about to give, as long as its sender would wait.
@@ -180,16 +218,23 @@ impl Node {
         }
     }
 
-    /// Sends a message to a device that is connected here.
-    async fn deliver(&self, post: Post) -> Verdict {
-        let begun = self.state().begin(&post);
-        match begun {
-            Ok(word) => self.word(Known::Pending(word), &post).await,
-            Err(verdict) => {
-                self.state().forget_key(&post);
-                verdict
-            }
+    /// Sends a message to a device that is connected here; `None`: it is not.
+    pub(super) async fn receive(&self, post: &Post) -> Option<Verdict> {
+        let known = self.state().remembered(post);
+        if let Some(known) = known {
+            return Some(self.word(known, post).await);
         }
+        self.filled(post).await;
+        let begun = self.state().begin(post);
+        let verdict = match begun {
+            Ok(word) => self.word(Known::Pending(word), post).await,
+            Err(verdict) => {
+                self.state().forget_key(post);
+                verdict?
+            }
+        };
+        // It went before its worker had the message.
+        (verdict != Verdict::Refused(Refused::Offline)).then_some(verdict)
     }
 
     /// Waits for what becomes of a message.
@@ -208,9 +253,9 @@ impl Node {
         }
     }
 
-    /// How a device is.
-    pub(super) async fn inspect(&self, device: &str) -> Seen {
-        let asked = {
+    /// How a device is; `None`: it is not connected here.
+    pub(super) async fn inspect(&self, device: &str) -> Option<Online> {
+        let (generation, since_ms, facts, answered) = {
             let mut state = self.state();
             state
                 .devices
@@ -221,25 +266,24 @@ impl Node {
                     // Without room the rest is told.
                     let _ = state.commands.try_send(connection, Command::Inspect { connection, answer });
                     (generation, since_ms, facts, answered)
-                })
+                })?
         };
-        if let Some((generation, since_ms, facts, answered)) = asked {
-            let state = timeout(WORD_LATE, answered).await.ok().and_then(Result::ok);
-            return Seen::Online { generation, since_ms, facts, state };
-        }
-        match self.registry.locate(device).await {
-            Ok(Some(Entry::Offline { last_seen_ms, .. })) => Seen::Offline { last_seen_ms },
-            Ok(None) => Seen::Unknown,
-            Ok(Some(Entry::Online { .. })) | Err(_) => Seen::Away,
-        }
+        let state = timeout(WORD_LATE, answered).await.ok().and_then(Result::ok);
+        Some(Online { generation, since_ms, facts, state })
     }
 
     /// Closes the connection of a device; false: it has none here.
     pub(super) fn close(&self, device: &str) -> bool {
-        let mut state = self.state();
-        let Some(connection) = state.devices.get(device).map(|local| local.connection) else { return false };
-        state.commands.send(connection, Command::Close { connection, why: CloseWhy::Asked });
-        true
+        let connection = self.state().devices.get(device).map(|local| local.connection);
+        if let Some(connection) = connection {
+            self.close_connection(connection, CloseWhy::Asked);
+        }
+        connection.is_some()
+    }
+
+    /// Closes a connection, if it is there still.
+    pub(super) fn close_connection(&self, connection: u64, why: CloseWhy) {
+        self.state().commands.send(connection, Command::Close { connection, why });
     }
 
     /// Has all that is due be done; called some times a second.
@@ -280,21 +324,28 @@ impl State {
         }
     }
 
+    /// The same, without taking the key.
+    fn recall(&mut self, post: &Post) -> Option<Known> {
+        let known = self.remembered(post);
+        if known.is_none() {
+            self.forget_key(post);
+        }
+        known
+    }
+
     fn forget_key(&mut self, post: &Post) {
         if let Some(key) = &post.idempotency {
             self.idempotency.cancel((&post.device, key));
         }
     }
 
-    /// Hands a message to the worker that has its device.
-    fn begin(&mut self, post: &Post) -> Result<oneshot::Receiver<Verdict>, Verdict> {
-        // It has gone a moment ago, and its registration with it.
-        let gone = Verdict::Offline { last_seen_ms: super::clock::unix_ms() };
-        let local = self.devices.get(&post.device).ok_or(gone)?;
+    /// Hands a message to the worker that has its device. Without a verdict: the device is not here.
+    fn begin(&mut self, post: &Post) -> Result<oneshot::Receiver<Verdict>, Option<Verdict>> {
+        let local = self.devices.get(&post.device).ok_or(None)?;
         if self.waiting.len() >= WAITING_MAX {
-            return Err(Verdict::Busy);
+            return Err(Some(Verdict::Busy));
         }
-        let encoded = local.facts.protocol.encode(&post.body).map_err(Verdict::Body)?;
+        let encoded = local.facts.protocol.encode(&post.body).map_err(|why| Some(Verdict::Body(why)))?;
         let (id, connection) = (post.id, local.connection);
         let message =
             Box::new(Message { id, encoded, key: post.key.clone(), level: post.level, deadline_ms: post.timeout_ms });
@@ -303,7 +354,7 @@ impl State {
         self.waiting.insert(id, waiting);
         if self.commands.try_send(connection, Command::Deliver { connection, message }).is_err() {
             self.waiting.remove(&id);
-            return Err(Verdict::Busy);
+            return Err(Some(Verdict::Busy));
         }
         Ok(word)
     }

@@ -1,5 +1,6 @@
 //! A message as it goes to the node that has its device, and what its sender is answered.
 
+use super::registry::Gone;
 use std::sync::Arc;
 use stillgate_devices::protocol::{Body, BodyError, MessageId};
 use stillgate_devices::session::{Level, Outcome, Refused};
@@ -39,12 +40,22 @@ pub(crate) enum Verdict {
     KeysFull,
     /// Nobody has seen the device.
     Unknown,
-    /// It is not connected.
-    Offline { last_seen_ms: u64 },
+    /// It is not connected. Of a node that has died nobody knows when its devices went.
+    Offline { last_seen_ms: Option<u64> },
     /// Nobody can say now.
     Away,
     /// More waits for the device's worker than may.
     Busy,
     /// No word in time.
     Lost,
+}
+
+impl From<Gone> for Verdict {
+    fn from(gone: Gone) -> Verdict {
+        match gone {
+            Gone::Offline { last_seen_ms } => Verdict::Offline { last_seen_ms },
+            Gone::Unknown => Verdict::Unknown,
+            Gone::Away => Verdict::Away,
+        }
+    }
 }

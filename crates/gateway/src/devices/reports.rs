@@ -1,5 +1,6 @@
 //! What the workers report, and what follows from it.
 
+use super::carrying;
 use super::clock::{session_ms, unix_ms};
 use super::node::{Local, Node, State, change};
 use rand::random;
@@ -53,7 +54,7 @@ impl Node {
             Report::Left { connection, session, reason, is_given } => self.end(connection, session, reason, is_given),
             Report::Notices(notices) => self.state().tell(notices),
             Report::Refused { id, why } => self.state().tell_refused(id, why),
-            Report::Resume { connection, token } => self.state().resume(connection, token),
+            Report::Resume { connection, token } => self.resume(connection, token),
             Report::Fresh { connection } => {
                 let mut state = self.state();
                 if let Some(device) = state.connections.get(&connection).cloned() {
@@ -130,14 +131,16 @@ impl Node {
     }
 
     /// A connection has ended.
-    fn end(&self, connection: u64, session: Option<Box<Session>>, reason: &'static str, is_given: bool) {
+    fn end(self: &Arc<Node>, connection: u64, session: Option<Box<Session>>, reason: &'static str, is_given: bool) {
         let mut state = self.state();
         state.arriving.remove(&connection);
         let Some(device) = state.connections.remove(&connection) else { return };
         let is_current = state.devices.get(&device).is_some_and(|local| local.connection == connection);
         let mut facts = None;
         if is_current && let Some(local) = state.devices.remove(&device) {
-            if !is_given {
+            if is_given {
+                self.registry.give(&device, connection);
+            } else {
                 self.registry.disconnect(&device, connection);
                 self.presence.tell(|| change(&local, &device, false, reason));
             }
@@ -155,9 +158,34 @@ impl Node {
             state.away.keep(&device, *session, limits, session_ms(), &mut notices);
             state.tell(notices);
         }
-        if let Some((connection, token)) = state.resuming.remove(&device) {
-            state.resume(connection, token);
+        let resuming = state.resuming.remove(&device);
+        drop(state);
+        if let Some((connection, token)) = resuming {
+            self.resume(connection, token);
         }
+    }
+
+    /// Gives a connection the session that its device wants to go on with, or says that it is nowhere.
+    fn resume(self: &Arc<Node>, connection: u64, token: ResumeToken) {
+        let mut state = self.state();
+        let Some(device) = state.connections.get(&connection).cloned() else { return };
+        let session = state.away.take(&device, token).map(Box::new);
+        // An older connection of the device is about to end, and has a session.
+        if session.is_none() && state.ending.contains_key(&device) {
+            state.resuming.insert(device, (connection, token));
+            return;
+        }
+        if session.is_none() && self.registry.shared().is_some() {
+            let node = self.clone();
+            tokio::spawn(async move {
+                let shared = node.registry.shared()?;
+                let session = carrying::fetch(shared, &device, token).await;
+                node.state().commands.send(connection, Command::Resume { connection, session });
+                Some(())
+            });
+            return;
+        }
+        state.commands.send(connection, Command::Resume { connection, session });
     }
 }
 
@@ -179,18 +207,6 @@ impl State {
                 self.ending.remove(device);
             }
         }
-    }
-
-    /// Gives a connection the session that its device wants to go on with, where that is here, or says that it is not.
-    fn resume(&mut self, connection: u64, token: ResumeToken) {
-        let Some(device) = self.connections.get(&connection).cloned() else { return };
-        let session = self.away.take(&device, token).map(Box::new);
-        // An older connection of the device is about to end, and has a session.
-        if session.is_none() && self.ending.contains_key(&device) {
-            self.resuming.insert(device, (connection, token));
-            return;
-        }
-        self.commands.send(connection, Command::Resume { connection, session });
     }
 }
 

@@ -3,16 +3,21 @@
 use super::api;
 use super::commands::Commands;
 use super::node::Node;
-use super::registry::{Memory, Registry};
+use super::peer_tls::peer_tls;
+use super::registry::{Home, Memory, Registry, Shared, Sharing};
 use super::reports;
 use crate::admin::server::{Bounds, Server, Serving, serve};
+use crate::admin::tls::trusted;
+use crate::metering::process_stats::hostname;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use stillgate_admin::{Access, Guard};
-use stillgate_config::Devices;
+use stillgate_cluster::Watch;
+use stillgate_cluster::registry::RedisAddress;
+use stillgate_config::{DeviceRegistry, Devices};
 use stillgate_profiler::threads::Registration;
 use stillgate_proxy::device_link::DeviceQueues;
 use stillgate_tls::rustls::ServerConfig;
@@ -32,9 +37,18 @@ pub(crate) struct Starting {
     pub(crate) listener: TcpListener,
     pub(crate) access: watch::Receiver<Access>,
     pub(crate) tls: Option<Arc<ServerConfig>>,
-    pub(crate) hostname: String,
+    /// With a shared directory.
+    pub(crate) peer: Option<PeerSocket>,
     /// Another process is about to give what it has.
     pub(crate) follows: bool,
+}
+
+/// Where other nodes reach this one.
+#[derive(Debug)]
+pub(crate) struct PeerSocket {
+    pub(crate) listener: TcpListener,
+    /// Of the process that this one follows.
+    pub(crate) epoch: Option<u64>,
 }
 
 /// The running thread.
@@ -45,6 +59,13 @@ pub(crate) struct DeviceThread {
     /// Dropped, the API ends: it answers what has been asked.
     end: oneshot::Sender<()>,
     thread: JoinHandle<()>,
+    /// The directory that it shares with other nodes.
+    pub(crate) directory: Option<Watch>,
+}
+
+/// What the node is called.
+pub(super) fn node_name(keys: &Devices) -> String {
+    keys.node.clone().unwrap_or_else(hostname)
 }
 
 /// The former process's socket, where it has the same address, or another.
@@ -64,10 +85,16 @@ impl DeviceThread {
     /// Serves from now on.
     pub(crate) fn start(keys: &Devices, starting: Starting) -> io::Result<DeviceThread> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-        let name = keys.node.clone().unwrap_or_else(|| starting.hostname.clone());
-        let registry = Registry::Memory(Memory::new(&name, keys.limits.devices));
+        let (name, home) = (node_name(keys), Home::default());
+        let registry = {
+            let _entered = runtime.enter();
+            registry(keys, &name, starting.peer, &home)?
+        };
+        let directory = registry.shared().map(Shared::watch);
         let node = Node::new(name, keys.limits, registry, Commands::new(starting.queues.commands), starting.follows);
         let node = Arc::new(node);
+        // Nobody else sets it.
+        let _is_first = home.set(Arc::downgrade(&node));
         let (end, ended) = oneshot::channel();
         let (accepting, accepts) = oneshot::channel();
         let (listener, access, tls) = (starting.listener, starting.access, starting.tls);
@@ -88,10 +115,11 @@ impl DeviceThread {
                 serving.end().await;
                 // What the workers report until they have ended is of use to those who are answered still.
                 let _ = taking.await;
+                node.registry.end().await;
             });
         };
         let thread = std::thread::Builder::new().name("devices".to_owned()).spawn(run)?;
-        Ok(DeviceThread { accepting: Some(accepting), end, thread })
+        Ok(DeviceThread { accepting: Some(accepting), end, thread, directory })
     }
 
     /// What to drop for it to accept no more; there is one.
@@ -101,11 +129,29 @@ impl DeviceThread {
 
     /// Ends the API, and waits until what has been asked is answered. The workers have ended.
     pub(crate) fn end(self) {
-        let DeviceThread { accepting, end, thread } = self;
+        let DeviceThread { accepting, end, thread, directory: _ } = self;
         drop((accepting, end));
         // A panic was reported when it happened.
         let _ = thread.join();
     }
+}
+
+fn registry(keys: &Devices, node: &str, peer: Option<PeerSocket>, home: &Home) -> io::Result<Registry> {
+    let (DeviceRegistry::Redis { url, is_cluster, ca }, Some(reached), Some(PeerSocket { listener, epoch })) =
+        (&keys.registry, &keys.peer, peer)
+    else {
+        return Ok(Registry::Memory(Memory::new(node, keys.limits.devices)));
+    };
+    let advertise = match &reached.advertise {
+        Some(advertise) => advertise.clone(),
+        None => listener.local_addr()?.to_string(),
+    };
+    let tls = peer_tls(keys, node).map_err(|problem| io::Error::other(problem.to_string()))?;
+    let ca_pem = ca.as_ref().map(trusted).transpose().map_err(io::Error::other)?;
+    let redis = RedisAddress { urls: vec![url.reveal().to_owned()], is_cluster: *is_cluster, ca_pem };
+    let message_bytes_max = keys.limits.message_bytes;
+    let sharing = Sharing { node: node.to_owned(), redis, listener, advertise, tls, epoch, message_bytes_max };
+    Shared::start(sharing, home.clone()).map(Registry::Shared)
 }
 
 fn begin(

@@ -7,6 +7,7 @@ mod lua;
 use super::process_stats::{self, Usage, now_unix_ms};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use stillgate_cluster::Watch;
 use stillgate_config::{Kind, Label, LabelSource, Measure, Metrics};
 use stillgate_metrics::{Declared, Registry, RegistryError, Writer};
 use stillgate_plugin::outbox::{Counted as Sent, DropReason};
@@ -33,6 +34,30 @@ pub(crate) struct Facts {
     /// Access log lines lost so far; `None`: there is no access log.
     pub(crate) dropped_lines: Option<u64>,
     pub(crate) limits: LimitFacts,
+    /// `None`: this node of devices is the only one.
+    pub(crate) directory: Option<DirectoryFacts>,
+}
+
+/// What a node of devices knows of the directory that it shares with others.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DirectoryFacts {
+    is_up: bool,
+    commands: u64,
+    pending: usize,
+    nodes: usize,
+    peers: usize,
+}
+
+impl DirectoryFacts {
+    pub(crate) fn read(watch: &Watch) -> DirectoryFacts {
+        DirectoryFacts {
+            is_up: watch.is_up(),
+            commands: watch.commands(),
+            pending: watch.pending(),
+            nodes: watch.nodes(),
+            peers: watch.peers(),
+        }
+    }
 }
 
 /// What the table of limits says of itself; nothing where there is none.
@@ -94,6 +119,7 @@ struct Counted {
     datagrams_dropped: u64,
     limits_evicted: u64,
     limits_contended: u64,
+    directory_commands: u64,
     cpu_s: f64,
     sent: BTreeMap<&'static str, Sent>,
     lua: lua::Counted,
@@ -263,6 +289,7 @@ impl OwnMetrics {
                         Measure::StreamDatagramsDropped => &mut counted.datagrams_dropped,
                         Measure::LimitEvicted => &mut counted.limits_evicted,
                         Measure::LimitContended => &mut counted.limits_contended,
+                        Measure::DeviceDirectoryCommands => &mut counted.directory_commands,
                         _ => &mut counted.dropped_lines,
                     };
                     writer.add(handle, total.saturating_sub(std::mem::replace(before, total)))
@@ -323,6 +350,11 @@ fn amount(measure: Measure, facts: &Facts, usage: &Usage, started_unix_s: f64, l
         Measure::TunnelsOpen => now(facts.workers.tunnels_open),
         Measure::Tunnels => Some(Amount::SoFar(facts.workers.tunnels_total)),
         Measure::DevicesConnected => now(facts.workers.devices_open),
+        Measure::DeviceDirectoryUp => now(u64::from(facts.directory?.is_up)),
+        Measure::DeviceDirectoryCommands => Some(Amount::SoFar(facts.directory?.commands)),
+        Measure::DeviceDirectoryPending => now(facts.directory?.pending as u64),
+        Measure::DeviceNodes => now(facts.directory?.nodes as u64),
+        Measure::DevicePeersConnected => now(facts.directory?.peers as u64),
         Measure::StreamSessionsOpen => now(facts.workers.stream_sessions_open),
         Measure::StreamDatagramsDropped => Some(Amount::SoFar(facts.workers.udp_datagrams_dropped)),
         Measure::LimitCounters => now(facts.limits.counters as u64),

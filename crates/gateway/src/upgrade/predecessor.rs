@@ -8,6 +8,7 @@ use std::future::pending;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use stillgate_cluster::Watch;
 use stillgate_config::ListenPlace;
 use stillgate_proxy::handover::{OUTBOX, Parcel, Successor, digest};
 use stillgate_proxy::{Fleet, PlanCell};
@@ -41,6 +42,17 @@ pub(crate) struct DeviceSocket {
     pub(crate) listener: TcpListener,
     /// Dropped, no more is accepted.
     pub(crate) accepting: oneshot::Sender<()>,
+    /// With a shared directory.
+    pub(crate) peer: Option<PeerOffer>,
+}
+
+/// Where other nodes of devices connect to, and what the directory knows this one by.
+#[derive(Debug)]
+pub(crate) struct PeerOffer {
+    /// As configured.
+    pub(crate) address: SocketAddr,
+    pub(crate) listener: TcpListener,
+    pub(crate) directory: Watch,
 }
 
 /// Everything that an upgrade waits for.
@@ -132,9 +144,13 @@ impl Predecessor {
             let socket = listener.try_clone()?.into();
             offer.push((single(Part::Admin, *address, listener.local_addr()?), vec![socket]));
         }
-        if let Some(DeviceSocket { address, listener, .. }) = &self.devices {
+        if let Some(DeviceSocket { address, listener, peer, .. }) = &self.devices {
             let socket = listener.try_clone()?.into();
             offer.push((single(Part::Devices, *address, listener.local_addr()?), vec![socket]));
+            if let Some(PeerOffer { address, listener, directory }) = peer {
+                let peers = Message::Peers { place: ListenPlace::tcp(*address), epoch: directory.epoch() };
+                offer.push((peers, vec![listener.try_clone()?.into()]));
+            }
         }
         if let Some(metering) = metering {
             let left = metering.hand_over()?;

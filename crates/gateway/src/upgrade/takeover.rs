@@ -43,6 +43,8 @@ pub(crate) struct Former {
     pub(crate) admin: Option<(SocketAddr, TcpListener)>,
     /// The device API's, and its address as configured.
     pub(crate) devices: Option<(SocketAddr, TcpListener)>,
+    /// What other nodes of devices connect to, its address as configured, and the node's epoch.
+    pub(crate) peers: Option<(SocketAddr, TcpListener, u64)>,
     pub(crate) metrics: Handover,
     /// `None`: it has no table of limits, or one that this process cannot use.
     pub(crate) limits: Option<Limits>,
@@ -201,6 +203,9 @@ impl Former {
                 }
                 Message::Sockets { of: Part::Devices, place, .. } => {
                     former.devices = descriptors.pop().map(|socket| (place.address, socket.into()));
+                }
+                Message::Peers { place, epoch } => {
+                    former.peers = descriptors.pop().map(|socket| (place.address, socket.into(), epoch));
                 }
                 Message::Sockets { of: Part::Metrics, .. } => former.metrics.listener = descriptors.pop(),
                 Message::Metrics { shared } => {

@@ -1,11 +1,13 @@
 //! A gateway that ends the connections of devices, and scenarios that a Python script plays against it: devices by the package
 //! `websockets` or by bare sockets, back-ends by `urllib`.
 
+#![allow(dead_code, reason = "each test file uses its part")]
+
 use std::time::Duration;
 use stillgate_testkit::{Gateway, Python, ReservedPort, Setup, eventually_within};
 
 pub(crate) const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
-const SCRIPT: &str = include_str!("../data/python/devices.py");
+pub(crate) const SCRIPT: &str = include_str!("../data/python/devices.py");
 /// The script is interpreted, and some scenarios wait for pings.
 const PATIENCE: Duration = Duration::from_secs(120);
 

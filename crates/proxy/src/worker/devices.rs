@@ -9,6 +9,7 @@ use crate::basics::clock::Clock;
 use crate::device_link::{Admission, Command, DeviceFacts, Former, Report, connection_number, process_ms};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Waker};
@@ -100,7 +101,8 @@ impl Devices {
             limits: link.limits,
             queued_bytes_max: link.limits.node_bytes.div_ceil(link.workers),
             queued_bytes: Cell::new(0),
-            count: Cell::new(0),
+            // Anywhere, so that no other process of this node has had these numbers.
+            count: Cell::new(RandomState::new().build_hasher().finish() >> 1),
             mailboxes: RefCell::default(),
             arriving: Cell::new(0),
             reports: RefCell::default(),

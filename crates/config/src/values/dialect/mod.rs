@@ -4,6 +4,7 @@
 //! is what the table says until an operator takes it, or some of its labels, away, or adds labels: that is
 //! `values::metrics`. How a value comes about is the business of whoever records it.
 
+mod device_tables;
 mod labels;
 mod lua_tables;
 mod plugin_tables;
@@ -169,6 +170,16 @@ pub enum Measure {
     DeviceMessages,
     /// `stillgate_device_events_dropped_total`
     DeviceEventsDropped,
+    /// `stillgate_device_directory_up`
+    DeviceDirectoryUp,
+    /// `stillgate_device_directory_commands_total`
+    DeviceDirectoryCommands,
+    /// `stillgate_device_directory_pending`
+    DeviceDirectoryPending,
+    /// `stillgate_device_nodes`
+    DeviceNodes,
+    /// `stillgate_device_peers_connected`
+    DevicePeersConnected,
     /// `stillgate_stream_sessions_total`
     StreamSessions,
     /// `stillgate_stream_bytes_total`
@@ -270,7 +281,11 @@ impl Dialect {
             Dialect::Native => tables::NATIVE,
             Dialect::Apisix => tables::APISIX,
         };
-        own.iter().chain(tables::COMMON).chain(plugin_tables::PLUGINS).chain(lua_tables::LUA)
+        own.iter()
+            .chain(tables::COMMON)
+            .chain(device_tables::DEVICES)
+            .chain(plugin_tables::PLUGINS)
+            .chain(lua_tables::LUA)
     }
 
     /// The family of a name, which may lack the dialect's prefix: `http_status` is `apisix_http_status`.
@@ -396,6 +411,10 @@ mod tests {
             "stillgate_config_pending_restart_keys",
             "stillgate_config_rejected",
             "stillgate_config_last_reload_timestamp_seconds",
+            "stillgate_device_directory_pending",
+            "stillgate_device_directory_up",
+            "stillgate_device_nodes",
+            "stillgate_device_peers_connected",
             "stillgate_limit_counters",
             "stillgate_logger_bytes",
             "stillgate_metrics_bytes",

@@ -1,6 +1,6 @@
 //! `docs/metrics.md`, written from the tables so that it cannot be stale.
 
-use super::{Dialect, FamilyKind, FamilySpec, Label, lua_tables, plugin_tables, tables};
+use super::{Dialect, FamilyKind, FamilySpec, Label, device_tables, lua_tables, plugin_tables, tables};
 use std::collections::BTreeMap;
 
 const INTRODUCTION: &str = "\
@@ -51,6 +51,11 @@ pub(crate) fn reference() -> String {
              is removed, and its next event starts it at 1: a rate misses that event. Histograms and\n\
              `stillgate_upstream_requests_waiting` appear with their first value.",
             tables::COMMON,
+        ),
+        (
+            "Devices, in both dialects",
+            "Those about the directory are there on nodes that share one: [devices.md](devices.md#several-nodes).",
+            device_tables::DEVICES,
         ),
         ("Plugins, in both dialects", "Of each plugin that is used.", plugin_tables::PLUGINS),
         (

@@ -15,6 +15,11 @@ const MESSAGE_ID: &str = "x-message-id";
 
 /// An answer with JSON.
 pub(super) fn json(status: StatusCode, body: &Json) -> Response {
+    json_text(status, &body.to_string())
+}
+
+/// The same, of JSON that is text already.
+pub(super) fn json_text(status: StatusCode, body: &str) -> Response {
     let mut response = Response::new(Body::from(format!("{body}\n")));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -102,7 +107,7 @@ fn unknown(why: &str) -> Response {
 
 fn of_refused(why: Refused) -> Response {
     match why {
-        Refused::Offline => offline(unix_ms()),
+        Refused::Offline => offline(Some(unix_ms())),
         Refused::Full => later(StatusCode::TOO_MANY_REQUESTS, &why.to_string(), 1),
         Refused::TooLong => error(StatusCode::PAYLOAD_TOO_LARGE, &why.to_string()),
         Refused::NeverAcknowledges => error(StatusCode::BAD_REQUEST, &why.to_string()),
@@ -110,7 +115,7 @@ fn of_refused(why: Refused) -> Response {
 }
 
 /// The device is not connected.
-pub(super) fn offline(last_seen_ms: u64) -> Response {
-    let body = json!({ "error_msg": "the device is not connected", "last_seen": rfc3339(last_seen_ms) });
+pub(super) fn offline(last_seen_ms: Option<u64>) -> Response {
+    let body = json!({ "error_msg": "the device is not connected", "last_seen": last_seen_ms.map(rfc3339) });
     json(StatusCode::GONE, &body)
 }

@@ -1,57 +1,74 @@
-//! Who is there: `GET /v1/devices/{id}` and `GET /v1/devices`.
+//! Who is there: `GET /v1/devices/{id}`, `GET /v1/devices`, and `DELETE /v1/devices/{id}/connection`.
 
 use super::super::clock::{rfc3339, unix_ms};
-use super::super::node::{Node, Seen};
-use super::answer::{error, json, later, offline};
-use super::query::Query;
+use super::super::node::{Node, Online};
+use super::super::peers::{DISCONNECT, LIST, PATIENCE, Page, SHOW};
+use super::super::registry::{Gone, Registry, Shared};
+use super::answer::{error, json, json_text, later, offline};
+use super::query::{PAGE_MAX, Query};
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Map, Value as Json, json};
+use std::cmp::Reverse;
 use std::ops::Bound;
+use std::sync::Arc;
+use stillgate_devices::Generation;
 use stillgate_devices::protocol::Protocol;
 use stillgate_proxy::device_link::DeviceFacts;
 
 pub(super) async fn show(node: &Node, device: &str) -> Response {
-    match node.inspect(device).await {
-        Seen::Online { generation, since_ms, facts, state } => {
-            let mut shown = online(node, device, since_ms, &facts);
-            shown["connection"] = json!(generation.0);
-            if let Some(state) = state {
-                shown["last_seen"] = rfc3339(unix_ms().saturating_sub(state.quiet_ms)).into();
-                shown["queue_bytes"] = state.queued_bytes.into();
-                shown["bytes_received"] = state.bytes_received.into();
-                shown["bytes_sent"] = state.bytes_sent.into();
-            }
-            json(StatusCode::OK, &shown)
-        }
-        Seen::Offline { last_seen_ms } => {
-            let shown = json!({"id": device, "online": false, "last_seen": rfc3339(last_seen_ms)});
-            json(StatusCode::OK, &shown)
-        }
-        Seen::Unknown => error(StatusCode::NOT_FOUND, "nobody has seen this device"),
-        Seen::Away => away(),
+    if let Some(shown) = shown(node, device).await {
+        return json(StatusCode::OK, &shown);
+    }
+    match node.ask_elsewhere(device, SHOW).await {
+        Ok(shown) => json_text(StatusCode::OK, &String::from_utf8_lossy(&shown)),
+        Err(Gone::Offline { last_seen_ms }) => json(StatusCode::OK, &disconnected(device, last_seen_ms)),
+        Err(Gone::Unknown) => error(StatusCode::NOT_FOUND, "nobody has seen this device"),
+        Err(Gone::Away) => away(),
     }
 }
 
-/// What is answered about a device that has no connection.
-pub(super) async fn not_connected(node: &Node, device: &str) -> Response {
-    match node.inspect(device).await {
-        Seen::Offline { last_seen_ms } => offline(last_seen_ms),
-        Seen::Unknown => error(StatusCode::NOT_FOUND, "nobody has seen this device"),
-        Seen::Online { .. } | Seen::Away => away(),
+/// A device that is connected to this node.
+pub(in super::super) async fn shown(node: &Node, device: &str) -> Option<Json> {
+    let Online { generation, since_ms, facts, state } = node.inspect(device).await?;
+    let mut shown = online(node, device, (generation, since_ms), &facts);
+    if let Some(state) = state {
+        shown["last_seen"] = rfc3339(unix_ms().saturating_sub(state.quiet_ms)).into();
+        shown["queue_bytes"] = state.queued_bytes.into();
+        shown["bytes_received"] = state.bytes_received.into();
+        shown["bytes_sent"] = state.bytes_sent.into();
     }
+    Some(shown)
+}
+
+pub(super) async fn close(node: &Node, device: &str) -> Response {
+    let closing = || json(StatusCode::ACCEPTED, &json!({"id": device, "state": "closing"}));
+    if node.close(device) {
+        return closing();
+    }
+    match node.ask_elsewhere(device, DISCONNECT).await {
+        Ok(_) => closing(),
+        Err(Gone::Offline { last_seen_ms }) => offline(last_seen_ms),
+        Err(Gone::Unknown) => error(StatusCode::NOT_FOUND, "nobody has seen this device"),
+        Err(Gone::Away) => away(),
+    }
+}
+
+fn disconnected(device: &str, last_seen_ms: Option<u64>) -> Json {
+    json!({"id": device, "online": false, "last_seen": last_seen_ms.map(rfc3339)})
 }
 
 fn away() -> Response {
     later(StatusCode::SERVICE_UNAVAILABLE, "nobody can say now where the device is", 1)
 }
 
-fn online(node: &Node, device: &str, since_ms: u64, facts: &DeviceFacts) -> Json {
+fn online(node: &Node, device: &str, (generation, since_ms): (Generation, u64), facts: &DeviceFacts) -> Json {
     let labels: Map<String, Json> =
         facts.labels.iter().map(|(name, value)| (name.to_string(), Json::from(&**value))).collect();
     json!({
         "id": device,
         "online": true,
+        "connection": generation.0,
         "node": node.name,
         "since": rfc3339(since_ms),
         "address": facts.peer.to_string(),
@@ -69,41 +86,107 @@ fn protocol(protocol: Protocol) -> &'static str {
     }
 }
 
-pub(super) fn list(node: &Node, query: &Query) -> Response {
+pub(super) async fn list(node: &Node, query: &Query) -> Response {
     let (size, is_online) = match (query.page_size(), query.is_online()) {
         (Ok(size), Ok(is_online)) => (size, is_online),
         (Err(why), _) | (_, Err(why)) => return error(StatusCode::BAD_REQUEST, &why),
     };
     let (prefix, after) = (query.get("prefix").unwrap_or_default(), query.get("page").unwrap_or_default());
-    let mut page: Vec<(String, Json)> = match is_online {
-        true => connected(node, prefix, after, size + 1),
-        false => {
-            let shown = |device: &str, ms| json!({"id": device, "online": false, "last_seen": rfc3339(ms)});
-            let offline = node.registry.offline(prefix, after, size + 1);
-            offline.into_iter().map(|(device, ms)| (device.to_string(), shown(&device, ms))).collect()
+    let page = Page { prefix: prefix.to_owned(), after: after.to_owned(), count: size + 1 };
+    let all = match (is_online, &node.registry) {
+        (true, Registry::Memory(_)) => Listed::of(connected_page(node, &page)),
+        (true, Registry::Shared(shared)) => of_all_nodes(node, shared, &page).await,
+        (false, Registry::Memory(memory)) => {
+            let offline = memory.offline(prefix, after, size + 1);
+            let offline = offline.into_iter().map(|(device, ms)| disconnected(&device, Some(ms))).collect();
+            Listed { devices: offline, connected: node.state().devices.len() as u64, missing: Vec::new() }
+        }
+        (false, Registry::Shared(_)) => {
+            return error(
+                StatusCode::BAD_REQUEST,
+                "devices that are not connected are not listed with a shared directory; ask for one by its id",
+            );
         }
     };
-    let has_more = page.len() > size;
-    page.truncate(size);
-    let next = page.last().filter(|_| has_more).map(|(device, _)| device.clone());
-    let mut body = json!({ "devices": page.into_iter().map(|(_, shown)| shown).collect::<Vec<_>>() });
-    if let Some(next) = next {
-        body["next_page"] = next.into();
-    }
-    body["connected"] = node.state().devices.len().into();
-    json(StatusCode::OK, &body)
+    json(StatusCode::OK, &all.page(size))
 }
 
-fn connected(node: &Node, prefix: &str, after: &str, count: usize) -> Vec<(String, Json)> {
+/// What is connected to this node, in order.
+pub(in super::super) fn connected_page(node: &Node, page: &Page) -> Json {
     let state = node.state();
+    let (prefix, after) = (page.prefix.as_str(), page.after.as_str());
     let begin = match after >= prefix && !after.is_empty() {
         true => Bound::Excluded(after),
         false => Bound::Included(prefix),
     };
     let range = state.devices.range::<str, _>((begin, Bound::Unbounded));
-    range
+    let shown: Vec<Json> = range
         .take_while(|(device, _)| device.starts_with(prefix))
-        .take(count)
-        .map(|(device, local)| (device.to_string(), online(node, device, local.since_ms, &local.facts)))
-        .collect()
+        .take(page.count.min(PAGE_MAX + 1))
+        .map(|(device, local)| online(node, device, (local.generation, local.since_ms), &local.facts))
+        .collect();
+    json!({"devices": shown, "connected": state.devices.len()})
+}
+
+/// Devices of some nodes.
+#[derive(Default)]
+struct Listed {
+    devices: Vec<Json>,
+    connected: u64,
+    /// Nodes that have not answered.
+    missing: Vec<Arc<str>>,
+}
+
+/// One page of all nodes: each says what it has from there on.
+async fn of_all_nodes(node: &Node, shared: &Shared, page: &Page) -> Listed {
+    let asked = serde_json::to_vec(page).unwrap_or_default();
+    let answers = shared.ask_all(LIST, asked.into(), PATIENCE).await;
+    let mut all = Listed::of(connected_page(node, page));
+    for (node, answer) in answers {
+        match answer.and_then(|answer| serde_json::from_slice(&answer).ok()) {
+            Some(theirs) => all.add(Listed::of(theirs)),
+            None => all.missing.push(node),
+        }
+    }
+    all.sort();
+    all
+}
+
+impl Listed {
+    fn of(mut page: Json) -> Listed {
+        let devices = if let Json::Array(devices) = page["devices"].take() { devices } else { Vec::new() };
+        Listed { devices, connected: page["connected"].as_u64().unwrap_or(0), missing: Vec::new() }
+    }
+
+    fn add(&mut self, other: Listed) {
+        self.devices.extend(other.devices);
+        self.connected += other.connected;
+    }
+
+    /// Of a device that has a connection to two nodes for a moment, the newer one stays.
+    fn sort(&mut self) {
+        let connection = |shown: &Json| Reverse(shown["connection"].as_u64());
+        self.devices.sort_by(|a, b| (id(a), connection(a)).cmp(&(id(b), connection(b))));
+        self.devices.dedup_by(|a, b| id(a) == id(b));
+        self.missing.sort();
+    }
+
+    /// The answer; `next_page` is there if there are more.
+    fn page(mut self, size: usize) -> Json {
+        let has_more = self.devices.len() > size;
+        self.devices.truncate(size);
+        let next = self.devices.last().filter(|_| has_more).map(|last| id(last).to_owned());
+        let mut body = json!({"devices": self.devices, "connected": self.connected});
+        if let Some(next) = next {
+            body["next_page"] = next.into();
+        }
+        if !self.missing.is_empty() {
+            body["missing"] = self.missing.iter().map(|node| Json::from(&**node)).collect();
+        }
+        body
+    }
+}
+
+fn id(shown: &Json) -> &str {
+    shown["id"].as_str().unwrap_or_default()
 }

@@ -12,6 +12,9 @@ mod openapi;
 mod query;
 mod top;
 
+pub(super) use broadcast::begun;
+pub(super) use list::{connected_page, shown};
+
 use super::node::Node;
 use answer::{error, json};
 use axum::Router;
@@ -23,7 +26,6 @@ use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, on};
 use endpoints::{Action, ENDPOINTS};
 use query::Query;
-use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use stillgate_admin::{Guard, admit};
@@ -64,15 +66,12 @@ async fn answer_to(
     match action {
         Action::Send => messages::send(&node, &part, &query, request).await,
         Action::Show => list::show(&node, &part).await,
-        Action::Close => match node.close(&part) {
-            true => json(StatusCode::ACCEPTED, &json!({"id": part, "state": "closing"})),
-            false => list::not_connected(&node, &part).await,
-        },
-        Action::List => list::list(&node, &query),
+        Action::Close => list::close(&node, &part).await,
+        Action::List => list::list(&node, &query).await,
         Action::Events => event_stream::stream(&node, &query),
         Action::Top => top::top(&node).await,
         Action::Broadcast => broadcast::begin(&node, request).await,
-        Action::Job => broadcast::show(&node, &part),
+        Action::Job => broadcast::show(&node, &part).await,
         Action::OpenApi => json(StatusCode::OK, &openapi::describe()),
     }
 }

@@ -8,7 +8,7 @@ use stillgate_devices::session::Level;
 const TIMEOUT_MAX: Duration = Duration::from_secs(300);
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Devices of a page.
-const PAGE_MAX: usize = 1000;
+pub(super) const PAGE_MAX: usize = 1000;
 const PAGE: usize = 100;
 
 /// What a query says.

@@ -71,12 +71,12 @@ impl Memory {
         }
     }
 
-    pub(super) fn locate(&self, device: &str) -> Option<Entry> {
+    pub(in super::super) fn locate(&self, device: &str) -> Option<Entry> {
         let entries = self.entries();
         entries.all.get(device)?.clone().filter(|entry| !entry.is_forgotten(unix_ms()))
     }
 
-    pub(super) fn offline(&self, prefix: &str, after: &str, count: usize) -> Vec<(Arc<str>, u64)> {
+    pub(in super::super) fn offline(&self, prefix: &str, after: &str, count: usize) -> Vec<(Arc<str>, u64)> {
         let entries = self.entries();
         let begin = if after >= prefix && !after.is_empty() { Bound::Excluded(after) } else { Bound::Included(prefix) };
         let range = entries.all.range::<str, _>((begin, Bound::Unbounded));
@@ -91,10 +91,6 @@ impl Memory {
             })
             .take(count)
             .collect()
-    }
-
-    pub(super) fn is_here(&self, place: &Place) -> bool {
-        place.node == self.node
     }
 }
 

@@ -1,21 +1,33 @@
 //! Where devices are: asked by the API, told by the workers' reports.
 
 mod memory;
+mod shared;
 
 pub(crate) use memory::Memory;
+pub(crate) use shared::{Home, Shared, Sharing, Unanswered};
 
 use std::sync::Arc;
-use stillgate_devices::directory::{Connected, Duplicate, Entry, Place};
-
-/// The directory cannot be asked now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Away;
+use stillgate_devices::directory::{Away, Connected, Duplicate, Entry};
+use stillgate_proxy::device_link::Former;
 
 /// Who knows which node has a device.
 #[derive(Debug)]
 pub(crate) enum Registry {
     /// This node, which is the only one.
     Memory(Memory),
+    /// A directory, for several.
+    Shared(Shared),
+}
+
+/// Why a device is not connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Gone {
+    /// It was. Of a node that has died nobody knows when.
+    Offline { last_seen_ms: Option<u64> },
+    /// Nobody has seen it.
+    Unknown,
+    /// Nobody can say now.
+    Away,
 }
 
 impl Registry {
@@ -28,13 +40,26 @@ impl Registry {
     ) -> Result<Connected, Away> {
         match self {
             Registry::Memory(memory) => Ok(memory.connect(device, connection, duplicate)),
+            Registry::Shared(shared) => shared.directory().connect(device, connection, duplicate).await,
         }
     }
 
     /// One that another process of this node had goes on here.
-    pub(crate) fn adopt(&self, device: &Arc<str>, connection: u64, former: stillgate_proxy::device_link::Former) {
+    pub(crate) fn adopt(&self, device: &Arc<str>, connection: u64, former: Former) {
         match self {
             Registry::Memory(memory) => memory.adopt(device, connection, former),
+            Registry::Shared(shared) => {
+                shared.directory().adopt(device, connection, former.generation, former.since_ms);
+            }
+        }
+    }
+
+    /// One goes on in another process of this node, which registers it.
+    pub(crate) fn give(&self, device: &Arc<str>, connection: u64) {
+        match self {
+            // Its entries end with the process.
+            Registry::Memory(_) => {}
+            Registry::Shared(shared) => shared.directory().given(device, connection),
         }
     }
 
@@ -42,27 +67,40 @@ impl Registry {
     pub(crate) fn disconnect(&self, device: &Arc<str>, connection: u64) {
         match self {
             Registry::Memory(memory) => memory.disconnect(device, connection),
+            Registry::Shared(shared) => shared.directory().disconnect(device, connection),
         }
     }
 
-    /// What is known of a device; `None`: nobody has seen it.
-    pub(crate) async fn locate(&self, device: &str) -> Result<Option<Entry>, Away> {
+    /// The way to other nodes, where there may be some.
+    pub(crate) fn shared(&self) -> Option<&Shared> {
         match self {
-            Registry::Memory(memory) => Ok(memory.locate(device)),
+            Registry::Memory(_) => None,
+            Registry::Shared(shared) => Some(shared),
         }
     }
 
-    /// Devices that are not connected, in order, from a name on that begins with a prefix.
-    pub(crate) fn offline(&self, prefix: &str, after: &str, count: usize) -> Vec<(Arc<str>, u64)> {
-        match self {
-            Registry::Memory(memory) => memory.offline(prefix, after, count),
+    /// Another process of this node takes over.
+    pub(crate) fn leave(&self) {
+        if let Registry::Shared(shared) = self {
+            shared.leave();
         }
     }
 
-    /// Whether a connection is of this node.
-    pub(crate) fn is_here(&self, place: &Place) -> bool {
-        match self {
-            Registry::Memory(memory) => memory.is_here(place),
+    /// The process ends, and has no devices any more.
+    pub(crate) async fn end(&self) {
+        if let Registry::Shared(shared) = self {
+            shared.end().await;
+        }
+    }
+}
+
+impl From<Option<Entry>> for Gone {
+    /// Of a device that is not here, on the only node.
+    fn from(entry: Option<Entry>) -> Gone {
+        match entry {
+            Some(Entry::Offline { last_seen_ms, .. }) => Gone::Offline { last_seen_ms: Some(last_seen_ms) },
+            None => Gone::Unknown,
+            Some(Entry::Online { .. }) => Gone::Away,
         }
     }
 }

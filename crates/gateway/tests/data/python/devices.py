@@ -7,10 +7,10 @@ MORE = sys.argv[4:]
 JSON = {"Content-Type": "application/json"}
 
 
-def ask(method, path, body=None, headers=None):
-    """Status, headers and body of an answer of the device API."""
+def ask(method, path, body=None, headers=None, at=API):
+    """Status, headers and body of an answer of the device API at a port."""
     headers = dict(headers or {})
-    request = urllib.request.Request(f"http://127.0.0.1:{API}{path}", data=body, method=method, headers=headers)
+    request = urllib.request.Request(f"http://127.0.0.1:{at}{path}", data=body, method=method, headers=headers)
     if body is not None and "Content-Type" not in headers:
         request.add_header("Content-Type", "application/octet-stream")
     try:
@@ -20,26 +20,26 @@ def ask(method, path, body=None, headers=None):
         return error.code, error.headers, error.read()
 
 
-async def api(method, path, body=None, headers=None):
-    return await asyncio.get_running_loop().run_in_executor(None, ask, method, path, body, headers)
+async def api(method, path, body=None, headers=None, at=API):
+    return await asyncio.get_running_loop().run_in_executor(None, ask, method, path, body, headers, at)
 
 
 def path_of(device):
     return "/v1/devices/" + urllib.parse.quote(device, safe="")
 
 
-async def send(device, body=b'{"on":true}', query="", headers=None):
+async def send(device, body=b'{"on":true}', query="", headers=None, at=API):
     headers = {**JSON, **(headers or {})}
-    return await api("POST", f"{path_of(device)}/messages{query}", body, headers)
+    return await api("POST", f"{path_of(device)}/messages{query}", body, headers, at)
 
 
-def url(device, further=""):
-    return f"ws://127.0.0.1:{GATEWAY}/connect?device={urllib.parse.quote(device, safe='')}{further}"
+def url(device, further="", at=GATEWAY):
+    return f"ws://127.0.0.1:{at}/connect?device={urllib.parse.quote(device, safe='')}{further}"
 
 
-async def connect(device, further="", protocols=("stillgate.v1",), **more):
+async def connect(device, further="", protocols=("stillgate.v1",), at=GATEWAY, **more):
     return await websockets.connect(
-        url(device, further), subprotocols=list(protocols) or None, ping_interval=None, max_size=1 << 24, **more
+        url(device, further, at), subprotocols=list(protocols) or None, ping_interval=None, max_size=1 << 24, **more
     )
 
 

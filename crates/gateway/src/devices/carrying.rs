@@ -1,0 +1,119 @@
+//! A session on its way to the node that its device has come back to.
+//!
+//! The node that has it gives it away, ended: what its device has not acknowledged is sent again from the other node, and
+//! who waits for word of it here is answered that nobody knows. If the answer is lost, so is the session: the device begins
+//! another one.
+
+use super::clock::session_ms;
+use super::envelope::{join, split};
+use super::node::Node;
+use super::peers::{CARRY, PATIENCE};
+use super::registry::Shared;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use stillgate_devices::protocol::{Encoded, MessageId};
+use stillgate_devices::session::{Carried, HandedOut, ResumeToken, Session};
+use tokio::time::sleep;
+
+/// How long the end of the device's older connection is waited for, which it has been told.
+const ENDING_MS: u64 = 1_500;
+const ENDING_LOOK: Duration = Duration::from_millis(10);
+
+/// What is wanted.
+#[derive(Serialize, Deserialize)]
+struct Wanted {
+    device: String,
+    token: String,
+}
+
+/// A session; behind it the messages, one after the other.
+#[derive(Serialize, Deserialize)]
+struct Given {
+    sent: u64,
+    messages: Vec<GivenMessage>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct GivenMessage {
+    id: String,
+    seq: u64,
+    bytes: usize,
+    is_text: bool,
+}
+
+/// Fetches the session that a device wants to go on with from the node that has it.
+pub(super) async fn fetch(shared: &Shared, device: &str, token: ResumeToken) -> Option<Box<Session>> {
+    let wanted = Wanted { device: device.to_owned(), token: token.to_string() };
+    let given = shared.ask_any(CARRY, serde_json::to_vec(&wanted).ok()?.into(), PATIENCE).await?;
+    let carried = read(&given, token)?;
+    Some(Box::new(Session::from_carried(carried, token.generation, session_ms())))
+}
+
+/// Gives a session away; `None`: it is not here.
+pub(super) async fn give(node: &Node, wanted: &[u8]) -> Option<Vec<u8>> {
+    let Wanted { device, token } = serde_json::from_slice(wanted).ok()?;
+    let token = ResumeToken::parse(&token)?;
+    let until_ms = session_ms() + ENDING_MS;
+    loop {
+        {
+            let mut state = node.state();
+            if let Some(mut session) = state.away.take(&device, token) {
+                let mut notices = Vec::new();
+                let carried = session.carry(token, &mut notices);
+                state.tell(notices);
+                return carried.ok().map(|carried| write(&carried));
+            }
+            let may_come = state.devices.contains_key(&*device) || state.ending.contains_key(&*device);
+            if !may_come || session_ms() >= until_ms {
+                return None;
+            }
+        }
+        sleep(ENDING_LOOK).await;
+    }
+}
+
+fn write(carried: &Carried) -> Vec<u8> {
+    let messages = carried.messages.iter().map(|HandedOut { id, seq, encoded }| GivenMessage {
+        id: id.to_string(),
+        seq: *seq,
+        bytes: encoded.len(),
+        is_text: encoded.is_text(),
+    });
+    let bytes: Vec<u8> = carried.messages.iter().flat_map(|message| message.encoded.as_bytes()).copied().collect();
+    join(&Given { sent: carried.sent, messages: messages.collect() }, &bytes)
+}
+
+fn read(given: &[u8], token: ResumeToken) -> Option<Carried> {
+    let (head, mut bytes) = split(given)?;
+    let Given { sent, messages } = serde_json::from_slice(head).ok()?;
+    let mut read = Vec::with_capacity(messages.len());
+    for message in messages {
+        let (encoded, behind) = bytes.split_at_checked(message.bytes)?;
+        let encoded = Encoded::from_parts(encoded, message.is_text);
+        read.push(HandedOut { id: MessageId::parse(&message.id)?, seq: message.seq, encoded });
+        bytes = behind;
+    }
+    Some(Carried { id: token.session, sent, messages: read })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stillgate_devices::Generation;
+    use stillgate_devices::session::SessionId;
+
+    #[test]
+    fn a_session_arrives_as_it_was_given() {
+        let message = |id, seq, bytes: &[u8], is_text| HandedOut {
+            id: MessageId(id),
+            seq,
+            encoded: Encoded::from_parts(bytes, is_text),
+        };
+        let messages = vec![message(7, 3, b"\n{}", true), message(8, 4, b"", true), message(9, 5, &[0, 255], false)];
+        let carried = Carried { id: SessionId(5), sent: 5, messages };
+        let token = ResumeToken { session: SessionId(5), generation: Generation(1) };
+        let given = write(&carried);
+        assert_eq!(format!("{:?}", read(&given, token)), format!("{:?}", Some(carried)));
+        assert!(read(&given[..given.len() - 1], token).is_none() && read(b"", token).is_none());
+    }
+}

@@ -1,0 +1,261 @@
+//! Posts and verdicts as they go from node to node: one line of JSON, then a body as it is.
+//!
+//! Nodes of two releases may talk while one replaces the other: a key that is not known is passed over, and a verdict that
+//! is not known counts as an outcome that nobody knows.
+
+use super::post::{Post, Verdict};
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use stillgate_devices::protocol::{Body, BodyError, MessageId};
+use stillgate_devices::session::{Level, Outcome, Refused};
+
+#[derive(Serialize, Deserialize)]
+struct PostHead<'a> {
+    #[serde(borrow)]
+    device: Cow<'a, str>,
+    id: Cow<'a, str>,
+    body: BodyKind,
+    level: LevelName,
+    timeout_ms: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    key: Option<Box<str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    idempotency: Option<Box<str>>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Copy)]
+#[serde(rename_all = "snake_case")]
+enum BodyKind {
+    Json,
+    Text,
+    Bytes,
+}
+
+#[derive(Serialize, Deserialize, Clone, Copy)]
+#[serde(rename_all = "snake_case")]
+enum LevelName {
+    Written,
+    Acknowledged,
+    Replied,
+}
+
+/// [`Verdict`], without what a sender's own node says only.
+#[derive(Serialize, Deserialize)]
+#[serde(tag = "verdict", rename_all = "snake_case")]
+enum VerdictHead {
+    Written,
+    Acknowledged,
+    Replied { body: BodyKind },
+    TimedOut { was_written: bool },
+    Superseded,
+    Dropped { was_written: bool },
+    Ended { was_written: bool },
+    RepliedBefore,
+    RefusedOffline,
+    RefusedFull,
+    RefusedTooLong,
+    NeverAcknowledges,
+    BodyJson { line: usize, column: usize },
+    BodyUtf8 { at: usize },
+    BodyDepth,
+    BodyNumber,
+    BodyCbor { at: usize },
+    BodyKey { at: usize },
+    TooLong { bytes_max: usize },
+    OtherBody,
+    KeysFull,
+    Unknown,
+    Offline { last_seen_ms: Option<u64> },
+    Away,
+    Busy,
+    Lost,
+}
+
+/// A post as a request.
+pub(super) fn write_post(post: &Post) -> Vec<u8> {
+    let head = PostHead {
+        device: Cow::Borrowed(&post.device),
+        id: post.id.to_string().into(),
+        body: kind(&post.body),
+        level: match post.level {
+            Level::Written => LevelName::Written,
+            Level::Acknowledged => LevelName::Acknowledged,
+            Level::Replied => LevelName::Replied,
+        },
+        timeout_ms: post.timeout_ms,
+        key: post.key.clone(),
+        idempotency: post.idempotency.clone(),
+    };
+    join(&head, post.body.bytes())
+}
+
+/// What a request says; `None`: it is none of ours.
+pub(super) fn read_post(bytes: &[u8]) -> Option<Post> {
+    let (head, body) = split(bytes)?;
+    let head: PostHead<'_> = serde_json::from_slice(head).ok()?;
+    Some(Post {
+        device: (&*head.device).into(),
+        id: MessageId::parse(&head.id)?,
+        body: body_of(head.body, body)?,
+        level: match head.level {
+            LevelName::Written => Level::Written,
+            LevelName::Acknowledged => Level::Acknowledged,
+            LevelName::Replied => Level::Replied,
+        },
+        timeout_ms: head.timeout_ms,
+        key: head.key,
+        idempotency: head.idempotency,
+    })
+}
+
+/// A verdict as an answer.
+pub(super) fn write_verdict(verdict: &Verdict) -> Vec<u8> {
+    let mut body: &[u8] = b"";
+    let head = match verdict {
+        Verdict::Outcome(Outcome::Written) => VerdictHead::Written,
+        Verdict::Outcome(Outcome::Acknowledged) => VerdictHead::Acknowledged,
+        Verdict::Outcome(Outcome::Replied(reply)) => {
+            body = reply.bytes();
+            VerdictHead::Replied { body: kind(reply) }
+        }
+        Verdict::Outcome(Outcome::TimedOut { was_written }) => VerdictHead::TimedOut { was_written: *was_written },
+        Verdict::Outcome(Outcome::Superseded) => VerdictHead::Superseded,
+        Verdict::Outcome(Outcome::Dropped { was_written }) => VerdictHead::Dropped { was_written: *was_written },
+        Verdict::Outcome(Outcome::Ended { was_written }) => VerdictHead::Ended { was_written: *was_written },
+        Verdict::RepliedBefore => VerdictHead::RepliedBefore,
+        Verdict::Refused(Refused::Offline) => VerdictHead::RefusedOffline,
+        Verdict::Refused(Refused::Full) => VerdictHead::RefusedFull,
+        Verdict::Refused(Refused::TooLong) => VerdictHead::RefusedTooLong,
+        Verdict::Refused(Refused::NeverAcknowledges) => VerdictHead::NeverAcknowledges,
+        Verdict::Body(BodyError::Json { line, column }) => VerdictHead::BodyJson { line: *line, column: *column },
+        Verdict::Body(BodyError::Utf8 { at }) => VerdictHead::BodyUtf8 { at: *at },
+        Verdict::Body(BodyError::Depth) => VerdictHead::BodyDepth,
+        Verdict::Body(BodyError::Number) => VerdictHead::BodyNumber,
+        Verdict::Body(BodyError::Cbor { at }) => VerdictHead::BodyCbor { at: *at },
+        Verdict::Body(BodyError::Key { at }) => VerdictHead::BodyKey { at: *at },
+        Verdict::TooLong { bytes_max } => VerdictHead::TooLong { bytes_max: *bytes_max },
+        Verdict::OtherBody => VerdictHead::OtherBody,
+        Verdict::KeysFull => VerdictHead::KeysFull,
+        Verdict::Unknown => VerdictHead::Unknown,
+        Verdict::Offline { last_seen_ms } => VerdictHead::Offline { last_seen_ms: *last_seen_ms },
+        Verdict::Away => VerdictHead::Away,
+        Verdict::Busy => VerdictHead::Busy,
+        Verdict::Lost => VerdictHead::Lost,
+    };
+    join(&head, body)
+}
+
+/// What an answer says.
+pub(super) fn read_verdict(bytes: &[u8]) -> Verdict {
+    let read = split(bytes).and_then(|(head, body)| Some((serde_json::from_slice(head).ok()?, body)));
+    let Some((head, body)) = read else { return Verdict::Lost };
+    let outcome = match head {
+        VerdictHead::Written => Outcome::Written,
+        VerdictHead::Acknowledged => Outcome::Acknowledged,
+        VerdictHead::Replied { body: kind } => match body_of(kind, body) {
+            Some(body) => Outcome::Replied(body),
+            None => return Verdict::Lost,
+        },
+        VerdictHead::TimedOut { was_written } => Outcome::TimedOut { was_written },
+        VerdictHead::Superseded => Outcome::Superseded,
+        VerdictHead::Dropped { was_written } => Outcome::Dropped { was_written },
+        VerdictHead::Ended { was_written } => Outcome::Ended { was_written },
+        VerdictHead::RepliedBefore => return Verdict::RepliedBefore,
+        VerdictHead::RefusedOffline => return Verdict::Refused(Refused::Offline),
+        VerdictHead::RefusedFull => return Verdict::Refused(Refused::Full),
+        VerdictHead::RefusedTooLong => return Verdict::Refused(Refused::TooLong),
+        VerdictHead::NeverAcknowledges => return Verdict::Refused(Refused::NeverAcknowledges),
+        VerdictHead::BodyJson { line, column } => return Verdict::Body(BodyError::Json { line, column }),
+        VerdictHead::BodyUtf8 { at } => return Verdict::Body(BodyError::Utf8 { at }),
+        VerdictHead::BodyDepth => return Verdict::Body(BodyError::Depth),
+        VerdictHead::BodyNumber => return Verdict::Body(BodyError::Number),
+        VerdictHead::BodyCbor { at } => return Verdict::Body(BodyError::Cbor { at }),
+        VerdictHead::BodyKey { at } => return Verdict::Body(BodyError::Key { at }),
+        VerdictHead::TooLong { bytes_max } => return Verdict::TooLong { bytes_max },
+        VerdictHead::OtherBody => return Verdict::OtherBody,
+        VerdictHead::KeysFull => return Verdict::KeysFull,
+        VerdictHead::Unknown => return Verdict::Unknown,
+        VerdictHead::Offline { last_seen_ms } => return Verdict::Offline { last_seen_ms },
+        VerdictHead::Away => return Verdict::Away,
+        VerdictHead::Busy => return Verdict::Busy,
+        VerdictHead::Lost => return Verdict::Lost,
+    };
+    Verdict::Outcome(outcome)
+}
+
+fn kind(body: &Body<'_>) -> BodyKind {
+    match body {
+        Body::Json(_) => BodyKind::Json,
+        Body::Text(_) => BodyKind::Text,
+        Body::Bytes(_) => BodyKind::Bytes,
+    }
+}
+
+/// What is JSON was checked where it came in.
+fn body_of(kind: BodyKind, bytes: &[u8]) -> Option<Body<'static>> {
+    let text = || String::from_utf8(bytes.to_vec()).ok();
+    Some(match kind {
+        BodyKind::Json => Body::Json(text()?.into()),
+        BodyKind::Text => Body::Text(text()?.into()),
+        BodyKind::Bytes => Body::Bytes(bytes.to_vec().into()),
+    })
+}
+
+/// A line of JSON and what follows it.
+pub(super) fn join(head: &impl Serialize, body: &[u8]) -> Vec<u8> {
+    let mut bytes = serde_json::to_vec(head).expect("numbers, words and text become JSON");
+    bytes.push(b'\n');
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+/// [`join`], taken apart.
+pub(super) fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = bytes.iter().position(|byte| *byte == b'\n')?;
+    Some((&bytes[..end], &bytes[end + 1..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_post_arrives_as_it_was_sent() {
+        for body in
+            [Body::Json("{\"a\":\n1}".into()), Body::Text("\n\u{e4}".into()), Body::Bytes(vec![10, 0, 255].into())]
+        {
+            let post = Post {
+                device: "a \"device\"\n".into(),
+                id: MessageId(7),
+                body,
+                level: Level::Replied,
+                timeout_ms: 5_000,
+                key: Some("k".into()),
+                idempotency: None,
+            };
+            let read = read_post(&write_post(&post)).unwrap();
+            assert_eq!(format!("{read:?}"), format!("{post:?}"));
+        }
+        for garbage in ["", "\n", "{}\n", "{\"device\":\"a\"}\n"] {
+            assert!(read_post(garbage.as_bytes()).is_none(), "{garbage}");
+        }
+    }
+
+    #[test]
+    fn a_verdict_arrives_as_it_was_sent() {
+        let verdicts = [
+            Verdict::Outcome(Outcome::Acknowledged),
+            Verdict::Outcome(Outcome::Replied(Body::Json("[1,\n2]".into()))),
+            Verdict::Outcome(Outcome::Ended { was_written: true }),
+            Verdict::Refused(Refused::Full),
+            Verdict::Body(BodyError::Json { line: 3, column: 4 }),
+            Verdict::TooLong { bytes_max: 9 },
+            Verdict::Offline { last_seen_ms: Some(5) },
+            Verdict::Busy,
+        ];
+        for verdict in verdicts {
+            assert_eq!(read_verdict(&write_verdict(&verdict)), verdict);
+        }
+        assert_eq!(read_verdict(b"{\"verdict\":\"of a later release\"}\n"), Verdict::Lost);
+    }
+}

@@ -1,0 +1,83 @@
+//! What nodes ask each other, and what this one answers.
+//!
+//! What is about a device goes to the node that has it, by way of the directory; lists and broadcasts go to all nodes.
+
+use super::api::{begun, connected_page, shown};
+use super::carrying;
+use super::envelope::{read_post, read_verdict, split, write_post, write_verdict};
+use super::node::Node;
+use super::post::{Post, Verdict};
+use super::registry::{Shared, Unanswered};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::Duration;
+use stillgate_cluster::peers::{Call, Reply};
+
+/// A message for a device.
+const MESSAGE: &str = "message";
+/// How a device is.
+pub(super) const SHOW: &str = "show";
+/// The end of a device's connection.
+pub(super) const DISCONNECT: &str = "disconnect";
+/// A page of what is connected.
+pub(super) const LIST: &str = "list";
+/// A message for all that match.
+pub(super) const BROADCAST: &str = "broadcast";
+/// How that went.
+pub(super) const JOB: &str = "job";
+/// A session that its device wants to go on with elsewhere.
+pub(super) const CARRY: &str = "carry";
+
+/// How long a node has to answer what is no message.
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+/// How much longer than its message's time a node waits for the node of the device.
+const ANSWER_LATE: Duration = Duration::from_secs(2);
+
+/// Which page.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Page {
+    pub(super) prefix: String,
+    pub(super) after: String,
+    pub(super) count: usize,
+}
+
+/// Sends a message to the node of a device that was not here a moment ago.
+pub(super) async fn send(shared: &Shared, post: &Post) -> Verdict {
+    let patience = Duration::from_millis(post.timeout_ms) + ANSWER_LATE;
+    match shared.ask(&post.device, MESSAGE, write_post(post).into(), patience).await {
+        Ok(answer) => read_verdict(&answer),
+        Err(Unanswered::Lost) => Verdict::Lost,
+        Err(Unanswered::Gone(gone)) => gone.into(),
+    }
+}
+
+/// Answers another node, or this one where the directory names it.
+pub(super) async fn answer(node: &Arc<Node>, call: &Call) -> Reply {
+    let device = || std::str::from_utf8(&call.body).unwrap_or_default();
+    let answer = match &*call.kind {
+        MESSAGE => match read_post(&call.body) {
+            Some(post) => node.receive(&post).await.map(|verdict| write_verdict(&verdict)),
+            None => Some(write_verdict(&Verdict::Lost)),
+        },
+        SHOW => shown(node, device()).await.map(|shown| shown.to_string().into_bytes()),
+        DISCONNECT => node.close(device()).then(Vec::new),
+        LIST => {
+            serde_json::from_slice(&call.body).ok().map(|page| connected_page(node, &page).to_string().into_bytes())
+        }
+        CARRY => carrying::give(node, &call.body).await,
+        BROADCAST => split(&call.body).and_then(|(message, asked)| begun(node, message, asked)),
+        JOB => {
+            let number = device().parse().ok();
+            number
+                .and_then(|number| node.state().jobs.counts(number))
+                .and_then(|counts| serde_json::to_vec(&counts).ok())
+        }
+        _ => None,
+    };
+    match answer {
+        Some(answer) => Reply::Taken(Bytes::from(answer)),
+        None if node.is_between() => Reply::Leaving,
+        None => Reply::Moved,
+    }
+}

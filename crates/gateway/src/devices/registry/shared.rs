@@ -1,0 +1,148 @@
+//! A directory that nodes share, and the way to the other nodes.
+
+use super::super::node::Node;
+use super::super::peers;
+use super::Gone;
+use bytes::Bytes;
+use std::fmt;
+use std::io;
+use std::net::TcpListener;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+use stillgate_cluster::peers::{Answering, Call, Handler, PeerTls, Reply};
+use stillgate_cluster::registry::{Directory, DirectorySettings, RedisAddress};
+use stillgate_cluster::{Cluster, ClusterSettings, NotSent, Watch};
+use stillgate_devices::directory::Unsent;
+use stillgate_proxy::device_link::CloseWhy;
+
+/// What a request has beside its message, which may be in base64.
+const WORDS_BYTES_MAX: usize = 64 * 1024;
+/// What is remembered of look-ups.
+const LOOKUP_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// The node, once there is one: it owns the directory that calls it.
+pub(crate) type Home = Arc<OnceLock<Weak<Node>>>;
+
+/// How to take part.
+pub(crate) struct Sharing {
+    pub(crate) node: String,
+    pub(crate) redis: RedisAddress,
+    pub(crate) listener: TcpListener,
+    /// Where other nodes reach it.
+    pub(crate) advertise: String,
+    pub(crate) tls: Option<PeerTls>,
+    /// Of the process that this one follows.
+    pub(crate) epoch: Option<u64>,
+    pub(crate) message_bytes_max: usize,
+}
+
+/// The directory and the peers of one node.
+pub(crate) struct Shared {
+    cluster: Cluster,
+}
+
+/// Why a device's node has not answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unanswered {
+    /// It was not asked.
+    Gone(Gone),
+    /// It was, and the connection to it or the time ended first.
+    Lost,
+}
+
+impl Shared {
+    /// Begins, on the current runtime. Before `home` is set, every device is elsewhere.
+    pub(crate) fn start(sharing: Sharing, home: Home) -> io::Result<Shared> {
+        let closing = home.clone();
+        let listener = tokio::net::TcpListener::from_std(sharing.listener)?;
+        let cluster = Cluster::start(ClusterSettings {
+            directory: DirectorySettings {
+                node: sharing.node.into(),
+                address: sharing.advertise.into(),
+                epoch: sharing.epoch,
+                redis: sharing.redis,
+                lookup_bytes_max: LOOKUP_BYTES_MAX,
+            },
+            tls: sharing.tls,
+            listener: Some(listener),
+            body_bytes_max: 2 * sharing.message_bytes_max + WORDS_BYTES_MAX,
+            handler: handler(home),
+            close: Arc::new(move |connection| {
+                if let Some(node) = closing.get().and_then(Weak::upgrade) {
+                    node.close_connection(connection, CloseWhy::Replaced);
+                }
+            }),
+        });
+        Ok(Shared { cluster: cluster.map_err(io::Error::other)? })
+    }
+
+    pub(super) fn directory(&self) -> &Directory {
+        self.cluster.directory()
+    }
+
+    pub(crate) fn watch(&self) -> Watch {
+        self.cluster.watch()
+    }
+
+    pub(super) fn leave(&self) {
+        self.cluster.leave();
+    }
+
+    pub(super) async fn end(&self) {
+        self.cluster.end().await;
+    }
+
+    /// Asks the node of a device that was not here a moment ago.
+    pub(crate) async fn ask(
+        &self,
+        device: &str,
+        kind: &str,
+        body: Bytes,
+        patience: Duration,
+    ) -> Result<Bytes, Unanswered> {
+        let gone = match self.cluster.send(device, kind, body, patience).await {
+            Ok(answer) => return Ok(answer),
+            Err(NotSent::Lost) => return Err(Unanswered::Lost),
+            Err(NotSent::Unsent(Unsent::NeverSeen)) => Gone::Unknown,
+            Err(NotSent::Unsent(Unsent::Offline { last_seen_ms })) => Gone::Offline { last_seen_ms },
+            Err(NotSent::Unsent(Unsent::Moved | Unsent::Unknown)) => Gone::Away,
+        };
+        Err(Unanswered::Gone(gone))
+    }
+
+    /// Asks every other node: its name, and its answer if there is one.
+    pub(crate) async fn ask_all(&self, kind: &str, body: Bytes, patience: Duration) -> Vec<(Arc<str>, Option<Bytes>)> {
+        self.cluster.ask_all(kind, body, patience).await
+    }
+
+    /// Asks every other node for what one of them has: the first answer.
+    pub(crate) async fn ask_any(&self, kind: &str, body: Bytes, patience: Duration) -> Option<Bytes> {
+        self.cluster.ask_any(kind, body, patience).await.map(|(_, answer)| answer)
+    }
+
+    /// Asks one node, by name.
+    pub(crate) async fn ask_node(&self, node: &str, kind: &str, body: Bytes, patience: Duration) -> Option<Bytes> {
+        match self.cluster.call(node, kind, body, patience).await {
+            Ok(Reply::Taken(answer)) => Some(answer),
+            _ => None,
+        }
+    }
+}
+
+fn handler(home: Home) -> Handler {
+    Arc::new(move |call: Call| -> Answering {
+        let node = home.get().and_then(Weak::upgrade);
+        Box::pin(async move {
+            match node {
+                Some(node) => peers::answer(&node, &call).await,
+                None => Reply::Leaving,
+            }
+        })
+    })
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.directory().fmt(f)
+    }
+}
