@@ -40,6 +40,9 @@ pub(crate) enum Command {
     Explain(Box<commands::explain::Explain>),
     /// Show what changed when, from a store of nightly measurements
     History(commands::history::History),
+    /// Answer what `--hosts` asks on another machine
+    #[command(hide = true)]
+    HostAgent,
     /// Put load on a server and say what its clients would see
     Load(Box<commands::load::LoadArguments>),
     /// Print one figure of a server, for bisect and nightly

@@ -24,6 +24,7 @@ pub(crate) fn gather() -> Environment {
         load_average: text("/proc/loadavg").and_then(|text| text.split(' ').next()?.parse().ok()),
         commit: commit(),
         stolen_s: None,
+        hosts: Vec::new(),
     }
 }
 

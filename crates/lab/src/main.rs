@@ -16,6 +16,7 @@ mod explain;
 mod git;
 mod guard;
 mod history;
+mod hosts;
 mod nightly;
 mod profile;
 mod report;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         Command::Devices(arguments) => commands::devices::run(&arguments),
         Command::Explain(arguments) => commands::explain::run(&arguments),
         Command::History(arguments) => commands::history::run(&arguments),
+        Command::HostAgent => commands::host_agent::run(),
         Command::Load(arguments) => commands::load::run(&arguments),
         Command::Measure(arguments) => commands::measure::run(&arguments),
         Command::Nightly(arguments) => commands::nightly::run(&arguments),

@@ -12,6 +12,7 @@ use crate::compare::{analysis, instructions, looks, markdown, measures, table};
 use crate::display::Progress;
 use crate::environment::{self, Stolen};
 use crate::error::{Error, Result};
+use crate::hosts;
 use crate::result::compare::{CompareDesign, CompareResult, Crash, Decision, Instructions, Pair, Side};
 use crate::result::environment::Environment;
 use crate::result::file::{self, ResultWriter};
@@ -107,6 +108,9 @@ pub(crate) struct Compare {
     /// Of the order within pairs; the same seed gives the same order [default: the clock's]
     #[arg(long)]
     seed: Option<u64>,
+    /// Target and upstream on other machines, by ssh; see the manual
+    #[arg(long, value_name = "FILE")]
+    hosts: Option<PathBuf>,
     /// CPUs of the programs [default: the first half]
     #[arg(long, value_name = "LIST", value_parser = cpus)]
     target_cpus: Option<Cpus>,
@@ -139,10 +143,15 @@ fn compare(arguments: &Compare) -> Result<u8> {
     let path = arguments.json.clone().unwrap_or_else(|| file::default_path("compare"));
     let writer = ResultWriter::open(&path)?;
     arguments.check_outputs(&path)?;
-    let asked = arguments.builds.servers(&arguments.others, folder.path())?;
+    let mut asked = arguments.builds.servers(&arguments.others, folder.path())?;
     let stop = stop_flag()?;
-    let (environment, stolen) = (environment::gather(), Stolen::begin());
-    let upstream = Upstream::start(&upstream_placement(&design.placement), BODY_BYTES)?;
+    let machines = arguments.hosts.as_deref().map(hosts::up).transpose()?;
+    if let Some(machines) = &machines {
+        hosts::place(machines, asked.iter_mut().map(|asked| &mut asked.spec))?;
+    }
+    let hosts = machines.as_ref().map(|machines| machines.environments()).unwrap_or_default();
+    let (environment, stolen) = (Environment { hosts, ..environment::gather() }, Stolen::begin());
+    let upstream = Upstream::start(&upstream_placement(&design.placement), BODY_BYTES, machines.as_ref())?;
     let builds = asked.iter().map(|asked| &asked.spec).collect();
     let contest = Contest { builds, upstream: &upstream, stop: &stop };
     let counting = if arguments.no_instructions { 0 } else { instructions::REPETITIONS };
@@ -151,7 +160,9 @@ fn compare(arguments: &Compare) -> Result<u8> {
     if arguments.rate == Rate::Auto {
         design.rate = pilot.rate;
     }
+    let is_elsewhere = design.placement.target_apart;
     let counted = match (arguments.no_instructions, &pilot.crash) {
+        (false, _) if is_elsewhere => Err("the programs run on another machine".to_owned()),
         (true, _) => Err("--no-instructions was given".to_owned()),
         (false, Some(crash)) => Err(format!("{:?} ended under load", crash.side)),
         (false, None) => instructions::count(&contest, &design, &mut progress),
@@ -231,7 +242,8 @@ impl Compare {
 
     fn placement(&self) -> Result<Placement> {
         let given = |cpus: &Option<Cpus>| cpus.as_ref().map(|cpus| cpus.0.clone());
-        let placement = placement::choose(given(&self.target_cpus).as_deref(), given(&self.load_cpus).as_deref())?;
+        let (target, load) = (given(&self.target_cpus), given(&self.load_cpus));
+        let placement = placement::chosen(target.as_deref(), load.as_deref(), self.hosts.as_deref())?;
         if let Some(warning) = placement::warning(&placement) {
             eprintln!("note: {warning}");
         }

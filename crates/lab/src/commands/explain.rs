@@ -107,7 +107,7 @@ impl Explain {
         let placement = placement::choose(None, None)?;
         let asked = self.builds.servers(&[], folder.path())?;
         let [a, b] = <[_; 2]>::try_from(asked).expect("A and B are named, and no others");
-        let upstream = Upstream::start(&upstream_placement(&placement), BODY_BYTES)?;
+        let upstream = Upstream::start(&upstream_placement(&placement), BODY_BYTES, None)?;
         placement::pin(generator_cpus(&placement))?;
         let served = |spec| Served {
             spec,

@@ -8,6 +8,7 @@ use crate::compare::measures::{self, LATENCY_UNIT};
 use crate::compare::side::{generator_cpus, upstream_placement};
 use crate::compare::subject::{self, Manner};
 use crate::error::{Error, Result};
+use crate::hosts;
 use crate::result::compare::{CompareDesign, Side};
 use crate::stdout;
 use crate::store::raw;
@@ -66,6 +67,9 @@ pub(crate) struct Measure {
     /// Unmeasured load before
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "300ms")]
     warm_up: Duration,
+    /// Target and upstream on other machines, by ssh; see the manual
+    #[arg(long, value_name = "FILE")]
+    hosts: Option<PathBuf>,
     /// CPUs of the program [default: the first half]
     #[arg(long, value_name = "LIST", value_parser = cpus)]
     target_cpus: Option<Cpus>,
@@ -92,8 +96,12 @@ pub(crate) fn run(arguments: &Measure) -> Result<u8> {
         address: arguments.address,
         configuration: arguments.config.as_deref().map(configuration).transpose()?,
     };
-    let asked = subject::program(&arguments.program, Side::A, &manner, folder.path())?;
-    let upstream = Upstream::start(&upstream_placement(&design.placement), BODY_BYTES)?;
+    let mut asked = subject::program(&arguments.program, Side::A, &manner, folder.path())?;
+    let machines = arguments.hosts.as_deref().map(hosts::up).transpose()?;
+    if let Some(machines) = &machines {
+        hosts::place(machines, std::iter::once(&mut asked.spec))?;
+    }
+    let upstream = Upstream::start(&upstream_placement(&design.placement), BODY_BYTES, machines.as_ref())?;
     placement::pin(generator_cpus(&design.placement))?;
     let (value, read) = alone::read(&arguments.figure, &asked.spec, &upstream, &design)?;
     if let (Some(path), Some(read)) = (std::env::var_os(raw::VARIABLE), read) {
@@ -129,7 +137,7 @@ impl Measure {
             late_s: 0.001,
             mix: self.mix.clone(),
             seed: seed_of_clock(),
-            placement: placement::choose(target.as_deref(), load.as_deref())?,
+            placement: placement::chosen(target.as_deref(), load.as_deref(), self.hosts.as_deref())?,
         })
     }
 }

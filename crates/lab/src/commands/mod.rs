@@ -8,6 +8,7 @@ pub(crate) mod compare;
 pub(crate) mod devices;
 pub(crate) mod explain;
 pub(crate) mod history;
+pub(crate) mod host_agent;
 pub(crate) mod load;
 pub(crate) mod measure;
 pub(crate) mod nightly;

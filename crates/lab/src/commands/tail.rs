@@ -7,6 +7,7 @@ use crate::commands;
 use crate::display::Progress;
 use crate::environment::{self, Stolen};
 use crate::error::{EXIT_FAILED, Error, Result};
+use crate::hosts;
 use crate::result::environment::Environment;
 use crate::result::file::{self, ResultWriter};
 use crate::result::tail::{TailDesign, TailResult, Verdict};
@@ -83,6 +84,9 @@ pub(crate) struct Tail {
     /// Scrape without gzip
     #[arg(long)]
     plain: bool,
+    /// Target and upstream on other machines, by ssh; see the manual
+    #[arg(long, value_name = "FILE")]
+    hosts: Option<PathBuf>,
     /// CPUs of the target [default: the first half]
     #[arg(long, value_name = "LIST", value_parser = cpus)]
     target_cpus: Option<Cpus>,
@@ -129,7 +133,12 @@ pub(crate) fn run(arguments: &Tail) -> Result<u8> {
     let folder = tempfile::tempdir().map_err(|error| format!("cannot make a temporary folder: {error}"))?;
     let mut design = arguments.design()?;
     design::check(&design, &arguments.scrape_every)?;
-    let planned = design::cells(&arguments.specs(folder.path()), &arguments.series, &arguments.scrape_every);
+    let machines = arguments.hosts.as_deref().map(hosts::up).transpose()?;
+    let mut specs = arguments.specs(folder.path());
+    if let Some(machines) = &machines {
+        hosts::place(machines, specs.iter_mut())?;
+    }
+    let planned = design::cells(&specs, &arguments.series, &arguments.scrape_every);
     design.plan = planned.iter().map(PlannedCell::planned).collect();
     design::check_distinct(&design.plan)?;
     let path = arguments.json.clone().unwrap_or_else(|| file::default_path("tail"));
@@ -138,7 +147,8 @@ pub(crate) fn run(arguments: &Tail) -> Result<u8> {
         arguments.check_page(page, &path, &writer)?;
     }
     let stop = stop_flag()?;
-    let (environment, stolen) = (environment::gather(), Stolen::begin());
+    let hosts = machines.as_ref().map(|machines| machines.environments()).unwrap_or_default();
+    let (environment, stolen) = (Environment { hosts, ..environment::gather() }, Stolen::begin());
     introduce(&design, &planned, writer.path());
     let mut progress = Progress::new("tail", run::steps(&planned, design.pairs));
     let mut result = None;
@@ -182,7 +192,8 @@ impl Tail {
                 return Err(format!("{option} {pairs}: at most {PAIRS_MAX}; {default} is the default").into());
             }
         }
-        let placement = placement::choose(given(&self.target_cpus).as_deref(), given(&self.load_cpus).as_deref())?;
+        let (target, load) = (given(&self.target_cpus), given(&self.load_cpus));
+        let placement = placement::chosen(target.as_deref(), load.as_deref(), self.hosts.as_deref())?;
         if let Some(warning) = placement::warning(&placement) {
             eprintln!("note: {warning}");
         }

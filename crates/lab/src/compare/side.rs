@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn the_upstream_has_a_cpu_of_its_own_where_there_are_several() {
         let check = |load: &[usize], generator: &[usize], upstream: &[usize]| {
-            let placement = Placement { target_cpus: vec![0], load_cpus: load.to_vec() };
+            let placement = Placement { target_cpus: vec![0], load_cpus: load.to_vec(), target_apart: false };
             assert_eq!(generator_cpus(&placement), generator, "{load:?}");
             assert_eq!(upstream_placement(&placement).load_cpus, upstream, "{load:?}");
         };

@@ -68,11 +68,20 @@ pub(crate) fn read(path: &FilePath) -> Result<Suite> {
 }
 
 fn parse(text: &str) -> Result<Suite, Vec<String>> {
+    parsed(text, LEAST, suite)
+}
+
+/// What `read` makes of a text, or all that is wrong with it. `least` is what it has at least.
+pub(crate) fn parsed<T>(
+    text: &str,
+    least: &'static str,
+    read: impl FnOnce(&Node, &mut Sink) -> T,
+) -> Result<T, Vec<String>> {
     let mut sink = Sink::default();
-    let tree = tree::parse(0, text, None, &mut sink).and_then(|tree| tree.unless_empty(LEAST, &mut sink));
-    let suite = tree.map(|tree| suite(&tree.root, &mut sink));
-    match suite {
-        Some(suite) if !sink.has_errors() => Ok(suite),
+    let tree = tree::parse(0, text, None, &mut sink).and_then(|tree| tree.unless_empty(least, &mut sink));
+    let read = tree.map(|tree| read(&tree.root, &mut sink));
+    match read {
+        Some(read) if !sink.has_errors() => Ok(read),
         _ => Err(sink
             .into_errors()
             .diagnostics
@@ -166,7 +175,8 @@ fn one(node: &Node, sink: &mut Sink) -> Option<Measured> {
     Some(Measured { name: name?, measure: measure?, higher_is_better, margin })
 }
 
-fn map<'t>(node: &'t Node, keys: &[&str], sink: &mut Sink) -> &'t [Entry] {
+/// The entries of a map, with errors for keys that are not known.
+pub(crate) fn map<'t>(node: &'t Node, keys: &[&str], sink: &mut Sink) -> &'t [Entry] {
     let Value::Map(entries) = &node.value else {
         sink.error(node.at, &Path::Root, Fault::new(format!("a map of {}, not {}", keys.join(", "), node.found())));
         return &[];
@@ -178,11 +188,13 @@ fn map<'t>(node: &'t Node, keys: &[&str], sink: &mut Sink) -> &'t [Entry] {
     entries
 }
 
-fn get<'t>(entries: &'t [Entry], key: &str) -> Option<&'t Node> {
+/// What is under a key.
+pub(crate) fn get<'t>(entries: &'t [Entry], key: &str) -> Option<&'t Node> {
     entries.iter().find(|entry| &*entry.key == key).map(|entry| &entry.value).filter(|node| !node.is_null())
 }
 
-fn text(node: &Node, sink: &mut Sink) -> Option<String> {
+/// A text that is not empty.
+pub(crate) fn text(node: &Node, sink: &mut Sink) -> Option<String> {
     if let Value::Scalar(scalar) = &node.value
         && !scalar.text.trim().is_empty()
     {

@@ -15,8 +15,12 @@ pub(crate) type Rows = Vec<(&'static str, Option<String>)>;
 pub(crate) fn parts(section: &mut Section, prefix: &str, source: &ReportInput, design: &Rows) {
     let table = tables::facts(&format!("{prefix}-design-t"), "Decided before the first measurement", design.clone());
     section.part(&format!("{prefix}-design"), "Design", &table);
-    let table =
-        tables::facts(&format!("{prefix}-machine-t"), "The machine it ran on", machine(&source.result.environment));
+    let environment = &source.result.environment;
+    let mut table = tables::facts(&format!("{prefix}-machine-t"), "The machine it ran on", machine(environment));
+    for host in &environment.hosts {
+        let caption = format!("The machine of the {}, {}", host.role, host.ip);
+        table.push_str(&tables::facts(&format!("{prefix}-{}-t", host.role), &caption, machine(&host.environment)));
+    }
     section.part(&format!("{prefix}-machine"), "Machine", &table);
     section.part(&format!("{prefix}-check"), "Check it", &check(source));
 }
@@ -43,11 +47,12 @@ pub(crate) fn subject(id: &str, subject: &Subject) -> String {
 pub(crate) fn placement_rows(placement: &Placement) -> Rows {
     let list = |cpus: &[usize]| {
         let cpus: Vec<String> = cpus.iter().map(ToString::to_string).collect();
-        Some(if cpus.is_empty() { "all".to_owned() } else { cpus.join(", ") })
+        if cpus.is_empty() { "all".to_owned() } else { cpus.join(", ") }
     };
+    let of_another = if placement.target_apart { ", of another machine" } else { "" };
     vec![
-        ("CPUs of the target", list(&placement.target_cpus)),
-        ("CPUs of load, upstream and scraper", list(&placement.load_cpus)),
+        ("CPUs of the target", Some(list(&placement.target_cpus) + of_another)),
+        ("CPUs of load, upstream and scraper", Some(list(&placement.load_cpus))),
     ]
 }
 

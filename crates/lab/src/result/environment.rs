@@ -33,4 +33,18 @@ pub(crate) struct Environment {
     pub(crate) commit: Option<String>,
     /// Seconds that the host kept CPUs from this machine while the experiment ran, over all CPUs.
     pub(crate) stolen_s: Option<f64>,
+    /// Other machines of the experiment.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) hosts: Vec<HostEnvironment>,
+}
+
+/// Another machine of an experiment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct HostEnvironment {
+    /// `target` or `upstream`.
+    pub(crate) role: String,
+    /// By which the others reached it.
+    pub(crate) ip: String,
+    /// What it is.
+    pub(crate) environment: Environment,
 }

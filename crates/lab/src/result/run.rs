@@ -123,6 +123,9 @@ pub(crate) struct Placement {
     pub(crate) target_cpus: Vec<usize>,
     /// Generator, upstream and scraper.
     pub(crate) load_cpus: Vec<usize>,
+    /// Whether the target was on another machine, so that the numbers of its CPUs are of that one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) target_apart: bool,
 }
 
 #[cfg(test)]

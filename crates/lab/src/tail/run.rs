@@ -165,7 +165,7 @@ impl<'a> Runner<'a> {
     /// Everything up to the first block.
     fn start(design: &'a TailDesign, planned: &PlannedCell, progress: &Progress) -> Result<Runner<'a>> {
         let placement = &design.placement;
-        let upstream = Upstream::start(placement, BODY_BYTES)?;
+        let upstream = Upstream::start(placement, BODY_BYTES, planned.spec.machines.as_ref())?;
         let mut target = planned.spec.start(upstream.address, placement)?;
         let Some(metrics) = target.metrics.clone() else {
             return Err("it has no metrics to scrape; give their address with --metrics URL".into());

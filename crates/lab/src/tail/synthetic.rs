@@ -35,7 +35,7 @@ pub(crate) fn design(seed: u64, pairs: usize) -> TailDesign {
         late_share_max: 0.001,
         gzip: true,
         touched_percent: 1.0,
-        placement: Placement { target_cpus: vec![0], load_cpus: vec![1] },
+        placement: Placement { target_cpus: vec![0], load_cpus: vec![1], target_apart: false },
     }
 }
 

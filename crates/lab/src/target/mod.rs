@@ -27,14 +27,17 @@ pub(crate) use series::{make_series, mix};
 pub(crate) use upstream::Upstream;
 
 use crate::error::Result;
+use crate::hosts::{Agent, Held, Machines};
 use crate::result::run::{Placement, Subject};
 use process::Running;
-use std::net::SocketAddr;
+use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use tempfile::TempDir;
 
 /// A gateway the laboratory knows how to configure, or any other program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Kind {
     /// Series by a label from a query argument, made by requests.
     Stillgate,
@@ -51,7 +54,7 @@ pub(crate) enum Kind {
 }
 
 /// A target as asked for.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Spec {
     pub(crate) kind: Kind,
     /// As tables show it.
@@ -74,10 +77,15 @@ pub(crate) struct Spec {
     pub(crate) series: Option<u64>,
     /// Of this experiment; each start makes its own folder in it.
     pub(crate) directory: PathBuf,
+    /// Of the interface on which it listens; none: loopback.
+    pub(crate) ip: Option<IpAddr>,
+    /// Where it and its upstream run; none: here.
+    #[serde(skip)]
+    pub(crate) machines: Option<Arc<Machines>>,
 }
 
 /// Where an exposition is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MetricsAddress {
     pub(crate) address: SocketAddr,
     /// With its query.
@@ -92,9 +100,15 @@ pub(crate) struct Started {
     pub(crate) metrics: Option<MetricsAddress>,
     /// Where its configuration or command asks for one by `{admin}`.
     pub(crate) admin: Option<SocketAddr>,
+    process: Process,
+}
+
+/// A program, wherever it runs.
+#[derive(Debug)]
+enum Process {
     // In this order: it ends before its folder does.
-    process: Running,
-    _directory: TempDir,
+    Here { process: Running, _folder: TempDir },
+    There(Arc<Machines>, Held),
 }
 
 impl Kind {
@@ -136,6 +150,8 @@ impl Spec {
             metrics: None,
             series: None,
             directory,
+            ip: None,
+            machines: None,
         }
     }
 
@@ -147,6 +163,18 @@ impl Spec {
 
     /// Starts it on the target's CPUs and waits until it listens; what it printed last is in the error where it does not.
     pub(crate) fn start(&self, upstream: SocketAddr, placement: &Placement) -> Result<Started> {
+        if let Some(machines) = &self.machines
+            && let Some(host) = &machines.target
+        {
+            let started = host.agent.start_target(self, upstream, placement)?;
+            return Ok(Started {
+                subject: started.subject,
+                address: started.address,
+                metrics: started.metrics,
+                admin: started.admin,
+                process: Process::There(Arc::clone(machines), Held { number: started.number }),
+            });
+        }
         start::start(self, upstream, placement)
     }
 }
@@ -155,28 +183,51 @@ impl Started {
     /// CPU time of the process and its descendants so far, in microseconds: exact, or to the clock tick where the kernel does
     /// not keep `schedstat` or threads have ended.
     pub(crate) fn cpu_time_us(&self) -> Result<f64> {
-        self.process.cpu_time_us()
+        match &self.process {
+            Process::Here { process, .. } => process.cpu_time_us(),
+            Process::There(machines, held) => agent(machines).cpu_time_us(held),
+        }
     }
 
     /// Resident memory of the process and its descendants.
     pub(crate) fn rss_kib(&self) -> Result<u64> {
-        self.process.rss_kib()
+        match &self.process {
+            Process::Here { process, .. } => process.rss_kib(),
+            Process::There(machines, held) => agent(machines).rss_kib(held),
+        }
     }
 
     /// The process, then its descendants.
     pub(crate) fn pids(&self) -> Result<Vec<u32>> {
-        // Of a process that has ended there is nothing to pass on.
-        self.process.cpu_time_us()?;
-        Ok(self.process.pids())
+        match &self.process {
+            // Of a process that has ended there is nothing to pass on.
+            Process::Here { process, .. } => process.cpu_time_us().map(|_| process.pids()),
+            Process::There(..) => Err("its processes are on another machine".into()),
+        }
     }
 
     /// Fails with the end of its log where it has ended.
     pub(crate) fn alive(&mut self) -> Result {
-        self.process.alive()
+        match &mut self.process {
+            Process::Here { process, .. } => process.alive(),
+            Process::There(machines, held) => agent(machines).alive(held),
+        }
     }
 
     /// Ends it, asking first.
     pub(crate) fn stop(self) {
         drop(self);
     }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Process::There(machines, held) = self {
+            agent(machines).stop(held);
+        }
+    }
+}
+
+fn agent(machines: &Machines) -> &Agent {
+    &machines.target.as_ref().expect("a target runs there only where there is a machine for it").agent
 }

@@ -4,8 +4,10 @@
 //! kernel does.
 
 use crate::error::Result;
+use crate::hosts;
 use crate::result::run::Placement;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::path::Path;
 
 /// Shares out the CPUs this process may use: the first half to the target, the rest to the load. What is given wins, and what
 /// is then not given is all the others.
@@ -13,9 +15,30 @@ pub(crate) fn choose(target_cpus: Option<&[usize]>, load_cpus: Option<&[usize]>)
     share(&available()?, target_cpus, load_cpus)
 }
 
+/// Either of these, by the file of `--hosts`.
+pub(crate) fn chosen(
+    target_cpus: Option<&[usize]>,
+    load_cpus: Option<&[usize]>,
+    file: Option<&Path>,
+) -> Result<Placement> {
+    match file.map(hosts::has_target).transpose()? {
+        Some(true) => apart(target_cpus, load_cpus),
+        _ => choose(target_cpus, load_cpus),
+    }
+}
+
+/// Where the target has a machine of its own: whatever CPUs of it, and of this one all or those given.
+fn apart(target_cpus: Option<&[usize]>, load_cpus: Option<&[usize]>) -> Result<Placement> {
+    let Placement { load_cpus, .. } = share(&available()?, None, Some(load_cpus.unwrap_or(&available()?)))?;
+    Ok(Placement { target_cpus: target_cpus.unwrap_or_default().to_vec(), load_cpus, target_apart: true })
+}
+
 /// What speaks against a placement: CPUs that target and load share.
 pub(crate) fn warning(placement: &Placement) -> Option<String> {
-    let Placement { target_cpus, load_cpus } = placement;
+    let Placement { target_cpus, load_cpus, target_apart } = placement;
+    if *target_apart {
+        return None;
+    }
     let shared: Vec<usize> = target_cpus.iter().copied().filter(|cpu| load_cpus.contains(cpu)).collect();
     let what = match shared.as_slice() {
         // No list means all.
@@ -73,7 +96,7 @@ fn share(available: &[usize], target: Option<&[usize]>, load: Option<&[usize]>) 
         (None, Some(load)) => (others(load), load.to_vec()),
         (Some(target), Some(load)) => (target.to_vec(), load.to_vec()),
     };
-    Ok(Placement { target_cpus, load_cpus })
+    Ok(Placement { target_cpus, load_cpus, target_apart: false })
 }
 
 fn list_words(cpus: &[usize]) -> String {
@@ -110,6 +133,15 @@ mod tests {
     fn a_cpu_that_is_not_ours() {
         let error = share(&[0, 1], Some(&[0]), Some(&[7])).unwrap_err();
         assert_eq!(error.to_string(), "CPU 7 is not among those this process may use: 0,1");
+    }
+
+    #[test]
+    fn a_target_on_another_machine_shares_no_cpu() {
+        let all = available().unwrap();
+        let placement = apart(Some(&[5000]), None).unwrap();
+        assert_eq!((&placement.target_cpus, &placement.load_cpus), (&vec![5000], &all));
+        assert_eq!(warning(&apart(None, None).unwrap()), None);
+        assert!(apart(None, Some(&[5000])).is_err());
     }
 
     #[test]

@@ -103,7 +103,7 @@ mod tests {
     fn off_the_targets_cpus_until_dropped() {
         let all = placement::available().unwrap();
         let [target, .., load] = all[..] else { return };
-        let placement = Placement { target_cpus: vec![target], load_cpus: vec![load] };
+        let placement = Placement { target_cpus: vec![target], load_cpus: vec![load], target_apart: false };
         let first = first(&placement, &[]).unwrap();
         assert_eq!(placement::available().unwrap(), [load]);
         drop(first);
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn nobody_goes_before_a_target_on_the_same_cpu() {
         let all = placement::available().unwrap();
-        let placement = Placement { target_cpus: vec![0], load_cpus: vec![0] };
+        let placement = Placement { target_cpus: vec![0], load_cpus: vec![0], target_apart: false };
         let first = first(&placement, &[]).unwrap();
         assert!(first.warning.is_some() && !first.realtime);
         assert_eq!(placement::available().unwrap(), all);

@@ -4,12 +4,12 @@
 
 use super::process::{NotListening, Running};
 use super::{
-    Kind, MetricsAddress, Spec, Started, command, envoy, haproxy, nginx, nginx_lua, program, series, stillgate,
+    Kind, MetricsAddress, Process, Spec, Started, command, envoy, haproxy, nginx, nginx_lua, program, series, stillgate,
 };
 use crate::error::{Error, Result};
 use crate::result::run::{Placement, Subject};
 use std::fs;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -106,7 +106,7 @@ fn start_with(spec: &Spec, upstream: SocketAddr, placement: &Placement, idle: u6
 
 fn start_once(spec: &Spec, upstream: SocketAddr, placement: &Placement, idle: u64) -> Result<Started, NotListening> {
     let directory = new_directory(spec)?;
-    let [address, metrics, admin] = free_addresses()?;
+    let [address, metrics, admin] = free_addresses(spec.ip.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)))?;
     let place = LaunchInputs {
         directory: directory.path(),
         address: spec.address.unwrap_or(address),
@@ -138,7 +138,13 @@ fn start_once(spec: &Spec, upstream: SocketAddr, placement: &Placement, idle: u6
         revision: None,
     };
     let admin = spec.asks_for_admin().then_some(admin);
-    Ok(Started { subject, address: place.address, metrics, admin, process, _directory: directory })
+    Ok(Started {
+        subject,
+        address: place.address,
+        metrics,
+        admin,
+        process: Process::Here { process, _folder: directory },
+    })
 }
 
 fn plan(spec: &Spec, place: &LaunchInputs<'_>) -> Result<Plan> {
@@ -194,12 +200,12 @@ fn new_directory(spec: &Spec) -> Result<TempDir> {
     made.map_err(|error| format!("{}: no folder can be made in it: {error}", spec.directory.display()).into())
 }
 
-/// Three ports of loopback that nobody has, all held until all are known.
-fn free_addresses() -> Result<[SocketAddr; 3]> {
-    let listen = || TcpListener::bind("127.0.0.1:0");
+/// Three ports that nobody has, all held until all are known.
+fn free_addresses(ip: IpAddr) -> Result<[SocketAddr; 3]> {
+    let listen = || TcpListener::bind((ip, 0));
     let all = || Ok::<_, std::io::Error>([listen()?, listen()?, listen()?]);
     let addresses = all().and_then(|[a, b, c]| Ok([a.local_addr()?, b.local_addr()?, c.local_addr()?]));
-    addresses.map_err(|error| format!("no free port on 127.0.0.1: {error}").into())
+    addresses.map_err(|error| format!("no free port on {ip}: {error}").into())
 }
 
 impl From<Error> for NotListening {

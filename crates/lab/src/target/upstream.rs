@@ -5,10 +5,12 @@
 
 use super::process::Running;
 use crate::error::{Error, Result};
+use crate::hosts::{Held, Machines};
 use crate::result::run::Placement;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -23,36 +25,89 @@ const ANNOUNCEMENT: &str = "listening on ";
 #[derive(Debug)]
 pub(crate) struct Upstream {
     pub(crate) address: SocketAddr,
-    process: Running,
-    _directory: TempDir,
+    process: Process,
+}
+
+#[derive(Debug)]
+enum Process {
+    // In this order: it ends before its folder does.
+    Here { process: Running, _folder: TempDir },
+    There(Arc<Machines>, Held),
 }
 
 impl Upstream {
-    /// One that answers with bodies of this length.
-    pub(crate) fn start(placement: &Placement, body_bytes: usize) -> Result<Upstream> {
+    /// One that answers with bodies of this length, on the machine that is meant for it.
+    pub(crate) fn start(
+        placement: &Placement,
+        body_bytes: usize,
+        machines: Option<&Arc<Machines>>,
+    ) -> Result<Upstream> {
+        let Some(machines) = machines else {
+            return Upstream::start_here(placement, body_bytes, IpAddr::V4(Ipv4Addr::LOCALHOST));
+        };
+        match &machines.upstream {
+            Some(host) => {
+                let (held, address) = host.agent.start_upstream(host.ip, body_bytes)?;
+                Ok(Upstream { address, process: Process::There(Arc::clone(machines), held) })
+            }
+            // A target that is elsewhere must reach it.
+            None => {
+                let ip = machines.target.as_ref().map_or(Ok(Ipv4Addr::LOCALHOST.into()), |host| own_ip(host.ip))?;
+                Upstream::start_here(placement, body_bytes, ip)
+            }
+        }
+    }
+
+    /// One on this machine.
+    pub(crate) fn start_here(placement: &Placement, body_bytes: usize, ip: IpAddr) -> Result<Upstream> {
         let own = std::env::current_exe()
             .map_err(|error| format!("the upstream: this program cannot find itself to start it: {error}"))?;
-        Upstream::start_program(&own, placement, body_bytes)
+        Upstream::start_program(&own, placement, body_bytes, ip)
     }
 
     /// The same, with `program` for this one.
-    fn start_program(program: &Path, placement: &Placement, body_bytes: usize) -> Result<Upstream> {
+    fn start_program(program: &Path, placement: &Placement, body_bytes: usize, ip: IpAddr) -> Result<Upstream> {
         let directory = tempfile::tempdir()
             .map_err(|error| format!("{}: no folder can be made in it: {error}", std::env::temp_dir().display()))?;
         let program = program.to_string_lossy();
         let length = body_bytes.to_string();
-        let words = [&program, "respond", "--address", "127.0.0.1:0", "--body-bytes", &length, "--until-stdin-closes"];
+        let listen = SocketAddr::new(ip, 0).to_string();
+        let words = [&program, "respond", "--address", &listen, "--body-bytes", &length, "--until-stdin-closes"];
         let words = words.map(str::to_owned);
         let log = directory.path().join("log");
         let mut process = Running::spawn("the upstream", &words, &placement.load_cpus, &log, Stdio::piped())?;
         let address = announced(&mut process)?;
-        Ok(Upstream { address, process, _directory: directory })
+        Ok(Upstream { address, process: Process::Here { process, _folder: directory } })
     }
 
-    /// The process, then its descendants.
+    /// The process, then its descendants, where they are on this machine.
     pub(crate) fn pids(&self) -> Vec<u32> {
-        self.process.pids()
+        match &self.process {
+            Process::Here { process, .. } => process.pids(),
+            Process::There(..) => Vec::new(),
+        }
     }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Process::There(machines, held) = self
+            && let Some(host) = &machines.upstream
+        {
+            host.agent.stop(held);
+        }
+    }
+}
+
+/// Of the interface that leads to another machine. Nothing is sent.
+fn own_ip(other: IpAddr) -> Result<IpAddr> {
+    let any: IpAddr = if other.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let found = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect((other, 9))?;
+        socket.local_addr()
+    });
+    let found = found.map_err(|error| Error::new(format!("no way leads from here to {other}: {error}")))?;
+    Ok(found.ip())
 }
 
 /// Waits for the line with the address.
@@ -88,15 +143,19 @@ mod tests {
         let write = "printf '#!/bin/sh\n%s\n' \"$1\" > \"$0\" && chmod +x \"$0\"";
         let written = Command::new("sh").args(["-c", write]).arg(&program).arg(script).status().unwrap();
         assert!(written.success());
-        Upstream::start_program(&program, &Placement::default(), 100)
+        Upstream::start_program(&program, &Placement::default(), 100, Ipv4Addr::LOCALHOST.into())
     }
 
     #[test]
     fn its_address_is_what_it_announces() {
-        let mut upstream = start("echo listening on 127.0.0.1:4321; echo \"$@\" >&2; cat >/dev/null").unwrap();
+        let upstream = start("echo listening on 127.0.0.1:4321; echo \"$@\" >&2; cat >/dev/null").unwrap();
         assert_eq!(upstream.address, SocketAddr::from(([127, 0, 0, 1], 4321)));
-        upstream.process.alive().unwrap();
         assert!(!upstream.pids().is_empty());
+    }
+
+    #[test]
+    fn another_machine_reaches_it_by_the_way_that_leads_there() {
+        assert_eq!(own_ip([127, 0, 0, 1].into()).unwrap(), IpAddr::from([127, 0, 0, 1]));
     }
 
     #[test]

@@ -1,0 +1,229 @@
+//! Our side of an agent: copies programs to its machine by ssh, starts it there, and asks it.
+//!
+//! What is copied is kept in the user's cache there under its SHA-256, so the next experiment finds it. An agent ends when its
+//! input does, and with it all that it has started.
+
+use super::messages::{Answer, Request, TargetStarted};
+use crate::cli::typed::quoted_word;
+use crate::error::{Error, Result};
+use crate::result::environment::Environment;
+use crate::result::run::Placement;
+use crate::target::{Kind, Spec, sha256};
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// No questions, for nobody is there to answer; and an end when the machine does not answer for a minute.
+const OPTIONS: [&str; 6] = ["-o", "BatchMode=yes", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4"];
+
+/// Where programs are kept, as the shell there says it.
+const FOLDER: &str = r#"d="${XDG_CACHE_HOME:-$HOME/.cache}/stillgate-lab/hosts""#;
+
+/// What the first question prints before the folder's path: a login may print words of its own.
+const FOLDER_IS: &str = "stillgate-lab-hosts=";
+
+/// A running agent; ended when dropped.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    /// Words after `ssh`.
+    destination: Vec<String>,
+    /// Of its machine.
+    pub(crate) environment: Environment,
+    /// Where programs are kept there.
+    folder: PathBuf,
+    talk: Mutex<Talk>,
+}
+
+/// A program that the agent has started; stopped when dropped.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) number: u64,
+}
+
+#[derive(Debug)]
+struct Talk {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Agent {
+    /// `ssh` are the words after ssh: a destination, perhaps with options before it.
+    pub(super) fn connect(ssh: &str) -> Result<Agent> {
+        let destination = shlex::split(ssh).filter(|words| !words.is_empty());
+        let destination = destination.ok_or_else(|| Error::new(format!("ssh: {ssh:?} names no machine")))?;
+        let own = std::env::current_exe()
+            .map_err(|error| Error::new(format!("this program cannot find itself to copy it: {error}")))?;
+        let folder = folder(&destination)?;
+        let program = copy(&destination, &folder, &own)?;
+        let mut child = ssh_command(&destination, &format!("exec {} host-agent", quoted(&program)))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| Error::new(format!("cannot run ssh: {error}")))?;
+        let input = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().expect("it was piped above"));
+        let mut talk = Talk { child, input, output };
+        match talk.ask(&Request::Hello)? {
+            Answer::Hello { version, environment } if version == env!("CARGO_PKG_VERSION") => {
+                Ok(Agent { destination, environment: *environment, folder, talk: Mutex::new(talk) })
+            }
+            answer => Err(unexpected(&answer)),
+        }
+    }
+
+    /// Copies the program of a target, where it is a file here, and names it as it is there.
+    pub(super) fn copy_program(&self, spec: &mut Spec) -> Result {
+        let there = |program: &Path| copy(&self.destination, &self.folder, program);
+        if let Some(program) = &mut spec.program {
+            *program = there(program)?;
+        } else if let (Kind::Command, Some(command)) = (spec.kind, &mut spec.command) {
+            let words = shlex::split(command).unwrap_or_default();
+            if let Some((first, rest)) = words.split_first()
+                && Path::new(first).is_file()
+            {
+                let program = there(Path::new(first))?.to_string_lossy().into_owned();
+                let all = std::iter::once(&program).chain(rest).map(|word| quoted_word(word));
+                *command = all.collect::<Vec<_>>().join(" ");
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn start_target(
+        &self,
+        spec: &Spec,
+        upstream: SocketAddr,
+        placement: &Placement,
+    ) -> Result<TargetStarted> {
+        let (spec, placement) = (Box::new(spec.clone()), placement.clone());
+        match self.ask(&Request::StartTarget { spec, upstream, placement })? {
+            Answer::Target(started) => Ok(*started),
+            answer => Err(unexpected(&answer)),
+        }
+    }
+
+    pub(crate) fn start_upstream(&self, ip: IpAddr, body_bytes: usize) -> Result<(Held, SocketAddr)> {
+        match self.ask(&Request::StartUpstream { ip, body_bytes })? {
+            Answer::Upstream { number, address } => Ok((Held { number }, address)),
+            answer => Err(unexpected(&answer)),
+        }
+    }
+
+    pub(crate) fn cpu_time_us(&self, held: &Held) -> Result<f64> {
+        match self.ask(&Request::CpuTimeUs { number: held.number })? {
+            Answer::CpuTimeUs(us) => Ok(us),
+            answer => Err(unexpected(&answer)),
+        }
+    }
+
+    pub(crate) fn rss_kib(&self, held: &Held) -> Result<u64> {
+        match self.ask(&Request::RssKib { number: held.number })? {
+            Answer::RssKib(kib) => Ok(kib),
+            answer => Err(unexpected(&answer)),
+        }
+    }
+
+    pub(crate) fn alive(&self, held: &Held) -> Result {
+        self.ask(&Request::Alive { number: held.number }).map(drop)
+    }
+
+    /// What cannot be told to it has ended with its connection.
+    pub(crate) fn stop(&self, held: &Held) {
+        let _ = self.ask(&Request::Stop { number: held.number });
+    }
+
+    fn ask(&self, request: &Request) -> Result<Answer> {
+        self.talk().ask(request)
+    }
+
+    fn talk(&self) -> MutexGuard<'_, Talk> {
+        self.talk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let mut talk = self.talk();
+        drop(talk.input.take());
+        // It was told to end; that it cannot be waited for would mean that somebody else has.
+        let _ = talk.child.wait();
+    }
+}
+
+impl Talk {
+    fn ask(&mut self, request: &Request) -> Result<Answer> {
+        let broken = |why: &str| Error::new(format!("the connection to another machine broke{why}"));
+        let mut text = serde_json::to_string(request).map_err(|error| Error::new(error.to_string()))?;
+        text.push('\n');
+        let input = self.input.as_mut().ok_or_else(|| broken(""))?;
+        input.write_all(text.as_bytes()).map_err(|error| broken(&format!(": {error}")))?;
+        let mut line = String::new();
+        let read = self.output.read_line(&mut line).map_err(|error| broken(&format!(": {error}")))?;
+        if read == 0 {
+            return Err(broken("; what ssh says is above"));
+        }
+        match serde_json::from_str(&line).map_err(|_| Error::new(format!("an agent said {:?}", line.trim_end())))? {
+            Answer::Failed(why) => Err(Error::new(why)),
+            answer => Ok(answer),
+        }
+    }
+}
+
+fn unexpected(answer: &Answer) -> Error {
+    Error::new(format!("an agent of another version answers {answer:?}"))
+}
+
+/// A group of its own: Ctrl-C is for us, and we end it in order.
+fn ssh_command(destination: &[String], words: &str) -> Command {
+    let mut command = Command::new("ssh");
+    command.args(OPTIONS).args(destination).arg(words).process_group(0);
+    command
+}
+
+fn folder(destination: &[String]) -> Result<PathBuf> {
+    let words = format!(r#"{FOLDER}; mkdir -p "$d" && echo "{FOLDER_IS}$d""#);
+    let output = ssh_command(destination, &words)
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| Error::new(format!("cannot run ssh: {error}")))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let path = text.lines().find_map(|line| line.strip_prefix(FOLDER_IS)).filter(|_| output.status.success());
+    path.map(PathBuf::from)
+        .ok_or_else(|| Error::new(format!("ssh {} failed ({})", destination.join(" "), output.status)))
+}
+
+/// Where a program is there, copied unless it was before.
+fn copy(destination: &[String], folder: &Path, program: &Path) -> Result<PathBuf> {
+    let shown = program.display();
+    let hash = sha256(program).ok_or_else(|| Error::new(format!("{shown}: cannot be read to copy it")))?;
+    let there = folder.join(&hash);
+    let at = quoted(&there);
+    let run = |words: &str, input: Stdio| {
+        ssh_command(destination, words)
+            .stdin(input)
+            .stdout(Stdio::null())
+            .status()
+            .map_err(|error| Error::new(format!("cannot run ssh: {error}")))
+    };
+    if run(&format!("test -x {at}"), Stdio::null())?.success() {
+        return Ok(there);
+    }
+    let file = File::open(program).map_err(|error| Error::new(format!("{shown}: cannot be read: {error}")))?;
+    // It takes its name when it is whole.
+    let words =
+        format!("cat > {at}.$$ && sha256sum < {at}.$$ | grep -q ^{hash} && chmod 755 {at}.$$ && mv {at}.$$ {at}");
+    match run(&words, file.into())?.success() {
+        true => Ok(there),
+        false => Err(Error::new(format!("{shown}: cannot be copied to {}", destination.join(" ")))),
+    }
+}
+
+fn quoted(path: &Path) -> String {
+    quoted_word(&path.to_string_lossy())
+}
