@@ -88,6 +88,7 @@ fn every_page_opens_and_nothing_breaks_out() {
             assert_eq!(page.eval(broken), false, "{path}: something broke out");
             let wide = page.eval("document.documentElement.scrollWidth - innerWidth");
             assert!(wide.as_f64().is_some_and(|wide| wide <= 1.0), "{path}{suffix}: the page is {wide} px too wide");
+            page.assert_named(&format!("{path}{suffix}"));
             page.assert_calm(&format!("{path}{suffix}"));
         }
     }

@@ -14,6 +14,7 @@ mod check;
 mod closed_loop;
 mod consumers;
 mod control;
+mod dashboards;
 mod explosion;
 mod exposition;
 mod generator;
@@ -51,6 +52,7 @@ pub(crate) fn run(mut args: Args) -> Result {
         Some("plugins") => plugins::run(args),
         Some("consumers") => consumers::run(args),
         Some("control") => control::run(args),
+        Some("dashboards") => dashboards::run(args),
         Some("logger") => logger::run(args),
         Some("body") => body::run(args),
         Some("idle") => idle::run(args),
@@ -66,7 +68,7 @@ pub(crate) fn run(mut args: Args) -> Result {
         Some(tunnels::node::ROLE) => tunnels::node::run(args),
         Some(tunnels::clients::ROLE) => tunnels::clients::run(args),
         _ => Err(
-            "bench what? proxy, plugins, consumers, control, logger, body, idle, reload, routes, soak, explosion, generator, tunnels or upgrade; see `cargo xtask help`"
+            "bench what? proxy, plugins, consumers, control, dashboards, logger, body, idle, reload, routes, soak, explosion, generator, tunnels or upgrade; see `cargo xtask help`"
                 .into(),
         ),
     }

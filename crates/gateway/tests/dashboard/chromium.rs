@@ -281,6 +281,26 @@ impl Page {
         panic!("Tab never leads to {script}");
     }
 
+    /// # Panics
+    /// When a control has no name that a screen reader could say, or the page has no heading or no language.
+    #[track_caller]
+    pub(crate) fn assert_named(&mut self, what: &str) {
+        const CONTROLS: [&str; 9] =
+            ["button", "link", "textbox", "searchbox", "combobox", "checkbox", "radio", "spinbutton", "dialog"];
+        let tree = self.send("Accessibility.getFullAXTree", json!({}));
+        let nodes = tree["nodes"].as_array().expect("a list");
+        let is_nameless = |node: &&Json| {
+            let is_control = CONTROLS.iter().any(|role| node["role"]["value"] == *role);
+            let name = node["name"]["value"].as_str().unwrap_or_default().trim();
+            is_control && node["ignored"] == false && name.is_empty()
+        };
+        let nameless: Vec<&Json> = nodes.iter().filter(is_nameless).collect();
+        assert!(nameless.is_empty(), "{what}: {nameless:#?}");
+        let has = |role: &str| nodes.iter().any(|node| node["role"]["value"] == role);
+        assert!(has("heading") && has("main") && has("navigation"), "{what}: no heading, main or navigation");
+        assert_ne!(self.eval("document.documentElement.lang"), "", "{what}");
+    }
+
     /// Takes a picture into `target/dashboard/`.
     pub(crate) fn picture(&mut self, name: &str) {
         use base64::Engine as _;
