@@ -73,3 +73,11 @@ fn as_many_connect_as_may() {
     let node = Node::start("", "", &route(", connects_per_second: 1"));
     node.play("too_fast", &[]);
 }
+
+#[test]
+fn a_node_that_is_terminated_ends() {
+    let mut node = Node::start("", "", &route(""));
+    node.play("left_open", &[]);
+    node.gateway.signal("TERM");
+    assert!(node.gateway.wait().success());
+}

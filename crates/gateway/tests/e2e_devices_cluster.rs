@@ -95,6 +95,13 @@ fn the_devices_of_a_node_that_is_killed_are_offline_when_its_lease_ends() {
 }
 
 #[test]
+fn a_node_that_ends_says_that_its_devices_are_gone() {
+    let mut nodes = Nodes::start(&["a", "b"], |_| String::new());
+    nodes.play("terminated");
+    assert!(nodes.nodes[1].0.wait().success());
+}
+
+#[test]
 fn a_directory_that_comes_back_empty_is_filled_again() {
     let mut nodes = Nodes::start(&["a", "b"], |_| String::new());
     let mut script = nodes.begin("forgotten");

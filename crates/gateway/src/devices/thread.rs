@@ -108,10 +108,15 @@ impl DeviceThread {
                     Err(error) => return tracing::error!(%error, "the device API cannot be served"),
                 };
                 // Nothing is ever sent: these are dropped.
-                let _ = accepts.await;
-                node.leave();
-                serving.leave();
-                let _ = ended.await;
+                let mut ended = ended;
+                tokio::select! {
+                    _ = &mut ended => {}
+                    _ = accepts => {
+                        node.leave();
+                        serving.leave();
+                        let _ = ended.await;
+                    }
+                }
                 serving.end().await;
                 // What the workers report until they have ended is of use to those who are answered still.
                 let _ = taking.await;

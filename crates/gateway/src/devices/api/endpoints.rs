@@ -69,7 +69,11 @@ pub(super) static ENDPOINTS: [Endpoint; 9] = [
         query: &[],
         headers: &[],
         body: "",
-        answers: &[(200, "it was seen"), (404, "nobody has seen it in the last 30 days")],
+        answers: &[
+            (200, "it was seen"),
+            (404, "nobody has seen it in the last 30 days"),
+            (503, "nobody can say now: see Retry-After"),
+        ],
     },
     Endpoint {
         method: Method::DELETE,
@@ -79,7 +83,12 @@ pub(super) static ENDPOINTS: [Endpoint; 9] = [
         query: &[],
         headers: &[],
         body: "",
-        answers: &[(202, "it is being closed"), (404, "nobody has seen it"), (410, "it is not connected")],
+        answers: &[
+            (202, "it is being closed"),
+            (404, "nobody has seen it"),
+            (410, "it is not connected"),
+            (503, "nobody can say now: see Retry-After"),
+        ],
     },
     Endpoint {
         method: Method::GET,
@@ -94,7 +103,10 @@ pub(super) static ENDPOINTS: [Endpoint; 9] = [
         ],
         headers: &[],
         body: "",
-        answers: &[(200, "a page; next_page is there if there are more")],
+        answers: &[
+            (200, "a page; next_page is there if there are more, missing names nodes that have not answered"),
+            (400, "the request is wrong, or online=false with a directory that nodes share"),
+        ],
     },
     Endpoint {
         method: Method::GET,
@@ -139,7 +151,10 @@ pub(super) static ENDPOINTS: [Endpoint; 9] = [
         query: &[],
         headers: &[],
         body: "",
-        answers: &[(200, "one of the last 100 jobs"), (404, "there is no such job")],
+        answers: &[
+            (200, "one of the last 100 jobs; missing names nodes that do not say how it goes there"),
+            (404, "there is no such job"),
+        ],
     },
     Endpoint {
         method: Method::GET,

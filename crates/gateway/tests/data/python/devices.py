@@ -313,6 +313,11 @@ async def refused_second():
     await greeted(await connect("lamp"))
 
 
+async def left_open():
+    await greeted(await connect("lamp"))
+    expect(await send("lamp"), 202)
+
+
 async def cbor():
     device = await connect("c", protocols=("other", "stillgate.v1+cbor", "stillgate.v1"))
     assert device.subprotocol == "stillgate.v1+cbor"

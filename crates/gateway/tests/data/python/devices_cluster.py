@@ -154,10 +154,11 @@ async def crossed():
 
 async def until_offline(node, name):
     async def holds():
-        answer = await node.send(name, "")
-        return answer[0] == 410 and json.loads(answer[2])["last_seen"] is not None
+        shown = await node.ask_json(path_of(name))
+        return shown.get("online") is False and shown["last_seen"] is not None
 
     await eventually(f"{name} to be offline", holds)
+    expect(await node.send(name, ""), 410, "last_seen")
 
 
 async def resumed():
@@ -220,6 +221,19 @@ async def killed():
     back, _ = await a.device("lamp")
     await acknowledge(back)
     expect(await a.send("lamp"), 200)
+    await a.awaits("nodes", 1)
+
+
+async def terminated():
+    a, b = NODES
+    await joined()
+    (lamp, _), (other, _) = await b.device("lamp"), await b.device("other")
+    expect(await a.send("lamp", ""), 202)
+    b.signal("SIGTERM")
+    await ended(lamp, 1012)
+    # It says so itself: of a lease that ends nobody would know when they were last seen.
+    await until_offline(a, "lamp")
+    await until_offline(a, "other")
     await a.awaits("nodes", 1)
 
 
