@@ -10,6 +10,7 @@ use std::time::Duration;
 use stillgate_devices::directory::Duplicate;
 use stillgate_devices::protocol::Protocol;
 use stillgate_devices::session::{Policy, PulseLimits};
+use stillgate_route::Variable;
 
 /// The longest id of a device, in bytes.
 pub const DEVICE_ID_BYTES_MAX: usize = 256;
@@ -23,6 +24,8 @@ pub const WEBSOCKET_ACCEPT_BYTES: usize = 28;
 pub struct DeviceSettings {
     /// Of the plugin's configuration.
     pub identity: Identity,
+    /// What ids are made of. A label of a metric with one of these has a series for each device.
+    pub id_variables: Box<[Variable]>,
     /// What becomes of a second connection of one device.
     pub duplicate: Duplicate,
     /// What becomes of messages that do not fit into a device's queue.

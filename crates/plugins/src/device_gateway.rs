@@ -157,6 +157,7 @@ impl Define for DeviceGateway {
         let milliseconds = |time: Duration| time.as_millis() as u32;
         let settings = Arc::new(DeviceSettings {
             identity: cx.identity,
+            id_variables: id.variables().cloned().collect(),
             duplicate: keys.duplicate,
             policy: keys.queue_policy,
             resume_ms: keys.resume.as_millis() as u64,

@@ -6,7 +6,8 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use stillgate_config::Config;
-use stillgate_plugin::{Chain, Entry};
+use stillgate_plugin::{Chain, DeviceSettings, Entry};
+use stillgate_route::Variable;
 
 /// Most findings that are told; the others are counted.
 const FINDINGS_MAX: usize = 1000;
@@ -39,6 +40,7 @@ enum Kind {
     NeverRuns,
     LetsAnyDeviceIn,
     ServesNoDevices,
+    MakesASeriesEach,
 }
 
 impl Kind {
@@ -49,6 +51,9 @@ impl Kind {
             Kind::NeedsConsumer => "add a plugin that authenticates, or use something else than the consumer",
             Kind::LetsAnyDeviceIn => "add a plugin that authenticates, such as jwt-auth or key-auth",
             Kind::ServesNoDevices => "add gateway.devices with an address",
+            Kind::MakesASeriesEach => {
+                "take the label out, or give it a variable with few values: $uri is the path without the query"
+            }
             Kind::NeverRuns => "correct the filter, or remove the plugin",
         }
     }
@@ -58,7 +63,8 @@ impl Kind {
 pub(crate) fn chain_lint(config: &Config) -> ChainLint {
     let credentials = config.plugins.consumers.plugins_with_credentials();
     let has_devices = config.gateway.devices.is_some();
-    let mut looker = Looker { credentials, has_devices, ..Looker::default() };
+    let labels = labels(config);
+    let mut looker = Looker { credentials, has_devices, labels, ..Looker::default() };
     let global = &config.plugins.global;
     looker.look_at(&[], global, None);
     let mut seen: HashSet<*const Chain> = HashSet::new();
@@ -74,6 +80,17 @@ pub(crate) fn chain_lint(config: &Config) -> ChainLint {
     looker.lint
 }
 
+/// Labels of metrics that the configuration adds.
+fn labels(config: &Config) -> Vec<(&'static str, String, Variable)> {
+    let Some(metrics) = &config.gateway.metrics else { return Vec::new() };
+    let name = |measure| metrics.dialect.families().find(|spec| spec.measure == measure).map(|spec| spec.name);
+    let of_family = |(measure, labels): &(_, Vec<(String, Variable)>)| {
+        let family = name(*measure).unwrap_or_default();
+        labels.iter().map(|(label, variable)| (family, label.clone(), variable.clone())).collect::<Vec<_>>()
+    };
+    metrics.extra_labels.iter().flat_map(of_family).collect()
+}
+
 #[derive(Default)]
 struct Looker {
     lint: ChainLint,
@@ -81,6 +98,8 @@ struct Looker {
     credentials: BTreeSet<&'static str>,
     /// Whether `gateway.devices` is configured.
     has_devices: bool,
+    /// Labels of metrics that the configuration adds: family, label, and the variable it is of.
+    labels: Vec<(&'static str, String, Variable)>,
     /// Those that some chain has.
     asked: HashSet<&'static str>,
     /// Entries by their address, and what was told of them.
@@ -116,7 +135,8 @@ impl Looker {
                 }
             }
         }
-        for entry in chain.entries().iter().filter(|entry| entry.plugin.devices().is_some()) {
+        for (entry, settings) in chain.entries().iter().filter_map(|entry| Some((entry, entry.plugin.devices()?))) {
+            self.look_at_labels(entry, settings, route);
             if first.is_none() {
                 let message = "lets any device in, under any id: no plugin before it authenticates";
                 self.tell(entry, Kind::LetsAnyDeviceIn, message, route);
@@ -139,6 +159,22 @@ impl Looker {
         if entry.meta.filter.as_ref().is_some_and(|filter| filter.never_holds()) {
             // Why it cannot hold is not told: its values may stand for secrets.
             self.tell(entry, Kind::NeverRuns, "never runs, since no request can satisfy its _meta.filter", route);
+        }
+    }
+
+    /// A label with a value for each device: what every connect then costs grows with all devices there ever were.
+    fn look_at_labels(&mut self, entry: &Entry, settings: &DeviceSettings, route: Option<usize>) {
+        let has_query = settings.id_variables.iter().any(|variable| matches!(variable, Variable::Arg(_)));
+        let is_each = |variable: &Variable| {
+            let is_whole_query = matches!(variable, Variable::RequestUri | Variable::Args);
+            settings.id_variables.contains(variable) || has_query && is_whole_query
+        };
+        let found = self.labels.iter().find(|(.., variable)| is_each(variable));
+        let message = found.map(|(family, label, variable)| {
+            format!("each device makes a series of its own in {family}: its label {label} is of ${variable}, which holds the id")
+        });
+        if let Some(message) = message {
+            self.tell(entry, Kind::MakesASeriesEach, &message, route);
         }
     }
 
