@@ -48,14 +48,16 @@ impl Action {
     }
 }
 
-/// An endpoint that is served by the gateway itself, behind the same door; only GET.
+/// An endpoint that is served by the gateway itself, behind the same door: viewers only read.
 #[derive(Debug, Clone)]
 pub struct Page {
+    /// GET, but for what changes something.
+    pub method: Method,
     /// As axum's router takes it.
     pub path: &'static str,
     /// For the OpenAPI description.
     pub summary: &'static str,
-    /// Answers GET.
+    /// Answers the method.
     pub answer: MethodRouter,
 }
 
@@ -94,7 +96,8 @@ pub(crate) fn endpoints(pages: &[Page]) -> Vec<Endpoint> {
     };
     endpoints.extend(OTHERS.into_iter().map(other));
     endpoints.push(other((Method::GET, "/v1/openapi.json", Action::OpenApi, "Get this description")));
-    let page = |(index, page): (usize, &Page)| other((Method::GET, page.path, Action::Page(index), page.summary));
+    let page =
+        |(index, page): (usize, &Page)| other((page.method.clone(), page.path, Action::Page(index), page.summary));
     endpoints.extend(pages.iter().enumerate().map(page));
     endpoints
 }

@@ -27,8 +27,8 @@ const ADVICE = {
   503: "The gateway cannot do this at the moment. Try again shortly.",
 };
 
-/** Sends a request; answers `{body, headers, status}` or throws a `Failure`. */
-export async function ask(method, path, { body, headers = {}, signal } = {}) {
+/** Sends a request; answers `{body, headers, status}` or throws a `Failure`. `is_text`: the body may be anything. */
+export async function ask(method, path, { body, headers = {}, signal, is_text } = {}) {
   const sent = { Accept: "application/json", ...headers };
   if (body !== undefined) sent["Content-Type"] = "application/json";
   if (method !== "GET" && csrf) sent["X-CSRF-Token"] = csrf;
@@ -45,9 +45,9 @@ export async function ask(method, path, { body, headers = {}, signal } = {}) {
   try {
     parsed = text === "" ? null : JSON.parse(text);
   } catch {
-    if (answer.ok) throw new Failure(answer.status, `${method} ${path}: the answer is not JSON.`, ADVICE[404]);
+    if (answer.ok && !is_text) throw new Failure(answer.status, `${method} ${path}: the answer is not JSON.`, ADVICE[404]);
   }
-  if (answer.ok) return { body: parsed, headers: answer.headers, status: answer.status };
+  if (answer.ok) return { body: is_text ? text : parsed, headers: answer.headers, status: answer.status };
   const said = parsed?.error_msg ?? parsed?.message ?? text.slice(0, 500);
   if (answer.status === 401 && !path.startsWith("/v1/session")) on_signed_out();
   throw new Failure(

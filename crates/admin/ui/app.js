@@ -17,6 +17,7 @@ const NAVIGATION = [
       ["routes", "Routes"],
       ["explain", "Explain"],
       ["upstreams", "Upstreams"],
+      ["devices", "Devices"],
     ],
   ],
   [
@@ -45,6 +46,8 @@ const PAGES = [
   [/^routes\/[^/]+$/, "route"],
   [/^explain$/, "explain"],
   [/^upstreams$/, "upstreams"],
+  [/^devices$/, "devices"],
+  [/^devices\/[^/]+$/, "device"],
   [/^consumers$/, "consumers"],
   [/^consumers\/[^/]+$/, "consumer"],
   [/^certificates$/, "certificates"],
@@ -245,6 +248,7 @@ function draw_shell() {
       ),
     ),
   );
+  show_optional();
   watch(show_live);
 }
 
@@ -255,7 +259,14 @@ async function leave() {
   signed_out();
 }
 
+/** Pages of what not every gateway has. */
+function show_optional() {
+  const devices = side.querySelector('[data-page="devices"]');
+  if (devices) devices.closest("li").hidden = !app.status?.devices;
+}
+
 function show_source() {
+  show_optional();
   const place = document.getElementById("source");
   if (!place) return;
   const { kind, revision, writable } = app.source;

@@ -7,7 +7,7 @@
 use crate::control::Memory;
 use axum::Router;
 use axum::body::Body;
-use axum::http::{Request, Response};
+use axum::http::{Method, Request, Response};
 use http_body_util::BodyExt;
 use regex::Regex;
 use std::fmt::Write;
@@ -71,6 +71,7 @@ impl Client {
         let (access, receiver) = watch::channel(access);
         let guard = Arc::new(Guard::new(receiver));
         let page = |path, text: &'static str| Page {
+            method: Method::GET,
             path,
             summary: "A page of the gateway",
             answer: axum::routing::get(move || async move { text }),

@@ -4,6 +4,7 @@
 
 pub(crate) mod access;
 pub(crate) mod cardinality;
+pub(crate) mod devices;
 mod index;
 mod live;
 mod lua;

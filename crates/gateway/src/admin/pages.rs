@@ -21,8 +21,8 @@ use crate::metering::recent_lines::RecentLines;
 use axum::extract::{Path, RawQuery};
 use axum::response::Response;
 use axum::routing::{MethodRouter, get};
-use hyper::StatusCode;
 use hyper::header::HeaderMap;
+use hyper::{Method, StatusCode};
 use serde_json::json;
 use std::borrow::Cow;
 use std::future::Future;
@@ -90,7 +90,7 @@ impl Api {
 
 /// All of them: path, what it is for, and what answers.
 pub(crate) fn pages(api: &Api) -> Vec<Page> {
-    let page = |path, summary, answer| Page { path, summary, answer };
+    let page = |path, summary, answer| Page { method: Method::GET, path, summary, answer };
     let mut pages = vec![
         page("/", "List the paths", get(|headers: HeaderMap| async move { index(&headers) })),
         page("/v1/status", "Get configuration, connections, requests, certificates", answered(api, status)),

@@ -12,7 +12,7 @@ use axum::extract::{Extension, RawQuery};
 use axum::response::Response;
 use axum::routing::{MethodRouter, get};
 use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue};
-use hyper::{HeaderMap, StatusCode};
+use hyper::{HeaderMap, Method, StatusCode};
 use std::borrow::Cow;
 use std::io;
 use std::thread;
@@ -81,7 +81,7 @@ type Read = fn(&Arguments<'_>) -> Result<Wanted, String>;
 
 /// All of them.
 pub(super) fn pages(api: &Api) -> Vec<Page> {
-    let page = |path, summary, answer| Page { path, summary, answer };
+    let page = |path, summary, answer| Page { method: Method::GET, path, summary, answer };
     vec![
         page("/debug/pprof/", "List the profiles", index(api)),
         page("/debug/pprof/profile", "Take a profile of CPU time (seconds, hz, threads)", taken(api, read_cpu)),

@@ -44,6 +44,8 @@ pub(crate) struct Status {
     pub(crate) tunnels: Tunnels,
     /// Connections and sessions of `stream_proxy`.
     pub(crate) streams: Streams,
+    /// Whether connections of devices end here (`gateway.devices`).
+    pub(crate) devices: bool,
     /// Absent where no access log is written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) access_log: Option<AccessLogStatus>,
@@ -236,6 +238,7 @@ mod tests {
             requests,
             tunnels,
             streams,
+            devices: false,
             access_log: Some(AccessLogStatus { dropped_lines: 0 }),
             certificates: Vec::new(),
             draining: false,
@@ -296,6 +299,7 @@ mod tests {
                 "udp_open": 0,
                 "datagrams_dropped": 0
               },
+              "devices": false,
               "access_log": {
                 "dropped_lines": 0
               },

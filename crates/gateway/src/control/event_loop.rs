@@ -480,6 +480,7 @@ impl Control {
             requests,
             tunnels,
             streams,
+            devices: self.devices.is_some(),
             access_log: self.access_log.as_ref().map(|log| AccessLogStatus { dropped_lines: log.dropped_lines() }),
             certificates: certificates(&self.reloader.candidate(), &self.certificates.states()),
             draining: matches!(self.workers, Workers::Ending { .. }),

@@ -259,7 +259,7 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     let live = Live::start(metering.as_ref().map(Metering::looker), fleet.tally(), plans.clone(), allocator::give_back);
     let recent = access_log.as_ref().and_then(AccessLogWriter::recent);
     let api = Api::new(ask, kept.clone(), live.clone(), recent, allocator::give_back);
-    let server = admin_server(gateway, &guard, api)?;
+    let server = admin_server(gateway, (&guard, &device_access), api)?;
     let (admin, serving) = admin.map(|(address, listener)| serve_admin(address, listener, server)).transpose()?.unzip();
     expose(metering.as_mut()).await;
     let pid_file = gateway.pid_file.as_deref().and_then(PidFile::write);
@@ -522,10 +522,15 @@ fn start_devices(
 }
 
 /// What is answered at the admin address.
-fn admin_server(gateway: &Gateway, guard: &Arc<Guard>, api: Api) -> Result<Server, RunError> {
+fn admin_server(
+    gateway: &Gateway,
+    (guard, device_access): (&Arc<Guard>, &watch::Sender<Access>),
+    api: Api,
+) -> Result<Server, RunError> {
     let tls = gateway.admin.as_ref().and_then(|admin| admin.tls.as_ref());
     let tls = tls.map(|tls| admin::tls::server_config(tls, admin::tls::ADMIN)).transpose().map_err(RunError::Admin)?;
-    let pages = admin::pages::pages(&api);
+    let mut pages = admin::pages::pages(&api);
+    pages.extend(admin::devices::pages(gateway, &device_access.subscribe()));
     let router = stillgate_admin::router(Arc::new(Resources::new(api)), guard.clone(), pages);
     Ok(Server { router, tls, bounds: Bounds::ADMIN })
 }

@@ -1,0 +1,176 @@
+//! The device API at the admin address, for the dashboard: requests are passed on to `gateway.devices.address`.
+//!
+//! The admin API has decided who asks and whether they may write; here they become a back-end on this machine, with a key of
+//! `gateway.devices` if there is one. So there is one implementation of each answer, and the control thread owns nothing of
+//! devices. Not for back-ends, which ask the device API itself.
+
+use super::refusal::error;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::Response;
+use axum::routing::{MethodFilter, MethodRouter, on};
+use hyper::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderName, HeaderValue, RETRY_AFTER};
+use hyper::{Method, StatusCode, Uri};
+use hyper_util::rt::TokioIo;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+use stillgate_admin::{Access, Page, Role};
+use stillgate_config::Gateway;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+/// The device API is on this machine: it answers or it does not.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What of a request and of an answer is passed on besides the body.
+const REQUEST_FIELDS: [HeaderName; 2] = [ACCEPT, CONTENT_TYPE];
+const RESPONSE_FIELDS: [HeaderName; 4] =
+    [CONTENT_TYPE, RETRY_AFTER, hyper::header::CACHE_CONTROL, HeaderName::from_static("x-message-id")];
+
+/// Where the admin API looks for a key first; it is none of the device API.
+const KEY_ARGUMENT: &str = "api_key=";
+
+/// What the dashboard asks of it.
+const PATHS: [(Method, &str, &str); 6] = [
+    (Method::GET, "/v1/devices", "List devices (prefix, online, page)"),
+    (Method::GET, "/v1/devices/{id}", "Get whether a device is connected"),
+    (Method::POST, "/v1/devices/{id}/messages", "Send a message to a device (ack, timeout)"),
+    (Method::DELETE, "/v1/devices/{id}/connection", "Close the connection of a device"),
+    (Method::GET, "/v1/device-events", "Watch connects and disconnects (server-sent events)"),
+    (Method::GET, "/v1/device-stats/top", "List the devices that have moved most bytes"),
+];
+
+/// The pages; none where there are no devices. `access` is that of the device API, which follows the configuration.
+pub(crate) fn pages(gateway: &Gateway, access: &watch::Receiver<Access>) -> Vec<Page> {
+    let Some(devices) = &gateway.devices else { return Vec::new() };
+    let there = There { address: reached_at(devices.address), is_tls: devices.tls.is_some(), access: access.clone() };
+    let page = |(method, path, summary): (Method, &'static str, &'static str)| {
+        let answer = passed_on(&method, there.clone());
+        Page { method, path, summary, answer }
+    };
+    PATHS.into_iter().map(page).collect()
+}
+
+/// The device API.
+#[derive(Clone)]
+struct There {
+    address: SocketAddr,
+    is_tls: bool,
+    access: watch::Receiver<Access>,
+}
+
+fn passed_on(method: &Method, there: There) -> MethodRouter {
+    let filter = MethodFilter::try_from(method.clone()).expect("the table has standard methods only");
+    on(filter, move |request: Request| pass_on(there.clone(), request))
+}
+
+async fn pass_on(there: There, request: Request) -> Response {
+    if there.is_tls {
+        let why = "the device API speaks TLS only; ask it itself, at gateway.devices.address";
+        return error(StatusCode::NOT_IMPLEMENTED, why.into());
+    }
+    match exchange(&there, request).await {
+        Ok(response) => response,
+        Err(why) => error(StatusCode::SERVICE_UNAVAILABLE, format!("the device API cannot be asked: {why}").into()),
+    }
+}
+
+async fn exchange(there: &There, request: Request) -> Result<Response, String> {
+    let stream = timeout(CONNECT_TIMEOUT, TcpStream::connect(there.address)).await;
+    let stream = stream.map_err(|_| "it does not accept connections".to_owned())?.map_err(|error| error.to_string())?;
+    let opened = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+    let (mut sender, connection) = opened.map_err(|error| error.to_string())?;
+    // It ends with the body of the answer, or when the browser has gone.
+    tokio::spawn(async move { drop(connection.await) });
+    let response = sender.send_request(inner(there, request)?).await.map_err(|error| error.to_string())?;
+    let (mut head, body) = response.into_parts();
+    let fields = std::mem::take(&mut head.headers);
+    for name in RESPONSE_FIELDS {
+        if let Some(value) = fields.get(&name) {
+            head.headers.insert(name, value.clone());
+        }
+    }
+    // Refused with the key of the configuration: the dashboard must not take it for the end of its own session.
+    if head.status == StatusCode::UNAUTHORIZED {
+        return Err("it refuses this machine, or its key: see gateway.devices.keys and allow".to_owned());
+    }
+    Ok(Response::from_parts(head, Body::new(body)))
+}
+
+/// What a back-end on this machine would send. Cookies and keys of the admin API stay here.
+fn inner(there: &There, request: Request) -> Result<hyper::Request<Body>, String> {
+    let (asked, body) = request.into_parts();
+    let query: Vec<&str> =
+        asked.uri.query().unwrap_or_default().split('&').filter(|part| !part.starts_with(KEY_ARGUMENT)).collect();
+    let uri: Uri = format!("{}?{}", asked.uri.path(), query.join("&")).parse().map_err(|_| "not a URL".to_owned())?;
+    let mut made = hyper::Request::new(body);
+    *made.method_mut() = asked.method;
+    *made.uri_mut() = uri;
+    let field = |text: &str| HeaderValue::from_str(text).map_err(|error| error.to_string());
+    made.headers_mut().insert(HOST, field(&there.address.to_string())?);
+    for name in REQUEST_FIELDS {
+        if let Some(value) = asked.headers.get(&name) {
+            made.headers_mut().insert(name, value.clone());
+        }
+    }
+    let key = there.access.borrow().keys.iter().find(|key| key.role == Role::Admin).map(|key| key.key.clone());
+    if let Some(key) = key {
+        let mut key = field(&key)?;
+        key.set_sensitive(true);
+        made.headers_mut().insert(HeaderName::from_static("x-api-key"), key);
+    }
+    Ok(made)
+}
+
+/// An address that is bound everywhere is reached by loopback.
+fn reached_at(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stillgate_admin::{AdminKey, loopback};
+    use stillgate_exporter::Hosts;
+
+    #[test]
+    fn what_the_admin_api_was_shown_stays_there() {
+        let key = AdminKey { name: "back-end".to_owned(), key: "inner".to_owned(), role: Role::Admin };
+        let (_told, access) = watch::channel(Access {
+            section: "gateway.devices",
+            keys: vec![key.into()],
+            allow: loopback(),
+            hosts: Hosts::new("gateway.devices.hosts", []),
+            is_loopback_reader: false,
+            is_loopback_writer: false,
+        });
+        let there = There { address: "127.0.0.1:9190".parse().unwrap(), is_tls: false, access };
+        let request = Request::builder()
+            .method(Method::POST)
+            .uri("/v1/devices/a%2Fb/messages?api_key=outer&ack=reply")
+            .header("cookie", "session=secret")
+            .header("x-api-key", "outer")
+            .header("origin", "http://elsewhere")
+            .header("content-type", "application/json")
+            .body(Body::empty())
+            .unwrap();
+        let made = inner(&there, request).unwrap();
+        assert_eq!(made.uri(), "/v1/devices/a%2Fb/messages?ack=reply");
+        let fields: Vec<(&str, &str)> =
+            made.headers().iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
+        assert_eq!(fields, [("host", "127.0.0.1:9190"), ("content-type", "application/json"), ("x-api-key", "inner")]);
+    }
+
+    #[test]
+    fn everywhere_is_reached_by_loopback() {
+        for (address, expected) in [("0.0.0.0:1", "127.0.0.1:1"), ("[::]:1", "[::1]:1"), ("10.0.0.1:1", "10.0.0.1:1")] {
+            assert_eq!(reached_at(address.parse().unwrap()), expected.parse().unwrap());
+        }
+    }
+}
