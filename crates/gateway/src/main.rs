@@ -24,7 +24,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => commands::run::run(arguments),
         Command::Check(arguments) => commands::check::run(&arguments),
         Command::Explain(arguments) => commands::explain::run(&arguments),
-        Command::Demo => commands::demo::run(),
+        Command::Demo(demo) => commands::demo::run(demo.devices),
         Command::Exporter(arguments) => commands::exporter::run(&arguments),
         Command::Export(arguments) => commands::transfer::export(&arguments),
         Command::Diff(arguments) => commands::transfer::diff(&arguments),

@@ -64,7 +64,7 @@ pub(crate) enum Command {
     /// Show which route a request takes, and why each better-placed one does not match
     Explain(Explain),
     /// Start a gateway with two upstreams, a little traffic and a dashboard, and print what to try
-    Demo,
+    Demo(Demo),
     /// Replace a running gateway with a new process of its binary, without losing a connection
     Upgrade(Upgrade),
     /// Expose the metrics that gateways write to a shared folder, from a separate process
@@ -91,6 +91,14 @@ pub(crate) struct Run {
     /// The configuration; by default ./stillgate.yaml, then /etc/stillgate/stillgate.yaml
     #[arg(long, short, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+}
+
+/// `stillgate demo`.
+#[derive(Debug, Args)]
+pub(crate) struct Demo {
+    /// With ten appliances, in a page, that are devices of the gateway
+    #[arg(long)]
+    pub(crate) devices: bool,
 }
 
 /// `stillgate upgrade`.

@@ -27,14 +27,17 @@ const ADMIN_PORT: u16 = 9180;
 /// Where its metrics are if nobody else is there.
 const METRICS_PORT: u16 = 9091;
 
+/// Where back-ends reach the demo's devices if nobody else is there.
+const DEVICES_PORT: u16 = 9190;
+
 /// How long the link to the dashboard can be opened.
 const LINK_AGE: Duration = Duration::from_secs(3600);
 
 /// Whose name changes from the link have in the history.
 const NAME: &str = "demo";
 
-/// Runs the command; returns the exit code.
-pub(crate) fn run() -> u8 {
+/// Runs the command; returns the exit code. `with_devices`: with a page of appliances that hold connections.
+pub(crate) fn run(with_devices: bool) -> u8 {
     let folder = match Folder::new() {
         Ok(folder) => folder,
         Err(error) => return fail(&format!("cannot create a folder for the demo: {error}")),
@@ -45,18 +48,19 @@ pub(crate) fn run() -> u8 {
         Err(error) => return fail(&format!("cannot start the demo's upstreams: {error}")),
     };
     let store = folder.0.join("config.redb");
-    if let Err(error) = demo_resources::fill(&store, &Nodes { apple, pear }) {
+    if let Err(error) = demo_resources::fill(&store, &Nodes { apple, pear }, with_devices) {
         return fail(&format!("cannot fill the demo's store: {error}"));
     }
     let own = [PORT, ADMIN_PORT, METRICS_PORT].map(free_or_any);
-    let text = config(own, &store);
+    let devices = with_devices.then(|| certain(DEVICES_PORT));
+    let text = config(own, devices, &store);
     exit_code(serve(ConfigSource::Text(text), |up| {
         if let Some(gateway) = up.listeners.first()
             && let Err(error) = demo_traffic::start(*gateway)
         {
             eprintln!("stillgate: cannot start the demo's traffic: {error}");
         }
-        show(invitation(up));
+        show(invitation(up, devices));
     }))
 }
 
@@ -94,8 +98,17 @@ fn free_or_any(port: u16) -> SocketAddr {
     }
 }
 
-fn config([listen, admin, metrics]: [SocketAddr; 3], store: &Path) -> String {
+/// The same with a port that is known before it is listened on.
+fn certain(port: u16) -> SocketAddr {
+    let address = free_or_any(port);
+    let taken = TcpListener::bind(address).and_then(|listener| listener.local_addr());
+    // Where not even that is possible, the start says why.
+    taken.unwrap_or(address)
+}
+
+fn config([listen, admin, metrics]: [SocketAddr; 3], devices: Option<SocketAddr>, store: &Path) -> String {
     let store = store.display();
+    let devices = devices.map(|address| format!("  devices: {{address: \"{address}\"}}\n")).unwrap_or_default();
     // The label `uri` is what one should not do: the dashboard shows what comes of it.
     format!(
         r#"gateway:
@@ -115,18 +128,23 @@ fn config([listen, admin, metrics]: [SocketAddr; 3], store: &Path) -> String {
     drain: 5s
   log:
     level: error
-"#
+{devices}"#
     )
 }
 
-fn invitation(up: &Up<'_>) -> String {
-    let routes = demo_resources::ROUTES;
+fn invitation(up: &Up<'_>, devices: Option<SocketAddr>) -> String {
+    let routes = demo_resources::ROUTES + usize::from(devices.is_some());
     let mut text =
         format!("A gateway with {routes} routes and two upstreams (apple, pear) is up, with a little traffic.");
     if let Some(admin) = up.admin {
         let token = up.guard.sign_in_token(NAME, Role::Admin, LINK_AGE);
         text.push_str(&format!(
             " Its dashboard:\n\n  http://{admin}/ui/#{token}\n\nThe link works once, within an hour. What you change there takes effect at once."
+        ));
+    }
+    if let (Some(gateway), true) = (up.listeners.first(), devices.is_some()) {
+        text.push_str(&format!(
+            "\n\nTen appliances, each a device, as long as this page is open:\n\n  http://{gateway}/appliances\n\n"
         ));
     }
     text.push_str(" In another terminal:\n\n");
@@ -146,6 +164,19 @@ fn invitation(up: &Up<'_>) -> String {
     if let Some(metrics) = up.metrics {
         offer(format!("curl http://{metrics}/metrics"), "its metrics");
     }
+    if let Some(devices) = devices {
+        text.push_str("\nWith the page of appliances open:\n\n");
+        let json = "-H 'Content-Type: application/json'";
+        let lamp = format!("'http://{devices}/v1/devices/lamp-1/messages?ack=reply'");
+        for line in [
+            format!("curl {json} -d '{{\"on\": true}}' {lamp}"),
+            format!("curl http://{devices}/v1/devices/lamp-1"),
+            format!("curl 'http://{devices}/v1/devices?prefix=lamp-'"),
+            format!("curl {json} -d '{{\"match\": {{}}, \"body\": {{\"on\": true}}}}' http://{devices}/v1/broadcast"),
+        ] {
+            text.push_str(&format!("  {line}\n"));
+        }
+    }
     text.push_str("\nCtrl-C ends it.\n");
     text
 }
@@ -157,10 +188,12 @@ mod tests {
     #[test]
     fn the_configuration_is_valid_without_a_warning() {
         let local = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let text = config([local(0), local(9180), local(9091)], Path::new("/tmp/x/config.redb"));
-        let loaded =
-            ConfigSource::Text(text.clone()).parse(text.as_bytes()).unwrap_or_else(|errors| panic!("{errors}"));
-        assert_eq!(loaded.warnings, []);
+        for devices in [None, Some(local(9190))] {
+            let text = config([local(0), local(9180), local(9091)], devices, Path::new("/tmp/x/config.redb"));
+            let loaded =
+                ConfigSource::Text(text.clone()).parse(text.as_bytes()).unwrap_or_else(|errors| panic!("{errors}"));
+            assert_eq!(loaded.warnings, []);
+        }
     }
 
     #[test]

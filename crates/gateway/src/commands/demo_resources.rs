@@ -22,9 +22,11 @@ pub(super) struct Nodes {
 }
 
 /// Makes the store, with all documents by one change.
-pub(super) fn fill(store: &Path, nodes: &Nodes) -> Result<(), String> {
+/// `with_devices`: also a route where they connect.
+pub(super) fn fill(store: &Path, nodes: &Nodes, with_devices: bool) -> Result<(), String> {
     let mut embedded = Embedded::open(store, BOUNDS).map_err(|error| error.to_string())?;
-    let writes = documents(nodes).into_iter().map(|(key, value)| {
+    let devices = with_devices.then(|| ("routes/devices", devices()));
+    let writes = documents(nodes).into_iter().chain(devices).map(|(key, value)| {
         let key = Key::parse(key).map_err(|error| format!("{key}: {error}"))?;
         Ok(Write::Put { key, value: value.to_string(), ttl_seconds: None })
     });
@@ -74,6 +76,14 @@ fn documents(nodes: &Nodes) -> Vec<(&'static str, Json)> {
             json!({ "name": "payments", "desc": "Its node declines one payment in twelve.", "uri": "/payments/*", "methods": ["POST"], "service_id": "shop" }),
         ),
     ]
+}
+
+/// Who an appliance is, it says itself: the demo listens on loopback only.
+fn devices() -> Json {
+    json!({
+        "name": "devices", "desc": "Connections of appliances end here.", "uri": "/connect",
+        "plugins": { "device-gateway": { "id": "$arg_device" } },
+    })
 }
 
 #[cfg(test)]

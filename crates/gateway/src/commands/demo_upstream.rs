@@ -21,6 +21,9 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Interval, interval, sleep};
 
+/// Appliances that live in a browser, for the demo with devices.
+const APPLIANCES: &str = include_str!("demo_appliances.html");
+
 const SLOW: Duration = Duration::from_secs(2);
 const STREAM_LINES: u32 = 5;
 const STREAM_PAUSE: Duration = Duration::from_millis(500);
@@ -64,6 +67,7 @@ async fn serve_connection(stream: TcpStream, name: &'static str) {
 async fn answer(name: &str, request: Request<Incoming>) -> Answer {
     match request.uri().path() {
         "/stream" => plain(Ticks { left: STREAM_LINES, pause: interval(STREAM_PAUSE) }),
+        "/appliances" => page(APPLIANCES),
         "/payments/declined" => {
             let mut answer = json_answer(&json!({ "error": "declined" }));
             *answer.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
@@ -101,6 +105,13 @@ fn json_answer(value: &Value) -> Answer {
     let mut response = Response::new(body.map_err(|never| match never {}).boxed());
     let kind = HeaderValue::from_static("application/json");
     response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
+fn page(text: &'static str) -> Answer {
+    let mut response =
+        Response::new(Full::new(Bytes::from_static(text.as_bytes())).map_err(|never| match never {}).boxed());
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
     response
 }
 
