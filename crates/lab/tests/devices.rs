@@ -172,3 +172,97 @@ fn what_cannot_be_done_is_said() {
     assert!(matches!(done.code, Some(0 | 3)), "{}", done.stderr);
     assert!(done.stdout.contains("\"kind\": \"devices\"") && !done.stdout.contains("the-key-of"), "{}", done.stdout);
 }
+
+/// A count by URL as a user may write it, in order, and with what a day of devices has left in it.
+const NAIVE: &str = r#"
+routes:
+  - id: devices
+    uri: /connect
+    plugins:
+      serverless-pre-function:
+        phase: rewrite
+        functions:
+          - |
+            local names, counts = {}, {}
+            for i = 1, 60000 do names[i] = string.format("/connect?device=%06d", i) counts[i] = 1 end
+            local function place_of(url)
+              local at = 1
+              while names[at] and names[at] < url do at = at + 1 end
+              return at
+            end
+            return function(conf, ctx)
+              local url = ngx.var.VARIABLE
+              local at = place_of(url)
+              if names[at] ~= url then
+                table.insert(names, at, url)
+                table.insert(counts, at, 0)
+              end
+              counts[at] = counts[at] + 1
+            end
+      device-gateway: {id: $arg_device}
+"#;
+
+/// The story of docs/devices-scale.md: found slower, profiled, named by `check`, cured.
+#[test]
+fn the_story_of_the_exploding_label() {
+    let build = |variable: &str| {
+        let api = ReservedPort::new();
+        let keys = format!(
+            "  keys: [{{name: admin, key: the-key-of-the-story, role: admin}}]\n\
+             debug: {{pprof: true}}\n\
+             devices: {{node: a, address: \"{}\"}}\n\
+             metrics: {{address: \"127.0.0.1:0\", labels: {{http_requests_total: {{url: ${variable}}}}}}}",
+            api.addr()
+        );
+        let setup = Setup::resources(NAIVE.replace("VARIABLE", variable)).gateway(&keys);
+        Node { gateway: Gateway::start(stillgate().to_str().unwrap(), &setup), api }
+    };
+    let (cured, naive) = (build("uri"), build("request_uri"));
+
+    let further = ["--compare", &naive.url(), "--count", "60", "--connect-rate", "2000", "--rounds", "9"];
+    let done = run(&["devices", &cured.url()], &further);
+    assert_eq!(done.code, Some(1), "{}{}", done.stdout, done.stderr);
+    assert!(done.stdout.contains("B is worse than A: CPU per connect +"), "{}", done.stdout);
+
+    let folder = TempDir::new().unwrap();
+    let profile = folder.path().join("naive.folded");
+    let admin = format!("http://{}", naive.gateway.admin_addr());
+    let mut taking = Command::new(stillgate())
+        .args([
+            "profile",
+            "--admin",
+            &admin,
+            "--key",
+            "the-key-of-the-story",
+            "--kind",
+            "lua-cpu",
+            "--seconds",
+            "3",
+            "-o",
+        ])
+        .arg(&profile)
+        .spawn()
+        .unwrap();
+    // They connect for a little longer than the profile takes.
+    let load = run(&["devices", &naive.url()], &["--count", "2000", "--connect-rate", "400", "--prefix", "profiled-"]);
+    assert_eq!(load.code, Some(0), "{}", load.stderr);
+    assert!(taking.wait().unwrap().success());
+    let folded = fs::read_to_string(&profile).unwrap();
+    // The function that begins at line 3: `place_of`.
+    assert!(folded.contains("serverless-pre-function:3 "), "the function is named:\n{folded}");
+
+    let checked = |variable: &str| {
+        let file = folder.path().join(format!("{variable}.yaml"));
+        let labels = format!("labels: {{http_requests_total: {{url: ${variable}}}}}");
+        let gateway = format!(
+            "gateway:\n  devices: {{address: \"127.0.0.1:9190\"}}\n  metrics: {{address: \"127.0.0.1:9091\", {labels}}}\n"
+        );
+        fs::write(&file, gateway + &NAIVE.replace("VARIABLE", variable)).unwrap();
+        let output = Command::new(stillgate()).arg("check").arg("--offline").arg(&file).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let named =
+        "each device makes a series of its own in stillgate_http_requests_total: its label url is of $request_uri";
+    assert!(checked("request_uri").contains(named), "{}", checked("request_uri"));
+    assert!(!checked("uri").contains("series"), "{}", checked("uri"));
+}
