@@ -297,7 +297,8 @@ impl Page {
         let nameless: Vec<&Json> = nodes.iter().filter(is_nameless).collect();
         assert!(nameless.is_empty(), "{what}: {nameless:#?}");
         let has = |role: &str| nodes.iter().any(|node| node["role"]["value"] == role);
-        assert!(has("heading") && has("main") && has("navigation"), "{what}: no heading, main or navigation");
+        // On a telephone, navigation is behind a button.
+        assert!(has("heading") && has("main"), "{what}: no heading, or no main part");
         assert_ne!(self.eval("document.documentElement.lang"), "", "{what}");
     }
 
