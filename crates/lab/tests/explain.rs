@@ -140,7 +140,6 @@ fn stillgate() -> PathBuf {
 
 /// The case of docs/jit-health.md: a closure for each request, which LuaJIT does not compile.
 #[test]
-#[ignore = "two minutes of load on a debug build: cargo test -p stillgate-lab --test explain -- --ignored"]
 fn the_function_in_lua_that_makes_closures_is_named() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     require_tool("perf", "linux-perf");
