@@ -42,7 +42,7 @@ fn compare(lines: &[u8], served: &Served, next: &Config) -> Option<Comparison> {
     let matcher = served.plan.matcher_of(next).ok()?;
     let old = Routed { config: &served.loaded.config, matcher: served.plan.matcher() };
     let lines = lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-    Some(replaying::run_lines(lines, old, Routed { config: next, matcher: &matcher }))
+    Some(replaying::run_lines(lines, old, Routed { config: next, matcher: &matcher }).without_queries())
 }
 
 /// Why requests are not recorded, if they are not.

@@ -167,6 +167,7 @@ impl Node {
 
 /// Sends a job's copies, batch by batch.
 async fn send(node: Arc<Node>, number: u64, id: MessageId, of: Match, encoded: [Encoded; 3]) {
+    node.all_given().await;
     let mut after: Option<Arc<str>> = None;
     loop {
         let more = send_batch(&node, number, id, &of, &encoded, after.take());

@@ -185,7 +185,10 @@ impl Node {
 
     /// Asks the node of a device that is not here.
     pub(super) async fn ask_elsewhere(&self, device: &str, kind: &str) -> Result<Bytes, Gone> {
-        let Some(shared) = self.registry.shared() else { return Err(self.gone(device)) };
+        let Some(shared) = self.registry.shared() else {
+            // It is on its way here, or to the process that has taken over.
+            return Err(if self.is_between() { Gone::Away } else { self.gone(device) });
+        };
         let asked = shared.ask(device, kind, Bytes::copy_from_slice(device.as_bytes()), peers::PATIENCE).await;
         asked.map_err(|why| match why {
             Unanswered::Gone(gone) => gone,
@@ -210,6 +213,13 @@ impl Node {
         !self.has_left.load(Relaxed) && filled_ms > 0 && session_ms() < filled_ms + FILLING_MS
     }
 
+    /// Waits until another process has given all that it has.
+    pub(super) async fn all_given(&self) {
+        while self.is_filling() {
+            sleep(FILLING_LOOK).await;
+        }
+    }
+
     /// Waits for a device that another process is about to give, as long as its sender would wait.
     async fn filled(&self, post: &Post) {
         let until_ms = session_ms() + post.timeout_ms;
@@ -220,11 +230,12 @@ impl Node {
 
     /// Sends a message to a device that is connected here; `None`: it is not.
     pub(super) async fn receive(&self, post: &Post) -> Option<Verdict> {
+        // Before its key is remembered: who asks may go meanwhile.
+        self.filled(post).await;
         let known = self.state().remembered(post);
         if let Some(known) = known {
             return Some(self.word(known, post).await);
         }
-        self.filled(post).await;
         let begun = self.state().begin(post);
         let verdict = match begun {
             Ok(word) => self.word(Known::Pending(word), post).await,

@@ -113,6 +113,19 @@ pub(super) struct MissingField {
 }
 
 impl Comparison {
+    /// Queries may have keys in them, which an answer to somebody else must not have.
+    pub(crate) fn without_queries(mut self) -> Comparison {
+        let of_changes = self.changes.iter_mut().flat_map(|change| &mut change.examples);
+        let of_plugins = self.plugin_changes.iter_mut().flat_map(|change| &mut change.examples);
+        for Example { uri, .. } in of_changes.chain(of_plugins) {
+            if let Some(path) = uri.find('?') {
+                uri.truncate(path + 1);
+                uri.push('…');
+            }
+        }
+        self
+    }
+
     pub(super) fn new(old: &Config, new: &Config, tally: Tally<'_>, missing: Vec<Missing>) -> Comparison {
         let requests = tally.requests();
         let plugin_changes = plugin_changes(old, tally.plugins);
