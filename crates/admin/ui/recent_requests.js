@@ -1,4 +1,4 @@
-// Which of the last requests a change would send to another route, or through other plugins: a part of what a dry run finds.
+// Which of the last requests a change would send to another route, or through other plugins: part of the result of a dry run.
 
 import { h } from "./dom.js";
 import { plural } from "./format.js";
@@ -20,12 +20,12 @@ function replaced({ route, added, removed, changed, requests, examples }) {
   return h("li", {}, side({ route }), ` (plugins ${told}): ${plural(requests, "request")},`, example(examples));
 }
 
-/** Nothing where the answer has no word of requests. */
+/** Nothing if the answer has no `recent_requests`. */
 export function recent_requests_view(recent) {
   if (!recent) return null;
   const { requests, reason, same, other_plugins: others } = recent;
   if (reason) return h("p", { class: "quiet" }, `Recent requests: ${reason}.`);
-  if (requests === 0) return h("p", { class: "quiet" }, "There was no request yet to compare.");
+  if (requests === 0) return h("p", { class: "quiet" }, "There are no recent requests to compare yet.");
   const moved = requests - same;
   const of_last = `Of the last ${plural(requests, "request")}`;
   if (moved + others === 0) return h("p", { class: "quiet" }, `${of_last}, none takes another route or other plugins.`);
@@ -34,7 +34,7 @@ export function recent_requests_view(recent) {
     "div",
     { class: "recent-requests" },
     h("h3", {}, "Recent requests"),
-    h("p", {}, `${of_last}, ${moved} would take another route, and ${others} other plugins.`),
+    h("p", {}, `${of_last}, ${moved} would take another route, and ${others} would go through other plugins.`),
     h("ul", { class: "effects" }, changes.slice(0, SHOWN_MAX)),
     changes.length > SHOWN_MAX && h("p", { class: "quiet" }, `And ${plural(changes.length - SHOWN_MAX, "more change")}.`),
   );

@@ -104,7 +104,7 @@ fn devices_are_found_sent_to_and_closed() {
 
     // A device of this id is not there; the answer is shown, and no text of it runs.
     page.visit(&format!("/devices/{}", "none%3Cimg%20src%3Dx%20onerror%3Dwindow.broken%3D1%3E"));
-    page.until("document.querySelector('main').innerText.includes('nobody has seen this device')");
+    page.until("document.querySelector('main').innerText.includes('this device has not been seen')");
     assert_eq!(page.eval(broken), false, "an id broke out");
 }
 
@@ -129,7 +129,7 @@ fn a_viewer_looks_and_does_not_send() {
     let mut page = Page::open(DESK);
     sign_in_with(&mut page, &gateway, VIEWER_KEY);
     page.visit("/devices/lamp-1");
-    page.until("document.querySelector('main').innerText.includes('This session may look only')");
+    page.until("document.querySelector('main').innerText.includes('This session is read-only')");
     assert_eq!(page.eval("document.querySelectorAll('main form, main .page-head button').length"), json!(0));
     page.assert_calm("a viewer's page");
 }
@@ -142,6 +142,6 @@ fn without_devices_there_is_no_page_of_them() {
     page.until("document.querySelector('#source a')");
     assert_eq!(page.eval("document.querySelector('.side a[data-page=devices]').offsetParent"), json!(null));
     page.visit("/devices");
-    page.until("document.querySelector('main').innerText.includes('This gateway has no devices')");
+    page.until("document.querySelector('main').innerText.includes('Devices are not enabled')");
     page.assert_calm("no devices");
 }

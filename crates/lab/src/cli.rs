@@ -34,7 +34,7 @@ pub(crate) enum Command {
     Bisect(Box<commands::bisect::Bisect>),
     /// Compare two programs and report which is slower, with error bounds
     Compare(Box<commands::compare::Compare>),
-    /// Play devices that hold a connection each, and check what becomes of messages to them
+    /// Simulate devices with one connection each, and check what becomes of messages to them
     Devices(Box<commands::devices::DevicesArguments>),
     /// Show why one build costs more than another: profiles of time and of instructions, and their differences
     Explain(Box<commands::explain::Explain>),

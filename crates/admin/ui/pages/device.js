@@ -1,4 +1,4 @@
-// One device: its state and session, a message to it with the answer, and the end of its connection.
+// One device: its state and session, sending a message and showing the answer, closing its connection.
 
 import { ask, get, path_of } from "../api.js";
 import { badge } from "../chart.js";
@@ -8,11 +8,11 @@ import { card, chips, facts, failure_view, fill, notice, page_head } from "../pa
 
 const REFRESH_MS = 3000;
 
-/** What is waited for, and what an answer then says. */
+/** What to wait for, and what an answer then proves. */
 const LEVELS = [
-  ["written", "written: the kernel has it"],
-  ["device", "device: it has acknowledged it"],
-  ["reply", "reply: it has replied"],
+  ["written", "written: sent to the socket"],
+  ["device", "device: the device has acknowledged it"],
+  ["reply", "reply: the device has replied"],
 ];
 
 export const title = ([, id]) => `Device ${id}`;
@@ -20,7 +20,7 @@ export const title = ([, id]) => `Device ${id}`;
 export async function show({ root, params: [, id], app, signal }) {
   const state = h("div", {});
   const load = () => fill(state, `Loading device ${id}`, () => get(path_of("/v1/devices", [id]), signal), facts_view);
-  // A session with a key for everything; a viewer is refused anyway, and told so before.
+  // A session with a key for everything; a viewer is refused anyway, and is informed here.
   const may_write = app.session.role === "admin" && Boolean(app.session.csrf);
   put(
     root,
@@ -34,7 +34,7 @@ export async function show({ root, params: [, id], app, signal }) {
       card("State", state),
       may_write
         ? card("Send a message", message_form(id, signal))
-        : notice("note", "This session may look only", "Sending messages and closing connections need an admin's key."),
+        : notice("note", "This session is read-only", "Sending messages and closing connections need an admin key."),
     ),
   );
   await load();
@@ -48,7 +48,7 @@ export async function show({ root, params: [, id], app, signal }) {
   async function close() {
     const done = await app.confirm({
       title: `Close the connection of ${id}?`,
-      body: "A device usually connects again. What it has not acknowledged may reach it a second time.",
+      body: "Devices usually reconnect. Messages that it has not acknowledged may be delivered again.",
       action: "Close connection",
       tone: "danger",
       run: () => ask("DELETE", path_of("/v1/devices", [id, "connection"]), { signal }),
@@ -71,8 +71,8 @@ function facts_view(found) {
     ["Protocol", found.protocol],
     ["Connection", found.connection],
     ["Labels", chips(labels, { none: "none" })],
-    ["Last sign of life", found.last_seen && when(found.last_seen)],
-    ["Waiting for it", bytes(found.queue_bytes)],
+    ["Last activity", found.last_seen && when(found.last_seen)],
+    ["Queued for it", bytes(found.queue_bytes)],
     ["Received from it", bytes(found.bytes_received)],
     ["Sent to it", bytes(found.bytes_sent)],
   ]);

@@ -1,7 +1,7 @@
-// Devices: how many are connected and where, who comes and goes, and a search by the beginning of their ids.
+// Devices: how many are connected and where, who comes and goes, and a search by the start of their ids.
 //
-// Connects and disconnects are counted in this page from the stream of events, which is open while the page is; a hostile id is a
-// text like any other.
+// Connects and disconnects are counted in this page from the stream of events, which is open while the page is; hostile ids
+// are treated as plain text.
 
 import { get, path_of } from "../api.js";
 import { badge, time_chart } from "../chart.js";
@@ -33,19 +33,19 @@ export async function show({ root, query, app, signal }) {
       { key: "disconnects", name: "disconnects", tone: "bad" },
     ],
   });
-  const toggle = h("button", { type: "button", onclick: () => look({ online: !online }) }, "Only those not connected");
+  const toggle = h("button", { type: "button", onclick: () => look({ online: !online }) }, "Not connected only");
   const search = search_field({
-    label: "Search devices by the beginning of their id",
-    placeholder: "Beginning of an id …",
+    label: "Search devices by the start of their id",
+    placeholder: "Start of an id …",
     value: prefix,
     wait_ms: 300,
     on_search: (text) => look({ prefix: text }),
   });
-  put(root, page_head("Devices", { lead: "Connections that end in this gateway, each with an address." }));
+  put(root, page_head("Devices", { lead: "Devices that are connected to this gateway." }));
   const status = await app.known().catch(() => null);
   if (signal.aborted) return;
   if (status && !status.devices) {
-    put(root, page_head("Devices"), empty("This gateway has no devices", "Add gateway.devices to its configuration."));
+    put(root, page_head("Devices"), empty("Devices are not enabled", "Add gateway.devices to the configuration."));
     return;
   }
   root.append(
@@ -53,7 +53,7 @@ export async function show({ root, query, app, signal }) {
       "div",
       { class: "grid" },
       h("section", { class: "card" }, chart.element),
-      card("As it happens", feed, { note: "the latest first" }),
+      card("Live events", feed, { note: "latest first" }),
     ),
     h("div", { class: "toolbar" }, search, toggle, summary),
     list,
@@ -75,7 +75,7 @@ export async function show({ root, query, app, signal }) {
     const asked = { prefix, online: String(online), page, page_size: PAGE_SIZE };
     try {
       const found = await get(path_of("/v1/devices", [], asked), signal);
-      // What is being read with the keyboard is not drawn anew under it.
+      // Do not redraw the list while it has keyboard focus.
       if (!list.contains(document.activeElement)) put(list, view(found));
       put(summary, `${plural(found.connected, "device")} connected`);
     } catch (failure) {
@@ -87,8 +87,8 @@ export async function show({ root, query, app, signal }) {
   function view({ devices, next_page }) {
     if (!devices.length) {
       return empty(
-        online ? "No device is connected" : "No device is known that is not connected",
-        prefix ? `Only ids that begin with ${prefix} are looked for.` : null,
+        online ? "No device is connected" : "No disconnected device is known",
+        prefix ? `Only ids that start with ${prefix} are searched.` : null,
       );
     }
     return [
@@ -133,14 +133,14 @@ export async function show({ root, query, app, signal }) {
     seconds = seconds.slice(-SECONDS_KEPT);
     return seconds.at(-1);
   }
-  // A second that goes on is not drawn: it would always fall at its end.
+  // The current second is not drawn: its count is not complete yet.
   const tick = setInterval(() => {
     now();
     chart.update(seconds.slice(0, -1));
     put(feed, events.length ? events.map(event_view) : h("li", { class: "quiet" }, "Nothing yet"));
   }, 1000);
   const timer = setInterval(() => !document.hidden && load(), REFRESH_MS);
-  // A browser allows six connections to one address: a page that was left must not keep one.
+  // A browser allows six connections to one address: a closed page must not keep one.
   const leave = () => stream?.close();
   addEventListener("pagehide", leave);
   signal.addEventListener("abort", () => {
@@ -170,12 +170,12 @@ const AWAY = [
 
 const label_words = (labels) => Object.entries(labels ?? {}).map(([name, value]) => `${name}=${value}`);
 
-/** Of those that are listed: how many are on each node. */
+/** How many of the listed devices are on each node. */
 function by_node(devices) {
   const sums = new Map();
   for (const { node } of devices) if (node !== undefined) sums.set(node, (sums.get(node) ?? 0) + 1);
   const words = [...sums].map(([node, number]) => `${node}: ${count(number)}`);
-  return words.length > 0 && h("p", { class: "quiet" }, "Listed here by node: ", chips(words, { most: 20 }));
+  return words.length > 0 && h("p", { class: "quiet" }, "On this page, by node: ", chips(words, { most: 20 }));
 }
 
 const event_view = ({ id, kind, at, reason }) =>

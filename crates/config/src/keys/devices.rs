@@ -29,7 +29,7 @@ const QUEUE_BYTES: Size = size(1024, 16 * 1024 * 1024);
 const NODE_BYTES: Size = size(1024 * 1024, 64 << 30);
 
 object! {
-    /// Permanent connections of devices, and the API that sends messages to them: see [devices.md](devices.md). Routes with the plugin `device-gateway` take the connections.
+    /// Long-lived connections of devices, and the API that sends messages to them: see [devices.md](devices.md). Routes with the plugin `device-gateway` accept the connections.
     pub struct Devices {
         /// The name of this node, unique among nodes. By default the host's name.
         node: String = NODE_NAME => optional;
@@ -45,9 +45,9 @@ object! {
         hosts: Vec<String> = list(OWN_NAME) => default(Vec::new());
         /// TLS for this address; without it, it speaks HTTP.
         tls: AdminTls = map::<AdminTls>() => optional;
-        /// Where other nodes reach this one; with `registry: {redis: …}`.
+        /// How other nodes reach this one; needed with `registry: {redis: …}`.
         peer: DevicePeer = map::<DevicePeer>() => optional;
-        /// Who knows which node has a device: `memory` for one node, `{redis: …}` for several.
+        /// Where it is recorded which node has a device: `memory` for one node, `{redis: …}` for several.
         registry: DeviceRegistry = Registry => default(DeviceRegistry::Memory);
         /// Size and count bounds.
         limits: DeviceLimits = map::<DeviceLimits>() => nested;
@@ -55,27 +55,27 @@ object! {
 }
 
 object! {
-    /// Where other nodes reach this one: HTTP/2, over mutual TLS.
+    /// How other nodes reach this one: HTTP/2 over mutual TLS.
     pub struct DevicePeer {
-        /// Where it listens: `IP:PORT`.
+        /// Where this node listens for other nodes: `IP:PORT`.
         address: SocketAddr = ADDRESS => required;
-        /// Where others connect to, if it is not `address`: `HOST:PORT`.
+        /// Where other nodes connect to, if not to `address`: `HOST:PORT`.
         advertise: String = HOST_AND_PORT => optional;
-        /// TLS, with `client_ca`, which has to have signed the certificates of all nodes. Each carries its node's name as a DNS name. Without TLS only on loopback.
+        /// TLS between nodes. `client_ca` is required and must have signed the certificates of all nodes. Each certificate has its node's name as a DNS name. Without TLS, only loopback addresses are allowed.
         tls: AdminTls = map::<AdminTls>() => optional;
     }
 }
 
 object! {
-    /// Size and count bounds of devices.
+    /// Limits on sizes and counts for devices.
     pub struct DeviceLimits: Copy, Eq {
-        /// Devices connected to this node at once; the next is answered 503.
+        /// Devices connected to this node at the same time; further ones are answered 503.
         devices: usize = int(1, DEVICES_MAX as i64) => default(1_000_000);
-        /// Bytes of messages that wait for one device or for its acknowledgement, each with 64 more; then the policy of its route decides.
+        /// Bytes of messages waiting for one device or for its acknowledgement; each message counts 64 bytes more. When the queue is full, `queue_policy` of the route applies.
         queue_bytes: usize = QUEUE_BYTES => default(64 * 1024);
-        /// Bytes of one message, either way; a longer one is answered 413, and a device that sends one is disconnected (1009).
+        /// Bytes of one message in either direction. A longer one to a device is answered 413; a device that sends one is disconnected (1009).
         message_bytes: usize = MESSAGE_BYTES => default(64 * 1024);
-        /// Bytes of messages that wait for all devices of this node; then further ones are answered 429.
+        /// Bytes of messages waiting for all devices of this node; beyond that, messages are answered 429.
         node_bytes: usize = NODE_BYTES => default(256 * 1024 * 1024);
     }
 }
@@ -83,11 +83,11 @@ object! {
 object! {
     /// A directory in Redis or Valkey.
     pub struct RedisKeys {
-        /// Where it is: `redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]`, `rediss://…` with TLS. Of a cluster, one of its servers.
+        /// Its address: `redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]`, or `rediss://…` for TLS. For a cluster, the address of one of its servers.
         url: Secret = SECRET => required;
         /// Whether it is a Redis Cluster.
         cluster: bool = Flag => default(false);
-        /// With `rediss://`, the certificates to trust: PEM, or a file of it. By default those of the system.
+        /// With `rediss://`, the certificates to trust: PEM, or a PEM file. By default those of the system.
         ca: Pem = PEM => optional;
     }
 }
@@ -122,7 +122,7 @@ fn check_sharing(devices: &Devices, node: &Node, path: &Path<'_>, sink: &mut Sin
     match (&devices.registry, &devices.peer) {
         (DeviceRegistry::Memory, None) => {}
         (DeviceRegistry::Memory, Some(_)) => {
-            let fault = Fault::new("one node has no peers");
+            let fault = Fault::new("a node with its own registry has no peers");
             report("peer", fault.hint("remove it, or write `registry: {redis: {url: \"redis://HOST\"}}`"));
         }
         (DeviceRegistry::Redis { .. }, None) => {
@@ -132,7 +132,7 @@ fn check_sharing(devices: &Devices, node: &Node, path: &Path<'_>, sink: &mut Sin
         (DeviceRegistry::Redis { url, .. }, Some(peer)) => {
             let url = url.reveal();
             if !["redis://", "rediss://"].iter().any(|scheme| url.len() > scheme.len() && url.starts_with(scheme)) {
-                let fault = Fault::new("registry.redis.url is no address of a Redis");
+                let fault = Fault::new("registry.redis.url is not the address of a Redis server");
                 report("registry", fault.hint("write redis://HOST:PORT or rediss://USER:PASSWORD@HOST:PORT"));
             }
             check_peer(peer, &mut report);
@@ -149,12 +149,12 @@ fn check_peer(peer: &DevicePeer, report: &mut impl FnMut(&str, Fault)) {
     let is_local = peer.address.ip().is_loopback() && reached.is_none_or(|at| at.is_ok_and(|at| at.ip().is_loopback()));
     match &peer.tls {
         None if !is_local => {
-            let fault = Fault::new("without TLS anybody could send messages to devices");
+            let fault = Fault::new("without TLS, anyone could send messages to devices");
             report("peer", fault.hint("write peer.tls, or an address on loopback"));
         }
         Some(tls) if tls.client_ca.is_none() => {
             let fault = Fault::new("peer.tls without client_ca would trust no node");
-            report("peer", fault.hint("write peer.tls.client_ca: what has signed the certificates of all nodes"));
+            report("peer", fault.hint("write peer.tls.client_ca: the CA of all nodes' certificates"));
         }
         _ => {}
     }
@@ -223,16 +223,15 @@ const HOST_AND_PORT: Text<String> = text("HOST:PORT", |text| {
     };
     match text.rsplit_once(':').is_some_and(is_good) {
         true => Ok(text.to_owned()),
-        false => Err(Fault::new(format!("{text:?} is no HOST:PORT")).hint("write a name or an IP address, and a port")),
+        false => Err(Fault::new(format!("{text:?} is not HOST:PORT")).hint("write a name or IP address, and a port")),
     }
 });
 
-const NODE_NAME: Text<String> =
-    text("a name", |text| {
-        let is_good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-        match (1..=64).contains(&text.len()) && text.bytes().all(is_good) {
-            true => Ok(text.to_owned()),
-            false => Err(Fault::new(format!("{text:?} is no name of a node"))
-                .hint("write 1 to 64 letters, digits, `-`, `_` or `.`")),
-        }
-    });
+const NODE_NAME: Text<String> = text("a name", |text| {
+    let is_good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    match (1..=64).contains(&text.len()) && text.bytes().all(is_good) {
+        true => Ok(text.to_owned()),
+        false => Err(Fault::new(format!("{text:?} is not a valid node name"))
+            .hint("write 1 to 64 letters, digits, `-`, `_` or `.`")),
+    }
+});

@@ -72,7 +72,7 @@ object! {
         stream_proxy: StreamProxy = map::<StreamProxy>() => nested;
         /// The admin API; without it no admin address is opened.
         admin: Admin = AdminSection => optional;
-        /// Permanent connections of devices, and the API that sends to them.
+        /// Long-lived connections of devices, and the API that sends to them.
         devices: Devices = DevicesSection => optional;
         /// Where the resources come from.
         config: ConfigSourceKeys = map::<ConfigSourceKeys>() => nested;

@@ -14,7 +14,7 @@ use hyper::{Method, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
-use stillgate_admin::{Access, Page, Role};
+use stillgate_admin::{Access, Caller, Page, Role};
 use stillgate_config::Gateway;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -69,6 +69,13 @@ async fn pass_on(there: There, request: Request) -> Response {
     if there.is_tls {
         let why = "the device API speaks TLS only; ask it itself, at gateway.devices.address";
         return error(StatusCode::NOT_IMPLEMENTED, why.into());
+    }
+    // Reading without a key is for the admin API's own pages: who configures keys for devices means them.
+    let is_nobody = request.extensions().get::<Caller>().is_none_or(|caller| caller.name.is_empty());
+    if is_nobody && !there.access.borrow().keys.is_empty() {
+        let why =
+            "the device API has keys, so it is not open to everybody on this machine; send a key of gateway.admin";
+        return error(StatusCode::UNAUTHORIZED, why.into());
     }
     match exchange(&there, request).await {
         Ok(response) => response,

@@ -47,9 +47,9 @@ CPU time and memory are those of the process that listens on the URL's port, whe
 With --compare, rounds connect --count new devices to both gateways, one after the other in random order, and B is judged by CPU \
 time a connect and a message (Wilcoxon's signed-rank test, Holm's correction). Give both gateways the same CPUs.
 
-Exit codes: 0 done, or B is not worse; 1 a promise was broken, or B is worse; 2 it was not possible, or undecided; 3 the run is \
-void: it says more about this program; 130 interrupted before anything was measured. Ctrl-C ends a run early, with the figures so \
-far; a second one ends it at once.
+Exit codes: 0 done, or B is not worse; 1 a promise was broken, or B is worse; 2 an error, or undecided; 3 the run is \
+void: it measured this program more than the gateway; 130 interrupted before anything was measured. Ctrl-C ends a run early, with \
+the figures so far; a second one ends it at once.
 
 Examples:
   10,000 devices, 500 messages a second for 30 s, 1% of the devices drop each second:
@@ -80,7 +80,7 @@ pub(crate) struct DevicesArguments {
     /// Its X-API-KEY
     #[arg(long, value_name = "KEY", requires = "api")]
     key: Option<String>,
-    /// What a message's answer waits for
+    /// What the device API waits for before it answers
     #[arg(long, value_enum, default_value = "device")]
     ack: Ack,
     /// How long the gateway waits for an acknowledgement
@@ -89,19 +89,19 @@ pub(crate) struct DevicesArguments {
     /// How long messages are sent
     #[arg(long, short, value_name = "TIME", default_value = "10s", value_parser = values::duration)]
     duration: Duration,
-    /// Time without messages before them
+    /// Time without messages before the first one
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = values::duration)]
     idle: Duration,
     /// Share of the devices that drop each second while messages are sent, and come back within a second
     #[arg(long, value_name = "SHARE", default_value = "0%", value_parser = values::percent)]
     churn: f64,
-    /// Devices that come back go on with their session, and get what they have not acknowledged
+    /// Devices that reconnect resume their session, and get the messages that they have not acknowledged
     #[arg(long)]
     resume: bool,
-    /// After all else, drop all devices at once and time until everybody is back
+    /// At the end, drop all devices at once and measure the time until all are back
     #[arg(long)]
     storm: bool,
-    /// Send one message to all, and time until the last has it
+    /// Send one message to all, and measure the time until the last device has it
     #[arg(long, requires = "api")]
     broadcast: bool,
     /// Bytes added to each message
@@ -113,7 +113,7 @@ pub(crate) struct DevicesArguments {
     /// A header field of the handshake, perhaps with {id}; may be given several times
     #[arg(long = "header", short = 'H', value_name = "NAME: VALUE", value_parser = values::header)]
     headers: Vec<Header>,
-    /// What ids begin with
+    /// What ids start with
     #[arg(long, value_name = "TEXT", default_value = "lab-")]
     prefix: String,
     /// The gateway's process, instead of the one that listens on the URL's port
@@ -134,7 +134,7 @@ pub(crate) struct DevicesArguments {
     /// A comparison is undecided where B may cost this much more
     #[arg(long, value_name = "SHARE", value_parser = values::percent, default_value = "10%")]
     margin: f64,
-    /// Of everything random [default: the clock's]
+    /// Seed of everything random [default: from the clock]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Write the result as JSON; - or nothing is standard output, where the text then is not

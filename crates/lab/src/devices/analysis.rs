@@ -49,10 +49,10 @@ pub(crate) fn analyse(design: &DevicesDesign, rounds: &[DevicesRound]) -> Device
     (analysis.decision, analysis.sentence) = if reasons.len() as f64 > VOID_SHARE_MAX * rounds.len() as f64
         || sound.is_empty()
     {
-        let why = reasons.first().map_or("no round was run", |why| why.as_str());
+        let why = reasons.first().map_or("no round was completed", |why| why.as_str());
         (DevicesDecision::Void, format!("Void: {} of {} rounds cannot be used; {why}.", reasons.len(), rounds.len()))
     } else if analysis.measures.is_empty() {
-        let why = "the gateways' processes are not on this machine, so nothing is known of their CPU time";
+        let why = "the gateways' processes are not on this machine, so their CPU time is unknown";
         (DevicesDecision::Void, format!("Void: {why}."))
     } else if broken > broken_a {
         let what =
@@ -169,7 +169,7 @@ mod tests {
         );
         check(&rounds(|noise| run(92.0 + noise * 1_000.0, 50.0)), DevicesDecision::Undecided, "the margin");
         check(&rounds(|_| run(100.0, 50.0))[..9], DevicesDecision::Undecided, "Unfinished: 9 of 10");
-        check(&[], DevicesDecision::Void, "no round was run");
+        check(&[], DevicesDecision::Void, "no round was completed");
         let blind = DevicesRun::default();
         let round = DevicesRound { first: DevicesSide::B, a: blind.clone(), b: blind };
         check(&vec![round; 10], DevicesDecision::Void, "not on this machine");

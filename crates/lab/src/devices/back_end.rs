@@ -100,19 +100,19 @@ impl BackEnd {
         self.head.reset();
         let length = match self.head.advance(&self.input, Method::Post, &HeadLimits::default()) {
             Ok(Progress::Partial) if self.input.len() < INPUT_BYTES_MAX => return None,
-            Ok(Progress::Partial) => return Some(self.wrong("too much without an end".to_owned())),
+            Ok(Progress::Partial) => return Some(self.wrong("a head that is too long".to_owned())),
             Ok(Progress::Complete(length)) => length,
             Err(error) => return Some(self.wrong(format!("not HTTP: {error:?}"))),
         };
         let body = match self.head.framing {
             Framing::None => 0,
             Framing::Length(bytes) if bytes <= INPUT_BYTES_MAX as u64 => bytes as usize,
-            _ => return Some(self.wrong("an answer without a length, or a very long one".to_owned())),
+            _ => return Some(self.wrong("an answer without a length, or one that is too long".to_owned())),
         };
         let body = self.input.get(length..length + body)?.to_vec();
         let status = self.head.status;
         if self.asked.take().is_none() {
-            return Some(self.wrong("an answer to nothing".to_owned()));
+            return Some(self.wrong("an answer without a request".to_owned()));
         }
         self.input.clear();
         if !self.head.keep_alive {

@@ -166,7 +166,7 @@ impl Device {
             self.input = if input.is_empty() { Vec::new() } else { input };
         }
         match self.input.len() > INPUT_BYTES_MAX {
-            true => Err(Ended::Wrong("too much without an end".to_owned())),
+            true => Err(Ended::Wrong("a head or message that is too long".to_owned())),
             false => Ok(()),
         }
     }
@@ -219,10 +219,10 @@ impl Device {
             return Err(Ended::Answered { status: head.status, retry_after_s });
         }
         if head.fields.get(bytes, Name::Upgrade).is_none() || field("sec-websocket-accept") != Some(HANDSHAKE_ACCEPT) {
-            return Err(wrong("has no right Sec-WebSocket-Accept"));
+            return Err(wrong("has a wrong Sec-WebSocket-Accept, or none"));
         }
         if field("sec-websocket-protocol") != Some(b"stillgate.v1") {
-            return Err(wrong("does not agree on stillgate.v1; is it a route of device-gateway with protocol json?"));
+            return Err(wrong("does not accept stillgate.v1; is it a route with device-gateway and protocol json?"));
         }
         self.stage = Stage::Online;
         if around.resume
@@ -238,7 +238,7 @@ impl Device {
 
     fn hear(&mut self, payload: &[u8], around: &mut Surroundings<'_>) -> Result<(), Ended> {
         let said: Said<'_> = serde_json::from_slice(payload)
-            .map_err(|error| Ended::Wrong(format!("a message that is not of stillgate.v1: {error}")))?;
+            .map_err(|error| Ended::Wrong(format!("not a message of stillgate.v1: {error}")))?;
         match said.r#type {
             "hello" => self.greeted(&said, around),
             "message" => self.message(&said, around),

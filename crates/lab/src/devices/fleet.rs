@@ -229,7 +229,7 @@ impl<'a> Fleet<'a> {
         {
             let last = self.endings.iter().max_by_key(|(_, count)| **count).map_or("", |(why, _)| why.as_str());
             return Err(Error::new(format!(
-                "{} of {} devices are connected, and for {} s none came on; most often: {}",
+                "{} of {} devices are connected, and none has connected for {} s; most often: {}",
                 self.online,
                 self.plan.devices,
                 STALL.as_secs(),
@@ -385,7 +385,7 @@ impl<'a> Fleet<'a> {
     }
 
     fn ask(&mut self, number: usize, asked: Asked, body: &str) -> Result {
-        let Some(api) = &self.place.api else { return Err("there is no device API to ask: give --api URL".into()) };
+        let Some(api) = &self.place.api else { return Err("the device API is needed: give --api URL".into()) };
         let now = self.now_ns();
         let back_end = &mut self.back_ends[number];
         if back_end.socket.is_none() {
@@ -438,7 +438,7 @@ impl<'a> Fleet<'a> {
             Answer::Status(200, body) if self.plan.ack == Ack::Reply && !is_reply(asked, &body) => WRONG_REPLY,
             Answer::Status(status, _) => status,
             Answer::Broken(why) if self.ledger.next() <= 1 => {
-                return Err(Error::new(format!("the device API cannot be asked: {why}")));
+                return Err(Error::new(format!("the request to the device API failed: {why}")));
             }
             Answer::Broken(_) => BROKEN,
             Answer::Wrong(why) => return Err(Error::new(format!("the device API: {why}"))),

@@ -153,7 +153,7 @@ fn named(answer: u16) -> String {
     match answer {
         0 | TIMED_OUT => "no answer".to_owned(),
         BROKEN => "connection broke".to_owned(),
-        WRONG_REPLY => "200, another's reply".to_owned(),
+        WRONG_REPLY => "200, wrong reply".to_owned(),
         status => status.to_string(),
     }
 }

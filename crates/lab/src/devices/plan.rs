@@ -49,13 +49,13 @@ impl Door {
     pub(crate) fn read(url: &str, headers: &[Header], devices: usize) -> Result<Door> {
         let at = |why: &dyn std::fmt::Display| Error::new(format!("{url:?}: {why}"));
         if url.starts_with("wss://") || url.starts_with("https://") {
-            return Err(at(&"devices are played without TLS; give the ws:// URL of a listener without it"));
+            return Err(at(&"TLS is not supported; give the ws:// URL of a listener without TLS"));
         }
         let plain = url.strip_prefix("ws://").map(|rest| format!("http://{rest}"));
         let plain = plain.unwrap_or_else(|| url.to_owned()).replace(ID, PLACEHOLDER);
         let wrong = |error: &dyn std::fmt::Display| at(&error.to_string().replace(PLACEHOLDER, ID));
         if Target::parse(&plain).map_err(|error| wrong(&error))?.name.contains(PLACEHOLDER) {
-            return Err(at(&"{id} stands in the path or the query, not in the host"));
+            return Err(at(&"{id} belongs in the path or the query, not in the host"));
         }
         let target = Target::resolve(&plain).map_err(|error| wrong(&error))?;
         let mut request = format!(
@@ -101,7 +101,7 @@ impl Api {
         let at = |why: &dyn std::fmt::Display| Error::new(format!("--api {url:?}: {why}"));
         let target = Target::resolve(url).map_err(|error| at(&error))?;
         if target.is_secure {
-            return Err(at(&"the device API is asked without TLS; give the http:// URL of one without it"));
+            return Err(at(&"TLS is not supported; give the http:// URL of a device API without TLS"));
         }
         if key.is_some_and(|key| key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic())) {
             return Err("--key: a key is printable ASCII without spaces".into());

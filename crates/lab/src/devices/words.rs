@@ -18,14 +18,14 @@ fn of_run(run: &DevicesRun, ack: &str) -> String {
     let mut out = String::new();
     match (&run.process, run.pid) {
         (Some(name), Some(pid)) => line(&mut out, &format!("gateway      {}, process {pid}", plain(name))),
-        _ => line(&mut out, "gateway      its process is not on this machine: no CPU time and memory; or give --pid"),
+        _ => line(&mut out, "gateway      its process is not on this machine: no CPU time or memory; or give --pid"),
     }
     for step in &run.connects {
         connect(&mut out, step);
     }
-    line(&mut out, &format!("connects     {:.0} a second over all", run.connects_per_s));
+    line(&mut out, &format!("connects     {:.0} a second in all", run.connects_per_s));
     if let Some(bytes) = run.rss_bytes_per_device {
-        line(&mut out, &format!("memory       {bytes:.0} bytes a device"));
+        line(&mut out, &format!("memory       {bytes:.0} bytes per device"));
     }
     run.idle.iter().for_each(|found| idle(&mut out, found));
     run.messages.iter().for_each(|found| messages(&mut out, found, ack));
@@ -35,7 +35,7 @@ fn of_run(run: &DevicesRun, ack: &str) -> String {
         line(&mut out, &format!("connections  {count} ended: {}", plain(why)));
     }
     if run.resumed > 0 {
-        line(&mut out, &format!("sessions     {} went on after the device came back", run.resumed));
+        line(&mut out, &format!("sessions     {} resumed after the device reconnected", run.resumed));
     }
     for why in &run.void {
         line(&mut out, &format!("VOID         {why}"));
@@ -67,8 +67,8 @@ fn messages(out: &mut String, found: &Messages, ack: &str) {
     let mut kept = format!("lost {lost}, duplicated {duplicated}, reordered {reordered}");
     let others = [
         ("refused but delivered", *refused_but_delivered),
-        ("another's reply", *wrong_replies),
-        ("gone with their connection", found.went_with_connection),
+        ("wrong replies", *wrong_replies),
+        ("lost with their connection", found.went_with_connection),
     ];
     for (what, count) in others.iter().filter(|(_, count)| *count > 0) {
         // Writing to a `String` does not fail.
@@ -79,7 +79,7 @@ fn messages(out: &mut String, found: &Messages, ack: &str) {
     times(out, "(from send)", &found.uncorrected);
     times(out, "delivery", &found.delivery);
     if let Some(us) = found.cpu_us_per_message.filter(|us| *us > 0.0) {
-        line(out, &format!("  CPU        {us:.1} us a message, {:.0} messages a CPU-second", 1e6 / us));
+        line(out, &format!("  CPU        {us:.1} us per message, {:.0} messages per CPU second", 1e6 / us));
     }
 }
 
@@ -98,9 +98,9 @@ fn broadcast(out: &mut String, found: &Broadcast) {
 }
 
 fn storm(out: &mut String, found: &Storm, ack: &str) {
-    let cpu = found.cpu_us_per_connect.map(|us| format!(", {us:.1} us of CPU a connect")).unwrap_or_default();
+    let cpu = found.cpu_us_per_connect.map(|us| format!(", {us:.1} us of CPU per connect")).unwrap_or_default();
     let later = if found.refused > 0 {
-        format!(", {} handshakes were told to come later", found.refused)
+        format!(", {} handshakes were told to retry later", found.refused)
     } else {
         String::new()
     };
@@ -193,8 +193,8 @@ mod tests {
         expect![[r#"
             gateway      gateway�[31m, process 7
             to       100 100 connects in 0.10 s (1000 a second), 90.0 us of CPU each, 20.0 MiB; handshake p50 0.80 ms, p99 2.00 ms
-            connects     1000 a second over all
-            memory       2048 bytes a device
+            connects     1000 a second in all
+            memory       2048 bytes per device
             idle         5.0 s, 3 pings, 1.00% of a CPU
             messages     1000 in 10.0 s (100 a second), ack=
               answers    200: 990, 410: 10
@@ -202,11 +202,11 @@ mod tests {
               answer      p50 0.80 ms, p99 2.00 ms, p99.9 3.00 ms, max 5.00 ms
               (from send) p50 0.80 ms, p99 2.00 ms, p99.9 3.00 ms, max 5.00 ms
               delivery    p50 0.80 ms, p99 2.00 ms, p99.9 3.00 ms, max 5.00 ms
-              CPU        50.0 us a message, 20000 messages a CPU-second
+              CPU        50.0 us per message, 20000 messages per CPU second
             broadcast    100 of 100 devices, the last after 0.50 s
-            storm        100 devices were back after 2.00 s, 4 handshakes were told to come later, 80.0 us of CPU a connect
+            storm        100 devices were back after 2.00 s, 4 handshakes were told to retry later, 80.0 us of CPU per connect
             connections  2 ended: closed by the gateway, 1012
-            sessions     2 went on after the device came back
+            sessions     2 resumed after the device reconnected
             VOID         it was interrupted
         "#]].assert_eq(&text(&result));
     }

@@ -44,22 +44,22 @@ pub(super) fn of_verdict(id: MessageId, verdict: Verdict) -> Response {
         Verdict::Outcome(outcome) => of_outcome(id, outcome),
         Verdict::RepliedBefore => json(
             StatusCode::OK,
-            &json!({"state": "replied", "error_msg": "the device replied to the first request; what it said was not kept"}),
+            &json!({"state": "replied", "error_msg": "the device replied to the first request; the reply was not kept"}),
         ),
         Verdict::Refused(why) => of_refused(why),
         Verdict::Body(why) => error(StatusCode::BAD_REQUEST, &format!("the body: {why}")),
         Verdict::TooLong { bytes_max } => {
-            error(StatusCode::PAYLOAD_TOO_LARGE, &format!("a message has at most {bytes_max} bytes"))
+            error(StatusCode::PAYLOAD_TOO_LARGE, &format!("a message may have at most {bytes_max} bytes"))
         }
         Verdict::OtherBody => {
-            error(StatusCode::UNPROCESSABLE_ENTITY, "this Idempotency-Key was used with another body")
+            error(StatusCode::UNPROCESSABLE_ENTITY, "this Idempotency-Key was used before with another body")
         }
-        Verdict::KeysFull => later(StatusCode::TOO_MANY_REQUESTS, "too many Idempotency-Keys are kept", 60),
-        Verdict::Unknown => error(StatusCode::NOT_FOUND, "nobody has seen this device"),
+        Verdict::KeysFull => later(StatusCode::TOO_MANY_REQUESTS, "too many recent Idempotency-Keys", 60),
+        Verdict::Unknown => error(StatusCode::NOT_FOUND, "this device has not been seen"),
         Verdict::Offline { last_seen_ms } => offline(last_seen_ms),
-        Verdict::Away => later(StatusCode::SERVICE_UNAVAILABLE, "nobody can say now where the device is", 1),
+        Verdict::Away => later(StatusCode::SERVICE_UNAVAILABLE, "it is not known right now where the device is", 1),
         Verdict::Busy => later(StatusCode::SERVICE_UNAVAILABLE, "the gateway is busy; not delivered", 1),
-        Verdict::Lost => unknown("no word of the message came in time"),
+        Verdict::Lost => unknown("no answer from the device or its node came in time"),
     };
     if let Ok(value) = HeaderValue::from_str(&id.to_string()) {
         response.headers_mut().insert(MESSAGE_ID, value);
@@ -81,14 +81,14 @@ fn of_outcome(id: MessageId, outcome: Outcome) -> Response {
         Outcome::TimedOut { was_written: true } => unknown("no acknowledgement came in time"),
         Outcome::TimedOut { was_written: false } => {
             let body = json!({
-                "error_msg": "the device did not take it in time; it was withdrawn and not delivered",
+                "error_msg": "the device did not take the message in time; it was withdrawn and not delivered",
                 "delivered": "no",
             });
             json(StatusCode::GATEWAY_TIMEOUT, &body)
         }
-        Outcome::Superseded => error(StatusCode::CONFLICT, "a later message with this key took its place"),
+        Outcome::Superseded => error(StatusCode::CONFLICT, "a later message with this key replaced it; not delivered"),
         Outcome::Dropped { was_written: false } => {
-            error(StatusCode::CONFLICT, "it made room for a later message; not delivered")
+            error(StatusCode::CONFLICT, "it was dropped to make room for a later message; not delivered")
         }
         Outcome::Ended { was_written: false } => {
             error(StatusCode::CONFLICT, "the device's connection was replaced or ended; not delivered")

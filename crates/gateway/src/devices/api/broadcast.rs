@@ -55,7 +55,7 @@ pub(super) async fn begin(node: &Arc<Node>, request: Request) -> Response {
     let bytes = match read(request.into_body(), bytes_max.saturating_mul(2) + WORDS_BYTES_MAX).await {
         Ok(bytes) => bytes,
         Err(NoBody::TooLong) => return of_verdict(MessageId(0), Verdict::TooLong { bytes_max }),
-        Err(NoBody::TooSlow) => return error(StatusCode::REQUEST_TIMEOUT, "the body did not come in time"),
+        Err(NoBody::TooSlow) => return error(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"),
     };
     let message = MessageId(random());
     let begun = asked(&bytes, bytes_max).and_then(|(of, body)| node.broadcast(message, of, &body));
@@ -65,7 +65,7 @@ pub(super) async fn begin(node: &Arc<Node>, request: Request) -> Response {
         Err(NoJob::Asked(why)) => return error(StatusCode::BAD_REQUEST, &why),
         Err(NoJob::Body(why)) => return error(StatusCode::BAD_REQUEST, &format!("\"body\": {why}")),
         Err(NoJob::TooMany) => {
-            return later(StatusCode::TOO_MANY_REQUESTS, "as many jobs are being sent as may", 1);
+            return later(StatusCode::TOO_MANY_REQUESTS, "too many jobs are sending", 1);
         }
     };
     if let Some(shared) = node.registry.shared() {
@@ -116,7 +116,7 @@ fn asked(bytes: &[u8], bytes_max: usize) -> Result<(Match, Body<'static>), NoJob
 pub(super) async fn show(node: &Node, job: &str) -> Response {
     let known = job.parse().ok().and_then(|number| node.state().jobs.known(number));
     let Some(Known { message, mut counts, elsewhere }) = known else {
-        return error(StatusCode::NOT_FOUND, "there is no such job; the last 100 are kept");
+        return error(StatusCode::NOT_FOUND, "there is no such job; only the last 100 are kept");
     };
     let mut missing = Vec::new();
     for (name, number) in elsewhere {

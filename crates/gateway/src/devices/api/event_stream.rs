@@ -34,7 +34,7 @@ static LISTENERS: AtomicUsize = AtomicUsize::new(0);
 
 pub(super) fn stream(node: &Node, query: &Query) -> Response {
     let Some(place) = Place::take() else {
-        return later(StatusCode::SERVICE_UNAVAILABLE, "too many listen to events", 10);
+        return later(StatusCode::SERVICE_UNAVAILABLE, "too many listeners", 10);
     };
     let (sender, ready) = mpsc::channel(READY_MAX);
     let prefix = query.get("prefix").unwrap_or_default().to_owned();

@@ -23,7 +23,7 @@ pub(super) async fn show(node: &Node, device: &str) -> Response {
     match node.ask_elsewhere(device, SHOW).await {
         Ok(shown) => json_text(StatusCode::OK, &String::from_utf8_lossy(&shown)),
         Err(Gone::Offline { last_seen_ms }) => json(StatusCode::OK, &disconnected(device, last_seen_ms)),
-        Err(Gone::Unknown) => error(StatusCode::NOT_FOUND, "nobody has seen this device"),
+        Err(Gone::Unknown) => error(StatusCode::NOT_FOUND, "this device has not been seen"),
         Err(Gone::Away) => away(),
     }
 }
@@ -49,7 +49,7 @@ pub(super) async fn close(node: &Node, device: &str) -> Response {
     match node.ask_elsewhere(device, DISCONNECT).await {
         Ok(_) => closing(),
         Err(Gone::Offline { last_seen_ms }) => offline(last_seen_ms),
-        Err(Gone::Unknown) => error(StatusCode::NOT_FOUND, "nobody has seen this device"),
+        Err(Gone::Unknown) => error(StatusCode::NOT_FOUND, "this device has not been seen"),
         Err(Gone::Away) => away(),
     }
 }
@@ -59,7 +59,7 @@ fn disconnected(device: &str, last_seen_ms: Option<u64>) -> Json {
 }
 
 fn away() -> Response {
-    later(StatusCode::SERVICE_UNAVAILABLE, "nobody can say now where the device is", 1)
+    later(StatusCode::SERVICE_UNAVAILABLE, "it is not known right now where the device is", 1)
 }
 
 fn online(node: &Node, device: &str, (generation, since_ms): (Generation, u64), facts: &DeviceFacts) -> Json {
@@ -104,7 +104,7 @@ pub(super) async fn list(node: &Node, query: &Query) -> Response {
         (false, Registry::Shared(_)) => {
             return error(
                 StatusCode::BAD_REQUEST,
-                "devices that are not connected are not listed with a shared directory; ask for one by its id",
+                "with a shared directory, devices that are not connected cannot be listed; ask for one by its id",
             );
         }
     };

@@ -31,14 +31,14 @@ pub(super) async fn send(node: &Node, device: &str, query: &Query, request: Requ
     };
     let key = query.get("key").map(Box::<str>::from);
     if key.as_ref().is_some_and(|key| key.len() > KEY_BYTES_MAX) {
-        return error(StatusCode::BAD_REQUEST, "a key has at most 256 bytes");
+        return error(StatusCode::BAD_REQUEST, "key may have at most 256 bytes");
     }
     let id = MessageId(random());
     let bytes_max = node.limits.message_bytes;
     let bytes = match read(body, bytes_max).await {
         Ok(bytes) => bytes,
         Err(NoBody::TooLong) => return of_verdict(id, Verdict::TooLong { bytes_max }),
-        Err(NoBody::TooSlow) => return error(StatusCode::REQUEST_TIMEOUT, "the body did not come in time"),
+        Err(NoBody::TooSlow) => return error(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"),
     };
     let content_type = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let body = match Body::of_request(content_type, &bytes) {
@@ -66,7 +66,7 @@ pub(super) async fn read(body: axum::body::Body, bytes_max: usize) -> Result<Byt
 }
 
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<Box<str>>, &'static str> {
-    const WRONG: &str = "an Idempotency-Key is 1 to 256 printable ASCII characters, once";
+    const WRONG: &str = "send one Idempotency-Key of 1 to 256 printable ASCII characters";
     let mut values = headers.get_all("idempotency-key").iter();
     let Some(value) = values.next() else { return Ok(None) };
     let text = value.to_str().map_err(|_| WRONG)?;

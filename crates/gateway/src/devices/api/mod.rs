@@ -44,7 +44,7 @@ pub(super) fn router(node: Arc<Node>, guard: Arc<Guard>) -> Router {
     }
     let mut router = Router::new();
     for (path, methods) in of_path {
-        let no_method = || async { error(StatusCode::METHOD_NOT_ALLOWED, "the path has no such method: see Allow") };
+        let no_method = || async { error(StatusCode::METHOD_NOT_ALLOWED, "unsupported method: see Allow") };
         router = router.route(path, methods.fallback(no_method));
     }
     let no_path = || async { error(StatusCode::NOT_FOUND, "there is no such path: see /v1/openapi.json") };

@@ -14,7 +14,7 @@ pub(super) fn describe() -> Json {
         "info": {
             "title": "Stillgate device API",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "Messages to devices that are connected to the gateway.",
+            "description": "Send messages to devices that are connected to the gateway.",
         },
         "paths": paths,
         "components": { "securitySchemes": { "key": { "type": "apiKey", "in": "header", "name": "X-API-KEY" } } },

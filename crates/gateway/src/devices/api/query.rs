@@ -26,12 +26,12 @@ impl Query {
             if !known.iter().any(|(known, _)| *known == name) {
                 let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
                 return Err(match names.is_empty() {
-                    true => format!("unknown argument {name:?}; there are none here"),
-                    false => format!("unknown argument {name:?}; there are {}", names.join(", ")),
+                    true => format!("unknown argument {name:?}; this call has none"),
+                    false => format!("unknown argument {name:?}; known arguments: {}", names.join(", ")),
                 });
             }
             if query.get(&name).is_some() {
-                return Err(format!("the argument {name:?} is there twice"));
+                return Err(format!("the argument {name:?} is given twice"));
             }
             query.arguments.push((name.into_owned(), value.into_owned()));
         }
@@ -48,14 +48,14 @@ impl Query {
             None | Some("written") => Ok(Level::Written),
             Some("device") => Ok(Level::Acknowledged),
             Some("reply") => Ok(Level::Replied),
-            Some(other) => Err(format!("ack={other} is unknown; write written, device or reply")),
+            Some(other) => Err(format!("ack={other} is unknown; use written, device or reply")),
         }
     }
 
     /// `timeout`, in milliseconds.
     pub(super) fn timeout_ms(&self) -> Result<u64, String> {
         let Some(text) = self.get("timeout") else { return Ok(TIMEOUT.as_millis() as u64) };
-        let wrong = || format!("timeout={text} is no time; write it as 500ms, 5s or 1m, at most 5m");
+        let wrong = || format!("timeout={text} is not valid; write for example 500ms, 5s or 1m, at most 5m");
         let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
         let factor = match &text[end..] {
             "ms" => 1,
@@ -70,7 +70,7 @@ impl Query {
     /// `page_size`
     pub(super) fn page_size(&self) -> Result<usize, String> {
         let Some(text) = self.get("page_size") else { return Ok(PAGE) };
-        let wrong = || format!("page_size={text} is no number from 1 to {PAGE_MAX}");
+        let wrong = || format!("page_size={text} is not a number from 1 to {PAGE_MAX}");
         text.parse().ok().filter(|size| (1..=PAGE_MAX).contains(size)).ok_or_else(wrong)
     }
 
@@ -79,7 +79,7 @@ impl Query {
         match self.get("online") {
             None | Some("true") => Ok(true),
             Some("false") => Ok(false),
-            Some(other) => Err(format!("online={other} is unknown; write true or false")),
+            Some(other) => Err(format!("online={other} is unknown; use true or false")),
         }
     }
 }
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn what_is_not_known_is_refused() {
         assert!(Query::of(Action::Send, Some("akc=device")).unwrap_err().contains("ack, timeout, key"));
-        assert!(Query::of(Action::Top, Some("a=1")).unwrap_err().contains("none here"));
+        assert!(Query::of(Action::Top, Some("a=1")).unwrap_err().contains("has none"));
         assert!(Query::of(Action::Send, Some("ack=device&ack=reply")).unwrap_err().contains("twice"));
     }
 }

@@ -90,7 +90,7 @@ def expect(answer, status, *parts):
 
 
 async def messages():
-    expect(await send("lamp"), 404, "nobody has seen")
+    expect(await send("lamp"), 404, "has not been seen")
     lamp = await connect("lamp", "&model=m1")
     assert lamp.subprotocol == "stillgate.v1"
     await greeted(lamp)
