@@ -125,10 +125,10 @@ impl Cluster {
             while self.directory.pending() > 0 && !self.directory.is_away() {
                 tokio::time::sleep(END_LOOK).await;
             }
-            self.directory.release().await;
         };
-        // What is not told in time is found out when the lease ends.
+        // What is not told in time is found out by whoever asks, since the lease has ended.
         let _told = timeout(END_PATIENCE, told).await;
+        let _released = timeout(END_PATIENCE, self.directory.release()).await;
     }
 
     /// Sends a request to every node but this one: their names and answers. `None`: it has not answered.

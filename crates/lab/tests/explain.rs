@@ -126,52 +126,6 @@ fn a_server_that_does_not_show_its_functions_in_lua_says_so() {
     assert!(lab(folder.path(), &["verify", "e.json"]).status.success());
 }
 
-/// The gateway of this workspace, built where nobody has built it yet: it lies where test programs do.
-fn stillgate() -> PathBuf {
-    let own = std::env::current_exe().unwrap();
-    let binary = own.ancestors().nth(2).unwrap().join("stillgate");
-    if !binary.is_file() {
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--package", "stillgate-gateway", "--bin", "stillgate"]);
-        assert!(build.status().unwrap().success(), "the gateway cannot be built");
-    }
-    binary
-}
-
-/// The case of docs/jit-health.md: a closure for each request, which LuaJIT does not compile.
-#[test]
-fn the_function_in_lua_that_makes_closures_is_named() {
-    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    require_tool("perf", "linux-perf");
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/closure.sh");
-    let mended = fs::read_to_string(script).unwrap();
-    let mended = mended.split_once("<<'LUA'\n").unwrap().1.split_once("\nLUA\n").unwrap().0.to_owned();
-    fs::write(folder.join("before.lua"), mended).unwrap();
-    fs::write(folder.join("after.lua"), include_str!("../../../docs/jit-health/closure.lua")).unwrap();
-    let gateway = |file: &str| {
-        let (stillgate, file) = (stillgate(), folder.join(file));
-        let (stillgate, file) = (stillgate.display(), file.display());
-        format!("sh '{script}' serve '{stillgate}' '{file}' {{address}} {{upstream}} {{metrics}} {{admin}} {{dir}}")
-    };
-    let (before, after) = (gateway("before.lua"), gateway("after.lua"));
-    let words = ["explain", &before, &after, "--slices", "5", "--seconds", "1", "--no-instructions"];
-    let done = lab(folder, &[&words[..], &["--json", "e.json", "--html", "e.html"]].concat());
-    let stdout = String::from_utf8_lossy(&done.stdout);
-    assert!(done.status.success() && stdout.contains("Functions in Lua:"), "{done:?}");
-    let result: Value = serde_json::from_str(&fs::read_to_string(folder.join("e.json")).unwrap()).unwrap();
-    let rows = result["analysis"]["lua"].as_array().unwrap();
-    // Line 9 is the function itself: with the closure in it, it runs in the interpreter; without, in the traces of others.
-    let itself =
-        |row: &&Value| row["function"].as_str().is_some_and(|name| name.ends_with("serverless-pre-function:9"));
-    let row = rows.iter().find(itself).unwrap_or_else(|| panic!("{stdout}"));
-    let [before, after] = [0, 1].map(|side| row["cpu_share"][side].as_f64().unwrap());
-    assert!(after > before + 0.03 && row["cpu"]["value"].as_f64().unwrap() > 0.0, "{row}: {stdout}");
-    assert!(lab(folder, &["verify", "e.json"]).status.success());
-    assert!(fs::read_to_string(folder.join("e.html")).unwrap().contains("Lua"));
-}
-
 #[test]
 fn what_makes_no_sense_is_refused() {
     let folder = tempfile::tempdir().unwrap();

@@ -13,7 +13,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 use stillgate_devices::Generation;
 use stillgate_devices::protocol::{Encoded, MessageId, Protocol};
-use stillgate_devices::session::{Message, Notice, Refused, ResumeToken, Session, SessionId};
+use stillgate_devices::session::{Message, Notice, Refused, ResumeToken, Session, SessionId, SessionLimits};
 use stillgate_plugin::DeviceSettings;
 use tokio::sync::{mpsc, oneshot};
 
@@ -118,11 +118,24 @@ pub enum Report {
         /// Which one.
         token: ResumeToken,
     },
+    /// The device is gone again before it could go on with its session.
+    Returned(Box<Before>),
     /// The device does not go on with a session of before.
     Fresh {
         /// Of the connection.
         connection: u64,
     },
+}
+
+/// A session that a device comes back to.
+#[derive(Debug)]
+pub struct Before {
+    /// Whose it is.
+    pub device: Arc<str>,
+    /// The session.
+    pub session: Session,
+    /// How it is kept while its device is away.
+    pub limits: SessionLimits,
 }
 
 /// Whether a device may come in.
@@ -183,7 +196,7 @@ pub enum Command {
         /// Of the connection.
         connection: u64,
         /// The session to go on with; `None`: it is not there.
-        session: Option<Box<Session>>,
+        session: Option<Box<Before>>,
     },
     /// Tell how a connection is.
     Inspect {

@@ -6,7 +6,7 @@
 
 use super::{Connected, Duplicate, Era, Place, Registered};
 use crate::generation::Generation;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ops::Bound;
 
 /// What to ask the directory.
@@ -89,6 +89,8 @@ pub struct Registrations {
     numbers: u64,
     /// How many are not registered.
     unregistered: usize,
+    /// Connections that another process goes on with. This one is about to end, so they are few enough to be known.
+    given: HashSet<u64>,
 }
 
 /// How many that are passed over may be in the queue, beside as many as there are devices. Devices that come and go while
@@ -106,6 +108,7 @@ impl Registrations {
             due: VecDeque::new(),
             numbers: 0,
             unregistered: 0,
+            given: HashSet::new(),
         }
     }
 
@@ -167,8 +170,18 @@ impl Registrations {
 
     /// Another process of this node goes on with a connection, and registers it.
     pub fn given(&mut self, device: &str, connection: u64) {
+        self.given.insert(connection);
         if self.devices.get(device).is_some_and(|local| local.connection == connection) {
             self.remove(device);
+        }
+    }
+
+    /// Takes back what a request has written for a connection that has ended meanwhile.
+    fn undo(&self, asked: &Place) -> Effect {
+        // Another process goes on with it, and may not have registered it yet.
+        match self.given.contains(&asked.connection) {
+            true => Effect::None,
+            false => Effect::Disconnect { place: asked.clone(), before: None },
         }
     }
 
@@ -235,9 +248,7 @@ impl Registrations {
         let local = self.devices.get_mut(device).filter(|local| local.connection == asked.connection);
         match answer {
             Connected::Current { generation, replaced } => {
-                let Some(local) = local else {
-                    return Effect::Disconnect { place: asked.clone(), before: None };
-                };
+                let Some(local) = local else { return self.undo(asked) };
                 // An answer that comes late, after a later one.
                 local.generation = local.generation.max(Some(generation));
                 local.before = None;
@@ -256,7 +267,7 @@ impl Registrations {
         let local = self.devices.get(device).filter(|local| local.connection == asked.connection);
         match (local, answer) {
             // It ended meanwhile, and its disconnect may have come before.
-            (None, Registered::Current) => Effect::Disconnect { place: asked.clone(), before: None },
+            (None, Registered::Current) => self.undo(asked),
             (Some(local), Registered::Superseded) if local.generation == Some(generation) => self.close(device, asked),
             (Some(_), Registered::Current) => {
                 self.is_registered(device);
@@ -270,7 +281,7 @@ impl Registrations {
     /// has gone, what the request may have written is undone.
     pub fn unanswered(&mut self, device: &str, asked: &Place) -> Effect {
         if self.devices.get(device).is_none_or(|local| local.connection != asked.connection) {
-            return Effect::Disconnect { place: asked.clone(), before: None };
+            return self.undo(asked);
         }
         self.audit(device);
         Effect::None
@@ -399,6 +410,31 @@ mod tests {
         assert_eq!(registrations.disconnected("d", 1), Effect::None);
         let ended = Effect::Disconnect { place: registrations.place(3), before: Some(first) };
         assert_eq!(registrations.disconnected("d", 3), ended);
+    }
+
+    #[test]
+    fn an_answer_about_a_connection_that_was_given_away_changes_nothing() {
+        let mut registrations = Registrations::new("a".into(), 1);
+        registrations.found_era(Some(Era(1)), 1);
+        let current = Connected::Current { generation: Generation(1), replaced: None };
+        for (device, connection) in [("d", 1), ("e", 2), ("f", 3)] {
+            registrations.connected(device, connection, Duplicate::Replace, 0);
+            registrations.next_request();
+            registrations.answered(device, &registrations.place(connection), current.clone());
+            registrations.audit(device);
+            registrations.next_request();
+            registrations.given(device, connection);
+        }
+        let [d, e, f] = [1, 2, 3].map(|connection| registrations.place(connection));
+        assert_eq!(registrations.answered("d", &d, current), Effect::None);
+        assert_eq!(registrations.registered("e", &e, Generation(1), Registered::Current), Effect::None);
+        assert_eq!(registrations.unanswered("f", &f), Effect::None);
+        // One that has ended is taken back.
+        registrations.connected("g", 4, Duplicate::Replace, 0);
+        registrations.next_request();
+        registrations.disconnected("g", 4);
+        let place = registrations.place(4);
+        assert_eq!(registrations.unanswered("g", &place), Effect::Disconnect { place, before: None });
     }
 
     #[test]

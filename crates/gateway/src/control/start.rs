@@ -240,7 +240,7 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     let sending = (Arc::new(process()), outboxes);
     let mut fleet = Fleet::start(gateway, sockets, plans.clone(), sinks, measuring, sending, allocator::give_back)
         .map_err(RunError::Workers)?;
-    let (device_access, devices) = start_devices(gateway, devices, &mut fleet, takeover.is_some())?;
+    let (device_access, mut devices) = start_devices(gateway, devices, &mut fleet, takeover.is_some())?;
     let launcher = start_launcher(program)?;
     // What nobody listens on any more is closed by the former process, after it has taken who waits there.
     former.listeners = Inherited::default();
@@ -269,7 +269,7 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     // Plans take more while they are built than what stays of them.
     allocator::give_back();
     announce(&Up { listeners: &fleet.addresses(), admin: admin_address, metrics, guard: &guard });
-    serve_all(following, &fleet);
+    serve_all(following, &fleet, devices.as_mut());
     let published = publishing((admin_access, device_access), made_key, kept.as_ref(), live);
     (published)(&loaded.config, plans.load().generation);
     let reloadable = Reloadable { logging, published, prepare: acme::prepare, metering };
@@ -282,7 +282,10 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
 }
 
 /// All that could fail is done: what the former process has given is read, and it may go.
-fn serve_all(following: Option<Following>, fleet: &Fleet) {
+fn serve_all(following: Option<Following>, fleet: &Fleet, devices: Option<&mut Devices>) {
+    if let Some((_, devices)) = devices {
+        devices.is_given();
+    }
     if let Some(following) = following {
         fleet.read_all();
         following.serves();

@@ -56,9 +56,9 @@ impl Away {
     }
 
     /// The session that a device comes back to, if it is here.
-    pub(super) fn take(&mut self, device: &str, token: ResumeToken) -> Option<Session> {
+    pub(super) fn take(&mut self, device: &str, token: ResumeToken) -> Option<(Session, SessionLimits)> {
         let is_it = self.sessions.get(device).is_some_and(|kept| kept.session.token() == token);
-        if is_it { self.remove(device).map(|kept| kept.session) } else { None }
+        if is_it { self.remove(device).map(|kept| (kept.session, kept.limits)) } else { None }
     }
 
     /// The device does not come back to it.

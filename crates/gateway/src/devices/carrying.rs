@@ -42,11 +42,11 @@ struct GivenMessage {
 }
 
 /// Fetches the session that a device wants to go on with from the node that has it.
-pub(super) async fn fetch(shared: &Shared, device: &str, token: ResumeToken) -> Option<Box<Session>> {
+pub(super) async fn fetch(shared: &Shared, device: &str, token: ResumeToken) -> Option<Session> {
     let wanted = Wanted { device: device.to_owned(), token: token.to_string() };
     let given = shared.ask_any(CARRY, serde_json::to_vec(&wanted).ok()?.into(), PATIENCE).await?;
     let carried = read(&given, token)?;
-    Some(Box::new(Session::from_carried(carried, token.generation, session_ms())))
+    Some(Session::from_carried(carried, token.generation, session_ms()))
 }
 
 /// Gives a session away; `None`: it is not here.
@@ -57,7 +57,7 @@ pub(super) async fn give(node: &Node, wanted: &[u8]) -> Option<Vec<u8>> {
     loop {
         {
             let mut state = node.state();
-            if let Some(mut session) = state.away.take(&device, token) {
+            if let Some((mut session, _)) = state.away.take(&device, token) {
                 let mut notices = Vec::new();
                 let carried = session.carry(token, &mut notices);
                 state.tell(notices);

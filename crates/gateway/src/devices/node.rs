@@ -39,6 +39,8 @@ const SENDS_MAX: usize = 2;
 
 /// Another process gives what it has without such a pause.
 const FILLING_MS: u64 = 5_000;
+/// A time that does not come.
+const FAR_MS: u64 = u64::MAX / 2;
 /// Between two looks whether a device has come.
 const FILLING_LOOK: Duration = Duration::from_millis(10);
 
@@ -51,8 +53,8 @@ pub(crate) struct Node {
     pub(super) limits: DeviceLimits,
     pub(super) registry: Registry,
     pub(super) presence: Presence,
-    /// When another process has given something last, by the clock of sessions; 0: none has.
-    pub(super) filled_ms: AtomicU64,
+    /// When another process has given something last, by the clock of sessions; 0: there is none, [`FAR_MS`]: it has not begun.
+    filled_ms: AtomicU64,
     /// Another process has taken over.
     has_left: AtomicBool,
     state: Mutex<State>,
@@ -126,7 +128,7 @@ impl Node {
             idempotency: Idempotency::new((random(), random())),
             jobs: Jobs::default(),
         };
-        let filled_ms = AtomicU64::new(if follows { session_ms() } else { 0 });
+        let filled_ms = AtomicU64::new(if follows { FAR_MS } else { 0 });
         let has_left = AtomicBool::new(false);
         Node { name, limits, registry, presence: Presence::default(), filled_ms, has_left, state: Mutex::new(state) }
     }
@@ -211,6 +213,11 @@ impl Node {
     fn is_filling(&self) -> bool {
         let filled_ms = self.filled_ms.load(Relaxed);
         !self.has_left.load(Relaxed) && filled_ms > 0 && session_ms() < filled_ms + FILLING_MS
+    }
+
+    /// Another process gives what it has from now on.
+    pub(super) fn is_given_from_now(&self) {
+        self.filled_ms.store(session_ms(), Relaxed);
     }
 
     /// Waits until another process has given all that it has.

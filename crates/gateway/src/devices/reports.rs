@@ -5,14 +5,13 @@ use super::clock::{session_ms, unix_ms};
 use super::node::{Local, Node, State, change};
 use rand::random;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use stillgate_devices::Generation;
 use stillgate_devices::directory::{Connected, Duplicate};
 use stillgate_devices::protocol::Protocol;
 use stillgate_devices::session::{ResumeToken, Session, SessionId, SessionLimits};
 use stillgate_plugin::DeviceSettings;
-use stillgate_proxy::device_link::{Admission, CloseWhy, Command, DeviceFacts, Former, Report};
+use stillgate_proxy::device_link::{Admission, Before, CloseWhy, Command, DeviceFacts, Former, Report};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -55,6 +54,10 @@ impl Node {
             Report::Notices(notices) => self.state().tell(notices),
             Report::Refused { id, why } => self.state().tell_refused(id, why),
             Report::Resume { connection, token } => self.resume(connection, token),
+            Report::Returned(before) => {
+                let Before { device, session, limits } = *before;
+                self.state().keep(&device, session, limits);
+            }
             Report::Fresh { connection } => {
                 let mut state = self.state();
                 if let Some(device) = state.connections.get(&connection).cloned() {
@@ -115,7 +118,7 @@ impl Node {
     /// Goes on with a connection that another process has had. Whether it is known here decides nothing: it is there.
     fn adopt(&self, connection: u64, facts: Box<DeviceFacts>, former: Former, answer: oneshot::Sender<Admission>) {
         let device = facts.device.clone();
-        self.filled_ms.store(session_ms(), Relaxed);
+        self.is_given_from_now();
         let mut state = self.state();
         let newer = state.devices.get(&device).is_some_and(|local| local.generation > former.generation);
         if newer {
@@ -153,10 +156,7 @@ impl Node {
             None => state.devices.get(&device).map(|local| (local.facts.settings.clone(), local.facts.protocol)),
         };
         if let (Some(session), Some((settings, protocol))) = (session, settings) {
-            let limits = session_limits(&settings, protocol, self.limits.queue_bytes);
-            let mut notices = Vec::new();
-            state.away.keep(&device, *session, limits, session_ms(), &mut notices);
-            state.tell(notices);
+            state.keep(&device, *session, session_limits(&settings, protocol, self.limits.queue_bytes));
         }
         let resuming = state.resuming.remove(&device);
         drop(state);
@@ -169,27 +169,37 @@ impl Node {
     fn resume(self: &Arc<Node>, connection: u64, token: ResumeToken) {
         let mut state = self.state();
         let Some(device) = state.connections.get(&connection).cloned() else { return };
-        let session = state.away.take(&device, token).map(Box::new);
+        let known = state.away.take(&device, token);
         // An older connection of the device is about to end, and has a session.
-        if session.is_none() && state.ending.contains_key(&device) {
+        if known.is_none() && state.ending.contains_key(&device) {
             state.resuming.insert(device, (connection, token));
             return;
         }
-        if session.is_none() && self.registry.shared().is_some() {
+        let here = state.devices.get(&device).map(|local| (local.facts.settings.clone(), local.facts.protocol));
+        if let (None, true, Some((settings, protocol))) = (&known, self.registry.shared().is_some(), here) {
+            let limits = session_limits(&settings, protocol, self.limits.queue_bytes);
             let node = self.clone();
             tokio::spawn(async move {
-                let shared = node.registry.shared()?;
-                let session = carrying::fetch(shared, &device, token).await;
+                let session = carrying::fetch(node.registry.shared()?, &device, token).await;
+                let session = session.map(|session| Box::new(Before { device, session, limits }));
                 node.state().commands.send(connection, Command::Resume { connection, session });
                 Some(())
             });
             return;
         }
+        let session = known.map(|(session, limits)| Box::new(Before { device, session, limits }));
         state.commands.send(connection, Command::Resume { connection, session });
     }
 }
 
 impl State {
+    /// Keeps a session for its device, which is away.
+    fn keep(&mut self, device: &Arc<str>, session: Session, limits: SessionLimits) {
+        let mut notices = Vec::new();
+        self.away.keep(device, session, limits, session_ms(), &mut notices);
+        self.tell(notices);
+    }
+
     fn admit(&mut self, device: Arc<str>, local: Local) {
         self.connections.insert(local.connection, device.clone());
         if let Some(before) = self.devices.insert(device.clone(), local) {
@@ -217,5 +227,32 @@ fn session_limits(settings: &DeviceSettings, protocol: Protocol, queue_bytes_max
         resume_ms: settings.resume_ms,
         policy: settings.policy,
         acknowledges: protocol != Protocol::Raw,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::devices::commands::Commands;
+    use crate::devices::registry::{Memory, Registry};
+    use stillgate_config::DeviceLimits;
+    use stillgate_devices::session::Policy;
+
+    /// A device that goes again while its session is on its way to it finds that the next time.
+    #[test]
+    fn a_session_that_finds_its_device_gone_waits_for_it_again() {
+        let limits = DeviceLimits { devices: 10, queue_bytes: 1024, message_bytes: 1024, node_bytes: 1 << 20 };
+        let registry = Registry::Memory(Memory::new("a", 10));
+        let node = Arc::new(Node::new("a".to_owned(), limits, registry, Commands::new(Vec::new()), false));
+        let device: Arc<str> = "d".into();
+        let session = Session::new(SessionId(7), stillgate_devices::Generation(1));
+        let token = session.token();
+        let limits =
+            SessionLimits { queue_bytes_max: 1024, resume_ms: 60_000, policy: Policy::Refuse, acknowledges: true };
+        // As the connection has left it.
+        let mut session = session;
+        session.detach(session_ms(), &limits, &mut Vec::new());
+        node.clone().take_report(Report::Returned(Box::new(Before { device, session, limits })));
+        assert!(node.state().away.take("d", token).is_some());
     }
 }

@@ -56,6 +56,8 @@ pub(crate) struct PeerSocket {
 pub(crate) struct DeviceThread {
     /// Dropped, it accepts no more; until somebody has it.
     accepting: Option<oneshot::Sender<()>>,
+    /// Dropped, the process that this one follows gives what it has.
+    follows: Option<oneshot::Sender<()>>,
     /// Dropped, the API ends: it answers what has been asked.
     end: oneshot::Sender<()>,
     thread: JoinHandle<()>,
@@ -97,12 +99,20 @@ impl DeviceThread {
         let _is_first = home.set(Arc::downgrade(&node));
         let (end, ended) = oneshot::channel();
         let (accepting, accepts) = oneshot::channel();
+        let (follows, followed) = oneshot::channel::<()>();
         let (listener, access, tls) = (starting.listener, starting.access, starting.tls);
         let reported = starting.queues.reports;
         let run = move || {
             let _profiled = Registration::new("devices", None).ok();
             runtime.block_on(async move {
                 let taking = tokio::spawn(reports::take(node.clone(), reported));
+                if starting.follows {
+                    let node = node.clone();
+                    tokio::spawn(async move {
+                        let _ = followed.await;
+                        node.is_given_from_now();
+                    });
+                }
                 let serving = match begin(&node, listener, access, tls) {
                     Ok(serving) => serving,
                     Err(error) => return tracing::error!(%error, "the device API cannot be served"),
@@ -110,6 +120,8 @@ impl DeviceThread {
                 // Nothing is ever sent: these are dropped.
                 let mut ended = ended;
                 tokio::select! {
+                    // Who ends at the same time gives nothing to anybody.
+                    biased;
                     _ = &mut ended => {}
                     _ = accepts => {
                         node.leave();
@@ -124,7 +136,7 @@ impl DeviceThread {
             });
         };
         let thread = std::thread::Builder::new().name("devices".to_owned()).spawn(run)?;
-        Ok(DeviceThread { accepting: Some(accepting), end, thread, directory })
+        Ok(DeviceThread { accepting: Some(accepting), follows: Some(follows), end, thread, directory })
     }
 
     /// What to drop for it to accept no more; there is one.
@@ -132,10 +144,15 @@ impl DeviceThread {
         self.accepting.take().unwrap_or_else(|| oneshot::channel().0)
     }
 
+    /// The process that this one follows gives what it has from now on.
+    pub(crate) fn is_given(&mut self) {
+        self.follows = None;
+    }
+
     /// Ends the API, and waits until what has been asked is answered. The workers have ended.
     pub(crate) fn end(self) {
-        let DeviceThread { accepting, end, thread, directory: _ } = self;
-        drop((accepting, end));
+        let DeviceThread { accepting, follows, end, thread, directory: _ } = self;
+        drop((accepting, follows, end));
         // A panic was reported when it happened.
         let _ = thread.join();
     }

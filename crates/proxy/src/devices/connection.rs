@@ -5,7 +5,7 @@ use super::events::Events;
 use super::input::Arrived;
 use super::output::{Output, Wrote};
 use crate::connection::client::Client;
-use crate::device_link::{CloseWhy, Command, DeviceState, Report};
+use crate::device_link::{Before, CloseWhy, Command, DeviceState, Report};
 use crate::exchange::{Authenticated, BegunDevice, UpgradedRequest};
 use crate::plan::Lease;
 use crate::worker::devices::{Devices, Place};
@@ -39,6 +39,8 @@ pub(super) struct Connection {
     pub(super) output: Output,
     /// Since the first frame it is known whether the device goes on with a session of before.
     pub(super) is_settled: bool,
+    /// It has asked for its session of before, which is on its way.
+    pub(super) awaits_session: bool,
     stage: Stage,
     /// Nothing more is written.
     is_shut: bool,
@@ -186,6 +188,7 @@ impl Connection {
             pulse: Pulse::new(now_ms, worker.random() as u16),
             output: Output::default(),
             is_settled: resumed.is_settled,
+            awaits_session: false,
             stage: Stage::Open,
             is_shut: false,
             counted_bytes: 0,
@@ -337,15 +340,17 @@ impl Connection {
     }
 
     /// Goes on with a session of before, where it is there and the device may.
-    fn go_on_with(&mut self, before: Option<Box<Session>>, devices: &Devices) {
+    fn go_on_with(&mut self, before: Option<Box<Before>>, devices: &Devices) {
+        self.awaits_session = false;
         let limits = self.limits(devices);
         let now_ms = devices.session_ms(&self.worker().clock);
-        if let (Some(mut before), Some(session)) = (before, &mut self.session) {
+        if let (Some(before), Some(session)) = (before, &mut self.session) {
+            let mut before = before.session;
             let token = before.token();
             devices.with_notices(|notices| match before.resume(token, self.more.generation, now_ms, &limits) {
                 Ok(()) => {
                     before.absorb(session);
-                    *session = *before;
+                    *session = before;
                 }
                 Err(_) => before.end(notices),
             });

@@ -58,6 +58,7 @@ impl Connection {
             .as_ref()
             .is_some_and(|session| session.is_movable() && session.queued_bytes() <= DEVICE_MESSAGES_BYTES_MAX);
         session
+            && !self.awaits_session
             && self.reader.is_idle()
             && self.output.is_idle()
             && self.more.held.is_empty()

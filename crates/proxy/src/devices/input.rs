@@ -141,6 +141,7 @@ impl Connection {
         }
         match (said, token) {
             (FromDevice::Hello { .. }, Some(token)) => {
+                self.awaits_session = true;
                 devices.report(Report::Resume { connection: self.place.connection, token });
             }
             (FromDevice::Hello { .. }, None) => self.output.owes_hello = true,

@@ -170,9 +170,7 @@ impl Devices {
                 let why = Refused::Offline;
                 self.report(Report::Refused { id: message.id, why });
             }
-            Command::Resume { connection, session: Some(session) } => {
-                self.report(Report::Left { connection, session: Some(session), reason: "gone", is_given: false });
-            }
+            Command::Resume { session: Some(before), .. } => self.report(Report::Returned(before)),
             _ => {}
         }
     }
