@@ -23,7 +23,7 @@ const CLOSING_MAX: usize = 64;
 const CLOSE_TRIES_MAX: usize = 30;
 const CLOSE_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long the directory is told of ends when the process ends, and how often that is looked at.
+/// How long an ending process waits for the directory, and how often it checks.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 const END_LOOK: Duration = Duration::from_millis(10);
 
@@ -94,7 +94,7 @@ impl Cluster {
         tasks.spawn(directory.clone().run(hooks));
         tasks.spawn(close_there(directory.clone(), peers.clone(), to_close));
         if let Some(listener) = listener {
-            // It ends when nobody has the other end any more.
+            // Ends when the sender is dropped.
             let leaving = async { drop(leaving.await) };
             let handler = answering(directory.clone(), close, handler.clone());
             tasks.spawn(serve(listener, Served { tls, body_bytes_max, handler }, leaving));
@@ -126,7 +126,7 @@ impl Cluster {
                 tokio::time::sleep(END_LOOK).await;
             }
         };
-        // What is not told in time is found out by whoever asks, since the lease has ended.
+        // Devices that were not reported in time count as offline anyway once the lease is released.
         let _told = timeout(END_PATIENCE, told).await;
         let _released = timeout(END_PATIENCE, self.directory.release()).await;
     }

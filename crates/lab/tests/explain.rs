@@ -43,7 +43,7 @@ fn the_function_that_grew_is_at_the_top() {
     let folder = folder.path();
     built(folder, "old", &["-g"]);
     built(folder, "new", &["-g", "-DGROWN=2"]);
-    // How many slices there are is of the error of times, which is not tested here.
+    // More slices would only narrow the intervals of times, which are not tested here.
     let words = ["explain", "./old", "./new", "--slices", "6", "--seed", "1", "--json", "e.json", "--html", "e.html"];
     // By itself, the part shows nothing of what it became.
     let isolated = ["--isolated", "third=test -x {} && echo 5", "--", "{}", SCALE];

@@ -36,7 +36,7 @@ pub struct Peers {
 struct Shared {
     node: Box<str>,
     tls: Option<PeerTls>,
-    /// By node: one entry for each that has been a member. Whoever makes a connection holds the inner lock; the others wait for it.
+    /// By node, one entry per past or present member. The inner lock is held while a connection is made, so others wait for it.
     links: Mutex<HashMap<Box<str>, Arc<tokio::sync::Mutex<Link>>>>,
 }
 

@@ -189,8 +189,8 @@ pub fn disconnect(entry: &mut Option<Entry>, place: &Place, now_ms: u64) -> bool
 /// then to find out whether it is still the current one.
 pub fn register(entry: &mut Option<Entry>, place: Place, generation: Generation, since_ms: u64) -> Registered {
     match entry {
-        // Its own. A higher generation came with an answer that was lost, so nobody knows that one. Under another number it goes
-        // on in another process of its node.
+        // The connection's own entry. If its generation is higher, the answer that carried it was lost, so nobody uses it. If its
+        // number differs, the connection has moved to another process of the same node.
         Some(Entry::Online { place: other, generation: stored, .. })
             if other.node == place.node && (other.connection == place.connection || *stored == generation) => {}
         // One with the same generation, too: a directory that lost its last writes gave it twice. The stored one stays.

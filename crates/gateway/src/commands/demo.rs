@@ -27,7 +27,7 @@ const ADMIN_PORT: u16 = 9180;
 /// Where its metrics are if nobody else is there.
 const METRICS_PORT: u16 = 9091;
 
-/// Where back-ends reach the demo's devices if nobody else is there.
+/// The device API's port, unless something else uses it.
 const DEVICES_PORT: u16 = 9190;
 
 /// How long the link to the dashboard can be opened.

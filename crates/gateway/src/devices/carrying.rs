@@ -1,8 +1,7 @@
 //! A session on its way to the node that its device has come back to.
 //!
-//! The node that has it gives it away, ended: what its device has not acknowledged is sent again from the other node, and
-//! who waits for word of it here is answered that nobody knows. If the answer is lost, so is the session: the device begins
-//! another one.
+//! The old node ends the session and hands it over. Messages that the device has not acknowledged are sent again by the new node;
+//! callers still waiting at the old node are answered 504. If the answer is lost, so is the session, and the device starts a new one.
 
 use super::clock::session_ms;
 use super::envelope::{join, split};
