@@ -1,6 +1,6 @@
 //! `cargo xtask icount`: instructions per operation, by callgrind, against the committed figures.
 //!
-//! Instructions and not time, because they repeat to the last digit on any load. Each example is run with N and with 2N
+//! Instructions and not time, because they repeat to the last digit on any load. Each program is run with N and with 2N
 //! iterations and the difference taken, so that start-up, environment and the loader cancel out.
 //!
 //! Functions in Lua are counted step by step, as callgrind sees no machine code of LuaJIT. Where LuaJIT's tables lie and which
@@ -19,14 +19,21 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// One measured operation: `example` of `package`, called with N and `case`.
+/// One measured operation: `target` of `package`, called with N and `case`.
 struct Operation {
     name: &'static str,
     package: &'static str,
-    example: &'static str,
+    target: Target,
     case: &'static str,
     iterations: u64,
     by: By,
+}
+
+/// A program that cargo builds.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Target {
+    Bin(&'static str),
+    Example(&'static str),
 }
 
 /// How instructions are counted.
@@ -44,14 +51,18 @@ impl By {
 }
 
 const fn wire(name: &'static str, case: &'static str) -> Operation {
-    Operation { name, package: "stillgate-wire", example: "icount", case, iterations: ITERATIONS, by: By::Callgrind }
+    callgrind(name, "wire", case)
 }
 
 const fn route(name: &'static str, case: &'static str) -> Operation {
+    callgrind(name, "route", case)
+}
+
+const fn callgrind(name: &'static str, bin: &'static str, case: &'static str) -> Operation {
     Operation {
         name,
-        package: "stillgate-route",
-        example: "icount_match",
+        package: "stillgate-operations",
+        target: Target::Bin(bin),
         case,
         iterations: ITERATIONS,
         by: By::Callgrind,
@@ -59,7 +70,8 @@ const fn route(name: &'static str, case: &'static str) -> Operation {
 }
 
 const fn lua(name: &'static str, file: &'static str) -> Operation {
-    Operation { name, package: "stillgate-lua", example: "warm_runs", case: file, iterations: 4, by: By::Steps }
+    let target = Target::Example("warm_runs");
+    Operation { name, package: "stillgate-lua", target, case: file, iterations: 4, by: By::Steps }
 }
 
 const OPERATIONS: &[Operation] = &[
@@ -120,12 +132,12 @@ pub(crate) fn check(update: bool) -> Result {
     let rustc = rustc_version()?;
     let mut binaries = BTreeMap::new();
     for operation in OPERATIONS {
-        if let Entry::Vacant(entry) = binaries.entry(operation.example) {
+        if let Entry::Vacant(entry) = binaries.entry(operation.target) {
             entry.insert(build(operation)?);
         }
     }
     let counted = parallel::map(OPERATIONS, parallel::cpus(), |operation| {
-        let binary = &binaries[operation.example];
+        let binary = &binaries[&operation.target];
         if operation.by == By::Steps {
             let each = steps(binary, operation).map_err(|error| error.to_string())?;
             return Ok((operation.name, operation.by, each));
@@ -185,21 +197,24 @@ fn compare(rustc: &str, counted: &[(&str, By, f64)], committed: &Committed) -> R
     Ok(())
 }
 
-/// Builds the example as it would be measured; returns where cargo put it.
+/// Builds the program as it would be measured; returns where cargo put it.
 fn build(operation: &Operation) -> Result<PathBuf> {
-    let mut command = step::cargo(["build", "--profile", "bench"]);
-    command.args(["--package", operation.package, "--example", operation.example]);
-    let executables = step::executables(&mut command)?;
+    let (kind, name) = match operation.target {
+        Target::Bin(name) => ("--bin", name),
+        Target::Example(name) => ("--example", name),
+    };
+    let mut command = step::cargo(["build", "--profile", "bench", "--package", operation.package, kind, name]);
+    let executables = step::build(&mut command)?.executables;
     let path = executables.last().and_then(|artifact| artifact["executable"].as_str());
-    Ok(path.ok_or_else(|| format!("cargo built no example {}", operation.example))?.into())
+    Ok(path.ok_or_else(|| format!("cargo built no {name}"))?.into())
 }
 
-/// Instructions of a call, as the example prints them.
+/// Instructions of a call, as it prints them.
 fn steps(binary: &Path, operation: &Operation) -> Result<f64> {
     let mut command = Command::new(binary);
     command.current_dir(root()).args([operation.case, &operation.iterations.to_string(), "steps"]);
     let text = step::output(&mut command)?;
-    let number = text.split_whitespace().next().ok_or_else(|| format!("{} printed nothing", operation.example))?;
+    let number = text.split_whitespace().next().ok_or_else(|| format!("{} printed nothing", binary.display()))?;
     Ok(number.parse()?)
 }
 
@@ -212,7 +227,7 @@ fn instructions(binary: &Path, operation: &Operation, iterations: u64) -> Result
         .args([&iterations.to_string(), operation.case]);
     let (good, _, log) = step::capture(&mut command)?;
     if !good {
-        return Err(format!("valgrind {}:\n{log}", operation.example).into());
+        return Err(format!("valgrind {}:\n{log}", binary.display()).into());
     }
     let total = log.lines().find_map(|line| line.split_once("Collected : "));
     let (_, total) = total.ok_or_else(|| format!("callgrind printed no total:\n{log}"))?;

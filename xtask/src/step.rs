@@ -5,6 +5,7 @@
 
 use crate::Result;
 use serde_json::Value;
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -96,16 +97,37 @@ pub(crate) fn run(command: &mut Command) -> Result {
     Ok(())
 }
 
-/// Runs a cargo command that builds; returns cargo's messages about each executable.
-pub(crate) fn executables(cargo: &mut Command) -> Result<Vec<Value>> {
-    cargo.args(["--message-format", "json-render-diagnostics"]).stderr(Stdio::inherit());
+/// What a cargo command that builds has made.
+pub(crate) struct Built {
+    /// Cargo's messages about each executable.
+    pub(crate) executables: Vec<Value>,
+    /// How often the compiler or clippy warned.
+    pub(crate) warnings: usize,
+}
+
+/// Runs a cargo command that builds, and prints what the compiler says.
+pub(crate) fn build(cargo: &mut Command) -> Result<Built> {
+    cargo.args(["--message-format", "json"]).stderr(Stdio::inherit());
     let output = cargo.stdin(Stdio::null()).output().map_err(|error| format!("{}: {error}", shown(cargo)))?;
-    if !output.status.success() {
-        return Err(format!("{}: {}", shown(cargo), output.status).into());
+    let mut built = Built { executables: Vec::new(), warnings: 0 };
+    // A library is compiled once more for its own tests, and said to be as bad.
+    let mut printed = HashSet::new();
+    for message in String::from_utf8_lossy(&output.stdout).lines() {
+        let Ok(message) = serde_json::from_str::<Value>(message) else { continue };
+        if let Some(said) = message["message"]["rendered"].as_str()
+            && printed.insert(said.to_owned())
+        {
+            println!("{said}");
+            built.warnings += usize::from(message["message"]["level"] == "warning");
+        }
+        if message["executable"].is_string() {
+            built.executables.push(message);
+        }
     }
-    let messages = String::from_utf8_lossy(&output.stdout);
-    let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    Ok(messages.filter(|message| message["executable"].is_string()).collect())
+    match output.status.success() {
+        true => Ok(built),
+        false => Err(format!("{}: {}", shown(cargo), output.status).into()),
+    }
 }
 
 /// Runs a command and returns its standard output and standard error, whatever its status.

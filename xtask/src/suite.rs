@@ -68,17 +68,25 @@ struct Outcome {
     failure: Option<(String, Vec<String>)>,
 }
 
-/// Builds all of them.
-pub(crate) fn build() -> Result<Vec<Executable>> {
-    let arguments = ["test", "--workspace", "--no-run"];
-    let mut executables: Vec<Executable> = step::executables(&mut step::cargo(arguments))?
-        .iter()
-        .filter(|artifact| artifact["profile"]["test"] == true)
-        .filter_map(Executable::of)
-        .collect();
-    executables.sort_by_key(|executable| !executable.target.starts_with(LONGEST));
-    println!("{} executables", executables.len());
-    Ok(executables)
+/// Builds all of them, and lints what it builds: clippy's driver compiles as rustc does, so that nothing is compiled once more
+/// for its lints only. Benches and examples are built, too, for the lints. Returns how often it warned.
+pub(crate) fn build(into: &mut Vec<Executable>) -> Result<usize> {
+    let mut cargo = step::cargo(["test", "--workspace", "--all-targets", "--no-run"]);
+    let built = step::build(with_clippy(&mut cargo))?;
+    *into = tests(&built);
+    into.sort_by_key(|executable| !executable.target.starts_with(LONGEST));
+    println!("{} executables", into.len());
+    Ok(built.warnings)
+}
+
+/// Lets clippy compile the workspace's crates. Cargo keeps what that makes apart from what rustc makes.
+pub(crate) fn with_clippy(cargo: &mut Command) -> &mut Command {
+    cargo.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver")
+}
+
+fn tests(built: &step::Built) -> Vec<Executable> {
+    let is_test = |artifact: &&Value| artifact["profile"]["test"] == true && artifact["target"]["kind"][0] != "bench";
+    built.executables.iter().filter(is_test).filter_map(Executable::of).collect()
 }
 
 /// Tests of what release builds must hold by themselves, where debug assertions would come before: their package and target.
@@ -100,11 +108,7 @@ const ASSERTIONS_OFF: [&str; 6] = [
 pub(crate) fn run_without_assertions() -> Result {
     let (package, target) = WITHOUT_ASSERTIONS;
     let arguments = ["test", "--package", package, "--test", target, "--no-run"];
-    let mut executables: Vec<Executable> = step::executables(step::cargo(arguments).args(ASSERTIONS_OFF))?
-        .iter()
-        .filter(|artifact| artifact["profile"]["test"] == true)
-        .filter_map(Executable::of)
-        .collect();
+    let mut executables = tests(&step::build(step::cargo(arguments).args(ASSERTIONS_OFF))?);
     for executable in &mut executables {
         executable.command = format!("{} {}", executable.command, shell_words(&ASSERTIONS_OFF));
     }

@@ -73,15 +73,17 @@ pub(crate) fn run(mut args: Args) -> Result {
     steps.run("Debian packages", || packages::ensure(&needed));
     steps.run("programs built by Go", go_peers::ensure);
     look(&mut steps);
-    steps.run("clippy", || {
-        let arguments = ["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"];
-        step::run(&mut step::cargo(arguments))
-    });
     let mut tests = Vec::new();
-    steps.run("build of the tests", || suite::build().map(|built| tests = built));
+    let mut warnings = 0;
+    steps.run("build of the tests", || suite::build(&mut tests).map(|warned| warnings = warned));
+    steps.run("clippy, which built them", || match warnings {
+        0 => Ok(()),
+        _ => Err(format!("{warnings} warnings above, and none is allowed").into()),
+    });
     steps.run("unit, property and end-to-end tests", || suite::run(&tests));
     steps.run("tests in the documentation", || {
-        step::run(&mut step::cargo(["test", "--workspace", "--doc", "--no-fail-fast", "--quiet"]))
+        let mut cargo = step::cargo(["test", "--workspace", "--doc", "--no-fail-fast", "--quiet"]);
+        step::run(suite::with_clippy(&mut cargo))
     });
     if !quick {
         steps.run("splitting of heads without debug assertions", suite::run_without_assertions);

@@ -48,7 +48,7 @@ fn main() {
         Some("serialise-request-small") => serialise_request(REQUEST_SMALL, count),
         Some("serialise-request-16") => serialise_request(REQUEST_16, count),
         Some("serialise-response") => serialise_response(count),
-        other => panic!("unknown case {other:?}; see main in crates/wire/examples/icount.rs"),
+        other => panic!("unknown case {other:?}; see main in xtask/operations/src/bin/wire.rs"),
     }
 }
 

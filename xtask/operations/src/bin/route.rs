@@ -1,9 +1,9 @@
 //! Does one thing of the router a given number of times, for counting instructions.
 //!
-//! `icount_match N CASE`, run under callgrind with two values of N: the difference divided by that of N is one of it. It
+//! `route N CASE`, run under callgrind with two values of N: the difference divided by that of N is one of it. It
 //! prints nothing, and does the same on every run. Expression routes are those of `cargo bench`.
 
-#[path = "../benches/route/families.rs"]
+#[path = "../../../../crates/route/benches/route/families.rs"]
 mod families;
 
 use families::{FAMILIES, Family, Sample};
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
 }
 
 fn usage() -> ExitCode {
-    eprintln!("usage: icount_match COUNT uris|both|paths|header|query|regex|miss|cached|parse|update");
+    eprintln!("usage: route COUNT uris|both|paths|header|query|regex|miss|cached|parse|update");
     ExitCode::from(2)
 }
 
