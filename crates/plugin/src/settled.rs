@@ -58,6 +58,12 @@ impl Settled {
         self.arguments.clear();
     }
 
+    /// Whether plugins have settled nothing that the end of the request needs.
+    pub fn is_nothing(&self) -> bool {
+        let Settled { held, client, authenticated_until: _, upstream, trace, spans, arguments: _ } = self;
+        held.is_empty() && client.is_none() && upstream.is_empty() && trace.is_none() && spans.is_empty()
+    }
+
     /// The request goes to this upstream; `None`: to that of its route, whatever was chosen before.
     pub fn choose_upstream(&mut self, key: Option<&str>) {
         self.upstream.clear();

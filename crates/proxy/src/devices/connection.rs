@@ -150,12 +150,15 @@ impl Connection {
     }
 
     /// Goes on where another process has left it.
-    pub(super) fn resume(open: Open, client: Client, resumed: Resumed) -> Connection {
+    pub(super) fn resume(open: Open, mut client: Client, resumed: Resumed) -> Connection {
         let Resumed { place, device, labels, protocol, settings, generation, session, request, credential, .. } =
             resumed;
         let worker = &open.worker;
         let now_ms = worker.clock.now_ms();
         let message_bytes_max = worker.devices.as_ref().map_or(0, |devices| devices.limits.message_bytes);
+        if let Some(devices) = &worker.devices {
+            client.forwarded = devices.no_lines.clone();
+        }
         let events = settings.events.as_ref().map(|_| {
             let route = request.outcome.kept.as_ref().map_or("", |kept| &kept.route.spec.id);
             Events::new(&device, generation, &settings, route, resumed.events)

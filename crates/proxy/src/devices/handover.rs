@@ -180,7 +180,7 @@ pub(crate) fn take(
         labels: labels.clone(),
         protocol,
         peer: client.peer,
-        route: Arc::from(id),
+        route: devices.route(id),
         settings: settings.clone(),
     };
     let request = request(state, &worker, head, (place, route), is_changed);

@@ -150,6 +150,11 @@ impl Chains {
         self.settled.trace
     }
 
+    /// Whether nothing of it is of use once the head of the response is out.
+    fn is_done(&self) -> bool {
+        !self.phases.contains(Phase::Log) && self.consumer.is_none() && self.settled.is_nothing()
+    }
+
     /// Whether there is a plugin.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
@@ -217,11 +222,11 @@ pub(crate) fn before_proxy(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
     Ok(())
 }
 
-/// A request has become a tunnel: what its plugins will need at its end.
+/// A request has become a tunnel: what its plugins will need at its end. Often that is nothing, and tunnels are many.
 pub(super) fn keep(serving: &mut Serving<'_>) -> Option<Box<Chains>> {
     let plan = &serving.snapshot.plan;
-    let is_on = serving.exchange.chains.is_on;
-    is_on.then(|| {
+    let chains = &serving.exchange.chains;
+    (chains.is_on && !chains.is_done()).then(|| {
         let kept = KeptPlugins {
             global: plan.global.clone(),
             route: serving.route.and_then(|route| route.chain.clone()),

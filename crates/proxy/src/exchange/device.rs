@@ -84,7 +84,7 @@ pub(super) async fn begin(serving: &mut Serving<'_>, device: &Device) -> Result<
         labels: device.labels.clone(),
         protocol: device.protocol,
         peer: serving.client.peer,
-        route: Arc::from(route.route.spec.id.as_str()),
+        route: devices.route(&route.route.spec.id),
         settings: device.settings.clone(),
     };
     let (generation, session) = admitted(serving, &mut place, facts).await?;

@@ -43,6 +43,10 @@ pub(crate) struct Devices {
     /// Connections that began in this second, by route.
     rates: RefCell<HashMap<Identity, Rate>>,
     workers: usize,
+    /// Of the route that had a device last: there are few routes, and one text for all their devices.
+    route: RefCell<Arc<str>>,
+    /// What clients of devices have for lines to a node, which none is asked for.
+    pub(crate) no_lines: Rc<[u8]>,
     /// From the worker's clock to that of sessions.
     session_offset_ms: u64,
     /// Those that were looked at last, and how many there have been before: what devices were let in by is looked for again in others.
@@ -110,10 +114,21 @@ impl Devices {
             news: Notify::new(),
             rates: RefCell::default(),
             workers: link.workers,
+            route: RefCell::new(Arc::from("")),
+            no_lines: Rc::new([]),
             session_offset_ms: process_ms().wrapping_sub(clock.now_ms()),
             consumers: RefCell::default(),
             consumers_seen: Cell::new(1),
         }
+    }
+
+    /// The id of a route, shared by devices.
+    pub(crate) fn route(&self, id: &str) -> Arc<str> {
+        let mut route = self.route.borrow_mut();
+        if **route != *id {
+            *route = Arc::from(id);
+        }
+        route.clone()
     }
 
     /// Now, by the clock of sessions.
