@@ -1,16 +1,16 @@
 //! The way of a message to the node that has its device, over the directory and the peers.
 
 use crate::peers::{Call, CallError, Handler, PeerTls, Peers, Reply, Served, serve};
-use crate::registry::{Directory, DirectorySettings, Hooks, LinkError};
+use crate::registry::{Directory, DirectorySettings, FormerDirectory, Hooks, LinkError};
 use bytes::Bytes;
 use std::fmt;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use stillgate_devices::directory::{NotTaken, Place, Sending, Step, Unsent};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// How long peers are asked whether they have a device.
 const HAVE_PATIENCE: Duration = Duration::from_millis(500);
@@ -22,6 +22,8 @@ const CLOSING_MAX: usize = 64;
 /// How often, with a second in between: a node that cannot be reached for longer finds out by itself.
 const CLOSE_TRIES_MAX: usize = 30;
 const CLOSE_PAUSE: Duration = Duration::from_secs(1);
+/// Before a node is asked again whose process is being replaced.
+const LEAVING_PAUSE: Duration = Duration::from_millis(20);
 
 /// How long an ending process waits for the directory, and how often it checks.
 const END_PATIENCE: Duration = Duration::from_secs(2);
@@ -69,6 +71,8 @@ pub struct Watch {
 pub enum NotSent {
     /// It has not reached its device, and will not.
     Unsent(Unsent),
+    /// The same: as many requests as may be are on their way to that node.
+    Busy,
     /// It may have (504): the connection to the node or the time ended first.
     Lost,
 }
@@ -123,7 +127,7 @@ impl Cluster {
     pub async fn end(&self) {
         let told = async {
             while self.directory.pending() > 0 && !self.directory.is_away() {
-                tokio::time::sleep(END_LOOK).await;
+                sleep(END_LOOK).await;
             }
         };
         // Devices that were not reported in time count as offline anyway once the lease is released.
@@ -154,10 +158,9 @@ impl Cluster {
             let (node, address): (Arc<str>, Box<str>) = (node.into(), member.address.clone());
             asked.spawn(async move {
                 let answer = match address.is_empty() {
-                    true => Err(CallError::Unreachable),
-                    false => peers.call((&node, &address), &kind, body, patience).await,
+                    true => None,
+                    false => ask_one(&peers, (&node, &address), &kind, body, patience).await,
                 };
-                let answer = if let Ok(Reply::Taken(answer)) = answer { Some(answer) } else { None };
                 (node, answer)
             });
         }
@@ -198,6 +201,7 @@ impl Cluster {
                         Ok(Reply::Taken(answer)) => return Ok(answer),
                         Ok(Reply::Moved) => NotTaken::Moved,
                         Ok(Reply::Leaving) | Err(CallError::Unreachable) => NotTaken::Unreachable,
+                        Err(CallError::Busy) => return Err(NotSent::Busy),
                         Err(CallError::Lost) => return Err(NotSent::Lost),
                     };
                     self.directory.step(|view| sending.sent(why, node, view))
@@ -219,9 +223,9 @@ impl Cluster {
 }
 
 impl Watch {
-    /// Of the process, for one that takes over from it.
-    pub fn epoch(&self) -> u64 {
-        self.directory.epoch()
+    /// What a process that takes over from this one begins with.
+    pub fn former(&self) -> FormerDirectory {
+        self.directory.former()
     }
 
     /// Whether the directory answered last time.
@@ -256,6 +260,19 @@ impl fmt::Debug for Watch {
     }
 }
 
+/// Asks a node; while one process replaces another there, again.
+async fn ask_one(peers: &Peers, to: (&str, &str), kind: &str, body: Bytes, patience: Duration) -> Option<Bytes> {
+    let until = Instant::now() + patience;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        match peers.call(to, kind, body.clone(), left).await {
+            Ok(Reply::Taken(answer)) => return Some(answer),
+            Ok(Reply::Leaving) if left > LEAVING_PAUSE => sleep(LEAVING_PAUSE).await,
+            _ => return None,
+        }
+    }
+}
+
 /// Answers what is the directory's, and hands on the rest.
 fn answering(directory: Directory, close: Arc<dyn Fn(u64) + Send + Sync>, node: Handler) -> Handler {
     Arc::new(move |call| match &*call.kind {
@@ -263,7 +280,7 @@ fn answering(directory: Directory, close: Arc<dyn Fn(u64) + Send + Sync>, node: 
             let has = std::str::from_utf8(&call.body).is_ok_and(|device| directory.has(device));
             ready(match has {
                 true => Reply::Taken(Bytes::new()),
-                false if directory.is_leaving() => Reply::Leaving,
+                false if directory.is_between() => Reply::Leaving,
                 false => Reply::Moved,
             })
         }
@@ -307,7 +324,7 @@ async fn close_one(directory: Directory, peers: Peers, device: Arc<str>, place: 
         if asked.is_ok() {
             return;
         }
-        tokio::time::sleep(CLOSE_PAUSE).await;
+        sleep(CLOSE_PAUSE).await;
     }
     tracing::warn!(node = %place.node, "a node could not be told to close a connection; it finds out by itself");
 }

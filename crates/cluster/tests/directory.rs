@@ -8,7 +8,7 @@ use double::{Node, SILENT, address_of, eventually};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use stillgate_cluster::NotSent;
-use stillgate_cluster::registry::RedisAddress;
+use stillgate_cluster::registry::{FormerDirectory, RedisAddress};
 use stillgate_devices::directory::{Away, Connected, Duplicate, Unsent};
 use stillgate_testkit::{Redis, RedisSetup};
 
@@ -219,6 +219,64 @@ async fn two_processes_do_not_share_a_name() {
     drop(first);
     eventually("the second to take it", || lease() != held).await;
     drop(second);
+}
+
+#[tokio::test]
+async fn a_process_that_follows_another_knows_the_nodes_while_redis_is_away() {
+    let mut redis = Redis::start();
+    let address = address_of(&redis);
+    let (a, b) = (Node::start("a", &address).await, Node::start("b", &address).await);
+    b.connect("d").await.unwrap();
+    eventually("the other node to be seen", || a.cluster.directory().members().get("b").is_some()).await;
+    let former = a.cluster.watch().former();
+    redis.kill();
+    a.cluster.leave();
+    let next = Node::start_with("a", &address, None, Some(former)).await;
+    assert_eq!(&*next.send("d").await.unwrap(), b"d");
+    assert_eq!(next.send("nobody").await, UNKNOWN);
+}
+
+#[tokio::test]
+async fn a_process_that_follows_another_does_not_vouch_for_devices_that_it_has_not_got() {
+    let redis = Redis::start();
+    let address = address_of(&redis);
+    let a = Node::start("a", &address).await;
+    let lease = || redis.cli(&["HGET", "sg:{nodes}:leases", "a"]);
+    let filled = || lease().split(' ').nth(2).unwrap().to_owned();
+    eventually("all to be registered", || filled() != "0").await;
+    let (era, former) = (filled(), a.cluster.watch().former());
+    assert_eq!(former.filled.map(|era| era.to_string()), Some(era.clone()));
+    a.cluster.leave();
+    // As if the first had been behind with its registrations when it was asked.
+    let behind = FormerDirectory { filled: None, ..former.clone() };
+    let next = Node::start_with("a", &address, None, Some(behind)).await;
+    eventually("its lease to say so", || filled() == "0").await;
+    next.cluster.directory().is_given();
+    eventually("it to have everything", || filled() == era).await;
+    next.cluster.leave();
+    // What was registered stays: nobody waits for an upgrade to hear that a device was never seen.
+    let last = Node::start_with("a", &address, None, Some(former)).await;
+    let commands = last.cluster.directory().commands();
+    eventually("it to hold the lease", || last.cluster.directory().commands() > commands + 1).await;
+    assert_eq!(filled(), era);
+}
+
+#[tokio::test]
+async fn a_node_whose_process_is_replaced_is_asked_again() {
+    let redis = Redis::start();
+    let (a, b) = (Node::start("a", &address_of(&redis)).await, Node::start("b", &address_of(&redis)).await);
+    b.connect("d").await.unwrap();
+    eventually("the other node to be seen", || a.cluster.directory().members().get("b").is_some()).await;
+    let ask = |patience| a.cluster.ask_all("message", "d".into(), patience);
+    b.leaving.store(3, Ordering::Relaxed);
+    let answers = ask(Duration::from_secs(10)).await;
+    assert!(matches!(&answers[..], [(node, Some(answer))] if &**node == "b" && &**answer == b"d"), "{answers:?}");
+    assert_eq!((b.leaving.load(Ordering::Relaxed), b.taken.load(Ordering::Relaxed)), (0, 1));
+    b.leaving.store(u64::MAX, Ordering::Relaxed);
+    let begun = Instant::now();
+    let answers = ask(Duration::from_millis(300)).await;
+    assert!(matches!(&answers[..], [(_, None)]), "{answers:?}");
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
 }
 
 #[tokio::test]

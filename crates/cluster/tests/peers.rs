@@ -6,6 +6,7 @@ use bytes::Bytes;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use stillgate_cluster::peers::{Answering, Call, CallError, PeerTls, PeerTlsError, Peers, Reply, Served, serve};
 use tokio::net::{TcpListener, TcpStream};
@@ -23,6 +24,12 @@ async fn start(tls: Option<PeerTls>) -> (SocketAddr, JoinHandle<()>) {
         Box::pin(async move {
             match &*call.kind {
                 "moved" => Reply::Moved,
+                "leaving" => {
+                    // The body says after how many milliseconds.
+                    let after_ms = std::str::from_utf8(&call.body).unwrap().parse().unwrap();
+                    tokio::time::sleep(Duration::from_millis(after_ms)).await;
+                    Reply::Leaving
+                }
                 "never" => std::future::pending().await,
                 kind => {
                     let head = format!("{} {kind} ", call.from);
@@ -94,6 +101,65 @@ async fn a_thousand_requests_share_a_connection() {
     for answer in calls {
         assert_eq!(answer.await.unwrap(), taken("a message x"));
     }
+}
+
+/// As many requests as a peer takes at once.
+const REQUESTS_MAX: usize = 10_000;
+
+#[tokio::test]
+async fn more_requests_than_a_peer_takes_wait_or_are_refused() {
+    let (address, _server) = start(None).await;
+    let (peers, address) = (Peers::new("a", None), address.to_string());
+    let call = |kind: &'static str, patience| {
+        let (peers, address) = (peers.clone(), address.clone());
+        tokio::spawn(async move { peers.call(("b", &address), kind, "x".into(), patience).await })
+    };
+    let never: Vec<_> = (0..REQUESTS_MAX).map(|_| call("never", Duration::from_secs(60))).collect();
+    // Behind all of them.
+    let refused = call("message", Duration::from_millis(600));
+    let waits = call("message", Duration::from_secs(60));
+    assert_eq!(refused.await.unwrap(), Err(CallError::Busy), "nothing of it was sent, which is said");
+    never.iter().take(10).for_each(JoinHandle::abort);
+    assert_eq!(waits.await.unwrap(), taken("a message x"));
+    never.iter().for_each(JoinHandle::abort);
+}
+
+#[tokio::test]
+async fn a_connection_is_left_once() {
+    let (server, _server) = start(None).await;
+    let (address, connections) = counting(server).await;
+    let peers = Peers::new("a", None);
+    let leaving = |after_ms: &'static str| {
+        let (peers, address) = (peers.clone(), address.to_string());
+        tokio::spawn(async move { peers.call(("b", &address), "leaving", after_ms.into(), PATIENCE).await })
+    };
+    assert_eq!(call(&peers, "b", address, "message").await, taken("a message x"));
+    let (soon, late) = (leaving("50"), leaving("500"));
+    assert_eq!(soon.await.unwrap(), Ok(Reply::Leaving));
+    assert_eq!(call(&peers, "b", address, "message").await, taken("a message x"));
+    // It was sent over the first connection: the second stays.
+    assert_eq!(late.await.unwrap(), Ok(Reply::Leaving));
+    assert_eq!(call(&peers, "b", address, "message").await, taken("a message x"));
+    assert_eq!(connections.load(Ordering::Relaxed), 2);
+}
+
+/// A relay to a server that counts its connections.
+async fn counting(server: SocketAddr) -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, count) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+    let counted = count.clone();
+    tokio::spawn(async move {
+        loop {
+            let (mut client, _) = listener.accept().await.unwrap();
+            counted.fetch_add(1, Ordering::Relaxed);
+            tokio::spawn(async move {
+                let mut server = TcpStream::connect(server).await.unwrap();
+                // Either side may end first.
+                let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+            });
+        }
+    });
+    (address, count)
 }
 
 #[tokio::test]

@@ -146,7 +146,7 @@ fn an_upgrade_hands_devices_over() {
     let mut upgraded = Upgraded::start(&setup);
     let (gateway, port) = (upgraded.gateway.addr().port().to_string(), api.addr().port().to_string());
     let script = include_str!("data/python/devices.py");
-    let mut script = Python::start(script, &["upgraded", &gateway, &port]);
+    let mut script = Python::start(script, &["upgraded", &gateway, &port, "alone"]);
     for round in 0..3 {
         script.announced(&format!("round {round}"));
         upgraded.upgrade();

@@ -1,19 +1,22 @@
 //! The asking side: a connection to each peer, made when it is needed.
 
 use super::tls::PeerTls;
-use super::{CONNECTION_WINDOW_BYTES, CallError, NODE_FIELD, Reply, STREAM_WINDOW_BYTES};
+use super::{CONNECTION_WINDOW_BYTES, CallError, NODE_FIELD, REQUESTS_MAX, Reply, STREAM_WINDOW_BYTES};
 use bytes::{Bytes, BytesMut};
 use h2::client::SendRequest;
 use h2::{Ping, PingPong, Reason, RecvStream};
 use http::{Request, StatusCode};
 use std::collections::HashMap;
 use std::io;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{sleep, timeout, timeout_at};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
@@ -38,6 +41,8 @@ struct Shared {
     tls: Option<PeerTls>,
     /// By node, one entry per past or present member. The inner lock is held while a connection is made, so others wait for it.
     links: Mutex<HashMap<Box<str>, Arc<tokio::sync::Mutex<Link>>>>,
+    /// Connections that were made.
+    count: AtomicU64,
 }
 
 #[derive(Default)]
@@ -46,7 +51,7 @@ enum Link {
     None,
     Open {
         address: Box<str>,
-        requests: SendRequest<Bytes>,
+        open: Open,
         connection: AbortHandle,
     },
     /// The others that wait for it do not each try again.
@@ -56,13 +61,30 @@ enum Link {
     },
 }
 
+/// A connection, for who sends over it.
+#[derive(Clone)]
+struct Open {
+    requests: SendRequest<Bytes>,
+    /// No other connection of this process has it.
+    serial: u64,
+    /// Room for as many requests as the peer takes: h2 would queue further ones, and whether it has sent one of those nobody knows.
+    room: Arc<Semaphore>,
+}
+
+/// Room for one request on a connection.
+struct Turn {
+    requests: SendRequest<Bytes>,
+    serial: u64,
+    _room: OwnedSemaphorePermit,
+}
+
 impl Peers {
     /// Of this node. Without TLS only peers on this machine can be reached.
     pub fn new(node: &str, tls: Option<PeerTls>) -> Peers {
-        Peers { shared: Arc::new(Shared { node: node.into(), tls, links: Mutex::default() }) }
+        Peers { shared: Arc::new(Shared { node: node.into(), tls, links: Mutex::default(), count: AtomicU64::new(0) }) }
     }
 
-    /// Asks a node. `kind` is a word.
+    /// Asks a node. `kind` is a word. At most half of `patience` is spent on waiting for a connection with room.
     pub async fn call(
         &self,
         (node, address): (&str, &str),
@@ -72,21 +94,23 @@ impl Peers {
     ) -> Result<Reply, CallError> {
         let request = Request::post(format!("/{kind}")).header(NODE_FIELD, &*self.shared.node).body(());
         let request = request.map_err(|_| CallError::Unreachable)?;
-        let mut requests = self.requests(node, address, patience).await?;
+        let until = Instant::now() + patience;
+        let mut turn = self.turn(node, address, until - patience / 2).await?;
         let asked = async {
-            let (answer, mut stream) = requests.send_request(request, false).map_err(|_| CallError::Unreachable)?;
+            let (answer, mut stream) =
+                turn.requests.send_request(request, false).map_err(|_| CallError::Unreachable)?;
             stream.send_data(body, true).map_err(|error| judge(&error))?;
             let answer = answer.await.map_err(|error| judge(&error))?;
             let status = answer.status();
             let body = read(answer.into_body()).await?;
             Ok((status, body))
         };
-        let (status, body) = timeout(patience, asked).await.unwrap_or(Err(CallError::Lost))?;
+        let (status, body) = timeout_at(until.into(), asked).await.unwrap_or(Err(CallError::Lost))?;
         match status {
             StatusCode::OK => Ok(Reply::Taken(body)),
             StatusCode::MISDIRECTED_REQUEST => Ok(Reply::Moved),
             StatusCode::SERVICE_UNAVAILABLE => {
-                self.leave(node).await;
+                self.leave(node, turn.serial).await;
                 Ok(Reply::Leaving)
             }
             status => {
@@ -97,24 +121,30 @@ impl Peers {
     }
 
     /// A connection that takes a request now.
-    async fn requests(&self, node: &str, address: &str, patience: Duration) -> Result<SendRequest<Bytes>, CallError> {
+    async fn turn(&self, node: &str, address: &str, until: Instant) -> Result<Turn, CallError> {
         // One that has just ended is made again once.
         for _ in 0..2 {
-            let requests = self.link(node, address).await?;
-            match timeout(patience, requests.ready()).await {
-                Ok(Ok(requests)) => return Ok(requests),
-                Ok(Err(_)) => self.leave(node).await,
+            let Open { requests, serial, room } = self.link(node, address).await?;
+            let room = timeout_at(until.into(), room.acquire_owned()).await.map_err(|_| CallError::Busy)?;
+            // It is never closed.
+            let Ok(room) = room else { return Err(CallError::Unreachable) };
+            match timeout_at(until.into(), requests.ready()).await {
+                Ok(Ok(requests)) => return Ok(Turn { requests, serial, _room: room }),
+                Ok(Err(_)) => self.leave(node, serial).await,
                 Err(_) => break,
             }
         }
         Err(CallError::Unreachable)
     }
 
-    /// The next request goes over another connection; those on their way on this one are answered on it.
-    async fn leave(&self, node: &str) {
+    /// The next request goes over another connection than this one; those on their way are answered on it.
+    async fn leave(&self, node: &str, serial: u64) {
         let link = self.shared.links.lock().expect("no holder panics").get(node).cloned();
-        if let Some(link) = link {
-            *link.lock().await = Link::None;
+        let Some(link) = link else { return };
+        let mut link = link.lock().await;
+        // Another request may have left it before, and a third one made the next.
+        if matches!(&*link, Link::Open { open, .. } if open.serial == serial) {
+            *link = Link::None;
         }
     }
 
@@ -129,12 +159,12 @@ impl Peers {
         links.values().filter(|link| is_open(link)).count()
     }
 
-    async fn link(&self, node: &str, address: &str) -> Result<SendRequest<Bytes>, CallError> {
+    async fn link(&self, node: &str, address: &str) -> Result<Open, CallError> {
         let link = self.shared.links.lock().expect("no holder panics").entry(node.into()).or_default().clone();
         let mut link = link.lock().await;
         match &*link {
-            Link::Open { address: known, requests, connection } if **known == *address && !connection.is_finished() => {
-                return Ok(requests.clone());
+            Link::Open { address: known, open, connection } if **known == *address && !connection.is_finished() => {
+                return Ok(open.clone());
             }
             Link::Failed { address: known, at } if **known == *address && at.elapsed() < FAILURE_KEPT => {
                 return Err(CallError::Unreachable);
@@ -147,8 +177,10 @@ impl Peers {
         let made = timeout(CONNECT_TIMEOUT, self.connect(node, address)).await;
         match made.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok((requests, connection)) => {
-                *link = Link::Open { address: address.into(), requests: requests.clone(), connection };
-                Ok(requests)
+                let serial = self.shared.count.fetch_add(1, Relaxed);
+                let open = Open { requests, serial, room: Arc::new(Semaphore::new(REQUESTS_MAX as usize)) };
+                *link = Link::Open { address: address.into(), open: open.clone(), connection };
+                Ok(open)
             }
             Err(error) => {
                 tracing::debug!(node, address, %error, "a peer cannot be reached");

@@ -26,7 +26,7 @@ const NODE_FIELD: &str = "stillgate-node";
 const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 
-/// Requests of one node at once. More wait at the sender.
+/// Requests of one node at once. More wait at the sender, or are [`CallError::Busy`].
 const REQUESTS_MAX: u32 = 10_000;
 
 /// A request of another node.
@@ -56,6 +56,8 @@ pub enum Reply {
 pub enum CallError {
     /// The node has not taken the request, and will not.
     Unreachable,
+    /// The same: as many requests as it takes were on their way to it.
+    Busy,
     /// It may have: the connection or the time ended before its answer.
     Lost,
 }

@@ -31,12 +31,23 @@ pub struct DirectorySettings {
     pub node: Box<str>,
     /// Where its peers reach it; empty if it has none.
     pub address: Box<str>,
-    /// Of the process that this one takes over from; the node's lease and its entries stand.
-    pub epoch: Option<u64>,
+    /// The process that this one takes over from; the node's lease and its entries stand.
+    pub former: Option<FormerDirectory>,
     /// The directory.
     pub redis: RedisAddress,
     /// What is remembered of look-ups.
     pub lookup_bytes_max: usize,
+}
+
+/// What a process of a node leaves to the next one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FormerDirectory {
+    /// The process's.
+    pub epoch: u64,
+    /// The era in which everything that it has is registered.
+    pub filled: Option<u32>,
+    /// Names and addresses of the nodes that lived, for a directory that is away meanwhile.
+    pub members: Vec<(Box<str>, Box<str>)>,
 }
 
 /// What the directory asks of its node. Called on the runtime's thread; must not wait.
@@ -61,6 +72,9 @@ pub(super) struct Shared {
     pub(super) wake: Notify,
     /// Another process of this node holds its lease from now on.
     pub(super) is_leaving: AtomicBool,
+    /// The process before this one has devices still; and the era in which it had registered them.
+    is_filling: AtomicBool,
+    former_filled: Option<Era>,
     /// Whether the last command failed. Until the next heartbeat has tried again, commands fail at once.
     pub(super) is_away: AtomicBool,
     pub(super) commands: AtomicU64,
@@ -85,8 +99,10 @@ pub(super) struct State {
 impl Directory {
     /// Checks the settings, and begins with a node without devices. [`Directory::run`] does the work.
     pub fn new(settings: DirectorySettings) -> Result<Directory, LinkError> {
-        let DirectorySettings { node, address, epoch, redis, lookup_bytes_max } = settings;
-        let registrations = Registrations::new(node.clone(), epoch.unwrap_or_else(rand::random));
+        let DirectorySettings { node, address, former, redis, lookup_bytes_max } = settings;
+        let is_filling = AtomicBool::new(former.is_some());
+        let former = former.unwrap_or_else(|| FormerDirectory { epoch: rand::random(), ..FormerDirectory::default() });
+        let registrations = Registrations::new(node.clone(), former.epoch);
         let state = State { registrations, waiters: HashMap::new(), disconnects: VecDeque::new(), in_flight: 0 };
         let shared = Shared {
             node,
@@ -95,11 +111,13 @@ impl Directory {
             state: Mutex::new(state),
             wake: Notify::new(),
             is_leaving: AtomicBool::new(false),
+            is_filling,
+            former_filled: former.filled.map(Era),
             is_away: AtomicBool::new(true),
             commands: AtomicU64::new(0),
             contact_since: Mutex::default(),
             lookups: Mutex::new(Lookups::new(lookup_bytes_max)),
-            members: Mutex::default(),
+            members: Mutex::new(Arc::new(Members::told(former.members))),
             last_read: tokio::sync::Mutex::new(None),
             begun: Instant::now(),
         };
@@ -155,15 +173,19 @@ impl Directory {
         Err(Away)
     }
 
-    /// A connection of another process of this node goes on here.
-    pub fn adopt(&self, device: &str, connection: u64, generation: Generation, since_ms: u64) {
+    /// A connection of another process of this node goes on here. False: its device has a newer one, and it is to be closed.
+    pub fn adopt(&self, device: &str, connection: u64, generation: Generation, since_ms: u64) -> bool {
         let registrations = &mut self.shared.state().registrations;
+        if registrations.is_newer(device, generation) {
+            return false;
+        }
         // The older connection here is its node's to close. One that began while the directory was away is not known to it.
         let _closed_by_its_node = match generation >= FIRST_ERA.first_generation() {
             true => registrations.adopted(device, connection, generation, since_ms),
             false => registrations.connected(device, connection, Duplicate::Replace, since_ms),
         };
         self.shared.wake.notify_one();
+        true
     }
 
     /// Another process of this node goes on with a connection.
@@ -171,9 +193,17 @@ impl Directory {
         self.shared.state().registrations.given(device, connection);
     }
 
-    /// The process's, for one that takes over from it.
-    pub fn epoch(&self) -> u64 {
-        self.shared.state().registrations.epoch()
+    /// What a process that takes over from this one begins with.
+    pub(crate) fn former(&self) -> FormerDirectory {
+        let members = self.members();
+        let (epoch, filled) = self.shared.registered();
+        let members = members.iter().map(|(node, member)| (node.into(), member.address.clone())).collect();
+        FormerDirectory { epoch, filled: filled.map(|era| era.0), members }
+    }
+
+    /// The process before this one has given all that it had.
+    pub fn is_given(&self) {
+        self.shared.is_filling.store(false, Ordering::Relaxed);
     }
 
     /// Another process of this node takes over: from now on it holds the lease.
@@ -181,15 +211,15 @@ impl Directory {
         self.shared.is_leaving.store(true, Ordering::Relaxed);
     }
 
-    /// Whether another process of this node has what is not here.
-    pub fn is_leaving(&self) -> bool {
-        self.shared.is_leaving.load(Ordering::Relaxed)
+    /// Whether another process of this node may have what is not here.
+    pub(crate) fn is_between(&self) -> bool {
+        self.shared.is_leaving.load(Ordering::Relaxed) || self.shared.is_filling.load(Ordering::Relaxed)
     }
 
     /// The process ends: gives the node's lease up, unless it is another process's.
     pub(crate) async fn release(&self) {
         if !self.shared.is_leaving.swap(true, Ordering::Relaxed) {
-            let epoch = self.epoch();
+            let (epoch, _) = self.shared.registered();
             // Where this fails the lease ends by itself.
             let _released = self.shared.ask(self.shared.store.release(&self.shared.node, epoch)).await;
         }
@@ -273,6 +303,15 @@ impl Directory {
 impl Shared {
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no holder panics")
+    }
+
+    /// The process's epoch, and the era in which all that the node has is registered.
+    pub(super) fn registered(&self) -> (u64, Option<Era>) {
+        let registrations = &self.state().registrations;
+        let filled = registrations.filled();
+        let is_filling = self.is_filling.load(Ordering::Relaxed);
+        // What the former process has not given yet it may not have registered either.
+        (registrations.epoch(), filled.filter(|_| !is_filling || filled == self.former_filled))
     }
 
     pub(super) fn is_away(&self) -> bool {

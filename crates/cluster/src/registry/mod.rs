@@ -16,6 +16,6 @@ mod store;
 mod task;
 
 pub(crate) use directory::Hooks;
-pub use directory::{Directory, DirectorySettings};
+pub use directory::{Directory, DirectorySettings, FormerDirectory};
 pub use link::{LinkError, RedisAddress};
 pub use stillgate_devices::directory::Away;

@@ -101,10 +101,7 @@ impl LeaseHeld {
     }
 
     async fn hold(&mut self, shared: &Shared) -> Result<Reading, Away> {
-        let (epoch, filled) = {
-            let state = shared.state();
-            (state.registrations.epoch(), state.registrations.filled())
-        };
+        let (epoch, filled) = shared.registered();
         let begun = Instant::now();
         let myself = Myself { node: &shared.node, epoch, filled, address: &shared.address };
         let reading = shared.ask_anyway(shared.store.hold(&myself)).await?;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use stillgate_cluster::peers::{Answering, Call, Handler, PeerTls, Reply};
-use stillgate_cluster::registry::{DirectorySettings, RedisAddress};
+use stillgate_cluster::registry::{DirectorySettings, FormerDirectory, RedisAddress};
 use stillgate_cluster::{Cluster, ClusterSettings, NotSent};
 use stillgate_devices::directory::{Away, Connected, Duplicate};
 use stillgate_testkit::{PATIENCE, Redis};
@@ -30,6 +30,8 @@ pub(crate) struct Node {
     pub(crate) devices: Devices,
     /// Messages that were taken.
     pub(crate) taken: Arc<AtomicU64>,
+    /// So many requests are answered as by a process that another one follows.
+    pub(crate) leaving: Arc<AtomicU64>,
 }
 
 pub(crate) fn address_of(redis: &Redis) -> RedisAddress {
@@ -39,29 +41,34 @@ pub(crate) fn address_of(redis: &Redis) -> RedisAddress {
 impl Node {
     /// Starts one, and waits until the directory lists it.
     pub(crate) async fn start(name: &str, redis: &RedisAddress) -> Node {
-        Node::start_with(name, redis, None).await
+        Node::start_with(name, redis, None, None).await
     }
 
-    pub(crate) async fn start_with(name: &str, redis: &RedisAddress, tls: Option<PeerTls>) -> Node {
+    pub(crate) async fn start_with(
+        name: &str,
+        redis: &RedisAddress,
+        tls: Option<PeerTls>,
+        former: Option<FormerDirectory>,
+    ) -> Node {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string().into();
-        let (devices, taken) = (Devices::default(), Arc::new(AtomicU64::new(0)));
+        let (devices, [taken, leaving]) = (Devices::default(), [(); 2].map(|()| Arc::new(AtomicU64::new(0))));
         let closing = devices.clone();
         let settings = ClusterSettings {
             directory: DirectorySettings {
                 node: name.into(),
                 address,
-                epoch: None,
+                former,
                 redis: redis.clone(),
                 lookup_bytes_max: 1_000_000,
             },
             tls,
             listener: Some(listener),
             body_bytes_max: 100_000,
-            handler: handler(devices.clone(), taken.clone()),
+            handler: handler(devices.clone(), taken.clone(), leaving.clone()),
             close: Arc::new(move |connection| closing.lock().unwrap().retain(|_, it| *it != connection)),
         };
-        let node = Node { cluster: Arc::new(Cluster::start(settings).unwrap()), devices, taken };
+        let node = Node { cluster: Arc::new(Cluster::start(settings).unwrap()), devices, taken, leaving };
         eventually("the node to be listed", || node.cluster.directory().members().get(name).is_some()).await;
         node
     }
@@ -99,8 +106,11 @@ impl Node {
     }
 }
 
-fn handler(devices: Devices, taken: Arc<AtomicU64>) -> Handler {
+fn handler(devices: Devices, taken: Arc<AtomicU64>, leaving: Arc<AtomicU64>) -> Handler {
     Arc::new(move |call: Call| -> Answering {
+        if leaving.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok() {
+            return Box::pin(async { Reply::Leaving });
+        }
         let device = String::from_utf8(call.body.to_vec()).unwrap();
         if !devices.lock().unwrap().contains_key(&*device) {
             return Box::pin(async { Reply::Moved });

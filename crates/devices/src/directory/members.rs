@@ -47,6 +47,13 @@ impl Members {
         Members { living, is_complete, is_steady: true }
     }
 
+    /// What another process of this node has read, names and addresses: who is asked until the directory was read here.
+    pub fn told(read: impl IntoIterator<Item = (Box<str>, Box<str>)>) -> Members {
+        let lease = Lease { epoch: 0, until_ms: u64::MAX };
+        let living = read.into_iter().map(|(node, address)| (node, Member { lease, address, filled: None }));
+        Members { living: living.collect(), is_complete: false, is_steady: false }
+    }
+
     /// The same for a node that has reached the directory for so long: where it was away, other nodes are behind with what
     /// they have to register, and with their leases.
     pub fn after(self, contact_ms: u64) -> Members {
@@ -95,6 +102,9 @@ mod tests {
         assert!(!members(vec![member(101, Some(Era(9)))], 15).is_complete(), "it registers its devices still");
         assert!(!members(vec![member(101, era)], 14).is_complete(), "others may come still");
         assert!(!Members::new([member(101, era)], None, 100, Era(15)).is_complete());
+        let told = Members::told([("n".into(), "address".into())]);
+        assert_eq!(told.get("n").map(|member| &*member.address), Some("address"));
+        assert!(!told.is_complete() && !told.is_steady(), "it may be old");
         let read = Members::new([member(101, era)], era, 100, Era(15));
         assert!(!read.clone().after(LEASE_MS).is_complete() && read.after(LEASE_MS + 1).is_complete());
     }

@@ -158,6 +158,16 @@ impl Registrations {
         self.begin(device, connection, Duplicate::Replace, Some(generation), since_ms)
     }
 
+    /// Whether the device has a newer connection here than one of this generation, or asks for one: to be looked at before
+    /// [`Registrations::adopted`].
+    pub fn is_newer(&self, device: &str, generation: Generation) -> bool {
+        self.devices.get(device).is_some_and(|local| match local.generation {
+            Some(known) => known > generation,
+            // Where the older one is to stay, the directory will say so.
+            None => local.duplicate == Duplicate::Replace,
+        })
+    }
+
     /// A connection has ended. Nothing if the device has another one here.
     pub fn disconnected(&mut self, device: &str, connection: u64) -> Effect {
         if self.devices.get(device).is_none_or(|local| local.connection != connection) {
@@ -435,6 +445,19 @@ mod tests {
         registrations.disconnected("g", 4);
         let place = registrations.place(4);
         assert_eq!(registrations.unanswered("g", &place), Effect::Disconnect { place, before: None });
+    }
+
+    #[test]
+    fn a_connection_that_is_given_does_not_take_the_place_of_a_newer_one() {
+        let mut registrations = Registrations::new("a".into(), 1);
+        registrations.connected("asks", 1, Duplicate::Replace, 0);
+        registrations.connected("waits", 2, Duplicate::Refuse, 0);
+        registrations.adopted("older", 3, Generation(5), 0);
+        for (device, generation, is_newer) in
+            [("asks", 9, true), ("waits", 9, false), ("older", 4, true), ("older", 6, false), ("nobody", 1, false)]
+        {
+            assert_eq!(registrations.is_newer(device, Generation(generation)), is_newer, "{device}");
+        }
     }
 
     #[test]

@@ -131,7 +131,7 @@ fn inner(there: &There, request: Request) -> Result<hyper::Request<Body>, String
 }
 
 /// An address that is bound everywhere is reached by loopback.
-fn reached_at(address: SocketAddr) -> SocketAddr {
+pub(crate) fn reached_at(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),

@@ -33,6 +33,10 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
 /// What a connection without a request gets to send one in, once the server ends.
 const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// What a kept connection gets to send another request in, once another process accepts the new ones: a request that is on its way
+/// when its connection is closed would be lost. Its answer says that the connection ends.
+const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// What all connections get to end in, once the server ends.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -80,15 +84,32 @@ impl Bounds {
 pub(crate) struct Serving {
     accepting: AbortHandle,
     /// Whether connections are to end.
-    ending: watch::Sender<bool>,
+    ending: watch::Sender<Ending>,
     /// Closed when no connection is left.
     open: mpsc::Receiver<Infallible>,
     name: &'static str,
 }
 
+/// How far a server is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    Serving,
+    /// Another process accepts, and clients go on with their requests there.
+    Leaving,
+    /// The server goes, and nobody comes after it.
+    Over,
+}
+
+/// Requests of a connection.
+#[derive(Debug, Clone, Copy, Default)]
+struct Asked {
+    begun: u64,
+    answered: u64,
+}
+
 /// Serves until it is ended, or with the runtime.
 pub(crate) fn serve(listener: TcpListener, server: Server) -> Serving {
-    let (ending, is_ending) = watch::channel(false);
+    let (ending, is_ending) = watch::channel(Ending::Serving);
     let (is_open, open) = mpsc::channel(1);
     let name = server.bounds.name;
     let accepting = async move {
@@ -111,23 +132,30 @@ impl Serving {
         self.accepting.clone()
     }
 
-    /// Accepts no more, and has each connection end with the answer that it waits for.
+    /// Accepts no more, and has each connection end with the answer that it waits for, or with the next one.
     pub(crate) fn leave(&self) {
         self.accepting.abort();
-        self.ending.send_replace(true);
+        self.ending.send_replace(Ending::Leaving);
     }
 
     /// Answers what has been asked or is about to be, on connections that are there.
     pub(crate) async fn end(mut self) {
         self.accepting.abort();
-        self.ending.send_replace(true);
+        self.ending.send_if_modified(|ending| {
+            // Who leaves goes on to.
+            let is_serving = *ending == Ending::Serving;
+            if is_serving {
+                *ending = Ending::Over;
+            }
+            is_serving
+        });
         if timeout(END_TIMEOUT, self.open.recv()).await.is_err() {
             warn!("{}: requests were cut off because they took too long", self.name);
         }
     }
 }
 
-async fn serve_stream(stream: TcpStream, peer: SocketAddr, server: Server, is_ending: watch::Receiver<bool>) {
+async fn serve_stream(stream: TcpStream, peer: SocketAddr, server: Server, is_ending: watch::Receiver<Ending>) {
     let Server { router, tls, bounds } = server;
     let Some(tls) = tls else { return serve_connection(stream, peer, router, bounds, is_ending).await };
     match timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(tls).accept(stream)).await {
@@ -142,15 +170,21 @@ async fn serve_connection(
     peer: SocketAddr,
     router: Router,
     bounds: Bounds,
-    is_ending: watch::Receiver<bool>,
+    is_ending: watch::Receiver<Ending>,
 ) {
-    let (asked, is_asked) = watch::channel(false);
+    let (asked, is_asked) = watch::channel(Asked::default());
     let service = service_fn(|request: Request<Incoming>| {
-        asked.send_replace(true);
+        asked.send_modify(|asked| asked.begun += 1);
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(Peer(peer.ip()));
         // A router is always ready.
-        router.clone().call(request)
+        let answer = router.clone().call(request);
+        let asked = &asked;
+        async move {
+            let answer = answer.await;
+            asked.send_modify(|asked| asked.answered += 1);
+            answer
+        }
     });
     let mut connection = pin!(
         http1::Builder::new()
@@ -173,12 +207,15 @@ async fn serve_connection(
 }
 
 /// Until a connection is too old, or the server ends and the connection has had a request: its client may have sent the first one
-/// already, and would get no answer.
-async fn until_over(age: Duration, mut is_ending: watch::Receiver<bool>, mut is_asked: watch::Receiver<bool>) {
+/// already, and would get no answer. Where the server leaves, until a request is under way: its answer tells the client.
+async fn until_over(age: Duration, mut is_ending: watch::Receiver<Ending>, mut is_asked: watch::Receiver<Asked>) {
     let ends = async {
         // A server that is gone has ended.
-        let _ = is_ending.wait_for(|is_ending| *is_ending).await;
-        let _ = timeout(FIRST_REQUEST_TIMEOUT, is_asked.wait_for(|is_asked| *is_asked)).await;
+        let ending = is_ending.wait_for(|ending| *ending != Ending::Serving).await;
+        let is_leaving = ending.is_ok_and(|ending| *ending == Ending::Leaving);
+        let within = if is_leaving { LINGER_TIMEOUT } else { FIRST_REQUEST_TIMEOUT };
+        let is_told = |asked: &Asked| asked.begun > if is_leaving { asked.answered } else { 0 };
+        let _ = timeout(within, is_asked.wait_for(is_told)).await;
     };
     tokio::select! {
         () = sleep(age) => {}
@@ -204,7 +241,7 @@ mod tests {
         client.set_read_timeout(Some(PATIENCE)).unwrap();
         let (stream, _) = listener.accept().await.unwrap();
         let peer = "192.0.2.1:5000".parse().unwrap();
-        let (_ending, is_ending) = watch::channel(false);
+        let (_ending, is_ending) = watch::channel(Ending::Serving);
         let serving = tokio::spawn(serve_connection(stream, peer, router, Bounds::ADMIN, is_ending));
         for more in ["", "Connection: close\r\n"] {
             write!(client, "GET / HTTP/1.1\r\nHost: gateway\r\n{more}\r\n").unwrap();
@@ -260,6 +297,38 @@ mod tests {
             answers.push(read(client).await.unwrap());
         }
         assert!(answers[0].is_empty() && answers[1].ends_with("done") && answers[2].ends_with("done"), "{answers:?}");
+        ending.await.unwrap();
+    }
+
+    /// A client that has kept its connection may be sending on it while its server leaves.
+    #[tokio::test]
+    async fn who_is_left_learns_it_with_the_next_answer() {
+        let router = Router::new().route("/", get(|| async { "done" }));
+        let server = Server { router, tls: None, bounds: Bounds::ADMIN };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = Client::connect(listener.local_addr().unwrap()).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        let serving = serve(listener, server);
+        let ask = async || {
+            let mut client = client.try_clone().unwrap();
+            write!(client, "GET / HTTP/1.1\r\nHost: gateway\r\n\r\n").unwrap();
+            let read = move || {
+                let mut answer = vec![0; 1024];
+                let mut len = 0;
+                while !answer[..len].ends_with(b"done") {
+                    len += client.read(&mut answer[len..]).unwrap();
+                }
+                String::from_utf8(answer[..len].to_vec()).unwrap().to_lowercase()
+            };
+            spawn_blocking(read).await.unwrap()
+        };
+        assert!(!ask().await.contains("connection: close"));
+        serving.leave();
+        // The workers may end before: the connection is there still.
+        let ending = tokio::spawn(serving.end());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(ask().await.contains("connection: close"));
+        assert_eq!(spawn_blocking(move || client.read(&mut [0; 1]).unwrap()).await.unwrap(), 0);
         ending.await.unwrap();
     }
 }

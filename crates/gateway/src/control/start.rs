@@ -40,6 +40,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_admin::{Access, Guard};
+use stillgate_cluster::registry::FormerDirectory;
 use stillgate_config::{Config, Errors, Gateway, Loaded, SourceKind, Transport};
 use stillgate_limits::Limits;
 use stillgate_logs::Logs;
@@ -282,9 +283,10 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
 }
 
 /// All that could fail is done: what the former process has given is read, and it may go.
-fn serve_all(following: Option<Following>, fleet: &Fleet, devices: Option<&mut Devices>) {
-    if let Some((_, devices)) = devices {
-        devices.is_given();
+fn serve_all(mut following: Option<Following>, fleet: &Fleet, devices: Option<&mut Devices>) {
+    let is_over = following.as_mut().map(Following::over);
+    if let (Some((_, devices)), Some(is_over)) = (devices, is_over) {
+        devices.is_given(is_over);
     }
     if let Some(following) = following {
         fleet.read_all();
@@ -470,18 +472,17 @@ fn listen_devices(gateway: &Gateway, former: &mut Former) -> Result<Option<Devic
     Ok(Some(DevicesListening { api, peers: listen_peers(gateway, former.peers.take())? }))
 }
 
-/// The socket that other nodes connect to, its address as configured, and the node's epoch in the former process.
+/// The socket that other nodes connect to, its address as configured, and what the former process leaves of its directory.
 fn listen_peers(
     gateway: &Gateway,
-    former: Option<(SocketAddr, TcpListener, u64)>,
+    former: Option<(SocketAddr, TcpListener, FormerDirectory)>,
 ) -> Result<Option<(SocketAddr, devices::PeerSocket)>, RunError> {
     let peer = gateway.devices.as_ref().and_then(|devices| devices.peer.as_ref());
     let Some(address) = peer.map(|peer| peer.address) else { return Ok(None) };
-    let epoch = former.as_ref().map(|(.., epoch)| *epoch);
-    let former = former.map(|(address, listener, _)| (address, listener));
+    let (former, directory) = former.map(|(address, listener, directory)| ((address, listener), directory)).unzip();
     let listening = devices::listen(address, former);
     let (address, listener) = listening.map_err(|error| refused("gateway.devices.peer.address", address, error))?;
-    Ok(Some((address, devices::PeerSocket { listener, epoch })))
+    Ok(Some((address, devices::PeerSocket { listener, former: directory })))
 }
 
 fn devices_refused(address: SocketAddr, error: io::Error) -> RunError {

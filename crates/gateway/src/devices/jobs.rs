@@ -3,7 +3,7 @@
 use super::node::{Node, was_written};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{HashMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,29 +29,29 @@ pub(super) struct Match {
     pub(super) labels: Vec<(String, String)>,
 }
 
-/// The jobs of a node.
+/// The jobs of a node, by their messages: an id that no other node or process gives to another job.
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
+    jobs: HashMap<MessageId, Job>,
     /// In the order in which they began.
-    jobs: BTreeMap<u64, Job>,
-    by_message: HashMap<MessageId, u64>,
-    last: u64,
+    order: VecDeque<MessageId>,
 }
 
-/// One job.
+/// One job on this node.
 #[derive(Debug, Clone)]
 struct Job {
-    message: MessageId,
     counts: Counts,
-    /// The same on other nodes, by their numbers; `None`: the node has not taken it.
-    elsewhere: Vec<(Arc<str>, Option<u64>)>,
+    /// Other nodes that take part: all, where the job began here, else the one where it began.
+    nodes: Vec<String>,
 }
 
-/// What is known of a job here.
+/// What a node knows of a job.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Known {
-    pub(super) message: MessageId,
+    #[serde(flatten)]
     pub(super) counts: Counts,
-    pub(super) elsewhere: Vec<(Arc<str>, Option<u64>)>,
+    /// Other nodes that take part.
+    pub(super) nodes: Vec<String>,
 }
 
 /// How a job goes, on one node or on several.
@@ -76,12 +76,14 @@ pub(super) enum NoJob {
     Body(BodyError),
     /// Too many are being sent.
     TooMany,
+    /// Another process has taken over, and has the devices.
+    Leaving,
 }
 
 impl Jobs {
     /// What became of a message, which may be a copy of a job's.
     pub(super) fn note(&mut self, message: MessageId, outcome: Result<&Outcome, Refused>) {
-        let Some(job) = self.by_message.get(&message).and_then(|job| self.jobs.get_mut(job)) else { return };
+        let Some(job) = self.jobs.get_mut(&message) else { return };
         let counts = &mut job.counts;
         match outcome {
             Ok(outcome) if was_written(outcome) => counts.written += 1,
@@ -91,39 +93,32 @@ impl Jobs {
         }
     }
 
-    fn begin(&mut self, message: MessageId) -> Option<u64> {
+    fn begin(&mut self, message: MessageId, nodes: Vec<String>) -> Result<(), NoJob> {
         if self.jobs.values().filter(|job| job.counts.is_sending).count() >= SENDING_MAX {
-            return None;
+            return Err(NoJob::TooMany);
         }
-        while self.jobs.len() >= JOBS_MAX
-            && let Some((_, oldest)) = self.jobs.pop_first()
+        while self.order.len() >= JOBS_MAX
+            && let Some(oldest) = self.order.pop_front()
         {
-            self.by_message.remove(&oldest.message);
+            self.jobs.remove(&oldest);
         }
-        self.last += 1;
         let counts = Counts { is_sending: true, ..Counts::default() };
-        let job = Job { message, counts, elsewhere: Vec::new() };
-        self.jobs.insert(self.last, job);
-        self.by_message.insert(message, self.last);
-        Some(self.last)
+        self.jobs.insert(message, Job { counts, nodes });
+        self.order.push_back(message);
+        Ok(())
     }
 
     /// A job runs on other nodes, too.
-    pub(super) fn also(&mut self, number: u64, elsewhere: Vec<(Arc<str>, Option<u64>)>) {
-        if let Some(job) = self.jobs.get_mut(&number) {
-            job.elsewhere = elsewhere;
+    pub(super) fn also(&mut self, message: MessageId, nodes: Vec<String>) {
+        if let Some(job) = self.jobs.get_mut(&message) {
+            job.nodes = nodes;
         }
     }
 
-    /// A job.
-    pub(super) fn known(&self, number: u64) -> Option<Known> {
-        let Job { message, counts, elsewhere } = self.jobs.get(&number)?.clone();
-        Some(Known { message, counts, elsewhere })
-    }
-
-    /// How a job goes on this node.
-    pub(super) fn counts(&self, number: u64) -> Option<Counts> {
-        self.jobs.get(&number).map(|job| job.counts)
+    /// A job, as it goes on this node.
+    pub(super) fn known(&self, message: MessageId) -> Option<Known> {
+        let Job { counts, nodes } = self.jobs.get(&message)?.clone();
+        Some(Known { counts, nodes })
     }
 }
 
@@ -138,11 +133,11 @@ impl Counts {
     }
 
     /// For who asks.
-    pub(super) fn shown(&self, id: &str, message: MessageId) -> Json {
+    pub(super) fn shown(&self, message: MessageId) -> Json {
         let told = self.written + self.full + self.gone + self.late;
         let is_done = !self.is_sending && told >= self.matched;
         json!({
-            "id": id,
+            "id": message.to_string(),
             "state": if is_done { "done" } else { "running" },
             "message": message.to_string(),
             "matched": self.matched,
@@ -155,29 +150,38 @@ impl Counts {
 }
 
 impl Node {
-    /// Begins to send to all devices of this node that match; the number of the job.
-    pub(super) fn broadcast(self: &Arc<Node>, message: MessageId, of: Match, body: &Body<'_>) -> Result<u64, NoJob> {
+    /// Begins to send to all devices of this node that match. `from`: the node that wants it, where it is another one.
+    pub(super) fn broadcast(
+        self: &Arc<Node>,
+        message: MessageId,
+        of: Match,
+        body: &Body<'_>,
+        from: Option<&str>,
+    ) -> Result<(), NoJob> {
+        if self.has_left() {
+            return Err(NoJob::Leaving);
+        }
         let encode = |protocol: Protocol| protocol.encode(body).map_err(NoJob::Body);
         let encoded = [encode(Protocol::Json)?, encode(Protocol::Cbor)?, encode(Protocol::Raw)?];
-        let number = self.state().jobs.begin(message).ok_or(NoJob::TooMany)?;
-        tokio::spawn(send(self.clone(), number, message, of, encoded));
-        Ok(number)
+        self.state().jobs.begin(message, from.into_iter().map(str::to_owned).collect())?;
+        tokio::spawn(send(self.clone(), message, of, encoded));
+        Ok(())
     }
 }
 
 /// Sends a job's copies, batch by batch.
-async fn send(node: Arc<Node>, number: u64, id: MessageId, of: Match, encoded: [Encoded; 3]) {
+async fn send(node: Arc<Node>, id: MessageId, of: Match, encoded: [Encoded; 3]) {
     node.all_given().await;
     let mut after: Option<Arc<str>> = None;
     loop {
-        let more = send_batch(&node, number, id, &of, &encoded, after.take());
+        let more = send_batch(&node, id, &of, &encoded, after.take());
         match more {
             Some(last) => after = Some(last),
             None => break,
         }
         sleep(BATCH_EVERY).await;
     }
-    if let Some(job) = node.state().jobs.jobs.get_mut(&number) {
+    if let Some(job) = node.state().jobs.jobs.get_mut(&id) {
         job.counts.is_sending = false;
     }
 }
@@ -185,7 +189,6 @@ async fn send(node: Arc<Node>, number: u64, id: MessageId, of: Match, encoded: [
 /// Sends to the next devices; the last that was looked at, where there are more.
 fn send_batch(
     node: &Node,
-    number: u64,
     id: MessageId,
     of: &Match,
     encoded: &[Encoded; 3],
@@ -233,7 +236,7 @@ fn send_batch(
             full += count;
         }
     }
-    if let Some(job) = state.jobs.jobs.get_mut(&number) {
+    if let Some(job) = state.jobs.jobs.get_mut(&id) {
         job.counts.matched += matched;
         job.counts.full += full;
     }

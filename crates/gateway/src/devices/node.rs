@@ -11,9 +11,10 @@ use super::registry::{Gone, Registry, Unanswered};
 use bytes::Bytes;
 use rand::random;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use stillgate_config::DeviceLimits;
 use stillgate_devices::Generation;
@@ -55,8 +56,12 @@ pub(crate) struct Node {
     pub(super) presence: Presence,
     /// When another process has given something last, by the clock of sessions; 0: there is none, [`FAR_MS`]: it has not begun.
     filled_ms: AtomicU64,
+    /// The process that this one follows lives, and may have devices that are not free to move yet.
+    former_lives: AtomicBool,
     /// Another process has taken over.
     has_left: AtomicBool,
+    /// Where its device API is reached then; nowhere over TLS.
+    pub(super) successor_api: OnceLock<SocketAddr>,
     state: Mutex<State>,
 }
 
@@ -129,8 +134,17 @@ impl Node {
             jobs: Jobs::default(),
         };
         let filled_ms = AtomicU64::new(if follows { FAR_MS } else { 0 });
-        let has_left = AtomicBool::new(false);
-        Node { name, limits, registry, presence: Presence::default(), filled_ms, has_left, state: Mutex::new(state) }
+        Node {
+            name,
+            limits,
+            registry,
+            presence: Presence::default(),
+            filled_ms,
+            former_lives: AtomicBool::new(follows),
+            has_left: AtomicBool::new(false),
+            successor_api: OnceLock::new(),
+            state: Mutex::new(state),
+        }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -194,7 +208,7 @@ impl Node {
         let asked = shared.ask(device, kind, Bytes::copy_from_slice(device.as_bytes()), peers::PATIENCE).await;
         asked.map_err(|why| match why {
             Unanswered::Gone(gone) => gone,
-            Unanswered::Lost => Gone::Away,
+            Unanswered::Lost | Unanswered::Busy => Gone::Away,
         })
     }
 
@@ -204,15 +218,20 @@ impl Node {
         self.registry.leave();
     }
 
+    /// Whether another process has taken over.
+    pub(super) fn has_left(&self) -> bool {
+        self.has_left.load(Relaxed)
+    }
+
     /// Whether what is not here may be in another process of this node.
     pub(super) fn is_between(&self) -> bool {
-        self.is_filling() || self.has_left.load(Relaxed)
+        self.former_lives.load(Relaxed) || self.has_left()
     }
 
     /// Whether another process may still give devices that it has.
     fn is_filling(&self) -> bool {
         let filled_ms = self.filled_ms.load(Relaxed);
-        !self.has_left.load(Relaxed) && filled_ms > 0 && session_ms() < filled_ms + FILLING_MS
+        self.former_lives.load(Relaxed) && !self.has_left() && filled_ms > 0 && session_ms() < filled_ms + FILLING_MS
     }
 
     /// Another process gives what it has from now on.
@@ -220,7 +239,13 @@ impl Node {
         self.filled_ms.store(session_ms(), Relaxed);
     }
 
-    /// Waits until another process has given all that it has.
+    /// The process that this one follows has ended, and has given all that it had.
+    pub(super) fn former_is_over(&self) {
+        self.former_lives.store(false, Relaxed);
+        self.registry.is_given();
+    }
+
+    /// Waits until another process has given what it can give now.
     pub(super) async fn all_given(&self) {
         while self.is_filling() {
             sleep(FILLING_LOOK).await;

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_cluster::peers::{Call, Reply};
+use stillgate_devices::protocol::MessageId;
 
 /// A message for a device.
 const MESSAGE: &str = "message";
@@ -48,6 +49,7 @@ pub(super) async fn send(shared: &Shared, post: &Post) -> Verdict {
     match shared.ask(&post.device, MESSAGE, write_post(post).into(), patience).await {
         Ok(answer) => read_verdict(&answer),
         Err(Unanswered::Lost) => Verdict::Lost,
+        Err(Unanswered::Busy) => Verdict::Busy,
         Err(Unanswered::Gone(gone)) => gone.into(),
     }
 }
@@ -66,18 +68,17 @@ pub(super) async fn answer(node: &Arc<Node>, call: &Call) -> Reply {
             serde_json::from_slice(&call.body).ok().map(|page| connected_page(node, &page).to_string().into_bytes())
         }
         CARRY => carrying::give(node, &call.body).await,
-        BROADCAST => split(&call.body).and_then(|(message, asked)| begun(node, message, asked)),
+        BROADCAST => split(&call.body).and_then(|(message, asked)| begun(node, &call.from, message, asked)),
         JOB => {
-            let number = device().parse().ok();
-            number
-                .and_then(|number| node.state().jobs.counts(number))
-                .and_then(|counts| serde_json::to_vec(&counts).ok())
+            let known = MessageId::parse(device()).and_then(|job| node.state().jobs.known(job));
+            known.and_then(|known| serde_json::to_vec(&known).ok())
         }
         _ => None,
     };
     match answer {
         Some(answer) => Reply::Taken(Bytes::from(answer)),
-        None if node.is_between() => Reply::Leaving,
+        // Of a job no process learns from another.
+        None if node.has_left() || node.is_between() && &*call.kind != JOB => Reply::Leaving,
         None => Reply::Moved,
     }
 }

@@ -120,13 +120,12 @@ impl Node {
         let device = facts.device.clone();
         self.is_given_from_now();
         let mut state = self.state();
-        let newer = state.devices.get(&device).is_some_and(|local| local.generation > former.generation);
-        if newer {
+        let is_older = state.devices.get(&device).is_some_and(|local| local.generation > former.generation);
+        if is_older || !self.registry.adopt(&device, connection, former) {
             state.connections.insert(connection, device.clone());
             *state.ending.entry(device).or_default() += 1;
             state.commands.send(connection, Command::Close { connection, why: CloseWhy::Replaced });
         } else {
-            self.registry.adopt(&device, connection, former);
             let Former { generation, since_ms } = former;
             state.admit(device, Local { connection, generation, since_ms, facts });
         }
@@ -242,7 +241,7 @@ mod tests {
     #[test]
     fn a_session_that_finds_its_device_gone_waits_for_it_again() {
         let limits = DeviceLimits { devices: 10, queue_bytes: 1024, message_bytes: 1024, node_bytes: 1 << 20 };
-        let registry = Registry::Memory(Memory::new("a", 10));
+        let registry = Registry::Memory(Memory::new(10));
         let node = Arc::new(Node::new("a".to_owned(), limits, registry, Commands::new(Vec::new()), false));
         let device: Arc<str> = "d".into();
         let session = Session::new(SessionId(7), stillgate_devices::Generation(1));

@@ -6,6 +6,7 @@ use super::node::Node;
 use super::peer_tls::peer_tls;
 use super::registry::{Home, Memory, Registry, Shared, Sharing};
 use super::reports;
+use crate::admin::devices::reached_at;
 use crate::admin::server::{Bounds, Server, Serving, serve};
 use crate::admin::tls::trusted;
 use crate::metering::process_stats::hostname;
@@ -16,12 +17,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use stillgate_admin::{Access, Guard};
 use stillgate_cluster::Watch;
-use stillgate_cluster::registry::RedisAddress;
+use stillgate_cluster::registry::{FormerDirectory, RedisAddress};
 use stillgate_config::{DeviceRegistry, Devices};
 use stillgate_profiler::threads::Registration;
 use stillgate_proxy::device_link::DeviceQueues;
 use stillgate_tls::rustls::ServerConfig;
 use tokio::sync::{oneshot, watch};
+use tokio::time::sleep;
 
 /// Within this a request's head has to be there. A back-end's idle connection is kept as long.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
@@ -30,6 +32,9 @@ const CONNECTION_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// What a connection has to finish in: as long as a sender may wait.
 const END_TIMEOUT: Duration = Duration::from_secs(310);
+
+/// What the workers have to take in what the process before this one gave last.
+const ADOPTING: Duration = Duration::from_millis(500);
 
 /// What the thread begins with.
 pub(crate) struct Starting {
@@ -48,7 +53,7 @@ pub(crate) struct Starting {
 pub(crate) struct PeerSocket {
     pub(crate) listener: TcpListener,
     /// Of the process that this one follows.
-    pub(crate) epoch: Option<u64>,
+    pub(crate) former: Option<FormerDirectory>,
 }
 
 /// The running thread.
@@ -56,8 +61,8 @@ pub(crate) struct PeerSocket {
 pub(crate) struct DeviceThread {
     /// Dropped, it accepts no more; until somebody has it.
     accepting: Option<oneshot::Sender<()>>,
-    /// Dropped, the process that this one follows gives what it has.
-    follows: Option<oneshot::Sender<()>>,
+    /// The process that this one follows gives what it has, and is over when this is.
+    follows: Option<oneshot::Sender<oneshot::Receiver<()>>>,
     /// Dropped, the API ends: it answers what has been asked.
     end: oneshot::Sender<()>,
     thread: JoinHandle<()>,
@@ -99,7 +104,7 @@ impl DeviceThread {
         let _is_first = home.set(Arc::downgrade(&node));
         let (end, ended) = oneshot::channel();
         let (accepting, accepts) = oneshot::channel();
-        let (follows, followed) = oneshot::channel::<()>();
+        let (follows, followed) = oneshot::channel::<oneshot::Receiver<()>>();
         let (listener, access, tls) = (starting.listener, starting.access, starting.tls);
         let reported = starting.queues.reports;
         let run = move || {
@@ -109,8 +114,14 @@ impl DeviceThread {
                 if starting.follows {
                     let node = node.clone();
                     tokio::spawn(async move {
-                        let _ = followed.await;
+                        let is_over = followed.await;
                         node.is_given_from_now();
+                        if let Ok(is_over) = is_over {
+                            // Nothing is ever sent: the other side is dropped.
+                            let _ = is_over.await;
+                            sleep(ADOPTING).await;
+                        }
+                        node.former_is_over();
                     });
                 }
                 let serving = match begin(&node, listener, access, tls) {
@@ -144,9 +155,12 @@ impl DeviceThread {
         self.accepting.take().unwrap_or_else(|| oneshot::channel().0)
     }
 
-    /// The process that this one follows gives what it has from now on.
-    pub(crate) fn is_given(&mut self) {
-        self.follows = None;
+    /// The process that this one follows gives what it has from now on, until the other end of `is_over` is dropped.
+    pub(crate) fn is_given(&mut self, is_over: oneshot::Receiver<()>) {
+        if let Some(follows) = self.follows.take() {
+            // A thread that has ended takes nothing.
+            let _ = follows.send(is_over);
+        }
     }
 
     /// Ends the API, and waits until what has been asked is answered. The workers have ended.
@@ -159,10 +173,10 @@ impl DeviceThread {
 }
 
 fn registry(keys: &Devices, node: &str, peer: Option<PeerSocket>, home: &Home) -> io::Result<Registry> {
-    let (DeviceRegistry::Redis { url, is_cluster, ca }, Some(reached), Some(PeerSocket { listener, epoch })) =
+    let (DeviceRegistry::Redis { url, is_cluster, ca }, Some(reached), Some(PeerSocket { listener, former })) =
         (&keys.registry, &keys.peer, peer)
     else {
-        return Ok(Registry::Memory(Memory::new(node, keys.limits.devices)));
+        return Ok(Registry::Memory(Memory::new(keys.limits.devices)));
     };
     let advertise = match &reached.advertise {
         Some(advertise) => advertise.clone(),
@@ -172,7 +186,7 @@ fn registry(keys: &Devices, node: &str, peer: Option<PeerSocket>, home: &Home) -
     let ca_pem = ca.as_ref().map(trusted).transpose().map_err(io::Error::other)?;
     let redis = RedisAddress { urls: vec![url.reveal().to_owned()], is_cluster: *is_cluster, ca_pem };
     let message_bytes_max = keys.limits.message_bytes;
-    let sharing = Sharing { node: node.to_owned(), redis, listener, advertise, tls, epoch, message_bytes_max };
+    let sharing = Sharing { node: node.to_owned(), redis, listener, advertise, tls, former, message_bytes_max };
     Shared::start(sharing, home.clone()).map(Registry::Shared)
 }
 
@@ -182,6 +196,10 @@ fn begin(
     access: watch::Receiver<Access>,
     tls: Option<Arc<ServerConfig>>,
 ) -> io::Result<Serving> {
+    if tls.is_none() {
+        // Nobody else sets it.
+        let _is_first = node.successor_api.set(reached_at(listener.local_addr()?));
+    }
     let router = api::router(node.clone(), Arc::new(Guard::new(access)));
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let bounds =

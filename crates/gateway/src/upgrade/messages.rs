@@ -27,8 +27,17 @@ pub(crate) enum Message {
     /// what it does; `as_served`: the configuration of [`Message::Hello`] says so as well. An earlier version could not change it by a
     /// reload.
     Sockets { of: Part, place: ListenPlace, bound: ListenPlace, digest: u64, as_served: bool },
-    /// Old to new: where other nodes of devices connect to, as configured. Beside it its socket. `epoch` is the node's.
-    Peers { place: ListenPlace, epoch: u64 },
+    /// Old to new: where other nodes of devices connect to, as configured. Beside it its socket. `epoch` is the node's, `filled` the
+    /// era in which the directory has all its devices, and `members` are names and addresses of nodes. An earlier version did not
+    /// tell the latter two.
+    Peers {
+        place: ListenPlace,
+        epoch: u64,
+        #[serde(default)]
+        filled: Option<u32>,
+        #[serde(default)]
+        members: Vec<(Box<str>, Box<str>)>,
+    },
     /// Old to new: memory of the metrics, beside it, or the folder that they are in.
     Metrics {
         #[serde(default)]

@@ -9,6 +9,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use stillgate_cluster::Watch;
+use stillgate_cluster::registry::FormerDirectory;
 use stillgate_config::ListenPlace;
 use stillgate_proxy::handover::{OUTBOX, Parcel, Successor, digest};
 use stillgate_proxy::{Fleet, PlanCell};
@@ -16,6 +17,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::timeout;
 use tracing::warn;
+
+/// Of the nodes that a successor is told of, and what each takes beside its name and address.
+const MEMBERS_BYTES_MAX: usize = 128 * 1024;
+const MEMBER_BYTES: usize = 8;
 
 /// What the new process has said of itself.
 #[derive(Debug, Default)]
@@ -148,7 +153,7 @@ impl Predecessor {
             let socket = listener.try_clone()?.into();
             offer.push((single(Part::Devices, *address, listener.local_addr()?), vec![socket]));
             if let Some(PeerOffer { address, listener, directory }) = peer {
-                let peers = Message::Peers { place: ListenPlace::tcp(*address), epoch: directory.epoch() };
+                let peers = peers(ListenPlace::tcp(*address), directory.former());
                 offer.push((peers, vec![listener.try_clone()?.into()]));
             }
         }
@@ -273,6 +278,17 @@ pub(crate) fn lost(reason: &str) -> String {
         "upgrade: the process that had taken over is gone ({reason}), with all connections that it had; start the \
          gateway, unless a later one serves"
     )
+}
+
+/// What a successor learns of the directory, in one message: of very many nodes it learns some, and the rest by its first reading.
+fn peers(place: ListenPlace, directory: FormerDirectory) -> Message {
+    let FormerDirectory { epoch, filled, members } = directory;
+    let mut bytes = 0;
+    let fits = |(node, address): &(Box<str>, Box<str>)| {
+        bytes += node.len() + address.len() + MEMBER_BYTES;
+        bytes <= MEMBERS_BYTES_MAX
+    };
+    Message::Peers { place, epoch, filled, members: members.into_iter().take_while(fits).collect() }
 }
 
 fn duplicate(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {

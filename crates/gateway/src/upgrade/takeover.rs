@@ -11,6 +11,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::thread;
 use std::time::Duration;
+use stillgate_cluster::registry::FormerDirectory;
 use stillgate_config::ListenPlace;
 use stillgate_limits::Limits;
 use stillgate_proxy::handover::{Inbox, Parcel, RouteDigest, digest};
@@ -28,6 +29,7 @@ pub(crate) struct Takeover(Channel);
 pub(crate) struct Following {
     went: oneshot::Receiver<()>,
     serves: oneshot::Sender<()>,
+    over: Option<oneshot::Receiver<()>>,
 }
 
 /// What the old process has left.
@@ -43,8 +45,8 @@ pub(crate) struct Former {
     pub(crate) admin: Option<(SocketAddr, TcpListener)>,
     /// The device API's, and its address as configured.
     pub(crate) devices: Option<(SocketAddr, TcpListener)>,
-    /// What other nodes of devices connect to, its address as configured, and the node's epoch.
-    pub(crate) peers: Option<(SocketAddr, TcpListener, u64)>,
+    /// What other nodes of devices connect to, its address as configured, and what the directory knows the node by.
+    pub(crate) peers: Option<(SocketAddr, TcpListener, FormerDirectory)>,
     pub(crate) metrics: Handover,
     /// `None`: it has no table of limits, or one that this process cannot use.
     pub(crate) limits: Option<Limits>,
@@ -81,14 +83,16 @@ impl Takeover {
         let verdict = former.judge(plan, fleet);
         let inbox = fleet.inbox(verdict.changed.clone());
         let ((gone, went), (serves, served)) = (oneshot::channel(), oneshot::channel());
+        let (is_over, over) = oneshot::channel::<()>();
         // The inbox ends with it, which the workers wait for where they are to hand over in their turn.
         let follow = move || {
             if let Err(error) = follow(&self.0, &verdict, (gone, served), &inbox) {
                 error!(%error, "upgrade: what the former process still holds is lost");
             }
+            drop(is_over);
         };
         thread::Builder::new().name("takeover".to_owned()).spawn(follow)?;
-        Ok(Following { went, serves })
+        Ok(Following { went, serves, over: Some(over) })
     }
 }
 
@@ -97,6 +101,11 @@ impl Following {
     pub(crate) async fn went(&mut self) {
         // Where the old process is gone already there is nobody to wait for.
         let _ = (&mut self.went).await;
+    }
+
+    /// Ends when the former process holds nothing any more. There is one.
+    pub(crate) fn over(&mut self) -> oneshot::Receiver<()> {
+        self.over.take().unwrap_or_else(|| oneshot::channel().1)
     }
 
     /// This process does all of it: the old one may leave, and connections come in from here on.
@@ -204,8 +213,9 @@ impl Former {
                 Message::Sockets { of: Part::Devices, place, .. } => {
                     former.devices = descriptors.pop().map(|socket| (place.address, socket.into()));
                 }
-                Message::Peers { place, epoch } => {
-                    former.peers = descriptors.pop().map(|socket| (place.address, socket.into(), epoch));
+                Message::Peers { place, epoch, filled, members } => {
+                    let directory = FormerDirectory { epoch, filled, members };
+                    former.peers = descriptors.pop().map(|socket| (place.address, socket.into(), directory));
                 }
                 Message::Sockets { of: Part::Metrics, .. } => former.metrics.listener = descriptors.pop(),
                 Message::Metrics { shared } => {

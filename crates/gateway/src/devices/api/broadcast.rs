@@ -1,7 +1,7 @@
 //! `POST /v1/broadcast` and `GET /v1/broadcast/{job}`
 
 use super::super::envelope::join;
-use super::super::jobs::{Known, Match, NoJob};
+use super::super::jobs::{Counts, JOBS_MAX, Known, Match, NoJob};
 use super::super::node::Node;
 use super::super::peers::{BROADCAST, JOB, PATIENCE};
 use super::super::post::Verdict;
@@ -15,9 +15,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rand::random;
 use serde::Deserialize;
-use serde_json::json;
 use serde_json::value::RawValue;
-use std::collections::BTreeMap;
+use serde_json::{Value as Json, json};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use stillgate_devices::protocol::{Body, MessageId};
 
@@ -58,37 +58,35 @@ pub(super) async fn begin(node: &Arc<Node>, request: Request) -> Response {
         Err(NoBody::TooSlow) => return error(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"),
     };
     let message = MessageId(random());
-    let begun = asked(&bytes, bytes_max).and_then(|(of, body)| node.broadcast(message, of, &body));
-    let number = match begun {
-        Ok(number) => number,
+    let begun = asked(&bytes, bytes_max).and_then(|(of, body)| node.broadcast(message, of, &body, None));
+    match begun {
+        Ok(()) => {}
         Err(NoJob::TooLong) => return of_verdict(message, Verdict::TooLong { bytes_max }),
         Err(NoJob::Asked(why)) => return error(StatusCode::BAD_REQUEST, &why),
         Err(NoJob::Body(why)) => return error(StatusCode::BAD_REQUEST, &format!("\"body\": {why}")),
-        Err(NoJob::TooMany) => {
-            return later(StatusCode::TOO_MANY_REQUESTS, "too many jobs are sending", 1);
+        Err(NoJob::TooMany) => return later(StatusCode::TOO_MANY_REQUESTS, "too many jobs are sending", 1),
+        Err(NoJob::Leaving) => {
+            let why = "an upgrade has replaced this process; ask again on another connection";
+            return later(StatusCode::SERVICE_UNAVAILABLE, why, 1);
         }
-    };
+    }
     if let Some(shared) = node.registry.shared() {
         let answers = shared.ask_all(BROADCAST, join(&message.to_string(), &bytes).into(), PATIENCE).await;
-        let elsewhere = answers.into_iter().map(|(node, answer)| {
-            let number = answer.and_then(|answer| std::str::from_utf8(&answer).ok()?.parse().ok());
-            (node, number)
-        });
-        node.state().jobs.also(number, elsewhere.collect());
+        node.state().jobs.also(message, answers.iter().map(|(node, _)| node.to_string()).collect());
     }
-    let mut response = json(StatusCode::ACCEPTED, &json!({"id": number.to_string(), "state": "running"}));
-    if let Ok(location) = HeaderValue::from_str(&format!("/v1/broadcast/{number}")) {
+    let mut response = json(StatusCode::ACCEPTED, &json!({"id": message.to_string(), "state": "running"}));
+    if let Ok(location) = HeaderValue::from_str(&format!("/v1/broadcast/{message}")) {
         response.headers_mut().insert(LOCATION, location);
     }
     response
 }
 
-/// Begins here what another node was asked for; the number of the job.
-pub(in super::super) fn begun(node: &Arc<Node>, message: &[u8], request: &[u8]) -> Option<Vec<u8>> {
+/// Begins here what another node was asked for.
+pub(in super::super) fn begun(node: &Arc<Node>, from: &str, message: &[u8], request: &[u8]) -> Option<Vec<u8>> {
     let message = MessageId::parse(&serde_json::from_slice::<String>(message).ok()?)?;
     let (of, body) = asked(request, node.limits.message_bytes).ok()?;
-    let number = node.broadcast(message, of, &body).ok()?;
-    Some(number.to_string().into_bytes())
+    node.broadcast(message, of, &body, Some(from)).ok()?;
+    Some(Vec::new())
 }
 
 /// What a request is about.
@@ -113,26 +111,72 @@ fn asked(bytes: &[u8], bytes_max: usize) -> Result<(Match, Body<'static>), NoJob
     Ok((of, body.into_owned()))
 }
 
+/// Adds up what all nodes know of a job. Any of them can be asked, also one that was not there when it began.
 pub(super) async fn show(node: &Node, job: &str) -> Response {
-    let known = job.parse().ok().and_then(|number| node.state().jobs.known(number));
-    let Some(Known { message, mut counts, elsewhere }) = known else {
-        return error(StatusCode::NOT_FOUND, "there is no such job; only the last 100 are kept");
-    };
-    let mut missing = Vec::new();
-    for (name, number) in elsewhere {
-        let (shared, number) = (node.registry.shared(), number.map(|number| number.to_string().into()));
-        let answer = match (shared, number) {
-            (Some(shared), Some(number)) => shared.ask_node(&name, JOB, number, PATIENCE).await,
-            _ => None,
-        };
-        match answer.and_then(|answer| serde_json::from_slice(&answer).ok()) {
-            Some(theirs) => counts.add(&theirs),
-            None => missing.push(name.to_string()),
+    let answers = match (MessageId::parse(job), node.registry.shared()) {
+        (None, _) => None,
+        (Some(message), None) => Some((message, Vec::new())),
+        (Some(message), Some(shared)) => {
+            Some((message, shared.ask_all(JOB, message.to_string().into(), PATIENCE).await))
         }
+    };
+    let shown = answers.and_then(|(message, answers)| {
+        let known = |answer: Option<_>| answer.and_then(|answer: bytes::Bytes| serde_json::from_slice(&answer).ok());
+        let here = (Arc::from(node.name.as_str()), node.state().jobs.known(message));
+        add_up(message, answers.into_iter().map(|(node, answer)| (node, known(answer))).chain([here]))
+    });
+    match shown {
+        Some(shown) => json(StatusCode::OK, &shown),
+        None => error(
+            StatusCode::NOT_FOUND,
+            &format!("no node knows this job; each keeps its last {JOBS_MAX}, and forgets them when it is replaced"),
+        ),
     }
-    let mut shown = counts.shown(job, message);
+}
+
+/// `None`: no node knows it.
+fn add_up(message: MessageId, nodes: impl Iterator<Item = (Arc<str>, Option<Known>)>) -> Option<Json> {
+    let (mut counts, mut part, mut told) = (Counts::default(), BTreeSet::new(), BTreeSet::new());
+    for (name, known) in nodes {
+        let Some(known) = known else { continue };
+        counts.add(&known.counts);
+        part.extend(known.nodes);
+        told.insert(name.to_string());
+    }
+    let missing: Vec<&String> = part.difference(&told).collect();
+    let mut shown = (!told.is_empty()).then(|| counts.shown(message))?;
     if !missing.is_empty() {
-        shown["missing"] = missing.into();
+        shown["missing"] = missing.into_iter().cloned().collect();
     }
-    json(StatusCode::OK, &shown)
+    Some(shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(matched: u64, nodes: &[&str]) -> Option<Known> {
+        let counts = serde_json::from_value(json!({
+            "is_sending": false, "matched": matched, "written": matched, "full": 0, "gone": 0, "late": 0
+        }));
+        Some(Known { counts: counts.unwrap(), nodes: nodes.iter().map(|name| (*name).to_owned()).collect() })
+    }
+
+    fn check(nodes: Vec<(&str, Option<Known>)>, want: Option<Json>) {
+        let nodes = nodes.into_iter().map(|(name, known)| (Arc::from(name), known));
+        let shown = add_up(MessageId(7), nodes);
+        let facts = shown.map(|it| json!({"matched": it["matched"], "state": it["state"], "missing": it["missing"]}));
+        assert_eq!(facts, want);
+    }
+
+    #[test]
+    fn a_job_is_the_sum_of_its_nodes_parts() {
+        let sum = |matched, missing: Json| Some(json!({"matched": matched, "state": "done", "missing": missing}));
+        // `c` came after the job had begun, and has no part in it.
+        check(vec![("a", known(2, &["b"])), ("b", known(3, &["a"])), ("c", None)], sum(5, Json::Null));
+        // The node where it began was replaced since: the others know that it had a part.
+        check(vec![("a", None), ("b", known(3, &["a"]))], sum(3, json!(["a"])));
+        check(vec![("a", known(2, &["b"]))], sum(2, json!(["b"])));
+        check(vec![("a", None), ("b", None)], None);
+    }
 }

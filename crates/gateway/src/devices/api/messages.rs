@@ -4,6 +4,7 @@ use super::super::node::Node;
 use super::super::post::{Post, Verdict};
 use super::answer::{error, of_verdict};
 use super::query::Query;
+use super::successor;
 use axum::body::{Bytes, to_bytes};
 use axum::extract::Request;
 use axum::http::header::CONTENT_TYPE;
@@ -46,7 +47,14 @@ pub(super) async fn send(node: &Node, device: &str, query: &Query, request: Requ
         Err(why) => return of_verdict(id, Verdict::Body(why)),
     };
     let post = Post { device: device.into(), id, body, level, timeout_ms, key, idempotency };
-    of_verdict(id, node.send(post).await)
+    match node.send(post).await {
+        // It was on its way to the other process already.
+        Verdict::Away if node.has_left() => {
+            let again = successor::pass_on(node, Request::from_parts(head, bytes.into())).await;
+            again.unwrap_or_else(|_| of_verdict(id, Verdict::Away))
+        }
+        verdict => of_verdict(id, verdict),
+    }
 }
 
 /// Why there is no body.

@@ -10,6 +10,7 @@ mod list;
 mod messages;
 mod openapi;
 mod query;
+mod successor;
 mod top;
 
 pub(super) use broadcast::begun;
@@ -57,6 +58,13 @@ async fn answer_to(
     parts: Result<RawPathParams, RawPathParamsRejection>,
     request: Request,
 ) -> Response {
+    let request = match node.has_left() {
+        true => match successor::pass_on(&node, request).await {
+            Ok(answer) => return answer,
+            Err(request) => *request,
+        },
+        false => request,
+    };
     let Ok(parts) = parts else { return error(StatusCode::BAD_REQUEST, "the path is not UTF-8") };
     let part = parts.iter().next().map_or_else(String::new, |(_, value)| value.to_owned());
     let query = match Query::of(action, request.uri().query()) {

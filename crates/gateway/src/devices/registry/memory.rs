@@ -7,7 +7,9 @@ use super::super::clock::unix_ms;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use stillgate_devices::directory::{Connect, Connected, Duplicate, Entry, Era, Place, connect, disconnect, register};
+use stillgate_devices::directory::{
+    Connect, Connected, Duplicate, Entry, Era, Place, Registered, connect, disconnect, register,
+};
 use stillgate_proxy::device_link::Former;
 
 /// Seconds since 1970 at the beginning of 2024, from which eras count.
@@ -18,7 +20,6 @@ const LOOKED_AT_MAX: usize = 100_000;
 /// One node's.
 #[derive(Debug)]
 pub(crate) struct Memory {
-    node: Box<str>,
     era: Era,
     entries_max: usize,
     entries: Mutex<Entries>,
@@ -33,18 +34,19 @@ struct Entries {
 }
 
 impl Memory {
-    pub(crate) fn new(node: &str, entries_max: usize) -> Memory {
+    pub(crate) fn new(entries_max: usize) -> Memory {
         let now_s = (unix_ms() / 1000).saturating_sub(ERA_BEGIN_S);
         let era = Era::after(None, u32::try_from(now_s).unwrap_or(u32::MAX));
-        Memory { node: node.into(), era, entries_max, entries: Mutex::default() }
+        Memory { era, entries_max, entries: Mutex::default() }
     }
 
     fn entries(&self) -> MutexGuard<'_, Entries> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Without a name: it would be the same for all, and take memory for each.
     fn place(&self, connection: u64) -> Place {
-        Place { node: self.node.clone(), epoch: u64::from(self.era.0), connection }
+        Place { node: "".into(), epoch: u64::from(self.era.0), connection }
     }
 
     pub(super) fn connect(&self, device: &Arc<str>, connection: u64, duplicate: Duplicate) -> Connected {
@@ -55,11 +57,11 @@ impl Memory {
         connect(entry, request)
     }
 
-    pub(super) fn adopt(&self, device: &Arc<str>, connection: u64, former: Former) {
+    pub(super) fn adopt(&self, device: &Arc<str>, connection: u64, former: Former) -> bool {
         let mut entries = self.entries();
         let entry = entries.all.entry(device.clone()).or_default();
         // A newer connection may have come in already: it stays.
-        let _ = register(entry, self.place(connection), former.generation, former.since_ms);
+        register(entry, self.place(connection), former.generation, former.since_ms) == Registered::Current
     }
 
     pub(super) fn disconnect(&self, device: &Arc<str>, connection: u64) {
@@ -115,10 +117,11 @@ impl Entries {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stillgate_devices::Generation;
 
     #[test]
     fn devices_that_left_are_known_until_there_are_too_many() {
-        let memory = Memory::new("a", 2);
+        let memory = Memory::new(2);
         for (number, name) in ["x1", "x2", "y1", "x3"].into_iter().enumerate() {
             let device: Arc<str> = name.into();
             memory.connect(&device, number as u64, Duplicate::Replace);
@@ -135,8 +138,19 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_that_is_given_late_is_not_taken() {
+        let memory = Memory::new(10);
+        let (device, former): (Arc<str>, _) = ("d".into(), |generation| Former { generation, since_ms: 1 });
+        let newest = memory.era.first_generation();
+        assert!(memory.adopt(&device, 1, former(Generation(newest.0 - 2))));
+        memory.connect(&device, 2, Duplicate::Replace);
+        assert!(!memory.adopt(&device, 3, former(Generation(newest.0 - 1))));
+        assert!(matches!(memory.locate("d"), Some(Entry::Online { place, .. }) if place.connection == 2));
+    }
+
+    #[test]
     fn a_connection_that_ends_late_leaves_the_newer_one() {
-        let memory = Memory::new("a", 10);
+        let memory = Memory::new(10);
         let device: Arc<str> = "d".into();
         memory.connect(&device, 1, Duplicate::Replace);
         memory.connect(&device, 2, Duplicate::Replace);

@@ -44,12 +44,12 @@ impl Registry {
         }
     }
 
-    /// One that another process of this node had goes on here.
-    pub(crate) fn adopt(&self, device: &Arc<str>, connection: u64, former: Former) {
+    /// One that another process of this node had goes on here. False: its device has a newer one.
+    pub(crate) fn adopt(&self, device: &Arc<str>, connection: u64, former: Former) -> bool {
         match self {
             Registry::Memory(memory) => memory.adopt(device, connection, former),
             Registry::Shared(shared) => {
-                shared.directory().adopt(device, connection, former.generation, former.since_ms);
+                shared.directory().adopt(device, connection, former.generation, former.since_ms)
             }
         }
     }
@@ -76,6 +76,13 @@ impl Registry {
         match self {
             Registry::Memory(_) => None,
             Registry::Shared(shared) => Some(shared),
+        }
+    }
+
+    /// The process that this one follows has given all that it had.
+    pub(crate) fn is_given(&self) {
+        if let Registry::Shared(shared) = self {
+            shared.directory().is_given();
         }
     }
 

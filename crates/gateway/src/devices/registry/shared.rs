@@ -10,7 +10,7 @@ use std::net::TcpListener;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use stillgate_cluster::peers::{Answering, Call, Handler, PeerTls, Reply};
-use stillgate_cluster::registry::{Directory, DirectorySettings, RedisAddress};
+use stillgate_cluster::registry::{Directory, DirectorySettings, FormerDirectory, RedisAddress};
 use stillgate_cluster::{Cluster, ClusterSettings, NotSent, Watch};
 use stillgate_devices::directory::Unsent;
 use stillgate_proxy::device_link::CloseWhy;
@@ -32,7 +32,7 @@ pub(crate) struct Sharing {
     pub(crate) advertise: String,
     pub(crate) tls: Option<PeerTls>,
     /// Of the process that this one follows.
-    pub(crate) epoch: Option<u64>,
+    pub(crate) former: Option<FormerDirectory>,
     pub(crate) message_bytes_max: usize,
 }
 
@@ -46,6 +46,8 @@ pub(crate) struct Shared {
 pub(crate) enum Unanswered {
     /// It was not asked.
     Gone(Gone),
+    /// The same: its node has as many requests as it takes.
+    Busy,
     /// It was, and the connection to it or the time ended first.
     Lost,
 }
@@ -59,7 +61,7 @@ impl Shared {
             directory: DirectorySettings {
                 node: sharing.node.into(),
                 address: sharing.advertise.into(),
-                epoch: sharing.epoch,
+                former: sharing.former,
                 redis: sharing.redis,
                 lookup_bytes_max: LOOKUP_BYTES_MAX,
             },
@@ -103,6 +105,7 @@ impl Shared {
         let gone = match self.cluster.send(device, kind, body, patience).await {
             Ok(answer) => return Ok(answer),
             Err(NotSent::Lost) => return Err(Unanswered::Lost),
+            Err(NotSent::Busy) => return Err(Unanswered::Busy),
             Err(NotSent::Unsent(Unsent::NeverSeen)) => Gone::Unknown,
             Err(NotSent::Unsent(Unsent::Offline { last_seen_ms })) => Gone::Offline { last_seen_ms },
             Err(NotSent::Unsent(Unsent::Moved | Unsent::Unknown)) => Gone::Away,
@@ -118,14 +121,6 @@ impl Shared {
     /// Asks every other node for what one of them has: the first answer.
     pub(crate) async fn ask_any(&self, kind: &str, body: Bytes, patience: Duration) -> Option<Bytes> {
         self.cluster.ask_any(kind, body, patience).await.map(|(_, answer)| answer)
-    }
-
-    /// Asks one node, by name.
-    pub(crate) async fn ask_node(&self, node: &str, kind: &str, body: Bytes, patience: Duration) -> Option<Bytes> {
-        match self.cluster.call(node, kind, body, patience).await {
-            Ok(Reply::Taken(answer)) => Some(answer),
-            _ => None,
-        }
     }
 }
 

@@ -117,12 +117,19 @@ async def crossed():
     seen = [await hear(device) for device in more.values()]
     assert [it["body"] for it in seen] == [7] * 4 and len({it["id"] for it in seen}) == 1, seen
 
-    async def is_done():
-        shown = await a.ask_json(f"/v1/broadcast/{job['id']}")
-        assert "missing" not in shown, shown
-        return (shown["state"], shown["matched"], shown["written"]) == ("done", 4, 4)
+    for node in NODES:
+        async def is_done():
+            shown = await node.ask_json(f"/v1/broadcast/{job['id']}")
+            assert "missing" not in shown and shown["id"] == job["id"], shown
+            return (shown["state"], shown["matched"], shown["written"]) == ("done", 4, 4)
 
-    await eventually("the job to be done", is_done)
+        await eventually("the job to be done", is_done)
+        expect(await node.api_of("GET", f"/v1/broadcast/{'0' * 32}"), 404, "no node knows this job")
+    # What another node begins is another job, also where it is its first.
+    other = json.loads(expect(await b.api_of("POST", "/v1/broadcast", b'{"match":{"prefix":"y"},"body":8}', JSON), 202)[2])
+    shown = await a.ask_json(f"/v1/broadcast/{other['id']}")
+    assert (shown["id"], shown["matched"]) == (other["id"], 0), shown
+    assert (await b.ask_json(f"/v1/broadcast/{job['id']}"))["matched"] == 4
     # A back-end closes a connection of another node.
     expect(await a.api_of("DELETE", path_of("x1") + "/connection"), 202)
     await ended(more["x1"], 1000)
