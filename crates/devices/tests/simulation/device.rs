@@ -18,11 +18,20 @@ pub(super) static ENCODED: LazyLock<Encoded> =
     LazyLock::new(|| Protocol::Json.encode(&Body::Json("1".into())).unwrap());
 
 /// What is on its way over a connection.
-enum Frame {
+pub(super) enum Frame {
     Hello(ResumeToken, Process),
     Message { id: MessageId, seq: u64 },
     Ack(u64),
     Reply(MessageId),
+}
+
+impl Frame {
+    /// The connection that a greeting is on its way over has gone to this process.
+    pub(super) fn is_from(&mut self, process: Process) {
+        if let Frame::Hello(_, home) = self {
+            *home = process;
+        }
+    }
 }
 
 pub(super) struct Device {
@@ -32,11 +41,11 @@ pub(super) struct Device {
     /// When it was made.
     pub(super) since_ms: u64,
     pub(super) next_try_ms: u64,
-    token: Option<(ResumeToken, Process)>,
+    pub(super) token: Option<(ResumeToken, Process)>,
     /// The highest number in its session.
     seq: u64,
     /// In order, each way: when it arrives and over which connection.
-    frames: Vec<(u64, u64, Frame)>,
+    pub(super) frames: Vec<(u64, u64, Frame)>,
     /// Messages that it has received, in which session and with which number.
     pub(super) received: BTreeMap<MessageId, BTreeSet<(u128, u64)>>,
 }
@@ -72,7 +81,7 @@ impl World {
             }
             return;
         }
-        let node = self.random.below(NODES as u64) as usize;
+        let node = self.current[self.random.below(NODES as u64) as usize];
         if now_ms < self.devices[device].next_try_ms || !self.is_up(node) {
             return;
         }
@@ -94,6 +103,10 @@ impl World {
                     }
                     _ => self.begin_session(node, device, connection, None),
                 }
+            }
+            // A process that another one follows is not asked for what it has kept.
+            Some((_, home)) if self.nodes[home.0].successor.is_some() => {
+                self.begin_session(node, device, connection, None);
             }
             Some((token, home)) => {
                 self.send(Mail::Carry { to: home, from: process, device, token });

@@ -26,11 +26,13 @@ impl World {
         let now_ms = self.now_ms;
         let Directory { entries, members, era, .. } = &mut self.directory;
         match asked {
-            Asked::Heartbeat { epoch, filled } => {
+            Asked::Heartbeat { holds: false, .. } => self.reading(),
+            Asked::Heartbeat { epoch, filled, holds: true } => {
                 let name = &self.nodes[node].name;
                 let mut lease = members.get(name).map(|member| member.lease);
                 if lease.is_some_and(|lease| now_ms >= lease.until_ms) {
-                    self.nodes[node].lapsed_ms = now_ms;
+                    let number = self.nodes[node].number;
+                    self.nodes.iter_mut().filter(|it| it.number == number).for_each(|it| it.lapsed_ms = now_ms);
                 }
                 let name = &self.nodes[node].name;
                 // Without the lease a node goes on, but nobody takes it for alive.

@@ -1,7 +1,7 @@
 //! What is wrong in the end, and whether the worlds were wild enough to show it.
 
 use super::message::{Sent, Told};
-use super::{DEVICES, NODES, SETTLED_MS, World};
+use super::{DEVICES, SETTLED_MS, World};
 use std::collections::BTreeMap;
 use stillgate_devices::Generation;
 use stillgate_devices::directory::{Entry, Lease, Unsent};
@@ -19,7 +19,7 @@ impl World {
     fn judge_places(&self) -> Result<(), String> {
         for device in &self.devices {
             let (name, connection) = (&device.name, device.connection);
-            let held: Vec<(usize, u64, Option<Generation>)> = (0..NODES)
+            let held: Vec<(usize, u64, Option<Generation>)> = (0..self.nodes.len())
                 .filter_map(|node| {
                     let (connection, generation) = self.nodes[node].registrations.connection(name)?;
                     Some((node, connection, generation))
@@ -77,6 +77,7 @@ impl World {
 pub(super) struct Answers {
     worlds: u64,
     moved: u64,
+    given: u64,
     carried: u64,
     twice: u64,
     answers: BTreeMap<String, u64>,
@@ -86,6 +87,7 @@ impl Answers {
     pub(super) fn count(&mut self, world: &World) {
         self.worlds += 1;
         self.moved += world.moved;
+        self.given += world.given;
         self.carried += world.carried;
         self.twice += world.twice;
         for Sent { told, .. } in &world.messages {
@@ -116,6 +118,7 @@ impl Answers {
         ] {
             assert!(self.worlds < 300 || answers.contains(&answer), "{answer} was never given: {self:?}");
         }
-        assert!(self.worlds < 300 || (self.moved > 0 && self.carried > 0 && self.twice > 0), "{self:?}");
+        let all_happened = [self.moved, self.given, self.carried, self.twice].iter().all(|count| *count > 0);
+        assert!(self.worlds < 300 || all_happened, "{self:?}");
     }
 }

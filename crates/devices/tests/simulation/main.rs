@@ -8,7 +8,8 @@
 //! - A message that is called acknowledged or answered was received. One that is called undelivered never is.
 //! - Every message whose sender lives on is answered once, in time. No message gets two numbers in a session, or two sessions.
 //!
-//! - A device that is connected to a node without faults is neither called offline nor unknown.
+//! - A device that is connected to a node without faults is neither called offline nor unknown, also while one process of the
+//!   node replaces another and devices go over one by one.
 //!
 //! `STILLGATE_SIMULATION_SEEDS` says how many worlds are tried, `STILLGATE_SIMULATION_FIRST` which is the first.
 
@@ -19,6 +20,7 @@ mod directory;
 mod judge;
 mod message;
 mod node;
+mod upgrade;
 
 use device::Device;
 use directory::Directory;
@@ -66,6 +68,8 @@ enum Asked {
     Heartbeat {
         epoch: u64,
         filled: Option<Era>,
+        /// Not by a process that another one follows.
+        holds: bool,
     },
     BeginEra {
         found: Option<Era>,
@@ -98,7 +102,7 @@ enum Answer {
     Done,
 }
 
-/// A process of a node: one that was killed gets nothing any more.
+/// A process of a node, by its slot and how often there was one in it: one that was killed gets nothing any more.
 type Process = (usize, u64);
 
 #[derive(Debug, Clone)]
@@ -160,7 +164,10 @@ struct World {
     now_ms: u64,
     duplicate: Duplicate,
     directory: Directory,
+    /// Slots of processes: first one for each node, then one for each process that follows another.
     nodes: Vec<Node>,
+    /// The slot of each node that devices and peers connect to.
+    current: [usize; NODES],
     /// Nodes that cannot reach each other until then.
     parted: Vec<(usize, usize, u64)>,
     devices: Vec<Device>,
@@ -168,8 +175,10 @@ struct World {
     /// By the number in their id.
     messages: Vec<Sent>,
     numbers: u64,
-    /// How often a node said "moved", a session was carried to another node, and a message came to a device again.
+    /// How often a node said "moved", a session was carried to another node, a message came to a device again, and a device went
+    /// over to the next process of its node.
     moved: u64,
+    given: u64,
     carried: u64,
     twice: u64,
     /// The first thing that was wrong before the end.
@@ -190,6 +199,8 @@ impl World {
             messages: Vec::new(),
             numbers: 0,
             moved: 0,
+            given: 0,
+            current: std::array::from_fn(|number| number),
             carried: 0,
             twice: 0,
             random,
@@ -229,6 +240,7 @@ impl World {
     }
 
     fn is_parted(&self, one: usize, other: usize) -> bool {
+        let [one, other] = [one, other].map(|slot| self.nodes[slot].number);
         let is_it = |(a, b, until_ms): &(usize, usize, u64)| {
             self.now_ms < *until_ms && ((*a, *b) == (one, other) || (*b, *a) == (one, other))
         };
@@ -236,7 +248,8 @@ impl World {
     }
 
     fn is_up(&self, node: usize) -> bool {
-        self.now_ms >= self.nodes[node].dead_until_ms.max(self.nodes[node].stopped_until_ms)
+        let it = &self.nodes[node];
+        !it.is_over && self.now_ms >= it.dead_until_ms.max(it.stopped_until_ms)
     }
 
     /// The process of a node that runs now.
@@ -257,7 +270,7 @@ impl World {
             for (_, mail) in due {
                 self.deliver(mail);
             }
-            for node in 0..NODES {
+            for node in 0..self.nodes.len() {
                 if self.is_up(node) {
                     self.step_node(node);
                 }
@@ -269,17 +282,23 @@ impl World {
         }
     }
 
+    /// All processes of a node.
+    fn slots(&mut self, number: usize) -> impl Iterator<Item = &mut Node> {
+        self.nodes.iter_mut().filter(move |it| it.number == number)
+    }
+
     fn break_something(&mut self) {
         let (node, pause_ms) = (self.random.below(NODES as u64) as usize, self.random.below(8_000));
         let until_ms = (self.now_ms + pause_ms).min(FAULTS_END_MS);
         match self.random.below(600) {
             0 | 1 => self.kill(node, until_ms),
-            2 | 3 => self.nodes[node].stopped_until_ms = until_ms,
+            2 | 3 => self.nodes[self.current[node]].stopped_until_ms = until_ms,
             4 | 5 => self.directory.away_until_ms = until_ms,
             6 | 7 => self.directory = Directory { away_until_ms: until_ms, lost_ms: until_ms, ..Directory::default() },
-            8 | 9 => self.nodes[node].cut_off_until_ms = until_ms,
+            8 | 9 => self.slots(node).for_each(|it| it.cut_off_until_ms = until_ms),
             10..=12 => self.parted.push((node, (node + 1) % NODES, until_ms)),
-            13..=45 => {
+            13..=16 => self.upgrade(node),
+            17..=49 => {
                 let device = self.random.below(DEVICES as u64) as usize;
                 self.cut(device);
             }
@@ -296,12 +315,10 @@ impl World {
             | Mail::Carry { to, .. }
             | Mail::Carried { to, .. } => *to,
             Mail::Forward { to, .. } | Mail::HaveYou { to, .. } => self.process(*to),
-            Mail::Close { place, .. } => {
-                let node = self.nodes.iter().position(|node| node.name == place.node).unwrap();
-                self.process(node)
-            }
+            Mail::Close { place, .. } => self.process(self.index(&place.node)),
         };
-        if self.process(to.0) != to || self.now_ms < self.nodes[to.0].dead_until_ms {
+        let it = &self.nodes[to.0];
+        if self.process(to.0) != to || it.is_over || self.now_ms < it.dead_until_ms {
             return;
         }
         // What comes for a node that is stopped waits in its sockets.

@@ -67,6 +67,7 @@ impl World {
             let (node, device) =
                 (self.random.below(NODES as u64) as usize, self.random.below(DEVICES as u64 + 1) as usize);
             let level = [Level::Written, Level::Acknowledged, Level::Replied][self.random.below(3) as usize];
+            let node = self.current[node];
             if self.is_up(node) {
                 self.post(node, device, level);
             }
@@ -74,7 +75,7 @@ impl World {
         if self.now_ms == SETTLED_MS {
             for (node, device) in (0..NODES).flat_map(|node| (0..=DEVICES).map(move |device| (node, device))) {
                 let level = if self.random.one_in(2) { Level::Acknowledged } else { Level::Replied };
-                self.post(node, device, level);
+                self.post(self.current[node], device, level);
             }
         }
     }
@@ -97,7 +98,7 @@ impl World {
         View { lookups: &mut node.lookups, members: &node.members, now_ms: self.now_ms }
     }
 
-    fn is_attached(&self, node: usize, device: usize) -> bool {
+    pub(super) fn is_attached(&self, node: usize, device: usize) -> bool {
         self.nodes[node].sessions.get(&device).is_some_and(|held| held.connection.is_some())
     }
 
@@ -110,7 +111,8 @@ impl World {
             Step::ReadMembers => self.ask(node, Asked::Members { message: id }),
             Step::AskPeers => {
                 let living = self.nodes[node].members.iter().map(|(name, _)| self.index(name));
-                let others: Vec<usize> = living.filter(|other| *other != node).collect();
+                let number = self.nodes[node].number;
+                let others: Vec<usize> = living.filter(|other| self.nodes[*other].number != number).collect();
                 for to in others {
                     self.send(Mail::HaveYou { to, from: self.process(node), message: id });
                 }
@@ -123,15 +125,13 @@ impl World {
     }
 
     fn forward(&mut self, node: usize, to: usize, id: MessageId) {
+        // A process asks itself for what its node has.
+        let to = if self.nodes[to].number == self.nodes[node].number { node } else { to };
         self.waiting(node, id).sent_to = Some(to);
         let me = self.process(node);
         if to == node {
             // The directory has not heard yet that it has gone, or it has come just now.
-            return if self.is_attached(node, self.messages[id.0 as usize].device) {
-                self.take(node, me, id);
-            } else {
-                self.forwarded(node, node, id, Told::NotTaken(NotTaken::Moved));
-            };
+            return self.take(node, me, id);
         }
         let is_dead = self.now_ms < self.nodes[to].dead_until_ms;
         if is_dead || (self.is_parted(node, to) && self.random.one_in(2)) {
@@ -147,6 +147,9 @@ impl World {
     pub(super) fn take(&mut self, node: usize, from: Process, id: MessageId) {
         let Sent { device, level, sent_ms, .. } = self.messages[id.0 as usize];
         let deadline_ms = sent_ms + TIMEOUT_MS;
+        if self.is_filling(node) && !self.is_attached(node, device) && self.now_ms < deadline_ms {
+            return self.nodes[node].parked.push((from, id));
+        }
         let message = Message { id, encoded: ENCODED.clone(), key: None, level, deadline_ms };
         let mut notices = Vec::new();
         let pushed = match self.nodes[node].sessions.get_mut(&device) {
@@ -157,7 +160,11 @@ impl World {
             Ok(()) => {
                 self.nodes[node].taken.insert(id, from);
             }
-            Err(Refused::Offline) => self.answer_sender(node, from, id, Told::NotTaken(NotTaken::Moved)),
+            Err(Refused::Offline) => {
+                let is_between = self.is_filling(node) || self.nodes[node].successor.is_some();
+                let why = if is_between { NotTaken::Unreachable } else { NotTaken::Moved };
+                self.answer_sender(node, from, id, Told::NotTaken(why));
+            }
             Err(refused) => self.answer_sender(node, from, id, Told::Refused(refused)),
         }
         self.notify(node, notices);
@@ -250,6 +257,9 @@ impl World {
     pub(super) fn asked_for(&mut self, node: usize, from: Process, id: MessageId) {
         if self.is_attached(node, self.messages[id.0 as usize].device) {
             self.send(Mail::IHave { to: from, by: node, message: id });
+        } else if self.is_filling(node) {
+            // It is asked again.
+            self.mail.push((self.now_ms + TICK_MS, Mail::HaveYou { to: node, from, message: id }));
         }
     }
 
@@ -290,8 +300,8 @@ impl World {
         self.nodes[node].sending.get_mut(&id).unwrap()
     }
 
-    fn index(&self, name: &str) -> usize {
-        self.nodes.iter().position(|node| &*node.name == name).unwrap()
+    pub(super) fn index(&self, name: &str) -> usize {
+        self.current.into_iter().find(|slot| &*self.nodes[*slot].name == name).unwrap()
     }
 
     pub(super) fn wants_reply(&self, id: MessageId) -> bool {

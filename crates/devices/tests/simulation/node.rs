@@ -14,6 +14,7 @@ const AUDIT_MS: u64 = 4_000;
 const ANSWER_TIMEOUT_MS: u64 = 1_000;
 
 pub(super) struct Node {
+    pub(super) number: usize,
     pub(super) name: Box<str>,
     /// Grows with each start.
     pub(super) process: u64,
@@ -27,10 +28,18 @@ pub(super) struct Node {
     pub(super) lapsed_ms: u64,
     /// Since when the directory has answered each request.
     contact_since_ms: Option<u64>,
+    /// The process that it follows, and the era in which that had registered everything.
+    pub(super) former: Option<(usize, Option<Era>)>,
+    /// The process that follows it.
+    pub(super) successor: Option<usize>,
+    /// It has ended in order.
+    pub(super) is_over: bool,
+    /// Messages that wait for a device which the former process is about to give.
+    pub(super) parked: Vec<(super::Process, MessageId)>,
     next_heartbeat_ms: u64,
     next_audit_ms: u64,
     /// Requests without an answer yet, and when they were sent.
-    waiting: HashMap<u64, (u64, Asked)>,
+    pub(super) waiting: HashMap<u64, (u64, Asked)>,
     /// Connections whose device has gone without a word, and when that is noticed.
     pub(super) silent: Vec<(u64, Box<str>, u64)>,
     pub(super) sessions: BTreeMap<usize, Held>,
@@ -52,8 +61,13 @@ impl Node {
     pub(super) fn new(index: usize, process: u64, epoch: u64) -> Node {
         let name: Box<str> = format!("node-{index}").into();
         Node {
+            number: index,
             registrations: Registrations::new(name.clone(), epoch),
             name,
+            former: None,
+            successor: None,
+            is_over: false,
+            parked: Vec::new(),
             process,
             dead_until_ms: 0,
             stopped_until_ms: 0,
@@ -82,10 +96,15 @@ impl World {
         self.send(Mail::ToDirectory { from: self.process(node), number, asked });
     }
 
-    pub(super) fn kill(&mut self, node: usize, until_ms: u64) {
+    /// All processes of a node end at once.
+    pub(super) fn kill(&mut self, number: usize, until_ms: u64) {
+        for it in self.slots(number).filter(|it| it.successor.is_some() && !it.is_over) {
+            (it.is_over, it.process) = (true, it.process + 1);
+        }
+        let node = self.current[number];
         let killed = &self.nodes[node];
         let (process, cut_off_until_ms) = (killed.process + 1, killed.cut_off_until_ms);
-        let fresh = Node::new(node, process, self.random.next());
+        let fresh = Node::new(number, process, self.random.next());
         self.nodes[node] = Node { dead_until_ms: until_ms, cut_off_until_ms, ..fresh };
     }
 
@@ -178,7 +197,9 @@ impl World {
             let effect = self.nodes[node].registrations.disconnected(&device, connection);
             self.apply(node, &device, effect);
         }
-        if now_ms >= self.nodes[node].next_audit_ms {
+        if self.nodes[node].successor.is_some() {
+            self.give_devices(node);
+        } else if now_ms >= self.nodes[node].next_audit_ms {
             self.nodes[node].next_audit_ms = now_ms + AUDIT_MS;
             for device in &self.devices {
                 self.nodes[node].registrations.audit(&device.name);
@@ -189,6 +210,7 @@ impl World {
             self.ask(node, Asked::Registration { request, dead: None });
         }
         self.step_sessions(node);
+        self.step_parked(node);
         self.step_sending(node);
     }
 
@@ -196,13 +218,14 @@ impl World {
         let (now_ms, epoch) = (self.now_ms, self.random.next());
         let it = &mut self.nodes[node];
         it.next_heartbeat_ms = now_ms + HEARTBEAT_MS;
-        if it.held_until_ms > 0 && now_ms >= it.held_until_ms {
+        let holds = it.successor.is_none();
+        if holds && it.held_until_ms > 0 && now_ms >= it.held_until_ms {
             it.registrations.begin_epoch(epoch);
             it.held_until_ms = 0;
         }
-        let filled = it.registrations.filled();
         let epoch = it.registrations.epoch();
-        self.ask(node, Asked::Heartbeat { epoch, filled });
+        let filled = self.filled(node);
+        self.ask(node, Asked::Heartbeat { epoch, filled, holds });
     }
 
     fn unanswered(&mut self, node: usize, number: u64) {

@@ -1,0 +1,118 @@
+//! One process of a node follows another: devices go over one by one, each when nothing of it is on its way.
+//!
+//! The next process holds the lease with the same epoch and is the one that devices and peers connect to. Connections go on with
+//! other numbers, and sessions with what their devices have not acknowledged. The first process ends when it has nothing left.
+
+use super::node::{Held, Node};
+use super::{DEVICES, World};
+use stillgate_devices::Generation;
+use stillgate_devices::directory::{Duplicate, Era, Members};
+use stillgate_devices::session::Session;
+
+impl World {
+    /// Begins, unless one is under way on this node.
+    pub(super) fn upgrade(&mut self, number: usize) {
+        let old = self.current[number];
+        if !self.is_up(old) || self.is_filling(old) {
+            return;
+        }
+        let (new, filled) = (self.nodes.len(), self.filled(old));
+        let it = &self.nodes[old];
+        let members = it.members.iter().map(|(name, member)| (name.into(), member.address.clone()));
+        let mut next = Node::new(number, 0, it.registrations.epoch());
+        (next.members, next.former) = (Members::told(members), Some((old, filled)));
+        (next.cut_off_until_ms, next.lapsed_ms) = (it.cut_off_until_ms, it.lapsed_ms);
+        self.nodes.push(next);
+        self.nodes[old].successor = Some(new);
+        self.current[number] = new;
+    }
+
+    /// Whether the process that this one follows may have devices still.
+    pub(super) fn is_filling(&self, node: usize) -> bool {
+        self.nodes[node].former.is_some_and(|(former, _)| !self.nodes[former].is_over)
+    }
+
+    /// The era in which the directory has all that a node has, as its lease says.
+    pub(super) fn filled(&self, node: usize) -> Option<Era> {
+        let it = &self.nodes[node];
+        let filled = it.registrations.filled();
+        filled.filter(|_| !self.is_filling(node) || it.former.is_some_and(|(_, former)| filled == former))
+    }
+
+    pub(super) fn give_devices(&mut self, old: usize) {
+        for device in 0..DEVICES {
+            let is_attached = self.is_attached(old, device);
+            // Each when its worker comes to it.
+            if is_attached && self.nodes[old].sessions[&device].session.is_movable() && self.random.one_in(4) {
+                self.give(old, device);
+            }
+        }
+        let it = &self.nodes[old];
+        let has_devices = !it.registrations.is_empty() || (0..DEVICES).any(|device| self.is_attached(old, device));
+        let has_work = !it.sending.is_empty() || !it.taken.is_empty() || !it.waiting.is_empty();
+        if !has_devices && !has_work && it.silent.is_empty() && it.parked.is_empty() {
+            self.nodes[old].is_over = true;
+        }
+    }
+
+    fn give(&mut self, old: usize, device: usize) {
+        let (new, name) = (self.nodes[old].successor.unwrap(), self.devices[device].name.clone());
+        let Held { mut session, connection } = self.nodes[old].sessions.remove(&device).unwrap();
+        let (before, after, mut notices) = (connection.unwrap(), self.number(), Vec::new());
+        let token = session.token();
+        let known = self.nodes[old].registrations.connection(&name).filter(|(connection, _)| *connection == before);
+        self.nodes[old].registrations.given(&name, before);
+        let carried = session.carry(token, &mut notices).unwrap();
+        assert!(notices.is_empty(), "nobody waits for word of what moves");
+        // That it is not noticed yet does not change.
+        let (silent, others) =
+            std::mem::take(&mut self.nodes[old].silent).into_iter().partition(|(.., number)| *number == before);
+        self.nodes[old].silent = others;
+        let silent: Vec<(u64, Box<str>, u64)> = silent;
+        self.nodes[new].silent.extend(silent.into_iter().map(|(at_ms, name, _)| (at_ms, name, after)));
+        self.go_over((old, before), (new, after), device);
+        let generation = known.and_then(|(_, generation)| generation);
+        let registrations = &mut self.nodes[new].registrations;
+        if registrations.is_newer(&name, generation.unwrap_or(Generation(1))) {
+            return self.close_connection(new, after);
+        }
+        let effect = match generation {
+            Some(generation) => registrations.adopted(&name, after, generation, self.now_ms),
+            None => registrations.connected(&name, after, Duplicate::Replace, self.now_ms),
+        };
+        self.apply(new, &name, effect);
+        let mut session = Session::from_carried(carried, token.generation, self.now_ms);
+        session.keep_handed_out();
+        if let Some(mut held) = self.nodes[new].sessions.remove(&device) {
+            held.session.end(&mut notices);
+        }
+        self.nodes[new].sessions.insert(device, Held { session, connection: Some(after) });
+        self.notify(new, notices);
+        self.given += 1;
+    }
+
+    /// A device notices nothing: its connection is another one in another process, with what is on its way.
+    fn go_over(&mut self, (old, before): (usize, u64), (new, after): (usize, u64), device: usize) {
+        let [from, to] = [old, new].map(|slot| self.process(slot));
+        let it = &mut self.devices[device];
+        if it.connection == Some((from.0, from.1, before)) {
+            it.connection = Some((to.0, to.1, after));
+        }
+        it.frames.iter_mut().filter(|(_, number, _)| *number == before).for_each(|(_, number, frame)| {
+            *number = after;
+            frame.is_from(to);
+        });
+        if let Some((_, home)) = &mut it.token
+            && *home == from
+        {
+            *home = to;
+        }
+    }
+
+    /// Looks again for devices that were waited for.
+    pub(super) fn step_parked(&mut self, node: usize) {
+        for (from, id) in std::mem::take(&mut self.nodes[node].parked) {
+            self.take(node, from, id);
+        }
+    }
+}
