@@ -5,6 +5,7 @@
 mod processes;
 
 use processes::run;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
@@ -107,6 +108,61 @@ fn devices_connect_answer_drop_and_come_back() {
     assert!(fs::read_to_string(page).unwrap().contains("no promise broken"));
 }
 
+/// A gateway that takes devices over TLS, and the folder with its authority's `ca.pem`.
+fn secured() -> (Node, TempDir) {
+    let folder = TempDir::new().unwrap();
+    let mut authority = CertificateParams::new(Vec::new()).unwrap();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().unwrap()).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let certificate = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap().signed_by(&key, &authority).unwrap();
+    let files = [("ca.pem", authority.pem()), ("cert.pem", certificate.pem()), ("key.pem", key.serialize_pem())];
+    for (name, pem) in files {
+        fs::write(folder.path().join(name), pem).unwrap();
+    }
+    let (at, api) = (folder.path().display(), ReservedPort::new());
+    let setup = Setup::resources(format!(
+        "ssls: [{{id: own, cert: \"{at}/cert.pem\", key: \"{at}/key.pem\", default: true}}]\n\
+         routes: [{{id: devices, uri: /connect, plugins: {{device-gateway: {{id: $arg_device}}}}}}]"
+    ))
+    .listener("tls: true")
+    .gateway(&format!("devices: {{node: a, address: \"{}\"}}", api.addr()));
+    (Node { gateway: Gateway::start(stillgate().to_str().unwrap(), &setup), api }, folder)
+}
+
+#[test]
+fn devices_over_tls_resume_their_own_sessions() {
+    let (node, folder) = secured();
+    let (authority, json) = (folder.path().join("ca.pem"), folder.path().join("devices.json"));
+    let url = node.url().replace("ws://", "wss://");
+    let further = [
+        ["--count", "150"],
+        ["--connect-rate", "1000"],
+        ["--message-rate", "100"],
+        ["--duration", "1s"],
+        ["--cacert", authority.to_str().unwrap()],
+        ["--json", json.to_str().unwrap()],
+    ];
+    let done = run(&["devices", &url, "--api", &node.api(), "--storm"], further.as_flattened());
+    assert!(matches!(done.code, Some(0 | 3)), "{}{}", done.stdout, done.stderr);
+    let result: Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    let seen = &result["run"];
+    assert_eq!((&seen["connects"][0]["tls"]["full"], &seen["connects"][0]["tls"]["resumed"]), (&150.into(), &0.into()));
+    // Each by the ticket of its own last connection: a shared store would have eight for all of them.
+    assert_eq!((&seen["storm"]["tls"]["full"], &seen["storm"]["tls"]["resumed"]), (&0.into(), &150.into()), "{seen}");
+    for messages in [&seen["messages"], &seen["storm"]["messages"]] {
+        assert_eq!((&messages["lost"], &messages["refused_but_delivered"]), (&0.into(), &0.into()), "{seen}");
+    }
+    assert_eq!(seen["messages"]["received"], seen["messages"]["sent"], "{seen}");
+    assert!(done.stdout.contains("TLS 0 full, 150 resumed"), "{}", done.stdout);
+
+    let strange = run(&["devices", &url], &["--count", "1"]);
+    assert_eq!(strange.code, Some(2), "{}", strange.stdout);
+    assert!(strange.stderr.contains("TLS: ") && strange.stderr.contains("--cacert FILE"), "{}", strange.stderr);
+    let anyone = run(&["devices", &url], &["--count", "1", "--insecure"]);
+    assert_eq!(anyone.code, Some(0), "{}", anyone.stderr);
+}
+
 #[test]
 fn two_gateways_are_compared_in_rounds() {
     let (a, b) = (Node::start(""), Node::start(""));
@@ -154,7 +210,9 @@ fn what_cannot_be_done_is_said() {
     let (url, api) = (node.url(), node.api());
     check(&[], "<URL>");
     check(&["ws://127.0.0.1:1/connect"], "nothing tells the devices apart");
-    check(&["wss://127.0.0.1:1/{id}"], "without TLS");
+    check(&[&url, "--insecure"], "is not wss://");
+    check(&["wss://127.0.0.1:1/{id}", "--cacert", "/nowhere.pem"], "--cacert /nowhere.pem: ");
+    check(&[&url.replace("ws://", "wss://"), "--insecure", "--count", "1"], "TLS: ");
     check(&[&url, "--count", "0"], "at least 1");
     check(&[&url, "--count", "9999999999"], "at most 10000000");
     check(&[&url, "--message-rate", "5"], "--api");

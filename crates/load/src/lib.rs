@@ -19,10 +19,10 @@ pub mod target;
 pub mod tls;
 pub mod verdict;
 
-pub use engine::{LoadError, run};
+pub use engine::{Link, LoadError, run};
 pub use mix::{Mix, MixErrors};
 pub use outcome::{ErrorKind, Errors, Interval, Latencies, Outcome, SelfWatch};
 pub use plan::{Arrivals, Bounds, Load, Pace, Protocol, Schedule};
 pub use target::{Target, TargetError};
-pub use tls::{Tls, TlsError, Trust};
+pub use tls::{Tickets, Tls, TlsError, Trust};
 pub use verdict::{Note, Void};

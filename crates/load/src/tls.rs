@@ -4,19 +4,35 @@
 //! it the tickets by which they resume, as those of one client do.
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{ClientSessionStore, Resumption, Tls12ClientSessionValue, Tls13ClientSessionValue};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, NamedGroup, RootCertStore, SignatureScheme};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What connections over TLS have in common.
 #[derive(Debug, Clone)]
 pub struct Tls {
     config: Arc<ClientConfig>,
     name: ServerName<'static>,
+}
+
+/// The newest ticket of one client, where many clients of one program must not take each other's: rustls keeps eight for a
+/// server's name.
+///
+/// A ticket is taken out when it is used (RFC 8446 appendix C.4): a handshake that fails leaves none, and the next one is full.
+#[derive(Debug, Clone, Default)]
+pub struct Tickets(Arc<Mutex<Kept>>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    tls13: Option<Box<Tls13ClientSessionValue>>,
+    tls12: Option<Box<Tls12ClientSessionValue>>,
+    /// The group of keys that the server took last: guessing it right saves a round trip.
+    group: Option<NamedGroup>,
 }
 
 /// Whose certificates are taken.
@@ -73,6 +89,13 @@ impl Tls {
         Ok(Tls { config: Arc::new(config), name: server })
     }
 
+    /// The same for one client of several, who resumes by its own tickets.
+    pub fn of(&self, tickets: &Tickets) -> Tls {
+        let mut config = ClientConfig::clone(&self.config);
+        config.resumption = Resumption::store(Arc::new(tickets.clone()));
+        Tls { config: Arc::new(config), name: self.name.clone() }
+    }
+
     /// A connection's side of it, before its handshake.
     pub(crate) fn connection(&self) -> Result<ClientConnection, rustls::Error> {
         ClientConnection::new(self.config.clone(), self.name.clone())
@@ -113,6 +136,43 @@ fn told(error: rustls::pki_types::pem::Error) -> String {
     match error {
         rustls::pki_types::pem::Error::Io(error) => error.to_string(),
         other => other.to_string(),
+    }
+}
+
+impl Tickets {
+    /// One client has one thread: the lock is rustls's wish and never contended. Poisoned, it is still a cache.
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ClientSessionStore for Tickets {
+    fn set_kx_hint(&self, _: ServerName<'static>, group: NamedGroup) {
+        self.kept().group = Some(group);
+    }
+
+    fn kx_hint(&self, _: &ServerName<'_>) -> Option<NamedGroup> {
+        self.kept().group
+    }
+
+    fn set_tls12_session(&self, _: ServerName<'static>, value: Tls12ClientSessionValue) {
+        self.kept().tls12 = Some(Box::new(value));
+    }
+
+    fn tls12_session(&self, _: &ServerName<'_>) -> Option<Tls12ClientSessionValue> {
+        self.kept().tls12.as_deref().cloned()
+    }
+
+    fn remove_tls12_session(&self, _: &ServerName<'static>) {
+        self.kept().tls12 = None;
+    }
+
+    fn insert_tls13_ticket(&self, _: ServerName<'static>, value: Tls13ClientSessionValue) {
+        self.kept().tls13 = Some(Box::new(value));
+    }
+
+    fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
+        self.kept().tls13.take().map(|value| *value)
     }
 }
 

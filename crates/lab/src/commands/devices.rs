@@ -15,6 +15,7 @@ use crate::stop::{EXIT_INTERRUPTED, stop_flag};
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use stillgate_load::Trust;
 
 /// Exit code where the gateway broke its word, or B is worse.
 const EXIT_WORSE: u8 = 1;
@@ -58,6 +59,8 @@ Examples:
   All drop at once, while messages go on:
     stillgate-lab devices 'ws://127.0.0.1:9080/connect?device={id}' --count 10k --api http://127.0.0.1:9190 \\
       --message-rate 500 --storm
+  The same over TLS, where devices that come back resume their TLS session by a ticket:
+    stillgate-lab devices 'wss://127.0.0.1:9443/connect?device={id}' --insecure --count 10k --storm
   Two builds, A on port 9080 and B on 9081:
     stillgate-lab devices 'ws://127.0.0.1:9080/connect?device={id}' --api http://127.0.0.1:9190 --count 2k --message-rate 500 \\
       --duration 3s --compare 'ws://127.0.0.1:9081/connect?device={id}' --compare-api http://127.0.0.1:9191")]
@@ -110,6 +113,12 @@ pub(crate) struct DevicesArguments {
     /// Connections of the back-end
     #[arg(long, value_name = "N", default_value = "32", value_parser = values::positive)]
     api_connections: usize,
+    /// For wss: trust the certificate authorities in this file (PEM) instead of the system's
+    #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
+    cacert: Option<PathBuf>,
+    /// For wss: accept any certificate
+    #[arg(long, short = 'k')]
+    insecure: bool,
     /// A header field of the handshake, perhaps with {id}; may be given several times
     #[arg(long = "header", short = 'H', value_name = "NAME: VALUE", value_parser = values::header)]
     headers: Vec<Header>,
@@ -232,7 +241,15 @@ impl DevicesArguments {
     }
 
     fn place(&self, url: &str, api: Option<&str>, pid: Option<u32>) -> Result<Place> {
-        let door = Door::read(url, &self.headers, self.count)?;
+        let trust = match (&self.cacert, self.insecure) {
+            (Some(path), _) => Trust::Authorities(path.clone()),
+            (None, true) => Trust::Anyone,
+            (None, false) => Trust::System,
+        };
+        let door = Door::read(url, &self.headers, self.count, &trust)?;
+        if trust != Trust::System && !door.is_secure() {
+            return Err(Error::new(format!("--cacert and --insecure need TLS; {url:?} is not wss://")));
+        }
         let api = api.map(|api| Api::read(api, self.key.as_deref())).transpose()?;
         Ok(Place { door, api, pid })
     }

@@ -5,11 +5,13 @@
 use super::frames::{self, Opcode};
 use super::ledger::Ledger;
 use super::plan::Ack;
+use crate::result::devices::TlsHandshakes;
 use rustix::event::epoll::EventFlags;
+use rustix::net::sockopt::socket_error;
 use serde::Deserialize;
 use serde_json::Value;
-use socket2::Socket;
-use std::io::{self, Read as _, Write as _};
+use std::io;
+use stillgate_load::{Link, Tickets};
 use stillgate_wire::{HeadLimits, Method, Name, Progress, ResponseHead};
 
 /// Any 16 bytes will do: it only shows that the server speaks WebSocket. Theirs is the example of RFC 6455 section 1.3.
@@ -29,6 +31,8 @@ pub(super) enum Stage {
     #[default]
     Away,
     Connecting,
+    /// In the TLS handshake, where there is TLS.
+    Securing,
     Shaking,
     Online,
     /// Its handshake was refused for good.
@@ -51,7 +55,9 @@ pub(super) enum Ended {
 /// A device.
 #[derive(Debug, Default)]
 pub(super) struct Device {
-    pub(super) socket: Option<Socket>,
+    pub(super) link: Option<Link>,
+    /// With TLS: what it resumes by when it comes back.
+    pub(super) tickets: Option<Tickets>,
     pub(super) stage: Stage,
     /// Counts them; the first is 1.
     pub(super) connection: u32,
@@ -85,6 +91,8 @@ pub(super) struct Surroundings<'a> {
 pub(super) struct Seen {
     pub(super) pings: u64,
     pub(super) resumed: u64,
+    /// TLS handshakes.
+    pub(super) tls: TlsHandshakes,
     /// Messages of a broadcast, and when the last came.
     pub(super) broadcast: u64,
     pub(super) broadcast_last_ns: u64,
@@ -106,8 +114,8 @@ struct Said<'a> {
 
 impl Device {
     /// A socket that is being connected, and what is to be said when it is.
-    pub(super) fn begin(&mut self, socket: Socket, handshake: Vec<u8>, now_ns: u64) {
-        self.socket = Some(socket);
+    pub(super) fn begin(&mut self, link: Link, handshake: Vec<u8>, now_ns: u64) {
+        self.link = Some(link);
         self.stage = Stage::Connecting;
         self.connection += 1;
         self.begun_ns = now_ns;
@@ -118,7 +126,7 @@ impl Device {
 
     /// Without a word.
     pub(super) fn drop_connection(&mut self, stage: Stage) {
-        self.socket = None;
+        self.link = None;
         self.stage = stage;
         self.input = Vec::new();
         self.output = Vec::new();
@@ -128,31 +136,43 @@ impl Device {
     pub(super) fn wanted(&self) -> EventFlags {
         match self.stage {
             Stage::Connecting => EventFlags::OUT,
-            _ if self.output.is_empty() => EventFlags::IN,
+            // The output waits for the end of TLS's handshake, which says itself what it has to write.
+            Stage::Securing if self.is_flushed() => EventFlags::IN,
+            _ if self.output.is_empty() && self.is_flushed() => EventFlags::IN,
             _ => EventFlags::IN | EventFlags::OUT,
         }
     }
 
     /// Its socket can do something.
     pub(super) fn ready(&mut self, buffer: &mut [u8], around: &mut Surroundings<'_>) -> Result<(), Ended> {
+        let Some(link) = &mut self.link else { return Ok(()) };
+        link.woken(false);
         if self.stage == Stage::Connecting {
-            let Some(socket) = &self.socket else { return Ok(()) };
-            if let Some(error) = socket.take_error().ok().flatten() {
-                return Err(Ended::Gone(error.to_string()));
+            if let Ok(Err(error)) = socket_error(link.socket()) {
+                return Err(Ended::Gone(io::Error::from(error).to_string()));
             }
+            self.stage = Stage::Securing;
+        }
+        if self.stage == Stage::Securing {
+            if !link.shake().map_err(|error| not_secured(&error))? {
+                return Ok(());
+            }
+            around.seen.tls.count(link.is_resumed());
             self.stage = Stage::Shaking;
         } else {
-            self.read(buffer, around)?;
+            // What TLS has taken from the socket wakes nobody.
+            while self.read(buffer, around)? && self.link.as_ref().is_some_and(|link| !link.is_plain()) {}
         }
         self.flush()
     }
 
-    fn read(&mut self, buffer: &mut [u8], around: &mut Surroundings<'_>) -> Result<(), Ended> {
-        let Some(mut socket) = self.socket.as_ref() else { return Ok(()) };
-        let read = match socket.read(buffer) {
+    /// Whether there was something.
+    fn read(&mut self, buffer: &mut [u8], around: &mut Surroundings<'_>) -> Result<bool, Ended> {
+        let Some(link) = self.link.as_mut() else { return Ok(false) };
+        let read = match link.read(buffer) {
             Ok(0) => return Err(Ended::Gone("the gateway closed the connection".to_owned())),
             Ok(read) => read,
-            Err(error) if super::sockets::is_later(&error) => return Ok(()),
+            Err(error) if super::sockets::is_later(&error) => return Ok(false),
             Err(error) => return Err(Ended::Gone(error.to_string())),
         };
         if self.input.is_empty() {
@@ -167,7 +187,7 @@ impl Device {
         }
         match self.input.len() > INPUT_BYTES_MAX {
             true => Err(Ended::Wrong("a head or message that is too long".to_owned())),
-            false => Ok(()),
+            false => Ok(true),
         }
     }
 
@@ -280,9 +300,9 @@ impl Device {
     }
 
     fn flush(&mut self) -> Result<(), Ended> {
-        let Some(mut socket) = self.socket.as_ref() else { return Ok(()) };
+        let Some(link) = self.link.as_mut() else { return Ok(()) };
         while !self.output.is_empty() {
-            match socket.write(&self.output) {
+            match link.write(&self.output) {
                 Ok(written) => drop(self.output.drain(..written)),
                 Err(error) if super::sockets::is_later(&error) => return Ok(()),
                 Err(error) => return Err(Ended::Gone(error.to_string())),
@@ -290,7 +310,23 @@ impl Device {
         }
         // An idle device keeps no buffer.
         self.output = Vec::new();
-        Ok(())
+        link.flush().map_err(|error| Ended::Gone(error.to_string()))
+    }
+
+    /// Whether TLS has nothing left to write.
+    fn is_flushed(&self) -> bool {
+        self.link.as_ref().is_none_or(Link::is_flushed)
+    }
+}
+
+/// A handshake that TLS itself refuses will be refused again.
+fn not_secured(error: &io::Error) -> Ended {
+    match error.kind() {
+        io::ErrorKind::InvalidData => Ended::Wrong(format!(
+            "TLS: {error}; give the URL of a listener with tls: true, and trust its authority with --cacert FILE or any \
+             certificate with --insecure"
+        )),
+        _ => Ended::Gone(error.to_string()),
     }
 }
 

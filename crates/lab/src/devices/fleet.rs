@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use stillgate_load::outcome;
+use stillgate_load::{Link, outcome};
 use stillgate_stats::Random;
 use stillgate_wire::ResponseHead;
 
@@ -247,7 +247,12 @@ impl<'a> Fleet<'a> {
                 watch(&self.epoll, &socket, u64::from(number), EventFlags::OUT)?;
                 let handshake = door.handshake(&self.plan.id(number as usize));
                 let device = &mut self.devices[number as usize];
-                device.begin(socket, handshake, now);
+                let mut link = Link::new(socket.into());
+                if let Some(tls) = &door.tls {
+                    let tickets = device.tickets.get_or_insert_default();
+                    link.secure(&tls.of(tickets)).map_err(|error| Error::new(format!("TLS: {error}")))?;
+                }
+                device.begin(link, handshake, now);
                 device.watched = EventFlags::OUT;
                 self.under_way += 1;
                 Ok(())
@@ -269,7 +274,7 @@ impl<'a> Fleet<'a> {
         let mask = (self.random.next_u64() as u32).to_be_bytes();
         let Some(device) = self.devices.get_mut(number as usize) else { return Ok(()) };
         let before = device.stage;
-        if device.socket.is_none() {
+        if device.link.is_none() {
             return Ok(());
         }
         let mut around = Surroundings {
@@ -283,7 +288,7 @@ impl<'a> Fleet<'a> {
             seen: &mut self.seen,
         };
         let done = device.ready(&mut self.buffer, &mut around);
-        let was_shaking = matches!(before, Stage::Connecting | Stage::Shaking);
+        let was_shaking = matches!(before, Stage::Connecting | Stage::Securing | Stage::Shaking);
         if was_shaking && device.stage == Stage::Online {
             self.under_way -= 1;
             self.online += 1;
@@ -293,7 +298,9 @@ impl<'a> Fleet<'a> {
         }
         match done {
             Ok(()) => {
-                rewatch(&self.epoll, device.socket.as_ref(), u64::from(number), device.wanted(), &mut device.watched)
+                let wanted = device.wanted();
+                let socket = device.link.as_ref().map(Link::socket);
+                rewatch(&self.epoll, socket, u64::from(number), wanted, &mut device.watched)
             }
             Err(ended) => self.on_end(number, ended, now_ns),
         }
@@ -487,7 +494,7 @@ fn watch(epoll: &OwnedFd, source: impl AsFd, data: u64, flags: EventFlags) -> Re
 /// Asks for something else, where it is something else.
 fn rewatch(
     epoll: &OwnedFd,
-    source: Option<&socket2::Socket>,
+    source: Option<impl AsFd>,
     data: u64,
     wanted: EventFlags,
     watched: &mut EventFlags,

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
-use stillgate_load::Target;
+use stillgate_load::{Target, Tls, TlsError, Trust};
 
 /// Stands for the device's id in the URL and in header fields.
 pub(crate) const ID: &str = "{id}";
@@ -39,19 +39,20 @@ impl Ack {
 #[derive(Debug, Clone)]
 pub(crate) struct Door {
     pub(crate) address: SocketAddr,
+    /// None: without.
+    pub(super) tls: Option<Tls>,
     /// The handshake, around the id; one part more than there are ids in it.
     request: Vec<String>,
     pub(super) sources: Vec<IpAddr>,
 }
 
 impl Door {
-    /// Of a `ws://` URL, or `http://`, with `{id}` in it or in a header field.
-    pub(crate) fn read(url: &str, headers: &[Header], devices: usize) -> Result<Door> {
+    /// Of a `ws://` or `wss://` URL, or `http://` or `https://`, with `{id}` in it or in a header field. `trust` is asked with TLS
+    /// only.
+    pub(crate) fn read(url: &str, headers: &[Header], devices: usize, trust: &Trust) -> Result<Door> {
         let at = |why: &dyn std::fmt::Display| Error::new(format!("{url:?}: {why}"));
-        if url.starts_with("wss://") || url.starts_with("https://") {
-            return Err(at(&"TLS is not supported; give the ws:// URL of a listener without TLS"));
-        }
-        let plain = url.strip_prefix("ws://").map(|rest| format!("http://{rest}"));
+        let web_socket = url.split_once("ws").filter(|(before, rest)| before.is_empty() && is_rest_of_scheme(rest));
+        let plain = web_socket.map(|(_, rest)| format!("http{rest}"));
         let plain = plain.unwrap_or_else(|| url.to_owned()).replace(ID, PLACEHOLDER);
         let wrong = |error: &dyn std::fmt::Display| at(&error.to_string().replace(PLACEHOLDER, ID));
         if Target::parse(&plain).map_err(|error| wrong(&error))?.name.contains(PLACEHOLDER) {
@@ -77,12 +78,31 @@ impl Door {
         }
         let address = *target.addresses.first().ok_or_else(|| at(&"it has no address"))?;
         let sources = sockets::sources(address, devices).map_err(|why| at(&why))?;
-        Ok(Door { address, request, sources })
+        let tls = target.is_secure.then(|| Tls::new(trust, &target.name, false)).transpose().map_err(untrusted)?;
+        Ok(Door { address, tls, request, sources })
+    }
+
+    /// Whether the URL asks for TLS.
+    pub(crate) fn is_secure(&self) -> bool {
+        self.tls.is_some()
     }
 
     /// The bytes a device begins with.
     pub(super) fn handshake(&self, id: &str) -> Vec<u8> {
         self.request.join(id).into_bytes()
+    }
+}
+
+/// Behind the `ws` of a WebSocket's URL.
+fn is_rest_of_scheme(rest: &str) -> bool {
+    rest.starts_with("://") || rest.starts_with("s://")
+}
+
+fn untrusted(error: TlsError) -> Error {
+    match error {
+        TlsError::File { .. } => Error::new(format!("--cacert {error}")),
+        TlsError::NoAuthorities { .. } => Error::new(format!("{error} (--cacert FILE)")),
+        other => Error::new(other.to_string()),
     }
 }
 
@@ -200,7 +220,7 @@ mod tests {
 
     #[track_caller]
     fn door(url: &str, headers: &[Header], expected: Result<&str, &str>) {
-        match (Door::read(url, headers, 10), expected) {
+        match (Door::read(url, headers, 10, &Trust::Anyone), expected) {
             (Ok(door), Ok(begin)) => {
                 let text = String::from_utf8(door.handshake("d7")).unwrap();
                 assert!(text.starts_with(begin), "{text}");
@@ -222,7 +242,8 @@ mod tests {
         let header = [Header("X-Device".to_owned(), "{id}".to_owned())];
         door("ws://127.0.0.1/connect", &header, Ok("GET /connect HTTP/1.1\r\n"));
         door("ws://127.0.0.1/connect", &[], Err("nothing tells the devices apart"));
-        door("wss://127.0.0.1/{id}", &[], Err("without TLS"));
+        door("wss://127.0.0.1/{id}", &[], Ok("GET /d7 HTTP/1.1\r\nHost: 127.0.0.1\r\n"));
+        door("wsx://127.0.0.1/{id}", &[], Err("wsx://127.0.0.1/{id}"));
         door("ws://{id}.example/", &[], Err("not in the host"));
         door("ws://127.0.0.1:99999/{id}", &[], Err("ws://127.0.0.1:99999/{id}"));
         door("ws://127.0.0.1/a b{id}", &[], Err("ws://127.0.0.1/a b{id}"));

@@ -104,7 +104,7 @@ impl Phases<'_, '_> {
 
     fn connect(&mut self, from: usize, end: usize) -> Result<(ConnectStep, Phase)> {
         let (begin, cpu) = (Instant::now(), self.cpu_us()?);
-        let before = self.fleet.connected;
+        let (before, tls) = (self.fleet.connected, self.fleet.seen.tls);
         self.fleet.connects = Pace::new(self.plan.connect_rate, self.fleet.now_ns());
         self.fleet.connect(from..end);
         let phase = self.fleet.run(|fleet| fleet.online + fleet.refused >= end)?;
@@ -118,6 +118,7 @@ impl Phases<'_, '_> {
             cpu_us_per_connect: self.cpu_since(cpu, connects)?,
             rss_kib: self.process.as_ref().map(Process::rss_kib).transpose()?,
             handshake: histogram::percentiles(&handshake),
+            tls: self.fleet.seen.tls.since(tls),
         };
         Ok((step, phase))
     }
@@ -189,20 +190,21 @@ impl Phases<'_, '_> {
         let (devices, from) = (self.fleet.online, self.fleet.ledger.next());
         let (begin, cpu, connected, refused) =
             (Instant::now(), self.cpu_us()?, self.fleet.connected, self.fleet.refused_for_now);
-        let now = self.fleet.now_ns();
+        let (now, tls) = (self.fleet.now_ns(), self.fleet.seen.tls);
         self.fleet.messages = self.plan.message_rate.map(|rate| Pace::new(rate, now));
         self.fleet.connects = Pace::new(self.plan.connect_rate, now);
         self.fleet.storm();
         let phase = self.fleet.run(|fleet| fleet.online >= devices)?;
         let seconds = begin.elapsed().as_secs_f64();
         let connects = self.fleet.connected - connected;
+        let tls = self.fleet.seen.tls.since(tls);
         let cpu_us_per_connect = self.cpu_since(cpu, connects)?.filter(|_| self.plan.message_rate.is_none());
         let messages = match self.plan.message_rate {
             Some(_) => Some(self.end_messages(from, begin)?),
             None => None,
         };
         let refused = self.fleet.refused_for_now - refused;
-        out.storm = Some(Storm { devices, seconds, refused, cpu_us_per_connect, messages });
+        out.storm = Some(Storm { devices, seconds, refused, cpu_us_per_connect, tls, messages });
         Ok(phase)
     }
 

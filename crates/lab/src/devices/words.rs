@@ -1,7 +1,7 @@
 //! What came of a run as text.
 
 use crate::report::plain;
-use crate::result::devices::{Broadcast, ConnectStep, DevicesResult, DevicesRun, Idle, Messages, Storm};
+use crate::result::devices::{Broadcast, ConnectStep, DevicesResult, DevicesRun, Idle, Messages, Storm, TlsHandshakes};
 use crate::result::run::Percentiles;
 use std::fmt::Write as _;
 
@@ -50,7 +50,11 @@ fn connect(out: &mut String, step: &ConnectStep) {
     let (p50, p99) = (step.handshake.p50 / 1e3, step.handshake.p99 / 1e3);
     let head =
         format!("to {:>9} {} connects in {:.2} s ({per_s:.0} a second)", step.devices, step.connects, step.seconds);
-    line(out, &format!("{head}{cpu}{rss}; handshake p50 {p50:.2} ms, p99 {p99:.2} ms"));
+    line(out, &format!("{head}{cpu}{rss}; handshake p50 {p50:.2} ms, p99 {p99:.2} ms{}", tls(step.tls)));
+}
+
+fn tls(found: Option<TlsHandshakes>) -> String {
+    found.map(|found| format!("; TLS {} full, {} resumed", found.full, found.resumed)).unwrap_or_default()
 }
 
 fn idle(out: &mut String, found: &Idle) {
@@ -104,7 +108,11 @@ fn storm(out: &mut String, found: &Storm, ack: &str) {
     } else {
         String::new()
     };
-    line(out, &format!("storm        {} devices were back after {:.2} s{later}{cpu}", found.devices, found.seconds));
+    let tls = tls(found.tls);
+    line(
+        out,
+        &format!("storm        {} devices were back after {:.2} s{later}{cpu}{tls}", found.devices, found.seconds),
+    );
     found.messages.iter().for_each(|found| messages(out, found, ack));
 }
 
@@ -168,6 +176,7 @@ mod tests {
             cpu_us_per_connect: Some(90.0),
             rss_kib: Some(20_480),
             handshake: times,
+            tls: Some(TlsHandshakes { full: 100, resumed: 0 }),
         };
         let run = DevicesRun {
             pid: Some(7),
@@ -183,6 +192,7 @@ mod tests {
                 seconds: 2.0,
                 refused: 4,
                 cpu_us_per_connect: Some(80.0),
+                tls: Some(TlsHandshakes { full: 1, resumed: 99 }),
                 messages: None,
             }),
             endings: BTreeMap::from([("closed by the gateway, 1012".to_owned(), 2)]),
@@ -192,7 +202,7 @@ mod tests {
         let result = DevicesResult { run: Some(run), ..DevicesResult::default() };
         expect![[r#"
             gateway      gateway�[31m, process 7
-            to       100 100 connects in 0.10 s (1000 a second), 90.0 us of CPU each, 20.0 MiB; handshake p50 0.80 ms, p99 2.00 ms
+            to       100 100 connects in 0.10 s (1000 a second), 90.0 us of CPU each, 20.0 MiB; handshake p50 0.80 ms, p99 2.00 ms; TLS 100 full, 0 resumed
             connects     1000 a second in all
             memory       2048 bytes per device
             idle         5.0 s, 3 pings, 1.00% of a CPU
@@ -204,7 +214,7 @@ mod tests {
               delivery    p50 0.80 ms, p99 2.00 ms, p99.9 3.00 ms, max 5.00 ms
               CPU        50.0 us per message, 20000 messages per CPU second
             broadcast    100 of 100 devices, the last after 0.50 s
-            storm        100 devices were back after 2.00 s, 4 handshakes were told to retry later, 80.0 us of CPU per connect
+            storm        100 devices were back after 2.00 s, 4 handshakes were told to retry later, 80.0 us of CPU per connect; TLS 1 full, 99 resumed
             connections  2 ended: closed by the gateway, 1012
             sessions     2 resumed after the device reconnected
             VOID         it was interrupted

@@ -72,6 +72,33 @@ pub(crate) struct ConnectStep {
     pub(crate) rss_kib: Option<u64>,
     /// From the first packet to 101.
     pub(crate) handshake: Percentiles,
+    /// None: without TLS.
+    pub(crate) tls: Option<TlsHandshakes>,
+}
+
+/// How TLS began.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TlsHandshakes {
+    pub(crate) full: u64,
+    /// By a ticket of the device's last connection.
+    pub(crate) resumed: u64,
+}
+
+impl TlsHandshakes {
+    /// Another one; none: without TLS.
+    pub(crate) fn count(&mut self, is_resumed: Option<bool>) {
+        match is_resumed {
+            Some(true) => self.resumed += 1,
+            Some(false) => self.full += 1,
+            None => {}
+        }
+    }
+
+    /// Those since `before`; none if there were none at all.
+    pub(crate) fn since(self, before: TlsHandshakes) -> Option<TlsHandshakes> {
+        let found = TlsHandshakes { full: self.full - before.full, resumed: self.resumed - before.resumed };
+        (found != TlsHandshakes::default()).then_some(found)
+    }
 }
 
 /// Devices with nothing to do.
@@ -156,6 +183,8 @@ pub(crate) struct Storm {
     /// Handshakes that were answered "later".
     pub(crate) refused: u64,
     pub(crate) cpu_us_per_connect: Option<f64>,
+    /// None: without TLS.
+    pub(crate) tls: Option<TlsHandshakes>,
     /// Sent meanwhile.
     pub(crate) messages: Option<Messages>,
 }

@@ -1,18 +1,19 @@
 //! The way of bytes to a target: a socket that is not waited for, with TLS on it or without.
 //!
 //! Registered once and edge-triggered, so what it was told must be used up: without TLS a short read says that it was, with
-//! TLS the link itself keeps count of it, since a read of it takes what came before.
+//! TLS the link itself keeps count of it, since a read of it takes what came before. Level-triggered users call
+//! [`Link::woken`] before each turn, too, and read until there is no more: what TLS holds back wakes nobody.
 
 use crate::tls::Tls;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
-use rustls::ClientConnection;
+use rustls::{ClientConnection, HandshakeKind};
 use std::io::{self, Read, Write};
 
 /// An open socket, and its TLS.
 #[derive(Debug)]
-pub(super) struct Link {
+pub struct Link {
     socket: OwnedFd,
     /// Boxed: without it connections stay small.
     secured: Option<Box<Secured>>,
@@ -29,31 +30,48 @@ struct Secured {
 
 impl Link {
     /// Without TLS.
-    pub(super) fn new(socket: OwnedFd) -> Self {
+    pub fn new(socket: OwnedFd) -> Self {
         Link { socket, secured: None }
     }
 
-    pub(super) fn socket(&self) -> &OwnedFd {
+    /// What is waited for and closed.
+    pub fn socket(&self) -> &OwnedFd {
         &self.socket
     }
 
     /// Whether a short read means that all was read.
     #[inline]
-    pub(super) fn is_plain(&self) -> bool {
+    pub fn is_plain(&self) -> bool {
         self.secured.is_none()
     }
 
     /// Goes on with the handshake, and begins it at first; whether it is over.
     pub(super) fn handshake(&mut self, tls: &Tls) -> io::Result<bool> {
-        let Link { socket, secured } = self;
-        let secured = match secured {
-            Some(secured) => secured,
-            none => {
-                let session = tls.connection().map_err(refused)?;
-                none.insert(Box::new(Secured { session, is_drained: false, is_ending: false }))
-            }
-        };
-        secured.handshake(socket)
+        if self.secured.is_none() {
+            self.secure(tls)?;
+        }
+        self.shake()
+    }
+
+    /// From here on it speaks TLS; nothing is written yet.
+    pub fn secure(&mut self, tls: &Tls) -> io::Result<()> {
+        let session = tls.connection().map_err(refused)?;
+        self.secured = Some(Box::new(Secured { session, is_drained: false, is_ending: false }));
+        Ok(())
+    }
+
+    /// Goes on with the handshake of what was secured; whether it is over. Without TLS there is none.
+    pub fn shake(&mut self) -> io::Result<bool> {
+        match &mut self.secured {
+            None => Ok(true),
+            Some(secured) => secured.handshake(&self.socket),
+        }
+    }
+
+    /// Whether the handshake took up an earlier session; none without TLS.
+    pub fn is_resumed(&self) -> Option<bool> {
+        let secured = self.secured.as_ref()?;
+        Some(secured.session.handshake_kind() == Some(HandshakeKind::Resumed))
     }
 
     /// What both sides agreed to speak.
@@ -63,7 +81,7 @@ impl Link {
 
     /// The socket told of something; `ending`: the peer will send no more.
     #[inline]
-    pub(super) fn woken(&mut self, ending: bool) {
+    pub fn woken(&mut self, ending: bool) {
         if let Some(secured) = &mut self.secured {
             (secured.is_drained, secured.is_ending) = (false, ending);
         }
@@ -71,7 +89,7 @@ impl Link {
 
     /// Reads what has come; zero: the peer will send no more.
     #[inline]
-    pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+    pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match &mut self.secured {
             None => received(&self.socket, buffer),
             Some(secured) => secured.read(&self.socket, buffer),
@@ -80,7 +98,7 @@ impl Link {
 
     /// Writes some of it.
     #[inline]
-    pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+    pub fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match &mut self.secured {
             None => sent(&self.socket, bytes),
             Some(secured) => secured.write(&self.socket, bytes),
@@ -89,12 +107,12 @@ impl Link {
 
     /// Whether the socket took all that was written.
     #[inline]
-    pub(super) fn is_flushed(&self) -> bool {
+    pub fn is_flushed(&self) -> bool {
         self.secured.as_ref().is_none_or(|secured| !secured.session.wants_write())
     }
 
     /// Writes on what the socket did not take yet.
-    pub(super) fn flush(&mut self) -> io::Result<()> {
+    pub fn flush(&mut self) -> io::Result<()> {
         match &mut self.secured {
             None => Ok(()),
             Some(secured) => secured.flush(&self.socket),

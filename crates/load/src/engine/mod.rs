@@ -26,3 +26,4 @@ mod worker;
 
 pub use coordinator::run;
 pub use error::{Before, LoadError};
+pub use link::Link;
