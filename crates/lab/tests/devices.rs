@@ -73,6 +73,7 @@ fn devices_connect_answer_drop_and_come_back() {
         "5%",
         "--storm",
         "--broadcast",
+        "3",
         "--resume",
         "--ack",
         "reply",
@@ -97,7 +98,13 @@ fn devices_connect_answer_drop_and_come_back() {
     }
     assert!(seen["endings"]["dropped by --churn"].as_u64().unwrap() > 10, "{seen}");
     assert!(seen["resumed"].as_u64().unwrap() > 0, "{seen}");
-    assert_eq!(seen["broadcast"]["received"], seen["broadcast"]["devices"], "{seen}");
+    let broadcast = &seen["broadcast"];
+    assert_eq!(broadcast["received"].as_u64(), broadcast["devices"].as_u64().map(|each| each * 3), "{seen}");
+    assert_eq!(broadcast["times_s"].as_array().unwrap().len(), 3, "{seen}");
+    // What is sent to single devices meanwhile is measured, too.
+    let meanwhile = &broadcast["messages"];
+    assert!(meanwhile["sent"].as_u64().unwrap() > 0 && meanwhile["corrected"]["p99"].as_f64().unwrap() > 0.0, "{seen}");
+    assert_eq!((&meanwhile["lost"], &meanwhile["wrong_replies"]), (&0.into(), &0.into()), "{seen}");
     assert!(seen["storm"]["devices"].as_u64().unwrap() > 250, "{seen}");
     assert!(done.stdout.contains("lost 0, duplicated"), "{}", done.stdout);
     let verified = run(&["verify"], &[json.to_str().unwrap()]);

@@ -30,6 +30,7 @@ const ROUNDS_MAX: usize = 1_000;
 const DEVICES_MAX: usize = 10_000_000;
 const BACK_ENDS_MAX: usize = 10_000;
 const PADDING_MAX: usize = 60_000;
+const BROADCASTS_MAX: usize = 1_000;
 
 /// `stillgate-lab devices`.
 #[derive(Debug, Args)]
@@ -104,9 +105,10 @@ pub(crate) struct DevicesArguments {
     /// At the end, drop all devices at once and measure the time until all are back
     #[arg(long)]
     storm: bool,
-    /// Send one message to all, and measure the time until the last device has it
-    #[arg(long, requires = "api")]
-    broadcast: bool,
+    /// Send a message to all, N times one after the other, and measure the time until the last device has it; with --message-rate,
+    /// messages to random devices go on meanwhile
+    #[arg(long, value_name = "N", requires = "api", num_args = 0..=1, default_missing_value = "1", value_parser = values::positive)]
+    broadcast: Option<usize>,
     /// Bytes added to each message
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = values::count)]
     padding: u64,
@@ -200,6 +202,7 @@ impl DevicesArguments {
             ("--count", self.count, DEVICES_MAX),
             ("--rounds", self.rounds, ROUNDS_MAX),
             ("--api-connections", self.api_connections, BACK_ENDS_MAX),
+            ("--broadcast", self.broadcast.unwrap_or(0), BROADCASTS_MAX),
             ("--padding", usize::try_from(self.padding).unwrap_or(usize::MAX), PADDING_MAX),
         ];
         if let Some((name, value, most)) = bounds.into_iter().find(|(_, value, most)| value > most) {
@@ -231,7 +234,7 @@ impl DevicesArguments {
             churn: self.churn,
             resume: self.resume,
             storm: self.storm,
-            broadcast: self.broadcast,
+            broadcasts: self.broadcast.unwrap_or(0),
             back_ends: self.api_connections,
             prefix: self.prefix.clone(),
             seed: self.seed.unwrap_or_else(seed_of_clock),

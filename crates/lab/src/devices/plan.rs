@@ -177,7 +177,8 @@ pub(crate) struct Plan {
     /// Whether devices that come back show their token.
     pub(crate) resume: bool,
     pub(crate) storm: bool,
-    pub(crate) broadcast: bool,
+    /// One after the other.
+    pub(crate) broadcasts: usize,
     pub(crate) back_ends: usize,
     /// Ids begin with it.
     pub(crate) prefix: String,

@@ -30,7 +30,7 @@ const LATE_SHARE_MAX: f64 = 0.01;
 
 /// Steps that [`run`] shows.
 pub(crate) fn steps(plan: &Plan) -> u64 {
-    let others = [!plan.idle.is_zero(), plan.message_rate.is_some(), plan.broadcast, plan.storm];
+    let others = [!plan.idle.is_zero(), plan.message_rate.is_some(), plan.broadcasts > 0, plan.storm];
     (ends(plan.devices).len() + others.iter().filter(|is| **is).count()) as u64
 }
 
@@ -58,7 +58,8 @@ pub(crate) fn run(
         }
         out.void.push("it was interrupted".to_owned());
     }
-    out.void.extend(late(&out));
+    let during = out.broadcast.as_ref().and_then(|broadcast| broadcast.messages.as_ref());
+    out.void.extend(out.messages.iter().chain(during).find_map(late));
     Ok(out)
 }
 
@@ -167,18 +168,44 @@ impl Phases<'_, '_> {
     }
 
     fn broadcast(&mut self, out: &mut DevicesRun) -> Result<Phase> {
-        if !self.plan.broadcast {
+        if self.plan.broadcasts == 0 {
             return Ok(Phase::Done);
         }
         self.step("a message to all");
-        let devices = self.fleet.online;
+        // One that comes back in the middle of a broadcast may get it, or not.
+        let mut phase = self.fleet.run(|fleet| fleet.online + fleet.refused >= self.plan.devices)?;
+        let (from, begin, now) = (self.fleet.ledger.next(), Instant::now(), self.fleet.now_ns());
+        self.fleet.messages = self.plan.message_rate.map(|rate| Pace::new(rate, now));
+        let mut found = Broadcast { devices: self.fleet.online, ..Broadcast::default() };
+        while phase == Phase::Done && found.times_s.len() < self.plan.broadcasts {
+            phase = self.one_broadcast(&mut found)?;
+        }
+        // Those that were due while a broadcast was under way.
+        if self.plan.message_rate.is_some() {
+            found.messages = Some(self.end_messages(from, begin)?);
+        } else {
+            self.fleet.run(|fleet| fleet.is_quiet())?;
+        }
+        found.last_s = found.times_s.iter().copied().fold(0.0, f64::max);
+        out.broadcast = Some(found);
+        Ok(phase)
+    }
+
+    /// From the request to the last device.
+    fn one_broadcast(&mut self, found: &mut Broadcast) -> Result<Phase> {
+        let before = self.fleet.seen.broadcast;
+        let all = before + found.devices as u64;
         let (begin_ns, until) = (self.fleet.now_ns(), Instant::now() + BROADCAST);
         self.fleet.broadcast()?;
-        let phase = self
-            .fleet
-            .run(|fleet| fleet.seen.broadcast >= devices as u64 && fleet.is_quiet() || Instant::now() >= until)?;
-        let last = self.fleet.seen.broadcast_last_ns.saturating_sub(begin_ns);
-        out.broadcast = Some(Broadcast { devices, received: self.fleet.seen.broadcast, last_s: last as f64 / 1e9 });
+        let phase = self.fleet.run(|fleet| fleet.seen.broadcast >= all || Instant::now() >= until)?;
+        if phase == Phase::Interrupted {
+            return Ok(phase);
+        }
+        // One that did not reach all has no last device: the time that was waited for it.
+        let end_ns =
+            if self.fleet.seen.broadcast >= all { self.fleet.seen.broadcast_last_ns } else { self.fleet.now_ns() };
+        found.times_s.push(end_ns.saturating_sub(begin_ns) as f64 / 1e9);
+        found.received += self.fleet.seen.broadcast - before;
         Ok(phase)
     }
 
@@ -232,9 +259,8 @@ fn ends(devices: usize) -> Vec<usize> {
     STEPS.into_iter().filter(|step| *step < devices).chain([devices]).collect()
 }
 
-fn late(run: &DevicesRun) -> Option<String> {
-    let messages = run.messages.as_ref().filter(|messages| messages.sent > 0)?;
-    let share = messages.late as f64 / messages.sent as f64;
+fn late(messages: &Messages) -> Option<String> {
+    let share = messages.late as f64 / messages.sent.max(1) as f64;
     (share > LATE_SHARE_MAX).then(|| {
         format!(
             "{:.1}% of the messages were started more than 10 ms late by this program: it had too little CPU; \
@@ -259,13 +285,9 @@ mod tests {
     fn late_messages_make_a_run_void() {
         let of = |late| {
             let messages = Messages { sent: 1_000, late, ..Messages::default() };
-            late_words(messages)
+            super::late(&messages)
         };
         assert_eq!(of(10), None);
         assert!(of(11).unwrap().starts_with("1.1% of the messages"));
-    }
-
-    fn late_words(messages: Messages) -> Option<String> {
-        late(&DevicesRun { messages: Some(messages), ..DevicesRun::default() })
     }
 }

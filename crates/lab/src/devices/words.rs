@@ -29,7 +29,7 @@ fn of_run(run: &DevicesRun, ack: &str) -> String {
     }
     run.idle.iter().for_each(|found| idle(&mut out, found));
     run.messages.iter().for_each(|found| messages(&mut out, found, ack));
-    run.broadcast.iter().for_each(|found| broadcast(&mut out, found));
+    run.broadcast.iter().for_each(|found| broadcast(&mut out, found, ack));
     run.storm.iter().for_each(|found| storm(&mut out, found, ack));
     for (why, count) in &run.endings {
         line(&mut out, &format!("connections  {count} ended: {}", plain(why)));
@@ -96,9 +96,14 @@ fn times(out: &mut String, what: &str, found: &Percentiles) {
     line(out, &format!("  {what:<12}p50 {p50} ms, p99 {p99} ms, p99.9 {p99_9} ms, max {max} ms"));
 }
 
-fn broadcast(out: &mut String, found: &Broadcast) {
-    let Broadcast { devices, received, last_s } = found;
-    line(out, &format!("broadcast    {received} of {devices} devices, the last after {last_s:.2} s"));
+fn broadcast(out: &mut String, found: &Broadcast, ack: &str) {
+    let Broadcast { devices, received, last_s, times_s, messages: meanwhile } = found;
+    let times = times_s.len();
+    let several = if times > 1 { format!(", the longest of {times} broadcasts") } else { String::new() };
+    let missing = (devices * times.max(1)) as u64 - (*received).min((devices * times.max(1)) as u64);
+    let missing = if missing > 0 { format!("; {missing} copies have NOT arrived") } else { String::new() };
+    line(out, &format!("broadcast    the last of {devices} devices has it after {last_s:.2} s{several}{missing}"));
+    meanwhile.iter().for_each(|found| messages(out, found, ack));
 }
 
 fn storm(out: &mut String, found: &Storm, ack: &str) {
@@ -186,7 +191,13 @@ mod tests {
             rss_bytes_per_device: Some(2048.0),
             idle: Some(Idle { seconds: 5.0, pings: 3, cpu_share: Some(0.01) }),
             messages: Some(found),
-            broadcast: Some(Broadcast { devices: 100, received: 100, last_s: 0.5 }),
+            broadcast: Some(Broadcast {
+                devices: 100,
+                received: 199,
+                last_s: 0.5,
+                times_s: vec![0.4, 0.5],
+                messages: None,
+            }),
             storm: Some(Storm {
                 devices: 100,
                 seconds: 2.0,
@@ -213,7 +224,7 @@ mod tests {
               (from send) p50 0.80 ms, p99 2.00 ms, p99.9 3.00 ms, max 5.00 ms
               delivery    p50 0.80 ms, p99 2.00 ms, p99.9 3.00 ms, max 5.00 ms
               CPU        50.0 us per message, 20000 messages per CPU second
-            broadcast    100 of 100 devices, the last after 0.50 s
+            broadcast    the last of 100 devices has it after 0.50 s, the longest of 2 broadcasts; 1 copies have NOT arrived
             storm        100 devices were back after 2.00 s, 4 handshakes were told to retry later, 80.0 us of CPU per connect; TLS 1 full, 99 resumed
             connections  2 ended: closed by the gateway, 1012
             sessions     2 resumed after the device reconnected

@@ -165,13 +165,19 @@ impl Messages {
     }
 }
 
-/// A message to all.
+/// A message to all, once or several times.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Broadcast {
     pub(crate) devices: usize,
+    /// Of all broadcasts.
     pub(crate) received: u64,
-    /// From the request to the last device.
+    /// From the request to the last device: the longest.
     pub(crate) last_s: f64,
+    /// Of each.
+    #[serde(default)]
+    pub(crate) times_s: Vec<f64>,
+    /// Sent to single devices meanwhile.
+    pub(crate) messages: Option<Messages>,
 }
 
 /// All dropped at once.
@@ -216,7 +222,8 @@ impl DevicesRun {
     /// Of all phases.
     pub(crate) fn broken_promises(&self) -> u64 {
         let storm = self.storm.as_ref().and_then(|storm| storm.messages.as_ref());
-        self.messages.iter().chain(storm).map(Messages::broken_promises).sum()
+        let broadcast = self.broadcast.as_ref().and_then(|broadcast| broadcast.messages.as_ref());
+        self.messages.iter().chain(broadcast).chain(storm).map(Messages::broken_promises).sum()
     }
 }
 
