@@ -11,7 +11,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::LazyLock;
-use stillgate_testkit::{Gateway, ReservedPort, Setup};
+use stillgate_testkit::{Gateway, Redis, ReservedPort, Setup, scrape};
 use tempfile::TempDir;
 
 /// The gateway, built where nobody has built it yet: it lies where test programs do.
@@ -44,6 +44,20 @@ impl Node {
             Setup::resources("routes: [{id: devices, uri: /connect, plugins: {device-gateway: {id: $arg_device}}}]")
                 .gateway(&format!("devices: {{node: a, address: \"{address}\"{keys}}}"));
         Node { gateway: Gateway::start(stillgate().to_str().unwrap(), &setup), api }
+    }
+
+    /// One of several that share a directory; where its metrics are.
+    fn of_several(name: &str, redis: &Redis) -> (Node, ReservedPort) {
+        let [api, peer, metrics] = [(); 3].map(|()| ReservedPort::new());
+        let (address, peer, url) = (api.addr(), peer.addr(), redis.url(0));
+        let setup =
+            Setup::resources("routes: [{id: devices, uri: /connect, plugins: {device-gateway: {id: $arg_device}}}]")
+                .gateway(&format!(
+                    "devices: {{node: {name}, address: \"{address}\", peer: {{address: \"{peer}\"}}, \
+                     registry: {{redis: {{url: \"{url}\"}}}}}}\nmetrics: {{address: \"{}\"}}",
+                    metrics.addr()
+                ));
+        (Node { gateway: Gateway::start(stillgate().to_str().unwrap(), &setup), api }, metrics)
     }
 
     fn url(&self) -> String {
@@ -171,6 +185,48 @@ fn devices_over_tls_resume_their_own_sessions() {
 }
 
 #[test]
+fn devices_are_spread_over_nodes_and_messages_cross() {
+    let redis = Redis::start();
+    let ((a, metrics), (b, _other_metrics)) = (Node::of_several("a", &redis), Node::of_several("b", &redis));
+    let folder = TempDir::new().unwrap();
+    let json = folder.path().join("devices.json");
+    let (url, api, other, other_api) = (a.url(), a.api(), b.url(), b.api());
+    let run_via = |via: &str| {
+        let further = [
+            ["--api", &api],
+            ["--node", &other],
+            ["--node-api", &other_api],
+            ["--via", via],
+            ["--count", "100"],
+            ["--message-rate", "200"],
+            ["--duration", "1s"],
+            ["--json", json.to_str().unwrap()],
+        ];
+        let done = run(&["devices", &url], further.as_flattened());
+        assert!(matches!(done.code, Some(0 | 3)), "{}{}", done.stdout, done.stderr);
+        let result: Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+        let seen = &result["run"];
+        let messages = &seen["messages"];
+        assert_eq!((&messages["lost"], &messages["refused_but_delivered"]), (&0.into(), &0.into()), "{seen}");
+        // The first ones may come before the nodes know each other, and are answered 503 then.
+        assert!(messages["answers"]["200"].as_u64().unwrap() >= 150, "{seen}");
+        assert_eq!(seen["further_pids"].as_array().unwrap().len(), 1, "{seen}");
+        assert_ne!(seen["further_pids"][0], seen["pid"], "{seen}");
+        assert!(done.stdout.contains("CPU time and memory are sums"), "{}", done.stdout);
+    };
+    // Nodes connect to each other on first use: they have not where no message crosses.
+    let connected = || {
+        let text = scrape(metrics.addr(), "/metrics", "", false).text().to_owned();
+        text.lines().find_map(|line| line.strip_prefix("stillgate_device_peers_connected ")).unwrap().to_owned()
+    };
+    run_via("own");
+    assert_eq!(connected(), "0");
+    run_via("other");
+    assert_eq!(connected(), "1");
+    run_via("any");
+}
+
+#[test]
 fn two_gateways_are_compared_in_rounds() {
     let (a, b) = (Node::start(""), Node::start(""));
     let folder = TempDir::new().unwrap();
@@ -223,6 +279,8 @@ fn what_cannot_be_done_is_said() {
     check(&[&url, "--count", "0"], "at least 1");
     check(&[&url, "--count", "9999999999"], "at most 10000000");
     check(&[&url, "--message-rate", "5"], "--api");
+    check(&[&url, "--api", &api, "--node", &url], "each node needs its device API");
+    check(&[&url, "--via", "own"], "--node");
     check(&[&url, "--churn", "5%"], "--message-rate");
     check(&[&url, "--prefix", "a/b"], "--prefix");
     check(&[&url, "--pid", "8388608", "--count", "1"], "there is no such process");

@@ -2,7 +2,7 @@
 
 use crate::cli::typed::{seed_of_clock, typed};
 use crate::cli::values::{self, Header};
-use crate::devices::plan::{Ack, Api, Door, Place, Plan};
+use crate::devices::plan::{Ack, Api, Door, Place, Plan, Via};
 use crate::devices::{analysis, rounds, run, words};
 use crate::display::Progress;
 use crate::environment;
@@ -44,7 +44,7 @@ against what the back-end was answered:
   reordered               received after one that was sent when this one was already done
   duplicated              received more than once, which a device that comes back may expect
 
-CPU time and memory are those of the process that listens on the URL's port, where it is on this machine.
+CPU time and memory are those of the processes that listen on the ports of URL and --node, where they are on this machine.
 
 With --compare, rounds connect --count new devices to both gateways, one after the other in random order, and B is judged by CPU \
 time a connect and a message (Wilcoxon's signed-rank test, Holm's correction). Give both gateways the same CPUs.
@@ -62,6 +62,9 @@ Examples:
       --message-rate 500 --storm
   The same over TLS, where devices that come back resume their TLS session by a ticket:
     stillgate-lab devices 'wss://127.0.0.1:9443/connect?device={id}' --insecure --count 10k --storm
+  Half of the devices on each of two nodes, and each message to the node that does not have its device:
+    stillgate-lab devices 'ws://127.0.0.1:9080/connect?device={id}' --api http://127.0.0.1:9190 --count 10k --message-rate 500 \\
+      --node 'ws://127.0.0.1:9081/connect?device={id}' --node-api http://127.0.0.1:9191 --via other
   Two builds, A on port 9080 and B on 9081:
     stillgate-lab devices 'ws://127.0.0.1:9080/connect?device={id}' --api http://127.0.0.1:9190 --count 2k --message-rate 500 \\
       --duration 3s --compare 'ws://127.0.0.1:9081/connect?device={id}' --compare-api http://127.0.0.1:9191")]
@@ -130,6 +133,15 @@ pub(crate) struct DevicesArguments {
     /// The gateway's process, instead of the one that listens on the URL's port
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
+    /// Another node of the same devices, which then spread over all; may be given several times
+    #[arg(long = "node", value_name = "URL", conflicts_with_all = ["compare", "pid"])]
+    nodes: Vec<String>,
+    /// The device API of each --node, in the same order
+    #[arg(long = "node-api", value_name = "URL", requires = "nodes", requires = "api")]
+    node_apis: Vec<String>,
+    /// Which node's device API a message is sent to
+    #[arg(long, value_enum, default_value = "any", requires = "nodes")]
+    via: Via,
     /// A second gateway: B of a comparison
     #[arg(long, value_name = "URL", conflicts_with_all = ["storm", "broadcast", "pid"])]
     compare: Option<String>,
@@ -155,7 +167,7 @@ pub(crate) struct DevicesArguments {
 
 pub(crate) fn run(arguments: &DevicesArguments) -> Result<u8> {
     let plan = arguments.plan()?;
-    let place = arguments.place(&arguments.url, arguments.api.as_deref(), arguments.pid)?;
+    let places = arguments.places()?;
     let writer = arguments.json.as_deref().map(ResultWriter::open).transpose()?;
     let design = arguments.design(&plan);
     let stop = stop_flag()?;
@@ -164,19 +176,19 @@ pub(crate) fn run(arguments: &DevicesArguments) -> Result<u8> {
     let result = match &arguments.compare {
         None => {
             let mut progress = Progress::new("devices", run::steps(&plan));
-            let found = run::run(&plan, &place, &stop, "", &mut progress)?;
+            let found = run::run(&plan, &places, &stop, "", &mut progress)?;
             progress.finish();
             DevicesResult { design, run: Some(found), ..DevicesResult::default() }
         }
         Some(other) => {
-            let other = arguments.place(other, arguments.compare_api.as_deref(), None)?;
+            let other = [arguments.place(other, arguments.compare_api.as_deref(), None)?];
             let of = |rounds: &[_]| DevicesResult {
                 design: design.clone(),
                 run: None,
                 rounds: rounds.to_vec(),
                 analysis: Some(analysis::analyse(&design, rounds)),
             };
-            let rounds = rounds::run(&plan, (&place, &other), arguments.rounds, &stop, |rounds| {
+            let rounds = rounds::run(&plan, (&places, &other), arguments.rounds, &stop, |rounds| {
                 writer.as_ref().map_or(Ok(()), |writer| writer.save(&make(of(rounds))))
             })?;
             of(&rounds)
@@ -235,6 +247,8 @@ impl DevicesArguments {
             resume: self.resume,
             storm: self.storm,
             broadcasts: self.broadcast.unwrap_or(0),
+            nodes: 1 + self.nodes.len(),
+            via: self.via,
             back_ends: self.api_connections,
             prefix: self.prefix.clone(),
             seed: self.seed.unwrap_or_else(seed_of_clock),
@@ -243,13 +257,29 @@ impl DevicesArguments {
         Ok(plan)
     }
 
+    /// The gateway, or the nodes of one.
+    fn places(&self) -> Result<Vec<Place>> {
+        if self.api.is_some() && self.node_apis.len() != self.nodes.len() {
+            return Err(Error::new(format!(
+                "{} --node and {} --node-api: each node needs its device API, in the same order",
+                self.nodes.len(),
+                self.node_apis.len()
+            )));
+        }
+        let further = self.nodes.iter().enumerate().map(|(at, url)| {
+            let api = self.node_apis.get(at).map(String::as_str);
+            self.place(url, api, None)
+        });
+        std::iter::once(self.place(&self.url, self.api.as_deref(), self.pid)).chain(further).collect()
+    }
+
     fn place(&self, url: &str, api: Option<&str>, pid: Option<u32>) -> Result<Place> {
         let trust = match (&self.cacert, self.insecure) {
             (Some(path), _) => Trust::Authorities(path.clone()),
             (None, true) => Trust::Anyone,
             (None, false) => Trust::System,
         };
-        let door = Door::read(url, &self.headers, self.count, &trust)?;
+        let door = Door::read(url, &self.headers, self.count.div_ceil(1 + self.nodes.len()), &trust)?;
         if trust != Trust::System && !door.is_secure() {
             return Err(Error::new(format!("--cacert and --insecure need TLS; {url:?} is not wss://")));
         }
@@ -261,6 +291,8 @@ impl DevicesArguments {
         DevicesDesign {
             url: self.url.clone(),
             api: self.api.clone(),
+            nodes: self.nodes.clone(),
+            via: if self.nodes.is_empty() { String::new() } else { self.via.name().to_owned() },
             other_url: self.compare.clone(),
             other_api: self.compare_api.clone(),
             devices: self.count,

@@ -7,7 +7,7 @@ use super::back_end::{Answer, Asked, BackEnd};
 use super::device::{Device, Ended, Seen, Stage, Surroundings, gone};
 use super::ledger::{BROKEN, Ledger, TIMED_OUT, WRONG_REPLY};
 use super::pace::Pace;
-use super::plan::{Ack, Place, Plan};
+use super::plan::{Ack, Place, Plan, Via};
 use super::sockets;
 use crate::error::{Error, Result};
 use hdrhistogram::Histogram;
@@ -58,15 +58,18 @@ pub(super) enum Phase {
 /// All devices and back-ends of one gateway.
 pub(super) struct Fleet<'a> {
     plan: &'a Plan,
-    place: &'a Place,
+    /// The gateway, or its nodes: a device connects to the one that its number says.
+    places: &'a [Place],
     stop: &'a AtomicBool,
     epoch: Instant,
     epoll: OwnedFd,
     devices: Vec<Device>,
+    /// As devices, they take turns with the nodes. The last is the first node's, and for broadcasts only.
     back_ends: Vec<BackEnd>,
-    idle: Vec<usize>,
-    /// Messages that are due and found no connection idle.
-    waiting: VecDeque<u32>,
+    /// By node.
+    idle: Vec<Vec<usize>>,
+    /// Messages that are due and found no connection idle, by node.
+    waiting: Vec<VecDeque<u32>>,
     to_connect: VecDeque<u32>,
     /// Those that come back, and when.
     later: BinaryHeap<Reverse<(u64, u32)>>,
@@ -90,18 +93,20 @@ pub(super) struct Fleet<'a> {
 }
 
 impl<'a> Fleet<'a> {
-    pub(super) fn new(plan: &'a Plan, place: &'a Place, stop: &'a AtomicBool) -> Result<Fleet<'a>> {
+    pub(super) fn new(plan: &'a Plan, places: &'a [Place], stop: &'a AtomicBool) -> Result<Fleet<'a>> {
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(|error| Error::new(format!("epoll: {error}")))?;
         Ok(Fleet {
             plan,
-            place,
+            places,
             stop,
             epoch: Instant::now(),
             epoll,
             devices: (0..plan.devices).map(|_| Device::default()).collect(),
-            back_ends: (0..plan.back_ends).map(|_| BackEnd::default()).collect(),
-            idle: (0..plan.back_ends).rev().collect(),
-            waiting: VecDeque::new(),
+            back_ends: (0..=plan.back_ends * places.len()).map(|_| BackEnd::default()).collect(),
+            idle: (0..places.len())
+                .map(|node| (0..plan.back_ends).rev().map(|number| number * places.len() + node).collect())
+                .collect(),
+            waiting: places.iter().map(|_| VecDeque::new()).collect(),
             to_connect: VecDeque::new(),
             later: BinaryHeap::new(),
             connects: Pace::new(plan.connect_rate, 0),
@@ -156,12 +161,17 @@ impl<'a> Fleet<'a> {
 
     /// Whether no request waits for its answer.
     pub(super) fn is_quiet(&self) -> bool {
-        self.waiting.is_empty() && self.back_ends.iter().all(|back_end| back_end.asked.is_none())
+        self.waiting.iter().all(VecDeque::is_empty) && self.back_ends.iter().all(|back_end| back_end.asked.is_none())
     }
 
-    /// One message to all.
+    /// Whether a broadcast is still to be answered.
+    pub(super) fn is_broadcasting(&self) -> bool {
+        self.back_ends.last().is_some_and(|back_end| back_end.asked.is_some())
+    }
+
+    /// One message to all; one broadcast at a time.
     pub(super) fn broadcast(&mut self) -> Result {
-        let Some(number) = self.idle.pop() else { return Err("no connection is free for the broadcast".into()) };
+        let number = self.back_ends.len() - 1;
         let prefix = &self.plan.prefix;
         let body = format!("{{\"match\":{{\"prefix\":\"{prefix}\"}},\"body\":{{\"broadcast\":1}}}}");
         self.ask(number, Asked::Broadcast, &body)
@@ -240,8 +250,9 @@ impl<'a> Fleet<'a> {
     }
 
     fn begin(&mut self, number: u32, now: u64) -> Result {
-        let door = &self.place.door;
-        let from = (!door.sources.is_empty()).then(|| door.sources[number as usize % door.sources.len()]);
+        let nodes = self.places.len();
+        let door = &self.places[number as usize % nodes].door;
+        let from = (!door.sources.is_empty()).then(|| door.sources[number as usize / nodes % door.sources.len()]);
         match sockets::connect(door.address, from) {
             Ok(socket) => {
                 watch(&self.epoll, &socket, u64::from(number), EventFlags::OUT)?;
@@ -372,16 +383,31 @@ impl<'a> Fleet<'a> {
             let device = self.random.below(self.devices.len() as u64) as u32;
             let connection = self.connection(device);
             let number = self.ledger.begin(due, now, device, connection);
-            self.waiting.push_back(number);
+            let node = self.via(device);
+            self.waiting[node].push_back(number);
         }
-        while !self.waiting.is_empty()
-            && let Some(back_end) = self.idle.pop()
-        {
-            let Some(number) = self.waiting.pop_front() else { break };
-            let body = self.body(number);
-            self.ask(back_end, Asked::Message(number), &body)?;
+        for node in 0..self.places.len() {
+            while !self.waiting[node].is_empty()
+                && let Some(back_end) = self.idle[node].pop()
+            {
+                let Some(number) = self.waiting[node].pop_front() else { break };
+                let body = self.body(number);
+                self.ask(back_end, Asked::Message(number), &body)?;
+            }
         }
         Ok(())
+    }
+
+    /// The node that a message to this device is sent to.
+    fn via(&mut self, device: u32) -> usize {
+        let nodes = self.places.len();
+        let own = device as usize % nodes;
+        match self.plan.via {
+            _ if nodes == 1 => 0,
+            Via::Own => own,
+            Via::Any => self.random.below(nodes as u64) as usize,
+            Via::Other => (own + 1 + self.random.below(nodes as u64 - 1) as usize) % nodes,
+        }
     }
 
     fn body(&self, number: u32) -> String {
@@ -392,7 +418,9 @@ impl<'a> Fleet<'a> {
     }
 
     fn ask(&mut self, number: usize, asked: Asked, body: &str) -> Result {
-        let Some(api) = &self.place.api else { return Err("the device API is needed: give --api URL".into()) };
+        let Some(api) = &self.places[number % self.places.len()].api else {
+            return Err("the device API is needed: give --api URL".into());
+        };
         let now = self.now_ns();
         let back_end = &mut self.back_ends[number];
         if back_end.socket.is_none() {
@@ -433,7 +461,9 @@ impl<'a> Fleet<'a> {
     fn on_answer(&mut self, number: usize, asked: Asked, answer: Answer) -> Result {
         let now = self.now_ns();
         self.back_ends[number].asked = None;
-        self.idle.push(number);
+        if number < self.back_ends.len() - 1 {
+            self.idle[number % self.places.len()].push(number);
+        }
         let status = match answer {
             Answer::Status(status @ (401 | 403), _) => {
                 return Err(Error::new(format!("the device API answers {status}: give its key with --key")));
@@ -470,9 +500,11 @@ impl<'a> Fleet<'a> {
             };
             back_end.socket = None;
             back_end.asked = None;
-            self.idle.push(number);
             match asked {
-                Asked::Message(message) => self.ledger.answered(message, TIMED_OUT, back_end.sent_ns, now),
+                Asked::Message(message) => {
+                    self.idle[number % self.places.len()].push(number);
+                    self.ledger.answered(message, TIMED_OUT, back_end.sent_ns, now);
+                }
                 Asked::Broadcast => return Err("the device API does not answer the broadcast".into()),
             }
         }

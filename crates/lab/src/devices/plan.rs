@@ -35,6 +35,27 @@ impl Ack {
     }
 }
 
+/// Which of several nodes a message is sent to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Via {
+    /// A random one
+    Any,
+    /// The one that the device is connected to
+    Own,
+    /// One that the device is not connected to
+    Other,
+}
+
+impl Via {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Via::Any => "any",
+            Via::Own => "own",
+            Via::Other => "other",
+        }
+    }
+}
+
 /// Where devices connect.
 #[derive(Debug, Clone)]
 pub(crate) struct Door {
@@ -147,7 +168,7 @@ impl Api {
     }
 }
 
-/// One gateway.
+/// One gateway, or one node of several.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     pub(crate) door: Door,
@@ -179,6 +200,10 @@ pub(crate) struct Plan {
     pub(crate) storm: bool,
     /// One after the other.
     pub(crate) broadcasts: usize,
+    /// Devices take turns with them.
+    pub(crate) nodes: usize,
+    pub(crate) via: Via,
+    /// Of each node.
     pub(crate) back_ends: usize,
     /// Ids begin with it.
     pub(crate) prefix: String,
@@ -206,7 +231,7 @@ impl Plan {
                 self.prefix
             )));
         }
-        super::descriptors::make_room(self.devices, self.back_ends)
+        super::descriptors::make_room(self.devices, self.back_ends * self.nodes)
     }
 
     /// The id of a device.

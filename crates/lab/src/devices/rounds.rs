@@ -12,7 +12,7 @@ use stillgate_stats::Random;
 /// The rounds that were run to their end; `keep` sees them after each.
 pub(crate) fn run(
     plan: &Plan,
-    places: (&Place, &Place),
+    places: (&[Place], &[Place]),
     rounds: usize,
     stop: &AtomicBool,
     mut keep: impl FnMut(&[DevicesRound]) -> Result,

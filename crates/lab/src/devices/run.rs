@@ -37,18 +37,21 @@ pub(crate) fn steps(plan: &Plan) -> u64 {
 /// A run; `label` stands before each step. Interrupted, it is what was measured until then; an error if that is nothing.
 pub(crate) fn run(
     plan: &Plan,
-    place: &Place,
+    places: &[Place],
     stop: &AtomicBool,
     label: &str,
     progress: &mut Progress,
 ) -> Result<DevicesRun> {
-    let process = Process::find(place.pid, place.door.address)?;
+    let processes = places.iter().map(|place| Process::find(place.pid, place.door.address));
+    // All or none: a sum without one of them would be wrong.
+    let processes = processes.collect::<Result<Option<Vec<_>>>>()?.unwrap_or_default();
     let mut out = DevicesRun::default();
-    if let Some(process) = &process {
-        out.pid = Some(process.pid);
-        out.process = Some(process.name.clone());
+    if let Some((first, further)) = processes.split_first() {
+        out.pid = Some(first.pid);
+        out.process = Some(first.name.clone());
+        out.further_pids = further.iter().map(|process| process.pid).collect();
     }
-    let mut phases = Phases { plan, fleet: Fleet::new(plan, place, stop)?, process, label, progress };
+    let mut phases = Phases { plan, fleet: Fleet::new(plan, places, stop)?, processes, label, progress };
     let ended = phases.all(&mut out);
     out.endings = std::mem::take(&mut phases.fleet.endings);
     out.resumed = phases.fleet.seen.resumed;
@@ -67,14 +70,15 @@ pub(crate) fn run(
 struct Phases<'a, 'p> {
     plan: &'a Plan,
     fleet: Fleet<'a>,
-    process: Option<Process>,
+    /// Of every node; none where not all run on this machine.
+    processes: Vec<Process>,
     label: &'a str,
     progress: &'p mut Progress,
 }
 
 impl Phases<'_, '_> {
     fn all(&mut self, out: &mut DevicesRun) -> Result<Phase> {
-        let before_kib = self.process.as_ref().map(Process::rss_kib).transpose()?;
+        let before_kib = self.rss_kib()?;
         let begin = Instant::now();
         let mut from = 0;
         for end in ends(self.plan.devices) {
@@ -90,7 +94,7 @@ impl Phases<'_, '_> {
         if self.rest(REST)? == Phase::Interrupted {
             return Ok(Phase::Interrupted);
         }
-        let after_kib = self.process.as_ref().map(Process::rss_kib).transpose()?;
+        let after_kib = self.rss_kib()?;
         let grown = after_kib.zip(before_kib).map(|(after, before)| (after as f64 - before as f64) * 1024.0);
         out.rss_bytes_per_device = grown.map(|bytes| bytes / self.fleet.online.max(1) as f64);
         let further: [fn(&mut Self, &mut DevicesRun) -> Result<Phase>; 4] =
@@ -117,7 +121,7 @@ impl Phases<'_, '_> {
             connects,
             seconds,
             cpu_us_per_connect: self.cpu_since(cpu, connects)?,
-            rss_kib: self.process.as_ref().map(Process::rss_kib).transpose()?,
+            rss_kib: self.rss_kib()?,
             handshake: histogram::percentiles(&handshake),
             tls: self.fleet.seen.tls.since(tls),
         };
@@ -197,7 +201,9 @@ impl Phases<'_, '_> {
         let all = before + found.devices as u64;
         let (begin_ns, until) = (self.fleet.now_ns(), Instant::now() + BROADCAST);
         self.fleet.broadcast()?;
-        let phase = self.fleet.run(|fleet| fleet.seen.broadcast >= all || Instant::now() >= until)?;
+        let phase = self
+            .fleet
+            .run(|fleet| fleet.seen.broadcast >= all && !fleet.is_broadcasting() || Instant::now() >= until)?;
         if phase == Phase::Interrupted {
             return Ok(phase);
         }
@@ -245,7 +251,19 @@ impl Phases<'_, '_> {
     }
 
     fn cpu_us(&self) -> Result<Option<f64>> {
-        self.process.as_ref().map(Process::cpu_us).transpose()
+        self.sum(Process::cpu_us)
+    }
+
+    fn rss_kib(&self) -> Result<Option<u64>> {
+        self.sum(Process::rss_kib)
+    }
+
+    /// Over all nodes.
+    fn sum<T: std::iter::Sum>(&self, of: fn(&Process) -> Result<T>) -> Result<Option<T>> {
+        if self.processes.is_empty() {
+            return Ok(None);
+        }
+        self.processes.iter().map(of).sum::<Result<T>>().map(Some)
     }
 
     /// A share of what was used since then.

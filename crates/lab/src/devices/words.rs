@@ -17,7 +17,15 @@ pub(crate) fn text(result: &DevicesResult) -> String {
 fn of_run(run: &DevicesRun, ack: &str) -> String {
     let mut out = String::new();
     match (&run.process, run.pid) {
-        (Some(name), Some(pid)) => line(&mut out, &format!("gateway      {}, process {pid}", plain(name))),
+        (Some(name), Some(pid)) if run.further_pids.is_empty() => {
+            line(&mut out, &format!("gateway      {}, process {pid}", plain(name)));
+        }
+        (Some(name), Some(pid)) => {
+            let all: Vec<String> = [pid].iter().chain(&run.further_pids).map(u32::to_string).collect();
+            let words =
+                format!("gateway      {}, processes {}: CPU time and memory are sums", plain(name), all.join(", "));
+            line(&mut out, &words);
+        }
         _ => line(&mut out, "gateway      its process is not on this machine: no CPU time or memory; or give --pid"),
     }
     for step in &run.connects {
@@ -186,6 +194,7 @@ mod tests {
         let run = DevicesRun {
             pid: Some(7),
             process: Some("gateway\u{1b}[31m".to_owned()),
+            further_pids: vec![8],
             connects: vec![step],
             connects_per_s: 1000.0,
             rss_bytes_per_device: Some(2048.0),
@@ -212,7 +221,7 @@ mod tests {
         };
         let result = DevicesResult { run: Some(run), ..DevicesResult::default() };
         expect![[r#"
-            gateway      gateway�[31m, process 7
+            gateway      gateway�[31m, processes 7, 8: CPU time and memory are sums
             to       100 100 connects in 0.10 s (1000 a second), 90.0 us of CPU each, 20.0 MiB; handshake p50 0.80 ms, p99 2.00 ms; TLS 100 full, 0 resumed
             connects     1000 a second in all
             memory       2048 bytes per device

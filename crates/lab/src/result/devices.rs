@@ -23,6 +23,12 @@ pub(crate) struct DevicesResult {
 pub(crate) struct DevicesDesign {
     pub(crate) url: String,
     pub(crate) api: Option<String>,
+    /// Further nodes of the same devices.
+    #[serde(default)]
+    pub(crate) nodes: Vec<String>,
+    /// Which of several nodes messages are sent to.
+    #[serde(default)]
+    pub(crate) via: String,
     /// B of a comparison.
     pub(crate) other_url: Option<String>,
     pub(crate) other_api: Option<String>,
@@ -44,6 +50,9 @@ pub(crate) struct DevicesRun {
     /// The gateway's, where it runs on this machine.
     pub(crate) pid: Option<u32>,
     pub(crate) process: Option<String>,
+    /// Those of further nodes; CPU time and memory are sums over all.
+    #[serde(default)]
+    pub(crate) further_pids: Vec<u32>,
     pub(crate) connects: Vec<ConnectStep>,
     /// From the connect of the first to all connected.
     pub(crate) connects_per_s: f64,
