@@ -72,7 +72,7 @@ object! {
         /// Devices connected to this node at the same time; further ones are answered 503.
         devices: usize = int(1, DEVICES_MAX as i64) => default(1_000_000);
         /// Bytes of messages waiting for one device or for its acknowledgement; each message counts 64 bytes more. When the queue is full, `queue_policy` of the route applies.
-        queue_bytes: usize = QUEUE_BYTES => default(64 * 1024);
+        queue_bytes: usize = QUEUE_BYTES => default(128 * 1024);
         /// Bytes of one message in either direction. A longer one to a device is answered 413; a device that sends one is disconnected (1009).
         message_bytes: usize = MESSAGE_BYTES => default(64 * 1024);
         /// Bytes of messages waiting for all devices of this node; beyond that, messages are answered 429.
@@ -103,7 +103,7 @@ impl Kind for DevicesSection {
         check_keys(devices.key.as_ref(), &devices.keys, node, path, sink);
         check_sharing(&devices, node, path, sink);
         let least = devices.limits.message_bytes + QUEUED_MESSAGE_BYTES;
-        if devices.limits.queue_bytes < least && sets_both(node) {
+        if devices.limits.queue_bytes < least {
             let fault = Fault::new(format!("a message of limits.message_bytes would not fit: it needs {least} bytes"));
             let at = within(node, "limits.queue_bytes");
             sink.warning(at, &path.key("limits").key("queue_bytes"), fault.hint("write a larger queue_bytes"));
@@ -160,16 +160,8 @@ fn check_peer(peer: &DevicePeer, report: &mut impl FnMut(&str, Fault)) {
     }
 }
 
-/// What a message takes of a queue beside its bytes, with the words around its body.
-const QUEUED_MESSAGE_BYTES: usize = 128;
-
-/// Whether both bounds are written: the defaults leave it to who sends.
-fn sets_both(node: &Node) -> bool {
-    let Value::Map(entries) = &node.value else { return false };
-    let limits = entries.iter().find(|entry| &*entry.key == "limits");
-    let Some(Value::Map(limits)) = limits.map(|entry| &entry.value.value) else { return false };
-    ["queue_bytes", "message_bytes"].iter().all(|key| limits.iter().any(|entry| &*entry.key == *key))
-}
+/// What a message takes of a queue beside its bytes: 64 for its entry, the rest for the words around its body.
+const QUEUED_MESSAGE_BYTES: usize = 160;
 
 /// `memory`, or an object with one key.
 struct Registry;

@@ -56,7 +56,7 @@ pub(super) static ENDPOINTS: [Endpoint; 9] = [
             (410, "the device is not connected"),
             (413, "the message is too long"),
             (422, "the Idempotency-Key was used before with another body"),
-            (429, "the device's queue is full: see Retry-After"),
+            (429, "the queue of the device or the node is full, or too many Idempotency-Keys: see Retry-After"),
             (503, "it is not known right now where the device is, or the gateway is busy: see Retry-After"),
             (504, "no acknowledgement in time; the body says whether the message may have arrived"),
         ],

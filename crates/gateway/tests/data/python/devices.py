@@ -121,6 +121,12 @@ async def messages():
     # What cannot be sent.
     expect(await send("lamp", b"{"), 400, "not JSON")
     expect(await send("lamp", b"1" * (64 * 1024 + 1)), 413, "65536")
+    # The longest that may be fits into an empty queue, as base64, too.
+    longest = b'"' + b"x" * (64 * 1024 - 2) + b'"'
+    expect(await send("lamp", longest), 202)
+    assert len((await hear(lamp))["body"]) == len(longest) - 2
+    expect(await send("lamp", longest, headers={"Content-Type": "image/png"}), 202)
+    assert len((await hear(lamp))["body"]) > len(longest)
     expect(await send("lamp", query="?ack=maybe"), 400, "written, device or reply")
     expect(await send("lamp", query="?timeout=9h"), 400, "timeout=9h")
     expect(await send("lamp", query="?later=1"), 400, "unknown argument")
