@@ -19,13 +19,15 @@ struct Peer {
     package: &'static str,
 }
 
-const PEERS: [Peer; 3] = [
+const PEERS: [Peer; 4] = [
     // The conformance tests of HTTP/2.
     Peer { name: "h2spec", version: "2.2.1", package: "github.com/summerwind/h2spec/cmd/h2spec" },
     // The Open Policy Agent, which the plugin opa asks.
     Peer { name: "opa", version: "1.22.3", package: "github.com/open-policy-agent/opa" },
     // An OpenTelemetry Collector, which gets what the plugin opentelemetry sends.
     Peer { name: "otelcol", version: "0.165.0", package: "." },
+    // A device; the version is that of its WebSocket library.
+    Peer { name: "go-device", version: "1.8.13", package: "." },
 ];
 
 /// Builds those that are not there yet.
