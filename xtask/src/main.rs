@@ -51,6 +51,8 @@ cargo xtask bench control [--source store|etcd|file] [--routes N] [--consumers N
                                       start and memory with a store or etcd beside a file; writes until they are served
 cargo xtask bench dashboards [--dashboards N] [--pairs N] [--seconds S] [--rate R] [--lab PATH] [--json FILE]
                                       CPU of a worker for each request with N open dashboards, and without
+cargo xtask bench device-peers [--clients N] [--rounds N] [--messages N] [--json FILE]
+                                      memory, connects and messages of addressed connections beside nchan, Pushpin and mosquitto
 cargo xtask bench logger [--pairs N] [--seconds S] [--rate R] [--lab PATH] [--json FILE]
                                       latency with http-logger to a receiver that stalls; memory and losses
 cargo xtask bench body   [--rounds N] [--json FILE]

@@ -38,6 +38,13 @@ pub(crate) const NGINX_BROTLI: Package = Package {
 /// A gateway whose workers format their metrics in Lua: what the laboratory shows the cost of.
 pub(crate) const NGINX_LUA: Package =
     Package { name: "libnginx-mod-http-lua", probe: Probe::File("/usr/lib/nginx/modules/ngx_http_lua_module.so") };
+/// Connections that back-ends publish to, in nginx: a peer of the benches.
+pub(crate) const NGINX_NCHAN: Package =
+    Package { name: "libnginx-mod-nchan", probe: Probe::File("/usr/lib/nginx/modules/ngx_nchan_module.so") };
+/// The same as a server of its own.
+pub(crate) const PUSHPIN: Package = program("pushpin", "pushpin");
+/// The same in MQTT.
+pub(crate) const MOSQUITTO: Package = program("mosquitto", "mosquitto");
 /// Checks strictly every message the end-to-end tests show it.
 pub(crate) const H11: Package = Package { name: "python3-h11", probe: Probe::PythonModule("h11") };
 /// Decodes brotli in the end-to-end tests.

@@ -15,6 +15,7 @@ mod closed_loop;
 mod consumers;
 mod control;
 mod dashboards;
+mod device_peers;
 mod explosion;
 mod exposition;
 mod generator;
@@ -53,6 +54,7 @@ pub(crate) fn run(mut args: Args) -> Result {
         Some("consumers") => consumers::run(args),
         Some("control") => control::run(args),
         Some("dashboards") => dashboards::run(args),
+        Some("device-peers") => device_peers::run(args),
         Some("logger") => logger::run(args),
         Some("body") => body::run(args),
         Some("idle") => idle::run(args),
@@ -68,7 +70,7 @@ pub(crate) fn run(mut args: Args) -> Result {
         Some(tunnels::node::ROLE) => tunnels::node::run(args),
         Some(tunnels::clients::ROLE) => tunnels::clients::run(args),
         _ => Err(
-            "bench what? proxy, plugins, consumers, control, dashboards, logger, body, idle, reload, routes, soak, explosion, generator, tunnels or upgrade; see `cargo xtask help`"
+            "bench what? proxy, plugins, consumers, control, dashboards, device-peers, logger, body, idle, reload, routes, soak, explosion, generator, tunnels or upgrade; see `cargo xtask help`"
                 .into(),
         ),
     }

@@ -218,6 +218,9 @@ pub(super) fn nginx(dir: &Path, name: &str, connections: usize, servers: &str) -
     let log = format!("{dir}/{name}.error");
     // A module that is not needed costs nothing.
     let mut modules = vec!["ngx_http_brotli_filter_module.so"];
+    if servers.contains("nchan_") {
+        modules.push("ngx_nchan_module.so");
+    }
     if servers.contains("_by_lua_block") {
         // The second needs the first.
         modules.extend(["ndk_http_module.so", "ngx_http_lua_module.so"]);

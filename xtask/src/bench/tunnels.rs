@@ -25,7 +25,7 @@ mod fleet;
 mod kernel;
 pub(super) mod node;
 mod setting;
-mod websocket;
+pub(super) mod websocket;
 
 pub(super) use clients::Clients;
 pub(super) use counted::Counted;

@@ -5,7 +5,7 @@
 use crate::Result;
 
 pub(super) const PING: u8 = 0x9;
-pub(super) const PONG: u8 = 0xA;
+pub(in crate::bench) const PONG: u8 = 0xA;
 
 /// Bytes of each payload. A control frame takes 125 at most.
 pub(super) const PAYLOAD_BYTES: usize = 64;
@@ -24,7 +24,7 @@ const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 
 /// A client's request.
-pub(super) fn request(path: &str) -> String {
+pub(in crate::bench) fn request(path: &str) -> String {
     format!(
         "GET {path} HTTP/1.1\r\nHost: tunnel.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
          Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {KEY}\r\n\r\n"
@@ -39,7 +39,7 @@ pub(super) fn answer() -> String {
 }
 
 /// Whether an answer is that one, with whatever headers a gateway adds.
-pub(super) fn is_answer(head: &str) -> bool {
+pub(in crate::bench) fn is_answer(head: &str) -> bool {
     head.starts_with("HTTP/1.1 101") && head.contains(ACCEPT)
 }
 

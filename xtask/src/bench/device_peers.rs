@@ -1,0 +1,151 @@
+//! `cargo xtask bench device-peers`: what a connection costs that back-ends can address, beside nchan, Pushpin and mosquitto.
+//!
+//! Each round starts each server anew on its CPU; clients, back-ends and Pushpin's origin share the other. All do the same: connect
+//! N clients, each under a name of its own, leave them alone, then send a message to one after the other. A back-end waits for the
+//! server's answer and for the message at its client before it sends the next. What each server does *not* do of what
+//! `device-gateway` does is in docs/devices-scale.md: these are not the same products.
+
+use super::GATEWAY_CPU;
+use super::process::{Running, open_files_max};
+use super::statistics::median;
+use crate::Result;
+use crate::args::Args;
+use crate::packages::{self, MOSQUITTO, NGINX, NGINX_NCHAN, PUSHPIN};
+use client::{Clients, Kind};
+use serde_json::json;
+use servers::Server;
+use std::fs;
+use std::thread::sleep;
+use std::time::Duration;
+
+mod client;
+mod origin;
+mod servers;
+
+/// Where nobody says how many.
+const CLIENTS: usize = 10_000;
+/// Back-ends, each with one message under way.
+const BACK_ENDS: usize = 32;
+/// Descriptors of this program beside the clients'.
+const OTHER_FILES: u64 = 512;
+/// Connected first and closed again, so that what is made once is not charged to the rest.
+const WARM_UP: usize = 100;
+
+/// The lines of the table.
+const LINES: [&str; 6] = [
+    "memory before, MiB (PSS)",
+    "bytes a connection (PSS)",
+    "CPU us a connect",
+    "idle: CPU us a second",
+    "CPU us a message",
+    "messages per CPU second",
+];
+
+pub(super) fn run(mut args: Args) -> Result {
+    let clients: usize = args.value("--clients")?.unwrap_or(CLIENTS).max(BACK_ENDS);
+    let rounds: usize = args.value("--rounds")?.unwrap_or(3).max(1);
+    let messages: usize = args.value("--messages")?.unwrap_or(40_000).max(BACK_ENDS);
+    let json: Option<String> = args.value("--json")?;
+    let binary = super::binary(&mut args)?;
+    args.finish()?;
+    packages::ensure(&[NGINX, NGINX_NCHAN, PUSHPIN, MOSQUITTO])?;
+    let files = open_files_max()?;
+    if files < clients as u64 + OTHER_FILES {
+        return Err(
+            format!("{clients} clients need more than the {files} files of `ulimit -Hn`; fewer --clients").into()
+        );
+    }
+    let binary = binary.path()?;
+    let subjects = [
+        Server::Stillgate { binary: &binary, is_acknowledged: false },
+        Server::Stillgate { binary: &binary, is_acknowledged: true },
+        Server::Nchan,
+        Server::Pushpin,
+        Server::Mosquitto,
+    ];
+    println!(
+        "{rounds} rounds; {clients} clients, {messages} messages of {} bytes, {BACK_ENDS} under way; servers on CPU {GATEWAY_CPU}\n",
+        client::BODY.len()
+    );
+    let mut samples: Vec<Vec<[f64; LINES.len()]>> = vec![Vec::new(); subjects.len()];
+    for round in 1..=rounds {
+        for (subject, samples) in subjects.iter().zip(&mut samples) {
+            let name = subject.name();
+            let sample =
+                measure(subject, clients, messages).map_err(|error| format!("{name}, round {round}: {error}"))?;
+            println!("{name:20} {}", sample.map(|value| format!("{value:11.1}")).join(" "));
+            samples.push(sample);
+        }
+    }
+    let rows = report(&subjects, &samples);
+    if let Some(path) = json {
+        fs::write(&path, serde_json::to_string_pretty(&json!({ "clients": clients, "rows": rows }))?)?;
+        println!("\nwritten to {path}");
+    }
+    Ok(())
+}
+
+/// One server from its start to its end.
+fn measure(subject: &Server<'_>, count: usize, messages: usize) -> Result<[f64; LINES.len()]> {
+    let dir = tempfile::tempdir()?;
+    let mut started = subject.start(dir.path(), count + WARM_UP)?;
+    drop(Clients::open(&started.address, "warm", WARM_UP, BACK_ENDS)?);
+    let server = &mut started.running;
+    let before = server.stable_memory()?;
+    let (mut clients, connect_us) = {
+        let cpu = server.thread_times()?;
+        let clients = Clients::open(&started.address, "d", count, BACK_ENDS)?;
+        (clients, server.thread_times()?.since(&cpu))
+    };
+    let with = server.stable_memory()?;
+    let idle_us = idle(server)?;
+    // Connections of back-ends, and whatever the first message to a client makes, come before the count.
+    clients.send(&started.address, BACK_ENDS * 4)?;
+    let cpu = server.thread_times()?;
+    let sent = clients.send(&started.address, messages)?;
+    let message_us = server.thread_times()?.since(&cpu) / sent as f64;
+    server.check_alive()?;
+    Ok([
+        before.pss_kib as f64 / 1024.0,
+        (with.pss_kib as f64 - before.pss_kib as f64) * 1024.0 / count as f64,
+        connect_us / count as f64,
+        idle_us,
+        message_us,
+        1e6 / message_us,
+    ])
+}
+
+/// CPU µs a second while nothing is sent.
+fn idle(server: &Running) -> Result<f64> {
+    const IDLE: Duration = Duration::from_secs(3);
+    let before = server.thread_times()?;
+    sleep(IDLE);
+    Ok(server.thread_times()?.since(&before) / IDLE.as_secs_f64())
+}
+
+/// Prints the medians; the rows with every round.
+fn report(subjects: &[Server<'_>], samples: &[Vec<[f64; LINES.len()]>]) -> Vec<serde_json::Value> {
+    print!("\n{:26}", "(medians)");
+    subjects.iter().for_each(|subject| print!(" {:>18}", subject.name()));
+    println!();
+    let mut rows = Vec::new();
+    for (at, line) in LINES.iter().enumerate() {
+        print!("{line:26}");
+        for samples in samples {
+            print!(" {:18.1}", median(samples.iter().map(|sample| sample[at])));
+        }
+        println!();
+        let values: Vec<Vec<f64>> =
+            samples.iter().map(|samples| samples.iter().map(|sample| sample[at]).collect()).collect();
+        let names: Vec<&str> = subjects.iter().map(|subject| subject.name()).collect();
+        rows.push(json!({ "line": line, "servers": names, "rounds": values }));
+    }
+    rows
+}
+
+/// Where clients connect and back-ends send.
+pub(super) struct Address {
+    kind: Kind,
+    clients: std::net::SocketAddr,
+    back_ends: std::net::SocketAddr,
+}
