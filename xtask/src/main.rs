@@ -36,7 +36,7 @@ cargo xtask test [--quick]            everything CI checks; --quick leaves out f
 cargo xtask style                     what needs no build: format, style, documents, arrows between crates and rooms
 cargo xtask fuzz [--seconds S]        the fuzz targets, S (10) seconds each
 cargo xtask icount [--update]         instructions per operation against xtask/icount.toml
-cargo xtask nightly [--store DIR] [--release REV] [--commit REV] [--lab PATH]
+cargo xtask nightly [--store DIR] [--release REV] [--commit REV] [--lab PATH] [--budget 20m]
                                       the suite of xtask/nightly, compared with the last night and a release; at most half an hour
 cargo xtask bench proxy  [--rounds N] [--seconds S] [--connections N] [--routes N] [--case NAME] [--protocol http1|tls|http2|grpc] [--quick] [--syscalls] [--json FILE]
                                       CPU per request beside nginx, HAProxy and Envoy

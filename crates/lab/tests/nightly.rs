@@ -8,7 +8,8 @@ use history::{History, Planned};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use stillgate_testkit::eventually;
 
 /// A steady series, one that commit 2 makes 20% worse, and one that is never measured. The scatter is 1%.
 const SUITE: &str = r#"
@@ -299,4 +300,64 @@ series:
     let (code, stdout, _) = verify();
     // The last digits are the library's.
     assert!(code == 1 && stdout.contains(&format!("not 1{}", &value[..value.len().min(8)])), "{stdout}");
+}
+
+#[test]
+fn a_night_that_ends_early_keeps_what_was_measured() {
+    let planned = |value: u64| Planned { files: vec![("value", format!("{value}\n"))], ..Planned::default() };
+    let mut commits = [100, 130, 130].map(planned);
+    commits[2].files.push(("broken", String::new()));
+    let history = History::new(&commits);
+    let suite = r#"
+build: test ! -e broken
+series:
+  - name: size
+    measure: |
+      n=$(($(cat "$COUNT" 2>/dev/null || echo 0) + 1)); echo $n > "$COUNT"
+      if [ -e "$COUNT.hangs" ] && [ $n -gt 7 ]; then touch "$COUNT.mark"; sleep 600; fi
+      cat value
+"#;
+    fs::write(history.beside("suite.yaml"), suite).unwrap();
+    let night = |commit: usize, release: usize, more: &[&str]| {
+        let cache = history.beside("a cache");
+        let [commit, release] = [commit, release].map(|number| history.commits[number].clone());
+        let words = ["nightly", "--suite", "../suite.yaml", "--store", "../store", "--cache", cache.to_str().unwrap()];
+        let mut command = Command::new(env!("CARGO_BIN_EXE_stillgate-lab"));
+        command.args(words).args(["--commit", &commit, "--release", &release]).args(more);
+        command.env("COUNT", history.beside("count")).current_dir(history.path()).stdin(Stdio::null());
+        command
+    };
+    let lines = || -> Vec<Value> {
+        let folder = fs::read_dir(history.beside("store")).unwrap().next().unwrap().unwrap().path();
+        let file = fs::read_dir(folder).unwrap().next().unwrap().unwrap().path();
+        fs::read_to_string(file).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+
+    // By Ctrl-C in the fourth round.
+    fs::write(history.beside("count.hangs"), "").unwrap();
+    let child = night(1, 0, &[]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    eventually("the eighth measurement", || history.beside("count.mark").exists());
+    assert!(Command::new("kill").args(["-s", "INT", &child.id().to_string()]).status().unwrap().success());
+    let (code, stdout, stderr) = said(&child.wait_with_output().unwrap());
+    assert_eq!((code, stderr.contains("kept 1 series with up to 3 rounds")), (130, true), "{stdout}{stderr}");
+    assert!(stdout.contains("0 undecided"), "three pairs give no interval: {stdout}");
+    let line = lines().pop().unwrap();
+    let count = |values: &Value| values.as_array().unwrap().len();
+    assert_eq!((count(&line["values"]), count(&line["beside"][0]["values"])), (3, 3), "{line}");
+    assert_eq!(line["cut_short"], "interrupted");
+    fs::remove_file(history.beside("count.hangs")).unwrap();
+
+    // There is no time for the second look, which the first one asks for.
+    let (code, stdout, stderr) = said(&night(1, 0, &["--budget", "1ms"]).output().unwrap());
+    assert_eq!((code, stdout.contains("0 unchanged, 1 undecided")), (2, true), "{stdout}{stderr}");
+    assert_eq!((count(&lines()[1]["values"]), &lines()[1]["cut_short"]), (10, &"budget".into()));
+    let (code, stdout, _) = said(&night(1, 0, &["--budget", "1h"]).output().unwrap());
+    assert_eq!((code, stdout.contains("1 worse")), (1, true), "{stdout}");
+    assert_eq!(lab(&history, &["verify", "../store"]).0, 0);
+
+    // A release that does not build leaves yesterday to compare with; today's commit must build.
+    let (code, stdout, stderr) = said(&night(0, 2, &[]).output().unwrap());
+    assert!(code == 2 && stdout.contains("Not measured: release"), "{stdout}{stderr}");
+    let (code, stdout, stderr) = said(&night(2, 0, &[]).output().unwrap());
+    assert!(code == 64 && stderr.contains("today") && stderr.contains("its build failed"), "{stdout}{stderr}");
 }

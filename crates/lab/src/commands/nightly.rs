@@ -25,7 +25,7 @@ use clap::Args;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use stillgate_stats::Random;
 
 /// `stillgate-lab nightly`.
@@ -42,7 +42,7 @@ STILLGATE_SUITE is the suite's folder and STILLGATE_LAB this program, in the env
 to the file STILLGATE_RAW, as `measure` does with its histograms, is kept with it.
 
 Exit codes: 0 nothing is worse; 1 something is; 2 undecided: a difference of 5% could have been missed; 3 nothing could be compared; \
-64 an error; 130 interrupted.")]
+64 an error; 130 interrupted, with what was measured so far.")]
 pub(crate) struct Nightly {
     /// What is measured, in YAML
     #[arg(long, value_name = "FILE")]
@@ -77,6 +77,9 @@ pub(crate) struct Nightly {
     /// A measurement that takes longer has failed
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10m")]
     measure_limit: Duration,
+    /// Time for builds and measurements: a later look that would not end within it is left out; counts come on top [default: no limit]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    budget: Option<Duration>,
     /// A build that takes longer has failed
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1h")]
     build_limit: Duration,
@@ -100,6 +103,7 @@ pub(crate) fn run(arguments: &Nightly) -> Result<u8> {
 
 impl Nightly {
     fn run(&self) -> Result<u8> {
+        let end = self.budget.map(|budget| Instant::now() + budget);
         let suite = suite::read(&self.suite)?;
         let folder = std::fs::canonicalize(&self.suite).ok().and_then(|suite| Some(suite.parent()?.to_owned()));
         let top = PathBuf::from(git::top(&self.repo)?);
@@ -121,17 +125,26 @@ impl Nightly {
         let mut report = Report { commit: today.clone(), machine: environment::gather(), ..Report::default() };
         if !suite.series.is_empty() && !self.counts_only {
             let staging = Staging::new()?;
-            let mut sides = self.sides(&top, &before, &machine, &checkouts(suite.build.as_deref())?, &stop)?;
+            let (mut sides, not_built) =
+                self.sides(&top, &before, &machine, &checkouts(suite.build.as_deref())?, &stop)?;
             for side in &mut sides {
                 side.place.environment.push((raw::VARIABLE, staging.landing().into()));
             }
             let (machine, at, limit) = (machine.as_str(), at.as_str(), self.measure_limit);
-            let night = Night { sides: &sides, limit, machine, at, staging: &staging, stop: &stop };
-            let (lines, failed) = night.measure(&suite, &mut Random::new(self.seed.unwrap_or_else(seed_of_clock)))?;
-            staging.keep(&store.folder, &lines)?;
-            store::append(&store.folder, &lines)?;
-            report.judged = judge(&lines.iter().collect::<Vec<&Line>>(), &before);
-            report.failed = failed;
+            let night = Night { sides: &sides, limit, end, machine, at, staging: &staging, stop: &stop };
+            let mut measured = night.measure(&suite, &mut Random::new(self.seed.unwrap_or_else(seed_of_clock)))?;
+            staging.keep(&store.folder, &measured.lines)?;
+            store::append(&store.folder, &measured.lines)?;
+            report.judged = judge(&measured.lines.iter().collect::<Vec<&Line>>(), &before);
+            report.failed = not_built;
+            report.failed.append(&mut measured.failed);
+            if measured.is_interrupted {
+                if !measured.lines.is_empty() {
+                    store.keep(&format!("Measure {} on {machine}, interrupted", short(&today)))?;
+                }
+                self.show(&report)?;
+                return Err(interrupted(&measured.lines));
+            }
         }
         if let Some(each) = &suite.each_commit {
             let checkouts = checkouts(each.build.as_deref())?;
@@ -164,7 +177,7 @@ impl Nightly {
         Ok(())
     }
 
-    /// What there is to compare, each built; today's first.
+    /// What there is to compare, each built, today's first; and of the others what does not build.
     fn sides(
         &self,
         top: &Path,
@@ -172,16 +185,20 @@ impl Nightly {
         machine: &str,
         checkouts: &Checkouts,
         stop: &AtomicBool,
-    ) -> Result<Vec<Side>> {
-        let mut sides: Vec<Side> = Vec::new();
+    ) -> Result<(Vec<Side>, Vec<String>)> {
+        let (mut sides, mut not_built): (Vec<Side>, Vec<String>) = (Vec::new(), Vec::new());
         for (role, commit) in self.commits(top, before, machine)? {
             // A commit beside itself says nothing of a change.
             if sides.iter().all(|side| side.commit != commit) {
                 eprintln!("building {role}, {}", short(&commit));
-                sides.push(side(role, commit, checkouts, stop)?);
+                match side(role, commit, checkouts, stop)? {
+                    Ok(side) => sides.push(side),
+                    Err(why) if sides.is_empty() => return Err(Error::new(why)),
+                    Err(why) => not_built.push(why),
+                }
             }
         }
-        Ok(sides)
+        Ok((sides, not_built))
     }
 
     /// Counts the release, too, where it is one of the row's ancestors.
@@ -234,6 +251,15 @@ impl Nightly {
         }
         Ok(commits)
     }
+}
+
+fn interrupted(kept: &[Line]) -> Error {
+    let rounds = kept.iter().map(|line| line.values.len()).max().unwrap_or(0);
+    let said = match rounds {
+        0 => "interrupted in the first round; nothing of this night is kept".to_owned(),
+        _ => format!("interrupted; kept {} series with up to {rounds} rounds, counted nothing", kept.len()),
+    };
+    Error::new(said).exit(EXIT_INTERRUPTED)
 }
 
 fn host_name() -> String {

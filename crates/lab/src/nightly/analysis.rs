@@ -44,6 +44,9 @@ pub(crate) struct Judged {
     pub(crate) verdict: Verdict,
 }
 
+/// Fewer pairs, of a night that was interrupted, give no interval.
+const PAIRS_SHOWN_MIN: usize = 6;
+
 /// What is said of a comparison, in the order of what a reader asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Verdict {
@@ -60,7 +63,7 @@ pub(crate) fn judge(night: &[&Line], before: &[Line]) -> Vec<Judged> {
         .flat_map(|line| (0..line.beside.len()).map(move |index| (*line, index)))
         .filter_map(|(line, index)| {
             let diffs = log_ratios(&line.beside[index].values, &line.values)?;
-            (line.first_look <= diffs.len()).then_some((line, index, diffs))
+            (line.first_look <= diffs.len() && diffs.len() >= PAIRS_SHOWN_MIN).then_some((line, index, diffs))
         })
         .collect();
     let looks: Vec<Looks<'_>> = all.iter().map(|(line, _, diffs)| Split::of(line, diffs).looks(line)).collect();
@@ -83,6 +86,7 @@ pub(crate) fn judge(night: &[&Line], before: &[Line]) -> Vec<Judged> {
             let verdict = match p_value <= ERROR {
                 true if (effect[0] < 0.0) == line.higher_is_better => Verdict::Worse,
                 true => Verdict::Better,
+                false if split.lacks_a_look(line) => Verdict::Undecided,
                 false if detectable.is_some_and(|least| least <= line.margin.unwrap_or(MARGIN)) => Verdict::Unchanged,
                 false => Verdict::Undecided,
             };
@@ -115,6 +119,14 @@ impl<'a> Split<'a> {
         let (first, later) = diffs.split_at(line.first_look.min(diffs.len()));
         let (second, third) = later.split_at(line.later.map_or(later.len(), |of| of.second_look.min(later.len())));
         Split { first, second, third }
+    }
+
+    /// Whether the night ended before a look that this comparison asks for.
+    fn lacks_a_look(&self, line: &Line) -> bool {
+        let comparisons = line.later.map_or(1, |later| later.comparisons);
+        let lacks_third = || is_undecided(self.second, comparisons, ERROR) && self.third.is_empty();
+        let lacks_later = is_suspicious(self.first) && (self.second.is_empty() || lacks_third());
+        line.cut_short.is_some() && (self.first.len() < PAIRS_FIRST || lacks_later)
     }
 
     /// A look counts where the one before asked for it; it was taken of all commits at once.
@@ -150,7 +162,9 @@ pub(crate) fn contradictions(line: &Line) -> Vec<String> {
     let second_is_there = line.first_look < count;
     let mut found = Vec::new();
     let mut check = |name: &str, is_asked: bool, is_there: bool| match (is_asked, is_there) {
-        (true, false) => found.push(format!("{} {}: the {name} look is missing", line.at, line.series)),
+        (true, false) if line.cut_short.is_none() => {
+            found.push(format!("{} {}: the {name} look is missing", line.at, line.series));
+        }
         (false, true) => found.push(format!("{} {}: a {name} look that nothing asked for", line.at, line.series)),
         _ => {}
     };
@@ -166,7 +180,7 @@ pub(crate) fn contradictions(line: &Line) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{Beside, Later};
+    use crate::store::{Beside, CutShort, Later};
     use stillgate_stats::Random;
 
     /// A series that differs by `effect` from yesterday, taken by the rules.
@@ -200,6 +214,24 @@ mod tests {
         assert!(called > 30, "{called}");
         // What is clear after the second look needs no third.
         assert!((0..20).all(|seed| taken(0.2, seed).values.len() == 35));
+    }
+
+    #[test]
+    fn a_look_that_there_was_no_time_for_leaves_it_undecided() {
+        let line = (0..).map(|seed| taken(0.01, seed)).find(|line| line.values.len() == 135).unwrap();
+        let cut = |count: usize, margin: f64| {
+            let mut line = Line { cut_short: Some(CutShort::Budget), margin: Some(margin), ..line.clone() };
+            line.values.truncate(count);
+            line.beside[0].values.truncate(count);
+            line.first_look = count.min(PAIRS_FIRST);
+            assert_eq!(contradictions(&line), Vec::<String>::new());
+            judge(&[&line], &[])[0].verdict
+        };
+        // However large a difference may be missed.
+        assert_eq!([7, 10, 35].map(|count| cut(count, 9.0)), [Verdict::Undecided; 3]);
+        let quiet = (0..).map(|seed| taken(0.0, seed)).find(|line| line.values.len() == 10).unwrap();
+        let quiet = Line { cut_short: Some(CutShort::Budget), margin: Some(9.0), ..quiet };
+        assert_eq!(judge(&[&quiet], &[])[0].verdict, Verdict::Unchanged, "this comparison asked for no other look");
     }
 
     #[test]

@@ -13,9 +13,9 @@ use crate::display::Progress;
 use crate::error::{Error, Result};
 use crate::git::short;
 use crate::store::raw::Staging;
-use crate::store::{Beside, Later, Line};
+use crate::store::{Beside, CutShort, Later, Line};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use stillgate_stats::Random;
 
 /// Pairs of each look.
@@ -42,6 +42,8 @@ pub(crate) struct Night<'a> {
     /// Today's first.
     pub(crate) sides: &'a [Side],
     pub(crate) limit: Duration,
+    /// No look begins that would not end by then; the first one always does.
+    pub(crate) end: Option<Instant>,
     pub(crate) machine: &'a str,
     pub(crate) at: &'a str,
     /// Where measurements leave their raw data.
@@ -56,31 +58,49 @@ struct Taken<'a> {
     raw: Vec<Vec<Option<String>>>,
     failures: usize,
     why: Option<String>,
+    cut_short: Option<CutShort>,
+    /// Of all its measurements.
+    seconds: f64,
 }
 
-/// Builds a commit of the night.
-pub(crate) fn side(role: &'static str, commit: String, checkouts: &Checkouts, stop: &AtomicBool) -> Result<Side> {
+/// What a night has measured.
+pub(crate) struct Outcome {
+    /// One for each series that was measured.
+    pub(crate) lines: Vec<Line>,
+    /// What could not be measured.
+    pub(crate) failed: Vec<String>,
+    /// The user wanted an end.
+    pub(crate) is_interrupted: bool,
+}
+
+/// Builds a commit of the night; the reason why it cannot be.
+pub(crate) fn side(
+    role: &'static str,
+    commit: String,
+    checkouts: &Checkouts,
+    stop: &AtomicBool,
+) -> Result<Result<Side, String>> {
     match checkouts.build(&commit, stop)? {
-        Built::There { place, .. } => Ok(Side { role, commit, place }),
-        Built::Failed(why) => Err(Error::new(format!("{role} ({}): {why}", short(&commit)))),
+        Built::There { place, .. } => Ok(Ok(Side { role, commit, place })),
+        Built::Failed(why) => Ok(Err(format!("{role} ({}): {why}", short(&commit)))),
         Built::Stopped => Err(Error::new("interrupted").exit(crate::stop::EXIT_INTERRUPTED)),
     }
 }
 
 impl Night<'_> {
-    /// A line for each series, and what could not be measured.
-    pub(crate) fn measure(&self, suite: &Suite, random: &mut Random) -> Result<(Vec<Line>, Vec<String>)> {
+    /// All looks, or those that there is time for.
+    pub(crate) fn measure(&self, suite: &Suite, random: &mut Random) -> Result<Outcome> {
         let begin = |series| Taken {
             series,
             values: vec![Vec::new(); self.sides.len()],
             raw: vec![Vec::new(); self.sides.len()],
             failures: 0,
             why: None,
+            cut_short: None,
+            seconds: 0.0,
         };
         let mut all: Vec<Taken<'_>> = suite.series.iter().map(begin).collect();
-        let mut progress = Progress::new("first look", PAIRS_FIRST as u64);
-        self.rounds(&mut all.iter_mut().collect::<Vec<_>>(), PAIRS_FIRST, random, &mut progress)?;
-        progress.finish();
+        let mut is_whole = self.look("first look", &mut all.iter_mut().collect::<Vec<_>>(), PAIRS_FIRST, random)?;
         let comparisons = all.iter().filter(|taken| taken.why.is_none()).count() * (self.sides.len() - 1);
         for (name, pairs) in [("second look", PAIRS_SECOND), ("third look", PAIRS_THIRD)] {
             let asks = |taken: &&mut Taken<'_>| {
@@ -88,49 +108,71 @@ impl Night<'_> {
                 let mut sides = values[1..].iter().map(|beside| next_look(beside, &values[0], comparisons));
                 taken.why.is_none() && sides.any(|next| next == Some(pairs))
             };
-            let mut again: Vec<&mut Taken<'_>> = all.iter_mut().filter(asks).collect();
-            if !again.is_empty() {
-                let mut progress = Progress::new(name, pairs as u64);
-                self.rounds(&mut again, pairs, random, &mut progress)?;
-                progress.finish();
+            if is_whole {
+                let again = all.iter_mut().filter(asks).collect();
+                is_whole = self.look(name, &mut self.in_time(again, pairs), pairs, random)?;
             }
         }
         let failed = all.iter().filter_map(|taken| Some(format!("{}: {}", taken.series.name, taken.why.as_ref()?)));
         let failed = failed.collect();
-        let measured = all.into_iter().filter(|taken| taken.why.is_none());
-        Ok((measured.map(|taken| self.line(taken, suite, comparisons)).collect(), failed))
+        let measured = all.into_iter().filter(|taken| taken.why.is_none() && !taken.values[0].is_empty());
+        let lines = measured.map(|taken| self.line(taken, suite, comparisons)).collect();
+        Ok(Outcome { lines, failed, is_interrupted: !is_whole })
     }
 
-    fn rounds(
-        &self,
-        series: &mut [&mut Taken<'_>],
-        rounds: usize,
-        random: &mut Random,
-        progress: &mut Progress,
-    ) -> Result {
+    /// Those whose look ends in time, one after the other; the others are marked.
+    fn in_time<'t, 's>(&self, asking: Vec<&'t mut Taken<'s>>, pairs: usize) -> Vec<&'t mut Taken<'s>> {
+        let Some(end) = self.end else { return asking };
+        let mut left = end.saturating_duration_since(Instant::now()).as_secs_f64();
+        let mut fitting = Vec::new();
+        for taken in asking {
+            let needed = taken.seconds * pairs as f64 / taken.values[0].len().max(1) as f64;
+            if needed <= left {
+                left -= needed;
+                fitting.push(taken);
+            } else {
+                taken.cut_short = Some(CutShort::Budget);
+            }
+        }
+        fitting
+    }
+
+    /// So many rounds over some series; false where the user wants an end. A first look then keeps its whole rounds, a later
+    /// one nothing.
+    fn look(&self, name: &str, series: &mut [&mut Taken<'_>], rounds: usize, random: &mut Random) -> Result<bool> {
+        if series.is_empty() {
+            return Ok(true);
+        }
+        let before: Vec<usize> = series.iter().map(|taken| taken.values[0].len()).collect();
+        let mut progress = Progress::new(name, rounds as u64);
         for _ in 0..rounds {
             progress.step(&format!("{} series", series.len()));
-            for taken in series.iter_mut() {
+            for index in 0..series.len() {
                 let mut order: Vec<usize> = (0..self.sides.len()).collect();
                 random.shuffle(&mut order);
                 for side in order {
-                    self.once(taken, side)?;
+                    if !self.once(series[index], side)? {
+                        series.iter_mut().zip(&before).for_each(|(taken, before)| taken.cut(*before));
+                        return Ok(false);
+                    }
                 }
             }
         }
-        Ok(())
+        progress.finish();
+        Ok(true)
     }
 
-    /// One measurement, again where it fails.
-    fn once(&self, taken: &mut Taken<'_>, side: usize) -> Result {
+    /// One measurement, again where it fails; false where the user wants an end.
+    fn once(&self, taken: &mut Taken<'_>, side: usize) -> Result<bool> {
         while taken.why.is_none() {
             if self.stop.load(Ordering::Relaxed) {
-                return Err(
-                    Error::new("interrupted; nothing of this night is kept").exit(crate::stop::EXIT_INTERRUPTED)
-                );
+                return Ok(false);
             }
             self.staging.clear()?;
-            match measure_once(&taken.series.measure, &self.sides[side].place, self.limit, self.stop)? {
+            let begun = Instant::now();
+            let tried = measure_once(&taken.series.measure, &self.sides[side].place, self.limit, self.stop)?;
+            taken.seconds += begun.elapsed().as_secs_f64();
+            match tried {
                 Tried::Value(value) => {
                     taken.values[side].push(value);
                     taken.raw[side].push(self.raw(value)?);
@@ -146,7 +188,7 @@ impl Night<'_> {
                 }
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// What the measurement left; but nothing of this program's from which another figure follows, as if a command
@@ -164,7 +206,8 @@ impl Night<'_> {
         let ((today, values), raw) = sides.next().expect("a night has today's commit");
         let mut line = Line::new(&taken.series.name, self.machine, self.at.to_owned(), &today.commit, values);
         line.raw = raw;
-        line.first_look = PAIRS_FIRST;
+        line.first_look = PAIRS_FIRST.min(line.values.len());
+        line.cut_short = taken.cut_short;
         line.later = Some(Later { second_look: PAIRS_SECOND, comparisons });
         line.measure = Some(taken.series.measure.clone());
         line.build = suite.build.clone();
@@ -179,5 +222,16 @@ impl Night<'_> {
             })
             .collect();
         line
+    }
+}
+
+impl Taken<'_> {
+    /// Back to what it had before a look that was interrupted; a first look keeps its whole rounds.
+    fn cut(&mut self, before: usize) {
+        let whole = self.values.iter().map(Vec::len).min().unwrap_or(0);
+        let kept = if before == 0 { whole } else { before };
+        self.values.iter_mut().for_each(|values| values.truncate(kept));
+        self.raw.iter_mut().for_each(|raw| raw.truncate(kept));
+        self.cut_short = Some(CutShort::Interrupted);
     }
 }

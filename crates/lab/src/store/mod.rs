@@ -58,6 +58,9 @@ pub(crate) struct Line {
     /// How it goes on behind the first look. None: as one second look.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) later: Option<Later>,
+    /// Why a look that was asked for is missing, or the first one is shorter than it should be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cut_short: Option<CutShort>,
     /// What difference must not be missed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) margin: Option<f64>,
@@ -90,6 +93,16 @@ pub(crate) struct Later {
     pub(crate) second_look: usize,
     /// Of the whole night.
     pub(crate) comparisons: usize,
+}
+
+/// What ended a night early. Neither depends on what was measured, so what is missing makes no alarm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum CutShort {
+    /// The look would not have ended within the time of the night.
+    Budget,
+    /// Ctrl-C.
+    Interrupted,
 }
 
 /// A commit that was counted by itself.
@@ -237,6 +250,7 @@ impl Line {
             commit: commit.to_owned(),
             first_look: values.len(),
             later: None,
+            cut_short: None,
             margin: None,
             counted: None,
             values,
