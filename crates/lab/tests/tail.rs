@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 use std::process::Stdio;
-use stillgate_testkit::{Process, eventually};
+use stillgate_testkit::{Process, eventually, require_tool};
 use tempfile::TempDir;
 
 /// Small enough for a test; nothing can be concluded from it.
@@ -65,6 +65,30 @@ fn a_small_experiment_leaves_a_file_that_verifies() {
         }
         assert_eq!(verify(&json), (Some(0), format!("{}: verified: same verdict\n", json.display())));
     });
+}
+
+#[test]
+fn hours_make_blocks_and_a_profile_shows_both_kinds() {
+    require_tool("perf", "linux-perf");
+    let folder = TempDir::new().unwrap();
+    let (json, page) = (folder.path().join("tail.json"), folder.path().join("a profile.html"));
+    let start = format!("'{}' respond --address {{address}}", env!("CARGO_BIN_EXE_stillgate-lab"));
+    let own = ["--start", &start, "--metrics", "http://{address}/metrics", "--rate", "5k", "--connections", "4"];
+    // 3.6 s for two blocks.
+    let more = ["--hours", "0.001", "--scrape-every", "500ms", "--pairs", "1", "--spares", "0", "--json"];
+    let kept = [json.to_str().unwrap(), "--profile", page.to_str().unwrap()];
+    let done = run(&["tail"], &[&own[..], &more, &kept].concat());
+    assert!(matches!(done.code, Some(0 | 3)), "{}{}", done.stdout, done.stderr);
+    assert_eq!(read(&json)["design"]["block_s"], 1.3);
+    let html = fs::read_to_string(&page).unwrap();
+    for part in ["without scrapes", "with scrapes", "CPU time: B beside A", "CPU time of A"] {
+        assert!(html.contains(part), "{part}");
+    }
+    let changed = fs::read_to_string(&json).unwrap().replace("\"block_s\": 1.3", "\"block_s\": 1.2");
+    assert_eq!(verify(&json).0, Some(0));
+    fs::write(&json, changed).unwrap();
+    let (code, said) = verify(&json);
+    assert!(code == Some(1) && said.contains("1.3, by --hours 0.001"), "{said}");
 }
 
 #[test]
@@ -136,6 +160,9 @@ fn wrong_usage_is_explained() {
     check(&["nginx", "--start", "/opt/nginx -x", "--metrics", "http://{address}/"], "would be run twice");
     let page = folder.path().join("same").to_str().unwrap().to_owned();
     check(&["nginx", "--json", &page, "--report", &page], "name the same file");
+    check(&["nginx", "--hours", "0.001"], "--hours 0.001: 40 blocks would be shorter than 1 s");
+    check(&["nginx", "--hours", "1", "--block", "1s"], "cannot be used with");
+    check(&["nginx", "--profile", "page.html"], "--profile is of one combination, and these are 2");
     let missing = folder.path().join("missing/tail.html");
     check(&["nginx", "--report", missing.to_str().unwrap()], "its folder does not exist");
 }

@@ -31,6 +31,7 @@ mod signed_rank;
 mod simultaneous;
 mod steps;
 mod student_t;
+mod theil_sen;
 mod two_sample;
 
 pub use bootstrap::bca;
@@ -52,4 +53,5 @@ pub use sequential::{Spending, boundaries, crossing_probability, nominal_p};
 pub use signed_rank::{SignedRank, signed_rank};
 pub use simultaneous::{RateChange, Slice, rate_changes};
 pub use steps::{Conclusion, Level, Reading, StepPrior, Steps, choose, conclude, next_place, steps};
+pub use theil_sen::theil_sen;
 pub use two_sample::{TwoSampleT, two_sample_t};

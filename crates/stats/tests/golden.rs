@@ -88,6 +88,16 @@ fn hodges_lehmann_of_r() {
 }
 
 #[test]
+fn theil_sen_of_scipy() {
+    for case in cases("scipy", "slopes") {
+        let got = theil_sen(&numbers(&case, "x"), &numbers(&case, "y"), number(&case, "confidence")).unwrap();
+        for (name, got) in [("slope", got.value), ("low", got.interval.low), ("high", got.interval.high)] {
+            close(&case, name, got, number(&case, name), 1e-12, 1e-12);
+        }
+    }
+}
+
+#[test]
 fn paired_t_of_r() {
     for case in cases("r", "signed_rank") {
         let diffs = numbers(&case, "diffs");

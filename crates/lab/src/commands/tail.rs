@@ -1,6 +1,7 @@
 //! `stillgate-lab tail`: what scrapes of a gateway's metrics do to its slowest requests, for each of several gateways, numbers
 //! of series and scrape intervals.
 
+use crate::atomic_file;
 use crate::cli::typed::{seed_of_clock, typed};
 use crate::cli::values::{Cpus, count, cpus, duration, percent, positive, rate};
 use crate::commands;
@@ -15,10 +16,12 @@ use crate::result::{Experiment, ResultFile};
 use crate::stdout;
 use crate::stop::stop_flag;
 use crate::tail::design::{self, PlannedCell};
+use crate::tail::flames::Flames;
 use crate::tail::run::{self, Ended, Outcomes};
 use crate::tail::{analysis, readable, table};
 use crate::target::{Kind, Spec, placement};
 use clap::Args;
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -66,6 +69,9 @@ pub(crate) struct Tail {
     /// Measured time of a block
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "5s")]
     block: Duration,
+    /// How long all planned blocks take together, in place of --block: many hours show p99.99 and the slowest request
+    #[arg(long, value_name = "N", value_parser = hours, conflicts_with = "block")]
+    hours: Option<f64>,
     /// Pairs of blocks of each cell, one with scrapes and one without; fewer than 8 cannot show anything
     #[arg(long, value_name = "N", value_parser = count, default_value_t = design::PAIRS_DEFAULT)]
     pairs: u64,
@@ -96,10 +102,16 @@ pub(crate) struct Tail {
     /// File for design, raw data and analysis; kept up to date while the experiment runs [default: tail-DATE.json]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// A page of flame graphs of the target's CPU time with scrapes, without, and of their difference, by perf; of one combination
+    #[arg(long, value_name = "FILE.html", conflicts_with = "hosts")]
+    profile: Option<PathBuf>,
     /// Also make a page of it
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
 }
+
+/// A week.
+const HOURS_MAX: f64 = 168.0;
 
 /// A built-in target, perhaps with its binary.
 #[derive(Debug, Clone)]
@@ -121,6 +133,13 @@ fn built_in(text: &str) -> Result<BuiltIn, String> {
     Ok(BuiltIn { kind, program })
 }
 
+fn hours(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(hours) if hours > 0.0 && hours <= HOURS_MAX => Ok(hours),
+        _ => Err(format!("write a number of hours up to {HOURS_MAX}, such as 8 or 0.5")),
+    }
+}
+
 fn series(text: &str) -> Result<u64, String> {
     match count(text)? {
         0 => Err("a scrape of no series is none; write at least 1, such as 1k".to_owned()),
@@ -132,15 +151,20 @@ fn series(text: &str) -> Result<u64, String> {
 pub(crate) fn run(arguments: &Tail) -> Result<u8> {
     let folder = tempfile::tempdir().map_err(|error| format!("cannot make a temporary folder: {error}"))?;
     let mut design = arguments.design()?;
+    let mut specs = arguments.specs(folder.path());
+    if let Some(hours) = arguments.hours {
+        let cells = design::cells(&specs, &arguments.series, &arguments.scrape_every).len();
+        design.block_s = design::block_s(&design, cells, hours)?;
+    }
     design::check(&design, &arguments.scrape_every)?;
     let machines = arguments.hosts.as_deref().map(hosts::up).transpose()?;
-    let mut specs = arguments.specs(folder.path());
     if let Some(machines) = &machines {
         hosts::place(machines, specs.iter_mut())?;
     }
     let planned = design::cells(&specs, &arguments.series, &arguments.scrape_every);
     design.plan = planned.iter().map(PlannedCell::planned).collect();
     design::check_distinct(&design.plan)?;
+    let mut flames = arguments.flames(&planned)?;
     let path = arguments.json.clone().unwrap_or_else(|| file::default_path("tail"));
     let writer = ResultWriter::open(&path)?;
     if let Some(page) = &arguments.report {
@@ -152,13 +176,18 @@ pub(crate) fn run(arguments: &Tail) -> Result<u8> {
     introduce(&design, &planned, writer.path());
     let mut progress = Progress::new("tail", run::steps(&planned, design.pairs));
     let mut result = None;
-    let ended = run::run(&design, &planned, &stop, &mut progress, |outcomes| {
+    let ended = run::run(&design, &planned, &stop, &mut progress, flames.as_mut(), |outcomes| {
         let environment = Environment { stolen_s: stolen.ms().map(|ms| ms / 1e3), ..environment.clone() };
         let file = ResultFile::new(typed(), environment, Experiment::Tail(Box::new(so_far(&design, outcomes)?)));
         writer.save(&file)?;
         result = Some(file);
         Ok(())
     })?;
+    if let (Some(page), Some(flames)) = (&arguments.profile, flames)
+        && let Some(html) = flames.html(&design, &planned[0], &progress)
+    {
+        atomic_file::replace(page, html.as_bytes()).map_err(|error| unwritable(page, &error))?;
+    }
     progress.finish();
     let Some(file) = result else {
         return Err(
@@ -216,6 +245,19 @@ impl Tail {
         })
     }
 
+    /// For the profiles of the only combination, if they are wanted.
+    fn flames(&self, planned: &[PlannedCell]) -> Result<Option<Flames>> {
+        let Some(page) = &self.profile else { return Ok(None) };
+        if planned.len() != 1 {
+            return Err(Error::new(format!(
+                "--profile is of one combination, and these are {}; name one target, one of --series and one of --scrape-every",
+                planned.len()
+            )));
+        }
+        atomic_file::can_replace(page).map_err(|error| unwritable(page, &error))?;
+        Ok(Some(Flames::default()))
+    }
+
     /// Before anything begins, whether the page has a place of its own.
     fn check_page(&self, page: &Path, json: &Path, writer: &ResultWriter) -> Result {
         if matches!(writer, ResultWriter::Stream(_)) {
@@ -244,6 +286,10 @@ impl Tail {
         });
         built_in.chain(started).collect()
     }
+}
+
+fn unwritable(path: &Path, error: &dyn Display) -> Error {
+    Error::new(format!("--profile {}: cannot be written: {error}", path.display()))
 }
 
 /// The program's name without its folder.

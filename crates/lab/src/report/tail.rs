@@ -12,7 +12,7 @@ use super::tail_cell::{self, Shown, interval, name, tone_of};
 use super::{number, provenance};
 use crate::error::{Error, Result};
 use crate::result::tail::{Cell, CellAnalysis, Effect, TailDesign, TailResult, Verdict};
-use crate::tail::{fairness, headline, readable};
+use crate::tail::{fairness, headline, readable, slope};
 
 /// Up to so many cells are shown unfolded.
 const UNFOLDED_CELLS_MAX: usize = 2;
@@ -37,7 +37,10 @@ pub(crate) fn section(prefix: &str, source: &ReportInput, result: &TailResult) -
         body: String::new(),
     };
     if cells.len() > 1 {
-        let markup = overview(prefix, cells, analyses) + &cell_table(prefix, cells, analyses) + &caveats(result);
+        let markup = overview(prefix, cells, analyses)
+            + &slopes(result)?
+            + &cell_table(prefix, cells, analyses)
+            + &caveats(result);
         section.part(&format!("{prefix}-all"), "All cells", &markup);
     }
     let mut markup = String::new();
@@ -215,6 +218,12 @@ fn cell_table(prefix: &str, cells: &[Cell], analyses: &[CellAnalysis]) -> String
         &heads,
         &rows,
     ) + &format!("<p class=\"note\">{}</p>\n", Text(readable::PAIRED_NOTE))
+}
+
+/// How the slowest request grows with the number of series.
+fn slopes(result: &TailResult) -> Result<String> {
+    let sentences = slope::sentences(result)?;
+    Ok(sentences.iter().map(|sentence| format!("<p>{}</p>\n", Text(sentence))).collect())
 }
 
 /// What must be known before targets are held against each other.

@@ -110,6 +110,13 @@ pub(crate) fn pooled(cell: &Cell, arm: Arm, of: fn(&RunRecord) -> &str) -> Resul
     histogram::merge(&histograms)
 }
 
+/// By how much the slowest request of each standing pair was slower with scrapes, in microseconds.
+pub(super) fn max_differences(cell: &Cell) -> Result<Vec<f64>> {
+    let max_us = |block| Ok::<_, Error>(figures(block)?.max_us);
+    let pairs = pairs(&cell.blocks);
+    pairs.standing().map(|pair| Ok(max_us(pair.with)? - max_us(pair.without)?)).collect()
+}
+
 fn analyse_cell(design: &TailDesign, cell: &Cell) -> Result<CellAnalysis> {
     let pairs = pairs(&cell.blocks);
     let (mut without, mut with) = (Vec::new(), Vec::new());

@@ -24,6 +24,9 @@ pub(crate) const MARGIN: f64 = 0.1;
 /// Before each block, unmeasured: connections are opened, and another block's scrapes have cooled the caches.
 pub(crate) const LEAD_IN: Duration = Duration::from_millis(500);
 
+/// The shortest block that `--hours` makes.
+const BLOCK_MIN_S: f64 = 1.0;
+
 /// One combination that is going to be run.
 #[derive(Debug, Clone)]
 pub(crate) struct PlannedCell {
@@ -68,6 +71,18 @@ pub(crate) fn check_distinct(planned: &[Planned]) -> Result {
             title_of(cell)
         )))
     })
+}
+
+/// The measured time of a block with which the planned blocks of so many cells take so many hours.
+pub(crate) fn block_s(design: &TailDesign, cells: usize, hours: f64) -> Result<f64> {
+    let blocks = (cells * design.pairs * 2) as f64;
+    let block_s = ((hours * 3600.0 / blocks - design.lead_in_s) * 1e3).floor() / 1e3;
+    if block_s < BLOCK_MIN_S {
+        return Err(Error::new(format!(
+            "--hours {hours}: {blocks} blocks would be shorter than {BLOCK_MIN_S} s; write more hours, or fewer cells or --pairs"
+        )));
+    }
+    Ok(block_s)
 }
 
 /// Refuses what could be run but would say nothing.
@@ -152,6 +167,16 @@ mod tests {
                 (5, "haproxy", Some(100_000), 1),
             ]
         );
+    }
+
+    #[test]
+    fn hours_make_blocks_as_long_as_they_need_to_be() {
+        let design = crate::tail::synthetic::design(1, 10);
+        // 20 blocks with their lead-in.
+        assert_eq!(block_s(&design, 1, 1.0).unwrap(), 179.5);
+        assert_eq!(block_s(&design, 4, 8.0).unwrap(), 359.5);
+        let why = block_s(&design, 16, 0.1).unwrap_err().to_string();
+        assert!(why.contains("320 blocks would be shorter than 1 s"), "{why}");
     }
 
     proptest! {

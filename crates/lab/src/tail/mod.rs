@@ -15,9 +15,11 @@
 pub(crate) mod analysis;
 pub(crate) mod design;
 pub(crate) mod fairness;
+pub(crate) mod flames;
 pub(crate) mod headline;
 pub(crate) mod readable;
 pub(crate) mod run;
+pub(crate) mod slope;
 pub(crate) mod spares;
 #[cfg(test)]
 pub(crate) mod synthetic;

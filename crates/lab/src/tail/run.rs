@@ -12,6 +12,7 @@ use crate::result::run::RunRecord;
 use crate::result::tail::{Arm, Block, Cell, Planned, Point, Scrape, TailDesign};
 use crate::scraper::Scraper;
 use crate::tail::design::{self, PlannedCell};
+use crate::tail::flames::{self, Flames, Watched};
 use crate::tail::spares::Lost;
 use crate::tail::{analysis, readable};
 use crate::target::{MetricsAddress, Started, Upstream, make_series, mix, schedule};
@@ -58,12 +59,14 @@ pub(crate) struct Outcomes {
     pub(crate) failures: Vec<String>,
 }
 
-/// Runs all cells. `keep` is called after each pair and each failure; where it fails, so does the experiment.
+/// Runs all cells. `keep` is called after each pair and each failure; where it fails, so does the experiment. Blocks are watched by
+/// perf if there are `flames` for it.
 pub(crate) fn run(
     design: &TailDesign,
     planned: &[PlannedCell],
     stop: &AtomicBool,
     progress: &mut Progress,
+    mut flames: Option<&mut Flames>,
     mut keep: impl FnMut(&Outcomes) -> Result,
 ) -> Result<Ended> {
     let mut outcomes = Outcomes::default();
@@ -88,7 +91,7 @@ pub(crate) fn run(
                 break;
             }
             announce(design, planned, pair[0].0, progress);
-            match runner.pair(pair, stop) {
+            match runner.pair(pair, stop, flames.as_deref_mut()) {
                 Ok(Some(blocks)) => {
                     note_void(&blocks, progress);
                     outcomes.cells.last_mut().expect("pushed above").blocks.extend(blocks);
@@ -205,14 +208,27 @@ impl<'a> Runner<'a> {
     }
 
     /// The blocks of a pair; none where it was asked to stop meanwhile.
-    fn pair(&mut self, order: &[(usize, Arm)], stop: &AtomicBool) -> Result<Option<Vec<Block>>> {
+    fn pair(
+        &mut self,
+        order: &[(usize, Arm)],
+        stop: &AtomicBool,
+        mut flames: Option<&mut Flames>,
+    ) -> Result<Option<Vec<Block>>> {
         let mut blocks = Vec::with_capacity(order.len());
         for &(pair, arm) in order {
+            let watched = match &flames {
+                Some(_) => Some(flames::watch(self.target.pids()?, self.design)),
+                None => None,
+            };
             let block = self.block(pair, arm, stop);
+            let profile = watched.map(Watched::taken);
             if stop.load(Ordering::Relaxed) {
                 return Ok(None);
             }
             blocks.push(block?);
+            if let (Some(flames), Some(profile)) = (&mut flames, profile) {
+                flames.add(arm, &profile?);
+            }
         }
         Ok(Some(blocks))
     }

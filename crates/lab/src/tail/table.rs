@@ -10,6 +10,7 @@ use crate::tail::analysis;
 use crate::tail::fairness;
 use crate::tail::headline;
 use crate::tail::readable;
+use crate::tail::slope;
 use std::fmt::Write as _;
 
 /// The percentiles of the reports.
@@ -27,6 +28,9 @@ pub(crate) fn text(result: &TailResult) -> Result<String> {
     for (cell, analysed) in result.cells.iter().zip(&result.analysis.cells) {
         out.push('\n');
         distributions(&mut out, cell, analysed)?;
+    }
+    for sentence in slope::sentences(result)? {
+        line(&mut out, &format!("\n{}", plain(&sentence)));
     }
     for note in fairness::notes(result) {
         line(&mut out, &format!("\nNote: {note}"));

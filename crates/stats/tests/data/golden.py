@@ -279,10 +279,22 @@ def sequential_cases():
     return cases
 
 
+def slope_cases():
+    """Theil and Sen; some values of x stand for several points each, as numbers of series do."""
+    rng = np.random.default_rng(20261127)
+    cases = []
+    for sizes, confidence in (([1] * 9, 0.95), ([1] * 25, 0.9), ([8, 8, 8, 8], 0.95), ([6, 9, 7], 0.99)):
+        x = [10.0**place for place, size in enumerate(sizes) for _ in range(size)] if len(sizes) < 9 else list(map(float, range(len(sizes))))
+        y = [round(float(0.5 * value + 3 * noise), 3) for value, noise in zip(x, rng.standard_t(2, len(x)))]
+        found = stats.theilslopes(y, x, alpha=confidence)
+        cases.append({"x": x, "y": y, "confidence": confidence, "slope": found.slope, "low": found.low_slope, "high": found.high_slope})
+    return cases
+
+
 result = {
     "random": random_cases(), "signed_rank": signed_rank_cases(), "mann_whitney": mann_whitney_cases(), "student": student_cases(),
     "normal": normal_cases(), "binomial": binomial_cases(), "bootstrap": bootstrap_cases(), "change_points": change_point_cases(),
-    "crossing": crossing_cases(), "sequential": sequential_cases(),
+    "crossing": crossing_cases(), "sequential": sequential_cases(), "slopes": slope_cases(),
 }
 with open("scipy.json", "w") as file:
     json.dump(result, file, separators=(",", ":"), allow_nan=False)

@@ -5,7 +5,9 @@
 
 use super::{Difference, difference};
 use crate::cli::Cli;
+use crate::result::tail::TailDesign;
 use crate::result::{Experiment, ResultFile};
+use crate::tail::design::block_s;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory as _};
 use std::fmt::Debug;
@@ -28,6 +30,7 @@ pub(super) fn check(result: &ResultFile, found: &mut Vec<Difference>) {
             typed.one("rate", &design.rate);
             typed.one("connections", &design.connections);
             typed.one("block", &Duration::from_secs_f64(design.block_s));
+            typed.hours(design);
             typed.one("late_share", &design.late_share_max);
         }
         Experiment::Compare(compared) if command == "compare" => {
@@ -105,6 +108,16 @@ impl Typed<'_> {
                     format!("{typed:?}, as typed"),
                 ));
             }
+        }
+    }
+
+    /// Blocks as long as the hours make them. Files of the first versions have no plan, and no hours.
+    fn hours(&mut self, design: &TailDesign) {
+        if let Ok(Some(hours)) = self.matches.try_get_one::<f64>("hours")
+            && let Ok(block_s) = block_s(design, design.plan.len(), *hours)
+            && block_s != design.block_s
+        {
+            self.found.push(difference("design.block_s", design.block_s, format!("{block_s}, by --hours {hours}")));
         }
     }
 

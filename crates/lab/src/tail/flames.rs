@@ -1,0 +1,92 @@
+//! Where the target spends its CPU time while it is scraped, less where it does when it is not: flame graphs of both kinds of block
+//! and their difference.
+//!
+//! perf watches blocks of both kinds alike, so what it costs cancels out of the effects.
+
+use super::design::PlannedCell;
+use crate::display::Progress;
+use crate::error::{Error, Result};
+use crate::explain::fold::Fold;
+use crate::explain::{analysis, page};
+use crate::profile::{self, Output, Subject};
+use crate::result::explain::{ExplainAnalysis, ExplainDesign, ExplainResult, Sides};
+use crate::result::tail::{Arm, TailDesign};
+use std::thread::{self, JoinHandle};
+use stillgate_profiler::profile::Profile;
+
+/// Samples a second.
+const HZ: u32 = 999;
+
+/// That no stack is called a change that is none.
+const CONFIDENCE: f64 = 0.99;
+
+/// Profiles of blocks so far.
+#[derive(Debug, Default)]
+pub(crate) struct Flames {
+    without: Fold,
+    with: Fold,
+    slices: usize,
+}
+
+/// A block that is being watched.
+pub(super) struct Watched(JoinHandle<Result<Profile>>);
+
+/// Watches these processes for the whole seconds of lead-in and block.
+pub(super) fn watch(pids: Vec<u32>, design: &TailDesign) -> Watched {
+    let seconds = seconds(design);
+    Watched(thread::spawn(move || profile::cpu(&Subject::Processes { pids: &pids, seconds }, HZ, Output::Hidden)))
+}
+
+fn seconds(design: &TailDesign) -> u64 {
+    ((design.lead_in_s + design.block_s) as u64).max(1)
+}
+
+impl Watched {
+    pub(super) fn taken(self) -> Result<Profile> {
+        self.0.join().map_err(|_| Error::new("the thread that reads perf's samples panicked"))?
+    }
+}
+
+impl Flames {
+    /// A block is one unit of work: all have the same load.
+    pub(super) fn add(&mut self, arm: Arm, profile: &Profile) {
+        match arm {
+            Arm::Without => self.without.add(profile, 1.0),
+            Arm::With => self.with.add(profile, 1.0),
+        }
+        self.slices += usize::from(arm == Arm::With);
+    }
+
+    /// The page; none before a block of each kind.
+    pub(crate) fn html(self, design: &TailDesign, planned: &PlannedCell, progress: &Progress) -> Option<String> {
+        if self.slices == 0 {
+            progress.note("there is no profile: no pair of blocks was finished");
+            return None;
+        }
+        let title = super::run::title(planned);
+        let design = ExplainDesign {
+            a: format!("{title}: without scrapes"),
+            b: format!("{title}: with scrapes"),
+            work: "block".to_owned(),
+            command: None,
+            mix: None,
+            slices: self.slices,
+            slice_s: seconds(design),
+            hz: HZ,
+            seed: design.seed,
+            confidence: CONFIDENCE,
+        };
+        let mut result = ExplainResult {
+            design,
+            cpu: Sides { a: self.without.finish(), b: self.with.finish() },
+            instructions: None,
+            instructions_missing: Some("only time is sampled while blocks are measured".to_owned()),
+            isolated: Vec::new(),
+            lua: None,
+            lua_missing: None,
+            analysis: ExplainAnalysis::empty(),
+        };
+        result.analysis = analysis::analyse(&result);
+        Some(page::html(&result))
+    }
+}
