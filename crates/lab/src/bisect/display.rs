@@ -14,6 +14,10 @@ const BARS_MAX: usize = 8;
 /// Characters of a full bar.
 const BAR_WIDTH: usize = 30;
 
+/// From so many measurements on it is said how many more are needed, if these are not too many to be believed.
+const MEASUREMENTS_TOLD_MIN: usize = 12;
+const NEEDED_SHOWN_MAX: f64 = 2000.0;
+
 /// How often the time is drawn anew.
 const TICK: Duration = Duration::from_millis(250);
 
@@ -37,7 +41,12 @@ impl Display {
     /// What is done now, with what is known.
     pub(crate) fn doing(&self, what: &str, result: &BisectResult) {
         if let Some(bar) = &self.bar {
-            bar.set_message(format!("{}{what}", bars(result)));
+            let answer = &result.answer;
+            let beliefs: Vec<f64> = answer.posterior.values().copied().chain([answer.none, answer.several]).collect();
+            let seconds = result.tries.iter().map(|tried| tried.seconds).sum();
+            let left = left(&beliefs, answer.measurements, seconds, result.design.confidence);
+            let left = left.map(|left| format!("; {left}")).unwrap_or_default();
+            bar.set_message(format!("{}{what}{left}", bars(result)));
         }
     }
 
@@ -65,6 +74,27 @@ impl Drop for Display {
     }
 }
 
+/// How many measurements are still needed, and how long they take, if each says as much as those so far have: by how far the
+/// posterior's entropy has come from its first value to that of an answer. None until there is something to tell it from.
+fn left(beliefs: &[f64], measurements: usize, seconds: f64, confidence: f64) -> Option<String> {
+    let entropy = |p: f64| if p > 0.0 { -p * p.ln() } else { 0.0 };
+    let now: f64 = beliefs.iter().map(|p| entropy(*p)).sum();
+    let first = (beliefs.len().max(2) as f64).ln();
+    let (said, measured) = (first - now, measurements as f64);
+    if measurements < MEASUREMENTS_TOLD_MIN || said <= 0.0 {
+        return None;
+    }
+    let doubt = 1.0 - confidence;
+    let wanted = entropy(confidence) + entropy(doubt) + doubt * first;
+    let needed = ((now - wanted).max(0.0) / said * measured).ceil().max(1.0);
+    if needed > NEEDED_SHOWN_MAX {
+        return None;
+    }
+    let seconds = seconds / measured * needed;
+    let time = if seconds < 90.0 { format!("{seconds:.0} s") } else { format!("{:.0} min", seconds / 60.0) };
+    Some(format!("about {needed} more, {time}"))
+}
+
 /// The likeliest commits in their order, and what speaks against any.
 pub(super) fn bars(result: &BisectResult) -> String {
     let answer = &result.answer;
@@ -88,4 +118,25 @@ pub(super) fn bars(result: &BisectResult) -> String {
         line("several", answer.several, "");
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_follows_from_what_was_learned() {
+        let check = |sure: f64, measurements: usize, expected: Option<&str>| {
+            let mut beliefs = vec![(1.0 - sure) / 63.0; 63];
+            beliefs.push(sure);
+            let said = left(&beliefs, measurements, 2.0 * measurements as f64, 0.95);
+            assert_eq!(said.as_deref(), expected, "{sure} {measurements}");
+        };
+        check(0.5, 6, None);
+        // All are as likely as at first.
+        check(1.0 / 64.0, 20, None);
+        check(0.95, 20, Some("about 1 more, 2 s"));
+        // A third of the way is done: 1.4 of 4.2, of which 0.4 may stay.
+        check(0.5, 40, Some("about 68 more, 2 min"));
+    }
 }
