@@ -118,6 +118,10 @@ impl World {
     }
 
     pub(super) fn carry(&mut self, node: usize, from: Process, device: usize, token: ResumeToken) {
+        // The process that follows is asked instead.
+        if self.nodes[node].successor.is_some() {
+            return;
+        }
         let mut notices = Vec::new();
         let held = self.nodes[node].sessions.get_mut(&device);
         let carried = held.and_then(|held| held.session.carry(token, &mut notices).ok());

@@ -20,6 +20,7 @@ impl World {
         for device in &self.devices {
             let (name, connection) = (&device.name, device.connection);
             let held: Vec<(usize, u64, Option<Generation>)> = (0..self.nodes.len())
+                .filter(|node| !self.nodes[*node].is_over)
                 .filter_map(|node| {
                     let (connection, generation) = self.nodes[node].registrations.connection(name)?;
                     Some((node, connection, generation))

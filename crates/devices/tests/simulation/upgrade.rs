@@ -41,10 +41,11 @@ impl World {
 
     pub(super) fn give_devices(&mut self, old: usize) {
         for device in 0..DEVICES {
-            let is_attached = self.is_attached(old, device);
             // Each when its worker comes to it.
-            if is_attached && self.nodes[old].sessions[&device].session.is_movable() && self.random.one_in(4) {
-                self.give(old, device);
+            if let Some(connection) = self.free_to_go(old, device)
+                && self.random.one_in(4)
+            {
+                self.give(old, device, connection);
             }
         }
         let it = &self.nodes[old];
@@ -55,14 +56,26 @@ impl World {
         }
     }
 
-    fn give(&mut self, old: usize, device: usize) {
+    /// A device's connection, if nothing of it is on its way.
+    fn free_to_go(&self, old: usize, device: usize) -> Option<u64> {
+        let it = &self.nodes[old];
+        if let Some(Held { session, connection: Some(connection) }) = it.sessions.get(&device) {
+            return session.is_movable().then_some(*connection);
+        }
+        // One whose session its device has taken elsewhere, and not one that waits for its session.
+        let (connection, _) = it.registrations.connection(&self.devices[device].name)?;
+        (self.devices[device].connection != Some((old, it.process, connection))).then_some(connection)
+    }
+
+    fn give(&mut self, old: usize, device: usize, before: u64) {
         let (new, name) = (self.nodes[old].successor.unwrap(), self.devices[device].name.clone());
-        let Held { mut session, connection } = self.nodes[old].sessions.remove(&device).unwrap();
-        let (before, after, mut notices) = (connection.unwrap(), self.number(), Vec::new());
-        let token = session.token();
+        let (after, mut notices) = (self.number(), Vec::new());
         let known = self.nodes[old].registrations.connection(&name).filter(|(connection, _)| *connection == before);
         self.nodes[old].registrations.given(&name, before);
-        let carried = session.carry(token, &mut notices).unwrap();
+        let carried = self.is_attached(old, device).then(|| {
+            let mut session = self.nodes[old].sessions.remove(&device).unwrap().session;
+            (session.token(), session.carry(session.token(), &mut notices).unwrap())
+        });
         assert!(notices.is_empty(), "nobody waits for word of what moves");
         // That it is not noticed yet does not change.
         let (silent, others) =
@@ -81,13 +94,15 @@ impl World {
             None => registrations.connected(&name, after, Duplicate::Replace, self.now_ms),
         };
         self.apply(new, &name, effect);
-        let mut session = Session::from_carried(carried, token.generation, self.now_ms);
-        session.keep_handed_out();
-        if let Some(mut held) = self.nodes[new].sessions.remove(&device) {
-            held.session.end(&mut notices);
+        if let Some((token, carried)) = carried {
+            let mut session = Session::from_carried(carried, token.generation, self.now_ms);
+            session.keep_handed_out();
+            if let Some(mut held) = self.nodes[new].sessions.remove(&device) {
+                held.session.end(&mut notices);
+            }
+            self.nodes[new].sessions.insert(device, Held { session, connection: Some(after) });
+            self.notify(new, notices);
         }
-        self.nodes[new].sessions.insert(device, Held { session, connection: Some(after) });
-        self.notify(new, notices);
         self.given += 1;
     }
 

@@ -7,6 +7,7 @@ use axum::Router;
 use axum::body::Body;
 use hyper::Request;
 use hyper::body::Incoming;
+use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -100,13 +101,6 @@ enum Ending {
     Over,
 }
 
-/// Requests of a connection.
-#[derive(Debug, Clone, Copy, Default)]
-struct Asked {
-    begun: u64,
-    answered: u64,
-}
-
 /// Serves until it is ended, or with the runtime.
 pub(crate) fn serve(listener: TcpListener, server: Server) -> Serving {
     let (ending, is_ending) = watch::channel(Ending::Serving);
@@ -172,17 +166,21 @@ async fn serve_connection(
     bounds: Bounds,
     is_ending: watch::Receiver<Ending>,
 ) {
-    let (asked, is_asked) = watch::channel(Asked::default());
+    let (asked, is_asked) = watch::channel(false);
+    let server = is_ending.clone();
     let service = service_fn(|request: Request<Incoming>| {
-        asked.send_modify(|asked| asked.begun += 1);
+        asked.send_replace(true);
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(Peer(peer.ip()));
         // A router is always ready.
-        let answer = router.clone().call(request);
-        let asked = &asked;
+        let (answer, server) = (router.clone().call(request), server.clone());
         async move {
-            let answer = answer.await;
-            asked.send_modify(|asked| asked.answered += 1);
+            let mut answer = answer.await;
+            if let Ok(answer) = &mut answer
+                && *server.borrow() == Ending::Leaving
+            {
+                answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
             answer
         }
     });
@@ -207,15 +205,15 @@ async fn serve_connection(
 }
 
 /// Until a connection is too old, or the server ends and the connection has had a request: its client may have sent the first one
-/// already, and would get no answer. Where the server leaves, until a request is under way: its answer tells the client.
-async fn until_over(age: Duration, mut is_ending: watch::Receiver<Ending>, mut is_asked: watch::Receiver<Asked>) {
+/// already, and would get no answer. Where the server leaves, each client has some time: the next answer tells it.
+async fn until_over(age: Duration, mut is_ending: watch::Receiver<Ending>, mut is_asked: watch::Receiver<bool>) {
     let ends = async {
         // A server that is gone has ended.
         let ending = is_ending.wait_for(|ending| *ending != Ending::Serving).await;
-        let is_leaving = ending.is_ok_and(|ending| *ending == Ending::Leaving);
-        let within = if is_leaving { LINGER_TIMEOUT } else { FIRST_REQUEST_TIMEOUT };
-        let is_told = |asked: &Asked| asked.begun > if is_leaving { asked.answered } else { 0 };
-        let _ = timeout(within, is_asked.wait_for(is_told)).await;
+        if ending.is_ok_and(|ending| *ending == Ending::Leaving) {
+            return sleep(LINGER_TIMEOUT).await;
+        }
+        let _ = timeout(FIRST_REQUEST_TIMEOUT, is_asked.wait_for(|is_asked| *is_asked)).await;
     };
     tokio::select! {
         () = sleep(age) => {}
