@@ -11,7 +11,7 @@ use super::{Level, Reading};
 const COUNTS: usize = 3;
 
 /// Share and length (in the unit of the values) of the tails of a step's size, beyond the least.
-const TAILS: [(f64, f64); 2] = [(0.7, 0.03), (0.3, 0.25)];
+pub(super) const TAILS: [(f64, f64); 2] = [(0.7, 0.03), (0.3, 0.25)];
 
 /// A product is turned into a logarithm before it overflows.
 const PRODUCT_MAX: f64 = 1e150;
@@ -21,7 +21,7 @@ pub(super) struct Row {
     pub(super) place: usize,
     pub(super) values: Vec<f64>,
     /// Sum of the weights since the row before.
-    one: f64,
+    pub(super) one: f64,
     /// Sum of the products of two different ones of them.
     two: f64,
 }

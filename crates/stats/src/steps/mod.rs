@@ -9,15 +9,20 @@ mod chain;
 mod choice;
 mod drift;
 mod grid;
+mod walk;
 
 pub use choice::{Conclusion, choose, conclude, next_place};
 
 use crate::estimate::{Estimate, Interval};
-use chain::{Chain, Fates};
+use chain::{Chain, Fates, Row};
 use grid::Grid;
+use walk::Seen;
 
 /// How often levels and drift are estimated in turn, each from what the other leaves.
 const DRIFT_ROUNDS_MAX: usize = 4;
+
+/// Where the machine walks with a smaller probability than this, nothing is made of it.
+const WALK_SHARE_MIN: f64 = 0.01;
 
 /// One measurement: of which place, and the value. Steps are differences of values, so ratios need logarithms.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -90,18 +95,20 @@ pub fn steps(readings: &[Reading], prior: &StepPrior) -> Option<Steps> {
     if readings.len() < 3 || !sound || !is_prior(prior) || !read(0) || !read(places - 1) {
         return None;
     }
-    let mut posterior = without_drift(readings, vec![0.0; readings.len()], prior)?;
+    let still = without_drift(readings, vec![0.0; readings.len()], prior)?;
+    let mut drifting: Option<Steps> = None;
     for _ in 0..DRIFT_ROUNDS_MAX {
-        let left: Vec<f64> =
-            readings.iter().map(|reading| reading.value - posterior.levels[reading.place].mean).collect();
-        let Some(drift) = drift::smoothed(&left, &posterior.drift, posterior.noise) else { break };
-        let moved = drift.iter().zip(&posterior.drift).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-        posterior = without_drift(readings, drift, prior)?;
-        if moved < posterior.noise * drift::SETTLED_NOISES {
+        let known = drifting.as_ref().unwrap_or(&still);
+        let left: Vec<f64> = readings.iter().map(|reading| reading.value - known.levels[reading.place].mean).collect();
+        let Some(drift) = drift::smoothed(&left, &known.drift, known.noise) else { break };
+        let moved = drift.iter().zip(&known.drift).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        let has_settled = moved < known.noise * drift::SETTLED_NOISES;
+        drifting = Some(without_drift(readings, drift, prior)?);
+        if has_settled {
             break;
         }
     }
-    Some(posterior)
+    Some(walking(still, drifting, readings, prior))
 }
 
 fn is_prior(prior: &StepPrior) -> bool {
@@ -123,12 +130,7 @@ fn without_drift(readings: &[Reading], drift: Vec<f64>, prior: &StepPrior) -> Op
 
 /// The posterior where levels and noise are those of a grid.
 fn on_grid(readings: &[Reading], drift: Vec<f64>, prior: &StepPrior, grid: Grid) -> Option<Steps> {
-    let total: f64 = prior.weights.iter().sum();
-    let weights: Vec<f64> = prior.weights.iter().map(|weight| weight / total).collect();
-    let pairs = (1.0 - weights.iter().map(|weight| weight * weight).sum::<f64>()) / 2.0;
-    // Without two places for two steps their share is no share of anything.
-    let several = if pairs > f64::EPSILON { prior.several / pairs } else { 0.0 };
-    let ends = [prior.none, 1.0 - prior.none - prior.several, several];
+    let Normed { weights, ends, pairs } = Normed::of(prior);
     let rows = chain::rows(readings, &weights);
     let mut chains: Vec<Chain> =
         grid.noises.iter().map(|noise| Chain::of(&rows, *noise, ends, prior.step_min, &grid)).collect();
@@ -143,9 +145,7 @@ fn on_grid(readings: &[Reading], drift: Vec<f64>, prior: &StepPrior, grid: Grid)
     let over = |of: fn(&Chain) -> f64| chains.iter().map(|chain| chain.share * of(chain)).sum::<f64>();
     let (none, several) = (over(|chain| chain.none), over(|chain| chain.several));
     let noise = over(|chain| chain.noise.scale);
-    // Posterior odds over prior odds.
-    let log_evidence = ((1.0 - none).max(f64::MIN_POSITIVE) / none.max(f64::MIN_POSITIVE)).ln()
-        - ((ends[1] + several_share(ends, pairs)) / ends[0]).ln();
+    let log_evidence = log_evidence(none, ends, pairs);
     let steps = chain::steps(&chains, &rows, &weights);
     let fates = chain::fates(&chains, &rows, &weights);
     let levels = fates.iter().map(|fates| chain::level(fates, &grid)).collect();
@@ -154,11 +154,101 @@ fn on_grid(readings: &[Reading], drift: Vec<f64>, prior: &StepPrior, grid: Grid)
     Some(Steps { none, several, steps, levels, noise, log_evidence, drift, counts, grid, chains, fates })
 }
 
-fn several_share(ends: [f64; 3], pairs: f64) -> f64 {
-    ends[2] * pairs
+/// A prior whose weights add up to 1.
+struct Normed {
+    weights: Vec<f64>,
+    /// Of chains with none, one, two steps.
+    ends: [f64; 3],
+    /// Sum of the products of two different weights.
+    pairs: f64,
+}
+
+impl Normed {
+    fn of(prior: &StepPrior) -> Normed {
+        let total: f64 = prior.weights.iter().sum();
+        let weights: Vec<f64> = prior.weights.iter().map(|weight| weight / total).collect();
+        let pairs = (1.0 - weights.iter().map(|weight| weight * weight).sum::<f64>()) / 2.0;
+        // Without two places for two steps their share is no share of anything.
+        let several = if pairs > f64::EPSILON { prior.several / pairs } else { 0.0 };
+        Normed { weights, ends: [prior.none, 1.0 - prior.none - prior.several, several], pairs }
+    }
+}
+
+/// Posterior odds over prior odds.
+fn log_evidence(none: f64, ends: [f64; 3], pairs: f64) -> f64 {
+    ((1.0 - none).max(f64::MIN_POSITIVE) / none.max(f64::MIN_POSITIVE)).ln()
+        - ((ends[1] + ends[2] * pairs) / ends[0]).ln()
+}
+
+/// As far as the machine walks, where a step is follows from [`walk`] and not from what one estimate of the drift leaves; as far
+/// as it does not, from the readings as they are (`still`).
+fn walking(still: Steps, drifting: Option<Steps>, readings: &[Reading], prior: &StepPrior) -> Steps {
+    let Normed { weights, ends, pairs } = Normed::of(prior);
+    let rows = chain::rows(readings, &weights);
+    let known = drifting.as_ref().unwrap_or(&still);
+    let Some(walked) = walk::walked(&known.seen(readings, &rows), &rows, ends, prior.step_min) else {
+        return drifting.unwrap_or(still);
+    };
+    if walked.share < WALK_SHARE_MIN {
+        return still;
+    }
+    // Of two steps the estimate has to do, in relation to one.
+    let (one, several) = ((1.0 - known.none - known.several).max(f64::MIN_POSITIVE), known.several);
+    let total = 1.0 + (1.0 - walked.none) * several / one;
+    let of_walk = [walked.none / total, (1.0 - walked.none) * several / one / total];
+    let mut steps = vec![0.0; weights.len()];
+    let mut before = 0.0;
+    for (index, row) in rows.iter().enumerate().skip(1) {
+        let up_to: f64 = known.fates[row.place][1].iter().sum();
+        for step in rows[index - 1].place..row.place {
+            let share = if row.one > 0.0 { weights[step] / row.one } else { 0.0 };
+            let others = (known.steps[step] - (up_to - before) * share).max(0.0);
+            let of_several = if several > 0.0 { others * of_walk[1] / several } else { 0.0 };
+            steps[step] = walked.gaps[index - 1] * share / total + of_several;
+        }
+        before = up_to;
+    }
+    let mixed = |of_walk: f64, still: f64| walked.share * of_walk + (1.0 - walked.share) * still;
+    let (none, several) = (mixed(of_walk[0], still.none), mixed(of_walk[1], still.several));
+    let steps = steps.iter().zip(&still.steps).map(|(of_walk, still)| mixed(*of_walk, *still)).collect();
+    let log_evidence = log_evidence(none, ends, pairs);
+    let mut known = Steps { none, several, steps, log_evidence, ..drifting.unwrap_or(still) };
+    known.weigh_fates();
+    known
 }
 
 impl Steps {
+    /// The readings as a walk sees them.
+    fn seen(&self, readings: &[Reading], rows: &[Row]) -> Vec<Seen> {
+        let degrees: f64 = self.chains.iter().map(|chain| chain.share * chain.noise.degrees).sum();
+        let row = |place: usize| rows.iter().position(|row| row.place == place).unwrap_or(0);
+        let seen = readings.iter().zip(&self.drift).map(|(reading, drift)| {
+            let left = (reading.value - drift - self.levels[reading.place].mean) / self.noise;
+            let variance = (degrees + left * left) / (degrees + 1.0);
+            Seen { value: reading.value, variance, row: row(reading.place) }
+        });
+        seen.collect()
+    }
+
+    /// Makes the fates of each place add up to what is known of none, one and several steps.
+    fn weigh_fates(&mut self) {
+        let one = (1.0 - self.none - self.several).max(0.0);
+        // The expected number of steps is one and twice several; each place's share of one step is not known by itself.
+        let all = self.steps.iter().sum::<f64>().max(f64::MIN_POSITIVE);
+        let mut passed = 0.0;
+        for (place, fates) in self.fates.iter_mut().enumerate() {
+            if place > 0 {
+                passed += self.steps[place - 1] / all;
+            }
+            let wanted = [self.none, one * passed, one * (1.0 - passed), self.several];
+            for (fate, wanted) in fates.iter_mut().zip(wanted) {
+                let sum: f64 = fate.iter().sum();
+                let factor = if sum > 0.0 { wanted / sum } else { 0.0 };
+                fate.iter_mut().for_each(|mass| *mass *= factor);
+            }
+        }
+    }
+
     /// How large the step between `place` and the next is if there is one: median and the interval that holds it with
     /// probability `confidence`. `None` where there can be none.
     pub fn size(&self, place: usize, confidence: f64) -> Option<Estimate> {

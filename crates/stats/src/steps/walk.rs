@@ -1,0 +1,224 @@
+//! Where a step is while the machine walks: no plug-in estimate of the walk, which would take part of a step for drift.
+//!
+//! Noise is normal here, each reading with a variance of its own that makes little of outliers. Level and walk are then
+//! summed over exactly, by one Kalman filter for each speed of the walk; it turns readings and steps into numbers that are
+//! independent of each other, and among these a step is a regression with one coefficient (as Durbin & Koopman 2012, "Time
+//! Series Analysis by State Space Methods", section 6.2). The scale of the noise and the size of the step are summed over, too.
+
+use super::chain::{Row, TAILS};
+
+/// Variances of a step of the walk, in variances of a reading's noise, with their prior probabilities: first none.
+const WALKS: [(f64, f64); 6] = [(0.0, 0.5), (0.001, 0.1), (0.004, 0.1), (0.015, 0.1), (0.06, 0.1), (0.25, 0.1)];
+
+/// Variance of the first level, in variances of the noise: nothing is known of it.
+const LEVEL_VARIANCE: f64 = 1e6;
+
+/// Sizes of a step are summed over so many standard errors on each side of the likeliest, at most so far apart.
+const REACH_ERRORS: f64 = 5.0;
+const SIZES_APART_ERRORS: f64 = 0.4;
+const SIZES_APART_MAX: f64 = 0.01;
+const SIZES_MAX: f64 = 400.0;
+
+/// Residuals no larger than this are rounding, in the unit of the values.
+const RESIDUAL_MIN: f64 = 1e-7;
+
+/// What is believed of none and one step.
+pub(super) struct Walked {
+    /// Probability that the machine walks.
+    pub(super) share: f64,
+    /// If it does: that there is no step, and that there is one between each two rows; together 1.
+    pub(super) none: f64,
+    pub(super) gaps: Vec<f64>,
+}
+
+/// One reading: its value, how many times the usual its variance is, and the number of its row.
+pub(super) struct Seen {
+    pub(super) value: f64,
+    pub(super) variance: f64,
+    pub(super) row: usize,
+}
+
+/// `readings` are in the order they were taken; `ends` are the weights of chains with none, one, two steps.
+pub(super) fn walked(readings: &[Seen], rows: &[Row], ends: [f64; 3], step_min: f64) -> Option<Walked> {
+    let middle = readings.iter().map(|reading| reading.value).sum::<f64>() / readings.len() as f64;
+    let values: Vec<f64> = readings.iter().map(|reading| reading.value - middle).collect();
+    let behind =
+        |gap: usize| -> Vec<f64> { readings.iter().map(|reading| if reading.row > gap { 1.0 } else { 0.0 }).collect() };
+    let behind: Vec<Vec<f64>> = (0..rows.len() - 1).map(behind).collect();
+    // Of each walk the logarithms of none, and of a step in each gap.
+    let mut logs: Vec<Vec<f64>> = Vec::new();
+    for (walk, prior) in WALKS {
+        let filter = Filter::new(readings, walk);
+        let whitened = filter.whiten(&values);
+        let floor = readings.len() as f64 * RESIDUAL_MIN * RESIDUAL_MIN;
+        let squares = dot(&whitened, &whitened).max(floor);
+        let degrees = readings.len() as f64 - 1.0;
+        let front = prior.ln() - filter.log_variances / 2.0;
+        let mut of_walk = vec![front + ends[0].ln() - degrees / 2.0 * squares.ln()];
+        for (row, behind) in rows[1..].iter().zip(&behind) {
+            let step = filter.whiten(behind);
+            let regression =
+                Regression { squares, degrees, floor, with: dot(&step, &whitened), own: dot(&step, &step) };
+            of_walk.push(front + (ends[1] * row.one).ln() + regression.log_evidence(step_min));
+        }
+        logs.push(of_walk);
+    }
+    let best = logs.iter().flatten().copied().fold(f64::NEG_INFINITY, f64::max);
+    if !best.is_finite() {
+        return None;
+    }
+    let mass = |log: &f64| (log - best).exp();
+    let all: f64 = logs.iter().flatten().map(mass).sum();
+    let summed: Vec<f64> = (0..rows.len()).map(|at| logs[1..].iter().map(|of_walk| mass(&of_walk[at])).sum()).collect();
+    let walking: f64 = summed.iter().sum();
+    let share = walking / all;
+    if walking <= 0.0 {
+        return None;
+    }
+    let shares: Vec<f64> = summed.iter().map(|mass| mass / walking).collect();
+    Some(Walked { share, none: shares[0], gaps: shares[1..].to_vec() })
+}
+
+/// The gains of a Kalman filter, which depend on the variances only.
+struct Filter {
+    gains: Vec<f64>,
+    deviations: Vec<f64>,
+    log_variances: f64,
+}
+
+impl Filter {
+    fn new(readings: &[Seen], walk: f64) -> Filter {
+        let mut filter = Filter { gains: Vec::new(), deviations: Vec::new(), log_variances: 0.0 };
+        let mut variance = LEVEL_VARIANCE;
+        for reading in readings {
+            let expected = variance + reading.variance;
+            let gain = variance / expected;
+            filter.gains.push(gain);
+            filter.deviations.push(expected.sqrt());
+            filter.log_variances += expected.ln();
+            variance = variance * (1.0 - gain) + walk;
+        }
+        filter
+    }
+
+    /// What is new in each value, in its standard deviations.
+    fn whiten(&self, values: &[f64]) -> Vec<f64> {
+        let mut level = 0.0;
+        let mut whitened = Vec::with_capacity(values.len());
+        for ((value, gain), deviation) in values.iter().zip(&self.gains).zip(&self.deviations) {
+            let off = value - level;
+            level += gain * off;
+            whitened.push(off / deviation);
+        }
+        whitened
+    }
+}
+
+/// What is left of the readings' squares by a step of size d: `squares - 2 d with + d² own`.
+struct Regression {
+    squares: f64,
+    degrees: f64,
+    floor: f64,
+    with: f64,
+    own: f64,
+}
+
+impl Regression {
+    /// Logarithm of the likelihood, summed over the scale of the noise and the size of the step.
+    fn log_evidence(&self, step_min: f64) -> f64 {
+        let left = |size: f64| (self.squares - 2.0 * size * self.with + size * size * self.own).max(self.floor);
+        let likeliest = self.with / self.own;
+        let error = (left(likeliest) / self.degrees / self.own).sqrt();
+        let apart = (SIZES_APART_ERRORS * error).clamp(f64::MIN_POSITIVE, SIZES_APART_MAX);
+        let count = (2.0 * REACH_ERRORS * error / apart).ceil().min(SIZES_MAX);
+        if !(self.own > 0.0 && count > 0.0) {
+            return f64::NEG_INFINITY;
+        }
+        let best = left(likeliest).ln();
+        let mut sum = 0.0;
+        let mut index = 0.0;
+        while index <= count {
+            let size = likeliest + apart * (index - count / 2.0);
+            sum += density(size.abs() - step_min) * (-self.degrees / 2.0 * (left(size).ln() - best)).exp();
+            index += 1.0;
+        }
+        (sum * apart).ln() - self.degrees / 2.0 * best
+    }
+}
+
+/// Of a step's size beyond the least, up or down.
+fn density(over: f64) -> f64 {
+    if over < 0.0 {
+        return 0.0;
+    }
+    TAILS.iter().map(|(share, length)| share / (2.0 * length) * (-over / length).exp()).sum()
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+
+    /// Solves by elimination, as the filter does not.
+    fn solved(mut matrix: Vec<Vec<f64>>, mut right: Vec<f64>) -> Vec<f64> {
+        let n = right.len();
+        for pivot in 0..n {
+            for row in pivot + 1..n {
+                let factor = matrix[row][pivot] / matrix[pivot][pivot];
+                for column in pivot..n {
+                    matrix[row][column] -= factor * matrix[pivot][column];
+                }
+                right[row] -= factor * right[pivot];
+            }
+        }
+        for row in (0..n).rev() {
+            let known: f64 = (row + 1..n).map(|column| matrix[row][column] * right[column]).sum();
+            right[row] = (right[row] - known) / matrix[row][row];
+        }
+        right
+    }
+
+    #[test]
+    fn whitened_products_are_those_of_the_inverse_covariance() {
+        let mut random = Random::new(7);
+        for walk in [0.0, 0.06] {
+            let seen: Vec<Seen> =
+                (0..8).map(|row| Seen { value: random.normal(), variance: 0.5 + random.uniform(), row }).collect();
+            let covariance = |a: usize, b: usize| {
+                let own = if a == b { seen[a].variance } else { 0.0 };
+                own + LEVEL_VARIANCE + walk * a.min(b) as f64
+            };
+            let matrix: Vec<Vec<f64>> = (0..8).map(|a| (0..8).map(|b| covariance(a, b)).collect()).collect();
+            let y: Vec<f64> = seen.iter().map(|seen| seen.value).collect();
+            let step: Vec<f64> = (0..8).map(|at| if [1, 4, 5].contains(&at) { 1.0 } else { 0.0 }).collect();
+            let filter = Filter::new(&seen, walk);
+            let (of_y, of_step) = (filter.whiten(&y), filter.whiten(&step));
+            for (got, a, b) in [(dot(&of_y, &of_step), &y, &step), (dot(&of_y, &of_y), &y, &y)] {
+                let want = dot(a, &solved(matrix.clone(), b.clone()));
+                assert!((got - want).abs() < 1e-6, "{walk}: {got}, not {want}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_sum_over_sizes_is_that_of_small_steps() {
+        let check = |with: f64, own: f64| {
+            let regression = Regression { squares: 0.06, degrees: 60.0, floor: 1e-12, with, own };
+            let fine = (-40_000..40_000).map(|at| {
+                let size = f64::from(at) * 1e-5;
+                density(size.abs() - 0.01) * (0.06 - 2.0 * size * with + size * size * own).powf(-30.0)
+            });
+            let want = (fine.sum::<f64>() * 1e-5).ln();
+            let got = regression.log_evidence(0.01);
+            assert!((got - want).abs() < 0.05, "{with} {own}: {got}, not {want}");
+        };
+        check(0.45, 15.0);
+        check(-0.45, 15.0);
+        check(0.0, 15.0);
+        check(0.1, 4.0);
+    }
+}
