@@ -53,13 +53,13 @@ pub(super) fn verdict(case: &Case, added: impl Iterator<Item = Added>, unit: Uni
     let (ours, peers): (Vec<Added>, Vec<Added>) = added.partition(|added| added.gateway == OURS);
     let ours = ours.first()?;
     let cheapest = peers.iter().min_by(|a, b| a.amount.total_cmp(&b.amount))?;
-    let is_no_dearer = ours.amount <= cheapest.amount;
+    let adds_no_more = ours.amount <= cheapest.amount;
     let overlap = ours.range[0] <= cheapest.range[1] && cheapest.range[0] <= ours.range[1];
     let digits = unit.digits();
     println!(
         "{:32} {} than the cheapest peer: {:.digits$} against {:.digits$} of {}{}",
         case.name,
-        if is_no_dearer { "no dearer" } else { "DEARER" },
+        if adds_no_more { "adds no more" } else { "adds MORE" },
         ours.amount,
         cheapest.amount,
         cheapest.gateway,
@@ -67,18 +67,18 @@ pub(super) fn verdict(case: &Case, added: impl Iterator<Item = Added>, unit: Uni
     );
     let name = unit.name();
     Some(json!({
-        "case": case.name, "is_no_dearer": is_no_dearer, "ranges_overlap": overlap, format!("added_{name}"): ours.amount,
+        "case": case.name, "adds_no_more": adds_no_more, "ranges_overlap": overlap, format!("added_{name}"): ours.amount,
         "cheapest_peer": cheapest.gateway, format!("cheapest_peer_added_{name}"): cheapest.amount,
     }))
 }
 
 /// Prints how many verdicts there are of each kind.
 pub(super) fn count(verdicts: &[Value]) {
-    let dearer = verdicts.iter().filter(|verdict| verdict["is_no_dearer"] == false).count();
+    let more = verdicts.iter().filter(|verdict| verdict["adds_no_more"] == false).count();
     println!(
-        "{} rows with a peer: {} no dearer than the cheapest, {dearer} dearer",
+        "{} rows with a peer: {} add no more than the cheapest, {more} add more",
         verdicts.len(),
-        verdicts.len() - dearer
+        verdicts.len() - more
     );
 }
 
@@ -95,11 +95,11 @@ mod tests {
     #[test]
     fn the_cheapest_peer_counts() {
         let peers: [(&str, &[f64]); 2] = [("nginx", &[30.0, 31.0]), ("haproxy", &[20.0, 24.0])];
-        let dearer = judged(&[25.0, 27.0], &peers).unwrap();
-        assert_eq!((&dearer["is_no_dearer"], &dearer["ranges_overlap"]), (&json!(false), &json!(false)));
-        assert_eq!((&dearer["cheapest_peer"], &dearer["added_instructions"]), (&json!("haproxy"), &json!(26.0)));
+        let more = judged(&[25.0, 27.0], &peers).unwrap();
+        assert_eq!((&more["adds_no_more"], &more["ranges_overlap"]), (&json!(false), &json!(false)));
+        assert_eq!((&more["cheapest_peer"], &more["added_instructions"]), (&json!("haproxy"), &json!(26.0)));
         let good = judged(&[10.0, 21.0], &peers).unwrap();
-        assert_eq!((&good["is_no_dearer"], &good["ranges_overlap"]), (&json!(true), &json!(true)));
+        assert_eq!((&good["adds_no_more"], &good["ranges_overlap"]), (&json!(true), &json!(true)));
         assert!(judged(&[1.0], &[]).is_none());
     }
 }
