@@ -11,12 +11,12 @@ mod lines;
 mod names;
 
 pub use decimal::Decimal;
-pub use lines::remove_lines;
+pub use lines::{OwnedLine, remove_lines};
 pub use names::{FieldName, FieldValue, OwnedFieldName, OwnedFieldValue};
 
 use crate::fields::{Field, FieldSet, Fields};
 use lines::{Line, Lines, push_line};
-use names::{Shapes, is_token};
+use names::{Shapes, has_any, is_token};
 use std::fmt;
 
 /// Why a name, value, target or the like cannot be part of a head.
@@ -104,6 +104,15 @@ impl Edits {
         }
     }
 
+    /// Adds a line that is written already, within [`ADDED_BYTES_MAX`].
+    #[inline]
+    pub fn add_line(&mut self, line: &OwnedLine) {
+        match self.lines.text.len() + line.name().bytes.len() + line.value().0.len() <= ADDED_BYTES_MAX {
+            true => self.lines.add_line(line),
+            false => self.is_too_large = true,
+        }
+    }
+
     /// Adds a line of the gateway's own, whatever plugins have added, that nothing looks for any more.
     #[inline]
     pub fn append(&mut self, name: FieldName<'_>, value: FieldValue<'_>) {
@@ -157,6 +166,12 @@ impl Edits {
     pub fn set(&mut self, fields: &Fields, head: &[u8], name: FieldName<'_>, value: FieldValue<'_>) {
         self.remove(fields, head, name);
         self.add(name, value);
+    }
+
+    /// The same of a line that is written already.
+    pub fn set_line(&mut self, fields: &Fields, head: &[u8], line: &OwnedLine) {
+        self.remove(fields, head, line.name());
+        self.add_line(line);
     }
 
     /// The values of a name after the edits, in the order of the lines.
@@ -263,8 +278,7 @@ impl RequestEdits {
 
     /// Replaces path and query.
     pub fn set_target(&mut self, target: &[u8]) -> Result<(), EditError> {
-        let is_bad = |byte: u8| (byte <= b' ') | (byte == 0x7f);
-        if target.first() != Some(&b'/') || target.iter().fold(false, |found, byte| found | is_bad(*byte)) {
+        if target.first() != Some(&b'/') || has_any(target, |byte| (byte <= b' ') | (byte == 0x7f)) {
             return Err(EditError::Target);
         }
         if target.len() > crate::HEAD_BYTES_MAX {

@@ -110,6 +110,7 @@ impl FieldSet {
     }
 
     /// Whether a position is in it.
+    #[inline]
     pub fn contains(self, index: usize) -> bool {
         self.0 & (1 << index) != 0
     }

@@ -30,8 +30,8 @@ mod upgrade;
 
 pub use chunked::{ChunkDecoder, Decoded};
 pub use edits::{
-    ADDED_BYTES_MAX, Decimal, EditError, Edits, FieldName, FieldValue, OwnedFieldName, OwnedFieldValue, RequestEdits,
-    ResponseEdits, remove_lines,
+    ADDED_BYTES_MAX, Decimal, EditError, Edits, FieldName, FieldValue, OwnedFieldName, OwnedFieldValue, OwnedLine,
+    RequestEdits, ResponseEdits, remove_lines,
 };
 pub use error::{ChunkError, Fault, ProxyProtocolError, RequestError, ResponseError};
 pub use fields::{Field, FieldSet, Fields, Span};

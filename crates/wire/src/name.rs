@@ -84,22 +84,54 @@ impl Folded {
             };
             return Folded([to_lowercase(u64::from_le_bytes(*first)), to_lowercase(u64::from_le_bytes(*last)), middle]);
         }
-        if let (Some(first), Some(last)) = (name.first_chunk::<4>(), name.last_chunk::<4>()) {
-            let word = u32::from_le_bytes(*first) as u64 | (u32::from_le_bytes(*last) as u64) << 32;
-            return Folded([to_lowercase(word), 0, 0]);
-        }
-        let word = match *name {
-            [] => 0,
-            [a] => a as u64,
-            [a, b] => a as u64 | (b as u64) << 8,
-            [a, b, c, ..] => a as u64 | (b as u64) << 8 | (c as u64) << 16,
-        };
-        Folded([to_lowercase(word), 0, 0])
+        Folded([to_lowercase(short_word(name)), 0, 0])
     }
 
     #[inline]
     const fn is(&self, other: &Folded) -> bool {
         (self.0[0] ^ other.0[0]) | (self.0[1] ^ other.0[1]) | (self.0[2] ^ other.0[2]) == 0
+    }
+}
+
+/// Whether two names differ in the case of letters at most.
+#[inline]
+pub(crate) fn is_same(one: &[u8], other: &[u8]) -> bool {
+    // Many begin alike: most that are not the same are told apart by their ends.
+    let is_another = match (one.last(), other.last()) {
+        (Some(one), Some(other)) => (one ^ other) & !0x20 != 0,
+        _ => false,
+    };
+    one.len() == other.len() && !is_another && is_same_throughout(one, other)
+}
+
+/// The same of names of one length.
+fn is_same_throughout(one: &[u8], other: &[u8]) -> bool {
+    let (Some(end), Some(other_end)) = (one.last_chunk::<8>(), other.last_chunk::<8>()) else {
+        return is_same_word(short_word(one), short_word(other));
+    };
+    let is_same_at =
+        |(one, other): (&[u8; 8], &[u8; 8])| is_same_word(u64::from_le_bytes(*one), u64::from_le_bytes(*other));
+    // The ends may overlap what is before them: between them they have each byte.
+    is_same_at((end, other_end)) && one.as_chunks().0.iter().zip(other.as_chunks().0).all(is_same_at)
+}
+
+#[inline]
+fn is_same_word(one: u64, other: u64) -> bool {
+    const CASE: u64 = 0x20 * (u64::MAX / 255);
+    one == other || ((one ^ other) & !CASE == 0 && to_lowercase(one) == to_lowercase(other))
+}
+
+/// All bytes of a name of less than eight. Of two names of one length it is the same only if they are.
+#[inline]
+const fn short_word(name: &[u8]) -> u64 {
+    if let (Some(first), Some(last)) = (name.first_chunk::<4>(), name.last_chunk::<4>()) {
+        return u32::from_le_bytes(*first) as u64 | (u32::from_le_bytes(*last) as u64) << 32;
+    }
+    match *name {
+        [] => 0,
+        [a] => a as u64,
+        [a, b] => a as u64 | (b as u64) << 8,
+        [a, b, c, ..] => a as u64 | (b as u64) << 8 | (c as u64) << 16,
     }
 }
 
@@ -237,6 +269,22 @@ mod tests {
                     bytes[place] = byte;
                     let folded = to_lowercase(u64::from_le_bytes(bytes)).to_le_bytes();
                     assert_eq!(folded, bytes.map(|byte| byte.to_ascii_lowercase()), "{bytes:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_compared_as_ascii() {
+        let text: Vec<u8> = (0..40).map(|at| b"Ab-Z0@[`{_z"[at % 11]).collect();
+        for len in 0..=text.len() {
+            let name = &text[..len];
+            assert!(is_same(name, &name.to_ascii_uppercase()) && !is_same(name, &[name, b"x"].concat()));
+            for at in 0..len {
+                for other in [0x20, 0x80, 0x01, 0x60].map(|bits| text[at] ^ bits) {
+                    let mut changed = name.to_vec();
+                    changed[at] = other;
+                    assert_eq!(is_same(name, &changed), name.eq_ignore_ascii_case(&changed), "{changed:?}");
                 }
             }
         }

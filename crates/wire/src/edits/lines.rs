@@ -45,6 +45,20 @@ impl Lines {
     pub(super) fn add(&mut self, name: FieldName<'_>, value: FieldValue<'_>) {
         let start = self.text.len();
         push_line(&mut self.text, name, value);
+        self.note(name, start);
+    }
+
+    /// The same of a line that is written already.
+    #[inline]
+    pub(super) fn add_line(&mut self, line: &OwnedLine) {
+        let name = line.name();
+        let start = self.text.len();
+        self.text.extend_from_slice(&line.text);
+        self.note(name, start);
+    }
+
+    #[inline]
+    fn note(&mut self, name: FieldName<'_>, start: usize) {
         let end = self.text.len();
         self.tags |= 1 << name.tag;
         self.shapes = self.shapes.with(name);
@@ -59,7 +73,7 @@ impl Lines {
 
     #[inline]
     pub(super) fn is(&self, line: Line, name: FieldName<'_>) -> bool {
-        line.tag == name.tag && line.name(&self.text).eq_ignore_ascii_case(name.bytes)
+        line.tag == name.tag && name.is(line.name(&self.text))
     }
 
     fn find(&self, name: FieldName<'_>) -> Option<usize> {
@@ -100,8 +114,40 @@ impl Lines {
     }
 }
 
+/// A line that is kept, its parts checked and written once: of a configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnedLine {
+    /// With its CRLF.
+    text: Box<[u8]>,
+    name_bytes: usize,
+    tag: u8,
+    id: Name,
+}
+
+impl OwnedLine {
+    /// Of a name and a value.
+    pub fn new(name: FieldName<'_>, value: FieldValue<'_>) -> OwnedLine {
+        let mut text = Vec::new();
+        push_line(&mut text, name, value);
+        OwnedLine { text: text.into(), name_bytes: name.bytes.len(), tag: name.tag, id: name.id }
+    }
+
+    /// Its name.
+    #[inline]
+    pub fn name(&self) -> FieldName<'_> {
+        FieldName { bytes: &self.text[..self.name_bytes], id: self.id, tag: self.tag }
+    }
+
+    /// Its value.
+    #[inline]
+    pub fn value(&self) -> FieldValue<'_> {
+        FieldValue(&self.text[self.name_bytes + COLON.len()..self.text.len() - END.len()])
+    }
+}
+
 #[inline]
 pub(super) fn push_line(out: &mut Vec<u8>, name: FieldName<'_>, value: FieldValue<'_>) {
+    out.reserve(name.bytes.len() + COLON.len() + value.0.len() + END.len());
     out.extend_from_slice(name.bytes);
     out.extend_from_slice(COLON);
     out.extend_from_slice(value.0);

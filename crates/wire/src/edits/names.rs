@@ -2,7 +2,7 @@
 
 use super::EditError;
 use crate::fields::{Field, Fields};
-use crate::name::Name;
+use crate::name::{Name, is_same};
 
 /// A field that cannot be edited by name, as those that frame a message, and that the parser has no use for.
 const HTTP2_SETTINGS: &[u8] = b"http2-settings";
@@ -54,16 +54,16 @@ impl<'a> FieldName<'a> {
     /// Whether a line has this name.
     #[inline]
     pub fn is(self, name: &[u8]) -> bool {
-        self.bytes.eq_ignore_ascii_case(name)
+        is_same(self.bytes, name)
     }
 
     /// Whether a line of a head has this name.
     #[inline]
     pub(super) fn is_of(self, field: &Field, head: &[u8]) -> bool {
-        self.id == field.id
-            && (!matches!(self.id, Name::Other | Name::Lookalike)
-                || (usize::from(field.name.len) == self.bytes.len()
-                    && self.bytes.eq_ignore_ascii_case(field.name.of(head))))
+        // The length first: most names are of no interest to the parser, and have that in common.
+        usize::from(field.name.len) == self.bytes.len()
+            && self.id == field.id
+            && (!matches!(self.id, Name::Other | Name::Lookalike) || is_same(self.bytes, field.name.of(head)))
     }
 }
 
@@ -159,9 +159,7 @@ impl<'a> FieldValue<'a> {
             [first, .., last] if *first > b' ' && *last > b' ' => value,
             value => value.trim_ascii(),
         };
-        // Each byte is looked at, whatever was found before: that takes many at once.
-        let is_bad = |byte: u8| (byte < b' ') & (byte != b'\t') | (byte == 0x7f);
-        match value.iter().fold(false, |found, byte| found | is_bad(*byte)) {
+        match has_any(value, |byte| (byte < b' ') & (byte != b'\t') | (byte == 0x7f)) {
             true => Err(EditError::Value),
             false => Ok(FieldValue(value)),
         }
@@ -188,6 +186,23 @@ impl<'a> FieldValue<'a> {
     pub fn bytes(self) -> &'a [u8] {
         self.0
     }
+}
+
+/// Whether there is a byte for which `is_it` holds. Many are looked at at once, whatever was found before; of the last ones some
+/// are looked at twice.
+#[inline]
+pub(super) fn has_any(text: &[u8], is_it: impl Fn(u8) -> bool) -> bool {
+    let among = |bytes: &[u8]| bytes.iter().fold(false, |found, byte| found | is_it(*byte));
+    if let Some(last) = text.last_chunk::<16>() {
+        return text.as_chunks::<16>().0.iter().fold(among(last), |found, bytes| found | among(bytes));
+    }
+    if let (Some(first), Some(last)) = (text.first_chunk::<8>(), text.last_chunk::<8>()) {
+        return among(first) | among(last);
+    }
+    if let (Some(first), Some(last)) = (text.first_chunk::<4>(), text.last_chunk::<4>()) {
+        return among(first) | among(last);
+    }
+    among(text)
 }
 
 /// RFC 9110 section 5.6.2.
