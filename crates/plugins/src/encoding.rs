@@ -12,18 +12,31 @@ pub(crate) enum Percent {
 /// Encodes what cannot stand in a path, as nginx does.
 pub(crate) fn encode(text: &[u8], percent: Percent, out: &mut Vec<u8>) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-    for (at, byte) in text.iter().enumerate() {
+    // Of most texts nothing is encoded.
+    let plain = text.iter().take_while(|byte| !NEEDS_ENCODING[usize::from(**byte)]).count();
+    out.extend_from_slice(&text[..plain]);
+    for (at, byte) in text.iter().enumerate().skip(plain) {
         let is_encoded = || {
             let digits = text.get(at + 1..at + 3);
             percent == Percent::Kept && digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
         };
-        if !needs_encoding(*byte) || (*byte == b'%' && is_encoded()) {
+        if !NEEDS_ENCODING[usize::from(*byte)] || (*byte == b'%' && is_encoded()) {
             out.push(*byte);
         } else {
             out.extend([b'%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
         }
     }
 }
+
+static NEEDS_ENCODING: [bool; 256] = {
+    let mut needs = [false; 256];
+    let mut byte = 0;
+    while byte < needs.len() {
+        needs[byte] = needs_encoding(byte as u8);
+        byte += 1;
+    }
+    needs
+};
 
 const fn needs_encoding(byte: u8) -> bool {
     matches!(byte, 0..=b' ' | b'"' | b'#' | b'%' | b'<' | b'>' | b'?' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}' | 0x7f..)

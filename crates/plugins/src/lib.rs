@@ -64,6 +64,7 @@ mod request_id;
 mod request_validation;
 mod response_rewrite;
 mod rule_set;
+mod straight;
 mod tracing;
 mod traffic_label;
 mod traffic_split;

@@ -1,5 +1,6 @@
 //! Texts with variables (`$name`) and groups of a regular expression (`$1`) in them.
 
+use crate::straight::Range;
 use crate::unknown::Unknown;
 use regex::bytes::CaptureLocations;
 use stillgate_plugin::Template;
@@ -41,22 +42,38 @@ pub(crate) enum Language {
 /// What a regular expression has captured.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Groups<'a> {
-    locations: Option<&'a CaptureLocations>,
+    found: Found<'a>,
     text: &'a [u8],
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Found<'a> {
+    Nothing,
+    Locations(&'a CaptureLocations),
+    Ranges(&'a [Range]),
 }
 
 impl<'a> Groups<'a> {
     /// There was no match.
-    pub(crate) const NONE: Groups<'static> = Groups { locations: None, text: &[] };
+    pub(crate) const NONE: Groups<'static> = Groups { found: Found::Nothing, text: &[] };
 
     /// Of a match in a text.
     pub(crate) fn of(locations: &'a CaptureLocations, text: &'a [u8]) -> Groups<'a> {
-        Groups { locations: Some(locations), text }
+        Groups { found: Found::Locations(locations), text }
+    }
+
+    /// The same of one by [`crate::straight`].
+    pub(crate) fn of_ranges(ranges: &'a [Range], text: &'a [u8]) -> Groups<'a> {
+        Groups { found: Found::Ranges(ranges), text }
     }
 
     /// One of them; 0 is the match.
     pub(crate) fn get(&self, group: usize) -> &'a [u8] {
-        let range = self.locations.and_then(|locations| locations.get(group));
+        let range = match self.found {
+            Found::Nothing => None,
+            Found::Locations(locations) => locations.get(group),
+            Found::Ranges(ranges) => ranges.get(group).copied(),
+        };
         range.map_or(&[], |(begin, end)| &self.text[begin..end])
     }
 }

@@ -7,6 +7,7 @@
 use crate::encoding::{Percent, encode};
 use crate::patterns::{Flags, compile};
 use crate::replacement::{Groups, Language, Part, Replacement};
+use crate::straight::{Range, Straight};
 use crate::unknown::{Unknown, warn};
 use regex::bytes::{CaptureLocations, Regex};
 use stillgate_plugin::{Compile, Request};
@@ -21,7 +22,19 @@ pub(super) enum Rewriting {
     /// `uri`
     To { target: TargetTemplate, is_raw: bool },
     /// `regex_uri`
-    ByRegex { pairs: Box<[(Regex, TargetTemplate)]>, is_raw: bool },
+    ByRegex { pairs: Box<[(Pattern, TargetTemplate)]>, is_raw: bool },
+}
+
+/// A regular expression, with what takes least to search by it.
+pub(super) enum Pattern {
+    Straight(Straight),
+    Regex(Regex),
+}
+
+/// What a worker needs to search by it: what was found, and a copy of the regular expression, since searching takes memory.
+enum Finder {
+    Straight(Box<[Range]>),
+    Regex(Regex, CaptureLocations),
 }
 
 /// A target with variables and groups in it, its constant parts encoded.
@@ -41,8 +54,8 @@ enum TargetPart {
 
 /// What a worker needs to make targets.
 pub(super) struct Search {
-    /// Copies of the plugin's, since searching takes memory.
-    patterns: Box<[(Regex, CaptureLocations)]>,
+    /// One for each of the plugin's patterns.
+    finders: Box<[Finder]>,
     target: Vec<u8>,
     buffer: Vec<u8>,
 }
@@ -75,7 +88,7 @@ impl Rewriting {
             let unknown = &mut |error| warn(&error, at, &path.index(2 * index + 1), cx.sink);
             let template = TargetTemplate::parse(&pair[1], Language::Target, is_raw, unknown).map_err(Fault::new);
             match (regex, template) {
-                (Ok(regex), Ok(template)) => compiled.push((regex, template)),
+                (Ok(regex), Ok(template)) => compiled.push((Pattern::new(regex), template)),
                 (Err(fault), _) => cx.sink.error(at, &path.index(2 * index), fault),
                 (_, Err(fault)) => cx.sink.error(at, &path.index(2 * index + 1), fault),
             }
@@ -92,6 +105,35 @@ impl Rewriting {
             Rewriting::ByRegex { pairs, .. } => {
                 pairs.iter().flat_map(|(_, target)| target.variables()).for_each(visit);
             }
+        }
+    }
+}
+
+impl Pattern {
+    fn new(regex: Regex) -> Pattern {
+        Straight::new(regex.as_str()).map_or(Pattern::Regex(regex), Pattern::Straight)
+    }
+
+    fn finder(&self) -> Finder {
+        match self {
+            Pattern::Straight(straight) => Finder::Straight(straight.groups()),
+            Pattern::Regex(regex) => Finder::Regex(regex.clone(), regex.capture_locations()),
+        }
+    }
+}
+
+impl Finder {
+    /// Where a pattern matches, and its groups.
+    fn find<'a>(&'a mut self, pattern: &Pattern, text: &'a [u8]) -> Option<(Range, Groups<'a>)> {
+        match (self, pattern) {
+            (Finder::Straight(ranges), Pattern::Straight(straight)) => {
+                straight.find(text, ranges).then(|| (ranges[0], Groups::of_ranges(ranges, text)))
+            }
+            (Finder::Regex(regex, locations), _) => {
+                let found = regex.captures_read(locations, text)?;
+                Some(((found.start(), found.end()), Groups::of(locations, text)))
+            }
+            (Finder::Straight(_), Pattern::Regex(_)) => None,
         }
     }
 }
@@ -165,13 +207,11 @@ impl TargetPart {
 
 impl Search {
     pub(super) fn new(rewriting: &Rewriting) -> Search {
-        let patterns: Box<[_]> = match rewriting {
-            Rewriting::ByRegex { pairs, .. } => {
-                pairs.iter().map(|(regex, _)| (regex.clone(), regex.capture_locations())).collect()
-            }
+        let finders: Box<[_]> = match rewriting {
+            Rewriting::ByRegex { pairs, .. } => pairs.iter().map(|(pattern, _)| pattern.finder()).collect(),
             _ => Box::default(),
         };
-        Search { patterns, target: Vec::new(), buffer: Vec::new() }
+        Search { finders, target: Vec::new(), buffer: Vec::new() }
     }
 
     /// Sets the target; gives what was captured on the way.
@@ -194,12 +234,10 @@ impl Search {
                     true => facts.path_and_query(),
                     false => facts.path.map_or(&b"/"[..], NormalPath::bytes),
                 };
-                let found = self.patterns.iter_mut().zip(pairs).find_map(|((regex, locations), (_, template))| {
-                    let found = regex.captures_read(locations, path)?;
-                    Some((found.start(), found.end(), &*locations, template))
+                let found = self.finders.iter_mut().zip(pairs).find_map(|(finder, (pattern, template))| {
+                    finder.find(pattern, path).map(|found| (found, template))
                 });
-                let Some((start, end, locations, template)) = found else { return Ok(Groups::NONE) };
-                let groups = Groups::of(locations, path);
+                let Some((((start, end), groups), template)) = found else { return Ok(Groups::NONE) };
                 let before = if *is_raw { TargetPart::Query } else { TargetPart::Path };
                 before.write(&path[..start], Percent::Kept, &mut self.target);
                 template.write(&groups, request, &mut self.target, &mut self.buffer);

@@ -1,0 +1,207 @@
+//! Regular expressions that never have a choice, matched in one pass: `^/[0-9]+/(.*)$`.
+//!
+//! Most that rewrite paths are a row of texts and of runs of bytes, each of which ends where the next part begins. An engine for
+//! all expressions takes several hundred instructions to get going for a path of a few bytes. What is not of this form is left
+//! to it.
+
+use regex_syntax::ParserBuilder;
+use regex_syntax::hir::{Class, Hir, HirKind, Look, Repetition};
+
+/// A regular expression of this form, compiled. It matches at the beginning of a text only.
+#[derive(Debug)]
+pub(crate) struct Straight {
+    steps: Box<[Step]>,
+    /// Group 0, the match, among them.
+    groups: usize,
+}
+
+#[derive(Debug)]
+enum Step {
+    Literal(Box<[u8]>),
+    /// As many bytes of the set as there are.
+    Run {
+        set: Box<[bool; 256]>,
+        min: usize,
+        max: usize,
+    },
+    Open(usize),
+    Close(usize),
+    /// Of the text.
+    End,
+}
+
+/// Where a group begins and ends.
+pub(crate) type Range = (usize, usize);
+
+impl Straight {
+    /// Of an expression as [`super::patterns::compile`] reads it without flags; `None`: it is not of this form.
+    pub(crate) fn new(pattern: &str) -> Option<Straight> {
+        let hir = ParserBuilder::new().utf8(false).unicode(false).build().parse(pattern).ok()?;
+        let HirKind::Concat(parts) = hir.kind() else { return None };
+        let (first, rest) = parts.split_first()?;
+        if *first.kind() != HirKind::Look(Look::Start) {
+            return None;
+        }
+        let mut steps = Vec::new();
+        rest.iter().try_for_each(|part| add(part, &mut steps))?;
+        let has_no_choice = (0..steps.len()).all(|at| steps[at].ends_before(&steps[at + 1..]));
+        let groups = hir.properties().explicit_captures_len() + 1;
+        has_no_choice.then(|| Straight { steps: steps.into(), groups })
+    }
+
+    /// Room for its groups.
+    pub(crate) fn groups(&self) -> Box<[Range]> {
+        vec![(0, 0); self.groups].into()
+    }
+
+    /// Whether a text matches; then its groups are in `groups`, the match first.
+    pub(crate) fn find(&self, text: &[u8], groups: &mut [Range]) -> bool {
+        let mut at = 0;
+        for step in &self.steps {
+            let rest = &text[at..];
+            match step {
+                Step::Literal(literal) if rest.starts_with(literal) => at += literal.len(),
+                Step::Run { set, min, max } => {
+                    let bytes = rest.iter().take(*max).take_while(|byte| set[usize::from(**byte)]).count();
+                    if bytes < *min {
+                        return false;
+                    }
+                    at += bytes;
+                }
+                Step::Open(group) => groups[*group].0 = at,
+                Step::Close(group) => groups[*group].1 = at,
+                Step::End if rest.is_empty() => {}
+                Step::Literal(_) | Step::End => return false,
+            }
+        }
+        groups[0] = (0, at);
+        true
+    }
+}
+
+/// Adds the steps of a part; `None`: it is not of this form.
+fn add(part: &Hir, steps: &mut Vec<Step>) -> Option<()> {
+    match part.kind() {
+        HirKind::Empty => {}
+        HirKind::Literal(literal) => steps.push(Step::Literal(literal.0.clone())),
+        HirKind::Class(class) => steps.push(Step::Run { set: set(class)?, min: 1, max: 1 }),
+        HirKind::Look(Look::End) => steps.push(Step::End),
+        HirKind::Repetition(Repetition { min, max, greedy: true, sub }) => {
+            let set = match sub.kind() {
+                HirKind::Class(class) => set(class)?,
+                HirKind::Literal(literal) if literal.0.len() == 1 => {
+                    let mut set = Box::new([false; 256]);
+                    set[usize::from(literal.0[0])] = true;
+                    set
+                }
+                _ => return None,
+            };
+            let max = max.map_or(usize::MAX, |max| max as usize);
+            steps.push(Step::Run { set, min: *min as usize, max });
+        }
+        HirKind::Capture(capture) => {
+            let group = capture.index as usize;
+            steps.push(Step::Open(group));
+            add(&capture.sub, steps)?;
+            steps.push(Step::Close(group));
+        }
+        HirKind::Concat(parts) => return parts.iter().try_for_each(|part| add(part, steps)),
+        HirKind::Look(_) | HirKind::Repetition(_) | HirKind::Alternation(_) => return None,
+    }
+    Some(())
+}
+
+fn set(class: &Class) -> Option<Box<[bool; 256]>> {
+    let Class::Bytes(class) = class else { return None };
+    let mut set = Box::new([false; 256]);
+    for range in class.iter() {
+        set[usize::from(range.start())..=usize::from(range.end())].fill(true);
+    }
+    Some(set)
+}
+
+impl Step {
+    /// Whether what follows begins with no byte that this step could have left to it: then to take all is the only way to match.
+    fn ends_before(&self, behind: &[Step]) -> bool {
+        let Step::Run { set, min, max } = self else { return true };
+        if min == max {
+            return true;
+        }
+        for step in behind {
+            match step {
+                Step::Literal(literal) => return !set[usize::from(literal[0])],
+                Step::Run { set: other, min, .. } => {
+                    if (0..set.len()).any(|byte| set[byte] && other[byte]) {
+                        return false;
+                    }
+                    if *min > 0 {
+                        return true;
+                    }
+                }
+                Step::End => return true,
+                Step::Open(_) | Step::Close(_) => {}
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::patterns::{Flags, compile};
+    use proptest::prelude::*;
+
+    /// What an engine for all expressions finds must be what is found here.
+    fn check(pattern: &str, text: &[u8]) {
+        let Some(straight) = Straight::new(pattern) else { return };
+        let regex = compile(pattern, Flags::default()).unwrap();
+        let mut groups = straight.groups();
+        let found = straight.find(text, &mut groups).then_some(&*groups);
+        let wanted = regex.captures(text).map(|captures| {
+            captures.iter().map(|group| group.map(|group| (group.start(), group.end())).unwrap()).collect::<Vec<_>>()
+        });
+        assert_eq!(found, wanted.as_deref(), "{pattern} {text:?}");
+    }
+
+    #[test]
+    fn what_is_of_this_form() {
+        for pattern in [
+            "^/[0-9]+/(.*)$",
+            "^/a/(.*)",
+            "^/a/(b)(/.*)$",
+            "^/([^/]*)/([^/]+)/x$",
+            "^/(?:a)/([a-c]{2,3})d?e",
+            r"^/iresty/(\w+)-(\d{4})$",
+            "^()a",
+            "^(?i)/a[b]*C",
+        ] {
+            assert!(Straight::new(pattern).is_some(), "{pattern}");
+            for text in
+                ["", "/", "/1/", "/12/a\nb", "/12/a/b?c", "/a/", "/a/b/c", "/a/bbd", "/a/abcde", "/a/abce", "/aBc"]
+            {
+                check(pattern, text.as_bytes());
+            }
+            check(pattern, b"/iresty/ab_1-2024");
+            check(pattern, b"/1/\xff");
+        }
+        for pattern in
+            ["/a", "a^", "^a|b", "^(a|b)c", "^.*/x", "^[a-z]*a", "^a+?b", "^(a)?b", "^a$b.*", r"^a\b", "^a?[b]*a", "("]
+        {
+            let straight = Straight::new(pattern);
+            assert!(straight.is_none() || pattern == "^a$b.*", "{pattern}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_finds_what_other_engines_find(
+            parts in prop::collection::vec(prop::sample::select(vec![
+                "a", "b", "/", "[ab]", "[ab]*", "[^/]*", "[^/]+", ".*", "(.*)", "([a-b]+)", "(/)", "c{0,2}", "(c?)", "$", "([^c]{1,2})", "(a|b)", "(?:ab)*",
+            ]), 0..6),
+            text in "[abc/\n]{0,8}",
+        ) {
+            check(&format!("^{}", parts.concat()), text.as_bytes());
+        }
+    }
+}
