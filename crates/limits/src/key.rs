@@ -32,8 +32,21 @@ impl KeyHasher {
     /// Adds a part. Parts cannot run into each other: `("a", "bc")` and `("ab", "c")` are different keys.
     #[must_use]
     pub fn part(mut self, bytes: &[u8]) -> KeyHasher {
-        self.0.write(&(bytes.len() as u64).to_le_bytes());
-        self.0.write(bytes);
+        /// What such a part is taken in with, its length before it: most are the text of an address.
+        const SHORT_BYTES: usize = 16;
+        let length = (bytes.len() as u64).to_le_bytes();
+        match bytes.len() {
+            0..SHORT_BYTES => {
+                let mut both = [0; size_of::<u64>() + SHORT_BYTES];
+                both[..length.len()].copy_from_slice(&length);
+                both[length.len()..][..bytes.len()].copy_from_slice(bytes);
+                self.0.write(&both[..length.len() + bytes.len()]);
+            }
+            _ => {
+                self.0.write(&length);
+                self.0.write(bytes);
+            }
+        }
         self
     }
 

@@ -8,7 +8,7 @@ use crate::worker::Worker;
 use std::any::Any;
 use std::net::IpAddr;
 use stillgate_route::{Lookup, Variable};
-use stillgate_wire::{Edits, FieldName, FieldValue, RequestEdits};
+use stillgate_wire::{Edits, FieldName, FieldValue, OwnedLine, RequestEdits};
 
 const USERNAME: FieldName<'static> = FieldName::constant("X-Consumer-Username");
 const CREDENTIAL: FieldName<'static> = FieldName::constant("X-Credential-Identifier");
@@ -55,6 +55,11 @@ impl<'a> Request<'a> {
     /// Replaces a header field of the request.
     pub fn set_header(&mut self, name: FieldName<'_>, value: FieldValue<'_>) {
         self.edits.fields.set(&self.facts.request.fields, self.facts.head, name, value);
+    }
+
+    /// The same with a line that is written already.
+    pub fn set_line(&mut self, line: &OwnedLine) {
+        self.edits.fields.set_line(&self.facts.request.fields, self.facts.head, line);
     }
 
     /// Adds a line to the request's header.

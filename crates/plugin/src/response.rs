@@ -7,7 +7,7 @@ use crate::record::Record;
 use crate::settled::Settled;
 use crate::worker::Worker;
 use stillgate_route::{Lookup, Variable};
-use stillgate_wire::{Edits, FieldName, FieldValue, Fields, ResponseEdits};
+use stillgate_wire::{Edits, FieldName, FieldValue, Fields, OwnedLine, ResponseEdits};
 
 /// A response on its way to the client.
 pub struct Response<'a> {
@@ -93,6 +93,11 @@ impl Response<'_> {
     /// Replaces a header field.
     pub fn set_header(&mut self, name: FieldName<'_>, value: FieldValue<'_>) {
         self.edits.fields.set(self.fields, self.head, name, value);
+    }
+
+    /// The same with a line that is written already.
+    pub fn set_line(&mut self, line: &OwnedLine) {
+        self.edits.fields.set_line(self.fields, self.head, line);
     }
 
     /// Adds a line to the header.

@@ -13,7 +13,7 @@ use stillgate_schema::{
     At, Definitions, Fault, Flag, Json, Kind, Located, Node, Path, Sink, TEXT, Text, Value, expected, int, object,
     read, text,
 };
-use stillgate_wire::{Edits, FieldName, FieldValue, OwnedFieldValue};
+use stillgate_wire::{Edits, FieldName, FieldValue, OwnedFieldValue, OwnedLine};
 
 object! {
     /// Lets pages of other origins read responses.
@@ -58,10 +58,12 @@ pub(crate) struct Cors {
     timing: Option<Rule>,
     /// Lines that are the same for all origins.
     lines: Edits,
+    /// The same with the line of the origin that may read, for each origin that is listed.
+    lines_of: Box<[Edits]>,
     /// `**` of `allow_headers`.
     echoes_headers: bool,
-    /// Whether the response is another one for another origin.
-    varies: bool,
+    /// Where the response is another one for another origin.
+    vary: Option<OwnedLine>,
     /// Those of [`ACCESS`] and [`TIMING`]. Each worker searches with a copy, since searching takes memory.
     patterns: [Option<RegexSet>; 2],
     own: PerWorker<[Option<RegexSet>; 2]>,
@@ -129,12 +131,23 @@ impl Define for Cors {
             || !metadata.is_empty()
             || timing_origins.as_ref().is_some_and(|origins| *origins != Origins::Any);
         let listed = (metadata.is_empty() || origins != Origins::Any).then_some(Rule::Listed(origins));
+        let rule = matching(ACCESS).or(listed);
+        let with_line = |origin: &OwnedFieldValue| {
+            let mut lines = lines.clone();
+            lines.add(ALLOW_ORIGIN, origin.value());
+            lines
+        };
+        let lines_of = match &rule {
+            Some(Rule::Listed(Origins::Listed(list))) => list.iter().map(with_line).collect(),
+            _ => Box::default(),
+        };
         Some(Cors {
-            access: Access { rule: matching(ACCESS).or(listed), metadata: metadata.into() },
+            access: Access { rule, metadata: metadata.into() },
             timing: matching(TIMING).or(timing_origins.map(Rule::Listed)),
             lines,
+            lines_of,
             echoes_headers: keys.allow_headers == "**",
-            varies,
+            vary: varies.then(|| OwnedLine::new(VARY, FieldValue::constant("Origin"))),
             patterns,
             own: PerWorker::new(),
         })
@@ -157,8 +170,8 @@ impl Plugin for Cors {
         let facts = response.facts;
         let value_of = |name: FieldName<'_>| name.value_in(&facts.request.fields, facts.head);
         let origin = value_of(ORIGIN);
-        if self.varies {
-            response.add_header(VARY, FieldValue::constant("Origin"));
+        if let Some(vary) = &self.vary {
+            response.edits.fields.add_line(vary);
         }
         let matches = |at: usize, origin: &[u8]| {
             self.own.with(
@@ -166,15 +179,28 @@ impl Plugin for Cors {
                 |patterns| patterns[at].as_ref().is_some_and(|patterns| patterns.is_match(origin)),
             )
         };
-        let allowed = self.access.rule.as_ref().and_then(|rule| rule.allows(origin, matches));
-        if let Some(allowed) = allowed.or_else(|| self.access.by_name(origin, response.metadata)) {
-            response.edits.fields.overlay(response.fields, response.head, &self.lines);
-            response.set_header(ALLOW_ORIGIN, allowed);
-            if self.echoes_headers {
-                match value_of(REQUEST_HEADERS) {
-                    Some(asked) => response.set_header(ALLOW_HEADERS, asked),
-                    None => response.remove_header(ALLOW_HEADERS),
+        let edits = &mut response.edits.fields;
+        let is_allowed = match self.access.listed(origin) {
+            Some(place) => {
+                edits.overlay(response.fields, response.head, &self.lines_of[place]);
+                true
+            }
+            None => {
+                // Where origins are listed, it is none of them.
+                let rule = self.access.rule.as_ref().filter(|_| self.lines_of.is_empty());
+                let allowed = rule.and_then(|rule| rule.allows(origin, matches));
+                let allowed = allowed.or_else(|| self.access.by_name(origin, response.metadata));
+                if let Some(allowed) = allowed {
+                    edits.overlay(response.fields, response.head, &self.lines);
+                    edits.set(response.fields, response.head, ALLOW_ORIGIN, allowed);
                 }
+                allowed.is_some()
+            }
+        };
+        if is_allowed && self.echoes_headers {
+            match value_of(REQUEST_HEADERS) {
+                Some(asked) => response.set_header(ALLOW_HEADERS, asked),
+                None => response.remove_header(ALLOW_HEADERS),
             }
         }
         if let Some(allowed) = self.timing.as_ref().and_then(|rule| rule.allows(origin, matches)) {
@@ -184,6 +210,13 @@ impl Plugin for Cors {
 }
 
 impl Access {
+    /// The place of the origin that asks among those that are listed.
+    fn listed(&self, origin: Option<FieldValue<'_>>) -> Option<usize> {
+        let Some(Rule::Listed(Origins::Listed(list))) = &self.rule else { return None };
+        let origin = origin?;
+        list.iter().position(|listed| listed.value().bytes() == origin.bytes())
+    }
+
     /// The origin that asks, where the metadata has it under one of the names.
     fn by_name<'a>(&self, origin: Option<FieldValue<'a>>, metadata: &MetadataTable) -> Option<FieldValue<'a>> {
         if self.metadata.is_empty() {

@@ -9,7 +9,7 @@ use stillgate_plugin::{Request, Response, Worker};
 use stillgate_route::{Lookup, Variable};
 use stillgate_schema::text::scalar::Meaning;
 use stillgate_schema::{Definitions, Entry, Fault, Json, Kind, Node, Path, Sink, Value as Typed, expected};
-use stillgate_wire::{EditError, FieldName, FieldValue, OwnedFieldName, OwnedFieldValue};
+use stillgate_wire::{EditError, FieldName, FieldValue, OwnedFieldName, OwnedFieldValue, OwnedLine};
 
 /// Edits of a head, in the order they are made.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -20,6 +20,10 @@ enum Edit {
     Add(OwnedFieldName, Value),
     /// An empty value removes the field.
     Set(OwnedFieldName, Value),
+    /// With a value that is known already, and not empty.
+    AddLine(OwnedLine),
+    /// The same.
+    SetLine(OwnedLine),
     /// The name that the node is asked by.
     SetHost(Value),
     Remove(OwnedFieldName),
@@ -35,6 +39,8 @@ enum Value {
 pub(crate) trait Head: Lookup {
     fn add(&mut self, name: FieldName<'_>, value: FieldValue<'_>);
     fn set(&mut self, name: FieldName<'_>, value: FieldValue<'_>);
+    fn add_line(&mut self, line: &OwnedLine);
+    fn set_line(&mut self, line: &OwnedLine);
     fn set_host(&mut self, value: FieldValue<'_>);
     fn remove(&mut self, name: FieldName<'_>);
 }
@@ -46,6 +52,14 @@ impl Head for Request<'_> {
 
     fn set(&mut self, name: FieldName<'_>, value: FieldValue<'_>) {
         self.set_header(name, value);
+    }
+
+    fn add_line(&mut self, line: &OwnedLine) {
+        self.edits.fields.add_line(line);
+    }
+
+    fn set_line(&mut self, line: &OwnedLine) {
+        Request::set_line(self, line);
     }
 
     fn set_host(&mut self, value: FieldValue<'_>) {
@@ -64,6 +78,14 @@ impl Head for Response<'_> {
 
     fn set(&mut self, name: FieldName<'_>, value: FieldValue<'_>) {
         self.set_header(name, value);
+    }
+
+    fn add_line(&mut self, line: &OwnedLine) {
+        self.edits.fields.add_line(line);
+    }
+
+    fn set_line(&mut self, line: &OwnedLine) {
+        Response::set_line(self, line);
     }
 
     // In a response `Host` is a field like others.
@@ -100,11 +122,25 @@ impl HeaderEdits {
 }
 
 impl Edit {
+    /// The same, written as far as it is known.
+    fn written(self) -> Edit {
+        let is_known = |value: &OwnedFieldValue| !value.value().bytes().is_empty();
+        match self {
+            Edit::Add(name, Value::Constant(value)) if is_known(&value) => {
+                Edit::AddLine(OwnedLine::new(name.name(), value.value()))
+            }
+            Edit::Set(name, Value::Constant(value)) if is_known(&value) => {
+                Edit::SetLine(OwnedLine::new(name.name(), value.value()))
+            }
+            edit => edit,
+        }
+    }
+
     /// Whether its value is known only with the request.
     fn is_late(&self) -> bool {
         match self {
             Edit::Add(_, value) | Edit::Set(_, value) | Edit::SetHost(value) => matches!(value, Value::Template(_)),
-            Edit::Remove(_) => false,
+            Edit::AddLine(_) | Edit::SetLine(_) | Edit::Remove(_) => false,
         }
     }
 
@@ -129,6 +165,8 @@ impl Edit {
                     false => head.set(name.name(), value),
                 }
             }
+            Edit::AddLine(line) => head.add_line(line),
+            Edit::SetLine(line) => head.set_line(line),
             Edit::SetHost(value) => head.set_host(value.of(head, groups, out, buffer)?),
             Edit::Remove(name) => head.remove(name.name()),
         }
@@ -323,8 +361,8 @@ impl Headers {
         let edit = make(field, value(text, unknown)?);
         match edit {
             Edit::Set(_, value) if self.is_of_node(name) => Ok(Edit::SetHost(value)),
-            Edit::Add(..) => self.no_host(name).map(|()| edit),
-            edit => Ok(edit),
+            Edit::Add(..) => self.no_host(name).map(|()| edit.written()),
+            edit => Ok(edit.written()),
         }
     }
 

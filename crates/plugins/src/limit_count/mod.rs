@@ -15,7 +15,9 @@ pub(crate) use keys::{LimitCountKeys, LimitCountMetadata};
 use crate::counters::reads_consumer;
 use crate::number::Number;
 use keys::{KeyType, RuleKeys, WindowType};
+use std::net::IpAddr;
 use stillgate_limits::{Begun, KeyHasher, Limit, Limits};
+use stillgate_plugin::facts::AddressText;
 use stillgate_plugin::{Answer, Compile, Define, Flow, Identity, Metadata, Phase, Phases, Plugin, Request, Template};
 use stillgate_route::{Lookup, Variable};
 use stillgate_schema::{At, Fault};
@@ -223,6 +225,9 @@ impl LimitCount {
         let take_in =
             |hasher: KeyHasher| hasher.part(&self.identity.0.to_le_bytes()).part(&(index as u64).to_le_bytes());
         let hasher = limits.hasher_of(&rule.begun, take_in);
+        if let (Key::Variable(Variable::RemoteAddr), IpAddr::V4(client)) = (&rule.key, request.facts.client) {
+            return Some(hasher.part(AddressText::new(client).bytes()));
+        }
         request.worker.with_buffers(|text, buffer| {
             let present = match &rule.key {
                 Key::Constant(text) => return Some(hasher.part(text)),
