@@ -61,11 +61,13 @@ impl Phases {
     }
 
     /// The phases of either.
+    #[inline]
     pub const fn or(self, other: Phases) -> Phases {
         Phases(self.0 | other.0)
     }
 
     /// The phases of both.
+    #[inline]
     pub const fn and(self, other: Phases) -> Phases {
         Phases(self.0 & other.0)
     }

@@ -135,8 +135,11 @@ impl Chains {
     }
 
     /// The request is about to be sent: what plugins have changed of its header by now is what they see later.
+    #[inline]
     pub(super) fn note_request(&mut self, edits: &Edits) {
-        self.request_fields = self.phases.contains(Phase::Log).then(|| edits.clone());
+        if self.phases.contains(Phase::Log) {
+            self.request_fields = Some(edits.clone());
+        }
     }
 
     /// The key of the upstream that a plugin has chosen.
@@ -237,9 +240,15 @@ pub(super) fn keep(serving: &mut Serving<'_>) -> Option<Box<Chains>> {
     })
 }
 
+/// The phases that look at a response.
+const OF_RESPONSES: Phases = Phases::of(&[Phase::HeaderFilter, Phase::Log]);
+
 /// `header_filter`: the head of the response is here, and gets what plugins have set before and set now.
 pub(crate) fn header_filter(serving: &mut Serving<'_>, answered: Answered) -> Result<(), PluginFailed> {
     let Exchange { chains, response, from_node, response_edits, .. } = &mut *serving.exchange;
+    if chains.phases.and(OF_RESPONSES) == Phases::NONE && !chains.preset.is_changed() {
+        return Ok(());
+    }
     chains.response_head.clear();
     chains.is_of_node = !matches!(answered, Answered::Us(..));
     match answered {
@@ -296,9 +305,22 @@ pub(crate) fn log(serving: &mut Serving<'_>, ended: Moment) {
 }
 
 /// Runs a phase of one chain.
-#[inline(never)]
+#[inline]
 fn response_phase(serving: &mut Serving<'_>, of: Of, phase: Phase, called: Called) -> Result<(), PluginFailed> {
-    let Some(chain) = chosen(serving, of).filter(|chain| chain.has(phase)) else { return Ok(()) };
+    match chosen(serving, of).filter(|chain| chain.has(phase)) {
+        Some(chain) => run_response_phase(serving, &chain, of, phase, called),
+        None => Ok(()),
+    }
+}
+
+#[inline(never)]
+fn run_response_phase(
+    serving: &mut Serving<'_>,
+    chain: &Chain,
+    of: Of,
+    phase: Phase,
+    called: Called,
+) -> Result<(), PluginFailed> {
     let Serving { worker, client, exchange, snapshot, .. } = serving;
     let sizes = exchange.sizes();
     let Exchange {
@@ -352,7 +374,7 @@ fn response_phase(serving: &mut Serving<'_>, of: Of, phase: Phase, called: Calle
     let judged = if of == Of::Global { &mut chains.global } else { &mut chains.route };
     let calls =
         Calls { worker, phase, is_timed: chains.is_timed, judged, is_head_refused: &mut chains.is_head_refused };
-    calls.run(&chain, &mut answer)?;
+    calls.run(chain, &mut answer)?;
     if phase == Phase::Log {
         *response_body.changes.captured_mut() = captured;
     }

@@ -167,7 +167,7 @@ fn read_plugin_edits(serving: &mut Serving<'_>) {
         }
     }
     // By name, `Host` is set as by its own function: there is one line.
-    if take_last(&mut request_edits.fields, HOST, value) {
+    if request_edits.fields.may_have_added(&[HOST]) && take_last(&mut request_edits.fields, HOST, value) {
         request_edits.set_host(FieldValue::of_head(value));
     }
 }

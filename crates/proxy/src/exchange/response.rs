@@ -91,10 +91,8 @@ impl Delimited {
 /// Chooses how the response is delimited, its body as it came or changed.
 #[inline]
 fn delimit(serving: &mut Serving<'_>) -> Delimited {
-    if serving.exchange.chains.is_on()
-        && let Some(delimited) = delimit_changed(serving)
-    {
-        return delimited;
+    if serving.exchange.chains.is_on() && is_body_changed(serving.exchange) {
+        return delimit_changed(serving);
     }
     let exchange = &*serving.exchange;
     match exchange.response.framing {
@@ -103,19 +101,33 @@ fn delimit(serving: &mut Serving<'_>) -> Delimited {
     }
 }
 
-/// The same where plugins have changed the body, or whether there is one; `None`: they have not.
+/// Whether the client gets a body at all, in this status of a plugin's or the node's.
+fn may_have_body(exchange: &Exchange) -> bool {
+    exchange.request.method != Method::Head && !matches!(status_of(exchange), 204 | 304)
+}
+
+#[inline]
+fn status_of(exchange: &Exchange) -> u16 {
+    exchange.response_edits.status().unwrap_or(exchange.response.status)
+}
+
+/// Whether plugins have changed the body, or whether there is one.
+#[inline]
+fn is_body_changed(exchange: &Exchange) -> bool {
+    let comes = exchange.response.framing != Framing::None;
+    // A node's head may name a length that its status, and not the one of a plugin, goes with (RFC 9110 section 8.6).
+    let length_is_wrong = status_of(exchange) == 204 && exchange.response.status != 204;
+    !exchange.response_body.is_empty() || comes != may_have_body(exchange) || length_is_wrong
+}
+
+/// How a response is delimited whose body plugins have changed.
 #[cold]
-fn delimit_changed(serving: &mut Serving<'_>) -> Option<Delimited> {
+fn delimit_changed(serving: &mut Serving<'_>) -> Delimited {
+    let may_have_body = may_have_body(serving.exchange);
+    let status = status_of(serving.exchange);
     let held = || serving.worker.plugins.held.begin(serving.client.address);
     let Exchange { request, response, response_body, response_edits, .. } = &mut *serving.exchange;
     let comes = response.framing != Framing::None;
-    let status = response_edits.status().unwrap_or(response.status);
-    let may_have_body = request.method != Method::Head && !matches!(status, 204 | 304);
-    // A node's head may name a length that its status, and not the one of a plugin, goes with (RFC 9110 section 8.6).
-    let length_is_wrong = status == 204 && response.status != 204;
-    if response_body.is_empty() && comes == may_have_body && !length_is_wrong {
-        return None;
-    }
     let edits = &mut response_edits.fields;
     for (index, field) in response.fields.iter().enumerate() {
         if field.id == Name::ContentLength {
@@ -145,7 +157,7 @@ fn delimit_changed(serving: &mut Serving<'_>) -> Option<Delimited> {
         write!(edits.appended, "Content-Length: {length}\r\n").expect("writing to a vector does not fail");
     }
     let is_by_head = !may_have_body || length.is_some();
-    Some(if is_by_head { Delimited::Head } else { Delimited::by_chunks(request.version) })
+    if is_by_head { Delimited::Head } else { Delimited::by_chunks(request.version) }
 }
 
 fn write_head(relay: &mut Relay<'_>, delimited: Delimited) {

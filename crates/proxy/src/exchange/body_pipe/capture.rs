@@ -5,6 +5,7 @@ use crate::worker::body_memory::Held;
 
 impl Filtered {
     /// What goes on of the body is kept for the log as far as plugins ask for it.
+    #[inline]
     pub(crate) fn start_capture(&mut self, begin: impl FnOnce() -> Held) {
         if self.changes.captured().is_on() {
             self.captured = Some(begin());
@@ -12,7 +13,15 @@ impl Filtered {
     }
 
     /// Nothing is kept for the log.
+    #[inline]
     pub(crate) fn end_capture(&mut self) {
+        if self.captured.is_some() || self.changes.captured().is_on() {
+            self.give_up_capture();
+        }
+    }
+
+    #[cold]
+    fn give_up_capture(&mut self) {
         self.changes.captured_mut().give_up();
         self.captured = None;
     }
@@ -27,7 +36,7 @@ impl Filtered {
         }
         let bytes = capture.bytes().map_or(0, <[u8]>::len);
         if self.captured.as_mut().is_some_and(|held| held.set(bytes).is_err()) {
-            self.end_capture();
+            self.give_up_capture();
         }
     }
 }

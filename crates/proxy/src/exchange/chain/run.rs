@@ -23,20 +23,25 @@ pub(super) fn open<'a>(serving: &'a mut Serving<'_>) -> Opened<'a> {
     let Serving { worker, client, exchange, snapshot, .. } = serving;
     let Exchange { request, from_client, known, request_edits, request_body, chains, outcome, .. } = &mut **exchange;
     let is_here = from_client.is_done() && from_client.replayable;
-    let asked = Request {
-        facts: facts_of(known, request, from_client.head(), client, &snapshot.plan, outcome.route),
-        edits: request_edits,
-        body: &mut request_body.changes,
-        received: is_here.then(|| from_client.content()),
-        settled: &mut chains.settled,
-        response: &mut chains.preset,
-        consumer: &mut chains.consumer,
-        consumers: &snapshot.plan.consumers,
-        worker: &worker.plugins.own,
-        metadata: &snapshot.plan.plugin_metadata,
-    };
-    let (global, route, is_timed) = (&mut chains.global, &mut chains.route, chains.is_timed);
-    Opened { worker, asked, global, route, is_timed }
+    // Made where it stays: it is large.
+    Opened {
+        worker,
+        asked: Request {
+            facts: facts_of(known, request, from_client.head(), client, &snapshot.plan, outcome.route),
+            edits: request_edits,
+            body: &mut request_body.changes,
+            received: is_here.then(|| from_client.content()),
+            settled: &mut chains.settled,
+            response: &mut chains.preset,
+            consumer: &mut chains.consumer,
+            consumers: &snapshot.plan.consumers,
+            worker: &worker.plugins.own,
+            metadata: &snapshot.plan.plugin_metadata,
+        },
+        global: &mut chains.global,
+        route: &mut chains.route,
+        is_timed: chains.is_timed,
+    }
 }
 
 impl Opened<'_> {
@@ -63,8 +68,13 @@ impl Run<'_> {
     #[inline(always)]
     pub(super) fn from(&self, entry: usize, opened: &mut Opened<'_>) -> Result<Option<(usize, bool, Flow)>, OwnAnswer> {
         let worker = opened.worker;
-        let ran = call_each(worker, self.chain, self.phase, |called| self.run_from(entry, opened, called));
-        ran.unwrap_or_else(|_| Err(OwnAnswer::error(500, "a plugin failed")))
+        // Written from within: what comes out of a guard is copied, whatever it is.
+        let mut ran = Ok(None);
+        let guarded = call_each(worker, self.chain, self.phase, |called| ran = self.run_from(entry, opened, called));
+        match guarded {
+            Ok(()) => ran,
+            Err(_) => Err(OwnAnswer::error(500, "a plugin failed")),
+        }
     }
 
     #[inline(always)]
