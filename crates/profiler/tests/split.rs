@@ -36,11 +36,12 @@ fn planted_half(bytes: &mut [u8; BYTES], from: &[u8; BYTES]) {
     black_box(());
 }
 
-/// Spends its time in itself.
+/// Spends its time in itself. Without the black box an optimised build knows that it only writes, and always the same: of all calls
+/// between two looks at the clock it keeps one, and a fifth of the time is the clock's.
 #[inline(never)]
 fn planted_third(bytes: &mut [u8; BYTES]) {
     let mut state = 88_172_645_463_325_252_u64;
-    for byte in bytes.iter_mut().step_by(16) {
+    for byte in black_box(bytes).iter_mut().step_by(16) {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;

@@ -12,9 +12,16 @@ use object::elf::STT_GNU_IFUNC;
 use object::{Object, ObjectSection, ObjectSymbol, SymbolFlags};
 use rustc_demangle::demangle;
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 /// Functions that were inlined into each other at one address.
 const INLINED_MAX: usize = 64;
+
+/// Of a chosen function that may be no more than the way into another one.
+const STUB_BYTES_MAX: u64 = 64;
+
+/// How far behind it that one may begin.
+const BODY_WITHIN_BYTES: u64 = 4096;
 
 /// Bytes of a name; generic functions can have very long ones.
 const NAME_BYTES_MAX: usize = 400;
@@ -84,8 +91,31 @@ impl<'a> Known<'a> {
             };
             Context::from_dwarf(Dwarf::load(load).ok()?).ok()
         });
-        let symbols = object.map(|object| symbols(&object, image.bias)).unwrap_or_default();
-        Known { name: module.name(), image, lines, symbols }
+        let symbols = object.as_ref().map(|object| symbols(object, image.bias)).unwrap_or_default();
+        let mut known = Known { name: module.name(), image, lines, symbols };
+        if let Some(object) = &object {
+            known.name_bodies(object);
+        }
+        known
+    }
+
+    /// Variants of a function that a library chooses among share a body: on processors without fast string instructions, `memcpy` is a
+    /// few instructions that jump into another variant, which has no name.
+    fn name_bodies(&mut self, object: &object::File<'_>) {
+        let chosen = self.symbols.iter().filter(|(from, (end, _))| **from == *end);
+        let chosen: Vec<_> = chosen.map(|(from, (_, name))| (*from, name.clone())).collect();
+        for (from, name) in chosen {
+            let Some(own) = self.function(from).filter(|own| own.end - own.start <= STUB_BYTES_MAX) else { continue };
+            let code =
+                object.sections().find_map(|section| section.data_range(own.start, own.end - own.start).ok().flatten());
+            for target in jumps(code.unwrap_or_default(), own.start) {
+                let body =
+                    self.function(target).filter(|body| body.start > from && body.start - from < BODY_WITHIN_BYTES);
+                if let Some(body) = body {
+                    self.symbols.entry(body.start).or_insert((body.start, name.clone()));
+                }
+            }
+        }
     }
 
     fn frames(&self, address: u64) -> Vec<Frame> {
@@ -123,22 +153,39 @@ impl<'a> Known<'a> {
     /// The symbol around an address.
     fn symbol(&self, own: u64) -> Option<String> {
         let (from, (end, name)) = self.symbols.range(..=own).next_back()?;
-        (own < *end || self.function_start(own) == Some(*from)).then(|| name.clone())
+        (own < *end || self.function(own).is_some_and(|function| function.start == *from)).then(|| name.clone())
     }
 
     /// By the function around an address, which the unwind tables know without a name.
     fn without_name(&self, own: u64) -> String {
-        format!("{}+{:#x}", self.name, self.function_start(own).unwrap_or(own))
+        format!("{}+{:#x}", self.name, self.function(own).map_or(own, |function| function.start))
     }
 
-    fn function_start(&self, own: u64) -> Option<u64> {
+    /// Where the function around an address begins and ends, by the unwind tables.
+    fn function(&self, own: u64) -> Option<Range<u64>> {
         let (header, frames) = (self.image.eh_frame_hdr.as_ref()?, self.image.eh_frame.as_ref()?);
         let bases = BaseAddresses::default().set_eh_frame_hdr(header.address).set_eh_frame(frames.address);
         let parsed = EhFrameHdr::new(self.image.bytes_of(header), LittleEndian).parse(&bases, 8).ok()?;
         let section: EhFrame<Slice<'_>> = EhFrame::new(self.image.bytes_of(frames), LittleEndian);
         let entry = parsed.table()?.fde_for_address(&section, &bases, own, EhFrame::cie_from_offset).ok()?;
-        Some(entry.initial_address())
+        Some(entry.initial_address()..entry.end_address())
     }
+}
+
+/// Where jumps in a piece of code lead, if each byte began an instruction. Too many, of which few lead to a function nearby.
+fn jumps(code: &[u8], start: u64) -> impl Iterator<Item = u64> {
+    (start..).zip(0..code.len()).filter_map(|(address, at)| match code.get(at..)? {
+        [0x70..=0x7f | 0xeb, offset, ..] => {
+            Some(address.wrapping_add(2).wrapping_add_signed(offset.cast_signed().into()))
+        }
+        [0xe9, a, b, c, d, ..] => {
+            Some(address.wrapping_add(5).wrapping_add_signed(i32::from_le_bytes([*a, *b, *c, *d]).into()))
+        }
+        [0x0f, 0x80..=0x8f, a, b, c, d, ..] => {
+            Some(address.wrapping_add(6).wrapping_add_signed(i32::from_le_bytes([*a, *b, *c, *d]).into()))
+        }
+        _ => None,
+    })
 }
 
 fn symbols(object: &object::File<'_>, bias: u64) -> BTreeMap<u64, (u64, String)> {
@@ -197,6 +244,17 @@ mod tests {
                 frames[0].function.contains(name) || (name == "memcpy" && same.contains(&&*frames[0].function));
             assert!(is_named, "{name}: {frames:?}");
         }
+    }
+
+    #[test]
+    fn jumps_are_followed() {
+        let check = |code: &[u8], expected: &[u64]| assert_eq!(jumps(code, 0x1000).collect::<Vec<_>>(), expected);
+        check(&[0xeb, 0x10], &[0x1012]);
+        check(&[0x90, 0x72, 0xfe], &[0x1001]);
+        check(&[0xe9, 0x00, 0x01, 0x00, 0x00], &[0x1105]);
+        check(&[0x0f, 0x87, 0x00, 0x01, 0x00, 0x00], &[0x1106]);
+        check(&[0xe9, 0x00, 0x01], &[]);
+        check(&[], &[]);
     }
 
     #[test]
