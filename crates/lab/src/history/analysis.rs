@@ -8,7 +8,6 @@
 //! Counts do not scatter: their points are commits, in the order of these, and each difference between two of them that is
 //! large enough is a change.
 
-use crate::nightly::run::PAIRS_FIRST;
 use crate::store::{Counted, Line};
 use std::collections::BTreeMap;
 use stillgate_stats::{ChangePoint, Random, e_divisive};
@@ -18,6 +17,9 @@ const SIGNIFICANCE: f64 = 0.01;
 
 /// Values between two changes, at least.
 const SEGMENT_MIN: usize = 4;
+
+/// A night that was interrupted before so many rounds is left out.
+const ROUNDS_MIN: usize = 6;
 
 /// Permutations of each test.
 const PERMUTATIONS: usize = 499;
@@ -118,7 +120,7 @@ pub(crate) fn count_change(before: &[f64], after: &[f64], min_effect: f64) -> Op
 /// By time, of one name and machine; there is at least one.
 fn one(lines: &[&Line]) -> Series {
     // The few measurements of a night that was interrupted scatter more than the others.
-    let is_whole = |line: &&&Line| line.cut_short.is_none() || line.first_look >= PAIRS_FIRST;
+    let is_whole = |line: &&&Line| line.cut_short.is_none() || line.first_look >= ROUNDS_MIN;
     let whole: Vec<&Line> = lines.iter().filter(is_whole).copied().collect();
     let lines = if whole.is_empty() { lines } else { &whole[..] };
     let left_out = lines.len().saturating_sub(NIGHTS_MAX);
