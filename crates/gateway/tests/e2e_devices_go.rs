@@ -27,7 +27,7 @@ fn send(node: &Node, ack: &str, body: &str) -> (u16, String) {
 
 #[test]
 fn a_device_in_go_answers_and_resumes() {
-    let node = Node::start("", "workers: 2", &route(""));
+    let mut node = Node::start("", "workers: 2", &route(""));
     let target = Path::new(STILLGATE).ancestors().nth(2).expect("the folder of the profile's folder");
     let program = target.join(GO_DEVICE);
     assert!(program.is_file(), "{} is missing; `cargo xtask test` builds it", program.display());
