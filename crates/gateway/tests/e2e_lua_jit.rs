@@ -199,5 +199,9 @@ fn the_page_marks_each_line_and_says_why() {
     assert!(is_marked && closure.contains("FNEW (a function is made here); make it once"), "{closure}");
     let facts = page.eval("document.querySelector('main').textContent").as_str().unwrap().to_owned();
     assert!(facts.contains("Memory by worker") && facts.contains("of 64 MiB"), "{facts}");
+    assert!(
+        facts.contains("no profile of functions in Lua yet") && health(&gateway)["last_profile"].is_null(),
+        "{facts}"
+    );
     page.assert_calm("the page of functions in Lua");
 }

@@ -2,7 +2,7 @@
 
 import { get } from "../api.js";
 import { h, put } from "../dom.js";
-import { bytes, count, plural } from "../format.js";
+import { bytes, clock, count, percent, plural } from "../format.js";
 import { card, empty, facts, fill, page_head } from "../parts.js";
 
 /** By state: its tone, and what it means. */
@@ -33,7 +33,7 @@ export async function show({ root, signal }) {
   await load();
 }
 
-function view({ workers, sources, aborts, aborts_total, traces_total, flushes_total }) {
+function view({ workers, sources, aborts, aborts_total, traces_total, flushes_total, last_profile }) {
   if (!sources.length) {
     return empty("No function in Lua has run", "Functions are shown once a worker has run them.");
   }
@@ -50,6 +50,7 @@ function view({ workers, sources, aborts, aborts_total, traces_total, flushes_to
         ["Compiler", workers.every(({ is_compiling }) => is_compiling) ? "on" : `on: ${of_all(({ is_compiling }) => is_compiling)}`],
         ["Aborted recordings", count(aborts_total)],
         ["All machine code discarded", plural(flushes_total, "time")],
+        ["CPU time, in the last profile", last_profile ? shares(last_profile) : "no profile of functions in Lua yet"],
       ]),
       h(
         "ul",
@@ -61,6 +62,13 @@ function view({ workers, sources, aborts, aborts_total, traces_total, flushes_to
     elsewhere(aborts.filter(({ source }) => !sources.some((known) => known.source === source))),
   ];
 }
+
+/** What LuaJIT did with CPU time, the most first. */
+const shares = ({ ended_unix_ms, samples, shares: by_doing }) => {
+  const list = Object.entries(by_doing).sort(([, a], [, b]) => b - a);
+  const text = list.map(([doing, share]) => `${doing} ${percent(share, 1)}`).join(", ");
+  return `${text} (${plural(samples, "sample")}, ${clock(ended_unix_ms / 1000)})`;
+};
 
 const mark = (state) => h("span", { class: ["lua-mark", `tone-${STATES[state][0]}`], role: "img", "aria-label": state });
 

@@ -1,5 +1,6 @@
 //! `GET /v1/lua/jit`: what LuaJIT has made of the functions in Lua, of all workers together.
 
+use super::lua_profile;
 use serde_json::{Value as Json, json};
 use std::collections::{BTreeMap, BTreeSet};
 use stillgate_lua::MEMORY_BYTES_MAX;
@@ -18,6 +19,7 @@ pub(super) fn health() -> Json {
         "flushes_total": totals.flushes,
         "sources": names.into_iter().map(|name| source(name, &workers)).collect::<Vec<_>>(),
         "aborts": aborts(&workers),
+        "last_profile": lua_profile::last(),
     })
 }
 

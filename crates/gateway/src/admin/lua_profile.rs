@@ -4,8 +4,10 @@
 //! anything in C. A profile of `cpu` is of all of them; one of `bytecode` of the interpreter only, so machine code counts nothing.
 
 use super::profiling::LuaKind;
+use serde_json::{Map, Value as Json, json};
 use std::collections::HashMap;
 use std::io;
+use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use stillgate_lua::sampler::{Frame, Sampled, Sampling};
@@ -46,6 +48,27 @@ const DOINGS: [(&str, &str); 22] = [
     ("lj_snap_", "recorder"),
 ];
 
+/// What the last profile of CPU time says of LuaJIT, for `GET /v1/lua/jit`; null: none with samples was taken yet.
+static LAST: Mutex<Json> = Mutex::new(Json::Null);
+
+/// When the last profile of CPU time ended, its samples, and the share of each thing that LuaJIT did.
+pub(super) fn last() -> Json {
+    LAST.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+fn keep_shares(profile: &Profile, ended: SystemTime) {
+    let samples = profile.total(0);
+    if samples == 0 {
+        return;
+    }
+    let shares = profile.shares(DOING, 0).into_iter();
+    let shares: Map<String, Json> =
+        shares.map(|(doing, count)| (doing.to_owned(), json!(count as f64 / samples as f64))).collect();
+    let ended_ms = ended.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+    *LAST.lock().unwrap_or_else(PoisonError::into_inner) =
+        json!({ "ended_unix_ms": ended_ms, "samples": samples, "shares": shares });
+}
+
 /// Takes one on the calling thread.
 pub(super) fn take(
     session: Session,
@@ -73,6 +96,9 @@ pub(super) fn take(
     let period_ns = i64::try_from(Duration::from_secs(1).as_nanos()).unwrap_or(i64::MAX) / i64::from(hz.max(1));
     let since = began_at.duration_since(UNIX_EPOCH).unwrap_or_default();
     let profile = profile.finish(kind, period_ns);
+    if kind == LuaKind::Cpu {
+        keep_shares(&profile, SystemTime::now());
+    }
     let seen: i64 = profile.samples.iter().map(|sample| sample.values[0]).sum();
     let mut notes =
         vec![format!("{} at {hz} Hz: {seen} samples of functions in Lua, by their own stacks", kind.title())];
@@ -221,6 +247,11 @@ mod tests {
         let cpu = built(LuaKind::Cpu);
         assert_eq!((cpu.total(0), cpu.total(1)), (13, 13_000));
         assert_eq!(cpu.shares(DOING, 0), [("compiled", 7), ("interpreter", 5), ("c", 1)]);
+        keep_shares(&cpu, UNIX_EPOCH + Duration::from_millis(7));
+        // One without samples says nothing.
+        keep_shares(&Building::default().finish(LuaKind::Cpu, 1_000), UNIX_EPOCH);
+        let shares = json!({ "compiled": 7.0 / 13.0, "interpreter": 5.0 / 13.0, "c": 1.0 / 13.0 });
+        assert_eq!(last(), json!({ "ended_unix_ms": 7, "samples": 13, "shares": shares }));
         let names: Vec<&str> = cpu.functions.iter().map(|function| function.name.as_str()).collect();
         assert_eq!(names, ["a.lua:3", "a.lua:1", "table.sort"]);
         let bytecode = built(LuaKind::Bytecode);
