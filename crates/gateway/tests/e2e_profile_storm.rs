@@ -2,7 +2,7 @@
 //! their memory and their stack, profiles are taken and given up, the configuration changes and the process is replaced: every request
 //! is answered.
 //!
-//! `STILLGATE_STORM_SIGNALS` makes it longer: ten million take about ten minutes.
+//! `STILLGATE_STORM_SIGNALS` makes it longer: 400,000 took 67 s on two busy CPUs.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 #![expect(unsafe_code, reason = "a signal to one thread of another process has no safe name")]

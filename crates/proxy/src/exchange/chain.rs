@@ -241,7 +241,7 @@ pub(super) fn keep(serving: &mut Serving<'_>) -> Option<Box<Chains>> {
 }
 
 /// The phases that look at a response.
-const OF_RESPONSES: Phases = Phases::of(&[Phase::HeaderFilter, Phase::Log]);
+const OF_RESPONSES: Phases = Phases::of(&[Phase::HeaderFilter, Phase::BodyFilter, Phase::Log]);
 
 /// `header_filter`: the head of the response is here, and gets what plugins have set before and set now.
 pub(crate) fn header_filter(serving: &mut Serving<'_>, answered: Answered) -> Result<(), PluginFailed> {

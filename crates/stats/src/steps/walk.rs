@@ -169,8 +169,9 @@ mod tests {
         for pivot in 0..n {
             for row in pivot + 1..n {
                 let factor = matrix[row][pivot] / matrix[pivot][pivot];
-                for column in pivot..n {
-                    matrix[row][column] -= factor * matrix[pivot][column];
+                let of_pivot = matrix[pivot].clone();
+                for (cell, above) in matrix[row].iter_mut().zip(&of_pivot).skip(pivot) {
+                    *cell -= factor * above;
                 }
                 right[row] -= factor * right[pivot];
             }
