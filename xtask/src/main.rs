@@ -59,6 +59,8 @@ cargo xtask bench body   [--rounds N] [--json FILE]
                                       memory and throughput of 1 GiB of responses through a filter of bodies
 cargo xtask bench idle   [--connections N]
                                       memory of idle keep-alive connections
+cargo xtask bench profiling [--rounds N]
+                                      instructions per request where profiles are allowed and where the heap is sampled
 cargo xtask bench routes [--routes N] [--rounds N] [--seconds S] [--connections N] [--family NAME] [--cache off|on|auto]
                          [--spread] [--json FILE]
                                       CPU per request with N expression routes beside one; also with URI routes

@@ -135,15 +135,20 @@ impl SoakReport {
         }
         // Idle upstream connections are kept on purpose: at most one per client and node.
         let allowed = self.fds.0 + 2 * plan.clients + 4;
-        let settled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            eventually_within(PATIENCE, "file descriptors to go", || gateway.fd_count() <= allowed);
-        }));
+        let settles = |what, is_settled: &dyn Fn() -> bool| {
+            let wait = || eventually_within(PATIENCE, what, is_settled);
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(wait)).is_ok()
+        };
+        let is_closed = settles("file descriptors to go", &|| gateway.fd_count() <= allowed);
         self.fds.1 = gateway.fd_count();
-        if settled.is_err() {
+        if !is_closed {
             self.faults.push(format!("{} descriptors, {} at the start", self.fds.1, self.fds.0));
         }
+        // A profile that is being written takes memory until it is done.
+        let rss_max = self.rss.0 + RSS_SLACK_BYTES;
+        let is_freed = settles("memory to be given back", &|| gateway.rss_anonymous() <= rss_max);
         self.rss.1 = gateway.rss_anonymous();
-        if self.rss.1 > self.rss.0 + RSS_SLACK_BYTES {
+        if !is_freed {
             self.faults.push(format!("{} bytes resident, {} at the start", self.rss.1, self.rss.0));
         }
     }

@@ -28,6 +28,7 @@ mod logger;
 mod peers;
 mod plugins;
 mod process;
+mod profiling;
 mod proxy;
 mod reload;
 mod route_sets;
@@ -61,6 +62,7 @@ pub(crate) fn run(mut args: Args) -> Result {
         Some("reload") => reload::run(args),
         Some("routes") => routes::run(args),
         Some("soak") => soak::run(args),
+        Some("profiling") => profiling::run(args),
         Some("explosion") => explosion::run(args),
         Some("generator") => generator::run(args),
         Some("tunnels") => tunnels::run(args),
@@ -70,7 +72,7 @@ pub(crate) fn run(mut args: Args) -> Result {
         Some(tunnels::node::ROLE) => tunnels::node::run(args),
         Some(tunnels::clients::ROLE) => tunnels::clients::run(args),
         _ => Err(
-            "bench what? proxy, plugins, consumers, control, dashboards, device-peers, logger, body, idle, reload, routes, soak, explosion, generator, tunnels or upgrade; see `cargo xtask help`"
+            "bench what? proxy, plugins, consumers, control, dashboards, device-peers, logger, body, idle, profiling, reload, routes, soak, explosion, generator, tunnels or upgrade; see `cargo xtask help`"
                 .into(),
         ),
     }
