@@ -110,7 +110,7 @@ pub(crate) fn build(cargo: &mut Command) -> Result<Built> {
     cargo.args(["--message-format", "json"]).stderr(Stdio::inherit());
     let output = cargo.stdin(Stdio::null()).output().map_err(|error| format!("{}: {error}", shown(cargo)))?;
     let mut built = Built { executables: Vec::new(), warnings: 0 };
-    // A library is compiled once more for its own tests, and said to be as bad.
+    // A library is compiled twice, the second time for its own tests, with the same warnings.
     let mut printed = HashSet::new();
     for message in String::from_utf8_lossy(&output.stdout).lines() {
         let Ok(message) = serde_json::from_str::<Value>(message) else { continue };

@@ -68,8 +68,8 @@ struct Outcome {
     failure: Option<(String, Vec<String>)>,
 }
 
-/// Builds all of them, and lints what it builds: clippy's driver compiles as rustc does, so that nothing is compiled once more
-/// for its lints only. Benches and examples are built, too, for the lints. Returns how often it warned.
+/// Builds all of them with clippy's driver, which compiles as rustc does and lints on the way, so that nothing is compiled twice.
+/// Benches and examples are built too, to be linted. Returns the number of warnings.
 pub(crate) fn build(into: &mut Vec<Executable>) -> Result<usize> {
     let mut cargo = step::cargo(["test", "--workspace", "--all-targets", "--no-run"]);
     let built = step::build(with_clippy(&mut cargo))?;
@@ -89,7 +89,7 @@ fn tests(built: &step::Built) -> Vec<Executable> {
     built.executables.iter().filter(is_test).filter_map(Executable::of).collect()
 }
 
-/// Tests of what release builds must hold by themselves, where debug assertions would come before: their target.
+/// The target of tests that must hold in release builds too, without debug assertions to stop the program first.
 const WITHOUT_ASSERTIONS: &str = "e2e_plugins_splitting";
 
 /// Switches debug assertions off in the workspace, and line tables, which take time. Crates of others stay as the other tests
@@ -106,7 +106,7 @@ const ASSERTIONS_OFF: [&str; 6] = [
 /// Builds and runs these with a gateway without debug assertions. It takes the place of the other one in cargo's folder, so
 /// nothing that needs that comes after it.
 pub(crate) fn run_without_assertions() -> Result {
-    // Of the workspace, though one package has it: with that alone, crates of others would have fewer features, and be built again.
+    // For the whole workspace: for one package alone, dependencies would have fewer features and be built again.
     let arguments = ["test", "--workspace", "--test", WITHOUT_ASSERTIONS, "--no-run"];
     let mut executables = tests(&step::build(step::cargo(arguments).args(ASSERTIONS_OFF))?);
     for executable in &mut executables {

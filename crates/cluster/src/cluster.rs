@@ -22,7 +22,7 @@ const CLOSING_MAX: usize = 64;
 /// How often, with a second in between: a node that cannot be reached for longer finds out by itself.
 const CLOSE_TRIES_MAX: usize = 30;
 const CLOSE_PAUSE: Duration = Duration::from_secs(1);
-/// Before a node is asked again whose process is being replaced.
+/// The pause before a node whose process is being replaced is asked again.
 const LEAVING_PAUSE: Duration = Duration::from_millis(20);
 
 /// How long an ending process waits for the directory, and how often it checks.
@@ -71,7 +71,7 @@ pub struct Watch {
 pub enum NotSent {
     /// It has not reached its device, and will not.
     Unsent(Unsent),
-    /// The same: as many requests as may be are on their way to that node.
+    /// Not sent: too many requests to that node are already in flight.
     Busy,
     /// It may have (504): the connection to the node or the time ended first.
     Lost,
@@ -260,7 +260,7 @@ impl fmt::Debug for Watch {
     }
 }
 
-/// Asks a node; while one process replaces another there, again.
+/// Asks a node, and asks again while one process replaces another there.
 async fn ask_one(peers: &Peers, to: (&str, &str), kind: &str, body: Bytes, patience: Duration) -> Option<Bytes> {
     let until = Instant::now() + patience;
     loop {

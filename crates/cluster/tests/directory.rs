@@ -254,7 +254,7 @@ async fn a_process_that_follows_another_does_not_vouch_for_devices_that_it_has_n
     next.cluster.directory().is_given();
     eventually("it to have everything", || filled() == era).await;
     next.cluster.leave();
-    // What was registered stays: nobody waits for an upgrade to hear that a device was never seen.
+    // What was registered stays: a device that was never seen is reported as such at once, without waiting for the upgrade.
     let last = Node::start_with("a", &address, None, Some(former)).await;
     let commands = last.cluster.directory().commands();
     eventually("it to hold the lease", || last.cluster.directory().commands() > commands + 1).await;

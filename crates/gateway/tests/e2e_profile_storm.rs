@@ -32,13 +32,13 @@ const EXHAUSTS: &str =
 /// Uses up a function's stack.
 const DEEP: &str = "return function() local function deep() return 1 + deep() end return deep() end";
 
-/// Signals that are sent by `tgkill`, unless the environment says how many. As many more are sent.
+/// Signals that are sent by `tgkill`, unless the environment says how many; as many again are sent as a timer's.
 const SIGNALS: u64 = 40_000;
 
 /// After so many, who is there to get them is looked up again.
 const SIGNALS_A_LOOK: u64 = 100;
 
-/// Between two signals by `tgkill`. A worker is to get somewhere.
+/// Between two signals by `tgkill`, so that workers make progress.
 const PAUSE: Duration = Duration::from_micros(40);
 
 /// How long a profile is waited for before it is given up.

@@ -22,7 +22,7 @@ mod client;
 mod origin;
 mod servers;
 
-/// Where nobody says how many.
+/// Clients unless `--clients` is given.
 const CLIENTS: usize = 10_000;
 /// Back-ends, each with one message under way.
 const BACK_ENDS: usize = 32;

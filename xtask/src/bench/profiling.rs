@@ -66,7 +66,7 @@ fn counts(
     let route = "  - id: r\n    uri: /*\n    upstream_id: u\n";
     fs::write(&file, peers::stillgate_head(address, None, (node, "http"), debug) + route)?;
     let words = peers::stillgate_command(binary, &file);
-    // The first thread is the control thread, which has nothing to do with requests but much once a second.
+    // The first thread is the control thread: it serves no requests, and works once a second.
     let mut counter = Counter::start(&words, Threads::Others, GATEWAY_CPU, dir, &format!("stillgate-{number}"))?;
     counter.process.wait_long_for(address, START_TIMEOUT)?;
     counter.begin()?;

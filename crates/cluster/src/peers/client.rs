@@ -61,13 +61,13 @@ enum Link {
     },
 }
 
-/// A connection, for who sends over it.
+/// A connection, for those who send over it.
 #[derive(Clone)]
 struct Open {
     requests: SendRequest<Bytes>,
     /// No other connection of this process has it.
     serial: u64,
-    /// Room for as many requests as the peer takes: h2 would queue further ones, and whether it has sent one of those nobody knows.
+    /// Room for as many requests as the peer takes. h2 would queue more, and would not say which of those it has sent.
     room: Arc<Semaphore>,
 }
 
@@ -137,12 +137,12 @@ impl Peers {
         Err(CallError::Unreachable)
     }
 
-    /// The next request goes over another connection than this one; those on their way are answered on it.
+    /// The next request uses a new connection; requests in flight are still answered on this one.
     async fn leave(&self, node: &str, serial: u64) {
         let link = self.shared.links.lock().expect("no holder panics").get(node).cloned();
         let Some(link) = link else { return };
         let mut link = link.lock().await;
-        // Another request may have left it before, and a third one made the next.
+        // Another request may have left it already, and a third may have made a new one.
         if matches!(&*link, Link::Open { open, .. } if open.serial == serial) {
             *link = Link::None;
         }

@@ -56,7 +56,7 @@ pub enum Reply {
 pub enum CallError {
     /// The node has not taken the request, and will not.
     Unreachable,
-    /// The same: as many requests as it takes were on their way to it.
+    /// Not sent: the peer already had as many requests in flight as it takes.
     Busy,
     /// It may have: the connection or the time ended before its answer.
     Lost,

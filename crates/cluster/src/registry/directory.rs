@@ -72,7 +72,7 @@ pub(super) struct Shared {
     pub(super) wake: Notify,
     /// Another process of this node holds its lease from now on.
     pub(super) is_leaving: AtomicBool,
-    /// The process before this one has devices still; and the era in which it had registered them.
+    /// The process before this one still has devices; the era is the one in which it had registered them.
     is_filling: AtomicBool,
     former_filled: Option<Era>,
     /// Whether the last command failed. Until the next heartbeat has tried again, commands fail at once.
@@ -310,7 +310,7 @@ impl Shared {
         let registrations = &self.state().registrations;
         let filled = registrations.filled();
         let is_filling = self.is_filling.load(Ordering::Relaxed);
-        // What the former process has not given yet it may not have registered either.
+        // The former process may not have registered what it has not handed over yet.
         (registrations.epoch(), filled.filter(|_| !is_filling || filled == self.former_filled))
     }
 

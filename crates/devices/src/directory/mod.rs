@@ -189,7 +189,7 @@ pub fn disconnect(entry: &mut Option<Entry>, place: &Place, now_ms: u64) -> bool
 /// then to find out whether it is still the current one.
 pub fn register(entry: &mut Option<Entry>, place: Place, generation: Generation, since_ms: u64) -> Registered {
     match entry {
-        // The connection's own entry. If its generation is higher, the answer that carried it was lost, so nobody uses it. If its
+        // The connection's own entry. If its generation is higher, the answer that carried it was lost, so it is unused. If its
         // number differs, the connection has moved to another process of the same node.
         Some(Entry::Online { place: other, generation: stored, .. })
             if other.node == place.node && (other.connection == place.connection || *stored == generation) => {}

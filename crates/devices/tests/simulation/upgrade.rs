@@ -76,7 +76,7 @@ impl World {
             let mut session = self.nodes[old].sessions.remove(&device).unwrap().session;
             (session.token(), session.carry(session.token(), &mut notices).unwrap())
         });
-        assert!(notices.is_empty(), "nobody waits for word of what moves");
+        assert!(notices.is_empty(), "a session that moves has callers waiting");
         // That it is not noticed yet does not change.
         let (silent, others) =
             std::mem::take(&mut self.nodes[old].silent).into_iter().partition(|(.., number)| *number == before);

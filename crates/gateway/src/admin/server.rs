@@ -97,7 +97,7 @@ enum Ending {
     Serving,
     /// Another process accepts, and clients go on with their requests there.
     Leaving,
-    /// The server goes, and nobody comes after it.
+    /// The server stops, and no other process takes over.
     Over,
 }
 
@@ -136,7 +136,7 @@ impl Serving {
     pub(crate) async fn end(mut self) {
         self.accepting.abort();
         self.ending.send_if_modified(|ending| {
-            // Who leaves goes on to.
+            // One that is leaving stays so.
             let is_serving = *ending == Ending::Serving;
             if is_serving {
                 *ending = Ending::Over;
@@ -322,7 +322,7 @@ mod tests {
         };
         assert!(!ask().await.contains("connection: close"));
         serving.leave();
-        // The workers may end before: the connection is there still.
+        // The workers may have ended; the connection is still open.
         let ending = tokio::spawn(serving.end());
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert!(ask().await.contains("connection: close"));

@@ -45,7 +45,7 @@ struct Job {
     nodes: Vec<String>,
 }
 
-/// What a node knows of a job.
+/// What a node knows about a job.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Known {
     #[serde(flatten)]
@@ -150,7 +150,7 @@ impl Counts {
 }
 
 impl Node {
-    /// Begins to send to all devices of this node that match. `from`: the node that wants it, where it is another one.
+    /// Starts sending to all matching devices of this node. `from`: the node that asked, if it is another one.
     pub(super) fn broadcast(
         self: &Arc<Node>,
         message: MessageId,

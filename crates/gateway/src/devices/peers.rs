@@ -77,7 +77,7 @@ pub(super) async fn answer(node: &Arc<Node>, call: &Call) -> Reply {
     };
     match answer {
         Some(answer) => Reply::Taken(Bytes::from(answer)),
-        // Of a job no process learns from another.
+        // Processes do not tell each other about jobs.
         None if node.has_left() || node.is_between() && &*call.kind != JOB => Reply::Leaving,
         None => Reply::Moved,
     }

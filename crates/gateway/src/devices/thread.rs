@@ -100,7 +100,7 @@ impl DeviceThread {
         let directory = registry.shared().map(Shared::watch);
         let node = Node::new(name, keys.limits, registry, Commands::new(starting.queues.commands), starting.follows);
         let node = Arc::new(node);
-        // Nobody else sets it.
+        // It is set only here.
         let _is_first = home.set(Arc::downgrade(&node));
         let (end, ended) = oneshot::channel();
         let (accepting, accepts) = oneshot::channel();
@@ -131,7 +131,7 @@ impl DeviceThread {
                 // Nothing is ever sent: these are dropped.
                 let mut ended = ended;
                 tokio::select! {
-                    // Who ends at the same time gives nothing to anybody.
+                    // A process that is ending too has nothing to hand over.
                     biased;
                     _ = &mut ended => {}
                     _ = accepts => {
@@ -158,7 +158,7 @@ impl DeviceThread {
     /// The process that this one follows gives what it has from now on, until the other end of `is_over` is dropped.
     pub(crate) fn is_given(&mut self, is_over: oneshot::Receiver<()>) {
         if let Some(follows) = self.follows.take() {
-            // A thread that has ended takes nothing.
+            // A thread that has ended takes no more commands.
             let _ = follows.send(is_over);
         }
     }
@@ -197,7 +197,7 @@ fn begin(
     tls: Option<Arc<ServerConfig>>,
 ) -> io::Result<Serving> {
     if tls.is_none() {
-        // Nobody else sets it.
+        // It is set only here.
         let _is_first = node.successor_api.set(reached_at(listener.local_addr()?));
     }
     let router = api::router(node.clone(), Arc::new(Guard::new(access)));

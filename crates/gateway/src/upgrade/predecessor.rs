@@ -18,7 +18,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::timeout;
 use tracing::warn;
 
-/// Of the nodes that a successor is told of, and what each takes beside its name and address.
+/// How many nodes a successor is told about, and the bytes of each beside its name and address.
 const MEMBERS_BYTES_MAX: usize = 128 * 1024;
 const MEMBER_BYTES: usize = 8;
 

@@ -177,7 +177,7 @@ impl Nightly {
         Ok(())
     }
 
-    /// What there is to compare, each built, today's first; and of the others what does not build.
+    /// The commits to compare, built, today's first; and those that do not build.
     fn sides(
         &self,
         top: &Path,

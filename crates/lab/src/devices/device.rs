@@ -160,7 +160,7 @@ impl Device {
             around.seen.tls.count(link.is_resumed());
             self.stage = Stage::Shaking;
         } else {
-            // What TLS has taken from the socket wakes nobody.
+            // Bytes that TLS has already read from the socket cause no event.
             while self.read(buffer, around)? && self.link.as_ref().is_some_and(|link| !link.is_plain()) {}
         }
         self.flush()

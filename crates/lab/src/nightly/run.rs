@@ -69,7 +69,7 @@ pub(crate) struct Outcome {
     pub(crate) lines: Vec<Line>,
     /// What could not be measured.
     pub(crate) failed: Vec<String>,
-    /// The user wanted an end.
+    /// The user pressed Ctrl-C.
     pub(crate) is_interrupted: bool,
 }
 

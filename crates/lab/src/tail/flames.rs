@@ -17,7 +17,7 @@ use stillgate_profiler::profile::Profile;
 /// Samples a second.
 const HZ: u32 = 999;
 
-/// That no stack is called a change that is none.
+/// Confidence that no unchanged stack is called changed.
 const CONFIDENCE: f64 = 0.99;
 
 /// Profiles of blocks so far.

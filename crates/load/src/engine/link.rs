@@ -2,7 +2,7 @@
 //!
 //! Registered once and edge-triggered, so what it was told must be used up: without TLS a short read says that it was, with
 //! TLS the link itself keeps count of it, since a read of it takes what came before. Level-triggered users call
-//! [`Link::woken`] before each turn, too, and read until there is no more: what TLS holds back wakes nobody.
+//! [`Link::woken`] before each turn, too, and read until there is no more: what TLS holds back causes no event.
 
 use crate::tls::Tls;
 use rustix::fd::OwnedFd;

@@ -123,10 +123,11 @@ fn regular_expressions_are_bounded() {
         );
         let began = Instant::now();
         let outcome = answer(&body);
-        assert!(
-            outcome.starts_with("200 \"nilthe pattern is too complex for 20000 bytes") && outcome.contains(complex),
-            "{call}: {outcome}"
-        );
+        let by_steps =
+            outcome.starts_with("200 \"nilthe pattern is too complex for 20000 bytes") && outcome.contains(complex);
+        // On a slow CPU those that do more beside may reach the bound on time first.
+        let by_time = call != "match" && outcome.ends_with("ms of CPU time and was stopped");
+        assert!(by_steps || by_time, "{call}: {outcome}");
         assert!(began.elapsed() < PATIENCE, "{call}: {:?}", began.elapsed());
     }
     // Groups of a long match.

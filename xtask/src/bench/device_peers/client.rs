@@ -158,7 +158,7 @@ impl Client {
         let message = if kind == Kind::Mqtt { mqtt::message(&mut self.reader)? } else { self.frame()? };
         let text = String::from_utf8_lossy(&message);
         if !text.contains(BODY) {
-            return Err(format!("a message that nobody has sent: {text}").into());
+            return Err(format!("received a message that was not sent: {text}").into());
         }
         if kind == Kind::Acknowledged {
             let (_, seq) = text.split_once("\"seq\":").ok_or("a message without a number")?;

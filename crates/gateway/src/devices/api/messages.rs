@@ -48,7 +48,7 @@ pub(super) async fn send(node: &Node, device: &str, query: &Query, request: Requ
     };
     let post = Post { device: device.into(), id, body, level, timeout_ms, key, idempotency };
     match node.send(post).await {
-        // It was on its way to the other process already.
+        // The device was already moving to the other process.
         Verdict::Away if node.has_left() => {
             let again = successor::pass_on(node, Request::from_parts(head, bytes.into())).await;
             again.unwrap_or_else(|_| of_verdict(id, Verdict::Away))

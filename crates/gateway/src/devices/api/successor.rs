@@ -1,8 +1,8 @@
-//! Requests that come after another process has taken over: they are passed on to it.
+//! Forwards requests that arrive after another process has taken over.
 //!
-//! A back-end may be sending on a connection that it has kept while its gateway is replaced. To close the connection would lose the
-//! request, and nobody could say whether it was carried out. So the other process is asked, and its answer is passed on; it ends
-//! the connection. Not where the API speaks TLS: there who asks for what is not here is told to ask again.
+//! A back-end may be sending on a kept connection while its gateway is replaced. Closing the connection would lose the request, and
+//! the back-end could not tell whether it was carried out. So the request goes to the new process, and its answer comes back with
+//! `Connection: close`. Over TLS nothing is forwarded: a request for a device that has moved is answered 503, to be repeated.
 
 use super::super::node::Node;
 use super::answer::unknown;
@@ -17,10 +17,10 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// It is on this machine: it accepts or it does not.
+/// The other process is on this machine, so it accepts at once or not at all.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The other process's answer; an error: there is none that could be asked, or none at all, and the request has gone nowhere.
+/// The other process's answer. An error gives the request back: it could not be sent.
 pub(super) async fn pass_on(node: &Node, request: Request) -> Result<Response, Box<Request>> {
     let Some(mut sender) = connected(node).await else { return Err(Box::new(request)) };
     let (mut head, body) = request.into_parts();

@@ -46,7 +46,7 @@ pub(crate) struct Shared {
 pub(crate) enum Unanswered {
     /// It was not asked.
     Gone(Gone),
-    /// The same: its node has as many requests as it takes.
+    /// Not sent: its node already has as many requests in flight as it takes.
     Busy,
     /// It was, and the connection to it or the time ended first.
     Lost,
