@@ -11,7 +11,7 @@ use addr2line::gimli::{BaseAddresses, Dwarf, EhFrame, EhFrameHdr, EndianSlice, L
 use object::elf::STT_GNU_IFUNC;
 use object::{Object, ObjectSection, ObjectSymbol, SymbolFlags};
 use rustc_demangle::demangle;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::ops::Range;
 
 /// Functions that were inlined into each other at one address.
@@ -72,8 +72,17 @@ struct Known<'a> {
     name: String,
     image: &'a Image,
     lines: Option<Context<Slice<'a>>>,
-    /// By where they begin, in the file's own addresses: where they end, and their names.
-    symbols: BTreeMap<u64, (u64, String)>,
+    /// By where they begin; one for each place.
+    symbols: Vec<Symbol<'a>>,
+}
+
+/// A function that a file has a name for, in the file's own addresses.
+#[derive(Debug, Clone, Copy)]
+struct Symbol<'a> {
+    begin: u64,
+    end: u64,
+    /// As the file has it. Only the few that are asked for are made readable: a file has hundreds of thousands.
+    name: &'a str,
 }
 
 impl<'a> Known<'a> {
@@ -102,20 +111,19 @@ impl<'a> Known<'a> {
     /// Variants of a function that a library chooses among share a body: on processors without fast string instructions, `memcpy` is a
     /// few instructions that jump into another variant, which has no name.
     fn name_bodies(&mut self, object: &object::File<'_>) {
-        let chosen = self.symbols.iter().filter(|(from, (end, _))| **from == *end);
-        let chosen: Vec<_> = chosen.map(|(from, (_, name))| (*from, name.clone())).collect();
-        for (from, name) in chosen {
-            let Some(own) = self.function(from).filter(|own| own.end - own.start <= STUB_BYTES_MAX) else { continue };
+        let mut bodies = Vec::new();
+        for Symbol { begin, name, .. } in self.symbols.iter().filter(|symbol| symbol.begin == symbol.end) {
+            let Some(own) = self.function(*begin).filter(|own| own.end - own.start <= STUB_BYTES_MAX) else { continue };
             let code =
                 object.sections().find_map(|section| section.data_range(own.start, own.end - own.start).ok().flatten());
             for target in jumps(code.unwrap_or_default(), own.start) {
                 let body =
-                    self.function(target).filter(|body| body.start > from && body.start - from < BODY_WITHIN_BYTES);
-                if let Some(body) = body {
-                    self.symbols.entry(body.start).or_insert((body.start, name.clone()));
-                }
+                    self.function(target).filter(|body| body.start > *begin && body.start - begin < BODY_WITHIN_BYTES);
+                bodies.extend(body.map(|body| Symbol { begin: body.start, end: body.start, name }));
             }
         }
+        self.symbols.extend(bodies);
+        sort(&mut self.symbols);
     }
 
     fn frames(&self, address: u64) -> Vec<Frame> {
@@ -152,8 +160,10 @@ impl<'a> Known<'a> {
 
     /// The symbol around an address.
     fn symbol(&self, own: u64) -> Option<String> {
-        let (from, (end, name)) = self.symbols.range(..=own).next_back()?;
-        (own < *end || self.function(own).is_some_and(|function| function.start == *from)).then(|| name.clone())
+        let after = self.symbols.partition_point(|symbol| symbol.begin <= own);
+        let symbol = self.symbols.get(after.checked_sub(1)?)?;
+        let is_in = own < symbol.end || self.function(own).is_some_and(|function| function.start == symbol.begin);
+        is_in.then(|| readable(symbol.name))
     }
 
     /// By the function around an address, which the unwind tables know without a name.
@@ -188,8 +198,8 @@ fn jumps(code: &[u8], start: u64) -> impl Iterator<Item = u64> {
     })
 }
 
-fn symbols(object: &object::File<'_>, bias: u64) -> BTreeMap<u64, (u64, String)> {
-    let mut symbols = BTreeMap::new();
+fn symbols<'a>(object: &object::File<'a>, bias: u64) -> Vec<Symbol<'a>> {
+    let mut symbols = Vec::new();
     for symbol in object.dynamic_symbols().chain(object.symbols()) {
         let Ok(name) = symbol.name() else { continue };
         if symbol.is_undefined() || name.is_empty() {
@@ -197,15 +207,20 @@ fn symbols(object: &object::File<'_>, bias: u64) -> BTreeMap<u64, (u64, String)>
         }
         let SymbolFlags::Elf { st_info, .. } = symbol.flags() else { continue };
         if st_info.st_type() == STT_GNU_IFUNC {
-            if let Some(chosen) = indirect::address_of(name).map(|chosen| chosen.wrapping_sub(bias)) {
-                symbols.entry(chosen).or_insert((chosen, name.to_owned()));
-            }
+            let chosen = indirect::address_of(name).map(|chosen| chosen.wrapping_sub(bias));
+            symbols.extend(chosen.map(|chosen| Symbol { begin: chosen, end: chosen, name }));
         } else if symbol.kind() == object::SymbolKind::Text {
-            let end = symbol.address() + symbol.size();
-            symbols.entry(symbol.address()).or_insert((end, readable(name)));
+            symbols.push(Symbol { begin: symbol.address(), end: symbol.address() + symbol.size(), name });
         }
     }
+    sort(&mut symbols);
     symbols
+}
+
+/// By where they begin, the first of those that begin in one place.
+fn sort(symbols: &mut Vec<Symbol<'_>>) {
+    symbols.sort_by_key(|symbol| symbol.begin);
+    symbols.dedup_by_key(|symbol| symbol.begin);
 }
 
 /// A name as it is written in the source, where it is of Rust.
