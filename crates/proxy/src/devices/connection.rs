@@ -507,6 +507,10 @@ impl Future for Connection {
         if connection.stage != Stage::Over {
             connection.poll_output(cx, devices);
         }
+        // What it waited for may have come, and nothing else may wake it for long.
+        if worker.draining.get() && connection.give() {
+            return Poll::Ready(());
+        }
         match connection.stage {
             Stage::Over => Poll::Ready(()),
             Stage::Open | Stage::Closing { .. } => Poll::Pending,

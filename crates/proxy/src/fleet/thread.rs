@@ -6,7 +6,7 @@ use crate::basics::buffer::Buffers;
 use crate::basics::clock::Clock;
 use crate::basics::counters::{Tally, WorkerCounters};
 use crate::calls::BeginHttp2;
-use crate::device_link::{self, Report};
+use crate::device_link::Report;
 use crate::handover::{Arrival, Giving, RoutePlaces, Successor};
 use crate::node::http2;
 use crate::plan::PlanCell;
@@ -143,21 +143,26 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
         turns,
     });
     let tasks = LocalSet::new();
-    if let Some(DeviceLink { commands, reports, .. }) = setup.devices {
-        serve_devices(&tasks, &worker, commands, reports);
-    }
+    let reports = setup.devices.map(|link| serve_devices(&tasks, &worker, link));
     let living = worker.clone();
     let life = tasks.spawn_local(async move { living.live(setup.listeners, &mut asked).await });
-    turns::run(&runtime, &tasks, &worker, life)
+    let result = turns::run(&runtime, &tasks, &worker, life);
+    end(&worker, tasks, reports);
+    result
 }
 
-/// Moves what the worker and the thread of devices say to each other.
-fn serve_devices(
-    tasks: &LocalSet,
-    worker: &Rc<Worker>,
-    mut commands: mpsc::Receiver<device_link::Command>,
-    reports: mpsc::Sender<Report>,
-) {
+/// Connections that are left end here. What devices had to report is not lost.
+fn end(worker: &Worker, tasks: LocalSet, reports: Option<mpsc::Sender<Report>>) {
+    drop(tasks);
+    if let (Some(devices), Some(reports)) = (&worker.devices, reports) {
+        devices.send_last(&reports);
+    }
+}
+
+/// Moves what the worker and the thread of devices say to each other. Returns where the worker's reports go.
+fn serve_devices(tasks: &LocalSet, worker: &Rc<Worker>, link: DeviceLink) -> mpsc::Sender<Report> {
+    let DeviceLink { mut commands, reports, .. } = link;
+    let sender = reports.clone();
     let (taking, telling) = (worker.clone(), worker.clone());
     tasks.spawn_local(async move {
         if let Some(devices) = &taking.devices {
@@ -169,6 +174,7 @@ fn serve_devices(
             devices.send_reports(reports).await;
         }
     });
+    sender
 }
 
 /// How calls of plugins begin HTTP/2: as for a node that speaks gRPC.

@@ -242,6 +242,16 @@ impl Devices {
         }
     }
 
+    /// Hands over what is left when the event loop has ended. The other side takes it as long as it is there.
+    pub(crate) fn send_last(&self, sender: &mpsc::Sender<Report>) {
+        self.tell_notices();
+        while let Some(report) = self.next_report() {
+            if sender.blocking_send(report).is_err() {
+                return;
+            }
+        }
+    }
+
     fn next_report(&self) -> Option<Report> {
         self.reports.borrow_mut().pop_front()
     }
