@@ -9,7 +9,7 @@
 //! all that has come at once.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Weak};
 use std::time::Instant;
 use stillgate_devices::Generation;
 use stillgate_devices::protocol::{Encoded, MessageId, Protocol};
@@ -49,6 +49,30 @@ pub struct DeviceQueues {
     pub commands: Vec<mpsc::Sender<Command>>,
     /// From all of them.
     pub reports: mpsc::Receiver<Report>,
+    /// Dropped with all its copies, connections may go to another process.
+    pub hold: Hold,
+}
+
+/// While there is one, no connection goes to another process: a broadcast that runs here has not come to all of them.
+#[derive(Debug, Clone, Default)]
+pub struct Hold(Arc<()>);
+
+/// Whether there is a [`Hold`].
+#[derive(Debug, Clone)]
+pub(crate) struct Held(Weak<()>);
+
+impl Hold {
+    pub(crate) fn seen(&self) -> Held {
+        Held(Arc::downgrade(&self.0))
+    }
+}
+
+impl Held {
+    /// Once this is false it stays so: a copy is made of another. What a worker has been sent holds until it has done it, so
+    /// that it never sees this too early.
+    pub(crate) fn is_held(&self) -> bool {
+        self.0.strong_count() > 0
+    }
 }
 
 /// What a connection is, for those who ask.
@@ -183,6 +207,8 @@ pub enum Command {
         encoded: Encoded,
         /// How long it may wait for a device, in milliseconds.
         timeout_ms: u64,
+        /// Until all have it.
+        hold: Hold,
     },
     /// Close a connection.
     Close {

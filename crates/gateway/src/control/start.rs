@@ -284,9 +284,9 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
 
 /// All that could fail is done: what the former process has given is read, and it may go.
 fn serve_all(mut following: Option<Following>, fleet: &Fleet, devices: Option<&mut Devices>) {
-    let is_over = following.as_mut().map(Following::over);
-    if let (Some((_, devices)), Some(is_over)) = (devices, is_over) {
-        devices.is_given(is_over);
+    let told = following.as_mut().map(Following::told);
+    if let (Some((_, devices)), Some(told)) = (devices, told) {
+        devices.is_given(told);
     }
     if let Some(following) = following {
         fleet.read_all();
@@ -521,7 +521,7 @@ fn start_devices(
     let mut thread = thread.map_err(|error| RunError::System("cannot start the thread of devices", error))?;
     let peer = peer_kept.zip(thread.directory.clone());
     let peer = peer.map(|((address, listener), directory)| PeerOffer { address, listener, directory });
-    let socket = DeviceSocket { address, listener: kept, accepting: thread.accepting(), peer };
+    let socket = DeviceSocket { address, listener: kept, leaving: thread.leaving(), peer };
     Ok((told, Some((socket, thread))))
 }
 

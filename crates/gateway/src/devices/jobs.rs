@@ -1,6 +1,9 @@
 //! Broadcasts: one message to many devices, encoded once for each protocol, a few hundred devices at a time.
+//!
+//! While one runs, no device goes to a process that takes over: each has the message before it goes. The other way round a process
+//! that has taken over sends its own jobs also to devices that come to it later, since they were connected when those began.
 
-use super::node::{Node, was_written};
+use super::node::{Local, Node, State, was_written};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 use std::collections::{HashMap, VecDeque};
@@ -9,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use stillgate_devices::protocol::{Body, BodyError, Encoded, MessageId, Protocol};
 use stillgate_devices::session::{Outcome, Refused};
-use stillgate_proxy::device_link::{Command, worker_of};
+use stillgate_proxy::device_link::{Command, Hold, worker_of};
 use tokio::time::sleep;
 
 /// Devices that are sent to together, and the time from one such batch to the next: others' messages go between them.
@@ -17,7 +20,7 @@ const BATCH: usize = 256;
 const BATCH_EVERY: Duration = Duration::from_millis(2);
 /// How long a copy may wait for its device.
 const COPY_MS: u64 = 30_000;
-/// Jobs that are remembered, the last ones.
+/// Jobs that are remembered, the last ones; none is forgotten while it sends.
 pub(super) const JOBS_MAX: usize = 100;
 /// Jobs that send at the same time.
 pub(super) const SENDING_MAX: usize = 8;
@@ -29,7 +32,8 @@ pub(super) struct Match {
     pub(super) labels: Vec<(String, String)>,
 }
 
-/// The jobs of a node, by their messages: an id that no other node or process gives to another job.
+/// The jobs of a node, by their messages: an id that no other node or process gives to another job. Those of processes before
+/// this one are among them.
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
     jobs: HashMap<MessageId, Job>,
@@ -43,6 +47,31 @@ struct Job {
     counts: Counts,
     /// Other nodes that take part: all, where the job began here, else the one where it began.
     nodes: Vec<String>,
+    /// It is the former process's, which tells how it goes.
+    is_former: bool,
+    /// There is something that the process which takes over has not been told.
+    is_news: bool,
+    /// What is sent; until that is done, and nobody gives devices that should have it.
+    copies: Option<Box<Copies>>,
+}
+
+/// What is sent to whom.
+#[derive(Debug, Clone)]
+struct Copies {
+    of: Match,
+    encoded: [Encoded; 3],
+    /// The last device that was looked at, in the order of devices.
+    after: Option<Arc<str>>,
+    /// All were.
+    is_through: bool,
+}
+
+/// What a process tells the one that takes over.
+#[derive(Serialize, Deserialize)]
+struct Told {
+    job: String,
+    #[serde(flatten)]
+    known: Known,
 }
 
 /// What a node knows about a job.
@@ -84,6 +113,7 @@ impl Jobs {
     /// What became of a message, which may be a copy of a job's.
     pub(super) fn note(&mut self, message: MessageId, outcome: Result<&Outcome, Refused>) {
         let Some(job) = self.jobs.get_mut(&message) else { return };
+        job.is_news = true;
         let counts = &mut job.counts;
         match outcome {
             Ok(outcome) if was_written(outcome) => counts.written += 1,
@@ -93,36 +123,135 @@ impl Jobs {
         }
     }
 
-    fn begin(&mut self, message: MessageId, nodes: Vec<String>) -> Result<(), NoJob> {
-        if self.jobs.values().filter(|job| job.counts.is_sending).count() >= SENDING_MAX {
+    fn begin(&mut self, message: MessageId, nodes: Vec<String>, copies: Box<Copies>) -> Result<(), NoJob> {
+        let is_sending = |job: &&Job| job.counts.is_sending && !job.is_former;
+        if self.jobs.values().filter(is_sending).count() >= SENDING_MAX {
             return Err(NoJob::TooMany);
         }
+        let counts = Counts { is_sending: true, ..Counts::default() };
+        self.insert(message, Job { counts, nodes, is_former: false, is_news: true, copies: Some(copies) });
+        Ok(())
+    }
+
+    fn insert(&mut self, message: MessageId, job: Job) {
         while self.order.len() >= JOBS_MAX
-            && let Some(oldest) = self.order.pop_front()
+            && let Some(at) =
+                self.order.iter().position(|id| self.jobs.get(id).is_none_or(|job| !job.counts.is_sending))
+            && let Some(oldest) = self.order.remove(at)
         {
             self.jobs.remove(&oldest);
         }
-        let counts = Counts { is_sending: true, ..Counts::default() };
-        self.jobs.insert(message, Job { counts, nodes });
+        self.jobs.insert(message, job);
         self.order.push_back(message);
-        Ok(())
+    }
+
+    /// All devices that are here have been sent a copy. `more_come`: another process still gives some.
+    fn is_through(&mut self, message: MessageId, more_come: bool) {
+        if let Some(job) = self.jobs.get_mut(&message) {
+            job.counts.is_sending = false;
+            job.is_news = true;
+            job.copies.take_if(|_| !more_come);
+        }
     }
 
     /// A job runs on other nodes, too.
     pub(super) fn also(&mut self, message: MessageId, nodes: Vec<String>) {
         if let Some(job) = self.jobs.get_mut(&message) {
             job.nodes = nodes;
+            job.is_news = true;
         }
+    }
+
+    /// What the process that takes over has not been told, job by job.
+    pub(super) fn news(&mut self) -> Vec<Vec<u8>> {
+        let mut news = Vec::new();
+        for message in &self.order {
+            if let Some(job) = self.jobs.get_mut(message)
+                && std::mem::take(&mut job.is_news)
+            {
+                let known = Known { counts: job.counts, nodes: job.nodes.clone() };
+                let told = Told { job: message.to_string(), known };
+                news.push(serde_json::to_vec(&told).expect("numbers and names become JSON"));
+            }
+        }
+        news
+    }
+
+    /// Takes in what the former process tells.
+    pub(super) fn learn(&mut self, told: &[u8]) {
+        let read = serde_json::from_slice::<Told>(told).ok();
+        let read = read.and_then(|Told { job, known }| Some((MessageId::parse(&job)?, known)));
+        let Some((message, Known { counts, nodes })) = read else {
+            return tracing::warn!(
+                "upgrade: what the former process tells of a broadcast cannot be read; passing over it"
+            );
+        };
+        match self.jobs.get_mut(&message) {
+            Some(job) if job.is_former => (job.counts, job.nodes, job.is_news) = (counts, nodes, true),
+            Some(_) => {}
+            None => self.insert(message, Job { counts, nodes, is_former: true, is_news: true, copies: None }),
+        }
+    }
+
+    /// The former process has ended, and gives no more.
+    pub(super) fn former_is_over(&mut self) {
+        for job in self.jobs.values_mut() {
+            job.copies.take_if(|copies| copies.is_through);
+            if job.is_former {
+                job.settle();
+            }
+        }
+    }
+
+    /// The workers have ended: there is no word of any copy to come.
+    pub(super) fn settle(&mut self) {
+        self.jobs.values_mut().for_each(Job::settle);
     }
 
     /// A job, as it goes on this node.
     pub(super) fn known(&self, message: MessageId) -> Option<Known> {
-        let Job { counts, nodes } = self.jobs.get(&message)?.clone();
-        Some(Known { counts, nodes })
+        let Job { counts, nodes, .. } = self.jobs.get(&message)?;
+        Some(Known { counts: *counts, nodes: nodes.clone() })
+    }
+}
+
+impl Job {
+    /// What nobody has told waited for a device that is away, and has gone with its process.
+    fn settle(&mut self) {
+        let counts = &mut self.counts;
+        let untold = counts.matched.saturating_sub(counts.told());
+        self.is_news |= counts.is_sending || untold > 0;
+        counts.is_sending = false;
+        counts.gone += untold;
+    }
+}
+
+impl Copies {
+    /// What a device gets; `None`: it does not match.
+    fn for_device(&self, device: &str, local: &Local) -> Option<usize> {
+        let has = |(name, value): &(String, String)| {
+            local.facts.labels.iter().any(|(known, is)| **known == **name && **is == **value)
+        };
+        let matches = device.starts_with(&self.of.prefix) && self.of.labels.iter().all(has);
+        matches.then_some(match local.facts.protocol {
+            Protocol::Json => 0,
+            Protocol::Cbor => 1,
+            Protocol::Raw => 2,
+        })
+    }
+
+    /// Whether a device that comes now would not be looked at any more.
+    fn has_passed(&self, device: &str) -> bool {
+        self.is_through || self.after.as_deref().is_some_and(|after| device <= after)
     }
 }
 
 impl Counts {
+    /// Copies of which it is known what became of them.
+    fn told(&self) -> u64 {
+        self.written + self.full + self.gone + self.late
+    }
+
     pub(super) fn add(&mut self, other: &Counts) {
         self.is_sending |= other.is_sending;
         self.matched += other.matched;
@@ -134,8 +263,7 @@ impl Counts {
 
     /// For who asks.
     pub(super) fn shown(&self, message: MessageId) -> Json {
-        let told = self.written + self.full + self.gone + self.late;
-        let is_done = !self.is_sending && told >= self.matched;
+        let is_done = !self.is_sending && self.told() >= self.matched;
         json!({
             "id": message.to_string(),
             "state": if is_done { "done" } else { "running" },
@@ -158,87 +286,82 @@ impl Node {
         body: &Body<'_>,
         from: Option<&str>,
     ) -> Result<(), NoJob> {
-        if self.has_left() {
-            return Err(NoJob::Leaving);
-        }
+        // What is connected to the other process would be left out.
+        let hold = self.state().hold.clone().filter(|_| !self.has_company()).ok_or(NoJob::Leaving)?;
         let encode = |protocol: Protocol| protocol.encode(body).map_err(NoJob::Body);
         let encoded = [encode(Protocol::Json)?, encode(Protocol::Cbor)?, encode(Protocol::Raw)?];
-        self.state().jobs.begin(message, from.into_iter().map(str::to_owned).collect())?;
-        tokio::spawn(send(self.clone(), message, of, encoded));
+        let copies = Box::new(Copies { of, encoded, after: None, is_through: false });
+        self.state().jobs.begin(message, from.into_iter().map(str::to_owned).collect(), copies)?;
+        tokio::spawn(send(self.clone(), message, hold));
         Ok(())
     }
 }
 
 /// Sends a job's copies, batch by batch.
-async fn send(node: Arc<Node>, id: MessageId, of: Match, encoded: [Encoded; 3]) {
+async fn send(node: Arc<Node>, id: MessageId, hold: Hold) {
     node.all_given().await;
-    let mut after: Option<Arc<str>> = None;
-    loop {
-        let more = send_batch(&node, id, &of, &encoded, after.take());
-        match more {
-            Some(last) => after = Some(last),
-            None => break,
-        }
+    while node.state().send_batch(id, &hold) {
         sleep(BATCH_EVERY).await;
     }
-    if let Some(job) = node.state().jobs.jobs.get_mut(&id) {
-        job.counts.is_sending = false;
-    }
+    let more_come = node.follows();
+    node.state().jobs.is_through(id, more_come);
 }
 
-/// Sends to the next devices; the last that was looked at, where there are more.
-fn send_batch(
-    node: &Node,
-    id: MessageId,
-    of: &Match,
-    encoded: &[Encoded; 3],
-    after: Option<Arc<str>>,
-) -> Option<Arc<str>> {
-    let mut state = node.state();
-    let begin = match &after {
-        Some(after) => Bound::Excluded(&**after),
-        None => Bound::Included(of.prefix.as_str()),
-    };
-    let mut batches: HashMap<(usize, usize), Vec<u64>> = HashMap::new();
-    let (mut last, mut looked_at, mut matched) = (None, 0, 0);
-    for (device, local) in state.devices.range::<str, _>((begin, Bound::Unbounded)) {
-        if !device.starts_with(&of.prefix) {
-            last = None;
-            break;
-        }
-        looked_at += 1;
-        let has = |(name, value): &(String, String)| {
-            local.facts.labels.iter().any(|(known, is)| **known == **name && **is == **value)
+impl State {
+    /// Sends to the next devices; whether there are more.
+    fn send_batch(&mut self, id: MessageId, hold: &Hold) -> bool {
+        let State { devices, jobs, commands, .. } = self;
+        let Some(job) = jobs.jobs.get_mut(&id) else { return false };
+        let Some(copies) = &mut job.copies else { return false };
+        let begin = match &copies.after {
+            Some(after) => Bound::Excluded(&**after),
+            None => Bound::Included(copies.of.prefix.as_str()),
         };
-        if of.labels.iter().all(has) {
-            let protocol = match local.facts.protocol {
-                Protocol::Json => 0,
-                Protocol::Cbor => 1,
-                Protocol::Raw => 2,
-            };
-            batches.entry((worker_of(local.connection), protocol)).or_default().push(local.connection);
-            matched += 1;
+        let mut batches: HashMap<(usize, usize), Vec<u64>> = HashMap::new();
+        let (mut last, mut matched) = (None, 0);
+        let of_prefix = devices.range::<str, _>((begin, Bound::Unbounded));
+        let of_prefix = of_prefix.take_while(|(device, _)| device.starts_with(&copies.of.prefix));
+        let mut looked_at = 0;
+        for (device, local) in of_prefix.take(BATCH) {
+            if let Some(protocol) = copies.for_device(device, local) {
+                batches.entry((worker_of(local.connection), protocol)).or_default().push(local.connection);
+                matched += 1;
+            }
+            last = Some(device.clone());
+            looked_at += 1;
         }
-        last = Some(device.clone());
-        if looked_at >= BATCH {
-            break;
-        }
-    }
-    if looked_at < BATCH {
-        last = None;
-    }
-    let mut full = 0;
-    for ((worker, protocol), connections) in batches {
-        let count = connections.len() as u64;
-        let encoded = encoded[protocol].clone();
-        let command = Command::Broadcast { connections: connections.into(), id, encoded, timeout_ms: COPY_MS };
-        if state.commands.try_send_to(worker, command).is_err() {
-            full += count;
-        }
-    }
-    if let Some(job) = state.jobs.jobs.get_mut(&id) {
+        copies.is_through = looked_at < BATCH;
+        copies.after = last.or(copies.after.take());
+        job.is_news = true;
         job.counts.matched += matched;
-        job.counts.full += full;
+        for ((worker, protocol), connections) in batches {
+            let count = connections.len() as u64;
+            let (encoded, hold) = (copies.encoded[protocol].clone(), hold.clone());
+            let connections = connections.into();
+            let command = Command::Broadcast { connections, id, encoded, timeout_ms: COPY_MS, hold };
+            if commands.try_send_to(worker, command).is_err() {
+                job.counts.full += count;
+            }
+        }
+        !copies.is_through
     }
-    last
+
+    /// Sends to a device that another process has given what it has missed: jobs that began here before it came.
+    pub(super) fn catch_up(&mut self, device: &str) {
+        let State { devices, jobs, commands, hold, .. } = self;
+        let Some(local) = devices.get(device) else { return };
+        for (id, job) in &mut jobs.jobs {
+            let Some(copies) = job.copies.as_ref().filter(|copies| copies.has_passed(device)) else { continue };
+            let Some(protocol) = copies.for_device(device, local) else { continue };
+            let (connections, encoded) = (Arc::new([local.connection]), copies.encoded[protocol].clone());
+            // Where this process has left, too, it may have gone on before the copy comes, which is counted.
+            let hold = hold.clone().unwrap_or_default();
+            let command = Command::Broadcast { connections, id: *id, encoded, timeout_ms: COPY_MS, hold };
+            job.is_news = true;
+            job.counts.matched += 1;
+            if commands.try_send(local.connection, command).is_err() {
+                job.counts.full += 1;
+            }
+        }
+    }
 }

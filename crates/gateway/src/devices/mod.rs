@@ -23,6 +23,7 @@ mod post;
 mod presence;
 mod registry;
 mod reports;
+mod succession;
 mod thread;
 
 pub(crate) use peer_tls::problem;

@@ -3,7 +3,7 @@
 use super::away::Away;
 use super::clock::session_ms;
 use super::commands::Commands;
-use super::jobs::Jobs;
+use super::jobs::{Jobs, Known as KnownJob};
 use super::peers;
 use super::post::{Post, Verdict};
 use super::presence::{Change, Presence};
@@ -22,7 +22,7 @@ use stillgate_devices::protocol::{Body, MessageId};
 use stillgate_devices::session::{
     Again, Idempotency, IdempotencyError, IdempotencyLimits, Message, Notice, Outcome, Refused, ResumeToken,
 };
-use stillgate_proxy::device_link::{CloseWhy, Command, DeviceFacts, DeviceState};
+use stillgate_proxy::device_link::{CloseWhy, Command, DeviceFacts, DeviceState, Hold};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
@@ -58,6 +58,8 @@ pub(crate) struct Node {
     filled_ms: AtomicU64,
     /// The process that this one follows lives, and may have devices that are not free to move yet.
     former_lives: AtomicBool,
+    /// Another process serves beside this one, and may take over.
+    has_company: Arc<AtomicBool>,
     /// Another process has taken over.
     has_left: AtomicBool,
     /// Where its device API is reached then; nowhere over TLS.
@@ -83,6 +85,8 @@ pub(super) struct State {
     waiting: HashMap<MessageId, Waiting>,
     idempotency: Idempotency,
     pub(super) jobs: Jobs,
+    /// `None`: another process has taken over, and gets the devices as soon as no job sends any more.
+    pub(super) hold: Option<Hold>,
 }
 
 /// A device that is connected here.
@@ -118,7 +122,7 @@ impl Node {
         name: String,
         limits: DeviceLimits,
         registry: Registry,
-        commands: Commands,
+        (commands, hold): (Commands, Hold),
         follows: bool,
     ) -> Node {
         let state = State {
@@ -132,6 +136,7 @@ impl Node {
             waiting: HashMap::new(),
             idempotency: Idempotency::new((random(), random())),
             jobs: Jobs::default(),
+            hold: Some(hold),
         };
         let filled_ms = AtomicU64::new(if follows { FAR_MS } else { 0 });
         Node {
@@ -141,6 +146,7 @@ impl Node {
             presence: Presence::default(),
             filled_ms,
             former_lives: AtomicBool::new(follows),
+            has_company: Arc::default(),
             has_left: AtomicBool::new(false),
             successor_api: OnceLock::new(),
             state: Mutex::new(state),
@@ -215,6 +221,7 @@ impl Node {
     /// Another process has taken over: who asks here from now on is to ask there.
     pub(super) fn leave(&self) {
         self.has_left.store(true, Relaxed);
+        self.state().hold = None;
         self.registry.leave();
     }
 
@@ -223,9 +230,45 @@ impl Node {
         self.has_left.load(Relaxed)
     }
 
+    /// Set while another process serves beside this one.
+    pub(super) fn company(&self) -> Arc<AtomicBool> {
+        self.has_company.clone()
+    }
+
+    /// Whether another process serves beside this one, and it is open which of them goes on.
+    pub(super) fn has_company(&self) -> bool {
+        let is_new = self.follows() && self.filled_ms.load(Relaxed) == FAR_MS;
+        !self.has_left() && (is_new || self.has_company.load(Relaxed))
+    }
+
+    /// Waits until it is known which of them goes on.
+    pub(super) async fn decided(&self) {
+        while self.has_company() {
+            sleep(FILLING_LOOK).await;
+        }
+    }
+
+    /// Whether the process that this one follows lives.
+    pub(super) fn follows(&self) -> bool {
+        self.former_lives.load(Relaxed)
+    }
+
     /// Whether what is not here may be in another process of this node.
     pub(super) fn is_between(&self) -> bool {
-        self.former_lives.load(Relaxed) || self.has_left()
+        self.follows() || self.has_company() || self.has_left()
+    }
+
+    /// What is known of a job. One that another process may know is waited for so long.
+    pub(super) async fn job(&self, message: MessageId, patience: Duration) -> Option<KnownJob> {
+        let until_ms = session_ms() + patience.as_millis() as u64;
+        loop {
+            let known = self.state().jobs.known(message);
+            let may_come = self.is_filling() || self.has_company();
+            if known.is_some() || !may_come || session_ms() >= until_ms {
+                return known;
+            }
+            sleep(FILLING_LOOK).await;
+        }
     }
 
     /// Whether another process may still give devices that it has.
@@ -242,6 +285,7 @@ impl Node {
     /// The process that this one follows has ended, and has given all that it had.
     pub(super) fn former_is_over(&self) {
         self.former_lives.store(false, Relaxed);
+        self.state().jobs.former_is_over();
         self.registry.is_given();
     }
 

@@ -32,6 +32,8 @@ pub(super) const CARRY: &str = "carry";
 
 /// How long a node has to answer what is no message.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+/// How long word of a job is waited for that another process of this node may have: less than that.
+const JOB_WAIT: Duration = Duration::from_millis(1_500);
 /// How much longer than its message's time a node waits for the node of the device.
 const ANSWER_LATE: Duration = Duration::from_secs(2);
 
@@ -70,14 +72,17 @@ pub(super) async fn answer(node: &Arc<Node>, call: &Call) -> Reply {
         CARRY => carrying::give(node, &call.body).await,
         BROADCAST => split(&call.body).and_then(|(message, asked)| begun(node, &call.from, message, asked)),
         JOB => {
-            let known = MessageId::parse(device()).and_then(|job| node.state().jobs.known(job));
+            let known = match MessageId::parse(device()) {
+                Some(job) => node.job(job, JOB_WAIT).await,
+                None => None,
+            };
             known.and_then(|known| serde_json::to_vec(&known).ok())
         }
         _ => None,
     };
     match answer {
         Some(answer) => Reply::Taken(Bytes::from(answer)),
-        // Processes do not tell each other about jobs.
+        // The former process has told of its jobs, or has been waited for.
         None if node.has_left() || node.is_between() && &*call.kind != JOB => Reply::Leaving,
         None => Reply::Moved,
     }

@@ -127,7 +127,8 @@ impl Node {
             state.commands.send(connection, Command::Close { connection, why: CloseWhy::Replaced });
         } else {
             let Former { generation, since_ms } = former;
-            state.admit(device, Local { connection, generation, since_ms, facts });
+            state.admit(device.clone(), Local { connection, generation, since_ms, facts });
+            state.catch_up(&device);
         }
         let _ = answer.send(Admission::Admitted { generation: former.generation, session: SessionId(0) });
     }
@@ -236,13 +237,15 @@ mod tests {
     use crate::devices::registry::{Memory, Registry};
     use stillgate_config::DeviceLimits;
     use stillgate_devices::session::Policy;
+    use stillgate_proxy::device_link::Hold;
 
     /// A device that goes again while its session is on its way to it finds that the next time.
     #[test]
     fn a_session_that_finds_its_device_gone_waits_for_it_again() {
         let limits = DeviceLimits { devices: 10, queue_bytes: 1024, message_bytes: 1024, node_bytes: 1 << 20 };
         let registry = Registry::Memory(Memory::new(10));
-        let node = Arc::new(Node::new("a".to_owned(), limits, registry, Commands::new(Vec::new()), false));
+        let node =
+            Arc::new(Node::new("a".to_owned(), limits, registry, (Commands::new(Vec::new()), Hold::default()), false));
         let device: Arc<str> = "d".into();
         let session = Session::new(SessionId(7), stillgate_devices::Generation(1));
         let token = session.token();

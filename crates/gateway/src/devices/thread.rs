@@ -6,10 +6,12 @@ use super::node::Node;
 use super::peer_tls::peer_tls;
 use super::registry::{Home, Memory, Registry, Shared, Sharing};
 use super::reports;
+use super::succession;
 use crate::admin::devices::reached_at;
 use crate::admin::server::{Bounds, Server, Serving, serve};
 use crate::admin::tls::trusted;
 use crate::metering::process_stats::hostname;
+use crate::upgrade::Leaving;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -20,9 +22,9 @@ use stillgate_cluster::Watch;
 use stillgate_cluster::registry::{FormerDirectory, RedisAddress};
 use stillgate_config::{DeviceRegistry, Devices};
 use stillgate_profiler::threads::Registration;
-use stillgate_proxy::device_link::DeviceQueues;
+use stillgate_proxy::device_link::{DeviceQueues, Report};
 use stillgate_tls::rustls::ServerConfig;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep;
 
 /// Within this a request's head has to be there. A back-end's idle connection is kept as long.
@@ -59,10 +61,10 @@ pub(crate) struct PeerSocket {
 /// The running thread.
 #[derive(Debug)]
 pub(crate) struct DeviceThread {
-    /// Dropped, it accepts no more; until somebody has it.
-    accepting: Option<oneshot::Sender<()>>,
-    /// The process that this one follows gives what it has, and is over when this is.
-    follows: Option<oneshot::Sender<oneshot::Receiver<()>>>,
+    /// Until somebody has it.
+    leaving: Option<Leaving>,
+    /// The process that this one follows gives what it has, and is over when this is. It tells of its broadcasts.
+    follows: Option<oneshot::Sender<mpsc::Receiver<Vec<u8>>>>,
     /// Dropped, the API ends: it answers what has been asked.
     end: oneshot::Sender<()>,
     thread: JoinHandle<()>,
@@ -98,44 +100,39 @@ impl DeviceThread {
             registry(keys, &name, starting.peer, &home)?
         };
         let directory = registry.shared().map(Shared::watch);
-        let node = Node::new(name, keys.limits, registry, Commands::new(starting.queues.commands), starting.follows);
+        let DeviceQueues { commands, reports: reported, hold } = starting.queues;
+        let node = Node::new(name, keys.limits, registry, (Commands::new(commands), hold), starting.follows);
         let node = Arc::new(node);
         // It is set only here.
         let _is_first = home.set(Arc::downgrade(&node));
         let (end, ended) = oneshot::channel();
-        let (accepting, accepts) = oneshot::channel();
-        let (follows, followed) = oneshot::channel::<oneshot::Receiver<()>>();
+        let (outbox, leaves) = oneshot::channel();
+        let leaving = Some(Leaving { outbox, has_company: node.company() });
+        let (follows, followed) = oneshot::channel::<mpsc::Receiver<Vec<u8>>>();
         let (listener, access, tls) = (starting.listener, starting.access, starting.tls);
-        let reported = starting.queues.reports;
         let run = move || {
             let _profiled = Registration::new("devices", None).ok();
             runtime.block_on(async move {
-                let taking = tokio::spawn(reports::take(node.clone(), reported));
+                let (has_taken, over) = oneshot::channel();
+                let taking = tokio::spawn(take(node.clone(), reported, has_taken));
                 if starting.follows {
-                    let node = node.clone();
-                    tokio::spawn(async move {
-                        let is_over = followed.await;
-                        node.is_given_from_now();
-                        if let Ok(is_over) = is_over {
-                            // Nothing is ever sent: the other side is dropped.
-                            let _ = is_over.await;
-                            sleep(ADOPTING).await;
-                        }
-                        node.former_is_over();
-                    });
+                    tokio::spawn(follow(node.clone(), followed));
                 }
                 let serving = match begin(&node, listener, access, tls) {
                     Ok(serving) => serving,
                     Err(error) => return tracing::error!(%error, "the device API cannot be served"),
                 };
-                // Nothing is ever sent: these are dropped.
+                // Nothing is ever sent: it is dropped.
                 let mut ended = ended;
                 tokio::select! {
                     // A process that is ending too has nothing to hand over.
                     biased;
                     _ = &mut ended => {}
-                    _ = accepts => {
+                    outbox = leaves => {
                         node.leave();
+                        if let Ok(outbox) = outbox {
+                            tokio::spawn(succession::tell(node.clone(), outbox, over));
+                        }
                         serving.leave();
                         let _ = ended.await;
                     }
@@ -147,29 +144,48 @@ impl DeviceThread {
             });
         };
         let thread = std::thread::Builder::new().name("devices".to_owned()).spawn(run)?;
-        Ok(DeviceThread { accepting: Some(accepting), follows: Some(follows), end, thread, directory })
+        Ok(DeviceThread { leaving, follows: Some(follows), end, thread, directory })
     }
 
-    /// What to drop for it to accept no more; there is one.
-    pub(crate) fn accepting(&mut self) -> oneshot::Sender<()> {
-        self.accepting.take().unwrap_or_else(|| oneshot::channel().0)
+    /// How it is told of another process; there is one.
+    pub(crate) fn leaving(&mut self) -> Leaving {
+        let none = || Leaving { outbox: oneshot::channel().0, has_company: Arc::default() };
+        self.leaving.take().unwrap_or_else(none)
     }
 
-    /// The process that this one follows gives what it has from now on, until the other end of `is_over` is dropped.
-    pub(crate) fn is_given(&mut self, is_over: oneshot::Receiver<()>) {
+    /// The process that this one follows gives what it has from now on, until the other end of `told` is dropped.
+    pub(crate) fn is_given(&mut self, told: mpsc::Receiver<Vec<u8>>) {
         if let Some(follows) = self.follows.take() {
             // A thread that has ended takes no more commands.
-            let _ = follows.send(is_over);
+            let _ = follows.send(told);
         }
     }
 
     /// Ends the API, and waits until what has been asked is answered. The workers have ended.
     pub(crate) fn end(self) {
-        let DeviceThread { accepting, follows, end, thread, directory: _ } = self;
-        drop((accepting, follows, end));
+        let DeviceThread { leaving, follows, end, thread, directory: _ } = self;
+        drop((leaving, follows, end));
         // A panic was reported when it happened.
         let _ = thread.join();
     }
+}
+
+/// Takes what the workers report until they have ended, when `_over` is dropped.
+async fn take(node: Arc<Node>, reported: mpsc::Receiver<Report>, _over: oneshot::Sender<()>) {
+    reports::take(node, reported).await;
+}
+
+/// Waits for the former process to give what it has.
+async fn follow(node: Arc<Node>, followed: oneshot::Receiver<mpsc::Receiver<Vec<u8>>>) {
+    let told = followed.await;
+    node.is_given_from_now();
+    if let Ok(mut told) = told {
+        while let Some(job) = told.recv().await {
+            node.state().jobs.learn(&job);
+        }
+        sleep(ADOPTING).await;
+    }
+    node.former_is_over();
 }
 
 fn registry(keys: &Devices, node: &str, peer: Option<PeerSocket>, home: &Home) -> io::Result<Registry> {

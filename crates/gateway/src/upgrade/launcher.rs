@@ -312,7 +312,8 @@ fn hear(channel: &Channel, deadline: Instant) -> io::Result<Option<Heard>> {
         match Message::receive(channel, Some(left))? {
             None => return Ok(None),
             Some((Message::Has { routes }, _)) => heard.routes.extend(routes),
-            Some((Message::Ready { listening, alike }, _)) => {
+            Some((Message::Ready { listening, alike, broadcasts }, _)) => {
+                heard.broadcasts = broadcasts;
                 heard.listening = listening.into_iter().collect();
                 heard.alike = alike.into_iter().collect();
                 return Ok(Some(heard));
@@ -338,15 +339,16 @@ async fn hand_over(child: &mut Child, channel: Channel, mut parcels: mpsc::Recei
                 Err(_) => continue,
             };
             let sent = send(&channel, &parcel);
-            *if matches!(sent, Ok(true)) { &mut count } else { &mut lost } += 1;
+            let connections = u64::from(parcel.is_connection());
+            *if matches!(sent, Ok(true)) { &mut count } else { &mut lost } += connections;
             sent?;
         }
     };
     let sent: io::Result<()> = sent.await;
     // From here on the workers keep what they have. What they have given up already is in nobody's hands.
     parcels.close();
-    while parcels.recv().await.is_some() {
-        lost += 1;
+    while let Some(parcel) = parcels.recv().await {
+        lost += u64::from(parcel.is_connection());
     }
     let Err(error) = sent else {
         info!(connections = count, "upgrade: handed over");

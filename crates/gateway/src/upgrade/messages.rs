@@ -49,8 +49,14 @@ pub(crate) enum Message {
     End {},
     /// New to old: keys of those that it has.
     Has { routes: Vec<String> },
-    /// New to old: it serves. Listeners that it has taken, and which of them do as they did.
-    Ready { listening: Vec<ListenPlace>, alike: Vec<ListenPlace> },
+    /// New to old: it serves. Listeners that it has taken, and which of them do as they did. `broadcasts`: it takes what is known of
+    /// broadcasts, which an earlier version does not.
+    Ready {
+        listening: Vec<ListenPlace>,
+        alike: Vec<ListenPlace>,
+        #[serde(default)]
+        broadcasts: bool,
+    },
     /// Old to new: it exposes no more, and accepts none from the answer on. What follows are parcels.
     Go {},
     /// New to old: it does all that the old one did, and serves alone from here on.

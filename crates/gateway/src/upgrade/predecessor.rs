@@ -8,6 +8,9 @@ use std::future::pending;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use stillgate_cluster::Watch;
 use stillgate_cluster::registry::FormerDirectory;
 use stillgate_config::ListenPlace;
@@ -28,6 +31,8 @@ pub(crate) struct Heard {
     pub(crate) listening: HashSet<ListenPlace>,
     pub(crate) alike: HashSet<ListenPlace>,
     pub(crate) routes: HashSet<String>,
+    /// It takes what is known of broadcasts.
+    pub(crate) broadcasts: bool,
 }
 
 /// The admin API's socket, and who serves on it.
@@ -45,10 +50,18 @@ pub(crate) struct DeviceSocket {
     /// As configured.
     pub(crate) address: SocketAddr,
     pub(crate) listener: TcpListener,
-    /// Dropped, no more is accepted.
-    pub(crate) accepting: oneshot::Sender<()>,
+    pub(crate) leaving: Leaving,
     /// With a shared directory.
     pub(crate) peer: Option<PeerOffer>,
+}
+
+/// Says that another process takes over. Dropped, it has.
+#[derive(Debug)]
+pub(crate) struct Leaving {
+    /// Where that learns of broadcasts.
+    pub(crate) outbox: oneshot::Sender<mpsc::Sender<Parcel>>,
+    /// The other process serves beside this one.
+    pub(crate) has_company: Arc<AtomicBool>,
 }
 
 /// Where other nodes of devices connect to, and what the directory knows this one by.
@@ -191,13 +204,22 @@ impl Predecessor {
     /// There is none after all.
     pub(crate) fn failed(&mut self) {
         if self.is_deciding() {
+            self.has_company(false);
             self.phase = Phase::Alone;
+        }
+    }
+
+    /// Whether the new process serves devices beside this one.
+    fn has_company(&self, has_company: bool) {
+        if let Some(devices) = &self.devices {
+            devices.leaving.has_company.store(has_company, Relaxed);
         }
     }
 
     /// It serves; what we expose ends with `unexposed`.
     pub(crate) fn leave(&mut self, heard: Heard, unexposed: JoinHandle<()>) {
         if let Phase::Launching(Some(successor)) = self.phase {
+            self.has_company(true);
             self.phase = Phase::Leaving { successor, heard, unexposed };
         }
     }
@@ -217,12 +239,15 @@ impl Predecessor {
     /// It does: ends what is not the workers', and returns whom they give to, and its pid.
     pub(crate) fn gone(&mut self) -> Option<(Successor, u32)> {
         match std::mem::replace(&mut self.phase, Phase::Left) {
-            Phase::Going { successor, heard: Heard { listening, alike, routes }, outbox } => {
+            Phase::Going { successor, heard: Heard { listening, alike, routes, broadcasts }, outbox } => {
                 if let Some(admin) = self.admin.take() {
                     admin.serving.abort();
                 }
-                if let Some(devices) = self.devices.take() {
-                    drop(devices.accepting);
+                if let Some(devices) = self.devices.take()
+                    && broadcasts
+                {
+                    // A thread that has ended has nothing to tell.
+                    let _ = devices.leaving.outbox.send(outbox.clone());
                 }
                 Some((Successor { outbox, listening, alike, routes }, successor))
             }
@@ -254,6 +279,7 @@ impl Predecessor {
 
     /// This process is to end: a successor that has not taken over ends as well.
     pub(crate) fn abandon(&mut self) {
+        self.has_company(false);
         match self.phase {
             Phase::Alone | Phase::Left | Phase::Abandoned | Phase::Done => return,
             // It serves on, and gets nothing.

@@ -16,11 +16,13 @@ use stillgate_config::ListenPlace;
 use stillgate_limits::Limits;
 use stillgate_proxy::handover::{Inbox, Parcel, RouteDigest, digest};
 use stillgate_proxy::{Fleet, Inherited, Plan};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tracing::{error, info, warn};
 
 /// How long the old process may take to its next word.
 const WORD_TIMEOUT: Duration = Duration::from_secs(30);
+/// What it tells of broadcasts that may wait to be read.
+const TOLD_MAX: usize = 16;
 
 /// The way to the old process.
 pub(crate) struct Takeover(Channel);
@@ -29,7 +31,7 @@ pub(crate) struct Takeover(Channel);
 pub(crate) struct Following {
     went: oneshot::Receiver<()>,
     serves: oneshot::Sender<()>,
-    over: Option<oneshot::Receiver<()>>,
+    told: Option<mpsc::Receiver<Vec<u8>>>,
 }
 
 /// What the old process has left.
@@ -83,16 +85,15 @@ impl Takeover {
         let verdict = former.judge(plan, fleet);
         let inbox = fleet.inbox(verdict.changed.clone());
         let ((gone, went), (serves, served)) = (oneshot::channel(), oneshot::channel());
-        let (is_over, over) = oneshot::channel::<()>();
+        let (tell, told) = mpsc::channel(TOLD_MAX);
         // The inbox ends with it, which the workers wait for where they are to hand over in their turn.
         let follow = move || {
-            if let Err(error) = follow(&self.0, &verdict, (gone, served), &inbox) {
+            if let Err(error) = follow(&self.0, &verdict, (gone, served), (&inbox, &tell)) {
                 error!(%error, "upgrade: what the former process still holds is lost");
             }
-            drop(is_over);
         };
         thread::Builder::new().name("takeover".to_owned()).spawn(follow)?;
-        Ok(Following { went, serves, over: Some(over) })
+        Ok(Following { went, serves, told: Some(told) })
     }
 }
 
@@ -103,9 +104,9 @@ impl Following {
         let _ = (&mut self.went).await;
     }
 
-    /// Ends when the former process holds nothing any more. There is one.
-    pub(crate) fn over(&mut self) -> oneshot::Receiver<()> {
-        self.over.take().unwrap_or_else(|| oneshot::channel().1)
+    /// What the former process tells of broadcasts; it ends when that holds nothing any more. There is one.
+    pub(crate) fn told(&mut self) -> mpsc::Receiver<Vec<u8>> {
+        self.told.take().unwrap_or_else(|| mpsc::channel(TOLD_MAX).1)
     }
 
     /// This process does all of it: the old one may leave, and connections come in from here on.
@@ -119,13 +120,13 @@ fn follow(
     channel: &Channel,
     verdict: &Verdict,
     (gone, served): (oneshot::Sender<()>, oneshot::Receiver<()>),
-    inbox: &Inbox,
+    (inbox, tell): (&Inbox, &mpsc::Sender<Vec<u8>>),
 ) -> io::Result<()> {
     for routes in in_parts(&verdict.routes) {
         Message::Has { routes }.send_with(channel, &[])?;
     }
     let (listening, alike) = (verdict.listening.clone(), verdict.alike.clone());
-    Message::Ready { listening, alike }.send_with(channel, &[])?;
+    Message::Ready { listening, alike, broadcasts: true }.send_with(channel, &[])?;
     let mut has_gone = match Message::receive(channel, Some(WORD_TIMEOUT)) {
         Ok(Some((Message::Go {}, _))) => true,
         other => {
@@ -146,6 +147,10 @@ fn follow(
     let mut count = 0u64;
     while let Some(datagram) = next_parcel(channel, &mut has_gone)? {
         match Parcel::decode(&datagram.bytes, datagram.descriptors) {
+            Ok(parcel) if !parcel.is_connection() => {
+                // Without devices nobody listens.
+                let _ = tell.blocking_send(parcel.bytes);
+            }
             Ok(parcel) => {
                 if !inbox.put(parcel) {
                     warn!("upgrade: a connection came when the workers had ended, and is closed");

@@ -426,7 +426,7 @@ impl Connection {
             }
         }
         let worker = &self.open.worker;
-        if worker.draining.get() && !self.may_ever_go() {
+        if worker.draining.get() && !self.may_ever_go() && !self.is_held() {
             return Some(Reason::Drained);
         }
         let seen = devices.consumers_seen.get();

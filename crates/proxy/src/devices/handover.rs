@@ -2,6 +2,7 @@
 //!
 //! It goes while nothing is on its way: no frame is half read or half written, no event waits for the upstream, and no sender
 //! waits for word of a message, which could not be told to it from there. A device that is never quiet is told to come back.
+//! None goes while a broadcast runs: it would miss those that have gone before their turn.
 
 use super::connection::{Connection, Resumed};
 use super::events::Events;
@@ -34,7 +35,7 @@ impl Connection {
     pub(super) fn give(&mut self) -> bool {
         let worker = self.worker().clone();
         let Some(giving) = worker.giving() else { return false };
-        if !self.may_ever_go() || !self.is_quiet() {
+        if !self.may_ever_go() || self.is_held() || !self.is_quiet() {
             return false;
         }
         let is_given = giving.send(&worker.troubles, || self.pack());
@@ -50,6 +51,19 @@ impl Connection {
         let Some(giving) = worker.giving() else { return false };
         let route = self.route().map(|route| format!("{ROUTES}{}", route.spec.id));
         self.is_open() && worker.gives(&self.client) && route.is_some_and(|key| giving.takes_route(&key))
+    }
+
+    /// Whether it stays for now, to be asked again.
+    pub(super) fn is_held(&self) -> bool {
+        let worker = self.worker();
+        let is_held = worker.devices.as_ref().is_some_and(|devices| devices.held.is_held());
+        match worker.giving() {
+            Some(giving) if is_held => {
+                giving.come_again();
+                true
+            }
+            _ => false,
+        }
     }
 
     fn is_quiet(&self) -> bool {

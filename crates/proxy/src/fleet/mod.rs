@@ -14,7 +14,7 @@ mod thread;
 mod turns;
 
 use crate::basics::counters::{Tally, WorkerCounters};
-use crate::device_link::{COMMANDS_MAX, DeviceQueues, REPORTS_MAX};
+use crate::device_link::{COMMANDS_MAX, DeviceQueues, Hold, REPORTS_MAX};
 use crate::handover::{Arrival, INBOX, Inbox, Successor};
 use crate::plan::PlanCell;
 use crate::random;
@@ -294,13 +294,17 @@ impl Fleet {
 fn device_queues(gateway: &Gateway, workers: usize) -> (Option<DeviceQueues>, Vec<DeviceLink>) {
     let Some(devices) = &gateway.devices else { return (None, Vec::new()) };
     let (reports, reported) = mpsc::channel(REPORTS_MAX);
+    let hold = Hold::default();
     let (commands, links) = (0..workers)
         .map(|_| {
             let (command, commands) = mpsc::channel(COMMANDS_MAX);
-            (command, DeviceLink { limits: devices.limits, workers, commands, reports: reports.clone() })
+            (
+                command,
+                DeviceLink { limits: devices.limits, workers, commands, reports: reports.clone(), held: hold.seen() },
+            )
         })
         .unzip();
-    (Some(DeviceQueues { commands, reports: reported }), links)
+    (Some(DeviceQueues { commands, reports: reported, hold }), links)
 }
 
 /// How many workers a configuration asks for.

@@ -46,6 +46,7 @@ fn try_take(worker: &Rc<Worker>, arrival: Arrival) -> Result<(), Damaged> {
             let (open, client) = begin(&state.connection, worker, client, is_http)?;
             spawn_local(Tunnel::resume(open, client, node, &state, &bytes, is_changed)?);
         }
+        State::Broadcast { .. } => return Err(Damaged("a broadcast is no connection".to_owned())),
     }
     Ok(())
 }

@@ -95,6 +95,11 @@ impl Giving {
         self.is_settled.get() && !self.is_worth_a_pass.get() || self.successor.outbox.is_closed()
     }
 
+    /// There is something that cannot be given yet.
+    pub(crate) fn come_again(&self) {
+        self.is_worth_a_pass.set(true);
+    }
+
     /// Whether one more may be given now; else another pass comes back to it.
     fn has_room(&self) -> bool {
         let has_room = self.allowance.get() > 0 && self.successor.outbox.capacity() > 0;

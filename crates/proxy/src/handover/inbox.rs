@@ -31,7 +31,7 @@ impl Inbox {
     /// Gives a connection to a worker, and waits where that has many to begin with. False: there are no workers any more.
     pub fn put(&self, parcel: Parcel) -> bool {
         let is_changed = match &parcel.state {
-            State::Connection(_) => false,
+            State::Connection(_) | State::Broadcast { .. } => false,
             State::Tunnel(tunnel) => self.changed.contains(&tunnel.route),
             State::Device(device) => self.changed.contains(&device.route),
         };

@@ -24,8 +24,8 @@ pub use giving::{OUTBOX, Successor};
 pub(crate) use inbox::Arrival;
 pub use inbox::{INBOX, Inbox};
 pub(crate) use places::RoutePlaces;
+pub use state::{BROADCAST_BYTES_MAX, Damaged, PARCEL_BYTES_MAX, Parcel, State};
 pub(crate) use state::{
     ConnectionState, CredentialState, DEVICE_MESSAGES_BYTES_MAX, DEVICE_MESSAGES_MAX, DeviceState, DirectionState,
     Ends, MessageState, OriginState, PolicyState, ProtocolState, RequestState, SessionState, TunnelState,
 };
-pub use state::{Damaged, PARCEL_BYTES_MAX, Parcel, State};

@@ -23,6 +23,9 @@ pub(crate) const DEVICE_MESSAGES_BYTES_MAX: usize = 2 * BUFFER_BYTES;
 /// How many of them there may be, so that their names fit.
 pub(crate) const DEVICE_MESSAGES_MAX: usize = 128;
 
+/// Of what is known of a broadcast.
+pub const BROADCAST_BYTES_MAX: usize = 2 * BUFFER_BYTES;
+
 /// Of what is counted, in bytes or units of time, in what another process says: added up it does not overflow.
 pub(crate) const COUNT_MAX: u64 = u64::MAX / 4;
 
@@ -47,6 +50,11 @@ pub enum State {
     Tunnel(Box<TunnelState>),
     /// It is a device's.
     Device(Box<DeviceState>),
+    /// It is none, but what is known of a broadcast to devices, in so many bytes.
+    Broadcast {
+        /// That follow.
+        bytes: usize,
+    },
 }
 
 /// Of every connection.
@@ -228,6 +236,11 @@ impl fmt::Display for Damaged {
 impl std::error::Error for Damaged {}
 
 impl Parcel {
+    /// Whether it is a connection, rather than something that is told.
+    pub fn is_connection(&self) -> bool {
+        !matches!(self.state, State::Broadcast { .. })
+    }
+
     /// The datagram; the sockets go beside it.
     pub fn encode(&self) -> Vec<u8> {
         let mut datagram = serde_json::to_vec(&self.state).expect("plain values have a JSON form");
@@ -257,13 +270,14 @@ impl State {
         match self {
             State::Connection(_) | State::Device(_) => 1,
             State::Tunnel(_) => 2,
+            State::Broadcast { .. } => 0,
         }
     }
 
     fn clamp(&mut self) {
         let clamp = |count: &mut u64| *count = COUNT_MAX.min(*count);
         let tunnel = match self {
-            State::Connection(_) => return,
+            State::Connection(_) | State::Broadcast { .. } => return,
             State::Tunnel(tunnel) => tunnel,
             State::Device(device) => {
                 let DeviceState { received, written, sent, events, generation, request, .. } = &mut **device;
@@ -294,6 +308,7 @@ impl State {
     fn bytes(&self) -> Option<usize> {
         let tunnel = match self {
             State::Connection(_) => return Some(0),
+            State::Broadcast { bytes } => return Some(*bytes).filter(|bytes| *bytes <= BROADCAST_BYTES_MAX),
             State::Tunnel(tunnel) => tunnel,
             State::Device(device) => {
                 let messages =

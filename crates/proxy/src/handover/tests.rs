@@ -98,7 +98,11 @@ prop_compose! {
 }
 
 fn state(max: u64) -> impl Strategy<Value = State> {
-    prop_oneof![connection().prop_map(State::Connection), tunnel(max).prop_map(|state| State::Tunnel(Box::new(state)))]
+    prop_oneof![
+        connection().prop_map(State::Connection),
+        tunnel(max).prop_map(|state| State::Tunnel(Box::new(state))),
+        (0..=BROADCAST_BYTES_MAX).prop_map(|bytes| State::Broadcast { bytes }),
+    ]
 }
 
 /// As many bytes as the state asks for, and sockets.
@@ -115,6 +119,7 @@ fn parcel(state: State) -> Parcel {
         State::Device(device) => {
             (device.request.head + device.messages.iter().map(|message| message.bytes).sum::<usize>(), 1)
         }
+        State::Broadcast { bytes } => (*bytes, 0),
     };
     // Line ends among them.
     let bytes = (0..bytes).map(|at| (at % 251) as u8).collect();

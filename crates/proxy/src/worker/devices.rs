@@ -6,7 +6,7 @@
 
 use super::Worker;
 use crate::basics::clock::Clock;
-use crate::device_link::{Admission, Command, DeviceFacts, Former, Report, connection_number, process_ms};
+use crate::device_link::{Admission, Command, DeviceFacts, Former, Held, Report, connection_number, process_ms};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -29,6 +29,8 @@ const TOP_MAX: usize = 20;
 pub(crate) struct Devices {
     worker: usize,
     pub(crate) limits: DeviceLimits,
+    /// Whether no connection may go to another process yet.
+    pub(crate) held: Held,
     /// Bytes of messages that may wait for all devices of this worker.
     pub(crate) queued_bytes_max: usize,
     pub(crate) queued_bytes: Cell<usize>,
@@ -60,6 +62,7 @@ pub(crate) struct DeviceLink {
     pub(crate) workers: usize,
     pub(crate) commands: mpsc::Receiver<Command>,
     pub(crate) reports: mpsc::Sender<Report>,
+    pub(crate) held: Held,
 }
 
 /// Where a connection finds what it is told.
@@ -103,6 +106,7 @@ impl Devices {
         Devices {
             worker,
             limits: link.limits,
+            held: link.held.clone(),
             queued_bytes_max: link.limits.node_bytes.div_ceil(link.workers),
             queued_bytes: Cell::new(0),
             // Anywhere, so that no other process of this node has had these numbers.
@@ -159,11 +163,11 @@ impl Devices {
             return;
         }
         match command {
-            Command::Broadcast { ref connections, id, ref encoded, timeout_ms } => {
+            Command::Broadcast { connections, id, encoded, timeout_ms, hold } => {
                 let mailboxes = self.mailboxes.borrow();
                 for connection in connections.iter() {
-                    let one =
-                        || Command::Broadcast { connections: Arc::default(), id, encoded: encoded.clone(), timeout_ms };
+                    let (connections, encoded, hold) = (Arc::default(), encoded.clone(), hold.clone());
+                    let one = || Command::Broadcast { connections, id, encoded, timeout_ms, hold };
                     match mailboxes.get(connection) {
                         Some(mailbox) => mailbox.put(one()),
                         None => self.report(Report::Refused { id, why: Refused::Offline }),

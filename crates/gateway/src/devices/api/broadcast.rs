@@ -7,6 +7,7 @@ use super::super::peers::{BROADCAST, JOB, PATIENCE};
 use super::super::post::Verdict;
 use super::answer::{error, json, later, of_verdict};
 use super::messages::{NoBody, read};
+use super::successor::pass_on;
 use axum::extract::Request;
 use axum::http::header::LOCATION;
 use axum::http::{HeaderValue, StatusCode};
@@ -19,10 +20,17 @@ use serde_json::value::RawValue;
 use serde_json::{Value as Json, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 use stillgate_devices::protocol::{Body, MessageId};
 
 /// What the request has beside its message.
 const WORDS_BYTES_MAX: usize = 16 * 1024;
+
+/// How long word of a job is waited for that another process of this node may have.
+const JOB_WAIT: Duration = Duration::from_secs(5);
+
+/// How long other nodes have to begin: one whose process is being replaced waits until it is known which of two goes on.
+const BEGIN_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The body of the request.
 #[derive(Deserialize)]
@@ -52,11 +60,19 @@ enum Encoding {
 pub(super) async fn begin(node: &Arc<Node>, request: Request) -> Response {
     let bytes_max = node.limits.message_bytes;
     // In base64 a message takes more.
-    let bytes = match read(request.into_body(), bytes_max.saturating_mul(2) + WORDS_BYTES_MAX).await {
+    let (head, body) = request.into_parts();
+    let bytes = match read(body, bytes_max.saturating_mul(2) + WORDS_BYTES_MAX).await {
         Ok(bytes) => bytes,
         Err(NoBody::TooLong) => return of_verdict(MessageId(0), Verdict::TooLong { bytes_max }),
         Err(NoBody::TooSlow) => return error(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"),
     };
+    // Of two processes that serve beside each other only the one that goes on reaches all devices.
+    node.decided().await;
+    if node.has_left()
+        && let Ok(answer) = pass_on(node, Request::from_parts(head, bytes.clone().into())).await
+    {
+        return answer;
+    }
     let message = MessageId(random());
     let begun = asked(&bytes, bytes_max).and_then(|(of, body)| node.broadcast(message, of, &body, None));
     match begun {
@@ -71,7 +87,7 @@ pub(super) async fn begin(node: &Arc<Node>, request: Request) -> Response {
         }
     }
     if let Some(shared) = node.registry.shared() {
-        let answers = shared.ask_all(BROADCAST, join(&message.to_string(), &bytes).into(), PATIENCE).await;
+        let answers = shared.ask_all(BROADCAST, join(&message.to_string(), &bytes).into(), BEGIN_PATIENCE).await;
         node.state().jobs.also(message, answers.iter().map(|(node, _)| node.to_string()).collect());
     }
     let mut response = json(StatusCode::ACCEPTED, &json!({"id": message.to_string(), "state": "running"}));
@@ -112,8 +128,18 @@ fn asked(bytes: &[u8], bytes_max: usize) -> Result<(Match, Body<'static>), NoJob
 }
 
 /// Adds up what all nodes know of a job. Any of them can be asked, also one that was not there when it began.
-pub(super) async fn show(node: &Node, job: &str) -> Response {
-    let answers = match (MessageId::parse(job), node.registry.shared()) {
+pub(super) async fn show(node: &Node, job: &str, request: Request) -> Response {
+    let message = MessageId::parse(job);
+    let here = match message {
+        Some(message) => node.job(message, JOB_WAIT).await,
+        None => None,
+    };
+    if node.has_left()
+        && let Ok(answer) = pass_on(node, request).await
+    {
+        return answer;
+    }
+    let answers = match (message, node.registry.shared()) {
         (None, _) => None,
         (Some(message), None) => Some((message, Vec::new())),
         (Some(message), Some(shared)) => {
@@ -122,7 +148,7 @@ pub(super) async fn show(node: &Node, job: &str) -> Response {
     };
     let shown = answers.and_then(|(message, answers)| {
         let known = |answer: Option<_>| answer.and_then(|answer: bytes::Bytes| serde_json::from_slice(&answer).ok());
-        let here = (Arc::from(node.name.as_str()), node.state().jobs.known(message));
+        let here = (Arc::from(node.name.as_str()), here);
         add_up(message, answers.into_iter().map(|(node, answer)| (node, known(answer))).chain([here]))
     });
     match shown {

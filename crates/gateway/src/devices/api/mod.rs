@@ -79,7 +79,7 @@ async fn answer_to(
         Action::Events => event_stream::stream(&node, &query),
         Action::Top => top::top(&node).await,
         Action::Broadcast => broadcast::begin(&node, request).await,
-        Action::Job => broadcast::show(&node, &part).await,
+        Action::Job => broadcast::show(&node, &part, request).await,
         Action::OpenApi => json(StatusCode::OK, &openapi::describe()),
     }
 }

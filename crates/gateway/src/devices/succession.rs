@@ -1,0 +1,40 @@
+//! What the process that takes over learns of broadcasts: the jobs that this one knows, and how those that it has begun go on.
+
+use super::node::Node;
+use std::sync::Arc;
+use std::time::Duration;
+use stillgate_proxy::handover::{BROADCAST_BYTES_MAX, Parcel, State};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::sleep;
+
+/// Between two looks at what there is to tell.
+const TELL_EVERY: Duration = Duration::from_millis(50);
+
+/// Tells it until `over` is dropped, when the workers have ended. Nothing more goes to the other process after this.
+pub(super) async fn tell(node: Arc<Node>, outbox: mpsc::Sender<Parcel>, mut over: oneshot::Receiver<()>) {
+    let mut is_over = false;
+    loop {
+        let news = node.state().jobs.news();
+        for bytes in news {
+            // With the names of so many nodes it cannot be told.
+            if bytes.len() > BROADCAST_BYTES_MAX {
+                continue;
+            }
+            let state = State::Broadcast { bytes: bytes.len() };
+            if outbox.send(Parcel { state, bytes, sockets: Vec::new() }).await.is_err() {
+                return;
+            }
+        }
+        if is_over {
+            return;
+        }
+        is_over = tokio::select! {
+            // Nothing is ever sent: the other end is dropped.
+            _ = &mut over => true,
+            () = sleep(TELL_EVERY) => false,
+        };
+        if is_over {
+            node.state().jobs.settle();
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Broadcasts while one process takes over from another: each device has each message once, and it is known of each.
+
+mod devices;
+mod upgrade;
+
+use devices::{SCRIPT, finish, route, setup};
+use stillgate_testkit::{Python, ReservedPort};
+use upgrade::Upgraded;
+
+const BROADCASTS: &str = include_str!("data/python/devices_broadcast.py");
+const PLAY: &str = "asyncio.run(play())\n";
+
+/// A gateway that is upgraded, and the scenario that is played to it.
+struct Played {
+    upgraded: Upgraded,
+    script: Python,
+    _api: ReservedPort,
+}
+
+#[track_caller]
+fn begin(scenario: &str) -> Played {
+    let api = ReservedPort::new();
+    let upgraded = Upgraded::start(&setup(&api, "", "workers: 2", &route(", labels: {model: $arg_model}")));
+    let (gateway, port) = (upgraded.gateway.addr().port().to_string(), api.addr().port().to_string());
+    let pid_file = upgraded.pid_file().display().to_string();
+    let script = SCRIPT.strip_suffix(PLAY).expect("it plays at its end").to_owned() + BROADCASTS + PLAY;
+    let script = Python::start(&script, &[scenario, &gateway, &port, &pid_file]);
+    Played { upgraded, script, _api: api }
+}
+
+#[test]
+fn each_device_has_each_broadcast_once() {
+    let Played { mut upgraded, mut script, _api } = begin("broadcast_upgraded");
+    script.announced("upgrade");
+    upgraded.upgrade();
+    finish(&mut script, "broadcast_upgraded");
+    upgraded.await_old();
+}
+
+#[test]
+fn a_device_that_comes_later_has_it_too() {
+    let Played { mut upgraded, mut script, _api } = begin("broadcast_late");
+    script.announced("upgrade");
+    upgraded.upgrade();
+    finish(&mut script, "broadcast_late");
+    upgraded.await_old();
+}
+
+/// The second process has not sent anything yet when it is followed: it gives no device away before that.
+#[test]
+fn no_device_goes_before_it_has_what_was_begun() {
+    let Played { mut upgraded, mut script, _api } = begin("broadcast_held");
+    script.announced("first");
+    let second = upgraded.upgrade();
+    script.announced("second");
+    upgraded.upgrade();
+    finish(&mut script, "broadcast_held");
+    upgraded.await_old();
+    upgraded.await_end(second);
+}
