@@ -4,11 +4,14 @@ mod devices;
 mod upgrade;
 
 use devices::{SCRIPT, finish, route, setup};
-use stillgate_testkit::{Python, ReservedPort};
+use std::time::Duration;
+use stillgate_testkit::{Python, ReservedPort, eventually_within};
 use upgrade::Upgraded;
 
 const BROADCASTS: &str = include_str!("data/python/devices_broadcast.py");
 const PLAY: &str = "asyncio.run(play())\n";
+/// Hundreds of devices connect first.
+const CONNECTING: Duration = Duration::from_secs(60);
 
 /// A gateway that is upgraded, and the scenario that is played to it.
 struct Played {
@@ -28,10 +31,17 @@ fn begin(scenario: &str) -> Played {
     Played { upgraded, script, _api: api }
 }
 
+#[track_caller]
+fn await_line(script: &Python, line: &str) {
+    eventually_within(CONNECTING, &format!("the line {line:?} from the script"), || {
+        script.output().lines().any(|said| said == line)
+    });
+}
+
 #[test]
 fn each_device_has_each_broadcast_once() {
     let Played { mut upgraded, mut script, _api } = begin("broadcast_upgraded");
-    script.announced("upgrade");
+    await_line(&script, "upgrade");
     upgraded.upgrade();
     finish(&mut script, "broadcast_upgraded");
     upgraded.await_old();
@@ -40,7 +50,7 @@ fn each_device_has_each_broadcast_once() {
 #[test]
 fn a_device_that_comes_later_has_it_too() {
     let Played { mut upgraded, mut script, _api } = begin("broadcast_late");
-    script.announced("upgrade");
+    await_line(&script, "upgrade");
     upgraded.upgrade();
     finish(&mut script, "broadcast_late");
     upgraded.await_old();
@@ -50,9 +60,9 @@ fn a_device_that_comes_later_has_it_too() {
 #[test]
 fn no_device_goes_before_it_has_what_was_begun() {
     let Played { mut upgraded, mut script, _api } = begin("broadcast_held");
-    script.announced("first");
+    await_line(&script, "first");
     let second = upgraded.upgrade();
-    script.announced("second");
+    await_line(&script, "second");
     upgraded.upgrade();
     finish(&mut script, "broadcast_held");
     upgraded.await_old();
