@@ -14,6 +14,7 @@ mod environment;
 mod error;
 mod explain;
 mod git;
+mod group;
 mod guard;
 mod history;
 mod hosts;

@@ -1,23 +1,16 @@
 //! One run of a command of the user's, within a time limit.
 //!
-//! It has a process group of its own, which ends as a whole: what a hanging command has started must not run beside the next
-//! measurement, nor outlive this program.
+//! Of its outputs the end is kept, which has the number that it measured, or what it complains about.
 
 use crate::error::{Error, Result};
-use crate::guard::Guard;
-use rustix::process::{Pid, Signal, kill_process_group};
+use crate::group::{self, Ended};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
-use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
-
-/// Between two looks at it.
-const POLL: Duration = Duration::from_millis(10);
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 /// Of each output, the end is kept.
 const OUTPUT_BYTES_MAX: u64 = 64 * 1024;
@@ -65,47 +58,22 @@ pub(crate) fn run(words: &str, manner: &Manner<'_>) -> Result<Done> {
         .envs(manner.place.environment.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(out.try_clone().map_err(cannot)?)
-        .stderr(err.try_clone().map_err(cannot)?)
-        .process_group(0);
+        .stderr(err.try_clone().map_err(cannot)?);
     // In a hook these name the repository of the hook.
     for variable in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"] {
         command.env_remove(variable);
     }
-    let mut guard = Guard::start().map_err(cannot)?;
-    let begun = Instant::now();
-    let mut child = command.spawn().map_err(cannot)?;
-    if let Err(error) = guard.watch(child.id()) {
-        kill_group(&child);
-        child.wait().map_err(cannot)?;
-        return Err(cannot(error));
-    }
-    loop {
-        if let Some(status) = child.try_wait().map_err(cannot)? {
-            // What it left running in the background.
-            kill_group(&child);
-            return Ok(Done::Ended { status, stdout: end_of(&mut out), stderr: end_of(&mut err) });
-        }
-        let stopped = manner.stop.load(Ordering::Relaxed);
-        if stopped || begun.elapsed() > manner.limit {
-            kill_group(&child);
-            child.wait().map_err(cannot)?;
-            return Ok(if stopped { Done::Stopped } else { Done::TimedOut });
-        }
-        sleep(POLL);
-    }
+    Ok(match group::run(&mut command, Some(manner.limit), manner.stop).map_err(cannot)? {
+        Ended::Alone(status) => Done::Ended { status, stdout: end_of(&mut out), stderr: end_of(&mut err) },
+        Ended::TimedOut => Done::TimedOut,
+        Ended::Stopped => Done::Stopped,
+    })
 }
 
 /// The last lines of a text.
 pub(crate) fn last_lines(text: &str) -> String {
     let lines: Vec<&str> = text.trim_end().lines().collect();
     lines[lines.len().saturating_sub(LINES_SHOWN_MAX)..].join("\n")
-}
-
-fn kill_group(child: &Child) {
-    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-        // Fails only where all of it has ended, which is what we want.
-        let _ = kill_process_group(group, Signal::KILL);
-    }
 }
 
 fn end_of(file: &mut File) -> String {
@@ -140,26 +108,6 @@ mod tests {
         let done = done("echo $STILLGATE_COMMIT; echo no >&2; exit 7", Duration::from_secs(60), false);
         let Done::Ended { status, stdout, stderr } = done else { panic!("{done:?}") };
         assert_eq!((status.code(), stdout.as_str(), stderr.as_str()), (Some(7), "abc\n", "no\n"));
-    }
-
-    #[test]
-    fn what_hangs_is_ended_with_its_children() {
-        let folder = tempfile::tempdir().unwrap();
-        let stop = AtomicBool::new(false);
-        let limit = Duration::from_millis(300);
-        let manner = Manner { place: &place(folder.path()), limit, stop: &stop };
-        let hanging = run("sleep 600 & echo $! > pid; wait", &manner).unwrap();
-        assert!(matches!(hanging, Done::TimedOut), "{hanging:?}");
-        let pid = std::fs::read_to_string(folder.path().join("pid")).unwrap();
-        let begun = Instant::now();
-        let runs = || {
-            let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
-            !stat.is_empty() && !stat.contains(") Z ")
-        };
-        while runs() {
-            assert!(begun.elapsed() < Duration::from_secs(60), "it goes on");
-            sleep(POLL);
-        }
     }
 
     #[test]
