@@ -19,7 +19,7 @@ use crate::result::file::{self, ResultWriter};
 use crate::result::run::{Placement, Subject};
 use crate::result::{Experiment, ResultFile};
 use crate::stdout::{self, STANDARD_OUTPUT};
-use crate::stop::stop_flag;
+use crate::stop::{EXIT_INTERRUPTED, stop_flag};
 use crate::target::{Upstream, placement};
 use clap::Args;
 use std::path::{Path, PathBuf};
@@ -47,7 +47,8 @@ anew, in random order, and loads them on CPUs of their own.
 
 Exit codes, of several for the worst: 0 B is not worse; 1 B is worse in some measure, fails more requests, or ended under load; 2 undecided: a difference \
 of --margin could have been missed, or B failed more than 0.1% of the requests of some pair; 3 void: too many runs say more about \
-the generator than about the programs; 64 the comparison could not be done, for example because a program does not start.
+the generator than about the programs; 64 the comparison could not be done, for example because a program does not start; 130 interrupted, \
+the pairs that were finished are kept.
 
 One error, --alpha, holds for all measures, looks and comparisons together. The number of pairs is fixed before the first and never extended; \
 --sequential looks at half and three quarters of them too, and pays for it. Measures are tested by Wilcoxon's signed-rank test on \
@@ -134,7 +135,7 @@ enum Rate {
 
 /// The exit code of the decision; all that went wrong ends with another one.
 pub(crate) fn run(arguments: &Compare) -> Result<u8> {
-    compare(arguments).map_err(|error| error.exit(EXIT_USAGE))
+    compare(arguments).map_err(|error| if error.exit == EXIT_INTERRUPTED { error } else { error.exit(EXIT_USAGE) })
 }
 
 fn compare(arguments: &Compare) -> Result<u8> {

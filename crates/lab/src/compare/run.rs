@@ -8,6 +8,7 @@ use crate::display::Progress;
 use crate::error::{Error, Result};
 use crate::result::compare::{CompareDesign, Crash, Instructions, Pair, Side};
 use crate::result::run::Subject;
+use crate::stop::EXIT_INTERRUPTED;
 use crate::target::{Spec, Upstream, placement};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -77,7 +78,8 @@ impl Contest<'_> {
         let mut pairs = Vec::new();
         for (number, order) in rounds::orders(design).into_iter().enumerate() {
             if self.stop.load(Ordering::Relaxed) {
-                return Err(Error::new(format!("stopped after {number} of {} {unit}s", design.pairs)));
+                let said = format!("interrupted after {number} of {} {unit}s", design.pairs);
+                return Err(Error::new(said).exit(EXIT_INTERRUPTED));
             }
             progress.step(&format!("{unit} {} of {}", number + 1, design.pairs));
             // All sides are asked the same.
