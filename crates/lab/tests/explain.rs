@@ -5,15 +5,14 @@
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::sync::Mutex;
-use stillgate_testkit::require_tool;
+use std::process::{Command, Output, Stdio};
+use stillgate_testkit::{eventually, require_tool};
 
-/// They measure time, so one after the other.
-static ALONE: Mutex<()> = Mutex::new(());
+/// Turns of its loops: a tenth of a second, and under callgrind some seconds.
+const SCALE: &str = "40000";
 
-/// Turns of its loops; some tenths of a second.
-const SCALE: &str = "300000";
+/// Samples a second: some hundreds in that time.
+const HZ: &str = "4999";
 
 fn built(folder: &Path, name: &str, options: &[&str]) -> PathBuf {
     require_tool("cc", "gcc");
@@ -36,7 +35,6 @@ fn row<'a>(result: &'a Value, function: &str) -> &'a Value {
 
 #[test]
 fn the_function_that_grew_is_at_the_top() {
-    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     require_tool("perf", "linux-perf");
     require_tool("valgrind", "valgrind");
     let folder = tempfile::tempdir().unwrap();
@@ -45,6 +43,7 @@ fn the_function_that_grew_is_at_the_top() {
     built(folder, "new", &["-g", "-DGROWN=2"]);
     // More slices would only narrow the intervals of times, which are not tested here.
     let words = ["explain", "./old", "./new", "--slices", "6", "--seed", "1", "--json", "e.json", "--html", "e.html"];
+    let words = [&words[..], &["--hz", HZ]].concat();
     // By itself, the part shows nothing of what it became.
     let isolated = ["--isolated", "third=test -x {} && echo 5", "--", "{}", SCALE];
     let words = [&words[..], &isolated].concat();
@@ -65,7 +64,8 @@ fn the_function_that_grew_is_at_the_top() {
     let ratio = before / number(&first["instruction_share"][0]);
     assert!((number(&first["ratio"][0]) / ratio - 1.0).abs() < 0.2 && (0.6..2.2).contains(&ratio), "{first}");
     assert_eq!(row(&result, "half")["instructions"]["is_certain"], false, "{stdout}");
-    assert!(stdout.contains("Changed most: third (") && stdout.contains("instructions +20."), "{stdout}");
+    let said = format!("instructions {:+.2}%)", 100.0 * number(&first["instructions"]["value"]));
+    assert!(stdout.contains("Changed most: third (") && stdout.contains(&said), "{stdout}");
 
     assert_eq!(result["analysis"]["isolated"][0]["disagree"], true, "{stdout}");
     assert!(stdout.contains("third: by itself +0.00%") && stdout.contains("they disagree"), "{stdout}");
@@ -92,7 +92,6 @@ fn the_function_that_grew_is_at_the_top() {
 
 #[test]
 fn a_stripped_program_says_what_is_missing() {
-    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     require_tool("perf", "linux-perf");
     let folder = tempfile::tempdir().unwrap();
     built(folder.path(), "old", &["-s"]);
@@ -105,9 +104,108 @@ fn a_stripped_program_says_what_is_missing() {
     assert!(stdout.contains("--no-instructions was given"), "{stdout}");
 }
 
+/// Runs `$0`, but the run after so many hangs, with a child.
+const HANGING: &str = r#"
+    runs=$(cat runs 2>/dev/null || echo 0); echo $((runs + 1)) > runs
+    if [ "$runs" -ge "$RUNS" ]; then sleep 600 & echo "$!" > pid; mv pid hanging; wait; fi
+    exec "$0" "$1""#;
+
+/// An explanation of the same program twice that hangs after so many runs, and then gets these signals at once; its folder has `e.json`
+/// and `e.html` if it writes them.
+fn interrupted(folder: &Path, options: &[&str], runs: usize, signals: &[&str]) -> Output {
+    built(folder, "old", &["-g"]);
+    let words = ["explain", "./old", "./old", "--json", "e.json", "--html", "e.html"];
+    let command = ["--", "sh", "-c", HANGING, "{}", SCALE];
+    let child = Command::new(env!("CARGO_BIN_EXE_stillgate-lab"))
+        .args([&words[..], options, &command].concat())
+        .current_dir(folder)
+        .env("RUNS", runs.to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    eventually("the run that hangs", || folder.join("hanging").exists());
+    let signal = |name: &str| {
+        assert!(Command::new("kill").args(["-s", name, &child.id().to_string()]).status().unwrap().success());
+    };
+    // Stopped, it gets all of them before it can do anything about one.
+    signal("STOP");
+    signals.iter().for_each(|name| signal(name));
+    signal("CONT");
+    let done = child.wait_with_output().unwrap();
+    let pid = fs::read_to_string(folder.join("hanging")).unwrap();
+    eventually("the end of what it has started", || {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+        stat.is_empty() || stat.contains(") Z ")
+    });
+    done
+}
+
+#[test]
+fn an_interrupt_keeps_what_there_is() {
+    require_tool("perf", "linux-perf");
+    require_tool("valgrind", "valgrind");
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    // In the second half of the sixth slice.
+    let done = interrupted(folder, &["--no-instructions"], 11, &["INT"]);
+    let [stdout, stderr] = [&done.stdout, &done.stderr].map(|text| String::from_utf8_lossy(text));
+    assert_eq!(done.status.code(), Some(130), "{done:?}");
+    assert!(stderr.contains("explain: 12/20 CPU time of "), "{stderr}");
+    let said = "interrupted after 5 of 10 profiles of CPU time of each; e.json holds what there is";
+    assert!(stdout.starts_with("Interrupted after 5 of 10 ") && stderr.contains(said), "{stdout}{stderr}");
+    let text = fs::read_to_string(folder.join("e.json")).unwrap();
+    let result: Value = serde_json::from_str(&text).unwrap();
+    let marks = (&result["interrupted"], &result["analysis"]["interrupted_after"]);
+    assert_eq!(marks, (&true.into(), &5.into()));
+    for side in ["a", "b"] {
+        assert_eq!(result["cpu"][side]["work"].as_array().unwrap().len(), 5, "{side}");
+    }
+    assert!(row(&result, "half")["cpu_share"][0].as_f64().unwrap() > 0.3);
+    assert!(fs::read_to_string(folder.join("e.html")).unwrap().contains("Interrupted after 5 of 10 "));
+    assert_eq!(lab(folder, &["verify", "e.json"]).status.code(), Some(0));
+    assert!(lab(folder, &["report", "e.json", "-o", "r.html"]).status.success());
+    assert!(fs::read_to_string(folder.join("r.html")).unwrap().contains("5 of 10, interrupted"));
+    let changed = text.replacen("\"interrupted_after\": 5", "\"interrupted_after\": 9", 1);
+    fs::write(folder.join("e.json"), changed).unwrap();
+    assert_eq!(lab(folder, &["verify", "e.json"]).status.code(), Some(1));
+}
+
+#[test]
+fn an_interrupt_while_instructions_are_counted_keeps_times() {
+    require_tool("perf", "linux-perf");
+    require_tool("valgrind", "valgrind");
+    let folder = tempfile::tempdir().unwrap();
+    let done = interrupted(folder.path(), &["--slices", "5"], 10, &["TERM"]);
+    let stdout = String::from_utf8_lossy(&done.stdout);
+    assert_eq!(done.status.code(), Some(130), "{done:?}");
+    assert!(stdout.contains("note: instructions were not counted: interrupted"), "{done:?}");
+    assert_eq!(lab(folder.path(), &["verify", "e.json"]).status.code(), Some(0));
+}
+
+#[test]
+fn an_interrupt_before_there_is_enough_keeps_nothing() {
+    require_tool("perf", "linux-perf");
+    let folder = tempfile::tempdir().unwrap();
+    let done = interrupted(folder.path(), &[], 3, &["INT"]);
+    let stderr = String::from_utf8_lossy(&done.stderr);
+    let said = "interrupted after 1 of 10 profiles of CPU time of each; it takes 5, so nothing is kept";
+    assert!(done.status.code() == Some(130) && stderr.contains(said), "{done:?}");
+    assert!(!folder.path().join("e.json").exists() && !folder.path().join("e.html").exists());
+}
+
+#[test]
+fn a_second_interrupt_ends_it_at_once() {
+    require_tool("perf", "linux-perf");
+    let folder = tempfile::tempdir().unwrap();
+    let done = interrupted(folder.path(), &[], 1, &["INT", "TERM"]);
+    assert_eq!(done.status.code(), Some(130), "{done:?}");
+    assert!(!String::from_utf8_lossy(&done.stderr).contains("interrupted"), "it said something still: {done:?}");
+}
+
 #[test]
 fn a_server_that_does_not_show_its_functions_in_lua_says_so() {
-    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     require_tool("perf", "linux-perf");
     let folder = tempfile::tempdir().unwrap();
     // It is told where, but nothing listens there.

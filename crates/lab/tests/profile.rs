@@ -1,10 +1,10 @@
 //! `stillgate-lab profile` of a program in C whose split is known: by perf within a few points, by callgrind to the instruction.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use stillgate_profiler::output::pprof;
 use stillgate_profiler::profile::Profile;
-use stillgate_testkit::require_tool;
+use stillgate_testkit::{eventually, require_tool};
 
 const LAB: &str = env!("CARGO_BIN_EXE_stillgate-lab");
 
@@ -76,6 +76,28 @@ fn cpu_time_is_sampled() {
         assert!((found - planted).abs() < POINTS_MAX, "{name}: {found:.2}% of {planted}%");
     }
     assert!(profile.samples.iter().any(|sample| sample.thread().starts_with("planted ")), "by name and number");
+}
+
+/// A server does not end by itself, and `kill` reaches this program only.
+#[test]
+fn an_interrupt_ends_the_program_and_keeps_its_profile() {
+    require_tool("perf", "linux-perf");
+    require_tool("valgrind", "valgrind");
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = planted(folder.path());
+    let script = r#""$0" 20000; touch "$1"; while :; do sleep 0.1; done"#;
+    for kind in ["cpu", "instructions"] {
+        let (file, mark) = (folder.path().join(format!("{kind}.pb.gz")), folder.path().join(kind));
+        let words = ["profile", "--kind", kind, "-o", text(&file), "--", "sh", "-c", script];
+        let mut command = Command::new(LAB);
+        command.args(words).args([&program, &mark]).stdin(Stdio::null()).stdout(Stdio::null());
+        let mut child = command.spawn().expect("run it");
+        eventually("the work of the program", || mark.exists());
+        let kill = Command::new("kill").args(["-s", "INT", &child.id().to_string()]).status();
+        assert!(kill.expect("run kill").success());
+        assert_eq!(child.wait().expect("its end").code(), Some(0), "{kind}");
+        assert!(share(&read(&file), "half") > 10.0, "{kind}");
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::environment;
 use crate::error::{Error, Result};
 use crate::explain::isolated::{self, Part, part};
 use crate::explain::load::Served;
-use crate::explain::run::Programs;
+use crate::explain::run::{COUNTS, Programs, SLICES_MIN};
 use crate::explain::{analysis, page, words};
 use crate::result::explain::{ExplainAnalysis, ExplainDesign, ExplainResult, Isolated, LuaSides, Sides};
 use crate::result::file::{self, ResultWriter};
@@ -21,12 +21,13 @@ use crate::target::{Upstream, placement};
 use clap::Args;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Of the upstream's answers.
 const BODY_BYTES: usize = 100;
 
-/// Below it nothing is known of the scatter.
-const SLICES_MIN: usize = 5;
+/// Why something is missing.
+const INTERRUPTED: &str = "interrupted";
 
 /// `stillgate-lab explain`.
 #[derive(Debug, Args)]
@@ -36,7 +37,8 @@ explain ./old ./new -- {} input.json. Each is profiled by perf (CPU time, in sli
 (instructions), in turn. The table has for each function its share of both, the ratio of the shares, and what it costs more or less \
 for each request or run, in per cent of what A costs; what is no noise has a star.
 
-Exit codes: 0 done, whatever was found; 2 an error; 130 interrupted.")]
+Exit codes: 0 done, whatever was found; 2 an error; 130 interrupted. Ctrl-C ends it early, with what there is if that is 5 profiles \
+of CPU time of each; a second one ends it at once.")]
 pub(crate) struct Explain {
     #[command(flatten)]
     builds: Builds,
@@ -88,21 +90,25 @@ pub(crate) fn run(arguments: &Explain) -> Result<u8> {
     }
     let path = arguments.json.clone().unwrap_or_else(|| file::default_path("explain"));
     let writer = ResultWriter::open(&path)?;
-    let result = arguments.measure()?;
+    let stop = stop_flag()?;
+    let result = arguments.measure(&stop)?;
+    let interrupted = result.analysis.interrupted_after;
     stdout::show(words::report(&result))?;
     if let Some(path) = &arguments.html {
         atomic_file::replace(path, page::html(&result).as_bytes()).map_err(|error| unwritable(path, error))?;
     }
     writer.finish(&ResultFile::new(typed(), environment::gather(), Experiment::Explain(Box::new(result))))?;
-    Ok(0)
+    let Some(slices) = interrupted else { return Ok(0) };
+    eprintln!("stillgate-lab: interrupted after {}; {} holds what there is", arguments.of(slices), path.display());
+    Ok(EXIT_INTERRUPTED)
 }
 
 impl Explain {
-    fn measure(&self) -> Result<ExplainResult> {
+    fn measure(&self, stop: &AtomicBool) -> Result<ExplainResult> {
         let folder = tempfile::tempdir().map_err(|error| format!("cannot make a temporary folder: {error}"))?;
         let design = self.design();
         if !self.command.is_empty() {
-            return self.profiles(design, &Programs::Run(self.builds.commands(&self.command)?));
+            return self.profiles(design, &Programs::Run(self.builds.commands(&self.command)?), stop);
         }
         let placement = placement::choose(None, None)?;
         let asked = self.builds.servers(&[], folder.path())?;
@@ -118,34 +124,44 @@ impl Explain {
             seed: design.seed,
         };
         let both = [served(a.spec), served(b.spec)];
-        self.profiles(design.clone(), &Programs::Served(&both))
+        self.profiles(design.clone(), &Programs::Served(&both), stop)
     }
 
-    fn profiles(&self, design: ExplainDesign, programs: &Programs<'_>) -> Result<ExplainResult> {
-        let stop = stop_flag()?;
+    fn profiles(&self, design: ExplainDesign, programs: &Programs<'_>, stop: &AtomicBool) -> Result<ExplainResult> {
         let steps = programs.steps(design.slices, !self.no_instructions);
         let mut progress = Progress::new("explain", steps + (self.isolated.len() * design.slices) as u64);
-        let cpu = programs.cpu(&design, &stop, &mut progress)?;
+        let cpu = programs.cpu(&design, stop, &mut progress)?;
+        let taken = cpu.a.work.len();
+        if taken < SLICES_MIN {
+            let said = format!("interrupted after {}; it takes {SLICES_MIN}, so nothing is kept", self.of(taken));
+            return Err(Error::new(said).exit(EXIT_INTERRUPTED));
+        }
         let counted = match self.no_instructions {
             true => Err("--no-instructions was given".to_owned()),
-            false => match programs.instructions(&design, &stop, &mut progress) {
-                Err(error) if error.exit == EXIT_INTERRUPTED => return Err(error),
-                counted => counted.map_err(|error| error.to_string()),
-            },
+            false => {
+                let counted = programs.instructions(&design, stop, &mut progress).map_err(|error| error.to_string());
+                counted.and_then(|sides| whole(sides, COUNTS))
+            }
         };
-        let lua = match programs.shows_lua() {
-            false => None,
-            true => match programs.lua(&design, &stop, &mut progress) {
-                Err(error) if error.exit == EXIT_INTERRUPTED => return Err(error),
-                taken => Some(taken.map_err(|error| error.to_string())),
-            },
-        };
+        let lua = programs.shows_lua().then(|| {
+            let taken = programs.lua(&design, stop, &mut progress).map_err(|error| error.to_string())?;
+            Ok(LuaSides { cpu: whole(taken.cpu, SLICES_MIN)?, bytecode: whole(taken.bytecode, SLICES_MIN)? })
+        });
         let programs = [&self.builds.a, &self.builds.b].map(String::clone);
         let isolated = self.isolated.iter();
-        let isolated = isolated.map(|part| isolated::measure(part, &programs, design.slices, &stop, &mut progress));
+        let isolated = isolated.map(|part| isolated::measure(part, &programs, design.slices, stop, &mut progress));
         let isolated = isolated.collect::<Result<Vec<Isolated>>>()?;
+        let interrupted = stop.load(Ordering::Relaxed);
+        if interrupted {
+            progress.note("interrupted: what there is is analysed; Ctrl-C again ends at once");
+        }
         progress.finish();
-        Ok(made(design, cpu, counted, lua, isolated))
+        Ok(made(design, cpu, counted, lua, isolated, interrupted))
+    }
+
+    /// How far it came.
+    fn of(&self, slices: usize) -> String {
+        format!("{slices} of {} profiles of CPU time of each", self.slices)
     }
 
     fn design(&self) -> ExplainDesign {
@@ -165,12 +181,18 @@ impl Explain {
     }
 }
 
+/// With fewer, nothing is said of them.
+fn whole(sides: Sides, least: usize) -> Result<Sides, String> {
+    if sides.a.work.len() < least { Err(INTERRUPTED.to_owned()) } else { Ok(sides) }
+}
+
 fn made(
     design: ExplainDesign,
     cpu: Sides,
     counted: Result<Sides, String>,
     lua: Option<Result<LuaSides, String>>,
     isolated: Vec<Isolated>,
+    interrupted: bool,
 ) -> ExplainResult {
     let analysis = ExplainAnalysis::empty();
     let (instructions, instructions_missing) = match counted {
@@ -182,8 +204,17 @@ fn made(
         Some(Err(why)) => (None, Some(why)),
         None => (None, None),
     };
-    let mut result =
-        ExplainResult { design, cpu, instructions, instructions_missing, isolated, lua, lua_missing, analysis };
+    let mut result = ExplainResult {
+        design,
+        cpu,
+        instructions,
+        instructions_missing,
+        isolated,
+        lua,
+        lua_missing,
+        interrupted,
+        analysis,
+    };
     result.analysis = analysis::analyse(&result);
     result
 }

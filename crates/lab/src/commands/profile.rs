@@ -51,20 +51,21 @@ pub(crate) fn run(arguments: &Profile) -> Result<u8> {
         return Err("a trace needs the time of each sample, which is not kept here; name another form".into());
     }
     atomic_file::can_replace(output).map_err(unwritable)?;
-    // Ctrl-C is for the program, which gets it too; its profile is wanted.
-    let _asked = stop_flag()?;
+    // Ctrl-C is for the program; its profile is wanted.
+    let stop = stop_flag()?;
+    let shown = Output::Shown { stop: &stop };
     let taken = match (arguments.kind, arguments.pid) {
         (Kind::Instructions, Some(_)) => {
             return Err(
                 "--pid: callgrind can only count a program that it starts; give a command, or use --kind cpu".into()
             );
         }
-        (Kind::Instructions, None) => profile::instructions(&arguments.command, Output::Shown)?,
+        (Kind::Instructions, None) => profile::instructions(&arguments.command, shown)?,
         (Kind::Cpu, Some(pid)) => {
             let watched = Subject::Processes { pids: &[pid], seconds: arguments.seconds };
-            profile::cpu(&watched, arguments.hz, Output::Shown)?
+            profile::cpu(&watched, arguments.hz, shown)?
         }
-        (Kind::Cpu, None) => profile::cpu(&Subject::Command(&arguments.command), arguments.hz, Output::Shown)?,
+        (Kind::Cpu, None) => profile::cpu(&Subject::Command(&arguments.command), arguments.hz, shown)?,
     };
     let bytes = form.write(&taken, None).map_err(|error| Error::new(error.to_string()))?;
     atomic_file::replace(output, &bytes).map_err(unwritable)?;

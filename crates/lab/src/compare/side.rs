@@ -262,6 +262,17 @@ impl<'a> Asking<'a> {
     }
 
     pub(crate) fn run(&self, pace: Pace, warm_up: Duration, duration: Duration) -> Result<Outcome> {
+        self.run_until(pace, warm_up, duration, &AtomicBool::new(false))
+    }
+
+    /// Not longer than until `enough` is set.
+    pub(crate) fn run_until(
+        &self,
+        pace: Pace,
+        warm_up: Duration,
+        duration: Duration,
+        enough: &AtomicBool,
+    ) -> Result<Outcome> {
         let threads = self.cpus.len().clamp(1, self.connections);
         let load = Load {
             target: self.target.clone(),
@@ -282,7 +293,7 @@ impl<'a> Asking<'a> {
             bounds: Bounds { late: self.late, ..Bounds::default() },
             seed: self.seed,
         };
-        stillgate_load::run(&load, &AtomicBool::new(false), &mut |_| {}).map_err(|error| Error::new(error.to_string()))
+        stillgate_load::run(&load, enough, &mut |_| {}).map_err(|error| Error::new(error.to_string()))
     }
 }
 

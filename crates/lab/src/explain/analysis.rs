@@ -50,6 +50,7 @@ pub(crate) fn analyse(result: &ExplainResult) -> ExplainAnalysis {
         isolated: isolated::compare(result),
         lua: lua.unwrap_or_default(),
         missing: missing(result),
+        interrupted_after: result.interrupted.then_some(result.cpu.a.work.len()),
         sentence: String::new(),
     };
     analysis.sentence = words::sentence(design, &analysis);
@@ -311,9 +312,17 @@ mod tests {
     fn result(a: Profiled, b: Profiled) -> ExplainResult {
         let analysis = ExplainAnalysis::empty();
         let (cpu, instructions_missing) = (Sides { a, b }, Some("not asked for".to_owned()));
-        let (isolated, lua, lua_missing) = (Vec::new(), None, None);
-        let design = design();
-        ExplainResult { design, cpu, instructions: None, instructions_missing, isolated, lua, lua_missing, analysis }
+        ExplainResult {
+            design: design(),
+            cpu,
+            instructions: None,
+            instructions_missing,
+            isolated: Vec::new(),
+            lua: None,
+            lua_missing: None,
+            interrupted: false,
+            analysis,
+        }
     }
 
     #[test]

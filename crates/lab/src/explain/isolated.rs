@@ -8,8 +8,7 @@ use crate::bisect::run::{Tried, measure_once};
 use crate::display::Progress;
 use crate::error::{Error, Result};
 use crate::result::explain::{ExplainResult, Isolated, IsolatedChange, Profiled, Range};
-use crate::stop::EXIT_INTERRUPTED;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use stillgate_stats::{hodges_lehmann, log_ratios, two_sample_t};
 
@@ -40,7 +39,7 @@ pub(crate) fn part(text: &str) -> Result<Part, String> {
     }
 }
 
-/// Measures a part of both programs in turn, `count` times each.
+/// Measures a part of both programs in turn, `count` times each; fewer, but as often both, once the user wants an end.
 pub(crate) fn measure(
     part: &Part,
     programs: &[String; 2],
@@ -51,7 +50,10 @@ pub(crate) fn measure(
     let folder = std::env::current_dir().map_err(|error| Error::new(format!("the current folder: {error}")))?;
     let place = Place { folder, environment: Vec::new() };
     let mut taken = [Vec::new(), Vec::new()];
-    for number in 0..count {
+    'rounds: for number in 0..count {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
         progress.step(&format!("{} by itself, {} of {count}", part.name, number + 1));
         // A B B A: a drift is the same for both.
         let order = if number % 2 == 0 { [0, 1] } else { [1, 0] };
@@ -62,11 +64,15 @@ pub(crate) fn measure(
                 Tried::Failed(why) | Tried::Skipped(why) => {
                     return Err(Error::new(format!("--isolated {}: {}: {why}", part.name, ["A", "B"][side])));
                 }
-                Tried::Stopped => return Err(Error::new("interrupted; nothing is kept").exit(EXIT_INTERRUPTED)),
+                Tried::Stopped => break 'rounds,
             }
         }
     }
-    let [a, b] = taken;
+    let whole = taken[0].len().min(taken[1].len());
+    let [a, b] = taken.map(|mut values| {
+        values.truncate(whole);
+        values
+    });
     Ok(Isolated { name: part.name.clone(), command: part.command.clone(), a, b })
 }
 

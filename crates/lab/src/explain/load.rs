@@ -9,6 +9,7 @@ use crate::scraper;
 use crate::target::{MetricsAddress, Spec, Started, Upstream};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 use stillgate_load::{Outcome, Pace};
@@ -18,7 +19,13 @@ use stillgate_profiler::profile::Profile;
 /// Before anything is counted: caches fill, code is compiled.
 const WARM_UP: Duration = Duration::from_millis(400);
 
-/// Load before perf has begun, and after it has ended.
+/// Load that does not count: perf begins meanwhile.
+const LEAD_IN: Duration = Duration::from_millis(200);
+
+/// Load ends with the profile. One that hangs does not hold it up for longer.
+const BEYOND: Duration = Duration::from_secs(60);
+
+/// Load before and after a profile of functions in Lua.
 const AROUND: Duration = Duration::from_millis(700);
 
 /// Under callgrind, some fifty times slower, one connection saturates it.
@@ -67,44 +74,48 @@ pub(crate) struct Served<'a> {
 
 impl Served<'_> {
     /// CPU time of one start, and the requests that it was spent on.
-    pub(super) fn cpu(&self, seconds: u64, hz: u32) -> Result<(Profile, f64)> {
+    pub(super) fn cpu(&self, seconds: u64, hz: u32, output: Output<'_>) -> Result<(Profile, f64)> {
         let mut started = self.spec.start(self.upstream.address, self.placement)?;
         let asking = self.asking(&started, self.connections)?;
         checked(&mut started, asking.run(Pace::Closed, Duration::ZERO, WARM_UP))?;
-        let pids = started.pids()?;
-        let (profile, outcome) = thread::scope(|scope| {
-            let watched = Subject::Processes { pids: &pids, seconds };
-            let perf = scope.spawn(move || profile::cpu(&watched, hz, Output::Hidden));
-            let outcome = asking.run(Pace::Closed, AROUND, Duration::from_secs(seconds) + AROUND);
+        let (pids, over) = (started.pids()?, AtomicBool::new(false));
+        let watched = Subject::Processes { pids: &pids, seconds };
+        let (samples, outcome) = thread::scope(|scope| {
+            let perf = scope.spawn(|| {
+                let samples = profile::sample(&watched, hz, output);
+                over.store(true, Ordering::Relaxed);
+                samples
+            });
+            let outcome = asking.run_until(Pace::Closed, LEAD_IN, Duration::from_secs(seconds) + BEYOND, &over);
             (perf.join(), outcome)
         });
+        started.alive()?;
+        let samples = samples.map_err(|_| Error::new("the thread that waits for perf panicked"))??;
         let outcome = checked(&mut started, outcome)?;
-        let profile = profile.map_err(|_| Error::new("the thread that reads perf's samples panicked"))??;
-        // The load is the same throughout, and longer than the profile.
-        Ok((profile, outcome.rate_achieved * seconds as f64))
+        drop(started);
+        // The load is the same throughout, and as long as the profile.
+        Ok((samples.read(output)?, outcome.rate_achieved * seconds as f64))
     }
 
     /// Functions in Lua of one start by their own stacks, as the gateway shows them, and the requests that they ran for.
-    pub(super) fn lua(&self, kind: LuaKind, seconds: u64, hz: u32) -> Result<(Profile, f64)> {
+    pub(super) fn lua(&self, kind: LuaKind, seconds: u64, hz: u32, stop: &AtomicBool) -> Result<(Profile, f64)> {
         let mut started = self.spec.start(self.upstream.address, self.placement)?;
         let address = started.admin.ok_or_else(|| Error::new("it says nothing of its functions in Lua"))?;
         let asking = self.asking(&started, self.connections)?;
         checked(&mut started, asking.run(Pace::Closed, Duration::ZERO, WARM_UP_LUA))?;
         let (kind, hz) = (kind.name(), hz.min(LUA_HZ_MAX));
         let path = format!("/debug/pprof/lua?kind={kind}&seconds={seconds}&hz={hz}");
-        let (answer, outcome) = thread::scope(|scope| {
-            let taken = scope.spawn(move || scraper::body(&MetricsAddress { address, path }));
-            let outcome = asking.run(Pace::Closed, AROUND, Duration::from_secs(seconds) + AROUND);
-            (taken.join(), outcome)
-        });
-        let outcome = checked(&mut started, outcome)?;
-        let answer = answer.map_err(|_| Error::new("the thread that waits for the profile panicked"))??;
+        // If the load is cut short nobody waits for the answer, which ends with the server.
+        let answer = thread::spawn(move || scraper::body(&MetricsAddress { address, path }));
+        let outcome = asking.run_until(Pace::Closed, AROUND, Duration::from_secs(seconds) + AROUND, stop);
+        let outcome = checked(&mut started, whole(outcome))?;
+        let answer = answer.join().map_err(|_| Error::new("the thread that waits for the profile panicked"))??;
         let profile = pprof::read(&answer).map_err(|error| Error::new(format!("its profile of Lua: {error}")))?;
         Ok((profile, outcome.rate_achieved * seconds as f64))
     }
 
     /// Instructions of one start without its beginning, and the requests that they were spent on.
-    pub(super) fn instructions(&self) -> Result<(Profile, f64)> {
+    pub(super) fn instructions(&self, stop: &AtomicBool) -> Result<(Profile, f64)> {
         let folder = tempfile::Builder::new()
             .prefix("callgrind-")
             .tempdir_in(&self.spec.directory)
@@ -112,11 +123,12 @@ impl Served<'_> {
         let spec = under_callgrind(&self.spec, folder.path(), &profile::callgrind_options())?;
         let mut started = spec.start(self.upstream.address, self.placement)?;
         let asking = self.asking(&started, CONNECTIONS_COUNTED)?;
-        checked(&mut started, asking.run(Pace::Closed, Duration::ZERO, WARM_UP_COUNTED))?;
+        let load = |time| whole(asking.run_until(Pace::Closed, Duration::ZERO, time, stop));
+        checked(&mut started, load(WARM_UP_COUNTED))?;
         for pid in started.pids()? {
             forget(pid)?;
         }
-        let outcome = checked(&mut started, asking.run(Pace::Closed, Duration::ZERO, COUNTED))?;
+        let outcome = checked(&mut started, load(COUNTED))?;
         started.stop();
         if outcome.sent < REQUESTS_MIN {
             return Err(Error::new(format!(
@@ -143,6 +155,14 @@ fn forget(pid: u32) -> Result {
     match output.status.success() {
         true => Ok(()),
         false => Err(Error::new(format!("callgrind_control: {}", String::from_utf8_lossy(&output.stderr).trim()))),
+    }
+}
+
+/// What was cut short says nothing.
+fn whole(outcome: Result<Outcome>) -> Result<Outcome> {
+    match outcome? {
+        outcome if outcome.interrupted => Err("the load was cut short".into()),
+        outcome => Ok(outcome),
     }
 }
 

@@ -9,7 +9,6 @@ use crate::display::Progress;
 use crate::error::{Error, Result};
 use crate::profile::{self, Output, Subject};
 use crate::result::explain::{ExplainDesign, LuaSides, Sides};
-use crate::stop::EXIT_INTERRUPTED;
 use std::ffi::OsString;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stillgate_profiler::profile::Profile;
@@ -17,6 +16,9 @@ use stillgate_stats::Random;
 
 /// Counts of instructions of each program; they hardly differ.
 pub(crate) const COUNTS: usize = 2;
+
+/// Profiles of time of each program; with fewer, nothing is known of their scatter.
+pub(crate) const SLICES_MIN: usize = 5;
 
 /// What is profiled.
 pub(crate) enum Programs<'a> {
@@ -43,7 +45,7 @@ impl Programs<'_> {
         let mut take = |what: &str, kind: LuaKind| {
             in_turn(what, design.slices, design.seed, stop, progress, |side| match self {
                 Programs::Run(_) => Err(Error::new("a program that ends shows nothing of its functions in Lua")),
-                Programs::Served(served) => served[side].lua(kind, design.slice_s, design.hz),
+                Programs::Served(served) => served[side].lua(kind, design.slice_s, design.hz, stop),
             })
         };
         Ok(LuaSides { cpu: take("functions in Lua", LuaKind::Cpu)?, bytecode: take("bytecode", LuaKind::Bytecode)? })
@@ -51,11 +53,10 @@ impl Programs<'_> {
 
     /// Where they spend CPU time.
     pub(crate) fn cpu(&self, design: &ExplainDesign, stop: &AtomicBool, progress: &mut Progress) -> Result<Sides> {
+        let output = Output::Hidden { stop };
         let take = |side: usize| match self {
-            Programs::Run(words) => {
-                Ok((profile::cpu(&Subject::Command(&words[side]), design.hz, Output::Hidden)?, 1.0))
-            }
-            Programs::Served(served) => served[side].cpu(design.slice_s, design.hz),
+            Programs::Run(words) => Ok((profile::cpu(&Subject::Command(&words[side]), design.hz, output)?, 1.0)),
+            Programs::Served(served) => served[side].cpu(design.slice_s, design.hz, output),
         };
         in_turn("CPU time", design.slices, design.seed, stop, progress, take)
     }
@@ -68,13 +69,14 @@ impl Programs<'_> {
         progress: &mut Progress,
     ) -> Result<Sides> {
         let take = |side: usize| match self {
-            Programs::Run(words) => Ok((profile::instructions(&words[side], Output::Hidden)?, 1.0)),
-            Programs::Served(served) => served[side].instructions(),
+            Programs::Run(words) => Ok((profile::instructions(&words[side], Output::Hidden { stop })?, 1.0)),
+            Programs::Served(served) => served[side].instructions(stop),
         };
         in_turn("instructions", COUNTS, design.seed, stop, progress, take)
     }
 }
 
+/// So many slices of each; fewer, but as many of both, once the user wants an end.
 fn in_turn(
     what: &str,
     slices: usize,
@@ -85,18 +87,25 @@ fn in_turn(
 ) -> Result<Sides> {
     let mut random = Random::new(seed);
     let mut folds = [Fold::default(), Fold::default()];
-    for slice in 0..slices {
+    'slices: for slice in 0..slices {
         let mut order = [0, 1];
         random.shuffle(&mut order);
+        let mut both = [None, None];
         for side in order {
+            if stop.load(Ordering::Relaxed) {
+                break 'slices;
+            }
             let name = ["A", "B"][side];
             progress.step(&format!("{what} of {name}, {} of {slices}", slice + 1));
-            let taken = take(side).map_err(|error| error.context(name));
-            if stop.load(Ordering::Relaxed) {
-                return Err(Error::new("interrupted; nothing is kept").exit(EXIT_INTERRUPTED));
+            match take(side) {
+                Ok(taken) => both[side] = Some(taken),
+                // What was cut short fails.
+                Err(_) if stop.load(Ordering::Relaxed) => break 'slices,
+                Err(error) => return Err(error.context(name)),
             }
-            let (profile, work) = taken?;
-            folds[side].add(&profile, work);
+        }
+        for (fold, (profile, work)) in folds.iter_mut().zip(both.into_iter().flatten()) {
+            fold.add(&profile, work);
         }
     }
     let [a, b] = folds.map(Fold::finish);

@@ -31,7 +31,11 @@ pub(super) fn sentence(design: &ExplainDesign, analysis: &ExplainAnalysis) -> St
         false => "as many instructions".to_owned(),
     });
     let work = &design.work;
-    let mut out = match (cpu.is_certain, of_instructions) {
+    let interrupted = analysis
+        .interrupted_after
+        .map(|slices| format!("Interrupted after {slices} of {} profiles of each. ", design.slices));
+    let mut out = interrupted.unwrap_or_default();
+    out += &match (cpu.is_certain, of_instructions) {
         (true, Some(instructions)) => format!("For each {work}, B takes {of_cpu} ({}) and {instructions}.", range(cpu)),
         (true, None) => format!("For each {work}, B takes {of_cpu} ({}).", range(cpu)),
         (false, Some(instructions)) => format!("For each {work}, there is {of_cpu} ({}); {instructions}.", range(cpu)),
@@ -117,9 +121,14 @@ pub(super) fn isolated(analysis: &ExplainAnalysis) -> Vec<String> {
         Some(Range { value, low, high }) => format!("{} ({} to {})", signed(value), signed(low), signed(high)),
         None => "not seen".to_owned(),
     };
+    // A few measurements, or none, if it was interrupted.
+    let alone = |of: &IsolatedChange| match of.isolated {
+        None => "not measured often enough".to_owned(),
+        measured => range(measured),
+    };
     let line = |of: &IsolatedChange| {
         let flag = if of.disagree { "; they disagree: look at what is around it" } else { "" };
-        format!("{}: by itself {}, inside {}{flag}", of.name, range(of.isolated), range(of.inside))
+        format!("{}: by itself {}, inside {}{flag}", of.name, alone(of), range(of.inside))
     };
     analysis.isolated.iter().map(line).collect()
 }

@@ -27,9 +27,10 @@ pub(super) fn options() -> [String; 3] {
 }
 
 /// Runs the program, whose counts are then in the folder.
-pub(super) fn run(words: &[OsString], output: Output, folder: &Path) -> Result<Ran> {
+pub(super) fn run(words: &[OsString], output: Output<'_>, folder: &Path) -> Result<Ran> {
     let mut valgrind = Command::new("valgrind");
-    valgrind.args(["--tool=callgrind", "--quiet", "--trace-children=yes"]).args(options());
+    // No debugger connects: its pipes would stay behind where a run is cut short.
+    valgrind.args(["--tool=callgrind", "--quiet", "--trace-children=yes", "--vgdb=no"]).args(options());
     let mut counts = OsString::from("--callgrind-out-file=");
     counts.push(folder.join(format!("{COUNTS}%p")));
     tool(valgrind.arg(counts).arg("--").args(words), output, MISSING)

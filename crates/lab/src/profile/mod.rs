@@ -7,13 +7,25 @@ mod gathered;
 mod perf;
 
 use crate::error::{Error, Result};
+use crate::group::{self, Ended};
+use crate::stop::EXIT_INTERRUPTED;
 use gathered::Meaning;
+use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsString;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use stillgate_profiler::profile::{Profile, ValueType};
+use tempfile::TempDir;
+
+/// Between two looks at a program that is shown.
+const POLL: Duration = Duration::from_millis(10);
+
+/// A program that Ctrl-C has reached gets so long to end before it is asked again.
+const PASSED_ON_AFTER: Duration = Duration::from_secs(1);
 
 /// What is looked at.
 #[derive(Debug, Clone, Copy)]
@@ -24,36 +36,58 @@ pub(crate) enum Subject<'a> {
     Processes { pids: &'a [u32], seconds: u64 },
 }
 
-/// Where the output of a program goes that is started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Output {
-    /// Where ours goes.
-    Shown,
-    /// Nowhere; its complaints are shown.
-    Hidden,
+/// Whose a program is that is started: where its output goes, and who ends it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Output<'a> {
+    /// Where ours goes. It is in the user's hands, Ctrl-C too; if `stop` is set and it goes on, it is asked to end, and has a profile.
+    Shown { stop: &'a AtomicBool },
+    /// Nowhere; its complaints are shown. It ends with all that it has started once `stop` is set; there is no profile of it then.
+    Hidden { stop: &'a AtomicBool },
+}
+
+/// Samples that were taken and are not read yet.
+pub(crate) struct Samples {
+    folder: TempDir,
+    hz: u32,
+    time_ns: i64,
+    duration_ns: i64,
+    ran: Ran,
 }
 
 /// How a program ended.
 struct Ran(ExitStatus);
 
 /// Where it spends its CPU time, at so many samples a second.
-pub(crate) fn cpu(subject: &Subject<'_>, hz: u32, output: Output) -> Result<Profile> {
+pub(crate) fn cpu(subject: &Subject<'_>, hz: u32, output: Output<'_>) -> Result<Profile> {
+    sample(subject, hz, output)?.read(output)
+}
+
+/// The first half of [`cpu`], after which the subject is no longer needed.
+pub(crate) fn sample(subject: &Subject<'_>, hz: u32, output: Output<'_>) -> Result<Samples> {
     let (begun, time_ns, folder) = (Instant::now(), unix_ns(), folder()?);
-    let (gathered, ran) = perf::take(subject, hz, output, folder.path())?;
-    if gathered.is_empty() {
-        let how = ran.note().unwrap_or_else(|| "the program used next to no CPU time".to_owned());
-        return Err(Error::new(format!("there is no sample: {how}")));
-    }
-    let mut notes = vec![format!("CPU time by perf at {hz} Hz")];
-    notes.extend(ran.note());
-    let value = ValueType::new("cpu", "nanoseconds");
+    let ran = perf::record(subject, hz, output, folder.path())?;
     let duration_ns = begun.elapsed().as_nanos() as i64;
-    let period = 1_000_000_000 / i64::from(hz);
-    Ok(gathered.finish(Meaning { value, period, is_sampled: true, time_ns, duration_ns, notes }))
+    Ok(Samples { folder, hz, time_ns, duration_ns, ran })
+}
+
+impl Samples {
+    pub(crate) fn read(self, output: Output<'_>) -> Result<Profile> {
+        let Samples { folder, hz, time_ns, duration_ns, ran } = self;
+        let gathered = perf::read(folder.path(), output)?;
+        if gathered.is_empty() {
+            let how = ran.note().unwrap_or_else(|| "the program used next to no CPU time".to_owned());
+            return Err(Error::new(format!("there is no sample: {how}")));
+        }
+        let mut notes = vec![format!("CPU time by perf at {hz} Hz")];
+        notes.extend(ran.note());
+        let value = ValueType::new("cpu", "nanoseconds");
+        let period = 1_000_000_000 / i64::from(hz);
+        Ok(gathered.finish(Meaning { value, period, is_sampled: true, time_ns, duration_ns, notes }))
+    }
 }
 
 /// Where it executes its instructions.
-pub(crate) fn instructions(words: &[OsString], output: Output) -> Result<Profile> {
+pub(crate) fn instructions(words: &[OsString], output: Output<'_>) -> Result<Profile> {
     let (begun, folder) = (Instant::now(), folder()?);
     let ran = callgrind::run(words, output, folder.path())?;
     let mut profile = counted(folder.path())?;
@@ -80,17 +114,50 @@ pub(crate) fn counted(folder: &Path) -> Result<Profile> {
     Ok(gathered.finish(Meaning { value, period: 1, is_sampled: false, time_ns: 0, duration_ns: 0, notes }))
 }
 
-/// Runs a tool to its end; the program's own input is the caller's.
-fn tool(command: &mut Command, output: Output, missing: &str) -> Result<Ran> {
-    if output == Output::Hidden {
-        command.stdout(Stdio::null());
+/// Runs a tool to its end. Of a program that is shown, the input is the caller's.
+fn tool(command: &mut Command, output: Output<'_>, missing: &str) -> Result<Ran> {
+    let ended = match output {
+        Output::Shown { stop } => shown(command.stdin(Stdio::inherit()), stop).map(Ended::Alone),
+        Output::Hidden { stop } => group::run(command.stdin(Stdio::null()).stdout(Stdio::null()), None, stop),
+    };
+    match ended {
+        Ok(Ended::Alone(status)) => Ok(Ran(status)),
+        // There is no limit.
+        Ok(Ended::Stopped | Ended::TimedOut) => Err(cut_short()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(Error::new(missing)),
+        Err(error) => Err(Error::new(format!("{}: {error}", command.get_program().to_string_lossy()))),
     }
-    let ended = command.stdin(Stdio::inherit()).status();
-    let status = ended.map_err(|error| match error.kind() {
-        ErrorKind::NotFound => Error::new(missing),
-        _ => Error::new(format!("{}: {error}", command.get_program().to_string_lossy())),
-    })?;
-    Ok(Ran(status))
+}
+
+/// In our process group, for it may read from the terminal.
+fn shown(command: &mut Command, stop: &AtomicBool) -> io::Result<ExitStatus> {
+    let (mut child, mut asked) = (command.spawn()?, None);
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if stop.load(Ordering::Relaxed) {
+            let begun = *asked.get_or_insert_with(Instant::now);
+            // From a terminal it came to all, and perf ends at once; what was sent to us alone is passed on, once.
+            if begun.elapsed() >= PASSED_ON_AFTER {
+                let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+                // Fails only if it has ended.
+                let _ = pid.map(|pid| kill_process(pid, Signal::INT));
+                return child.wait();
+            }
+        }
+        sleep(POLL);
+    }
+}
+
+impl Output<'_> {
+    fn is_stopped(self) -> bool {
+        matches!(self, Output::Hidden { stop } if stop.load(Ordering::Relaxed))
+    }
+}
+
+fn cut_short() -> Error {
+    Error::new("interrupted").exit(EXIT_INTERRUPTED)
 }
 
 impl Ran {
@@ -99,7 +166,7 @@ impl Ran {
     }
 }
 
-fn folder() -> Result<tempfile::TempDir> {
+fn folder() -> Result<TempDir> {
     let made = tempfile::Builder::new().prefix("stillgate-lab-profile-").tempdir();
     made.map_err(|error| Error::new(format!("cannot make a folder for the measurements: {error}")))
 }

@@ -2,20 +2,25 @@
 //! pointers. A program that was compiled without them has stacks that end early.
 
 use super::gathered::{Frame, Gathered};
-use super::{Output, Ran, Subject, tool};
+use super::{Output, Ran, Subject, cut_short, tool};
 use crate::error::{Error, Result};
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
+
+/// The file of samples.
+const DATA: &str = "perf.data";
 
 const MISSING: &str =
     "perf is not installed; install it (package linux-perf), or count instructions with --kind instructions";
 
-/// Runs or watches the program, and gathers its stacks; each value is nanoseconds.
-pub(super) fn take(subject: &Subject<'_>, hz: u32, output: Output, folder: &Path) -> Result<(Gathered, Ran)> {
-    let data = folder.join("perf.data");
+/// Runs or watches the program; its samples are then in the folder.
+pub(super) fn record(subject: &Subject<'_>, hz: u32, output: Output<'_>, folder: &Path) -> Result<Ran> {
+    let data = folder.join(DATA);
     let mut record = Command::new("perf");
-    record.args(["record", "--quiet", "--event", "cpu-clock", "--call-graph", "fp"]);
+    // It would keep a copy of every program in the user's home; these are still there when their names are read.
+    record.args(["record", "--quiet", "--no-buildid-cache", "--event", "cpu-clock", "--call-graph", "fp"]);
     record.args(["--freq", &hz.to_string()]).arg("--output").arg(&data);
     match subject {
         Subject::Command(words) => record.arg("--").args(*words),
@@ -28,25 +33,38 @@ pub(super) fn take(subject: &Subject<'_>, hz: u32, output: Output, folder: &Path
     if !data.metadata().is_ok_and(|data| data.len() > 0) {
         return Err("perf recorded nothing; what it says above tells why".into());
     }
+    Ok(ran)
+}
+
+/// Gathers the stacks in a folder; each value is nanoseconds.
+pub(super) fn read(folder: &Path, output: Output<'_>) -> Result<Gathered> {
     let mut script = Command::new("perf");
-    script.args(["script", "--no-inline", "--fields", "comm,pid,tid,time,period,ip,sym,dso", "--input"]).arg(&data);
+    script.args(["script", "--no-inline", "--fields", "comm,pid,tid,time,period,ip,sym,dso", "--input"]);
     let mut script = script
+        .arg(folder.join(DATA))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
+        // Away from Ctrl-C: what it prints would be cut off, and look whole.
+        .process_group(0)
         .spawn()
         .map_err(|error| Error::new(format!("cannot run perf script: {error}")))?;
     let mut gathered = Gathered::default();
-    let read = parse(BufReader::new(script.stdout.take().expect("it was piped above")), &mut gathered);
+    let text = BufReader::new(script.stdout.take().expect("it was piped above"));
+    let read = parse(text, &mut gathered, || output.is_stopped());
+    if output.is_stopped() {
+        // Fails only if it has ended.
+        let _ = script.kill();
+    }
     let ended = script.wait();
     read.and(ended.map(drop)).map_err(|error| Error::new(format!("perf script: {error}")))?;
-    Ok((gathered, ran))
+    if output.is_stopped() { Err(cut_short()) } else { Ok(gathered) }
 }
 
 /// Reads the text of `perf script`: a line of the thread and the period, then a line of each frame, then an empty line.
-fn parse(text: impl BufRead, gathered: &mut Gathered) -> std::io::Result<()> {
+fn parse(text: impl BufRead, gathered: &mut Gathered, is_stopped: impl Fn() -> bool) -> std::io::Result<()> {
     let (mut head, mut frames) = (None, Vec::new());
-    for line in text.split(b'\n') {
+    for line in text.split(b'\n').take_while(|_| !is_stopped()) {
         let line = line?;
         let line = String::from_utf8_lossy(&line);
         if line.trim().is_empty() {
@@ -109,7 +127,7 @@ mod tests {
                     \t            1153 <a::B as c::D<(u8, u8)>>::leaf (/tmp/pt/a)\n\
                     \t            1177 half (/tmp/pt/a)\n";
         let mut gathered = Gathered::default();
-        parse(text.as_bytes(), &mut gathered).unwrap();
+        parse(text.as_bytes(), &mut gathered, || false).unwrap();
         let value = ValueType::new("cpu", "nanoseconds");
         let meaning = Meaning { value, period: 1, is_sampled: true, time_ns: 0, duration_ns: 1, notes: Vec::new() };
         let profile = gathered.finish(meaning);

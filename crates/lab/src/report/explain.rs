@@ -38,11 +38,15 @@ pub(crate) fn section(prefix: &str, source: &ReportInput, result: &ExplainResult
         let table = functions(&format!("{prefix}-l"), caption, &LUA_HEADS, &analysis.lua);
         section.part(&format!("{prefix}-lua"), "Functions in Lua", &table);
     }
+    let profiles = match analysis.interrupted_after {
+        Some(slices) => format!("{slices} of {}, interrupted", design.slices),
+        None => design.slices.to_string(),
+    };
     let rows: provenance::Rows = vec![
         ("A", Some(design.a.clone())),
         ("B", Some(design.b.clone())),
         ("command", design.command.as_ref().map(|words| words.join(" "))),
-        ("profiles of each", Some(design.slices.to_string())),
+        ("profiles of each", Some(profiles)),
         ("samples a second", Some(design.hz.to_string())),
         ("instructions", result.instructions_missing.clone()),
     ];

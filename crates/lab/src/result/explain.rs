@@ -23,8 +23,16 @@ pub(crate) struct ExplainResult {
     /// Why there are none though they should be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) lua_missing: Option<String>,
+    /// The user ended it before all was taken.
+    #[serde(default, skip_serializing_if = "is_not")]
+    pub(crate) interrupted: bool,
     /// A function of all the above.
     pub(crate) analysis: ExplainAnalysis,
+}
+
+/// For serde, which gives a reference.
+fn is_not(flag: &bool) -> bool {
+    !flag
 }
 
 /// What was decided before the first profile.
@@ -109,6 +117,9 @@ pub(crate) struct ExplainAnalysis {
     pub(crate) lua: Vec<FunctionChange>,
     /// What the profiles lack.
     pub(crate) missing: Vec<String>,
+    /// Profiles of CPU time of each until the user ended it; none if it was not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) interrupted_after: Option<usize>,
     /// In words.
     pub(crate) sentence: String,
 }
@@ -123,6 +134,7 @@ impl ExplainAnalysis {
             isolated: Vec::new(),
             lua: Vec::new(),
             missing: Vec::new(),
+            interrupted_after: None,
             sentence: String::new(),
         }
     }

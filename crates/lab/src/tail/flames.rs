@@ -11,6 +11,8 @@ use crate::explain::{analysis, page};
 use crate::profile::{self, Output, Subject};
 use crate::result::explain::{ExplainAnalysis, ExplainDesign, ExplainResult, Sides};
 use crate::result::tail::{Arm, TailDesign};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use stillgate_profiler::profile::Profile;
 
@@ -29,12 +31,19 @@ pub(crate) struct Flames {
 }
 
 /// A block that is being watched.
-pub(super) struct Watched(JoinHandle<Result<Profile>>);
+pub(super) struct Watched {
+    thread: JoinHandle<Result<Profile>>,
+    stop: Arc<AtomicBool>,
+}
 
 /// Watches these processes for the whole seconds of lead-in and block.
 pub(super) fn watch(pids: Vec<u32>, design: &TailDesign) -> Watched {
     let seconds = seconds(design);
-    Watched(thread::spawn(move || profile::cpu(&Subject::Processes { pids: &pids, seconds }, HZ, Output::Hidden)))
+    let stop = Arc::new(AtomicBool::new(false));
+    let asked = Arc::clone(&stop);
+    let watched =
+        move || profile::cpu(&Subject::Processes { pids: &pids, seconds }, HZ, Output::Hidden { stop: &asked });
+    Watched { thread: thread::spawn(watched), stop }
 }
 
 fn seconds(design: &TailDesign) -> u64 {
@@ -42,8 +51,10 @@ fn seconds(design: &TailDesign) -> u64 {
 }
 
 impl Watched {
-    pub(super) fn taken(self) -> Result<Profile> {
-        self.0.join().map_err(|_| Error::new("the thread that reads perf's samples panicked"))?
+    /// Of a block that was cut short there is none, and it is not waited for.
+    pub(super) fn taken(self, is_cut_short: bool) -> Result<Profile> {
+        self.stop.store(is_cut_short, Ordering::Relaxed);
+        self.thread.join().map_err(|_| Error::new("the thread that reads perf's samples panicked"))?
     }
 }
 
@@ -84,6 +95,7 @@ impl Flames {
             isolated: Vec::new(),
             lua: None,
             lua_missing: None,
+            interrupted: false,
             analysis: ExplainAnalysis::empty(),
         };
         result.analysis = analysis::analyse(&result);

@@ -12,7 +12,7 @@ use crate::result::run::RunRecord;
 use crate::result::tail::{Arm, Block, Cell, Planned, Point, Scrape, TailDesign};
 use crate::scraper::Scraper;
 use crate::tail::design::{self, PlannedCell};
-use crate::tail::flames::{self, Flames, Watched};
+use crate::tail::flames::{self, Flames};
 use crate::tail::spares::Lost;
 use crate::tail::{analysis, readable};
 use crate::target::{MetricsAddress, Started, Upstream, make_series, mix, schedule};
@@ -221,8 +221,9 @@ impl<'a> Runner<'a> {
                 None => None,
             };
             let block = self.block(pair, arm, stop);
-            let profile = watched.map(Watched::taken);
-            if stop.load(Ordering::Relaxed) {
+            let is_stopped = stop.load(Ordering::Relaxed);
+            let profile = watched.map(|watched| watched.taken(is_stopped));
+            if is_stopped {
                 return Ok(None);
             }
             blocks.push(block?);
