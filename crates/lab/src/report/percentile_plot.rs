@@ -7,7 +7,7 @@ use super::axis::{Axis, nines};
 use super::number;
 use super::plot::{self, Key, Look, Plot, Probe};
 use super::tables::{self, Cell, figures, words};
-use crate::result::histogram::quantile_us;
+use crate::result::histogram::quantiles_us;
 use hdrhistogram::Histogram;
 
 /// Points of a curve for each nine: fewer would show corners, more would not be seen.
@@ -36,9 +36,9 @@ pub(crate) struct Curve<'a> {
 }
 
 impl Curve<'_> {
-    /// In microseconds.
-    fn at(&self, share: f64) -> f64 {
-        quantile_us(self.histogram, share)
+    /// In microseconds, of each of [`PERCENTILES`].
+    fn read_out(&self) -> Vec<f64> {
+        quantiles_us(self.histogram, PERCENTILES.iter().map(|(share, _)| *share))
     }
 
     /// Nines and microseconds, up to the slowest request.
@@ -46,9 +46,10 @@ impl Curve<'_> {
         let end = last_nine(self.histogram);
         let steps = (end * POINTS_PER_NINE as f64).floor() as usize;
         let inner = (0..=steps).map(|step| step as f64 / POINTS_PER_NINE as f64);
-        let mut points: Vec<(f64, f64)> = inner.map(|at| (at, self.at(1.0 - 10f64.powf(-at)))).collect();
-        points.push((end, self.at(1.0)));
-        points
+        let nines: Vec<f64> = inner.chain([end]).collect();
+        let shares = (0..=steps).map(|step| 1.0 - 10f64.powf(-nines[step])).chain([1.0]);
+        let times = quantiles_us(self.histogram, shares);
+        nines.iter().copied().zip(times).collect()
     }
 }
 
@@ -59,8 +60,10 @@ pub(crate) fn table(id: &str, caption: &str, all: &[(&'static str, &Histogram<u6
     if all.len() == 2 {
         heads.push(figures("difference"));
     }
-    let row = |(share, name): &(f64, &str)| {
-        let times: Vec<f64> = all.iter().map(|(_, histogram)| quantile_us(histogram, *share)).collect();
+    let shares = || PERCENTILES.iter().map(|(share, _)| *share);
+    let read: Vec<Vec<f64>> = all.iter().map(|(_, histogram)| quantiles_us(histogram, shares())).collect();
+    let row = |(at, (_, name)): (usize, &(f64, &str))| {
+        let times: Vec<f64> = read.iter().map(|times| times[at]).collect();
         let mut row = vec![Cell::Words((*name).to_owned())];
         row.extend(times.iter().map(|us| Cell::Figure(number::time(*us))));
         if let [from, to] = times[..] {
@@ -68,7 +71,7 @@ pub(crate) fn table(id: &str, caption: &str, all: &[(&'static str, &Histogram<u6
         }
         row
     };
-    let rows: Vec<_> = PERCENTILES.iter().map(row).collect();
+    let rows: Vec<_> = PERCENTILES.iter().enumerate().map(row).collect();
     tables::draw(id, caption, &heads, &rows)
 }
 
@@ -119,29 +122,32 @@ pub(crate) fn draw(id: &str, title: String, curves: &[Curve<'_>]) -> String {
 }
 
 fn description(curve: &Curve<'_>) -> String {
-    let said: Vec<String> =
-        PERCENTILES.iter().map(|(share, name)| format!("{name} {}", number::time(curve.at(*share)))).collect();
+    let named = PERCENTILES.iter().zip(curve.read_out());
+    let said: Vec<String> = named.map(|((_, name), us)| format!("{name} {}", number::time(us))).collect();
     format!("{}: {}.", curve.name, said.join(", "))
 }
 
 /// One at each percentile that the run was long enough for, and one at the slowest.
 fn probes(curves: &[&Curve<'_>], x: &Axis, y: &Axis) -> Vec<Probe> {
     let end = curves.iter().map(|curve| last_nine(curve.histogram)).fold(0.0, f64::max);
-    let inner = PERCENTILES.iter().filter(|(share, _)| *share < 1.0 && nines(*share) < end - 0.1);
-    let mut stops: Vec<(f64, f64, &str)> = inner.map(|(share, name)| (*share, nines(*share), *name)).collect();
-    stops.push((1.0, end, "slowest"));
+    let read: Vec<Vec<f64>> = curves.iter().map(|curve| curve.read_out()).collect();
+    let inner = PERCENTILES.iter().enumerate().filter(|(_, (share, _))| *share < 1.0 && nines(*share) < end - 0.1);
+    let mut stops: Vec<(usize, f64, &str)> = inner.map(|(of, (share, name))| (of, nines(*share), *name)).collect();
+    stops.push((PERCENTILES.len() - 1, end, "slowest"));
     let places: Vec<f64> = stops.iter().map(|stop| x.place(stop.1)).collect();
     let middle = |a: usize, b: usize| f64::midpoint(places[a], places[b]);
-    let all = stops.iter().enumerate().map(|(at, (share, _, name))| Probe {
-        at: places[at],
-        from: if at == 0 { 0.0 } else { middle(at - 1, at) },
-        to: if at + 1 == stops.len() { 1.0 } else { middle(at, at + 1) },
-        head: (*name).to_owned(),
-        lines: curves
-            .iter()
-            .map(|curve| (Some(curve.style), format!("{}: {}", curve.name, number::time(curve.at(*share)))))
-            .collect(),
-        dots: curves.iter().map(|curve| (curve.style, y.place(curve.at(*share)))).collect(),
+    let all = stops.iter().enumerate().map(|(at, (of, _, name))| {
+        let times = || curves.iter().zip(&read).map(|(curve, times)| (curve, times[*of]));
+        Probe {
+            at: places[at],
+            from: if at == 0 { 0.0 } else { middle(at - 1, at) },
+            to: if at + 1 == stops.len() { 1.0 } else { middle(at, at + 1) },
+            head: (*name).to_owned(),
+            lines: times()
+                .map(|(curve, us)| (Some(curve.style), format!("{}: {}", curve.name, number::time(us))))
+                .collect(),
+            dots: times().map(|(curve, us)| (curve.style, y.place(us))).collect(),
+        }
     });
     all.collect()
 }

@@ -68,6 +68,11 @@ pub(crate) fn quantile_us(histogram: &Histogram<u64>, share: f64) -> f64 {
     histogram.value_at_quantile(share) as f64 / NS_PER_US
 }
 
+/// The same for ascending shares, in one pass.
+pub(crate) fn quantiles_us(histogram: &Histogram<u64>, shares: impl IntoIterator<Item = f64>) -> Vec<f64> {
+    histogram.value_at_quantiles(shares).map(|ns| ns as f64 / NS_PER_US).collect()
+}
+
 /// The slowest request, in microseconds.
 pub(crate) fn max_us(histogram: &Histogram<u64>) -> f64 {
     histogram.max() as f64 / NS_PER_US
@@ -114,6 +119,15 @@ mod tests {
         near(rank_us(&histogram, 1).unwrap(), 1_000.0);
         near(rank_us(&histogram, 1000).unwrap(), 1_000_000.0);
         assert_eq!(rank_us(&histogram, 1001), None);
+    }
+
+    #[test]
+    fn one_pass_gives_the_same_as_many() {
+        let histogram = of(&(1..=1000).map(|us| us * us * 1_000).collect::<Vec<_>>());
+        let shares: Vec<f64> = (0..=1000).map(|step| f64::from(step) / 1000.0).collect();
+        let each: Vec<f64> = shares.iter().map(|share| quantile_us(&histogram, *share)).collect();
+        assert_eq!(quantiles_us(&histogram, shares), each);
+        assert_eq!(quantiles_us(&of(&[]), [0.5, 1.0]), [0.0, 0.0]);
     }
 
     #[test]

@@ -1,13 +1,31 @@
 //! Chromium without a window: what it makes of a page, and the picture it paints.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use flate2::read::ZlibDecoder;
 use std::fs;
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use stillgate_testkit::{require_tool, run_tool};
 
 /// A browser that takes longer hangs.
 const SECONDS_MAX: &str = "120";
+
+/// Says the elements of all pages, as JSON in base64, for what is dumped is escaped.
+const FRAMES: &str = r#"<!DOCTYPE html><html lang="en"><body><p id="said"></p><script>
+const loaded = url => new Promise(done => {
+    const frame = document.createElement('iframe');
+    [frame.width, frame.height] = [1280, 1400];
+    frame.onload = () => done(frame.contentDocument.documentElement.outerHTML);
+    frame.src = url;
+    document.body.append(frame);
+});
+Promise.all(URLS.map(loaded)).then(all => {
+    const bytes = new TextEncoder().encode(JSON.stringify(all));
+    const text = Array.from(bytes, byte => String.fromCharCode(byte)).join('');
+    document.getElementById('said').textContent = btoa(text);
+});
+</script></body></html>"#;
 
 /// What the browser is asked for, and by which width and scheme.
 pub(crate) struct Browser<'a> {
@@ -25,6 +43,22 @@ impl Browser<'_> {
     pub(crate) fn dom(&self) -> String {
         let output = self.run(&["--dump-dom", "--virtual-time-budget=4000"]);
         String::from_utf8(output).unwrap()
+    }
+
+    /// The elements of many pages, each in a frame of one: a browser takes longer to start than a page.
+    ///
+    /// # Panics
+    /// As [`Browser::dom`].
+    #[track_caller]
+    pub(crate) fn doms(pages: &[PathBuf]) -> Vec<String> {
+        let folder = tempfile::tempdir().unwrap();
+        let urls: Vec<String> = pages.iter().map(|page| format!("file://{}", page.display())).collect();
+        let html = FRAMES.replace("URLS", &serde_json::to_string(&urls).unwrap());
+        let page = folder.path().join("frames.html");
+        fs::write(&page, html).unwrap();
+        let dom = Browser { width: 1280, dark: false, page: &page }.dom();
+        let said = dom.split_once("<p id=\"said\">").unwrap().1.split_once("</p>").unwrap().0;
+        serde_json::from_slice(&STANDARD.decode(said).unwrap()).unwrap()
     }
 
     /// The upper part of the page as it is painted.

@@ -8,6 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Serializer as _, V2DeflateSerializer};
 use serde_json::{Value, json};
+use std::sync::LazyLock;
 
 /// A point of a time series stands for so long.
 const POINT_S: f64 = 0.1;
@@ -31,7 +32,7 @@ pub(crate) struct Sweep {
 }
 
 /// The reference's experiment: one target, 100,000 series, scraped every 5 seconds.
-pub(crate) fn reference() -> Sweep {
+fn reference() -> Sweep {
     Sweep {
         targets: vec![("nginx-lua".to_owned(), 9_300.0)],
         series: vec![100_000],
@@ -52,6 +53,17 @@ pub(crate) fn sweep() -> Sweep {
         rate: 1_000.0,
         block_s: 5.0,
     }
+}
+
+/// One target, two sizes, two intervals: 4 cells.
+pub(crate) fn small_sweep() -> Sweep {
+    Sweep { targets: vec![("nginx-lua".to_owned(), 9_300.0)], series: vec![1_000, 100_000], ..sweep() }
+}
+
+/// Its result; made once.
+pub(crate) fn reference_tail() -> Value {
+    static MADE: LazyLock<Value> = LazyLock::new(|| tail(&reference()));
+    MADE.clone()
 }
 
 /// A tail result.
@@ -93,7 +105,7 @@ fn cell(sweep: &Sweep, (name, series, every_s): (&str, u64, f64), stop_s: f64, r
     let mut seen: Vec<[Figures; 2]> = Vec::new();
     for pair in 0..sweep.pairs {
         let with_first = random.uniform() < 0.5;
-        let mut figures = [Figures::default(), Figures::default()];
+        let mut figures = [(); 2].map(|()| Figures(histogram(&[]), [0.0; 5]));
         for with in [with_first, !with_first] {
             let stops: Vec<f64> = if with { scrapes(sweep.block_s, every_s) } else { Vec::new() };
             let stop_s = stop_s * (1.0 + 0.12 * random.normal()).clamp(0.5, 1.5);
@@ -129,7 +141,11 @@ fn cell(sweep: &Sweep, (name, series, every_s): (&str, u64, f64), stop_s: f64, r
             ms(&p999["minimum_detectable"])
         )
     };
-    let all = |side: usize| percentiles(&seen.iter().map(|pair| pair[side].0.clone()).collect::<Vec<_>>());
+    let all = |side: usize| {
+        let mut all = histogram(&[]);
+        seen.iter().for_each(|pair| all.add(&pair[side].0).unwrap());
+        percentiles(&all)
+    };
     let subject = json!({
         "name": name, "version": "1.0", "command": [name, "-c", "gateway.conf"],
         "configuration": "listen: 127.0.0.1:8080\nmetrics:\n  path: /metrics\n", "binary_sha256": "ab".repeat(32), "revision": null,
@@ -155,8 +171,7 @@ fn scrapes(block_s: f64, every_s: f64) -> Vec<f64> {
 const MEASURES: [&str; 5] = ["p50", "p99", "p99.9", "max", "cpu"];
 
 /// A block's latencies, and its figures in the order of [`MEASURES`].
-#[derive(Default)]
-struct Figures(Vec<u64>, [f64; 5]);
+struct Figures(Histogram<u64>, [f64; 5]);
 
 fn effect(measure: &str, at: usize, seen: &[[Figures; 2]]) -> Value {
     let of = |side: usize| median(seen.iter().map(|pair| pair[side].1[at]).collect());
@@ -264,9 +279,9 @@ pub(crate) fn load() -> Value {
     record["errors_by_kind"] = json!({"timeout": 9, "reset": 3});
     record["error_examples"] =
         json!(["127.0.0.1:8080: no answer within 400 ms", "127.0.0.1:8080: connection reset by peer"]);
-    let corrected = percentiles(std::slice::from_ref(&run.latencies_ns));
-    let uncorrected = percentiles(std::slice::from_ref(&run.uncorrected_ns));
-    let lateness = percentiles(&[LATENESS_NS.to_vec()]);
+    let corrected = percentiles(&run.corrected);
+    let uncorrected = percentiles(&histogram(&run.uncorrected_ns));
+    let lateness = percentiles(&histogram(&LATENESS_NS));
     let experiment = json!({
         "duration_s": 10.0, "requests": record["requests"], "errors": record["errors"],
         "errors_by_kind": record["errors_by_kind"], "void": false, "void_reasons": [], "rate_intended": record["rate_intended"],
@@ -294,6 +309,8 @@ fn file(experiment: &Value, arguments: &Value) -> Value {
 /// What the model answered.
 struct Run {
     latencies_ns: Vec<u64>,
+    /// Of these.
+    corrected: Histogram<u64>,
     uncorrected_ns: Vec<u64>,
     points: Vec<Value>,
     elapsed_s: f64,
@@ -304,6 +321,7 @@ fn simulate(rate: f64, seconds: f64, stops: &[f64], stop_s: f64, random: &mut Ra
     let count = (rate * seconds) as usize;
     let mut run = Run {
         latencies_ns: Vec::with_capacity(count),
+        corrected: histogram(&[]),
         uncorrected_ns: Vec::new(),
         points: Vec::new(),
         elapsed_s: seconds,
@@ -319,6 +337,7 @@ fn simulate(rate: f64, seconds: f64, stops: &[f64], stop_s: f64, random: &mut Ra
         run.uncorrected_ns.push(((own + if sent_in_stop { wait } else { 0.0 }) * 1e9) as u64);
     }
     let per_point = (rate * POINT_S).max(1.0) as usize;
+    run.corrected = histogram(&run.latencies_ns);
     run.points = run.latencies_ns.chunks(per_point).enumerate().map(|(at, some)| point(at, some)).collect();
     run
 }
@@ -335,9 +354,8 @@ fn point(at: usize, latencies_ns: &[u64]) -> Value {
 
 impl Run {
     fn figures(&self, cpu: f64) -> Figures {
-        let histogram = histogram(&self.latencies_ns);
-        let us = |share: f64| histogram.value_at_quantile(share) as f64 / 1e3;
-        Figures(self.latencies_ns.clone(), [us(0.5), us(0.99), us(0.999), us(1.0), cpu])
+        let us = |share: f64| self.corrected.value_at_quantile(share) as f64 / 1e3;
+        Figures(self.corrected.clone(), [us(0.5), us(0.99), us(0.999), us(1.0), cpu])
     }
 
     fn record(&self, rate: Option<f64>) -> Value {
@@ -345,22 +363,21 @@ impl Run {
         json!({
             "begun_unix_s": 1_795_302_900.0, "elapsed_s": self.elapsed_s, "requests": requests, "errors": 0, "errors_by_kind": {},
             "error_examples": [], "rate_intended": rate, "rate_achieved": requests as f64 / self.elapsed_s,
-            "corrected": encoded(&self.latencies_ns), "uncorrected": encoded(&self.uncorrected_ns),
-            "lateness": encoded(&LATENESS_NS), "generator_cpu_cores": 0.31, "generator_cpu_wait_share": 0.002,
+            "corrected": encoded(&self.corrected), "uncorrected": encoded(&histogram(&self.uncorrected_ns)),
+            "lateness": encoded(&histogram(&LATENESS_NS)), "generator_cpu_cores": 0.31, "generator_cpu_wait_share": 0.002,
             "void": [],
         })
     }
 }
 
-fn percentiles(runs: &[Vec<u64>]) -> Value {
-    let histogram = histogram(&runs.concat());
+fn percentiles(histogram: &Histogram<u64>) -> Value {
     let us = |share: f64| histogram.value_at_quantile(share) as f64 / 1e3;
     json!({"p50": us(0.5), "p90": us(0.9), "p99": us(0.99), "p99_9": us(0.999), "p99_99": us(0.9999), "max": us(1.0)})
 }
 
-fn encoded(latencies_ns: &[u64]) -> String {
+fn encoded(histogram: &Histogram<u64>) -> String {
     let mut bytes = Vec::new();
-    V2DeflateSerializer::new().serialize(&histogram(latencies_ns), &mut bytes).unwrap();
+    V2DeflateSerializer::new().serialize(histogram, &mut bytes).unwrap();
     STANDARD.encode(bytes)
 }
 

@@ -9,10 +9,13 @@ mod fixture;
 
 use browser::Browser;
 use serde_json::{Value, json};
+use std::collections::HashMap;
 use std::fs;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::sync::LazyLock;
+use std::thread;
 use tempfile::TempDir;
 
 /// A page of a sweep of 24 cells is no larger.
@@ -52,18 +55,83 @@ impl Lab {
     }
 }
 
+/// A report in which nothing but its elements is looked at, and the elements that Chromium made of it.
+struct Page {
+    html: String,
+    dom: String,
+}
+
+/// Results under a name for tests.
+type Results = (&'static str, Vec<(&'static str, Value)>);
+
+/// All such reports, loaded at once.
+static PAGES: LazyLock<HashMap<&str, Page>> = LazyLock::new(|| {
+    let (names, results): (Vec<&str>, Vec<_>) = reported().into_iter().unzip();
+    let labs: Vec<Lab> = results.iter().map(|results| Lab::new(results)).collect();
+    let made: Vec<(PathBuf, String)> = thread::scope(|scope| {
+        let running: Vec<_> = labs
+            .iter()
+            .zip(&results)
+            .map(|(lab, results)| {
+                let files: Vec<&str> = results.iter().map(|(file, _)| *file).collect();
+                scope.spawn(move || lab.report(&files))
+            })
+            .collect();
+        running.into_iter().map(|running| running.join().unwrap()).collect()
+    });
+    let (_, large, large_html) = &*LARGE;
+    let all = names.into_iter().zip(made).chain([("large", (large.clone(), large_html.clone()))]);
+    let (names, made): (Vec<&str>, Vec<_>) = all.unzip();
+    let (pages, htmls): (Vec<PathBuf>, Vec<String>) = made.into_iter().unzip();
+    let pages = htmls.into_iter().zip(Browser::doms(&pages)).map(|(html, dom)| Page { html, dom });
+    names.into_iter().zip(pages).collect()
+});
+
+fn reported() -> Vec<Results> {
+    let tail = || fixture::reference_tail();
+    let compare = || fixture::compare(8, 0.05);
+    let mut touched = fixture::load();
+    touched["corrected"]["p99"] = json!(1.0);
+    vec![
+        ("tail", vec![("one.json", tail())]),
+        ("compare", vec![("c.json", fixture::compare(16, 0.05))]),
+        ("load", vec![("whole.json", fixture::load())]),
+        ("touched", vec![("touched.json", touched)]),
+        (
+            "several",
+            vec![("load.json", fixture::load()), ("same.json", fixture::compare(8, 0.0)), ("tail.json", tail())],
+        ),
+        ("effects", vec![("a.json", tail()), ("b.json", compare())]),
+        ("odd", odd()),
+        ("void tail", vec![("void.json", void_tail())]),
+        ("void compare", vec![("void.json", void_compare())]),
+    ]
+}
+
+/// A page is sound and says these words.
 #[track_caller]
-fn check_page(results: &[(&str, Value)], told: &[&str]) {
-    let lab = Lab::new(results);
-    let files: Vec<&str> = results.iter().map(|(name, _)| *name).collect();
-    let (page, html) = lab.report(&files);
+fn check_page(name: &str, told: &[&str]) {
+    let Page { html, dom } = &PAGES[name];
     assert!(html.len() < PAGE_BYTES_MAX, "{} bytes", html.len());
-    let dom = Browser { width: 1280, dark: false, page: &page }.dom();
-    dom::check(&dom);
+    dom::check(dom);
     for words in told {
         assert!(dom.contains(words), "the page does not say {words:?}");
     }
 }
+
+/// A page that is as large as pages are, `report.html`, and `others.html` of the other kinds of result.
+static LARGE: LazyLock<(Lab, PathBuf, String)> = LazyLock::new(|| {
+    let results = [
+        ("sweep.json", fixture::tail(&fixture::sweep())),
+        ("a.json", fixture::reference_tail()),
+        ("b.json", fixture::compare(8, 0.05)),
+        ("c.json", fixture::load()),
+    ];
+    let lab = Lab::new(&results);
+    assert!(lab.run(&["a.json", "b.json", "c.json", "-o", "others.html"]).status.success());
+    let (page, html) = lab.report(&["sweep.json"]);
+    (lab, page, html)
+});
 
 #[test]
 fn a_tail_result_is_told_from_verdict_to_machine() {
@@ -79,7 +147,7 @@ fn a_tail_result_is_told_from_verdict_to_machine() {
         "stillgate-lab verify one.json",
         "stillgate-lab tail stillgate nginx-lua haproxy --series 1k,10k,100k,1M",
     ];
-    check_page(&[("one.json", fixture::tail(&fixture::reference()))], &told);
+    check_page("tail", &told);
 }
 
 #[test]
@@ -91,94 +159,73 @@ fn a_comparison_shows_ratios_detectable_effects_and_pairs() {
         "A went first",
         "valgrind is not installed",
     ];
-    check_page(&[("c.json", fixture::compare(16, 0.05))], &told);
+    check_page("compare", &told);
 }
 
 #[test]
 fn a_load_result_shows_what_correction_adds_and_what_failed() {
     let told =
         ["half were answered within", "from the intended start", "from the send", "no answer within 400 ms", "timeout"];
-    check_page(&[("l.json", fixture::load())], &told);
+    check_page("load", &told);
 }
 
 #[test]
 fn a_page_says_whether_its_verdict_follows_from_the_data() {
-    let mut touched = fixture::load();
-    touched["corrected"]["p99"] = json!(1.0);
-    check_page(&[("whole.json", fixture::load())], &["Made again from the raw data with this page: the same."]);
-    check_page(&[("touched.json", touched)], &["One figure in the file is not what its raw data and its design give"]);
+    check_page("load", &["Made again from the raw data with this page: the same."]);
+    check_page("touched", &["One figure in the file is not what its raw data and its design give"]);
 }
 
 #[test]
 fn several_results_share_a_page() {
-    let results = [
-        ("load.json", fixture::load()),
-        ("same.json", fixture::compare(8, 0.0)),
-        ("tail.json", fixture::tail(&fixture::reference())),
-    ];
-    check_page(&results, &["3 results of stillgate-lab", "valgrind is not installed", "href=\"#f3\""]);
+    check_page("several", &["3 results of stillgate-lab", "valgrind is not installed", "href=\"#f3\""]);
 }
 
 #[test]
 fn a_large_sweep_stays_small_and_its_links_unfold_cells() {
-    let lab = Lab::new(&[("sweep.json", fixture::tail(&fixture::sweep()))]);
-    let (page, html) = lab.report(&["sweep.json"]);
-    assert!(html.len() < PAGE_BYTES_MAX, "{} bytes", html.len());
-    dom::check(&Browser { width: 1280, dark: false, page: &page }.dom());
+    check_page("large", &[]);
     let script = "frame.contentWindow.location.hash = '#f1-c20'; \
                   setTimeout(() => say([...inner.querySelectorAll('details.cell')].map(cell => +cell.open).join('')), 500);";
-    assert_eq!(asked(&lab, 1280, script), format!("{}1{}", "0".repeat(20), "0".repeat(3)));
+    assert_eq!(asked(&LARGE.0, 1280, script), format!("{}1{}", "0".repeat(20), "0".repeat(3)));
 }
 
-#[test]
-fn a_phone_scrolls_in_one_direction_only() {
-    let results = [
-        ("a.json", fixture::tail(&fixture::reference())),
-        ("b.json", fixture::compare(8, 0.05)),
-        ("c.json", fixture::load()),
-        ("d.json", fixture::tail(&fixture::sweep())),
-    ];
-    let lab = Lab::new(&results);
-    lab.report(&["a.json", "b.json", "c.json", "d.json"]);
-    let script =
-        "inner.querySelectorAll('details').forEach(part => part.open = true); say(inner.documentElement.scrollWidth);";
-    assert_eq!(asked(&lab, PHONE_WIDTH, script), PHONE_WIDTH.to_string());
-}
-
-/// Neither the page nor a table in it is wider than the screen, with all parts unfolded.
+/// Neither the page nor a table in it is wider than the screen, with all parts unfolded: a phone scrolls in one direction only.
 #[test]
 fn tables_fit_wide_and_narrow_screens() {
-    let results = [
-        ("a.json", fixture::tail(&fixture::reference())),
-        ("b.json", fixture::compare(8, 0.05)),
-        ("c.json", fixture::load()),
-        ("d.json", fixture::tail(&fixture::sweep())),
-    ];
-    let lab = Lab::new(&results);
-    lab.report(&["a.json", "b.json", "c.json", "d.json"]);
+    let widths = [1280, 400, PHONE_WIDTH];
     let script = "inner.querySelectorAll('details').forEach(part => part.open = true); \
-                  const wide = [...inner.querySelectorAll('.scrolled, pre')].filter(part => part.scrollWidth > part.clientWidth); \
-                  say(inner.documentElement.scrollWidth + wide.map(part => ': ' + part.textContent.slice(0, 40)).join(''));";
-    for width in [1280, 400, PHONE_WIDTH] {
-        assert_eq!(asked(&lab, width, script), width.to_string());
-    }
+                  const seen = () => { \
+                      const wide = [...inner.querySelectorAll('.scrolled, pre')].filter(part => part.scrollWidth > part.clientWidth); \
+                      return inner.documentElement.scrollWidth + wide.map(part => ': ' + part.textContent.slice(0, 40)).join(''); \
+                  }; \
+                  const widths = WIDTHS, all = window.all ??= []; \
+                  const next = left => { \
+                      if (left.length) { \
+                          frame.width = left[0]; \
+                          setTimeout(() => { all.push(seen()); next(left.slice(1)); }, 200); \
+                      } else if (all.length == widths.length) { \
+                          frame.src = 'others.html'; \
+                      } else say(all.join(' ')); \
+                  }; \
+                  next(widths);";
+    let said = asked(&LARGE.0, 1280, &script.replace("WIDTHS", &format!("{widths:?}")));
+    let expected: Vec<String> = [widths, widths].concat().iter().map(u32::to_string).collect();
+    assert_eq!(said, expected.join(" "));
 }
 
 #[test]
 fn effects_say_that_they_are_not_differences_of_the_columns() {
-    let results = [("a.json", fixture::tail(&fixture::reference())), ("b.json", fixture::compare(8, 0.05))];
     let told = [
         "Each effect is the median of the differences within pairs of blocks (Hodges-Lehmann).",
         "Each change is the median of the ratios within pairs (Hodges-Lehmann), less one.",
         // One sentence first, the rest behind it.
         ">Scrapes made the slowest requests of nginx-lua slower.</p><p class=\"details\">",
     ];
-    check_page(&results, &told);
+    check_page("effects", &told);
 }
 
 #[test]
 fn light_and_dark_follow_the_system_and_the_choice() {
-    let lab = Lab::new(&[("one.json", fixture::tail(&fixture::reference()))]);
+    let lab = Lab::new(&[("one.json", fixture::reference_tail())]);
     let (page, _) = lab.report(&["one.json"]);
     for (dark, lightness) in [(false, 0.85..1.0), (true, 0.02..0.25)] {
         let picture = Browser { width: 1280, dark, page: &page }.screenshot();
@@ -195,7 +242,7 @@ fn light_and_dark_follow_the_system_and_the_choice() {
 #[test]
 fn a_printed_page_has_all_that_is_folded_and_nothing_to_click() {
     let results = [
-        ("a.json", fixture::tail(&fixture::sweep())),
+        ("a.json", fixture::tail(&fixture::small_sweep())),
         ("b.json", fixture::compare(8, 0.05)),
         ("c.json", fixture::load()),
     ];
@@ -203,7 +250,7 @@ fn a_printed_page_has_all_that_is_folded_and_nothing_to_click() {
     let (page, html) = lab.report(&["a.json", "b.json", "c.json"]);
     let paper = Browser { width: 1280, dark: false, page: &page }.printed();
     let cells = html.matches("<details class=\"cell").count();
-    assert!(cells == 24 && paper.pages() > cells, "{} pages, {cells} cells begin one each", paper.pages());
+    assert!(cells == 4 && paper.pages() > cells, "{} pages, {cells} cells begin one each", paper.pages());
     assert_eq!(paper.elements("Table"), html.matches("<table").count(), "tables, folded ones too");
     assert_eq!(paper.elements("Form"), 0, "the choice of light and dark is no matter of paper");
     // On a busy machine Chromium may write the same paper in another order.
@@ -216,26 +263,29 @@ fn a_printed_page_has_all_that_is_folded_and_nothing_to_click() {
     assert!(as_on_screen.elements("Table") < paper.elements("Table") && as_on_screen.elements("Form") > 0);
 }
 
-/// Too many blocks or pairs are void: there is raw data, and nothing that follows from it.
-#[test]
-fn what_is_void_does_not_look_like_a_finding() {
-    let late = json!(["the generator was late"]);
-    let mut tail = fixture::tail(&fixture::reference());
+/// Too many blocks are void: there is raw data, and nothing that follows from it.
+fn void_tail() -> Value {
+    let mut tail = fixture::reference_tail();
     for block in [0, 2, 4] {
-        tail["cells"][0]["blocks"][block]["run"]["void"] = late.clone();
+        tail["cells"][0]["blocks"][block]["run"]["void"] = json!(["the generator was late"]);
     }
+    tail
+}
+
+/// The same of pairs.
+fn void_compare() -> Value {
     let mut compare = fixture::compare(16, 0.05);
     for pair in 0..5 {
-        compare["pairs"][pair]["b"]["saturation"]["void"] = late.clone();
+        compare["pairs"][pair]["b"]["saturation"]["void"] = json!(["the generator was late"]);
     }
-    let check = |result: Value, told: &[&str]| {
-        let lab = Lab::new(&[("void.json", result)]);
-        let (page, html) = lab.report(&["void.json"]);
-        dom::check(&Browser { width: 1280, dark: false, page: &page }.dom());
-        for words in told {
-            assert!(html.contains(words), "the page does not say {words:?}");
-        }
-        let body = html.split_once("<main").unwrap().1;
+    compare
+}
+
+#[test]
+fn what_is_void_does_not_look_like_a_finding() {
+    let check = |name: &str, told: &[&str]| {
+        check_page(name, told);
+        let body = PAGES[name].html.split_once("<main").unwrap().1;
         for finding in ["class=\"forest\"", "estimate", "chip worse", "chip better", "All tests"] {
             assert!(!body.contains(finding), "a finding: {finding}");
         }
@@ -244,9 +294,9 @@ fn what_is_void_does_not_look_like_a_finding() {
             assert!(picture.contains("(void: no finding)"), "{}", &picture[..picture.len().min(300)]);
         }
     };
-    check(tail, &["The cell is void, so no effect is drawn.", "3 of 8 pairs of blocks are void"]);
+    check("void tail", &["The cell is void, so no effect is drawn.", "3 of 8 pairs of blocks are void"]);
     check(
-        compare,
+        "void compare",
         &["The comparison is void, so no effect is drawn and no measure judged.", "5 of 16 pairs cannot be used"],
     );
 }
@@ -260,7 +310,7 @@ fn a_hostile_result_file_stays_text() {
         "</title></style></pre><script>console.error('run')</script><img src=http://{address}/ onerror=console.error(1)>\
          \" onfocus=\"console.error(2)\" style=\"background:url(http://{address}/)\" ' &lt;svg/onload=console.error(3)> \u{202e}"
     );
-    let mut results = [fixture::tail(&fixture::reference()), fixture::compare(4, 0.05), fixture::load()];
+    let mut results = [fixture::reference_tail(), fixture::compare(4, 0.05), fixture::load()];
     results.iter_mut().for_each(|result| poison(result, &hostile));
     let [tail, compare, load] = results;
     let lab = Lab::new(&[("<b>&'.json", tail), ("b.json", compare), ("c.json", load)]);
@@ -271,16 +321,15 @@ fn a_hostile_result_file_stays_text() {
 }
 
 /// Numbers that no run has, and results with nothing in them.
-#[test]
-fn odd_results_make_a_page_too() {
-    let mut odd = fixture::tail(&fixture::reference());
+fn odd() -> Vec<(&'static str, Value)> {
+    let mut odd = fixture::reference_tail();
     let blocks = odd["cells"][0]["blocks"].as_array_mut().unwrap();
     blocks.truncate(4);
     for (at, block) in blocks.iter_mut().enumerate() {
         block["cpu_us_per_request"] = json!([0.0, 1e300, 1e-300, -0.0][at]);
         block["stolen_ms"] = json!(1e300);
     }
-    let mut empty = fixture::tail(&fixture::reference());
+    let mut empty = fixture::reference_tail();
     empty["cells"][0]["blocks"] = json!([]);
     empty["cells"][0]["series_shown"] = json!(0);
     empty["analysis"]["cells"][0]["effects"] = json!([]);
@@ -292,8 +341,11 @@ fn odd_results_make_a_page_too() {
     void["run"]["void"] = json!(["the generator had no CPU for 31% of the time"]);
     // Two pairs have intervals without an end.
     let few = fixture::compare(2, 0.05);
-    let results =
-        [("odd.json", odd), ("empty.json", empty), ("none.json", none), ("void.json", void), ("few.json", few)];
+    vec![("odd.json", odd), ("empty.json", empty), ("none.json", none), ("void.json", void), ("few.json", few)]
+}
+
+#[test]
+fn odd_results_make_a_page_too() {
     let told = [
         "∞",
         "No request was answered",
@@ -301,12 +353,12 @@ fn odd_results_make_a_page_too() {
         "envoy: not found on PATH",
         "is void and says nothing",
     ];
-    check_page(&results, &told);
+    check_page("odd", &told);
 }
 
 #[test]
 fn what_cannot_be_read_is_named() {
-    let mut damaged = fixture::tail(&fixture::reference());
+    let mut damaged = fixture::reference_tail();
     damaged["cells"][0]["blocks"][3]["run"]["corrected"] = json!("AAAA");
     let lab = Lab::new(&[("damaged.json", damaged), ("good.json", fixture::load())]);
     let check = |arguments: &[&str], message: &[&str]| {
@@ -325,7 +377,7 @@ fn what_cannot_be_read_is_named() {
 
 #[test]
 fn a_page_shows_what_the_data_say_and_not_what_was_typed_into_the_file() {
-    let mut rewritten = fixture::tail(&fixture::reference());
+    let mut rewritten = fixture::reference_tail();
     rewritten["lab_version"] = json!("0.0.1");
     rewritten["analysis"]["sentence"] = json!("All is well.");
     rewritten["analysis"]["cells"][0]["sentence"] = json!("All is well.");
