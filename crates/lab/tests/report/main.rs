@@ -21,8 +21,8 @@ use tempfile::TempDir;
 /// A page of a sweep of 24 cells is no larger.
 const PAGE_BYTES_MAX: usize = 1_600_000;
 
-/// The narrowest screens that are common.
-const PHONE_WIDTH: u32 = 390;
+/// Screens, the narrowest that are common last.
+const WIDTHS: [u32; 3] = [1280, 400, 390];
 
 /// A folder with result files in it.
 struct Lab {
@@ -119,7 +119,10 @@ fn check_page(name: &str, told: &[&str]) {
     }
 }
 
-/// A page that is as large as pages are, `report.html`, and `others.html` of the other kinds of result.
+/// A page of the other kinds of result beside the large one.
+const OTHERS: &str = "others.html";
+
+/// A page that is as large as pages are, with [`OTHERS`] in its folder.
 static LARGE: LazyLock<(Lab, PathBuf, String)> = LazyLock::new(|| {
     let results = [
         ("sweep.json", fixture::tail(&fixture::sweep())),
@@ -128,10 +131,62 @@ static LARGE: LazyLock<(Lab, PathBuf, String)> = LazyLock::new(|| {
         ("c.json", fixture::load()),
     ];
     let lab = Lab::new(&results);
-    assert!(lab.run(&["a.json", "b.json", "c.json", "-o", "others.html"]).status.success());
+    assert!(lab.run(&["a.json", "b.json", "c.json", "-o", OTHERS]).status.success());
     let (page, html) = lab.report(&["sweep.json"]);
     (lab, page, html)
 });
+
+/// What a script sees that has the large page in a frame, then the other one: the ground by system and by each choice, which cells
+/// a link unfolds, and with all parts unfolded the page's width and each table that is wider than its place, by width of the frame.
+static ASKED: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let folder = LARGE.0.dir.path();
+    let asking = folder.join("asking.html");
+    let html = ASKING.replace("WIDTHS", &format!("{WIDTHS:?}")).replace("OTHERS", OTHERS);
+    fs::write(&asking, html).unwrap();
+    let dom = Browser { width: 1600, dark: false, page: &asking }.dom();
+    let said = dom.split_once("<p id=\"said\">").unwrap().1.split_once("</p>").unwrap().0;
+    said.split('|').map(str::to_owned).collect()
+});
+
+const ASKING: &str = r#"<!DOCTYPE html><html lang="en"><body><p id="said"></p>
+<iframe id="frame" width="1280" height="900"></iframe><script>
+const frame = document.getElementById('frame'), all = [];
+const inner = () => frame.contentDocument;
+const ground = () => frame.contentWindow.getComputedStyle(inner().body).backgroundColor;
+const grounds = () => {
+    const seen = [ground()];
+    for (const choice of ['dark', 'light', 'auto']) {
+        inner().getElementById('theme-' + choice).click();
+        seen.push(ground());
+    }
+    return seen.map(colour => parseInt(colour.slice(4)) > 127 ? 'light' : 'dark').join(' ');
+};
+const width = () => {
+    const wide = [...inner().querySelectorAll('.scrolled, pre')].filter(part => part.scrollWidth > part.clientWidth);
+    return inner().documentElement.scrollWidth + wide.map(part => ': ' + part.textContent.slice(0, 40)).join('');
+};
+const wait = time => new Promise(done => setTimeout(done, time));
+const load = page => new Promise(done => { frame.onload = done; frame.src = page; });
+const widths = async () => {
+    inner().querySelectorAll('details').forEach(part => part.open = true);
+    for (frame.width of WIDTHS) {
+        await wait(200);
+        all.push(width());
+    }
+};
+const ask = async () => {
+    await load('report.html');
+    all.push(grounds());
+    frame.contentWindow.location.hash = '#f1-c20';
+    await wait(500);
+    all.push([...inner().querySelectorAll('details.cell')].map(cell => +cell.open).join(''));
+    await widths();
+    await load('OTHERS');
+    await widths();
+    document.getElementById('said').textContent = all.join('|');
+};
+ask();
+</script></body></html>"#;
 
 #[test]
 fn a_tail_result_is_told_from_verdict_to_machine() {
@@ -183,33 +238,14 @@ fn several_results_share_a_page() {
 #[test]
 fn a_large_sweep_stays_small_and_its_links_unfold_cells() {
     check_page("large", &[]);
-    let script = "frame.contentWindow.location.hash = '#f1-c20'; \
-                  setTimeout(() => say([...inner.querySelectorAll('details.cell')].map(cell => +cell.open).join('')), 500);";
-    assert_eq!(asked(&LARGE.0, 1280, script), format!("{}1{}", "0".repeat(20), "0".repeat(3)));
+    assert_eq!(ASKED[1], format!("{}1{}", "0".repeat(20), "0".repeat(3)));
 }
 
 /// Neither the page nor a table in it is wider than the screen, with all parts unfolded: a phone scrolls in one direction only.
 #[test]
 fn tables_fit_wide_and_narrow_screens() {
-    let widths = [1280, 400, PHONE_WIDTH];
-    let script = "inner.querySelectorAll('details').forEach(part => part.open = true); \
-                  const seen = () => { \
-                      const wide = [...inner.querySelectorAll('.scrolled, pre')].filter(part => part.scrollWidth > part.clientWidth); \
-                      return inner.documentElement.scrollWidth + wide.map(part => ': ' + part.textContent.slice(0, 40)).join(''); \
-                  }; \
-                  const widths = WIDTHS, all = window.all ??= []; \
-                  const next = left => { \
-                      if (left.length) { \
-                          frame.width = left[0]; \
-                          setTimeout(() => { all.push(seen()); next(left.slice(1)); }, 200); \
-                      } else if (all.length == widths.length) { \
-                          frame.src = 'others.html'; \
-                      } else say(all.join(' ')); \
-                  }; \
-                  next(widths);";
-    let said = asked(&LARGE.0, 1280, &script.replace("WIDTHS", &format!("{widths:?}")));
-    let expected: Vec<String> = [widths, widths].concat().iter().map(u32::to_string).collect();
-    assert_eq!(said, expected.join(" "));
+    let expected: Vec<String> = [WIDTHS, WIDTHS].concat().iter().map(u32::to_string).collect();
+    assert_eq!(ASKED[2..], expected);
 }
 
 #[test]
@@ -225,18 +261,14 @@ fn effects_say_that_they_are_not_differences_of_the_columns() {
 
 #[test]
 fn light_and_dark_follow_the_system_and_the_choice() {
-    let lab = Lab::new(&[("one.json", fixture::reference_tail())]);
-    let (page, _) = lab.report(&["one.json"]);
+    let page = LARGE.0.dir.path().join(OTHERS);
     for (dark, lightness) in [(false, 0.85..1.0), (true, 0.02..0.25)] {
         let picture = Browser { width: 1280, dark, page: &page }.screenshot();
         assert_eq!(picture.width, 1280);
         assert!(lightness.contains(&picture.lightness()), "dark: {dark}, lightness {}", picture.lightness());
         assert!(picture.colours() > 100, "only {} colours: the page is blank", picture.colours());
     }
-    let script = "const ground = () => frame.contentWindow.getComputedStyle(inner.body).backgroundColor; const seen = [ground()]; \
-                  for (const choice of ['dark', 'light', 'auto']) { inner.getElementById('theme-' + choice).click(); seen.push(ground()); } \
-                  say(seen.map(colour => parseInt(colour.slice(4)) > 127 ? 'light' : 'dark').join(' '));";
-    assert_eq!(asked(&lab, 1280, script), "light dark light light");
+    assert_eq!(ASKED[0], "light dark light light");
 }
 
 #[test]
@@ -386,21 +418,6 @@ fn a_page_shows_what_the_data_say_and_not_what_was_typed_into_the_file() {
     let (_, html) = lab.report(&["r.json"]);
     assert!(!html.contains("All is well."));
     assert!(html.contains("made the slowest requests of nginx-lua slower: p99.9 from"));
-}
-
-/// What a script sees that has the report in a frame of this width; it may use `frame`, `inner` (its document) and `say`.
-#[track_caller]
-fn asked(lab: &Lab, width: u32, script: &str) -> String {
-    let asking = lab.dir.path().join("asking.html");
-    let html = format!(
-        "<!DOCTYPE html><html lang=\"en\"><body><p id=\"said\"></p><iframe id=\"frame\" width=\"{width}\" height=\"900\"></iframe>\
-         <script>const frame = document.getElementById('frame'); const say = text => document.getElementById('said').textContent = text; \
-         frame.onload = () => {{ const inner = frame.contentDocument; {script} }}; frame.src = 'report.html';</script></body></html>"
-    );
-    fs::write(&asking, html).unwrap();
-    let dom = Browser { width: 1600, dark: false, page: &asking }.dom();
-    let said = dom.split_once("<p id=\"said\">").unwrap().1;
-    said.split_once("</p>").unwrap().0.to_owned()
 }
 
 /// Puts `text` in the place of every string that is free.
