@@ -173,17 +173,16 @@ impl Directory {
         Err(Away)
     }
 
-    /// A connection of another process of this node goes on here. False: its device has a newer one, and it is to be closed.
-    pub fn adopt(&self, device: &str, connection: u64, generation: Generation, since_ms: u64) -> bool {
+    /// A connection of another process of this node, which had the number `before` there, goes on here. False: its device has a
+    /// newer one, and it is to be closed.
+    pub fn adopt(&self, device: &str, connection: u64, before: u64, generation: Generation, since_ms: u64) -> bool {
         let registrations = &mut self.shared.state().registrations;
         if registrations.is_newer(device, generation) {
             return false;
         }
         // The older connection here is its node's to close. One that began while the directory was away is not known to it.
-        let _closed_by_its_node = match generation >= FIRST_ERA.first_generation() {
-            true => registrations.adopted(device, connection, generation, since_ms),
-            false => registrations.connected(device, connection, Duplicate::Replace, since_ms),
-        };
+        let known = Some(generation).filter(|generation| *generation >= FIRST_ERA.first_generation());
+        let _closed_by_its_node = registrations.adopted(device, connection, before, known, since_ms);
         self.shared.wake.notify_one();
         true
     }

@@ -71,8 +71,20 @@ struct Local {
     due: Option<u64>,
     /// Whether the directory has it, as far as is known. Not while it was lost.
     is_registered: bool,
-    /// The connection here that the directory names while it has not given this one a generation.
+    /// The connection of this node that the directory names until it knows this one.
     before: Option<u64>,
+}
+
+impl Local {
+    const NONE: Local = Local {
+        connection: 0,
+        duplicate: Duplicate::Replace,
+        since_ms: 0,
+        generation: None,
+        due: None,
+        is_registered: false,
+        before: None,
+    };
 }
 
 /// The devices of one node.
@@ -150,12 +162,20 @@ impl Registrations {
     /// A device has connected here. An older connection of it here has to be closed; its place in the directory becomes the
     /// new one's. Under [`Duplicate::Refuse`] ask [`Registrations::connection`] first.
     pub fn connected(&mut self, device: &str, connection: u64, duplicate: Duplicate, now_ms: u64) -> Effect {
-        self.begin(device, connection, duplicate, None, now_ms)
+        self.begin(device, Local { connection, duplicate, since_ms: now_ms, ..Local::NONE })
     }
 
-    /// A connection of another process of this node goes on here, with the generation that the directory has given it.
-    pub fn adopted(&mut self, device: &str, connection: u64, generation: Generation, since_ms: u64) -> Effect {
-        self.begin(device, connection, Duplicate::Replace, Some(generation), since_ms)
+    /// A connection of another process of this node goes on here. There it was `before`, which the directory names until it
+    /// knows this one, and had this generation, if the directory had given one.
+    pub fn adopted(
+        &mut self,
+        device: &str,
+        connection: u64,
+        before: u64,
+        generation: Option<Generation>,
+        since_ms: u64,
+    ) -> Effect {
+        self.begin(device, Local { connection, since_ms, generation, before: Some(before), ..Local::NONE })
     }
 
     /// Whether the device has a newer connection here than one of this generation, or asks for one: to be looked at before
@@ -268,6 +288,12 @@ impl Registrations {
                     _ => Effect::None,
                 }
             }
+            // It comes late: since then the directory has taken this one, as the other one's node was dead.
+            Connected::Occupied { generation, .. }
+                if local.as_ref().is_some_and(|local| local.generation > Some(generation)) =>
+            {
+                Effect::None
+            }
             Connected::Occupied { .. } => self.close(device, asked),
         }
     }
@@ -280,6 +306,9 @@ impl Registrations {
             (None, Registered::Current) => self.undo(asked),
             (Some(local), Registered::Superseded) if local.generation == Some(generation) => self.close(device, asked),
             (Some(_), Registered::Current) => {
+                if let Some(local) = self.devices.get_mut(device) {
+                    local.before = None;
+                }
                 self.is_registered(device);
                 Effect::None
             }
@@ -312,20 +341,13 @@ impl Registrations {
         Place { node: self.node.clone(), epoch: self.epoch, connection }
     }
 
-    fn begin(
-        &mut self,
-        device: &str,
-        connection: u64,
-        duplicate: Duplicate,
-        generation: Option<Generation>,
-        since_ms: u64,
-    ) -> Effect {
+    fn begin(&mut self, device: &str, local: Local) -> Effect {
         self.numbers += 1;
         let replaced = self.remove(device);
-        let before = replaced.as_ref().and_then(|it| it.generation.map_or(it.before, |_| Some(it.connection)));
-        let due = Some(self.numbers);
-        let local = Local { connection, duplicate, since_ms, generation, due, is_registered: false, before };
-        self.devices.insert(device.into(), local);
+        // The directory knows one with a generation, unless another process has had it.
+        let known = replaced.as_ref().and_then(|it| it.before.or(it.generation.map(|_| it.connection)));
+        let (due, before) = (Some(self.numbers), local.before.or(known));
+        self.devices.insert(device.into(), Local { due, before, is_registered: false, ..local });
         self.unregistered += 1;
         // Before those that are only registered again.
         self.due.push_front((self.numbers, device.into()));
@@ -423,6 +445,41 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_that_comes_late_closes_nothing() {
+        let mut registrations = Registrations::new("a".into(), 1);
+        registrations.found_era(Some(Era(1)), 1);
+        registrations.connected("d", 1, Duplicate::Refuse, 0);
+        let (own, other) = (registrations.place(1), Place { node: "b".into(), epoch: 1, connection: 9 });
+        let occupied = |generation| Connected::Occupied { place: other.clone(), generation };
+        let current = Connected::Current { generation: Generation(8), replaced: None };
+        assert_eq!(registrations.answered("d", &own, current), Effect::None);
+        assert_eq!(registrations.answered("d", &own, occupied(Generation(7))), Effect::None);
+        assert_eq!(registrations.answered("d", &own, occupied(Generation(9))), Effect::Close { connection: 1 });
+    }
+
+    #[test]
+    fn the_end_of_a_connection_that_came_from_another_process_ends_it_there() {
+        let mut registrations = Registrations::new("a".into(), 1);
+        registrations.found_era(Some(Era(1)), 1);
+        let ends_as = |registrations: &mut Registrations, connection, before: Option<u64>| {
+            let before = before.map(|before| registrations.place(before));
+            let ended = Effect::Disconnect { place: registrations.place(connection), before };
+            assert_eq!(registrations.disconnected("d", connection), ended);
+        };
+        registrations.adopted("d", 2, 1, Some(Generation(5)), 0);
+        ends_as(&mut registrations, 2, Some(1));
+        // The next one of the device comes before the directory has heard of it.
+        registrations.adopted("d", 2, 1, Some(Generation(5)), 0);
+        registrations.connected("d", 3, Duplicate::Refuse, 0);
+        ends_as(&mut registrations, 3, Some(1));
+        registrations.adopted("d", 2, 1, Some(Generation(5)), 0);
+        registrations.next_request();
+        let place = registrations.place(2);
+        registrations.registered("d", &place, Generation(5), Registered::Current);
+        ends_as(&mut registrations, 2, None);
+    }
+
+    #[test]
     fn an_answer_about_a_connection_that_was_given_away_changes_nothing() {
         let mut registrations = Registrations::new("a".into(), 1);
         registrations.found_era(Some(Era(1)), 1);
@@ -452,7 +509,7 @@ mod tests {
         let mut registrations = Registrations::new("a".into(), 1);
         registrations.connected("asks", 1, Duplicate::Replace, 0);
         registrations.connected("waits", 2, Duplicate::Refuse, 0);
-        registrations.adopted("older", 3, Generation(5), 0);
+        registrations.adopted("older", 3, 30, Some(Generation(5)), 0);
         for (device, generation, is_newer) in
             [("asks", 9, true), ("waits", 9, false), ("older", 4, true), ("older", 6, false), ("nobody", 1, false)]
         {

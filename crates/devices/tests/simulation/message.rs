@@ -145,8 +145,8 @@ impl World {
 
     /// A message has come to the node that is to have its device.
     pub(super) fn take(&mut self, node: usize, from: Process, id: MessageId) {
-        let Sent { device, level, sent_ms, .. } = self.messages[id.0 as usize];
-        let deadline_ms = sent_ms + TIMEOUT_MS;
+        let Sent { device, level, .. } = self.messages[id.0 as usize];
+        let deadline_ms = self.deadline_ms(id);
         if self.is_filling(node) && !self.is_attached(node, device) && self.now_ms < deadline_ms {
             return self.nodes[node].parked.push((from, id));
         }
@@ -170,6 +170,10 @@ impl World {
         self.notify(node, notices);
     }
 
+    pub(super) fn deadline_ms(&self, id: MessageId) -> u64 {
+        self.messages[id.0 as usize].sent_ms + TIMEOUT_MS
+    }
+
     pub(super) fn notify(&mut self, node: usize, notices: Vec<Notice>) {
         for Notice { id, outcome } in notices {
             let from = self.nodes[node].taken.remove(&id).unwrap();
@@ -177,7 +181,7 @@ impl World {
         }
     }
 
-    fn answer_sender(&mut self, node: usize, from: Process, id: MessageId, told: Told) {
+    pub(super) fn answer_sender(&mut self, node: usize, from: Process, id: MessageId, told: Told) {
         if from != self.process(node) {
             return self.send(Mail::Forwarded { to: from, by: node, message: id, told });
         }

@@ -3,11 +3,12 @@
 //! The next process holds the lease with the same epoch and is the one that devices and peers connect to. Connections go on with
 //! other numbers, and sessions with what their devices have not acknowledged. The first process ends when it has nothing left.
 
+use super::message::Told;
 use super::node::{Held, Node};
 use super::{DEVICES, World};
 use stillgate_devices::Generation;
-use stillgate_devices::directory::{Duplicate, Era, Members};
-use stillgate_devices::session::Session;
+use stillgate_devices::directory::{Era, Members};
+use stillgate_devices::session::{Outcome, Session};
 
 impl World {
     /// Begins, unless one is under way on this node.
@@ -89,10 +90,7 @@ impl World {
         if registrations.is_newer(&name, generation.unwrap_or(Generation(1))) {
             return self.close_connection(new, after);
         }
-        let effect = match generation {
-            Some(generation) => registrations.adopted(&name, after, generation, self.now_ms),
-            None => registrations.connected(&name, after, Duplicate::Replace, self.now_ms),
-        };
+        let effect = registrations.adopted(&name, after, before, generation, self.now_ms);
         self.apply(new, &name, effect);
         if let Some((token, carried)) = carried {
             let mut session = Session::from_carried(carried, token.generation, self.now_ms);
@@ -124,10 +122,16 @@ impl World {
         }
     }
 
-    /// Looks again for devices that were waited for.
+    /// Looks again for devices that were waited for. Who was stopped meanwhile may find that it is too late.
     pub(super) fn step_parked(&mut self, node: usize) {
         for (from, id) in std::mem::take(&mut self.nodes[node].parked) {
-            self.take(node, from, id);
+            match self.now_ms < self.deadline_ms(id) {
+                true => self.take(node, from, id),
+                false => {
+                    let late = Told::Outcome(Outcome::TimedOut { was_written: false });
+                    self.answer_sender(node, from, id, late);
+                }
+            }
         }
     }
 }

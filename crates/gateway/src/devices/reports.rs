@@ -126,7 +126,7 @@ impl Node {
             *state.ending.entry(device).or_default() += 1;
             state.commands.send(connection, Command::Close { connection, why: CloseWhy::Replaced });
         } else {
-            let Former { generation, since_ms } = former;
+            let Former { generation, since_ms, .. } = former;
             state.admit(device.clone(), Local { connection, generation, since_ms, facts });
             state.catch_up(&device);
         }

@@ -140,7 +140,8 @@ mod tests {
     #[test]
     fn a_connection_that_is_given_late_is_not_taken() {
         let memory = Memory::new(10);
-        let (device, former): (Arc<str>, _) = ("d".into(), |generation| Former { generation, since_ms: 1 });
+        let (device, former): (Arc<str>, _) =
+            ("d".into(), |generation| Former { connection: 0, generation, since_ms: 1 });
         let newest = memory.era.first_generation();
         assert!(memory.adopt(&device, 1, former(Generation(newest.0 - 2))));
         memory.connect(&device, 2, Duplicate::Replace);

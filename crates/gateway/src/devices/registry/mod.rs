@@ -49,7 +49,8 @@ impl Registry {
         match self {
             Registry::Memory(memory) => memory.adopt(device, connection, former),
             Registry::Shared(shared) => {
-                shared.directory().adopt(device, connection, former.generation, former.since_ms)
+                let Former { connection: before, generation, since_ms } = former;
+                shared.directory().adopt(device, connection, before, generation, since_ms)
             }
         }
     }
