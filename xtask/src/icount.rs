@@ -12,28 +12,20 @@ use crate::args::Args;
 use crate::packages::{self, VALGRIND};
 use crate::parallel;
 use crate::step::{self, root};
+use crate::suite;
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// One measured operation: `target` of `package`, called with N and `case`.
+/// One measured operation: `program` called with N and `case`.
 struct Operation {
     name: &'static str,
-    package: &'static str,
-    target: Target,
+    program: &'static str,
     case: &'static str,
     iterations: u64,
     by: By,
-}
-
-/// A program that cargo builds.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Target {
-    Bin(&'static str),
-    Example(&'static str),
 }
 
 /// How instructions are counted.
@@ -58,21 +50,16 @@ const fn route(name: &'static str, case: &'static str) -> Operation {
     callgrind(name, "route", case)
 }
 
-const fn callgrind(name: &'static str, bin: &'static str, case: &'static str) -> Operation {
-    Operation {
-        name,
-        package: "stillgate-operations",
-        target: Target::Bin(bin),
-        case,
-        iterations: ITERATIONS,
-        by: By::Callgrind,
-    }
+const fn callgrind(name: &'static str, program: &'static str, case: &'static str) -> Operation {
+    Operation { name, program, case, iterations: ITERATIONS, by: By::Callgrind }
 }
 
 const fn lua(name: &'static str, file: &'static str) -> Operation {
-    let target = Target::Example("warm_runs");
-    Operation { name, package: "stillgate-lua", target, case: file, iterations: 4, by: By::Steps }
+    Operation { name, program: STEPS_PROGRAM, case: file, iterations: 4, by: By::Steps }
 }
+
+/// An example of the crate for functions in Lua. The others are of the package for them.
+const STEPS_PROGRAM: &str = "warm_runs";
 
 const OPERATIONS: &[Operation] = &[
     // The longest first.
@@ -130,14 +117,9 @@ pub(crate) fn check(update: bool) -> Result {
         return Ok(());
     }
     let rustc = rustc_version()?;
-    let mut binaries = BTreeMap::new();
-    for operation in OPERATIONS {
-        if let Entry::Vacant(entry) = binaries.entry(operation.target) {
-            entry.insert(build(operation)?);
-        }
-    }
+    let programs = build()?;
     let counted = parallel::map(OPERATIONS, parallel::cpus(), |operation| {
-        let binary = &binaries[&operation.target];
+        let binary = programs.get(operation.program).ok_or_else(|| format!("cargo built no {}", operation.program))?;
         if operation.by == By::Steps {
             let each = steps(binary, operation).map_err(|error| error.to_string())?;
             return Ok((operation.name, operation.by, each));
@@ -197,16 +179,22 @@ fn compare(rustc: &str, counted: &[(&str, By, f64)], committed: &Committed) -> R
     Ok(())
 }
 
-/// Builds the program as it would be measured; returns where cargo put it.
-fn build(operation: &Operation) -> Result<PathBuf> {
-    let (kind, name) = match operation.target {
-        Target::Bin(name) => ("--bin", name),
-        Target::Example(name) => ("--example", name),
-    };
-    let mut command = step::cargo(["build", "--profile", "bench", "--package", operation.package, kind, name]);
-    let executables = step::build(&mut command)?.executables;
-    let path = executables.last().and_then(|artifact| artifact["executable"].as_str());
-    Ok(path.ok_or_else(|| format!("cargo built no {name}"))?.into())
+/// Builds the programs; by name, where cargo put them.
+fn build() -> Result<BTreeMap<String, PathBuf>> {
+    // As it would be measured.
+    let mut counted = step::cargo(["build", "--profile", "bench", "--package", "stillgate-operations", "--bins"]);
+    // As the tests have been built, which takes no time: it is machine code of LuaJIT's that is counted, and what LuaJIT has in C
+    // is the same in each profile.
+    let mut stepped = step::cargo(["build", "--workspace", "--example", STEPS_PROGRAM]);
+    let mut programs = BTreeMap::new();
+    for command in [suite::with_clippy(&mut stepped), &mut counted] {
+        for artifact in step::build(command)?.executables {
+            if let (Some(name), Some(path)) = (artifact["target"]["name"].as_str(), artifact["executable"].as_str()) {
+                programs.insert(name.to_owned(), path.into());
+            }
+        }
+    }
+    Ok(programs)
 }
 
 /// Instructions of a call, as it prints them.

@@ -4,6 +4,7 @@
 //! Commands inherit standard output, so what `cargo test` prints is what the reader sees.
 
 use crate::Result;
+use crate::parallel;
 use serde_json::Value;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -17,25 +18,42 @@ struct Done {
     error: Option<String>,
 }
 
+/// A step's name, and what it does.
+type Named = (&'static str, fn() -> Result);
+
 /// The steps done so far.
 #[derive(Default)]
 pub(crate) struct Steps {
     done: Vec<Done>,
+    took: Duration,
+}
+
+fn done(name: &str, body: impl FnOnce() -> Result) -> Done {
+    println!("\n==> {name}");
+    let begin = Instant::now();
+    let error = body().err().map(|error| error.to_string());
+    let took = begin.elapsed();
+    match &error {
+        None => println!("<== {name}: ok, {:.1} s", took.as_secs_f64()),
+        Some(error) => println!("{error}\n<== {name}: FAILED, {:.1} s", took.as_secs_f64()),
+    }
+    Done { name: name.to_owned(), took, error }
 }
 
 impl Steps {
     /// Runs one step. A failed one is printed and remembered, and the next is run all the same: one run shows all that
     /// is wrong.
     pub(crate) fn run(&mut self, name: &str, body: impl FnOnce() -> Result) {
-        println!("\n==> {name}");
         let begin = Instant::now();
-        let error = body().err().map(|error| error.to_string());
-        let took = begin.elapsed();
-        match &error {
-            None => println!("<== {name}: ok, {:.1} s", took.as_secs_f64()),
-            Some(error) => println!("{error}\n<== {name}: FAILED, {:.1} s", took.as_secs_f64()),
-        }
-        self.done.push(Done { name: name.to_owned(), took, error });
+        self.done.push(done(name, body));
+        self.took += begin.elapsed();
+    }
+
+    /// Runs steps at the same time: those that build different things, which leaves fewer cores idle. What they print is mixed.
+    pub(crate) fn together(&mut self, steps: &[Named]) {
+        let begin = Instant::now();
+        self.done.extend(parallel::map(steps, steps.len(), |(name, body)| done(name, body)));
+        self.took += begin.elapsed();
     }
 
     /// Prints the summary, and what failed again; fails if a step did.
@@ -45,8 +63,7 @@ impl Steps {
             let verdict = if error.is_none() { "ok" } else { "FAILED" };
             println!("{verdict:>6}  {:>7.1} s  {name}", took.as_secs_f64());
         }
-        let total: Duration = self.done.iter().map(|step| step.took).sum();
-        println!("{:>6}  {:>7.1} s  in all", "", total.as_secs_f64());
+        println!("{:>6}  {:>7.1} s  in all", "", self.took.as_secs_f64());
         for Done { name, error, .. } in &self.done {
             if let Some(error) = error {
                 println!("\n==> {name}: FAILED\n{error}");

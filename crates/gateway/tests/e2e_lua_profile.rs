@@ -7,9 +7,8 @@ mod reflect;
 
 use reflect::{reflecting, setup};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use stillgate_profiler::output::pprof;
 use stillgate_profiler::profile::{Label, Profile, Sample};
 use stillgate_testkit::{Client, Gateway, eventually_within};
@@ -32,20 +31,39 @@ return function()
   compiled() interpreted()
 end";
 
-/// Profiles of a few seconds each, as a busy machine takes its time to read the symbols behind them.
-const SECONDS: u64 = 3;
-const PROFILES_MAX: usize = 16;
+/// Short ones: where a busy machine gives few samples, there are more of them.
+const SECONDS: u64 = 2;
+const PROFILES_MAX: usize = 24;
 const PROFILE_PATIENCE: Duration = Duration::from_secs(120);
 
+/// How long a busy machine takes to begin a profile.
+const BEGIN: Duration = Duration::from_secs(1);
+
+/// A profile of as many seconds as `target` names.
 fn profile(gateway: &Gateway, target: &str) -> Profile {
     let mut client = Client::connect(gateway.admin_addr());
     client.set_patience(PROFILE_PATIENCE);
-    let answer = client.get(target);
+    let answer = loaded(gateway, || client.get(target));
     assert_eq!(answer.head.status(), 200, "{}", String::from_utf8_lossy(&answer.body));
     pprof::read(&answer.body).unwrap()
 }
 
-/// Profiles with at least this many samples together. A busy machine gives a gateway few.
+/// Takes a profile while requests are sent. They end with it: its symbols are read by a nice thread, which would wait for a core.
+fn loaded<R>(gateway: &Gateway, take: impl FnOnce() -> R) -> R {
+    let end = Instant::now() + Duration::from_secs(SECONDS) + BEGIN;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut client = gateway.client();
+            while Instant::now() < end {
+                client.send("GET /r HTTP/1.1\r\nHost: h\r\n\r\n");
+                assert_eq!(client.expect_response("GET").head.status(), 200);
+            }
+        });
+        take()
+    })
+}
+
+/// Profiles with at least this many samples together.
 fn profiles_of(gateway: &Gateway, kind: &str, samples: i64) -> Vec<Profile> {
     let mut all: Vec<Profile> = Vec::new();
     while all.iter().map(|profile| profile.total(0)).sum::<i64>() < samples {
@@ -91,40 +109,19 @@ fn interpreted(profiles: &[Profile], line: Option<u32>) -> f64 {
     })
 }
 
-/// Ends the load, also where the test fails: a scope waits for its threads.
-struct Ending<'a>(&'a AtomicBool);
-
-impl Drop for Ending<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-/// Looks at a gateway that runs a function for one request after the other.
-fn under_load<R>(source: &str, look: impl FnOnce(&Gateway) -> R) -> R {
+/// Looks at a gateway that runs a function for each request.
+fn with_function<R>(source: &str, look: impl FnOnce(&Gateway) -> R) -> R {
     let node = reflecting();
     let source = serde_json::to_string(source).unwrap();
     let route = format!(
         "routes:\n  - {{\"id\": \"r\", \"uri\": \"/r\", \"upstream_id\": \"node\", \"plugins\": {{\"serverless-pre-function\": {{\"phase\": \"access\", \"functions\": [{source}]}}}}}}\n"
     );
-    let gateway = Gateway::start(STILLGATE, &setup(node.addr(), &route).gateway("debug: {pprof: true}"));
-    let is_over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let _ending = Ending(&is_over);
-        scope.spawn(|| {
-            let mut client = gateway.client();
-            while !is_over.load(Ordering::Relaxed) {
-                client.send("GET /r HTTP/1.1\r\nHost: h\r\n\r\n");
-                assert_eq!(client.expect_response("GET").head.status(), 200);
-            }
-        });
-        look(&gateway)
-    })
+    look(&Gateway::start(STILLGATE, &setup(node.addr(), &route).gateway("debug: {pprof: true}")))
 }
 
 #[test]
 fn machine_code_counts_no_bytecode() {
-    under_load(FUNCTION, |gateway| {
+    with_function(FUNCTION, |gateway| {
         let cpu = profiles_of(gateway, "cpu", 50);
         let bytecode = profiles_of(gateway, "bytecode", 20);
         let output = tempfile::tempdir().unwrap();
@@ -133,8 +130,11 @@ fn machine_code_counts_no_bytecode() {
         eventually_within(PROFILE_PATIENCE, "a profile with samples by the command", || {
             let admin = format!("http://{}", gateway.admin_addr());
             let mut command = Command::new(STILLGATE);
-            command.args(["profile", "--kind", "lua-bytecode", "--seconds", "2", "--admin", &admin, "-o"]).arg(&file);
-            let said = command.output().unwrap();
+            let seconds = SECONDS.to_string();
+            command
+                .args(["profile", "--kind", "lua-bytecode", "--seconds", &seconds, "--admin", &admin, "-o"])
+                .arg(&file);
+            let said = loaded(gateway, || command.output().unwrap());
             text = String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned();
             assert!(said.status.success(), "{text}");
             !text.contains(" 0 samples")
@@ -217,10 +217,10 @@ fn check(is_planted: bool) -> (Option<i32>, String) {
 
 #[test]
 fn both_profiles_show_the_victim_and_the_check_names_the_cause() {
-    let (cpu, bytecode) = under_load(&with_cache(true), |gateway| {
+    let (cpu, bytecode) = with_function(&with_cache(true), |gateway| {
         (profiles_of(gateway, "cpu", 200), profiles_of(gateway, "bytecode", 50))
     });
-    let mended = under_load(&with_cache(false), |gateway| profiles_of(gateway, "cpu", 200));
+    let mended = with_function(&with_cache(false), |gateway| profiles_of(gateway, "cpu", 200));
     let [of_cpu, of_bytecode] = [&cpu, &bytecode].map(|profiles| share(profiles, LOOK_UP));
     println!(
         "the look-up has {of_cpu:.3} of CPU time and {of_bytecode:.3} of bytecode; {:?}",

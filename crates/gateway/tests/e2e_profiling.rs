@@ -7,9 +7,8 @@ use std::fs;
 use std::io::Write;
 use std::net::TcpStream;
 use std::process::{Command, Output};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use stillgate_profiler::output::pprof;
 use stillgate_profiler::profile::{PHASE, Profile, THREAD};
 use stillgate_testkit::{Client, Gateway, Setup, Upstream, eventually, eventually_within, go_pages, go_top};
@@ -41,30 +40,24 @@ fn timers(gateway: &Gateway) -> Option<usize> {
     Some(text.lines().filter(|line| line.starts_with("ID:")).count())
 }
 
-/// Ends what goes on beside, also where the work fails: a scope waits for its threads.
-struct Ending<'a>(&'a AtomicBool);
+/// How long requests are sent while something is done: the longest profile, and what a busy machine takes to begin it. No longer:
+/// symbols are read by a nice thread, which would wait for a core.
+const LOAD: Duration = Duration::from_secs(3);
 
-impl Drop for Ending<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-/// Does something over and over while something else is done.
+/// Does something over and over while something else is begun.
 fn beside<T>(again: impl Fn() + Sync, work: impl FnOnce() -> T) -> T {
-    let is_over = AtomicBool::new(false);
+    let end = Instant::now() + LOAD;
     thread::scope(|scope| {
         scope.spawn(|| {
-            while !is_over.load(Ordering::Relaxed) {
+            while Instant::now() < end {
                 again();
             }
         });
-        let _ending = Ending(&is_over);
         work()
     })
 }
 
-/// Sends requests while something else is done.
+/// Sends requests while something else is begun.
 fn under_load<T>(gateway: &Gateway, work: impl FnOnce() -> T) -> T {
     let requests = || {
         let mut client = gateway.client();
@@ -159,15 +152,13 @@ fn go_reads_every_kind() {
     ] {
         let file = folder.path().join(format!("{kind}.pb.gz"));
         let mut taken = None;
-        under_load(&gateway, || {
-            // A second of a busy machine may have no sample.
-            eventually_within(PROFILE_PATIENCE, "a profile with samples", || {
-                let (status, body) = admin(&gateway, &format!("/debug/pprof/{target}"));
-                assert_eq!(status, 200, "{}", String::from_utf8_lossy(&body));
-                let profile = pprof::read(&body).unwrap();
-                taken = (!profile.samples.is_empty()).then_some((profile, body));
-                taken.is_some()
-            });
+        // A second of a busy machine may have no sample.
+        eventually_within(PROFILE_PATIENCE, "a profile with samples", || {
+            let (status, body) = under_load(&gateway, || admin(&gateway, &format!("/debug/pprof/{target}")));
+            assert_eq!(status, 200, "{}", String::from_utf8_lossy(&body));
+            let profile = pprof::read(&body).unwrap();
+            taken = (!profile.samples.is_empty()).then_some((profile, body));
+            taken.is_some()
         });
         let (profile, body) = taken.unwrap();
         fs::write(&file, body).unwrap();
