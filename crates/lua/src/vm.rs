@@ -137,6 +137,7 @@ fn with_vm(then: impl FnOnce(&mut Vm) -> Outcome) -> Outcome {
             },
         };
         let outcome = then(vm);
+        vm.make_room();
         if vm.is_spent {
             *slot = None;
         }
@@ -155,6 +156,8 @@ pub(crate) struct Vm {
     gone: u64,
     generation: u64,
     is_spent: bool,
+    /// Where more is in use after a run, what it has left is collected.
+    collects_above: usize,
     pub(crate) array_mt: Table,
     bridge: Rc<Bridge>,
     pub(crate) lua: Lua,
@@ -195,6 +198,7 @@ impl Vm {
             gone: program::gone(),
             generation,
             is_spent: false,
+            collects_above: SPENT_BYTES,
             array_mt,
             bridge,
             lua,
@@ -379,6 +383,22 @@ impl Vm {
         });
     }
 
+    /// Collects what a run has left that would be missing in the next one: LuaJIT does not collect where memory is refused. What
+    /// lives is not looked through again until three quarters of the rest are in use.
+    #[inline]
+    fn make_room(&mut self) {
+        if self.lua.used_memory() > self.collects_above && !self.is_spent {
+            self.collect();
+        }
+    }
+
+    #[cold]
+    fn collect(&mut self) {
+        self.is_spent = self.lua.gc_collect().is_err();
+        let used = self.lua.used_memory();
+        self.collects_above = used + MEMORY_BYTES_MAX.saturating_sub(used) / 4 * 3;
+    }
+
     /// What a failure was; one for want of memory makes room.
     #[cold]
     fn failure(&mut self, error: &Error, is_stopped: bool) -> Failure {
@@ -387,7 +407,8 @@ impl Vm {
             return Failure { kind: FailureKind::Time, text };
         }
         if kind == FailureKind::Memory {
-            self.is_spent = self.lua.gc_collect().is_err() || self.lua.used_memory() > SPENT_BYTES;
+            self.collect();
+            self.is_spent |= self.lua.used_memory() > SPENT_BYTES;
         }
         Failure { kind, text }
     }

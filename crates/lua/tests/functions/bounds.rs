@@ -32,6 +32,19 @@ fn endless_loops_are_stopped() {
 }
 
 #[test]
+fn what_a_run_leaves_is_not_missing_in_the_next_one() {
+    // LuaJIT alone would look for it later, and refuse the second one its memory.
+    let fills = "local t = {} for at = 1, 6 do t[at] = ('x'):rep(8e6 + at) end";
+    let needs_much = "local a, b = ('y'):rep(8e6), ('z'):rep(8e6) ngx.say(#a + #b)";
+    for _ in 0..3 {
+        is_stopped(&format!("{fills} while true do end"));
+        assert_eq!(answer(needs_much), "200 \"16000000\\n\"");
+        assert_eq!(answer(&format!("{fills} ngx.say(#t)")), "200 \"6\\n\"");
+        assert_eq!(answer(needs_much), "200 \"16000000\\n\"");
+    }
+}
+
+#[test]
 fn no_pcall_keeps_a_stopped_function() {
     is_stopped("while true do pcall(function() while true do end end) end");
     is_stopped("while true do xpcall(function() while true do end end, function() while true do end end) end");
