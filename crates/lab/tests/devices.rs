@@ -130,6 +130,26 @@ fn devices_connect_answer_drop_and_come_back() {
     assert!(fs::read_to_string(page).unwrap().contains(verdict), "{verdict}: {}", done.stdout);
 }
 
+#[test]
+fn what_devices_saw_is_told_where_the_measured_process_has_ended() {
+    let node = Node::start("");
+    let folder = TempDir::new().unwrap();
+    let json = folder.path().join("devices.json");
+    let mut ends = Command::new("sleep").arg("2").spawn().unwrap();
+    let pid = ends.id().to_string();
+    // Until it has been asked how it ended, it would be there.
+    let waits = std::thread::spawn(move || ends.wait());
+    let further = ["--count", "20", "--message-rate", "20", "--duration", "3s", "--pid", &pid, "--json"];
+    let done =
+        run(&["devices", &node.url(), "--api", &node.api()], &[&further[..], &[json.to_str().unwrap()]].concat());
+    assert!(waits.join().unwrap().unwrap().success());
+    assert!(matches!(done.code, Some(0 | 3)), "{}{}", done.stdout, done.stderr);
+    let result: Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    let messages = &result["run"]["messages"];
+    assert!(messages["answers"]["200"].as_u64() > Some(30), "{result}");
+    assert!(messages["cpu_us_per_message"].is_null(), "{result}");
+}
+
 /// A gateway that takes devices over TLS, and the folder with its authority's `ca.pem`.
 fn secured() -> (Node, TempDir) {
     let folder = TempDir::new().unwrap();

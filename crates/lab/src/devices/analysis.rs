@@ -52,7 +52,7 @@ pub(crate) fn analyse(design: &DevicesDesign, rounds: &[DevicesRound]) -> Device
         let why = reasons.first().map_or("no round was completed", |why| why.as_str());
         (DevicesDecision::Void, format!("Void: {} of {} rounds cannot be used; {why}.", reasons.len(), rounds.len()))
     } else if analysis.measures.is_empty() {
-        let why = "the gateways' processes are not on this machine, so their CPU time is unknown";
+        let why = "the gateways' processes are elsewhere or have ended, so their CPU time is unknown";
         (DevicesDecision::Void, format!("Void: {why}."))
     } else if broken > broken_a {
         let what =
@@ -172,7 +172,7 @@ mod tests {
         check(&[], DevicesDecision::Void, "no round was completed");
         let blind = DevicesRun::default();
         let round = DevicesRound { first: DevicesSide::B, a: blind.clone(), b: blind };
-        check(&vec![round; 10], DevicesDecision::Void, "not on this machine");
+        check(&vec![round; 10], DevicesDecision::Void, "have ended");
     }
 
     #[test]

@@ -78,7 +78,7 @@ struct Phases<'a, 'p> {
 
 impl Phases<'_, '_> {
     fn all(&mut self, out: &mut DevicesRun) -> Result<Phase> {
-        let before_kib = self.rss_kib()?;
+        let before_kib = self.rss_kib();
         let begin = Instant::now();
         let mut from = 0;
         for end in ends(self.plan.devices) {
@@ -94,7 +94,7 @@ impl Phases<'_, '_> {
         if self.rest(REST)? == Phase::Interrupted {
             return Ok(Phase::Interrupted);
         }
-        let after_kib = self.rss_kib()?;
+        let after_kib = self.rss_kib();
         let grown = after_kib.zip(before_kib).map(|(after, before)| (after as f64 - before as f64) * 1024.0);
         out.rss_bytes_per_device = grown.map(|bytes| bytes / self.fleet.online.max(1) as f64);
         let further: [fn(&mut Self, &mut DevicesRun) -> Result<Phase>; 4] =
@@ -108,7 +108,7 @@ impl Phases<'_, '_> {
     }
 
     fn connect(&mut self, from: usize, end: usize) -> Result<(ConnectStep, Phase)> {
-        let (begin, cpu) = (Instant::now(), self.cpu_us()?);
+        let (begin, cpu) = (Instant::now(), self.cpu_us());
         let (before, tls) = (self.fleet.connected, self.fleet.seen.tls);
         self.fleet.connects = Pace::new(self.plan.connect_rate, self.fleet.now_ns());
         self.fleet.connect(from..end);
@@ -120,8 +120,8 @@ impl Phases<'_, '_> {
             devices: self.fleet.online,
             connects,
             seconds,
-            cpu_us_per_connect: self.cpu_since(cpu, connects)?,
-            rss_kib: self.rss_kib()?,
+            cpu_us_per_connect: self.cpu_since(cpu, connects),
+            rss_kib: self.rss_kib(),
             handshake: histogram::percentiles(&handshake),
             tls: self.fleet.seen.tls.since(tls),
         };
@@ -133,10 +133,10 @@ impl Phases<'_, '_> {
             return Ok(Phase::Done);
         }
         self.step("idle");
-        let (begin, cpu, pings) = (Instant::now(), self.cpu_us()?, self.fleet.seen.pings);
+        let (begin, cpu, pings) = (Instant::now(), self.cpu_us(), self.fleet.seen.pings);
         let phase = self.rest(self.plan.idle)?;
         let seconds = begin.elapsed().as_secs_f64();
-        let used = self.cpu_us()?.zip(cpu).map(|(after, before)| (after - before) / 1e6);
+        let used = self.cpu_us().zip(cpu).map(|(after, before)| (after - before) / 1e6);
         out.idle =
             Some(Idle { seconds, pings: self.fleet.seen.pings - pings, cpu_share: used.map(|used| used / seconds) });
         Ok(phase)
@@ -146,7 +146,7 @@ impl Phases<'_, '_> {
         let Some(rate) = self.plan.message_rate else { return Ok(Phase::Done) };
         self.step(&format!("{rate} messages a second"));
         let from = self.fleet.ledger.next();
-        let (begin, cpu) = (Instant::now(), self.cpu_us()?);
+        let (begin, cpu) = (Instant::now(), self.cpu_us());
         let now = self.fleet.now_ns();
         self.fleet.messages = Some(Pace::new(rate, now));
         if self.plan.churn > 0.0 {
@@ -155,7 +155,7 @@ impl Phases<'_, '_> {
         let phase = self.rest(self.plan.duration)?;
         self.fleet.churn = None;
         let mut messages = self.end_messages(from, begin)?;
-        messages.cpu_us_per_message = self.cpu_since(cpu, messages.sent)?;
+        messages.cpu_us_per_message = self.cpu_since(cpu, messages.sent);
         out.messages = Some(messages);
         Ok(phase)
     }
@@ -222,7 +222,7 @@ impl Phases<'_, '_> {
         self.step("all drop at once and come back");
         let (devices, from) = (self.fleet.online, self.fleet.ledger.next());
         let (begin, cpu, connected, refused) =
-            (Instant::now(), self.cpu_us()?, self.fleet.connected, self.fleet.refused_for_now);
+            (Instant::now(), self.cpu_us(), self.fleet.connected, self.fleet.refused_for_now);
         let (now, tls) = (self.fleet.now_ns(), self.fleet.seen.tls);
         self.fleet.messages = self.plan.message_rate.map(|rate| Pace::new(rate, now));
         self.fleet.connects = Pace::new(self.plan.connect_rate, now);
@@ -231,7 +231,7 @@ impl Phases<'_, '_> {
         let seconds = begin.elapsed().as_secs_f64();
         let connects = self.fleet.connected - connected;
         let tls = self.fleet.seen.tls.since(tls);
-        let cpu_us_per_connect = self.cpu_since(cpu, connects)?.filter(|_| self.plan.message_rate.is_none());
+        let cpu_us_per_connect = self.cpu_since(cpu, connects).filter(|_| self.plan.message_rate.is_none());
         let messages = match self.plan.message_rate {
             Some(_) => Some(self.end_messages(from, begin)?),
             None => None,
@@ -250,26 +250,26 @@ impl Phases<'_, '_> {
         self.progress.step(&format!("{}{what}", self.label));
     }
 
-    fn cpu_us(&self) -> Result<Option<f64>> {
+    fn cpu_us(&self) -> Option<f64> {
         self.sum(Process::cpu_us)
     }
 
-    fn rss_kib(&self) -> Result<Option<u64>> {
+    fn rss_kib(&self) -> Option<u64> {
         self.sum(Process::rss_kib)
     }
 
-    /// Over all nodes.
-    fn sum<T: std::iter::Sum>(&self, of: fn(&Process) -> Result<T>) -> Result<Option<T>> {
+    /// Over all nodes; `None`: they are elsewhere, or one has ended, as at an upgrade. What is seen of devices counts all the same.
+    fn sum<T: std::iter::Sum>(&self, of: fn(&Process) -> Result<T>) -> Option<T> {
         if self.processes.is_empty() {
-            return Ok(None);
+            return None;
         }
-        self.processes.iter().map(of).sum::<Result<T>>().map(Some)
+        self.processes.iter().map(of).sum::<Result<T>>().ok()
     }
 
     /// A share of what was used since then.
-    fn cpu_since(&self, before: Option<f64>, of: u64) -> Result<Option<f64>> {
-        let used = self.cpu_us()?.zip(before).map(|(after, before)| after - before);
-        Ok(used.filter(|_| of > 0).map(|used| used / of as f64))
+    fn cpu_since(&self, before: Option<f64>, of: u64) -> Option<f64> {
+        let used = self.cpu_us().zip(before).map(|(after, before)| after - before);
+        used.filter(|_| of > 0).map(|used| used / of as f64)
     }
 }
 
