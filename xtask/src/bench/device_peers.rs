@@ -68,13 +68,24 @@ pub(super) fn run(mut args: Args) -> Result {
         client::BODY.len()
     );
     let mut samples: Vec<Vec<[f64; LINES.len()]>> = vec![Vec::new(); subjects.len()];
+    let mut has_failed = vec![false; subjects.len()];
     for round in 1..=rounds {
-        for (subject, samples) in subjects.iter().zip(&mut samples) {
+        for ((subject, samples), has_failed) in subjects.iter().zip(&mut samples).zip(&mut has_failed) {
             let name = subject.name();
-            let sample =
-                measure(subject, clients, messages).map_err(|error| format!("{name}, round {round}: {error}"))?;
-            println!("{name:20} {}", sample.map(|value| format!("{value:11.1}")).join(" "));
-            samples.push(sample);
+            if *has_failed {
+                continue;
+            }
+            // The others are measured all the same.
+            match measure(subject, clients, messages) {
+                Ok(sample) => {
+                    println!("{name:20} {}", sample.map(|value| format!("{value:11.1}")).join(" "));
+                    samples.push(sample);
+                }
+                Err(error) => {
+                    println!("{name:20} failed in round {round}, and is left out from here on: {error}");
+                    *has_failed = true;
+                }
+            }
         }
     }
     let rows = report(&subjects, &samples);
@@ -132,7 +143,10 @@ fn report(subjects: &[Server<'_>], samples: &[Vec<[f64; LINES.len()]>]) -> Vec<s
     for (at, line) in LINES.iter().enumerate() {
         print!("{line:26}");
         for samples in samples {
-            print!(" {:18.1}", median(samples.iter().map(|sample| sample[at])));
+            match samples.is_empty() {
+                true => print!(" {:>18}", "failed"),
+                false => print!(" {:18.1}", median(samples.iter().map(|sample| sample[at]))),
+            }
         }
         println!();
         let values: Vec<Vec<f64>> =
