@@ -113,7 +113,9 @@ fn devices_connect_answer_drop_and_come_back() {
     assert!(seen["endings"]["dropped by --churn"].as_u64().unwrap() > 10, "{seen}");
     assert!(seen["resumed"].as_u64().unwrap() > 0, "{seen}");
     let broadcast = &seen["broadcast"];
-    assert_eq!(broadcast["received"].as_u64(), broadcast["devices"].as_u64().map(|each| each * 3), "{seen}");
+    let [received, devices] = ["received", "devices"].map(|count| broadcast[count].as_u64().unwrap());
+    // One that has just come back gets again what it had not acknowledged.
+    assert!((3 * devices..=3 * devices + 15).contains(&received), "{seen}");
     assert_eq!(broadcast["times_s"].as_array().unwrap().len(), 3, "{seen}");
     // What is sent to single devices meanwhile is measured, too.
     let meanwhile = &broadcast["messages"];
