@@ -38,22 +38,23 @@ fn await_line(script: &Python, line: &str) {
     });
 }
 
-#[test]
-fn each_device_has_each_broadcast_once() {
-    let Played { mut upgraded, mut script, _api } = begin("broadcast_upgraded");
+/// Plays a scenario with one upgrade, when the script asks for it.
+fn over_an_upgrade(scenario: &str) {
+    let Played { mut upgraded, mut script, _api } = begin(scenario);
     await_line(&script, "upgrade");
     upgraded.upgrade();
-    finish(&mut script, "broadcast_upgraded");
+    finish(&mut script, scenario);
     upgraded.await_old();
 }
 
 #[test]
+fn each_device_has_each_broadcast_once() {
+    over_an_upgrade("broadcast_upgraded");
+}
+
+#[test]
 fn a_device_that_comes_later_has_it_too() {
-    let Played { mut upgraded, mut script, _api } = begin("broadcast_late");
-    await_line(&script, "upgrade");
-    upgraded.upgrade();
-    finish(&mut script, "broadcast_late");
-    upgraded.await_old();
+    over_an_upgrade("broadcast_late");
 }
 
 /// The second process has not sent anything yet when it is followed: it gives no device away before that.

@@ -25,7 +25,8 @@ use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Where so much is in use after a run that has failed for want of memory, all is thrown away.
+/// A run that leaves more than this in use is followed by a garbage collection. If the run ran out of memory, and still more than
+/// this is in use then, the VM is replaced.
 const SPENT_BYTES: usize = MEMORY_BYTES_MAX / 4 * 3;
 
 /// What functions keep for one request between its phases: `ctx` and `ngx.ctx`. Nothing until a function sets something.
@@ -156,7 +157,7 @@ pub(crate) struct Vm {
     gone: u64,
     generation: u64,
     is_spent: bool,
-    /// Where more is in use after a run, what it has left is collected.
+    /// Garbage is collected after a run that leaves more bytes than this in use.
     collects_above: usize,
     pub(crate) array_mt: Table,
     bridge: Rc<Bridge>,
@@ -383,8 +384,8 @@ impl Vm {
         });
     }
 
-    /// Collects what a run has left that would be missing in the next one: LuaJIT does not collect where memory is refused. What
-    /// lives is not looked through again until three quarters of the rest are in use.
+    /// Frees memory for the next run: LuaJIT does not collect garbage before it refuses an allocation. The next collection is due
+    /// when three quarters of what is then free have been used, so live objects are not traversed for little.
     #[inline]
     fn make_room(&mut self) {
         if self.lua.used_memory() > self.collects_above && !self.is_spent {

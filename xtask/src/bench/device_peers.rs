@@ -75,7 +75,7 @@ pub(super) fn run(mut args: Args) -> Result {
             if *has_failed {
                 continue;
             }
-            // The others are measured all the same.
+            // One server that fails does not stop the bench.
             match measure(subject, clients, messages) {
                 Ok(sample) => {
                     println!("{name:20} {}", sample.map(|value| format!("{value:11.1}")).join(" "));

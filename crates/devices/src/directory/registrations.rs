@@ -165,8 +165,8 @@ impl Registrations {
         self.begin(device, Local { connection, duplicate, since_ms: now_ms, ..Local::NONE })
     }
 
-    /// A connection of another process of this node goes on here. There it was `before`, which the directory names until it
-    /// knows this one, and had this generation, if the directory had given one.
+    /// A connection of another process of this node goes on here. Its number there was `before`, which the directory names until
+    /// it knows the new one; `generation` is what the directory had given it, if anything.
     pub fn adopted(
         &mut self,
         device: &str,
@@ -288,7 +288,7 @@ impl Registrations {
                     _ => Effect::None,
                 }
             }
-            // It comes late: since then the directory has taken this one, as the other one's node was dead.
+            // A late answer: the directory has accepted this connection since, because the other one's node was dead.
             Connected::Occupied { generation, .. }
                 if local.as_ref().is_some_and(|local| local.generation > Some(generation)) =>
             {
@@ -344,7 +344,7 @@ impl Registrations {
     fn begin(&mut self, device: &str, local: Local) -> Effect {
         self.numbers += 1;
         let replaced = self.remove(device);
-        // The directory knows one with a generation, unless another process has had it.
+        // The directory names a connection with a generation by its number, or by the one it had in another process.
         let known = replaced.as_ref().and_then(|it| it.before.or(it.generation.map(|_| it.connection)));
         let (due, before) = (Some(self.numbers), local.before.or(known));
         self.devices.insert(device.into(), Local { due, before, is_registered: false, ..local });

@@ -15,8 +15,8 @@ use stillgate_devices::session::{Outcome, Refused};
 use stillgate_proxy::device_link::{Command, Hold, worker_of};
 use tokio::time::{MissedTickBehavior, interval};
 
-/// Devices that are sent to together, and the time from one such batch to the next: 32,000 a second. Others' messages go between
-/// them; with more at a time they would wait for a core.
+/// Devices in a batch, and the time between two batches: 32,000 devices a second. Other messages are sent in between; at a higher
+/// rate they would wait for a core.
 const BATCH: usize = 64;
 const BATCH_EVERY: Duration = Duration::from_millis(2);
 /// How long a copy may wait for its device.
@@ -48,11 +48,11 @@ struct Job {
     counts: Counts,
     /// Other nodes that take part: all, where the job began here, else the one where it began.
     nodes: Vec<String>,
-    /// It is the former process's, which tells how it goes.
+    /// The job belongs to the former process, which reports its progress.
     is_former: bool,
-    /// There is something that the process which takes over has not been told.
+    /// The counts have changed since the successor was last told.
     is_news: bool,
-    /// What is sent; until that is done, and nobody gives devices that should have it.
+    /// The copies to send. `None` once all have been sent and no other process will hand over more devices.
     copies: Option<Box<Copies>>,
 }
 
@@ -63,7 +63,7 @@ struct Copies {
     encoded: [Encoded; 3],
     /// The last device that was looked at, in the order of devices.
     after: Option<Arc<str>>,
-    /// All were.
+    /// All devices have been looked at.
     is_through: bool,
 }
 
@@ -204,7 +204,7 @@ impl Jobs {
         }
     }
 
-    /// The workers have ended: there is no word of any copy to come.
+    /// The workers have ended: no more results will come.
     pub(super) fn settle(&mut self) {
         self.jobs.values_mut().for_each(Job::settle);
     }
@@ -217,7 +217,7 @@ impl Jobs {
 }
 
 impl Job {
-    /// What nobody has told waited for a device that is away, and has gone with its process.
+    /// Copies without a known result were waiting for devices that are away. They were lost with their process, and count as gone.
     fn settle(&mut self) {
         let counts = &mut self.counts;
         let untold = counts.matched.saturating_sub(counts.told());
@@ -241,14 +241,14 @@ impl Copies {
         })
     }
 
-    /// Whether a device that comes now would not be looked at any more.
+    /// Whether the job has already passed this device's place in the order.
     fn has_passed(&self, device: &str) -> bool {
         self.is_through || self.after.as_deref().is_some_and(|after| device <= after)
     }
 }
 
 impl Counts {
-    /// Copies of which it is known what became of them.
+    /// Copies with a known result.
     fn told(&self) -> u64 {
         self.written + self.full + self.gone + self.late
     }
@@ -287,7 +287,7 @@ impl Node {
         body: &Body<'_>,
         from: Option<&str>,
     ) -> Result<(), NoJob> {
-        // What is connected to the other process would be left out.
+        // Devices that are connected to the other process would be left out.
         let hold = self.state().hold.clone().filter(|_| !self.has_company()).ok_or(NoJob::Leaving)?;
         let encode = |protocol: Protocol| protocol.encode(body).map_err(NoJob::Body);
         let encoded = [encode(Protocol::Json)?, encode(Protocol::Cbor)?, encode(Protocol::Raw)?];
@@ -302,7 +302,7 @@ impl Node {
 async fn send(node: Arc<Node>, id: MessageId, hold: Hold) {
     node.all_given().await;
     let mut due = interval(BATCH_EVERY);
-    // What is late is not made up for: the machine is busy.
+    // Do not catch up after a delay: the machine is busy.
     due.set_missed_tick_behavior(MissedTickBehavior::Skip);
     while node.state().send_batch(id, &hold) {
         due.tick().await;
@@ -358,7 +358,7 @@ impl State {
             let Some(copies) = job.copies.as_ref().filter(|copies| copies.has_passed(device)) else { continue };
             let Some(protocol) = copies.for_device(device, local) else { continue };
             let (connections, encoded) = (Arc::new([local.connection]), copies.encoded[protocol].clone());
-            // Where this process has left, too, it may have gone on before the copy comes, which is counted.
+            // If this process is being replaced as well, the device may have moved on before the copy arrives. That is counted.
             let hold = hold.clone().unwrap_or_default();
             let command = Command::Broadcast { connections, id: *id, encoded, timeout_ms: COPY_MS, hold };
             job.is_news = true;

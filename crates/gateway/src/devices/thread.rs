@@ -61,7 +61,7 @@ pub(crate) struct PeerSocket {
 /// The running thread.
 #[derive(Debug)]
 pub(crate) struct DeviceThread {
-    /// Until somebody has it.
+    /// `None` once it has been taken.
     leaving: Option<Leaving>,
     /// The process that this one follows gives what it has, and is over when this is. It tells of its broadcasts.
     follows: Option<oneshot::Sender<mpsc::Receiver<Vec<u8>>>>,
@@ -147,7 +147,7 @@ impl DeviceThread {
         Ok(DeviceThread { leaving, follows: Some(follows), end, thread, directory })
     }
 
-    /// How it is told of another process; there is one.
+    /// What the upgrade needs to tell this thread that another process takes over. It can be taken once.
     pub(crate) fn leaving(&mut self) -> Leaving {
         let none = || Leaving { outbox: oneshot::channel().0, has_company: Arc::default() };
         self.leaving.take().unwrap_or_else(none)

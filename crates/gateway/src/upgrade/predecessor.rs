@@ -21,7 +21,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::timeout;
 use tracing::warn;
 
-/// How many nodes a successor is told about, and the bytes of each beside its name and address.
+/// The most nodes in a message to the successor, and the bytes that each takes beside its name and address.
 const MEMBERS_BYTES_MAX: usize = 128 * 1024;
 const MEMBER_BYTES: usize = 8;
 

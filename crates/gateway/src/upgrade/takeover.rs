@@ -148,7 +148,7 @@ fn follow(
     while let Some(datagram) = next_parcel(channel, &mut has_gone)? {
         match Parcel::decode(&datagram.bytes, datagram.descriptors) {
             Ok(parcel) if !parcel.is_connection() => {
-                // Without devices nobody listens.
+                // Without devices there is no receiver.
                 let _ = tell.blocking_send(parcel.bytes);
             }
             Ok(parcel) => {

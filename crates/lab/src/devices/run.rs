@@ -258,7 +258,7 @@ impl Phases<'_, '_> {
         self.sum(Process::rss_kib)
     }
 
-    /// Over all nodes; `None`: they are elsewhere, or one has ended, as at an upgrade. What is seen of devices counts all the same.
+    /// The sum over all nodes. `None` if they run elsewhere, or one has ended, as in an upgrade: the run goes on without it.
     fn sum<T: std::iter::Sum>(&self, of: fn(&Process) -> Result<T>) -> Option<T> {
         if self.processes.is_empty() {
             return None;

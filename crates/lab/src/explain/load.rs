@@ -105,7 +105,7 @@ impl Served<'_> {
         checked(&mut started, asking.run(Pace::Closed, Duration::ZERO, WARM_UP_LUA))?;
         let (kind, hz) = (kind.name(), hz.min(LUA_HZ_MAX));
         let path = format!("/debug/pprof/lua?kind={kind}&seconds={seconds}&hz={hz}");
-        // If the load is cut short nobody waits for the answer, which ends with the server.
+        // If the load is cut short, the answer is not waited for; the request ends with the server.
         let answer = thread::spawn(move || scraper::body(&MetricsAddress { address, path }));
         let outcome = asking.run_until(Pace::Closed, AROUND, Duration::from_secs(seconds) + AROUND, stop);
         let outcome = checked(&mut started, whole(outcome))?;

@@ -81,7 +81,7 @@ struct Known<'a> {
 struct Symbol<'a> {
     begin: u64,
     end: u64,
-    /// As the file has it. Only the few that are asked for are made readable: a file has hundreds of thousands.
+    /// The mangled name. A file has hundreds of thousands, so a name is demangled only when it is asked for.
     name: &'a str,
 }
 

@@ -239,7 +239,7 @@ impl fmt::Display for Damaged {
 impl std::error::Error for Damaged {}
 
 impl Parcel {
-    /// Whether it is a connection, rather than something that is told.
+    /// Whether it is a connection. Otherwise it is a message.
     pub fn is_connection(&self) -> bool {
         !matches!(self.state, State::Broadcast { .. })
     }
