@@ -249,6 +249,10 @@ impl BackEnd<'_> {
         let length = lower.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
         let mut body = vec![0; length.ok_or_else(|| format!("an answer without a length: {head}"))?];
         self.reader.read_exact(&mut body)?;
+        // Pushpin does so after each.
+        if lower.contains("\r\nconnection: close\r\n") {
+            self.reader = BufReader::new(connect(self.address.back_ends)?);
+        }
         match head.starts_with("HTTP/1.1 20") {
             true => Ok(()),
             false => Err(format!("{head}{}", String::from_utf8_lossy(&body)).into()),

@@ -25,7 +25,7 @@ fn serve(stream: &TcpStream) -> Option<()> {
     loop {
         let (mut line, mut length) = (String::new(), 0);
         reader.read_line(&mut line).ok().filter(|read| *read > 0)?;
-        let channel = line.split(' ').nth(1)?.rsplit('/').next()?.to_owned();
+        let channel = channel(&line)?.to_owned();
         loop {
             line.clear();
             reader.read_line(&mut line).ok().filter(|read| *read > 0)?;
@@ -42,6 +42,11 @@ fn serve(stream: &TcpStream) -> Option<()> {
         reader.read_exact(&mut body).ok()?;
         writer.write_all(answer(&body, &channel).as_bytes()).ok()?;
     }
+}
+
+/// The last part of a request's path.
+fn channel(request_line: &str) -> Option<&str> {
+    request_line.split(' ').nth(1)?.split('?').next()?.rsplit('/').next()
 }
 
 /// To the events of a WebSocket: held and subscribed when it opens; what comes later needs nothing.
@@ -61,6 +66,11 @@ fn answer(events: &[u8], channel: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_channel_is_named_by_the_path_alone() {
+        assert_eq!(channel("POST /sub/d7?device=d7 HTTP/1.1\r\n"), Some("d7"));
+    }
 
     #[test]
     fn an_opened_web_socket_is_subscribed() {
