@@ -5,6 +5,7 @@
 use crate::answer::Answer;
 use crate::control::Wait;
 use axum::http::StatusCode;
+use std::borrow::Cow;
 
 /// Arguments read of one query; more are ignored, as in nginx, but for a write.
 const ARGUMENTS_MAX: usize = 100;
@@ -21,6 +22,12 @@ pub(crate) struct Query {
     pairs: Vec<(String, String)>,
     /// There are more, and one of them may change what a write does.
     has_more: bool,
+}
+
+/// The value of one argument, as [`Query::get`] finds it.
+pub(crate) fn first<'a>(query: Option<&'a str>, name: &str) -> Option<Cow<'a, str>> {
+    let mut arguments = form_urlencoded::parse(query?.as_bytes()).take(ARGUMENTS_MAX);
+    arguments.find(|(known, _)| known == name).map(|(_, value)| value)
 }
 
 /// Which part of a list is asked for.
@@ -95,6 +102,15 @@ impl Query {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_value_counts() {
+        let query = "b=x&a=%20y&a=z";
+        assert_eq!(first(Some(query), "a").as_deref(), Some(" y"));
+        assert_eq!(first(Some(query), "a").as_deref(), Query::parse(Some(query)).get("a"));
+        assert_eq!(first(Some(query), "c"), None);
+        assert_eq!(first(None, "a"), None);
+    }
 
     #[test]
     fn times_to_live() {

@@ -31,6 +31,7 @@
 pub mod directory;
 pub mod frame;
 mod generation;
+mod hex;
 pub mod protocol;
 pub mod session;
 

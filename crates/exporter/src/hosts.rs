@@ -8,7 +8,7 @@ use hyper::header::{HOST, HeaderMap};
 use hyper::http::uri::Authority;
 use hyper::{Method, Request};
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// Longest host shown in a refusal.
 const SHOWN_CHARS_MAX: usize = 100;
@@ -59,7 +59,9 @@ impl Hosts {
     }
 
     fn is_own(&self, host: &[u8]) -> bool {
-        if host.is_empty() {
+        // Most clients send an address and a port; this is the quickest way to see it.
+        let is_address = || str::from_utf8(host).is_ok_and(|host| host.parse::<SocketAddr>().is_ok());
+        if host.is_empty() || is_address() {
             return true;
         }
         let Ok(authority) = Authority::try_from(host) else { return false };

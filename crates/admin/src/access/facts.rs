@@ -3,7 +3,7 @@
 //! A key is looked for where APISIX looks: argument `api_key`, header, cookie, in this order.
 
 use super::{Area, Guard, Session, equal_in_constant_time};
-use crate::query::Query;
+use crate::query;
 use axum::body::Body;
 use axum::http::header::{COOKIE, HOST, ORIGIN};
 use axum::http::uri::Authority;
@@ -56,18 +56,12 @@ pub(crate) enum Origin {
 }
 
 impl<'a> Facts<'a> {
-    pub(crate) fn of(
-        peer: IpAddr,
-        request: &'a Request<Body>,
-        query: &'a Query,
-        hosts: &Hosts,
-        guard: &Guard,
-    ) -> Facts<'a> {
+    pub(crate) fn of(peer: IpAddr, request: &'a Request<Body>, hosts: &Hosts, guard: &Guard) -> Facts<'a> {
         Facts {
             peer,
             area: area(request.uri().path()),
             is_read: matches!(*request.method(), Method::GET | Method::HEAD),
-            given: given(request, query, guard),
+            given: given(request, guard),
             stranger: hosts.check(request).err(),
             origin: origin(request),
         }
@@ -84,11 +78,15 @@ fn area(path: &str) -> Area {
     }
 }
 
-fn given<'a>(request: &'a Request<Body>, query: &'a Query, guard: &Guard) -> Given<'a> {
+fn given<'a>(request: &'a Request<Body>, guard: &Guard) -> Given<'a> {
     let headers = request.headers();
-    let in_head = || query.get(KEY_ARGUMENT).map(str::as_bytes).or_else(|| Some(headers.get(KEY_HEADER)?.as_bytes()));
-    if let Some(key) = in_head() {
-        return Given::Key { key: key.into(), is_ambient: false };
+    let key = match query::first(request.uri().query(), KEY_ARGUMENT) {
+        Some(Cow::Borrowed(key)) => Some(key.as_bytes().into()),
+        Some(Cow::Owned(key)) => Some(key.into_bytes().into()),
+        None => headers.get(KEY_HEADER).map(|key| key.as_bytes().into()),
+    };
+    if let Some(key) = key {
+        return Given::Key { key, is_ambient: false };
     }
     // Signing in anew does not depend on an old session, whose token the page may not know.
     let is_sign_in = area(request.uri().path()) == Area::SignIn && *request.method() == Method::POST;

@@ -4,7 +4,6 @@ use super::failures::Failures;
 use super::sessions::Sessions;
 use super::{Access, Caller, Facts, Refusal, Role, Session, decide, find};
 use crate::answer::Answer;
-use crate::query::Query;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
@@ -82,32 +81,38 @@ impl Guard {
         Ok(())
     }
 
+    /// Lets a request go on with its [`Caller`], or gives the answer that refuses it.
+    pub async fn admit(&self, request: &mut Request) -> Result<(), Response> {
+        let peer = request.extensions().get::<Peer>().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.0);
+        let refusal = match self.decide(peer, request) {
+            Ok(caller) => {
+                request.extensions_mut().insert(caller);
+                return Ok(());
+            }
+            Err(refusal) => refusal,
+        };
+        if refusal == Refusal::KeyWrong
+            && let Err(too_many) = self.slow_down(peer).await
+        {
+            return Err(too_many.answer().into_response());
+        }
+        if refusal == Refusal::ViewerWrites {
+            warn!(target: "audit", %peer, method = %request.method(), path = request.uri().path(), "admin API: a viewer tried to write");
+        }
+        Err(refusal.answer().into_response())
+    }
+
     fn decide(&self, peer: IpAddr, request: &Request<Body>) -> Result<Caller, Refusal> {
         let access = self.access.borrow();
-        let query = Query::parse(request.uri().query());
-        decide(&access, &Facts::of(peer, request, &query, &access.hosts, self))
+        decide(&access, &Facts::of(peer, request, &access.hosts, self))
     }
 }
 
-/// The middleware: a request goes on with its [`Caller`], or is refused.
-pub async fn admit(State(guard): State<Arc<Guard>>, mut request: Request, next: Next) -> Response {
-    let peer = request.extensions().get::<Peer>().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.0);
-    match guard.decide(peer, &request) {
-        Ok(caller) => {
-            request.extensions_mut().insert(caller);
-            next.run(request).await
-        }
-        Err(refusal) => {
-            if refusal == Refusal::KeyWrong
-                && let Err(too_many) = guard.slow_down(peer).await
-            {
-                return too_many.answer().into_response();
-            }
-            if refusal == Refusal::ViewerWrites {
-                warn!(target: "audit", %peer, method = %request.method(), path = request.uri().path(), "admin API: a viewer tried to write");
-            }
-            refusal.answer().into_response()
-        }
+/// [`Guard::admit`] as a middleware.
+pub(crate) async fn admit(State(guard): State<Arc<Guard>>, mut request: Request, next: Next) -> Response {
+    match guard.admit(&mut request).await {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => refusal,
     }
 }
 

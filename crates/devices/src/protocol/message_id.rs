@@ -1,5 +1,6 @@
 //! What tells a message from every other.
 
+use crate::hex;
 use std::fmt;
 
 /// 128 random bits; 32 lowercase hexadecimal digits as text. The same for every copy of a message, so a device that gets one
@@ -17,7 +18,7 @@ impl MessageId {
 
 impl fmt::Display for MessageId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        hex::write(f, self.0)
     }
 }
 

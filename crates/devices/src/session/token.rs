@@ -1,6 +1,7 @@
 //! What a device keeps of its session, to come back to it.
 
 use crate::generation::Generation;
+use crate::hex;
 use std::fmt;
 
 /// 128 random bits; 32 lowercase hexadecimal digits as text.
@@ -19,7 +20,7 @@ pub struct ResumeToken {
 
 impl fmt::Display for SessionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        hex::write(f, self.0)
     }
 }
 

@@ -5,11 +5,11 @@
 
 use axum::Router;
 use axum::body::Body;
-use hyper::Request;
 use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
+use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -44,11 +44,23 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a request's head.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 
+/// What answers requests. They have a [`Peer`] in their extensions.
+pub(crate) trait Answers: Clone + Send + Sync + 'static {
+    fn answer(&self, request: Request<Body>) -> impl Future<Output = Response<Body>> + Send;
+}
+
+impl Answers for Router {
+    async fn answer(&self, request: Request<Body>) -> Response<Body> {
+        // A router is always ready.
+        let Ok(answer) = self.clone().call(request).await;
+        answer
+    }
+}
+
 /// What every connection needs.
 #[derive(Clone)]
-pub(crate) struct Server {
-    /// What is answered.
-    pub(crate) router: Router,
+pub(crate) struct Server<A> {
+    pub(crate) answers: A,
     /// `None`: HTTP is spoken.
     pub(crate) tls: Option<Arc<ServerConfig>>,
     pub(crate) bounds: Bounds,
@@ -102,7 +114,7 @@ enum Ending {
 }
 
 /// Serves until it is ended, or with the runtime.
-pub(crate) fn serve(listener: TcpListener, server: Server) -> Serving {
+pub(crate) fn serve(listener: TcpListener, server: Server<impl Answers>) -> Serving {
     let (ending, is_ending) = watch::channel(Ending::Serving);
     let (is_open, open) = mpsc::channel(1);
     let name = server.bounds.name;
@@ -149,11 +161,16 @@ impl Serving {
     }
 }
 
-async fn serve_stream(stream: TcpStream, peer: SocketAddr, server: Server, is_ending: watch::Receiver<Ending>) {
-    let Server { router, tls, bounds } = server;
-    let Some(tls) = tls else { return serve_connection(stream, peer, router, bounds, is_ending).await };
+async fn serve_stream(
+    stream: TcpStream,
+    peer: SocketAddr,
+    server: Server<impl Answers>,
+    is_ending: watch::Receiver<Ending>,
+) {
+    let Server { answers, tls, bounds } = server;
+    let Some(tls) = tls else { return serve_connection(stream, peer, answers, bounds, is_ending).await };
     match timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(tls).accept(stream)).await {
-        Ok(Ok(stream)) => serve_connection(stream, peer, router, bounds, is_ending).await,
+        Ok(Ok(stream)) => serve_connection(stream, peer, answers, bounds, is_ending).await,
         Ok(Err(error)) => debug!(%peer, %error, "{}: TLS handshake failed", bounds.name),
         Err(_) => debug!(%peer, "{}: TLS handshake took too long", bounds.name),
     }
@@ -162,26 +179,23 @@ async fn serve_stream(stream: TcpStream, peer: SocketAddr, server: Server, is_en
 async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     peer: SocketAddr,
-    router: Router,
+    answers: impl Answers,
     bounds: Bounds,
     is_ending: watch::Receiver<Ending>,
 ) {
     let (asked, is_asked) = watch::channel(false);
-    let server = is_ending.clone();
+    let (answers, server) = (&answers, &is_ending.clone());
     let service = service_fn(|request: Request<Incoming>| {
         asked.send_replace(true);
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(Peer(peer.ip()));
-        // A router is always ready.
-        let (answer, server) = (router.clone().call(request), server.clone());
+        let answer = answers.answer(request);
         async move {
             let mut answer = answer.await;
-            if let Ok(answer) = &mut answer
-                && *server.borrow() == Ending::Leaving
-            {
+            if *server.borrow() == Ending::Leaving {
                 answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
-            answer
+            Ok::<_, Infallible>(answer)
         }
     });
     let mut connection = pin!(
@@ -270,7 +284,7 @@ mod tests {
                 "done"
             }
         };
-        let server = Server { router: Router::new().route("/", get(slow)), tls: None, bounds: Bounds::ADMIN };
+        let server = Server { answers: Router::new().route("/", get(slow)), tls: None, bounds: Bounds::ADMIN };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let serving = serve(listener, server);
@@ -302,7 +316,7 @@ mod tests {
     #[tokio::test]
     async fn who_is_left_learns_it_with_the_next_answer() {
         let router = Router::new().route("/", get(|| async { "done" }));
-        let server = Server { router, tls: None, bounds: Bounds::ADMIN };
+        let server = Server { answers: router, tls: None, bounds: Bounds::ADMIN };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = Client::connect(listener.local_addr().unwrap()).unwrap();
         client.set_read_timeout(Some(PATIENCE)).unwrap();

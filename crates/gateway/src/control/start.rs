@@ -34,6 +34,7 @@ use crate::upgrade::{
     AdminSocket, DeviceSocket, Following, Former, Launcher, PeerOffer, PidFile, Predecessor, Program, Takeover,
     tell_supervisor,
 };
+use axum::Router;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -530,16 +531,20 @@ fn admin_server(
     gateway: &Gateway,
     (guard, device_access): (&Arc<Guard>, &watch::Sender<Access>),
     api: Api,
-) -> Result<Server, RunError> {
+) -> Result<Server<Router>, RunError> {
     let tls = gateway.admin.as_ref().and_then(|admin| admin.tls.as_ref());
     let tls = tls.map(|tls| admin::tls::server_config(tls, admin::tls::ADMIN)).transpose().map_err(RunError::Admin)?;
     let mut pages = admin::pages::pages(&api);
     pages.extend(admin::devices::pages(gateway, &device_access.subscribe()));
     let router = stillgate_admin::router(Arc::new(Resources::new(api)), guard.clone(), pages);
-    Ok(Server { router, tls, bounds: Bounds::ADMIN })
+    Ok(Server { answers: router, tls, bounds: Bounds::ADMIN })
 }
 
-fn serve_admin(address: SocketAddr, listener: TcpListener, server: Server) -> Result<(AdminSocket, Serving), RunError> {
+fn serve_admin(
+    address: SocketAddr,
+    listener: TcpListener,
+    server: Server<Router>,
+) -> Result<(AdminSocket, Serving), RunError> {
     let fail = |error| admin_refused(address, error);
     let served = listener.try_clone().and_then(tokio::net::TcpListener::from_std).map_err(fail)?;
     let serving = admin::server::serve(served, server);

@@ -1,6 +1,6 @@
 //! The thread of devices: its event loop, and what it is started with.
 
-use super::api;
+use super::api::Api;
 use super::commands::Commands;
 use super::node::Node;
 use super::peer_tls::peer_tls;
@@ -216,9 +216,9 @@ fn begin(
         // It is set only here.
         let _is_first = node.successor_api.set(reached_at(listener.local_addr()?));
     }
-    let router = api::router(node.clone(), Arc::new(Guard::new(access)));
+    let answers = Api::new(node.clone(), Arc::new(Guard::new(access)));
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let bounds =
         Bounds { name: "device API", head: IDLE_TIMEOUT, age: CONNECTION_AGE_MAX, end: END_TIMEOUT, is_wide: true };
-    Ok(serve(listener, Server { router, tls, bounds }))
+    Ok(serve(listener, Server { answers, tls, bounds }))
 }

@@ -44,8 +44,9 @@ pub(super) fn later(status: StatusCode, message: &str, seconds: u64) -> Response
 
 /// What the sender of a message is answered.
 pub(super) fn of_verdict(id: MessageId, verdict: Verdict) -> Response {
+    let id = id.to_string();
     let mut response = match verdict {
-        Verdict::Outcome(outcome) => of_outcome(id, outcome),
+        Verdict::Outcome(outcome) => of_outcome(&id, outcome),
         Verdict::RepliedBefore => json(
             StatusCode::OK,
             &json!({"state": "replied", "error_msg": "the device replied to the first request; the reply was not kept"}),
@@ -65,13 +66,13 @@ pub(super) fn of_verdict(id: MessageId, verdict: Verdict) -> Response {
         Verdict::Busy => later(StatusCode::SERVICE_UNAVAILABLE, "the gateway is busy; not delivered", 1),
         Verdict::Lost => unknown("no answer from the device or its node came in time"),
     };
-    if let Ok(value) = HeaderValue::from_str(&id.to_string()) {
+    if let Ok(value) = HeaderValue::try_from(id) {
         response.headers_mut().insert(MESSAGE_ID, value);
     }
     response
 }
 
-fn of_outcome(id: MessageId, outcome: Outcome) -> Response {
+fn of_outcome(id: &str, outcome: Outcome) -> Response {
     // Without a tree of JSON: this is what most requests are answered.
     let state = |status, state: &str| json_line(status, format!("{{\"state\":\"{state}\",\"id\":\"{id}\"}}\n"));
     match outcome {

@@ -3,9 +3,10 @@
 use axum::http::Method;
 
 /// One method of one path.
+#[derive(Debug)]
 pub(super) struct Endpoint {
     pub(super) method: Method,
-    /// As the router takes it.
+    /// With at most one variable, in braces, which stands for a whole segment.
     pub(super) path: &'static str,
     pub(super) action: Action,
     pub(super) summary: &'static str,

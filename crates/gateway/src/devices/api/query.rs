@@ -1,6 +1,6 @@
 //! Arguments of a query: only those that the table has, each once.
 
-use super::endpoints::{Action, ENDPOINTS};
+use super::endpoints::Endpoint;
 use std::time::Duration;
 use stillgate_devices::session::Level;
 
@@ -19,8 +19,8 @@ pub(super) struct Query {
 
 impl Query {
     /// Of a request; the error says what is wrong.
-    pub(super) fn of(action: Action, text: Option<&str>) -> Result<Query, String> {
-        let known = ENDPOINTS.iter().find(|endpoint| endpoint.action == action).map_or(&[][..], |of| of.query);
+    pub(super) fn of(endpoint: &Endpoint, text: Option<&str>) -> Result<Query, String> {
+        let known = endpoint.query;
         let mut query = Query::default();
         for (name, value) in form_urlencoded::parse(text.unwrap_or_default().as_bytes()) {
             if !known.iter().any(|(known, _)| *known == name) {
@@ -86,12 +86,17 @@ impl Query {
 
 #[cfg(test)]
 mod tests {
+    use super::super::endpoints::{Action, ENDPOINTS};
     use super::*;
+
+    fn of(action: Action, text: &str) -> Result<Query, String> {
+        Query::of(ENDPOINTS.iter().find(|endpoint| endpoint.action == action).unwrap(), Some(text))
+    }
 
     #[test]
     fn times() {
         let check = |query: &str, expected: Option<u64>| {
-            let query = Query::of(Action::Send, Some(query)).unwrap();
+            let query = of(Action::Send, query).unwrap();
             assert_eq!(query.timeout_ms().ok(), expected, "{query:?}");
         };
         check("", Some(5000));
@@ -106,8 +111,8 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_refused() {
-        assert!(Query::of(Action::Send, Some("akc=device")).unwrap_err().contains("ack, timeout, key"));
-        assert!(Query::of(Action::Top, Some("a=1")).unwrap_err().contains("has none"));
-        assert!(Query::of(Action::Send, Some("ack=device&ack=reply")).unwrap_err().contains("twice"));
+        assert!(of(Action::Send, "akc=device").unwrap_err().contains("ack, timeout, key"));
+        assert!(of(Action::Top, "a=1").unwrap_err().contains("has none"));
+        assert!(of(Action::Send, "ack=device&ack=reply").unwrap_err().contains("twice"));
     }
 }
