@@ -5,6 +5,7 @@ use crate::bisect::checkouts::Checkouts;
 use crate::cli::EXIT_USAGE;
 use crate::cli::typed::seed_of_clock;
 use crate::cli::values::{duration, percent};
+use crate::display::Progress;
 use crate::environment;
 use crate::error::{Error, Result};
 use crate::git::{self, git, short};
@@ -187,10 +188,12 @@ impl Nightly {
         stop: &AtomicBool,
     ) -> Result<(Vec<Side>, Vec<String>)> {
         let (mut sides, mut not_built): (Vec<Side>, Vec<String>) = (Vec::new(), Vec::new());
-        for (role, commit) in self.commits(top, before, machine)? {
+        let commits = self.commits(top, before, machine)?;
+        let mut progress = Progress::new("builds", commits.len() as u64);
+        for (role, commit) in commits {
             // A commit beside itself says nothing of a change.
             if sides.iter().all(|side| side.commit != commit) {
-                eprintln!("building {role}, {}", short(&commit));
+                progress.step(&format!("{role}, {}", short(&commit)));
                 match side(role, commit, checkouts, stop)? {
                     Ok(side) => sides.push(side),
                     Err(why) if sides.is_empty() => return Err(Error::new(why)),

@@ -2,12 +2,17 @@
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 const TEMPLATE: &str = "{prefix} [{bar:24}] {pos}/{len} {msg} ({elapsed} gone, {eta} left)";
 
 /// How often the time is drawn anew between steps.
 const TICK: Duration = Duration::from_millis(250);
+
+/// How often a step that goes on is named again where there is no terminal: a build may take a quarter of an hour.
+const REMINDER: Duration = Duration::from_secs(60);
 
 /// An experiment of a number of steps that is known, but may grow.
 ///
@@ -20,6 +25,8 @@ pub(crate) struct Progress {
     begun: Instant,
     /// None where standard error is no terminal.
     bar: Option<ProgressBar>,
+    /// Where there is no bar: to the thread that names steps again.
+    reminded: Option<Sender<String>>,
 }
 
 impl Progress {
@@ -33,7 +40,18 @@ impl Progress {
             bar.enable_steady_tick(TICK);
             bar
         });
-        Progress { label: label.to_owned(), steps, done: 0, begun: Instant::now(), bar }
+        let begun = Instant::now();
+        let reminded = bar.is_none().then(|| {
+            let (sender, steps) = channel();
+            let label = label.to_owned();
+            thread::spawn(move || {
+                remind(REMINDER, &steps, |text| {
+                    eprintln!("{label}: still at {text} ({} s gone)", begun.elapsed().as_secs());
+                });
+            });
+            sender
+        });
+        Progress { label: label.to_owned(), steps, done: 0, begun, bar, reminded }
     }
 
     /// Begins the next step: what is being done now.
@@ -49,6 +67,10 @@ impl Progress {
                 let gone_s = self.begun.elapsed().as_secs();
                 eprintln!("{}: {}/{} {text} ({gone_s} s gone)", self.label, self.done.min(self.steps), self.steps);
             }
+        }
+        if let Some(reminded) = &self.reminded {
+            // Its thread ends after us.
+            let _ = reminded.send(text.to_owned());
         }
     }
 
@@ -84,6 +106,18 @@ impl Drop for Progress {
     }
 }
 
+/// Names the latest step again whenever nothing has come for so long, until the sender is gone.
+fn remind(every: Duration, steps: &Receiver<String>, mut say: impl FnMut(&str)) {
+    let mut latest = None;
+    loop {
+        match steps.recv_timeout(every) {
+            Ok(step) => latest = Some(step),
+            Err(RecvTimeoutError::Timeout) => latest.as_deref().into_iter().for_each(&mut say),
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,6 +125,23 @@ mod tests {
     #[test]
     fn the_template_is_one() {
         assert!(ProgressStyle::with_template(TEMPLATE).is_ok());
+    }
+
+    #[test]
+    fn a_step_that_goes_on_is_named_again() {
+        let (sender, steps) = channel();
+        for step in ["build a", "build b"] {
+            sender.send(step.to_owned()).unwrap();
+        }
+        let mut sender = Some(sender);
+        let mut said = Vec::new();
+        remind(Duration::from_millis(1), &steps, |text| {
+            said.push(text.to_owned());
+            if said.len() == 2 {
+                sender = None;
+            }
+        });
+        assert!(said.len() >= 2 && said.iter().all(|text| text == "build b"), "{said:?}");
     }
 
     #[test]
