@@ -33,7 +33,7 @@ mod sign_in;
 mod standalone;
 mod ui;
 
-pub use access::{Access, AdminKey, Caller, Guard, Peer, Role, loopback};
+pub use access::{Access, AdminKey, Caller, Guard, KEY_ARGUMENT, Peer, Role, loopback};
 pub use control::{Backup, Checked, Control, Outcome, Plugin, PluginSchema, Wait, WriteError};
 pub use endpoints::Page;
 pub use masks::MASK;

@@ -24,7 +24,7 @@ pub(crate) struct Query {
     has_more: bool,
 }
 
-/// The value of one argument, as [`Query::get`] finds it.
+/// What [`Query::get`] would find, without collecting the other arguments.
 pub(crate) fn first<'a>(query: Option<&'a str>, name: &str) -> Option<Cow<'a, str>> {
     let mut arguments = form_urlencoded::parse(query?.as_bytes()).take(ARGUMENTS_MAX);
     arguments.find(|(known, _)| known == name).map(|(_, value)| value)
@@ -110,6 +110,9 @@ mod tests {
         assert_eq!(first(Some(query), "a").as_deref(), Query::parse(Some(query)).get("a"));
         assert_eq!(first(Some(query), "c"), None);
         assert_eq!(first(None, "a"), None);
+        let too_late = format!("{}a=1", "b&".repeat(ARGUMENTS_MAX));
+        assert_eq!(first(Some(&too_late), "a"), None);
+        assert_eq!(Query::parse(Some(&too_late)).get("a"), None);
     }
 
     #[test]

@@ -1,11 +1,10 @@
-//! Ids as text.
+//! Ids as hexadecimal text.
 
 use std::fmt;
 
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
-/// Writes 32 lower-case digits. An id is written several times for each message, and the standard library's way takes some ten
-/// times as many instructions.
+/// Writes 32 lowercase digits. Each message writes its id several times, and `{:032x}` takes about ten times the instructions.
 pub(crate) fn write(f: &mut fmt::Formatter<'_>, id: u128) -> fmt::Result {
     let mut text = [0; 32];
     for (digits, byte) in text.chunks_exact_mut(2).zip(id.to_be_bytes()) {

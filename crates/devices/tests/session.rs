@@ -277,20 +277,20 @@ fn repeated_requests_are_sent_once() {
     let (a, b, c) = (("device", "a"), ("device", "b"), ("device", "c"));
     let [one, two] = [MessageId(1), MessageId(2)];
     assert_eq!(table.begin(a, b"on", one, 0, limits), Ok(None));
-    assert_eq!(table.begin(a, b"on", two, 0, limits), Ok(Some(Again::Pending(one))));
+    assert_eq!(table.begin(a, b"on", two, 0, limits), Ok(Some((one, Again::Pending))));
     assert_eq!(table.begin(a, b"off", two, 0, limits), Err(IdempotencyError::OtherBody));
     assert_eq!(table.begin(("devic", "ea"), b"on", two, 0, limits), Ok(None), "not the same pair");
     table.cancel(("devic", "ea"));
     let replied = Outcome::Replied(Body::Json("1".into()));
     table.finish(a, &replied, limits);
-    assert_eq!(table.begin(a, b"on", two, 599_999, limits), Ok(Some(Again::Done(replied))));
+    assert_eq!(table.begin(a, b"on", two, 599_999, limits), Ok(Some((one, Again::Done(replied)))));
     // A message that did not arrive may be sent again.
     assert_eq!(table.begin(b, b"on", two, 0, limits), Ok(None));
     assert_eq!(table.begin(c, b"on", two, 0, limits), Err(IdempotencyError::Full));
     table.finish(b, &Outcome::TimedOut { was_written: false }, limits);
     assert_eq!(table.begin(b, b"on", two, 0, limits), Ok(None));
     table.finish(b, &Outcome::Replied(Body::Bytes(vec![0; 200].into())), limits);
-    assert_eq!(table.begin(b, b"on", one, 0, limits), Ok(Some(Again::RepliedBefore)));
+    assert_eq!(table.begin(b, b"on", one, 0, limits), Ok(Some((two, Again::RepliedBefore))));
     assert_eq!(table.begin(a, b"off", two, 600_000, limits), Ok(None), "ten minutes later");
     assert!(table.bytes() <= 400);
 }

@@ -8,7 +8,7 @@ use hyper::header::{HOST, HeaderMap};
 use hyper::http::uri::Authority;
 use hyper::{Method, Request};
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddrV4};
 
 /// Longest host shown in a refusal.
 const SHOWN_CHARS_MAX: usize = 100;
@@ -59,9 +59,9 @@ impl Hosts {
     }
 
     fn is_own(&self, host: &[u8]) -> bool {
-        // Most clients send an address and a port; this is the quickest way to see it.
-        let is_address = || str::from_utf8(host).is_ok_and(|host| host.parse::<SocketAddr>().is_ok());
-        if host.is_empty() || is_address() {
+        // A shortcut for the usual host, an IPv4 address and a port. `SocketAddr` would take zone ids, which are refused below.
+        let is_ipv4 = || str::from_utf8(host).is_ok_and(|host| host.parse::<SocketAddrV4>().is_ok());
+        if host.is_empty() || is_ipv4() {
             return true;
         }
         let Ok(authority) = Authority::try_from(host) else { return false };
@@ -145,6 +145,8 @@ mod tests {
             "a.metrics.example",
             "evil.example@localhost",
             "::1",
+            "[::1%1]:9180",
+            "127.0.0.1:99999",
             "0x7f.1",
             "a b",
             "xlocalhost",

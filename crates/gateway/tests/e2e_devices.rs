@@ -2,7 +2,8 @@
 
 mod devices;
 
-use devices::{Node, route};
+use devices::{Node, finish, route};
+use stillgate_testkit::eventually;
 
 #[test]
 fn back_ends_send_messages_and_learn_what_became_of_them() {
@@ -72,6 +73,16 @@ fn as_many_connect_as_may() {
     node.play("full", &[]);
     let node = Node::start("", "", &route(", connects_per_second: 1"));
     node.play("too_fast", &[]);
+}
+
+#[test]
+fn a_silent_device_does_not_hold_up_the_end() {
+    let mut node = Node::start("", "timeouts: {drain: 10m}", &route(""));
+    let mut script = node.begin("silent_at_the_end", &[]);
+    eventually("the message to be there", || script.output().contains("waiting"));
+    node.gateway.signal("TERM");
+    finish(&mut script, "silent_at_the_end");
+    assert!(node.gateway.wait().success());
 }
 
 #[test]

@@ -38,6 +38,16 @@ fn only_those_with_a_key_use_the_api() {
 }
 
 #[test]
+fn places_of_listeners_are_free_when_they_go() {
+    Node::start("", "", &route("")).play("listeners_come_and_go", &[]);
+}
+
+#[test]
+fn bodies_that_are_none_are_refused() {
+    Node::start("", "", &route("")).play("broken_bodies", &[]);
+}
+
+#[test]
 fn many_requests_for_one_device_are_answered() {
     let mut node = Node::start("", "", &route(""));
     node.play("flood", &[]);

@@ -12,7 +12,8 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 use stillgate_exporter::{Hosts, Stranger};
 
-const KEY_ARGUMENT: &str = "api_key";
+/// The argument of a query in which a key is looked for first.
+pub const KEY_ARGUMENT: &str = "api_key";
 const KEY_HEADER: &str = "x-api-key";
 const KEY_COOKIE: &str = "x_api_key";
 const TOKEN_HEADER: &str = "x-csrf-token";

@@ -81,7 +81,7 @@ impl Guard {
         Ok(())
     }
 
-    /// Lets a request go on with its [`Caller`], or gives the answer that refuses it.
+    /// Adds the [`Caller`] to a request that is allowed; the error is the answer to one that is not.
     pub async fn admit(&self, request: &mut Request) -> Result<(), Response> {
         let peer = request.extensions().get::<Peer>().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.0);
         let refusal = match self.decide(peer, request) {

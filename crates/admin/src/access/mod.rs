@@ -12,6 +12,7 @@ mod failures;
 mod guard;
 mod sessions;
 
+pub use facts::KEY_ARGUMENT;
 pub use guard::{Guard, Peer};
 pub use sessions::SESSION_COOKIE;
 

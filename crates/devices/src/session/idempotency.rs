@@ -21,11 +21,11 @@ pub struct IdempotencyLimits {
     pub bytes_max: usize,
 }
 
-/// A key that is known, with the same body.
+/// What became of the message of a key that is known, with the same body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Again {
-    /// Its message is on its way: wait for its outcome.
-    Pending(MessageId),
+    /// It is on its way: wait for its outcome.
+    Pending,
     /// It is done.
     Done(Outcome),
     /// The device has replied, but there was no room to keep what.
@@ -44,6 +44,8 @@ pub enum IdempotencyError {
 #[derive(Debug)]
 struct Known {
     body: u128,
+    /// Of the message that was sent.
+    id: MessageId,
     until_ms: u64,
     again: Again,
 }
@@ -69,7 +71,7 @@ impl Idempotency {
         self.bytes
     }
 
-    /// Begins a request: `None` if its key is new, and `id` is what to send.
+    /// Begins a request: `None` if its key is new, and `id` is what to send. Otherwise the id that was sent, and what became of it.
     pub fn begin(
         &mut self,
         (device, key): (&str, &str),
@@ -77,17 +79,20 @@ impl Idempotency {
         id: MessageId,
         now_ms: u64,
         limits: IdempotencyLimits,
-    ) -> Result<Option<Again>, IdempotencyError> {
+    ) -> Result<Option<(MessageId, Again)>, IdempotencyError> {
         self.expire(now_ms);
         let (key, body) = (self.hash(device.as_bytes(), key.as_bytes()), self.hash(body, b""));
         if let Some(known) = self.known.get(&key) {
-            return if known.body == body { Ok(Some(known.again.clone())) } else { Err(IdempotencyError::OtherBody) };
+            return match known.body == body {
+                true => Ok(Some((known.id, known.again.clone()))),
+                false => Err(IdempotencyError::OtherBody),
+            };
         }
         if self.bytes + ENTRY_BYTES > limits.bytes_max {
             return Err(IdempotencyError::Full);
         }
         let until_ms = now_ms.saturating_add(limits.keep_ms);
-        self.known.insert(key, Known { body, until_ms, again: Again::Pending(id) });
+        self.known.insert(key, Known { body, id, until_ms, again: Again::Pending });
         self.order.push_back((until_ms, key));
         self.bytes += ENTRY_BYTES;
         Ok(None)

@@ -14,7 +14,7 @@ use hyper::{Method, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
-use stillgate_admin::{Access, Caller, Page, Role};
+use stillgate_admin::{Access, Caller, KEY_ARGUMENT, Page, Role};
 use stillgate_config::Gateway;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -27,9 +27,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const REQUEST_FIELDS: [HeaderName; 2] = [ACCEPT, CONTENT_TYPE];
 const RESPONSE_FIELDS: [HeaderName; 4] =
     [CONTENT_TYPE, RETRY_AFTER, hyper::header::CACHE_CONTROL, HeaderName::from_static("x-message-id")];
-
-/// Where the admin API looks for a key first; it is none of the device API.
-const KEY_ARGUMENT: &str = "api_key=";
 
 /// What the dashboard asks of it.
 const PATHS: [(Method, &str, &str); 6] = [
@@ -108,8 +105,9 @@ async fn exchange(there: &There, request: Request) -> Result<Response, String> {
 /// What a back-end on this machine would send. Cookies and keys of the admin API stay here.
 fn inner(there: &There, request: Request) -> Result<hyper::Request<Body>, String> {
     let (asked, body) = request.into_parts();
-    let query: Vec<&str> =
-        asked.uri.query().unwrap_or_default().split('&').filter(|part| !part.starts_with(KEY_ARGUMENT)).collect();
+    // However it is written, a key of the admin API is none of the device API.
+    let is_key = |part: &str| form_urlencoded::parse(part.as_bytes()).any(|(name, _)| name == KEY_ARGUMENT);
+    let query: Vec<&str> = asked.uri.query().unwrap_or_default().split('&').filter(|part| !is_key(part)).collect();
     let uri: Uri = format!("{}?{}", asked.uri.path(), query.join("&")).parse().map_err(|_| "not a URL".to_owned())?;
     let mut made = hyper::Request::new(body);
     *made.method_mut() = asked.method;

@@ -44,7 +44,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a request's head.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 
-/// What answers requests. They have a [`Peer`] in their extensions.
+/// Answers requests, each with a [`Peer`] in its extensions.
 pub(crate) trait Answers: Clone + Send + Sync + 'static {
     fn answer(&self, request: Request<Body>) -> impl Future<Output = Response<Body>> + Send;
 }

@@ -71,6 +71,16 @@ enum VerdictHead {
     Lost,
 }
 
+/// What a node answers.
+#[derive(Serialize, Deserialize)]
+struct AnswerHead<'a> {
+    /// Of the message that was sent, where the request is a repeated one.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    id: Option<Cow<'a, str>>,
+    #[serde(flatten)]
+    verdict: VerdictHead,
+}
+
 /// A post as a request.
 pub(super) fn write_post(post: &Post) -> Vec<u8> {
     let head = PostHead {
@@ -108,10 +118,10 @@ pub(super) fn read_post(bytes: &[u8]) -> Option<Post> {
     })
 }
 
-/// A verdict as an answer.
-pub(super) fn write_verdict(verdict: &Verdict) -> Vec<u8> {
+/// A verdict as an answer, with the id of the message where that is not the one that was asked with.
+pub(super) fn write_verdict(verdict: &Verdict, id: Option<MessageId>) -> Vec<u8> {
     let mut body: &[u8] = b"";
-    let head = match verdict {
+    let verdict = match verdict {
         Verdict::Outcome(Outcome::Written) => VerdictHead::Written,
         Verdict::Outcome(Outcome::Acknowledged) => VerdictHead::Acknowledged,
         Verdict::Outcome(Outcome::Replied(reply)) => {
@@ -142,13 +152,17 @@ pub(super) fn write_verdict(verdict: &Verdict) -> Vec<u8> {
         Verdict::Busy => VerdictHead::Busy,
         Verdict::Lost => VerdictHead::Lost,
     };
-    join(&head, body)
+    join(&AnswerHead { id: id.map(|id| id.to_string().into()), verdict }, body)
 }
 
 /// What an answer says.
-pub(super) fn read_verdict(bytes: &[u8]) -> Verdict {
-    let read = split(bytes).and_then(|(head, body)| Some((serde_json::from_slice(head).ok()?, body)));
-    let Some((head, body)) = read else { return Verdict::Lost };
+pub(super) fn read_verdict(bytes: &[u8]) -> (Option<MessageId>, Verdict) {
+    let read = split(bytes).and_then(|(head, body)| Some((serde_json::from_slice::<AnswerHead<'_>>(head).ok()?, body)));
+    let Some((head, body)) = read else { return (None, Verdict::Lost) };
+    (head.id.and_then(|id| MessageId::parse(&id)), verdict_of(head.verdict, body))
+}
+
+fn verdict_of(head: VerdictHead, body: &[u8]) -> Verdict {
     let outcome = match head {
         VerdictHead::Written => Outcome::Written,
         VerdictHead::Acknowledged => Outcome::Acknowledged,
@@ -254,8 +268,10 @@ mod tests {
             Verdict::Busy,
         ];
         for verdict in verdicts {
-            assert_eq!(read_verdict(&write_verdict(&verdict)), verdict);
+            for id in [None, Some(MessageId(7))] {
+                assert_eq!(read_verdict(&write_verdict(&verdict, id)), (id, verdict.clone()));
+            }
         }
-        assert_eq!(read_verdict(b"{\"verdict\":\"of a later release\"}\n"), Verdict::Lost);
+        assert_eq!(read_verdict(b"{\"verdict\":\"of a later release\"}\n"), (None, Verdict::Lost));
     }
 }

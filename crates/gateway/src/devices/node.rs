@@ -157,30 +157,30 @@ impl Node {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a message to its device, wherever that is.
-    pub(crate) async fn send(&self, post: Post) -> Verdict {
+    /// Sends a message to its device, wherever that is. Where the request is a repeated one, the post gets the id that was sent.
+    pub(crate) async fn send(&self, post: &mut Post) -> Verdict {
         if post.body.bytes().len() > self.limits.message_bytes {
             return Verdict::TooLong { bytes_max: self.limits.message_bytes };
         }
-        let Some(shared) = self.registry.shared() else { return self.send_here(&post).await };
+        let Some(shared) = self.registry.shared() else { return self.send_here(post).await };
         let (is_here, known) = {
             let mut state = self.state();
             let is_here = state.devices.contains_key(&post.device);
             // A key is kept where the device is; of one that has gone elsewhere since, its outcome is known here still.
-            (is_here, if is_here { None } else { state.recall(&post) })
+            (is_here, if is_here { None } else { state.recall(post) })
         };
         if let Some(known) = known {
-            return self.word(known, &post).await;
+            return self.word(known, post).await;
         }
-        let verdict = if is_here { self.receive(&post).await } else { None };
+        let verdict = if is_here { self.receive(post).await } else { None };
         match verdict {
             Some(verdict) => verdict,
-            None => peers::send(shared, &post).await,
+            None => peers::send(shared, post).await,
         }
     }
 
     /// The same where this is the only node.
-    async fn send_here(&self, post: &Post) -> Verdict {
+    async fn send_here(&self, post: &mut Post) -> Verdict {
         for _ in 0..SENDS_MAX {
             if let Some(verdict) = self.receive(post).await {
                 return verdict;
@@ -305,7 +305,7 @@ impl Node {
     }
 
     /// Sends a message to a device that is connected here; `None`: it is not.
-    pub(super) async fn receive(&self, post: &Post) -> Option<Verdict> {
+    pub(super) async fn receive(&self, post: &mut Post) -> Option<Verdict> {
         // Before its key is remembered: who asks may go meanwhile.
         self.filled(post).await;
         let known = self.state().remembered(post);
@@ -322,6 +322,12 @@ impl Node {
         };
         // It went before its worker had the message.
         (verdict != Verdict::Refused(Refused::Offline)).then_some(verdict)
+    }
+
+    /// The workers have ended: no more is heard of messages that are waited for.
+    pub(super) fn end_waiting(&self) {
+        let waiting = std::mem::take(&mut self.state().waiting);
+        waiting.into_values().for_each(|waiting| waiting.tell(&Verdict::Lost));
     }
 
     /// Waits for what becomes of a message.
@@ -390,13 +396,16 @@ enum Known {
 }
 
 impl State {
-    /// What became of a request with the same key; `None`: there was none, and the key is this one's now.
-    fn remembered(&mut self, post: &Post) -> Option<Known> {
+    /// What became of a request with the same key, whose id the post gets; `None`: there was none, and the key is this one's now.
+    fn remembered(&mut self, post: &mut Post) -> Option<Known> {
         let key = post.idempotency.as_deref()?;
         let again = self.idempotency.begin((&post.device, key), &fingerprint(post), post.id, session_ms(), KEYS);
-        match again {
+        if let Ok(Some((sent, _))) = &again {
+            post.id = *sent;
+        }
+        match again.map(|again| again.map(|(_, again)| again)) {
             Ok(None) => None,
-            Ok(Some(Again::Pending(id))) => match self.waiting.get_mut(&id) {
+            Ok(Some(Again::Pending)) => match self.waiting.get_mut(&post.id) {
                 Some(waiting) => {
                     let (sender, word) = oneshot::channel();
                     waiting.senders.push(sender);
@@ -412,7 +421,7 @@ impl State {
     }
 
     /// The same, without taking the key.
-    fn recall(&mut self, post: &Post) -> Option<Known> {
+    fn recall(&mut self, post: &mut Post) -> Option<Known> {
         let known = self.remembered(post);
         if known.is_none() {
             self.forget_key(post);

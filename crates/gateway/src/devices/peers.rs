@@ -46,10 +46,14 @@ pub(super) struct Page {
 }
 
 /// Sends a message to the node of a device that was not here a moment ago.
-pub(super) async fn send(shared: &Shared, post: &Post) -> Verdict {
+pub(super) async fn send(shared: &Shared, post: &mut Post) -> Verdict {
     let patience = Duration::from_millis(post.timeout_ms) + ANSWER_LATE;
     match shared.ask(&post.device, MESSAGE, write_post(post).into(), patience).await {
-        Ok(answer) => read_verdict(&answer),
+        Ok(answer) => {
+            let (id, verdict) = read_verdict(&answer);
+            post.id = id.unwrap_or(post.id);
+            verdict
+        }
         Err(Unanswered::Lost) => Verdict::Lost,
         Err(Unanswered::Busy) => Verdict::Busy,
         Err(Unanswered::Gone(gone)) => gone.into(),
@@ -61,8 +65,12 @@ pub(super) async fn answer(node: &Arc<Node>, call: &Call) -> Reply {
     let device = || std::str::from_utf8(&call.body).unwrap_or_default();
     let answer = match &*call.kind {
         MESSAGE => match read_post(&call.body) {
-            Some(post) => node.receive(&post).await.map(|verdict| write_verdict(&verdict)),
-            None => Some(write_verdict(&Verdict::Lost)),
+            Some(mut post) => {
+                let asked = post.id;
+                let verdict = node.receive(&mut post).await;
+                verdict.map(|verdict| write_verdict(&verdict, Some(post.id).filter(|sent| *sent != asked)))
+            }
+            None => Some(write_verdict(&Verdict::Lost, None)),
         },
         SHOW => shown(node, device()).await.map(|shown| shown.to_string().into_bytes()),
         DISCONNECT => node.close(device()).then(Vec::new),

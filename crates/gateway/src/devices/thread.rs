@@ -137,9 +137,12 @@ impl DeviceThread {
                         let _ = ended.await;
                     }
                 }
-                serving.end().await;
-                // What the workers report until they have ended is of use to those who are answered still.
-                let _ = taking.await;
+                let told = async {
+                    // What the workers report until they have ended is of use to those who are answered still.
+                    let _ = taking.await;
+                    node.end_waiting();
+                };
+                tokio::join!(serving.end(), told);
                 node.registry.end().await;
             });
         };

@@ -364,15 +364,23 @@ impl Connection {
 
     /// What follows from the time; sets the timer.
     fn poll_time(&mut self, cx: &mut Context<'_>, devices: &Devices) {
+        if self.is_open() {
+            self.poll_due(cx, devices);
+        }
+        // Also where it has just begun to close.
+        if let Stage::Closing { until_ms } = self.stage {
+            let clock = &self.open.worker.clock;
+            match clock.now_ms() >= until_ms {
+                true => self.stage = Stage::Over,
+                false => self.client.timer.set(clock, until_ms, cx),
+            }
+        }
+    }
+
+    /// The same while it is open.
+    fn poll_due(&mut self, cx: &mut Context<'_>, devices: &Devices) {
         let worker = self.open.worker.clone();
         let now_ms = worker.clock.now_ms();
-        if let Stage::Closing { until_ms } = self.stage {
-            match now_ms >= until_ms {
-                true => self.stage = Stage::Over,
-                false => self.client.timer.set(&worker.clock, until_ms, cx),
-            }
-            return;
-        }
         let mut next_ms = FAR_MS;
         match self.pulse.beat(now_ms, worker.random() as u16, self.more.settings.pulse) {
             Beat::Quiet { until_ms } => next_ms = until_ms,

@@ -6,7 +6,7 @@ use super::super::node::Node;
 use super::super::peers::{BROADCAST, JOB, PATIENCE};
 use super::super::post::Verdict;
 use super::answer::{error, json, later, of_verdict};
-use super::messages::{NoBody, read};
+use super::messages::read;
 use super::successor::pass_on;
 use axum::extract::Request;
 use axum::http::header::LOCATION;
@@ -58,13 +58,12 @@ enum Encoding {
 }
 
 pub(super) async fn begin(node: &Arc<Node>, request: Request) -> Response {
-    let bytes_max = node.limits.message_bytes;
+    let (message, bytes_max) = (MessageId(random()), node.limits.message_bytes);
     // In base64 a message takes more.
     let (head, body) = request.into_parts();
     let bytes = match read(body, bytes_max.saturating_mul(2) + WORDS_BYTES_MAX).await {
         Ok(bytes) => bytes,
-        Err(NoBody::TooLong) => return of_verdict(MessageId(0), Verdict::TooLong { bytes_max }),
-        Err(NoBody::TooSlow) => return error(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"),
+        Err(why) => return why.answer(message, bytes_max),
     };
     // Of two processes that serve beside each other only the one that goes on reaches all devices.
     node.decided().await;
@@ -73,7 +72,6 @@ pub(super) async fn begin(node: &Arc<Node>, request: Request) -> Response {
     {
         return answer;
     }
-    let message = MessageId(random());
     let begun = asked(&bytes, bytes_max).and_then(|(of, body)| node.broadcast(message, of, &body, None));
     match begun {
         Ok(()) => {}

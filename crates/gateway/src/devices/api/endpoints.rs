@@ -53,6 +53,7 @@ pub(super) static ENDPOINTS: [Endpoint; 9] = [
             (202, "the message was written to the socket"),
             (400, "the request is wrong, or the device's protocol has no acknowledgements"),
             (404, "the device has not been seen in the last 30 days"),
+            (408, "the body did not arrive within 30 s"),
             (409, "replaced by a later message, or the connection was replaced or ended; not delivered"),
             (410, "the device is not connected"),
             (413, "the message is too long"),
@@ -140,6 +141,7 @@ pub(super) static ENDPOINTS: [Endpoint; 9] = [
         answers: &[
             (202, "the job has started; Location has its path"),
             (400, "the body is wrong"),
+            (408, "the body did not arrive within 30 s"),
             (413, "the message is too long"),
             (429, "8 jobs are being sent: see Retry-After"),
         ],

@@ -69,8 +69,12 @@ async fn follow(mut changes: Receiver<Change>, prefix: String, sender: mpsc::Sen
         return;
     }
     loop {
-        let text = match timeout(COMMENT_EVERY, changes.recv()).await {
-            Ok(Ok(change)) if !change.device.starts_with(&prefix) => continue,
+        let next = tokio::select! {
+            next = timeout(COMMENT_EVERY, next(&mut changes, &prefix)) => next,
+            // Its place must not wait for something to be written.
+            () = sender.closed() => break,
+        };
+        let text = match next {
             Ok(Ok(change)) => event(&change),
             Ok(Err(RecvError::Lagged(count))) => format!("event: missed\ndata: {{\"count\":{count}}}\n\n"),
             Ok(Err(RecvError::Closed)) => break,
@@ -81,6 +85,16 @@ async fn follow(mut changes: Receiver<Change>, prefix: String, sender: mpsc::Sen
         }
     }
     drop(place);
+}
+
+/// The next change of a device whose id begins so.
+async fn next(changes: &mut Receiver<Change>, prefix: &str) -> Result<Change, RecvError> {
+    loop {
+        let change = changes.recv().await?;
+        if change.device.starts_with(prefix) {
+            return Ok(change);
+        }
+    }
 }
 
 fn event(change: &Change) -> String {

@@ -5,11 +5,13 @@ use super::super::post::{Post, Verdict};
 use super::answer::{error, of_verdict};
 use super::query::Query;
 use super::successor;
-use axum::body::{Bytes, to_bytes};
+use axum::body::{Bytes, HttpBody};
 use axum::extract::Request;
-use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::header::{CONNECTION, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
+use bytes::BytesMut;
+use http_body_util::BodyExt;
 use rand::random;
 use std::time::Duration;
 use stillgate_devices::protocol::{Body, MessageId};
@@ -17,6 +19,8 @@ use tokio::time::timeout;
 
 /// How long a body may take to come.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// What is read and thrown away of a body that is too long: a connection that is closed before may be reset, and its answer lost.
+const DISCARDED_BYTES_MAX: usize = 1024 * 1024;
 /// The longest `Idempotency-Key`, and `key`.
 const KEY_BYTES_MAX: usize = 256;
 
@@ -38,19 +42,20 @@ pub(super) async fn send(node: &Node, device: &str, query: &Query, request: Requ
     let bytes_max = node.limits.message_bytes;
     let bytes = match read(body, bytes_max).await {
         Ok(bytes) => bytes,
-        Err(NoBody::TooLong) => return of_verdict(id, Verdict::TooLong { bytes_max }),
-        Err(NoBody::TooSlow) => return error(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"),
+        Err(why) => return why.answer(id, bytes_max),
     };
     let content_type = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let body = match Body::of_request(content_type, &bytes) {
         Ok(body) => body.into_owned(),
         Err(why) => return of_verdict(id, Verdict::Body(why)),
     };
-    let post = Post { device: device.into(), id, body, level, timeout_ms, key, idempotency };
-    match node.send(post).await {
+    let mut post = Post { device: device.into(), id, body, level, timeout_ms, key, idempotency };
+    let verdict = node.send(&mut post).await;
+    let id = post.id;
+    match verdict {
         // The device was already moving to the other process.
         Verdict::Away if node.has_left() => {
-            let again = successor::pass_on(node, Request::from_parts(head, bytes.into())).await;
+            let again = Box::pin(successor::pass_on(node, Request::from_parts(head, bytes.into()))).await;
             again.unwrap_or_else(|_| of_verdict(id, Verdict::Away))
         }
         verdict => of_verdict(id, verdict),
@@ -61,16 +66,44 @@ pub(super) async fn send(node: &Node, device: &str, query: &Query, request: Requ
 pub(super) enum NoBody {
     TooLong,
     TooSlow,
+    /// It ends too early, or its chunks are none.
+    Broken,
+}
+
+impl NoBody {
+    /// What the sender of a message is answered. The connection ends, as the rest of the body stands in the way.
+    pub(super) fn answer(&self, id: MessageId, bytes_max: usize) -> Response {
+        let mut response = match self {
+            NoBody::TooLong => of_verdict(id, Verdict::TooLong { bytes_max }),
+            NoBody::TooSlow => error(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"),
+            NoBody::Broken => error(StatusCode::BAD_REQUEST, "the body ends too early, or its chunks are malformed"),
+        };
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        response
+    }
 }
 
 /// Reads a body of at most this many bytes.
 pub(super) async fn read(body: axum::body::Body, bytes_max: usize) -> Result<Bytes, NoBody> {
-    match timeout(BODY_TIMEOUT, to_bytes(body, bytes_max)).await {
-        Ok(Ok(bytes)) => Ok(bytes),
-        // One that breaks off has nobody to be answered.
-        Ok(Err(_)) => Err(NoBody::TooLong),
-        Err(_) => Err(NoBody::TooSlow),
+    timeout(BODY_TIMEOUT, collect(body, bytes_max)).await.unwrap_or(Err(NoBody::TooSlow))
+}
+
+async fn collect(mut body: axum::body::Body, bytes_max: usize) -> Result<Bytes, NoBody> {
+    // Nothing is read of one that says how much too long it is.
+    if body.size_hint().lower() > (bytes_max + DISCARDED_BYTES_MAX) as u64 {
+        return Err(NoBody::TooLong);
     }
+    let (mut bytes, mut length) = (BytesMut::new(), 0);
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(|_| NoBody::Broken)?.into_data() else { continue };
+        length += data.len();
+        if length <= bytes_max {
+            bytes.extend_from_slice(&data);
+        } else if length > bytes_max + DISCARDED_BYTES_MAX {
+            break;
+        }
+    }
+    if length <= bytes_max { Ok(bytes.freeze()) } else { Err(NoBody::TooLong) }
 }
 
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<Box<str>>, &'static str> {

@@ -1,4 +1,4 @@
-//! The description of the API, made of the table that the router is made of.
+//! The OpenAPI description, made from the table of endpoints that requests are matched with.
 
 use super::endpoints::{ENDPOINTS, Endpoint};
 use serde_json::{Map, Value as Json, json};

@@ -2,6 +2,7 @@
 
 use super::endpoints::Endpoint;
 use std::time::Duration;
+use stillgate_admin::KEY_ARGUMENT;
 use stillgate_devices::session::Level;
 
 /// How long a sender may wait.
@@ -23,6 +24,10 @@ impl Query {
         let known = endpoint.query;
         let mut query = Query::default();
         for (name, value) in form_urlencoded::parse(text.unwrap_or_default().as_bytes()) {
+            // The guard has taken it.
+            if name == KEY_ARGUMENT {
+                continue;
+            }
             if !known.iter().any(|(known, _)| *known == name) {
                 let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
                 return Err(match names.is_empty() {
@@ -112,6 +117,7 @@ mod tests {
     #[test]
     fn what_is_not_known_is_refused() {
         assert!(of(Action::Send, "akc=device").unwrap_err().contains("ack, timeout, key"));
+        assert!(of(Action::Top, "api_key=k").is_ok());
         assert!(of(Action::Top, "a=1").unwrap_err().contains("has none"));
         assert!(of(Action::Send, "ack=device&ack=reply").unwrap_err().contains("twice"));
     }

@@ -1,14 +1,14 @@
-//! Which endpoint of the table a request means.
+//! Finds the endpoint for a method and a path.
 
 use super::endpoints::{ENDPOINTS, Endpoint};
 use axum::http::{HeaderValue, Method};
 
-/// What there is for a method and a path.
+/// What the table has for a method and a path.
 #[derive(Debug)]
 pub(super) enum Found<'p> {
-    /// The endpoint, and what stands in the path for its variable, percent-encoded; empty if it has none.
+    /// The endpoint, and the value of its path's variable, still percent-encoded; empty if it has none.
     Endpoint(&'static Endpoint, &'p str),
-    /// The path has other methods: the value of `Allow`.
+    /// The path exists, but not with this method: the value of `Allow`.
     Methods(HeaderValue),
     Nothing,
 }
@@ -17,7 +17,7 @@ pub(super) fn find<'p>(method: &Method, path: &'p str) -> Found<'p> {
     let mut methods = Vec::new();
     for endpoint in &ENDPOINTS {
         let Some(part) = part(endpoint.path, path) else { continue };
-        // The server leaves the body of an answer to HEAD out.
+        // HEAD is answered like GET; hyper leaves the body out.
         let is_head = endpoint.method == Method::GET && *method == Method::HEAD;
         if endpoint.method == *method || is_head {
             return Found::Endpoint(endpoint, part);
@@ -33,7 +33,7 @@ pub(super) fn find<'p>(method: &Method, path: &'p str) -> Found<'p> {
     }
 }
 
-/// What stands in a path for the variable of a pattern. `None`: the pattern is another path's.
+/// The value of a pattern's variable in a path; empty if it has none. `None`: the path does not match.
 fn part<'p>(pattern: &str, path: &'p str) -> Option<&'p str> {
     let Some((before, rest)) = pattern.split_once('{') else { return (pattern == path).then_some("") };
     let (_, after) = rest.split_once('}')?;

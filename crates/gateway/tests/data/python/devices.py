@@ -174,8 +174,11 @@ async def idempotency():
     again = asyncio.create_task(send("lamp", query="?ack=reply", headers=key))
     await asyncio.sleep(0.2)
     await say(lamp, type="reply", id=message["id"], body="yes")
-    assert [(await task)[2], (await again)[2]] == [b'"yes"', b'"yes"']
-    expect(await send("lamp", query="?ack=reply", headers=key), 200, '"yes"')
+    answers = [await task, await again, await send("lamp", query="?ack=reply", headers=key)]
+    # The same answer, with the id that the device has seen.
+    for answer in answers:
+        expect(answer, 200, '"yes"')
+        assert answer[1]["X-Message-Id"] == message["id"], (answer[1]["X-Message-Id"], message)
     expect(await send("lamp", b'{"on":false}', "?ack=reply", key), 422, "another body")
     # The device has got it once.
     await send("lamp", b'"last"')
@@ -777,9 +780,80 @@ async def slow_ones():
     await hear(lively)
 
 
+async def listeners_come_and_go():
+    """Places of listeners are free when these go, also while devices do whose events they would not get."""
+    lamp = await connect("lamp")
+    for _ in range(2):
+        gone = []
+        for _ in range(64):
+            listener = http.client.HTTPConnection("127.0.0.1", API, timeout=30)
+            listener.request("GET", "/v1/device-events?prefix=nobody")
+            assert listener.getresponse().readline().startswith(b":")
+            gone.append(listener)
+        assert (await api("GET", "/v1/device-events"))[0] == 503
+        for listener in gone:
+            listener.close()
+
+        async def is_free():
+            await (await connect("other")).close()
+            listener = http.client.HTTPConnection("127.0.0.1", API, timeout=30)
+            listener.request("GET", "/v1/device-events")
+            status = listener.getresponse().status
+            listener.close()
+            return status == 200
+
+        await eventually("a place to be free", is_free)
+        await asyncio.sleep(0.5)
+
+
+async def broken_bodies():
+    """Bodies that end too early or are none: the sender may still read, and no message goes."""
+    lamp = await connect("lamp")
+    await greeted(lamp)
+    for fields, body in [
+        ("Transfer-Encoding: chunked", b"zz\r\n"),
+        ("Transfer-Encoding: chunked", b"5\r\n{\"on\"\r\n"),
+        ("Content-Length: 50", b"{}"),
+    ]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", API)
+        head = f"POST {path_of('lamp')}/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{fields}\r\n\r\n"
+        writer.write(head.encode() + body)
+        writer.write_eof()
+        answer = await asyncio.wait_for(reader.read(), 30)
+        assert answer.startswith(b"HTTP/1.1 400 ") and b"connection: close" in answer.lower(), (fields, answer)
+        writer.close()
+    # One that says that it is far too long is not waited for.
+    reader, writer = await asyncio.open_connection("127.0.0.1", API)
+    writer.write(f"POST {path_of('lamp')}/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2000000\r\n\r\n".encode())
+    answer = await asyncio.wait_for(reader.read(), 30)
+    assert answer.startswith(b"HTTP/1.1 413 ") and b"connection: close" in answer.lower(), answer
+    await send("lamp", b'"last"')
+    assert (await hear(lamp))["body"] == "last"
+
+
+async def silent_at_the_end():
+    """A device that never reads again, and a sender that waits for it."""
+    request = (
+        "GET /connect?device=lamp HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: stillgate.v1\r\n"
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+    reader, writer = await asyncio.open_connection("127.0.0.1", GATEWAY)
+    writer.write(request.encode())
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
+    task = asyncio.create_task(send("lamp", query="?ack=reply&timeout=60s"))
+    # The message is there, and from here on the device is silent.
+    await asyncio.wait_for(reader.readuntil(b'"type":"message"'), 30)
+    print("waiting", flush=True)
+    expect(await task, 504, '"delivered":"unknown"')
+    writer.transport.abort()
+
+
 async def keys():
     lamp = await connect("lamp")
     await greeted(lamp)
+    expect(await api("GET", "/v1/devices?api_key=k2"), 200, "lamp")
+    expect(await api("GET", "/v1/devices?%61pi_key=wrong", headers={"X-API-KEY": "k2"}), 401)
     expect(await send("lamp"), 401)
     expect(await send("lamp", headers={"X-API-KEY": "wrong"}), 401)
     expect(await send("lamp", headers={"X-API-KEY": "k2"}), 401)
