@@ -188,17 +188,17 @@ impl Nightly {
         stop: &AtomicBool,
     ) -> Result<(Vec<Side>, Vec<String>)> {
         let (mut sides, mut not_built): (Vec<Side>, Vec<String>) = (Vec::new(), Vec::new());
-        let commits = self.commits(top, before, machine)?;
+        let mut commits = self.commits(top, before, machine)?;
+        // A commit beside itself says nothing about a change.
+        let mut seen = BTreeSet::new();
+        commits.retain(|(_, commit)| seen.insert(commit.clone()));
         let mut progress = Progress::new("builds", commits.len() as u64);
         for (role, commit) in commits {
-            // A commit beside itself says nothing of a change.
-            if sides.iter().all(|side| side.commit != commit) {
-                progress.step(&format!("{role}, {}", short(&commit)));
-                match side(role, commit, checkouts, stop)? {
-                    Ok(side) => sides.push(side),
-                    Err(why) if sides.is_empty() => return Err(Error::new(why)),
-                    Err(why) => not_built.push(why),
-                }
+            progress.step(&format!("{role}, {}", short(&commit)));
+            match side(role, commit, checkouts, stop)? {
+                Ok(side) => sides.push(side),
+                Err(why) if sides.is_empty() => return Err(Error::new(why)),
+                Err(why) => not_built.push(why),
             }
         }
         Ok((sides, not_built))

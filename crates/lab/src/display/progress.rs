@@ -11,12 +11,13 @@ const TEMPLATE: &str = "{prefix} [{bar:24}] {pos}/{len} {msg} ({elapsed} gone, {
 /// How often the time is drawn anew between steps.
 const TICK: Duration = Duration::from_millis(250);
 
-/// How often a step that goes on is named again where there is no terminal: a build may take a quarter of an hour.
+/// How often a step that is still running is named again where there is no terminal: a build may take a quarter of an hour.
 const REMINDER: Duration = Duration::from_secs(60);
 
 /// An experiment of a number of steps that is known, but may grow.
 ///
-/// On a terminal one line at the bottom, with notes scrolling above it; otherwise one line a step and a note.
+/// On a terminal one line at the bottom, with notes scrolling above it; otherwise one line a step and a note, and a
+/// reminder each minute.
 #[derive(Debug)]
 pub(crate) struct Progress {
     label: String,
@@ -25,7 +26,7 @@ pub(crate) struct Progress {
     begun: Instant,
     /// None where standard error is no terminal.
     bar: Option<ProgressBar>,
-    /// Where there is no bar: to the thread that names steps again.
+    /// Where there is no bar: sends each step to the thread that prints reminders.
     reminded: Option<Sender<String>>,
 }
 
@@ -69,7 +70,7 @@ impl Progress {
             }
         }
         if let Some(reminded) = &self.reminded {
-            // Its thread ends after us.
+            // It cannot fail: the thread runs until this sender is dropped.
             let _ = reminded.send(text.to_owned());
         }
     }
@@ -106,7 +107,7 @@ impl Drop for Progress {
     }
 }
 
-/// Names the latest step again whenever nothing has come for so long, until the sender is gone.
+/// Names the latest step whenever no new one has come for so long. Returns when the sender is dropped.
 fn remind(every: Duration, steps: &Receiver<String>, mut say: impl FnMut(&str)) {
     let mut latest = None;
     loop {

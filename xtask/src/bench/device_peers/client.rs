@@ -249,7 +249,7 @@ impl BackEnd<'_> {
         let length = lower.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
         let mut body = vec![0; length.ok_or_else(|| format!("an answer without a length: {head}"))?];
         self.reader.read_exact(&mut body)?;
-        // Pushpin does so after each.
+        // Pushpin closes the connection after each answer.
         if lower.contains("\r\nconnection: close\r\n") {
             self.reader = BufReader::new(connect(self.address.back_ends)?);
         }
