@@ -146,7 +146,6 @@ mod tests {
             "evil.example@localhost",
             "::1",
             "[::1%1]:9180",
-            "127.0.0.1:99999",
             "0x7f.1",
             "a b",
             "xlocalhost",
