@@ -2,8 +2,8 @@
 //! binary search, on the same planted commits; then whether stated probabilities hold.
 //!
 //! `cargo bench -p stillgate-stats --bench bisections`; more words are the runs of a row (200), those of the calibration
-//! (1,000; a quarter for all rows but the first), and what the name of a row must have in it. Seeds are the numbers of the
-//! runs, so the same words print the same figures. A bisection takes a third of a second.
+//! (1,000; a quarter for all rows but the first), and what the name of a row must have in it, such as `Compilers`. Seeds are the
+//! numbers of the runs, so the same words print the same figures. A bisection takes a third of a second.
 
 #[path = "../tests/simulated/mod.rs"]
 mod simulated;
@@ -20,12 +20,15 @@ fn main() {
     let mut words = std::env::args().skip(1).filter(|word| !word.starts_with('-') && word.parse::<u64>().is_err());
     let wanted = words.next_back().unwrap_or_default();
     println!("{:<28} {:>6} {:>9} {:>8} {:>6}", "128 commits, a step of 3%", "right", "undecided", "median", "p90");
+    let runs_of = |name: &str| if name.contains(&wanted) { runs } else { 0 };
     for scatter in SCATTERS {
+        let runs = runs_of(&format!("{scatter:?}"));
         row(&format!("ours, {scatter:?}"), runs, 128, scatter, |planted| ours(planted, CONFIDENCE));
         row(&format!("Pinpoint, {scatter:?}"), runs, 128, scatter, pinpoint);
         row(&format!("plain search, {scatter:?}"), runs, 128, scatter, plain);
     }
-    row("ours, 64 commits, Normal", runs, 64, Scatter::Normal, |planted| ours(planted, CONFIDENCE));
+    let name = "ours, 64 commits, Normal";
+    row(name, runs_of(name), 64, Scatter::Normal, |planted| ours(planted, CONFIDENCE));
     println!("\n{:<28} {:>6} {:>6} {:>9}", "sizes and places drawn", "stated", "right", "undecided");
     for (scatter, confidence, share) in [
         (Scatter::Normal, 0.95, 1),
@@ -33,6 +36,8 @@ fn main() {
         (Scatter::Heavy, 0.95, 4),
         (Scatter::Drifting, 0.95, 4),
         (Scatter::Bimodal, 0.95, 4),
+        (Scatter::Quiet, 0.95, 4),
+        (Scatter::Compilers, 0.95, 4),
     ] {
         let name = format!("{scatter:?}, {confidence}");
         if calibrated == 0 || !name.contains(&wanted) {

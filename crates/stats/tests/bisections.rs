@@ -23,7 +23,7 @@ fn a_step_as_large_as_the_noise_is_found_among_128_commits() {
 
 #[test]
 fn stated_probabilities_hold() {
-    for scatter in [Scatter::Normal, Scatter::Heavy] {
+    for scatter in [Scatter::Normal, Scatter::Compilers] {
         let [stated, right, undecided] = calibration(scatter, 0.8, 0..60);
         // Three and a half standard deviations of 60 draws.
         assert!((stated - right).abs() < 0.16 && undecided < 0.05, "{scatter:?}: {stated} {right} {undecided}");

@@ -6,6 +6,8 @@
 // The test and the bench each use their part of this.
 #![allow(dead_code, clippy::unwrap_used)]
 
+use std::collections::HashMap;
+use std::rc::Rc;
 use stillgate_stats::*;
 
 /// Standard deviation of a measurement, and the step in most of the tables: both 3%.
@@ -35,9 +37,18 @@ pub(crate) enum Scatter {
     Drifting,
     /// Each start is slow with a chance of three in ten.
     Bimodal,
+    /// CPU time per request of a real gateway, started anew for each run, while nothing else ran on a shared virtual machine. It
+    /// has two levels, some 25% apart, and stays at one for many runs.
+    Quiet,
+    /// The same while compilers and tests ran beside: one level, with rare wild runs.
+    Compilers,
 }
 
-pub(crate) const SCATTERS: [Scatter; 4] = [Scatter::Normal, Scatter::Heavy, Scatter::Drifting, Scatter::Bimodal];
+pub(crate) const SCATTERS: [Scatter; 6] =
+    [Scatter::Normal, Scatter::Heavy, Scatter::Drifting, Scatter::Bimodal, Scatter::Quiet, Scatter::Compilers];
+
+/// What `data/record.py` has recorded, in the order of the runs.
+const RECORDED: &str = include_str!("../data/recorded.json");
 
 /// Commits with at most one step, on a machine.
 pub(crate) struct Planted {
@@ -47,27 +58,75 @@ pub(crate) struct Planted {
     pub(crate) scatter: Scatter,
     pub(crate) random: Random,
     walk: f64,
+    recording: Recording,
+}
+
+/// Recorded runs, replayed in order from a random start and then from the beginning, so that their drift is kept.
+struct Recording {
+    /// Logarithms around the median, scaled so that their interquartile range is that of [`Scatter::Normal`].
+    values: Rc<[f64]>,
+    next: usize,
+}
+
+impl Recording {
+    /// Empty unless the scatter was recorded.
+    fn of(scatter: Scatter, random: &mut Random) -> Recording {
+        thread_local! {
+            static QUIET: Rc<[f64]> = recorded("quiet");
+            static COMPILERS: Rc<[f64]> = recorded("compilers");
+        }
+        let values = match scatter {
+            Scatter::Quiet => QUIET.with(Rc::clone),
+            Scatter::Compilers => COMPILERS.with(Rc::clone),
+            _ => return Recording { values: Rc::default(), next: 0 },
+        };
+        let next = random.below(values.len() as u64) as usize;
+        Recording { values, next }
+    }
+
+    fn next(&mut self) -> f64 {
+        self.next = (self.next + 1) % self.values.len();
+        self.values[self.next]
+    }
+}
+
+/// Scaled by the interquartile range: a few wild runs would dominate the standard deviation.
+fn recorded(name: &str) -> Rc<[f64]> {
+    let recorded: HashMap<String, Vec<f64>> = serde_json::from_str(RECORDED).unwrap();
+    let logs: Vec<f64> = recorded[name].iter().map(|value| value.ln()).collect();
+    let mut sorted = logs.clone();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let quartile = |number: usize| sorted[sorted.len() * number / 4];
+    let deviation = (quartile(3) - quartile(1)) / 1.349;
+    logs.iter().map(|log| (log - quartile(2)) / deviation * NOISE).collect()
 }
 
 impl Planted {
     pub(crate) fn new(commits: usize, step: Option<(usize, f64)>, scatter: Scatter, seed: u64) -> Planted {
-        Planted { commits, step, scatter, random: Random::new(seed), walk: 0.0 }
+        let mut random = Random::new(seed);
+        let recording = Recording::of(scatter, &mut random);
+        Planted { commits, step, scatter, random, walk: 0.0, recording }
     }
 
     /// The logarithm of one measurement.
     pub(crate) fn read(&mut self, place: usize) -> f64 {
         let level = self.step.map_or(0.0, |(before, size)| if place > before { size } else { 0.0 });
-        let normal = NOISE * self.random.normal();
         level
             + match self.scatter {
-                Scatter::Normal => normal,
-                Scatter::Heavy => normal * if self.random.below(10) == 0 { 4.0 } else { 0.8 },
+                Scatter::Normal => self.normal(),
+                Scatter::Heavy => self.normal() * if self.random.below(10) == 0 { 4.0 } else { 0.8 },
                 Scatter::Drifting => {
+                    let normal = self.normal();
                     self.walk += NOISE / 7.0 * self.random.normal();
                     self.walk + normal
                 }
-                Scatter::Bimodal => normal * 0.5 + if self.random.below(10) < 3 { 1.8 * NOISE } else { 0.0 },
+                Scatter::Bimodal => self.normal() * 0.5 + if self.random.below(10) < 3 { 1.8 * NOISE } else { 0.0 },
+                Scatter::Quiet | Scatter::Compilers => self.recording.next(),
             }
+    }
+
+    fn normal(&mut self) -> f64 {
+        NOISE * self.random.normal()
     }
 }
 
