@@ -2,7 +2,7 @@
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,9 @@ const TICK: Duration = Duration::from_millis(250);
 
 /// How often a step that is still running is named again where there is no terminal: a build may take a quarter of an hour.
 const REMINDER: Duration = Duration::from_secs(60);
+
+/// Steps that wait for the thread that prints reminders.
+const REMINDED_MAX: usize = 16;
 
 /// An experiment of a number of steps that is known, but may grow.
 ///
@@ -27,7 +30,7 @@ pub(crate) struct Progress {
     /// None where standard error is no terminal.
     bar: Option<ProgressBar>,
     /// Where there is no bar: sends each step to the thread that prints reminders.
-    reminded: Option<Sender<String>>,
+    reminded: Option<SyncSender<String>>,
 }
 
 impl Progress {
@@ -43,7 +46,7 @@ impl Progress {
         });
         let begun = Instant::now();
         let reminded = bar.is_none().then(|| {
-            let (sender, steps) = channel();
+            let (sender, steps) = sync_channel(REMINDED_MAX);
             let label = label.to_owned();
             thread::spawn(move || {
                 remind(REMINDER, &steps, |text| {
@@ -70,8 +73,8 @@ impl Progress {
             }
         }
         if let Some(reminded) = &self.reminded {
-            // It cannot fail: the thread runs until this sender is dropped.
-            let _ = reminded.send(text.to_owned());
+            // The thread runs until this sender is dropped; of more steps than it can take at once, the last are passed over.
+            let _ = reminded.try_send(text.to_owned());
         }
     }
 
@@ -130,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_step_that_goes_on_is_named_again() {
-        let (sender, steps) = channel();
+        let (sender, steps) = sync_channel(REMINDED_MAX);
         for step in ["build a", "build b"] {
             sender.send(step.to_owned()).unwrap();
         }
