@@ -38,12 +38,12 @@ fn only_those_with_a_key_use_the_api() {
 }
 
 #[test]
-fn places_of_listeners_are_free_when_they_go() {
+fn a_listener_that_leaves_frees_its_place() {
     Node::start("", "", &route("")).play("listeners_come_and_go", &[]);
 }
 
 #[test]
-fn bodies_that_are_none_are_refused() {
+fn malformed_bodies_are_refused() {
     Node::start("", "", &route("")).play("broken_bodies", &[]);
 }
 

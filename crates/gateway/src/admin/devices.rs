@@ -105,7 +105,7 @@ async fn exchange(there: &There, request: Request) -> Result<Response, String> {
 /// What a back-end on this machine would send. Cookies and keys of the admin API stay here.
 fn inner(there: &There, request: Request) -> Result<hyper::Request<Body>, String> {
     let (asked, body) = request.into_parts();
-    // However it is written, a key of the admin API is none of the device API.
+    // A key of the admin API must not reach the device API, percent-encoded or not.
     let is_key = |part: &str| form_urlencoded::parse(part.as_bytes()).any(|(name, _)| name == KEY_ARGUMENT);
     let query: Vec<&str> = asked.uri.query().unwrap_or_default().split('&').filter(|part| !is_key(part)).collect();
     let uri: Uri = format!("{}?{}", asked.uri.path(), query.join("&")).parse().map_err(|_| "not a URL".to_owned())?;
@@ -158,7 +158,7 @@ mod tests {
         let there = There { address: "127.0.0.1:9190".parse().unwrap(), is_tls: false, access };
         let request = Request::builder()
             .method(Method::POST)
-            .uri("/v1/devices/a%2Fb/messages?api_key=outer&ack=reply")
+            .uri("/v1/devices/a%2Fb/messages?api_key=outer&ack=reply&%61pi_key=outer")
             .header("cookie", "session=secret")
             .header("x-api-key", "outer")
             .header("origin", "http://elsewhere")

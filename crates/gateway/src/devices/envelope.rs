@@ -74,7 +74,7 @@ enum VerdictHead {
 /// What a node answers.
 #[derive(Serialize, Deserialize)]
 struct AnswerHead<'a> {
-    /// Of the message that was sent, where the request is a repeated one.
+    /// Of the message that was sent, if the request repeats an earlier one.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     id: Option<Cow<'a, str>>,
     #[serde(flatten)]
@@ -118,7 +118,7 @@ pub(super) fn read_post(bytes: &[u8]) -> Option<Post> {
     })
 }
 
-/// A verdict as an answer, with the id of the message where that is not the one that was asked with.
+/// A verdict as an answer. `id` is that of the earlier message, if the request repeats one.
 pub(super) fn write_verdict(verdict: &Verdict, id: Option<MessageId>) -> Vec<u8> {
     let mut body: &[u8] = b"";
     let verdict = match verdict {

@@ -157,7 +157,7 @@ impl Node {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a message to its device, wherever that is. Where the request is a repeated one, the post gets the id that was sent.
+    /// Sends a message to its device, wherever that is. If the request repeats an earlier one, the post gets the id that was sent.
     pub(crate) async fn send(&self, post: &mut Post) -> Verdict {
         if post.body.bytes().len() > self.limits.message_bytes {
             return Verdict::TooLong { bytes_max: self.limits.message_bytes };
@@ -324,7 +324,7 @@ impl Node {
         (verdict != Verdict::Refused(Refused::Offline)).then_some(verdict)
     }
 
-    /// The workers have ended: no more is heard of messages that are waited for.
+    /// Answers all senders that still wait. The workers have ended, so nothing more will be known of their messages.
     pub(super) fn end_waiting(&self) {
         let waiting = std::mem::take(&mut self.state().waiting);
         waiting.into_values().for_each(|waiting| waiting.tell(&Verdict::Lost));
@@ -396,7 +396,7 @@ enum Known {
 }
 
 impl State {
-    /// What became of a request with the same key, whose id the post gets; `None`: there was none, and the key is this one's now.
+    /// What became of an earlier request with the same key; the post gets its id. `None`: there was none, and the key is this one's now.
     fn remembered(&mut self, post: &mut Post) -> Option<Known> {
         let key = post.idempotency.as_deref()?;
         let again = self.idempotency.begin((&post.device, key), &fingerprint(post), post.id, session_ms(), KEYS);

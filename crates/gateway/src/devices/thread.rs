@@ -138,7 +138,7 @@ impl DeviceThread {
                     }
                 }
                 let told = async {
-                    // What the workers report until they have ended is of use to those who are answered still.
+                    // Some senders are answered with the workers' last reports; nothing more will come for the others.
                     let _ = taking.await;
                     node.end_waiting();
                 };

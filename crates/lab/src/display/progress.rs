@@ -27,70 +27,59 @@ pub(crate) struct Progress {
     steps: u64,
     done: u64,
     begun: Instant,
-    /// None where standard error is no terminal.
-    bar: Option<ProgressBar>,
-    /// Where there is no bar: sends each step to the thread that prints reminders.
-    reminded: Option<SyncSender<String>>,
+    display: Display,
+}
+
+#[derive(Debug)]
+enum Display {
+    /// On a terminal.
+    Bar(ProgressBar),
+    /// Lines, with the way to the thread that prints reminders.
+    Lines(SyncSender<String>),
 }
 
 impl Progress {
     /// Shown at once. `label` says what is done, `steps` how many there will be.
     pub(crate) fn new(label: &str, steps: u64) -> Progress {
-        let bar = std::io::stderr().is_terminal().then(|| {
-            let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr());
-            let style = ProgressStyle::with_template(TEMPLATE).expect("a constant template, tried by a test");
-            bar.set_style(style.progress_chars("=> "));
-            bar.set_prefix(label.to_owned());
-            bar.enable_steady_tick(TICK);
-            bar
-        });
         let begun = Instant::now();
-        let reminded = bar.is_none().then(|| {
-            let (sender, steps) = sync_channel(REMINDED_MAX);
-            let label = label.to_owned();
-            thread::spawn(move || {
-                remind(REMINDER, &steps, |text| {
-                    eprintln!("{label}: still at {text} ({} s gone)", begun.elapsed().as_secs());
-                });
-            });
-            sender
-        });
-        Progress { label: label.to_owned(), steps, done: 0, begun, bar, reminded }
+        let display = match std::io::stderr().is_terminal() {
+            true => Display::Bar(bar(label, steps)),
+            false => Display::Lines(reminded(label.to_owned(), begun)),
+        };
+        Progress { label: label.to_owned(), steps, done: 0, begun, display }
     }
 
     /// Begins the next step: what is being done now.
     pub(crate) fn step(&mut self, text: &str) {
         let before = self.done.min(self.steps);
         self.done += 1;
-        match &self.bar {
-            Some(bar) => {
+        match &self.display {
+            Display::Bar(bar) => {
                 bar.set_position(before);
                 bar.set_message(text.to_owned());
             }
-            None => {
+            Display::Lines(reminded) => {
                 let gone_s = self.begun.elapsed().as_secs();
                 eprintln!("{}: {}/{} {text} ({gone_s} s gone)", self.label, self.done.min(self.steps), self.steps);
+                // The thread runs until this sender is dropped. If it lags behind, further steps are skipped.
+                let _ = reminded.try_send(text.to_owned());
             }
-        }
-        if let Some(reminded) = &self.reminded {
-            // The thread runs until this sender is dropped; of more steps than it can take at once, the last are passed over.
-            let _ = reminded.try_send(text.to_owned());
         }
     }
 
     /// A step comes on top of those that were announced.
     pub(crate) fn add_step(&mut self) {
         self.steps += 1;
-        if let Some(bar) = &self.bar {
+        if let Display::Bar(bar) = &self.display {
             bar.set_length(self.steps);
         }
     }
 
     /// A line that stays, such as a result that is already known.
     pub(crate) fn note(&self, text: &str) {
-        match &self.bar {
-            Some(bar) => bar.println(text),
-            None => eprintln!("{text}"),
+        match &self.display {
+            Display::Bar(bar) => bar.println(text),
+            Display::Lines(_) => eprintln!("{text}"),
         }
     }
 
@@ -104,10 +93,30 @@ impl Progress {
 impl Drop for Progress {
     /// Also where an error ends the work: its message must not stand behind half a line.
     fn drop(&mut self) {
-        if let Some(bar) = &self.bar {
+        if let Display::Bar(bar) = &self.display {
             bar.finish_and_clear();
         }
     }
+}
+
+fn bar(label: &str, steps: u64) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr());
+    let style = ProgressStyle::with_template(TEMPLATE).expect("a constant template, tried by a test");
+    bar.set_style(style.progress_chars("=> "));
+    bar.set_prefix(label.to_owned());
+    bar.enable_steady_tick(TICK);
+    bar
+}
+
+/// Starts the thread that prints reminders. It ends when the sender is dropped.
+fn reminded(label: String, begun: Instant) -> SyncSender<String> {
+    let (sender, steps) = sync_channel(REMINDED_MAX);
+    thread::spawn(move || {
+        remind(REMINDER, &steps, |text| {
+            eprintln!("{label}: still at {text} ({} s gone)", begun.elapsed().as_secs());
+        });
+    });
+    sender
 }
 
 /// Names the latest step whenever no new one has come for so long. Returns when the sender is dropped.

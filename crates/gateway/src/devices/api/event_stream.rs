@@ -71,7 +71,7 @@ async fn follow(mut changes: Receiver<Change>, prefix: String, sender: mpsc::Sen
     loop {
         let next = tokio::select! {
             next = timeout(COMMENT_EVERY, next(&mut changes, &prefix)) => next,
-            // Its place must not wait for something to be written.
+            // A listener that has left frees its place at once.
             () = sender.closed() => break,
         };
         let text = match next {
@@ -87,7 +87,7 @@ async fn follow(mut changes: Receiver<Change>, prefix: String, sender: mpsc::Sen
     drop(place);
 }
 
-/// The next change of a device whose id begins so.
+/// The next change of a device whose id begins with the prefix.
 async fn next(changes: &mut Receiver<Change>, prefix: &str) -> Result<Change, RecvError> {
     loop {
         let change = changes.recv().await?;

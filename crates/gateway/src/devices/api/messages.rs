@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 /// How long a body may take to come.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
-/// What is read and thrown away of a body that is too long: a connection that is closed before may be reset, and its answer lost.
+/// How much of a body that is too long is read and discarded: to close the connection earlier could reset it and lose the answer.
 const DISCARDED_BYTES_MAX: usize = 1024 * 1024;
 /// The longest `Idempotency-Key`, and `key`.
 const KEY_BYTES_MAX: usize = 256;
@@ -62,21 +62,23 @@ pub(super) async fn send(node: &Node, device: &str, query: &Query, request: Requ
     }
 }
 
-/// Why there is no body.
-pub(super) enum NoBody {
+/// Why a body could not be read.
+pub(super) enum ReadError {
     TooLong,
     TooSlow,
-    /// It ends too early, or its chunks are none.
-    Broken,
+    /// It ends too early, or its chunks are malformed.
+    Malformed,
 }
 
-impl NoBody {
-    /// What the sender of a message is answered. The connection ends, as the rest of the body stands in the way.
+impl ReadError {
+    /// The answer to the sender of a message. It closes the connection, on which the rest of the body may still come.
     pub(super) fn answer(&self, id: MessageId, bytes_max: usize) -> Response {
         let mut response = match self {
-            NoBody::TooLong => of_verdict(id, Verdict::TooLong { bytes_max }),
-            NoBody::TooSlow => error(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"),
-            NoBody::Broken => error(StatusCode::BAD_REQUEST, "the body ends too early, or its chunks are malformed"),
+            ReadError::TooLong => of_verdict(id, Verdict::TooLong { bytes_max }),
+            ReadError::TooSlow => error(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"),
+            ReadError::Malformed => {
+                error(StatusCode::BAD_REQUEST, "the body ends too early, or its chunks are malformed")
+            }
         };
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         response
@@ -84,18 +86,18 @@ impl NoBody {
 }
 
 /// Reads a body of at most this many bytes.
-pub(super) async fn read(body: axum::body::Body, bytes_max: usize) -> Result<Bytes, NoBody> {
-    timeout(BODY_TIMEOUT, collect(body, bytes_max)).await.unwrap_or(Err(NoBody::TooSlow))
+pub(super) async fn read(body: axum::body::Body, bytes_max: usize) -> Result<Bytes, ReadError> {
+    timeout(BODY_TIMEOUT, collect(body, bytes_max)).await.unwrap_or(Err(ReadError::TooSlow))
 }
 
-async fn collect(mut body: axum::body::Body, bytes_max: usize) -> Result<Bytes, NoBody> {
-    // Nothing is read of one that says how much too long it is.
+async fn collect(mut body: axum::body::Body, bytes_max: usize) -> Result<Bytes, ReadError> {
+    // A body whose declared length is beyond that is not read at all.
     if body.size_hint().lower() > (bytes_max + DISCARDED_BYTES_MAX) as u64 {
-        return Err(NoBody::TooLong);
+        return Err(ReadError::TooLong);
     }
     let (mut bytes, mut length) = (BytesMut::new(), 0);
     while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.map_err(|_| NoBody::Broken)?.into_data() else { continue };
+        let Ok(data) = frame.map_err(|_| ReadError::Malformed)?.into_data() else { continue };
         length += data.len();
         if length <= bytes_max {
             bytes.extend_from_slice(&data);
@@ -103,7 +105,7 @@ async fn collect(mut body: axum::body::Body, bytes_max: usize) -> Result<Bytes, 
             break;
         }
     }
-    if length <= bytes_max { Ok(bytes.freeze()) } else { Err(NoBody::TooLong) }
+    if length <= bytes_max { Ok(bytes.freeze()) } else { Err(ReadError::TooLong) }
 }
 
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<Box<str>>, &'static str> {

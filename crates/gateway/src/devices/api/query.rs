@@ -24,7 +24,7 @@ impl Query {
         let known = endpoint.query;
         let mut query = Query::default();
         for (name, value) in form_urlencoded::parse(text.unwrap_or_default().as_bytes()) {
-            // The guard has taken it.
+            // The guard has checked it already.
             if name == KEY_ARGUMENT {
                 continue;
             }

@@ -781,7 +781,7 @@ async def slow_ones():
 
 
 async def listeners_come_and_go():
-    """Places of listeners are free when these go, also while devices do whose events they would not get."""
+    """A listener that leaves frees its place, even while only devices outside its prefix come and go."""
     lamp = await connect("lamp")
     for _ in range(2):
         gone = []
@@ -807,7 +807,7 @@ async def listeners_come_and_go():
 
 
 async def broken_bodies():
-    """Bodies that end too early or are none: the sender may still read, and no message goes."""
+    """Bodies that end too early or are malformed: the sender is told, and no message is sent."""
     lamp = await connect("lamp")
     await greeted(lamp)
     for fields, body in [
@@ -822,7 +822,7 @@ async def broken_bodies():
         answer = await asyncio.wait_for(reader.read(), 30)
         assert answer.startswith(b"HTTP/1.1 400 ") and b"connection: close" in answer.lower(), (fields, answer)
         writer.close()
-    # One that says that it is far too long is not waited for.
+    # A body whose declared length is far too long is not waited for.
     reader, writer = await asyncio.open_connection("127.0.0.1", API)
     writer.write(f"POST {path_of('lamp')}/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2000000\r\n\r\n".encode())
     answer = await asyncio.wait_for(reader.read(), 30)
