@@ -95,8 +95,6 @@ pub struct DeviceFacts {
 /// A connection that another process has had, and what it was there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Former {
-    /// Its number there; 0: not known.
-    pub connection: u64,
     /// Of the connection.
     pub generation: Generation,
     /// When it began, in milliseconds since 1970.

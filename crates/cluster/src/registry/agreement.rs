@@ -3,7 +3,7 @@
 use super::link::RedisAddress;
 use super::store::{Myself, Store};
 use stillgate_devices::Generation;
-use stillgate_devices::directory::{self, Connect, Duplicate, Entry, Era, Place};
+use stillgate_devices::directory::{self, Connect, Duplicate, Ended, Entry, Era, Place};
 use stillgate_testkit::Redis;
 
 /// SplitMix64.
@@ -21,7 +21,7 @@ impl Random {
         // Epochs beyond what a double holds, next to each other.
         let epoch = u64::MAX - self.below(2);
         let node = ["a", "b with a space", ""][self.below(3) as usize].into();
-        Place { node, epoch, connection: self.below(3) }
+        Place { node, epoch, connection: [8, 9, 10, u64::MAX - 1, u64::MAX][self.below(5) as usize] }
     }
 }
 
@@ -59,8 +59,9 @@ async fn entries_change_alike() {
                         Some(Entry::Online { place: current, .. }) if random.below(3) > 0 => current.clone(),
                         _ => place,
                     };
-                    store.disconnect(device, &place, step).await.unwrap();
-                    directory::disconnect(&mut entry, &place, step);
+                    let ended = Ended { place, and_older: random.below(2) == 0 };
+                    store.disconnect(device, &ended, step).await.unwrap();
+                    directory::disconnect(&mut entry, &ended, step);
                 }
             }
             assert_eq!(store.look_up(device).await.unwrap(), entry, "{step}");

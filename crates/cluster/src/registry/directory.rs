@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use stillgate_devices::Generation;
 use stillgate_devices::directory::{
-    Away, Connected, Duplicate, Effect, Entry, Era, Lookups, Members, Place, Registrations, View,
+    Away, Connected, Duplicate, Effect, Ended, Entry, Era, Lookups, Members, Place, Registrations, View,
 };
 use tokio::sync::{Notify, oneshot};
 
@@ -89,9 +89,9 @@ pub(super) struct Shared {
 
 pub(super) struct State {
     pub(super) registrations: Registrations,
-    /// Devices that wait for the answer to their connection of this number.
+    /// Devices that wait for the answer about their place of this number.
     pub(super) waiters: HashMap<Box<str>, (u64, oneshot::Sender<Connected>)>,
-    pub(super) disconnects: VecDeque<(Arc<str>, Place)>,
+    pub(super) disconnects: VecDeque<(Arc<str>, Ended)>,
     /// Registrations without an answer yet.
     pub(super) in_flight: usize,
 }
@@ -102,7 +102,7 @@ impl Directory {
         let DirectorySettings { node, address, former, redis, lookup_bytes_max } = settings;
         let is_filling = AtomicBool::new(former.is_some());
         let former = former.unwrap_or_else(|| FormerDirectory { epoch: rand::random(), ..FormerDirectory::default() });
-        let registrations = Registrations::new(node.clone(), former.epoch);
+        let registrations = Registrations::new(node.clone(), former.epoch, since_boot_us());
         let state = State { registrations, waiters: HashMap::new(), disconnects: VecDeque::new(), in_flight: 0 };
         let shared = Shared {
             node,
@@ -138,18 +138,20 @@ impl Directory {
     /// connection turns out to be newer, or was not to be replaced, its connection is closed then.
     pub async fn connect(&self, device: &Arc<str>, connection: u64, duplicate: Duplicate) -> Result<Connected, Away> {
         let (sender, answer) = oneshot::channel();
-        {
+        let number = {
             let mut state = self.shared.state();
             if duplicate == Duplicate::Refuse
-                && let Some((connection, generation)) = state.registrations.connection(device)
+                && let Some(place) = state.registrations.place_of(device)
             {
-                let place = state.registrations.place(connection);
+                let generation = state.registrations.connection(device).and_then(|(_, generation)| generation);
                 return Ok(Connected::Occupied { place, generation: generation.unwrap_or_default() });
             }
             // The older connection here is its node's to close.
             let _closed_by_its_node = state.registrations.connected(device, connection, duplicate, wall_ms());
-            state.waiters.insert((&**device).into(), (connection, sender));
-        }
+            let place = state.registrations.place_of(device).ok_or(Away)?;
+            state.waiters.insert((&**device).into(), (place.connection, sender));
+            place.connection
+        };
         self.shared.wake.notify_one();
         let answered = match self.shared.is_away() {
             true => None,
@@ -160,29 +162,28 @@ impl Directory {
             Some(Ok(connected)) => return Ok(connected),
             // A still newer connection of the device waits here.
             Some(Err(_)) => {
-                let newer = state.registrations.connection(device).filter(|(newer, _)| *newer != connection);
-                let (newer, generation) = newer.ok_or(Away)?;
-                let place = state.registrations.place(newer);
+                let newer = state.registrations.place_of(device).filter(|newer| newer.connection != number);
+                let place = newer.ok_or(Away)?;
+                let generation = state.registrations.connection(device).and_then(|(_, generation)| generation);
                 return Ok(Connected::Occupied { place, generation: generation.unwrap_or_default() });
             }
             None => {}
         }
-        if state.waiters.get(&**device).is_some_and(|(waiting, _)| *waiting == connection) {
+        if state.waiters.get(&**device).is_some_and(|(waiting, _)| *waiting == number) {
             state.waiters.remove(&**device);
         }
         Err(Away)
     }
 
-    /// A connection of another process of this node, which had the number `before` there, goes on here. False: its device has a
-    /// newer one, and it is to be closed.
-    pub fn adopt(&self, device: &str, connection: u64, before: u64, generation: Generation, since_ms: u64) -> bool {
+    /// A connection of another process of this node goes on here. False: its device has a newer one, and it is to be closed.
+    pub fn adopt(&self, device: &str, connection: u64, generation: Generation, since_ms: u64) -> bool {
         let registrations = &mut self.shared.state().registrations;
         if registrations.is_newer(device, generation) {
             return false;
         }
         // The older connection here is its node's to close. One that began while the directory was away is not known to it.
         let known = Some(generation).filter(|generation| *generation >= FIRST_ERA.first_generation());
-        let _closed_by_its_node = registrations.adopted(device, connection, before, known, since_ms);
+        let _closed_by_its_node = registrations.adopted(device, connection, known, since_ms);
         self.shared.wake.notify_one();
         true
     }
@@ -227,8 +228,8 @@ impl Directory {
     /// A connection has ended.
     pub fn disconnect(&self, device: &Arc<str>, connection: u64) {
         let mut state = self.shared.state();
-        if let Effect::Disconnect { place, before } = state.registrations.disconnected(device, connection) {
-            before.into_iter().chain([place]).for_each(|place| state.push_disconnect(device.clone(), place));
+        if let Effect::Disconnect(ended) = state.registrations.disconnected(device, connection) {
+            state.push_disconnect(device.clone(), ended);
             self.shared.wake.notify_one();
         }
     }
@@ -351,12 +352,19 @@ impl Shared {
 }
 
 impl State {
-    pub(super) fn push_disconnect(&mut self, device: Arc<str>, place: Place) {
+    pub(super) fn push_disconnect(&mut self, device: Arc<str>, ended: Ended) {
         if self.disconnects.len() >= DISCONNECTS_MAX {
             self.disconnects.pop_front();
         }
-        self.disconnects.push_back((device, place));
+        self.disconnects.push_back((device, ended));
     }
+}
+
+/// Microseconds since the machine began. A process that begins to number places with it is above all of before: none has had a
+/// connection each microsecond.
+fn since_boot_us() -> u64 {
+    let since_boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    since_boot.tv_sec as u64 * 1_000_000 + since_boot.tv_nsec as u64 / 1_000
 }
 
 /// Milliseconds since the epoch.

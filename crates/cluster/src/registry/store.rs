@@ -5,8 +5,8 @@ use redis::Script;
 use std::fmt::Display;
 use stillgate_devices::Generation;
 use stillgate_devices::directory::{
-    Away, Connect, Connected, Duplicate, Entry, Era, LEASE_MS, Lease, Member, Members, OFFLINE_RETENTION_MS, Place,
-    Registered,
+    Away, Connect, Connected, Duplicate, Ended, Entry, Era, LEASE_MS, Lease, Member, Members, OFFLINE_RETENTION_MS,
+    Place, Registered,
 };
 
 const ERA_KEY: &[u8] = b"sg:{nodes}:era";
@@ -46,13 +46,18 @@ pub(super) struct Reading {
     pub(super) members: Members,
 }
 
+/// A script that compares connections.
+fn ordering(script: &str) -> Script {
+    Script::new(&format!("{}{script}", include_str!("scripts/order.lua")))
+}
+
 impl Store {
     pub(super) fn new(address: &RedisAddress) -> Result<Store, LinkError> {
         Ok(Store {
             link: Link::new(address)?,
-            connect: Script::new(include_str!("scripts/connect.lua")),
-            disconnect: Script::new(include_str!("scripts/disconnect.lua")),
-            register: Script::new(include_str!("scripts/register.lua")),
+            connect: ordering(include_str!("scripts/connect.lua")),
+            disconnect: ordering(include_str!("scripts/disconnect.lua")),
+            register: ordering(include_str!("scripts/register.lua")),
             heartbeat: Script::new(include_str!("scripts/heartbeat.lua")),
             begin_era: Script::new(include_str!("scripts/begin_era.lua")),
         })
@@ -87,10 +92,11 @@ impl Store {
     }
 
     /// `directory::disconnect`.
-    pub(super) async fn disconnect(&self, device: &str, place: &Place, now_ms: u64) -> Result<(), Away> {
-        let [epoch, connection] = [text(place.epoch), text(place.connection)];
+    pub(super) async fn disconnect(&self, device: &str, ended: &Ended, now_ms: u64) -> Result<(), Away> {
+        let Ended { place, and_older } = ended;
+        let [epoch, connection, older] = [text(place.epoch), text(place.connection), text(u8::from(*and_older))];
         let [now, kept] = [text(now_ms), text(OFFLINE_RETENTION_MS)];
-        let arguments = [&*place.node, &epoch, &connection, &now, &kept];
+        let arguments = [&*place.node, &epoch, &connection, &older, &now, &kept];
         let _was_current: bool = self.run(&self.disconnect, device, &arguments).await?;
         Ok(())
     }

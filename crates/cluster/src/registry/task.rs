@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use stillgate_devices::Generation;
 use stillgate_devices::directory::{
-    Away, Connect, Connected, Duplicate, Effect, Era, HEARTBEAT_MS, LEASE_MS, Place, Request,
+    Away, Connect, Connected, Duplicate, Effect, Ended, Era, HEARTBEAT_MS, LEASE_MS, Place, Request,
 };
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
@@ -117,13 +117,13 @@ impl LeaseHeld {
 /// What to ask next.
 enum Work {
     Registration(Request),
-    Disconnect(Arc<str>, Place),
+    Disconnect(Arc<str>, Ended),
 }
 
 fn next(shared: &Shared) -> Option<Work> {
     let mut state = shared.state();
-    if let Some((device, place)) = state.disconnects.pop_front() {
-        return Some(Work::Disconnect(device, place));
+    if let Some((device, ended)) = state.disconnects.pop_front() {
+        return Some(Work::Disconnect(device, ended));
     }
     let request = state.registrations.next_request()?;
     state.in_flight += 1;
@@ -133,10 +133,10 @@ fn next(shared: &Shared) -> Option<Work> {
 impl Work {
     async fn perform(self, shared: Arc<Shared>, hooks: Arc<Hooks>) {
         match self {
-            Work::Disconnect(device, place) => {
-                let asked = shared.ask(shared.store.disconnect(&device, &place, wall_ms())).await;
+            Work::Disconnect(device, ended) => {
+                let asked = shared.ask(shared.store.disconnect(&device, &ended, wall_ms())).await;
                 if asked.is_err() {
-                    shared.state().push_disconnect(device, place);
+                    shared.state().push_disconnect(device, ended);
                 }
             }
             Work::Registration(Request::Connect { device, place, duplicate, era }) => {
@@ -211,10 +211,8 @@ fn apply(shared: &Shared, hooks: &Hooks, device: &str, effect: Effect) {
         Effect::None => {}
         Effect::Close { connection } => (hooks.close)(connection),
         Effect::CloseThere { place } => (hooks.close_there)(device.into(), place),
-        Effect::Disconnect { place, before } => {
-            let mut state = shared.state();
-            before.into_iter().chain([place]).for_each(|place| state.push_disconnect(device.into(), place));
-            drop(state);
+        Effect::Disconnect(ended) => {
+            shared.state().push_disconnect(device.into(), ended);
             shared.wake.notify_one();
         }
     }

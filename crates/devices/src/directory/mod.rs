@@ -57,7 +57,8 @@ pub struct Place {
     pub node: Box<str>,
     /// Of the node's process; random, and new when its lease has ended.
     pub epoch: u64,
-    /// Its number on its node.
+    /// Its number on its node: higher than those of all connections of the device there before it, and what goes on in another
+    /// process of the node has a higher one there.
     pub connection: u64,
 }
 
@@ -125,6 +126,15 @@ pub enum Connected {
     },
 }
 
+/// A connection has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// Where it was.
+    pub place: Place,
+    /// Those of lower numbers have ended, too: it has followed them, and the directory may not know of that yet.
+    pub and_older: bool,
+}
+
 /// The answer to a registration that is repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Registered {
@@ -148,9 +158,25 @@ impl Entry {
     }
 }
 
+/// The connection of an entry, if it is a newer one of the same process than that of a request, or of one that follows it: the
+/// request comes late.
+fn newer<'a>(entry: &'a Option<Entry>, place: &Place) -> Option<(&'a Place, Generation)> {
+    match entry {
+        Some(Entry::Online { place: other, generation, .. })
+            if (&other.node, other.epoch) == (&place.node, place.epoch) && other.connection > place.connection =>
+        {
+            Some((other, *generation))
+        }
+        _ => None,
+    }
+}
+
 /// Makes a connection the current one.
 pub fn connect(entry: &mut Option<Entry>, request: Connect) -> Connected {
     let Connect { place, era, duplicate, dead, now_ms } = request;
+    if let Some((other, generation)) = newer(entry, &place) {
+        return Connected::Occupied { place: other.clone(), generation };
+    }
     if let Some(Entry::Online { place: other, generation, .. }) = entry
         && duplicate == Duplicate::Refuse
         // A node that connects anew has closed what it had.
@@ -176,9 +202,13 @@ pub fn connect(entry: &mut Option<Entry>, request: Connect) -> Connected {
 
 /// Makes a device offline, unless the entry is another connection's by now. Whether it did. Names no generation: a place
 /// is a connection's own, and the answer that gave the generation may have been lost.
-pub fn disconnect(entry: &mut Option<Entry>, place: &Place, now_ms: u64) -> bool {
+pub fn disconnect(entry: &mut Option<Entry>, ended: &Ended, now_ms: u64) -> bool {
     let Some(Entry::Online { place: current, generation, .. }) = entry else { return false };
-    if current != place {
+    let Ended { place, and_older } = ended;
+    let is_older = *and_older && current.connection < place.connection;
+    if (&current.node, current.epoch) != (&place.node, place.epoch)
+        || !(is_older || current.connection == place.connection)
+    {
         return false;
     }
     *entry = Some(Entry::Offline { generation: *generation, last_seen_ms: now_ms });
@@ -188,6 +218,9 @@ pub fn disconnect(entry: &mut Option<Entry>, place: &Place, now_ms: u64) -> bool
 /// Registers a connection again that has its generation: after a loss of the directory, or of the node's lease, and now and
 /// then to find out whether it is still the current one.
 pub fn register(entry: &mut Option<Entry>, place: Place, generation: Generation, since_ms: u64) -> Registered {
+    if newer(entry, &place).is_some() {
+        return Registered::Superseded;
+    }
     match entry {
         // The connection's own entry. If its generation is higher, the answer that carried it was lost, so it is unused. If its
         // number differs, the connection has moved to another process of the same node.
@@ -209,6 +242,10 @@ mod tests {
         Place { node: node.into(), epoch: 1, connection }
     }
 
+    fn end(node: &str, connection: u64) -> Ended {
+        Ended { place: at(node, connection), and_older: false }
+    }
+
     fn request(place: Place, duplicate: Duplicate) -> Connect {
         Connect { place, era: Era(5), duplicate, dead: None, now_ms: 0 }
     }
@@ -223,9 +260,9 @@ mod tests {
         assert_eq!(connect(&mut entry, request(at("a", 1), Duplicate::Replace)), current(FIRST, None));
         let second = connect(&mut entry, request(at("b", 1), Duplicate::Replace));
         assert_eq!(second, current(SECOND, Some(at("a", 1))));
-        assert!(!disconnect(&mut entry, &at("a", 1), 9), "the end of the first leaves the second");
+        assert!(!disconnect(&mut entry, &end("a", 1), 9), "the end of the first leaves the second");
         assert_eq!(register(&mut entry, at("a", 1), FIRST, 0), Registered::Superseded);
-        assert!(disconnect(&mut entry, &at("b", 1), 9));
+        assert!(disconnect(&mut entry, &end("b", 1), 9));
         assert_eq!(entry, Some(Entry::Offline { generation: SECOND, last_seen_ms: 9 }));
     }
 
@@ -272,7 +309,7 @@ mod tests {
         connect(&mut entry, Connect { era: Era(6), ..request(at("a", 1), Duplicate::Refuse) });
         assert_eq!(register(&mut entry, at("a", 1), FIRST, 0), Registered::Current);
         assert_eq!(entry.as_ref().map(Entry::generation), Some(FIRST));
-        assert!(disconnect(&mut entry, &at("a", 1), 9));
+        assert!(disconnect(&mut entry, &end("a", 1), 9));
     }
 
     #[test]
@@ -281,7 +318,28 @@ mod tests {
         connect(&mut entry, request(at("a", 1), Duplicate::Replace));
         assert_eq!(register(&mut entry, at("b", 7), FIRST, 0), Registered::Superseded);
         assert_eq!(register(&mut entry, at("a", 7), FIRST, 0), Registered::Current);
-        assert!(!disconnect(&mut entry, &at("a", 1), 9) && disconnect(&mut entry, &at("a", 7), 9));
+        assert!(!disconnect(&mut entry, &end("a", 1), 9) && disconnect(&mut entry, &end("a", 7), 9));
+    }
+
+    #[test]
+    fn a_request_that_comes_late_does_not_take_the_place_of_a_newer_one_of_its_node() {
+        let mut entry = None;
+        connect(&mut entry, request(at("a", 7), Duplicate::Replace));
+        let late = connect(&mut entry, request(at("a", 5), Duplicate::Replace));
+        assert_eq!(late, Connected::Occupied { place: at("a", 7), generation: FIRST });
+        assert_eq!(register(&mut entry, at("a", 5), SECOND, 0), Registered::Superseded);
+        assert!(disconnect(&mut entry, &end("a", 7), 9));
+    }
+
+    #[test]
+    fn the_end_of_a_connection_ends_those_it_has_followed() {
+        let mut entry = None;
+        let ended = |node, connection| Ended { and_older: true, ..end(node, connection) };
+        connect(&mut entry, request(at("a", 5), Duplicate::Replace));
+        assert!(!disconnect(&mut entry, &ended("b", 7), 9) && !disconnect(&mut entry, &ended("a", 4), 9));
+        let other_epoch = Ended { place: Place { epoch: 2, ..at("a", 7) }, and_older: true };
+        assert!(!disconnect(&mut entry, &other_epoch, 9) && !disconnect(&mut entry, &end("a", 7), 9));
+        assert!(disconnect(&mut entry, &ended("a", 7), 9));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! taken at the pace of its caller: new connections, and after another era or epoch all of them. An answer that does not
 //! come is asked for again, which the directory's functions allow.
 
-use super::{Connected, Duplicate, Era, Place, Registered};
+use super::{Connected, Duplicate, Ended, Era, Place, Registered};
 use crate::generation::Generation;
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ops::Bound;
@@ -51,18 +51,15 @@ pub enum Effect {
         /// The connection.
         place: Place,
     },
-    /// Ask [`super::disconnect`], until it is answered: the connection has ended.
-    Disconnect {
-        /// Its place.
-        place: Place,
-        /// The one before it on this node, if the directory may still name that; to be asked, too.
-        before: Option<Place>,
-    },
+    /// Ask [`super::disconnect`], until it is answered.
+    Disconnect(Ended),
 }
 
 #[derive(Debug)]
 struct Local {
     connection: u64,
+    /// Of its [`Place`].
+    number: u64,
     duplicate: Duplicate,
     since_ms: u64,
     /// None until the directory has given it.
@@ -71,19 +68,17 @@ struct Local {
     due: Option<u64>,
     /// Whether the directory has it, as far as is known. Not while it was lost.
     is_registered: bool,
-    /// The connection of this node that the directory names until it knows this one.
-    before: Option<u64>,
 }
 
 impl Local {
     const NONE: Local = Local {
         connection: 0,
+        number: 0,
         duplicate: Duplicate::Replace,
         since_ms: 0,
         generation: None,
         due: None,
         is_registered: false,
-        before: None,
     };
 }
 
@@ -99,9 +94,11 @@ pub struct Registrations {
     /// Numbered, as a device may be here more than once: any other number than its own is passed over.
     due: VecDeque<(u64, Box<str>)>,
     numbers: u64,
+    /// Of the last place.
+    last_place: u64,
     /// How many are not registered.
     unregistered: usize,
-    /// Connections that another process goes on with. This one is about to end, so they are few enough to be known.
+    /// Numbers of places that another process goes on with. This one is about to end, so they are few enough to be known.
     given: HashSet<u64>,
 }
 
@@ -110,8 +107,9 @@ pub struct Registrations {
 const PASSED_OVER_MAX: usize = 1_000;
 
 impl Registrations {
-    /// Of a node without devices. `epoch` is random.
-    pub fn new(node: Box<str>, epoch: u64) -> Registrations {
+    /// Of a node without devices. `epoch` is random; places are numbered after `last_place`, which is above all numbers of a process
+    /// that has had the same epoch.
+    pub fn new(node: Box<str>, epoch: u64, last_place: u64) -> Registrations {
         Registrations {
             node,
             epoch,
@@ -119,6 +117,7 @@ impl Registrations {
             devices: BTreeMap::new(),
             due: VecDeque::new(),
             numbers: 0,
+            last_place,
             unregistered: 0,
             given: HashSet::new(),
         }
@@ -137,6 +136,11 @@ impl Registrations {
     /// The connection of a device here, and its generation if the directory has given one.
     pub fn connection(&self, device: &str) -> Option<(u64, Option<Generation>)> {
         self.devices.get(device).map(|local| (local.connection, local.generation))
+    }
+
+    /// Where a device is, if it is here.
+    pub fn place_of(&self, device: &str) -> Option<Place> {
+        self.devices.get(device).map(|local| self.place(local.number))
     }
 
     /// How many are to be registered, or more: some may have gone.
@@ -165,17 +169,10 @@ impl Registrations {
         self.begin(device, Local { connection, duplicate, since_ms: now_ms, ..Local::NONE })
     }
 
-    /// A connection of another process of this node goes on here. Its number there was `before`, which the directory names until
+    /// A connection of another process of this node goes on here. Its number there was lower, and the directory names that until
     /// it knows the new one; `generation` is what the directory had given it, if anything.
-    pub fn adopted(
-        &mut self,
-        device: &str,
-        connection: u64,
-        before: u64,
-        generation: Option<Generation>,
-        since_ms: u64,
-    ) -> Effect {
-        self.begin(device, Local { connection, since_ms, generation, before: Some(before), ..Local::NONE })
+    pub fn adopted(&mut self, device: &str, connection: u64, generation: Option<Generation>, since_ms: u64) -> Effect {
+        self.begin(device, Local { connection, since_ms, generation, ..Local::NONE })
     }
 
     /// Whether the device has a newer connection here than one of this generation, or asks for one: to be looked at before
@@ -193,16 +190,17 @@ impl Registrations {
         if self.devices.get(device).is_none_or(|local| local.connection != connection) {
             return Effect::None;
         }
-        let before = self.remove(device).and_then(|local| local.before);
-        // The directory may name either, as an answer may have been lost.
-        Effect::Disconnect { place: self.place(connection), before: before.map(|before| self.place(before)) }
+        // The directory may name one that this has followed, in this process or in one of before.
+        let Some(local) = self.remove(device) else { return Effect::None };
+        Effect::Disconnect(Ended { place: self.place(local.number), and_older: true })
     }
 
     /// Another process of this node goes on with a connection, and registers it.
     pub fn given(&mut self, device: &str, connection: u64) {
-        self.given.insert(connection);
-        if self.devices.get(device).is_some_and(|local| local.connection == connection) {
-            self.remove(device);
+        if self.devices.get(device).is_some_and(|local| local.connection == connection)
+            && let Some(local) = self.remove(device)
+        {
+            self.given.insert(local.number);
         }
     }
 
@@ -211,7 +209,7 @@ impl Registrations {
         // Another process goes on with it, and may not have registered it yet.
         match self.given.contains(&asked.connection) {
             true => Effect::None,
-            false => Effect::Disconnect { place: asked.clone(), before: None },
+            false => Effect::Disconnect(Ended { place: asked.clone(), and_older: false }),
         }
     }
 
@@ -264,8 +262,8 @@ impl Registrations {
             let (number, device) = self.due.pop_front()?;
             let Some(local) = self.devices.get_mut(&device).filter(|local| local.due == Some(number)) else { continue };
             local.due = None;
-            let Local { connection, duplicate, since_ms, generation, .. } = *local;
-            let place = self.place(connection);
+            let Local { number, duplicate, since_ms, generation, .. } = *local;
+            let place = self.place(number);
             return Some(match generation {
                 None => Request::Connect { device, place, duplicate, era },
                 Some(generation) => Request::Register { device, place, generation, since_ms },
@@ -275,13 +273,12 @@ impl Registrations {
 
     /// The directory's answer to a [`Request::Connect`].
     pub fn answered(&mut self, device: &str, asked: &Place, answer: Connected) -> Effect {
-        let local = self.devices.get_mut(device).filter(|local| local.connection == asked.connection);
+        let local = self.devices.get_mut(device).filter(|local| local.number == asked.connection);
         match answer {
             Connected::Current { generation, replaced } => {
                 let Some(local) = local else { return self.undo(asked) };
                 // An answer that comes late, after a later one.
                 local.generation = local.generation.max(Some(generation));
-                local.before = None;
                 self.is_registered(device);
                 match replaced {
                     Some(place) if place.node != self.node => Effect::CloseThere { place },
@@ -294,21 +291,24 @@ impl Registrations {
             {
                 Effect::None
             }
+            // The connection itself, under a newer epoch: the request that said so came before this one.
+            Connected::Occupied { ref place, .. }
+                if place.node == self.node && local.is_some_and(|local| local.number == place.connection) =>
+            {
+                Effect::None
+            }
             Connected::Occupied { .. } => self.close(device, asked),
         }
     }
 
     /// The directory's answer to a [`Request::Register`].
     pub fn registered(&mut self, device: &str, asked: &Place, generation: Generation, answer: Registered) -> Effect {
-        let local = self.devices.get(device).filter(|local| local.connection == asked.connection);
+        let local = self.devices.get(device).filter(|local| local.number == asked.connection);
         match (local, answer) {
             // It ended meanwhile, and its disconnect may have come before.
             (None, Registered::Current) => self.undo(asked),
             (Some(local), Registered::Superseded) if local.generation == Some(generation) => self.close(device, asked),
             (Some(_), Registered::Current) => {
-                if let Some(local) = self.devices.get_mut(device) {
-                    local.before = None;
-                }
                 self.is_registered(device);
                 Effect::None
             }
@@ -319,7 +319,7 @@ impl Registrations {
     /// No answer came to a request for this place: the directory is away, or slow. The device is asked for again, and if it
     /// has gone, what the request may have written is undone.
     pub fn unanswered(&mut self, device: &str, asked: &Place) -> Effect {
-        if self.devices.get(device).is_none_or(|local| local.connection != asked.connection) {
+        if self.devices.get(device).is_none_or(|local| local.number != asked.connection) {
             return self.undo(asked);
         }
         self.audit(device);
@@ -328,26 +328,22 @@ impl Registrations {
 
     /// Another node has a newer connection of this device.
     pub fn close(&mut self, device: &str, place: &Place) -> Effect {
-        let is_current = self.devices.get(device).is_some_and(|local| local.connection == place.connection);
+        let is_current = self.devices.get(device).is_some_and(|local| local.number == place.connection);
         if place.node != self.node || !is_current {
             return Effect::None;
         }
-        self.remove(device);
-        Effect::Close { connection: place.connection }
+        self.remove(device).map_or(Effect::None, |local| Effect::Close { connection: local.connection })
     }
 
-    /// Where a connection of this node is.
-    pub fn place(&self, connection: u64) -> Place {
-        Place { node: self.node.clone(), epoch: self.epoch, connection }
+    fn place(&self, number: u64) -> Place {
+        Place { node: self.node.clone(), epoch: self.epoch, connection: number }
     }
 
     fn begin(&mut self, device: &str, local: Local) -> Effect {
-        self.numbers += 1;
+        (self.numbers, self.last_place) = (self.numbers + 1, self.last_place + 1);
         let replaced = self.remove(device);
-        // The directory names a connection with a generation by its number, or by the one it had in another process.
-        let known = replaced.as_ref().and_then(|it| it.before.or(it.generation.map(|_| it.connection)));
-        let (due, before) = (Some(self.numbers), local.before.or(known));
-        self.devices.insert(device.into(), Local { due, before, is_registered: false, ..local });
+        let (number, due) = (self.last_place, Some(self.numbers));
+        self.devices.insert(device.into(), Local { number, due, is_registered: false, ..local });
         self.unregistered += 1;
         // Before those that are only registered again.
         self.due.push_front((self.numbers, device.into()));
@@ -391,7 +387,7 @@ mod tests {
 
     #[test]
     fn devices_that_come_and_go_without_a_directory_take_no_memory() {
-        let mut registrations = Registrations::new("a".into(), 1);
+        let mut registrations = Registrations::new("a".into(), 1, 0);
         registrations.connected("stays", 0, Duplicate::Replace, 0);
         for connection in 1..10_000 {
             registrations.connected("comes", connection, Duplicate::Replace, 0);
@@ -406,7 +402,7 @@ mod tests {
     }
     #[test]
     fn an_audit_leaves_it_filled() {
-        let mut registrations = Registrations::new("a".into(), 1);
+        let mut registrations = Registrations::new("a".into(), 1, 0);
         registrations.found_era(Some(Era(1)), 1);
         assert_eq!(registrations.filled(), Some(Era(1)));
         registrations.connected("d", 1, Duplicate::Replace, 0);
@@ -430,7 +426,7 @@ mod tests {
 
     #[test]
     fn the_end_of_a_connection_that_was_not_registered_ends_the_one_before() {
-        let mut registrations = Registrations::new("a".into(), 1);
+        let mut registrations = Registrations::new("a".into(), 1, 0);
         registrations.found_era(Some(Era(1)), 1);
         registrations.connected("d", 1, Duplicate::Refuse, 0);
         registrations.next_request();
@@ -440,13 +436,13 @@ mod tests {
         assert_eq!(registrations.connected("d", 2, Duplicate::Refuse, 0), Effect::Close { connection: 1 });
         assert_eq!(registrations.connected("d", 3, Duplicate::Refuse, 0), Effect::Close { connection: 2 });
         assert_eq!(registrations.disconnected("d", 1), Effect::None);
-        let ended = Effect::Disconnect { place: registrations.place(3), before: Some(first) };
-        assert_eq!(registrations.disconnected("d", 3), ended);
+        let ended = Ended { place: registrations.place(3), and_older: true };
+        assert_eq!(registrations.disconnected("d", 3), Effect::Disconnect(ended));
     }
 
     #[test]
     fn a_refusal_that_comes_late_closes_nothing() {
-        let mut registrations = Registrations::new("a".into(), 1);
+        let mut registrations = Registrations::new("a".into(), 1, 0);
         registrations.found_era(Some(Era(1)), 1);
         registrations.connected("d", 1, Duplicate::Refuse, 0);
         let (own, other) = (registrations.place(1), Place { node: "b".into(), epoch: 1, connection: 9 });
@@ -454,34 +450,15 @@ mod tests {
         let current = Connected::Current { generation: Generation(8), replaced: None };
         assert_eq!(registrations.answered("d", &own, current), Effect::None);
         assert_eq!(registrations.answered("d", &own, occupied(Generation(7))), Effect::None);
+        // Two requests of the same connection, with a new epoch in between, whose answers come the other way round.
+        let itself = Connected::Occupied { place: Place { epoch: 2, ..own.clone() }, generation: Generation(9) };
+        assert_eq!(registrations.answered("d", &own, itself), Effect::None);
         assert_eq!(registrations.answered("d", &own, occupied(Generation(9))), Effect::Close { connection: 1 });
     }
 
     #[test]
-    fn the_end_of_a_connection_that_came_from_another_process_ends_it_there() {
-        let mut registrations = Registrations::new("a".into(), 1);
-        registrations.found_era(Some(Era(1)), 1);
-        let ends_as = |registrations: &mut Registrations, connection, before: Option<u64>| {
-            let before = before.map(|before| registrations.place(before));
-            let ended = Effect::Disconnect { place: registrations.place(connection), before };
-            assert_eq!(registrations.disconnected("d", connection), ended);
-        };
-        registrations.adopted("d", 2, 1, Some(Generation(5)), 0);
-        ends_as(&mut registrations, 2, Some(1));
-        // The next one of the device comes before the directory has heard of it.
-        registrations.adopted("d", 2, 1, Some(Generation(5)), 0);
-        registrations.connected("d", 3, Duplicate::Refuse, 0);
-        ends_as(&mut registrations, 3, Some(1));
-        registrations.adopted("d", 2, 1, Some(Generation(5)), 0);
-        registrations.next_request();
-        let place = registrations.place(2);
-        registrations.registered("d", &place, Generation(5), Registered::Current);
-        ends_as(&mut registrations, 2, None);
-    }
-
-    #[test]
     fn an_answer_about_a_connection_that_was_given_away_changes_nothing() {
-        let mut registrations = Registrations::new("a".into(), 1);
+        let mut registrations = Registrations::new("a".into(), 1, 0);
         registrations.found_era(Some(Era(1)), 1);
         let current = Connected::Current { generation: Generation(1), replaced: None };
         for (device, connection) in [("d", 1), ("e", 2), ("f", 3)] {
@@ -501,15 +478,15 @@ mod tests {
         registrations.next_request();
         registrations.disconnected("g", 4);
         let place = registrations.place(4);
-        assert_eq!(registrations.unanswered("g", &place), Effect::Disconnect { place, before: None });
+        assert_eq!(registrations.unanswered("g", &place), Effect::Disconnect(Ended { place, and_older: false }));
     }
 
     #[test]
     fn a_connection_that_is_given_does_not_take_the_place_of_a_newer_one() {
-        let mut registrations = Registrations::new("a".into(), 1);
+        let mut registrations = Registrations::new("a".into(), 1, 0);
         registrations.connected("asks", 1, Duplicate::Replace, 0);
         registrations.connected("waits", 2, Duplicate::Refuse, 0);
-        registrations.adopted("older", 3, 30, Some(Generation(5)), 0);
+        registrations.adopted("older", 3, Some(Generation(5)), 0);
         for (device, generation, is_newer) in
             [("asks", 9, true), ("waits", 9, false), ("older", 4, true), ("older", 6, false), ("nobody", 1, false)]
         {
@@ -519,7 +496,7 @@ mod tests {
 
     #[test]
     fn everything_is_audited_in_turns() {
-        let mut registrations = Registrations::new("a".into(), 1);
+        let mut registrations = Registrations::new("a".into(), 1, 0);
         for device in ["d", "b", "c"] {
             registrations.connected(device, 1, Duplicate::Replace, 0);
         }

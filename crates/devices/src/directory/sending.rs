@@ -164,7 +164,8 @@ impl Sending {
         }
         match why {
             NotTaken::Unreachable => Step::Answer(Unsent::Unknown),
-            NotTaken::Moved if is_same => self.offline(None, view),
+            // Right after the directory was away, another node may not have registered it yet.
+            NotTaken::Moved if is_same && view.members.is_steady() => self.offline(None, view),
             NotTaken::Moved => Step::Answer(Unsent::Moved),
         }
     }
@@ -272,6 +273,11 @@ mod tests {
         let (mut sending, _) = Sending::begin("d", node.view());
         assert_eq!(sending.looked_up(online("b"), node.view()), Step::ReadMembers);
         assert_eq!(sending.members_read(Ok(()), node.view()), Step::AskPeers);
+        let (mut sending, _) = Sending::begin("e", node.view());
+        for said in [Step::LookUp, Step::Answer(Unsent::Moved)] {
+            assert_eq!(sending.peers_asked(Some("b".into()), node.view()), send("b"));
+            assert_eq!(sending.sent(NotTaken::Moved, "b".into(), node.view()), said);
+        }
         let offline = Entry::Offline { generation: Generation(1), last_seen_ms: 7 };
         assert_eq!(sending.looked_up(Ok(Some(offline.clone())), node.view()), Step::AskPeers);
         node.members = members(&[]);

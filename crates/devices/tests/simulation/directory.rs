@@ -66,8 +66,8 @@ impl World {
                 let entry = entries.entry(device).or_default();
                 Answer::Registered(directory::register(entry, place, generation, since_ms))
             }
-            Asked::Disconnect { device, place } => {
-                directory::disconnect(entries.entry(device).or_default(), &place, now_ms);
+            Asked::Disconnect { device, ended } => {
+                directory::disconnect(entries.entry(device).or_default(), &ended, now_ms);
                 Answer::Done
             }
             Asked::LookUp { device, .. } => Answer::Entry(entries.get(&device).cloned().flatten()),

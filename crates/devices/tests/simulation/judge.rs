@@ -35,7 +35,7 @@ impl World {
                 return Err(format!("{name} is at {held:?}, and the directory says {entry:?}"));
             };
             let it = &self.nodes[node];
-            let is_named = place.node == it.name && place.connection == number && Some(*newest) == generation;
+            let is_named = it.registrations.place_of(name).as_ref() == Some(place) && Some(*newest) == generation;
             let lease = self.directory.members.get(&place.node).map(|member| &member.lease);
             if !is_named || !Lease::is_alive(lease, place.epoch, self.now_ms) {
                 return Err(format!("{name} is at {held:?}, and the directory says {entry:?} with {lease:?}"));

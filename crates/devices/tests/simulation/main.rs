@@ -27,7 +27,7 @@ use directory::Directory;
 use message::{Sent, Told};
 use node::Node;
 use stillgate_devices::Generation;
-use stillgate_devices::directory::{Connected, Duplicate, Entry, Era, Member, Place, Registered, Request};
+use stillgate_devices::directory::{Connected, Duplicate, Ended, Entry, Era, Member, Place, Registered, Request};
 use stillgate_devices::protocol::MessageId;
 use stillgate_devices::session::{Carried, Level, ResumeToken};
 
@@ -81,7 +81,7 @@ enum Asked {
     },
     Disconnect {
         device: Box<str>,
-        place: Place,
+        ended: Ended,
     },
     /// For a message on its way.
     LookUp {
@@ -192,7 +192,7 @@ impl World {
             now_ms: 0,
             duplicate: if random.one_in(2) { Duplicate::Replace } else { Duplicate::Refuse },
             directory: Directory::default(),
-            nodes: (0..NODES).map(|index| Node::new(index, 0, random.next())).collect(),
+            nodes: (0..NODES).map(|index| Node::new(index, 0, random.next(), 0)).collect(),
             parted: Vec::new(),
             devices: (0..DEVICES).map(Device::new).collect(),
             mail: Vec::new(),

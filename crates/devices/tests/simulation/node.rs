@@ -58,11 +58,11 @@ pub(super) struct Held {
 }
 
 impl Node {
-    pub(super) fn new(index: usize, process: u64, epoch: u64) -> Node {
+    pub(super) fn new(index: usize, process: u64, epoch: u64, last_place: u64) -> Node {
         let name: Box<str> = format!("node-{index}").into();
         Node {
             number: index,
-            registrations: Registrations::new(name.clone(), epoch),
+            registrations: Registrations::new(name.clone(), epoch, last_place),
             name,
             former: None,
             successor: None,
@@ -104,7 +104,7 @@ impl World {
         let node = self.current[number];
         let killed = &self.nodes[node];
         let (process, cut_off_until_ms) = (killed.process + 1, killed.cut_off_until_ms);
-        let fresh = Node::new(number, process, self.random.next());
+        let fresh = Node::new(number, process, self.random.next(), 0);
         self.nodes[node] = Node { dead_until_ms: until_ms, cut_off_until_ms, ..fresh };
     }
 
@@ -168,11 +168,7 @@ impl World {
             Effect::None => {}
             Effect::Close { connection } => self.close_connection(node, connection),
             Effect::CloseThere { place } => self.send(Mail::Close { device: device.into(), place }),
-            Effect::Disconnect { place, before } => {
-                for place in before.into_iter().chain([place]) {
-                    self.ask(node, Asked::Disconnect { device: device.into(), place });
-                }
-            }
+            Effect::Disconnect(ended) => self.ask(node, Asked::Disconnect { device: device.into(), ended }),
         }
     }
 

@@ -17,10 +17,11 @@ impl World {
         if !self.is_up(old) || self.is_filling(old) {
             return;
         }
-        let (new, filled) = (self.nodes.len(), self.filled(old));
+        // Each connection has taken a number.
+        let (new, filled, last_place) = (self.nodes.len(), self.filled(old), self.number());
         let it = &self.nodes[old];
         let members = it.members.iter().map(|(name, member)| (name.into(), member.address.clone()));
-        let mut next = Node::new(number, 0, it.registrations.epoch());
+        let mut next = Node::new(number, 0, it.registrations.epoch(), last_place);
         (next.members, next.former) = (Members::told(members), Some((old, filled)));
         (next.cut_off_until_ms, next.lapsed_ms) = (it.cut_off_until_ms, it.lapsed_ms);
         self.nodes.push(next);
@@ -90,7 +91,7 @@ impl World {
         if registrations.is_newer(&name, generation.unwrap_or(Generation(1))) {
             return self.close_connection(new, after);
         }
-        let effect = registrations.adopted(&name, after, before, generation, self.now_ms);
+        let effect = registrations.adopted(&name, after, generation, self.now_ms);
         self.apply(new, &name, effect);
         if let Some((token, carried)) = carried {
             let mut session = Session::from_carried(carried, token.generation, self.now_ms);

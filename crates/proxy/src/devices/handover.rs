@@ -117,7 +117,6 @@ impl Connection {
                 Protocol::Cbor => ProtocolState::Cbor,
                 Protocol::Raw => ProtocolState::Raw,
             },
-            number: self.place.connection,
             generation: self.more.generation.0,
             since_ms: self.more.since_ms,
             session: carried.id.to_string(),
@@ -207,7 +206,7 @@ pub(crate) fn take(
     });
     let mut own = Place::new(&worker, devices);
     // That it is let in is certain; who has a newer connection closes this one.
-    drop(own.ask(facts, Some(Former { connection: state.number, generation, since_ms: state.since_ms })));
+    drop(own.ask(facts, Some(Former { generation, since_ms: state.since_ms })));
     let resumed = Resumed {
         place: own,
         device,

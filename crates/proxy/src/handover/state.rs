@@ -112,9 +112,7 @@ pub struct DeviceState {
     pub(crate) device: String,
     pub(crate) labels: Vec<(String, String)>,
     pub(crate) protocol: ProtocolState,
-    /// Of the connection, in the process that has had it; 0: a process of before this was told.
-    #[serde(default)]
-    pub(crate) number: u64,
+    /// Of the connection.
     pub(crate) generation: u64,
     /// When the connection began, in milliseconds since 1970.
     pub(crate) since_ms: u64,

@@ -8,6 +8,9 @@ if entry then
   is_online, before, _, at_epoch, at_connection, at_node = string.match(entry, '^(%d) (%d+) (%d+) (%d+) (%d+) (.*)$')
 end
 is_online = is_online == '1'
+if is_online and at_node == node and at_epoch == epoch and is_below(connection, at_connection) then
+  return {0, before, at_epoch, at_connection, at_node}
+end
 if is_online and ARGV[5] == '1' and not (at_node == node and at_epoch == epoch) and before ~= ARGV[6] then
   return {0, before, at_epoch, at_connection, at_node}
 end

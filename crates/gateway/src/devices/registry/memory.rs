@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use stillgate_devices::directory::{
-    Connect, Connected, Duplicate, Entry, Era, Place, Registered, connect, disconnect, register,
+    Connect, Connected, Duplicate, Ended, Entry, Era, Place, Registered, connect, disconnect, register,
 };
 use stillgate_proxy::device_link::Former;
 
@@ -28,9 +28,18 @@ pub(crate) struct Memory {
 #[derive(Debug, Default)]
 struct Entries {
     /// In order, so that a prefix can be listed.
-    all: BTreeMap<Arc<str>, Option<Entry>>,
+    all: BTreeMap<Arc<str>, Known>,
+    /// Connections so far.
+    connections: u64,
     /// Of those that went offline, the first first. One that came back may be here still.
     left: VecDeque<Arc<str>>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    entry: Option<Entry>,
+    /// The number that the worker has given the connection of the entry, which has one in order.
+    connection: u64,
 }
 
 impl Memory {
@@ -45,29 +54,50 @@ impl Memory {
     }
 
     /// Without a name: it would be the same for all, and take memory for each.
-    fn place(&self, connection: u64) -> Place {
-        Place { node: "".into(), epoch: u64::from(self.era.0), connection }
+    fn place(&self, number: u64) -> Place {
+        Place { node: "".into(), epoch: u64::from(self.era.0), connection: number }
     }
 
     pub(super) fn connect(&self, device: &Arc<str>, connection: u64, duplicate: Duplicate) -> Connected {
-        let mut entries = self.entries();
-        let entry = entries.all.entry(device.clone()).or_default();
-        let request =
-            Connect { place: self.place(connection), era: self.era, duplicate, dead: None, now_ms: unix_ms() };
-        connect(entry, request)
+        self.change(device, connection, |entry, place| {
+            let request = Connect { place, era: self.era, duplicate, dead: None, now_ms: unix_ms() };
+            let connected = connect(entry, request);
+            (matches!(connected, Connected::Current { .. }), connected)
+        })
     }
 
     pub(super) fn adopt(&self, device: &Arc<str>, connection: u64, former: Former) -> bool {
+        self.change(device, connection, |entry, place| {
+            // A newer connection may have come in already: it stays.
+            let is_current = register(entry, place, former.generation, former.since_ms) == Registered::Current;
+            (is_current, is_current)
+        })
+    }
+
+    /// Asks with the place of a new connection; `ask` says whether it is the current one now, too.
+    fn change<T>(
+        &self,
+        device: &Arc<str>,
+        connection: u64,
+        ask: impl FnOnce(&mut Option<Entry>, Place) -> (bool, T),
+    ) -> T {
         let mut entries = self.entries();
-        let entry = entries.all.entry(device.clone()).or_default();
-        // A newer connection may have come in already: it stays.
-        register(entry, self.place(connection), former.generation, former.since_ms) == Registered::Current
+        entries.connections += 1;
+        let place = self.place(entries.connections);
+        let known = entries.all.entry(device.clone()).or_default();
+        let (is_current, answer) = ask(&mut known.entry, place);
+        if is_current {
+            known.connection = connection;
+        }
+        answer
     }
 
     pub(super) fn disconnect(&self, device: &Arc<str>, connection: u64) {
         let mut entries = self.entries();
-        let Some(entry) = entries.all.get_mut(device) else { return };
-        if disconnect(entry, &self.place(connection), unix_ms()) {
+        let Some(known) = entries.all.get_mut(device).filter(|known| known.connection == connection) else { return };
+        let Some(Entry::Online { place, .. }) = &known.entry else { return };
+        let ended = Ended { place: place.clone(), and_older: false };
+        if disconnect(&mut known.entry, &ended, unix_ms()) {
             entries.left.push_back(device.clone());
             entries.forget(self.entries_max);
         }
@@ -75,7 +105,7 @@ impl Memory {
 
     pub(in super::super) fn locate(&self, device: &str) -> Option<Entry> {
         let entries = self.entries();
-        entries.all.get(device)?.clone().filter(|entry| !entry.is_forgotten(unix_ms()))
+        entries.all.get(device)?.entry.clone().filter(|entry| !entry.is_forgotten(unix_ms()))
     }
 
     pub(in super::super) fn offline(&self, prefix: &str, after: &str, count: usize) -> Vec<(Arc<str>, u64)> {
@@ -85,7 +115,7 @@ impl Memory {
         let of_prefix = range.take_while(|(device, _)| device.starts_with(prefix)).take(LOOKED_AT_MAX);
         let now_ms = unix_ms();
         of_prefix
-            .filter_map(|(device, entry)| match entry {
+            .filter_map(|(device, known)| match &known.entry {
                 Some(entry @ Entry::Offline { last_seen_ms, .. }) if !entry.is_forgotten(now_ms) => {
                     Some((device.clone(), *last_seen_ms))
                 }
@@ -101,9 +131,9 @@ impl Entries {
     fn forget(&mut self, entries_max: usize) {
         let now_ms = unix_ms();
         while let Some(first) = self.left.front() {
-            let entry = self.all.get(first).cloned().flatten();
+            let entry = self.all.get(first).and_then(|known| known.entry.as_ref());
             let is_offline = matches!(entry, Some(Entry::Offline { .. }));
-            let is_old = entry.as_ref().is_none_or(|entry| entry.is_forgotten(now_ms));
+            let is_old = entry.is_none_or(|entry| entry.is_forgotten(now_ms));
             if is_offline && !is_old && self.left.len() <= entries_max {
                 return;
             }
@@ -140,8 +170,7 @@ mod tests {
     #[test]
     fn a_connection_that_is_given_late_is_not_taken() {
         let memory = Memory::new(10);
-        let (device, former): (Arc<str>, _) =
-            ("d".into(), |generation| Former { connection: 0, generation, since_ms: 1 });
+        let (device, former): (Arc<str>, _) = ("d".into(), |generation| Former { generation, since_ms: 1 });
         let newest = memory.era.first_generation();
         assert!(memory.adopt(&device, 1, former(Generation(newest.0 - 2))));
         memory.connect(&device, 2, Duplicate::Replace);

@@ -49,8 +49,8 @@ impl Registry {
         match self {
             Registry::Memory(memory) => memory.adopt(device, connection, former),
             Registry::Shared(shared) => {
-                let Former { connection: before, generation, since_ms } = former;
-                shared.directory().adopt(device, connection, before, generation, since_ms)
+                let Former { generation, since_ms } = former;
+                shared.directory().adopt(device, connection, generation, since_ms)
             }
         }
     }
