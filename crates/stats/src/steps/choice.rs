@@ -33,11 +33,11 @@ const PARTS: usize = 4;
 /// No step is only said after so many readings between the ends.
 const INNER_MIN: usize = 6;
 
-/// A step is only said to be found where the places that were read right before and behind it have so many readings each:
-/// fewer agree by luck more often than any estimate of the noise knows.
-const BORDER_MIN: usize = 4;
+/// A step is only said to be found where the places right before and behind it were read in turns, so many in all: fewer readings
+/// agree by luck more often than any estimate of the noise knows, and a machine that changes between them looks like a step.
+const BORDER_TURNS: usize = 8;
 
-/// Probability of a step from which its borders are read up to that.
+/// Probability of a step from which its borders are read so often.
 const LIKELY_STEP: f64 = 0.9;
 
 /// One of the ends is read again after so many readings, lest drift between them goes unseen.
@@ -69,7 +69,7 @@ pub fn next_place(
 ) -> Option<usize> {
     let count = read.len();
     let opens = count < OPENING_MIN || count < OPENING_MAX && known.is_none_or(|known| known.none > DIFFERENT);
-    if let Some(place) = known.filter(|_| !opens).and_then(thin_border).filter(|place| cost(*place).is_some()) {
+    if let Some(place) = known.filter(|_| !opens).and_then(next_turn).filter(|place| cost(*place).is_some()) {
         return Some(place);
     }
     match known {
@@ -99,13 +99,22 @@ fn borders(known: &Steps, step: usize) -> (usize, usize) {
     ((0..=step).rev().find(read).unwrap_or(0), (step + 1..=last).find(read).unwrap_or(last))
 }
 
-/// The border with fewer readings of the likeliest step, where it is all but found and they are too few.
-fn thin_border(known: &Steps) -> Option<usize> {
+/// How often two places were read in turns: readings of either, but for those right after another of the same place.
+fn turns(known: &Steps, places: (usize, usize)) -> usize {
+    let mut turns: Vec<usize> =
+        known.order.iter().copied().filter(|place| [places.0, places.1].contains(place)).collect();
+    turns.dedup();
+    turns.len()
+}
+
+/// The border of the likeliest step whose turn it is, where that is all but found and there were too few.
+fn next_turn(known: &Steps) -> Option<usize> {
     let likeliest = (0..known.steps.len()).max_by(|a, b| known.steps[*a].total_cmp(&known.steps[*b]))?;
     let (before, behind) = borders(known, likeliest);
-    let thinner = if known.counts[behind] < known.counts[before] { behind } else { before };
     let is_likely = known.steps[before..behind].iter().sum::<f64>() >= LIKELY_STEP;
-    (is_likely && known.counts[thinner] < BORDER_MIN).then_some(thinner)
+    let last = known.order.iter().rev().find(|place| [before, behind].contains(place));
+    let next = if last == Some(&before) { behind } else { before };
+    (is_likely && turns(known, (before, behind)) < BORDER_TURNS).then_some(next)
 }
 
 /// The place to read next: the one whose reading tells most for its cost.
@@ -198,8 +207,7 @@ pub fn conclude(known: &Steps, readable: &[bool], confidence: f64) -> Conclusion
     let mut from = 0;
     for (place, readable) in readable.iter().enumerate().skip(1) {
         if *readable {
-            let (before, behind) = borders(known, from);
-            let is_read = known.counts[before].min(known.counts[behind]) >= BORDER_MIN;
+            let is_read = turns(known, borders(known, from)) >= BORDER_TURNS;
             if is_read && known.steps[from..place].iter().sum::<f64>() >= confidence {
                 found.push((from, place));
             }

@@ -74,6 +74,8 @@ pub struct Steps {
     pub log_evidence: f64,
     /// What was taken out of each reading as drift.
     pub drift: Vec<f64>,
+    /// The places in the order they were read.
+    order: Vec<usize>,
     /// Readings of each place.
     counts: Vec<usize>,
     grid: Grid,
@@ -151,7 +153,8 @@ fn on_grid(readings: &[Reading], drift: Vec<f64>, prior: &StepPrior, grid: Grid)
     let levels = fates.iter().map(|fates| chain::level(fates, &grid)).collect();
     let mut counts = vec![0; weights.len() + 1];
     readings.iter().for_each(|reading| counts[reading.place] += 1);
-    Some(Steps { none, several, steps, levels, noise, log_evidence, drift, counts, grid, chains, fates })
+    let order = readings.iter().map(|reading| reading.place).collect();
+    Some(Steps { none, several, steps, levels, noise, log_evidence, drift, order, counts, grid, chains, fates })
 }
 
 /// A prior whose weights add up to 1.
