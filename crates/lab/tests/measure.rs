@@ -35,7 +35,8 @@ fn figures_of_a_server() {
     assert!(throughput > 10.0 && throughput < 850.0, "{throughput} requests a second");
     let p50 = number(&["p50", &responder, "--rate", "100"]);
     assert!(p50 >= 5000.0, "{p50} us");
-    assert!(number(&["rss", &responder]) > 500.0);
+    let (rss, anonymous) = (number(&["rss", &responder]), number(&["anonymous", &responder]));
+    assert!(rss > 500.0 && anonymous > 50.0 && anonymous < 0.8 * rss, "{rss} and {anonymous} KiB");
 }
 
 #[test]

@@ -24,12 +24,13 @@ const BODY_BYTES: usize = 100;
 /// How a metric is named in place of a measure.
 const METRIC: &str = "metric:";
 const LEVEL: &str = "level:";
+const ANONYMOUS: &str = "anonymous";
 
 /// `stillgate-lab measure`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Prints one number, for --measure of `bisect` and suites of `nightly`: cpu (us of CPU time a request), throughput (requests a second; \
-more is better), p50, p99 and p99.9 (us, at --rate), rss (KiB), instructions (a request, by callgrind), or metric:NAME: by how much \
+more is better), p50, p99 and p99.9 (us, at --rate), rss (KiB), anonymous (KiB of it that no file backs), instructions (a request, by callgrind), or metric:NAME: by how much \
 the series of a metric grow together for 1,000 requests, plus 1; level:NAME: their sum after the load, plus 1. With \
 NAME{label=\"value\"} only these series.
 
@@ -148,9 +149,10 @@ pub(super) fn is_more_better(text: &str) -> bool {
 }
 
 pub(super) fn figure(text: &str) -> Result<Figure, String> {
-    let known = "cpu, throughput, p50, p99, p99.9, rss, instructions, metric:NAME or level:NAME";
+    let known = "cpu, throughput, p50, p99, p99.9, rss, anonymous, instructions, metric:NAME or level:NAME";
     let named = |prefix: &str| text.strip_prefix(prefix).filter(|name| !name.is_empty()).map(str::to_owned);
     let metric = named(METRIC).map(Figure::Metric).or_else(|| named(LEVEL).map(Figure::Level));
+    let anonymous = || (text == ANONYMOUS).then_some(Figure::Anonymous);
     let measure = || measures::named(text).map(Figure::Measure);
-    metric.or_else(measure).ok_or_else(|| format!("not one of {known}"))
+    metric.or_else(anonymous).or_else(measure).ok_or_else(|| format!("not one of {known}"))
 }

@@ -17,6 +17,8 @@ pub(crate) enum Figure {
     /// By how much a metric of its exposition grows for 1,000 requests, summed over its series, plus 1: what is zero today
     /// has a ratio to tomorrow's, too.
     Metric(String),
+    /// Resident memory after the load, without pages of files.
+    Anonymous,
     /// The sum of a metric's series after the load, plus 1: of what is over once the program is warm.
     Level(String),
 }
@@ -62,6 +64,7 @@ pub(crate) fn read(
     let alone = |value: Result<f64>| Ok((value?, None));
     let measure = match figure {
         Figure::Metric(name) => return alone(metric(name, true, spec, upstream, design)),
+        Figure::Anonymous => return alone(anonymous_kib(spec, upstream, design)),
         Figure::Level(name) => return alone(metric(name, false, spec, upstream, design)),
         Figure::Measure(measure) if measure.name == INSTRUCTIONS.name => {
             return alone(instructions::once(spec, upstream.address, design));
@@ -76,6 +79,13 @@ pub(crate) fn read(
     let record = side.record(rated.as_ref())?;
     let raw = RawReading { kind: RawKind::Measure, measure: measure.name.to_owned(), record };
     Ok((raw.figure()?, Some(raw)))
+}
+
+fn anonymous_kib(spec: &Spec, upstream: &Upstream, design: &CompareDesign) -> Result<f64> {
+    let mut side = Running::start(spec, upstream, design, design.seed)?;
+    side.warm_up(design)?;
+    side.saturated(design)?;
+    Ok(side.started.anonymous_kib()? as f64)
 }
 
 fn metric(name: &str, is_growth: bool, spec: &Spec, upstream: &Upstream, design: &CompareDesign) -> Result<f64> {

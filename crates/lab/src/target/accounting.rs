@@ -35,6 +35,17 @@ pub(crate) fn cpu_time_us(pid: u32) -> io::Result<f64> {
 /// Resident memory of a process and its descendants. Pages of files and shared memory count once, as in the process that
 /// has most of them: workers share them with their master.
 pub(crate) fn rss_kib(pid: u32) -> io::Result<u64> {
+    let sum = tree_resident(pid)?;
+    Ok(sum.anonymous + sum.file + sum.shared)
+}
+
+/// The same without pages of files. How many of its binary's pages a process has depends on how the page cache holds the file.
+pub(super) fn anonymous_kib(pid: u32) -> io::Result<u64> {
+    let sum = tree_resident(pid)?;
+    Ok(sum.anonymous + sum.shared)
+}
+
+fn tree_resident(pid: u32) -> io::Result<Resident> {
     let mut sum = resident(&fs::read_to_string(format!("/proc/{pid}/status"))?);
     for child in tree(pid).into_iter().skip(1) {
         let Ok(status) = fs::read_to_string(format!("/proc/{child}/status")) else { continue };
@@ -43,7 +54,7 @@ pub(crate) fn rss_kib(pid: u32) -> io::Result<u64> {
         sum.file = sum.file.max(of.file);
         sum.shared = sum.shared.max(of.shared);
     }
-    Ok(sum.anonymous + sum.file + sum.shared)
+    Ok(sum)
 }
 
 /// Whether a process runs: it is there and not merely waiting to be taken note of by its parent.
@@ -125,7 +136,8 @@ mod tests {
         let own = std::process::id();
         assert_eq!(tree(own)[0], own);
         assert!(runs(own));
-        assert!(rss_kib(own).unwrap() > 0);
+        let anonymous = anonymous_kib(own).unwrap();
+        assert!(anonymous > 0 && rss_kib(own).unwrap() > anonymous);
         let before = cpu_time_us(own).unwrap();
         while cpu_time_us(own).unwrap() <= before {}
     }
@@ -136,6 +148,6 @@ mod tests {
         let absent = 1 << 23;
         assert!(!runs(absent));
         assert!(cpu_time_us(absent).is_err());
-        assert!(rss_kib(absent).is_err());
+        assert!(rss_kib(absent).is_err() && anonymous_kib(absent).is_err());
     }
 }

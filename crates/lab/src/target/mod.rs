@@ -197,6 +197,14 @@ impl Started {
         }
     }
 
+    /// Of the process and its descendants: resident memory without pages of files.
+    pub(crate) fn anonymous_kib(&self) -> Result<u64> {
+        match &self.process {
+            Process::Here { process, .. } => process.anonymous_kib(),
+            Process::There(..) => Err("anonymous memory is read on this machine only; use rss".into()),
+        }
+    }
+
     /// The process, then its descendants.
     pub(crate) fn pids(&self) -> Result<Vec<u32>> {
         match &self.process {

@@ -73,6 +73,11 @@ impl Running {
         accounting::cpu_time_us(self.child.id()).map_err(|error| self.gone(error))
     }
 
+    /// See [`accounting::anonymous_kib`].
+    pub(super) fn anonymous_kib(&self) -> Result<u64> {
+        accounting::anonymous_kib(self.child.id()).map_err(|error| self.gone(error))
+    }
+
     /// See [`accounting::rss_kib`].
     pub(super) fn rss_kib(&self) -> Result<u64> {
         accounting::rss_kib(self.child.id()).map_err(|error| self.gone(error))
