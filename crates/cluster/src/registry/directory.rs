@@ -102,7 +102,7 @@ impl Directory {
         let DirectorySettings { node, address, former, redis, lookup_bytes_max } = settings;
         let is_filling = AtomicBool::new(former.is_some());
         let former = former.unwrap_or_else(|| FormerDirectory { epoch: rand::random(), ..FormerDirectory::default() });
-        let registrations = Registrations::new(node.clone(), former.epoch, since_boot_us());
+        let registrations = Registrations::new(node.clone(), former.epoch, first_place());
         let state = State { registrations, waiters: HashMap::new(), disconnects: VecDeque::new(), in_flight: 0 };
         let shared = Shared {
             node,
@@ -360,11 +360,14 @@ impl State {
     }
 }
 
-/// Microseconds since the machine began. A process that begins to number places with it is above all of before: none has had a
-/// connection each microsecond.
-fn since_boot_us() -> u64 {
+/// Above the numbers of processes that named places by worker, which were below 2^52.
+const PLACES_BEGIN: u64 = 1 << 56;
+
+/// Where a process begins to number places: higher than in all processes before it on this machine, as none has had a connection
+/// each microsecond since boot.
+fn first_place() -> u64 {
     let since_boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    since_boot.tv_sec as u64 * 1_000_000 + since_boot.tv_nsec as u64 / 1_000
+    PLACES_BEGIN + since_boot.tv_sec as u64 * 1_000_000 + since_boot.tv_nsec as u64 / 1_000
 }
 
 /// Milliseconds since the epoch.
