@@ -194,8 +194,11 @@ fn answered(shared: &Shared, hooks: &Hooks, device: &str, place: &Place, connect
         }
     };
     let effect = state.registrations.answered(device, place, connected.clone());
+    let is_here = state.registrations.place_of(device).is_some_and(|here| here.connection == place.connection);
     let waiter = match state.waiters.get(device) {
-        Some((connection, _)) if *connection == place.connection => state.waiters.remove(device),
+        // An answer that came late has not closed it. Another one follows.
+        Some(_) if is_here && matches!(connected, Connected::Occupied { .. }) => None,
+        Some((number, _)) if *number == place.connection => state.waiters.remove(device),
         _ => None,
     };
     drop(state);

@@ -57,8 +57,8 @@ pub struct Place {
     pub node: Box<str>,
     /// Of the node's process; random, and new when its lease has ended.
     pub epoch: u64,
-    /// Its number on its node: higher than those of all connections of the device there before it, and what goes on in another
-    /// process of the node has a higher one there.
+    /// Its number on its node: higher than those of the device's earlier connections to the same process. A connection that moves
+    /// to another process of the node gets a higher number there.
     pub connection: u64,
 }
 
@@ -131,7 +131,7 @@ pub enum Connected {
 pub struct Ended {
     /// Where it was.
     pub place: Place,
-    /// Those of lower numbers have ended, too: it has followed them, and the directory may not know of that yet.
+    /// Lower numbers of the same node and epoch have ended as well. The directory may still name one of them.
     pub and_older: bool,
 }
 
@@ -158,8 +158,7 @@ impl Entry {
     }
 }
 
-/// The connection of an entry, if it is a newer one of the same process than that of a request, or of one that follows it: the
-/// request comes late.
+/// The entry's connection, if it has the same node and epoch and a higher number: the request is late.
 fn newer<'a>(entry: &'a Option<Entry>, place: &Place) -> Option<(&'a Place, Generation)> {
     match entry {
         Some(Entry::Online { place: other, generation, .. })

@@ -58,7 +58,7 @@ pub enum Effect {
 #[derive(Debug)]
 struct Local {
     connection: u64,
-    /// Of its [`Place`].
+    /// The number of its [`Place`].
     number: u64,
     duplicate: Duplicate,
     since_ms: u64,
@@ -94,7 +94,7 @@ pub struct Registrations {
     /// Numbered, as a device may be here more than once: any other number than its own is passed over.
     due: VecDeque<(u64, Box<str>)>,
     numbers: u64,
-    /// Of the last place.
+    /// The number of the last place.
     last_place: u64,
     /// How many are not registered.
     unregistered: usize,

@@ -49,7 +49,7 @@ pub enum Unsent {
         /// Since when, in milliseconds since the epoch, if it is known.
         last_seen_ms: Option<u64>,
     },
-    /// It has moved twice in the meantime (409).
+    /// It has moved twice in the meantime (503).
     Moved,
     /// The directory is away or fills up, and no node that can be asked has the device (503).
     Unknown,

@@ -30,7 +30,7 @@ const ANONYMOUS: &str = "anonymous";
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Prints one number, for --measure of `bisect` and suites of `nightly`: cpu (us of CPU time a request), throughput (requests a second; \
-more is better), p50, p99 and p99.9 (us, at --rate), rss (KiB), anonymous (KiB of it that no file backs), instructions (a request, by callgrind), or metric:NAME: by how much \
+more is better), p50, p99 and p99.9 (us, at --rate), rss (KiB), anonymous (KiB without pages of files), instructions (a request, by callgrind), or metric:NAME: by how much \
 the series of a metric grow together for 1,000 requests, plus 1; level:NAME: their sum after the load, plus 1. With \
 NAME{label=\"value\"} only these series.
 

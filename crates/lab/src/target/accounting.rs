@@ -39,7 +39,7 @@ pub(crate) fn rss_kib(pid: u32) -> io::Result<u64> {
     Ok(sum.anonymous + sum.file + sum.shared)
 }
 
-/// The same without pages of files. How many of its binary's pages a process has depends on how the page cache holds the file.
+/// As [`rss_kib`], without pages of files. How many of its binary's pages a process has depends on how the page cache holds the file.
 pub(super) fn anonymous_kib(pid: u32) -> io::Result<u64> {
     let sum = tree_resident(pid)?;
     Ok(sum.anonymous + sum.shared)

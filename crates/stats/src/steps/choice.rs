@@ -107,14 +107,15 @@ fn turns(known: &Steps, places: (usize, usize)) -> usize {
     turns.len()
 }
 
-/// The border of the likeliest step whose turn it is, where that is all but found and there were too few.
+/// The border to read next of a step that is likely, where there were too few turns. There may be two such steps.
 fn next_turn(known: &Steps) -> Option<usize> {
-    let likeliest = (0..known.steps.len()).max_by(|a, b| known.steps[*a].total_cmp(&known.steps[*b]))?;
-    let (before, behind) = borders(known, likeliest);
-    let is_likely = known.steps[before..behind].iter().sum::<f64>() >= LIKELY_STEP;
+    let read: Vec<usize> = (0..known.counts.len()).filter(|place| known.counts[*place] > 0).collect();
+    let (before, behind) = read.windows(2).map(|pair| (pair[0], pair[1])).find(|&(before, behind)| {
+        let is_likely = known.steps[before..behind].iter().sum::<f64>() >= LIKELY_STEP;
+        is_likely && turns(known, (before, behind)) < BORDER_TURNS
+    })?;
     let last = known.order.iter().rev().find(|place| [before, behind].contains(place));
-    let next = if last == Some(&before) { behind } else { before };
-    (is_likely && turns(known, (before, behind)) < BORDER_TURNS).then_some(next)
+    Some(if last == Some(&before) { behind } else { before })
 }
 
 /// The place to read next: the one whose reading tells most for its cost.
@@ -207,8 +208,8 @@ pub fn conclude(known: &Steps, readable: &[bool], confidence: f64) -> Conclusion
     let mut from = 0;
     for (place, readable) in readable.iter().enumerate().skip(1) {
         if *readable {
-            let is_read = turns(known, borders(known, from)) >= BORDER_TURNS;
-            if is_read && known.steps[from..place].iter().sum::<f64>() >= confidence {
+            let is_likely = known.steps[from..place].iter().sum::<f64>() >= confidence;
+            if is_likely && turns(known, borders(known, from)) >= BORDER_TURNS {
                 found.push((from, place));
             }
             from = place;

@@ -29,7 +29,7 @@ pub(crate) struct Memory {
 struct Entries {
     /// In order, so that a prefix can be listed.
     all: BTreeMap<Arc<str>, Known>,
-    /// Connections so far.
+    /// The number of the last place.
     connections: u64,
     /// Of those that went offline, the first first. One that came back may be here still.
     left: VecDeque<Arc<str>>,
@@ -38,7 +38,7 @@ struct Entries {
 #[derive(Debug, Default)]
 struct Known {
     entry: Option<Entry>,
-    /// The number that the worker has given the connection of the entry, which has one in order.
+    /// The number that the worker knows the entry's connection by. Its place has another.
     connection: u64,
 }
 
