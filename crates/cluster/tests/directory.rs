@@ -262,6 +262,35 @@ async fn a_process_that_follows_another_does_not_vouch_for_devices_that_it_has_n
 }
 
 #[tokio::test]
+async fn a_process_goes_on_with_devices_of_one_that_named_places_by_worker() {
+    let redis = Redis::start();
+    let address = address_of(&redis);
+    let (a, b) = (Node::start("a", &address).await, Node::start("b", &address).await);
+    let Ok(Connected::Current { generation, .. }) = a.connect("d").await else { panic!("it is not let in") };
+    let entry = || redis.cli(&["GET", "sg:d:d"]).split(' ').map(str::to_owned).collect::<Vec<_>>();
+    // As such a process wrote it; 2^52 was above all of its numbers.
+    let highest = ((1_u64 << 52) - 1).to_string();
+    let mut written = entry();
+    written[4].clone_from(&highest);
+    redis.cli(&["SET", "sg:d:d", &written.join(" ")]);
+    let address_seen = || b.cluster.directory().members().get("a").map(|member| member.address.clone());
+    let (former, before, address_before) = (a.cluster.watch().former(), a.devices.lock().unwrap()["d"], address_seen());
+    a.cluster.leave();
+    a.cluster.directory().given("d", before);
+    let next = Node::start_with("a", &address, None, Some(former)).await;
+    assert!(next.cluster.directory().adopt("d", 7, generation, 0));
+    next.devices.lock().unwrap().insert("d".into(), 7);
+    next.await_registered().await;
+    assert!(next.has("d"), "it was closed as an older one");
+    assert!(entry()[4].parse::<u64>().unwrap() > highest.parse().unwrap(), "{:?}", entry());
+    eventually("the next process to be seen", || address_seen() != address_before).await;
+    b.send("d").await.unwrap();
+    assert_eq!(next.taken.load(Ordering::Relaxed), 1);
+    next.disconnect("d");
+    eventually("its end to be known", || entry()[0] == "0").await;
+}
+
+#[tokio::test]
 async fn a_node_whose_process_is_replaced_is_asked_again() {
     let redis = Redis::start();
     let (a, b) = (Node::start("a", &address_of(&redis)).await, Node::start("b", &address_of(&redis)).await);

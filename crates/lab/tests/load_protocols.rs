@@ -4,7 +4,7 @@
 
 mod processes;
 
-use processes::{Ended, Loading, load, load_json, number, run};
+use processes::{Ended, Loading, load, load_json, load_json_or_void, number, run};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use std::fs;
 use std::io::{Read, Write};
@@ -94,7 +94,7 @@ fn nginx_answers_over_tls_and_http2_in_both_loops() {
             &["--rate", "1k", "--duration", "200ms"],
         ] {
             let arguments = [form, pace, &["--connections", "4", "--threads", "2"], &ANY_LATENESS].concat();
-            let json = load_json(&arguments, 0);
+            let json = load_json_or_void(&arguments);
             let asked = if pace == ["--requests", "400"] { 400.0 } else { 200.0 };
             assert_eq!(
                 (number(&json, &["requests"]), number(&json, &["errors"])),
@@ -118,11 +118,11 @@ fn long_answers_and_bodies_come_whole() {
     {
         let trust: &[&str] = if url.starts_with("https") { &["--insecure"] } else { &[] };
         let get = format!("{url}long");
-        let json = load_json(&[&[get.as_str(), "-n", "40", "-c", "4"], http2, trust, &ANY_LATENESS].concat(), 0);
+        let json = load_json_or_void(&[&[get.as_str(), "-n", "40", "-c", "4"], http2, trust, &ANY_LATENESS].concat());
         assert_eq!((number(&json, &["requests"]), number(&json, &["errors"])), (40.0, 0.0), "{json}");
         assert!(number(&json, &["bytes_received"]) >= 40.0 * 3e6, "{json}");
         let post = [&[url.as_str(), "-X", "POST", "--body", &body, "-n", "40", "-c", "4"], http2, trust, &ANY_LATENESS];
-        let json = load_json(&post.concat(), 0);
+        let json = load_json_or_void(&post.concat());
         assert_eq!((number(&json, &["requests"]), number(&json, &["errors"])), (40.0, 0.0), "{json}");
     }
 }

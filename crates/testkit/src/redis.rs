@@ -38,6 +38,8 @@ pub struct Redis {
 struct Server {
     process: Process,
     port: ReservedPort,
+    /// Where the servers of a cluster talk to each other.
+    bus: ReservedPort,
 }
 
 impl Redis {
@@ -55,14 +57,9 @@ impl Redis {
     pub fn start_with(setup: RedisSetup) -> Redis {
         require_tool("redis-server", PACKAGE);
         let dir = tempfile::tempdir().expect("a temporary folder");
-        // A cluster's servers talk over a second port, 10,000 higher.
-        let port = || match setup.cluster {
-            0 => ReservedPort::new(),
-            _ => ReservedPort::for_udp_too(),
-        };
         let servers = (0..setup.cluster.max(1)).map(|index| {
-            let port = port();
-            Server { process: spawn(&dir, &setup, index, port.addr()), port }
+            let (port, bus) = (ReservedPort::new(), ReservedPort::new());
+            Server { process: spawn(&dir, &setup, index, [port.addr(), bus.addr()]), port, bus }
         });
         let servers: Vec<Server> = servers.collect();
         let redis = Redis { servers, setup, dir };
@@ -100,7 +97,8 @@ impl Redis {
     /// Starts it again, empty.
     #[track_caller]
     pub fn start_again(&mut self) {
-        self.servers[0].process = spawn(&self.dir, &self.setup, 0, self.addr(0));
+        let ports = [self.addr(0), self.servers[0].bus.addr()];
+        self.servers[0].process = spawn(&self.dir, &self.setup, 0, ports);
         self.await_answers();
     }
 
@@ -160,8 +158,8 @@ impl Redis {
     }
 }
 
-fn spawn(dir: &TempDir, setup: &RedisSetup, index: usize, addr: SocketAddr) -> Process {
-    let (folder, port) = (dir.path().join(format!("r{index}")), addr.port().to_string());
+fn spawn(dir: &TempDir, setup: &RedisSetup, index: usize, ports: [SocketAddr; 2]) -> Process {
+    let (folder, [port, bus]) = (dir.path().join(format!("r{index}")), ports.map(|addr| addr.port().to_string()));
     std::fs::create_dir_all(&folder).expect("a folder for Redis");
     let mut command = Command::new("redis-server");
     command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]).arg("--dir").arg(&folder);
@@ -179,7 +177,7 @@ fn spawn(dir: &TempDir, setup: &RedisSetup, index: usize, addr: SocketAddr) -> P
         command.args(["--requirepass", password]);
     }
     if setup.cluster > 0 {
-        command.args(["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"]);
+        command.args(["--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--cluster-port", &bus]);
     }
     Process::spawn("redis-server", &mut command, &folder.join("log"))
 }

@@ -146,9 +146,7 @@ impl Directory {
                 let generation = state.registrations.connection(device).and_then(|(_, generation)| generation);
                 return Ok(Connected::Occupied { place, generation: generation.unwrap_or_default() });
             }
-            // The older connection here is its node's to close.
-            let _closed_by_its_node = state.registrations.connected(device, connection, duplicate, wall_ms());
-            let place = state.registrations.place_of(device).ok_or(Away)?;
+            let (place, _closed_by_its_node) = state.registrations.connected(device, connection, duplicate, wall_ms());
             state.waiters.insert((&**device).into(), (place.connection, sender));
             place.connection
         };

@@ -233,3 +233,48 @@ impl Pace {
         self.at + Duration::from_secs_f64((1.0 - self.left).max(0.0) / f64::from(PER_SECOND_MAX))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::{Directory, DirectorySettings, RedisAddress};
+    use std::sync::Mutex;
+    use tokio::sync::oneshot;
+
+    #[tokio::test]
+    async fn a_late_answer_about_the_same_connection_refuses_no_device() {
+        let redis = RedisAddress { urls: vec!["redis://127.0.0.1:1".to_owned()], is_cluster: false, ca_pem: None };
+        let settings =
+            DirectorySettings { node: "a".into(), address: "".into(), former: None, redis, lookup_bytes_max: 1_000 };
+        let shared = Directory::new(settings).expect("an address").shared;
+        let closed = Arc::new(Mutex::new(Vec::new()));
+        let closing = closed.clone();
+        let close = Box::new(move |connection| closing.lock().expect("no panic").push(connection));
+        let hooks = Hooks { close, close_there: Box::new(|_, _| {}) };
+        let waits = |connection| {
+            let mut state = shared.state();
+            let (place, _) = state.registrations.connected("d", connection, Duplicate::Refuse, 0);
+            let (sender, answer) = oneshot::channel();
+            state.waiters.insert("d".into(), (place.connection, sender));
+            state.in_flight = 2;
+            (place, answer)
+        };
+
+        let (place, mut answer) = waits(1);
+        let itself = Place { epoch: place.epoch + 1, ..place.clone() };
+        answered(&shared, &hooks, "d", &place, Ok(Connected::Occupied { place: itself, generation: Generation(9) }));
+        assert_eq!(answer.try_recv(), Err(oneshot::error::TryRecvError::Empty));
+        let current = Connected::Current { generation: Generation(9), replaced: None };
+        answered(&shared, &hooks, "d", &place, Ok(current.clone()));
+        assert_eq!(answer.try_recv(), Ok(current));
+
+        // One that hears of another connection is not let in, so there is nothing to close.
+        let (place, mut answer) = waits(2);
+        let other = Place { node: "b".into(), epoch: 1, connection: 3 };
+        let occupied = Connected::Occupied { place: other, generation: Generation(10) };
+        answered(&shared, &hooks, "d", &place, Ok(occupied.clone()));
+        assert_eq!(answer.try_recv(), Ok(occupied));
+        assert!(closed.lock().expect("no panic").is_empty());
+        assert!(shared.state().registrations.is_empty());
+    }
+}

@@ -59,7 +59,7 @@ pub enum Effect {
 struct Local {
     connection: u64,
     /// The number of its [`Place`].
-    number: u64,
+    place_number: u64,
     duplicate: Duplicate,
     since_ms: u64,
     /// None until the directory has given it.
@@ -73,7 +73,7 @@ struct Local {
 impl Local {
     const NONE: Local = Local {
         connection: 0,
-        number: 0,
+        place_number: 0,
         duplicate: Duplicate::Replace,
         since_ms: 0,
         generation: None,
@@ -93,8 +93,7 @@ pub struct Registrations {
     devices: BTreeMap<Box<str>, Local>,
     /// Numbered, as a device may be here more than once: any other number than its own is passed over.
     due: VecDeque<(u64, Box<str>)>,
-    numbers: u64,
-    /// The number of the last place.
+    last_due: u64,
     last_place: u64,
     /// How many are not registered.
     unregistered: usize,
@@ -116,7 +115,7 @@ impl Registrations {
             era: None,
             devices: BTreeMap::new(),
             due: VecDeque::new(),
-            numbers: 0,
+            last_due: 0,
             last_place,
             unregistered: 0,
             given: HashSet::new(),
@@ -140,7 +139,7 @@ impl Registrations {
 
     /// Where a device is, if it is here.
     pub fn place_of(&self, device: &str) -> Option<Place> {
-        self.devices.get(device).map(|local| self.place(local.number))
+        self.devices.get(device).map(|local| self.place(local.place_number))
     }
 
     /// How many are to be registered, or more: some may have gone.
@@ -163,16 +162,16 @@ impl Registrations {
         self.devices.is_empty()
     }
 
-    /// A device has connected here. An older connection of it here has to be closed; its place in the directory becomes the
-    /// new one's. Under [`Duplicate::Refuse`] ask [`Registrations::connection`] first.
-    pub fn connected(&mut self, device: &str, connection: u64, duplicate: Duplicate, now_ms: u64) -> Effect {
+    /// A device has connected here, at this place. An older connection of it here has to be closed; its place in the directory
+    /// becomes the new one's. Under [`Duplicate::Refuse`] ask [`Registrations::connection`] first.
+    pub fn connected(&mut self, device: &str, connection: u64, duplicate: Duplicate, now_ms: u64) -> (Place, Effect) {
         self.begin(device, Local { connection, duplicate, since_ms: now_ms, ..Local::NONE })
     }
 
     /// A connection of another process of this node goes on here. Its number there was lower, and the directory names that until
     /// it knows the new one; `generation` is what the directory had given it, if anything.
     pub fn adopted(&mut self, device: &str, connection: u64, generation: Option<Generation>, since_ms: u64) -> Effect {
-        self.begin(device, Local { connection, since_ms, generation, ..Local::NONE })
+        self.begin(device, Local { connection, since_ms, generation, ..Local::NONE }).1
     }
 
     /// Whether the device has a newer connection here than one of this generation, or asks for one: to be looked at before
@@ -192,7 +191,7 @@ impl Registrations {
         }
         // The directory may name one that this has followed, in this process or in one of before.
         let Some(local) = self.remove(device) else { return Effect::None };
-        Effect::Disconnect(Ended { place: self.place(local.number), and_older: true })
+        Effect::Disconnect(Ended { place: self.place(local.place_number), and_older: true })
     }
 
     /// Another process of this node goes on with a connection, and registers it.
@@ -200,7 +199,7 @@ impl Registrations {
         if self.devices.get(device).is_some_and(|local| local.connection == connection)
             && let Some(local) = self.remove(device)
         {
-            self.given.insert(local.number);
+            self.given.insert(local.place_number);
         }
     }
 
@@ -239,9 +238,9 @@ impl Registrations {
         if let Some(local) = self.devices.get_mut(device)
             && local.due.is_none()
         {
-            self.numbers += 1;
-            local.due = Some(self.numbers);
-            self.due.push_back((self.numbers, device.into()));
+            self.last_due += 1;
+            local.due = Some(self.last_due);
+            self.due.push_back((self.last_due, device.into()));
         }
     }
 
@@ -262,8 +261,8 @@ impl Registrations {
             let (number, device) = self.due.pop_front()?;
             let Some(local) = self.devices.get_mut(&device).filter(|local| local.due == Some(number)) else { continue };
             local.due = None;
-            let Local { number, duplicate, since_ms, generation, .. } = *local;
-            let place = self.place(number);
+            let Local { place_number, duplicate, since_ms, generation, .. } = *local;
+            let place = self.place(place_number);
             return Some(match generation {
                 None => Request::Connect { device, place, duplicate, era },
                 Some(generation) => Request::Register { device, place, generation, since_ms },
@@ -273,7 +272,7 @@ impl Registrations {
 
     /// The directory's answer to a [`Request::Connect`].
     pub fn answered(&mut self, device: &str, asked: &Place, answer: Connected) -> Effect {
-        let local = self.devices.get_mut(device).filter(|local| local.number == asked.connection);
+        let local = self.devices.get_mut(device).filter(|local| local.place_number == asked.connection);
         match answer {
             Connected::Current { generation, replaced } => {
                 let Some(local) = local else { return self.undo(asked) };
@@ -293,7 +292,7 @@ impl Registrations {
             }
             // The connection itself, under a newer epoch: the request that said so came before this one.
             Connected::Occupied { ref place, .. }
-                if place.node == self.node && local.is_some_and(|local| local.number == place.connection) =>
+                if place.node == self.node && local.is_some_and(|local| local.place_number == place.connection) =>
             {
                 Effect::None
             }
@@ -303,7 +302,7 @@ impl Registrations {
 
     /// The directory's answer to a [`Request::Register`].
     pub fn registered(&mut self, device: &str, asked: &Place, generation: Generation, answer: Registered) -> Effect {
-        let local = self.devices.get(device).filter(|local| local.number == asked.connection);
+        let local = self.devices.get(device).filter(|local| local.place_number == asked.connection);
         match (local, answer) {
             // It ended meanwhile, and its disconnect may have come before.
             (None, Registered::Current) => self.undo(asked),
@@ -319,16 +318,17 @@ impl Registrations {
     /// No answer came to a request for this place: the directory is away, or slow. The device is asked for again, and if it
     /// has gone, what the request may have written is undone.
     pub fn unanswered(&mut self, device: &str, asked: &Place) -> Effect {
-        if self.devices.get(device).is_none_or(|local| local.number != asked.connection) {
+        if self.devices.get(device).is_none_or(|local| local.place_number != asked.connection) {
             return self.undo(asked);
         }
         self.audit(device);
         Effect::None
     }
 
-    /// Another node has a newer connection of this device.
+    /// Another node has a newer connection of this device. The directory names that one, so nothing older of this node needs to
+    /// be ended there. A process of this node that lives on may even have a newer one under a lower number.
     pub fn close(&mut self, device: &str, place: &Place) -> Effect {
-        let is_current = self.devices.get(device).is_some_and(|local| local.number == place.connection);
+        let is_current = self.devices.get(device).is_some_and(|local| local.place_number == place.connection);
         if place.node != self.node || !is_current {
             return Effect::None;
         }
@@ -339,19 +339,20 @@ impl Registrations {
         Place { node: self.node.clone(), epoch: self.epoch, connection: number }
     }
 
-    fn begin(&mut self, device: &str, local: Local) -> Effect {
-        (self.numbers, self.last_place) = (self.numbers + 1, self.last_place + 1);
+    fn begin(&mut self, device: &str, local: Local) -> (Place, Effect) {
+        (self.last_due, self.last_place) = (self.last_due + 1, self.last_place + 1);
         let replaced = self.remove(device);
-        let (number, due) = (self.last_place, Some(self.numbers));
-        self.devices.insert(device.into(), Local { number, due, is_registered: false, ..local });
+        let (place_number, due) = (self.last_place, Some(self.last_due));
+        self.devices.insert(device.into(), Local { place_number, due, is_registered: false, ..local });
         self.unregistered += 1;
         // Before those that are only registered again.
-        self.due.push_front((self.numbers, device.into()));
+        self.due.push_front((self.last_due, device.into()));
         if self.due.len() > 2 * self.devices.len() + PASSED_OVER_MAX {
             let devices = &self.devices;
             self.due.retain(|(number, device)| devices.get(device).is_some_and(|local| local.due == Some(*number)));
         }
-        replaced.map_or(Effect::None, |replaced| Effect::Close { connection: replaced.connection })
+        let close = |replaced: Local| Effect::Close { connection: replaced.connection };
+        (self.place(place_number), replaced.map_or(Effect::None, close))
     }
 
     fn remove(&mut self, device: &str) -> Option<Local> {
@@ -372,10 +373,10 @@ impl Registrations {
     fn everything_is_due(&mut self) {
         self.due.clear();
         for (device, local) in &mut self.devices {
-            self.numbers += 1;
-            local.due = Some(self.numbers);
+            self.last_due += 1;
+            local.due = Some(self.last_due);
             local.is_registered = false;
-            self.due.push_back((self.numbers, device.clone()));
+            self.due.push_back((self.last_due, device.clone()));
         }
         self.unregistered = self.devices.len();
     }
@@ -433,8 +434,8 @@ mod tests {
         let first = registrations.place(1);
         registrations.answered("d", &first, Connected::Current { generation: Generation(1), replaced: None });
         // The directory names the first one until it has answered for another.
-        assert_eq!(registrations.connected("d", 2, Duplicate::Refuse, 0), Effect::Close { connection: 1 });
-        assert_eq!(registrations.connected("d", 3, Duplicate::Refuse, 0), Effect::Close { connection: 2 });
+        assert_eq!(registrations.connected("d", 2, Duplicate::Refuse, 0).1, Effect::Close { connection: 1 });
+        assert_eq!(registrations.connected("d", 3, Duplicate::Refuse, 0).1, Effect::Close { connection: 2 });
         assert_eq!(registrations.disconnected("d", 1), Effect::None);
         let ended = Ended { place: registrations.place(3), and_older: true };
         assert_eq!(registrations.disconnected("d", 3), Effect::Disconnect(ended));
