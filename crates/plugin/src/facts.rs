@@ -3,6 +3,7 @@
 //! The variables are answered from the bytes of the head as they came. What plugins change is beside it, in
 //! [`crate::Request`], which answers for both.
 
+use crate::query::{decoded, first};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use ipnet::IpNet;
@@ -121,9 +122,12 @@ impl<'a> Facts<'a> {
         cookie_of(lines.map(|field| field.value.of(self.head)), name)
     }
 
-    /// The first argument of a name, as it is written in the query.
-    pub fn argument(&self, name: &str) -> Option<&'a [u8]> {
-        argument_of(self.query()?, name)
+    /// The first argument of a name; see [`argument_of`].
+    pub fn argument<'b>(&self, name: &str, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]>
+    where
+        'a: 'b,
+    {
+        argument_of(self.query()?, name, buffer)
     }
 
     /// As the matcher sees the request; `None` where its path has no normal form.
@@ -181,12 +185,15 @@ pub fn cookie_of<'a>(lines: impl IntoIterator<Item = &'a [u8]>, name: &str) -> O
     pairs.find_map(|pair| value_of(pair.trim_ascii(), name.as_bytes()))
 }
 
-/// The first argument of a name in a query, as it is written; one without `=` is empty.
-#[inline]
-pub fn argument_of<'a>(query: &'a [u8], name: &str) -> Option<&'a [u8]> {
-    query
-        .split(|b| *b == b'&')
-        .find_map(|pair| if pair == name.as_bytes() { Some(&[][..]) } else { value_of(pair, name.as_bytes()) })
+/// The first argument of a name in a query as APISIX reads it: both are decoded, and one without `=` is `true`.
+pub fn argument_of<'a>(query: &'a [u8], name: &str, buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+    let Some(value) = first(query, name.as_bytes())? else { return Some(b"true") };
+    if !value.iter().any(|byte| matches!(byte, b'%' | b'+')) {
+        return Some(value);
+    }
+    buffer.clear();
+    buffer.extend(decoded(value));
+    Some(buffer)
 }
 
 /// The value in `name=value`.
@@ -212,7 +219,7 @@ impl Lookup for Facts<'_> {
             Variable::ServerPort => Some(written(buffer, self.local.port())),
             Variable::SslServerName => self.tls?.server_name().map(str::as_bytes),
             Variable::Ssl(variable) => self.tls?.value(*variable).map(str::as_bytes),
-            Variable::Arg(name) => self.argument(name),
+            Variable::Arg(name) => self.argument(name, buffer),
             Variable::Header(name) => self.header(name, buffer),
             Variable::Cookie(name) => self.cookie(name),
             Variable::PathParam(name) | Variable::RouteParam(name) => self.path_param(name, buffer),
@@ -328,9 +335,14 @@ mod tests {
         assert_eq!(cookie(&["a=1; b=2", "b=3; c=x=y"], "c"), Some(&b"x=y"[..]));
         assert_eq!(cookie(&["a; ab=1; a="], "a"), Some(&b""[..]));
         assert_eq!(cookie(&["a", "A=1"], "a"), None);
-        let argument = |query: &'static str, name| argument_of(query.as_bytes(), name);
-        assert_eq!(argument("a=1&b=2&b=3", "b"), Some(&b"2"[..]));
-        assert_eq!(argument("ab=1&a&a=2", "a"), Some(&b""[..]));
+        let argument = |query: &str, name| {
+            argument_of(query.as_bytes(), name, &mut Vec::new())
+                .map(|value| String::from_utf8_lossy(value).into_owned())
+        };
+        assert_eq!(argument("a=1&b=2&b=3", "b").as_deref(), Some("2"));
+        assert_eq!(argument("ab=1&a&a=2", "a").as_deref(), Some("true"));
+        assert_eq!(argument("a=&a=2", "a").as_deref(), Some(""));
         assert_eq!(argument("ab=1&A=2", "a"), None);
+        assert_eq!(argument("b=%3d&%61=x%20y+z%2", "a").as_deref(), Some("x y z%2"));
     }
 }

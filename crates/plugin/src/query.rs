@@ -26,6 +26,11 @@ pub fn argument<'a>(query: &'a [u8], name: &[u8]) -> Argument<'a> {
     found
 }
 
+/// The first argument of a name, which is given decoded, as it is written; the inner `None`: without `=`.
+pub(crate) fn first<'a>(query: &'a [u8], name: &[u8]) -> Option<Option<&'a [u8]>> {
+    pairs(query).find(|pair| has_name(pair, name)).map(value_of)
+}
+
 /// Writes path and query without the arguments of a name. The others stay as they are written.
 pub fn write_without(target: &[u8], name: &[u8], out: &mut Vec<u8>) {
     let (path, query) = target_path(target);

@@ -159,8 +159,8 @@ impl RequestHead {
         target_path(self.target.as_bytes()).1
     }
 
-    fn argument(&self, name: &str) -> Option<&[u8]> {
-        argument_of(self.query()?, name)
+    fn argument<'b>(&'b self, name: &str, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
+        argument_of(self.query()?, name, buffer)
     }
 
     fn lines<'a, 'n>(&'a self, name: &'n str) -> impl Iterator<Item = &'a str> + use<'a, 'n> {
@@ -224,7 +224,7 @@ impl Lookup for Vars<'_> {
             | Variable::SslServerName
             | Variable::RemoteUser
             | Variable::Ssl(_) => head.known(variable),
-            Variable::Arg(name) => head.argument(name).or_else(|| head.known(variable)),
+            Variable::Arg(name) => head.argument(name, buffer).or_else(|| head.known(variable)),
             Variable::Header(name) if name.as_str() == "host" => match head.authority.is_empty() {
                 true => None,
                 false => Some(head.authority.as_bytes()),

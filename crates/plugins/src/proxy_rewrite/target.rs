@@ -187,6 +187,7 @@ impl TargetTemplate {
                     match (place, variable) {
                         (TargetPart::Path, Variable::Uri | Variable::PathParam(_)) => encode(value, Percent::Kept, out),
                         (TargetPart::Path, _) => encode(value, Percent::Encoded, out),
+                        (TargetPart::Query, Variable::Arg(_)) => write_argument(value, out),
                         (TargetPart::Query, _) => write_query(value, out),
                     }
                 }
@@ -256,6 +257,23 @@ fn finish(target: &mut Vec<u8>, is_raw: bool, place: TargetPart, request: &mut R
         target.extend_from_slice(query);
     }
     request.edits.set_target(target)
+}
+
+/// An argument of the request stays one value, whatever it was written with.
+fn write_argument(value: &[u8], out: &mut Vec<u8>) {
+    for part in value.split_inclusive(|byte| matches!(byte, b'&' | b'+')) {
+        match part.split_last() {
+            Some((b'&', before)) => {
+                encode(before, Percent::Encoded, out);
+                out.extend_from_slice(b"%26");
+            }
+            Some((b'+', before)) => {
+                encode(before, Percent::Encoded, out);
+                out.extend_from_slice(b"%2B");
+            }
+            _ => encode(part, Percent::Encoded, out),
+        }
+    }
 }
 
 /// A value that the request has made cannot begin a query of its own.

@@ -86,7 +86,7 @@ fn queries_are_added_and_paths_encoded() {
     assert_eq!(appended("/b", "/a"), "302 /b");
     let encoded = |uri: &str, target: &str| place(&format!("redirect: {{uri: '{uri}', encode_uri: true}}"), target);
     assert_eq!(encoded("/b c%20$uri?d e", "/a%20b%41"), "302 /b%20c%2520/a%20bA?d e");
-    assert_eq!(encoded("/$arg_a", "/x?a=%20%0d"), "302 /%2520%250d");
+    assert_eq!(encoded("/$arg_a", "/x?a=%20%0d"), "302 /%20%0D");
     let both = "redirect: {regex_uri: ['^/(.*)$', '/t est/$1'], encode_uri: true, append_query_string: true}";
     assert_eq!(place(both, "/a%c3%a4?b"), "302 /t%20est/a%C3%A4?b");
 }
