@@ -142,7 +142,7 @@ impl Lookup for Request<'_> {
                 self.consumer.and_then(|of| self.consumers.of(of).group.as_deref()).map(str::as_bytes)
             }
             Variable::Header(name) if self.edits.fields.is_changed() => {
-                match FieldName::new(name.as_str().as_bytes()) {
+                match FieldName::sought(name.as_str().as_bytes()) {
                     Ok(name) => self.header(name, buffer),
                     Err(_) => None,
                 }

@@ -13,6 +13,8 @@ use stillgate_wire::{Edits, FieldName, FieldValue, Fields, OwnedLine, ResponseEd
 pub struct Response<'a> {
     /// The request as it came.
     pub facts: Facts<'a>,
+    /// What plugins have changed of the request's header.
+    pub request_edits: &'a Edits,
     /// The status, as it came of the node or of us.
     pub came_with: u16,
     /// Whether a node has answered; `false`: we did.
@@ -49,8 +51,6 @@ pub struct Response<'a> {
 pub struct Ended<'a> {
     /// Times, sizes, nodes.
     pub record: Record<'a>,
-    /// What plugins have changed of the request's header.
-    pub request_edits: &'a Edits,
     /// The beginning of the request's body, as the node got it; `None`: no plugin asked for it.
     pub request_body: Option<&'a [u8]>,
     /// Whether that is all of it.
@@ -120,17 +120,23 @@ impl Lookup for Response<'_> {
                 self.consumer.and_then(|of| self.consumers.of(of).group.as_deref()).map(str::as_bytes)
             }
             Variable::PostArg(_) | Variable::BodyArg(_) => self.settled.arguments.value(variable),
-            Variable::Recorded("request_body") => self.ended?.request_body,
+            Variable::Recorded("request_body") => self.ended?.request_body.filter(|body| !body.is_empty()),
             Variable::Recorded("resp_body") => Some(self.ended?.response_body.unwrap_or_default()),
             Variable::Recorded(_) => self.recorded.value(variable, buffer),
-            Variable::SentHeader(name) => self.sent_header(FieldName::new(name.as_str().as_bytes()).ok()?, buffer),
-            Variable::UpstreamHeader(name) => self.node_header(FieldName::new(name.as_str().as_bytes()).ok()?, buffer),
+            Variable::SentHeader(name) => self.sent_header(FieldName::sought(name.as_str().as_bytes()).ok()?, buffer),
+            Variable::UpstreamHeader(name) => {
+                self.node_header(FieldName::sought(name.as_str().as_bytes()).ok()?, buffer)
+            }
+            Variable::Header(name) if self.request_edits.is_changed() => {
+                let name = FieldName::sought(name.as_str().as_bytes()).ok()?;
+                join(self.request_edits.values(&self.facts.request.fields, self.facts.head, name), buffer)
+            }
             _ => self.facts.value(variable, buffer),
         }
     }
 
     /// Of the request, as variables are.
     fn each_header(&self, visit: &mut dyn FnMut(&[u8], &[u8])) {
-        self.facts.each_header(visit);
+        self.request_edits.each(&self.facts.request.fields, self.facts.head, visit);
     }
 }

@@ -21,7 +21,7 @@ use stillgate_plugin::{
 use stillgate_plugins::TABLE;
 use stillgate_schema::text::tree;
 use stillgate_schema::{Path as Place, Sink};
-use stillgate_wire::{HeadLimits, Method, Progress, RequestHead, ResponseEdits, ResponseHead};
+use stillgate_wire::{Edits, HeadLimits, Method, Progress, RequestHead, ResponseEdits, ResponseHead};
 
 const RUNS: usize = 40;
 /// Bodies of one run.
@@ -158,8 +158,10 @@ impl Bench {
         body.clear();
         settled.clear();
         out.clear();
+        let asked = Edits::default();
         let mut response = Response {
             facts,
+            request_edits: &asked,
             came_with: 200,
             is_of_node: true,
             was_asked: true,

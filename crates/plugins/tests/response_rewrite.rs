@@ -41,6 +41,15 @@ fn coded(config: &str, coding: &str, body: &[u8], piece: usize) -> String {
 }
 
 #[test]
+fn header_fields_of_the_request_are_those_that_plugins_have_left() {
+    let config = "{proxy-rewrite: {headers: {set: {X-Set: new}, remove: [X-Gone]}}, \
+        response-rewrite: {headers: {A: '$http_x_set,$http_x_gone,$http_x_kept,$content_length,$sent_http_content_length'}}}";
+    let request = "GET / HTTP/1.1\nHost: h\nX-Set: old\nX-Gone: 1\nX-Kept: 2\nContent-Length: 0\n\n";
+    let transcript = plugins(config).unwrap().run(request, "HTTP/1.1 200 OK\nContent-Length: 3\n\nabc");
+    assert!(from_client(&transcript).contains("\n< A: new,,2,0,3\n"), "{transcript}");
+}
+
+#[test]
 fn status_body_and_header_fields() {
     let came = "HTTP/1.1 200 OK\nContent-Type: text/plain\nContent-Encoding: gzip\nETag: \"1\"\n\
         Last-Modified: Sun, 06 Nov 1994 08:49:37 GMT\nX-Gone: 1\nSet-Cookie: a=1\n\nold";

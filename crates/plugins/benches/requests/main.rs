@@ -263,6 +263,7 @@ fn respond(chain: &Chain, request: Request<'_>, edits: &mut ResponseEdits, tries
     let fields = Fields::default();
     let mut response = Response {
         facts,
+        request_edits: &asked.fields,
         came_with: 200,
         is_of_node: true,
         was_asked: true,
@@ -303,8 +304,7 @@ fn respond(chain: &Chain, request: Request<'_>, edits: &mut ResponseEdits, tries
         id: &id,
         process,
     };
-    let ended =
-        Ended { record, request_edits: &asked.fields, request_body: None, response_body: None, request_is_whole: true };
+    let ended = Ended { record, request_body: None, response_body: None, request_is_whole: true };
     response.ended = Some(&ended);
     chain.of(Phase::Log).for_each(|(_, entry)| entry.plugin.log(&mut response));
 }

@@ -107,15 +107,8 @@ fn write_request(told: &Told<'_, '_>, body: Option<&[u8]>, scratch: &mut Scratch
     object.text("method", facts.method());
     object.key("headers");
     let (fields, head) = (&facts.request.fields, facts.head);
-    let edits = told.response.ended.map(|ended| ended.request_edits);
-    write_many(
-        object.out,
-        &mut |visit| match edits {
-            Some(edits) => edits.each(fields, head, &mut |name, value| visit(name, Some(value))),
-            None => facts.each_header(&mut |name, value| visit(name, Some(value))),
-        },
-        true,
-    );
+    let edits = told.response.request_edits;
+    write_many(object.out, &mut |visit| edits.each(fields, head, &mut |name, value| visit(name, Some(value))), true);
     object.key("querystring");
     let query = facts.query().unwrap_or_default();
     write_many(

@@ -171,7 +171,7 @@ fn push(value: &AccessValue, told: &Told<'_, '_>, scratch: &mut Scratch, out: &m
     );
     match value {
         AccessValue::SentHeader(name) | AccessValue::UpstreamHeader(name) => {
-            let Ok(name) = FieldName::new(name.as_str().as_bytes()) else { return false };
+            let Ok(name) = FieldName::sought(name.as_str().as_bytes()) else { return false };
             let response = told.response;
             let text = match value {
                 AccessValue::SentHeader(_) => response.sent_header(name, &mut scratch.value),

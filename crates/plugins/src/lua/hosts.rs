@@ -238,8 +238,7 @@ impl Host for OfResponse<'_, '_> {
     fn each_field(&self, side: Side, visit: &mut dyn FnMut(&[u8], &[u8])) {
         let facts = &self.response.facts;
         match (side, self.response.ended) {
-            (Side::Request, Some(ended)) => ended.request_edits.each(&facts.request.fields, facts.head, visit),
-            (Side::Request, None) => stillgate_route::Lookup::each_header(facts, visit),
+            (Side::Request, _) => self.response.request_edits.each(&facts.request.fields, facts.head, visit),
             (Side::Response, None) => {
                 self.response.edits.fields.each(self.response.fields, self.response.head, visit);
             }

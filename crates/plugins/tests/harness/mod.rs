@@ -196,8 +196,9 @@ impl Plugins {
         };
         let mut out = String::new();
         let (mut early, mut settled) = (Edits::default(), Settled::default());
-        let answer = self.request(facts, &body, (&mut early, &mut settled), &mut out);
-        self.response(facts, (&early, &mut settled), answer, response, pieces, &mut out);
+        let mut edits = RequestEdits::default();
+        let answer = self.request(facts, &body, (&mut edits, &mut early, &mut settled), &mut out);
+        self.response(facts, (&edits.fields, &early, &mut settled), answer, response, pieces, &mut out);
         out
     }
 
@@ -206,14 +207,14 @@ impl Plugins {
         &self,
         facts: Facts<'_>,
         received: &[u8],
-        (early, settled): (&mut Edits, &mut Settled),
+        (edits, early, settled): (&mut RequestEdits, &mut Edits, &mut Settled),
         out: &mut String,
     ) -> Option<(u16, Vec<u8>)> {
-        let (mut edits, mut body) = (RequestEdits::default(), BodyChanges::default());
+        let mut body = BodyChanges::default();
         let mut consumer = None;
         let mut request = Request {
             facts,
-            edits: &mut edits,
+            edits,
             body: &mut body,
             received: Some(received),
             settled,
@@ -251,7 +252,7 @@ impl Plugins {
     fn response(
         &self,
         facts: Facts<'_>,
-        (early, settled): (&Edits, &mut Settled),
+        (request_edits, early, settled): (&Edits, &Edits, &mut Settled),
         answer: Option<(u16, Vec<u8>)>,
         head: &[u8],
         pieces: &[&[u8]],
@@ -268,6 +269,7 @@ impl Plugins {
         edits.fields.overlay(fields, head, early);
         let mut response = Response {
             facts,
+            request_edits,
             came_with,
             is_of_node: answer.is_none(),
             was_asked: answer.is_none(),

@@ -58,7 +58,7 @@ pub(crate) struct Chains {
     response_head: Vec<u8>,
     /// A node has answered, and not we.
     is_of_node: bool,
-    /// Where the phase `log` has plugins: what plugins have changed of the request's header, without what we change behind them.
+    /// Where plugins see the response: what plugins have changed of the request's header, without what we change behind them.
     request_fields: Option<Edits>,
     /// The status of the response as it came.
     came_with: u16,
@@ -137,7 +137,7 @@ impl Chains {
     /// The request is about to be sent: what plugins have changed of its header by now is what they see later.
     #[inline]
     pub(super) fn note_request(&mut self, edits: &Edits) {
-        if self.phases.contains(Phase::Log) {
+        if self.phases.contains(Phase::Log) || self.phases.contains(Phase::HeaderFilter) {
             self.request_fields = Some(edits.clone());
         }
     }
@@ -346,7 +346,6 @@ fn run_response_phase(
     let prospect = Prospect { told: &told, facts: &facts, edits: request_edits, snapshot, worker, ended: moment };
     let ended = moment.map(|ended| Ended {
         record: told.record(ended, &facts, &snapshot.plan, worker),
-        request_edits: chains.request_fields.as_ref().unwrap_or(&request_edits.fields),
         request_body: request_body.changes.captured().bytes(),
         request_is_whole: request_body.changes.captured().is_whole(),
         response_body: captured.bytes(),
@@ -361,6 +360,7 @@ fn run_response_phase(
         fields: if is_of_node { &response.fields } else { &none },
         head: called.head(from_node, &chains.response_head),
         length: if is_of_node { length_of(response.framing) } else { chains.own_length },
+        request_edits: chains.request_fields.as_ref().unwrap_or(&request_edits.fields),
         edits: response_edits,
         body: &mut response_body.changes,
         consumer: chains.consumer,

@@ -18,15 +18,20 @@ pub struct FieldName<'a> {
 impl<'a> FieldName<'a> {
     /// Checks a name.
     pub fn new(name: &'a [u8]) -> Result<FieldName<'a>, EditError> {
-        if name.is_empty() || !name.iter().copied().all(is_token) {
-            return Err(EditError::Name);
-        }
-        let id = Name::classify(name);
-        let is_framing = id.is_hop_by_hop() || matches!(id, Name::ContentLength | Name::Trailer);
+        let sought = FieldName::sought(name)?;
+        let is_framing = sought.id.is_hop_by_hop() || matches!(sought.id, Name::ContentLength | Name::Trailer);
         if is_framing || name.eq_ignore_ascii_case(HTTP2_SETTINGS) {
             return Err(EditError::Framing);
         }
-        Ok(FieldName { bytes: name, id, tag: tag(name) })
+        Ok(sought)
+    }
+
+    /// A name that is only looked for: it may be one that frames the message, which nothing can change.
+    pub fn sought(name: &'a [u8]) -> Result<FieldName<'a>, EditError> {
+        if name.is_empty() || !name.iter().copied().all(is_token) {
+            return Err(EditError::Name);
+        }
+        Ok(FieldName { bytes: name, id: Name::classify(name), tag: tag(name) })
     }
 
     /// A name that stands in the program, checked while it is compiled.
