@@ -120,12 +120,12 @@ fn entries_have_what_became_of_the_request() {
     let (node, (receiver, seen)) = (Upstream::echo(), receiver(|_| 200));
     let keys = "batch_max_size: 1, include_resp_body: true, log_format: {route: $route_name, service: $service_name, \
                 method: $method, user: $remote_user, ip: $balancer_ip, host: $upstream_host, uri: $upstream_uri, \
-                scheme: $upstream_scheme, node: $upstream_unresolved_host, id: $apisix_request_id, in: $request_body, \
+                scheme: $upstream_scheme, node: $upstream_unresolved_host, id: $apisix_request_id, field: $http_x_request_id, in: $request_body, \
                 out: $resp_body, typo: $remote_adr, a: {b: {c: {d: {e: {f: {g: $host}, h: 1}}}}}}";
     let setup = Setup::resources(format!(
         "services: [{{id: s, name: The shop}}]\n\
          routes:\n  - id: r\n    name: orders\n    uri: /*\n    service_id: s\n    plugins:\n      \
-         http-logger: {{uri: \"http://{}/logs\", {keys}}}\n      proxy-rewrite: {{uri: /b}}\n    \
+         http-logger: {{uri: \"http://{}/logs\", {keys}}}\n      proxy-rewrite: {{uri: /b}}\n      request-id: {{}}\n    \
          upstream: {{nodes: {{\"localhost:{}\": 1}}}}\n",
         receiver.addr(),
         node.addr().port()
@@ -153,7 +153,8 @@ fn entries_have_what_became_of_the_request() {
     ] {
         assert_eq!(entry[name], expected, "{name} {entry}");
     }
-    assert_eq!(entry["id"].as_str().map(str::len), Some(32), "{entry}");
+    assert_eq!(entry["id"].as_str().map(str::len), Some(36), "{entry}");
+    assert_eq!(entry["id"], entry["field"], "{entry}");
     assert!(entry["ip"].is_string() && entry.get("typo").is_none(), "{entry}");
     assert_eq!(entry["a"]["b"]["c"]["d"], serde_json::json!({"e": {"h": 1}}), "as deep as APISIX");
 }

@@ -24,6 +24,8 @@ pub struct Settled {
     pub trace: Option<Trace>,
     /// Spans that are open.
     pub spans: Vec<Span>,
+    /// The id that a plugin has given the request; empty: none has.
+    pub request_id: Vec<u8>,
     /// Of the body, as far as they have been waited for.
     pub(crate) arguments: Known,
 }
@@ -55,13 +57,15 @@ impl Settled {
         self.upstream.clear();
         self.trace = None;
         self.spans.clear();
+        self.request_id.clear();
         self.arguments.clear();
     }
 
     /// Whether plugins have settled nothing that the end of the request needs.
     pub fn is_nothing(&self) -> bool {
-        let Settled { held, client, authenticated_until: _, upstream, trace, spans, arguments: _ } = self;
-        held.is_empty() && client.is_none() && upstream.is_empty() && trace.is_none() && spans.is_empty()
+        let Settled { held, client, authenticated_until: _, upstream, trace, spans, request_id, arguments: _ } = self;
+        let is_unnamed = trace.is_none() && spans.is_empty() && request_id.is_empty();
+        held.is_empty() && client.is_none() && upstream.is_empty() && is_unnamed
     }
 
     /// The request goes to this upstream; `None`: to that of its route, whatever was chosen before.

@@ -111,6 +111,8 @@ impl Plugin for RequestId {
                     request.set_header(self.name.name(), FieldValue::new(id).expect("ids are printable"));
                 }
             }
+            request.settled.request_id.clear();
+            request.settled.request_id.extend_from_slice(id);
             if self.is_shown {
                 // A global rule may have named the request before.
                 request.response.set(&Fields::default(), &[], self.name.name(), FieldValue::of_head(id));

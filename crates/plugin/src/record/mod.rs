@@ -64,6 +64,8 @@ pub struct Record<'a> {
     pub trace: Option<Trace>,
     /// Its id, the same in all logs.
     pub id: &'a RequestId,
+    /// The id that a plugin has given it; empty: none has.
+    pub given_id: &'a [u8],
     /// Who tells.
     pub process: &'a Process,
 }

@@ -49,6 +49,8 @@ pub enum AccessValue {
     ServiceId,
     /// 16 random bytes in hexadecimal, made for this request.
     RequestId,
+    /// The id that the plugin `request-id` has given the request or found in it, else the same.
+    GivenId,
     /// The trace id that a plugin has found or made, else that in the request's `traceparent` (W3C); null where there is none.
     TraceId,
     /// What a plugin that traces gives the node as `traceparent`.
@@ -92,7 +94,7 @@ const OWN_VALUES: [(&str, AccessValue); 33] = [
     ("route_id", AccessValue::RouteId),
     ("service_id", AccessValue::ServiceId),
     ("request_id", AccessValue::RequestId),
-    ("apisix_request_id", AccessValue::RequestId),
+    ("apisix_request_id", AccessValue::GivenId),
     ("trace_id", AccessValue::TraceId),
     ("opentelemetry_context_traceparent", AccessValue::TraceContext(Tracer::OpenTelemetry)),
     ("opentelemetry_trace_id", AccessValue::TraceOfPlugin(Tracer::OpenTelemetry)),

@@ -81,7 +81,8 @@ pub fn push_value(
         AccessValue::ServiceId => return push_text(record.service_id.map(str::as_bytes), text_bytes_max, line),
         AccessValue::Hostname => push_json_string(record.process.hostname.as_bytes(), text_bytes_max, line),
         AccessValue::Pid => push_number(record.process.pid, line),
-        AccessValue::RequestId => {
+        AccessValue::GivenId if !record.given_id.is_empty() => push_json_string(record.given_id, text_bytes_max, line),
+        AccessValue::RequestId | AccessValue::GivenId => {
             push_json_string(record.id.get_or_init(|| scratch.ids.next_id()), text_bytes_max, line);
         }
         AccessValue::TraceId

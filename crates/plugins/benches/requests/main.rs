@@ -302,6 +302,7 @@ fn respond(chain: &Chain, request: Request<'_>, edits: &mut ResponseEdits, tries
         vars: &facts,
         trace: response.settled.trace,
         id: &id,
+        given_id: b"",
         process,
     };
     let ended = Ended { record, request_body: None, response_body: None, request_is_whole: true };

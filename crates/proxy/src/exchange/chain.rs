@@ -308,7 +308,12 @@ pub(crate) fn log(serving: &mut Serving<'_>, ended: Moment) {
 #[inline]
 fn response_phase(serving: &mut Serving<'_>, of: Of, phase: Phase, called: Called) -> Result<(), PluginFailed> {
     match chosen(serving, of).filter(|chain| chain.has(phase)) {
-        Some(chain) => run_response_phase(serving, &chain, of, phase, called),
+        Some(chain) => {
+            let given_id = std::mem::take(&mut serving.exchange.chains.settled.request_id);
+            let outcome = run_response_phase(serving, &chain, of, phase, called, &given_id);
+            serving.exchange.chains.settled.request_id = given_id;
+            outcome
+        }
         None => Ok(()),
     }
 }
@@ -320,6 +325,7 @@ fn run_response_phase(
     of: Of,
     phase: Phase,
     called: Called,
+    given_id: &[u8],
 ) -> Result<(), PluginFailed> {
     let Serving { worker, client, exchange, snapshot, .. } = serving;
     let sizes = exchange.sizes();
@@ -340,7 +346,7 @@ fn run_response_phase(
         ..
     } = &mut **exchange;
     let facts = facts_of(known, request, from_client.head(), client, &snapshot.plan, outcome.route);
-    let told = Told { outcome, tries, id, sizes, trace: chains.settled.trace };
+    let told = Told { outcome, tries, id, given_id, sizes, trace: chains.settled.trace };
     let captured = called.lend(&mut response_body.changes);
     let moment = called.moment();
     let prospect = Prospect { told: &told, facts: &facts, edits: request_edits, snapshot, worker, ended: moment };
@@ -354,13 +360,13 @@ fn run_response_phase(
     let kept = chains.kept.as_deref();
     let mut answer = Response {
         facts,
+        request_edits: chains.request_fields.as_ref().unwrap_or(&request_edits.fields),
         came_with: if chains.came_with == 0 { outcome.status } else { chains.came_with },
         is_of_node,
         was_asked: outcome.asked.is_some(),
         fields: if is_of_node { &response.fields } else { &none },
         head: called.head(from_node, &chains.response_head),
         length: if is_of_node { length_of(response.framing) } else { chains.own_length },
-        request_edits: chains.request_fields.as_ref().unwrap_or(&request_edits.fields),
         edits: response_edits,
         body: &mut response_body.changes,
         consumer: chains.consumer,

@@ -122,6 +122,7 @@ impl Worker {
             outcome: &exchange.outcome,
             tries: &exchange.tries,
             id: &exchange.id,
+            given_id: &exchange.chains.settled.request_id,
             sizes: exchange.sizes(),
             trace: exchange.chains.trace(),
         };
@@ -165,6 +166,7 @@ pub(crate) struct Told<'a> {
     pub(crate) outcome: &'a Outcome,
     pub(crate) tries: &'a NodeTries,
     pub(crate) id: &'a RequestId,
+    pub(crate) given_id: &'a [u8],
     pub(crate) sizes: Sizes,
     pub(crate) trace: Option<Trace>,
 }
@@ -203,6 +205,7 @@ impl<'a> Told<'a> {
             vars: facts,
             trace: self.trace,
             id: self.id,
+            given_id: self.given_id,
             process: worker.plugins.own.process(),
         }
     }

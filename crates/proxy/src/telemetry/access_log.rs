@@ -242,6 +242,7 @@ mod tests {
             vars,
             trace: None,
             id: Box::leak(Box::new(RequestId::new())),
+            given_id: b"",
             process: &PROCESS,
         }
     }

@@ -100,6 +100,7 @@ impl StreamVars<'_> {
             vars: self,
             trace: None,
             id,
+            given_id: b"",
             process,
         }
     }
