@@ -164,30 +164,31 @@ impl Plugin for Zipkin {
         }
         let worker = request.worker;
         let is_sampled = context.is_sampled.unwrap_or_else(|| self.share.takes(worker.random()));
-        if !is_sampled {
-            set(request, SAMPLED, b"0");
-            return Flow::Continue;
-        }
         let new_trace = || (u128::from(worker.random()) << 64 | u128::from(worker.random())).max(1);
         let trace_id = context.ids.map_or_else(new_trace, |ids| ids.trace);
         let (id, node_id) = (worker.random().max(1), worker.random().max(1));
         let is_short = context.ids.is_some_and(|ids| ids.is_short);
         let parent = context.ids.map_or(0, |ids| ids.span);
+        // There is no span for what the node does where nothing is recorded.
+        let (parent_of_node, of_node) = if is_sampled { (id, node_id) } else { (parent, id) };
         let mut text = Vec::with_capacity(32);
         for (name, number, digits) in [
             (TRACE_ID, trace_id, if is_short { 16 } else { 32 }),
-            (PARENT_ID, id.into(), 16),
-            (SPAN_ID, node_id.into(), 16),
+            (PARENT_ID, parent_of_node.into(), 16),
+            (SPAN_ID, of_node.into(), 16),
         ] {
+            if number == 0 {
+                request.remove_header(name);
+                continue;
+            }
             text.clear();
             push_hex_number(number, digits, &mut text);
             set(request, name, &text);
         }
-        match request.first_header(FLAGS).is_some() {
-            true => request.remove_header(SAMPLED),
-            false => set(request, SAMPLED, b"1"),
+        set(request, SAMPLED, if is_sampled { b"1" } else { b"0" });
+        if is_sampled {
+            request.settled.spans.push(Span { plugin: self.identity, trace_id, id, parent, node_id, is_sampled });
         }
-        request.settled.spans.push(Span { plugin: self.identity, trace_id, id, parent, node_id, is_sampled });
         let is_shown = request.metadata::<ZipkinMetadata>(NAME).is_some_and(|metadata| metadata.set_ngx_var);
         let trace = Trace { trace_id, span_id: id, is_sampled, shown_by: is_shown.then_some(Tracer::Zipkin) };
         request.settled.trace.get_or_insert(trace);

@@ -109,6 +109,8 @@ fn b3_contexts() {
         &zipkin("0.00001"),
         "",
         expect![[r#"
+        > X-B3-TraceId: abcfa6a8e079651db9d10d8feb731f57
+        > X-B3-SpanId: 4db418a0bb1b019d
         > X-B3-Sampled: 0
     "#]],
     );
@@ -126,6 +128,9 @@ fn b3_contexts() {
         &zipkin("1"),
         &format!("b3: {trace}-{span}-0\n"),
         expect![[r#"
+        > X-B3-TraceId: 80f198ee56343ba864fe8b2a57d3eff7
+        > X-B3-ParentSpanId: e457b5a2e4d86bd1
+        > X-B3-SpanId: 47e4ce4b896cdd1d
         > X-B3-Sampled: 0
     "#]],
     );
@@ -137,12 +142,15 @@ fn b3_contexts() {
         > X-B3-TraceId: 80f198ee56343ba864fe8b2a57d3eff7
         > X-B3-ParentSpanId: 47e4ce4b896cdd1d
         > X-B3-SpanId: abcfa6a8e079651d
+        > X-B3-Sampled: 1
     "#]],
     );
     check(
         &zipkin("1"),
         "b3: 0\n",
         expect![[r#"
+        > X-B3-TraceId: 47e4ce4b896cdd1dabcfa6a8e079651d
+        > X-B3-SpanId: b9d10d8feb731f57
         > X-B3-Sampled: 0
     "#]],
     );
@@ -171,6 +179,7 @@ fn b3_contexts() {
         > X-B3-TraceId: 47e4ce4b896cdd1dabcfa6a8e079651d
         > X-B3-ParentSpanId: b9d10d8feb731f57
         > X-B3-SpanId: 4db418a0bb1b019d
+        > X-B3-Sampled: 1
     "#]],
     );
 }
