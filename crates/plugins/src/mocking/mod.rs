@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use stillgate_plugin::{Answer, Body, Compile, Define, Flow, Phase, Phases, Plugin, Request, Template};
 use stillgate_schema::{At, Fault, Flag, Located, TEXT, Text, int, object, text};
-use stillgate_wire::{FieldName, FieldValue, OwnedFieldName, OwnedFieldValue};
+use stillgate_wire::{EditError, FieldName, FieldValue, OwnedFieldName, OwnedFieldValue};
 
 object! {
     /// Answers in place of a node.
@@ -22,7 +22,7 @@ object! {
         response_status: u16 = int(200, 599) => default(200);
         /// `Content-Type`: `application/json`, `application/xml`, `text/plain`, `text/html` or `text/xml`, with parameters.
         content_type: ContentType = CONTENT_TYPE => default(default_content_type());
-        /// Further header fields of the answer.
+        /// Further header fields of the answer, with variables.
         response_headers: Fields = FieldMap => default(Fields::default());
         /// Whether the answer says what made it, in `x-mock-by`.
         with_mock_header: bool = Flag => default(true);
@@ -84,7 +84,7 @@ struct Mock {
     status: u16,
     fields: Fields,
     /// Besides those and what other plugins have set.
-    added: Fields,
+    added: Box<[(OwnedFieldName, Template)]>,
     content: Content,
 }
 
@@ -118,7 +118,12 @@ impl Define for Mocking {
         if keys.with_mock_header {
             fields.push(own("x-mock-by", OwnedFieldValue::new(MADE_BY.as_bytes()).ok()?)?);
         }
-        let (status, added) = (keys.response_status, keys.response_headers);
+        let path = cx.path.key("response_headers");
+        let template = |(name, value): &(OwnedFieldName, OwnedFieldValue)| {
+            let text = String::from_utf8_lossy(value.value().bytes());
+            (name.clone(), unknown::template(&text, cx.at, &path, cx.sink))
+        };
+        let (status, added) = (keys.response_status, keys.response_headers.iter().map(template).collect());
         let mock = Arc::new(Mock { status, fields: fields.into(), added, content });
         Some(Mocking { delay_s: keys.delay, mock })
     }
@@ -140,7 +145,12 @@ impl Plugin for Mocking {
 
 impl Mock {
     fn answer(&self, request: &mut Request<'_>) -> Flow {
-        set_fields(&self.fields, &self.added, request);
+        for (name, value) in &self.fields {
+            set(request, name.name(), value.value());
+        }
+        if self.add_fields(request).is_err() {
+            return Flow::Answer(Answer::page(500));
+        }
         let body = match &self.content {
             Content::Constant(text) => Body::Shared(text.clone()),
             Content::Template(template) => Body::Owned(request.worker.with_buffers(|text, buffer| {
@@ -159,17 +169,25 @@ impl Mock {
         };
         Flow::Answer(Answer { status: self.status, content_type: None, body })
     }
+
+    /// They take the place of none, but for `Content-Type`, of which there is one.
+    fn add_fields(&self, request: &mut Request<'_>) -> Result<(), EditError> {
+        let worker = request.worker;
+        worker.with_buffers(|text, buffer| {
+            self.added.iter().try_for_each(|(name, value)| {
+                text.clear();
+                value.write(request, text, buffer);
+                let (name, value) = (name.name(), FieldValue::new(text)?);
+                match name.is(b"content-type") {
+                    true => set(request, name, value),
+                    false => request.response.add(name, value),
+                }
+                Ok(())
+            })
+        })
+    }
 }
 
-/// Fields that are added take the place of none, but for `Content-Type`, of which there is one.
-fn set_fields(fields: &Fields, added: &Fields, request: &mut Request<'_>) {
-    let is_one = |name: FieldName<'_>| name.is(b"content-type");
-    let fields = fields.iter().map(|field| (field, true));
-    for ((name, value), replaces) in fields.chain(added.iter().map(|field| (field, is_one(field.0.name())))) {
-        let (name, value): (FieldName<'_>, FieldValue<'_>) = (name.name(), value.value());
-        match replaces {
-            true => request.response.set(&stillgate_wire::Fields::default(), &[], name, value),
-            false => request.response.add(name, value),
-        }
-    }
+fn set(request: &mut Request<'_>, name: FieldName<'_>, value: FieldValue<'_>) {
+    request.response.set(&stillgate_wire::Fields::default(), &[], name, value);
 }

@@ -27,7 +27,7 @@ fn an_example_is_answered_with() {
     );
     check(
         "mocking: {response_example: 'hello $arg_b from $remote_addr, \\$5', content_type: text/plain, \
-         with_mock_header: false, response_headers: {X-A: b, X-Number: 7, x-a: c}}",
+         with_mock_header: false, response_headers: {X-A: b, X-Number: 7, x-a: c, X-Uri: '$uri?$arg_b', X-None: $arg_none}}",
         GET,
         expect![[r#"
             > mocking answers
@@ -36,6 +36,8 @@ fn an_example_is_answered_with() {
             < X-A: b
             < X-Number: 7
             < x-a: c
+            < X-Uri: /a?c
+            < X-None: 
             < "hello c from 192.0.2.7, $5"
         "#]],
     );
