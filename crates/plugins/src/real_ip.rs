@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use stillgate_plugin::{Compile, Define, Flow, Phase, Phases, Plugin, Request};
 use stillgate_route::{AddressSet, Lookup, Variable};
 use stillgate_schema::matching::NETWORK;
-use stillgate_schema::{At, Flag, Located, TEXT, object, some};
+use stillgate_schema::{At, Fault, Flag, Located, Text, object, some, text};
 use stillgate_wire::FieldName;
 
 object! {
@@ -16,13 +16,19 @@ object! {
     pub(crate) struct RealIpKeys {
         /// The variable that holds the address, with or without a port, such as `http_x_real_ip` or `arg_realip`. Of
         /// `http_x_forwarded_for` the last address counts, or with `recursive` the last that is not trusted.
-        source: At<String> = Located(TEXT.shown()) => required;
+        source: At<String> = Located(SOURCE) => required;
         /// Addresses and networks that are believed. Without them everyone is.
         trusted_addresses: Vec<IpNet> = some(NETWORK) => optional;
         /// Whether addresses of `X-Forwarded-For` that are trusted themselves are passed over, from the last one on.
         recursive: bool = Flag => default(false);
     }
 }
+
+const SOURCE: Text<String> = text("the name of a variable", |text| match text.is_empty() {
+    true => Err(Fault::new("an empty name")),
+    false => Ok(text.to_owned()),
+})
+.shown();
 
 const FORWARDED: FieldName<'static> = FieldName::constant("X-Forwarded-For");
 
@@ -91,7 +97,7 @@ impl RealIp {
     fn last(&self, list: &[u8]) -> Option<(IpAddr, Option<u16>)> {
         let mut found = None;
         for text in list.rsplit(|byte| *byte == b',') {
-            let Some(next) = address(text) else { break };
+            let next = address(text)?;
             found = Some(next);
             let is_passed = self.is_recursive && self.trusted.as_ref().is_some_and(|set| set.contains(next.0));
             if !is_passed {

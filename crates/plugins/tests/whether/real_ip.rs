@@ -38,6 +38,10 @@ fn what_is_no_address_changes_nothing() {
         ("{source: http_x_real_ip}", "X-Real-IP: 10.9.8.7, 1.1.1.1"),
         ("{source: http_x_forwarded_for}", "X-Forwarded-For: 10.9.8.7, unknown"),
         ("{source: http_x_forwarded_for}", "X-Forwarded-For: 10.9.8.7, 1.1.1.1"),
+        (
+            "{source: http_x_forwarded_for, trusted_addresses: [10.0.0.0/8, 192.0.2.0/24], recursive: true}",
+            "X-Forwarded-For: unknown, 10.9.8.7",
+        ),
     ] {
         assert!(is_named(keys, "10.9.8.7", fields) || fields.contains("1.1.1.1"), "{keys} {fields}");
         assert!(!is_named(keys, "192.0.2.7", fields), "{keys} {fields}");
@@ -54,12 +58,18 @@ fn those_who_are_not_trusted_are_not_believed() {
 
 #[test]
 fn bad_configurations_are_refused() {
-    let all: String = ["real-ip: {}", "real-ip: {source: no_such}", "real-ip: {source: uri, trusted_addresses: [x]}"]
-        .into_iter()
-        .map(refusal)
-        .collect();
+    let all: String = [
+        "real-ip: {}",
+        "real-ip: {source: ''}",
+        "real-ip: {source: no_such}",
+        "real-ip: {source: uri, trusted_addresses: [x]}",
+    ]
+    .into_iter()
+    .map(refusal)
+    .collect();
     expect![[r#"
         1:10: real-ip: the key "source" is missing; add it
+        1:19: real-ip.source: an empty name
         accepted
         1:44: real-ip.trusted_addresses[0]: expected an IP address or network, found "x"; write it like "10.1.2.3", "10.0.0.0/8" or "fd00::/8"
     "#]].assert_eq(&all);
