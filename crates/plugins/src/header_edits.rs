@@ -210,7 +210,8 @@ impl Kind for Headers {
             expected("a map", node, path, sink);
             return None;
         };
-        if entries.is_empty() {
+        // As in APISIX: the form of `add`, `set` and `remove` may have none of them.
+        if entries.is_empty() && *self == Headers::OfRequest {
             sink.error(node.at, path, Fault::new("an empty map").hint("name at least one field, or remove the key"));
             return None;
         }

@@ -5,7 +5,7 @@ use crate::replacement::Groups;
 use stillgate_plugin::{Answer, Compile, Define, Filter, Flow, PerWorker, Phase, Phases, Plugin, Request};
 use stillgate_route::Variable;
 use stillgate_route::vars::Expr;
-use stillgate_schema::kind::some;
+use stillgate_schema::kind::{Filled, some};
 use stillgate_schema::{At, BodyVars, Fault, Located, int, map, object};
 
 object! {
@@ -20,7 +20,7 @@ object! {
     /// A rule.
     pub(crate) struct TrafficLabelRuleKeys {
         /// Conditions as in `vars` of a route; without them the rule matches every request.
-        r#match: At<Expr> = Located(BodyVars) => optional;
+        r#match: At<Expr> = Located(Filled(BodyVars)) => optional;
         /// What is done; of several, one for each request, in proportion to their weights.
         actions: Vec<TrafficLabelActionKeys> = some(map()) => required;
     }

@@ -39,7 +39,7 @@ object! {
     /// Conditions that hold together.
     pub(crate) struct TrafficSplitMatchKeys {
         /// Conditions as in `vars` of a route.
-        vars: At<Expr> = Located(BodyVars) => optional;
+        vars: At<Expr> = Located(BodyVars) => required;
     }
 }
 
@@ -125,8 +125,7 @@ impl Define for TrafficSplit {
 fn cases(keys: Vec<TrafficSplitMatchKeys>, path: &Path<'_>, sink: &mut Sink) -> Option<Box<[Filter]>> {
     let mut cases = Vec::with_capacity(keys.len());
     for (index, keys) in keys.into_iter().enumerate() {
-        // One without conditions holds always, whatever the others say.
-        let Some(At { at, value }) = keys.vars else { return Some(Box::default()) };
+        let At { at, value } = keys.vars;
         match Filter::new(value) {
             Ok(filter) => cases.push(filter),
             Err(error) => {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use stillgate_plugin::{Answer, Compile, Define, Filter, Flow, Identity, Phase, Phases, Plugin, Request};
 use stillgate_route::Variable;
 use stillgate_route::vars::Expr;
-use stillgate_schema::kind::list;
+use stillgate_schema::kind::{Filled, list};
 use stillgate_schema::{
     At, BodyVars, Definitions, Fault, Json, Kind, Located, Node, Path, Sink, Value, int, map, object, read,
 };
@@ -26,7 +26,7 @@ object! {
     /// A rule.
     pub(crate) struct WorkflowRuleKeys {
         /// Conditions as in `vars` of a route; without them the rule matches every request.
-        case: At<Expr> = Located(BodyVars) => optional;
+        case: At<Expr> = Located(Filled(BodyVars)) => optional;
         /// Pairs of an action's name and its configuration. The first is done; the others have no effect.
         actions: At<Vec<ActionKeys>> = Located(list(ActionKind)) => required;
     }

@@ -50,6 +50,18 @@ fn header_fields_of_the_request_are_those_that_plugins_have_left() {
 }
 
 #[test]
+fn an_empty_map_of_header_fields_changes_nothing() {
+    check(
+        "{headers: {}}",
+        "HTTP/1.1 200 OK\n\nold",
+        expect![[r#"
+        < 200
+        < "old"
+    "#]],
+    );
+}
+
+#[test]
 fn status_body_and_header_fields() {
     let came = "HTTP/1.1 200 OK\nContent-Type: text/plain\nContent-Encoding: gzip\nETag: \"1\"\n\
         Last-Modified: Sun, 06 Nov 1994 08:49:37 GMT\nX-Gone: 1\nSet-Cookie: a=1\n\nold";
@@ -400,7 +412,6 @@ fn bad_configurations_are_refused() {
         "{vars: [[status, '===', 200]]}",
         "{vars: [[nothing_like_it, '==', 200]]}",
         "{max_resp_body_size: 0}",
-        "{headers: {}}",
         "{headers: {add: {a: b}}}",
         "{headers: {add: ['no colon']}}",
         "{headers: {add: ['empty:']}}",
@@ -459,8 +470,6 @@ fn bad_configurations_are_refused() {
             1:28: response-rewrite.vars[0][0]: "nothing_like_it": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, method, scheme, server_protocol, protocol, remote_addr, remote_port, remote_user, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME
         {max_resp_body_size: 0}
             1:40: response-rewrite.max_resp_body_size: expected a whole number from 1 to 1073741824, found the number 0
-        {headers: {}}
-            1:29: response-rewrite.headers: an empty map; name at least one field, or remove the key
         {headers: {add: {a: b}}}
             1:35: response-rewrite.headers.add: expected a list of lines such as "Name: value", found a map
         {headers: {add: ['no colon']}}

@@ -276,6 +276,35 @@ pub const fn some<K>(item: K) -> List<K> {
     List { item, min: 1 }
 }
 
+/// A list of another kind, which has at least one item.
+pub struct Filled<K>(pub K);
+
+impl<K: Kind> Kind for Filled<K> {
+    type Out = K::Out;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<K::Out> {
+        if matches!(&node.value, Value::List(items) if items.is_empty()) {
+            empty_list(node, path, sink);
+            return None;
+        }
+        read(&self.0, node, path, sink)
+    }
+
+    fn schema(&self, definitions: &mut Definitions) -> Json {
+        let mut schema = self.0.schema(definitions);
+        schema["minItems"] = json!(1);
+        schema
+    }
+
+    fn show(&self, value: &K::Out) -> Json {
+        self.0.show(value)
+    }
+}
+
+fn empty_list(node: &Node, path: &Path<'_>, sink: &mut Sink) {
+    sink.error(node.at, path, Fault::new("an empty list").hint("name at least one, or remove the key"));
+}
+
 impl<K: Kind> Kind for List<K> {
     type Out = Vec<K::Out>;
 
@@ -285,7 +314,7 @@ impl<K: Kind> Kind for List<K> {
             return None;
         };
         if items.len() < self.min {
-            sink.error(node.at, path, Fault::new("an empty list").hint("name at least one, or remove the key"));
+            empty_list(node, path, sink);
             return None;
         }
         let read_item = |(i, item)| read(&self.item, item, &path.index(i), sink);

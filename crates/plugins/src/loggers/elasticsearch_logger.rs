@@ -2,7 +2,7 @@
 
 use super::encoding::Joined;
 use super::format::Told;
-use super::keys::{HeaderSecrets, URL, UrlText, batching_logger_keys, logger_metadata};
+use super::keys::{HeaderSecrets, UrlText, batching_logger_keys, logger_metadata, parse_url};
 use super::logger::{Logger, PHASES, of_metadata, plugin_of_logger};
 use crate::unknown::{Unknown, warn};
 use base64::Engine;
@@ -15,7 +15,7 @@ use stillgate_plugin::record::Scratch;
 use stillgate_plugin::record::written::push_json_string;
 use stillgate_plugin::secrets::{SECRET, Veiled};
 use stillgate_plugin::{Compile, Define, Phases, Response, Secret, Template};
-use stillgate_schema::{At, Fault, Flag, Located, TEXT, int, map, object, some};
+use stillgate_schema::{At, Fault, Flag, Located, TEXT, Text, int, map, object, some, text};
 
 const NAME: &str = "elasticsearch-logger";
 
@@ -26,9 +26,9 @@ batching_logger_keys! {
     /// Writes entries into Elasticsearch.
     pub(crate) struct ElasticsearchLoggerKeys named "elasticsearch-logger" {
         /// Address of Elasticsearch. Write `endpoint_addrs` instead.
-        endpoint_addr: At<UrlText> = Located(URL) => optional;
+        endpoint_addr: At<UrlText> = Located(ADDRESS) => optional;
         /// Addresses of Elasticsearch, such as `http://127.0.0.1:9200`. Each batch goes to one of them.
-        endpoint_addrs: Vec<UrlText> = some(URL) => optional;
+        endpoint_addrs: Vec<UrlText> = some(ADDRESS) => optional;
         /// Where entries are written.
         field: ElasticsearchField = map::<ElasticsearchField>() => required;
         /// Who writes.
@@ -41,6 +41,12 @@ batching_logger_keys! {
         timeout: u64 = int(1, 3600) => default(10);
     }
 }
+
+/// An address without a slash at its end: `/_bulk` comes behind it.
+const ADDRESS: Text<UrlText> = text("an address such as http://127.0.0.1:9200", |text| match text.ends_with('/') {
+    true => Err(Fault::new("the address ends in \"/\"").hint("leave it out")),
+    false => parse_url(text),
+});
 
 object! {
     /// Where entries are written.

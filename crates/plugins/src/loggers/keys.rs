@@ -28,11 +28,11 @@ macro_rules! logger_keys {
                 /// An entry has the request's body.
                 include_req_body: bool = stillgate_schema::Flag => default(false);
                 /// It has it only where these conditions hold, as `vars` of a route.
-                include_req_body_expr: stillgate_schema::At<stillgate_route::vars::Expr> = stillgate_schema::Located(stillgate_schema::LateVars) => optional;
+                include_req_body_expr: stillgate_schema::At<stillgate_route::vars::Expr> = stillgate_schema::Located(stillgate_schema::kind::Filled(stillgate_schema::LateVars)) => optional;
                 /// An entry has the response's body.
                 include_resp_body: bool = stillgate_schema::Flag => default(false);
                 /// It has it only where these conditions hold, as `vars` of a route.
-                include_resp_body_expr: stillgate_schema::At<stillgate_route::vars::Expr> = stillgate_schema::Located(stillgate_schema::LateVars) => optional;
+                include_resp_body_expr: stillgate_schema::At<stillgate_route::vars::Expr> = stillgate_schema::Located(stillgate_schema::kind::Filled(stillgate_schema::LateVars)) => optional;
                 /// Bytes of a request's body that an entry has; the rest is cut.
                 max_req_body_bytes: usize = stillgate_schema::int(1, $crate::loggers::keys::BODY_BYTES_MAX) => default(524_288);
                 /// Bytes of a response's body that an entry has; the rest is cut.
@@ -185,10 +185,12 @@ impl SharedKeys<'_> {
 }
 
 /// An address of HTTP as it is typed.
-pub(crate) const URL: Text<UrlText> = text("an address such as http://127.0.0.1:8080/logs", |text| {
+pub(crate) const URL: Text<UrlText> = text("an address such as http://127.0.0.1:8080/logs", parse_url);
+
+pub(super) fn parse_url(text: &str) -> Result<UrlText, Fault> {
     let fault = |error: String| Fault::new(format!("not an address: {error}")).hint("write http://HOST:PORT/PATH");
     Url::parse(text).map(UrlText).map_err(fault)
-});
+}
 
 /// An address of HTTP.
 #[derive(Debug, Clone, PartialEq)]

@@ -55,6 +55,12 @@ fn addresses() {
         "#]],
     );
     check(
+        "elasticsearch-logger: {endpoint_addrs: [\"http://a/\"], field: {index: i}}",
+        expect![[r#"
+            1:41: elasticsearch-logger.endpoint_addrs[0]: the address ends in "/"; leave it out
+        "#]],
+    );
+    check(
         "file-logger: {path: \"\"}",
         expect![[r#"
         1:21: file-logger.path: no file has this path
@@ -92,6 +98,12 @@ fn contents() {
         "syslog: {host: a, port: 1, include_resp_body_expr: [[a]]}",
         expect![[r#"
         1:53: syslog.include_resp_body_expr[0]: a condition is [variable, operator, value] or [variable, "!", operator, value]
+    "#]],
+    );
+    check(
+        "syslog: {host: a, port: 1, include_req_body_expr: []}",
+        expect![[r#"
+        1:51: syslog.include_req_body_expr: an empty list; name at least one, or remove the key
     "#]],
     );
     check(

@@ -81,6 +81,7 @@ fn bad_configurations_are_refused() {
         "traffic-label: {rules: []}",
         "traffic-label: {rules: [{}]}",
         "traffic-label: {rules: [{actions: []}]}",
+        "traffic-label: {rules: [{match: [], actions: [{weight: 1}]}]}",
         "traffic-label: {rules: [{actions: [{weight: 0}]}]}",
         "traffic-label: {rules: [{actions: [{set_body: a}]}]}",
         "traffic-label: {rules: [{match: [[uri, '?', a]], actions: [{weight: 1}]}]}",
@@ -92,6 +93,7 @@ fn bad_configurations_are_refused() {
         1:24: traffic-label.rules: an empty list; name at least one, or remove the key
         1:25: traffic-label.rules[0]: the key "actions" is missing; add it
         1:35: traffic-label.rules[0].actions: an empty list; name at least one, or remove the key
+        1:33: traffic-label.rules[0].match: an empty list; name at least one, or remove the key
         1:45: traffic-label.rules[0].actions[0].weight: expected a whole number from 1 to 1000000, found the number 0
         1:37: traffic-label.rules[0].actions[0].set_body: unknown key "set_body"; known keys: set_headers, weight
         1:40: traffic-label.rules[0].match[0][1]: "?": unknown operator; write one of "==", "~=", ">", ">=", "<", "<=", "~~", "~*", "in", "has", "ipmatch"

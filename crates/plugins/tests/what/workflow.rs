@@ -69,6 +69,7 @@ fn bad_configurations_are_refused() {
     let all = [
         "workflow: {}",
         "workflow: {rules: [{case: [[uri, '==', /a]]}]}",
+        "workflow: {rules: [{case: [], actions: [[return, {code: 403}]]}]}",
         "workflow: {rules: [{actions: [[return]]}]}",
         "workflow: {rules: [{actions: [[return, {}]]}]}",
         "workflow: {rules: [{actions: [[return, {code: 600}]]}]}",
@@ -82,6 +83,7 @@ fn bad_configurations_are_refused() {
     expect![[r#"
         1:11: workflow: the key "rules" is missing; add it
         1:20: workflow.rules[0]: the key "actions" is missing; add it
+        1:27: workflow.rules[0].case: an empty list; name at least one, or remove the key
         1:31: workflow.rules[0].actions[0]: expected an action such as [return, {code: 403}], found a list
         1:40: workflow.rules[0].actions[0][1]: the key "code" is missing; add it
         1:47: workflow.rules[0].actions[0][1].code: expected a whole number from 200 to 599, found the number 600
