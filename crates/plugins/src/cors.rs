@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use stillgate_plugin::{
     Answer, Compile, Define, Flow, Metadata, MetadataTable, PerWorker, Phase, Phases, Plugin, Request, Response,
 };
-use stillgate_schema::kind::{some, unplaced};
+use stillgate_schema::kind::{some, unique, unplaced};
 use stillgate_schema::{
     At, Definitions, Fault, Flag, Json, Kind, Located, Node, Path, Sink, TEXT, Text, Value, expected, int, object,
     read, text,
@@ -32,13 +32,13 @@ object! {
         /// Whether requests may carry credentials such as cookies. Then no other key can be `*`.
         allow_credential: bool = Flag => default(false);
         /// Regular expressions of origins that may read responses, in place of `allow_origins`.
-        allow_origins_by_regex: Vec<String> = some(PATTERN) => optional;
+        allow_origins_by_regex: Vec<String> = unique(some(PATTERN)) => optional;
         /// Names of origins in the plugin's metadata. Beside it, `*` in `allow_origins` counts for nothing.
-        allow_origins_by_metadata: Vec<String> = some(NAME) => optional;
+        allow_origins_by_metadata: Vec<String> = unique(some(NAME)) => optional;
         /// Origins that may read resource timings, as `allow_origins`.
         timing_allow_origins: Origins = ORIGINS => optional;
         /// Regular expressions of origins that may read resource timings, in place of `timing_allow_origins`.
-        timing_allow_origins_by_regex: Vec<String> = some(PATTERN) => optional;
+        timing_allow_origins_by_regex: Vec<String> = unique(some(PATTERN)) => optional;
     }
 }
 
@@ -305,10 +305,6 @@ fn constant_lines(keys: &CorsKeys, cx: &mut Compile<'_>) -> Option<Edits> {
 #[expect(clippy::option_option, reason = "the outer says whether the configuration is good")]
 fn pattern_set(patterns: Option<Vec<String>>, key: &'static str, cx: &mut Compile<'_>) -> Option<Option<RegexSet>> {
     let Some(patterns) = patterns else { return Some(None) };
-    if let Some(index) = (1..patterns.len()).find(|index| patterns[..*index].contains(&patterns[*index])) {
-        cx.sink.error(cx.at, &cx.path.key(key).index(index), Fault::new("this stands there twice"));
-        return None;
-    }
     match RegexSetBuilder::new(&patterns).unicode(false).build() {
         Ok(set) => Some(Some(set)),
         Err(error) => {

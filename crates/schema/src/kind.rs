@@ -334,6 +334,39 @@ impl<K: Kind> Kind for List<K> {
     }
 }
 
+/// A list in which nothing stands twice.
+pub struct Unique<K>(List<K>);
+
+/// The list, without an item that is there before.
+pub const fn unique<K>(list: List<K>) -> Unique<K> {
+    Unique(list)
+}
+
+impl<K: Kind<Out: PartialEq>> Kind for Unique<K> {
+    type Out = Vec<K::Out>;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Vec<K::Out>> {
+        let items = self.0.read(node, path, sink)?;
+        match (1..items.len()).find(|at| items[..*at].contains(&items[*at])) {
+            None => Some(items),
+            Some(at) => {
+                sink.error(node.at, &path.index(at), Fault::new("this stands there twice").hint("remove it"));
+                None
+            }
+        }
+    }
+
+    fn schema(&self, definitions: &mut Definitions) -> Json {
+        let mut schema = self.0.schema(definitions);
+        schema["uniqueItems"] = json!(true);
+        schema
+    }
+
+    fn show(&self, value: &Vec<K::Out>) -> Json {
+        self.0.show(value)
+    }
+}
+
 /// A value together with where it stands.
 #[derive(Debug, Clone, PartialEq)]
 pub struct At<T> {

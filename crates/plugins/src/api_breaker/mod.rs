@@ -8,7 +8,8 @@ mod table;
 use crate::unknown;
 use std::sync::LazyLock;
 use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request, Response, Template};
-use stillgate_schema::{At, Located, TEXT, int, map, object, some};
+use stillgate_schema::kind::unique;
+use stillgate_schema::{At, Located, TEXT, int, list, map, object, some};
 use stillgate_wire::{FieldValue, Fields, OwnedFieldName};
 use table::{State, Table};
 
@@ -20,7 +21,7 @@ object! {
         /// Its body.
         break_response_body: String = TEXT => optional;
         /// Its header fields; values may have variables. They are sent with a body only.
-        break_response_headers: Vec<BreakHeader> = some(map::<BreakHeader>()) => optional;
+        break_response_headers: Vec<BreakHeader> = list(map::<BreakHeader>()) => optional;
         /// The longest time that the node is left alone for, in seconds.
         max_breaker_sec: u32 = int(3, 86_400) => default(300);
         /// When a node counts as failing.
@@ -44,7 +45,7 @@ object! {
     /// When a node counts as failing.
     pub(crate) struct UnhealthyKeys {
         /// Statuses that count as failures.
-        http_statuses: Vec<u16> = some(int(500, 599)) => default(vec![500]);
+        http_statuses: Vec<u16> = unique(some(int(500, 599))) => default(vec![500]);
         /// So many, and the node is left alone.
         failures: u32 = int(1, 1_000_000) => default(3);
     }
@@ -54,7 +55,7 @@ object! {
     /// When a node counts as working again.
     pub(crate) struct HealthyKeys {
         /// Statuses that count as successes.
-        http_statuses: Vec<u16> = some(int(200, 499)) => default(vec![200]);
+        http_statuses: Vec<u16> = unique(some(int(200, 499))) => default(vec![200]);
         /// So many, and its failures are forgotten.
         successes: u32 = int(1, 1_000_000) => default(3);
     }

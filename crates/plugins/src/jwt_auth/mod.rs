@@ -25,7 +25,7 @@ use stillgate_plugin::{
     Answer, Attached, Authenticate, Compile, CompileCredential, Define, Flow, Identity, Phase, Phases, Plugin, Proof,
     Request, Secret,
 };
-use stillgate_schema::kind::{Text, list};
+use stillgate_schema::kind::{Text, list, unique};
 use stillgate_schema::{Choice, Fault, Flag, TEXT, int, object, text};
 use token::{Claims, LastHeader, Time, Token, Value};
 use token_location::{Found, TokenLocation, TokenLocations};
@@ -51,7 +51,7 @@ object! {
         realm: String = REALM => default("jwt".to_owned());
         /// The claims that a token must have, and that are verified. Without the key, or with an empty list, `exp` and `nbf` are
         /// verified where a token has them.
-        claims_to_verify: Vec<Claim> = list(CLAIM_TO_VERIFY) => optional;
+        claims_to_verify: Vec<Claim> = unique(list(CLAIM_TO_VERIFY)) => optional;
     }
 }
 

@@ -399,6 +399,7 @@ fn bad_configurations_are_refused() {
         "limit-conn: {default_conn_delay: 1, rules: [{conn: 1.5, burst: -1, key: $nothing}]}",
         "api-breaker: {break_response_code: 199, max_breaker_sec: 2}",
         "api-breaker: {break_response_code: 200, unhealthy: {http_statuses: [200]}, healthy: {successes: 0}}",
+        "api-breaker: {break_response_code: 200, break_response_headers: [], healthy: {http_statuses: [206, 206]}}",
     ]
     .into_iter()
     .map(refusal)
@@ -432,5 +433,6 @@ fn bad_configurations_are_refused() {
         1:58: api-breaker.max_breaker_sec: expected a whole number from 3 to 86400, found the number 2
         1:69: api-breaker.unhealthy.http_statuses[0]: expected a whole number from 500 to 599, found the number 200
         1:97: api-breaker.healthy.successes: expected a whole number from 1 to 1000000, found the number 0
+        1:94: api-breaker.healthy.http_statuses[1]: this stands there twice; remove it
     "#]].assert_eq(&all);
 }
