@@ -25,13 +25,15 @@ pub enum Change<'a> {
     Remove,
 }
 
-/// A resource as it is written.
+/// What is known of a request as JSON: a resource as it is written, or claims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Document {
     /// The route that was found.
     Route,
     /// Its service.
     Service,
+    /// The claims of the token that the request was let in by.
+    Claims,
 }
 
 /// nginx's levels of messages.
@@ -136,7 +138,7 @@ pub trait Host {
         None
     }
 
-    /// A resource of the request.
+    /// What is known of the request.
     fn document(&self, _of: Document) -> Option<&Json> {
         None
     }

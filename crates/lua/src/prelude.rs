@@ -112,11 +112,15 @@ fn json_encode(lua: &Lua, array_mt: &Table) -> mlua::Result<Function> {
     })
 }
 
-/// The route or the service of the request, as it is written.
+/// A document of the request.
 fn document(lua: &Lua, bridge: &Rc<Bridge>, array_mt: &Table) -> mlua::Result<Function> {
     let (bridge, array_mt) = (Rc::clone(bridge), array_mt.clone());
     lua.create_function(move |lua, name: String| {
-        let of = if name == "route" { Document::Route } else { Document::Service };
+        let of = match name.as_str() {
+            "route" => Document::Route,
+            "service" => Document::Service,
+            _ => Document::Claims,
+        };
         bridge.ask(|host| host.document(of).map(|json| json::to_lua(lua, json, &array_mt)).transpose())
     })
 }

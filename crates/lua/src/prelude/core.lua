@@ -535,6 +535,8 @@ local static = setmetatable({ var = var }, {
       return matched
     elseif name == "matched_route" then
       return resource("route")
+    elseif name == "jwt_auth_payload" then
+      return S.document("claims")
     elseif name == "headers" then
       return S.all_fields(op.request_fields)
     end

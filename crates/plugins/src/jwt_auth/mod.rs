@@ -18,15 +18,16 @@ use crate::authentication::{HEADER, REALM, Strangers};
 use crate::digested::Digested;
 use key::{ALGORITHMS, Algorithm, Prepared, Verifier, is_slow};
 use key_set::Looked;
+use std::any::Any;
 use std::cell::RefCell;
 use std::sync::Arc;
 use stillgate_plugin::secrets::SECRET;
 use stillgate_plugin::{
     Answer, Attached, Authenticate, Compile, CompileCredential, Define, Flow, Identity, Phase, Phases, Plugin, Proof,
-    Request, Secret,
+    Request, Secret, Settled,
 };
 use stillgate_schema::kind::{Text, list, unique};
-use stillgate_schema::{Choice, Fault, Flag, TEXT, int, object, text};
+use stillgate_schema::{Choice, Fault, Flag, Json, TEXT, int, object, text};
 use token::{Claims, LastHeader, Time, Token, Value};
 use token_location::{Found, TokenLocation, TokenLocations};
 
@@ -43,7 +44,7 @@ object! {
         hide_credentials: bool = Flag => default(false);
         /// The claim that says whose token it is: the `key` of a credential.
         key_claim_name: String = CLAIM => default("key".to_owned());
-        /// Keeps the claims for plugins in Lua, of which there are none; has no effect.
+        /// Functions in Lua see the claims as `ctx.jwt_auth_payload`.
         store_in_ctx: bool = Flag => default(false);
         /// The consumer that requests without a valid token count as. Without it they are answered with 401.
         anonymous_consumer: String = TEXT => optional;
@@ -128,6 +129,7 @@ pub(crate) struct JwtAuth(Arc<Config>);
 struct Config {
     places: TokenLocations,
     hide_credentials: bool,
+    keeps_claims: bool,
     key_claim: Box<str>,
     exp: Check,
     nbf: Check,
@@ -140,11 +142,7 @@ impl Define for JwtAuth {
     const PRIORITY: i32 = 2510;
     const PHASES: Phases = Phases::of(&[Phase::Rewrite]);
 
-    fn compile(keys: JwtAuthKeys, cx: &mut Compile<'_>) -> Option<JwtAuth> {
-        if keys.store_in_ctx {
-            let fault = Fault::new("nothing here reads what is stored").hint("remove the key");
-            cx.sink.warning(cx.at, &cx.path.key("store_in_ctx"), fault);
-        }
+    fn compile(keys: JwtAuthKeys, _: &mut Compile<'_>) -> Option<JwtAuth> {
         // An empty list is as none, in APISIX since 3.17: else it would let in tokens that have ended.
         let listed = keys.claims_to_verify.unwrap_or_default();
         let check = |claim| match listed.contains(&claim) {
@@ -157,6 +155,7 @@ impl Define for JwtAuth {
             nbf: check(Claim::Nbf),
             places: TokenLocations::new(keys.header, keys.query, keys.cookie),
             hide_credentials: keys.hide_credentials,
+            keeps_claims: keys.store_in_ctx,
             key_claim: keys.key_claim_name.into(),
             strangers: Strangers::new(keys.anonymous_consumer, "Bearer", &keys.realm),
         })))
@@ -174,6 +173,15 @@ impl Authenticate for JwtAuth {
     fn proof(credential: JwtAuthCredential, cx: &mut CompileCredential<'_>) -> Option<Verifier> {
         Verifier::new(credential, cx)
     }
+}
+
+/// The claims of the token that a request was let in by, for functions.
+struct KeptClaims(Json);
+
+/// Those that were kept last.
+pub(crate) fn claims_of(settled: &Settled) -> Option<&Json> {
+    let kept = settled.held.iter().rev().find_map(|held| held.downcast_ref::<KeptClaims>());
+    kept.map(|KeptClaims(claims)| claims)
 }
 
 /// APISIX's name.
@@ -353,6 +361,13 @@ impl Config {
                 Err(answer) => return answer,
             },
         };
+        if is_known && self.keeps_claims {
+            let claims = MEMORY.with_borrow_mut(|Memory { text, json, .. }| match self.places.find(request, text) {
+                Found::Token(_, token) => Token::split(token).and_then(|token| token.payload(json)),
+                _ => None,
+            });
+            request.settled.held.extend(claims.map(|claims| Box::new(KeptClaims(claims)) as Box<dyn Any>));
+        }
         if let (true, Some(place)) = (self.hide_credentials, place) {
             MEMORY.with_borrow_mut(|memory| self.places.hide(place, request, &mut memory.text));
         }

@@ -97,6 +97,11 @@ impl<'a> Token<'a> {
         Some(Claims { key, exp: exp.into(), nbf: nbf.into() })
     }
 
+    /// All of the payload.
+    pub(super) fn payload(&self, buffer: &mut Vec<u8>) -> Option<serde_json::Value> {
+        serde_json::from_slice(decode(self.payload, buffer)?).ok()
+    }
+
     /// The bytes of the signature.
     pub(super) fn signature<'b>(&self, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
         decode(self.signature, buffer)

@@ -1,12 +1,13 @@
 //! The request and the response of a plugin's phase, as functions see them.
 
 use super::variables;
+use crate::jwt_auth::claims_of;
 use crate::request_validation::check_json;
 use serde_json::Value as Json;
 use std::rc::Rc;
 use stillgate_lua::{Change, Document, Host, Level, Side};
 use stillgate_plugin::facts::RouteFacts;
-use stillgate_plugin::{Facts, Io, LogLevel, Phase, Request, Response};
+use stillgate_plugin::{Facts, Io, LogLevel, Phase, Request, Response, Settled};
 use stillgate_route::RouteMatch;
 use stillgate_wire::{EditError, Edits, FieldName, FieldValue, Fields};
 
@@ -92,11 +93,12 @@ fn pattern_of(route: RouteFacts<'_>) -> Option<String> {
     }
 }
 
-fn document_of<'a>(facts: &Facts<'a>, of: Document) -> Option<&'a Json> {
-    let documents = facts.route?.documents?;
+fn document_of<'a>(facts: &Facts<'a>, settled: &'a Settled, of: Document) -> Option<&'a Json> {
+    let documents = || facts.route?.documents;
     match of {
-        Document::Route => Some(&documents.route),
-        Document::Service => documents.service.as_ref(),
+        Document::Route => Some(&documents()?.route),
+        Document::Service => documents()?.service.as_ref(),
+        Document::Claims => claims_of(settled),
     }
 }
 
@@ -201,7 +203,7 @@ impl Host for OfRequest<'_, '_> {
     }
 
     fn document(&self, of: Document) -> Option<&Json> {
-        document_of(&self.request.facts, of)
+        document_of(&self.request.facts, self.request.settled, of)
     }
 
     fn check_schema(&self, schema: &Json, value: Json) -> Result<Json, String> {
@@ -291,7 +293,7 @@ impl Host for OfResponse<'_, '_> {
     }
 
     fn document(&self, of: Document) -> Option<&Json> {
-        document_of(&self.response.facts, of)
+        document_of(&self.response.facts, self.response.settled, of)
     }
 
     fn check_schema(&self, schema: &Json, value: Json) -> Result<Json, String> {
