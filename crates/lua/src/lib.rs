@@ -44,5 +44,5 @@ pub use host::{Change, Document, Host, Level, Side};
 pub use module::{Description, Module, PHASES};
 pub use outcome::{Failure, FailureKind, MEMORY_BYTES_MAX, Outcome, Paused, Wait};
 pub use program::{Kind, Program, check};
-pub use vm::{Context, resume, resume_with, run, run_part};
+pub use vm::{Context, kept, resume, resume_with, run, run_part};
 pub use watchdog::{RUN_TIME_MAX, WORK_TIME_MAX};

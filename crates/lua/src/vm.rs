@@ -80,6 +80,15 @@ pub fn resume(paused: Paused, host: &mut dyn Host, context: &mut Context) -> Out
     })
 }
 
+/// What functions have set in `ctx` of a request, as JSON with sorted keys. `None`: nothing, or what has no form in JSON.
+pub fn kept(context: &Context, name: &str) -> Option<serde_json::Value> {
+    VM.with_borrow(|slot| {
+        let vm = slot.as_ref().filter(|vm| vm.generation == context.generation && !context.is_empty())?;
+        let value = vm.entries.kept.call::<Value>((context.id, name)).ok().filter(|value| !value.is_nil())?;
+        serde_json::from_slice(&json::write(&value, &vm.array_mt, true, true).ok()?).ok()
+    })
+}
+
 /// What this thread knows of its compiler; `None`: no function has run.
 pub(crate) fn with_watch<R>(then: impl FnOnce(&Watch) -> R) -> Option<R> {
     VM.with_borrow(|slot| slot.as_ref().map(|vm| then(&vm.watch)))

@@ -1,9 +1,12 @@
 //! acl: consumers are let through by their labels.
 //!
-//! A label is a text that can hold several values: a JSON array, or values between commas. APISIX reads the same of users that
-//! other plugins bring (openid-connect); the keys for these are read and mean nothing here.
+//! A label is a text that can hold several values: a JSON array, or values between commas. Where no consumer is attached, the same
+//! is read of a user that functions in Lua have set in `ctx.external_user`.
 
-use crate::json_path::is_json_path;
+use crate::json_path::{JsonPath, is_json_path};
+use crate::lua::kept;
+use crate::patterns::{self, Flags};
+use regex::bytes::Regex;
 use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde_json::json;
 use std::fmt;
@@ -25,13 +28,14 @@ object! {
         rejected_code: u16 = int(200, 599) => default(403);
         /// `message` of its answer.
         rejected_msg: String = TEXT => optional;
-        /// For users that are no consumers, which no plugin here brings; has no effect.
+        /// Where the label stands in `ctx.external_user`, which functions in Lua set: a JSONPath.
         external_user_label_field: String = JSON_PATH => default("groups".to_owned());
-        /// As `external_user_label_field`.
+        /// The name of that label; without it, it is the JSONPath.
         external_user_label_field_key: String = NOT_EMPTY => optional;
-        /// As `external_user_label_field`.
-        external_user_label_field_parser: At<bool> = Located(PARSER) => optional;
-        /// As `external_user_label_field`.
+        /// What the label must be: a text of several values, a JSON array in a text, or a list. Without it, a list, or a text as a
+        /// consumer's label.
+        external_user_label_field_parser: At<Parser> = Located(PARSER) => optional;
+        /// For `segmented_text`: a regular expression of what stands between the values, besides blanks.
         external_user_label_field_separator: String = NOT_EMPTY => optional;
         any_of {
             "no label is named": allow_labels | deny_labels;
@@ -51,9 +55,21 @@ const JSON_PATH: Text<String> = text("a JSONPath", |text| match is_json_path(tex
 })
 .shown();
 
-/// Whether it needs a separator.
-const PARSER: Choice<bool> =
-    Choice { words: &[("segmented_text", true), ("json", false), ("table", false)], unbuilt: &[] };
+/// What the label of a user must be that is no consumer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Parser {
+    /// A text, with a separator.
+    SegmentedText,
+    /// A text that is a JSON array.
+    Json,
+    /// A list.
+    Table,
+}
+
+const PARSER: Choice<Parser> = Choice {
+    words: &[("segmented_text", Parser::SegmentedText), ("json", Parser::Json), ("table", Parser::Table)],
+    unbuilt: &[],
+};
 
 /// A map of names and lists of texts.
 struct LabelLists;
@@ -87,7 +103,17 @@ impl Kind for LabelLists {
 pub(crate) struct Acl {
     allow: Option<Box<[Wanted]>>,
     deny: Box<[Wanted]>,
+    users: Users,
     rejected: Answer,
+}
+
+/// The one label of users that are no consumers.
+struct Users {
+    name: String,
+    /// `None`: it is never found.
+    path: Option<JsonPath>,
+    parser: Option<Parser>,
+    separator: Option<Regex>,
 }
 
 /// A label, and values of it.
@@ -102,19 +128,14 @@ impl Define for Acl {
     const PRIORITY: i32 = 2410;
     const PHASES: Phases = Phases::of(&[Phase::Access]);
 
-    fn compile(keys: AclKeys, cx: &mut Compile<'_>) -> Option<Acl> {
-        if let Some(At { at, value: true }) = keys.external_user_label_field_parser
-            && keys.external_user_label_field_separator.is_none()
-        {
-            let fault = Fault::new("there is no separator").hint("add `external_user_label_field_separator`");
-            cx.sink.error(at, &cx.path.key("external_user_label_field_parser"), fault);
-            return None;
-        }
+    fn compile(mut keys: AclKeys, cx: &mut Compile<'_>) -> Option<Acl> {
+        let users = Users::new(&mut keys, cx)?;
         let message = keys.rejected_msg.as_deref().unwrap_or(FORBIDDEN);
         let body = format!("{}\n", json!({"message": message}));
         Some(Acl {
             allow: keys.allow_labels.map(Vec::into),
             deny: keys.deny_labels.unwrap_or_default().into(),
+            users,
             rejected: Answer::shared(keys.rejected_code, body.into_bytes().into()),
         })
     }
@@ -122,10 +143,20 @@ impl Define for Acl {
 
 impl Plugin for Acl {
     fn access(&self, request: &mut Request<'_>) -> Flow {
-        let Some(attached) = *request.consumer else { return Flow::Answer(Answer::text(401, MISSING)) };
-        let consumer = request.consumers.of(attached);
-        let is_allowed = self.allow.as_deref().is_none_or(|wanted| has_one(consumer, wanted));
-        match is_allowed && !has_one(consumer, &self.deny) {
+        let who = match *request.consumer {
+            Some(attached) => Who::Consumer(request.consumers.of(attached)),
+            None => match kept(request.settled, "external_user") {
+                Some(user) => Who::User(user),
+                None => return Flow::Answer(Answer::text(401, MISSING)),
+            },
+        };
+        let has_one = |wanted: &[Wanted]| {
+            wanted.iter().any(|(name, values)| match &who {
+                Who::Consumer(consumer) => consumer.label(name).is_some_and(|label| holds(label, values)),
+                Who::User(user) => self.users.label(user, name).is_some_and(|label| self.users.holds(label, values)),
+            })
+        };
+        match self.allow.as_deref().is_none_or(has_one) && !has_one(&self.deny) {
             true => Flow::Continue,
             false => Flow::Answer(self.rejected.clone()),
         }
@@ -136,8 +167,57 @@ impl Plugin for Acl {
     }
 }
 
-fn has_one(consumer: &Consumer, wanted: &[Wanted]) -> bool {
-    wanted.iter().any(|(name, values)| consumer.label(name).is_some_and(|label| holds(label, values)))
+/// Who asks.
+enum Who<'a> {
+    Consumer(&'a Consumer),
+    User(Json),
+}
+
+impl Users {
+    fn new(keys: &mut AclKeys, cx: &mut Compile<'_>) -> Option<Users> {
+        let (field, label) = (&keys.external_user_label_field, keys.external_user_label_field_key.take());
+        let path = JsonPath::parse(field);
+        if path.is_none() {
+            let fault = Fault::new(format!("nothing is looked up by {field:?}, so that no user has the label"));
+            let hint = "write names, indexes, `*` and `..` only";
+            cx.sink.warning(cx.at, &cx.path.key("external_user_label_field"), fault.hint(hint));
+        }
+        let separator = match (&keys.external_user_label_field_parser, &keys.external_user_label_field_separator) {
+            (Some(At { at, value: Parser::SegmentedText }), None) => {
+                let fault = Fault::new("there is no separator").hint("add `external_user_label_field_separator`");
+                cx.sink.error(*at, &cx.path.key("external_user_label_field_parser"), fault);
+                return None;
+            }
+            (Some(At { value: Parser::SegmentedText, .. }), Some(text)) => {
+                let compiled = patterns::compile(&format!(r"\s*{text}\s*"), Flags::default());
+                let path = cx.path.key("external_user_label_field_separator");
+                Some(compiled.map_err(|fault| cx.sink.error(cx.at, &path, fault)).ok()?)
+            }
+            _ => None,
+        };
+        let parser = keys.external_user_label_field_parser.as_ref().map(|parser| parser.value);
+        Some(Users { name: label.unwrap_or_else(|| field.clone()), path, parser, separator })
+    }
+
+    fn label<'j>(&self, user: &'j Json, name: &str) -> Option<&'j Json> {
+        self.path.as_ref().filter(|_| name == self.name)?.first(user)
+    }
+
+    /// Whether a label holds one of some values. What is of another form than it must be holds nothing.
+    fn holds(&self, label: &Json, wanted: &[String]) -> bool {
+        let is_wanted = |value: &[u8]| wanted.iter().any(|wanted| wanted.as_bytes() == value);
+        match (self.parser, label) {
+            (None | Some(Parser::Table), Json::Array(items)) => {
+                items.iter().filter_map(Json::as_str).any(|item| is_wanted(item.as_bytes()))
+            }
+            (None, Json::String(text)) => holds(text, wanted),
+            (Some(Parser::Json), Json::String(text)) => text.starts_with('[') && holds(text, wanted),
+            (Some(Parser::SegmentedText), Json::String(text)) => {
+                self.separator.as_ref().is_some_and(|separator| separator.split(text.as_bytes()).any(is_wanted))
+            }
+            _ => false,
+        }
+    }
 }
 
 /// Whether a label holds one of some values.

@@ -1,6 +1,89 @@
-//! Whether a text is a JSONPath, as APISIX's library reads it: `groups`, `$.orgs..team`, `$.users[?(@.id > 3)]['a']`.
+//! JSONPaths, as APISIX's library reads them: `groups`, `$.orgs..team`, `$.users[?(@.id > 3)]['a']`.
 //!
-//! Nothing is looked up by it. Inside filters and scripts only brackets and quotes are looked at.
+//! Values are looked up by names, indexes, `*` and `..`. Of filters, scripts, slices and unions it is known only that they are
+//! some; inside them only brackets and quotes are looked at.
+
+use serde_json::Value as Json;
+
+/// A path that values are looked up by.
+pub(crate) struct JsonPath(Box<[Step]>);
+
+enum Step {
+    /// Of an object; digits are an index of a list, too.
+    Name(Box<str>),
+    /// Of a list, from 0.
+    Index(usize),
+    /// `*`
+    Each,
+    /// `..`: the value, and all that is inside it.
+    Below,
+}
+
+/// Values that one look-up goes through at most.
+const LOOKS_MAX: u32 = 10_000;
+
+impl JsonPath {
+    /// `None`: it is no path, or one that nothing is looked up by.
+    pub(crate) fn parse(text: &str) -> Option<JsonPath> {
+        let text = text.trim_matches(BLANKS);
+        let mut rest = text.strip_prefix('$').unwrap_or(text);
+        let mut steps = Vec::new();
+        while !rest.is_empty() && is_json_path(text) {
+            if let Some(behind) = rest.strip_prefix("..") {
+                steps.push(Step::Below);
+                rest = behind;
+            } else if let Some(behind) = rest.strip_prefix('.') {
+                rest = behind;
+            }
+            let behind = name(rest).or_else(|| subscript(rest))?;
+            steps.push(step(rest[..rest.len() - behind.len()].trim_matches(BLANKS))?);
+            rest = behind;
+        }
+        rest.is_empty().then(|| JsonPath(steps.into()))
+    }
+
+    /// The first value that it leads to, `null` apart.
+    pub(crate) fn first<'j>(&self, json: &'j Json) -> Option<&'j Json> {
+        let mut looks = LOOKS_MAX;
+        first(json, &self.0, &mut looks).filter(|value| !value.is_null())
+    }
+}
+
+fn step(text: &str) -> Option<Step> {
+    let Some(inner) = text.strip_prefix('[').and_then(|inner| inner.strip_suffix(']')) else {
+        return Some(if text == "*" { Step::Each } else { Step::Name(text.into()) });
+    };
+    let inner = inner.trim_matches(BLANKS);
+    let unquoted = |quote: char| inner.strip_prefix(quote)?.strip_suffix(quote);
+    match unquoted('\'').or_else(|| unquoted('"')) {
+        Some(name) => (!name.contains(['\'', '"', '\\'])).then(|| Step::Name(name.into())),
+        None if inner == "*" => Some(Step::Each),
+        None => inner.parse().ok().map(Step::Index),
+    }
+}
+
+fn first<'j>(json: &'j Json, steps: &[Step], looks: &mut u32) -> Option<&'j Json> {
+    *looks = looks.checked_sub(1)?;
+    let Some((step, behind)) = steps.split_first() else { return Some(json) };
+    let inside = |steps: &[Step], looks: &mut u32| match json {
+        Json::Array(items) => items.iter().find_map(|item| first(item, steps, looks)),
+        Json::Object(entries) => entries.values().find_map(|value| first(value, steps, looks)),
+        _ => None,
+    };
+    match step {
+        Step::Each => inside(behind, looks),
+        Step::Below => match first(json, behind, looks) {
+            Some(found) => Some(found),
+            None => inside(steps, looks),
+        },
+        Step::Index(at) => json.as_array()?.get(*at).and_then(|item| first(item, behind, looks)),
+        Step::Name(name) => match json {
+            Json::Array(items) => items.get(name.parse::<usize>().ok()?),
+            other => other.get(&**name),
+        }
+        .and_then(|value| first(value, behind, looks)),
+    }
+}
 
 /// Whether it is one.
 pub(crate) fn is_json_path(text: &str) -> bool {
@@ -84,6 +167,34 @@ fn is_selector(inner: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn values_are_looked_up() {
+        let json = json!({
+            "team": "a", "null": null, "c d": 1,
+            "orgs": {"apache": {"team": ["x", {"y": 2}]}, "api7": {"team": "b"}},
+        });
+        let check = |path: &str, expected: Json| {
+            assert_eq!(JsonPath::parse(path).unwrap().first(&json).unwrap_or(&Json::Null), &expected, "{path}");
+        };
+        check("team", json!("a"));
+        check("$.orgs.api7.team", json!("b"));
+        check("$.orgs..team", json!(["x", {"y": 2}]));
+        check("$..y", json!(2));
+        check("orgs.*.team[0]", json!("x"));
+        check("$.orgs['apache'].team.1[\"y\"]", json!(2));
+        check("['c d']", json!(1));
+        check("$.null", Json::Null);
+        check("$..z", Json::Null);
+        check("$.team.x", Json::Null);
+        check("$", json.clone());
+        for path in ["", "a..", "$..b[?(@.x)]", "$[1:2]", "[1,2]", "$['a','b']", "$[-1]", "$[(@.length-1)]"] {
+            assert!(JsonPath::parse(path).is_none(), "{path}");
+        }
+        let deep = (0..100).fold(json!({}), |inner, _| json!({"a": inner, "b": 1}));
+        assert!(JsonPath::parse("$..a..a..a..a..z").unwrap().first(&deep).is_none());
+    }
 
     #[test]
     fn paths() {

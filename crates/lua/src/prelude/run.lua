@@ -3,7 +3,7 @@
 local S = ...
 local yield, raise, encode, clear = S.yield, S.raise, S.encode, S.table_clear
 local next, type, tostring, pcall, error, setmetatable, concat = next, type, tostring, pcall, error, setmetatable, table.concat
-local load, ipairs = load, ipairs
+local load, ipairs, rawget = load, ipairs, rawget
 
 -- What a run ends with, or stops at.
 local DONE, ANSWER, SLEEP, BODY, STOPPED = 0, 1, 2, 3, 4
@@ -41,6 +41,12 @@ local function release(id)
   clear(record.ctx)
   record.vars, record.ngx, record.held, record.said, record.status = nil, nil, nil, nil, nil
   free[#free + 1] = record
+end
+
+-- What functions have set in `ctx` of a request.
+local function kept(id, name)
+  local record = records[id]
+  return record and rawget(record.ctx, name)
 end
 
 -- Lets the request wait; what it waits for is here when this returns, or is returned. Where a function of C is in between, this is
@@ -169,6 +175,6 @@ local function failed(id)
 end
 
 S.programs, S.outside = programs, outside
-S.entries = { runner = runner, load = load_program, release = release, check = check, failed = failed,
+S.entries = { runner = runner, load = load_program, release = release, kept = kept, check = check, failed = failed,
   forget = forget }
 return S.entries

@@ -222,6 +222,12 @@ fn answer_500(response: &mut Response<'_>) {
 /// What functions have of a request between its phases; in [`Settled::held`] where there is something.
 type SharedContext = Rc<RefCell<Context>>;
 
+/// What functions have set in `ctx` of a request.
+pub(crate) fn kept(settled: &Settled, name: &str) -> Option<serde_json::Value> {
+    let held = settled.held.iter().find_map(|held| held.downcast_ref::<SharedContext>())?;
+    stillgate_lua::kept(&held.borrow(), name)
+}
+
 fn context_of(settled: &Settled) -> SharedContext {
     let held = settled.held.iter().find_map(|held| held.downcast_ref::<SharedContext>());
     held.cloned().unwrap_or_default()

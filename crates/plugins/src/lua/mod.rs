@@ -17,6 +17,7 @@ mod serverless;
 mod variables;
 
 pub(crate) use filter_func::filter;
+pub(crate) use functions::kept;
 pub(crate) use own::plugin;
 pub(crate) use pre_function::precede;
 pub(crate) use serverless::{PostFunction, PreFunction};

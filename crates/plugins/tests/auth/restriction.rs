@@ -197,7 +197,7 @@ fn consumers_are_restricted_by_label() {
         stranger: goes on; goes on
     "#]],
     );
-    // Keys for users of other plugins change nothing.
+    // Keys for users that are no consumers change nothing.
     check(
         "acl: {allow_labels: {team: [b]}, external_user_label_field: groups}",
         expect![[r#"
@@ -206,6 +206,44 @@ fn consumers_are_restricted_by_label() {
         stranger: 403 "{\"message\":\"The consumer is forbidden.\"}\n"; 403 "{\"message\":\"The consumer is forbidden.\"}\n"
     "#]],
     );
+}
+
+/// APISIX's tests of `ctx.external_user`.
+#[test]
+fn labels_of_users_that_functions_set_let_through() {
+    let check = |user: &str, acl: &str, expected: &str| {
+        let source = format!("return function(conf, ctx) ctx.external_user = {user} end");
+        let source = serde_json::to_string(&source).unwrap();
+        let config = format!("serverless-pre-function: {{phase: access, functions: [{source}]}}\nacl: {{{acl}}}");
+        let outcome = outcome(&config, &known(), "GET / HTTP/1.1\nHost: h");
+        let status = outcome.lines().next().unwrap().trim_start_matches("< ");
+        assert_eq!(if outcome.starts_with('>') { "goes on" } else { status }, expected, "{user} {acl}");
+    };
+    let allow = "allow_labels: {org: [api7], team: [cloud, infra]}, external_user_label_field";
+    let path = format!("{allow}: $.orgs..team, external_user_label_field_key: team, external_user_label_field_parser");
+    let of_api7 = |team: &str| format!("{{ orgs = {{ api7 = {{ team = {team} }} }} }}");
+    check("{ team = { 'infra', 'fake' } }", &format!("{allow}: team"), "goes on");
+    check("{ team = { 'fake' } }", &format!("{allow}: team"), "403");
+    check("{ team = 'x, cloud' }", &format!("{allow}: team"), "goes on");
+    check("{ team = 1 }", &format!("{allow}: team"), "403");
+    check("nil", &format!("{allow}: team"), "401");
+    check("'cloud'", &format!("{allow}: team"), "403");
+    check(&of_api7("{ 'cloud' }"), &format!("{path}: table"), "goes on");
+    check(&of_api7("'cloud,infra'"), &format!("{path}: table"), "403");
+    let segmented = format!("{path}: segmented_text, external_user_label_field_separator");
+    check(&of_api7("'x | infra'"), &format!("{segmented}: '\\|'"), "goes on");
+    check(&of_api7("'cloud|infra'"), &format!("{segmented}: '|'"), "403");
+    check(&of_api7("{ 'cloud' }"), &format!("{segmented}: '\\|'"), "403");
+    check(&of_api7("'[\"x\", \"cloud\"]'"), &format!("{path}: json"), "goes on");
+    for broken in ["{ 'cloud' }", "'cloud'", "'[cloud'"] {
+        check(&of_api7(broken), &format!("{path}: json"), "403");
+    }
+    // The first of several values counts, and without a key the path is the label's name.
+    let two = "{ orgs = { api7 = { team = 'cloud' }, apache = { team = 'qa' } } }";
+    check(two, &format!("{segmented}: '\\|'"), "403");
+    check(&of_api7("'cloud'"), &format!("{allow}: $..team"), "403");
+    check(&of_api7("'cloud'"), "deny_labels: {$..team: [cloud]}, external_user_label_field: $..team", "403");
+    check(&of_api7("'cloud'"), "deny_labels: {team: [cloud]}, external_user_label_field: $..team", "goes on");
 }
 
 #[test]
@@ -309,6 +347,12 @@ fn what_cannot_work_is_refused() {
         "acl: {allow_labels: {team: [a]}, external_user_label_field_parser: segmented_text}",
         expect![[r#"
             1:68: acl.external_user_label_field_parser: there is no separator; add `external_user_label_field_separator`
+        "#]],
+    );
+    check(
+        "acl: {allow_labels: {team: [a]}, external_user_label_field_parser: segmented_text, external_user_label_field_separator: '(a'}",
+        expect![[r#"
+            1:6: acl.external_user_label_field_separator: not a regular expression: unclosed group
         "#]],
     );
     check(
