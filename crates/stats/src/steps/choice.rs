@@ -40,6 +40,10 @@ const BORDER_TURNS: usize = 8;
 /// Probability of a step from which its borders are read so often.
 const LIKELY_STEP: f64 = 0.9;
 
+/// Steps that are expected besides those that are said to be found, beyond the doubt about these: with more, the answer would
+/// name one and give it the size of two.
+const OTHERS_MAX: f64 = 0.1;
+
 /// One of the ends is read again after so many readings, lest drift between them goes unseen.
 const END_EVERY: usize = 10;
 
@@ -192,8 +196,7 @@ fn entropy_like(values: &[f64]) -> f64 {
 ///
 /// `readable` says of each place whether it can be read: a step between two places that can, with none in between, is
 /// found though it remains a range. Found is a step whose probability is at least `confidence`, and only where the
-/// evidence against no step at all holds however often one looks. Where several steps are the likelier, two are asked
-/// for.
+/// evidence against no step at all holds however often one looks. Where another step is not unlikely, it is sought first.
 pub fn conclude(known: &Steps, readable: &[bool], confidence: f64) -> Conclusion {
     // Few readings may agree by luck, and then say too much.
     if known.drift.len() < OPENING_MIN {
@@ -204,18 +207,20 @@ pub fn conclude(known: &Steps, readable: &[bool], confidence: f64) -> Conclusion
     if known.none >= confidence && (inner(known) >= INNER_MIN || !between) {
         return Conclusion::None;
     }
-    let mut found = Vec::new();
+    let (mut found, mut named) = (Vec::new(), 0.0);
     let mut from = 0;
     for (place, readable) in readable.iter().enumerate().skip(1) {
         if *readable {
             let is_likely = known.steps[from..place].iter().sum::<f64>() >= confidence;
             if is_likely && turns(known, borders(known, from)) >= BORDER_TURNS {
                 found.push((from, place));
+                named += known.steps[from..place].iter().sum::<f64>();
             }
             from = place;
         }
     }
     let is_evident = known.log_evidence >= -(1.0 - confidence).ln();
-    let wanted = if known.several > 0.5 { 2 } else { 1 };
-    if is_evident && found.len() >= wanted { Conclusion::Found(found) } else { Conclusion::Open }
+    let others = known.steps.iter().sum::<f64>() - named;
+    let is_all = !found.is_empty() && others <= OTHERS_MAX + (1.0 - confidence) * found.len() as f64;
+    if is_evident && is_all { Conclusion::Found(found) } else { Conclusion::Open }
 }

@@ -50,11 +50,13 @@ pub(crate) const SCATTERS: [Scatter; 6] =
 /// What `data/record.py` has recorded, in the order of the runs.
 const RECORDED: &str = include_str!("../data/recorded.json");
 
-/// Commits with at most one step, on a machine.
+/// Commits with steps between some of them, on a machine.
 pub(crate) struct Planted {
     pub(crate) commits: usize,
-    /// The last commit before the step, and by how much the logarithm grows.
-    pub(crate) step: Option<(usize, f64)>,
+    /// The last commit before each step, and by how much the logarithm grows.
+    pub(crate) steps: Vec<(usize, f64)>,
+    /// Commits that cannot be built, neither the first nor the last.
+    pub(crate) unbuildable: Vec<usize>,
     pub(crate) scatter: Scatter,
     pub(crate) random: Random,
     walk: f64,
@@ -102,15 +104,21 @@ fn recorded(name: &str) -> Rc<[f64]> {
 }
 
 impl Planted {
-    pub(crate) fn new(commits: usize, step: Option<(usize, f64)>, scatter: Scatter, seed: u64) -> Planted {
+    pub(crate) fn new(
+        commits: usize,
+        steps: impl IntoIterator<Item = (usize, f64)>,
+        scatter: Scatter,
+        seed: u64,
+    ) -> Planted {
         let mut random = Random::new(seed);
         let recording = Recording::of(scatter, &mut random);
-        Planted { commits, step, scatter, random, walk: 0.0, recording }
+        let (steps, unbuildable) = (steps.into_iter().collect(), Vec::new());
+        Planted { commits, steps, unbuildable, scatter, random, walk: 0.0, recording }
     }
 
     /// The logarithm of one measurement.
     pub(crate) fn read(&mut self, place: usize) -> f64 {
-        let level = self.step.map_or(0.0, |(before, size)| if place > before { size } else { 0.0 });
+        let level: f64 = self.steps.iter().filter(|(before, _)| place > *before).map(|(_, size)| size).sum();
         level
             + match self.scatter {
                 Scatter::Normal => self.normal(),
@@ -141,31 +149,40 @@ pub(crate) struct Outcome {
 
 impl Outcome {
     pub(crate) fn is_right(&self, planted: &Planted) -> bool {
-        self.said == Some(planted.step.map(|(before, _)| before))
+        self.said == Some(planted.steps.first().map(|(before, _)| *before))
     }
 }
 
-/// As `stillgate-lab bisect` does it, each commit at the same cost.
-pub(crate) fn ours(planted: &mut Planted, confidence: f64) -> Outcome {
+/// As `stillgate-lab bisect` does it, each commit at the same cost: what is known in the end, what is said, after how many
+/// readings.
+pub(crate) fn search(planted: &mut Planted, confidence: f64) -> (Steps, Conclusion, usize) {
     let last = planted.commits;
     let prior = StepPrior { weights: vec![1.0; last], step_min: STEP_MIN, none: 0.25, several: 0.1 };
-    let readable = vec![true; last + 1];
+    let readable: Vec<bool> = (0..=last).map(|place| !planted.unbuildable.contains(&place)).collect();
     let (mut readings, mut read): (Vec<Reading>, Vec<usize>) = (Vec::new(), Vec::new());
     let mut known = None;
-    while readings.len() < READINGS_MAX {
-        let place = next_place(&read, known.as_ref(), last, |_| Some(1.0)).unwrap();
+    loop {
+        let place = next_place(&read, known.as_ref(), last, |place| readable[place].then_some(1.0)).unwrap();
         readings.push(Reading { place, value: planted.read(place) });
         read.push(place);
         known = steps(&readings, &prior);
         let Some(known) = &known else { continue };
-        let (said, stated) = match conclude(known, &readable, confidence) {
-            Conclusion::Found(found) => (Some(Some(found[0].0)), known.steps[found[0].0]),
-            Conclusion::None => (Some(None), known.none),
-            Conclusion::Open => continue,
-        };
-        return Outcome { said, stated, readings: readings.len() };
+        let said = conclude(known, &readable, confidence);
+        if said != Conclusion::Open || readings.len() >= READINGS_MAX {
+            return (known.clone(), said, readings.len());
+        }
     }
-    Outcome { said: None, stated: 0.0, readings: readings.len() }
+}
+
+/// Of commits with at most one step.
+pub(crate) fn ours(planted: &mut Planted, confidence: f64) -> Outcome {
+    let (known, said, readings) = search(planted, confidence);
+    let (said, stated) = match said {
+        Conclusion::Found(found) => (Some(Some(found[0].0)), known.steps[found[0].0]),
+        Conclusion::None => (Some(None), known.none),
+        Conclusion::Open => (None, 0.0),
+    };
+    Outcome { said, stated, readings }
 }
 
 /// Chromium's Pinpoint: a commit in the middle is measured and compared with both sides, by the smaller p-value of
