@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 use stillgate_testkit::require_tool;
 
 const LAB: &str = env!("CARGO_BIN_EXE_stillgate-lab");
@@ -60,6 +61,30 @@ fn a_gateway_has_a_configuration_of_ones_own_and_metrics() {
     fs::write(&mix, "requests: [{path: /x, expect: {status: 404}}]").unwrap();
     let failed = measure(&["cpu", "nginx", "--config", config, "--mix", mix.to_str().unwrap()]);
     assert!(failed.status.code() == Some(2) && failed.stdout.is_empty(), "{failed:?}");
+}
+
+#[test]
+fn what_takes_longer_than_two_seconds_says_what_it_does_and_when_it_ends() {
+    let responder = format!("'{LAB}' respond --address {{address}} --latency fixed:5ms");
+    let shown = |warm_up: &str| -> Vec<String> {
+        let output = measure(&["p99", &responder, "--rate", "100", "--warm-up", warm_up]);
+        // None where the generator was late on a busy machine, which is an error.
+        let numbers = String::from_utf8_lossy(&output.stdout).lines().count();
+        assert_eq!(numbers, usize::from(output.status.success()), "{output:?}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        stderr.lines().filter(|line| line.starts_with("p99 of '")).map(str::to_owned).collect()
+    };
+    let lines = shown("2100ms");
+    let [warm_up, closed, open] = lines.as_slice() else { panic!("{lines:?}") };
+    assert!(warm_up.contains(": 2/4 warm-up, about 2 s left (2 s gone)"), "{lines:?}");
+    assert!(closed.contains(": 3/4 closed loop, about 0 s left ("), "{lines:?}");
+    assert!(
+        open.contains(": 4/4 100 requests/s, about 0 s left; ") && open.contains(" requests/s so far"),
+        "{lines:?}"
+    );
+    let begun = Instant::now();
+    let lines = shown("100ms");
+    assert!(lines.is_empty() || begun.elapsed() > Duration::from_secs(2), "{lines:?}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What is known so far, while a bisection goes on: bars on a terminal, otherwise a line a measurement.
 
 use super::words::probability;
+use crate::display::rough;
 use crate::git::short;
 use crate::result::bisect::BisectResult;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -90,9 +91,7 @@ fn left(beliefs: &[f64], measurements: usize, seconds: f64, confidence: f64) -> 
     if needed > NEEDED_SHOWN_MAX {
         return None;
     }
-    let seconds = seconds / measured * needed;
-    let time = if seconds < 90.0 { format!("{seconds:.0} s") } else { format!("{:.0} min", seconds / 60.0) };
-    Some(format!("about {needed} more, {time}"))
+    Some(format!("about {needed} more, {}", rough(seconds / measured * needed)))
 }
 
 /// The likeliest commits in their order, and what speaks against any.

@@ -7,6 +7,7 @@ use crate::compare::alone::{self, Figure};
 use crate::compare::measures::{self, LATENCY_UNIT};
 use crate::compare::side::{generator_cpus, upstream_placement};
 use crate::compare::subject::{self, Manner};
+use crate::display::Progress;
 use crate::error::{Error, Result};
 use crate::hosts;
 use crate::result::compare::{CompareDesign, Side};
@@ -89,8 +90,10 @@ pub(crate) fn run(arguments: &Measure) -> Result<u8> {
     if arguments.time.is_zero() || arguments.warm_up.is_zero() {
         return Err("--time and --warm-up are above zero".into());
     }
-    let folder = tempfile::tempdir().map_err(|error| format!("cannot make a temporary folder: {error}"))?;
     let design = arguments.design()?;
+    let title = format!("{} of {}", arguments.figure, subject::shown(&arguments.program));
+    let mut progress = Progress::late(&title, alone::steps(&arguments.figure, &design));
+    let folder = tempfile::tempdir().map_err(|error| format!("cannot make a temporary folder: {error}"))?;
     let manner = Manner {
         kind: arguments.target,
         words: arguments.args.clone(),
@@ -104,7 +107,8 @@ pub(crate) fn run(arguments: &Measure) -> Result<u8> {
     }
     let upstream = Upstream::start(&upstream_placement(&design.placement), BODY_BYTES, machines.as_ref())?;
     placement::pin(generator_cpus(&design.placement))?;
-    let (value, read) = alone::read(&arguments.figure, &asked.spec, &upstream, &design)?;
+    let (value, read) = alone::read(&arguments.figure, &asked.spec, &upstream, &design, &mut progress)?;
+    progress.finish();
     if let (Some(path), Some(read)) = (std::env::var_os(raw::VARIABLE), read) {
         let failed = |why: &dyn std::fmt::Display| {
             Error::new(format!("{}, {}: cannot be written: {why}", raw::VARIABLE, Path::new(&path).display()))

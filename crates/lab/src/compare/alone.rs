@@ -3,11 +3,18 @@
 use super::instructions;
 use super::measures::{self, INSTRUCTIONS, Measure};
 use super::side::Running;
+use crate::display::{Progress, rough};
 use crate::error::{Error, Result};
 use crate::result::compare::{CompareDesign, SideRecord};
 use crate::scraper;
 use crate::target::{Spec, Upstream};
 use serde::{Deserialize, Serialize};
+use std::fmt::{self, Display, Formatter};
+use stillgate_load::Outcome;
+use stillgate_load::present::units;
+
+/// A loop is shown in parts, each with what it says so far, of which none is shorter than a second.
+const PARTS_MAX: usize = 10;
 
 /// What is read.
 #[derive(Debug, Clone)]
@@ -21,6 +28,16 @@ pub(crate) enum Figure {
     Anonymous,
     /// The sum of a metric's series after the load, plus 1: of what is over once the program is warm.
     Level(String),
+}
+
+impl Display for Figure {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Figure::Measure(measure) => f.write_str(measure.name),
+            Figure::Metric(name) | Figure::Level(name) => f.write_str(name),
+            Figure::Anonymous => f.write_str("anonymous memory"),
+        }
+    }
 }
 
 /// What a measure was read from, for those who keep it: the figure follows from the rest.
@@ -54,48 +71,127 @@ impl RawReading {
     }
 }
 
+/// How many steps [`read`] shows. Instructions may take more: those of a slow program.
+pub(crate) fn steps(figure: &Figure, design: &CompareDesign) -> u64 {
+    let loops =
+        if design.rate > 0.0 { parts(design.saturation_s) + parts(design.rate_s) } else { parts(design.saturation_s) };
+    // The others begin with start and warm-up.
+    2 + if is_instructions(figure) { 0 } else { loops as u64 }
+}
+
 /// Starts the program, loads it and reads one figure; with what it was read from, where there are histograms.
 pub(crate) fn read(
     figure: &Figure,
     spec: &Spec,
     upstream: &Upstream,
     design: &CompareDesign,
+    progress: &mut Progress,
 ) -> Result<(f64, Option<RawReading>)> {
     let alone = |value: Result<f64>| Ok((value?, None));
     let measure = match figure {
-        Figure::Metric(name) => return alone(metric(name, true, spec, upstream, design)),
-        Figure::Anonymous => return alone(anonymous_kib(spec, upstream, design)),
-        Figure::Level(name) => return alone(metric(name, false, spec, upstream, design)),
-        Figure::Measure(measure) if measure.name == INSTRUCTIONS.name => {
-            return alone(instructions::once(spec, upstream.address, design));
+        Figure::Metric(name) => return alone(metric(name, true, spec, upstream, design, progress)),
+        Figure::Anonymous => return alone(anonymous_kib(spec, upstream, design, progress)),
+        Figure::Level(name) => return alone(metric(name, false, spec, upstream, design, progress)),
+        Figure::Measure(_) if is_instructions(figure) => {
+            let mut begin = |text: &str| progress.step(text);
+            return alone(instructions::once(spec, upstream.address, design, &mut begin));
         }
         Figure::Measure(measure) => measure,
     };
-    let mut side = Running::start(spec, upstream, design, design.seed)?;
-    side.warm_up(design)?;
-    side.saturated(design)?;
+    let mut side = warm(spec, upstream, design, progress)?;
+    saturated(&mut side, design, progress)?;
     // Memory is read after all loads; of the others, the open loop is for latencies only.
-    let rated = if design.rate > 0.0 { Some(side.rated_alone(design, upstream)?) } else { None };
+    let rated = if design.rate > 0.0 { Some(rated(&mut side, design, upstream, progress)?) } else { None };
     let record = side.record(rated.as_ref())?;
     let raw = RawReading { kind: RawKind::Measure, measure: measure.name.to_owned(), record };
     Ok((raw.figure()?, Some(raw)))
 }
 
-fn anonymous_kib(spec: &Spec, upstream: &Upstream, design: &CompareDesign) -> Result<f64> {
+fn is_instructions(figure: &Figure) -> bool {
+    matches!(figure, Figure::Measure(measure) if measure.name == INSTRUCTIONS.name)
+}
+
+/// Of a loop.
+fn parts(seconds: f64) -> usize {
+    (seconds as usize).clamp(1, PARTS_MAX)
+}
+
+/// Of the loops from the beginning of the closed one.
+fn loops_s(design: &CompareDesign) -> f64 {
+    design.saturation_s + if design.rate > 0.0 { design.rate_s } else { 0.0 }
+}
+
+/// Started, and warm.
+fn warm<'a>(
+    spec: &Spec,
+    upstream: &Upstream,
+    design: &'a CompareDesign,
+    progress: &mut Progress,
+) -> Result<Running<'a>> {
+    let left = rough(design.warm_up_s + loops_s(design));
+    progress.step(&format!("starting it, then {left} of load"));
     let mut side = Running::start(spec, upstream, design, design.seed)?;
+    progress.step(&format!("warm-up, about {left} left"));
     side.warm_up(design)?;
-    side.saturated(design)?;
+    Ok(side)
+}
+
+fn saturated(side: &mut Running<'_>, design: &CompareDesign, progress: &mut Progress) -> Result {
+    let parts = parts(design.saturation_s);
+    let mut left_s = loops_s(design);
+    side.saturated(design, parts, |so_far| {
+        progress.step(&format!("closed loop, about {} left{so_far}", rough(left_s)));
+        left_s -= design.saturation_s / parts as f64;
+    })
+}
+
+fn rated(
+    side: &mut Running<'_>,
+    design: &CompareDesign,
+    upstream: &Upstream,
+    progress: &mut Progress,
+) -> Result<Outcome> {
+    let part_s = design.rate_s / parts(design.rate_s) as f64;
+    let rate = design.rate;
+    let (mut begun, mut answered, mut errors) = (1, 0, 0);
+    let left = rough(design.rate_s);
+    progress.step(&format!("{rate} requests/s, about {left} left{}", side.so_far()));
+    side.rated_alone(design, upstream, &mut |interval| {
+        answered += interval.requests;
+        errors += interval.errors;
+        let gone_s = (interval.start + interval.length).as_secs_f64();
+        if begun < parts(design.rate_s) && gone_s >= part_s * begun as f64 {
+            begun += 1;
+            // All latencies so far would have to be added up, which takes time from the generator.
+            let p99 = units::latency(interval.latencies.corrected.value_at_quantile(0.99));
+            let left = rough(design.rate_s - gone_s);
+            progress.step(&format!(
+                "{rate} requests/s, about {left} left; {answered} answered so far, {errors} errors, p99 just now {p99}"
+            ));
+        }
+    })
+}
+
+fn anonymous_kib(spec: &Spec, upstream: &Upstream, design: &CompareDesign, progress: &mut Progress) -> Result<f64> {
+    let mut side = warm(spec, upstream, design, progress)?;
+    saturated(&mut side, design, progress)?;
     Ok(side.started.anonymous_kib()? as f64)
 }
 
-fn metric(name: &str, is_growth: bool, spec: &Spec, upstream: &Upstream, design: &CompareDesign) -> Result<f64> {
-    let mut side = Running::start(spec, upstream, design, design.seed)?;
+fn metric(
+    name: &str,
+    is_growth: bool,
+    spec: &Spec,
+    upstream: &Upstream,
+    design: &CompareDesign,
+    progress: &mut Progress,
+) -> Result<f64> {
+    let mut side = warm(spec, upstream, design, progress)?;
     let metrics = side.started.metrics.clone();
     let metrics =
         metrics.ok_or_else(|| Error::new("it says nothing of its metrics; write {metrics} into its command"))?;
-    side.warm_up(design)?;
     let before = scraper::sum(&metrics, name)?.unwrap_or(0.0);
-    side.saturated(design)?;
+    saturated(&mut side, design, progress)?;
     let requests = side.record(None)?.saturation.requests;
     // Where nothing was counted yet there are no series; an older version may not know the metric either.
     let after = scraper::sum(&metrics, name)?.unwrap_or_else(|| {

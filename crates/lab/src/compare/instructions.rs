@@ -10,7 +10,7 @@
 use super::run::Contest;
 use super::side::{Asking, seconds};
 use crate::cli::typed::quoted_word;
-use crate::display::Progress;
+use crate::display::{Progress, rough};
 use crate::error::{Error, Result};
 use crate::result::compare::{CompareDesign, Instructions};
 use crate::target::{Kind, Spec, Started};
@@ -71,7 +71,7 @@ pub(crate) fn count(
                 return Err("stopped before they were counted".to_owned());
             }
             let figure = counter
-                .once(spec, contest.upstream.address, design)
+                .once(spec, contest.upstream.address, design, &mut |_| {})
                 .map_err(|error| format!("{}: {error}", spec.name))?;
             figures.push(figure);
             if begun.elapsed() > Duration::from_secs(time_s_max) {
@@ -84,9 +84,14 @@ pub(crate) fn count(
     Ok(Instructions { counted_by: counter.name().to_owned(), a: next(), b: next(), others: counts.collect() })
 }
 
-/// One count of one program, for each request.
-pub(super) fn once(spec: &Spec, upstream: SocketAddr, design: &CompareDesign) -> Result<f64> {
-    Counter::found()?.once(spec, upstream, design)
+/// One count of one program, for each request. `begin` hears what is done, as it begins.
+pub(super) fn once(
+    spec: &Spec,
+    upstream: SocketAddr,
+    design: &CompareDesign,
+    begin: &mut dyn FnMut(&str),
+) -> Result<f64> {
+    Counter::found()?.once(spec, upstream, design, begin)
 }
 
 impl Counter {
@@ -109,13 +114,27 @@ impl Counter {
     }
 
     /// One repetition of one side.
-    fn once(self, spec: &Spec, upstream: SocketAddr, design: &CompareDesign) -> Result<f64> {
+    fn once(
+        self,
+        spec: &Spec,
+        upstream: SocketAddr,
+        design: &CompareDesign,
+        begin: &mut dyn FnMut(&str),
+    ) -> Result<f64> {
         match self {
-            Counter::Pmu => by_pmu(spec, upstream, design),
+            Counter::Pmu => {
+                begin(&format!("load for {LONG:?}, counted by perf"));
+                by_pmu(spec, upstream, design)
+            }
             Counter::Callgrind => {
+                begin(&format!("load for {SHORT:?} under callgrind, and then for {LONG:?}"));
+                let begun = Instant::now();
                 let short = by_callgrind(spec, upstream, design, SHORT)?;
+                let beside = begun.elapsed().saturating_sub(SHORT);
                 let mut time = LONG;
                 loop {
+                    let left = rough((beside + time).as_secs_f64());
+                    begin(&format!("load for {time:?} under callgrind, about {left} left"));
                     let long = by_callgrind(spec, upstream, design, time)?;
                     let requests = long.requests.saturating_sub(short.requests);
                     if requests >= REQUESTS_MIN {

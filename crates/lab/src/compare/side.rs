@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use stillgate_load::outcome::ERROR_EXAMPLES_MAX;
-use stillgate_load::{Arrivals, Bounds, Load, Mix, Outcome, Pace, Protocol, Schedule, Target};
+use stillgate_load::{Arrivals, Bounds, Interval, Load, Mix, Outcome, Pace, Protocol, Schedule, Target};
 
 /// Before the open loop's measured time: its connections are opened in it.
 const LEAD_IN: Duration = Duration::from_millis(50);
@@ -20,7 +20,7 @@ const LEAD_IN: Duration = Duration::from_millis(50);
 /// A request that takes longer is given up.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The observer has nothing to do; this only bounds how often it is asked.
+/// How often an observer hears of the load. Most have nothing to do.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Slices of the closed loop. A machine's speed wanders over tenths of seconds and longer, so the shorter they are the more of
@@ -72,7 +72,7 @@ fn in_turn(sides: &mut [Running<'_>], upstream: &Upstream, design: &CompareDesig
     }
     // Only now: a closed loop never sleeps, and would starve all else.
     let first = schedule::first(&design.placement, &upstream.pids())?;
-    sides.iter_mut().map(|side| side.rated(design, first.realtime)).collect()
+    sides.iter_mut().map(|side| side.rated(design, first.realtime, &mut |_| {})).collect()
 }
 
 /// Of the closed loop, of each side.
@@ -116,22 +116,52 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
-    /// The closed loop where there is no other side.
-    pub(super) fn saturated(&mut self, design: &CompareDesign) -> Result {
-        (0..slices(design)).try_for_each(|_| self.saturate(seconds(design.saturation_s) / slices(design) as u32))
+    /// The closed loop where there is no other side. At the beginning of each of its parts, `begin` hears what the loop says so
+    /// far.
+    pub(super) fn saturated(&mut self, design: &CompareDesign, parts: usize, mut begin: impl FnMut(&str)) -> Result {
+        let slices = slices(design);
+        for number in 0..slices {
+            if number * parts % slices < parts {
+                begin(&self.so_far());
+            }
+            self.saturate(seconds(design.saturation_s) / slices as u32)?;
+        }
+        Ok(())
     }
 
-    /// The open loop where there is no other side.
-    pub(super) fn rated_alone(&mut self, design: &CompareDesign, upstream: &Upstream) -> Result<Outcome> {
+    /// The open loop where there is no other side. During the loop, `observe` hears of each tenth of a second.
+    pub(super) fn rated_alone(
+        &mut self,
+        design: &CompareDesign,
+        upstream: &Upstream,
+        observe: &mut dyn FnMut(&Interval<'_>),
+    ) -> Result<Outcome> {
         let first = schedule::first(&design.placement, &upstream.pids())?;
-        self.rated(design, first.realtime)
+        self.rated(design, first.realtime, observe)
     }
 
     /// The open loop.
-    fn rated(&mut self, design: &CompareDesign, realtime: bool) -> Result<Outcome> {
+    fn rated(
+        &mut self,
+        design: &CompareDesign,
+        realtime: bool,
+        observe: &mut dyn FnMut(&Interval<'_>),
+    ) -> Result<Outcome> {
         self.load.realtime = realtime;
-        let outcome = self.load.run(constant(design.rate), LEAD_IN, seconds(design.rate_s));
+        let unending = AtomicBool::new(false);
+        let outcome = self.load.observed(constant(design.rate), LEAD_IN, seconds(design.rate_s), &unending, observe);
         checked(&mut self.started, outcome)
+    }
+
+    /// What the closed loop says so far, as the end of a sentence; empty before its first slice.
+    pub(super) fn so_far(&self) -> String {
+        let requests: u64 = self.slices.iter().map(|slice| slice.requests).sum();
+        let time: Duration = self.slices.iter().map(|slice| slice.elapsed).sum();
+        if requests == 0 {
+            return String::new();
+        }
+        let rate = requests as f64 / time.as_secs_f64();
+        format!("; {rate:.0} requests/s so far, {:.1} us of CPU for each", self.cpu_us / requests as f64)
     }
 
     fn finish(self, rated: &Outcome) -> Result<SideRecord> {
@@ -273,6 +303,17 @@ impl<'a> Asking<'a> {
         duration: Duration,
         enough: &AtomicBool,
     ) -> Result<Outcome> {
+        self.observed(pace, warm_up, duration, enough, &mut |_| {})
+    }
+
+    fn observed(
+        &self,
+        pace: Pace,
+        warm_up: Duration,
+        duration: Duration,
+        enough: &AtomicBool,
+        observe: &mut dyn FnMut(&Interval<'_>),
+    ) -> Result<Outcome> {
         let threads = self.cpus.len().clamp(1, self.connections);
         let load = Load {
             target: self.target.clone(),
@@ -293,7 +334,7 @@ impl<'a> Asking<'a> {
             bounds: Bounds { late: self.late, ..Bounds::default() },
             seed: self.seed,
         };
-        stillgate_load::run(&load, enough, &mut |_| {}).map_err(|error| Error::new(error.to_string()))
+        stillgate_load::run(&load, enough, observe).map_err(|error| Error::new(error.to_string()))
     }
 }
 

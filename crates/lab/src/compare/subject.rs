@@ -109,12 +109,17 @@ fn binary(text: &str, path: &Path, side: Side, manner: &Manner, folder: &Path) -
     }
 }
 
-fn spec(text: &str, side: Side, manner: &Manner, folder: &Path) -> Spec {
+/// As it was typed, but for the end of a long command.
+pub(crate) fn shown(text: &str) -> String {
     let mut name: String = text.chars().take(NAME_CHARACTERS_MAX).collect();
     if name.len() < text.len() {
         name.push('…');
     }
-    let name = format!("{side:?} ({name})");
+    name
+}
+
+fn spec(text: &str, side: Side, manner: &Manner, folder: &Path) -> Spec {
+    let name = format!("{side:?} ({})", shown(text));
     Spec { name, address: manner.address, ..Spec::built_in(Kind::Command, folder.to_owned()) }
 }
 

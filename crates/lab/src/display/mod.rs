@@ -6,4 +6,4 @@ mod load;
 mod progress;
 
 pub(crate) use load::LoadDisplay;
-pub(crate) use progress::Progress;
+pub(crate) use progress::{Progress, rough};
