@@ -85,7 +85,7 @@ pub fn kept(context: &Context, name: &str) -> Option<serde_json::Value> {
     VM.with_borrow(|slot| {
         let vm = slot.as_ref().filter(|vm| vm.generation == context.generation && !context.is_empty())?;
         let value = vm.entries.kept.call::<Value>((context.id, name)).ok().filter(|value| !value.is_nil())?;
-        serde_json::from_slice(&json::write(&value, &vm.array_mt, true, true).ok()?).ok()
+        serde_json::from_slice(&json::write(&value, &vm.array_mt, false, true).ok()?).ok()
     })
 }
 

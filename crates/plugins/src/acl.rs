@@ -3,7 +3,7 @@
 //! A label is a text that can hold several values: a JSON array, or values between commas. Where no consumer is attached, the same
 //! is read of a user that functions in Lua have set in `ctx.external_user`.
 
-use crate::json_path::{JsonPath, is_json_path};
+use crate::json_path::{JsonPath, TooLarge, is_json_path};
 use crate::lua::kept;
 use crate::patterns::{self, Flags};
 use regex::bytes::Regex;
@@ -28,14 +28,14 @@ object! {
         rejected_code: u16 = int(200, 599) => default(403);
         /// `message` of its answer.
         rejected_msg: String = TEXT => optional;
-        /// Where the label stands in `ctx.external_user`, which functions in Lua set: a JSONPath.
+        /// The JSONPath of the label in `ctx.external_user`, which functions in Lua set.
         external_user_label_field: String = JSON_PATH => default("groups".to_owned());
         /// The name of that label; without it, it is the JSONPath.
         external_user_label_field_key: String = NOT_EMPTY => optional;
         /// What the label must be: a text of several values, a JSON array in a text, or a list. Without it, a list, or a text as a
         /// consumer's label.
         external_user_label_field_parser: At<Parser> = Located(PARSER) => optional;
-        /// For `segmented_text`: a regular expression of what stands between the values, besides blanks.
+        /// For `segmented_text`: a regular expression of what separates the values. Blanks around it are ignored.
         external_user_label_field_separator: String = NOT_EMPTY => optional;
         any_of {
             "no label is named": allow_labels | deny_labels;
@@ -110,8 +110,7 @@ pub(crate) struct Acl {
 /// The one label of users that are no consumers.
 struct Users {
     name: String,
-    /// `None`: it is never found.
-    path: Option<JsonPath>,
+    path: JsonPath,
     parser: Option<Parser>,
     separator: Option<Regex>,
 }
@@ -146,14 +145,23 @@ impl Plugin for Acl {
         let who = match *request.consumer {
             Some(attached) => Who::Consumer(request.consumers.of(attached)),
             None => match kept(request.settled, "external_user") {
+                // As in Lua, `false` is nothing.
+                None | Some(Json::Bool(false)) => return Flow::Answer(Answer::text(401, MISSING)),
                 Some(user) => Who::User(user),
-                None => return Flow::Answer(Answer::text(401, MISSING)),
+            },
+        };
+        let label = match &who {
+            Who::Consumer(_) => None,
+            // Whether a denied value is further inside is not known.
+            Who::User(user) => match self.users.path.first(user) {
+                Ok(label) => label,
+                Err(TooLarge) => return Flow::Answer(self.rejected.clone()),
             },
         };
         let has_one = |wanted: &[Wanted]| {
             wanted.iter().any(|(name, values)| match &who {
                 Who::Consumer(consumer) => consumer.label(name).is_some_and(|label| holds(label, values)),
-                Who::User(user) => self.users.label(user, name).is_some_and(|label| self.users.holds(label, values)),
+                Who::User(_) => *name == self.users.name && label.is_some_and(|label| self.users.holds(label, values)),
             })
         };
         match self.allow.as_deref().is_none_or(has_one) && !has_one(&self.deny) {
@@ -176,12 +184,13 @@ enum Who<'a> {
 impl Users {
     fn new(keys: &mut AclKeys, cx: &mut Compile<'_>) -> Option<Users> {
         let (field, label) = (&keys.external_user_label_field, keys.external_user_label_field_key.take());
-        let path = JsonPath::parse(field);
-        if path.is_none() {
-            let fault = Fault::new(format!("nothing is looked up by {field:?}, so that no user has the label"));
-            let hint = "write names, indexes, `*` and `..` only";
-            cx.sink.warning(cx.at, &cx.path.key("external_user_label_field"), fault.hint(hint));
-        }
+        let Some(path) = JsonPath::parse(field) else {
+            // Denied labels would never be found.
+            let fault = Fault::new(format!("{field:?}: filters, scripts, slices and unions are not supported"));
+            let hint = "use only names, indexes, `*` and `..`";
+            cx.sink.error(cx.at, &cx.path.key("external_user_label_field"), fault.hint(hint));
+            return None;
+        };
         let separator = match (&keys.external_user_label_field_parser, &keys.external_user_label_field_separator) {
             (Some(At { at, value: Parser::SegmentedText }), None) => {
                 let fault = Fault::new("there is no separator").hint("add `external_user_label_field_separator`");
@@ -197,10 +206,6 @@ impl Users {
         };
         let parser = keys.external_user_label_field_parser.as_ref().map(|parser| parser.value);
         Some(Users { name: label.unwrap_or_else(|| field.clone()), path, parser, separator })
-    }
-
-    fn label<'j>(&self, user: &'j Json, name: &str) -> Option<&'j Json> {
-        self.path.as_ref().filter(|_| name == self.name)?.first(user)
     }
 
     /// Whether a label holds one of some values. What is of another form than it must be holds nothing.

@@ -22,13 +22,20 @@ enum Step {
 /// Values that one look-up goes through at most.
 const LOOKS_MAX: u32 = 10_000;
 
+/// The value has more inside than one look-up goes through, so it is not known what the path leads to.
+#[derive(Debug)]
+pub(crate) struct TooLarge;
+
 impl JsonPath {
     /// `None`: it is no path, or one that nothing is looked up by.
     pub(crate) fn parse(text: &str) -> Option<JsonPath> {
         let text = text.trim_matches(BLANKS);
+        if !is_json_path(text) {
+            return None;
+        }
         let mut rest = text.strip_prefix('$').unwrap_or(text);
         let mut steps = Vec::new();
-        while !rest.is_empty() && is_json_path(text) {
+        while !rest.is_empty() {
             if let Some(behind) = rest.strip_prefix("..") {
                 steps.push(Step::Below);
                 rest = behind;
@@ -39,13 +46,14 @@ impl JsonPath {
             steps.push(step(rest[..rest.len() - behind.len()].trim_matches(BLANKS))?);
             rest = behind;
         }
-        rest.is_empty().then(|| JsonPath(steps.into()))
+        Some(JsonPath(steps.into()))
     }
 
     /// The first value that it leads to, `null` apart.
-    pub(crate) fn first<'j>(&self, json: &'j Json) -> Option<&'j Json> {
+    pub(crate) fn first<'j>(&self, json: &'j Json) -> Result<Option<&'j Json>, TooLarge> {
         let mut looks = LOOKS_MAX;
-        first(json, &self.0, &mut looks).filter(|value| !value.is_null())
+        let found = first(json, &self.0, &mut looks).filter(|value| !value.is_null());
+        if found.is_none() && looks == 0 { Err(TooLarge) } else { Ok(found) }
     }
 }
 
@@ -176,7 +184,11 @@ mod tests {
             "orgs": {"apache": {"team": ["x", {"y": 2}]}, "api7": {"team": "b"}},
         });
         let check = |path: &str, expected: Json| {
-            assert_eq!(JsonPath::parse(path).unwrap().first(&json).unwrap_or(&Json::Null), &expected, "{path}");
+            assert_eq!(
+                JsonPath::parse(path).unwrap().first(&json).unwrap().unwrap_or(&Json::Null),
+                &expected,
+                "{path}"
+            );
         };
         check("team", json!("a"));
         check("$.orgs.api7.team", json!("b"));
@@ -193,7 +205,7 @@ mod tests {
             assert!(JsonPath::parse(path).is_none(), "{path}");
         }
         let deep = (0..100).fold(json!({}), |inner, _| json!({"a": inner, "b": 1}));
-        assert!(JsonPath::parse("$..a..a..a..a..z").unwrap().first(&deep).is_none());
+        assert!(JsonPath::parse("$..a..a..a..a..z").unwrap().first(&deep).is_err());
     }
 
     #[test]

@@ -83,6 +83,15 @@ impl Edits {
         }
     }
 
+    /// The same as another's, in the memory that is here.
+    pub fn copy_from(&mut self, other: &Edits) {
+        let Edits { removed, appended, lines, is_too_large } = other;
+        self.removed.clone_from(removed);
+        self.appended.clone_from(appended);
+        self.lines.copy_from(lines);
+        self.is_too_large = *is_too_large;
+    }
+
     /// Whether lines were left out since they are more than a head may have. Who applies the edits has to ask.
     #[inline]
     pub fn is_too_large(&self) -> bool {
@@ -402,6 +411,16 @@ mod tests {
         assert!(["host", "b"].iter().all(|name| values(&edits, name).is_empty()));
         edits.clear();
         assert!(!edits.is_changed() && values(&edits, "b") == ["3"]);
+    }
+
+    #[test]
+    fn a_copy_has_what_the_other_has_and_nothing_of_before() {
+        let (mut edits, mut copy) = (Edits::default(), Edits::default());
+        copy.add(name("old"), value("1"));
+        copy.appended.extend_from_slice(b"X: y\r\n");
+        edits.add(name("new"), value("2"));
+        copy.copy_from(&edits);
+        assert!(values(&copy, "new") == ["2"] && values(&copy, "old").is_empty() && copy.appended.is_empty());
     }
 
     #[test]

@@ -149,6 +149,8 @@ impl Mock {
             set(request, name.name(), value.value());
         }
         if self.add_fields(request).is_err() {
+            // The page is not of the mock's type.
+            request.response.clear();
             return Flow::Answer(Answer::page(500));
         }
         let body = match &self.content {

@@ -227,6 +227,14 @@ fn labels_of_users_that_functions_set_let_through() {
     check("{ team = 'x, cloud' }", &format!("{allow}: team"), "goes on");
     check("{ team = 1 }", &format!("{allow}: team"), "403");
     check("nil", &format!("{allow}: team"), "401");
+    check("false", "deny_labels: {team: [cloud]}, external_user_label_field: team", "401");
+    check("print", "deny_labels: {team: [cloud]}, external_user_label_field: team", "401");
+    let padded = "(function() local all = {} for at = 1, 20000 do all[at] = at end return { a = all, z = { team = 'cloud' } } end)()";
+    check(
+        padded,
+        "deny_labels: {team: [cloud]}, external_user_label_field: $..team, external_user_label_field_key: team",
+        "403",
+    );
     check("'cloud'", &format!("{allow}: team"), "403");
     check(&of_api7("{ 'cloud' }"), &format!("{path}: table"), "goes on");
     check(&of_api7("'cloud,infra'"), &format!("{path}: table"), "403");
@@ -341,6 +349,12 @@ fn what_cannot_work_is_refused() {
         "acl: {allow_labels: {team: [a]}, external_user_label_field: \"$..([invalid\"}",
         expect![[r#"
             1:61: acl.external_user_label_field: "$..([invalid" is no JSONPath; write it as in `$.orgs..team`
+        "#]],
+    );
+    check(
+        "acl: {deny_labels: {team: [a]}, external_user_label_field: \"$.teams[1:3]\"}",
+        expect![[r#"
+            1:6: acl.external_user_label_field: "$.teams[1:3]": filters, scripts, slices and unions are not supported; use only names, indexes, `*` and `..`
         "#]],
     );
     check(

@@ -59,7 +59,9 @@ pub(crate) struct Chains {
     /// A node has answered, and not we.
     is_of_node: bool,
     /// Where plugins see the response: what plugins have changed of the request's header, without what we change behind them.
-    request_fields: Option<Edits>,
+    request_fields: Edits,
+    /// Whether they are known.
+    has_request_fields: bool,
     /// The status of the response as it came.
     came_with: u16,
     /// Of an answer of our own.
@@ -115,14 +117,17 @@ impl Chains {
             response_head,
             is_of_node,
             request_fields,
+            has_request_fields,
             came_with,
             own_length,
             kept,
         } = self;
-        (*is_on, *is_timed, *is_head_refused, *is_of_node) = (false, false, false, false);
+        (*is_on, *is_timed, *is_head_refused) = (false, false, false);
+        (*is_of_node, *has_request_fields) = (false, false);
         (*phases, *global, *route) = (Phases::NONE, Judged::default(), Judged::default());
-        (*merged, *consumer, *request_fields, *kept) = (None, None, None, None);
+        (*merged, *consumer, *kept) = (None, None, None);
         (*came_with, *own_length) = (0, None);
+        request_fields.clear();
         settled.clear();
         preset.clear();
         response_head.clear();
@@ -138,7 +143,8 @@ impl Chains {
     #[inline]
     pub(super) fn note_request(&mut self, edits: &Edits) {
         if self.phases.contains(Phase::Log) || self.phases.contains(Phase::HeaderFilter) {
-            self.request_fields = Some(edits.clone());
+            self.request_fields.copy_from(edits);
+            self.has_request_fields = true;
         }
     }
 
@@ -360,7 +366,7 @@ fn run_response_phase(
     let kept = chains.kept.as_deref();
     let mut answer = Response {
         facts,
-        request_edits: chains.request_fields.as_ref().unwrap_or(&request_edits.fields),
+        request_edits: if chains.has_request_fields { &chains.request_fields } else { &request_edits.fields },
         came_with: if chains.came_with == 0 { outcome.status } else { chains.came_with },
         is_of_node,
         was_asked: outcome.asked.is_some(),

@@ -42,6 +42,14 @@ const COLON: &[u8] = b": ";
 const END: &[u8] = b"\r\n";
 
 impl Lines {
+    pub(super) fn copy_from(&mut self, other: &Lines) {
+        let Lines { text, list, tags, shapes } = other;
+        self.text.clone_from(text);
+        self.list.clone_from(list);
+        self.tags = *tags;
+        self.shapes.clone_from(shapes);
+    }
+
     pub(super) fn add(&mut self, name: FieldName<'_>, value: FieldValue<'_>) {
         let start = self.text.len();
         push_line(&mut self.text, name, value);
