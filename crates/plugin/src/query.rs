@@ -26,7 +26,7 @@ pub fn argument<'a>(query: &'a [u8], name: &[u8]) -> Argument<'a> {
     found
 }
 
-/// The first argument of a name, which is given decoded, as it is written; the inner `None`: without `=`.
+/// The raw value of the first argument with this decoded name. The inner `None`: it has no `=`.
 pub(crate) fn first<'a>(query: &'a [u8], name: &[u8]) -> Option<Option<&'a [u8]>> {
     pairs(query).find(|pair| has_name(pair, name)).map(value_of)
 }

@@ -24,7 +24,7 @@ pub struct Settled {
     pub trace: Option<Trace>,
     /// Spans that are open.
     pub spans: Vec<Span>,
-    /// The id that a plugin has given the request; empty: none has.
+    /// The request's id, as a plugin has set it; empty if none has.
     pub request_id: Vec<u8>,
     /// Of the body, as far as they have been waited for.
     pub(crate) arguments: Known,

@@ -300,7 +300,7 @@ fn bad_configurations_are_refused() {
         {allow_origins_by_regex: ['(?=a)']}
             1:33: cors.allow_origins_by_regex[0]: not a regular expression: look-around, including look-ahead and look-behind, is not supported; write it without: matching takes linear time, which rules them out
         {allow_origins_by_regex: ['a', 'b', 'a']}
-            1:32: cors.allow_origins_by_regex[2]: this stands there twice; remove it
+            1:32: cors.allow_origins_by_regex[2]: a duplicate item; remove it
         {allow_origins_by_metadata: ['']}
             1:36: cors.allow_origins_by_metadata[0]: a name has from 1 to 4096 characters
         {max_age: yes}

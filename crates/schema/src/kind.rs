@@ -334,10 +334,10 @@ impl<K: Kind> Kind for List<K> {
     }
 }
 
-/// A list in which nothing stands twice.
+/// A list without duplicate items.
 pub struct Unique<K>(List<K>);
 
-/// The list, without an item that is there before.
+/// Refuses duplicate items in a list.
 pub const fn unique<K>(list: List<K>) -> Unique<K> {
     Unique(list)
 }
@@ -350,7 +350,7 @@ impl<K: Kind<Out: PartialEq>> Kind for Unique<K> {
         match (1..items.len()).find(|at| items[..*at].contains(&items[*at])) {
             None => Some(items),
             Some(at) => {
-                sink.error(node.at, &path.index(at), Fault::new("this stands there twice").hint("remove it"));
+                sink.error(node.at, &path.index(at), Fault::new("a duplicate item").hint("remove it"));
                 None
             }
         }

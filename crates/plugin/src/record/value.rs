@@ -49,7 +49,7 @@ pub enum AccessValue {
     ServiceId,
     /// 16 random bytes in hexadecimal, made for this request.
     RequestId,
-    /// The id that the plugin `request-id` has given the request or found in it, else the same.
+    /// The id from the plugin `request-id`; without the plugin, as [`Self::RequestId`].
     GivenId,
     /// The trace id that a plugin has found or made, else that in the request's `traceparent` (W3C); null where there is none.
     TraceId,

@@ -22,7 +22,7 @@ object! {
         response_status: u16 = int(200, 599) => default(200);
         /// `Content-Type`: `application/json`, `application/xml`, `text/plain`, `text/html` or `text/xml`, with parameters.
         content_type: ContentType = CONTENT_TYPE => default(default_content_type());
-        /// Further header fields of the answer, with variables.
+        /// Further header fields of the response. Values may contain variables.
         response_headers: Fields = FieldMap => default(Fields::default());
         /// Whether the answer says what made it, in `x-mock-by`.
         with_mock_header: bool = Flag => default(true);
@@ -172,7 +172,7 @@ impl Mock {
         Flow::Answer(Answer { status: self.status, content_type: None, body })
     }
 
-    /// They take the place of none, but for `Content-Type`, of which there is one.
+    /// Adds fields and replaces none, except `Content-Type`, which a response has only once.
     fn add_fields(&self, request: &mut Request<'_>) -> Result<(), EditError> {
         let worker = request.worker;
         worker.with_buffers(|text, buffer| {

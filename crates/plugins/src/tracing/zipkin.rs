@@ -169,7 +169,7 @@ impl Plugin for Zipkin {
         let (id, node_id) = (worker.random().max(1), worker.random().max(1));
         let is_short = context.ids.is_some_and(|ids| ids.is_short);
         let parent = context.ids.map_or(0, |ids| ids.span);
-        // There is no span for what the node does where nothing is recorded.
+        // Without sampling no span is recorded here, so the node's parent is the caller's span.
         let (parent_of_node, of_node) = if is_sampled { (id, node_id) } else { (parent, id) };
         let mut text = Vec::with_capacity(32);
         for (name, number, digits) in [

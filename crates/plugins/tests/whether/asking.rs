@@ -433,6 +433,6 @@ fn bad_configurations_are_refused() {
         1:58: api-breaker.max_breaker_sec: expected a whole number from 3 to 86400, found the number 2
         1:69: api-breaker.unhealthy.http_statuses[0]: expected a whole number from 500 to 599, found the number 200
         1:97: api-breaker.healthy.successes: expected a whole number from 1 to 1000000, found the number 0
-        1:94: api-breaker.healthy.http_statuses[1]: this stands there twice; remove it
+        1:94: api-breaker.healthy.http_statuses[1]: a duplicate item; remove it
     "#]].assert_eq(&all);
 }
