@@ -395,7 +395,7 @@ fn names_and_variables_of_added_labels() {
     refused(
         "labels: {http_requests_total: {uri: \"\"}}",
         expect![[
-            r#"1:84: gateway.metrics.labels.http_requests_total.uri: "": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, method, scheme, server_protocol, protocol, remote_addr, remote_port, remote_user, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME"#
+            r#"1:84: gateway.metrics.labels.http_requests_total.uri: "": unknown variable; write one of uri, document_uri, request_uri, args, query_string, is_args, host, request_method, method, scheme, server_protocol, protocol, remote_addr, remote_port, remote_user, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME"#
         ]],
     );
     refused(

@@ -9,13 +9,13 @@ use regex_syntax::ast::{self, Ast};
 use std::sync::Arc;
 use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
 use stillgate_route::path::target_path;
-use stillgate_schema::{Fault, Flag, Text, int, object, some, text};
+use stillgate_schema::{Fault, Flag, Text, int, list, object, text};
 
 object! {
     /// Answers requests whose URI matches a rule.
     pub(crate) struct UriBlockerKeys {
         /// Regular expressions, of which none may match somewhere in path and query.
-        block_rules: Vec<String> = some(PATTERN) => required;
+        block_rules: Vec<String> = list(PATTERN) => required;
         /// The status of the answer.
         rejected_code: u16 = int(200, 599) => default(403);
         /// `error_msg` of the answer; without it the answer is an error page.

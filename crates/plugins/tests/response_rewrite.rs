@@ -467,7 +467,7 @@ fn bad_configurations_are_refused() {
         {vars: [[status, '===', 200]]}
             1:36: response-rewrite.vars[0][1]: "===": unknown operator; write "=="
         {vars: [[nothing_like_it, '==', 200]]}
-            1:28: response-rewrite.vars[0][0]: "nothing_like_it": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, method, scheme, server_protocol, protocol, remote_addr, remote_port, remote_user, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME
+            1:28: response-rewrite.vars[0][0]: "nothing_like_it": unknown variable; write one of uri, document_uri, request_uri, args, query_string, is_args, host, request_method, method, scheme, server_protocol, protocol, remote_addr, remote_port, remote_user, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME
         {max_resp_body_size: 0}
             1:40: response-rewrite.max_resp_body_size: expected a whole number from 1 to 1073741824, found the number 0
         {headers: {add: {a: b}}}

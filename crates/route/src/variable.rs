@@ -148,8 +148,9 @@ pub trait Lookup {
 }
 
 /// Variables without a name part. The first name of each is the one it prints as.
-const PLAIN: [(&str, Variable); 24] = [
+const PLAIN: [(&str, Variable); 25] = [
     ("uri", Variable::Uri),
+    ("document_uri", Variable::Uri),
     ("request_uri", Variable::RequestUri),
     ("args", Variable::Args),
     ("query_string", Variable::Args),
@@ -508,7 +509,7 @@ mod tests {
         check("remote_adr", "\"remote_adr\": unknown variable; did you mean \"remote_addr\"?");
         check(
             "URI",
-            "\"URI\": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, method, scheme, server_protocol, protocol, remote_addr, remote_port, remote_user, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME",
+            "\"URI\": unknown variable; write one of uri, document_uri, request_uri, args, query_string, is_args, host, request_method, method, scheme, server_protocol, protocol, remote_addr, remote_port, remote_user, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME",
         );
         check("arg_", "\"arg_\": the name part is missing, too long, or holds a character it cannot; write arg_NAME");
         check(

@@ -3,7 +3,7 @@
 local S = ...
 local ask, op, closed, ngx, raise = S.ask, S.operations, S.closed, S.ngx, S.raise
 local type, tostring, tonumber, select, pairs, ipairs, next = type, tostring, tonumber, select, pairs, ipairs, next
-local setmetatable, getmetatable, unpack = setmetatable, getmetatable, unpack
+local setmetatable, getmetatable, rawset, unpack = setmetatable, getmetatable, rawset, unpack
 local sub, find, concat = string.sub, string.find, table.concat
 local new, clear = S.table_new, S.table_clear
 
@@ -536,7 +536,10 @@ local static = setmetatable({ var = var }, {
     elseif name == "matched_route" then
       return resource("route")
     elseif name == "jwt_auth_payload" then
-      return S.document("claims")
+      -- From then on a field as any other: what one function writes into the claims, the next one reads.
+      local claims = S.document("claims")
+      if claims ~= nil then rawset(S.own.ctx, name, claims) end
+      return claims
     elseif name == "headers" then
       return S.all_fields(op.request_fields)
     end

@@ -547,15 +547,16 @@ fn huge_and_deep_tokens_do_no_harm() {
 
 #[test]
 fn functions_see_the_claims() {
-    let source = "return function(conf, ctx) local claims = ctx.jwt_auth_payload or {} return 200, claims.key .. claims.roles[2] end";
-    let source = serde_json::to_string(source).unwrap();
-    let post = format!("serverless-post-function: {{phase: rewrite, functions: [{source}]}}");
+    let writes = "return function(conf, ctx) if ctx.jwt_auth_payload then ctx.jwt_auth_payload.team = \"c\" end end";
+    let reads = "return function(conf, ctx) local claims = ctx.jwt_auth_payload or {} return 200, claims.key .. claims.roles[2] .. claims.team end";
+    let functions = serde_json::to_string(&[writes, reads]).unwrap();
+    let post = format!("serverless-post-function: {{phase: rewrite, functions: {functions}}}");
     let good = jack(r#"{"key":"jack","roles":["a","b"]}"#);
     let plugins = with(&format!("jwt-auth: {{store_in_ctx: true, hide_credentials: true}}\n{post}"), &known());
     // The second time the token is remembered.
     for _ in 0..2 {
         let outcome = bearer(&plugins, &good);
-        assert!(outcome.contains("< 200\n") && outcome.contains("jackb"), "{outcome}");
+        assert!(outcome.contains("< 200\n") && outcome.contains("jackbc"), "{outcome}");
     }
     let outcome = bearer(&with(&format!("jwt-auth: {{}}\n{post}"), &known()), &good);
     assert!(outcome.contains("< 500\n"), "{outcome}");

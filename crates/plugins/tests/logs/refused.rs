@@ -157,7 +157,7 @@ fn secrets() {
         "opentelemetry: {sampler: {name: sometimes}, additional_attributes: [no_such]}",
         expect![[r#"
             1:33: opentelemetry.sampler.name: expected always_off, always_on, trace_id_ratio or parent_base, found the text "sometimes"
-            1:69: opentelemetry.additional_attributes[0]: "no_such": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, method, scheme, server_protocol, protocol, remote_addr, remote_port, remote_user, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME
+            1:69: opentelemetry.additional_attributes[0]: "no_such": unknown variable; write one of uri, document_uri, request_uri, args, query_string, is_args, host, request_method, method, scheme, server_protocol, protocol, remote_addr, remote_port, remote_user, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME
         "#]],
     );
 }

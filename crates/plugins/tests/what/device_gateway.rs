@@ -98,7 +98,7 @@ fn keys_that_make_no_sense_are_refused() {
     let text: String = all.into_iter().map(refusal).collect();
     expect![[r#"
         1:17: device-gateway: the key "id" is missing; add it
-        1:22: device-gateway.id: "nothing": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, method, scheme, server_protocol, protocol, remote_addr, remote_port, remote_user, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME
+        1:22: device-gateway.id: "nothing": unknown variable; write one of uri, document_uri, request_uri, args, query_string, is_args, host, request_method, method, scheme, server_protocol, protocol, remote_addr, remote_port, remote_user, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME
         1:40: device-gateway.protocol: expected json, cbor or raw, found the text "mqtt"
         1:57: device-gateway.duplicate: expected replace or refuse, found the text "both"
         1:77: device-gateway.queue_policy: expected refuse, drop_oldest or latest, found the text "drop"

@@ -91,6 +91,6 @@ fn bad_configurations_are_refused() {
         1:31: workflow.rules[0].actions[0]: expected an action such as [return, {code: 403}], found a map
         1:34: workflow.rules[0].case[0][1]: "?": unknown operator; write one of "==", "~=", ">", ">=", "<", "<=", "~~", "~*", "in", "has", "ipmatch"
         1:11: workflow.rules[0].actions[0][1]: there is no limit; add `count` and `time_window`, or `rules`
-        1:77: workflow.rules[0].actions[0][1].key: "no_such_variable": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, method, scheme, server_protocol, protocol, remote_addr, remote_port, remote_user, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME
+        1:77: workflow.rules[0].actions[0][1].key: "no_such_variable": unknown variable; write one of uri, document_uri, request_uri, args, query_string, is_args, host, request_method, method, scheme, server_protocol, protocol, remote_addr, remote_port, remote_user, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME
     "#]].assert_eq(&text);
 }

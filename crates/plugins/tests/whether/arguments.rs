@@ -143,7 +143,7 @@ fn who_does_not_wait_cannot_ask() {
         .map(said_of_store)
         .concat();
     expect![[r#"
-        1:17: warning: redirect.uri: "post_arg": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, method, scheme, server_protocol, protocol, remote_addr, remote_port, remote_user, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME; it is empty here
+        1:17: warning: redirect.uri: "post_arg": unknown variable; write one of uri, document_uri, request_uri, args, query_string, is_args, host, request_method, method, scheme, server_protocol, protocol, remote_addr, remote_port, remote_user, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME; it is empty here
         1:22: warning: proxy-rewrite.uri: "post_arg.a..b": the name part is missing, too long, or holds a character it cannot; write post_arg.a, post_arg.a.b, post_arg.a[0] or post_arg.a[*].b; it is empty here
     "#]].assert_eq(&said);
 }

@@ -421,7 +421,7 @@ fn bad_configurations_are_refused() {
         1:62: proxy-mirror.sample_ratio: expected a number from 0.00001 to 1, found the text "x"
         1:20: limit-conn.conn: expected a whole number above 0, found the number 0; write a number, or variables such as "$http_x_limit"
         1:53: limit-conn.default_conn_delay: expected a number from 0.001 to 3600, found the number 0
-        1:61: limit-conn.key: "no_such": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, method, scheme, server_protocol, protocol, remote_addr, remote_port, remote_user, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME
+        1:61: limit-conn.key: "no_such": unknown variable; write one of uri, document_uri, request_uri, args, query_string, is_args, host, request_method, method, scheme, server_protocol, protocol, remote_addr, remote_port, remote_user, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME
         1:78: limit-conn.policy: expected local, found the text "x"
         1:13: limit-conn: `rules` stands beside `conn`, `burst` or `key`; keep one of them
         1:13: limit-conn: there is no limit; add `conn`, `burst` and `key`, or `rules`

@@ -90,7 +90,7 @@ fn bad_configurations_are_refused() {
         1:58: fault-injection.abort.headers.X: a header value cannot hold control characters such as line breaks
         accepted
         accepted
-        1:54: fault-injection.abort.vars[0][0][0]: "nothing": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, method, scheme, server_protocol, protocol, remote_addr, remote_port, remote_user, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME
+        1:54: fault-injection.abort.vars[0][0][0]: "nothing": unknown variable; write one of uri, document_uri, request_uri, args, query_string, is_args, host, request_method, method, scheme, server_protocol, protocol, remote_addr, remote_port, remote_user, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME
         1:26: fault-injection.delay: the key "duration" is missing; add it
         1:37: fault-injection.delay.duration: expected a number from 0 to 3600, found the number -1
         1:37: fault-injection.delay.duration: expected a number from 0 to 3600, found the number 3601
