@@ -210,6 +210,28 @@ fn a_changed_secret_is_noticed() {
 }
 
 #[test]
+fn a_changed_secret_is_noticed_where_a_text_was_refused_before() {
+    let route = ["{id: r, uri: /r, upstream_id: u}".to_owned()];
+    let text = file(&route, &["{username: jack, plugins: {key-auth: {key: $env://ONE}}}".to_owned()], false);
+    for refused in [text.replace("ONE", "TWO"), format!("{text}\n["), text.replace("$env://ONE", "k1, unknown: 1")] {
+        let (plugins, secret) = plugin_set();
+        let mut reader = Reader::new(plugins);
+        let mut load = |text: &str| reader.load(Text::new(text.into()), &|_| None);
+        let first = load(&text).unwrap();
+        for _ in 0..2 {
+            assert!(load(&refused).is_err(), "{refused}");
+        }
+        assert!(Arc::ptr_eq(&load(&text).unwrap().config.routes[0], &first.config.routes[0]), "{refused}");
+        assert!(reader.secret_references().contains(&"$env://ONE".to_owned()), "{refused}");
+        assert!(reader.has_current_secrets());
+        "second secret".clone_into(&mut secret.0.lock().unwrap());
+        assert!(!reader.has_current_secrets(), "{refused}");
+        let loaded = reader.load(Text::new(text.clone().into()), &|_| None).unwrap();
+        assert!(loaded.config.plugins.consumers.find("key-auth", b"second secret").is_some(), "{refused}");
+    }
+}
+
+#[test]
 fn an_anonymous_consumer_must_be_there() {
     let (plugins, _) = plugin_set();
     let mut reader = Reader::new(plugins.clone());

@@ -34,7 +34,7 @@ pub(crate) use definition::{Definition, Named, Written, own_upstreams};
 pub(crate) use plugins::with_own;
 pub(crate) use plugins::{LeftOut, List, Metadata, first_of_each, merge, metadata_table};
 pub use plugins::{OwnFiles, PluginSet};
-pub(crate) use remembered::Remembered;
+pub(crate) use remembered::{Remembered, Told};
 pub(crate) use secrets::with_managers;
 pub(crate) use unavailable::unavailable;
 

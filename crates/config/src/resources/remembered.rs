@@ -19,7 +19,7 @@ pub(crate) struct Remembered {
 
 /// By reference, a hash of what it stood for.
 #[derive(Default)]
-struct Told {
+pub(crate) struct Told {
     hashes: HashMap<String, u64>,
     /// Where the text that was read last names managers: what knows them.
     with_managers: Option<Arc<dyn Secrets>>,
@@ -55,9 +55,14 @@ impl Remembered {
         }
     }
 
-    /// Begins anew, with a text that is read as a whole.
-    pub(crate) fn forget(&self) {
-        *self.told() = Told::default();
+    /// Begins anew, with a text that is read as a whole. Returns what was told until now.
+    pub(crate) fn forget(&self) -> Told {
+        std::mem::take(&mut *self.told())
+    }
+
+    /// Takes back what was told before others were forgotten.
+    pub(crate) fn put_back(&self, told: Told) {
+        *self.told() = told;
     }
 
     /// Whether there is more than is remembered.

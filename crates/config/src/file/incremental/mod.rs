@@ -28,7 +28,7 @@ mod outline;
 use crate::file::whole::CatalogState;
 use crate::file::{finish, read, resolve};
 use crate::model::Loaded;
-use crate::resources::{PluginSet, Remembered};
+use crate::resources::{PluginSet, Remembered, Told};
 use crate::values::digest;
 use items::Item;
 use outline::Listed;
@@ -80,6 +80,14 @@ pub struct Reader {
     /// Where the text that was read last, good or bad, has plugins of its own.
     own_paths: Vec<PathBuf>,
     kept: Option<Kept>,
+    /// What the last good text asked for, where one was refused since.
+    put_aside: Option<Asked>,
+}
+
+/// What a text asked for beside itself.
+struct Asked {
+    secrets: Told,
+    own_paths: Vec<PathBuf>,
 }
 
 /// What a text left behind that can be taken apart.
@@ -130,6 +138,7 @@ impl Reader {
             secrets,
             own_paths: Vec::new(),
             kept: None,
+            put_aside: None,
         }
     }
 
@@ -138,6 +147,12 @@ impl Reader {
     pub fn load(&mut self, text: Text, environment: Lookup<'_>) -> Result<Arc<Loaded>, Errors> {
         let recorder = Recorder { environment, told: RefCell::default() };
         let environment = |name: &str| recorder.ask(name);
+        let put_aside = self.put_aside.take();
+        let was_refused = put_aside.is_some();
+        if let Some(Asked { secrets, own_paths }) = put_aside {
+            self.secrets.put_back(secrets);
+            self.own_paths = own_paths;
+        }
         if let Some(kept) = &mut self.kept
             && kept.variables.iter().all(|(name, value)| environment(name) == *value)
             && self.secrets.is_unchanged()
@@ -147,11 +162,21 @@ impl Reader {
             kept.text = text;
             kept.variables = recorder.told.take();
             let loaded = kept.loaded.clone();
+            if was_refused {
+                self.secrets.tell_in_use();
+            }
             self.kept.take_if(|kept| kept.variables.len() > VARIABLES_MAX || self.secrets.is_full());
             return Ok(loaded);
         }
         recorder.told.take();
-        self.secrets.forget();
+        let asked = Asked { secrets: self.secrets.forget(), own_paths: self.own_paths.clone() };
+        let loaded = self.load_whole(text, &recorder);
+        self.put_aside = (loaded.is_err() && self.kept.is_some()).then_some(asked);
+        loaded
+    }
+
+    fn load_whole(&mut self, text: Text, recorder: &Recorder<'_>) -> Result<Arc<Loaded>, Errors> {
+        let environment = |name: &str| recorder.ask(name);
         let mut sink = Sink::default();
         let Some(written) = read(&text.bytes, &environment, &mut sink) else {
             return Err(sink.into_errors());
