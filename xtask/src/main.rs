@@ -35,6 +35,7 @@ const USAGE: &str = "\
 cargo xtask test [--quick]            everything CI checks; --quick leaves out fuzzing and instruction counts
 cargo xtask style                     what needs no build: format, style, documents, arrows between crates and rooms
 cargo xtask fuzz [--seconds S]        the fuzz targets, S (10) seconds each
+cargo xtask vault                     the tests of secrets with a real Vault in place of its double; not part of CI
 cargo xtask icount [--update]         instructions per operation against xtask/icount.toml
 cargo xtask nightly [--store DIR] [--release REV] [--commit REV] [--lab PATH] [--budget 20m]
                                       the suite of xtask/nightly, compared with the last night and a release; at most half an hour
@@ -87,6 +88,7 @@ fn main() -> ExitCode {
         Some("test") => test::run(args),
         Some("style") => test::style(args),
         Some("fuzz") => fuzz::run(args),
+        Some("vault") => test::vault(args),
         Some("icount") => icount::run(args),
         Some("bench") => bench::run(args),
         Some("nightly") => nightly::run(args),

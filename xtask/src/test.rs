@@ -97,6 +97,14 @@ pub(crate) fn run(mut args: Args) -> Result {
     steps.finish()
 }
 
+/// The tests that start a Vault, with a real one. Its build takes longer than CI has, so CI runs them with the double only.
+pub(crate) fn vault(args: Args) -> Result {
+    args.finish()?;
+    let program = go_peers::vault()?;
+    let mut cargo = step::cargo(["test", "--workspace", "--test", "vault", "--test", "e2e_secrets"]);
+    step::run(suite::with_clippy(&mut cargo).env("VAULT", program))
+}
+
 fn loom() -> Result {
     let mut cargo = step::cargo(LOOM);
     step::run(cargo.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", step::target_dir().join("loom")))

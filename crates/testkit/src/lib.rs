@@ -33,6 +33,7 @@ mod scrape;
 mod soak;
 mod transcript;
 mod upstream;
+mod vault;
 
 pub use client::{Client, Delivery};
 pub use connection::Connection;
@@ -56,6 +57,7 @@ pub use scrape::{ACCEPT_OPENMETRICS, ACCEPT_PROTOBUF, ACCEPT_TEXT, Scrape, SlowS
 pub use soak::{SoakPlan, SoakReport, soak};
 pub use transcript::Transcript;
 pub use upstream::{Upstream, echo};
+pub use vault::{AppRole, Vault};
 
 use std::time::{Duration, Instant};
 

@@ -20,6 +20,8 @@ use tokio_rustls::TlsConnector;
 const RESPONSE_BYTES_MAX: usize = 1024 * 1024;
 /// The largest token of a Kubernetes service account.
 const JWT_BYTES_MAX: usize = 64 * 1024;
+/// In an answer of 400: an engine gets versions, and can be read again when it has them.
+const UPGRADING: &str = "non-versioned to versioned data";
 /// A token whose lease has no end is asked for again after this time.
 const LOGIN_AGAIN: Duration = Duration::from_secs(3600);
 const AGENT: &str = concat!("stillgate/", env!("CARGO_PKG_VERSION"), " (secrets)");
@@ -211,6 +213,9 @@ fn data_of(response: &Response<Bytes>, path: &str, version: KvVersion) -> Result
             let hint = "give the token a policy that can read it";
             return Err(Failure::Definite(format!("the Vault does not let {path:?} be read; {hint}")));
         }
+        StatusCode::BAD_REQUEST if body.as_ref().is_some_and(|body| body["errors"].to_string().contains(UPGRADING)) => {
+            return Err(Failure::Passing(format!("the Vault adds versions to the engine of {path:?}")));
+        }
         status => return Err(Failure::Definite(format!("the Vault answered {status} for {path:?}"))),
     }
     let data = body.as_ref().and_then(|body| body.get("data"));
@@ -254,5 +259,27 @@ mod tests {
         for wrong in ["", "/", "a//b", "../sys", "a/./b", "a/.."] {
             assert!(encoded(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn an_engine_that_gets_versions_is_waited_for() {
+        let answered = |error: &str| {
+            let body = json!({"errors": [error]}).to_string();
+            let response = Response::builder().status(400).body(Bytes::from(body)).unwrap();
+            data_of(&response, "jack", KvVersion::Two).unwrap_err()
+        };
+        // As a server of version 1.14.0 words them.
+        for upgrading in [
+            "Upgrading from non-versioned to versioned data. This backend will be unavailable for a brief period and will resume \
+             service shortly.",
+            "Waiting for the primary to upgrade from non-versioned to versioned data. This backend will be unavailable for a brief \
+             period and will resume service when the primary is finished.",
+        ] {
+            assert!(
+                matches!(answered(upgrading), Failure::Passing(why) if why.contains("adds versions")),
+                "{upgrading}"
+            );
+        }
+        assert!(matches!(answered("missing client token"), Failure::Definite(_)));
     }
 }
