@@ -97,7 +97,7 @@ pub(crate) fn run(mut args: Args) -> Result {
     steps.finish()
 }
 
-/// The tests that start a Vault, with a real one. Its build takes longer than CI has, so CI runs them with the double only.
+/// Runs the tests that use a Vault against a real one. Its build takes too long for CI, which uses the double.
 pub(crate) fn vault(args: Args) -> Result {
     args.finish()?;
     let program = go_peers::vault()?;

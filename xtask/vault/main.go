@@ -86,7 +86,7 @@ func run(address, folder string) error {
 
 func main() {
 	if len(os.Args) != 3 {
-		log.Fatal("vault ADDRESS FOLDER")
+		log.Fatal("usage: vault ADDRESS FOLDER")
 	}
 	log.Fatal(run(os.Args[1], os.Args[2]))
 }

@@ -10,6 +10,7 @@ use proptest::sample::Index;
 use std::sync::{Arc, Mutex};
 use stillgate_config::{Loaded, PluginSet, Reader, Text, load_with};
 use stillgate_plugin::Secrets;
+use stillgate_plugin::secrets::Managers;
 
 /// One secret, which changes.
 struct One(Mutex<String>);
@@ -222,13 +223,48 @@ fn a_changed_secret_is_noticed_where_a_text_was_refused_before() {
             assert!(load(&refused).is_err(), "{refused}");
         }
         assert!(Arc::ptr_eq(&load(&text).unwrap().config.routes[0], &first.config.routes[0]), "{refused}");
-        assert!(reader.secret_references().contains(&"$env://ONE".to_owned()), "{refused}");
+        assert_eq!(reader.secret_references(), ["$env://ONE"], "{refused}");
         assert!(reader.has_current_secrets());
         "second secret".clone_into(&mut secret.0.lock().unwrap());
         assert!(!reader.has_current_secrets(), "{refused}");
         let loaded = reader.load(Text::new(text.clone().into()), &|_| None).unwrap();
         assert!(loaded.config.plugins.consumers.find("key-auth", b"second secret").is_some(), "{refused}");
     }
+}
+
+/// Every reference stands for itself. Notes what it is said to be in use.
+#[derive(Clone, Default)]
+struct Noting(Arc<Mutex<Vec<Vec<String>>>>);
+
+impl Secrets for Noting {
+    fn resolve(&self, reference: &str) -> Result<String, String> {
+        Ok(reference.to_owned())
+    }
+
+    fn with_managers(&self, _: &Managers) -> Option<Arc<dyn Secrets>> {
+        Some(Arc::new(self.clone()))
+    }
+
+    fn in_use(&self, references: &[String]) {
+        self.0.lock().unwrap().push(references.to_vec());
+    }
+}
+
+#[test]
+fn other_secrets_may_be_forgotten_only_where_all_that_are_used_are_known() {
+    let check = |text: &str, expected: &[&[&str]]| {
+        let noted = Noting::default();
+        let plugins = PluginSet { table: TABLE, secrets: Arc::new(noted.clone()), ..PluginSet::default() };
+        Reader::new(plugins).load(Text::new(text.into()), &|_| None).unwrap();
+        assert_eq!(*noted.0.lock().unwrap(), expected, "{text}");
+    };
+    let route = ["{id: r, uri: /r, upstream_id: u}".to_owned()];
+    let consumers = |count: usize| -> Vec<String> {
+        (0..count).map(|n| format!("{{username: c{n}, plugins: {{key-auth: {{key: $env://ONE{n}}}}}}}")).collect()
+    };
+    check(&file(&route, &consumers(1), false), &[&["$env://ONE0"]]);
+    check(&file(&route, &consumers(1500), false), &[]);
+    check("gateway: {config: {source: store}, admin: {address: \"127.0.0.1:0\"}}\n", &[]);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use stillgate_schema::{Fault, Flag, Text, int, list, object, text};
 object! {
     /// Answers requests whose URI matches a rule.
     pub(crate) struct UriBlockerKeys {
-        /// Regular expressions, of which none may match somewhere in path and query.
+        /// Regular expressions. A request whose path and query match one of them is refused.
         block_rules: Vec<String> = list(PATTERN) => required;
         /// The status of the answer.
         rejected_code: u16 = int(200, 599) => default(403);

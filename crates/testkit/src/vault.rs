@@ -23,7 +23,7 @@ use tempfile::TempDir;
 const VARIABLE: &str = "VAULT";
 /// What tokens with the policy `gate` may read.
 const READABLE: [&str; 2] = ["kv/gate/*", "kv2/data/gate/*"];
-/// A real one reads a hundred megabytes of its program first, on a machine with much else to do.
+/// A real Vault first loads a program of 40 MB, possibly on a busy machine.
 const START_PATIENCE: Duration = Duration::from_secs(120);
 
 /// A running Vault with the engines `kv` (version 1) and `kv2` (version 2), whose paths below `gate/` the policy `gate` lets be read,
@@ -41,7 +41,7 @@ enum Server {
     Double(Double),
 }
 
-/// What a Vault knows an application by.
+/// The credentials of an application role.
 #[derive(Debug)]
 pub struct AppRole {
     /// Of the role.
@@ -51,7 +51,7 @@ pub struct AppRole {
 }
 
 impl Vault {
-    /// What it shows a cluster of Kubernetes to be let check tokens: a JWT, since it takes nothing else.
+    /// The token with which Vault asks the API of Kubernetes to review others. It has to be a JWT.
     pub const REVIEWER: &str = "eyJhbGciOiJSUzI1NiJ9.e30.cGxhbnRlZA";
 
     /// Starts one with nothing in it.
@@ -113,7 +113,7 @@ impl Vault {
         let token = token.map(|token| format!("X-Vault-Token: {token}\r\n")).unwrap_or_default();
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let mut client = Client::connect(self.addr());
-        // Some of what it does takes a real one long where others compute.
+        // A real Vault is slow at some of this on a busy machine.
         client.set_patience(START_PATIENCE);
         client.send(format!(
             "{method} /v1/{path} HTTP/1.1\r\nHost: vault\r\nX-Vault-Request: true\r\n{token}Content-Length: {}\r\n\r\n{body}",
@@ -181,8 +181,8 @@ impl Vault {
         }
     }
 
-    /// Writes the role `gate` of the method Kubernetes, whose cluster's API listens there: for the service account `gate` of the
-    /// namespace `edge`. `certificate`: what a real one trusts, in PEM; it takes no cluster without, also where it is not used.
+    /// Configures the method Kubernetes for the cluster whose API listens at `cluster`, and writes the role `gate` for the service
+    /// account `gate` in the namespace `edge`. `certificate`: in PEM; a real Vault requires one even for plain HTTP.
     #[track_caller]
     pub fn kubernetes(&self, cluster: SocketAddr, certificate: &str, settings: Value) {
         let host = format!("http://{cluster}");

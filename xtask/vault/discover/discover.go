@@ -1,5 +1,5 @@
 // Package discover stands in for github.com/hashicorp/go-discover, by which the servers of a cluster find each other through the API
-// of a cloud: it brings the libraries of twelve clouds, a third of what Vault's core is built of. Here it finds nobody.
+// of a cloud: it brings the libraries of twelve clouds, a third of what Vault's core is built of. This one finds no servers.
 package discover
 
 import (

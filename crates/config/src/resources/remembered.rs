@@ -18,7 +18,7 @@ pub(crate) struct Remembered {
 }
 
 /// By reference, a hash of what it stood for.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Told {
     hashes: HashMap<String, u64>,
     /// Where the text that was read last names managers: what knows them.
@@ -47,20 +47,29 @@ impl Remembered {
         self.told().hashes.keys().cloned().collect()
     }
 
-    /// A text has been read: what was kept for those before it may be forgotten.
+    /// A text has been read: what was kept for those before it may be forgotten. Of very many references nothing is: not all
+    /// are known here.
     pub(crate) fn tell_in_use(&self) {
+        if self.is_full() {
+            return;
+        }
         let references = self.references();
         if let Some(secrets) = &self.told().with_managers {
             secrets.in_use(&references);
         }
     }
 
-    /// Begins anew, with a text that is read as a whole. Returns what was told until now.
-    pub(crate) fn forget(&self) -> Told {
-        std::mem::take(&mut *self.told())
+    /// Starts over, for a text that is read as a whole.
+    pub(crate) fn forget(&self) {
+        *self.told() = Told::default();
     }
 
-    /// Takes back what was told before others were forgotten.
+    /// What was told until now.
+    pub(crate) fn copy(&self) -> Told {
+        self.told().clone()
+    }
+
+    /// Restores a copy.
     pub(crate) fn put_back(&self, told: Told) {
         *self.told() = told;
     }
@@ -90,7 +99,8 @@ impl Secrets for Remembered {
         let hash = self.hasher.hash_one(&answer);
         let mut told = self.told();
         if told.hashes.len() < self.references_max {
-            told.hashes.insert(reference.to_owned(), hash);
+            // The first answer counts: if a later one differs, what was made of the first is out of date.
+            told.hashes.entry(reference.to_owned()).or_insert(hash);
         }
         answer
     }

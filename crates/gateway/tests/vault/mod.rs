@@ -5,14 +5,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use std::fs;
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use stillgate_testkit::{Connection, Gateway, Setup, Upstream, Vault, eventually};
 
 /// How long a token lives where a test waits for its end.
 const TTL: &str = "2s";
-/// Longer than that, and than the time after which a path that could not be read is asked for again.
+/// Longer than [`TTL`]: a test that runs for this long outlives at least one token.
 const BEYOND_TTL: Duration = Duration::from_secs(4);
 
 /// A gateway whose consumer jack has the key `$secret://vault/main/REFERENCE`, with these keys of `vault/main`.
@@ -45,7 +44,7 @@ fn key(key: &str) -> Value {
     json!({"key": key})
 }
 
-/// As another configuration of the same consumers would be read.
+/// Reloads with another key for another consumer, so that jack's secret is resolved again.
 fn reload_with(gateway: &Gateway, [old, new]: [&str; 2]) {
     let text = fs::read_to_string(gateway.config_path()).expect("the file");
     gateway.write_config_text(&text.replace(old, new));
@@ -145,15 +144,17 @@ fn a_token_that_has_ended_is_refused_and_another_is_taken() {
         fs::write(&beside, token).expect("write");
         fs::rename(&beside, &file).expect("rename");
     };
-    write(&vault.token(TTL));
+    write(&vault.token("600s"));
     let mut gateway = start(&vault, &node, &format!("prefix: kv/gate, token: \"$secret://file{}\"", file.display()));
     assert_eq!(status(&gateway, FIRST), 200);
+    write(&vault.token(TTL));
     await_refusal(&gateway, "the Vault does not let \"jack\" be read");
     assert_eq!(status(&gateway, FIRST), 200, "what was read before stays in service");
     vault.put("kv/gate/jack", &key(SECOND));
     let token = vault.token("600s");
     write(&token);
     await_key(&gateway, SECOND);
+    eventually("no error", || gateway.status()["config"]["last_error"].is_null());
     vault.revoke(&token);
     await_refusal(&gateway, "the Vault does not let \"jack\" be read");
     assert_eq!(status(&gateway, SECOND), 200);
@@ -247,16 +248,16 @@ fn a_service_account_logs_in_with_the_token_that_its_file_has() {
     vault.kubernetes(cluster.addr(), &certificate, json!({"token_ttl": TTL}));
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("token");
-    let write = |file: &Path, number: u32| {
+    let write = |number: u32| {
         let token = service_account("edge", number);
-        fs::write(file, &token).expect("write");
+        fs::write(&file, &token).expect("write");
         *known.lock().expect("no panic") = token;
     };
-    write(&file, 1);
+    write(1);
     let keys = format!("prefix: kv/gate, auth: {{method: kubernetes, role: gate, jwt_file: \"{}\"}}", file.display());
     let mut gateway = start(&vault, &node, &keys);
     assert_eq!(status(&gateway, FIRST), 200);
-    write(&file, 2);
+    write(2);
     follows_beyond_one_token(&gateway, &vault);
     // A namespace that the role is not for, a role that is not there, a token that the cluster has taken back.
     let elsewhere = folder.path().join("elsewhere");

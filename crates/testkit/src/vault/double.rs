@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const ROOT: &str = "root";
-/// The life of a token for which nothing else is said.
+/// The lease of a token without a TTL of its own.
 const LEASE: Duration = Duration::from_secs(32 * 24 * 3600);
 
 /// Status and body.
@@ -58,7 +58,7 @@ struct Method {
     config: Value,
     /// Settings by name.
     roles: BTreeMap<String, Value>,
-    /// Of AppRole: whose each is.
+    /// Of AppRole: the role that each ID belongs to.
     role_ids: BTreeMap<String, String>,
     secret_ids: BTreeMap<String, String>,
 }
@@ -276,7 +276,7 @@ impl Method {
         }
     }
 
-    /// Asks the cluster, as it does whatever is wrong with the token's signature.
+    /// Asks the cluster, which alone checks the signature.
     fn service_account(&self, body: &Value) -> Result<&Value, Answer> {
         let name = body["role"].as_str().unwrap_or_default();
         let Some(role) = self.roles.get(name) else {
@@ -326,7 +326,7 @@ fn seconds(text: &str) -> Duration {
     Duration::from_secs(number.expect("a number of seconds with its unit"))
 }
 
-/// A path without its percent-encoding; `None`: it has none.
+/// Decodes percent-encoding; `None` if it is invalid.
 fn decoded(path: &str) -> Option<String> {
     let mut bytes = Vec::new();
     let mut parts = path.split('%');

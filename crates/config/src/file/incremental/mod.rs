@@ -29,7 +29,7 @@ use crate::file::whole::CatalogState;
 use crate::file::{finish, read, resolve};
 use crate::model::Loaded;
 use crate::resources::{PluginSet, Remembered, Told};
-use crate::values::digest;
+use crate::values::{SourceKind, digest};
 use items::Item;
 use outline::Listed;
 use std::cell::RefCell;
@@ -80,11 +80,11 @@ pub struct Reader {
     /// Where the text that was read last, good or bad, has plugins of its own.
     own_paths: Vec<PathBuf>,
     kept: Option<Kept>,
-    /// What the last good text asked for, where one was refused since.
+    /// What the last good text asked for, while a later one is refused.
     put_aside: Option<Asked>,
 }
 
-/// What a text asked for beside itself.
+/// The secrets and the files of plugins that a text needs.
 struct Asked {
     secrets: Told,
     own_paths: Vec<PathBuf>,
@@ -153,6 +153,7 @@ impl Reader {
             self.secrets.put_back(secrets);
             self.own_paths = own_paths;
         }
+        let good = self.kept.is_some().then(|| self.asked());
         if let Some(kept) = &mut self.kept
             && kept.variables.iter().all(|(name, value)| environment(name) == *value)
             && self.secrets.is_unchanged()
@@ -163,16 +164,27 @@ impl Reader {
             kept.variables = recorder.told.take();
             let loaded = kept.loaded.clone();
             if was_refused {
-                self.secrets.tell_in_use();
+                self.tell_secrets_in_use(&loaded);
             }
             self.kept.take_if(|kept| kept.variables.len() > VARIABLES_MAX || self.secrets.is_full());
             return Ok(loaded);
         }
         recorder.told.take();
-        let asked = Asked { secrets: self.secrets.forget(), own_paths: self.own_paths.clone() };
+        self.secrets.forget();
         let loaded = self.load_whole(text, &recorder);
-        self.put_aside = (loaded.is_err() && self.kept.is_some()).then_some(asked);
+        self.put_aside = good.filter(|_| loaded.is_err());
         loaded
+    }
+
+    fn asked(&self) -> Asked {
+        Asked { secrets: self.secrets.copy(), own_paths: self.own_paths.clone() }
+    }
+
+    /// What was kept of other secrets may be forgotten, unless resources of a datastore use it.
+    fn tell_secrets_in_use(&self, loaded: &Loaded) {
+        if loaded.config.gateway.config.source == SourceKind::File {
+            self.secrets.tell_in_use();
+        }
     }
 
     fn load_whole(&mut self, text: Text, recorder: &Recorder<'_>) -> Result<Arc<Loaded>, Errors> {
@@ -186,7 +198,7 @@ impl Reader {
         let root = &written.tree.root;
         let (config, known) = resolve(written.file, text.digest.clone(), self.plugins.clone(), root, &mut sink);
         let loaded = Arc::new(finish(Some(config), sink)?);
-        self.secrets.tell_in_use();
+        self.tell_secrets_in_use(&loaded);
         let variables = recorder.told.take();
         let outline = outline.filter(|_| variables.len() <= VARIABLES_MAX && !self.secrets.is_full());
         self.kept = outline.and_then(|outline| outline.keep(text, loaded.clone(), known, variables));

@@ -20,7 +20,7 @@ use tokio_rustls::TlsConnector;
 const RESPONSE_BYTES_MAX: usize = 1024 * 1024;
 /// The largest token of a Kubernetes service account.
 const JWT_BYTES_MAX: usize = 64 * 1024;
-/// In an answer of 400: an engine gets versions, and can be read again when it has them.
+/// Part of the error, with status 400, of an engine that is being upgraded to version 2 and cannot be read yet.
 const UPGRADING: &str = "non-versioned to versioned data";
 /// A token whose lease has no end is asked for again after this time.
 const LOGIN_AGAIN: Duration = Duration::from_secs(3600);
@@ -214,7 +214,9 @@ fn data_of(response: &Response<Bytes>, path: &str, version: KvVersion) -> Result
             return Err(Failure::Definite(format!("the Vault does not let {path:?} be read; {hint}")));
         }
         StatusCode::BAD_REQUEST if body.as_ref().is_some_and(|body| body["errors"].to_string().contains(UPGRADING)) => {
-            return Err(Failure::Passing(format!("the Vault adds versions to the engine of {path:?}")));
+            return Err(Failure::Passing(format!(
+                "the Vault is upgrading the engine of {path:?} to version 2; it can be read when that is done"
+            )));
         }
         status => return Err(Failure::Definite(format!("the Vault answered {status} for {path:?}"))),
     }
@@ -262,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_that_gets_versions_is_waited_for() {
+    fn an_engine_that_is_being_upgraded_is_waited_for() {
         let answered = |error: &str| {
             let body = json!({"errors": [error]}).to_string();
             let response = Response::builder().status(400).body(Bytes::from(body)).unwrap();
@@ -276,7 +278,7 @@ mod tests {
              period and will resume service when the primary is finished.",
         ] {
             assert!(
-                matches!(answered(upgrading), Failure::Passing(why) if why.contains("adds versions")),
+                matches!(answered(upgrading), Failure::Passing(why) if why.contains("is upgrading")),
                 "{upgrading}"
             );
         }

@@ -41,7 +41,7 @@ struct Kept {
     at: Instant,
     /// Somebody waits for it already.
     is_asked: bool,
-    /// The last attempt failed, and that has been logged.
+    /// The last attempt failed in a way that may pass. Where something was read before, that has been logged.
     is_failing: bool,
 }
 
@@ -211,12 +211,57 @@ impl Reader {
                 }
                 Ok(data)
             }
-            (Err(Failure::Passing(why) | Failure::Definite(why)), _) => Err(why),
+            (Err(Failure::Passing(why)), _) => {
+                one.is_failing = true;
+                Err(why)
+            }
+            (Err(Failure::Definite(why)), _) => Err(why),
         };
         let is_changed = before.is_some_and(|before| before != next);
         one.answer = Some(next);
         drop(kept);
         self.shared.read.notify_all();
         is_changed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stillgate_plugin::secrets::{KvVersion, Secret, VaultLogin};
+
+    #[test]
+    fn a_failure_that_may_pass_is_tried_again_sooner() {
+        let manager = Manager {
+            uri: "http://127.0.0.1:1".into(),
+            prefix: "kv".into(),
+            namespace: None,
+            version: KvVersion::One,
+            login: VaultLogin::Token(Secret::new("root")),
+            ca: None,
+            verify: true,
+            timeout: Duration::from_secs(20),
+            refresh: Duration::from_secs(3600),
+        };
+        let reader = Reader {
+            shared: Arc::new(Shared { kept: Mutex::default(), read: Condvar::new() }),
+            clients: HashMap::new(),
+            down: HashMap::new(),
+            tls: |_| Err(String::new()),
+            changes: watch::Sender::new(0),
+        };
+        let place: SecretPath = (Arc::new(manager), "jack".into());
+        for (answer, secs) in [
+            (Err(Failure::Definite("nothing there".to_owned())), 3600),
+            (Err(Failure::Passing("sealed".to_owned())), 360),
+            (Ok(Arc::default()), 3600),
+            (Err(Failure::Passing("sealed".to_owned())), 360),
+        ] {
+            let before = Instant::now();
+            reader.keep(&place, answer);
+            let (due, _) = reader.next_due().unwrap();
+            let wait = Duration::from_secs(secs);
+            assert!((before + wait..=Instant::now() + wait).contains(&due), "{secs} s");
+        }
     }
 }
