@@ -29,6 +29,11 @@ fn main() {
     }
     let name = "ours, 64 commits, Normal";
     row(name, runs_of(name), 64, Scatter::Normal, |planted| ours(planted, CONFIDENCE));
+    let name = "ours, 64, 5 do not build";
+    row(name, runs_of(name), 64, Scatter::Normal, |planted| {
+        planted.surround();
+        ours(planted, CONFIDENCE)
+    });
     println!("\n{:<28} {:>6} {:>6} {:>9}", "sizes and places drawn", "stated", "right", "undecided");
     for (scatter, confidence, share) in [
         (Scatter::Normal, 0.95, 1),

@@ -189,7 +189,9 @@ fn walking(still: Steps, drifting: Option<Steps>, readings: &[Reading], prior: &
     let Normed { weights, ends, pairs } = Normed::of(prior);
     let rows = chain::rows(readings, &weights);
     let known = drifting.as_ref().unwrap_or(&still);
-    let Some(walked) = walk::walked(&known.seen(readings, &rows), &rows, ends, prior.step_min) else {
+    let degrees = known.degrees();
+    let seen = known.seen(readings, &rows, degrees);
+    let Some(walked) = walk::walked(&seen, degrees, &rows, ends, prior.step_min) else {
         return drifting.unwrap_or(still);
     };
     if walked.share < WALK_SHARE_MIN {
@@ -221,9 +223,13 @@ fn walking(still: Steps, drifting: Option<Steps>, readings: &[Reading], prior: &
 }
 
 impl Steps {
+    /// Degrees of freedom of the noise, on average.
+    fn degrees(&self) -> f64 {
+        self.chains.iter().map(|chain| chain.share * chain.noise.degrees).sum()
+    }
+
     /// The readings as a walk sees them.
-    fn seen(&self, readings: &[Reading], rows: &[Row]) -> Vec<Seen> {
-        let degrees: f64 = self.chains.iter().map(|chain| chain.share * chain.noise.degrees).sum();
+    fn seen(&self, readings: &[Reading], rows: &[Row], degrees: f64) -> Vec<Seen> {
         let row = |place: usize| rows.iter().position(|row| row.place == place).unwrap_or(0);
         let seen = readings.iter().zip(&self.drift).map(|(reading, drift)| {
             let left = (reading.value - drift - self.levels[reading.place].mean) / self.noise;

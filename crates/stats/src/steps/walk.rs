@@ -1,9 +1,11 @@
 //! Where a step is while the machine walks: no plug-in estimate of the walk, which would take part of a step for drift.
 //!
-//! Noise is normal here, each reading with a variance of its own that makes little of outliers. Level and walk are then
-//! summed over exactly, by one Kalman filter for each speed of the walk; it turns readings and steps into numbers that are
-//! independent of each other, and among these a step is a regression with one coefficient (as Durbin & Koopman 2012, "Time
-//! Series Analysis by State Space Methods", section 6.2). The scale of the noise and the size of the step are summed over, too.
+//! Noise is normal here, each reading with a variance of its own that makes little of outliers. These variances are estimates
+//! from the readings, so the likelihood is taken to the power that leaves it the information of Student's t. Level and walk
+//! are then summed over exactly, by one Kalman filter for each speed of the walk; it turns readings and steps into numbers
+//! that are independent of each other, and among these a step is a regression with one coefficient (as Durbin & Koopman 2012,
+//! "Time Series Analysis by State Space Methods", section 6.2). The scale of the noise and the size of the step are summed
+//! over, too.
 
 use super::chain::{Row, TAILS};
 
@@ -38,8 +40,14 @@ pub(super) struct Seen {
     pub(super) row: usize,
 }
 
-/// `readings` are in the order they were taken; `ends` are the weights of chains with none, one, two steps.
-pub(super) fn walked(readings: &[Seen], rows: &[Row], ends: [f64; 3], step_min: f64) -> Option<Walked> {
+/// `readings` are in the order they were taken, and their variances those of Student's t with `degrees` degrees of freedom;
+/// `ends` are the weights of chains with none, one, two steps.
+pub(super) fn walked(readings: &[Seen], degrees: f64, rows: &[Row], ends: [f64; 3], step_min: f64) -> Option<Walked> {
+    // A reading of Student's t carries (degrees + 1) / (degrees + 3) of the information about a level, in units of its squared
+    // scale (Lange, Little & Taylor 1989, "Robust Statistical Modeling Using the t Distribution"); with its variance estimated
+    // it would count as 1.
+    let power = (degrees + 1.0) / (degrees + 3.0);
+    let regression_degrees = power * (readings.len() as f64 - 1.0);
     let middle = readings.iter().map(|reading| reading.value).sum::<f64>() / readings.len() as f64;
     let values: Vec<f64> = readings.iter().map(|reading| reading.value - middle).collect();
     let behind =
@@ -52,13 +60,17 @@ pub(super) fn walked(readings: &[Seen], rows: &[Row], ends: [f64; 3], step_min: 
         let whitened = filter.whiten(&values);
         let floor = readings.len() as f64 * RESIDUAL_MIN * RESIDUAL_MIN;
         let squares = dot(&whitened, &whitened).max(floor);
-        let degrees = readings.len() as f64 - 1.0;
-        let front = prior.ln() - filter.log_variances / 2.0;
-        let mut of_walk = vec![front + ends[0].ln() - degrees / 2.0 * squares.ln()];
+        let front = prior.ln() - power * filter.log_variances / 2.0;
+        let mut of_walk = vec![front + ends[0].ln() - regression_degrees / 2.0 * squares.ln()];
         for (row, behind) in rows[1..].iter().zip(&behind) {
             let step = filter.whiten(behind);
-            let regression =
-                Regression { squares, degrees, floor, with: dot(&step, &whitened), own: dot(&step, &step) };
+            let regression = Regression {
+                squares,
+                degrees: regression_degrees,
+                floor,
+                with: dot(&step, &whitened),
+                own: dot(&step, &step),
+            };
             of_walk.push(front + (ends[1] * row.one).ln() + regression.log_evidence(step_min));
         }
         logs.push(of_walk);
@@ -160,6 +172,8 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Reading;
+    use super::super::chain::rows;
     use super::*;
     use crate::random::Random;
 
@@ -203,6 +217,47 @@ mod tests {
                 assert!((got - want).abs() < 1e-6, "{walk}: {got}, not {want}");
             }
         }
+    }
+
+    /// Logarithm of the likelihood of these values, of Student's t with scale 1 about the level that suits best.
+    fn of_students_t(values: &[f64], degrees: f64) -> f64 {
+        let mut level = 0.0;
+        for _ in 0..50 {
+            let weight = |value: &f64| 1.0 / (degrees + (value - level) * (value - level));
+            level =
+                values.iter().map(|value| value * weight(value)).sum::<f64>() / values.iter().map(weight).sum::<f64>();
+        }
+        let logs = values.iter().map(|value| (1.0 + (value - level) * (value - level) / degrees).ln());
+        -(degrees + 1.0) / 2.0 * logs.sum::<f64>()
+    }
+
+    #[test]
+    fn a_place_is_as_sure_as_students_t_makes_it() {
+        let (degrees, each, size) = (5.0, 1000, 0.2);
+        let mut random = Random::new(11);
+        let (mut got, mut want) = (0.0, 0.0);
+        for _ in 0..20 {
+            // Three places, with the step before the second.
+            let level = |row: usize| if row > 0 { size } else { 0.0 };
+            let mut of_rows = [const { Vec::new() }; 3];
+            let mut seen = Vec::new();
+            for at in 0..3 * each {
+                let squares: f64 = (0..5).map(|_| random.normal().powi(2)).sum();
+                let (row, left) = (at % 3, random.normal() / (squares / degrees).sqrt());
+                of_rows[row].push(level(row) + left);
+                seen.push(Seen { value: level(row) + left, variance: (degrees + left * left) / (degrees + 1.0), row });
+            }
+            let readings: Vec<Reading> = (0..3).map(|place| Reading { place, value: 0.0 }).collect();
+            let known = walked(&seen, degrees, &rows(&readings, &[0.5, 0.5]), [0.25, 0.65, 0.1], 0.01).unwrap();
+            got += (known.gaps[0] / known.gaps[1]).ln();
+            let [first, second, third] = of_rows;
+            // A step before the third would have half the size, which was likelier before.
+            want += (density(size - 0.01) / density(size / 2.0 - 0.01)).ln();
+            want += of_students_t(&first, degrees) + of_students_t(&[second.clone(), third.clone()].concat(), degrees)
+                - of_students_t(&[first, second].concat(), degrees)
+                - of_students_t(&third, degrees);
+        }
+        assert!((got / want - 1.0).abs() < 0.1, "{got}, not {want}");
     }
 
     #[test]

@@ -116,6 +116,13 @@ impl Planted {
         Planted { commits, steps, unbuildable, scatter, random, walk: 0.0, recording }
     }
 
+    /// Makes five commits unbuildable: two before the commit that has the step, three behind it.
+    pub(crate) fn surround(&mut self) {
+        let culprit = self.steps[0].0 + 1;
+        let near = culprit.saturating_sub(2)..=culprit + 3;
+        self.unbuildable = near.filter(|place| (1..self.commits).contains(place) && *place != culprit).collect();
+    }
+
     /// The logarithm of one measurement.
     pub(crate) fn read(&mut self, place: usize) -> f64 {
         let level: f64 = self.steps.iter().filter(|(before, _)| place > *before).map(|(_, size)| size).sum();
@@ -140,7 +147,7 @@ impl Planted {
 
 /// What came of a bisection.
 pub(crate) struct Outcome {
-    /// The last commit before the step; `Some(None)`: no step; none: undecided.
+    /// The last commit before the step that can be built; `Some(None)`: no step; none: undecided.
     pub(crate) said: Option<Option<usize>>,
     /// With this probability.
     pub(crate) stated: f64,
@@ -149,7 +156,8 @@ pub(crate) struct Outcome {
 
 impl Outcome {
     pub(crate) fn is_right(&self, planted: &Planted) -> bool {
-        self.said == Some(planted.steps.first().map(|(before, _)| *before))
+        let is_readable = |place: &usize| !planted.unbuildable.contains(place);
+        self.said == Some(planted.steps.first().and_then(|(before, _)| (0..=*before).rev().find(is_readable)))
     }
 }
 
