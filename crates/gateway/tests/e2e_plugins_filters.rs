@@ -16,6 +16,7 @@ use stillgate_testkit::{Gateway, Head, Setup, Upstream, run_tool};
 /// What variables are of the request below. `PATH` stands for the place of the one route that is asked for.
 const VARIABLES: &[(&str, &str)] = &[
     ("uri", "/f/PATH/seven"),
+    ("document_uri", "/f/PATH/seven"),
     ("request_uri", "/f/PATH/seven?x=1&empty=&X=2"),
     ("args", "x=1&empty=&X=2"),
     ("query_string", "x=1&empty=&X=2"),
