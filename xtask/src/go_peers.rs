@@ -35,39 +35,29 @@ const VAULT: Peer = Peer { name: "vault", version: "1.14.0", package: "." };
 
 /// Builds those that are not there yet.
 pub(crate) fn ensure() -> Result {
-    PEERS.iter().try_for_each(|peer| peer.ensure().map(drop))
+    for peer in &PEERS {
+        let home = peer.home();
+        if !home.join(peer.name).is_file() {
+            packages::ensure(&[GO])?;
+            println!("building {} {}", peer.name, peer.version);
+            peer.build(&home)?;
+        }
+    }
+    Ok(())
 }
 
-/// Where Vault's program is; built first where it is not there yet.
+/// Where Vault's program is. Go builds what has changed, also where the program is there.
 pub(crate) fn vault() -> Result<PathBuf> {
-    VAULT.ensure()
+    packages::ensure(&[GO])?;
+    println!("building {} {}", VAULT.name, VAULT.version);
+    let home = VAULT.home();
+    VAULT.build(&home)?;
+    Ok(home.join(VAULT.name))
 }
 
 impl Peer {
-    fn ensure(&self) -> Result<PathBuf> {
-        let home = step::target_dir().join("peers").join(format!("{}-{}", self.name, self.version));
-        let program = home.join(self.name);
-        if !self.is_current(&program)? {
-            packages::ensure(&[GO])?;
-            println!("building {} {}", self.name, self.version);
-            self.build(&home)?;
-        }
-        Ok(program)
-    }
-
-    fn folder(&self) -> PathBuf {
-        step::root().join("xtask").join(self.name)
-    }
-
-    /// Whether it was built after the last change of its folder.
-    fn is_current(&self, program: &Path) -> Result<bool> {
-        let Ok(built) = fs::metadata(program).and_then(|program| program.modified()) else { return Ok(false) };
-        for file in fs::read_dir(self.folder())? {
-            if file?.metadata()?.modified()? > built {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+    fn home(&self) -> PathBuf {
+        step::target_dir().join("peers").join(format!("{}-{}", self.name, self.version))
     }
 
     fn build(&self, home: &Path) -> Result {
@@ -79,7 +69,7 @@ impl Peer {
         let mut go = Command::new("go");
         // Without tables of symbols and for debuggers, which take a third of the linker's time.
         go.args(["install", "-ldflags=-s -w", self.package]);
-        step::output(go.env("GOBIN", &built).current_dir(self.folder()))?;
+        step::output(go.env("GOBIN", &built).current_dir(step::root().join("xtask").join(self.name)))?;
         if home.exists() {
             fs::remove_dir_all(home)?;
         }
