@@ -47,6 +47,11 @@ impl Args {
         }
     }
 
+    /// Everything that is left, for another program.
+    pub(crate) fn rest(self) -> Vec<String> {
+        self.rest
+    }
+
     /// Nothing may be left.
     pub(crate) fn finish(self) -> Result {
         match self.rest.first() {

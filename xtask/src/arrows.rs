@@ -38,7 +38,7 @@ const ORDER: &[&str] = &[
 ];
 
 /// Outside the order: nothing that ships depends on them; tests may.
-const OUTSIDE: &[&str] = &["stillgate-operations", "stillgate-testkit", "xtask"];
+const OUTSIDE: &[&str] = &["stillgate-interleavings", "stillgate-operations", "stillgate-testkit", "xtask"];
 
 /// The laboratory serves any gateway.
 const LABORATORY: &[&str] = &["stillgate-lab", "stillgate-load", "stillgate-stats"];

@@ -10,12 +10,16 @@ use std::process::ExitCode;
 mod args;
 mod arrows;
 mod bench;
+mod costs;
+mod deny;
+mod dist;
 mod documents;
 mod envoy;
 mod functions;
 mod fuzz;
 mod go_peers;
 mod icount;
+mod junit;
 mod names;
 mod nightly;
 mod packages;
@@ -27,14 +31,19 @@ mod suite;
 mod test;
 mod tidy;
 mod tree;
+mod wheels;
 
 /// A task ends well or with one message for the person who ran it; nobody reacts to the kind, so there is none.
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 const USAGE: &str = "\
-cargo xtask test [--quick]            everything CI checks; --quick leaves out fuzzing and instruction counts
+cargo xtask test [--quick] [--record] everything CI checks; --quick leaves out instruction counts; --record keeps the CPU time of each step
+cargo xtask test SELECTION            some tests, selected as by `cargo nextest run`: --test http limits::, -p stillgate-wire, -E 'test(=…)'
 cargo xtask style                     what needs no build: format, style, documents, arrows between crates and rooms
+cargo xtask nightly --tests [--fuzz-seconds S]
+                                      the long forms: longer tests, each fuzz target S (300) seconds, a real Vault, cargo-deny
 cargo xtask fuzz [--seconds S]        the fuzz targets, S (10) seconds each
+cargo xtask dist                      gateway and laboratory as they are measured and shipped, in target/dist/bin
 cargo xtask vault                     the tests of secrets with a real Vault in place of its double; not part of CI
 cargo xtask icount [--update]         instructions per operation against xtask/icount.toml
 cargo xtask nightly [--store DIR] [--release REV] [--commit REV] [--lab PATH] [--budget 20m]
@@ -77,7 +86,7 @@ cargo xtask bench upgrade [--tunnels N] [--interval-ms M] [--rate R] [--upgrades
                                       what tunnels and requests notice of upgrades of the running gateway
 cargo xtask bench generator [--rounds N] [--seconds S] [--connections N] [--lab PATH]
                                       CPU per request of the laboratory's load generator beside wrk
-The benches build the release binary first; --binary PATH measures another one. ENVOY=PATH: an Envoy to use instead of the
+The benches build the binary of profile `dist` first; --binary PATH measures another one. ENVOY=PATH: an Envoy to use instead of the
 pinned one.
 Latency under scrapes, and one revision against another: `stillgate-lab`, see docs/laboratory.md.
 ";
@@ -90,7 +99,10 @@ fn main() -> ExitCode {
         Some("fuzz") => fuzz::run(args),
         Some("vault") => test::vault(args),
         Some("icount") => icount::run(args),
+        Some("dist") => dist::run(args),
+        Some("bench") if cfg!(debug_assertions) => bench::optimised(args),
         Some("bench") => bench::run(args),
+        Some("nightly") if args.flag("--tests") => test::nightly(args),
         Some("nightly") => nightly::run(args),
         Some("help" | "--help" | "-h") => {
             print!("{USAGE}");

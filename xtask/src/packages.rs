@@ -61,6 +61,8 @@ pub(crate) const GRPCIO: Package = Package { name: "python3-grpcio", probe: Prob
 pub(crate) const PROTOBUF: Package =
     Package { name: "python3-protobuf", probe: Probe::PythonModule("google.protobuf") };
 
+/// Fetches wheels, where the first interpreter on the path has no pip.
+pub(crate) const PIP: Package = Package { name: "python3-pip", probe: Probe::PythonModule("pip") };
 pub(crate) const PERF: Package = program("linux-perf", "perf");
 
 pub(crate) const PEBBLE: Package = program("pebble", "pebble");

@@ -4,9 +4,9 @@
 //! Commands inherit standard output, so what `cargo test` prints is what the reader sees.
 
 use crate::Result;
-use crate::parallel;
+use crate::{costs, parallel};
 use serde_json::Value;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 struct Done {
     name: String,
     took: Duration,
+    /// Of the step and all that it started; `None`: another step ran at the same time.
+    cpu: Option<Duration>,
     /// Why it failed.
     error: Option<String>,
 }
@@ -25,6 +27,8 @@ type Named = (&'static str, fn() -> Result);
 #[derive(Default)]
 pub(crate) struct Steps {
     done: Vec<Done>,
+    /// CPU time of steps that ran at the same time, under their common name.
+    groups: Vec<(String, Duration)>,
     took: Duration,
 }
 
@@ -37,38 +41,76 @@ fn done(name: &str, body: impl FnOnce() -> Result) -> Done {
         None => println!("<== {name}: ok, {:.1} s", took.as_secs_f64()),
         Some(error) => println!("{error}\n<== {name}: FAILED, {:.1} s", took.as_secs_f64()),
     }
-    Done { name: name.to_owned(), took, error }
+    Done { name: name.to_owned(), took, cpu: None, error }
 }
 
 impl Steps {
     /// Runs one step. A failed one is printed and remembered, and the next is run all the same: one run shows all that
     /// is wrong.
     pub(crate) fn run(&mut self, name: &str, body: impl FnOnce() -> Result) {
-        let begin = Instant::now();
-        self.done.push(done(name, body));
-        self.took += begin.elapsed();
+        let before = costs::cpu_used();
+        let mut step = done(name, body);
+        step.cpu = Some(costs::cpu_used() - before);
+        self.took += step.took;
+        self.done.push(step);
     }
 
     /// Runs steps at the same time: those that build different things, which leaves fewer cores idle. What they print is mixed.
-    pub(crate) fn together(&mut self, steps: &[Named]) {
-        let begin = Instant::now();
+    pub(crate) fn together(&mut self, group: &str, steps: &[Named]) {
+        let (begin, before) = (Instant::now(), costs::cpu_used());
         self.done.extend(parallel::map(steps, steps.len(), |(name, body)| done(name, body)));
+        self.groups.push((group.to_owned(), costs::cpu_used() - before));
         self.took += begin.elapsed();
+    }
+
+    /// Ends as [`Steps::finish`], after it has named the steps that took more CPU time than the recorded run.
+    pub(crate) fn compare(self) -> Result {
+        let notes = costs::compared(&self.cpu_seconds(), self.took);
+        self.end(&notes)
+    }
+
+    /// Ends as [`Steps::finish`], and records the CPU time of each step where all passed.
+    pub(crate) fn record(self) -> Result {
+        let is_good = self.done.iter().all(|step| step.error.is_none());
+        let notes = if is_good { costs::record(&self.cpu_seconds(), self.took)? } else { Vec::new() };
+        self.end(&notes)
     }
 
     /// Prints the summary, and what failed again; fails if a step did.
     pub(crate) fn finish(self) -> Result {
+        self.end(&[])
+    }
+
+    fn cpu_seconds(&self) -> BTreeMap<String, f64> {
+        let steps = self.done.iter().filter_map(|step| Some((&step.name, step.cpu?)));
+        let groups = self.groups.iter().map(|(name, cpu)| (name, *cpu));
+        steps.chain(groups).map(|(name, cpu)| (name.clone(), cpu.as_secs_f64())).collect()
+    }
+
+    fn end(self, notes: &[String]) -> Result {
         println!();
-        for Done { name, took, error } in &self.done {
+        for Done { name, took, cpu, error } in &self.done {
             let verdict = if error.is_none() { "ok" } else { "FAILED" };
-            println!("{verdict:>6}  {:>7.1} s  {name}", took.as_secs_f64());
+            let cpu = cpu.map_or_else(String::new, |cpu| format!("{:.0}", cpu.as_secs_f64()));
+            println!("{verdict:>6}  {:>7.1} s  {cpu:>6} CPU s  {name}", took.as_secs_f64());
         }
-        println!("{:>6}  {:>7.1} s  in all", "", self.took.as_secs_f64());
+        for (name, cpu) in &self.groups {
+            println!("{:>6}  {:>9}  {:>6.0} CPU s  {name}, in all", "", "", cpu.as_secs_f64());
+        }
         for Done { name, error, .. } in &self.done {
             if let Some(error) = error {
                 println!("\n==> {name}: FAILED\n{error}");
             }
         }
+        for note in notes {
+            println!("{note}");
+        }
+        println!(
+            "{:>6}  {:>7.1} s  {:>6.0} CPU s  in all",
+            "",
+            self.took.as_secs_f64(),
+            costs::cpu_used().as_secs_f64()
+        );
         let failed = self.done.iter().filter(|step| step.error.is_some()).count();
         println!("{} passed, {failed} failed", self.done.len() - failed);
         if failed > 0 {

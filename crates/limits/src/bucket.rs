@@ -34,7 +34,7 @@ const COUNT: u64 = (1 << COUNT_BITS) - 1;
 /// One counter.
 #[repr(C)]
 pub(crate) struct Slot {
-    tally: AtomicU64,
+    pub(crate) tally: AtomicU64,
     key: [AtomicU64; 2],
     /// The last millisecond at which it counts.
     end_ms: AtomicU64,
@@ -45,7 +45,7 @@ pub(crate) struct Slot {
 pub(crate) struct Bucket<const WAYS: usize> {
     members: AtomicU64,
     spare: [AtomicU64; 3],
-    slots: [Slot; WAYS],
+    pub(crate) slots: [Slot; WAYS],
 }
 
 /// When a counter's window must end for it to be looked at.
@@ -199,11 +199,11 @@ impl<const WAYS: usize> Bucket<WAYS> {
         ranked.min()
     }
 
-    fn members(&self) -> Members {
+    pub(crate) fn members(&self) -> Members {
         Members(self.members.load(Ordering::Acquire))
     }
 
-    fn change(&self, from: Members, to: Members) -> bool {
+    pub(crate) fn change(&self, from: Members, to: Members) -> bool {
         self.members.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 }
@@ -249,14 +249,12 @@ fn is_written(tally: u64) -> bool {
     tally >> COUNT_BITS & 1 == 1
 }
 
-#[cfg(all(test, loom))]
+#[cfg(test)]
 impl<const WAYS: usize> Bucket<WAYS> {
-    fn new() -> Self {
+    #[allow(dead_code, reason = "`xtask/interleavings` makes its own; shared memory begins as zeros")]
+    pub(crate) fn new() -> Self {
         let word = || AtomicU64::new(0);
         let slot = |_| Slot { tally: word(), key: [word(), word()], end_ms: word() };
         Bucket { members: word(), spare: [word(), word(), word()], slots: std::array::from_fn(slot) }
     }
 }
-
-#[cfg(all(test, loom))]
-mod loom_tests;

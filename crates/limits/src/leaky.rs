@@ -118,7 +118,7 @@ impl Epoch {
 const _: () = assert!(2 * (BURST_MAX as u64 + 2) * REQUEST + EPOCH_MS_MIN * (RATE_MAX as u64) < CLOSED);
 const _: () = assert!(CLOSED <= COUNT_MAX);
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -31,26 +31,20 @@
 //! ```
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
-// Under loom only the protocol and its tests are built.
-#![cfg_attr(loom, allow(dead_code, unused_imports))]
 
 mod bucket;
 mod key;
-#[cfg(not(loom))]
 mod layout;
 mod leaky;
 mod members;
-#[cfg(not(loom))]
 mod memory;
 mod sync;
-#[cfg(not(loom))]
 mod table;
 mod window;
 
 pub use bucket::Contended;
 pub use key::{Begun, Key, KeyHasher};
 pub use leaky::{BURST_MAX, Leak, Poured, RATE_MAX, RATE_MIN};
-#[cfg(not(loom))]
 pub use table::{Happened, Limits};
 pub use window::{Limit, Taken};
 

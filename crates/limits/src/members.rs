@@ -81,7 +81,7 @@ fn unit(now_ms: u64) -> u64 {
     (now_ms / CLAIM_UNIT_MS) & AT
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -1,6 +1,3 @@
-//! The atomics of the table: std's, or loom's where `--cfg loom` explores every interleaving of the protocol.
+//! The atomics of the table. `xtask/interleavings` puts loom's in their place and explores every interleaving.
 
-#[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
-#[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering};

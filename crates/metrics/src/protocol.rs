@@ -8,9 +8,9 @@
 //!    writer has changed before.
 //! 5. *Tables*: of two tables the lowest bit of a number says which one holds; the other is changed, and then the number.
 //!
-//! Readers may have the words in memory mapped for reading only: they load relaxed, and fence. Nothing here knows where the atomics are, so that loom can try every interleaving (see the tests below).
+//! Readers may have the words in memory mapped for reading only: they load relaxed, and fence. Nothing here knows where the atomics are, so that loom can try every interleaving (`xtask/interleavings`).
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering, Word, fence};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, Word, fence, relax};
 
 /// Shows everything stored before to those who then see `words` committed.
 #[inline]
@@ -147,14 +147,3 @@ pub(crate) fn acquire<W: Word>(word: &W) -> W::Value {
     fence(Ordering::Acquire);
     value
 }
-
-#[inline]
-fn relax() {
-    #[cfg(loom)]
-    loom::thread::yield_now();
-    #[cfg(not(loom))]
-    std::hint::spin_loop();
-}
-
-#[cfg(all(test, loom))]
-mod loom_tests;

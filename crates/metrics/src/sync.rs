@@ -1,10 +1,13 @@
-//! The atomics of the shared memory: std's, or loom's where `--cfg loom` explores every interleaving of the protocol; and what
-//! a reader has of them.
+//! The atomics of the shared memory, and the part of them that a reader has. `xtask/interleavings` puts loom's in their place and
+//! explores every interleaving.
 
-#[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-#[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// Waits a moment for another thread.
+#[inline]
+pub(crate) fn relax() {
+    std::hint::spin_loop();
+}
 
 /// A word that can be read. The load is relaxed: in memory that is mapped for reading only, std promises no other. Order comes
 /// from the fences of `protocol`.
@@ -33,11 +36,9 @@ impl Word for AtomicU32 {
 }
 
 /// A word of memory that this side may have mapped for reading only: it has no stores.
-#[cfg(not(loom))]
 #[repr(transparent)]
 pub(crate) struct Shown<W>(W);
 
-#[cfg(not(loom))]
 impl<W: Word> Word for Shown<W> {
     type Value = W::Value;
 

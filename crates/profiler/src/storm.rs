@@ -35,7 +35,7 @@ const STACKS_MAX: u64 = 100_000;
 const PAUSE: Duration = Duration::from_micros(5);
 
 /// For each signal far more than it takes, and some for the beginning.
-const BOUND: Duration = Duration::from_secs(200);
+const BOUND: Duration = Duration::from_secs(1200);
 const BOUND_A_SIGNAL: Duration = Duration::from_millis(1);
 
 /// Between two samples of the heap.

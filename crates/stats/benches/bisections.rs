@@ -5,7 +5,7 @@
 //! (1,000; a quarter for all rows but the first), and what the name of a row must have in it, such as `Compilers`. Seeds are the
 //! numbers of the runs, so the same words print the same figures. A bisection takes a third of a second.
 
-#[path = "../tests/simulated/mod.rs"]
+#[path = "../tests/all/simulated/mod.rs"]
 mod simulated;
 
 use simulated::{NOISE, Outcome, Planted, SCATTERS, Scatter, calibration, ours, pinpoint, plain};

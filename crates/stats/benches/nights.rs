@@ -2,7 +2,7 @@
 //!
 //! `cargo bench -p stillgate-stats --bench nights`; another word is the number of nights (2,000). Seeds are fixed.
 
-#[path = "../tests/simulated/nights.rs"]
+#[path = "../tests/all/simulated/nights.rs"]
 mod nights;
 
 use nights::night;

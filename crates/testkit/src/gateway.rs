@@ -16,6 +16,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
+/// How long the gateway waits where a [`Setup`] says nothing else: much longer than [`crate::PATIENCE`], so that a slow machine
+/// breaks no connection, and so that a test notices what is only over when such a time is.
+const PATIENT: &str = "30m";
+/// Those of `gateway.timeouts`.
+const PATIENT_TIMEOUTS: [&str; 5] = ["head", "body", "send", "keepalive", "drain"];
+/// Those of an upstream.
+const PATIENT_UPSTREAM: &str = "timeout: {connect: 1800, send: 1800, read: 1800}\n";
+
 /// What the gateway says in its log once it listens everywhere, and its workers and its admin API run.
 const SERVING: &str = "\"message\":\"serving\"";
 
@@ -106,6 +114,10 @@ impl Setup {
         if !self.gateway.contains("workers:") {
             gateway.push_str("workers: 1\n");
         }
+        // At the top: what the setup begins with may go on with the admin section.
+        if !self.gateway.contains("timeouts:") {
+            writeln!(gateway, "timeouts: {{{}}}", patient_timeouts("")).expect("writing to a String cannot fail");
+        }
         let further = self
             .further_listener
             .map(|addr| {
@@ -120,7 +132,7 @@ impl Setup {
             "listeners:\n  - address: \"{listen}\"\n{}{further}admin:\n  address: \"{admin}\"\n{}{}",
             indented(&self.listener, 4),
             indented(&self.admin, 2),
-            self.gateway
+            with_patient_timeouts(&self.gateway)
         )
         .expect("writing to a String cannot fail");
         let yaml = format!("gateway:\n{}{}", indented(&gateway, 2), self.render_resources());
@@ -135,6 +147,9 @@ impl Setup {
         if !upstream.contains("type:") {
             upstream.push_str("type: roundrobin\n");
         }
+        if !upstream.lines().any(|line| line.starts_with("timeout:")) {
+            upstream.push_str(PATIENT_UPSTREAM);
+        }
         upstream.push_str("nodes:\n");
         for (tier, node) in self.nodes.iter().enumerate() {
             let (ip, port) = (node.ip(), node.port());
@@ -146,6 +161,25 @@ impl Setup {
         let route = indented(&format!("{uri}{}upstream_id: main", self.route), 4);
         format!("upstreams:\n  - id: main\n{}routes:\n  - id: all\n{route}", indented(&upstream, 4))
     }
+}
+
+/// The lines of a `gateway:` section, whose timeouts, where there are any, are said in one line.
+fn with_patient_timeouts(lines: &str) -> String {
+    let Some((before, (said, after))) =
+        lines.split_once("timeouts: {").and_then(|(before, rest)| Some((before, rest.split_once('}')?)))
+    else {
+        return lines.to_owned();
+    };
+    let further = patient_timeouts(said);
+    let separator = if further.is_empty() { "" } else { ", " };
+    format!("{before}timeouts: {{{said}{separator}{further}}}{after}")
+}
+
+/// Those of [`PATIENT_TIMEOUTS`] of which nothing is said.
+fn patient_timeouts(said: &str) -> String {
+    let is_left = |name: &&&str| !said.contains(&format!("{name}:"));
+    let left: Vec<String> = PATIENT_TIMEOUTS.iter().filter(is_left).map(|name| format!("{name}: {PATIENT}")).collect();
+    left.join(", ")
 }
 
 fn indented(lines: &str, by: usize) -> String {
@@ -336,9 +370,21 @@ mod tests {
     fn renders_one_route() {
         let setup = Setup::to("127.0.0.1:1".parse().unwrap()).gateway("server_header: false").upstream("retries: 0");
         let yaml = setup.render("127.0.0.1:2".parse().unwrap(), "127.0.0.1:3".parse().unwrap(), Path::new("/d"));
-        let expected = "gateway:\n  workers: 1\n  listeners:\n    - address: \"127.0.0.1:2\"\n  admin:\n    address: \"127.0.0.1:3\"\n  server_header: false\n\
-            upstreams:\n  - id: main\n    retries: 0\n    type: roundrobin\n    nodes:\n      - {host: 127.0.0.1, port: 1, weight: 1, priority: 0}\n\
+        let expected = "gateway:\n  workers: 1\n  timeouts: {head: 30m, body: 30m, send: 30m, keepalive: 30m, drain: 30m}\n  listeners:\n    - address: \"127.0.0.1:2\"\n  admin:\n    address: \"127.0.0.1:3\"\n  server_header: false\n\
+            upstreams:\n  - id: main\n    retries: 0\n    type: roundrobin\n    timeout: {connect: 1800, send: 1800, read: 1800}\n    nodes:\n      - {host: 127.0.0.1, port: 1, weight: 1, priority: 0}\n\
             routes:\n  - id: all\n    uri: /*\n    upstream_id: main\n";
         assert_eq!(yaml, expected);
+    }
+
+    #[test]
+    fn timeouts_that_are_said_are_kept() {
+        let check = |lines: &str, expected: &str| assert_eq!(with_patient_timeouts(lines), expected);
+        check("workers: 2\n", "workers: 2\n");
+        check(
+            "timeouts: {drain: 1s, tunnel_idle: 1h}\nworkers: 2\n",
+            "timeouts: {drain: 1s, tunnel_idle: 1h, head: 30m, body: 30m, send: 30m, keepalive: 30m}\nworkers: 2\n",
+        );
+        let all = "timeouts: {head: 1s, body: 1s, send: 1s, keepalive: 1s, drain: 1s}\n";
+        check(all, all);
     }
 }

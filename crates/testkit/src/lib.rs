@@ -63,9 +63,13 @@ use std::time::{Duration, Instant};
 
 /// How long anything may take before a test gives up on it.
 ///
-/// Generous, for machines with much else to do: it is only waited out by a test that fails. Shorter than the 30 seconds
-/// that the gateway gives to draining where nothing else is said, so that waiting for them shows.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+/// It is only waited out by a test that fails, and so it is generous: beside hundreds of other processes a process gets a
+/// hundredth of a core, and its control thread, which is nice, a tenth of that. All times in which the gateway gives up by
+/// itself are longer where a [`Setup`] says nothing else, so that waiting for one of them shows.
+pub const PATIENCE: Duration = Duration::from_secs(180);
+
+/// How often [`with_longer_times`] tries.
+const LONGER_TIMES: usize = 7;
 
 /// Between two looks at a condition.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
@@ -90,4 +94,32 @@ pub fn eventually_within(limit: Duration, what: &str, mut condition: impl FnMut(
         assert!(Instant::now() < deadline, "waited {limit:?} in vain for: {what}");
         std::thread::sleep(POLL_INTERVAL);
     }
+}
+
+/// For a time that the test itself may use up, as when the gateway closes what is idle for a second and the test stands still for
+/// two: tries with `first`, and with twice as much each time, until `attempt` could see what it is about. It returns false where
+/// the test stood still for too long.
+///
+/// # Panics
+/// When the longest time, 64 times the first, is not enough either; `what` says for what.
+#[track_caller]
+pub fn with_longer_times(first: Duration, what: &str, mut attempt: impl FnMut(Duration) -> bool) {
+    let mut time = first;
+    for _ in 0..LONGER_TIMES {
+        if attempt(time) {
+            return;
+        }
+        eprintln!("{what}: {time:?} were too short on this machine");
+        time *= 2;
+    }
+    panic!("{what}: not seen with any of {LONGER_TIMES} times from {first:?} on");
+}
+
+/// Whether the tests that take long run as well: in the nightly run, which sets `STILLGATE_NIGHTLY=1`. Says so where they do not.
+pub fn is_nightly() -> bool {
+    let is_nightly = std::env::var("STILLGATE_NIGHTLY").is_ok_and(|value| value == "1");
+    if !is_nightly {
+        println!("skipped: only the nightly runs this");
+    }
+    is_nightly
 }

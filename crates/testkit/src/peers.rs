@@ -2,10 +2,11 @@
 
 use crate::port::ReservedPort;
 use crate::process::Process;
-use crate::{Connection, eventually};
+use crate::{Connection, eventually, eventually_within};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// # Panics
@@ -184,6 +185,9 @@ impl Haproxy {
     }
 }
 
+/// How long a script may take to a line: it is interpreted, and does much in between.
+const SCRIPT_PATIENCE: Duration = Duration::from_secs(900);
+
 /// A Python script, run by the system's interpreter (which has Debian's `python3-h11`).
 #[derive(Debug)]
 pub struct Python {
@@ -224,7 +228,7 @@ impl Python {
     #[track_caller]
     pub fn announced(&mut self, prefix: &str) -> String {
         let mut found = None;
-        eventually(&format!("a line {prefix:?} from the script"), || {
+        eventually_within(SCRIPT_PATIENCE, &format!("a line {prefix:?} from the script"), || {
             let output = self.process.log();
             found = output.lines().find_map(|line| Some(line.strip_prefix(prefix)?.to_owned()));
             assert!(found.is_some() || self.process.ended().is_none(), "it ended:\n{output}");

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a process may take to end where how soon is not what the test is about. Each of its threads must get a core for that,
-/// also one of the idle policy, as exporters have: beside others that compute all the time that has taken more than twenty
-/// seconds, and be it killed.
-pub const END_PATIENCE: Duration = Duration::from_secs(120);
+/// also one of the idle policy, as exporters have: beside others that compute all the time that has taken minutes, and be it
+/// killed.
+pub const END_PATIENCE: Duration = Duration::from_secs(300);
 
 /// How much of the log a failed test shows.
 const LOG_SHOWN_BYTES: usize = 8 * 1024;
@@ -158,7 +158,7 @@ impl Process {
     }
 
     /// Whether all of its threads wait: none has work left, such as opening what it needs after its start.
-    pub(crate) fn is_at_rest(&self) -> bool {
+    pub fn is_at_rest(&self) -> bool {
         let mut tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("a live process has threads");
         tasks.all(|task| {
             let stat = task.and_then(|task| std::fs::read_to_string(task.path().join("stat"))).unwrap_or_default();

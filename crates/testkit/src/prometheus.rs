@@ -23,7 +23,7 @@ use tempfile::TempDir;
 
 /// How long a query may take to come true: Prometheus hands new targets on every 5 s only, at two stages, so the first
 /// scrape comes up to 10 s after the start.
-const QUERY_PATIENCE: Duration = Duration::from_secs(60);
+const QUERY_PATIENCE: Duration = Duration::from_secs(240);
 
 /// Content types kept; a test looks at the first few.
 const SERVED_MAX: usize = 1000;

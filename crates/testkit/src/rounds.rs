@@ -42,14 +42,17 @@ impl Rounds {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// Waits until so many more were done.
+    /// Waits until so many more were done. Each is waited for as long as the first, however many there are.
     ///
     /// # Panics
-    /// When they are not.
+    /// When none is done any more.
     #[track_caller]
     pub fn await_more(&self, count: u64) {
-        let before = self.done();
-        eventually("more rounds", || self.done() >= before + count);
+        let (goal, mut done) = (self.done() + count, self.done());
+        while done < goal {
+            eventually("one more round", || self.done() > done);
+            done = self.done();
+        }
     }
 
     /// Makes a round of each `request` until the end, over one connection or over a new one each time.

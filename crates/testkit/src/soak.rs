@@ -173,6 +173,8 @@ fn profile_loop(admin: SocketAddr, over: &AtomicBool) -> SoakReport {
 /// Takes a profile, which must be text that gzip has packed, with something in it.
 fn profile(admin: SocketAddr, path: &str) -> Result<(), String> {
     let mut client = Client::connect(admin);
+    // Symbols are read by a nice thread.
+    client.set_patience(5 * PATIENCE);
     client.try_send(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")).map_err(|error| error.to_string())?;
     let answer = client.read_response("GET").map_err(|broken| shorten(&format!("{broken:?}")))?;
     if answer.head.status() != 200 {

@@ -24,7 +24,7 @@ const VARIABLE: &str = "VAULT";
 /// What tokens with the policy `gate` may read.
 const READABLE: [&str; 2] = ["kv/gate/*", "kv2/data/gate/*"];
 /// A real Vault first loads a program of 40 MB, possibly on a busy machine.
-const START_PATIENCE: Duration = Duration::from_secs(120);
+const START_PATIENCE: Duration = Duration::from_secs(240);
 
 /// A running Vault with the engines `kv` (version 1) and `kv2` (version 2), whose paths below `gate/` the policy `gate` lets be read,
 /// and with the two ways to log in. It ends when dropped.

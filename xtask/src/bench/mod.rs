@@ -4,7 +4,7 @@
 
 use crate::Result;
 use crate::args::Args;
-use crate::step;
+use crate::{dist, step};
 use std::path::PathBuf;
 
 mod body;
@@ -47,6 +47,12 @@ mod wrk;
 const GATEWAY_CPU: usize = 0;
 /// Where everything else runs: upstream, load, this program.
 const OTHER_CPU: usize = 1;
+
+/// Runs a bench in an optimised build of this program: its load generators must not be what limits a throughput.
+pub(crate) fn optimised(args: Args) -> Result {
+    let mut cargo = step::cargo(["run", "--quiet", "--profile", "bench", "--package", "xtask", "--", "bench"]);
+    step::run(cargo.args(args.rest()))
+}
 
 pub(crate) fn run(mut args: Args) -> Result {
     match args.word().as_deref() {
@@ -101,7 +107,6 @@ impl Binary {
         if let Some(path) = self.given {
             return Ok(path);
         }
-        step::run(&mut step::cargo(["build", "--release", "--package", self.package, "--bin", self.name]))?;
-        Ok(step::target_dir().join("release").join(self.name))
+        dist::build(self.package, self.name)
     }
 }

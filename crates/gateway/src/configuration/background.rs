@@ -134,7 +134,7 @@ mod tests {
         let policies = run(Waits::Nobody, || {
             let first = thread_schedule_policy().unwrap();
             let began = Instant::now();
-            while thread_schedule_policy().unwrap() == idle && began.elapsed() < 100 * PATIENCE {
+            while thread_schedule_policy().unwrap() == idle && began.elapsed() < 1_500 * PATIENCE {
                 thread::yield_now();
             }
             (first, thread_schedule_policy().unwrap())

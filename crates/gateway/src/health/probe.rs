@@ -173,7 +173,7 @@ mod tests {
 
     #[tokio::test]
     async fn responses() {
-        let (long, short) = ("timeout: 20", "timeout: 0.2");
+        let (long, short) = ("timeout: 120", "timeout: 0.2");
         assert_eq!(answered(b"HTTP/1.1 204 No Content\r\n\r\n", long).await, Outcome::Status(204));
         assert_eq!(answered(b"HTTP/1.0 500 No\r\n\r\nbody", long).await, Outcome::Status(500));
         let interim = b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n";
@@ -181,19 +181,19 @@ mod tests {
         assert!(matches!(answered(b"SSH-2.0-OpenSSH_9.7\r\n", long).await, Outcome::NotHttp(_)));
         assert_eq!(answered(b"HTTP/1.1 200 OK\r\nContent-Le", short).await, Outcome::TimedOut);
         assert!(matches!(answered(b"", long).await, Outcome::Broken(_)));
-        assert_eq!(answered(b"", "type: tcp, timeout: 20").await, Outcome::Connected);
+        assert_eq!(answered(b"", "type: tcp, timeout: 120").await, Outcome::Connected);
     }
 
     #[tokio::test]
     async fn a_head_without_an_end_is_not_read_for_ever() {
         static LONG: [u8; 40_000] = [b'a'; 40_000];
-        assert!(matches!(answered(&LONG, "timeout: 20").await, Outcome::NotHttp(_)));
+        assert!(matches!(answered(&LONG, "timeout: 120").await, Outcome::NotHttp(_)));
     }
 
     #[tokio::test]
     async fn nobody_listens() {
         let port = stillgate_testkit::ReservedPort::new();
-        for keys in ["timeout: 20", "type: tcp, timeout: 20"] {
+        for keys in ["timeout: 120", "type: tcp, timeout: 120"] {
             let probe = Probe::new(&endpoint(port.addr()), &rules(keys), None, None);
             assert!(matches!(probe.run().await, Outcome::Broken(_)));
         }
@@ -204,7 +204,7 @@ mod tests {
     async fn a_header_comes_first_where_clients_have_one() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let tcp = "type: tcp, timeout: 20";
+        let tcp = "type: tcp, timeout: 120";
         let to_port = format!("{tcp}, port: {}", address.port());
         for (keys, version, expected) in [
             (tcp, None, &b""[..]),

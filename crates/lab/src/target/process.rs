@@ -180,6 +180,9 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
+    /// Reached by a failure only.
+    const PATIENCE: Duration = Duration::from_secs(600);
+
     fn words(script: &str) -> Vec<String> {
         ["sh", "-c", script].map(str::to_owned).to_vec()
     }
@@ -192,7 +195,7 @@ mod tests {
     fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
         let begin = Instant::now();
         while !holds() {
-            assert!(begin.elapsed() < Duration::from_secs(60), "{what} did not come");
+            assert!(begin.elapsed() < PATIENCE, "{what} did not come");
             sleep(POLL);
         }
     }
@@ -202,7 +205,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut running = start(dir.path(), "echo it is broken; exit 3");
         let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let failed = running.wait_for(closed, Duration::from_secs(60)).unwrap_err();
+        let failed = running.wait_for(closed, PATIENCE).unwrap_err();
         let message = failed.error.to_string();
         assert_eq!(message, "subject has ended (exit status: 3); the end of what it printed:\n    it is broken\n");
         assert!(!failed.port_taken);
@@ -213,7 +216,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut running = start(dir.path(), "echo bind: Address already in use; exit 1");
         let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        assert!(running.wait_for(closed, Duration::from_secs(60)).unwrap_err().port_taken);
+        assert!(running.wait_for(closed, PATIENCE).unwrap_err().port_taken);
     }
 
     #[test]

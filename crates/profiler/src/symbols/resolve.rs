@@ -88,7 +88,8 @@ struct Symbol<'a> {
 impl<'a> Known<'a> {
     fn of(module: &Module, image: &'a Image) -> Known<'a> {
         let object = object::File::parse(&*image.bytes).ok();
-        let lines = object.as_ref().and_then(|object| {
+        let debug_file = image.lines.as_ref().and_then(|file| object::File::parse(file.bytes()).ok());
+        let lines = debug_file.as_ref().or(object.as_ref()).and_then(|object| {
             let section = |name: &str| {
                 let section = object.section_by_name(name)?;
                 let range = section.compressed_file_range().ok()?;

@@ -48,7 +48,7 @@ impl Connection {
             let _ = exchange.known.make(&exchange.request, head);
             exchange::end_upgraded(&worker, &mut self.client, &mut exchange, &snapshot, chains.take());
         } else {
-            debug_assert!(false, "the head was parsed before");
+            unreachable!("the head was parsed before");
         }
         exchange.give(&worker);
     }

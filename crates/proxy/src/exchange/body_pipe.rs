@@ -256,7 +256,7 @@ impl Filtered {
             } else if !receiver.content().is_empty() {
                 let piece = &receiver.content()[..receiver.content().len().min(self.piece_bytes)];
                 let (bytes, left) = (piece.len(), receiver.content().len() - piece.len());
-                debug_assert!(bytes > 0);
+                assert!(bytes > 0);
                 // The end is told with the last piece: what filters do is counted once, and is one write.
                 let step = if left == 0 && receiver.is_done() { Step::End } else { Step::Piece };
                 self.run(piece, step)?;

@@ -139,7 +139,7 @@ impl Receiver {
 
     /// Goes back to the first byte of content, to send it again.
     pub(crate) fn rewind(&mut self) {
-        debug_assert!(self.replayable);
+        assert!(self.replayable);
         self.content.start = self.base;
     }
 
@@ -179,7 +179,7 @@ impl Receiver {
         stream: &mut Stream,
         buffers: &Buffers,
     ) -> Option<Poll<io::Result<usize>>> {
-        debug_assert!(self.is_done());
+        assert!(self.is_done());
         let room = self.buffer.as_ref().is_none_or(|buffer| self.leftover.end < buffer.len());
         room.then(|| self.poll_read_head(cx, stream, buffers))
     }
@@ -193,7 +193,7 @@ impl Receiver {
         stream: &mut Stream,
         buffers: &Buffers,
     ) -> Poll<io::Result<Result<usize, ChunkError>>> {
-        debug_assert!(self.content.is_empty() && !self.is_done());
+        assert!(self.content.is_empty() && !self.is_done());
         let full = self.buffer.as_ref().is_some_and(|buffer| self.content.end >= buffer.len());
         if !keep || full {
             self.replayable &= self.content.end == self.base;
@@ -211,7 +211,7 @@ impl Receiver {
         stream: &mut Stream,
         buffers: &Buffers,
     ) -> Option<Poll<io::Result<Result<usize, ChunkError>>>> {
-        debug_assert!(!self.is_done());
+        assert!(!self.is_done());
         let at = self.content.end;
         let room = self.buffer.as_ref().is_none_or(|buffer| at < buffer.len());
         room.then(|| {

@@ -170,7 +170,7 @@ fn write_head(relay: &mut Relay<'_>, delimited: Delimited) {
         exchange.request.keep_alive && is_delimited && exchange.from_client.is_done() && !worker.parts_with(client);
     relay.keep_alive = keep_alive;
     forwarding::end_response_edits(worker, exchange, settings, keep_alive, is_chunked);
-    debug_assert!(exchange.to_client.is_idle());
+    assert!(exchange.to_client.is_idle());
     let interim_bytes = exchange.bytes_sent();
     exchange.to_client.coding = if is_chunked { Coding::Chunked } else { Coding::Raw };
     let out = exchange.to_client.head(&worker.buffers);

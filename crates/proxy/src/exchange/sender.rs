@@ -72,7 +72,7 @@ impl Sender {
 
     /// Where to append a head. Nothing else may be pending but heads.
     pub(crate) fn head(&mut self, buffers: &Buffers) -> &mut Vec<u8> {
-        debug_assert!(self.content_left == 0);
+        assert!(self.content_left == 0);
         if self.out.capacity() == 0 {
             self.out = buffers.take_output();
         }
@@ -82,7 +82,7 @@ impl Sender {
     /// Stages content, and the end of the message where `end` gives its trailer lines. `content` is what
     /// [`Sender::poll_flush`] will be given until it is written.
     pub(crate) fn stage(&mut self, content: &[u8], end: Option<&[u8]>, buffers: &Buffers) {
-        debug_assert!(self.content_left == 0);
+        assert!(self.content_left == 0);
         let framed = self.coding == Coding::Chunked && (!content.is_empty() || end.is_some());
         if content.is_empty() && !framed {
             self.split = self.out.len();
@@ -125,7 +125,7 @@ impl Sender {
         content: &[u8],
         buffers: &Buffers,
     ) -> Poll<io::Result<()>> {
-        debug_assert_eq!(content.len(), self.content_left);
+        assert_eq!(content.len(), self.content_left);
         let offset = content.len();
         while !self.is_written() {
             let content = &content[offset - self.content_left..];
@@ -152,7 +152,7 @@ impl Sender {
 
     /// Takes what is staged away, none of it written, so that something can go out before it. [`Sender::resume`] puts it back.
     pub(crate) fn set_aside(&mut self) -> Vec<u8> {
-        debug_assert!(self.sent == 0 && self.content_left == 0);
+        assert!(self.sent == 0 && self.content_left == 0);
         self.split = 0;
         std::mem::take(&mut self.out)
     }

@@ -73,7 +73,7 @@ impl Worker {
             ListenerKind::Tcp { tls, tls_passthrough, proxy_protocol } => {
                 stream_proxy::admit(self, accepted, tls, tls_passthrough, proxy_protocol);
             }
-            ListenerKind::Udp => debug_assert!(false, "a connection of UDP"),
+            ListenerKind::Udp => unreachable!("UDP has no connections to accept"),
         }
     }
 

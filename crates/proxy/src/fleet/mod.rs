@@ -122,8 +122,8 @@ impl Fleet {
         give_back: fn(),
     ) -> Result<(Fleet, Vec<Setup>), StartError> {
         let workers = worker_count(gateway);
-        debug_assert!(sinks.is_empty() || sinks.len() == workers);
-        debug_assert!(writers.is_empty() || writers.len() == workers);
+        assert!(sinks.is_empty() || sinks.len() == workers);
+        assert!(writers.is_empty() || writers.len() == workers);
         let dealt = sockets.deal(workers).map_err(StartError::Thread)?;
         let (arrivals, inboxes): (Vec<_>, Vec<_>) = (0..workers).map(|_| mpsc::channel(INBOX)).unzip();
         let mut inboxes = inboxes.into_iter();

@@ -195,7 +195,7 @@ mod tests {
                 Poll::Pending => Poll::Ready(None),
                 Poll::Ready(result) => Poll::Ready(Some(result)),
             });
-            match tokio::time::timeout(Duration::from_secs(10), taken).await.expect("the byte is taken") {
+            match tokio::time::timeout(Duration::from_secs(120), taken).await.expect("the byte is taken") {
                 None => assert_eq!(header.taken, LINE[..=already]),
                 Some(result) => assert_eq!((already + 1, result.unwrap()), (LINE.len(), forwarded())),
             }

@@ -183,7 +183,7 @@ impl Tunnel {
             let _ = exchange.known.make(&exchange.request, head);
             exchange::end_upgraded(&worker, &mut self.client, &mut exchange, &snapshot, chains.take());
         } else {
-            debug_assert!(false, "the head was parsed before");
+            unreachable!("the head was parsed before");
         }
         exchange.give(&worker);
     }

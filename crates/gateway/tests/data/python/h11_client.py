@@ -77,7 +77,7 @@ def exchange(connection, sock, number):
 
 done = 0
 while done < COUNT:
-    with socket.create_connection(("127.0.0.1", PORT), timeout=30) as sock:
+    with socket.create_connection(("127.0.0.1", PORT), timeout=180) as sock:
         connection = h11.Connection(h11.CLIENT)
         while done < COUNT:
             last = exchange(connection, sock, done)

@@ -11,11 +11,11 @@ async def connect(**options):
         scheme = "wss"
         options.update(ssl=ssl.create_default_context(cafile=sys.argv[2]), server_hostname=sys.argv[3])
     at = f"{scheme}://127.0.0.1:{sys.argv[1]}/chat"
-    return await websockets.connect(at, max_size=None, subprotocols=["chat"], **options)
+    return await websockets.connect(at, max_size=None, open_timeout=180, ping_timeout=None, subprotocols=["chat"], **options)
 
 async def echo(socket, message, expected=None):
     await socket.send(message)
-    got = await asyncio.wait_for(socket.recv(), 30)
+    got = await asyncio.wait_for(socket.recv(), 180)
     assert got == (expected if expected is not None else message), f"{len(message)} bytes came back otherwise"
 
 async def main():
@@ -29,7 +29,7 @@ async def main():
     assert await socket.recv() == b"a" * 10 + b"b" * 70000
     await echo(socket, "fragments", "fragments")
     for _ in range(3):
-        await asyncio.wait_for(await socket.ping(os.urandom(125)), 10)
+        await asyncio.wait_for(await socket.ping(os.urandom(125)), 180)
     await asyncio.gather(*[socket.send(str(number)) for number in range(1000)])
     assert [await socket.recv() for _ in range(1000)] == [str(number) for number in range(1000)]
     await socket.close(4001, "mine")
@@ -39,7 +39,7 @@ async def main():
         await echo(socket, "x")
         await socket.send(f"close {code} {reason}")
         try:
-            await asyncio.wait_for(socket.recv(), 10)
+            await asyncio.wait_for(socket.recv(), 180)
             assert False, "a message after the end"
         except websockets.ConnectionClosed as closed:
             assert (closed.code, closed.reason) == (code, reason), closed

@@ -311,7 +311,7 @@ mod tests {
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         let check = async |method: &str, response: &'static [u8], expected: Got| {
             for step in [1, 2, 3, 7, 50, 4096] {
-                let done = tokio::time::timeout(Duration::from_secs(10), exchange(method, response, step)).await;
+                let done = tokio::time::timeout(Duration::from_secs(120), exchange(method, response, step)).await;
                 let (read, got) = done.expect("the exchange ends");
                 assert_eq!(got, expected, "by {step}");
                 let text = String::from_utf8(read).unwrap();

@@ -330,7 +330,7 @@ mod tests {
         let check = async |request, frames, trailers, content: &[u8], expected: &str| {
             for step in [1, 2, 3, 5, 8, 64, 4096] {
                 let done =
-                    tokio::time::timeout(Duration::from_secs(10), exchange(request, frames, trailers, step)).await;
+                    tokio::time::timeout(Duration::from_secs(120), exchange(request, frames, trailers, step)).await;
                 let (fields, body, read) = done.expect("the exchange ends").unwrap();
                 assert_eq!((&body[..], &read[..]), (content, expected), "by {step}");
                 assert!(fields["content-type"] == "application/grpc+proto" && fields["te"] == "trailers", "{fields:?}");
@@ -368,7 +368,7 @@ mod tests {
                     b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Type: application/grpc-web-text\r\nContent-Length: 6\r\n\r\nAAAAAA",
                 ] {
                     for step in [1, 7, 4096] {
-                        let done = tokio::time::timeout(Duration::from_secs(10), exchange(request, &[], &[], step)).await;
+                        let done = tokio::time::timeout(Duration::from_secs(120), exchange(request, &[], &[], step)).await;
                         let error = done.expect("the exchange ends").unwrap_err();
                         assert!(grpc_web::is_bad_base64(&error), "{error} by {step}");
                     }

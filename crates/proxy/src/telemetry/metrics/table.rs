@@ -83,7 +83,7 @@ impl Table {
 
     /// Keeps handles under a key that is not there.
     pub(crate) fn insert(&mut self, key: Key, handles: Handles) {
-        debug_assert!(key.request != 0 && self.get(key).is_none());
+        assert!(key.request != 0 && self.get(key).is_none());
         let stamp = self.stamp;
         let fresh = || Bucket {
             requests: [0; ENTRIES],

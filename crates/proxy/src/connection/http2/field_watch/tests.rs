@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use stillgate_wire::checks::{FieldEncoder, Form, held};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
 
 type Pair = (Vec<u8>, Vec<u8>);
 

@@ -1,0 +1,8 @@
+//! Nodes that find each other in Redis, and the calls between them.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+mod directory;
+mod double;
+mod peers;
+mod processes;

@@ -1,0 +1,147 @@
+//! The client of etcd against real ones, of one member and of three: reading, following, writing, and who may.
+
+mod following;
+mod reading;
+mod securing;
+mod writing;
+
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use stillgate_datastore::etcd::{Etcd, EtcdOptions, Followed, follow};
+use stillgate_datastore::{DocumentTable, Documents as _, Key, Snapshot};
+use stillgate_testkit::{PATIENCE, eventually};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+
+const PREFIX: &str = "/apisix";
+
+/// Options for endpoints without anything special. They wait longer than any etcd takes that is there.
+fn options(endpoints: Vec<String>) -> EtcdOptions {
+    let (prefix, request_timeout) = (PREFIX.to_owned(), PATIENCE / 2);
+    EtcdOptions { endpoints, prefix, user: None, password: None, tls: None, request_timeout }
+}
+
+/// Options for a test that waits until an etcd is found not to answer. One that is there may be found so, too, and is back then.
+fn impatient(endpoints: Vec<String>) -> EtcdOptions {
+    EtcdOptions { request_timeout: Duration::from_secs(2), ..options(endpoints) }
+}
+
+fn client(endpoint: String) -> Etcd {
+    Etcd::new(options(vec![endpoint])).unwrap()
+}
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// Runs what must come to an end.
+fn run<T>(future: impl Future<Output = T>) -> T {
+    runtime().block_on(async { timeout(PATIENCE, future).await.expect("it takes too long") })
+}
+
+fn key(path: &str) -> Key {
+    Key::parse(path).unwrap()
+}
+
+/// Keys with their values, as they are read best.
+fn texts(snapshot: &Snapshot) -> Vec<(String, String)> {
+    let documents = snapshot.documents.iter();
+    documents.map(|(key, document)| (key.to_string(), document.value.to_string())).collect()
+}
+
+/// A follower in a thread, with all that it told.
+struct Following {
+    documents: Arc<DocumentTable>,
+    told: Arc<Mutex<Vec<Followed>>>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Following {
+    fn start(options: EtcdOptions) -> Following {
+        let etcd = Arc::new(Etcd::new(options).unwrap());
+        let (documents, told) = (Arc::<DocumentTable>::default(), Arc::<Mutex<Vec<Followed>>>::default());
+        let (stop, mut stopped) = oneshot::channel();
+        let (to, all) = (Arc::clone(&documents), Arc::clone(&told));
+        let thread = std::thread::spawn(move || {
+            runtime().block_on(async {
+                let (sender, mut receiver) = mpsc::channel(16);
+                let following = tokio::spawn(follow(etcd, sender));
+                loop {
+                    let followed = tokio::select! {
+                        _ = &mut stopped => break,
+                        followed = receiver.recv() => followed.expect("a follower goes on while it is heard"),
+                    };
+                    match &followed {
+                        Followed::Snapshot(snapshot) => to.replace(snapshot.clone()),
+                        Followed::Batch(batch) => {
+                            assert!(batch.revision > to.revision(), "{batch:?} after {}", to.revision());
+                            to.apply(batch);
+                        }
+                        Followed::Lost { .. } | Followed::Back => {}
+                    }
+                    all.lock().unwrap().push(followed);
+                }
+                drop(receiver);
+                following.await.expect("a follower ends when it is no longer heard");
+            });
+        });
+        Following { documents, told, stop: Some(stop), thread: Some(thread) }
+    }
+
+    fn value(&self, path: &str) -> Option<String> {
+        self.documents.get(&key(path)).map(|document| document.value.to_string())
+    }
+
+    #[track_caller]
+    fn await_value(&self, path: &str, value: Option<&str>) {
+        eventually(&format!("{path} to be {value:?}"), || self.value(path).as_deref() == value);
+    }
+
+    fn count(&self, is_counted: impl Fn(&Followed) -> bool) -> usize {
+        self.told.lock().unwrap().iter().filter(|told| is_counted(told)).count()
+    }
+
+    fn snapshots(&self) -> usize {
+        self.count(|told| matches!(told, Followed::Snapshot(_)))
+    }
+
+    fn losses(&self) -> usize {
+        self.count(|told| matches!(told, Followed::Lost { .. }))
+    }
+
+    fn returns(&self) -> usize {
+        self.count(|told| matches!(told, Followed::Back))
+    }
+
+    /// The last reason.
+    fn reason(&self) -> String {
+        let told = self.told.lock().unwrap();
+        let last = told.iter().rev().find_map(|told| match told {
+            Followed::Lost { reason } => Some(reason.clone()),
+            _ => None,
+        });
+        last.unwrap_or_default()
+    }
+
+    /// What it has is what a fresh list has.
+    #[track_caller]
+    fn await_equal(&self, endpoint: String) {
+        let etcd = client(endpoint);
+        eventually("the follower to have what a list has", || {
+            run(etcd.list()).is_ok_and(|listed| listed.snapshot.documents == self.documents.snapshot().documents)
+        });
+    }
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let ended = self.thread.take().map(JoinHandle::join);
+        if !std::thread::panicking() {
+            ended.unwrap().unwrap();
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Transactions.
+
+use crate::etcd::{client, impatient, key, run, texts};
+use stillgate_datastore::etcd::Etcd;
+use stillgate_datastore::{Author, CommitError, Condition, Document, Event, Transaction, Write};
+use stillgate_testkit::{Etcd as Server, ReservedPort, eventually};
+
+fn put(path: &str, value: &str) -> Write {
+    Write::Put { key: key(path), value: value.to_owned(), ttl_seconds: None }
+}
+
+fn delete(path: &str) -> Write {
+    Write::Delete { key: key(path) }
+}
+
+fn transaction(conditions: &[(&str, Condition)], writes: Vec<Write>) -> Transaction {
+    let conditions = conditions.iter().map(|(path, condition)| (key(path), *condition)).collect();
+    Transaction { conditions, writes, author: Author::default() }
+}
+
+#[test]
+fn a_transaction_is_made_whole_or_not_at_all() {
+    let server = Server::start();
+    let etcd = client(server.endpoint(0));
+    let commit = |conditions: &[_], writes| run(etcd.commit(&transaction(conditions, writes)));
+    let first = commit(&[("routes/1", Condition::Absent)], vec![put("routes/1", "a"), put("routes/2", "b")]).unwrap();
+    let event = |path, document| Event { key: key(path), document };
+    let document = |value: &str, created, modified| Some(Document { value: value.into(), created, modified });
+    let at = first.revision;
+    assert_eq!(first.events, [event("routes/1", document("a", at, at)), event("routes/2", document("b", at, at))]);
+
+    let conflict = |path, modified| Err(CommitError::Conflict { key: key(path), modified });
+    assert_eq!(commit(&[("routes/1", Condition::Absent)], vec![delete("routes/2")]), conflict("routes/1", Some(at)));
+    assert_eq!(commit(&[("routes/3", Condition::Present)], vec![delete("routes/2")]), conflict("routes/3", None));
+    let conditions = [("routes/1", Condition::Modified(at)), ("routes/2", Condition::Modified(at - 1))];
+    assert_eq!(commit(&conditions, vec![delete("routes/1")]), conflict("routes/2", Some(at)));
+    assert_eq!(commit(&[("routes/3", Condition::Modified(at))], vec![delete("routes/1")]), conflict("routes/3", None));
+    assert_eq!(texts(&run(etcd.list()).unwrap().snapshot).len(), 2, "nothing of them was made");
+
+    let conditions = [("routes/1", Condition::Modified(at)), ("routes/2", Condition::Present)];
+    let writes = vec![put("routes/1", "c"), delete("routes/2"), delete("routes/3")];
+    let second = commit(&conditions, writes).unwrap();
+    let changed = second.revision;
+    assert_eq!(changed, at + 1);
+    assert_eq!(second.events, [event("routes/1", document("c", at, changed)), event("routes/2", None)]);
+    assert_eq!(run(etcd.list()).unwrap().snapshot.documents, [(key("routes/1"), document("c", at, changed).unwrap())]);
+}
+
+#[test]
+fn of_writers_at_once_one_wins() {
+    let server = Server::start();
+    server.put(0, "/apisix/routes/1", "0");
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let etcd = client(server.endpoint(0));
+                for _ in 0..25 {
+                    // Adds one, by hook or by crook.
+                    while !run(async {
+                        let listed = etcd.list().await.unwrap();
+                        let (key, document) = &listed.snapshot.documents[0];
+                        let value = (document.value.parse::<u32>().unwrap() + 1).to_string();
+                        let conditions = [(key.as_str(), Condition::Modified(document.modified))];
+                        match etcd.commit(&transaction(&conditions, vec![put(key.as_str(), &value)])).await {
+                            Ok(_) => true,
+                            Err(CommitError::Conflict { .. }) => false,
+                            Err(error) => panic!("{error}"),
+                        }
+                    }) {}
+                }
+            });
+        }
+    });
+    let listed = run(client(server.endpoint(0)).list()).unwrap();
+    assert_eq!(texts(&listed.snapshot), [("routes/1".to_owned(), "100".to_owned())]);
+}
+
+#[test]
+fn what_is_too_large_is_refused() {
+    let server = Server::start();
+    let etcd = client(server.endpoint(0));
+    let commit = |writes| run(etcd.commit(&transaction(&[], writes)));
+    let many = |count: usize| (0..count).map(|number| put(&format!("routes/{number}"), "{}")).collect::<Vec<_>>();
+    assert!(matches!(commit(many(129)), Err(CommitError::TooLarge(why)) if why.contains("129 writes")));
+    for bytes in [1_600_000, 3_000_000] {
+        let refused = commit(vec![put("routes/1", &"x".repeat(bytes))]);
+        let Err(CommitError::TooLarge(why)) = refused else { panic!("{bytes}: {refused:?}") };
+        assert!(why.ends_with("nothing was changed"), "{why}");
+    }
+    let endless = Write::Put { key: key("routes/1"), value: "{}".to_owned(), ttl_seconds: Some(u64::MAX / 2) };
+    assert!(matches!(commit(vec![endless]), Err(CommitError::TooLarge(_))));
+    assert_eq!(run(etcd.list()).unwrap().snapshot.documents, []);
+    assert_eq!(commit(many(128)).unwrap().events.len(), 128);
+}
+
+#[test]
+fn a_document_with_a_time_to_live_goes_by_itself() {
+    let server = Server::start();
+    let etcd = client(server.endpoint(0));
+    let mortal = |path| Write::Put { key: key(path), value: "{}".to_owned(), ttl_seconds: Some(1) };
+    let writes = vec![mortal("routes/1"), put("routes/2", "{}"), mortal("routes/3")];
+    assert_eq!(run(etcd.commit(&transaction(&[], writes))).unwrap().events.len(), 3);
+    eventually("it to be gone", || {
+        texts(&run(etcd.list()).unwrap().snapshot) == [("routes/2".to_owned(), "{}".to_owned())]
+    });
+}
+
+#[test]
+fn without_an_answer_it_is_unknown_whether_it_was_made() {
+    let server = Server::start();
+    let etcd = Etcd::new(impatient(vec![server.endpoint(0)])).unwrap();
+    let commit = |etcd: &Etcd, value| match run(etcd.commit(&transaction(&[], vec![put("routes/1", value)]))) {
+        Err(CommitError::Unavailable(why)) => why,
+        other => panic!("{other:?}"),
+    };
+    server.process(0).signal("STOP");
+    let why = commit(&etcd, "a");
+    assert!(why.contains("no answer within 2000 ms; it is unknown whether the change was made"), "{why}");
+    server.process(0).signal("CONT");
+    eventually("etcd to answer again", || run(etcd.list()).is_ok());
+    let nobody = ReservedPort::new();
+    let why = commit(&client(format!("http://{}", nobody.addr())), "a");
+    assert!(why.contains("cannot connect") && why.ends_with("nothing was changed"), "{why}");
+}

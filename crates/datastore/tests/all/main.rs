@@ -1,0 +1,7 @@
+//! Stores that survive kills and full disks, and etcd.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+mod etcd;
+mod full_disk;
+mod kill;

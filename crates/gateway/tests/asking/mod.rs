@@ -1,5 +1,0 @@
-//! Parts of the tests of plugins that ask others.
-
-mod breaker;
-mod mirror;
-mod opa;

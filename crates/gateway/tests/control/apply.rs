@@ -1,0 +1,328 @@
+//! `export`, `diff`, `apply`, `store backup`: what is written in a file is what a gateway serves, and comes back as it was.
+
+use crate::transfer::{KEY, Site, as_file, resources, run};
+use serde_json::{Value as Json, json};
+use std::time::Instant;
+use stillgate_testkit::{ReservedPort, Upstream, seeded};
+
+/// One resource of most kinds, each referring to another where it can.
+const ALL_KINDS: &str = r#"
+secrets:
+  - {id: vault/1, uri: "http://127.0.0.1:8200", prefix: secret, token: the-token}
+upstreams:
+  - {id: main, type: roundrobin, nodes: {"NODE": 1}}
+plugin_metadata:
+  - {id: http-logger, log_format: {host: $host}}
+plugin_configs:
+  - {id: 1, plugins: {response-rewrite: {headers: {set: {X-Config: "yes"}}}}}
+consumer_groups:
+  - {id: gold, plugins: {}}
+services:
+  - {id: shop, upstream_id: main}
+consumers:
+  - username: jack
+    group_id: gold
+    plugins: {}
+    credentials:
+      - {id: phone, plugins: {key-auth: {key: jacks-key}}}
+  - {username: rose, plugins: {key-auth: {key: roses-key}}}
+global_rules:
+  - {id: everywhere, plugins: {request-id: {}}}
+protos:
+  - {id: p, content: "syntax = \"proto3\";"}
+routes:
+  - {id: shop, uri: "/shop/*", service_id: shop, plugin_config_id: 1}
+  - {id: own, uris: ["/own", "/other"], status: 1, priority: 0, plugins: {key-auth: {}}, upstream: {nodes: [{host: 127.0.0.1, port: 9, weight: 1}]}}
+"#;
+
+fn all_kinds(node: &Upstream) -> String {
+    ALL_KINDS.replace("NODE", &node.addr().to_string())
+}
+
+#[test]
+fn a_file_is_served_and_comes_back() {
+    let (site, node) = (Site::new(), Upstream::echo());
+    let text = all_kinds(&node);
+    let dry = site.apply(&text, &["--dry-run"]).expect(0);
+    assert!(dry.summary().starts_with("dry run, nothing changed: 13 would be created, 0 would be"), "{dry:?}");
+    assert_eq!(site.gateway.get("/shop/1").head.status(), 404);
+    site.apply(&text, &[]).expect(0);
+    let answer = site.gateway.get("/shop/1");
+    assert_eq!((answer.head.status(), answer.head.get("x-config")), (200, Some("yes")));
+    assert_eq!(site.gateway.get("/own").head.status(), 401);
+
+    let again = site.apply(&text, &[]).expect(0);
+    assert_eq!(again.out, "0 created, 0 changed, 0 deleted, 13 unchanged\n");
+    let equal = site.run("diff", &site.path("apply.yaml"), &[]).expect(0);
+    assert_eq!(equal.out, "0 only in the file, 0 different, 0 only in the gateway, 13 equal\n");
+
+    let exported = site.export();
+    let file = site.file("exported.yaml", &exported);
+    site.run("diff", &file, &[]).expect(0);
+    let other = Site::new();
+    other.run("apply", &file, &[]).expect(0);
+    assert_eq!(resources(&other.export()), resources(&exported));
+
+    let checked = run("", &["check", "--offline", &file.display().to_string()]).expect(0);
+    assert!(checked.out.contains("no plugin uses protos, so they have no effect here"), "{checked:?}");
+
+    let masked = run(KEY, &["export", "--from", site.url()]).expect(0);
+    for secret in ["the-token", "jacks-key", "roses-key"] {
+        assert!(exported.contains(secret) && !masked.out.contains(secret), "{secret}: {}", masked.out);
+    }
+    assert!(masked.err.contains("3 resources with masks"), "{masked:?}");
+    let refused = other.apply(&masked.out, &[]).expect(1);
+    let place = "consumers[0].credentials[0].plugins.key-auth.key: ******** is a mask in place of a secret";
+    assert!(refused.err.contains(place), "{refused:?}");
+    let file = site.file("masked.yaml", &masked.out).display().to_string();
+    for checked in [run("", &["check", "--offline", &file]), run("", &["run", "--config", &file])] {
+        let said = format!("{}{}", checked.out, checked.err);
+        assert!(checked.code == 1 && said.contains(place), "{checked:?}");
+    }
+    assert_eq!(resources(&other.export()), resources(&exported));
+}
+
+#[test]
+fn differences_are_listed_and_prune_deletes_dependants_first() {
+    let (site, node) = (Site::new(), Upstream::echo());
+    let text = all_kinds(&node);
+    site.apply(&text, &[]).expect(0);
+    let changed = text
+        .replace("/shop/*", "/market/*")
+        .replace("roses-key", "another-key")
+        .replace("  - {id: everywhere, plugins: {request-id: {}}}\n", "  - {id: renamed, plugins: {request-id: {}}}\n");
+    let file = site.file("changed.yaml", &changed);
+    let listed = site.run("diff", &file, &[]).expect(3).out;
+    let expected = "- global_rules/everywhere\n~ consumers/rose\n    plugins.key-auth.key (a secret)\n\
+        + global_rules/renamed\n~ routes/shop\n    uri: \"/shop/*\" -> \"/market/*\"\n\
+        1 only in the file, 2 different, 1 only in the gateway, 10 equal\n";
+    assert_eq!(listed, expected);
+    // Two rules with the same plugin cannot be there: the message names the resource and its place.
+    let refused = site.run("apply", &file, &[]).expect(1);
+    assert!(refused.err.contains("changed.yaml:") && refused.err.contains("global_rules/renamed: "), "{refused:?}");
+    let done = site.run("apply", &file, &["--prune"]).expect(0);
+    assert_eq!(done.summary(), "1 created, 2 changed, 1 deleted, 10 unchanged");
+    assert_eq!(site.gateway.get("/market/1").head.status(), 200);
+
+    let gone = site.apply("routes: []\n", &["--prune"]).expect(0);
+    assert_eq!(gone.summary(), "0 created, 0 changed, 13 deleted, 0 unchanged");
+    let at = |name: &str| gone.out.find(&format!("- {name}\n")).unwrap_or_else(|| panic!("{name}: {}", gone.out));
+    for (user, used) in [
+        ("routes/shop", "services/shop"),
+        ("services/shop", "upstreams/main"),
+        ("routes/shop", "plugin_configs/1"),
+        ("consumers/jack/credentials/phone", "consumers/jack"),
+        ("consumers/jack", "consumer_groups/gold"),
+    ] {
+        assert!(at(user) < at(used), "{user} before {used}: {}", gone.out);
+    }
+    assert_eq!(resources(&site.export()), "routes: []\n");
+}
+
+#[test]
+fn what_is_refused_in_the_middle_leaves_whole_batches() {
+    let site = Site::new();
+    let route = |id: usize| {
+        // A variable that is not set on the gateway's machine: a file cannot know.
+        let plugins = if id == 200 { "{csrf: {key: $env://STILLGATE_NOT_SET_ANYWHERE}}" } else { "{}" };
+        format!("  - {{id: {id}, uri: /{id}, plugins: {plugins}, upstream: {{nodes: {{\"127.0.0.1:9\": 1}}}}}}\n")
+    };
+    let text = format!("routes:\n{}", (1..=300).map(route).collect::<String>());
+    let refused = site.apply(&text, &[]).expect(1);
+    assert!(refused.err.contains("apply.yaml:201:5: routes/200: "), "{refused:?}");
+    assert!(refused.err.contains("STILLGATE_NOT_SET_ANYWHERE"), "{refused:?}");
+    assert!(refused.err.contains("stopped: 128 of 300 changes were made, 172 were not"), "{refused:?}");
+    assert_eq!(refused.summary(), "128 created, 0 changed, 0 deleted, 0 unchanged");
+    assert_eq!(site.export().matches("id: ").count(), 128);
+    let done = site.apply(&text.replace("{csrf: {key: $env://STILLGATE_NOT_SET_ANYWHERE}}", "{}"), &[]).expect(0);
+    assert_eq!(done.summary(), "172 created, 0 changed, 0 deleted, 128 unchanged");
+}
+
+#[test]
+fn what_cannot_be_used_says_so() {
+    let site = Site::new();
+    let file = site.file("good.yaml", "routes: []\n");
+    let good = file.display().to_string();
+    let check = |key: &str, arguments: &[&str], code: i32, expected: &str| {
+        let done = run(key, arguments).expect(code);
+        assert!(done.err.contains(expected), "{arguments:?}: {done:?}");
+    };
+    let url = site.url();
+    for command in ["apply", "diff"] {
+        check("wrong", &[command, &good, "--to", url], 1, "401: wrong apikey; set another admin key with");
+        check("", &[command, &good, "--to", url], 1, "401: missing apikey; set the admin key with");
+        check(KEY, &[command, "/nowhere/x.yaml", "--to", url], 2, "cannot read /nowhere/x.yaml");
+        check(KEY, &[command, &good, "--to", "127.0.0.1:1"], 2, "not an http or https URL");
+        check(KEY, &[command, &good, "--to", url, "--ca", "/nowhere.pem"], 0, "");
+    }
+    let closed = format!("http://{}", ReservedPort::new().addr());
+    check(KEY, &["export", "--from", &closed], 1, "is a gateway running there");
+    check(KEY, &["export", "--from", "/nowhere/config.redb"], 2, "/nowhere/config.redb: No such file");
+    check(KEY, &["export", "--from", &good], 2, "not a store of Stillgate");
+    let wrong = site.file("wrong.yaml", "routes:\n  - {id: 1, uri: /a, upstream_id: none}\n  - {id: 2, urri: /a}\n");
+    let wrong = wrong.display().to_string();
+    check(KEY, &["apply", &wrong, "--to", url], 1, "wrong.yaml:2:");
+    check(KEY, &["apply", &wrong, "--to", url], 1, "wrong.yaml:3:");
+    let of_file = Site::with("config: {source: file}");
+    check(KEY, &["apply", &good, "--to", of_file.url()], 1, "come from its file");
+}
+
+#[test]
+fn a_part_refers_to_what_the_gateway_has() {
+    let (site, node) = (Site::new(), Upstream::echo());
+    site.apply(&all_kinds(&node), &[]).expect(0);
+    let part = "routes:\n  - {id: part, uri: /part, upstream_id: main, plugin_config_id: 1}\n\
+                consumers:\n  - {username: lily, group_id: gold, plugins: {key-auth: {key: lilys-key}}}\n";
+    let done = site.apply(part, &[]).expect(0);
+    assert!(
+        done.summary().starts_with("2 created, 0 changed, 0 deleted, 0 unchanged; 13 resources not in"),
+        "{done:?}"
+    );
+    assert_eq!(site.gateway.get("/part").head.status(), 200);
+    site.run("diff", &site.path("apply.yaml"), &[]).expect(3);
+    let pruned = site.apply(part, &["--prune"]).expect(1);
+    assert!(pruned.err.contains("apply.yaml:2:"), "{pruned:?}");
+    assert!(pruned.err.contains("there is no upstream with the id \"main\""), "{pruned:?}");
+    let neither = site.apply("routes: [{id: x, uri: /x, upstream_id: neither}]\n", &[]).expect(1);
+    assert!(neither.err.contains("there is no upstream with the id \"neither\""), "{neither:?}");
+}
+
+#[test]
+fn a_store_is_copied_and_read_offline() {
+    let (mut site, node) = (Site::new(), Upstream::echo());
+    site.apply(&all_kinds(&node), &[]).expect(0);
+    let exported = resources(&site.export());
+    let store = site.gateway.dir().join("config.redb").display().to_string();
+    let copy = site.path("copy.redb").display().to_string();
+    let offline = |from: &str| run("", &["export", "--from", from, "--secrets"]);
+    assert!(offline(&store).expect(1).err.contains("a gateway has the store open"));
+    run(KEY, &["store", "backup", &copy, "--store", &store, "--to", site.url()]).expect(0);
+    assert_eq!(resources(&offline(&copy).expect(0).out), exported);
+    let viewer = run("wrong", &["store", "backup", &copy, "--to", site.url()]).expect(1);
+    assert!(viewer.err.contains("401"), "{viewer:?}");
+    let other = Site::new();
+    let foreign = run(KEY, &["store", "backup", &copy, "--store", &store, "--to", other.url()]).expect(1);
+    assert!(foreign.err.contains("another gateway"), "{foreign:?}");
+
+    site.gateway.signal("TERM");
+    site.gateway.wait();
+    let second = site.path("second.redb").display().to_string();
+    let before = std::fs::read(&store).expect("the store");
+    run("", &["store", "backup", &second, "--store", &store]).expect(0);
+    for file in [&store, &second] {
+        assert_eq!(resources(&offline(file).expect(0).out), exported);
+    }
+    assert!(std::fs::read(&store).expect("the store") == before, "who only reads it writes nothing to it");
+    let empty = site.file("empty.redb", "").display().to_string();
+    assert!(offline(&empty).expect(2).err.contains("the file is empty, so it is no store"));
+    assert_eq!(std::fs::read(&empty).expect("the file"), b"");
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&copy).expect("the copy").permissions());
+    assert_eq!(mode & 0o777, 0o600);
+    let left = std::fs::read_dir(site.gateway.dir()).expect("the folder").flatten();
+    let left: Vec<_> =
+        left.map(|entry| entry.file_name()).filter(|name| name.to_string_lossy().contains("backup")).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn random_configurations_come_back_as_they_were() {
+    let site = Site::new();
+    for seed in 0..12 {
+        let lists = random(seed);
+        let applied = site.apply(&as_file(&lists), &["--prune"]).expect(0);
+        let exported = site.export();
+        let file = site.file("exported.yaml", &exported);
+        site.run("diff", &file, &[]).expect(0);
+        let again = site.run("apply", &file, &["--prune"]).expect(0);
+        assert!(again.summary().starts_with("0 created, 0 changed, 0 deleted"), "seed {seed}: {again:?} {applied:?}");
+        site.run("diff", &site.path("apply.yaml"), &[]).expect(0);
+        assert_eq!(resources(&site.export()), resources(&exported), "seed {seed}");
+    }
+}
+
+/// Upstreams, services, consumers and routes with texts that are hard to write.
+fn random(seed: u64) -> Json {
+    const TEXTS: [&str; 14] = [
+        "plain",
+        "null",
+        "1.0",
+        "yes",
+        "a: b",
+        "# no comment",
+        "it's \"quoted\"",
+        "${NOT_SET}",
+        "$${x}",
+        "é\u{2028}中",
+        "two\nlines\n",
+        " space ",
+        "tab\tand\\",
+        "-",
+    ];
+    let mut next = seeded(seed + 1);
+    let mut below = move |count: usize| usize::try_from(next() % count as u64).expect("small");
+    let mut text = {
+        let mut counter = 0;
+        move |pick: usize| {
+            counter += 1;
+            if counter % 5 == 0 { format!("text {counter}") } else { TEXTS[pick].to_owned() }
+        }
+    };
+    let upstreams = 1 + below(4);
+    let upstream = |id: usize, name: String, weight: usize| json!({"id": format!("u{id}"), "name": name, "nodes": {"127.0.0.1:9": weight}});
+    let mut lists = json!({"upstreams": [], "services": [], "consumers": [], "routes": []});
+    let mut add = |list: &str, item: Json| lists[list].as_array_mut().expect("a list").push(item);
+    for id in 0..upstreams {
+        add("upstreams", upstream(id, text(below(TEXTS.len())), below(3)));
+    }
+    for id in 0..below(4) {
+        add(
+            "services",
+            json!({"id": id, "desc": text(below(TEXTS.len())), "upstream_id": format!("u{}", below(upstreams))}),
+        );
+    }
+    for id in 0..below(5) {
+        let credentials: Vec<Json> = (0..below(3))
+            .map(|n| json!({"id": format!("c{n}"), "plugins": {"key-auth": {"key": format!("k-{id}-{n}")}}}))
+            .collect();
+        add(
+            "consumers",
+            json!({"username": format!("user{id}"), "desc": text(below(TEXTS.len())), "credentials": credentials}),
+        );
+    }
+    for id in 0..below(200) {
+        let labels = json!({"k e:y": text(below(TEXTS.len())), "${k}": "v"});
+        let mut route =
+            json!({"id": format!("r{id}"), "uri": format!("/{id}/*"), "labels": labels, "priority": below(2)});
+        match below(3) {
+            0 => route["upstream"] = json!({"nodes": [{"host": "a.example", "port": 80, "weight": below(9)}]}),
+            _ => route["upstream_id"] = format!("u{}", below(upstreams)).into(),
+        }
+        if below(4) == 0 {
+            route["plugins"] =
+                json!({"response-rewrite": {"body": text(below(TEXTS.len())), "headers": {"set": {"X-A": "b"}}}});
+        }
+        add("routes", route);
+    }
+    lists
+}
+
+#[test]
+fn ten_thousand_routes_are_applied() {
+    let site = Site::new();
+    let route =
+        |id: usize| format!("  - {{id: r{id}, uri: /{id}/*, host: h{}.example, upstream_id: main}}\n", id % 500);
+    let routes: String = (0..10_000).map(route).collect();
+    let text = format!("upstreams:\n  - {{id: main, nodes: {{\"127.0.0.1:9\": 1}}}}\nroutes:\n{routes}");
+    let timed = |what: &str, work: &dyn Fn() -> String| {
+        let began = Instant::now();
+        let summary = work();
+        println!("{what} of 10,000 routes: {:?}: {summary}", began.elapsed());
+        summary
+    };
+    let apply = || site.apply(&text, &[]).expect(0).summary().to_owned();
+    assert_eq!(timed("apply", &apply), "10001 created, 0 changed, 0 deleted, 0 unchanged");
+    assert_eq!(timed("apply again", &apply), "0 created, 0 changed, 0 deleted, 10001 unchanged");
+    timed("export", &|| site.export().lines().count().to_string());
+    let prune = || site.apply("routes: []\n", &["--prune"]).expect(0).summary().to_owned();
+    assert_eq!(timed("prune", &prune), "0 created, 0 changed, 10001 deleted, 0 unchanged");
+}

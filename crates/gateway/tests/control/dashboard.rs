@@ -1,0 +1,335 @@
+//! The dashboard in Chromium, served by the gateway: every page opens, routes are made and taken back, nothing breaks out.
+//!
+//! Pictures are written to `target/.../dashboard/`; the good ones are committed for docs/dashboard.md.
+
+use crate::shared::STILLGATE;
+use crate::shared::dashboard::chromium::{DARK, DESK, PHONE, Page};
+use crate::shared::dashboard::{KEY, admin, gateway, put, sign_in};
+use serde_json::{Value as Json, json};
+use std::process::Command;
+use stillgate_testkit::{Client, END_PATIENCE, Gateway, Process, Setup, Upstream, eventually};
+
+/// Every page, with the text that says that it is there.
+const PAGES: [(&str, &str); 14] = [
+    ("/overview", "Requests per second"),
+    ("/routes", "routes"),
+    ("/routes/shop", "How a request is handled"),
+    ("/explain", "Explain"),
+    ("/upstreams", "node"),
+    ("/consumers", "rose"),
+    ("/consumers/rose", "rose"),
+    ("/certificates", "Certificates"),
+    ("/metrics", "stillgate_http_requests_total"),
+    ("/profiles", "Take profile"),
+    ("/lua", "No function in Lua has run"),
+    ("/status", "History and audit"),
+    ("/resources/services", "Services"),
+    ("/edit/routes/shop", "Earlier versions"),
+];
+
+/// Texts that become elements, or run, where they are not shown as texts.
+const HOSTILE: [&str; 4] = [
+    "<img src=x onerror=window.broken=1>",
+    "\"><script>window.broken=1</script>",
+    "' onmouseover='window.broken=1",
+    "<svg onload=window.broken=1>",
+];
+
+/// A gateway with something of everything, most of it with a name that breaks out.
+fn full() -> (Gateway, Upstream) {
+    let gateway = gateway();
+    let node = Upstream::echo();
+    put(
+        &gateway,
+        "upstreams/u",
+        &json!({ "nodes": { node.addr().to_string(): 1 }, "name": HOSTILE[0], "desc": HOSTILE[1] }),
+    );
+    put(&gateway, "services/s", &json!({ "name": HOSTILE[1], "upstream_id": "u", "plugins": { "cors": {} } }));
+    put(
+        &gateway,
+        "consumers/rose",
+        &json!({ "username": "rose", "desc": HOSTILE[0], "plugins": { "key-auth": { "key": HOSTILE[2] } } }),
+    );
+    let credential = json!({ "name": HOSTILE[0], "plugins": { "key-auth": { "key": "another" } } });
+    put(&gateway, "consumers/rose/credentials/one", &credential);
+    for (index, name) in HOSTILE.iter().enumerate() {
+        let route = json!({ "name": name, "desc": name, "labels": { "x": name }, "uri": format!("/h{index}/*"), "service_id": "s" });
+        put(&gateway, &format!("routes/h{index}"), &route);
+        let plugins = json!({ "response-rewrite": { "body": name, "headers": { "set": { "X-A": name } } } });
+        let texts = json!({ "uri": format!("/t{index}"), "upstream_id": "u", "vars": [["http_x", "==", name]], "plugins": plugins });
+        put(&gateway, &format!("routes/t{index}"), &texts);
+    }
+    let plugins = json!({ "key-auth": {}, "limit-count": { "count": 100, "time_window": 60, "rejected_code": 429 } });
+    put(&gateway, "routes/shop", &json!({ "name": "shop", "uri": "/shop/*", "upstream_id": "u", "plugins": plugins }));
+    put(&gateway, "routes/off", &json!({ "name": "off", "uri": "/off", "upstream_id": "u", "status": 0 }));
+    gateway.get("/h0/%3Cimg%20src=x%20onerror=window.broken=1%3E");
+    gateway.get("/nothing/%22%3E%3Cscript%3Ewindow.broken=1%3C/script%3E");
+    (gateway, node)
+}
+
+#[test]
+fn every_page_opens_and_nothing_breaks_out() {
+    let (gateway, _node) = full();
+    let mut page = Page::open(DESK);
+    sign_in(&mut page, &gateway);
+    for (look, suffix) in [(DESK, ""), (DARK, "-dark"), (PHONE, "-phone")] {
+        page.look(look);
+        for (path, said) in PAGES {
+            page.visit(path);
+            page.until(&format!(
+                "document.querySelector('main').innerText.toLowerCase().includes({})",
+                json!(said.to_lowercase())
+            ));
+            page.picture(&format!("{}{suffix}", path[1..].replace('/', "-")));
+            let broken = "window.broken !== undefined || document.querySelectorAll('main img, main script, main iframe').length > 0";
+            assert_eq!(page.eval(broken), false, "{path}: something broke out");
+            let wide = page.eval("document.documentElement.scrollWidth - innerWidth");
+            assert!(wide.as_f64().is_some_and(|wide| wide <= 1.0), "{path}{suffix}: the page is {wide} px too wide");
+            page.assert_named(&format!("{path}{suffix}"));
+            page.assert_calm(&format!("{path}{suffix}"));
+        }
+    }
+    page.look(DESK);
+    page.visit("/routes");
+    for name in HOSTILE {
+        page.until(&format!("document.querySelector('main').innerText.includes({})", json!(name)));
+    }
+    page.visit("/routes?search=status-that-nothing-has");
+    page.until("document.querySelector('main').innerText.includes('No route matches')");
+}
+
+/// The label of a field of the form.
+fn label(name: &str) -> String {
+    let name = json!(name);
+    format!("[...document.querySelectorAll('.schema-form label')].find((one) => one.textContent === {name})")
+}
+
+/// Id, path, name, and the node in place of the one that a new route begins with.
+fn make_by_form(page: &mut Page, node: &Upstream) {
+    page.visit("/new/routes");
+    page.fill("#new-id", "made");
+    for (name, value) in [("uri", "/made"), ("name", "by form")] {
+        page.mark(&format!("document.getElementById({}.htmlFor)", label(name)), name);
+        page.fill(&format!("[data-test={name}]"), value);
+    }
+    page.mark(
+        "[...document.querySelectorAll('.schema-form input')].find((one) => one.value === '127.0.0.1:8080')",
+        "node",
+    );
+    page.fill("[data-test=node]", &node.addr().to_string());
+    page.press("Tab");
+    page.until(&format!("document.querySelector('.editor textarea').value.includes('{}')", node.addr()));
+    page.click("button", "Review and create");
+    page.until("document.querySelector('dialog[open]').innerText.includes(' added, ')");
+    page.picture("dry-run");
+    page.click("dialog[open] button[type=submit]", "Create");
+    page.until("location.hash === '#/routes/made'");
+    page.settle();
+}
+
+#[test]
+fn a_route_is_made_by_the_form_edited_as_text_rolled_back_and_deleted() {
+    let gateway = gateway();
+    let node = Upstream::echo();
+    put(&gateway, "upstreams/u", &json!({ "nodes": { node.addr().to_string(): 1 } }));
+    let mut page = Page::open(DESK);
+    sign_in(&mut page, &gateway);
+    assert_eq!(gateway.get("/made").head.status(), 404);
+
+    make_by_form(&mut page, &node);
+    assert_eq!(gateway.get("/made").head.status(), 200, "the page says it when every worker serves it");
+
+    // By text.
+    page.visit("/new/routes");
+    page.fill("#new-id", "typed");
+    page.fill(".editor textarea", r#"{"uri": "/typed", "upstream_id": "u"}"#);
+    page.click("button", "Review and create");
+    page.click("dialog[open] button[type=submit]", "Create");
+    page.until("location.hash === '#/routes/typed'");
+    page.settle();
+    assert_eq!(gateway.get("/typed").head.status(), 200);
+
+    // The dry run refuses what is wrong.
+    page.visit("/edit/routes/made");
+    page.fill(".editor textarea", r#"{"uri": "/a/**", "upstream_id": "u"}"#);
+    page.click("button", "Review and save");
+    page.until("document.querySelector('dialog[open]').innerText.includes(\"'*'\")");
+    page.forget();
+    page.click("dialog[open] button", "Cancel");
+    page.fill(".editor textarea", r#"{"uri": "/edited", "upstream_id": "u", "name": "as text"}"#);
+    page.click("button", "Review and save");
+    page.click("dialog[open] button[type=submit]", "Save");
+    // Until it says so, leaving the page would ask about unsaved changes.
+    page.until("document.querySelector('#toasts').innerText.includes('Saved.')");
+    eventually("the edited route", || gateway.get("/edited").head.status() == 200);
+    assert_eq!(gateway.get("/made").head.status(), 404);
+
+    // Back to the revision that made it.
+    let (_, history) = admin(&gateway, "GET", "/v1/history", &Json::Null);
+    let revision = history["changes"][2]["revision"].clone();
+    page.visit(&format!("/history/{revision}"));
+    page.until("document.querySelector('main').innerText.includes('routes/made was created')");
+    page.click("main button", "Roll back to this");
+    page.click("dialog[open] button[type=submit]", "Roll back");
+    page.until("location.hash.startsWith('#/status')");
+    page.settle();
+    page.until("document.querySelector('main').innerText.includes('rolled back by admin')");
+    eventually("the former route", || gateway.get("/made").head.status() == 200);
+    assert_eq!(gateway.get("/typed").head.status(), 404, "it came later");
+
+    page.visit("/routes/made");
+    page.click("main button", "Delete");
+    page.click("dialog[open] button[type=submit]", "Delete");
+    page.until("location.hash === '#/routes'");
+    eventually("the route to be gone", || gateway.get("/made").head.status() == 404);
+    page.assert_calm("making and deleting");
+}
+
+#[test]
+fn a_consumer_is_found_and_deleted_with_its_credentials() {
+    let (gateway, _node) = full();
+    put(&gateway, "consumers/lily", &json!({ "username": "lily" }));
+    let mut page = Page::open(DESK);
+    sign_in(&mut page, &gateway);
+    page.visit("/consumers?search=rose");
+    page.until("document.querySelectorAll('main tbody tr').length === 1");
+    page.until("document.querySelector('main tbody').innerText.includes('rose')");
+    page.visit("/consumers/rose");
+    page.click("main header button", "Delete");
+    page.click("dialog[open] button[type=submit]", "Delete");
+    page.until("location.hash === '#/consumers'");
+    page.settle();
+    page.until("document.querySelector('main tbody').innerText.includes('lily')");
+    assert!(!page.text().contains("rose"), "{}", page.text());
+    for gone in ["rose", "rose/credentials/one"] {
+        assert_eq!(admin(&gateway, "GET", &format!("/apisix/admin/consumers/{gone}"), &Json::Null).0, 404, "{gone}");
+    }
+    page.assert_calm("deleting a consumer");
+}
+
+#[test]
+fn the_keyboard_is_enough() {
+    let (gateway, _node) = full();
+    let mut page = Page::open(DESK);
+    page.navigate(&format!("http://{}/ui/", gateway.admin_addr()));
+    page.until("document.activeElement.id === 'key'");
+    page.type_text(KEY);
+    page.press("Enter");
+    page.until("document.querySelector('.side a')");
+    page.settle();
+    page.tab_to("at.getAttribute('href') === '#/routes'");
+    page.press("Enter");
+    page.until("location.hash === '#/routes'");
+    // The address changes before the page does.
+    page.until("document.querySelector('[data-search]')");
+    page.settle();
+    page.press("/");
+    page.until("document.activeElement.matches('[data-search]')");
+    page.type_text("shop");
+    page.until("document.querySelectorAll('main tbody tr').length === 1");
+    page.tab_to("at.getAttribute('href') === '#/routes/shop'");
+    page.press("Enter");
+    page.until("location.hash === '#/routes/shop'");
+    page.settle();
+    page.tab_to("at.textContent === 'Edit'");
+    page.press("Enter");
+    page.until("location.hash === '#/edit/routes/shop'");
+    page.settle();
+    page.tab_to("at.tagName === 'INPUT' && at.closest('.schema-form')");
+    page.type_text("!");
+    page.tab_to("at.textContent === 'Review and save'");
+    page.press("Enter");
+    page.until("document.querySelector('dialog[open]')");
+    page.press("Escape");
+    page.until("!document.querySelector('dialog[open]')");
+    // What has the focus can be seen.
+    page.press("Tab");
+    let seen = "getComputedStyle(document.activeElement).outlineStyle !== 'none' || getComputedStyle(document.activeElement).boxShadow !== 'none'";
+    assert_eq!(page.eval(seen), true, "the focus is seen");
+}
+
+#[test]
+fn with_a_file_pages_are_read_only_and_say_how_to_edit() {
+    let node = Upstream::echo();
+    let setup = Setup::to(node.addr()).route("name: from a file\nplugins: {cors: {}}\n");
+    let gateway = Gateway::start(STILLGATE, &setup);
+    let mut page = Page::open(DESK);
+    // Without a key, loopback reads.
+    page.navigate(&format!("http://{}/ui/", gateway.admin_addr()));
+    page.until("document.querySelector('.side a')");
+    page.visit("/routes");
+    page.until("document.querySelector('main').innerText.includes('from a file')");
+    let text = page.text();
+    assert!(text.contains("Read-only") && text.contains("stillgate.yaml"), "{text}");
+    assert!(!text.contains("New route"), "{text}");
+    page.visit("/routes/all");
+    page.until("document.querySelector('main').innerText.includes('cors')");
+    assert!(!page.text().contains("Delete"));
+    page.assert_calm("the routes of a file");
+    for list in ["/consumers", "/resources/services"] {
+        page.visit(list);
+        page.until("document.querySelector('main').innerText.includes('not listed here')");
+    }
+    page.visit("/overview");
+    gateway.get("/");
+    // Nothing is measured, and it says so.
+    page.until("document.querySelector('main').innerText.includes('Metrics are off')");
+    page.visit("/status");
+    page.until("document.querySelector('main').innerText.includes('no history')");
+    page.assert_calm("overview and status of a file");
+}
+
+#[test]
+fn the_demo_has_something_to_show() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut command = Command::new(STILLGATE);
+    let mut demo = Process::spawn("stillgate demo", command.arg("demo"), &folder.path().join("log"));
+    let mut link = None;
+    eventually("the link", || {
+        assert!(demo.ended().is_none(), "the demo ended");
+        let log = demo.log();
+        link = log.split_ascii_whitespace().find(|word| word.contains("/ui/#")).map(str::to_owned);
+        log.contains("Ctrl-C ends it.\n")
+    });
+    let link = link.expect("a link");
+    let authority = link.trim_start_matches("http://").split('/').next().expect("an authority").to_owned();
+    let mut page = Page::open(DESK);
+    page.measure_overview();
+    page.navigate(&link);
+    page.until("document.querySelector('.side a')");
+    assert_eq!(page.eval("location.hash"), "#/overview", "the token leaves the address");
+    page.until("document.querySelector('.verdict-words').innerText.includes('requests per second')");
+    page.until("document.querySelectorAll('.ranking li:not([hidden])').length > 3");
+    page.assert_calm("the overview of the demo");
+    page.picture("demo-overview");
+
+    let rejected = page.eval("fetch('/v1/status').then((answer) => answer.json()).then(({ rejected }) => rejected)");
+    assert_eq!(rejected, json!([]), "all of the demo is served");
+
+    // The link signs in once.
+    let used = Client::connect(authority.parse().expect("an address")).request(
+        "POST",
+        "/v1/session",
+        json!({ "token": link.split('#').nth(1) }).to_string().as_bytes(),
+    );
+    assert_eq!(used.head.status(), 401);
+
+    page.visit("/routes/orders");
+    page.until("document.querySelector('main').innerText.includes('service shop, ') || document.querySelector('main').innerText.includes('service shop')");
+    page.until("document.querySelector('main').innerText.includes('global rule everywhere')");
+    page.picture("demo-route");
+    for path in ["/routes", "/explain", "/upstreams", "/metrics", "/status", "/edit/routes/orders"] {
+        page.visit(path);
+        page.picture(&format!("demo{}", path.replace('/', "-")));
+        page.assert_calm(path);
+    }
+
+    // Figures, not judged: first paint, and until the Overview is there.
+    page.navigate(&format!("http://{authority}/ui/"));
+    page.until("window.overview_shown_ms");
+    let paint = page.eval("performance.getEntriesByName('first-contentful-paint')[0]?.startTime");
+    let shown = page.eval("window.overview_shown_ms");
+    println!("Overview in Chromium on loopback: first contentful paint {paint} ms, its page {shown} ms");
+    demo.signal("INT");
+    assert!(demo.wait_within(END_PATIENCE).success(), "Ctrl-C ends it cleanly");
+}

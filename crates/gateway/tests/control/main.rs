@@ -1,0 +1,23 @@
+//! What an operator changes and reads: the command line, the Admin API, stores, etcd, the dashboard, the documentation.
+
+mod adc;
+mod admin;
+mod apply;
+mod apply_places;
+mod apply_strangers;
+mod check_admin;
+mod cli;
+mod crash;
+mod dashboard;
+mod dashboard_forms;
+mod demo;
+mod documents;
+mod etcd;
+mod explain;
+mod explain_api;
+mod lua_check;
+mod replay;
+#[path = "../shared/mod.rs"]
+mod shared;
+mod store;
+mod transfer;

@@ -1,0 +1,164 @@
+//! Secrets are encrypted where they are kept, and hidden from those who may only look.
+
+use super::stage::{Admin, KEY, Stage, upstream};
+use crate::shared::authority::Authority;
+use serde_json::json;
+use stillgate_testkit::{Setup, Upstream};
+
+/// Of AES-128, as APISIX has it; and one that was used before.
+const KEYRING: &str = "data_encryption: {keyring: [edd1c9f0985e76a2]}";
+const NEW_KEYRING: &str = "data_encryption: {keyring: [qeddd145sfvddff3, edd1c9f0985e76a2]}";
+
+const SECRET: &str = "plain-secret-42";
+/// `openssl enc -aes-128-cbc -base64` of [`SECRET`] with the key as key and initial vector, which is what APISIX writes.
+const SECRET_AS_IN_APISIX: &str = "FJ6cvmRn5YaSDmxo/xJ8Jg==";
+
+const VIEWER: &str = "key-of-a-viewer-0123456789";
+
+fn has(file: &[u8], text: &str) -> bool {
+    file.windows(text.len()).any(|window| window == text.as_bytes())
+}
+
+#[test]
+fn secrets_are_not_in_the_file() {
+    let (node, authority) = (Upstream::echo(), Authority::new());
+    authority.issue("a", &["a.example"]);
+    let pem = |kind: &str| std::fs::read_to_string(authority.file(&format!("a.{kind}"))).expect("PEM");
+    let key_line = pem("key").lines().nth(1).expect("a line of the key").to_owned();
+    for (keyring, is_hidden) in [(KEYRING, true), ("", false)] {
+        let mut stage = Stage::with(&Setup::default().gateway(keyring));
+        let jack = json!({ "username": "jack", "plugins": { "key-auth": { "key": SECRET } } });
+        stage.admin.put("consumers", &jack);
+        let credential = json!({ "plugins": { "basic-auth": { "username": "j", "password": "another-secret-43" } } });
+        stage.admin.put("consumers/jack/credentials/c", &credential);
+        stage.admin.put("ssls/a", &json!({ "snis": ["a.example"], "cert": pem("pem"), "key": pem("key") }));
+        let route = json!({ "uri": "/*", "upstream": upstream(node.addr()), "plugins": { "key-auth": {} } });
+        stage.admin.put("routes/1", &route);
+        // It was there, in history.
+        stage.admin.put("consumers", &json!({ "username": "jack", "plugins": { "key-auth": { "key": "other" } } }));
+        stage.admin.put("consumers", &jack);
+        stage.restart("TERM");
+        let file = std::fs::read(stage.store_file()).expect("the store");
+        for secret in [SECRET, "another-secret-43", &key_line] {
+            assert_eq!(has(&file, secret), !is_hidden, "{secret} with {keyring:?}");
+        }
+        assert_eq!(has(&file, SECRET_AS_IN_APISIX), is_hidden);
+        assert_eq!(stage.get(&format!("/?apikey={SECRET}")), 200, "it is known after a restart");
+        assert_eq!(stage.admin.read("consumers/jack")["value"]["plugins"]["key-auth"]["key"], SECRET);
+        assert!(!stage.gateway.log().contains(SECRET));
+    }
+}
+
+#[test]
+fn a_new_key_reads_what_an_old_one_wrote() {
+    let node = Upstream::echo();
+    let setup = Setup::default().gateway(KEYRING);
+    let mut stage = Stage::with(&setup);
+    stage.admin.put("consumers", &json!({ "username": "jack", "plugins": { "key-auth": { "key": SECRET } } }));
+    let route = json!({ "uri": "/*", "upstream": upstream(node.addr()), "plugins": { "key-auth": {} } });
+    stage.admin.put("routes/1", &route);
+    let text = std::fs::read_to_string(stage.gateway.config_path()).expect("the file");
+    stage.gateway.write_config_text(&text.replace(KEYRING, NEW_KEYRING));
+    stage.restart("TERM");
+    assert_eq!(stage.get(&format!("/?apikey={SECRET}")), 200);
+    stage.admin.put("consumers", &json!({ "username": "jill", "plugins": { "key-auth": { "key": "j" } } }));
+    let rolled = stage.admin.ask("POST", "/v1/rollback", r#"{"to": 2}"#);
+    assert_eq!(rolled.status, 200, "{rolled:?}");
+    assert_eq!((stage.get(&format!("/?apikey={SECRET}")), stage.get("/?apikey=j")), (200, 401));
+}
+
+#[test]
+fn without_the_key_a_ciphertext_is_no_credential() {
+    let node = Upstream::echo();
+    let mut stage = Stage::with(&Setup::default().gateway(KEYRING).admin(&format!("key: {KEY}")));
+    stage.admin.put("consumers", &json!({ "username": "jack", "plugins": { "key-auth": { "key": SECRET } } }));
+    let route = json!({ "uri": "/*", "upstream": upstream(node.addr()), "plugins": { "key-auth": {} } });
+    stage.admin.put("routes/1", &route);
+    let text = std::fs::read_to_string(stage.gateway.config_path()).expect("the file");
+    let escaped = SECRET_AS_IN_APISIX.replace('/', "%2F").replace('=', "%3D");
+    let statuses = |stage: &Stage| [SECRET, &escaped].map(|key| stage.get(&format!("/?apikey={key}")));
+    for other in ["data_encryption: {keyring: [another-16-bytes]}", ""] {
+        stage.gateway.write_config_text(&text.replace(KEYRING, other));
+        stage.restart("TERM");
+        assert_eq!(statuses(&stage), [401, 401], "{other}");
+        let rejected = stage.gateway.status()["rejected"].clone();
+        assert_eq!((&rejected[0]["id"], &rejected[0]["serving"]), (&json!("jack"), &json!("nothing")), "{rejected}");
+        let log = stage.gateway.log();
+        let line = log.lines().rfind(|line| line.contains("resource rejected")).expect("a line");
+        assert!(line.contains("ERROR") && line.contains("data_encryption.keyring"), "{line}");
+        // What is read cannot be written back as it is.
+        let read = stage.admin.read("consumers/jack")["value"].to_string();
+        let answer = stage.admin.ask("PUT", "/apisix/admin/consumers", &read);
+        assert_eq!(answer.status, 400, "{answer:?}");
+        // What others write does no harm to it.
+        stage.admin.put("consumers", &json!({ "username": "jill", "plugins": { "key-auth": { "key": "j" } } }));
+        assert_eq!(stage.get("/?apikey=j"), 200);
+        stage.admin.delete("consumers/jill");
+    }
+    stage.gateway.write_config_text(&text);
+    stage.restart("TERM");
+    assert_eq!(statuses(&stage), [200, 401], "the key is back");
+}
+
+#[test]
+fn what_was_plain_before_the_keyring_stays_known() {
+    // Base64 of 32 bytes, as a ciphertext is.
+    const RANDOM: &str = "y4Z2rmvYl0Pc2l2k3w3mG7p2C0l8m8mYJt9mVbqv2kE=";
+    let node = Upstream::echo();
+    let mut stage = Stage::with(&Setup::default().gateway("data_encryption: {keyring: []}"));
+    stage.admin.put("consumers", &json!({ "username": "jack", "plugins": { "key-auth": { "key": RANDOM } } }));
+    let route = json!({ "uri": "/*", "upstream": upstream(node.addr()), "plugins": { "key-auth": {} } });
+    stage.admin.put("routes/1", &route);
+    let text = std::fs::read_to_string(stage.gateway.config_path()).expect("the file");
+    stage.gateway.write_config_text(&text.replace("data_encryption: {keyring: []}", KEYRING));
+    stage.restart("TERM");
+    assert_eq!(stage.get(&format!("/?apikey={}", RANDOM.replace('=', "%3D"))), 200);
+    assert_eq!(stage.gateway.status()["rejected"], json!([]));
+}
+
+#[test]
+fn viewers_see_masks_and_change_nothing() {
+    let keys = format!("keys: [{{name: ci, key: {KEY}}}, {{name: eyes, key: {VIEWER}, role: viewer}}]");
+    let stage = Stage::with(&Setup::default().admin(&keys));
+    let viewer = Admin { key: VIEWER.to_owned(), ..stage.admin.clone() };
+    let jack = json!({ "username": "jack", "plugins": { "key-auth": { "key": SECRET } } });
+    stage.admin.put("consumers", &jack);
+    stage.admin.put("secrets/vault/1", &json!({ "uri": "http://127.0.0.1:9", "prefix": "kv", "token": SECRET }));
+    for path in [
+        "/apisix/admin/consumers",
+        "/apisix/admin/consumers/jack",
+        "/apisix/admin/secrets/vault/1",
+        "/v1/history/1",
+        "/v1/history/2",
+        "/apisix/admin/configs",
+    ] {
+        let seen = viewer.ask("GET", path, "");
+        assert_eq!(seen.status, 200, "{path}: {seen:?}");
+        assert!(!seen.text().contains(SECRET) && seen.text().contains("********"), "{path}: {seen:?}");
+        assert!(stage.admin.ask("GET", path, "").text().contains(SECRET), "{path}: admins see it");
+    }
+    let before = stage.admin.revision();
+    for (method, path, body) in [
+        ("PUT", "/apisix/admin/consumers", jack.to_string()),
+        ("PATCH", "/apisix/admin/routes/1", "{}".to_owned()),
+        ("DELETE", "/apisix/admin/consumers/jack", String::new()),
+        ("POST", "/v1/rollback", r#"{"to": 1}"#.to_owned()),
+        ("POST", "/v1/batch", "[]".to_owned()),
+        ("PUT", "/apisix/admin/configs", "{}".to_owned()),
+        ("PUT", "/apisix/admin/consumers?dry_run=true", jack.to_string()),
+    ] {
+        let answer = viewer.ask(method, path, &body);
+        assert_eq!(answer.status, 401, "{method} {path}: {answer:?}");
+        assert!(answer.text().contains("viewer"), "{answer:?}");
+    }
+    let masked = viewer.read("consumers/jack")["value"].to_string();
+    let answer = stage.admin.ask("PUT", "/apisix/admin/consumers", &masked);
+    assert_eq!((answer.status, answer.error().contains("masked secret")), (400, true), "{answer:?}");
+    assert_eq!(stage.admin.revision(), before);
+    assert_eq!(stage.admin.read("consumers/jack")["value"]["plugins"]["key-auth"]["key"], SECRET);
+    let log = stage.gateway.log();
+    assert!(log.contains("\"key\":\"ci\"") && log.contains("a viewer tried to write"), "{log}");
+    for secret in [SECRET, KEY, VIEWER] {
+        assert!(!log.contains(secret), "{log}");
+    }
+}

@@ -1,0 +1,47 @@
+//! HTTP through the binary: connections, framing, routing, nodes, WebSocket, gRPC, and the TCP and UDP sessions beside it.
+
+mod addresses;
+mod balancing;
+mod delivery;
+mod failover;
+mod grpc;
+mod grpc_peer;
+mod grpc_web;
+mod health;
+mod hostile;
+mod hostile_node;
+mod http2;
+mod http2_ends;
+mod http2_hostile;
+mod http2_isolation;
+mod http2_node_hostile;
+mod http2_node_pressure;
+mod http2_nodes;
+mod http2_strict;
+mod lifecycle;
+mod limits;
+mod limits_counted;
+mod listeners;
+mod mistaken_nodes;
+mod proxy_protocol;
+mod queue;
+mod random;
+mod refused_head;
+mod regressions;
+mod resets;
+mod routing;
+#[path = "../shared/mod.rs"]
+mod shared;
+mod signals;
+mod slow;
+mod soak;
+mod stream;
+mod stream_listeners;
+mod stream_proxy_protocol;
+mod stream_random;
+mod stream_udp;
+mod tunnel;
+mod tunnel_end;
+mod websocket;
+mod windows;
+mod wire;

@@ -1,0 +1,258 @@
+//! Which route takes a request, in a running gateway: expressions and URIs in one order, with and without the route cache,
+//! and while routes change.
+
+use crate::shared::STILLGATE;
+use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+use stillgate_testkit::{ACCEPT_TEXT, Client, Gateway, ReservedPort, Setup, Upstream, eventually, scrape};
+
+/// A node that answers with the host it was asked for, which each route sets to its id.
+fn node() -> Upstream {
+    Upstream::serve(|connection| {
+        while let Ok(request) = connection.read_request() {
+            let host = request.head.get("host").unwrap_or_default().to_owned();
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", host.len());
+            if connection.try_send(head + &host).is_err() {
+                return;
+            }
+        }
+    })
+}
+
+/// Routes by id, each with what it asks for.
+fn resources(node: &Upstream, routes: &[(&str, &str)]) -> Setup {
+    let mut yaml = "routes:\n".to_owned();
+    for (id, takes) in routes {
+        let upstream =
+            format!("{{type: roundrobin, pass_host: rewrite, upstream_host: {id}, nodes: {{\"{}\": 1}}}}", node.addr());
+        writeln!(yaml, "  - {{id: {id}, {takes}, upstream: {upstream}}}").expect("writing to a String cannot fail");
+    }
+    Setup::resources(yaml)
+}
+
+/// Sends a request of these lines, and returns the id of the route that took it, or the status.
+#[track_caller]
+fn ask(client: &mut Client, lines: &[&str]) -> String {
+    client.send(format!("{}\r\n\r\n", lines.join("\r\n")));
+    let response = client.expect_response("GET");
+    match response.head.status() {
+        200 => String::from_utf8(response.body).expect("an id"),
+        status => status.to_string(),
+    }
+}
+
+#[track_caller]
+fn check_all(client: &mut Client, cases: &[(&[&str], &str)]) {
+    for (lines, expected) in cases {
+        assert_eq!(ask(client, lines), *expected, "{lines:?}");
+    }
+}
+
+const ROUTES: &[(&str, &str)] = &[
+    ("any", "uri: /*"),
+    ("orders", "uri: /orders/*"),
+    ("beta", r#"expression: 'http.path ^= "/orders" && http.headers.x_beta == "1"', priority: 10"#),
+    ("first", r#"expression: 'http.path == "/orders/first"', priority: 10"#),
+    ("tags", r#"expression: 'http.path == "/tags" && http.headers.x_tag ^= "a"'"#),
+    ("some-tag", r#"expression: 'http.path == "/tags" && any(http.headers.x_tag) ^= "a"', priority: -1"#),
+    ("query", r#"expression: 'http.queries.name == "a&b c"', priority: 5"#),
+    ("flag", r#"expression: 'http.queries.flag == "" && http.method == "POST"'"#),
+    (
+        "local",
+        r#"expression: 'http.path == "/net" && net.protocol == "http" && net.src.ip in 127.0.0.0/8 && net.src.port > 0 && net.dst.ip == 127.0.0.1 && net.dst.port > 0'"#,
+    ),
+    ("tls", r#"expression: 'tls.sni != "nobody"', priority: 1000"#),
+    ("segment", r#"expression: 'http.path.segments.1 == "deep" && http.path.segments.len == 3'"#),
+    ("regex", r##"expression: 'lower(http.host) =^ ".wild.test" && http.path ~ r#"^/users/(?<user>[a-z]+)/\d+$"#'"##),
+    ("not", r#"expression: 'http.path == "/not" && !(http.headers.x_gone == "1")'"#),
+    ("id", r#"uri: /ids/:id, vars: [[arg_v, "==", "2"]]"#),
+];
+
+const CASES: &[(&[&str], &str)] = &[
+    (&["GET /elsewhere HTTP/1.1", "Host: a"], "any"),
+    (&["GET /orders/1 HTTP/1.1", "Host: a"], "orders"),
+    (&["GET /orders/1 HTTP/1.1", "Host: a", "X-Beta: 1"], "beta"),
+    (&["GET /orders/1 HTTP/1.1", "Host: a", "X-Beta: 10"], "orders"),
+    (&["GET /orders/first HTTP/1.1", "Host: a", "X-Beta: 1"], "beta"),
+    (&["GET /orders/first HTTP/1.1", "Host: a"], "first"),
+    (&["GET /tags HTTP/1.1", "Host: a", "X-Tag: ab", "X-Tag: ac"], "tags"),
+    (&["GET /tags HTTP/1.1", "Host: a", "X-Tag: ab", "X-Tag: bc"], "some-tag"),
+    (&["GET /tags HTTP/1.1", "Host: a", "X-Tag: b"], "any"),
+    (&["GET /x?name=a%26b+c HTTP/1.1", "Host: a"], "query"),
+    (&["GET /x?name=a%26b+c&name=other HTTP/1.1", "Host: a"], "any"),
+    (&["POST /x?flag HTTP/1.1", "Host: a", "Content-Length: 0"], "flag"),
+    (&["POST /x?flag=1 HTTP/1.1", "Host: a", "Content-Length: 0"], "any"),
+    (&["GET /net HTTP/1.1", "Host: a"], "local"),
+    (&["GET /a/deep/c HTTP/1.1", "Host: a"], "segment"),
+    (&["GET /a/deep/c/d HTTP/1.1", "Host: a"], "any"),
+    (&["GET /a/./deep//c HTTP/1.1", "Host: a"], "segment"),
+    (&["GET /users/eve/7 HTTP/1.1", "Host: A.Wild.test:80"], "regex"),
+    (&["GET /users/eve/seven HTTP/1.1", "Host: a.wild.test"], "any"),
+    (&["GET /not HTTP/1.1", "Host: a"], "not"),
+    (&["GET /not HTTP/1.1", "Host: a", "X-Gone: 1"], "any"),
+    (&["GET /ids/7?v=2 HTTP/1.1", "Host: a"], "id"),
+    (&["GET /ids/7?v=3 HTTP/1.1", "Host: a"], "any"),
+    (&["GET /.. HTTP/1.1", "Host: a"], "400"),
+    (&["GET /a%2Fdeep/c HTTP/1.1", "Host: a"], "400"),
+];
+
+#[test]
+fn expressions_come_first_and_read_every_field() {
+    let node = node();
+    let gateway = Gateway::start(STILLGATE, &resources(&node, ROUTES));
+    check_all(&mut gateway.client(), CASES);
+}
+
+#[test]
+fn what_no_route_takes_is_answered_404() {
+    let node = node();
+    let routes = [("only", r#"expression: 'http.path ^= "/only" && http.method == "GET"'"#)];
+    let gateway = Gateway::start(STILLGATE, &resources(&node, &routes));
+    let cases: [(&[&str], &str); 4] = [
+        (&["GET /only/this HTTP/1.1", "Host: a"], "only"),
+        (&["GET /other HTTP/1.1", "Host: a"], "404"),
+        (&["DELETE /only/this HTTP/1.1", "Host: a"], "404"),
+        (&["GET /onl%79 HTTP/1.1", "Host: a"], "only"),
+    ];
+    check_all(&mut gateway.client(), &cases);
+}
+
+/// The value of a series without labels.
+fn metric(metrics: &ReservedPort, name: &str) -> f64 {
+    let found = scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false);
+    let line = found.text().lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ').map(str::to_owned));
+    line.map_or(f64::NAN, |value| value.parse().expect("a number"))
+}
+
+#[test]
+fn the_route_cache_changes_no_answer() {
+    let node = node();
+    for (mode, hits) in [("on", true), ("off", false), ("auto", false)] {
+        let metrics = ReservedPort::new();
+        let setup = resources(&node, ROUTES)
+            .gateway(&format!("route_cache: {{mode: {mode}}}\nmetrics: {{address: \"{}\"}}", metrics.addr()));
+        let gateway = Gateway::start(STILLGATE, &setup);
+        let mut client = gateway.client();
+        for _ in 0..3 {
+            check_all(&mut client, CASES);
+        }
+        let (hit, missed) = ("stillgate_route_cache_hits_total", "stillgate_route_cache_misses_total");
+        match (mode, hits) {
+            // Whatever was measured.
+            ("auto", _) => eventually("the counter to be there", || metric(&metrics, hit) >= 0.0),
+            (_, true) => {
+                // A path above the root is not looked up, nor one with an encoded slash; and one stands here in two forms.
+                let (asked, known) = (3.0 * (CASES.len() - 2) as f64, (CASES.len() - 3) as f64);
+                eventually("all look-ups to be counted", || metric(&metrics, hit) + metric(&metrics, missed) == asked);
+                assert_eq!(metric(&metrics, missed), known);
+                eventually("the entries", || metric(&metrics, "stillgate_route_cache_entries") == known);
+            }
+            (_, false) => {
+                // They are told some time after the last request, and stay.
+                eventually("the counters to be there", || metric(&metrics, missed) >= 0.0);
+                assert_eq!((metric(&metrics, hit), metric(&metrics, missed)), (0.0, 0.0));
+            }
+        }
+    }
+}
+
+#[test]
+fn labels_tell_of_expression_routes_what_there_is() {
+    let node = node();
+    let metrics = ReservedPort::new();
+    let setup = |dialect: &str, labels: &str| {
+        resources(&node, ROUTES).gateway(&format!(
+            "route_cache: {{mode: on}}\nmetrics: {{address: \"{}\", dialect: {dialect}, labels: {{{labels}}}}}",
+            metrics.addr()
+        ))
+    };
+    let gateway = Gateway::start(STILLGATE, &setup("native", "http_requests_total: {user: $uri_param_user}"));
+    let has = |parts: &[&str]| {
+        let found = scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false);
+        found.text().lines().any(|line| parts.iter().all(|part| line.contains(part)))
+    };
+    // The second time the cache knows the route.
+    for user in ["eve", "eve", "bob"] {
+        let target = format!("GET /users/{user}/7 HTTP/1.1");
+        assert_eq!(ask(&mut gateway.client(), &[&target, "Host: a.wild.test"]), "regex");
+    }
+    eventually("eve twice", || has(&["http_requests_total", "route=\"regex\"", "user=\"eve\"", "} 2"]));
+    eventually("bob once", || has(&["http_requests_total", "route=\"regex\"", "user=\"bob\"", "} 1"]));
+    gateway.reload(&setup("apisix", ""));
+    assert_eq!(ask(&mut gateway.client(), &["GET /users/eve/7 HTTP/1.1", "Host: a.wild.test"]), "regex");
+    assert_eq!(ask(&mut gateway.client(), &["GET /orders/7 HTTP/1.1", "Host: a"]), "orders");
+    eventually("the expression", || has(&["http_status", "route=\"regex\"", "matched_uri=\"\"", "matched_host=\"\""]));
+    eventually("the path", || has(&["http_status", "route=\"orders\"", "matched_uri=\"/orders/*\""]));
+}
+
+#[test]
+fn one_expression_changes_while_requests_run() {
+    const CHANGES: usize = 20;
+    let node = node();
+    // The caches hold answers that each change makes wrong.
+    let setup = |version: usize| {
+        let expression = format!("expression: 'http.path == \"/at\" && http.queries.v == \"{version}\"'");
+        let mut routes = vec![("stays", r#"expression: 'http.path ^= "/stays"'"#), ("rest", "uri: /*")];
+        // It also moves, and so does what stands behind it.
+        routes.insert(version % 3, ("moves", &*expression));
+        resources(&node, &routes).gateway("workers: 2\nroute_cache: {mode: on}")
+    };
+    let gateway = Gateway::start(STILLGATE, &setup(0));
+    let (ends, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let others: Vec<_> = (0..4)
+        .map(|_| {
+            let (mut client, ends, asked) = (gateway.client(), ends.clone(), asked.clone());
+            thread::spawn(move || {
+                while !ends.load(Ordering::Relaxed) {
+                    assert_eq!(ask(&mut client, &["GET /stays/here HTTP/1.1", "Host: a"]), "stays");
+                    assert_eq!(ask(&mut client, &["GET /elsewhere HTTP/1.1", "Host: a"]), "rest");
+                    asked.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        })
+        .collect();
+    let mut clients: Vec<Client> = (0..4).map(|_| gateway.client()).collect();
+    for version in 1..=CHANGES {
+        let before = asked.load(Ordering::Relaxed);
+        gateway.reload(&setup(version));
+        for client in &mut clients {
+            let at = |version: usize| format!("GET /at?v={version} HTTP/1.1");
+            assert_eq!(ask(client, &[&at(version), "Host: a"]), "moves");
+            assert_eq!(ask(client, &[&at(version - 1), "Host: a"]), "rest");
+        }
+        eventually("requests of the others", || asked.load(Ordering::Relaxed) > before);
+    }
+    ends.store(true, Ordering::Relaxed);
+    others.into_iter().for_each(|other| other.join().expect("every answer is right"));
+    assert_eq!(gateway.status()["config"]["generation"], CHANGES + 1);
+}
+
+#[test]
+fn a_storm_of_changes_ends_with_the_last_and_fails_no_request() {
+    const CHANGES: usize = 200;
+    /// What lies between two reloads at least.
+    const SETTLE: Duration = Duration::from_millis(20);
+    let node = node();
+    let setup = |version: usize| {
+        let versioned = format!("expression: 'http.path == \"/at\" && http.queries.v == \"{version}\"'");
+        let id = format!("v{version}");
+        let metrics = "metrics: {address: \"127.0.0.1:0\"}";
+        resources(&node, &[("stays", "uri: /stays"), (&*id, &*versioned)]).gateway(metrics)
+    };
+    let gateway = Gateway::start(STILLGATE, &setup(0));
+    let mut client = gateway.client();
+    let since = Instant::now();
+    for version in 1..=CHANGES {
+        gateway.write_config(&setup(version));
+        assert_eq!(ask(&mut client, &["GET /stays HTTP/1.1", "Host: a"]), "stays");
+    }
+    let last = format!("GET /at?v={CHANGES} HTTP/1.1");
+    eventually("the last change", || ask(&mut client, &[&last, "Host: a"]) == format!("v{CHANGES}"));
+    // Those that come within the time that a change is given to settle are done in one.
+    let generation = gateway.status()["config"]["generation"].as_u64().expect("a number");
+    let took = since.elapsed();
+    assert!(u128::from(generation) <= 2 + took.as_millis() / SETTLE.as_millis(), "{generation} in {took:?}");
+}

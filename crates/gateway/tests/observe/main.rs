@@ -1,0 +1,18 @@
+//! What a gateway shows of itself: metrics, access logs, logs and traces of plugins, profiles.
+
+mod access_log;
+mod access_log_values;
+mod exporter;
+mod log_receivers;
+mod logs;
+mod lua_jit;
+mod lua_profile;
+mod metrics;
+mod metrics_workers;
+mod profile_page;
+mod profile_storm;
+mod profiling;
+mod public_metrics;
+#[path = "../shared/mod.rs"]
+mod shared;
+mod shares;

@@ -1,0 +1,274 @@
+//! Profiles of a running gateway: switched on by reload, read by `stillgate profile`, refused when they make no sense.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+use crate::shared::STILLGATE;
+use serde_json::Value as Json;
+use std::collections::HashMap;
+use std::fs;
+use std::io::Write;
+use std::net::TcpStream;
+use std::process::{Command, Output};
+use std::thread;
+use std::time::{Duration, Instant};
+use stillgate_profiler::output::pprof;
+use stillgate_profiler::profile::{PHASE, Profile, THREAD};
+use stillgate_testkit::{Client, Gateway, Setup, Upstream, eventually, go_pages, go_top, with_longer_times};
+
+const ON: &str = "debug: {pprof: true, heap: 16KiB}";
+
+/// A profile is named by a thread of low priority, and tests keep the machine busy.
+const PROFILE_PATIENCE: Duration = Duration::from_secs(900);
+
+fn admin(gateway: &Gateway, target: &str) -> (u16, Vec<u8>) {
+    let mut client = Client::connect(gateway.admin_addr());
+    client.set_patience(PROFILE_PATIENCE);
+    let answer = client.get(target);
+    (answer.head.status(), answer.body)
+}
+
+/// Profiles of the same gateway wait for each other.
+fn profile(gateway: &Gateway, target: &str) -> Profile {
+    let (status, body) = admin(gateway, target);
+    assert_eq!(status, 200, "{}", String::from_utf8_lossy(&body));
+    pprof::read(&body).unwrap()
+}
+
+/// Armed timers of a process; `None`: the kernel does not say.
+fn timers(gateway: &Gateway) -> Option<usize> {
+    let text = fs::read_to_string(format!("/proc/{}/timers", gateway.pid())).ok()?;
+    Some(text.lines().filter(|line| line.starts_with("ID:")).count())
+}
+
+/// How long requests are sent while something is done, at first: the longest profile, and what the machine takes to begin it. No
+/// longer, unless that shows too little: symbols are read by a nice thread, which would wait for a core.
+const LOAD: Duration = Duration::from_secs(3);
+
+/// Does something over and over, for so long, while something else is begun.
+fn beside<T>(load: Duration, again: impl Fn() + Sync, work: impl FnOnce() -> T) -> T {
+    let end = Instant::now() + load;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while Instant::now() < end {
+                again();
+            }
+        });
+        work()
+    })
+}
+
+/// Sends requests, for so long, while something else is begun.
+fn under_load<T>(gateway: &Gateway, load: Duration, work: impl FnOnce() -> T) -> T {
+    let requests = || {
+        let mut client = gateway.client();
+        for _ in 0..20 {
+            assert_eq!(client.get("/").head.status(), 200);
+        }
+    };
+    beside(load, requests, work)
+}
+
+/// How long a profile beside this load takes.
+fn seconds(load: Duration) -> u64 {
+    (load.as_secs() - 1).max(1)
+}
+
+fn seen(profile: &Profile, part: &str) -> bool {
+    profile.functions.iter().any(|function| function.name.contains(part))
+}
+
+fn command(gateway: &Gateway, arguments: &[&str]) -> Output {
+    let admin = format!("http://{}", gateway.admin_addr());
+    let mut command = Command::new(STILLGATE);
+    command.arg("profile").args(arguments);
+    if !arguments.contains(&"--from") {
+        command.args(["--admin", &admin]);
+    }
+    command.output().unwrap()
+}
+
+#[test]
+fn profiles_are_off_until_a_reload_switches_them_on() {
+    let node = Upstream::echo();
+    let setup = Setup::to(node.addr());
+    let mut gateway = Gateway::start(STILLGATE, &setup);
+    for page in ["", "profile?seconds=1", "heap", "allocs", "stalls?seconds=1"] {
+        let (status, body) = admin(&gateway, &format!("/debug/pprof/{page}"));
+        let body = String::from_utf8(body).unwrap();
+        assert!(status == 404 && body.contains("set gateway.debug.pprof to true"), "{page}: {status} {body}");
+    }
+    gateway.reload(&setup.clone().gateway("debug: {pprof: true}"));
+    let (status, body) = admin(&gateway, "/debug/pprof/");
+    assert!(status == 200 && String::from_utf8_lossy(&body).contains("href=\"profile?seconds=30"));
+    let (status, body) = admin(&gateway, "/debug/pprof/heap");
+    assert!(status == 400 && String::from_utf8_lossy(&body).contains("set gateway.debug.heap"), "{status}");
+
+    gateway.reload(&setup.clone().gateway(ON));
+    // A few seconds of a busy machine may have few samples.
+    with_longer_times(LOAD, "a profile with samples of an exchange", |load| {
+        let target = format!("/debug/pprof/profile?seconds={}&hz=250", seconds(load));
+        let cpu = under_load(&gateway, load, || profile(&gateway, &target));
+        assert!(cpu.samples.iter().all(|sample| sample.thread() == "worker-0"), "{:?}", cpu.notes);
+        let phases: Vec<&str> = cpu.shares(PHASE, cpu.main).into_iter().map(|(phase, _)| phase).collect();
+        println!("{phases:?} {:?}", cpu.notes);
+        let has_phases = phases.contains(&"event loop") && phases.contains(&"rest of an exchange");
+        has_phases && seen(&cpu, "stillgate_proxy::exchange::")
+    });
+    let stalls = profile(&gateway, "/debug/pprof/stalls?seconds=1&over=5ms");
+    assert!(stalls.notes[0].contains("1 event loops"), "{:?}", stalls.notes);
+    let heap = profile(&gateway, "/debug/pprof/heap");
+    assert!(heap.values[heap.main].kind == "inuse_space" && heap.total(heap.main) > 0, "{:?}", heap.notes);
+    assert_eq!(profile(&gateway, "/debug/pprof/allocs").values[1].kind, "alloc_space");
+
+    let (status, body) = admin(&gateway, "/debug/pprof/heap?format=json");
+    let stacks: Json = serde_json::from_slice(&body).unwrap();
+    assert!(status == 200 && !stacks["stacks"].as_array().unwrap().is_empty(), "{stacks}");
+
+    gateway.reload(&setup);
+    assert_eq!(admin(&gateway, "/debug/pprof/heap").0, 404);
+    gateway.assert_healthy();
+}
+
+#[test]
+fn a_profile_of_all_threads_has_those_that_serve_no_requests() {
+    let node = Upstream::echo();
+    let gateway = Gateway::start(STILLGATE, &Setup::to(node.addr()).gateway(ON));
+    let ask = || assert_eq!(admin(&gateway, "/v1/status").0, 200);
+    with_longer_times(LOAD, "a profile with samples of the control thread", |load| {
+        let target = format!("/debug/pprof/profile?seconds={}&hz=250&threads=all", seconds(load));
+        let all = beside(load, ask, || under_load(&gateway, load, || profile(&gateway, &target)));
+        let threads: Vec<&str> = all.shares(THREAD, all.main).into_iter().map(|(thread, _)| thread).collect();
+        println!("{threads:?} {:?}", all.notes);
+        threads.contains(&"worker-0") && threads.contains(&"control")
+    });
+}
+
+#[test]
+fn go_reads_every_kind() {
+    let node = Upstream::echo();
+    // Long enough that each of its runs is a stall, and has samples.
+    let source =
+        "return function() local sum = 0 for at = 1, 4000 do sum = (function() return sum + at % 7 end)() end end";
+    let resources = format!(
+        "upstreams: [{{id: node, nodes: {{\"{}\": 1}}}}]\nroutes: [{{id: r, uri: /*, upstream_id: node, plugins: {{serverless-pre-function: {{phase: access, functions: [{source:?}]}}}}}}]\n",
+        node.addr()
+    );
+    let gateway = Gateway::start(STILLGATE, &Setup::resources(resources).gateway(ON));
+    let folder = tempfile::tempdir().unwrap();
+    for (kind, target, title) in [
+        ("cpu", "profile?seconds=1&hz=250", "Type: cpu"),
+        ("heap", "heap", "Type: inuse_space"),
+        ("allocs", "allocs", "Type: alloc_space"),
+        ("stalls", "stalls?seconds=1&over=1ms", "Type: "),
+        ("lua-cpu", "lua?kind=cpu&seconds=1&hz=250", "Type: "),
+        ("lua-bytecode", "lua?kind=bytecode&seconds=1&hz=250", "Type: "),
+    ] {
+        let file = folder.path().join(format!("{kind}.pb.gz"));
+        let mut taken = None;
+        // A second of a busy machine may have no sample.
+        with_longer_times(LOAD, "a profile with samples", |load| {
+            let (status, body) = under_load(&gateway, load, || admin(&gateway, &format!("/debug/pprof/{target}")));
+            assert_eq!(status, 200, "{}", String::from_utf8_lossy(&body));
+            let profile = pprof::read(&body).unwrap();
+            taken = (!profile.samples.is_empty()).then_some((profile, body));
+            taken.is_some()
+        });
+        let (profile, body) = taken.unwrap();
+        fs::write(&file, body).unwrap();
+        let top = go_top(&file);
+        assert!(top.contains(title), "{kind}: {top}");
+        // The function that most samples are of: Go's pages leave out what is less than half a percent.
+        let mut values: HashMap<usize, i64> = HashMap::new();
+        for sample in &profile.samples {
+            let innermost = profile.functions_of(sample).next_back().unwrap();
+            *values.entry(innermost.function).or_default() += sample.values[profile.main];
+        }
+        let (largest, _) = values.into_iter().max_by_key(|(_, value)| *value).unwrap();
+        let name = &profile.functions[largest].name;
+        let part = name.split(|char: char| !char.is_ascii_alphanumeric() && char != '_').max_by_key(|part| part.len());
+        let part = part.unwrap_or_default();
+        assert!(top.contains(part), "{kind}: {name} is not in {top}");
+        for page in go_pages(&file) {
+            assert!(page.contains(part), "{kind}: {name} is not in the page");
+        }
+    }
+}
+
+#[test]
+fn hostile_questions_are_refused_and_nothing_stays_armed() {
+    let node = Upstream::echo();
+    let mut gateway = Gateway::start(STILLGATE, &Setup::to(node.addr()).gateway(ON));
+    for (query, wrong) in [
+        ("profile?seconds=0", "seconds: a number from 1 to 240"),
+        ("profile?seconds=1000000000", "seconds: a number from 1 to 240"),
+        ("profile?seconds=-1", "seconds: a number from 1 to 240"),
+        ("profile?seconds=1&hz=0", "hz: a number from 1 to 1000"),
+        ("profile?seconds=1&hz=1e9", "hz: a number from 1 to 1000"),
+        ("profile?seconds=1&threads=some", "threads: workers or all"),
+        ("profile?seconds=1&format=svg", "format: pprof or json"),
+        ("stalls?seconds=1&over=0ms", "over: from 1 ms to 10 s"),
+        ("stalls?seconds=1&over=soon", "over: a time such as 10ms or 1s"),
+    ] {
+        let (status, body) = admin(&gateway, &format!("/debug/pprof/{query}"));
+        let body = String::from_utf8(body).unwrap();
+        assert!(status == 400 && body.contains(wrong), "{query}: {status} {body}");
+    }
+    // Two at once: the second is told who has the first.
+    let mut first = TcpStream::connect(gateway.admin_addr()).unwrap();
+    write!(first, "GET /debug/pprof/profile?seconds=200 HTTP/1.1\r\nHost: {}\r\n\r\n", gateway.admin_addr()).unwrap();
+    eventually("a second one to be refused", || admin(&gateway, "/debug/pprof/stalls?seconds=1").0 == 409);
+    let (status, body) = admin(&gateway, "/debug/pprof/profile?seconds=1");
+    let body = String::from_utf8(body).unwrap();
+    assert!(status == 409 && body.contains("127.0.0.1 has been taking a CPU profile for"), "{status} {body}");
+    if timers(&gateway).is_some() {
+        eventually("a timer to be armed", || timers(&gateway) > Some(0));
+    }
+    // Whoever asked goes away: it ends, and the next one can be taken.
+    drop(first);
+    eventually("it to end", || admin(&gateway, "/debug/pprof/profile?seconds=1").0 == 200);
+    assert!(timers(&gateway).is_none_or(|timers| timers == 0));
+    gateway.assert_healthy();
+}
+
+#[test]
+fn the_command_writes_what_the_name_asks_for() {
+    let node = Upstream::echo();
+    let gateway = Gateway::start(STILLGATE, &Setup::to(node.addr()).gateway(ON));
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    with_longer_times(LOAD, "a profile with samples by the command", |load| {
+        let seconds = seconds(load).to_string();
+        let arguments = ["--seconds", &seconds, "--hz", "250", "-o", &file("cpu.pb.gz")];
+        let taken = under_load(&gateway, load, || command(&gateway, &arguments));
+        let told = String::from_utf8_lossy(&taken.stdout).into_owned();
+        assert!(taken.status.success() && told.contains("cpu.pb.gz: CPU profile at 250 Hz"), "{taken:?}");
+        println!("{told}");
+        let folded = command(&gateway, &["--from", &file("cpu.pb.gz"), "-o", &file("first.folded")]);
+        let has_proxy = fs::read_to_string(file("first.folded")).is_ok_and(|text| text.contains("stillgate_proxy"));
+        println!("{folded:?}");
+        has_proxy && told.contains("\nby thread: worker-0 100.0%\nby phase: ")
+    });
+    for (name, begins) in [
+        ("cpu.svg", "<svg"),
+        ("cpu.html", "<!doctype html>"),
+        ("cpu.folded", "worker-0;"),
+        ("cpu.speedscope.json", "{"),
+        ("cpu.trace.json", "{"),
+    ] {
+        let done = command(&gateway, &["--from", &file("cpu.pb.gz"), "-o", &file(name)]);
+        assert!(done.status.success(), "{name}: {done:?}");
+        let text = fs::read_to_string(file(name)).unwrap();
+        assert!(text.starts_with(begins) && text.contains("stillgate_proxy"), "{name}");
+    }
+    let heap = command(&gateway, &["--kind", "heap", "--base", &file("cpu.pb.gz"), "-o", &file("heap.html")]);
+    assert!(heap.status.success(), "{heap:?}");
+    let refused = |arguments: &[&str], code: i32, why: &str| {
+        let done = command(&gateway, arguments);
+        let told = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.code() == Some(code) && told.contains(why), "{arguments:?}: {done:?}");
+    };
+    refused(&["-o", &file("cpu.png")], 2, "end the name with one of");
+    refused(&["--seconds", "0", "-o", &file("a.svg")], 1, "seconds: a number from 1 to 240");
+    refused(&["--base", &file("cpu.pb.gz"), "-o", &file("a.svg")], 2, "only an .html page compares");
+    refused(&["--from", &file("cpu.svg"), "-o", &file("a.svg")], 1, "not a profile");
+}

@@ -1,0 +1,103 @@
+//! `jwt-auth` with keys by URL, against a server that publishes them: one fetch for many requests, tokens that name keys nobody
+//! has, and answers that are too large.
+
+use crate::shared::STILLGATE;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use stillgate_testkit::{Client, Gateway, Setup, Upstream, eventually};
+
+/// RFC 7515 appendix A.3; the payload says `iss: joe`, and ended in 2011.
+const KEY: &str = r#"{"kty":"EC","crv":"P-256","x":"f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU","y":"x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0"}"#;
+const TOKEN: &str = "eyJhbGciOiJFUzI1NiJ9.eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ.DtEhU3ljbEg8L38VWAfUAqOyKAM6-Xx-F4GawxaepmXFCgfTjDxw5djxLa8ISlSApmWQxfKTUJqPP3-Kg6NU1Q";
+
+/// A server that publishes a set once it is told to, and how often it was asked.
+fn issuer(set: String, is_open: bool) -> (Upstream, Arc<AtomicUsize>, Arc<AtomicBool>) {
+    let (asked, opened) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(is_open)));
+    let (counted, gate) = (asked.clone(), opened.clone());
+    let issuer = Upstream::serve(move |connection| {
+        while connection.read_request().is_ok() {
+            counted.fetch_add(1, Ordering::SeqCst);
+            eventually("the server answers", || gate.load(Ordering::SeqCst));
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", set.len());
+            if connection.try_send(head + &set).is_err() {
+                return;
+            }
+        }
+    });
+    (issuer, asked, opened)
+}
+
+fn gateway(node: &Upstream, issuer: &Upstream, workers: usize) -> Gateway {
+    let resources = format!(
+        "routes:\n- {{id: a, uri: /*, plugins: {{jwt-auth: {{key_claim_name: iss}}}}, upstream: {{nodes: {{\"{}\": 1}}}}}}\n\
+         consumers:\n- username: joe\n  plugins:\n    jwt-auth: {{key: joe, algorithm: ES256, \
+         lifetime_grace_period: 9000000000, jwks_uri: \"http://{}/keys.json\"}}\n",
+        node.addr(),
+        issuer.addr()
+    );
+    Gateway::start(STILLGATE, &Setup::resources(resources).gateway(&format!("workers: {workers}")))
+}
+
+fn status(client: &mut Client, token: &str) -> u16 {
+    client.get(&format!("/?jwt={token}")).head.status()
+}
+
+#[test]
+fn many_requests_wait_for_one_fetch() {
+    let node = Upstream::echo();
+    let (issuer, asked, opened) = issuer(format!("{{\"keys\":[{KEY}]}}"), false);
+    let mut gateway = gateway(&node, &issuer, 1);
+    let addr = gateway.addr();
+    std::thread::scope(|scope| {
+        let waiting: Vec<_> = (0..20).map(|_| scope.spawn(move || status(&mut Client::connect(addr), TOKEN))).collect();
+        eventually("the set is asked for", || asked.load(Ordering::SeqCst) == 1);
+        assert_eq!(node.requests(), 0);
+        opened.store(true, Ordering::SeqCst);
+        waiting.into_iter().for_each(|client| assert_eq!(client.join().expect("a client"), 200));
+    });
+    let mut client = gateway.client();
+    (0..50).for_each(|_| assert_eq!(status(&mut client, TOKEN), 200));
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
+    gateway.assert_healthy();
+}
+
+#[test]
+fn names_that_no_key_has_do_not_reach_the_server() {
+    let node = Upstream::echo();
+    let (issuer, asked, _) = issuer(format!("{{\"keys\":[{KEY}]}}"), true);
+    let mut gateway = gateway(&node, &issuer, 2);
+    let mut client = gateway.client();
+    assert_eq!(status(&mut client, TOKEN), 200);
+    let (_, rest) = TOKEN.split_once('.').expect("a token");
+    for at in 0..300 {
+        let header = encoded(&format!(r#"{{"alg":"ES256","kid":"{at:03}"}}"#));
+        assert_eq!(status(&mut client, &format!("{header}.{rest}")), 401);
+    }
+    assert_eq!(status(&mut client, TOKEN), 200);
+    // Each worker may ask twice: at first, and for the first of the names.
+    assert!(asked.load(Ordering::SeqCst) <= 4, "{asked:?}");
+    gateway.assert_healthy();
+}
+
+/// Base64 for URLs; the length is a multiple of three, so that there is no rest.
+fn encoded(text: &str) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    assert_eq!(text.len() % 3, 0, "{text}");
+    let groups =
+        text.as_bytes().chunks(3).map(|group| group.iter().fold(0_u32, |word, byte| word << 8 | u32::from(*byte)));
+    groups.flat_map(|word| [18, 12, 6, 0].map(|shift| char::from(ALPHABET[(word >> shift & 63) as usize]))).collect()
+}
+
+#[test]
+fn a_set_that_is_too_large_is_none() {
+    let node = Upstream::echo();
+    let (issuer, asked, _) = issuer(format!("{{\"keys\":[{KEY}],\"x\":\"{}\"}}", "x".repeat(128 * 1024)), true);
+    let mut gateway = gateway(&node, &issuer, 1);
+    let mut client = gateway.client();
+    for _ in 0..10 {
+        assert_eq!(status(&mut client, TOKEN), 503);
+    }
+    assert_eq!((asked.load(Ordering::SeqCst), node.requests()), (1, 0));
+    assert!(gateway.log().contains("could not be fetched"), "{}", gateway.log());
+    gateway.assert_healthy();
+}

@@ -1,0 +1,107 @@
+//! `stillgate-lab measure` as `bisect` and `nightly` run it.
+
+use crate::processes::attempt;
+use std::fs;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+use stillgate_testkit::require_tool;
+
+const LAB: &str = env!("CARGO_BIN_EXE_stillgate-lab");
+
+fn measure(words: &[&str]) -> Output {
+    Command::new(LAB).arg("measure").args(words).args(["--time", "200ms", "--connections", "4"]).output().unwrap()
+}
+
+/// Its number; the generator may be late on a busy machine, and then says so.
+fn number(words: &[&str]) -> f64 {
+    for _ in 0..50 {
+        let output = measure(words);
+        if output.status.success() {
+            return String::from_utf8_lossy(&output.stdout).trim().parse().unwrap();
+        }
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(stderr.contains("late") || stderr.contains("generator"), "{words:?}: {stderr}");
+    }
+    panic!("{words:?}: the machine is too busy");
+}
+
+#[test]
+fn figures_of_a_server() {
+    let responder = format!("'{LAB}' respond --address {{address}} --latency fixed:5ms");
+    let cpu = number(&["cpu", &responder]);
+    assert!(cpu > 0.1 && cpu < 10_000.0, "{cpu} us");
+    // Four connections, 5 ms each.
+    let throughput = number(&["throughput", &responder]);
+    assert!(throughput > 0.0 && throughput < 850.0, "{throughput} requests a second");
+    let p50 = number(&["p50", &responder, "--rate", "100"]);
+    assert!(p50 >= 5000.0, "{p50} us");
+    let (rss, anonymous) = (number(&["rss", &responder]), number(&["anonymous", &responder]));
+    assert!(rss > 500.0 && anonymous > 50.0 && anonymous < 0.8 * rss, "{rss} and {anonymous} KiB");
+}
+
+#[test]
+fn a_gateway_has_a_configuration_of_ones_own_and_metrics() {
+    require_tool("nginx", "nginx");
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("nginx.conf");
+    let text = "daemon off; pid {dir}/pid; error_log stderr; events {}\n\
+                http { access_log off; server { listen {address}; location / { return 200 hello; } }\n\
+                server { listen {metrics}; location / { return 200 \"hits $connection_requests\\nhits_all 1\\n\"; } } }\n";
+    fs::write(&config, text).unwrap();
+    let config = config.to_str().unwrap();
+    let mix = folder.path().join("mix.yaml");
+    fs::write(&mix, "requests: [{path: /x, expect: {status: 200, body: {contains: hello}}}]").unwrap();
+    assert!(number(&["cpu", "nginx", "--config", config, "--mix", mix.to_str().unwrap()]) > 0.0);
+    // Each scrape is a connection of its own, so the metric stays 1.
+    assert_eq!(number(&["metric:hits", "nginx", "--config", config]), 1.0);
+    assert_eq!(number(&["level:hits_all", "nginx", "--config", config]), 2.0);
+    let none = measure(&["metric:absent", "nginx", "--config", config]);
+    assert!(none.stdout == b"1\n" && String::from_utf8_lossy(&none.stderr).contains("no series of absent"), "{none:?}");
+    fs::write(&mix, "requests: [{path: /x, expect: {status: 404}}]").unwrap();
+    let failed = measure(&["cpu", "nginx", "--config", config, "--mix", mix.to_str().unwrap()]);
+    assert!(failed.status.code() == Some(2) && failed.stdout.is_empty(), "{failed:?}");
+}
+
+#[test]
+fn what_takes_longer_than_two_seconds_says_what_it_does_and_when_it_ends() {
+    attempt(show_what_takes_long);
+}
+
+fn show_what_takes_long() {
+    let responder = format!("'{LAB}' respond --address {{address}} --latency fixed:5ms");
+    let shown = |warm_up: &str| -> Vec<String> {
+        let output = measure(&["p99", &responder, "--rate", "100", "--warm-up", warm_up]);
+        // None where the generator was late on a busy machine, which is an error.
+        let numbers = String::from_utf8_lossy(&output.stdout).lines().count();
+        assert_eq!(numbers, usize::from(output.status.success()), "{output:?}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        stderr.lines().filter(|line| line.starts_with("p99 of '")).map(str::to_owned).collect()
+    };
+    let lines = shown("2100ms");
+    let [warm_up, closed, open] = lines.as_slice() else { panic!("{lines:?}") };
+    assert!(warm_up.contains(": 2/4 warm-up, about 2 s left (2 s gone)"), "{lines:?}");
+    assert!(closed.contains(": 3/4 closed loop, about 0 s left ("), "{lines:?}");
+    assert!(
+        open.contains(": 4/4 100 requests/s, about 0 s left; ") && open.contains(" requests/s so far"),
+        "{lines:?}"
+    );
+    let begun = Instant::now();
+    let lines = shown("100ms");
+    assert!(lines.is_empty() || begun.elapsed() > Duration::from_secs(2), "{lines:?}");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let check = |words: &[&str], why: &str| {
+        let output = measure(words);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && stderr.contains(why), "{words:?}: {output:?}");
+    };
+    check(&["speed", "nginx"], "not one of cpu");
+    check(&["level:", "nginx"], "not one of cpu");
+    check(&["p99", "nginx"], "latencies need --rate");
+    check(&["cpu", "nginx", "--rate", "5"], "--rate is for latencies");
+    check(&["cpu", "server {address}", "--config", "/dev/null"], "not by --config");
+    check(&["cpu", "nginx", "--config", "/nowhere/c"], "cannot be read");
+    check(&["metric:x", &format!("'{LAB}' respond --address {{address}}")], "says nothing of its metrics");
+}

@@ -1,0 +1,77 @@
+//! The engine against servers that do what servers do: answer in every form, stall, break, refuse.
+//!
+//! The machine may be busy: what is asserted holds however late anything comes, unless it says otherwise.
+
+mod answers;
+mod failures;
+mod interrupts;
+mod latencies;
+mod schedules;
+mod server;
+mod stopped_generator;
+
+use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+use stillgate_load::{Arrivals, Bounds, ErrorKind, Load, Mix, Outcome, Pace, Protocol, Schedule, Target, run};
+
+const MS: u64 = 1_000_000;
+
+/// Reached by a failure only, on a busy machine too.
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// The measured times of a run, in seconds, that has to see something happen: the next one where a busy machine was too slow.
+const SECONDS: [u64; 4] = [1, 4, 16, 64];
+
+fn millis(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn even(rate: f64) -> Pace {
+    Pace::Open(Schedule { rate, rate_end: rate, arrivals: Arrivals::Uniform })
+}
+
+fn load(address: SocketAddr, pace: Pace, connections: usize, duration: Duration) -> Load {
+    let target = Target::parse(&format!("http://{address}/")).unwrap();
+    Load {
+        mix: Mix::single("GET", "/", "test.example", &[], Vec::new()).unwrap(),
+        target: Target { addresses: vec![address], ..target },
+        pace,
+        warm_up: Duration::ZERO,
+        duration,
+        requests: None,
+        protocol: Protocol::Http1,
+        tls: None,
+        connections,
+        threads: 1,
+        cpus: Vec::new(),
+        realtime: false,
+        sources: Vec::new(),
+        timeout: TIMEOUT,
+        interval: millis(50),
+        bounds: Bounds::default(),
+        seed: 1,
+    }
+}
+
+fn outcome(load: &Load) -> Outcome {
+    run(load, &AtomicBool::new(false), &mut |_| {}).unwrap()
+}
+
+/// How often what compares times may fail before it is taken for wrong. A machine that stands still for a moment by itself cannot be told
+/// from what the test has stopped; who measures wrong does so each time.
+const ATTEMPTS: usize = 3;
+
+/// Runs what compares times, again where the machine may have been in the way.
+fn attempt(check: impl Fn()) {
+    for _ in 1..ATTEMPTS {
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(&check)).is_ok() {
+            return;
+        }
+    }
+    check();
+}
+
+fn errors(outcome: &Outcome, kind: ErrorKind) -> u64 {
+    outcome.errors.counts[kind as usize]
+}

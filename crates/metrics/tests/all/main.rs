@@ -1,0 +1,15 @@
+//! The metrics engine from outside: expositions, processes that write side by side and one after the other, hostile values.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+mod client_model;
+mod encoding;
+mod exposition;
+mod expositions;
+mod hostile_values;
+mod inheritance;
+mod interleavings;
+mod shared_folder;
+mod started;
+mod succession;
+mod two_processes;

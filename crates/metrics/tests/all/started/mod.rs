@@ -1,0 +1,94 @@
+//! Processes that a test starts of its own executable, and kills: who they are, and what they note of their counting.
+
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use stillgate_metrics::{Family, Kind, Process};
+
+/// Where a started process works; it is none of the tests' own without it.
+const FOLDER: &str = "STILLGATE_TEST_FOLDER";
+/// The number of a started process.
+const NUMBER: &str = "STILLGATE_TEST_NUMBER";
+
+/// The folder and the number of this process, if a test has started it.
+pub fn task() -> Option<(PathBuf, u64)> {
+    let folder = std::env::var_os(FOLDER).map(PathBuf::from)?;
+    Some((folder, std::env::var(NUMBER).unwrap().parse().unwrap()))
+}
+
+/// Who the process with this id is.
+pub fn identity(pid: u32) -> Process {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let start = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(19).unwrap().parse().unwrap();
+    Process { pid, start }
+}
+
+/// A process that ends with what it was started for.
+pub struct Started(Child);
+
+impl Started {
+    /// Runs the test with this full name, and nothing else.
+    pub fn new(test: &str, folder: &Path, number: u64) -> Started {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args([test, "--exact", "--nocapture"]).env(FOLDER, folder).env(NUMBER, number.to_string());
+        Started(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap())
+    }
+
+    #[track_caller]
+    pub fn kill(mut self) {
+        assert_eq!(self.0.try_wait().unwrap(), None, "it ends by being killed only");
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        // It has ended already where a test has failed.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Whether the test that started this process is still there.
+pub fn is_wanted(parent: u32) -> bool {
+    std::os::unix::process::parent_id() == parent
+}
+
+/// How many a writer has begun to count, and how many it has certainly counted.
+pub struct Notes(File);
+
+impl Notes {
+    /// Empty ones.
+    pub fn create(folder: &Path, number: u64) -> Notes {
+        Notes(File::options().create(true).write(true).truncate(true).open(Notes::path(folder, number)).unwrap())
+    }
+
+    fn path(folder: &Path, number: u64) -> PathBuf {
+        folder.join(format!("notes-{number}"))
+    }
+
+    pub fn read(folder: &Path, number: u64) -> (u64, u64) {
+        let mut bytes = [0; 16];
+        // Not there yet: nothing has been counted.
+        let Ok(file) = File::open(Notes::path(folder, number)) else { return (0, 0) };
+        let read = file.read_at(&mut bytes, 0).unwrap();
+        let number =
+            |at: usize| if at + 8 > read { 0 } else { u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) };
+        (number(0), number(8))
+    }
+
+    pub fn begun(&self, count: u64) {
+        self.0.write_all_at(&count.to_le_bytes(), 0).unwrap();
+    }
+
+    pub fn done(&self, count: u64) {
+        self.0.write_all_at(&count.to_le_bytes(), 8).unwrap();
+    }
+}
+
+/// A family with one label.
+pub fn family(name: &str, kind: Kind) -> Family {
+    let labels = vec!["route".to_owned()];
+    Family { name: name.to_owned(), help: "Help.".to_owned(), unit: String::new(), kind, labels, exemplars: false }
+}

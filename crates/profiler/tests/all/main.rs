@@ -1,0 +1,17 @@
+//! Profiles of a process of its own: formats, splitting of stacks, stalls, hostile reading.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+mod formats;
+mod hostile;
+mod readers;
+mod split;
+mod stall;
+
+/// Threads are watched wherever they come from, and the right to take a profile belongs to the process: one test at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,285 @@
+//! Bisections over planted commits, on machines that are as bad as real ones: ours, Pinpoint's and plain binary search.
+//!
+//! Shared by the test, which runs a few, and by the bench, which runs enough to state rates. Everything follows from the
+//! seed.
+
+// The test and the bench each use their part of this.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use std::collections::HashMap;
+use std::rc::Rc;
+use stillgate_stats::*;
+
+/// Standard deviation of a measurement, and the step in most of the tables: both 3%.
+pub(crate) const NOISE: f64 = 0.03;
+
+/// What ours takes for the least step that counts.
+pub(crate) const STEP_MIN: f64 = 0.01;
+
+/// Measurements after which ours gives up.
+const READINGS_MAX: usize = 500;
+
+/// Pinpoint makes 30 runs of a commit for a change of one interquartile range. Here the change is 0.74 of one (the noise's is
+/// 1.35 standard deviations), for which the same power takes 30 / 0.74^2.
+const PINPOINT_RUNS: usize = 55;
+const PINPOINT_SIGNIFICANCE: f64 = 0.01;
+
+/// Runs of a commit in plain binary search, whose median counts.
+const PLAIN_RUNS: usize = 5;
+
+/// How a machine scatters.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Scatter {
+    Normal,
+    /// One measurement in ten scatters four times as much.
+    Heavy,
+    /// Normal, on a random walk: some 3% over 50 measurements.
+    Drifting,
+    /// Each start is slow with a chance of three in ten.
+    Bimodal,
+    /// CPU time per request of a real gateway, started anew for each run, while nothing else ran on a shared virtual machine. It
+    /// has two levels, some 25% apart, and stays at one for many runs.
+    Quiet,
+    /// The same while compilers and tests ran beside: one level, with rare wild runs.
+    Compilers,
+}
+
+pub(crate) const SCATTERS: [Scatter; 6] =
+    [Scatter::Normal, Scatter::Heavy, Scatter::Drifting, Scatter::Bimodal, Scatter::Quiet, Scatter::Compilers];
+
+/// What `data/record.py` has recorded, in the order of the runs.
+const RECORDED: &str = include_str!("../../data/recorded.json");
+
+/// Commits with steps between some of them, on a machine.
+pub(crate) struct Planted {
+    pub(crate) commits: usize,
+    /// The last commit before each step, and by how much the logarithm grows.
+    pub(crate) steps: Vec<(usize, f64)>,
+    /// Commits that cannot be built, neither the first nor the last.
+    pub(crate) unbuildable: Vec<usize>,
+    pub(crate) scatter: Scatter,
+    pub(crate) random: Random,
+    walk: f64,
+    recording: Recording,
+}
+
+/// Recorded runs, replayed in order from a random start and then from the beginning, so that their drift is kept.
+struct Recording {
+    /// Logarithms around the median, scaled so that their interquartile range is that of [`Scatter::Normal`].
+    values: Rc<[f64]>,
+    next: usize,
+}
+
+impl Recording {
+    /// Empty unless the scatter was recorded.
+    fn of(scatter: Scatter, random: &mut Random) -> Recording {
+        thread_local! {
+            static QUIET: Rc<[f64]> = recorded("quiet");
+            static COMPILERS: Rc<[f64]> = recorded("compilers");
+        }
+        let values = match scatter {
+            Scatter::Quiet => QUIET.with(Rc::clone),
+            Scatter::Compilers => COMPILERS.with(Rc::clone),
+            _ => return Recording { values: Rc::default(), next: 0 },
+        };
+        let next = random.below(values.len() as u64) as usize;
+        Recording { values, next }
+    }
+
+    fn next(&mut self) -> f64 {
+        self.next = (self.next + 1) % self.values.len();
+        self.values[self.next]
+    }
+}
+
+/// Scaled by the interquartile range: a few wild runs would dominate the standard deviation.
+fn recorded(name: &str) -> Rc<[f64]> {
+    let recorded: HashMap<String, Vec<f64>> = serde_json::from_str(RECORDED).unwrap();
+    let logs: Vec<f64> = recorded[name].iter().map(|value| value.ln()).collect();
+    let mut sorted = logs.clone();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let quartile = |number: usize| sorted[sorted.len() * number / 4];
+    let deviation = (quartile(3) - quartile(1)) / 1.349;
+    logs.iter().map(|log| (log - quartile(2)) / deviation * NOISE).collect()
+}
+
+impl Planted {
+    pub(crate) fn new(
+        commits: usize,
+        steps: impl IntoIterator<Item = (usize, f64)>,
+        scatter: Scatter,
+        seed: u64,
+    ) -> Planted {
+        let mut random = Random::new(seed);
+        let recording = Recording::of(scatter, &mut random);
+        let (steps, unbuildable) = (steps.into_iter().collect(), Vec::new());
+        Planted { commits, steps, unbuildable, scatter, random, walk: 0.0, recording }
+    }
+
+    /// Makes five commits unbuildable: two before the commit that has the step, three behind it.
+    pub(crate) fn surround(&mut self) {
+        let culprit = self.steps[0].0 + 1;
+        let near = culprit.saturating_sub(2)..=culprit + 3;
+        self.unbuildable = near.filter(|place| (1..self.commits).contains(place) && *place != culprit).collect();
+    }
+
+    /// The logarithm of one measurement.
+    pub(crate) fn read(&mut self, place: usize) -> f64 {
+        let level: f64 = self.steps.iter().filter(|(before, _)| place > *before).map(|(_, size)| size).sum();
+        level
+            + match self.scatter {
+                Scatter::Normal => self.normal(),
+                Scatter::Heavy => self.normal() * if self.random.below(10) == 0 { 4.0 } else { 0.8 },
+                Scatter::Drifting => {
+                    let normal = self.normal();
+                    self.walk += NOISE / 7.0 * self.random.normal();
+                    self.walk + normal
+                }
+                Scatter::Bimodal => self.normal() * 0.5 + if self.random.below(10) < 3 { 1.8 * NOISE } else { 0.0 },
+                Scatter::Quiet | Scatter::Compilers => self.recording.next(),
+            }
+    }
+
+    fn normal(&mut self) -> f64 {
+        NOISE * self.random.normal()
+    }
+}
+
+/// What came of a bisection.
+pub(crate) struct Outcome {
+    /// The last commit before the step that can be built; `Some(None)`: no step; none: undecided.
+    pub(crate) said: Option<Option<usize>>,
+    /// With this probability.
+    pub(crate) stated: f64,
+    pub(crate) readings: usize,
+}
+
+impl Outcome {
+    pub(crate) fn is_right(&self, planted: &Planted) -> bool {
+        let is_readable = |place: &usize| !planted.unbuildable.contains(place);
+        self.said == Some(planted.steps.first().and_then(|(before, _)| (0..=*before).rev().find(is_readable)))
+    }
+}
+
+/// As `stillgate-lab bisect` does it, each commit at the same cost: what is known in the end, what is said, after how many
+/// readings.
+pub(crate) fn search(planted: &mut Planted, confidence: f64) -> (Steps, Conclusion, usize) {
+    let last = planted.commits;
+    let prior = StepPrior { weights: vec![1.0; last], step_min: STEP_MIN, none: 0.25, several: 0.1 };
+    let readable: Vec<bool> = (0..=last).map(|place| !planted.unbuildable.contains(&place)).collect();
+    let (mut readings, mut read): (Vec<Reading>, Vec<usize>) = (Vec::new(), Vec::new());
+    let mut known = None;
+    loop {
+        let place = next_place(&read, known.as_ref(), last, |place| readable[place].then_some(1.0)).unwrap();
+        readings.push(Reading { place, value: planted.read(place) });
+        read.push(place);
+        known = steps(&readings, &prior);
+        let Some(known) = &known else { continue };
+        let said = conclude(known, &readable, confidence);
+        if said != Conclusion::Open || readings.len() >= READINGS_MAX {
+            return (known.clone(), said, readings.len());
+        }
+    }
+}
+
+/// Of commits with at most one step.
+pub(crate) fn ours(planted: &mut Planted, confidence: f64) -> Outcome {
+    let (known, said, readings) = search(planted, confidence);
+    let (said, stated) = match said {
+        Conclusion::Found(found) => (Some(Some(found[0].0)), known.steps[found[0].0]),
+        Conclusion::None => (Some(None), known.none),
+        Conclusion::Open => (None, 0.0),
+    };
+    Outcome { said, stated, readings }
+}
+
+/// Chromium's Pinpoint: a commit in the middle is measured and compared with both sides, by the smaller p-value of
+/// Mann-Whitney's and Kolmogorov-Smirnov's tests.
+pub(crate) fn pinpoint(planted: &mut Planted) -> Outcome {
+    let (mut low, mut high) = (0, planted.commits);
+    let sample =
+        |planted: &mut Planted, place| -> Vec<f64> { (0..PINPOINT_RUNS).map(|_| planted.read(place)).collect() };
+    let mut sides = [sample(planted, low), sample(planted, high)];
+    let mut readings = 2 * PINPOINT_RUNS;
+    let mut said = differ(&sides[0], &sides[1]);
+    while said && high - low > 1 {
+        let middle = low.midpoint(high);
+        let between = sample(planted, middle);
+        readings += PINPOINT_RUNS;
+        if differ(&sides[0], &between) {
+            (high, sides[1]) = (middle, between);
+        } else if differ(&between, &sides[1]) {
+            (low, sides[0]) = (middle, between);
+        } else {
+            said = false;
+        }
+    }
+    Outcome { said: said.then_some(Some(low)), stated: 1.0, readings }
+}
+
+/// The nearer end by the median of a few runs, whatever that is worth.
+pub(crate) fn plain(planted: &mut Planted) -> Outcome {
+    let middle_of = |planted: &mut Planted, place| {
+        let mut values: Vec<f64> = (0..PLAIN_RUNS).map(|_| planted.read(place)).collect();
+        values.sort_unstable_by(f64::total_cmp);
+        median(&values).unwrap()
+    };
+    let (mut low, mut high) = (0, planted.commits);
+    let threshold = f64::midpoint(middle_of(planted, low), middle_of(planted, high));
+    let is_up = middle_of(planted, high) > threshold;
+    let mut readings = 3 * PLAIN_RUNS;
+    while high - low > 1 {
+        let middle = low.midpoint(high);
+        readings += PLAIN_RUNS;
+        if (middle_of(planted, middle) > threshold) == is_up {
+            high = middle;
+        } else {
+            low = middle;
+        }
+    }
+    Outcome { said: Some(Some(low)), stated: 1.0, readings }
+}
+
+fn differ(a: &[f64], b: &[f64]) -> bool {
+    mann_whitney(a, b).unwrap().p_value.min(kolmogorov_smirnov(a, b)) <= PINPOINT_SIGNIFICANCE
+}
+
+/// The approximate two-sided p-value of the two-sample test (Stephens 1970).
+fn kolmogorov_smirnov(a: &[f64], b: &[f64]) -> f64 {
+    let share = |of: &[f64], to: f64| of.iter().filter(|value| **value <= to).count() as f64 / of.len() as f64;
+    let distance = a.iter().chain(b).map(|&to| (share(a, to) - share(b, to)).abs()).fold(0.0, f64::max);
+    let size = (a.len() * b.len()) as f64 / (a.len() + b.len()) as f64;
+    let scaled = (size.sqrt() + 0.12 + 0.11 / size.sqrt()) * distance;
+    let terms = (1..=100).map(f64::from).map(|k| {
+        let sign = if k % 2.0 == 1.0 { 1.0 } else { -1.0 };
+        sign * (-2.0 * k * k * scaled * scaled).exp()
+    });
+    (2.0 * terms.sum::<f64>()).clamp(0.0, 1.0)
+}
+
+/// Where and how much, drawn: none in five, else from 1.5% to 8%, up or down.
+pub(crate) fn drawn(seed: u64) -> (usize, Option<(usize, f64)>) {
+    let mut random = Random::new(seed ^ 0x5eed);
+    let commits = 16 << random.below(4);
+    let size = (0.015_f64.ln() + random.uniform() * (0.08_f64 / 0.015).ln()).exp();
+    let signed = if random.below(2) == 0 { size } else { -size };
+    let before = random.below(commits as u64) as usize;
+    (commits, (random.below(5) != 0).then_some((before, signed)))
+}
+
+/// Bisections with sizes and places drawn: mean stated probability, share that was right, share undecided.
+pub(crate) fn calibration(scatter: Scatter, confidence: f64, seeds: std::ops::Range<u64>) -> [f64; 3] {
+    let (mut stated, mut right, mut decided) = (0.0, 0.0, 0.0);
+    let runs = (seeds.end - seeds.start) as f64;
+    for seed in seeds {
+        let (commits, step) = drawn(seed);
+        let mut planted = Planted::new(commits, step, scatter, seed);
+        let outcome = ours(&mut planted, confidence);
+        if outcome.said.is_some() {
+            decided += 1.0;
+            stated += outcome.stated;
+            right += f64::from(u8::from(outcome.is_right(&planted)));
+        }
+    }
+    [stated / decided, right / decided, 1.0 - decided / runs]
+}

@@ -1,0 +1,83 @@
+//! A head written with edits is the old lines less the removed plus the added ones, in HTTP/1.1.
+//!
+//! The oracle knows the lines a message was made of; it never looks at what the parser found.
+
+use crate::properties::generate::{lines, request, response};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use stillgate_wire::{
+    Edits, FieldName, FieldValue, HeadLimits, Method, Progress, RequestEdits, RequestHead, ResponseEdits, ResponseHead,
+    write_request, write_response,
+};
+
+fn edits(removed: &[bool], count: usize, added: &[(String, Vec<u8>)]) -> Edits {
+    let mut edits = Edits::default();
+    (0..count).filter(|index| removed[*index]).for_each(|index| edits.removed.insert(index));
+    for (name, value) in added {
+        // Of a head: blanks around it stay.
+        edits.add(FieldName::new(name.as_bytes()).expect("a name"), FieldValue::of_head(value));
+    }
+    edits
+}
+
+fn edited(fields: &[Vec<u8>], removed: &[bool], added: &[(String, Vec<u8>)]) -> Vec<Vec<u8>> {
+    let kept = fields.iter().zip(removed).filter(|(_, removed)| !**removed).map(|(line, _)| line.clone());
+    kept.chain(added.iter().map(|(name, value)| [name.as_bytes(), b": ", value].concat())).collect()
+}
+
+fn added() -> impl Strategy<Value = Vec<(String, Vec<u8>)>> {
+    vec(("X[a-z-]{0,12}", vec(prop_oneof![0x20..=0x7eu8, 0x80..=0xffu8], 0..20)), 0..4)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn of_requests(
+        made in request(),
+        removed in vec(any::<bool>(), 16),
+        added in added(),
+        before in vec(any::<u8>(), 0..5),
+    ) {
+        let bytes = made.bytes();
+        let mut head = RequestHead::default();
+        prop_assert_eq!(head.advance(&bytes, &HeadLimits::default()), Ok(Progress::Complete(bytes.len())));
+        prop_assert_eq!(head.method_bytes(&bytes), made.method.as_bytes());
+        prop_assert_eq!(head.path_and_query.of(&bytes), made.path.as_bytes());
+        prop_assert_eq!(head.fields.len(), made.fields.len());
+
+        // What stands in the buffer already is left alone.
+        let mut out = before.clone();
+        let mut changed = RequestEdits::default();
+        changed.fields = edits(&removed, made.fields.len(), &added);
+        write_request(&mut out, &bytes, &head, &changed);
+        let slash = if made.path.starts_with('/') { "" } else { "/" };
+        let start = format!("{} {slash}{} HTTP/1.1", made.method, made.path);
+        let expected = [before, lines(start.as_bytes(), &edited(&made.fields, &removed, &added))].concat();
+        prop_assert_eq!(out.escape_ascii().to_string(), expected.escape_ascii().to_string());
+    }
+
+    #[test]
+    fn of_responses(
+        made in response(),
+        removed in vec(any::<bool>(), 16),
+        added in added(),
+        before in vec(any::<u8>(), 0..5),
+    ) {
+        let bytes = made.bytes();
+        let mut head = ResponseHead::default();
+        prop_assert_eq!(head.advance(&bytes, Method::Get, &HeadLimits::default()), Ok(Progress::Complete(bytes.len())));
+        prop_assert_eq!(head.status, made.status);
+        prop_assert_eq!(head.reason.of(&bytes), made.reason.get(1..).unwrap_or_default());
+        prop_assert_eq!(head.fields.len(), made.fields.len());
+
+        let mut out = before.clone();
+        let mut changed = ResponseEdits::default();
+        changed.fields = edits(&removed, made.fields.len(), &added);
+        write_response(&mut out, &bytes, &head, &changed, |_| "");
+        let reason = if made.reason.is_empty() { b" " } else { &made.reason[..] };
+        let start = [format!("HTTP/1.1 {}", made.status).as_bytes(), reason].concat();
+        let expected = [before, lines(&start, &edited(&made.fields, &removed, &added))].concat();
+        prop_assert_eq!(out.escape_ascii().to_string(), expected.escape_ascii().to_string());
+    }
+}

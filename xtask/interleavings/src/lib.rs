@@ -1,0 +1,1 @@
+//! Has tests only: the sources of two protocols with loom's atomics in place of std's.

@@ -1,0 +1,3 @@
+//! The atomics that the sources import, from loom.
+
+pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};

@@ -1,0 +1,60 @@
+//! `cargo xtask dist`: gateway and laboratory as they are measured and shipped, with their line tables in files of their own.
+//!
+//! The program names its file (`.gnu_debuglink`), so profilers and debuggers find it beside the program or below
+//! `/usr/lib/debug`. Names of functions stay in the program: a profile reads without the file, only without lines.
+
+use crate::Result;
+use crate::args::Args;
+use crate::step::{self, target_dir};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Packages with their programs.
+const PROGRAMS: [(&str, &str); 2] = [("stillgate-gateway", "stillgate"), ("stillgate-lab", "stillgate-lab")];
+
+pub(crate) fn run(args: Args) -> Result {
+    args.finish()?;
+    for (package, name) in PROGRAMS {
+        let program = build(package, name)?;
+        for file in [&program, &lines_of(&program)] {
+            println!("{:>6.1} MB  {}", fs::metadata(file)?.len() as f64 / 1e6, file.display());
+        }
+    }
+    Ok(())
+}
+
+/// Builds one of them; returns where it is.
+pub(crate) fn build(package: &str, name: &str) -> Result<PathBuf> {
+    step::run(&mut step::cargo(["build", "--profile", "dist", "--package", package, "--bin", name]))?;
+    let built = target_dir().join("dist").join(name);
+    let folder = target_dir().join("dist/bin");
+    let program = folder.join(name);
+    let is_newer =
+        |path: &Path| Ok::<_, std::io::Error>(fs::metadata(path)?.modified()? >= fs::metadata(&built)?.modified()?);
+    if !is_newer(&program).unwrap_or(false) {
+        fs::create_dir_all(&folder)?;
+        split(&built, &program)?;
+    }
+    Ok(program)
+}
+
+/// Where the line tables of a program are.
+fn lines_of(program: &Path) -> PathBuf {
+    program.with_extension("debug")
+}
+
+fn split(built: &Path, program: &Path) -> Result {
+    let lines = lines_of(program);
+    let objcopy = |arguments: &[&str], to: &Path| {
+        let mut command = Command::new("objcopy");
+        step::output(command.args(arguments).arg(built).arg(to))
+            .map_err(|error| format!("{error}\nobjcopy is in Debian's package binutils"))
+    };
+    objcopy(&["--only-keep-debug"], &lines)?;
+    // Only what is whole gets the program's name.
+    let unfinished = program.with_extension("unfinished");
+    objcopy(&["--strip-debug", &format!("--add-gnu-debuglink={}", lines.display())], &unfinished)?;
+    fs::rename(unfinished, program)?;
+    Ok(())
+}
