@@ -13,6 +13,7 @@ use crate::wheels::Wheel;
 use crate::{Result, packages};
 use std::fmt::Write as _;
 use std::fs;
+use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -117,6 +118,10 @@ impl Run {
         let cargo = command.get_program().to_owned();
         command = Command::new(nextest);
         command.args(["nextest", "run", "--no-fail-fast", "--test-threads", &places.to_string()]);
+        // A terminal has a bar that moves; a log shows progress by its lines.
+        if !std::io::stdout().is_terminal() {
+            command.args(["--status-level", "pass"]);
+        }
         let names_package = selection.iter().any(|word| ["-p", "--package"].contains(&word.as_str()));
         command.args((!names_package).then_some("--workspace")).args(selection);
         command.current_dir(step::root()).env("CARGO", cargo).env_remove("CARGO_MANIFEST_DIR");

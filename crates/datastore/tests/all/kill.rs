@@ -1,8 +1,8 @@
 //! `kill -9` while a store is written: every change that was acknowledged is there, whole, and the store opens.
 //!
 //! ```text
-//! cargo test -p stillgate-datastore --test kill
-//! STILLGATE_TEST_KILLS=1000 cargo test -p stillgate-datastore --test kill
+//! cargo test -p stillgate-datastore --test all kill::
+//! STILLGATE_TEST_KILLS=1000 cargo test -p stillgate-datastore --test all kill::
 //! ```
 
 use std::io::{BufRead as _, BufReader, Write as _};

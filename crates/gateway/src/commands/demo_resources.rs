@@ -1,6 +1,6 @@
 //! What the demo serves: a handful of routes, a service, a consumer and a rule, written into its store as documents.
 //!
-//! They go through the same checks as what is put through the Admin API; e2e_demo.rs sees that none is rejected.
+//! They go through the same checks as what is put through the Admin API; tests/control/demo.rs checks that none is rejected.
 
 use serde_json::{Value as Json, json};
 use std::net::SocketAddr;

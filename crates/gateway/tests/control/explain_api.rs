@@ -49,7 +49,7 @@ fn what_is_served_is_explained() {
           "status": null,
           "route": {
             "id": "orders",
-            "line": 12,
+            "line": 13,
             "host": null,
             "path": "/orders/:id"
           },
@@ -68,7 +68,7 @@ fn what_is_served_is_explained() {
             {
               "route": {
                 "id": "beta",
-                "line": 15,
+                "line": 16,
                 "expression": "http.path ^= \"/orders/\"\n  && http.headers.x_beta == \"1\"\n"
               },
               "reason": "at 2:6, http.headers.x_beta == \"1\": http.headers.x_beta is \"2\"",
@@ -90,7 +90,7 @@ fn what_is_served_is_explained() {
             {
               "route": {
                 "id": "port",
-                "line": 20,
+                "line": 21,
                 "expression": "net.dst.port == 81"
               },
               "reason": "at 1:1, net.dst.port == 81: net.dst.port is not given",
@@ -110,7 +110,7 @@ fn what_is_served_is_explained() {
             {
               "route": {
                 "id": "peer",
-                "line": 28,
+                "line": 29,
                 "expression": "http.path == \"/peer\" && net.src.port > 1"
               },
               "reason": "at 1:1, http.path == \"/peer\": http.path is \"/orders/7\"",

@@ -491,14 +491,14 @@ fn what_a_gateway_logs_can_be_replayed() {
     replay(
         "new.yaml",
         expect![[r#"
-        exit 1
-        new.yaml: good (2 routes, 1 upstream)
-        log.json: of 5 requests, 2 other than with old.yaml: 2 changed
-          "b" (line 11) -> "a" (line 10): 2 requests
-            line 2: PUT http://localhost/a/1?x=1
-            line 3: PUT http://localhost/a/%41%2e?x=%31&
-        log.json: 1 line cannot be read
-          line 6: no request_uri
-    "#]],
+            exit 1
+            new.yaml: good (2 routes, 1 upstream)
+            log.json: of 5 requests, 2 other than with old.yaml: 2 changed
+              "b" (line 12) -> "a" (line 11): 2 requests
+                line 2: PUT http://localhost/a/1?x=1
+                line 3: PUT http://localhost/a/%41%2e?x=%31&
+            log.json: 1 line cannot be read
+              line 6: no request_uri
+        "#]],
     );
 }

@@ -11,7 +11,7 @@ const PLAYERS: usize = 4;
 #[test]
 fn transcripts() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/wire");
-    // One alone: WIRE=get cargo test -p stillgate-gateway --test e2e_wire
+    // One alone: WIRE=get cargo test -p stillgate-gateway --test http wire::
     let only = std::env::var("WIRE").ok();
     let mut files: Vec<_> = [folder.clone(), folder.join("plugins")]
         .iter()

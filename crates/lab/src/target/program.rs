@@ -85,7 +85,7 @@ fn on_path(name: &Path) -> Option<PathBuf> {
 fn missing(kind: Kind) -> String {
     let name = kind.name();
     let advice = match kind {
-        Kind::Stillgate => "build it with `cargo build --release`, or give its path: stillgate=PATH",
+        Kind::Stillgate => "build it with `cargo xtask dist`, or give its path: stillgate=PATH",
         Kind::Nginx => "install the package nginx, or give its path: nginx=PATH",
         Kind::NginxLua => "install the packages nginx and libnginx-mod-http-lua, or give its path: nginx-lua=PATH",
         Kind::Haproxy => "install the package haproxy, or give its path: haproxy=PATH",
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(error.to_string(), "envoy: no such program: /nowhere/envoy");
         assert_eq!(
             missing(Kind::Stillgate),
-            "stillgate is not there, neither beside stillgate-lab nor on PATH; build it with `cargo build --release`, or give \
+            "stillgate is not there, neither beside stillgate-lab nor on PATH; build it with `cargo xtask dist`, or give \
              its path: stillgate=PATH"
         );
         assert!(missing(Kind::NginxLua).contains("libnginx-mod-http-lua"));

@@ -49,20 +49,20 @@ impl Table {
     /// Counts a request, unless its key has `max` already.
     pub(super) fn enter(&self, hash: u64, max: u64) -> Result<Counted, Uncounted> {
         let (tag, first) = (hash >> COUNT_BITS << COUNT_BITS, hash as usize % SLOTS);
-        let window = || (0..WINDOW).map(|step| (first + step) % SLOTS);
         let count = |word: u64| word & COUNT_MASK;
         loop {
-            let known = window().find_map(|slot| {
+            // One look at each slot: a second one could find the first free slot just taken by this key, and take another.
+            let (mut known, mut free) = (None, None);
+            for slot in (0..WINDOW).map(|step| (first + step) % SLOTS) {
                 let word = self.slots[slot].load(Ordering::Acquire);
-                (count(word) > 0 && word & !COUNT_MASK == tag).then_some((slot, word))
-            });
-            let free = || {
-                window().find_map(|slot| {
-                    let word = self.slots[slot].load(Ordering::Acquire);
-                    (count(word) == 0).then_some((slot, word))
-                })
-            };
-            let (slot, word) = known.or_else(free).ok_or(Uncounted::Full)?;
+                if count(word) == 0 {
+                    free = free.or(Some((slot, word)));
+                } else if word & !COUNT_MASK == tag {
+                    known = Some((slot, word));
+                    break;
+                }
+            }
+            let (slot, word) = known.or(free).ok_or(Uncounted::Full)?;
             if count(word) >= max.min(COUNT_MASK) {
                 return Err(Uncounted::Enough);
             }
@@ -118,6 +118,28 @@ mod tests {
         let results: Vec<_> = keys.map(|hash| table.enter(hash, 9)).collect();
         assert!(results[..WINDOW].iter().all(Result::is_ok));
         assert_eq!(results[WINDOW], Err(Uncounted::Full));
+    }
+
+    #[test]
+    fn of_requests_that_come_at_once_no_more_are_let_in() {
+        const WORKERS: usize = 4;
+        // A key each; they stay far below the slots that there are.
+        const ROUNDS: usize = 4_000;
+        let (table, begin) = (Table::new(), std::sync::Barrier::new(WORKERS));
+        let let_in: Vec<Atomic> = (0..ROUNDS).map(|_| Atomic::new(0)).collect();
+        std::thread::scope(|scope| {
+            for _ in 0..WORKERS {
+                scope.spawn(|| {
+                    for (round, let_in) in let_in.iter().enumerate() {
+                        begin.wait();
+                        let_in.fetch_add(u64::from(table.enter(hash(round as u64), 2).is_ok()), Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        for (round, let_in) in let_in.iter().enumerate() {
+            assert_eq!(let_in.load(Ordering::Relaxed), 2, "round {round}");
+        }
     }
 
     #[test]

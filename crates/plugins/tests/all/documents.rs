@@ -19,7 +19,7 @@ fn the_tables_of_keys_are_those_of_the_plugins() {
 }
 
 fn page(name: &str) -> ExpectFile {
-    let path = PathBuf::from(format!("../../../docs/plugins/{name}.md"));
+    let path = PathBuf::from(format!("../../../../docs/plugins/{name}.md"));
     ExpectFile { path, position: file!() }
 }
 

@@ -1,4 +1,4 @@
-//! The circuit breaker by itself; what a balancer makes of many is in `tests/health.rs`.
+//! The circuit breaker by itself; what a balancer makes of many is in `tests/all/health.rs`.
 
 use super::*;
 use stillgate_config::{PassiveHealthy, PassiveUnhealthy};

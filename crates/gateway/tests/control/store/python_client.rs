@@ -8,7 +8,7 @@ fn an_independent_client_uses_every_resource() {
     let (node, tcp) = (Upstream::echo(), ReservedPort::new());
     let stream = format!("stream_proxy: {{tcp: [{{address: \"{}\"}}]}}", tcp.addr());
     let stage = Stage::with(&Setup::default().admin(&format!("key: {KEY}")).gateway(&stream));
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/store/admin_client.py");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/control/store/admin_client.py");
     let arguments = [
         script,
         &format!("http://{}", stage.admin.addr),

@@ -17,7 +17,7 @@ pub(crate) struct Server {
 /// A script of the folder `grpc`, with its arguments.
 pub(crate) fn python(script: &str, arguments: &[&str]) -> std::process::Command {
     let mut command = std::process::Command::new("/usr/bin/python3");
-    let file = format!("{}/tests/grpc/{script}", env!("CARGO_MANIFEST_DIR"));
+    let file = format!("{}/tests/http/grpc/{script}", env!("CARGO_MANIFEST_DIR"));
     command.arg("-u").arg(file).args(arguments).env_remove("http_proxy").env_remove("https_proxy");
     command
 }

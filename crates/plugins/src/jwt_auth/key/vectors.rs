@@ -1,7 +1,7 @@
 //! Project Wycheproof's vectors of the primitives that tokens are signed with, through the keys of credentials: what is no valid
 //! signature there is none here.
 //!
-//! Its vectors of JSON Web Signatures are in no package; what a token adds to a signature is tested in `tests/auth`.
+//! Its vectors of JSON Web Signatures are in no package; what a token adds to a signature is tested in `tests/all/auth`.
 
 use super::*;
 use wycheproof::{TestResult, ecdsa, eddsa, mac, rsa_pkcs1_verify, rsa_pss_verify};

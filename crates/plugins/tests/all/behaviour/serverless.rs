@@ -31,7 +31,7 @@ fn check(config: &str, request: &str, expected: Expect) {
 #[test]
 fn examples_of_the_documentation_log_around_a_phase() {
     let config = "{serverless-pre-function: {phase: rewrite, functions: ['return function() ngx.log(ngx.ERR, \"serverless pre function\"); end']}, serverless-post-function: {phase: rewrite, functions: ['return function(conf, ctx) ngx.log(ngx.ERR, \"match uri \", ctx.curr_req_matched and ctx.curr_req_matched._path); end']}}";
-    // Here there is no route; with one, see `e2e_lua`.
+    // Here there is no route; with one, see `tests/plugins/lua.rs` of the gateway.
     check(
         config,
         GET,
