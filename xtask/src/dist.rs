@@ -24,7 +24,7 @@ pub(crate) fn run(args: Args) -> Result {
     Ok(())
 }
 
-/// Builds one of them; returns where it is.
+/// Builds one program; returns its path.
 pub(crate) fn build(package: &str, name: &str) -> Result<PathBuf> {
     step::run(&mut step::cargo(["build", "--profile", "dist", "--package", package, "--bin", name]))?;
     let built = target_dir().join("dist").join(name);
@@ -39,7 +39,7 @@ pub(crate) fn build(package: &str, name: &str) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Where the line tables of a program are.
+/// The file with the line tables of a program.
 fn lines_of(program: &Path) -> PathBuf {
     program.with_extension("debug")
 }
@@ -52,7 +52,7 @@ fn split(built: &Path, program: &Path) -> Result {
             .map_err(|error| format!("{error}\nobjcopy is in Debian's package binutils"))
     };
     objcopy(&["--only-keep-debug"], &lines)?;
-    // Only what is whole gets the program's name.
+    // Renamed once it is complete, so that an interrupted run leaves no partial program.
     let unfinished = program.with_extension("unfinished");
     objcopy(&["--strip-debug", &format!("--add-gnu-debuglink={}", lines.display())], &unfinished)?;
     fs::rename(unfinished, program)?;

@@ -1,6 +1,6 @@
 //! Rules for the Markdown of the repository: lines fit the screen, links lead somewhere, and the index leads to every page.
 //!
-//! Whether examples work is not checked here: `crates/gateway/tests/documents.rs` runs them with the gateway.
+//! Whether examples work is not checked here: `crates/gateway/tests/control/documents.rs` runs them with the gateway.
 
 use crate::Result;
 use crate::tree;

@@ -15,7 +15,7 @@ pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) seconds: f64,
     pub(crate) failed: bool,
-    /// Of a failed test.
+    /// Empty unless the test failed.
     pub(crate) output: String,
 }
 

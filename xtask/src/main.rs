@@ -24,6 +24,7 @@ mod names;
 mod nightly;
 mod packages;
 mod parallel;
+mod passed;
 mod rooms;
 mod source;
 mod step;
@@ -37,8 +38,10 @@ mod wheels;
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 const USAGE: &str = "\
-cargo xtask test [--quick] [--record] everything CI checks; --quick leaves out instruction counts; --record keeps the CPU time of each step
-cargo xtask test SELECTION            some tests, selected as by `cargo nextest run`: --test http limits::, -p stillgate-wire, -E 'test(=…)'
+cargo xtask test [--quick] [--all] [--record]
+                                      everything CI checks; --all also runs tests that have passed and cannot have changed since;
+                                      --quick leaves out instruction counts, --record keeps the CPU time of each step
+cargo xtask test SELECTION            some tests, with the arguments of `cargo nextest run`: --test http limits::, -p stillgate-wire, -E 'test(=…)'
 cargo xtask style                     what needs no build: format, style, documents, arrows between crates and rooms
 cargo xtask nightly --tests [--fuzz-seconds S]
                                       the long forms: longer tests, each fuzz target S (300) seconds, a real Vault, cargo-deny

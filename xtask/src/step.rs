@@ -21,7 +21,7 @@ struct Done {
 }
 
 /// A step's name, and what it does.
-type Named = (&'static str, fn() -> Result);
+type Named<'a> = (&'static str, &'a (dyn Fn() -> Result + Sync));
 
 /// The steps done so far.
 #[derive(Default)]
@@ -56,7 +56,7 @@ impl Steps {
     }
 
     /// Runs steps at the same time: those that build different things, which leaves fewer cores idle. What they print is mixed.
-    pub(crate) fn together(&mut self, group: &str, steps: &[Named]) {
+    pub(crate) fn together(&mut self, group: &str, steps: &[Named<'_>]) {
         let (begin, before) = (Instant::now(), costs::cpu_used());
         self.done.extend(parallel::map(steps, steps.len(), |(name, body)| done(name, body)));
         self.groups.push((group.to_owned(), costs::cpu_used() - before));

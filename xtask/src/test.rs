@@ -3,12 +3,14 @@
 use crate::Result;
 use crate::args::Args;
 use crate::packages::{
-    self, CHROMIUM, CURL, ETCD, GRPCIO, H11, HAPROXY, NGINX, NGINX_LUA, PEBBLE, PERF, PROMETHEUS, PROMETHEUS_CLIENT,
-    PROTOBUF, PYTHON_BROTLI, PYTHON_ZSTD, REDIS, RSYSLOG, VALGRIND, WEBSOCKETS, ZSTD,
+    self, CHROMIUM, CURL, ETCD, GRPCIO, GXX, H11, HAPROXY, NGINX, NGINX_LUA, PEBBLE, PERF, PROMETHEUS,
+    PROMETHEUS_CLIENT, PROTOBUF, PYTHON_BROTLI, PYTHON_ZSTD, REDIS, RSYSLOG, VALGRIND, WEBSOCKETS, ZSTD,
 };
+use crate::passed::Parts;
 use crate::step::{self, Steps};
 use crate::suite::{self, LONG_FORMS, Run};
 use crate::{arrows, deny, documents, fuzz, go_peers, icount, rooms, tidy};
+use std::sync::Mutex;
 
 /// What the tests run beside the gateway.
 const PEERS: &[packages::Package] = &[
@@ -57,19 +59,22 @@ fn check_style(steps: &mut Steps) {
 pub(crate) fn run(mut args: Args) -> Result {
     let quick = args.flag("--quick");
     let record = args.flag("--record");
+    let all = args.flag("--all") || record;
     let selection = args.rest();
     if !selection.is_empty() {
-        if quick || record {
-            return Err("--quick and --record are for the whole run, not for a selection of tests".into());
+        if quick || all {
+            return Err("--quick, --all and --record are for the whole run, not for a selection of tests".into());
         }
         return Run { selection, ..Run::default() }.start();
     }
     let mut steps = Steps::default();
     steps.run("Debian packages", || packages::ensure(PEERS));
     check_style(&mut steps);
-    // Go fills the cores where cargo waits for one crate.
-    steps.together("build", &[("tests, linted by clippy", suite::build), ("peers in Go", go_peers::ensure)]);
-    steps.run("unit, property and end-to-end tests", || Run::default().start());
+    let parts = build(&mut steps);
+    steps.run("unit, property and end-to-end tests", || {
+        let parts = if all { parts.without_memory() } else { parts };
+        Run { parts, ..Run::default() }.start()
+    });
     steps.run("tests in the documentation", documentation_tests);
     if !quick {
         steps.run("instruction counts", || icount::check(false));
@@ -78,6 +83,16 @@ pub(crate) fn run(mut args: Args) -> Result {
         true => steps.record(),
         false => steps.compare(),
     }
+}
+
+/// Builds the tests; and beside them the peers, so that Go has the cores where cargo waits for one crate.
+fn build(steps: &mut Steps) -> Parts {
+    let parts = Mutex::default();
+    steps.together(
+        "build",
+        &[("tests, linted by clippy", &|| suite::build(&parts)), ("peers in Go", &go_peers::ensure)],
+    );
+    parts.into_inner().unwrap_or_default()
 }
 
 fn documentation_tests() -> Result {
@@ -90,11 +105,11 @@ pub(crate) fn nightly(mut args: Args) -> Result {
     let seconds = args.value("--fuzz-seconds")?.unwrap_or(FUZZ_SECONDS);
     args.finish()?;
     let mut steps = Steps::default();
-    steps.run("Debian packages", || packages::ensure(PEERS));
-    steps.together("build", &[("tests, linted by clippy", suite::build), ("peers in Go", go_peers::ensure)]);
+    steps.run("Debian packages", || packages::ensure(&[PEERS, &[GXX]].concat()));
+    build(&mut steps);
     steps.run("all tests in their long forms", || {
-        let (name, value) = LONG_FORMS;
-        Run { environment: vec![(name, value.into())], ..Run::default() }.start()
+        let environment = LONG_FORMS.iter().map(|(name, value)| (*name, value.into())).collect();
+        Run { environment, profile: Some("nightly"), ..Run::default() }.start()
     });
     steps.run("fuzz targets", || fuzz::all(seconds));
     steps.run("secrets with a real Vault", with_vault);
@@ -112,5 +127,5 @@ pub(crate) fn vault(args: Args) -> Result {
 fn with_vault() -> Result {
     let environment = vec![("VAULT", go_peers::vault()?)];
     let tests = "binary_id(=stillgate-testkit::vault) or binary_id(=stillgate-gateway::plugins) and test(/^secrets::/)";
-    Run { selection: vec!["-E".to_owned(), tests.to_owned()], environment }.start()
+    Run { selection: vec!["-E".to_owned(), tests.to_owned()], environment, ..Run::default() }.start()
 }

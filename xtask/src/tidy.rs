@@ -31,8 +31,8 @@ const FUNCTION_LINES_MAX: &[(&str, usize)] = &[
 /// Longer files, each with its reason.
 const LONGER: &[(&str, &str)] = &[];
 
-/// Crates that parse, edit or write heads and frame bodies. Their tests run with debug assertions, which would stop a program
-/// that release builds let go on: a check that matters is made in both.
+/// Crates that parse, edit or write heads and frame bodies. A debug assertion would stop the program in tests only, so tests
+/// could not show what a release build does after it: checks are made in every build.
 const WITHOUT_DEBUG_ASSERTIONS: &[&str] =
     &["crates/lua/src/", "crates/plugin/src/", "crates/plugins/src/", "crates/proxy/src/", "crates/wire/src/"];
 

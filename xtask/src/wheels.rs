@@ -39,7 +39,7 @@ impl Wheel {
         let python = python()?;
         let peers = home.parent().ok_or("no folder above the program's own")?;
         fs::create_dir_all(peers)?;
-        // Only what is whole gets its name.
+        // Renamed once it is complete, so that an interrupted run leaves no partial folder.
         let dir = tempfile::tempdir_in(peers)?;
         let wanted = dir.path().join("wanted.txt");
         let digests = self.sha256.map(|digest| format!(" --hash=sha256:{digest}")).concat();

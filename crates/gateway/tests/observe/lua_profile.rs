@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use stillgate_profiler::output::pprof;
 use stillgate_profiler::profile::{Label, Profile, Sample};
-use stillgate_testkit::{Client, Gateway, eventually_within};
+use stillgate_testkit::{Client, Gateway, eventually_within, is_nightly};
 
 /// A loop that is compiled, and one in a function that is not: it makes a function in each turn. Few of these, since most of their
 /// time is memory's, in C, and far more so on a busy machine.
@@ -235,7 +235,10 @@ fn check(is_planted: bool) -> (Option<i32>, String) {
 }
 
 #[test]
-fn both_profiles_show_the_victim_and_the_check_names_the_cause() {
+fn both_profiles_show_the_victim() {
+    if !is_nightly() {
+        return;
+    }
     let (cpu, bytecode) = with_function(&with_cache(true), |gateway| {
         (profiles_of(gateway, "cpu", 200), profiles_of(gateway, "bytecode", 50))
     });
@@ -253,7 +256,10 @@ fn both_profiles_show_the_victim_and_the_check_names_the_cause() {
         (before, after)
     });
     assert!(victim.1 < victim.0 / 2.0 && all.1 < all.0 / 2.0, "{victim:?} {all:?}");
+}
 
+#[test]
+fn the_check_names_the_cause() {
     let cause = format!("cache.lua:{CLOSURE}: the bytecode is not compiled: FNEW (a function is made here)");
     let (code, text) = check(true);
     assert!(code == Some(1) && text.contains(&cause) && text.lines().count() == 2, "{code:?} {text}");

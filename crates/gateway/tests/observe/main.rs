@@ -1,4 +1,4 @@
-//! What a gateway shows of itself: metrics, access logs, logs and traces of plugins, profiles.
+//! Observability through the binary: metrics, access logs, logs and traces of plugins, profiles.
 
 mod access_log;
 mod access_log_values;

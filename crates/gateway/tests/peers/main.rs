@@ -1,4 +1,4 @@
-//! Suites and clients that are not ours: h2spec, Chromium, curl, h11, and a device in Go.
+//! Third-party suites and clients: h2spec, Chromium, curl, h11, and a device in Go.
 
 mod browser;
 mod devices_go;

@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use stillgate_testkit::{eventually_within, require_tool};
+use stillgate_testkit::{eventually_within, is_nightly, require_tool};
 
 /// Turns of its loops: some hundredths of a second, and under callgrind a second.
 const SCALE: &str = "20000";
@@ -43,8 +43,9 @@ fn the_function_that_grew_is_at_the_top() {
     // By itself, the part shows nothing of what it became.
     let isolated = ["--isolated", "third=test -x {} && echo 5", "--", "{}", SCALE];
     let number = |value: &Value| value.as_f64().unwrap();
-    // Times depend on what runs beside the test: with more slices they become certain. Instructions do not.
-    let measured = ["6", "12", "24"].into_iter().find_map(|slices| {
+    // Times depend on what runs beside the test: with more slices they become certain, which takes minutes. Instructions do not.
+    let slices: &[&str] = if is_nightly() { &["6", "12", "24"] } else { &["6"] };
+    let measured = slices.iter().find_map(|slices| {
         let words =
             ["explain", "./old", "./new", "--slices", slices, "--seed", "1", "--json", "e.json", "--html", "e.html"];
         let done = lab(folder, &[&words[..], &["--hz", HZ], &isolated].concat());
@@ -54,17 +55,18 @@ fn the_function_that_grew_is_at_the_top() {
         // Its loop may be compiled into slower instructions than others, which is what the ratio says.
         let [before, after] = [0, 1].map(|side| number(&first["cpu_share"][side]));
         let ratio = before / number(&first["instruction_share"][0]);
-        let is_measured = first["function"] == "third"
-            && (0.2..0.6).contains(&before)
-            && after > before + 0.03
-            && (0.6..2.2).contains(&ratio)
-            && (number(&first["ratio"][0]) / ratio - 1.0).abs() < 0.2
-            && result["analysis"]["isolated"][0]["disagree"] == true;
+        let is_measured = !is_nightly()
+            || first["function"] == "third"
+                && (0.2..0.6).contains(&before)
+                && after > before + 0.03
+                && (0.6..2.2).contains(&ratio)
+                && (number(&first["ratio"][0]) / ratio - 1.0).abs() < 0.2
+                && result["analysis"]["isolated"][0]["disagree"] == true;
         println!("{slices} slices: {first}");
         is_measured.then(|| (String::from_utf8_lossy(&done.stdout).into_owned(), result))
     });
     let (stdout, result) = measured.expect("the grown function is not certain after 24 slices; the figures are above");
-    let first = &result["analysis"]["functions"][0];
+    let first = row(&result, "third");
     assert_eq!(first["instructions"]["is_certain"], true, "{first}");
     let near = |value: &Value, expected: f64, by: f64| (value.as_f64().unwrap() - expected).abs() < by;
     // Two turns of ten are added.
@@ -73,7 +75,8 @@ fn the_function_that_grew_is_at_the_top() {
     let said = format!("instructions {:+.2}%)", 100.0 * number(&first["instructions"]["value"]));
     assert!(stdout.contains("Changed most: third (") && stdout.contains(&said), "{stdout}");
 
-    assert!(stdout.contains("third: by itself +0.00%") && stdout.contains("they disagree"), "{stdout}");
+    assert!(stdout.contains("third: by itself +0.00%"), "{stdout}");
+    assert_eq!(stdout.contains("they disagree"), result["analysis"]["isolated"][0]["disagree"] == true, "{stdout}");
 
     let page = fs::read_to_string(folder.join("e.html")).unwrap();
     let data = page.split_once("id=\"data\">").unwrap().1.split_once("</script>").unwrap().0;

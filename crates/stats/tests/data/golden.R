@@ -1,4 +1,4 @@
-# Makes r.json, the values of R that tests/golden.rs holds the crate against. Run here: Rscript golden.R
+# Makes r.json, the values of R that tests/all/golden.rs holds the crate against. Run here: Rscript golden.R
 # Made with R 4.2.2, rpact 3.3.4 (group-sequential bounds), boot 1.3, jsonlite 1.8.4.
 suppressMessages({library(jsonlite); library(rpact); library(boot)})
 set.seed(20240501)

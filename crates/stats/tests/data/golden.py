@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes scipy.json, the values that tests/golden.rs and the tests inside src hold the crate against. Run here: ./golden.py
+"""Makes scipy.json, the values that tests/all/golden.rs and the tests inside src hold the crate against. Run here: ./golden.py
 
 Made with SciPy 1.17.1 and mpmath 1.3 (Student's t: SciPy's own is off in the 9th digit at t = 1e-8). Where no package gives the value there is an independent slow computation here and the entry says
 so: E-divisive (R's `ecp` is not packaged here) straight from the definition of the paper with all sums written out, the

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes nights.json, which tests/golden.rs holds what bisections and nights need against. Run here: ./nights.py
+"""Makes nights.json, which tests/all/golden.rs holds what bisections and nights need against. Run here: ./nights.py
 
 Made with SciPy 1.17. False discovery rates are SciPy's. For `steps` it is the same posterior by another road: levels and scales of the noise on grids five times as fine and much wider than the
 crate's, which lays its own around the readings, every placement of none, one or two steps written out, densities by

@@ -17,13 +17,14 @@ use tokio::time::timeout;
 
 const PREFIX: &str = "/apisix";
 
-/// Options for endpoints without anything special. They wait longer than any etcd takes that is there.
+/// Options for plain endpoints. The request timeout is longer than a running etcd ever takes.
 fn options(endpoints: Vec<String>) -> EtcdOptions {
     let (prefix, request_timeout) = (PREFIX.to_owned(), PATIENCE / 2);
     EtcdOptions { endpoints, prefix, user: None, password: None, tls: None, request_timeout }
 }
 
-/// Options for a test that waits until an etcd is found not to answer. One that is there may be found so, too, and is back then.
+/// Options for a test that waits until an etcd is found not to answer. On a busy machine a running one may be found so, too,
+/// until its next answer.
 fn impatient(endpoints: Vec<String>) -> EtcdOptions {
     EtcdOptions { request_timeout: Duration::from_secs(2), ..options(endpoints) }
 }

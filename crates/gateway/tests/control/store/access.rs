@@ -5,10 +5,11 @@ use crate::shared::authority::Authority;
 use serde_json::{Value as Json, json};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use stillgate_testkit::{Connection, Setup, eventually, run_tool};
+use stillgate_testkit::{Connection, Setup, eventually, is_nightly, run_tool};
 
-/// Wrong keys that are tried.
-const WRONG_KEYS: usize = 10_000;
+/// Wrong keys that are tried, and in the nightly.
+const WRONG_KEYS: usize = 2_000;
+const WRONG_KEYS_NIGHTLY: usize = 10_000;
 /// By so many at once.
 const GUESSERS: usize = 8;
 /// Bytes that guessing may take at most, here and in the log.
@@ -148,11 +149,12 @@ fn guesses_that_wait_leave_places_for_right_keys() {
 fn guessing_keys_costs_the_guesser_and_nobody_else() {
     let mut stage = Stage::with(&with_key());
     let before = stage.gateway.rss();
+    let wrong_keys = if is_nightly() { WRONG_KEYS_NIGHTLY } else { WRONG_KEYS };
     let tried = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..GUESSERS {
             scope.spawn(|| {
-                while tried.fetch_add(1, Ordering::Relaxed) < WRONG_KEYS {
+                while tried.fetch_add(1, Ordering::Relaxed) < wrong_keys {
                     let stream = std::net::TcpStream::connect(stage.admin.addr).expect("connect");
                     let mut connection = Connection::new(stream);
                     // Whoever guesses quickly does not wait for the answer.

@@ -185,8 +185,47 @@ const ask = async () => {
 };
 ask();
 </script></body></html>"#;
+/// What holds for the pages, each by its name.
+const CHECKS: &[(&str, fn())] = &[
+    ("a_tail_result_is_told_from_verdict_to_machine", a_tail_result_is_told_from_verdict_to_machine),
+    ("a_comparison_shows_ratios_detectable_effects_and_pairs", a_comparison_shows_ratios_detectable_effects_and_pairs),
+    (
+        "a_load_result_shows_what_correction_adds_and_what_failed",
+        a_load_result_shows_what_correction_adds_and_what_failed,
+    ),
+    ("a_page_says_whether_its_verdict_follows_from_the_data", a_page_says_whether_its_verdict_follows_from_the_data),
+    ("several_results_share_a_page", several_results_share_a_page),
+    ("a_large_sweep_stays_small_and_its_links_unfold_cells", a_large_sweep_stays_small_and_its_links_unfold_cells),
+    ("tables_fit_wide_and_narrow_screens", tables_fit_wide_and_narrow_screens),
+    (
+        "effects_say_that_they_are_not_differences_of_the_columns",
+        effects_say_that_they_are_not_differences_of_the_columns,
+    ),
+    ("light_and_dark_follow_the_system_and_the_choice", light_and_dark_follow_the_system_and_the_choice),
+    (
+        "a_printed_page_has_all_that_is_folded_and_nothing_to_click",
+        a_printed_page_has_all_that_is_folded_and_nothing_to_click,
+    ),
+    ("what_is_void_does_not_look_like_a_finding", what_is_void_does_not_look_like_a_finding),
+    ("a_hostile_result_file_stays_text", a_hostile_result_file_stays_text),
+    ("odd_results_make_a_page_too", odd_results_make_a_page_too),
+    ("what_cannot_be_read_is_named", what_cannot_be_read_is_named),
+    (
+        "a_page_shows_what_the_data_say_and_not_what_was_typed_into_the_file",
+        a_page_shows_what_the_data_say_and_not_what_was_typed_into_the_file,
+    ),
+];
 
+/// One test, since the pages are made and loaded once in a process: that takes longer than all checks.
 #[test]
+fn the_pages_are_as_their_readers_need_them() {
+    for (name, check) in CHECKS {
+        // The last name that is printed is that of the check that failed.
+        println!("{name}");
+        check();
+    }
+}
+
 fn a_tail_result_is_told_from_verdict_to_machine() {
     let told = [
         "made the slowest requests of nginx-lua slower: p99.9 from",
@@ -203,7 +242,6 @@ fn a_tail_result_is_told_from_verdict_to_machine() {
     check_page("tail", &told);
 }
 
-#[test]
 fn a_comparison_shows_ratios_detectable_effects_and_pairs() {
     let told = [
         "B is worse than A",
@@ -215,38 +253,32 @@ fn a_comparison_shows_ratios_detectable_effects_and_pairs() {
     check_page("compare", &told);
 }
 
-#[test]
 fn a_load_result_shows_what_correction_adds_and_what_failed() {
     let told =
         ["half were answered within", "from the intended start", "from the send", "no answer within 400 ms", "timeout"];
     check_page("load", &told);
 }
 
-#[test]
 fn a_page_says_whether_its_verdict_follows_from_the_data() {
     check_page("load", &["Made again from the raw data with this page: the same."]);
     check_page("touched", &["One figure in the file is not what its raw data and its design give"]);
 }
 
-#[test]
 fn several_results_share_a_page() {
     check_page("several", &["3 results of stillgate-lab", "valgrind is not installed", "href=\"#f3\""]);
 }
 
-#[test]
 fn a_large_sweep_stays_small_and_its_links_unfold_cells() {
     check_page("large", &[]);
     assert_eq!(ASKED[1], format!("{}1{}", "0".repeat(20), "0".repeat(3)));
 }
 
 /// Neither the page nor a table in it is wider than the screen, with all parts unfolded: a phone scrolls in one direction only.
-#[test]
 fn tables_fit_wide_and_narrow_screens() {
     let expected: Vec<String> = [WIDTHS, WIDTHS].concat().iter().map(u32::to_string).collect();
     assert_eq!(ASKED[2..], expected);
 }
 
-#[test]
 fn effects_say_that_they_are_not_differences_of_the_columns() {
     let told = [
         "Each effect is the median of the differences within pairs of blocks (Hodges-Lehmann).",
@@ -257,7 +289,6 @@ fn effects_say_that_they_are_not_differences_of_the_columns() {
     check_page("effects", &told);
 }
 
-#[test]
 fn light_and_dark_follow_the_system_and_the_choice() {
     let page = LARGE.0.dir.path().join(OTHERS);
     for (dark, lightness) in [(false, 0.85..1.0), (true, 0.02..0.25)] {
@@ -269,7 +300,6 @@ fn light_and_dark_follow_the_system_and_the_choice() {
     assert_eq!(ASKED[0], "light dark light light");
 }
 
-#[test]
 fn a_printed_page_has_all_that_is_folded_and_nothing_to_click() {
     let results = [
         ("a.json", fixture::tail(&fixture::small_sweep())),
@@ -311,7 +341,6 @@ fn void_compare() -> Value {
     compare
 }
 
-#[test]
 fn what_is_void_does_not_look_like_a_finding() {
     let check = |name: &str, told: &[&str]| {
         check_page(name, told);
@@ -331,7 +360,6 @@ fn what_is_void_does_not_look_like_a_finding() {
     );
 }
 
-#[test]
 fn a_hostile_result_file_stays_text() {
     let trap = TcpListener::bind("127.0.0.1:0").unwrap();
     trap.set_nonblocking(true).unwrap();
@@ -374,7 +402,6 @@ fn odd() -> Vec<(&'static str, Value)> {
     vec![("odd.json", odd), ("empty.json", empty), ("none.json", none), ("void.json", void), ("few.json", few)]
 }
 
-#[test]
 fn odd_results_make_a_page_too() {
     let told = [
         "∞",
@@ -386,7 +413,6 @@ fn odd_results_make_a_page_too() {
     check_page("odd", &told);
 }
 
-#[test]
 fn what_cannot_be_read_is_named() {
     let mut damaged = fixture::reference_tail();
     damaged["cells"][0]["blocks"][3]["run"]["corrected"] = json!("AAAA");
@@ -405,7 +431,6 @@ fn what_cannot_be_read_is_named() {
     check(&[], &["FILE"]);
 }
 
-#[test]
 fn a_page_shows_what_the_data_say_and_not_what_was_typed_into_the_file() {
     let mut rewritten = fixture::reference_tail();
     rewritten["lab_version"] = json!("0.0.1");

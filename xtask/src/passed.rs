@@ -1,0 +1,217 @@
+//! Which tests have passed and cannot have changed since: those need not run again.
+//!
+//! What a test can read counts: its executable, the programs of the workspace that it starts, and every file of the repository
+//! that is no Rust source (data, scripts, documents). Programs of others do not count; `cargo xtask test --all` runs everything.
+
+use crate::junit::Case;
+use crate::step::target_dir;
+use crate::{Result, tree};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::time::SystemTime;
+
+/// The programs of the workspace that a package's tests start.
+const STARTED: &[(&str, &[&str])] =
+    &[("stillgate-gateway", &["stillgate"]), ("stillgate-lab", &["stillgate", "stillgate-lab"])];
+
+/// An executable in which only the tests whose names begin so start all of that, and the programs that the others start.
+const STARTING_LESS: (&str, &str, &[&str]) = ("stillgate-lab::all", "devices::", &["stillgate-lab"]);
+
+/// Tests that pass or change together.
+#[derive(Debug, Clone, PartialEq)]
+struct Part {
+    binary: String,
+    /// What the names of its tests begin with, and whether they do.
+    prefix: Option<(&'static str, bool)>,
+    /// Stands for all that they can read.
+    digest: u64,
+}
+
+impl Part {
+    fn name(&self) -> String {
+        match self.prefix {
+            Some((prefix, true)) => format!("{} {prefix}", self.binary),
+            _ => self.binary.clone(),
+        }
+    }
+
+    /// In nextest's language.
+    fn expression(&self) -> String {
+        match self.prefix {
+            None => format!("binary_id(={})", self.binary),
+            Some((prefix, true)) => format!("binary_id(={}) and test(/^{prefix}/)", self.binary),
+            Some((prefix, false)) => format!("binary_id(={}) and not test(/^{prefix}/)", self.binary),
+        }
+    }
+
+    fn has(&self, case: &Case) -> bool {
+        let is_in_part = |(prefix, begins): (&str, bool)| case.name.starts_with(prefix) == begins;
+        case.binary == self.binary && self.prefix.is_none_or(is_in_part)
+    }
+}
+
+/// The tests as they were built now.
+#[derive(Default)]
+pub(crate) struct Parts(Vec<Part>);
+
+impl Parts {
+    /// From cargo's messages about executables.
+    pub(crate) fn of(artifacts: &[Value]) -> Result<Self> {
+        let files = files_digest()?;
+        let program = |name: &str| {
+            let is_it = |artifact: &&Value| artifact["target"]["name"] == name && artifact["profile"]["test"] == false;
+            artifacts.iter().filter(is_it).find_map(stamp)
+        };
+        let mut parts = Vec::new();
+        for artifact in artifacts.iter().filter(|artifact| artifact["profile"]["test"] == true) {
+            let (Some((package, binary)), Some(own)) = (binary_id(artifact), stamp(artifact)) else { continue };
+            let digest = |programs: &[&str]| {
+                let mut hasher = DefaultHasher::new();
+                // A program that was not built may change unseen: its tests are always run.
+                let programs = programs.iter().map(|name| program(name)).collect::<Option<Vec<_>>>()?;
+                (files, &own, programs).hash(&mut hasher);
+                Some(hasher.finish())
+            };
+            let programs =
+                STARTED.iter().find(|(starting, _)| *starting == package).map_or(&[][..], |(_, programs)| programs);
+            let (special, prefix, less) = STARTING_LESS;
+            let mut part = |prefix, programs| {
+                parts.extend(digest(programs).map(|digest| Part { binary: binary.clone(), prefix, digest }));
+            };
+            if binary == special {
+                part(Some((prefix, true)), programs);
+                part(Some((prefix, false)), less);
+            } else {
+                part(None, programs);
+            }
+        }
+        Ok(Self(parts))
+    }
+
+    /// The same, but nothing has passed before.
+    pub(crate) fn without_memory(self) -> Self {
+        // A file that is not there says the same as one that cannot be removed: the outcome replaces it.
+        let _ = fs::remove_file(target_dir().join(REMEMBERED));
+        self
+    }
+
+    /// Selects the tests that have to run, in nextest's language; `None`: all.
+    pub(crate) fn to_run(&self) -> Option<String> {
+        let before = read();
+        let passed: Vec<&Part> = self.0.iter().filter(|part| before.get(&part.name()) == Some(&part.digest)).collect();
+        if passed.is_empty() {
+            return None;
+        }
+        println!(
+            "{} of {} groups of tests have passed and not changed since; `cargo xtask test --all` runs them, too",
+            passed.len(),
+            self.0.len()
+        );
+        let passed: Vec<String> = passed.into_iter().map(|part| format!("({})", part.expression())).collect();
+        Some(format!("not ({})", passed.join(" or ")))
+    }
+
+    /// Remembers those that passed; `failed` are all that did not.
+    pub(crate) fn remember(&self, failed: &[&Case]) -> Result {
+        let mut known = read();
+        for part in &self.0 {
+            match failed.iter().any(|case| part.has(case)) {
+                true => known.remove(&part.name()),
+                false => known.insert(part.name(), part.digest),
+            };
+        }
+        let path = target_dir().join(REMEMBERED);
+        fs::write(path, serde_json::to_vec(&known)?)?;
+        Ok(())
+    }
+}
+
+/// Digests of what has passed, by name; below the target folder, since they name what was built there.
+const REMEMBERED: &str = "passed.json";
+
+fn read() -> BTreeMap<String, u64> {
+    let text = fs::read(target_dir().join(REMEMBERED)).unwrap_or_default();
+    serde_json::from_slice(&text).unwrap_or_default()
+}
+
+/// Package and name of an executable, as nextest names it.
+fn binary_id(artifact: &Value) -> Option<(String, String)> {
+    // "path+file:///…/crates/wire#stillgate-wire@0.1.0", or "path+file:///…/xtask#0.1.0".
+    let (path, version) = artifact["package_id"].as_str()?.rsplit_once('#')?;
+    let package = version.split_once('@').map_or(path.rsplit('/').next()?, |(name, _)| name);
+    let target = artifact["target"]["name"].as_str()?;
+    let id = match artifact["target"]["kind"][0].as_str()? {
+        "lib" => package.to_owned(),
+        "test" => format!("{package}::{target}"),
+        kind @ ("bin" | "example") => format!("{package}::{kind}/{target}"),
+        _ => return None,
+    };
+    Some((package.to_owned(), id))
+}
+
+/// Changes when cargo builds the executable again.
+fn stamp(artifact: &Value) -> Option<(String, u64, SystemTime)> {
+    let path = artifact["executable"].as_str()?;
+    let metadata = fs::metadata(path).ok()?;
+    Some((path.to_owned(), metadata.len(), metadata.modified().ok()?))
+}
+
+fn files_digest() -> Result<u64> {
+    let mut hasher = DefaultHasher::new();
+    for file in tree::files()?.iter().filter(|file| !file.is_rust()) {
+        (&file.path, &file.bytes).hash(&mut hasher);
+    }
+    Ok(hasher.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(prefix: Option<(&'static str, bool)>) -> Part {
+        Part { binary: "a::all".to_owned(), prefix, digest: 7 }
+    }
+
+    #[test]
+    fn executables_have_the_names_that_nextest_gives_them() {
+        let id = |kind: &str, package: &str| {
+            let target = serde_json::json!({"name": "golden", "kind": [kind]});
+            binary_id(&serde_json::json!({"package_id": package, "target": target})).map(|(_, id)| id)
+        };
+        assert_eq!(id("lib", "path+file:///w/crates/wire#stillgate-wire@0.1.0").unwrap(), "stillgate-wire");
+        assert_eq!(id("test", "path+file:///w/crates/wire#stillgate-wire@0.1.0").unwrap(), "stillgate-wire::golden");
+        assert_eq!(id("bin", "path+file:///w/xtask#0.1.0").unwrap(), "xtask::bin/golden");
+        assert_eq!(id("bench", "path+file:///w/xtask#0.1.0"), None);
+    }
+
+    #[test]
+    fn a_part_has_its_own_tests_only() {
+        let case = |name: &str| Case { binary: "a::all".to_owned(), name: name.to_owned(), ..Case::default() };
+        let (whole, devices, others) = (part(None), part(Some(("devices::", true))), part(Some(("devices::", false))));
+        assert!(whole.has(&case("x")) && whole.has(&case("devices::x")));
+        assert!(devices.has(&case("devices::x")) && !devices.has(&case("x")));
+        assert!(others.has(&case("x")) && !others.has(&case("devices::x")));
+        assert!(!whole.has(&Case { binary: "b".to_owned(), ..Case::default() }));
+        assert_eq!(others.expression(), "binary_id(=a::all) and not test(/^devices::/)");
+    }
+
+    #[test]
+    fn an_executable_that_is_built_again_has_another_digest() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("all");
+        let digest = || {
+            let artifact = serde_json::json!({
+                "package_id": "path+file:///w/crates/wire#stillgate-wire@0.1.0", "executable": path, "profile": {"test": true},
+                "target": {"name": "all", "kind": ["test"]},
+            });
+            Parts::of(&[artifact]).unwrap().0[0].digest
+        };
+        fs::write(&path, "one").unwrap();
+        let first = digest();
+        assert_eq!(digest(), first);
+        fs::write(&path, "another").unwrap();
+        assert_ne!(digest(), first);
+    }
+}
