@@ -10,6 +10,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::path::PathBuf;
 use std::time::SystemTime;
 
 /// The programs of the workspace that a package's tests start.
@@ -126,6 +127,29 @@ impl Parts {
         fs::write(path, serde_json::to_vec(&known)?)?;
         Ok(())
     }
+}
+
+/// Whether a check of these programs has passed, and they have not been built again since.
+pub(crate) fn has_passed(check: &str, programs: &BTreeMap<String, PathBuf>) -> bool {
+    program_digest(programs).is_some_and(|digest| read().get(check) == Some(&digest))
+}
+
+/// Remembers that it has.
+pub(crate) fn remember(check: &str, programs: &BTreeMap<String, PathBuf>) -> Result {
+    let mut known = read();
+    known.extend(program_digest(programs).map(|digest| (check.to_owned(), digest)));
+    fs::write(target_dir().join(REMEMBERED), serde_json::to_vec(&known)?)?;
+    Ok(())
+}
+
+fn program_digest(programs: &BTreeMap<String, PathBuf>) -> Option<u64> {
+    let mut hasher = DefaultHasher::new();
+    files_digest().ok()?.hash(&mut hasher);
+    for (name, path) in programs {
+        let metadata = fs::metadata(path).ok()?;
+        (name, path, metadata.len(), metadata.modified().ok()?).hash(&mut hasher);
+    }
+    Some(hasher.finish())
 }
 
 /// Digests of what has passed, by name; below the target folder, since they name what was built there.

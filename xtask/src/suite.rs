@@ -32,7 +32,7 @@ const NEXTEST: Wheel = Wheel {
 };
 
 /// Places for tests on each CPU. Most tests wait more than they compute and take one; `.config/nextest.toml` names the others.
-const PLACES_PER_CPU: usize = 2;
+const PLACES_PER_CPU: usize = 3;
 
 /// Failed tests that are run once more. If more fail, a busy machine is not the reason.
 const RUN_AGAIN_MAX: usize = 4;

@@ -77,7 +77,7 @@ pub(crate) fn run(mut args: Args) -> Result {
     });
     steps.run("tests in the documentation", documentation_tests);
     if !quick {
-        steps.run("instruction counts", || icount::check(false));
+        steps.run("instruction counts", || icount::check(false, all));
     }
     match record {
         true => steps.record(),
