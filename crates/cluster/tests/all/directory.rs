@@ -69,7 +69,7 @@ fn processed_since(redis: &Redis, before: u64) -> u64 {
 async fn a_device_is_never_seen_once_every_node_has_had_its_say() {
     let redis = Redis::start();
     let a = Node::start("a", &address_of(&redis)).await;
-    assert_eq!(a.send("nobody").await, UNKNOWN, "others may register devices still");
+    assert_eq!(a.send("nobody").await, UNKNOWN, "other nodes may still register devices");
     assert_eq!(a.send_until_known("nobody").await, NEVER_SEEN);
 }
 

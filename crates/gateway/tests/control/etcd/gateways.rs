@@ -18,8 +18,8 @@ pub(crate) fn setup(endpoints: &[String], keys: &str) -> Setup {
     setup_within(endpoints, "50s", keys)
 }
 
-/// The same where each request to etcd has a time of its own. It is long elsewhere: an etcd that is there answers some day, and
-/// one that is not refuses connections.
+/// The same with a timeout for each request to etcd. Other tests use a long one: a running etcd answers in the end, and a stopped
+/// one refuses connections.
 pub(crate) fn setup_within(endpoints: &[String], timeout: &str, keys: &str) -> Setup {
     let etcd = format!("{{endpoints: {endpoints:?}, timeout: {timeout}{keys}}}");
     // The admin section goes on here.

@@ -132,7 +132,7 @@ fn guesses_that_wait_leave_places_for_right_keys() {
         let answer = stage.admin.try_ask("GET", "/apisix/admin/routes", &lines, b"");
         answer.is_ok_and(|answer| answer.status == 200)
     };
-    // How long it takes beside nobody.
+    // How long it takes with nothing else running.
     let begun = Instant::now();
     assert!(is_served());
     let reference = begun.elapsed();
@@ -140,7 +140,7 @@ fn guesses_that_wait_leave_places_for_right_keys() {
     let begun = Instant::now();
     eventually("the right key to be served", is_served);
     let most = Duration::from_secs(5).max(50 * reference);
-    assert!(begun.elapsed() < most, "{:?}, and {reference:?} beside nobody", begun.elapsed());
+    assert!(begun.elapsed() < most, "{:?}, and {reference:?} with nothing else running", begun.elapsed());
     drop(guesses);
     stage.gateway.assert_healthy();
 }
