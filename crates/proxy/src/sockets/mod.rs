@@ -289,6 +289,7 @@ mod tests {
     use std::io::Write;
     use std::net::{TcpListener, TcpStream};
     use stillgate_config::ListenerKind;
+    use stillgate_testkit::ReservedPort;
 
     fn place(transport: Transport) -> ListenPlace {
         ListenPlace { transport, address: "127.0.0.1:0".parse().unwrap() }
@@ -367,8 +368,8 @@ mod tests {
     #[test]
     fn only_what_is_not_there_is_opened() {
         let kind = ListenerKind::Http { tls: false, proxy_protocol: false, http2: true };
-        let [a, b] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
-        let [a, b] = [a, b].map(|address| Listener { address, kind });
+        let ports = [(); 2].map(|()| ReservedPort::new());
+        let [a, b] = [0, 1].map(|at: usize| Listener { address: ports[at].addr(), kind });
         let mut sockets = Sockets::open(&[a], 2, &mut Inherited::default()).unwrap();
         let secured = Listener { kind: ListenerKind::Http { tls: true, proxy_protocol: false, http2: true }, ..a };
         let added = sockets.open_added(&[b, secured], 2, &[]).unwrap();
