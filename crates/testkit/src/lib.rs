@@ -115,11 +115,11 @@ pub fn with_longer_times(first: Duration, what: &str, mut attempt: impl FnMut(Du
     panic!("{what}: not seen with any of {LONGER_TIMES} times from {first:?} on");
 }
 
-/// Whether the tests that take long run as well: in the nightly run, which sets `STILLGATE_NIGHTLY=1`. Says so where they do not.
+/// Whether tests run their long forms: in the nightly run, which sets `STILLGATE_NIGHTLY=1`. Says so where they do not.
 pub fn is_nightly() -> bool {
     let is_nightly = std::env::var("STILLGATE_NIGHTLY").is_ok_and(|value| value == "1");
     if !is_nightly {
-        println!("skipped: only the nightly runs this");
+        println!("the short form: only the nightly runs the long one");
     }
     is_nightly
 }
