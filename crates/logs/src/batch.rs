@@ -1,26 +1,35 @@
 //! The entries of one outlet: collected into batches, which go when they are full or old enough.
 //!
-//! It does no IO; the time is an argument.
+//! Entries are counted with what they take until they have arrived: decoded, and as long as they are sent. It does no IO; the
+//! time is an argument.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_plugin::outbox::{Entries, Outlet};
+use stillgate_plugin::outbox::{DropReason, ENTRY_BYTES_MAX, Entries, Outlet};
 use tokio::time::Instant;
 
-/// What a batch takes at most before it goes, however few entries it has.
+/// What a batch takes at most before it goes, however few entries it has; the last may take it beyond.
 const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// A line that was full takes entries again when this share of its bound is free.
 const FREE_AGAIN: usize = 8;
 
+/// Entries that go together.
+#[derive(Default)]
+pub(crate) struct Batch {
+    pub(crate) entries: Entries,
+    /// What they are counted with.
+    pub(crate) bytes: usize,
+}
+
 /// The batches of one outlet.
 pub(crate) struct Batches {
     pub(crate) outlet: Arc<Outlet>,
-    collecting: Entries,
+    collecting: Batch,
     /// When the first and the last entry of those came.
     first: Instant,
     last: Instant,
-    waiting: VecDeque<Entries>,
+    waiting: VecDeque<Batch>,
     /// Of all entries that came and are not done with, those being delivered among them.
     held_bytes: usize,
     held_entries: usize,
@@ -32,7 +41,7 @@ impl Batches {
     pub(crate) fn new(outlet: Arc<Outlet>, now: Instant) -> Batches {
         Batches {
             outlet,
-            collecting: Entries::default(),
+            collecting: Batch::default(),
             first: now,
             last: now,
             waiting: VecDeque::new(),
@@ -42,34 +51,47 @@ impl Batches {
         }
     }
 
-    /// Takes an entry; `false`: there is no room for it.
-    pub(crate) fn push(&mut self, entry: &[u8], now: Instant) -> bool {
-        let bytes = entry_bytes(entry.len());
-        let batching = &self.outlet.batching;
-        if self.held_bytes + bytes > batching.pending_bytes_max
-            || self.held_entries >= self.outlet.pending_entries_max()
-        {
-            self.outlet.set_full(true);
-            return false;
+    /// Takes an entry of a worker, which may take so much room among those of all outlets.
+    pub(crate) fn push(&mut self, entry: &[u8], room: usize, now: Instant) -> Result<(), DropReason> {
+        // What has no room as it is need not be decoded.
+        self.check_room(entry.len(), room)?;
+        let outlet = self.outlet.clone();
+        let entry = outlet.encode.unpack(entry);
+        if entry.len() > ENTRY_BYTES_MAX {
+            return Err(DropReason::TooLarge);
         }
-        if self.collecting.is_empty() {
+        let bytes = entry.len().max(outlet.encode.sent_bytes(&entry)) + ENTRY_OVERHEAD;
+        self.check_room(bytes, room)?;
+        if self.collecting.entries.is_empty() {
             self.first = now;
         }
         self.last = now;
-        self.collecting.push(entry);
+        self.collecting.entries.push(&entry);
+        self.collecting.bytes += bytes;
         self.held_bytes += bytes;
         self.held_entries += 1;
-        let is_full = self.collecting.len() >= self.outlet.batching.entries_max;
-        if is_full || self.collecting.bytes() >= BATCH_BYTES_MAX {
+        let is_full = self.collecting.entries.len() >= outlet.batching.entries_max;
+        if is_full || self.collecting.bytes >= BATCH_BYTES_MAX {
             self.close();
         }
-        true
+        Ok(())
+    }
+
+    fn check_room(&self, bytes: usize, room: usize) -> Result<(), DropReason> {
+        let has_bytes = self.held_bytes + bytes <= self.outlet.batching.pending_bytes_max;
+        let has_entries = self.held_entries < self.outlet.pending_entries_max();
+        if !has_bytes || !has_entries {
+            self.outlet.set_full(true);
+        }
+        if has_bytes && has_entries && bytes <= room { Ok(()) } else { Err(DropReason::Full) }
     }
 
     /// What is being collected goes with the next delivery.
     pub(crate) fn close(&mut self) {
-        if !self.collecting.is_empty() {
-            self.waiting.push_back(std::mem::take(&mut self.collecting));
+        if !self.collecting.entries.is_empty() {
+            let mut batch = std::mem::take(&mut self.collecting);
+            batch.entries.shrink();
+            self.waiting.push_back(batch);
         }
     }
 
@@ -77,21 +99,21 @@ impl Batches {
     pub(crate) fn due(&self) -> Option<Instant> {
         let batching = &self.outlet.batching;
         let due = (self.last + batching.inactive_timeout).min(self.first + batching.buffer_duration);
-        (!self.collecting.is_empty()).then_some(due)
+        (!self.collecting.entries.is_empty()).then_some(due)
     }
 
     /// The next batch to deliver.
-    pub(crate) fn next(&mut self, now: Instant) -> Option<Entries> {
+    pub(crate) fn next(&mut self, now: Instant) -> Option<Batch> {
         if self.due().is_some_and(|due| due <= now) {
             self.close();
         }
         self.waiting.pop_front()
     }
 
-    /// A delivery has ended, however it did.
+    /// The delivery of a batch of so many entries, counted with so many bytes, has ended, however it did.
     pub(crate) fn done(&mut self, entries: usize, bytes: usize) {
         self.in_flight -= 1;
-        self.held_bytes -= bytes + entries * ENTRY_OVERHEAD;
+        self.held_bytes -= bytes;
         self.held_entries -= entries;
         let (bytes_max, entries_max) = (self.outlet.batching.pending_bytes_max, self.outlet.pending_entries_max());
         let has_room = |held: usize, max: usize| held <= max - max / FREE_AGAIN;
@@ -103,7 +125,7 @@ impl Batches {
     /// All entries that wait are given up; how many there are.
     pub(crate) fn abandon(&mut self) -> usize {
         self.close();
-        self.waiting.drain(..).map(|entries| entries.len()).sum()
+        self.waiting.drain(..).map(|batch| batch.entries.len()).sum()
     }
 
     pub(crate) fn held_bytes(&self) -> usize {
@@ -112,17 +134,13 @@ impl Batches {
 
     /// Whether nothing is left to do, and there was nothing for so long.
     pub(crate) fn is_idle_since(&self, time: Duration, now: Instant) -> bool {
-        let is_idle = self.in_flight == 0 && self.waiting.is_empty() && self.collecting.is_empty();
+        let is_idle = self.in_flight == 0 && self.waiting.is_empty() && self.collecting.entries.is_empty();
         is_idle && self.last + time <= now
     }
 }
 
 /// What an entry takes besides its bytes.
 const ENTRY_OVERHEAD: usize = size_of::<usize>();
-
-const fn entry_bytes(bytes: usize) -> usize {
-    bytes + ENTRY_OVERHEAD
-}
 
 /// How long the next try waits, after so many; each waits twice as long as the one before.
 pub(crate) fn backoff(first: Duration, tries: u32) -> Duration {
@@ -133,8 +151,24 @@ pub(crate) fn backoff(first: Duration, tries: u32) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::borrow::Cow;
     use stillgate_plugin::Identity;
     use stillgate_plugin::outbox::{Batching, Encode, FileReceiver, Receiver};
+
+    /// Entries become as many bytes as their first byte says, and are sent twice as long.
+    struct Growing;
+
+    impl Encode for Growing {
+        fn encode(&self, _: &Entries, _: &mut Vec<u8>) {}
+
+        fn unpack<'e>(&self, entry: &'e [u8]) -> Cow<'e, [u8]> {
+            entry.first().map_or(Cow::Borrowed(entry), |length| Cow::Owned(vec![0; usize::from(*length) << 16]))
+        }
+
+        fn sent_bytes(&self, entry: &[u8]) -> usize {
+            2 * entry.len()
+        }
+    }
 
     struct Nothing;
 
@@ -142,7 +176,7 @@ mod tests {
         fn encode(&self, _: &Entries, _: &mut Vec<u8>) {}
     }
 
-    fn batches(pending_bytes_max: usize) -> (Batches, Instant) {
+    fn batches_of(pending_bytes_max: usize, encode: impl Encode + 'static) -> (Batches, Instant) {
         let batching = Batching {
             entries_max: 3,
             inactive_timeout: Duration::from_secs(5),
@@ -153,9 +187,18 @@ mod tests {
             pending_entries_max: usize::MAX,
         };
         let receiver = Receiver::File(FileReceiver { path: String::new() });
-        let outlet = Outlet::new(("a", String::new()), Identity(1), batching, receiver, Box::new(Nothing));
+        let outlet = Outlet::new(("a", String::new()), Identity(1), batching, receiver, Box::new(encode));
         let now = Instant::now();
         (Batches::new(Arc::new(outlet), now), now)
+    }
+
+    fn batches(pending_bytes_max: usize) -> (Batches, Instant) {
+        batches_of(pending_bytes_max, Nothing)
+    }
+
+    /// Whether an entry is taken.
+    fn push(batches: &mut Batches, entry: &[u8], now: Instant) -> bool {
+        batches.push(entry, usize::MAX, now).is_ok()
     }
 
     #[test]
@@ -163,34 +206,34 @@ mod tests {
         let (mut batches, now) = batches(1000);
         let at = |seconds| now + Duration::from_secs(seconds);
         assert_eq!(batches.due(), None);
-        assert!(batches.push(b"1", at(0)));
+        assert!(push(&mut batches, b"1", at(0)));
         assert_eq!(batches.due(), Some(at(5)));
-        assert!(batches.push(b"2", at(4)));
+        assert!(push(&mut batches, b"2", at(4)));
         assert_eq!(batches.due(), Some(at(8)));
         assert!(batches.next(at(7)).is_none());
-        assert_eq!(batches.next(at(8)).unwrap().len(), 2);
+        assert_eq!(batches.next(at(8)).unwrap().entries.len(), 2);
         for _ in 0..4 {
-            assert!(batches.push(b"3", at(9)));
+            assert!(push(&mut batches, b"3", at(9)));
         }
-        assert_eq!(batches.next(at(9)).unwrap().len(), 3);
+        assert_eq!(batches.next(at(9)).unwrap().entries.len(), 3);
         assert!(batches.next(at(9)).is_none());
         batches.close();
-        assert_eq!(batches.next(at(9)).unwrap().len(), 1);
+        assert_eq!(batches.next(at(9)).unwrap().entries.len(), 1);
         assert_eq!(batches.abandon(), 0);
     }
 
     #[test]
     fn what_waits_is_bounded_by_bytes() {
-        let (mut batches, now) = batches(10 * entry_bytes(100));
-        let taken = (0..20).filter(|_| batches.push(&[0; 100], now)).count();
+        let (mut batches, now) = batches(10 * (100 + ENTRY_OVERHEAD));
+        let taken = (0..20).filter(|_| push(&mut batches, &[0; 100], now)).count();
         assert_eq!(taken, 10);
         assert!(batches.outlet.is_full());
         let first = batches.next(now).unwrap();
         batches.in_flight += 1;
-        assert!(!batches.push(&[0; 100], now), "what is being delivered counts");
-        batches.done(first.len(), first.bytes());
+        assert!(!push(&mut batches, &[0; 100], now), "what is being delivered counts");
+        batches.done(first.entries.len(), first.bytes);
         assert!(!batches.outlet.is_full());
-        assert!(batches.push(&[0; 100], now));
+        assert!(push(&mut batches, &[0; 100], now));
         assert_eq!(batches.abandon(), 8);
     }
 
@@ -198,9 +241,29 @@ mod tests {
     fn what_waits_is_bounded_by_entries() {
         let (mut batches, now) = batches(usize::MAX);
         batches.outlet.set_pending_entries_max(4);
-        assert_eq!((0..20).filter(|_| batches.push(b"a", now)).count(), 4);
+        assert_eq!((0..20).filter(|_| push(&mut batches, b"a", now)).count(), 4);
         batches.outlet.set_pending_entries_max(6);
-        assert_eq!((0..20).filter(|_| batches.push(b"a", now)).count(), 2);
+        assert_eq!((0..20).filter(|_| push(&mut batches, b"a", now)).count(), 2);
+    }
+
+    #[test]
+    fn entries_count_as_what_they_become() {
+        const MIB: usize = 1024 * 1024;
+        let (mut batches, now) = batches_of(16 * MIB, Growing);
+        // 1 MiB each, sent as 2 MiB.
+        assert_eq!((0..1000).filter(|_| push(&mut batches, &[16], now)).count(), 7);
+        assert!(batches.held_bytes() <= 16 * MIB && batches.held_bytes() > 14 * MIB, "{}", batches.held_bytes());
+        let batch = batches.next(now).unwrap();
+        assert_eq!((batch.entries.len(), batch.entries.bytes()), (2, 2 * MIB), "it goes at 4 MiB");
+        batches.in_flight += 1;
+        batches.done(batch.entries.len(), batch.bytes);
+        assert!(push(&mut batches, &[16], now));
+        assert_eq!(
+            batches.push(&[65], usize::MAX, now),
+            Err(DropReason::TooLarge),
+            "it is longer than an entry may be"
+        );
+        assert_eq!(batches.push(&[16], MIB, now), Err(DropReason::Full), "all outlets together have no room");
     }
 
     #[test]

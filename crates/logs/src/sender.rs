@@ -1,6 +1,6 @@
 //! The event loop of the thread: chunks of workers come, batches go, deliveries end.
 
-use crate::batch::{Batches, backoff};
+use crate::batch::{Batch, Batches, backoff};
 use crate::delivery::{Arrived, Delivery};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -47,6 +47,7 @@ struct Line {
 struct Delivered {
     identity: Identity,
     entries: usize,
+    /// What they were counted with.
     bytes: usize,
     /// Or what went wrong.
     result: Result<Arrived, String>,
@@ -120,13 +121,14 @@ impl Sender {
         for (outlet, entry) in chunk.iter() {
             let line = self.lines.entry(outlet.identity).or_insert_with(|| Line::new(outlet, now));
             line.follow(outlet);
-            let has_room = self.held_bytes + entry.len() <= HELD_BYTES_MAX;
-            let before = line.batches.held_bytes();
-            if has_room && line.batches.push(entry, now) {
-                self.held_bytes += line.batches.held_bytes() - before;
-            } else {
-                self.counts.lose(outlet.plugin, DropReason::Full, 1);
-                line.report(1, "the receiver is too slow");
+            let (room, before) = (HELD_BYTES_MAX.saturating_sub(self.held_bytes), line.batches.held_bytes());
+            match line.batches.push(entry, room, now) {
+                Ok(()) => self.held_bytes += line.batches.held_bytes() - before,
+                Err(reason) => {
+                    self.counts.lose(outlet.plugin, reason, 1);
+                    let is_long = reason == DropReason::TooLarge;
+                    line.report(1, if is_long { "an entry is too long" } else { "the receiver is too slow" });
+                }
             }
         }
         chunk.clear();
@@ -141,14 +143,14 @@ impl Sender {
         let now = Instant::now();
         for (identity, line) in &mut self.lines {
             while line.batches.in_flight < line.delivery.at_once() {
-                let Some(entries) = line.batches.next(now) else { break };
+                let Some(Batch { entries, bytes }) = line.batches.next(now) else { break };
                 line.batches.in_flight += 1;
                 line.in_flight_entries += entries.len();
                 let (identity, outlet) = (*identity, line.batches.outlet.clone());
                 let (delivery, ending) = (line.delivery.clone(), self.ending.subscribe());
                 self.deliveries.spawn(async move {
-                    let (count, bytes) = (entries.len(), entries.bytes());
-                    let result = deliver(&outlet, &delivery, &entries, ending).await;
+                    let count = entries.len();
+                    let result = deliver(&outlet, &delivery, entries, ending).await;
                     Delivered { identity, entries: count, bytes, result }
                 });
             }
@@ -231,12 +233,12 @@ impl Line {
 async fn deliver(
     outlet: &Outlet,
     delivery: &Delivery,
-    entries: &Entries,
+    entries: Entries,
     mut ending: watch::Receiver<bool>,
 ) -> Result<Arrived, String> {
-    let mut tries = 0;
+    let (payload, mut tries) = (delivery.payload(outlet, entries), 0);
     loop {
-        let error = match delivery.run(outlet, entries).await {
+        let error = match delivery.run(outlet, &payload).await {
             Ok(arrived) => return Ok(arrived),
             Err(error) => error,
         };

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stillgate_testkit::{Gateway, Setup, Upstream, eventually};
 
+const MIB: usize = 1024 * 1024;
 /// The bound of what waits for one receiver, with what is being written to it.
 const HELD_BYTES_MAX: f64 = 17.0 * 1024.0 * 1024.0;
 
@@ -222,6 +223,41 @@ fn a_receiver_that_stalls_costs_memory_up_to_its_bound() {
     let held = measured.scrape().one("stillgate_logger_bytes", &[("plugin", "http-logger")]);
     assert!(held > 1e6 && held <= HELD_BYTES_MAX, "{held}");
     measured.gateway.assert_healthy();
+}
+
+/// A short body that was compressed counts as what it is without its coding: a thousand of them took 2 GiB, and went in one request
+/// of 500 MiB.
+#[test]
+fn decoded_bodies_count_as_what_they_become() {
+    const REQUESTS: u64 = 200;
+    const PAGE_BYTES: usize = 256 * 1024;
+    let body = "<br>".repeat(PAGE_BYTES / 4);
+    let answer = format!("HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {PAGE_BYTES}\r\n\r\n{body}");
+    let node = Upstream::serve(move |connection| {
+        while connection.read_request().is_ok() {
+            connection.send(&answer);
+        }
+    });
+    let (receiver, seen) = receiver(|_| 200);
+    let plugins = format!(
+        "gzip: {{min_length: 1}}\n      http-logger: {{uri: \"http://{}/\", include_resp_body: true, inactive_timeout: 1}}",
+        receiver.addr()
+    );
+    let measured = Measured::start(logs::route(&node, &plugins, ""), "");
+    let before = measured.gateway.rss_peak();
+    let mut client = measured.gateway.client();
+    for _ in 0..REQUESTS {
+        client.send("GET /a HTTP/1.1\r\nHost: h\r\nAccept-Encoding: gzip\r\n\r\n");
+        let got = client.expect_response("GET");
+        assert!(got.body.len() < PAGE_BYTES / 50, "{}", got.body.len());
+    }
+    let counted = || (sent(&measured, "http-logger"), dropped(&measured, "http-logger"));
+    eventually("all to be counted", || counted().0 + counted().1 == REQUESTS);
+    let largest = seen.longest();
+    assert!(largest > PAGE_BYTES && largest < 6 * MIB, "{largest} bytes in one request");
+    assert_eq!(seen.accepted(), counted().0);
+    let grown = measured.gateway.rss_peak() - before;
+    assert!(grown < 64 * MIB, "{grown} bytes more");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Appends to a file, which may be moved away at any time: then, as where it is missing, one is made.
 
+use bytes::Bytes;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::fs::{File, metadata};
 use std::io::{self, Write};
@@ -13,7 +14,7 @@ pub(crate) struct Appended(Arc<Mutex<Option<File>>>);
 
 impl Appended {
     /// Appends whole lines.
-    pub(crate) async fn append(&self, path: &str, lines: Vec<u8>) -> Result<u64, String> {
+    pub(crate) async fn append(&self, path: &str, lines: Bytes) -> Result<u64, String> {
         let (open, path) = (self.0.clone(), path.to_owned());
         // A disk may take its time.
         let written = spawn_blocking(move || {

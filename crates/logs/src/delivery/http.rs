@@ -45,7 +45,7 @@ struct Answer {
 
 impl Client {
     /// Posts a batch to one of the receiver's addresses. Returns its bytes, and how many entries the answer refuses.
-    pub(crate) async fn post(&self, to: &HttpReceiver, body: Vec<u8>) -> Result<(u64, u64), String> {
+    pub(crate) async fn post(&self, to: &HttpReceiver, body: Bytes) -> Result<(u64, u64), String> {
         let bytes = body.len() as u64;
         let url = self.next_url(to.urls.len());
         let at = || format!("{}:{}", to.urls[url].host, to.urls[url].port);
@@ -78,7 +78,7 @@ impl Client {
         if let Some(fields) = self.known(url) {
             return Ok(fields);
         }
-        let request = request(to, &to.urls[url], Method::GET, &question.target, Vec::new(), Vec::new())?;
+        let request = request(to, &to.urls[url], Method::GET, &question.target, Vec::new(), Bytes::new())?;
         let answer = self.exchange(to, url, request).await?;
         if answer.status != 200 {
             return Err(format!("asked for its version it answers with the status {}", answer.status));
@@ -157,11 +157,11 @@ fn request(
     method: Method,
     target: &str,
     learned: HeaderFields,
-    body: Vec<u8>,
+    body: Bytes,
 ) -> Result<Request<Full<Bytes>>, String> {
     let bad = |_| "a header field of the configuration cannot be sent".to_owned();
     let mut request =
-        Request::builder().method(&method).uri(target).body(Full::from(body)).map_err(|e| e.to_string())?;
+        Request::builder().method(&method).uri(target).body(Full::new(body)).map_err(|e| e.to_string())?;
     let fields = request.headers_mut();
     fields.insert(HOST, HeaderValue::from_str(&url.authority).map_err(bad)?);
     fields.insert(USER_AGENT, HeaderValue::from_static(AGENT));

@@ -5,6 +5,7 @@ mod http;
 mod socket;
 mod tls;
 
+use bytes::Bytes;
 use file::Appended;
 use http::Client;
 use socket::{Datagrams, Stream};
@@ -22,6 +23,13 @@ pub(crate) struct Arrived {
     pub(crate) too_large: u64,
     /// Entries that the receiver did not take.
     pub(crate) refused: u64,
+}
+
+/// What is delivered, however often it is tried.
+pub(crate) enum Payload {
+    Whole(Bytes),
+    /// Cut into datagrams as it goes.
+    Entries(Entries),
 }
 
 /// What an outlet keeps from delivery to delivery: connections, an open file.
@@ -50,21 +58,29 @@ impl Delivery {
         }
     }
 
+    /// What is sent for a batch, whose entries are needed no longer.
+    pub(crate) fn payload(&self, outlet: &Outlet, entries: Entries) -> Payload {
+        if let Delivery::Udp(_) = self {
+            return Payload::Entries(entries);
+        }
+        let sent_bytes: usize = entries.iter().map(|entry| entry.len().max(outlet.encode.sent_bytes(entry)) + 2).sum();
+        let mut bytes = Vec::with_capacity(sent_bytes + 64);
+        outlet.encode.encode(&entries, &mut bytes);
+        Payload::Whole(bytes.into())
+    }
+
     /// Delivers a batch, or says what went wrong, without anything that is secret.
-    pub(crate) async fn run(&self, outlet: &Outlet, entries: &Entries) -> Result<Arrived, String> {
-        let encoded = || {
-            let mut bytes = Vec::with_capacity(entries.bytes() + entries.len() * 2 + 64);
-            outlet.encode.encode(entries, &mut bytes);
-            bytes
-        };
-        let bytes = match (self, &outlet.receiver) {
-            (Delivery::File(file), Receiver::File(to)) => file.append(&to.path, encoded()).await?,
-            (Delivery::Http(client), Receiver::Http(to)) => {
-                let (bytes, refused) = client.post(to, encoded()).await?;
+    pub(crate) async fn run(&self, outlet: &Outlet, payload: &Payload) -> Result<Arrived, String> {
+        let bytes = match (self, &outlet.receiver, payload) {
+            (Delivery::File(file), Receiver::File(to), Payload::Whole(bytes)) => {
+                file.append(&to.path, bytes.clone()).await?
+            }
+            (Delivery::Http(client), Receiver::Http(to), Payload::Whole(bytes)) => {
+                let (bytes, refused) = client.post(to, bytes.clone()).await?;
                 return Ok(Arrived { bytes, too_large: 0, refused });
             }
-            (Delivery::Tcp(stream), Receiver::Tcp(to)) => stream.write(to, encoded()).await?,
-            (Delivery::Udp(datagrams), Receiver::Udp(to)) => {
+            (Delivery::Tcp(stream), Receiver::Tcp(to), Payload::Whole(bytes)) => stream.write(to, bytes).await?,
+            (Delivery::Udp(datagrams), Receiver::Udp(to), Payload::Entries(entries)) => {
                 return datagrams.send(to, entries, &*outlet.encode).await;
             }
             _ => return Err("an outlet has changed its receiver, which is a bug".to_owned()),

@@ -24,7 +24,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
 
 impl Stream {
     /// Writes a batch.
-    pub(crate) async fn write(&self, to: &SocketReceiver, bytes: Vec<u8>) -> Result<u64, String> {
+    pub(crate) async fn write(&self, to: &SocketReceiver, bytes: &[u8]) -> Result<u64, String> {
         let mut kept = self.0.lock().await;
         let mut open = kept.take();
         if let Some(stream) = &mut open
@@ -37,7 +37,7 @@ impl Stream {
             None => in_time(to.timeout, "connecting", connect(to)).await?,
         };
         in_time(to.timeout, "writing", async {
-            stream.write_all(&bytes).await.map_err(|error| format!("cannot write: {error}"))?;
+            stream.write_all(bytes).await.map_err(|error| format!("cannot write: {error}"))?;
             stream.flush().await.map_err(|error| format!("cannot write: {error}"))
         })
         .await?;

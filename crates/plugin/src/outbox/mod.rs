@@ -15,6 +15,7 @@ pub use counts::{Count, Counted, Counts, DropReason};
 pub use receiver::{FileReceiver, HttpReceiver, Learn, Question, Receiver, Refused, SocketReceiver, Url};
 
 use crate::definition::Identity;
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -114,6 +115,17 @@ pub struct Batching {
 
 /// Makes of entries what is sent. It runs on the sender's thread.
 pub trait Encode: Send + Sync {
+    /// An entry as it waits to be sent, of what a worker has written: what is to be decoded is decoded here, so that the bounds of
+    /// what waits count what it becomes.
+    fn unpack<'e>(&self, entry: &'e [u8]) -> Cow<'e, [u8]> {
+        Cow::Borrowed(entry)
+    }
+
+    /// What an entry takes of what is sent, about: it is counted with that where it is more than the entry itself.
+    fn sent_bytes(&self, entry: &[u8]) -> usize {
+        entry.len()
+    }
+
     /// Appends what is sent for these entries, of which there is at least one.
     fn encode(&self, entries: &Entries, out: &mut Vec<u8>);
 }
@@ -145,6 +157,12 @@ impl Entries {
     /// What all of them take.
     pub fn bytes(&self) -> usize {
         self.bytes.len()
+    }
+
+    /// Gives memory back that has no entry.
+    pub fn shrink(&mut self) {
+        self.bytes.shrink_to_fit();
+        self.ends.shrink_to_fit();
     }
 
     /// What they take of memory.

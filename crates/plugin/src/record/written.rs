@@ -76,6 +76,20 @@ pub fn push_json_string(value: &[u8], bytes_max: usize, line: &mut Vec<u8>) {
     line.push(b'"');
 }
 
+/// How long [`push_json_string`] makes a text.
+pub fn json_string_bytes(value: &[u8]) -> usize {
+    let of_text = |text: &str| -> usize {
+        let of_byte = |byte: u8| match byte {
+            b'"' | b'\\' | b'\n' | b'\r' | b'\t' => 2,
+            0..0x20 => 6,
+            _ => 1,
+        };
+        text.bytes().map(of_byte).sum()
+    };
+    let of_broken = |broken: &[u8]| if broken.is_empty() { 0 } else { '\u{FFFD}'.len_utf8() };
+    2 + value.utf8_chunks().map(|part| of_text(part.valid()) + of_broken(part.invalid())).sum::<usize>()
+}
+
 /// Copies runs of ordinary bytes at once, as nearly all values are a single run.
 fn push_json_text(text: &str, line: &mut Vec<u8>) {
     let mut rest = text.as_bytes();

@@ -11,6 +11,7 @@
 
 use crate::decoding::Decoding;
 use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::io::Read;
 use stillgate_plugin::Response;
@@ -75,22 +76,23 @@ impl<'a> Coded<'a> {
     }
 }
 
-/// Decodes bodies before entries become what is sent.
+/// Decodes bodies as entries come to the thread that sends, so that they are counted as what they become.
 pub(super) struct Decoded<E>(pub(super) E);
 
 impl<E: Encode> Encode for Decoded<E> {
+    fn unpack<'e>(&self, entry: &'e [u8]) -> Cow<'e, [u8]> {
+        match entry.last() {
+            Some(&MARK) => whole(entry).map_or(Cow::Borrowed(entry), Cow::Owned),
+            _ => Cow::Borrowed(entry),
+        }
+    }
+
+    fn sent_bytes(&self, entry: &[u8]) -> usize {
+        self.0.sent_bytes(entry)
+    }
+
     fn encode(&self, entries: &Entries, out: &mut Vec<u8>) {
-        if entries.iter().all(|entry| entry.last() != Some(&MARK)) {
-            return self.0.encode(entries, out);
-        }
-        let mut decoded = Entries::default();
-        for entry in entries.iter() {
-            match whole(entry) {
-                Some(entry) => decoded.push(&entry),
-                None => decoded.push(entry),
-            }
-        }
-        self.0.encode(&decoded, out);
+        self.0.encode(entries, out);
     }
 }
 
@@ -157,10 +159,11 @@ mod tests {
         out.extend_from_slice(b",\"a\":1}\n");
         coded.append(start, &mut out);
         let mut entries = Entries::default();
-        entries.push(b"{}\n");
-        entries.push(&out[start..]);
+        let encode = Decoded(Joined);
+        entries.push(&encode.unpack(b"{}\n"));
+        entries.push(&encode.unpack(&out[start..]));
         let mut sent = Vec::new();
-        Decoded(Joined).encode(&entries, &mut sent);
+        encode.encode(&entries, &mut sent);
         String::from_utf8(sent).unwrap().strip_prefix("{}\n").unwrap().to_owned()
     }
 

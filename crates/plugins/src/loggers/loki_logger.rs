@@ -5,10 +5,11 @@
 use super::keys::{HeaderSecrets, URL, UrlText, batching_logger_keys, logger_metadata};
 use super::logger::{Logger, PHASES, of_metadata, plugin_of_logger};
 use serde_json::json;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_plugin::outbox::{Encode, Entries, HttpReceiver, Outlet, Receiver};
-use stillgate_plugin::record::written::push_json_string;
+use stillgate_plugin::record::written::{json_string_bytes, push_json_string};
 use stillgate_plugin::secrets::Veiled;
 use stillgate_plugin::{Compile, Define, Phases, Response, Secret, Template};
 use stillgate_route::VariableError;
@@ -203,11 +204,20 @@ type Stream<'a> = (&'a [u8], Vec<(u64, &'a [u8])>);
 struct Streams;
 
 impl Encode for Streams {
+    fn sent_bytes(&self, entry: &[u8]) -> usize {
+        /// Of a stream with one line: names, brackets and the time.
+        const AROUND_BYTES: usize = 64;
+        split(entry).map_or(0, |(labels, _, line)| labels.len() + json_string_bytes(line) + AROUND_BYTES)
+    }
+
     fn encode(&self, entries: &Entries, out: &mut Vec<u8>) {
         let mut streams: Vec<Stream<'_>> = Vec::new();
+        // Each request may have labels of its own.
+        let mut places: HashMap<&[u8], usize> = HashMap::new();
         for entry in entries.iter() {
             let Some((labels, time, line)) = split(entry) else { continue };
-            match streams.iter_mut().find(|(of, _)| *of == labels) {
+            let place = *places.entry(labels).or_insert(streams.len());
+            match streams.get_mut(place) {
                 Some((_, values)) => values.push((time, line)),
                 None => streams.push((labels, vec![(time, line)])),
             }

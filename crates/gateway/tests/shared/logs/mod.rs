@@ -31,6 +31,11 @@ impl Seen {
         self.got.lock().expect("no panic").last().expect("a request").clone()
     }
 
+    /// Bytes of the longest body.
+    pub(crate) fn longest(&self) -> usize {
+        self.got.lock().expect("no panic").iter().map(|(_, body)| body.len()).max().unwrap_or_default()
+    }
+
     pub(crate) fn heads(&self) -> Vec<Head> {
         self.got.lock().expect("no panic").iter().map(|(head, _)| head.clone()).collect()
     }
