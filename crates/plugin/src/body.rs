@@ -15,6 +15,10 @@ pub enum Direction {
 /// What a filter may hold of one body, where its plugin has no key of its own for it.
 pub const FILTER_BYTES_MAX: usize = 1024 * 1024;
 
+/// Content codings that filters of responses undo, as `Accept-Encoding` has them. Nodes are asked for no others where a filter
+/// needs the body as it is.
+pub const UNDONE_CODINGS: [&str; 4] = ["gzip", "x-gzip", "deflate", "br"];
+
 /// Sees a body piece by piece, in whatever pieces it comes, and says what goes on in its place.
 ///
 /// A filter owns what it holds back, and has a bound for it.
@@ -31,12 +35,6 @@ pub trait BodyFilter {
     /// The body has ended; the rest is appended to `out`.
     fn end(&mut self, out: &mut Vec<u8>) -> Result<(), BodyError>;
 
-    /// Whether [`BodyFilter::end`] did a part of its work only: then it is called again, as long as there is time for the body.
-    /// A filter whose end may take long does it in parts.
-    fn has_more(&self) -> bool {
-        false
-    }
-
     /// How long what goes on is in all, of a body that is this long; `None`: that shows only as it comes. Asked before it comes.
     fn length_of(&self, _length: u64) -> Option<u64> {
         None
@@ -50,8 +48,9 @@ pub trait BodyFilter {
         usize::MAX
     }
 
-    /// What it has to have done on a thread that serves no requests, asked after each of the calls above. Until
-    /// [`BodyFilter::worked`] it is given nothing more.
+    /// What it has to have done on a thread that serves no requests, asked after each of the calls above and after
+    /// [`BodyFilter::worked`]. Until then it is given nothing more. Work that may take long is done in parts, between which that
+    /// of other requests has its turn.
     fn work(&mut self) -> Option<Work> {
         None
     }
@@ -182,6 +181,29 @@ impl BodyChanges {
         match &self.list[..] {
             [(_, Change::Replace(body))] => Some(body),
             _ => None,
+        }
+    }
+
+    /// Takes what was put in place of the body out, where nothing changes that; [`BodyChanges::give_back`] undoes it.
+    pub(crate) fn take_replaced(&mut self) -> Option<Vec<u8>> {
+        match &mut self.list[..] {
+            [(_, Change::Replace(body))] => Some(std::mem::take(body)),
+            _ => None,
+        }
+    }
+
+    /// Puts back what was taken.
+    pub(crate) fn give_back(&mut self, body: Vec<u8>) {
+        if let [(_, Change::Replace(place))] = &mut self.list[..] {
+            *place = body;
+        }
+    }
+
+    /// What a body takes that was put in place of another.
+    pub fn replaced_bytes(&self) -> usize {
+        match self.list.first() {
+            Some((_, Change::Replace(body))) => body.capacity(),
+            _ => 0,
         }
     }
 

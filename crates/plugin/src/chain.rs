@@ -134,6 +134,10 @@ pub struct Chain {
     phases: Phases,
     /// The places of those that are called in each phase, as bits.
     of_phase: [u64; Phase::ALL.len()],
+    /// Whether one has [`crate::Plugin::codes_content`].
+    codes_content: bool,
+    /// Whether one has [`crate::Plugin::filters_responses`].
+    filters_responses: bool,
 }
 
 impl Chain {
@@ -163,7 +167,10 @@ impl Chain {
         for (at, entry) in entries.iter().enumerate() {
             entry.phases.iter().for_each(|phase| of_phase[phase as usize] |= 1 << at);
         }
-        Ok(Chain { entries: entries.into(), left_out: left_out.into(), phases, of_phase })
+        let codes_content = entries.iter().any(|entry| entry.plugin.codes_content());
+        let filters_responses = entries.iter().any(|entry| entry.plugin.filters_responses());
+        let (entries, left_out) = (entries.into(), left_out.into());
+        Ok(Chain { entries, left_out, phases, of_phase, codes_content, filters_responses })
     }
 
     /// Whether there is no plugin.
@@ -182,6 +189,18 @@ impl Chain {
     #[inline]
     pub fn phases(&self) -> Phases {
         self.phases
+    }
+
+    /// Whether some plugin codes content for the client.
+    #[inline]
+    pub fn codes_content(&self) -> bool {
+        self.codes_content
+    }
+
+    /// Whether some plugin may read or change the bodies of nodes' responses.
+    #[inline]
+    pub fn filters_responses(&self) -> bool {
+        self.filters_responses
     }
 
     /// All of them, in order.

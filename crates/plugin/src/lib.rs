@@ -24,6 +24,7 @@ pub mod facts;
 pub mod filter;
 pub mod flow;
 pub mod io;
+pub mod json;
 pub mod meta;
 pub mod outbox;
 pub mod own;
@@ -64,7 +65,7 @@ pub use response::{Ended, Response};
 pub use scripts::Scripts;
 pub use secrets::{NoSecrets, Secret, Secrets};
 pub use settled::{Settled, Span};
-pub use table::Table;
+pub use table::{Ignorable, Table};
 pub use template::Template;
 pub use upstreams::{NoUpstreams, OwnUpstream, Upstreams};
 pub use worker::{Counts, Worker};
@@ -95,6 +96,21 @@ pub trait Plugin: Send + Sync + 'static {
     /// The head of the response is here, of a node or of our own. Filters of its body are set here
     /// ([`Response::body`]): framing is chosen after them.
     fn header_filter(&self, _response: &mut Response<'_>) {}
+
+    /// All plugins have seen the head of the response and set their filters: what codes content for the client does so here,
+    /// behind them, whatever its priority. Called where [`Plugin::codes_content`] says so.
+    fn code_content(&self, _response: &mut Response<'_>) {}
+
+    /// Whether it codes content for the client, as gzip does.
+    fn codes_content(&self) -> bool {
+        false
+    }
+
+    /// Whether it may read or change the bodies of nodes' responses. Then a node is asked for whole bodies only, in no coding that
+    /// a filter cannot undo.
+    fn filters_responses(&self) -> bool {
+        false
+    }
 
     /// The response is out.
     fn log(&self, _response: &mut Response<'_>) {}

@@ -179,6 +179,7 @@ impl Bench {
             metadata,
         };
         chain.of(Phase::HeaderFilter).for_each(|(_, entry)| entry.plugin.header_filter(&mut response));
+        chain.of(Phase::BodyFilter).for_each(|(_, entry)| entry.plugin.code_content(&mut response));
         let Some(Change::Filter(filter)) = body.iter_mut().next() else { panic!("no filter") };
         for piece in content.chunks(PIECE_BYTES.min(filter.piece_bytes_max())) {
             filter.piece(piece, out).unwrap();

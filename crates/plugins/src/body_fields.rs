@@ -1,6 +1,6 @@
-//! What the head of a response says of its body.
+//! What the head of a message says of its body, and no longer holds where that is changed.
 
-use stillgate_plugin::Response;
+use stillgate_plugin::{Request, Response};
 use stillgate_wire::FieldName;
 
 /// How the body is coded.
@@ -10,9 +10,35 @@ pub(crate) const ETAG: FieldName<'static> = FieldName::constant("ETag");
 /// The body's media type.
 pub(crate) const CONTENT_TYPE: FieldName<'static> = FieldName::constant("Content-Type");
 
-/// What the head says of the body no longer holds, since the body becomes another.
+/// Checksums of the bytes that are sent, and whether parts of them can be asked for: RFC 9530, RFC 3230, RFC 1864, RFC 9110.
+const OF_CODED_BYTES: [FieldName<'static>; 5] = [
+    FieldName::constant("Accept-Ranges"),
+    FieldName::constant("Content-MD5"),
+    FieldName::constant("Content-Digest"),
+    FieldName::constant("Repr-Digest"),
+    FieldName::constant("Digest"),
+];
+/// What holds of the body in any coding.
+const OF_BODY: [FieldName<'static>; 4] = [
+    CONTENT_ENCODING,
+    ETAG,
+    FieldName::constant("Last-Modified"),
+    // Of the bytes before they are coded (draft-ietf-httpbis-unencoded-digest).
+    FieldName::constant("Unencoded-Digest"),
+];
+
+/// The body becomes another: what the head says of the old one goes. Whatever changes a body calls this.
 pub(crate) fn forget_old_body(response: &mut Response<'_>) {
-    for name in [CONTENT_ENCODING, FieldName::constant("Last-Modified"), ETAG] {
-        response.remove_header(name);
-    }
+    forget_coded_bytes(response);
+    OF_BODY.into_iter().for_each(|name| response.remove_header(name));
+}
+
+/// The body stays what it is, in another coding.
+pub(crate) fn forget_coded_bytes(response: &mut Response<'_>) {
+    OF_CODED_BYTES.into_iter().for_each(|name| response.remove_header(name));
+}
+
+/// [`forget_old_body`] of a request.
+pub(crate) fn forget_old_request_body(request: &mut Request<'_>) {
+    OF_CODED_BYTES.into_iter().chain(OF_BODY).for_each(|name| request.remove_header(name));
 }

@@ -95,6 +95,18 @@ impl Decoder {
         Ok(out.bytes)
     }
 
+    /// Takes what has been decoded so far, for a filter that passes it on as it comes.
+    pub(crate) fn take(&mut self) -> Vec<u8> {
+        let out = match &mut self.0 {
+            State::Identity(out) | State::Empty(_, out) | State::Unsettled { out, .. } => out,
+            State::Gzip(decoder) => decoder.get_mut(),
+            State::Deflate(inflate) => &mut inflate.out,
+            State::Brotli(brotli) => &mut brotli.out,
+            State::Unknown => return Vec::new(),
+        };
+        std::mem::take(&mut out.bytes)
+    }
+
     /// Bytes held, those that decoding takes among them.
     pub(crate) fn held_bytes(&self) -> usize {
         let (out, own) = match &self.0 {
@@ -287,6 +299,28 @@ mod tests {
         assert_eq!(gzip.held_bytes(), 0);
         gzip.piece(&[0x1f]).unwrap();
         assert_eq!(gzip.held_bytes(), INFLATE_BYTES);
+    }
+
+    #[test]
+    fn what_nodes_are_asked_for_can_be_undone() {
+        for coding in stillgate_plugin::body::UNDONE_CODINGS {
+            assert!(
+                !matches!(Decoding::of(Some(coding.as_bytes())), Decoding::Unknown | Decoding::Identity),
+                "{coding}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_decoded_can_be_taken_as_it_comes() {
+        let mut brotli = Decoder::new(Decoding::Brotli, 4);
+        let mut taken = Vec::new();
+        for byte in BROTLI {
+            brotli.piece(&[byte]).unwrap();
+            taken.append(&mut brotli.take());
+        }
+        taken.append(&mut brotli.end().unwrap());
+        assert_eq!(taken, b"0123456789");
     }
 
     #[test]

@@ -65,6 +65,10 @@ impl Plugin for Echo {
             response.set_header(name.name(), value.value());
         }
     }
+
+    fn filters_responses(&self) -> bool {
+        true
+    }
 }
 
 /// Puts texts around a body.

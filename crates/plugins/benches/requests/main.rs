@@ -236,6 +236,7 @@ impl Bench {
             response: early,
             consumer: &mut consumer,
             consumers,
+            id: &stillgate_plugin::record::RequestId::default(),
             worker,
             metadata,
         };
@@ -281,6 +282,7 @@ fn respond(chain: &Chain, request: Request<'_>, edits: &mut ResponseEdits, tries
         metadata,
     };
     chain.of(Phase::HeaderFilter).for_each(|(_, entry)| entry.plugin.header_filter(&mut response));
+    chain.of(Phase::BodyFilter).for_each(|(_, entry)| entry.plugin.code_content(&mut response));
     let id = OnceCell::new();
     let record = Record {
         end_unix_ms: NOW_MS,

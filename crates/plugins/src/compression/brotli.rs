@@ -81,7 +81,7 @@ impl Define for Brotli {
     type Keys = BrotliKeys;
     const NAME: &'static str = "brotli";
     const PRIORITY: i32 = 996;
-    const PHASES: Phases = Phases::of(&[Phase::HeaderFilter, Phase::BodyFilter]);
+    const PHASES: Phases = Phases::of(&[Phase::BodyFilter]);
 
     fn compile(keys: BrotliKeys, _: &mut Compile<'_>) -> Option<Brotli> {
         let quality = if (7..=9).contains(&keys.comp_level) { 6 } else { keys.comp_level };
@@ -114,7 +114,11 @@ const LGBLOCK_MIN: u8 = 16;
 const LGBLOCK_MAX: u8 = 18;
 
 impl Plugin for Brotli {
-    fn header_filter(&self, response: &mut Response<'_>) {
+    fn codes_content(&self) -> bool {
+        true
+    }
+
+    fn code_content(&self, response: &mut Response<'_>) {
         let mut params = self.params;
         // A window that is larger than the body takes memory for nothing.
         if let Some(length) = response.length.filter(|_| response.body.is_empty()) {

@@ -47,7 +47,7 @@ impl Define for Gzip {
     type Keys = GzipKeys;
     const NAME: &'static str = "gzip";
     const PRIORITY: i32 = 995;
-    const PHASES: Phases = Phases::of(&[Phase::HeaderFilter, Phase::BodyFilter]);
+    const PHASES: Phases = Phases::of(&[Phase::BodyFilter]);
 
     fn compile(keys: GzipKeys, _: &mut Compile<'_>) -> Option<Gzip> {
         Some(Gzip {
@@ -66,7 +66,11 @@ impl Define for Gzip {
 }
 
 impl Plugin for Gzip {
-    fn header_filter(&self, response: &mut Response<'_>) {
+    fn codes_content(&self) -> bool {
+        true
+    }
+
+    fn code_content(&self, response: &mut Response<'_>) {
         let level = self.level;
         filter::begin(&self.policy, response, ENCODER_BYTES, self.piece_bytes_max, move || {
             Some(GzipEncoder::new(level))

@@ -1,7 +1,7 @@
 //! `gzip`, `brotli` and `zstd`: compress responses for clients that take it.
 //!
 //! Which responses is the same for all three ([`Policy`]); what differs are the encoders. The bytes of a body go on as soon as
-//! they can: an encoder is flushed where the node has nothing more for now, so that a response is never held back for its
+//! they can, behind all other filters: an encoder is flushed where the node has nothing more for now, so that a response is never held back for its
 //! coding.
 
 mod accept;

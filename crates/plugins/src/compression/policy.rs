@@ -1,7 +1,7 @@
 //! Which responses are compressed, and what becomes of their heads.
 
 use super::accept::weight_of;
-use crate::body_fields::{CONTENT_ENCODING, CONTENT_TYPE, ETAG};
+use crate::body_fields::{CONTENT_ENCODING, CONTENT_TYPE, ETAG, forget_coded_bytes};
 use stillgate_plugin::Response;
 use stillgate_schema::kind::{some, text};
 use stillgate_schema::{
@@ -91,15 +91,6 @@ const ACCEPT_ENCODING: FieldValue<'static> = FieldValue::constant("Accept-Encodi
 const CACHE_CONTROL: FieldName<'static> = FieldName::constant("Cache-Control");
 const CONTENT_RANGE: FieldName<'static> = FieldName::constant("Content-Range");
 
-/// What no longer holds of a body that is coded: where its parts are, and what its bytes come to.
-const OF_PLAIN_BODY: [FieldName<'static>; 5] = [
-    FieldName::constant("Accept-Ranges"),
-    FieldName::constant("Content-MD5"),
-    FieldName::constant("Content-Digest"),
-    FieldName::constant("Repr-Digest"),
-    FieldName::constant("Digest"),
-];
-
 impl Policy {
     /// Whether the body goes to this client in the coding; then the head says so, once `is_possible` holds as well. Whether the
     /// response depends on `Accept-Encoding` is said in either case.
@@ -116,7 +107,7 @@ impl Policy {
         if self.replaces(response) {
             response.body.withdraw_last();
         }
-        OF_PLAIN_BODY.into_iter().for_each(|name| response.remove_header(name));
+        forget_coded_bytes(response);
         response.set_header(CONTENT_ENCODING, FieldValue::constant(self.coding));
         weaken_etag(response);
         true

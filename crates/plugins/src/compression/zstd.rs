@@ -35,7 +35,7 @@ impl Define for Zstd {
     const NAME: &'static str = "zstd";
     /// Before brotli (996) and gzip (995): of equal weights the first counts.
     const PRIORITY: i32 = 997;
-    const PHASES: Phases = Phases::of(&[Phase::HeaderFilter, Phase::BodyFilter]);
+    const PHASES: Phases = Phases::of(&[Phase::BodyFilter]);
 
     fn compile(keys: ZstdKeys, _: &mut Compile<'_>) -> Option<Zstd> {
         Some(Zstd {
@@ -54,7 +54,11 @@ impl Define for Zstd {
 }
 
 impl Plugin for Zstd {
-    fn header_filter(&self, response: &mut Response<'_>) {
+    fn codes_content(&self) -> bool {
+        true
+    }
+
+    fn code_content(&self, response: &mut Response<'_>) {
         let level = self.level;
         filter::begin(&self.policy, response, ENCODER_BYTES, self.piece_bytes_max, move || ZstdEncoder::begin(level));
     }

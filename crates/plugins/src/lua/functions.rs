@@ -5,7 +5,11 @@
 use super::hosts::{OfPiece, OfRequest, OfResponse};
 use super::http::{call_of, reply_of};
 use super::own::part;
-use std::cell::RefCell;
+use super::seen::{Seen, Wishes};
+use super::timers::Started;
+use crate::body_fields::{CONTENT_ENCODING, CONTENT_TYPE, forget_old_body};
+use crate::decoding::{Decoder, Decoding};
+use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,16 +19,13 @@ use stillgate_lua::{
 };
 use stillgate_plugin::body::FILTER_BYTES_MAX;
 use stillgate_plugin::{Answer, BodyError, BodyFilter, Flow, Io, Phase, Plugin, QueueFull, Request, Response, Settled};
-use stillgate_wire::{FieldName, FieldValue};
+use stillgate_wire::FieldValue;
 
 /// How long a call takes that cannot be made, or that there is no place for.
 const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 
 /// Longest that a function sleeps at once.
-const SLEEP_MAX: Duration = Duration::from_secs(3600);
-
-const CONTENT_TYPE: FieldName<'static> = FieldName::constant("Content-Type");
-const CONTENT_ENCODING: FieldName<'static> = FieldName::constant("Content-Encoding");
+pub(super) const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
 /// Functions, and whom they are of; shared with the requests that wait.
 pub(super) struct Functions {
@@ -34,6 +35,8 @@ pub(super) struct Functions {
     pub(super) wants_documents: bool,
     /// Whether the program has a part for each phase.
     pub(super) has_parts: bool,
+    /// What those of `body_filter` may ask for.
+    pub(super) wishes: Arc<Wishes>,
     /// The plugin that runs after them.
     pub(super) then: Option<Arc<dyn Plugin>>,
 }
@@ -41,14 +44,25 @@ pub(super) struct Functions {
 impl Functions {
     pub(super) fn run(self: &Arc<Self>, phase: Phase, request: &mut Request<'_>) -> Flow {
         let outcome = with_context(request, |request, context| {
-            run_part(&self.program, self.part(phase), &mut OfRequest::new(request, phase, self.plugin), context)
+            let mut host = OfRequest::new(request, phase, self.plugin);
+            let outcome = run_part(&self.program, self.part(phase), &mut host, context);
+            self.ran(host, outcome)
         });
         self.flow(phase, outcome, request)
     }
 
+    /// Timers that a run has started wait from now on.
+    fn ran(&self, host: OfRequest<'_, '_>, outcome: Outcome) -> Outcome {
+        let OfRequest { timers, request, .. } = host;
+        timers.spawn(self.plugin, &self.program, request.worker.io());
+        outcome
+    }
+
     fn go_on(self: &Arc<Self>, phase: Phase, paused: Paused, request: &mut Request<'_>) -> Flow {
         let outcome = with_context(request, |request, context| {
-            resume(paused, &mut OfRequest::new(request, phase, self.plugin), context)
+            let mut host = OfRequest::new(request, phase, self.plugin);
+            let outcome = resume(paused, &mut host, context);
+            self.ran(host, outcome)
         });
         self.flow(phase, outcome, request)
     }
@@ -62,7 +76,9 @@ impl Functions {
         request: &mut Request<'_>,
     ) -> Flow {
         let outcome = with_context(request, |request, context| {
-            resume_with(paused, reply, &mut OfRequest::new(request, phase, self.plugin), context)
+            let mut host = OfRequest::new(request, phase, self.plugin);
+            let outcome = resume_with(paused, reply, &mut host, context);
+            self.ran(host, outcome)
         });
         self.flow(phase, outcome, request)
     }
@@ -163,7 +179,11 @@ impl Functions {
         let shared = context_of(response.settled);
         let outcome = {
             let context = &mut *shared.borrow_mut();
-            run_part(&self.program, self.part(phase), &mut OfResponse::new(response, phase, self.plugin), context)
+            let mut host = OfResponse::new(response, phase, self.plugin);
+            let outcome = run_part(&self.program, self.part(phase), &mut host, context);
+            let OfResponse { timers, response, .. } = host;
+            timers.spawn(self.plugin, &self.program, response.worker.io());
+            outcome
         };
         if !shared.borrow().is_empty() {
             keep(response.settled, &shared);
@@ -177,17 +197,47 @@ impl Functions {
         goes_on
     }
 
-    pub(super) fn filter_body(&self, response: &mut Response<'_>) {
+    /// The body is about to be filtered: the head says no longer what the old one was. Returns the coding of that.
+    pub(super) fn begin_body(&self, response: &mut Response<'_>) -> Decoding {
+        let coding = Decoding::of(response.header(CONTENT_ENCODING, &mut Vec::new()));
+        forget_old_body(response);
+        coding
+    }
+
+    /// The functions are given the body without its coding.
+    pub(super) fn filter_body(&self, coding: Decoding, response: &mut Response<'_>) {
         let context = context_of(response.settled);
         keep(response.settled, &context);
         let io = response.worker.io().clone();
+        let seen: Rc<SeenBy> = Rc::new(SeenBy { program: self.program.clone(), seen: OnceCell::new() });
+        response.settled.held.push(Box::new(seen.clone()));
         response.body.filter(Box::new(Pieces {
             plugin: self.plugin,
             program: self.program.clone(),
             part: self.part(Phase::BodyFilter),
+            wishes: self.wishes.clone(),
+            seen,
+            is_over: false,
+            decoder: (coding != Decoding::Identity).then(|| Decoder::new(coding, FILTER_BYTES_MAX)),
             context,
             io,
         }));
+    }
+}
+
+/// What functions of `body_filter` see; whose it is says their program.
+struct SeenBy {
+    program: Arc<Program>,
+    seen: OnceCell<Seen>,
+}
+
+impl Functions {
+    /// The head is final: what functions of `body_filter` may see of it is copied.
+    pub(super) fn note_head(&self, response: &mut Response<'_>) {
+        let mut held = response.settled.held.iter().filter_map(|held| held.downcast_ref::<Rc<SeenBy>>());
+        if let Some(of) = held.find(|of| Arc::ptr_eq(&of.program, &self.program)).cloned() {
+            of.seen.get_or_init(|| Seen::of(response, &self.wishes));
+        }
     }
 }
 
@@ -214,7 +264,7 @@ pub(super) use before_the_node;
 fn answer_500(response: &mut Response<'_>) {
     let page = Answer::page(500);
     response.edits.set_status(500).expect("500 is a status");
-    response.remove_header(CONTENT_ENCODING);
+    forget_old_body(response);
     response.set_header(CONTENT_TYPE, FieldValue::new(b"text/html; charset=utf-8").expect("no control characters"));
     response.body.replace(page.body.bytes());
 }
@@ -258,14 +308,35 @@ struct Pieces {
     plugin: &'static str,
     program: Arc<Program>,
     part: usize,
+    /// Of a body in a coding, which goes on without.
+    decoder: Option<Decoder>,
+    wishes: Arc<Wishes>,
+    seen: Rc<SeenBy>,
+    /// Functions have ended the body: what comes is dropped.
+    is_over: bool,
     context: SharedContext,
     io: Rc<dyn Io>,
 }
 
 impl Pieces {
     fn run(&mut self, piece: &[u8], is_last: bool, out: &mut Vec<u8>) -> Result<(), BodyError> {
-        let mut host = OfPiece { io: self.io.clone(), plugin: self.plugin, piece: piece.to_vec(), is_last };
-        match run_part(&self.program, self.part, &mut host, &mut self.context.borrow_mut()) {
+        if self.is_over {
+            return Ok(());
+        }
+        let mut host = OfPiece {
+            io: self.io.clone(),
+            plugin: self.plugin,
+            piece: piece.to_vec(),
+            is_last,
+            ends_body: false,
+            timers: Started::default(),
+            seen: &self.seen.seen,
+            wishes: &self.wishes,
+        };
+        let outcome = run_part(&self.program, self.part, &mut host, &mut self.context.borrow_mut());
+        std::mem::take(&mut host.timers).spawn(self.plugin, &self.program, &self.io);
+        self.is_over = host.ends_body;
+        match outcome {
             Outcome::Failed(failure) => {
                 self.io.fail(self.plugin, &failure.text);
                 Err(BodyError::Failed)
@@ -278,17 +349,47 @@ impl Pieces {
     }
 }
 
+/// What is decoded at once: it becomes no more than about a thousand times as much, which is less than a filter may hold.
+const CODED_BYTES: usize = 512;
+/// What functions are given at once of what was decoded.
+const DECODED_BYTES: usize = 16 * 1024;
+
+impl Pieces {
+    /// Runs the functions with what has been decoded.
+    fn run_decoded(&mut self, decoded: &[u8], out: &mut Vec<u8>) -> Result<(), BodyError> {
+        decoded.chunks(DECODED_BYTES).try_for_each(|piece| self.run(piece, false, out))
+    }
+}
+
 impl BodyFilter for Pieces {
     fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), BodyError> {
-        self.run(piece, false, out)
+        if self.decoder.is_none() {
+            return self.run(piece, false, out);
+        }
+        for coded in piece.chunks(CODED_BYTES) {
+            let Some(decoder) = &mut self.decoder else { break };
+            decoder.piece(coded)?;
+            let decoded = decoder.take();
+            self.run_decoded(&decoded, out)?;
+        }
+        Ok(())
     }
 
     fn end(&mut self, out: &mut Vec<u8>) -> Result<(), BodyError> {
+        if let Some(decoder) = &mut self.decoder {
+            let decoded = decoder.end()?;
+            self.run_decoded(&decoded, out)?;
+        }
         self.run(&[], true, out)
     }
 
     /// What functions hold is in their worker's VM, which has a bound of its own.
     fn held_bytes(&self) -> usize {
-        0
+        self.decoder.as_ref().map_or(0, Decoder::held_bytes)
+    }
+
+    fn piece_bytes_max(&self) -> usize {
+        // More could become more than a worker should work on at once.
+        if self.decoder.is_some() { 2 * CODED_BYTES } else { usize::MAX }
     }
 }

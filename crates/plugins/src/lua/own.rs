@@ -4,6 +4,7 @@
 //! `check_schema` has no effect, which a warning says. A file has its own global variables, and begins anew when it changes.
 
 use super::functions::{Functions, before_the_node};
+use super::seen::Wishes;
 use crate::request_validation::{check_json, check_schema};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -52,6 +53,7 @@ pub(crate) fn plugin(file: &OwnFile) -> Result<OwnPlugin, String> {
         name: name_for_ever(name),
         module,
         wants_documents: file.text.contains("matched_route"),
+        wishes: Arc::new(Wishes::of(&[&file.text])),
         defined: Phases::of(&phases),
         called,
         schema: described.schema.clone(),
@@ -87,6 +89,7 @@ struct Kind {
     name: &'static str,
     module: Arc<Module>,
     wants_documents: bool,
+    wishes: Arc<Wishes>,
     /// Those that it has functions for.
     defined: Phases,
     called: Phases,
@@ -108,6 +111,7 @@ impl Kind {
             program,
             wants_documents: self.wants_documents,
             has_parts: true,
+            wishes: self.wishes.clone(),
             then: None,
         };
         Some(Box::new(Own { functions: Arc::new(functions), defined: self.defined, called: self.called }))
@@ -125,10 +129,13 @@ impl Plugin for Own {
     before_the_node!(self => self.functions);
 
     fn header_filter(&self, response: &mut Response<'_>) {
+        let filters = self.defined.contains(Phase::BodyFilter);
+        // What the function sets in the head is of the new body.
+        let coding = filters.then(|| self.functions.begin_body(response));
         let is_good =
             !self.defined.contains(Phase::HeaderFilter) || self.functions.run_behind(Phase::HeaderFilter, response);
-        if is_good && self.defined.contains(Phase::BodyFilter) {
-            self.functions.filter_body(response);
+        if let Some(coding) = coding.filter(|_| is_good) {
+            self.functions.filter_body(coding, response);
         }
     }
 
@@ -138,6 +145,19 @@ impl Plugin for Own {
 
     fn phases(&self) -> Phases {
         self.called
+    }
+
+    fn filters_responses(&self) -> bool {
+        self.defined.contains(Phase::BodyFilter)
+    }
+
+    /// It codes nothing, but its functions see the head as it is by then.
+    fn codes_content(&self) -> bool {
+        self.defined.contains(Phase::BodyFilter)
+    }
+
+    fn code_content(&self, response: &mut Response<'_>) {
+        self.functions.note_head(response);
     }
 
     fn wants_documents(&self) -> bool {

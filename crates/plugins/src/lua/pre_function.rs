@@ -5,6 +5,7 @@
 //! `conf` is what is written, without the defaults of the plugin.
 
 use super::functions::{Functions, before_the_node};
+use super::seen::Wishes;
 use serde_json::Value as Json;
 use std::sync::Arc;
 use stillgate_lua::{Kind, Program, check};
@@ -31,7 +32,8 @@ pub(crate) fn precede(
     let program =
         Program::new(format!("{origin}, pre_function of {name}"), vec![source.to_owned()], conf, Kind::Condition);
     let wants_documents = source.contains("matched_route") || inner.wants_documents();
-    let functions = Functions { plugin: name, program, wants_documents, has_parts: false, then: Some(inner.clone()) };
+    let (wishes, then) = (Arc::new(Wishes::of(&[])), Some(inner.clone()));
+    let functions = Functions { plugin: name, program, wants_documents, has_parts: false, wishes, then };
     Ok(Box::new(Preceded { functions: Arc::new(functions), inner }))
 }
 
@@ -42,6 +44,22 @@ impl Plugin for Preceded {
         if self.functions.run_behind(Phase::HeaderFilter, response) {
             self.inner.header_filter(response);
         }
+    }
+
+    fn codes_content(&self) -> bool {
+        self.inner.codes_content()
+    }
+
+    fn code_content(&self, response: &mut Response<'_>) {
+        // Before a plugin that has `header_filter`, too, they have run by now.
+        let has_run = self.inner.phases().contains(Phase::HeaderFilter);
+        if has_run || self.functions.run_behind(Phase::HeaderFilter, response) {
+            self.inner.code_content(response);
+        }
+    }
+
+    fn filters_responses(&self) -> bool {
+        self.inner.filters_responses()
     }
 
     fn log(&self, response: &mut Response<'_>) {

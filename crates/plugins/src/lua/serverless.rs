@@ -1,10 +1,11 @@
 //! `serverless-pre-function` and `serverless-post-function`: functions that stand in the configuration, at the beginning and the
 //! end of a phase.
 //!
-//! Different from APISIX: a function runs for 50 ms at most, an answer ends the phase at once, and in `body_filter` there is the
-//! body and `ctx` only.
+//! Different from APISIX: a function runs for 50 ms at most, an answer ends the phase at once, and in `body_filter` the head can be
+//! read and not changed.
 
 use super::functions::{Functions, before_the_node};
+use super::seen::Wishes;
 use serde_json::json;
 use std::sync::Arc;
 use stillgate_lua::{Kind, Program, check};
@@ -64,7 +65,10 @@ macro_rules! serverless {
 
             fn header_filter(&self, response: &mut Response<'_>) {
                 match self.0.phase {
-                    Phase::BodyFilter => self.0.functions.filter_body(response),
+                    Phase::BodyFilter => {
+                        let coding = self.0.functions.begin_body(response);
+                        self.0.functions.filter_body(coding, response);
+                    }
                     _ => _ = self.0.functions.run_behind(Phase::HeaderFilter, response),
                 }
             }
@@ -78,6 +82,19 @@ macro_rules! serverless {
                     Phase::BodyFilter => Phases::of(&[Phase::HeaderFilter, Phase::BodyFilter]),
                     phase => Phases::of(&[phase]),
                 }
+            }
+
+            fn filters_responses(&self) -> bool {
+                self.0.phase == Phase::BodyFilter
+            }
+
+            /// It codes nothing, but its functions see the head as it is by then.
+            fn codes_content(&self) -> bool {
+                self.0.phase == Phase::BodyFilter
+            }
+
+            fn code_content(&self, response: &mut Response<'_>) {
+                self.0.functions.note_head(response);
             }
 
             fn wants_documents(&self) -> bool {
@@ -104,13 +121,14 @@ impl Serverless {
             return None;
         }
         let sources: Vec<String> = keys.functions.into_iter().map(|source| source.value).collect();
+        let wishes = Arc::new(Wishes::of(&sources.iter().map(String::as_str).collect::<Vec<_>>()));
         // Resources are kept as they are written only where something asks for them.
         let wants_documents = sources.iter().any(|source| source.contains("matched_route"));
         let conf = json!({"phase": keys.phase.name(), "functions": &sources});
         // A route may have both plugins.
         let name = format!("{}, {plugin}", cx.origin);
         let program = Program::new(name, sources, conf, Kind::Plugin);
-        let functions = Functions { plugin, program, wants_documents, has_parts: false, then: None };
+        let functions = Functions { plugin, program, wants_documents, has_parts: false, wishes, then: None };
         Some(Serverless { phase: keys.phase, functions: Arc::new(functions) })
     }
 }

@@ -162,6 +162,10 @@ impl Plugin for ResponseRewrite {
         }
     }
 
+    fn filters_responses(&self) -> bool {
+        !matches!(self.body, NewBody::Kept)
+    }
+
     fn each_variable(&self, visit: &mut dyn FnMut(&Variable)) {
         self.condition.iter().for_each(|condition| condition.each_variable(visit));
         self.headers.each_variable(visit);

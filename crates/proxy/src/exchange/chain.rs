@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   global: rewrite, access ─▶ route: rewrite ─▶ consumer: rewrite of what it adds ─▶ access ─▶ before_proxy ─▶ node
-//!   header_filter, log: global, then route
+//!   header_filter, coding of content, log: global, then route
 //! ```
 //!
 //! A request without plugins pays one branch a phase. A plugin that panics costs its request an answer of 500, and nothing
@@ -23,7 +23,8 @@ use super::{Exchange, Serving};
 use crate::plan::snapshot::Snapshot;
 
 use calls::{Called, Calls};
-use chosen::chosen;
+use chosen::{Chosen, chosen};
+pub(super) use run::edited_value;
 use run::{Run, open};
 pub(super) use steps::{ChainPosition, Paused, before_target, resume, with_paused};
 
@@ -142,7 +143,7 @@ impl Chains {
     /// The request is about to be sent: what plugins have changed of its header by now is what they see later.
     #[inline]
     pub(super) fn note_request(&mut self, edits: &Edits) {
-        if self.phases.contains(Phase::Log) || self.phases.contains(Phase::HeaderFilter) {
+        if self.phases.and(OF_RESPONSES) != Phases::NONE {
             self.request_fields.copy_from(edits);
             self.has_request_fields = true;
         }
@@ -228,7 +229,7 @@ pub(crate) fn before_proxy(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
             return Err(OwnAnswer::error(500, "a plugin failed"));
         }
     }
-    Ok(())
+    steps::hold_body(serving)
 }
 
 /// A request has become a tunnel: what its plugins will need at its end. Often that is nothing, and tunnels are many.
@@ -272,8 +273,15 @@ pub(crate) fn header_filter(serving: &mut Serving<'_>, answered: Answered) -> Re
             response_edits.fields.overlay(&Fields::default(), &[], &chains.preset);
         }
     }
+    let has_filters = chains.phases.contains(Phase::BodyFilter);
     response_phase(serving, Of::Global, Phase::HeaderFilter, Called::At(answered))?;
-    response_phase(serving, Of::Route, Phase::HeaderFilter, Called::At(answered))
+    response_phase(serving, Of::Route, Phase::HeaderFilter, Called::At(answered))?;
+    if has_filters {
+        // Contents are coded behind all filters, wherever the plugin is that does it.
+        response_phase(serving, Of::Global, Phase::BodyFilter, Called::At(answered))?;
+        response_phase(serving, Of::Route, Phase::BodyFilter, Called::At(answered))?;
+    }
+    Ok(())
 }
 
 /// Where the head of a node's response stands before it is passed on.
@@ -292,6 +300,15 @@ fn length_of(framing: Framing) -> Option<u64> {
         Framing::Length(length) => Some(length),
         Framing::Chunked | Framing::UntilClose => None,
     }
+}
+
+/// Whether a plugin of the request may read or change the body of the response.
+#[inline]
+pub(super) fn filters_responses(serving: &Serving<'_>) -> bool {
+    serving.exchange.chains.phases.contains(Phase::BodyFilter)
+        && [Of::Global, Of::Route]
+            .into_iter()
+            .any(|of| chosen(serving, of).is_some_and(|chain| chain.filters_responses()))
 }
 
 /// `log`: the response is out.
@@ -313,7 +330,11 @@ pub(crate) fn log(serving: &mut Serving<'_>, ended: Moment) {
 /// Runs a phase of one chain.
 #[inline]
 fn response_phase(serving: &mut Serving<'_>, of: Of, phase: Phase, called: Called) -> Result<(), PluginFailed> {
-    match chosen(serving, of).filter(|chain| chain.has(phase)) {
+    let is_called = |chain: &Chosen<'_>| match phase {
+        Phase::BodyFilter => chain.codes_content(),
+        phase => chain.has(phase),
+    };
+    match chosen(serving, of).filter(is_called) {
         Some(chain) => {
             let given_id = std::mem::take(&mut serving.exchange.chains.settled.request_id);
             let outcome = run_response_phase(serving, &chain, of, phase, called, &given_id);

@@ -1,6 +1,7 @@
 //! Header fields on their way through: what ends here, what tells the node of the client, what tells the client of us.
 
 use super::body_pipe::BrokenBody;
+use super::chain;
 use super::sender::Coding;
 use super::{Exchange, Serving};
 use crate::connection::client::Client;
@@ -10,14 +11,23 @@ use crate::worker::Worker;
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use stillgate_config::PassHost;
+use stillgate_plugin::body::UNDONE_CODINGS;
 use stillgate_plugin::facts::append_address;
 use stillgate_wire::{
     Edits, FieldName, FieldValue, Form, Framing, Method, Name, RequestHead, Version, remove_lines, upgrade_protocols,
     write_request, write_upgrade_lines,
 };
 
+/// Another protocol is needed (RFC 9110 section 15.5.22).
+const STATUS_UPGRADE_REQUIRED: u16 = 426;
+
 const HOST: FieldName<'_> = FieldName::constant("Host");
+const ACCEPT_ENCODING: FieldName<'_> = FieldName::constant("Accept-Encoding");
+const RANGE: FieldName<'_> = FieldName::constant("Range");
+const IF_RANGE: FieldName<'_> = FieldName::constant("If-Range");
 const TE: FieldName<'_> = FieldName::constant("TE");
+const CONNECTION: FieldName<'_> = FieldName::constant("Connection");
+const UPGRADE: FieldName<'_> = FieldName::constant("Upgrade");
 const SERVER: FieldName<'_> = FieldName::constant("Server");
 const DATE: FieldName<'_> = FieldName::constant("Date");
 const X_REAL_IP: FieldName<'_> = FieldName::constant("X-Real-IP");
@@ -28,7 +38,8 @@ const X_FORWARDED_PROTO: FieldName<'_> = FieldName::constant("X-Forwarded-Proto"
 /// What the gateway tells a node of the client, where plugins may do so.
 const TOLD_OF_CLIENT: [FieldName<'_>; 5] =
     [X_REAL_IP, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PORT, X_FORWARDED_PROTO];
-const SERVER_LINE: &str = concat!("Server: stillgate/", env!("CARGO_PKG_VERSION"), "\r\n");
+/// Without a version, which tells an attacker what to try.
+const SERVER_LINE: &str = "Server: stillgate\r\n";
 
 /// The lines added to every request of a client that is no trusted proxy, but for `X-Forwarded-Host`.
 pub(crate) fn untrusted_lines(peer: SocketAddr, local: SocketAddr, proto: &str) -> Box<[u8]> {
@@ -87,6 +98,9 @@ pub(super) fn edit_request(serving: &mut Serving<'_>, pass_host: &PassHost) {
     let has_plugins = exchange.chains.is_on();
     if has_plugins {
         read_plugin_edits(serving);
+        if chain::filters_responses(serving) {
+            ask_for_whole_body(serving.exchange);
+        }
     }
     edit_fields(serving, pass_host);
     if has_plugins {
@@ -172,6 +186,35 @@ fn read_plugin_edits(serving: &mut Serving<'_>) {
     }
 }
 
+/// A plugin needs the response's body whole, as what it looks for may lie across the borders of a range, and in a coding that
+/// it can undo.
+#[cold]
+fn ask_for_whole_body(exchange: &mut Exchange) {
+    let Exchange { request, request_edits, from_client, value, .. } = exchange;
+    let (fields, head, edits) = (&request.fields, from_client.head(), &mut request_edits.fields);
+    edits.remove(fields, head, RANGE);
+    edits.remove(fields, head, IF_RANGE);
+    let mut leaves_out = false;
+    value.clear();
+    for item in edits.values(fields, head, ACCEPT_ENCODING).flat_map(|value| value.split(|byte| *byte == b',')) {
+        let item = item.trim_ascii();
+        let coding = item.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+        let is_known = |known: &&str| coding.eq_ignore_ascii_case(known.as_bytes());
+        if UNDONE_CODINGS.iter().chain(&["identity"]).any(is_known) {
+            if !value.is_empty() {
+                value.extend_from_slice(b", ");
+            }
+            value.extend_from_slice(item);
+        } else {
+            leaves_out = true;
+        }
+    }
+    if leaves_out {
+        let accepted = if value.is_empty() { b"identity" } else { &value[..] };
+        edits.set(fields, head, ACCEPT_ENCODING, FieldValue::of_head(accepted));
+    }
+}
+
 /// Takes the lines of a name out of those that plugins have added; the value of the last is left in `value`. `false`: there is
 /// none.
 fn take_last(edits: &mut Edits, name: FieldName<'_>, value: &mut Vec<u8>) -> bool {
@@ -194,9 +237,10 @@ fn agree_with_plugins(serving: &mut Serving<'_>) {
         *sets_host = false;
     }
     let edits = &mut request_edits.fields;
-    if edits.may_have_added(&TOLD_OF_CLIENT) {
+    if edits.may_have_changed(&TOLD_OF_CLIENT) {
         for name in [X_FORWARDED_PROTO, X_FORWARDED_HOST, X_FORWARDED_PORT] {
-            if edits.added(name).next().is_some() {
+            // A plugin says something else, or wants nothing to be said.
+            if edits.is_withdrawn(name) || edits.added(name).next().is_some() {
                 remove_lines(&mut edits.appended, name);
             }
         }
@@ -260,7 +304,8 @@ pub(super) fn stage_request(
 fn trusted_lines(edits: &mut Edits, head: &[u8], request: &RequestHead, client: &Client, client_ip: IpAddr) {
     let missing = |id: Name| request.fields.get(head, id).is_none();
     edits.appended.extend_from_slice(b"X-Forwarded-For: ");
-    for field in request.fields.iter().filter(|field| field.id == Name::XForwardedFor) {
+    let is_kept = !edits.is_withdrawn(X_FORWARDED_FOR);
+    for field in request.fields.iter().filter(|field| is_kept && field.id == Name::XForwardedFor) {
         edits.appended.extend_from_slice(field.value.of(head));
         edits.appended.extend_from_slice(b", ");
     }
@@ -279,7 +324,7 @@ fn trusted_lines(edits: &mut Edits, head: &[u8], request: &RequestHead, client: 
     }
 }
 
-/// Who is appended to `X-Forwarded-For`: the peer, or whom a plugin names in its stead.
+/// Address appended to `X-Forwarded-For`: the peer's, or the one that a plugin set.
 fn speaker(client: &Client) -> IpAddr {
     if client.is_named { client.address } else { client.peer.ip().to_canonical() }
 }
@@ -381,7 +426,23 @@ pub(super) fn end_response_edits(
     if chunked {
         edits.appended.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
     }
-    lines.push(worker, &mut edits.appended);
+    if exchange.response.status == STATUS_UPGRADE_REQUIRED && exchange.request.version == Version::Http11 {
+        name_protocols(exchange);
+    }
+    lines.push(worker, &mut exchange.response_edits.fields.appended);
+}
+
+/// A 426 says what to speak (RFC 9110 section 15.5.22). A client of HTTP/2 does not get these lines.
+#[cold]
+fn name_protocols(exchange: &mut Exchange) {
+    let Exchange { response, response_edits, from_node, .. } = exchange;
+    let mut protocols = response.fields.iter().filter(|field| field.id == Name::Upgrade).peekable();
+    if protocols.peek().is_some() {
+        response_edits.fields.append(CONNECTION, FieldValue::constant("Upgrade"));
+    }
+    for protocol in protocols {
+        response_edits.fields.append(UPGRADE, FieldValue::of_head(protocol.value.of(from_node.head())));
+    }
 }
 
 /// `Server`, `Date` and `Connection` as the situation wants them.
@@ -398,10 +459,12 @@ impl CommonLines {
         CommonLines { server, date, client_version, keep_alive }
     }
 
-    /// Without those that plugins have set.
+    /// Without those that plugins have set, or removed.
     pub(super) fn without(self, edits: &Edits) -> CommonLines {
         let is_set = |name| edits.added(name).next().is_some();
-        CommonLines { server: self.server && !is_set(SERVER), date: self.date && !is_set(DATE), ..self }
+        // A message needs a date (RFC 9110 section 6.6.1); who has sent it may be left out.
+        let has_server = is_set(SERVER) || edits.is_withdrawn(SERVER);
+        CommonLines { server: self.server && !has_server, date: self.date && !is_set(DATE), ..self }
     }
 
     #[inline]

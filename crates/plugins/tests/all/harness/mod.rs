@@ -219,6 +219,7 @@ impl Plugins {
             response: early,
             consumer: &mut consumer,
             consumers: &self.consumers,
+            id: &stillgate_plugin::record::RequestId::default(),
             worker: &self.worker,
             metadata: &self.metadata,
         };
@@ -286,6 +287,9 @@ impl Plugins {
         };
         for (_, entry) in self.chain.of(Phase::HeaderFilter) {
             entry.plugin.header_filter(&mut response);
+        }
+        for (_, entry) in self.chain.of(Phase::BodyFilter) {
+            entry.plugin.code_content(&mut response);
         }
         if self.logs {
             self.chain.of(Phase::Log).for_each(|(_, entry)| entry.plugin.log(&mut response));
@@ -448,9 +452,6 @@ pub(crate) fn changed(changes: &mut BodyChanges, pieces: &[&[u8]]) -> Result<Vec
                     work(&mut **filter, &mut out)?;
                 }
                 filter.end(&mut out)?;
-                while filter.has_more() {
-                    filter.end(&mut out)?;
-                }
                 work(&mut **filter, &mut out)?;
                 vec![out]
             }

@@ -77,6 +77,9 @@ impl Calls<'_> {
     ) -> Result<(), PluginFailed> {
         let Calls { worker, phase, is_timed, judged, is_head_refused } = self;
         for (at, entry) in chain.of_from(*phase, from) {
+            if *phase == Phase::BodyFilter && !entry.plugin.codes_content() {
+                continue;
+            }
             called.set(at);
             if judged.skips(at, entry, || holds(entry, answer.facts, answer)) {
                 continue;
@@ -84,6 +87,7 @@ impl Calls<'_> {
             answer.body.plugin = entry.name;
             timed(worker, entry, *phase, *is_timed, || match phase {
                 Phase::Log => entry.plugin.log(answer),
+                Phase::BodyFilter => entry.plugin.code_content(answer),
                 _ => entry.plugin.header_filter(answer),
             });
             if *phase != Phase::Log && answer.edits.fields.is_too_large() {
