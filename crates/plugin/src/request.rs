@@ -3,6 +3,8 @@
 use crate::body::{BodyChanges, Direction};
 use crate::consumers::{Attached, Consumers};
 use crate::facts::{Facts, join};
+use crate::flow::{Flow, QueueFull};
+use crate::record::{NodeTries, Record, RequestId, push_recorded};
 use crate::settled::Settled;
 use crate::worker::Worker;
 use std::any::Any;
@@ -14,6 +16,26 @@ const USERNAME: FieldName<'static> = FieldName::constant("X-Consumer-Username");
 const CREDENTIAL: FieldName<'static> = FieldName::constant("X-Credential-Identifier");
 const CUSTOM_ID_LABEL: &str = "custom_id";
 const CUSTOM_ID: FieldName<'static> = FieldName::constant("X-Consumer-Custom-ID");
+
+/// What is known of a request before its response: the rest of [`Variable::Recorded`] is what becomes of it.
+const KNOWN_EARLY: [&str; 16] = [
+    "time",
+    "time_iso8601",
+    "time_local",
+    "msec",
+    "request",
+    "request_id",
+    "apisix_request_id",
+    "trace_id",
+    "opentelemetry_context_traceparent",
+    "opentelemetry_trace_id",
+    "opentelemetry_span_id",
+    "zipkin_context_traceparent",
+    "zipkin_trace_id",
+    "zipkin_span_id",
+    "hostname",
+    "pid",
+];
 
 /// A request on its way to the node. What was changed is what later plugins read.
 pub struct Request<'a> {
@@ -34,6 +56,8 @@ pub struct Request<'a> {
     pub consumer: &'a mut Option<Attached>,
     /// All consumers.
     pub consumers: &'a Consumers,
+    /// Its id in all logs, made where something first asks for it.
+    pub id: &'a RequestId,
     /// What the worker keeps for plugins.
     pub worker: &'a Worker,
     /// Of `plugin_metadata`, for [`Request::metadata`].
@@ -85,6 +109,33 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// The same, given away for another to be put in its place. Where it is held for this request alone it is not copied: as long as
+    /// it takes memory, that is counted once.
+    pub fn take_whole_body(&mut self) -> Vec<u8> {
+        self.body.take_replaced().unwrap_or_else(|| {
+            // What a filter is to change is here as it came.
+            self.whole_body().or(self.received).unwrap_or_default().to_vec()
+        })
+    }
+
+    /// Has work done with the whole body by a thread that serves no requests. The body is not copied either, so where there is no
+    /// room for work it is gone, and `then` has to answer.
+    pub fn offload_with_body<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(&[u8]) -> T + Send + 'static,
+        then: impl FnOnce(Result<T, QueueFull>, &mut Request<'_>) -> Flow + 'static,
+    ) -> Flow {
+        let body = self.take_whole_body();
+        let work = move || (work(&body), body);
+        Flow::offload(work, move |done, request| {
+            let done = done.map(|(done, body)| {
+                request.body.give_back(body);
+                done
+            });
+            then(done, request)
+        })
+    }
+
     /// Says who asks: for all plugins behind this one, for the node (`X-Real-IP`, `X-Forwarded-For`), for logs and metrics.
     pub fn set_client(&mut self, ip: IpAddr, port: Option<u16>) {
         let ip = ip.to_canonical();
@@ -125,6 +176,38 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// What is known of a record from the beginning.
+    fn record<'b>(&self, name: &str, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
+        let Facts { request, head, .. } = self.facts;
+        let none = NodeTries::default();
+        let record = Record {
+            end_unix_ms: self.worker.now_ms(),
+            status: 0,
+            bytes_sent: 0,
+            body_bytes_sent: 0,
+            bytes_received: 0,
+            request_time_us: 0,
+            upstream_time_us: None,
+            asked_us: None,
+            node_time_us: None,
+            tries: &none,
+            route_id: None,
+            service_id: None,
+            method: request.method_bytes(head),
+            target: request.target.of(head),
+            version: self.facts.protocol,
+            client: self.facts.client,
+            vars: &self.facts,
+            trace: self.settled.trace,
+            id: self.id,
+            given_id: &self.settled.request_id,
+            process: self.worker.process(),
+        };
+        buffer.clear();
+        let seed = [self.worker.random(), self.worker.random()];
+        push_recorded(name, &record, seed, buffer).then_some(buffer)
+    }
+
     /// `plugin_metadata` of a plugin.
     pub fn metadata<T: 'static>(&self, plugin: &str) -> Option<&'a T> {
         self.metadata.get(plugin)
@@ -148,6 +231,7 @@ impl Lookup for Request<'_> {
                 }
             }
             Variable::PostArg(_) | Variable::BodyArg(_) => self.settled.arguments.value(variable),
+            Variable::Recorded(name) if KNOWN_EARLY.contains(name) => self.record(name, buffer),
             _ => self.facts.value(variable, buffer),
         }
     }

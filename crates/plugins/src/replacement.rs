@@ -6,6 +6,7 @@ use regex::bytes::CaptureLocations;
 use stillgate_plugin::Template;
 use stillgate_plugin::template::Part as TemplatePart;
 use stillgate_route::{Lookup, Variable};
+use stillgate_schema::{Fault, Path, Position, Sink};
 
 /// Such a text, parsed. Who has one waits for the arguments of the body that it names. A group that took no part in the match is empty, and so is a variable that the request does not have.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,6 +26,27 @@ impl Part {
             Part::Variable(variable, _) => Some(variable),
             Part::Text(_) | Part::Group(_) => None,
         }
+    }
+}
+
+/// The greatest number of a group in a text; 0: it has none, or only that of the whole match.
+pub(crate) fn group_max<'a>(parts: impl Iterator<Item = &'a Part>) -> usize {
+    let group = |part: &Part| match part {
+        Part::Group(group) => *group,
+        Part::Text(_) | Part::Variable(..) => 0,
+    };
+    parts.map(group).max().unwrap_or(0)
+}
+
+/// Warns of a group that no match fills: the text names `group`, and the regular expression has `groups`.
+pub(crate) fn warn_of_group(group: usize, groups: usize, at: Position, path: &Path<'_>, sink: &mut Sink) {
+    if group > groups {
+        let has = match groups {
+            0 => "there is no group".to_owned(),
+            1 => "there is one group".to_owned(),
+            groups => format!("there are {groups} groups"),
+        };
+        sink.warning(at, path, Fault::new(format!("{has}, so ${group} is always empty")));
     }
 }
 
@@ -113,6 +135,16 @@ impl Replacement {
         plain.push_str(rest);
         close(&mut plain, language, &mut parts, unknown);
         Ok(Replacement(parts.into()))
+    }
+
+    /// How long its texts and groups make it; variables come on top of that.
+    pub(crate) fn fixed_bytes(&self, groups: &Groups<'_>) -> usize {
+        let of_part = |part: &Part| match part {
+            Part::Text(text) => text.len(),
+            Part::Group(group) => groups.get(*group).len(),
+            Part::Variable(..) => 0,
+        };
+        self.0.iter().map(of_part).sum()
     }
 
     /// Its variables.

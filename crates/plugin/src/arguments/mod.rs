@@ -10,7 +10,9 @@
 
 mod reading;
 
-use crate::flow::Flow;
+use crate::answer::Answer;
+use crate::flow::{Flow, QueueFull};
+use crate::json::Exhausted;
 use crate::request::Request;
 use reading::Reading;
 use std::sync::Arc;
@@ -95,21 +97,24 @@ impl Request<'_> {
     fn read_arguments(&mut self, wanted: &Arguments, reading: Reading) -> Option<Flow> {
         let body = self.body_here().unwrap_or_default();
         if body.len() <= SHORT_BYTES_MAX {
-            let values = reading.values(body, &wanted.variables);
-            self.settled.arguments.note(wanted, values);
-            return None;
-        }
-        let (body, wanted) = (body.to_vec(), wanted.clone());
-        let variables = wanted.variables.clone();
-        Some(Flow::offload(
-            move || reading.values(&body, &variables),
-            move |values, request| match values {
+            return match reading.values(body, &wanted.variables, wanted.bytes_max) {
                 Ok(values) => {
-                    request.settled.arguments.note(&wanted, values);
-                    Flow::Continue
+                    self.settled.arguments.note(wanted, values);
+                    None
                 }
-                Err(full) => full.into(),
-            },
-        ))
+                Err(Exhausted) => Some(Answer::page(413).into()),
+            };
+        }
+        let (variables, bytes_max, wanted) = (wanted.variables.clone(), wanted.bytes_max, wanted.clone());
+        let read = move |body: &[u8]| reading.values(body, &variables, bytes_max);
+        let then = move |values: Result<Result<Values, Exhausted>, QueueFull>, request: &mut Request<'_>| match values {
+            Ok(Ok(values)) => {
+                request.settled.arguments.note(&wanted, values);
+                Flow::Continue
+            }
+            Ok(Err(Exhausted)) => Answer::page(413).into(),
+            Err(full) => full.into(),
+        };
+        Some(self.offload_with_body(read, then))
     }
 }

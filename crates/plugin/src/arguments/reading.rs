@@ -4,6 +4,7 @@
 //! but `post_arg_NAME` is the first. A value that is no text, number, flag or list of those is as if it were not there.
 
 use super::{VALUE_BYTES_MAX, Values};
+use crate::json::{self, Budget, Exhausted};
 use crate::query::decoded;
 use serde_json::Value as Json;
 use stillgate_route::{BodyPath, BodyStep, Variable};
@@ -42,9 +43,18 @@ impl Reading {
     }
 
     /// The values of variables in a body.
-    pub(super) fn values(&self, body: &[u8], variables: &[Variable]) -> Values {
-        let json: Json = match self {
-            Reading::Json => serde_json::from_slice(body).unwrap_or_default(),
+    ///
+    /// # Errors
+    ///
+    /// If the body says more than may be held at once. What is not JSON has no values; but this may be JSON, and have the values
+    /// that a condition refuses.
+    pub(super) fn values(&self, body: &[u8], variables: &[Variable], bytes_max: usize) -> Result<Values, Exhausted> {
+        let json = match self {
+            Reading::Json => match json::read(body, &mut Budget::of_body(bytes_max)) {
+                Ok(json) => json,
+                Err(error) if json::is_exhausted(&error) => return Err(Exhausted),
+                Err(_) => Json::Null,
+            },
             Reading::Form | Reading::Multipart(_) => Json::Null,
         };
         let value = |variable: &Variable| match (self, variable) {
@@ -56,7 +66,7 @@ impl Reading {
             }
             _ => None,
         };
-        variables.iter().map(|variable| value(variable).map(Vec::into_boxed_slice)).collect()
+        Ok(variables.iter().map(|variable| value(variable).map(Vec::into_boxed_slice)).collect())
     }
 }
 
@@ -161,7 +171,7 @@ mod tests {
     fn check(content_type: &str, body: &str, variable: &str, expected: Option<&str>) {
         let reading = Reading::of(content_type.as_bytes()).unwrap();
         let variables = [Variable::parse_with_body(variable).unwrap()];
-        let value = reading.values(body.as_bytes(), &variables).remove(0);
+        let value = reading.values(body.as_bytes(), &variables, 0).unwrap().remove(0);
         assert_eq!(value.map(|value| String::from_utf8(value.into()).unwrap()).as_deref(), expected, "{variable}");
     }
 
@@ -225,6 +235,14 @@ mod tests {
     }
 
     #[test]
+    fn what_takes_too_much_memory_is_refused() {
+        let body = format!("{{\"a\":[{}]}}", vec!["{}"; 600_000].join(","));
+        let variables = [Variable::parse_with_body("post_arg.b").unwrap()];
+        assert_eq!(Reading::Json.values(body.as_bytes(), &variables, 0), Err(Exhausted));
+        assert!(Reading::Json.values(body.as_bytes(), &variables, 64 << 20).is_ok());
+    }
+
+    #[test]
     fn what_is_too_long_is_not_there() {
         let of = |length: usize| {
             serde_json::json!({"a": "x".repeat(length), "b": ["x".repeat(length / 2), "x".repeat(length / 2)]})
@@ -232,7 +250,7 @@ mod tests {
         };
         let lengths = |length: usize| {
             let variables = ["post_arg.a", "post_arg.b"].map(|name| Variable::parse_with_body(name).unwrap());
-            let values = Reading::Json.values(of(length).as_bytes(), &variables);
+            let values = Reading::Json.values(of(length).as_bytes(), &variables, 0).unwrap();
             values.into_iter().map(|value| value.map(|value| value.len())).collect::<Vec<_>>()
         };
         assert_eq!(lengths(VALUE_BYTES_MAX), [Some(VALUE_BYTES_MAX), None]);

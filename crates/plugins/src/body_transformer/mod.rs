@@ -1,15 +1,18 @@
 //! `body-transformer`: makes the bodies of requests and responses anew, by a template that is filled with what the old one says.
 //!
 //! A body is read and a template filled in time that grows with the body, so longer ones are done on a thread that serves no
-//! requests. What of APISIX's templates is Lua is refused when the configuration is read.
+//! requests. Both have bounds of their own: [`Budget`] for what the body says, `Effort` for what the template makes of it. What of
+//! APISIX's templates is Lua is refused when the configuration is read.
 
+mod effort;
 mod expression;
 mod input;
 mod multipart;
 mod template;
 mod value;
+mod xml;
 
-use crate::body_fields::{CONTENT_ENCODING, CONTENT_TYPE, forget_old_body};
+use crate::body_fields::{CONTENT_ENCODING, CONTENT_TYPE, forget_old_body, forget_old_request_body};
 use crate::decoding::{Decoder, Decoding};
 use crate::unknown::warn;
 use base64::Engine;
@@ -21,6 +24,7 @@ use serde_json::{Map, Value as Json, json};
 use std::sync::Arc;
 use stillgate_plugin::body::FILTER_BYTES_MAX;
 use stillgate_plugin::flow::{Output, Work};
+use stillgate_plugin::json::Budget;
 use stillgate_plugin::{
     Answer, BodyError, BodyFilter, Compile, Define, Flow, Phase, Phases, Plugin, Request, Response,
 };
@@ -47,6 +51,10 @@ object! {
 
 /// Most that the bounds can be.
 const BODY_BYTES_MAX: usize = 1024 * 1024 * 1024;
+/// How much longer a new body can be than an old one may.
+const GROWTH_MAX: usize = 4;
+/// A new body can be that long in any case.
+const NEW_BYTES_MIN: usize = 4 * 1024 * 1024;
 
 object! {
     /// How a body is made.
@@ -77,8 +85,6 @@ const FORMAT: Choice<Format> = Choice {
 pub(crate) struct BodyTransformer {
     request: Option<Arc<Transform>>,
     response: Option<Arc<Transform>>,
-    request_bytes_max: usize,
-    response_bytes_max: usize,
 }
 
 /// One direction.
@@ -86,6 +92,8 @@ struct Transform {
     /// `None`: by `Content-Type`.
     format: Option<Format>,
     template: Template,
+    /// The old body may have so many.
+    body_bytes_max: usize,
 }
 
 impl Define for BodyTransformer {
@@ -95,21 +103,24 @@ impl Define for BodyTransformer {
     const PHASES: Phases = Phases::of(&[Phase::Rewrite, Phase::HeaderFilter, Phase::BodyFilter]);
 
     fn compile(keys: BodyTransformerKeys, cx: &mut Compile<'_>) -> Option<BodyTransformer> {
-        let mut transform = |keys: Option<TransformKeys>, name: &'static str| match keys {
+        let mut transform = |keys: Option<TransformKeys>, name: &'static str, bytes_max: usize| match keys {
             None => Some(None),
-            Some(keys) => Transform::compile(keys, name, cx).map(|transform| Some(Arc::new(transform))),
+            Some(keys) => Transform::compile(keys, name, bytes_max, cx).map(|transform| Some(Arc::new(transform))),
         };
         Some(BodyTransformer {
-            request: transform(keys.request, "request")?,
-            response: transform(keys.response, "response")?,
-            request_bytes_max: keys.max_req_body_size,
-            response_bytes_max: keys.max_resp_body_size,
+            request: transform(keys.request, "request", keys.max_req_body_size)?,
+            response: transform(keys.response, "response", keys.max_resp_body_size)?,
         })
     }
 }
 
 impl Transform {
-    fn compile(keys: TransformKeys, name: &'static str, cx: &mut Compile<'_>) -> Option<Transform> {
+    fn compile(
+        keys: TransformKeys,
+        name: &'static str,
+        body_bytes_max: usize,
+        cx: &mut Compile<'_>,
+    ) -> Option<Transform> {
         let At { at, value: text } = keys.template;
         let is_form = matches!(keys.input_format, Some(Format::Encoded | Format::Args));
         let decoded = if is_form && !keys.template_is_base64 { None } else { of_base64(&text) };
@@ -117,7 +128,7 @@ impl Transform {
         let path = within.key("template");
         let unknown = &mut |error| warn(&error, at, &path, cx.sink);
         match Template::parse(decoded.as_deref().unwrap_or(&text), unknown) {
-            Ok(template) => Some(Transform { format: keys.input_format, template }),
+            Ok(template) => Some(Transform { format: keys.input_format, template, body_bytes_max }),
             Err(message) => {
                 cx.sink.error(at, &path, Fault::new(message));
                 None
@@ -137,11 +148,14 @@ impl Transform {
         let fields = match format {
             None => Json::Object(Map::new()),
             Some(format) => format
-                .read(&old.body, &old.query, &old.content_type)
+                .read(&old.body, &old.query, &old.content_type, &mut Budget::of_body(self.body_bytes_max))
                 .map_err(|error| (400, format!("{direction} body decode: {error}")))?,
         };
         let data = Data { fields: &fields, body: &old.body, variables: &old.variables };
-        self.template.render(&data).map_err(|error| (503, format!("{direction} template rendering: {error}")))
+        let bytes_max = self.body_bytes_max.saturating_mul(GROWTH_MAX).max(NEW_BYTES_MIN);
+        self.template
+            .render(&data, bytes_max)
+            .map_err(|error| (503, format!("{direction} template rendering: {error}")))
     }
 }
 
@@ -177,13 +191,9 @@ impl Plugin for BodyTransformer {
             None => Format::of(content_type),
         };
         let content_type = content_type.unwrap_or_default().to_vec();
-        Flow::body(self.request_bytes_max, move |request| {
-            let old = Old {
-                body: request.whole_body().unwrap_or_default().to_vec(),
-                query: request.facts.query().unwrap_or_default().to_vec(),
-                content_type,
-                variables: transform.variables(request),
-            };
+        Flow::body(transform.body_bytes_max, move |request| {
+            let (query, variables) = (request.facts.query().unwrap_or_default().to_vec(), transform.variables(request));
+            let old = Old { body: request.take_whole_body(), query, content_type, variables };
             // Without a body there is nothing to read, but in a query.
             let format = format.filter(|format| !old.body.is_empty() || *format == Format::Args);
             if old.body.len() <= SHORT_BYTES_MAX && !transform.template.has_loops {
@@ -212,9 +222,13 @@ impl Plugin for BodyTransformer {
             variables: transform.variables(response),
         };
         forget_old_body(response);
-        let decoder = Decoder::new(coding, self.response_bytes_max);
-        let task = Task { transform, format, is_own: !response.is_of_node };
-        response.body.filter(Box::new(Transforming { task: Arc::new(task), decoder, old: Some(old), made: None }));
+        let decoder = Decoder::new(coding, transform.body_bytes_max);
+        let task = Arc::new(Task { transform, format, is_own: !response.is_of_node });
+        response.body.filter(Box::new(Transforming { task, decoder, old: Some(old), made: None, held_bytes: 0 }));
+    }
+
+    fn filters_responses(&self) -> bool {
+        self.response.is_some()
     }
 }
 
@@ -222,6 +236,7 @@ impl Plugin for BodyTransformer {
 fn finish(made: Result<Vec<u8>, (u16, String)>, request: &mut Request<'_>) -> Flow {
     match made {
         Ok(body) => {
+            forget_old_request_body(request);
             request.body.replace_with(body);
             Flow::Continue
         }
@@ -255,6 +270,8 @@ struct Transforming {
     old: Option<Old>,
     /// What is to be made, from the end on.
     made: Option<Old>,
+    /// Of the old body, as long as the new one is being made of it.
+    held_bytes: usize,
 }
 
 impl BodyFilter for Transforming {
@@ -266,6 +283,7 @@ impl BodyFilter for Transforming {
         let Some(mut old) = self.old.take() else { return Ok(()) };
         old.body = self.decoder.end()?;
         if old.body.len() > SHORT_BYTES_MAX || self.task.transform.template.has_loops {
+            self.held_bytes = old.body.capacity();
             self.made = Some(old);
             return Ok(());
         }
@@ -274,7 +292,7 @@ impl BodyFilter for Transforming {
     }
 
     fn held_bytes(&self) -> usize {
-        self.decoder.held_bytes() + self.made.as_ref().map_or(0, |old| old.body.len())
+        self.decoder.held_bytes() + self.held_bytes
     }
 
     fn work(&mut self) -> Option<Work> {
@@ -283,6 +301,7 @@ impl BodyFilter for Transforming {
     }
 
     fn worked(&mut self, result: Output, out: &mut Vec<u8>) -> Result<(), BodyError> {
+        self.held_bytes = 0;
         let made = result.downcast::<Result<Vec<u8>, BodyError>>().map_err(|_| BodyError::Malformed)?;
         out.extend_from_slice(&(*made)?);
         Ok(())

@@ -2,11 +2,12 @@
 //!
 //! Only the names and contents of parts count; names of files and content types are not told.
 
-use super::input::add;
+use super::input::add_within;
 use serde_json::{Map, Value as Json};
+use stillgate_plugin::json::Budget;
 
 /// The fields of a body; the error says what is wrong with it.
-pub(super) fn fields(body: &[u8], content_type: &[u8]) -> Result<Json, String> {
+pub(super) fn fields(body: &[u8], content_type: &[u8], budget: &mut Budget) -> Result<Json, String> {
     let boundary = boundary(content_type).ok_or("Content-Type has no boundary")?;
     let delimiter = [b"--", boundary].concat();
     let mut fields = Map::new();
@@ -17,7 +18,8 @@ pub(super) fn fields(body: &[u8], content_type: &[u8]) -> Result<Json, String> {
         let part = &body[start..*end];
         if let Some((name, content)) = part_of(part) {
             let lossy = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
-            add(&mut fields, lossy(name), Json::String(lossy(content)));
+            let added = add_within(budget, &mut fields, lossy(name), Json::String(lossy(content)));
+            added.map_err(|exhausted| exhausted.to_string())?;
         }
     }
     Ok(Json::Object(fields))
@@ -64,7 +66,8 @@ mod tests {
     #[test]
     fn parts_are_fields_by_their_names() {
         let check = |content_type: &str, body: &str, expected: &str| {
-            let fields = fields(body.as_bytes(), content_type.as_bytes()).map(|fields| fields.to_string());
+            let fields = fields(body.as_bytes(), content_type.as_bytes(), &mut Budget::of_body(0));
+            let fields = fields.map(|fields| fields.to_string());
             assert_eq!(fields.as_deref().unwrap_or_else(|error| error), expected, "{body}");
         };
         let part = |name: &str, value: &str| {

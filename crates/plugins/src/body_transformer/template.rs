@@ -9,6 +9,7 @@
 //!
 //! What an expression is stands in `expression`, what it comes to in `value`.
 
+use super::effort::Effort;
 use super::expression::{Expression, Parser};
 use super::value::{Scope, Value, escape_html};
 use serde_json::Value as Json;
@@ -54,6 +55,12 @@ pub(super) struct Data<'a> {
 const BLOCKS_MAX: usize = 16;
 /// Items of lists that one template goes through.
 const ITEMS_MAX: usize = 100_000;
+/// What filling a template may work on, for each byte that it may become: texts that are put together, compared and escaped, and
+/// [`PART_COST`] for each part.
+const WORK_PER_BYTE: usize = 8;
+const WORK_MIN: usize = 64 * 1024 * 1024;
+/// A part, in bytes that are copied meanwhile.
+const PART_COST: usize = 16;
 
 /// A block whose end is not here yet.
 enum Block {
@@ -98,10 +105,11 @@ impl Template {
         }
     }
 
-    /// Fills the template; the error says what of it cannot be.
-    pub(super) fn render(&self, data: &Data<'_>) -> Result<Vec<u8>, String> {
+    /// Fills the template, which may become so long; the error says what of it cannot be.
+    pub(super) fn render(&self, data: &Data<'_>, bytes_max: usize) -> Result<Vec<u8>, String> {
         let mut out = Vec::new();
-        let mut scope = Scope::new(data, ITEMS_MAX);
+        let work_max = bytes_max.saturating_mul(WORK_PER_BYTE).max(WORK_MIN);
+        let mut scope = Scope::new(data, ITEMS_MAX, Effort::new(bytes_max, work_max));
         render(&self.parts, &mut scope, &mut out)?;
         Ok(out)
     }
@@ -209,11 +217,12 @@ impl Reader<'_> {
 
 fn render<'a>(parts: &'a [Part], scope: &mut Scope<'a>, out: &mut Vec<u8>) -> Result<(), String> {
     for part in parts {
+        scope.effort.work(PART_COST)?;
         match part {
-            Part::Text(text) => out.extend_from_slice(text.as_bytes()),
+            Part::Text(text) => scope.effort.append(text.as_bytes(), out)?,
             Part::Output { value, escapes } => match scope.value(value)? {
-                Value::Bytes(text) if *escapes => escape_html(&text, out),
-                value => out.extend_from_slice(&value.into_bytes()),
+                Value::Bytes(text) if *escapes => scope.effort.append_escaped(&text, escape_html, out)?,
+                value => scope.effort.append(&value.into_bytes(), out)?,
             },
             Part::If(branches) => {
                 for (condition, body) in branches {

@@ -1,10 +1,12 @@
 //! What expressions of templates come to: values of Lua, with its rules of comparing, adding and joining.
 
+use super::effort::Effort;
 use super::expression::{Expression, Function, Operator, Step};
 use super::template::Data;
 use serde_json::Value as Json;
 use std::borrow::Cow;
 use std::cmp::Ordering;
+use stillgate_plugin::record::written::json_string_bytes;
 
 /// A value.
 #[derive(Debug)]
@@ -29,6 +31,7 @@ pub(super) struct Scope<'a> {
     locals: Vec<Local<'a>>,
     /// Items that loops may still take.
     items_left: usize,
+    pub(super) effort: Effort,
 }
 
 enum Local<'a> {
@@ -37,9 +40,9 @@ enum Local<'a> {
 }
 
 impl<'a> Scope<'a> {
-    pub(super) fn new(data: &Data<'a>, items_max: usize) -> Scope<'a> {
+    pub(super) fn new(data: &Data<'a>, items_max: usize, effort: Effort) -> Scope<'a> {
         let Data { fields, body, variables } = *data;
-        Scope { fields, body, variables, locals: Vec::new(), items_left: items_max }
+        Scope { fields, body, variables, locals: Vec::new(), items_left: items_max, effort }
     }
 
     /// Counts an item of a loop.
@@ -77,9 +80,9 @@ impl<'a> Scope<'a> {
             Expression::CallOf(steps) => {
                 return Err(format!("attempt to call a {} value", self.field(steps)?.kind()));
             }
-            Expression::Call(function, argument) => call(*function, self.value(argument)?)?,
+            Expression::Call(function, argument) => self.call(*function, self.value(argument)?)?,
             Expression::Not(inner) => Value::Bool(!self.value(inner)?.is_true()),
-            Expression::Negated(inner) => Value::Number(-self.value(inner)?.operand()?),
+            Expression::Negated(inner) => Value::Number(-self.operand(&self.value(inner)?)?),
             Expression::Length(inner) => match self.value(inner)? {
                 Value::Bytes(text) => Value::Number(text.len() as f64),
                 Value::Table(Json::Array(items)) => Value::Number(items.len() as f64),
@@ -98,7 +101,11 @@ impl<'a> Scope<'a> {
             _ => {}
         }
         let second = self.value(right)?;
-        let numbers = || Ok::<_, String>((first.operand()?, second.operand()?));
+        if let (Value::Bytes(first), Value::Bytes(second)) = (&first, &second) {
+            // What is compared.
+            self.effort.work(first.len().min(second.len()))?;
+        }
+        let numbers = || Ok::<_, String>((self.operand(&first)?, self.operand(&second)?));
         Ok(match operator {
             Operator::And | Operator::Or => second,
             Operator::Equal => Value::Bool(first.equals(&second)),
@@ -108,8 +115,10 @@ impl<'a> Scope<'a> {
             Operator::LessOrEqual => Value::Bool(first.compared(&second)?.is_some_and(Ordering::is_le)),
             Operator::GreaterOrEqual => Value::Bool(first.compared(&second)?.is_some_and(Ordering::is_ge)),
             Operator::Concatenate => {
-                let mut joined = first.part()?.into_owned();
-                joined.extend_from_slice(&second.part()?);
+                let (first, second) = (first.part()?, second.part()?);
+                let mut joined = Vec::new();
+                self.effort.append(&first, &mut joined)?;
+                self.effort.append(&second, &mut joined)?;
                 Value::Bytes(Cow::Owned(joined))
             }
             Operator::Add => numbers().map(|(a, b)| Value::Number(a + b))?,
@@ -160,29 +169,54 @@ impl<'a> Scope<'a> {
             Some(table) => Value::Table(table),
         })
     }
-}
 
-fn call<'a>(function: Function, argument: Value<'a>) -> Result<Value<'a>, String> {
-    Ok(match function {
-        Function::EscapeJson => {
-            let text = match argument {
-                Value::Bytes(bytes) => Json::from(String::from_utf8_lossy(&bytes)).to_string().into_bytes(),
-                Value::Nil => b"null".to_vec(),
-                other => other.into_bytes().into_owned(),
-            };
-            Value::Bytes(Cow::Owned(text))
+    fn call(&self, function: Function, argument: Value<'a>) -> Result<Value<'a>, String> {
+        let effort = &self.effort;
+        let owned = |text: Vec<u8>| Value::Bytes(Cow::Owned(text));
+        Ok(match function {
+            Function::EscapeJson => match argument {
+                Value::Bytes(bytes) => {
+                    let length = json_string_bytes(&bytes);
+                    effort.check_length(length)?;
+                    effort.work(length)?;
+                    owned(Json::from(String::from_utf8_lossy(&bytes)).to_string().into_bytes())
+                }
+                Value::Nil => owned(b"null".to_vec()),
+                other => self.text(other)?,
+            },
+            Function::EscapeXml => {
+                let mut out = Vec::new();
+                effort.append_escaped(&argument.into_bytes(), crate::xml::escape, &mut out)?;
+                owned(out)
+            }
+            Function::ToNumber => {
+                if let Value::Bytes(bytes) = &argument {
+                    effort.work(bytes.len())?;
+                }
+                argument.number().map_or(Value::Nil, Value::Number)
+            }
+            Function::ToString => match argument {
+                Value::Nil => Value::Bytes(Cow::Borrowed(b"nil")),
+                other => self.text(other)?,
+            },
+        })
+    }
+
+    /// A value for arithmetic: a text may be a number.
+    fn operand(&self, value: &Value<'_>) -> Result<f64, String> {
+        if let Value::Bytes(text) = value {
+            self.effort.work(text.len())?;
         }
-        Function::EscapeXml => {
-            let mut out = Vec::new();
-            crate::xml::escape(&argument.into_bytes(), &mut out);
-            Value::Bytes(Cow::Owned(out))
-        }
-        Function::ToNumber => argument.number().map_or(Value::Nil, Value::Number),
-        Function::ToString => match argument {
-            Value::Nil => Value::Bytes(Cow::Borrowed(b"nil")),
-            other => Value::Bytes(other.into_bytes()),
-        },
-    })
+        value.operand()
+    }
+
+    /// A value as a text.
+    fn text(&self, value: Value<'a>) -> Result<Value<'a>, String> {
+        let text = value.into_bytes();
+        self.effort.check_length(text.len())?;
+        self.effort.work(text.len())?;
+        Ok(Value::Bytes(text))
+    }
 }
 
 impl<'a> Value<'a> {

@@ -8,6 +8,7 @@ use regex::bytes::Regex;
 use serde_json::{Map, Value as Json};
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use stillgate_plugin::json::Budget;
 
 /// Schemas and values inside one another, which bounds the stack.
 const DEPTH_MAX: u32 = 600;
@@ -45,9 +46,9 @@ impl Schema {
         Run { schema: self, steps, depth: 0 }.part(0, value)
     }
 
-    /// Puts the defaults of properties where there is nothing, in a value that is good.
-    pub(super) fn fill(&self, value: &mut Json, steps: u64) -> Checked {
-        Run { schema: self, steps, depth: 0 }.fill(0, value)
+    /// Puts the defaults of properties where there is nothing, in a value that is good. An object of two bytes may get many.
+    pub(super) fn fill(&self, value: &mut Json, steps: u64, budget: &mut Budget) -> Checked {
+        Run { schema: self, steps, depth: 0 }.fill(0, value, budget)
     }
 }
 
@@ -326,7 +327,7 @@ impl<'s> Run<'s> {
     }
 
     /// Not below `anyOf`, `oneOf` and `if`: which of their schemas counts may change with what is filled in.
-    fn fill(&mut self, index: Index, value: &mut Json) -> Checked {
+    fn fill(&mut self, index: Index, value: &mut Json, budget: &mut Budget) -> Checked {
         self.take(1)?;
         if self.depth == DEPTH_MAX {
             return Err(Bad::TooDeep);
@@ -334,21 +335,25 @@ impl<'s> Run<'s> {
         self.depth += 1;
         let part = &self.schema.parts[index];
         for below in part.reference.iter().chain(&part.all_of) {
-            self.fill(*below, value)?;
+            self.fill(*below, value, budget)?;
         }
         match value {
             Json::Object(map) => {
                 for (name, index) in &part.object.properties {
                     match (map.get_mut(name), &self.schema.parts[*index].default) {
-                        (Some(value), _) => self.fill(*index, value)?,
-                        (None, Some(default)) => drop(map.insert(name.clone(), default.clone())),
+                        (Some(value), _) => self.fill(*index, value, budget)?,
+                        (None, Some(default)) => {
+                            let taken = budget.take_entry(name).and_then(|()| budget.take_copy(default));
+                            taken.map_err(|exhausted| bad(exhausted.to_string()))?;
+                            map.insert(name.clone(), default.clone());
+                        }
                         (None, None) => {}
                     }
                 }
             }
             Json::Array(items) => {
                 for (item, index) in items.iter_mut().zip(part.list.each.iter().cycle()) {
-                    self.fill(*index, item)?;
+                    self.fill(*index, item, budget)?;
                 }
             }
             _ => {}

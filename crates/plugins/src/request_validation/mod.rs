@@ -13,6 +13,7 @@ use schema::Schema;
 use serde_json::{Map, Value as Json};
 use std::sync::Arc;
 use stillgate_plugin::body::FILTER_BYTES_MAX;
+use stillgate_plugin::json::{self, Budget};
 use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
 use stillgate_schema::{At, Definitions, Fault, Kind, Located, Node, Path, Sink, Text, int, json_of, object, text};
 
@@ -159,10 +160,10 @@ impl Inner {
                     checked => return inner.finish(checked, request),
                 }
             }
-            let (body, after) = (body.to_vec(), inner.clone());
+            let after = inner.clone();
             let steps = STEPS_MAX + BYTE_STEPS_MAX * body.len() as u64;
-            let work = move || inner.check_body(&body, is_form, steps);
-            Flow::offload(work, move |checked, request| match checked {
+            let work = move |body: &[u8]| inner.check_body(body, is_form, steps);
+            request.offload_with_body(work, move |checked, request| match checked {
                 Ok(checked) => after.finish(checked, request),
                 Err(full) => full.into(),
             })
@@ -171,12 +172,14 @@ impl Inner {
 
     fn check_body(&self, body: &[u8], is_form: bool, steps: u64) -> Made {
         let Some(schema) = &self.body else { return Ok(None) };
+        let mut budget = Budget::of_body(self.body_bytes_max);
         if is_form {
-            return schema.check(&form(body), steps).map(|()| None);
+            let fields = form(body, &mut budget).map_err(|error| Bad::Value(error.to_string()))?;
+            return schema.check(&fields, steps).map(|()| None);
         }
-        let mut value: Json = serde_json::from_slice(body).map_err(|error| Bad::Value(error.to_string()))?;
+        let mut value = json::read(body, &mut budget).map_err(|error| Bad::Value(error.to_string()))?;
         schema.check(&value, steps)?;
-        schema.fill(&mut value, steps)?;
+        schema.fill(&mut value, steps, &mut budget)?;
         Ok(Some(value.to_string().into_bytes()))
     }
 
@@ -206,7 +209,7 @@ impl Inner {
 pub fn check_json(schema: &Json, mut value: Json) -> Result<Json, String> {
     let schema = Schema::compile(schema)?;
     schema.check(&value, SHORT_STEPS_MAX).map_err(reason)?;
-    schema.fill(&mut value, SHORT_STEPS_MAX).map_err(reason)?;
+    schema.fill(&mut value, SHORT_STEPS_MAX, &mut Budget::of_body(0)).map_err(reason)?;
     Ok(value)
 }
 

@@ -1,16 +1,21 @@
 //! Replacements in a body: it is held until its end, since a match may lie across its pieces, and until then nothing is sent.
+//!
+//! What a search takes depends on the expression and on the body: from one nanosecond a byte to several hundred, and as much again
+//! for each match. So all but short bodies are searched by a thread that serves no requests, in turns.
 
 use super::{ResponseFilterKeys, Scope};
 use crate::decoding::{Decoder, Decoding};
 use crate::patterns::{Flags, compile};
-use crate::replacement::{Groups, Language, Replacement};
+use crate::replacement::{Groups, Language, Replacement, group_max, warn_of_group};
 use regex::bytes::{CaptureLocations, Regex};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+use stillgate_plugin::flow::{Output, Work};
 use stillgate_plugin::{BodyError, BodyFilter, Compile};
 use stillgate_route::{Lookup, Variable};
 use stillgate_schema::{At, Fault, Path, Sink};
 
-/// One of `filters`, compiled. Each worker searches with a copy, since searching takes memory.
+/// One of `filters`, compiled. Each worker has a copy, since searching takes memory.
 #[derive(Clone)]
 pub(super) struct Substitution {
     regex: Regex,
@@ -60,6 +65,8 @@ impl Substitution {
         });
         match regex {
             Ok(regex) => {
+                let (named, groups) = (group_max(replacement.0.iter()), regex.captures_len() - 1);
+                warn_of_group(named, groups, keys.replace.at, &path.key("replace"), sink);
                 let has_end = has_end(pattern, options.flags);
                 Some(Substitution { regex, has_end, scope: keys.scope, replacement })
             }
@@ -72,22 +79,26 @@ impl Substitution {
 
     /// Puts the body with its replacements into `to.out`, as far as one part goes; `true`: all of it is there.
     fn write(&self, body: &[u8], bytes_max: usize, to: &mut Replaced) -> Result<bool, BodyError> {
-        let mut locations = self.regex.capture_locations();
+        let mut locations = to.locations.take().unwrap_or_else(|| self.regex.capture_locations());
         for _ in 0..PART_MATCHES {
             let found = (to.at <= body.len()).then(|| self.find(body, to.at, &mut locations)).flatten();
             let Some((start, end)) = found else { return to.finish(body, bytes_max) };
+            // A match may be the whole body, and stand in the replacement many times.
+            let groups = Groups::of(&locations, body);
+            let new_bytes = start - to.written + self.replacement.fixed_bytes(&groups);
+            if to.out.len().saturating_add(new_bytes) > bytes_max {
+                return Err(BodyError::TooLarge);
+            }
             to.out.extend_from_slice(&body[to.written..start]);
-            self.replacement.write(&Groups::of(&locations, body), &NoVariables, &mut to.out, &mut Vec::new());
+            self.replacement.write(&groups, &NoVariables, &mut to.out, &mut Vec::new());
             to.written = end;
             // Behind an empty match the search goes on at the next byte.
             to.at = if end == start { end + 1 } else { end };
-            if to.out.len() > bytes_max {
-                return Err(BodyError::TooLarge);
-            }
             if self.scope == Scope::Once {
                 return to.finish(body, bytes_max);
             }
         }
+        to.locations = Some(locations);
         Ok(false)
     }
 
@@ -159,8 +170,15 @@ impl Lookup for NoVariables {
     fn each_header(&self, _: &mut dyn FnMut(&[u8], &[u8])) {}
 }
 
-/// Matches that are replaced at once; the time that a body takes is looked at between the parts.
-const PART_MATCHES: usize = 256;
+/// Matches that are replaced before the time is looked at.
+const PART_MATCHES: usize = 8;
+/// A body up to this length is searched by the worker: the slowest expressions take about 1 ms for it. For a longer one they take
+/// what a worker must not.
+const SHORT_BYTES_MAX: usize = 4 * 1024;
+/// How long the worker does so: each match of a body may be searched for to its end.
+const WORKER_TIME_MAX: Duration = Duration::from_micros(500);
+/// How long another thread does so before other bodies have their turn. A search under way is not stopped.
+const TURN_TIME_MAX: Duration = Duration::from_millis(20);
 
 /// A body that is being put together.
 #[derive(Default)]
@@ -170,6 +188,8 @@ struct Replaced {
     written: usize,
     /// Where the next search begins.
     at: usize,
+    /// Of the search, between parts.
+    locations: Option<CaptureLocations>,
 }
 
 impl Replaced {
@@ -185,8 +205,10 @@ pub(super) struct WholeBody {
     substitutions: Arc<[Substitution]>,
     decoder: Decoder,
     bytes_max: usize,
-    /// From the body's end on.
+    /// What another thread has to go on with.
     whole: Option<Whole>,
+    /// Of the body that another thread has.
+    held_bytes: usize,
 }
 
 /// A body that is there, as far as the replacements have come.
@@ -197,9 +219,41 @@ struct Whole {
     replaced: Replaced,
 }
 
+/// What another thread has done: whether that is all.
+type Turn = Result<(bool, Whole), BodyError>;
+
+impl Whole {
+    /// Goes on for so long; `true`: all is replaced.
+    fn go_on(
+        &mut self,
+        substitutions: &[Substitution],
+        bytes_max: usize,
+        time_max: Duration,
+    ) -> Result<bool, BodyError> {
+        let began = Instant::now();
+        while let Some(substitution) = substitutions.get(self.step) {
+            if substitution.write(&self.body, bytes_max, &mut self.replaced)? {
+                self.body = std::mem::take(&mut self.replaced).out;
+                self.step += 1;
+            } else if began.elapsed() >= time_max {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
 impl WholeBody {
     pub(super) fn new(substitutions: Arc<[Substitution]>, decoding: Decoding, bytes_max: usize) -> WholeBody {
-        WholeBody { substitutions, decoder: Decoder::new(decoding, bytes_max), bytes_max, whole: None }
+        let decoder = Decoder::new(decoding, bytes_max);
+        WholeBody { substitutions, decoder, bytes_max, whole: None, held_bytes: 0 }
+    }
+
+    /// Another thread goes on.
+    fn hand_on(&mut self, whole: Whole) {
+        // What is made of a body is mostly as long.
+        self.held_bytes = whole.body.capacity() + whole.body.len().max(whole.replaced.out.capacity());
+        self.whole = Some(whole);
     }
 }
 
@@ -209,27 +263,109 @@ impl BodyFilter for WholeBody {
     }
 
     fn end(&mut self, out: &mut Vec<u8>) -> Result<(), BodyError> {
-        let mut whole = match self.whole.take() {
-            Some(whole) => whole,
-            None => Whole { body: self.decoder.end()?, step: 0, replaced: Replaced::default() },
-        };
-        let Some(substitution) = self.substitutions.get(whole.step) else {
+        let mut whole = Whole { body: self.decoder.end()?, step: 0, replaced: Replaced::default() };
+        let is_short = whole.body.len() <= SHORT_BYTES_MAX;
+        if is_short && whole.go_on(&self.substitutions, self.bytes_max, WORKER_TIME_MAX)? {
             out.extend_from_slice(&whole.body);
-            return Ok(());
-        };
-        if substitution.write(&whole.body, self.bytes_max, &mut whole.replaced)? {
-            whole.body = std::mem::take(&mut whole.replaced).out;
-            whole.step += 1;
+        } else {
+            self.hand_on(whole);
         }
-        self.whole = Some(whole);
         Ok(())
     }
 
-    fn has_more(&self) -> bool {
-        self.whole.is_some()
+    fn held_bytes(&self) -> usize {
+        self.decoder.held_bytes() + self.held_bytes
     }
 
-    fn held_bytes(&self) -> usize {
-        self.decoder.held_bytes()
+    fn work(&mut self) -> Option<Work> {
+        let mut whole = self.whole.take()?;
+        let (substitutions, bytes_max) = (self.substitutions.clone(), self.bytes_max);
+        Some(Box::new(move || -> Output {
+            let done = whole.go_on(&substitutions, bytes_max, TURN_TIME_MAX);
+            Box::new(done.map(|is_all| (is_all, whole)))
+        }))
+    }
+
+    fn worked(&mut self, result: Output, out: &mut Vec<u8>) -> Result<(), BodyError> {
+        let turn = result.downcast::<Turn>().map_err(|_| BodyError::Failed)?;
+        match (*turn)? {
+            (true, whole) => {
+                self.held_bytes = 0;
+                out.extend_from_slice(&whole.body);
+            }
+            (false, whole) => self.hand_on(whole),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filter_with(pattern: &str, replace: &str) -> WholeBody {
+        let replacement = Replacement::parse(replace, Language::Substitution, &mut |_| {}).unwrap();
+        let regex = Regex::new(pattern).unwrap();
+        let substitution = Substitution { regex, has_end: false, scope: Scope::Global, replacement };
+        WholeBody::new([substitution].into(), Decoding::Identity, 1 << 20)
+    }
+
+    fn filter(pattern: &str) -> WholeBody {
+        filter_with(pattern, "-")
+    }
+
+    /// What comes of a body, and how often another thread was asked to go on.
+    fn run(filter: &mut WholeBody, body: &[u8]) -> (Vec<u8>, usize) {
+        let (mut out, mut turns) = (Vec::new(), 0);
+        filter.piece(body, &mut out).unwrap();
+        filter.end(&mut out).unwrap();
+        while let Some(work) = filter.work() {
+            assert!(filter.held_bytes() >= body.len(), "what another thread has counts, too");
+            filter.worked(work(), &mut out).unwrap();
+            turns += 1;
+        }
+        assert_eq!(filter.held_bytes(), 0);
+        (out, turns)
+    }
+
+    #[test]
+    fn long_bodies_are_searched_elsewhere() {
+        let short = vec![b'a'; SHORT_BYTES_MAX / 2];
+        assert_eq!(run(&mut filter("b"), &short), (short.clone(), 0));
+        let long = vec![b'a'; SHORT_BYTES_MAX + 1];
+        let (out, turns) = run(&mut filter("b"), &long);
+        assert_eq!((out, turns), (long, 1));
+    }
+
+    /// It is refused before it is made.
+    #[test]
+    fn a_replacement_of_many_groups_is_bounded() {
+        let mut filter = filter_with("(?s).+", &"$0".repeat(100_000));
+        let body = vec![b'a'; 1 << 20];
+        filter.piece(&body, &mut Vec::new()).unwrap();
+        filter.end(&mut Vec::new()).unwrap();
+        let work = filter.work().unwrap();
+        assert_eq!(filter.worked(work(), &mut Vec::new()), Err(BodyError::TooLarge));
+    }
+
+    /// Each search goes to the end of the body: all of them take the square of its length.
+    #[test]
+    fn what_takes_long_is_done_in_turns() {
+        const SLOW: &str = "a.*b|a";
+        let (out, turns) = run(&mut filter(SLOW), &[b'a'; 16 * 1024]);
+        assert!(out.iter().all(|byte| *byte == b'-') && out.len() == 16 * 1024);
+        assert!(turns > 1, "{turns}");
+        // A short one is begun by the worker, and goes elsewhere when that takes long.
+        let mut filter = filter(SLOW);
+        filter.piece(&[b'a'; SHORT_BYTES_MAX], &mut Vec::new()).unwrap();
+        let mut out = Vec::new();
+        let began = Instant::now();
+        filter.end(&mut out).unwrap();
+        let is_done = filter.whole.is_none();
+        assert!(!is_done || began.elapsed() < WORKER_TIME_MAX * 2);
+        while let Some(work) = filter.work() {
+            filter.worked(work(), &mut out).unwrap();
+        }
+        assert_eq!(out.len(), SHORT_BYTES_MAX);
     }
 }

@@ -6,6 +6,7 @@
 //! round the timer moves on to where its deadline is now. So a busy connection touches the wheel about once a timeout,
 //! not twice a request, and an idle one not at all.
 
+use rustix::time::{ClockId, clock_gettime};
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -23,6 +24,12 @@ const MAP_WORDS: usize = WHEEL_SLOTS / 64;
 const START_MS: u64 = 2 * 366 * 24 * 3600 * 1000;
 /// No deadline.
 const NEVER: u64 = u64::MAX;
+
+/// CPU time of the calling thread.
+pub(crate) fn thread_cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+}
 
 /// Time as one worker sees it.
 pub(crate) struct Clock {

@@ -15,6 +15,7 @@
 //! have given is still in `out`: filters run once, however many nodes are asked.
 
 mod capture;
+mod offloaded;
 
 use super::filter_time::Stopwatch;
 use super::filters::{Filters, Step};
@@ -24,12 +25,11 @@ use crate::basics::buffer::Buffers;
 use crate::connection::stream::Stream;
 use crate::worker::Worker;
 use crate::worker::body_memory::{Full, Held};
-use crate::worker::offload::{Done, Offloading};
+use crate::worker::offload::Done;
 use crate::worker::plugins::{Refusal, guarded};
 use std::cell::Cell;
 use std::io;
 use std::net::IpAddr;
-use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use stillgate_plugin::BodyChanges;
@@ -85,6 +85,8 @@ pub(crate) struct Filtered {
     /// What the filters have got and given, and how long they took for it.
     seen_bytes: u64,
     cpu: Duration,
+    /// What they have taken elsewhere.
+    offloaded_cpu: Duration,
 }
 
 /// Filters that go on when the work of one of them is done. What that filter has given is kept in [`Filtered::between`], or is
@@ -131,8 +133,10 @@ impl BrokenBody {
     pub(crate) fn message(self) -> &'static str {
         match self.why {
             Why::Refused(Refusal::Malformed) => "the body is not in the coding that its head names",
-            Why::Refused(Refusal::Memory | Refusal::ClientMemory) => "plugins hold as much of bodies as they may",
-            Why::Refused(Refusal::Time) => "plugins have worked on the body for as long as they may",
+            Why::Refused(Refusal::Memory | Refusal::ClientMemory) => {
+                "the memory limit for bodies held by plugins is reached"
+            }
+            Why::Refused(Refusal::Time) => "plugins exceeded their CPU limit for this body",
             Why::Refused(Refusal::Head | Refusal::TooLarge) => "the body is larger than a plugin may hold",
             Why::Refused(Refusal::Failed) | Why::Panic => "a plugin failed",
         }
@@ -175,6 +179,15 @@ impl Filtered {
         let kept = self.kept.get_or_insert_with(begin);
         let plugin = self.changes.plugin;
         kept.set(bytes).map_err(|full| BrokenBody { plugin, why: Why::Refused(full.into()) })
+    }
+
+    /// The same of what plugins have put in place of the body, if anything.
+    #[inline]
+    pub(crate) fn hold_replaced(&mut self, begin: impl FnOnce() -> Held) -> Result<(), BrokenBody> {
+        match self.changes.replaced_bytes() {
+            0 => Ok(()),
+            bytes => self.hold(bytes, begin),
+        }
     }
 
     /// No changes, keeping some memory.
@@ -345,12 +358,12 @@ impl Filtered {
     /// Runs a piece through the filters from one on; with a result, its work is done.
     fn run_from(&mut self, at: usize, result: Option<Output>, (piece, step): (&[u8], Step)) -> Result<(), BrokenBody> {
         let cpu_max = CPU_MAX + Duration::from_nanos(self.seen_bytes.saturating_mul(CPU_NANOS_PER_BYTE));
-        let (stopwatch, time_max) = (Stopwatch::start(), cpu_max.saturating_sub(self.cpu));
+        let stopwatch = Stopwatch::start();
         let running = Cell::new("");
         let before = self.out.len();
         let ran = guarded(|| {
             let (changes, between) = (&mut self.changes, &mut self.between);
-            let filters = Filters { changes, between, running: &running, stopwatch: &stopwatch, time_max };
+            let filters = Filters { changes, between, running: &running };
             filters.run(at, result, (piece, step), &mut self.out)
         });
         self.cpu += stopwatch.elapsed();
@@ -373,52 +386,6 @@ impl Filtered {
         let bytes = held + self.out.len() + self.between.iter().map(Vec::capacity).sum::<usize>();
         let counted = self.held.as_mut().map_or(Ok(()), |counted| counted.set(bytes));
         counted.map_err(|full| broken(Why::Refused(full.into())))
-    }
-
-    /// Waits for work that is done elsewhere. Ready when filters can be given more.
-    #[cold]
-    fn poll_work(&mut self, cx: &mut Context<'_>, threads: &Offloading) -> Poll<Result<(), BrokenBody>> {
-        while let Some(Waiting { at, plugin, step, done }) = self.waiting.take() {
-            let mut receiver = match done {
-                Doing::Elsewhere(receiver) => receiver,
-                Doing::Here(work) => match threads.submit_or_return(work) {
-                    Ok(receiver) => receiver,
-                    // They have more to do than they can: it is done here.
-                    Err(work) => {
-                        self.work_here(at, plugin, step, work)?;
-                        continue;
-                    }
-                },
-            };
-            match Pin::new(&mut receiver).poll(cx) {
-                Poll::Pending => {
-                    self.waiting = Some(Waiting { at, plugin, step, done: Doing::Elsewhere(receiver) });
-                    return Poll::Pending;
-                }
-                Poll::Ready(Ok(Ok(result))) => self.worked(at, result, step)?,
-                Poll::Ready(Ok(Err(_)) | Err(_)) => return Poll::Ready(Err(BrokenBody { plugin, why: Why::Panic })),
-            }
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    fn work_here(&mut self, at: usize, plugin: &'static str, step: Step, work: Work) -> Result<(), BrokenBody> {
-        let result = guarded(work).map_err(|_| BrokenBody { plugin, why: Why::Panic })?;
-        self.worked(at, result, step)
-    }
-
-    fn worked(&mut self, at: usize, result: Output, step: Step) -> Result<(), BrokenBody> {
-        self.run_from(at, Some(result), (&[], step))?;
-        self.has_begun |= self.is_ended || !self.unwritten().is_empty();
-        Ok(())
-    }
-
-    /// Has all work done by this thread.
-    fn finish_work(&mut self) -> Result<(), BrokenBody> {
-        while let Some(Waiting { at, plugin, step, done: Doing::Here(work) }) = self.waiting.take() {
-            self.work_here(at, plugin, step, work)?;
-        }
-        Ok(())
     }
 }
 

@@ -5,7 +5,7 @@
 //! shows more, the CPU clock is asked, too, and what it showed up to [`APART_MAX`] before. So a time is never too short, and
 //! too long by less than that.
 
-use rustix::time::{ClockId, clock_gettime};
+use crate::basics::clock::thread_cpu_time;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,7 @@ impl Stopwatch {
         let began = Instant::now();
         let read = READ.get().filter(|(at, _)| began.saturating_duration_since(*at) < APART_MAX);
         let (_, cpu) = read.unwrap_or_else(|| {
-            let read = (began, cpu_time());
+            let read = (began, thread_cpu_time());
             READ.set(Some(read));
             read
         });
@@ -39,14 +39,8 @@ impl Stopwatch {
 
     pub(super) fn elapsed(&self) -> Duration {
         let wall = self.began.elapsed();
-        if wall < APART_MAX { wall } else { wall.min(cpu_time().saturating_sub(self.cpu)) }
+        if wall < APART_MAX { wall } else { wall.min(thread_cpu_time().saturating_sub(self.cpu)) }
     }
-}
-
-/// Of this thread.
-pub(super) fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
 #[cfg(test)]
@@ -56,8 +50,8 @@ mod tests {
     const LONG: Duration = Duration::from_millis(40);
 
     fn work_for(time: Duration) {
-        let until = cpu_time() + time;
-        while cpu_time() < until {}
+        let until = thread_cpu_time() + time;
+        while thread_cpu_time() < until {}
     }
 
     #[test]

@@ -1,10 +1,8 @@
 //! The filters of one body, called one after the other with what comes of the one before.
 
 use super::body_pipe::PIECE_BYTES_MAX;
-use super::filter_time::Stopwatch;
 use crate::worker::plugins::Refusal;
 use std::cell::Cell;
-use std::time::Duration;
 use stillgate_plugin::flow::{Output, Work};
 use stillgate_plugin::{BodyChanges, BodyError};
 
@@ -28,10 +26,6 @@ pub(super) struct Filters<'a> {
     pub(super) between: &'a mut [Vec<u8>; 2],
     /// The plugin whose filter is called; after that, the one whose filter holds most.
     pub(super) running: &'a Cell<&'static str>,
-    /// Runs while they do.
-    pub(super) stopwatch: &'a Stopwatch,
-    /// What they may take of it.
-    pub(super) time_max: Duration,
 }
 
 impl Filters<'_> {
@@ -63,12 +57,7 @@ impl Filters<'_> {
                     match step {
                         Step::Piece => {}
                         Step::Pause => filter.pause(gives).map_err(refusal)?,
-                        Step::End => {
-                            filter.end(gives).map_err(refusal)?;
-                            while filter.has_more() && self.stopwatch.elapsed() <= self.time_max {
-                                filter.end(gives).map_err(refusal)?;
-                            }
-                        }
+                        Step::End => filter.end(gives).map_err(refusal)?,
                     }
                 }
             }

@@ -90,7 +90,8 @@ async fn offloaded(
     at: ChainPosition,
     Offload { work, then }: Offload,
 ) -> Result<Result<Resume, Lost>, OwnAnswer> {
-    let output: Result<Output, QueueFull> = match serving.worker.plugins.offloading.submit(work) {
+    let plugin = chain::with_paused(serving, at, |entry, _| entry.name);
+    let output: Result<Output, QueueFull> = match serving.worker.plugins.offloading.submit(plugin, work) {
         Err(full) => {
             count(serving, at, Measure::PluginOffloadsRefused);
             Err(full)
@@ -102,7 +103,7 @@ async fn offloaded(
                 Poll::Pending => poll_client(serving, cx).map(Err),
             });
             match done.await {
-                Ok(Ok(Ok(output))) => Ok(output),
+                Ok(Ok(Ok(worked))) => Ok(worked.output),
                 // Of the thread that was to do it nothing is left but after a panic.
                 Ok(Ok(Err(Panicked)) | Err(_)) => {
                     chain::with_paused(serving, at, |entry, phase| tell_panic(serving.worker, entry, phase));

@@ -1,31 +1,50 @@
-//! The threads that do what would hold a worker up: few, of low priority, with a queue that has a bound.
+//! The threads that do what would hold a worker up: few for each plugin, of low priority, with a queue that has a bound.
 //!
-//! They are begun with the first work there is. All workers share them, so that plugins take no more than so many cores,
-//! however many workers there are.
+//! A plugin's threads are begun with its first work. All workers share them, so that it takes no more than so many cores, however
+//! many workers there are; and no plugin waits for the work of another, however much that has.
 
 use super::plugins::{Panicked, guarded};
+use crate::basics::clock::thread_cpu_time;
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use std::sync::OnceLock;
+use std::time::Duration;
 use stillgate_plugin::QueueFull;
 use stillgate_plugin::flow::{Output, Work};
 use stillgate_profiler::threads::Registration;
 use tokio::sync::oneshot;
 
-/// Threads that work for plugins.
+/// Threads that work for one plugin.
 const THREADS: usize = 2;
-/// Work that may wait for one of them.
+/// Plugins with threads of their own; those beyond share the threads of the last. Each thread takes memory for its stack only, and
+/// waits.
+const PLUGINS_MAX: usize = 32;
+/// Work of one plugin that may wait for one of its threads.
 const QUEUE_MAX: usize = 256;
 /// Their niceness, which is that of the control thread: less than a worker's.
 const NICE: i32 = 10;
 
 /// What comes of work.
-pub(crate) type Done = Result<Output, Panicked>;
+pub(crate) type Done = Result<Worked, Panicked>;
+
+/// Work that is done.
+pub(crate) struct Worked {
+    pub(crate) output: Output,
+    /// What it took.
+    pub(crate) cpu: Duration,
+}
 
 /// The threads, as workers give them work.
 #[derive(Default)]
 pub(crate) struct Offloading {
+    /// In the order in which plugins first had work.
+    pools: [OnceLock<Pool>; PLUGINS_MAX],
+}
+
+/// The threads of one plugin.
+struct Pool {
+    plugin: &'static str,
     /// `None`: they could not be begun.
-    queue: OnceLock<Option<Sender<Job>>>,
+    queue: Option<Sender<Job>>,
 }
 
 struct Job {
@@ -34,23 +53,35 @@ struct Job {
 }
 
 impl Offloading {
-    /// Has work done. Dropping the receiver lets go of work that has not begun.
-    pub(crate) fn submit(&self, work: Work) -> Result<oneshot::Receiver<Done>, QueueFull> {
-        self.submit_or_return(work).map_err(|_| QueueFull)
+    /// Has work of a plugin done. Dropping the receiver lets go of work that has not begun.
+    pub(crate) fn submit(&self, plugin: &'static str, work: Work) -> Result<oneshot::Receiver<Done>, QueueFull> {
+        self.submit_or_return(plugin, work).map_err(|_| QueueFull)
     }
 
     /// The same; where as much waits as may, the work comes back.
-    pub(crate) fn submit_or_return(&self, work: Work) -> Result<oneshot::Receiver<Done>, Work> {
-        let Some(queue) = self.queue.get_or_init(begin) else { return Err(work) };
+    pub(crate) fn submit_or_return(&self, plugin: &'static str, work: Work) -> Result<oneshot::Receiver<Done>, Work> {
+        let Some(queue) = self.queue_of(plugin) else { return Err(work) };
         let (done, receiver) = oneshot::channel();
         match queue.try_send(Job { work, done }) {
             Ok(()) => Ok(receiver),
             Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) => Err(job.work),
         }
     }
+
+    fn queue_of(&self, plugin: &'static str) -> Option<&Sender<Job>> {
+        let mut last = None;
+        for pool in &self.pools {
+            let pool = pool.get_or_init(|| Pool { plugin, queue: begin() });
+            last = pool.queue.as_ref();
+            if pool.plugin == plugin {
+                break;
+            }
+        }
+        last
+    }
 }
 
-/// Begins the threads. They end when there is nobody any more who could give them work.
+/// Begins the threads of a plugin. They end when there is nobody any more who could give them work.
 fn begin() -> Option<Sender<Job>> {
     let (sender, receiver) = bounded(QUEUE_MAX);
     for number in 0..THREADS {
@@ -70,8 +101,11 @@ fn serve(jobs: &Receiver<Job>) {
     let _ = rustix::process::setpriority_process(None, NICE);
     for Job { work, done } in jobs {
         if !done.is_closed() {
+            let began = thread_cpu_time();
+            let output = guarded(work);
+            let cpu = thread_cpu_time().saturating_sub(began);
             // Who does not wait any more has no use for it.
-            let _ = done.send(guarded(work));
+            let _ = done.send(output.map(|output| Worked { output, cpu }));
         }
     }
 }
@@ -87,19 +121,19 @@ mod tests {
     }
 
     fn value(done: oneshot::Receiver<Done>) -> Result<u32, Panicked> {
-        done.blocking_recv().unwrap().map(|output| *output.downcast().unwrap())
+        done.blocking_recv().unwrap().map(|worked| *worked.output.downcast().unwrap())
     }
 
     #[test]
     fn work_is_done_and_a_panic_is_an_error() {
         let offloading = Offloading::default();
-        let done: Vec<_> = (0..100_u32).map(|n| offloading.submit(work(move || 2 * n)).unwrap()).collect();
-        let panicked = offloading.submit(work(|| -> u32 { panic!("a secret") })).unwrap();
+        let done: Vec<_> = (0..100_u32).map(|n| offloading.submit("a", work(move || 2 * n)).unwrap()).collect();
+        let panicked = offloading.submit("a", work(|| -> u32 { panic!("a secret") })).unwrap();
         for (n, done) in (0..).zip(done) {
             assert_eq!(value(done), Ok(2 * n));
         }
         assert_eq!(value(panicked), Err(Panicked));
-        assert_eq!(value(offloading.submit(work(|| 7_u32)).unwrap()), Ok(7));
+        assert_eq!(value(offloading.submit("a", work(|| 7_u32)).unwrap()), Ok(7));
     }
 
     #[test]
@@ -113,7 +147,7 @@ mod tests {
                     begun.fetch_add(1, Ordering::Relaxed);
                     held.recv().is_ok()
                 });
-                offloading.submit(work).unwrap()
+                offloading.submit("a", work).unwrap()
             })
             .collect();
         while begun.load(Ordering::Relaxed) < THREADS {
@@ -121,10 +155,12 @@ mod tests {
         }
         let counted = || {
             let begun = begun.clone();
-            offloading.submit(work(move || begun.fetch_add(1, Ordering::Relaxed)))
+            offloading.submit("a", work(move || begun.fetch_add(1, Ordering::Relaxed)))
         };
         let waiting: Vec<_> = (0..QUEUE_MAX).map(|_| counted().unwrap()).collect();
         assert_eq!(counted().err(), Some(QueueFull));
+        // Another plugin has threads of its own.
+        assert_eq!(value(offloading.submit("b", work(|| 7_u32)).unwrap()), Ok(7));
         drop(waiting);
         drop(hold);
         busy.into_iter().for_each(|done| assert!(done.blocking_recv().unwrap().is_ok()));
@@ -136,5 +172,28 @@ mod tests {
         };
         assert!(last.blocking_recv().unwrap().is_ok());
         assert_eq!(begun.load(Ordering::Relaxed), THREADS + 1);
+    }
+
+    #[test]
+    fn plugins_beyond_the_bound_share_threads() {
+        let offloading = Offloading::default();
+        let names: Vec<&'static str> = (0..PLUGINS_MAX + 3).map(|n| &*format!("p{n}").leak()).collect();
+        for (n, name) in (0..).zip(&names) {
+            assert_eq!(value(offloading.submit(name, work(move || n)).unwrap()), Ok(n));
+        }
+        assert!(offloading.pools.iter().zip(&names).all(|(pool, name)| pool.get().unwrap().plugin == *name));
+    }
+
+    #[test]
+    fn what_work_takes_is_told() {
+        let offloading = Offloading::default();
+        let long = Duration::from_millis(30);
+        let busy = move || {
+            let until = thread_cpu_time() + long;
+            while thread_cpu_time() < until {}
+            0_u32
+        };
+        let worked = offloading.submit("a", work(busy)).unwrap();
+        assert!(worked.blocking_recv().unwrap().is_ok_and(|worked| worked.cpu >= long));
     }
 }

@@ -1,7 +1,8 @@
 //! What filters of bodies may hold, and how long they may take.
 
+use super::offloaded::OFFLOADED_CPU_MAX;
 use super::*;
-use crate::exchange::filter_time::cpu_time;
+use crate::basics::clock::thread_cpu_time;
 use stillgate_plugin::{BodyError, BodyFilter};
 
 use crate::worker::body_memory::{BodyMemory, WORKER_BYTES_MAX};
@@ -10,11 +11,16 @@ use stillgate_wire::Framing;
 
 const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
-/// Holds what it gets, and takes CPU time at the end, in parts.
+/// Holds what it gets, and takes CPU time at the end, the first part of it here and the others elsewhere.
 struct Holding {
     bytes: usize,
     cpu: Duration,
     parts: usize,
+}
+
+fn take(cpu: Duration) {
+    let until = thread_cpu_time() + cpu;
+    while thread_cpu_time() < until {}
 }
 
 impl BodyFilter for Holding {
@@ -24,14 +30,18 @@ impl BodyFilter for Holding {
     }
 
     fn end(&mut self, _: &mut Vec<u8>) -> Result<(), BodyError> {
-        let until = cpu_time() + self.cpu;
-        while cpu_time() < until {}
+        take(self.cpu);
         self.parts = self.parts.saturating_sub(1);
         Ok(())
     }
 
-    fn has_more(&self) -> bool {
-        self.parts > 0
+    fn work(&mut self) -> Option<Work> {
+        let cpu = self.cpu;
+        self.parts = self.parts.checked_sub(1)?;
+        Some(Box::new(move || -> Output {
+            take(cpu);
+            Box::new(())
+        }))
     }
 
     fn held_bytes(&self) -> usize {
@@ -76,16 +86,19 @@ fn what_filters_of_a_worker_hold_is_bounded() {
 #[test]
 fn the_time_that_filters_take_is_bounded() {
     let worker = Rc::default();
-    // Within it in all, above it at once, and above it in parts of which only some are done.
-    assert_eq!(filtered(&worker, CPU_MAX / 10, 5).run(b"a", Step::End), Ok(()));
-    assert_eq!(filtered(&worker, CPU_MAX * 2, 1).run(b"a", Step::End), refused(Refusal::Time));
-    let mut long = filtered(&worker, CPU_MAX / 10, 10_000);
-    assert_eq!(long.run(b"a", Step::End), refused(Refusal::Time));
-    assert!(long.cpu < CPU_MAX * 5, "{:?}", long.cpu);
+    let end = |mut filtered: Filtered| {
+        let ran = filtered.run(b"a", Step::End).and_then(|()| filtered.finish_work());
+        (ran, filtered)
+    };
+    assert_eq!(end(filtered(&worker, CPU_MAX / 10, 5)).0, Ok(()));
+    assert_eq!(end(filtered(&worker, CPU_MAX * 2, 1)).0, refused(Refusal::Time));
+    // In parts elsewhere it may take longer, and no part is begun beyond that.
+    let (ran, long) = end(filtered(&worker, CPU_MAX / 2, 10_000));
+    assert_eq!(ran, refused(Refusal::Time));
+    assert!(long.offloaded_cpu < OFFLOADED_CPU_MAX + CPU_MAX * 2, "{:?}", long.offloaded_cpu);
     // A long body may take longer.
     let seen_bytes = CPU_MAX.as_nanos() as u64 * 2 / CPU_NANOS_PER_BYTE;
-    let mut long = Filtered { seen_bytes, ..filtered(&worker, CPU_MAX * 2, 1) };
-    assert_eq!(long.run(b"a", Step::End), Ok(()));
+    assert_eq!(end(Filtered { seen_bytes, ..filtered(&worker, CPU_MAX * 2, 1) }).0, Ok(()));
 }
 
 /// Passes on what it gets, with a dot behind all of it.

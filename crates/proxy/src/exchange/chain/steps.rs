@@ -78,7 +78,9 @@ fn go_on(serving: &mut Serving<'_>, from: ChainPosition) -> Result<Option<Paused
         }
         let ran = run_steps(serving, at);
         adopt_client(serving);
-        match ran? {
+        let ran = ran?;
+        hold_body(serving)?;
+        match ran {
             Ran::Paused(paused) => return Ok(Some(paused)),
             Ran::Until(step) => at = ChainPosition::at_step(step),
         }
@@ -132,13 +134,26 @@ pub(in crate::exchange) fn resume(
     let flow = settle(worker, entry, flow);
     adopt_client(serving);
     checked?;
-    match flow? {
+    let flow = flow?;
+    hold_body(serving)?;
+    match flow {
         Some(flow) => Ok(Some(Paused { at, flow })),
         None => go_on(serving, ChainPosition { entry: at.entry + usize::from(!at.is_before), is_before: false, ..at }),
     }
 }
 
-/// Whom a plugin has named asks from here on.
+/// Counts the body that plugins have put in place of the one that came, as long as the request has it.
+#[inline]
+pub(super) fn hold_body(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
+    let Serving { worker, client, exchange, .. } = serving;
+    let held = exchange.request_body.hold_replaced(|| worker.plugins.held.begin(client.address));
+    held.map_err(|broken| {
+        broken.tell(worker);
+        OwnAnswer::error(broken.status(), broken.message())
+    })
+}
+
+/// From here on the client is the one that a plugin set.
 fn adopt_client(serving: &mut Serving<'_>) {
     let Serving { client, exchange, .. } = serving;
     if let Some((ip, port)) = exchange.chains.settled.client.take() {

@@ -1,0 +1,262 @@
+//! What bodies say, as values of JSON, made within a budget: a short text can become much memory.
+//!
+//! ```text
+//!  [1,1,1,…]      2 bytes a value, which takes 72        [{"":1},{"":1},…]   7 bytes an object, which takes 350
+//! ```
+//!
+//! The budget counts what the values take, about, while they are made. Whatever reads a body has one.
+
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+use std::fmt;
+
+/// What the values of one body may take in any case.
+const BYTES_MIN: usize = 64 * 1024 * 1024;
+/// What they may take of a longer body, for each byte that its plugin lets it have.
+const BYTES_PER_BYTE: usize = 16;
+
+/// Memory for values.
+#[derive(Debug)]
+pub struct Budget {
+    left: usize,
+}
+
+/// The values take more than the budget has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exhausted;
+
+impl fmt::Display for Exhausted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("what the body says takes more memory than it may")
+    }
+}
+
+impl Budget {
+    /// For a body that may have so many bytes.
+    pub fn of_body(bytes_max: usize) -> Budget {
+        Budget { left: bytes_max.saturating_mul(BYTES_PER_BYTE).max(BYTES_MIN) }
+    }
+
+    /// So many bytes of memory.
+    pub fn of_memory(bytes: usize) -> Budget {
+        Budget { left: bytes }
+    }
+
+    /// Takes so much of it.
+    ///
+    /// # Errors
+    ///
+    /// If there is not so much left.
+    pub fn take(&mut self, bytes: usize) -> Result<(), Exhausted> {
+        self.left = self.left.checked_sub(bytes).ok_or(Exhausted)?;
+        Ok(())
+    }
+
+    /// Takes what a value takes besides its text and its items. A list has room for more than it has.
+    ///
+    /// # Errors
+    ///
+    /// If there is not so much left.
+    pub fn take_value(&mut self) -> Result<(), Exhausted> {
+        self.take(2 * size_of::<Value>())
+    }
+
+    /// Takes what a copy of a value takes.
+    ///
+    /// # Errors
+    ///
+    /// If there is not so much left.
+    pub fn take_copy(&mut self, value: &Value) -> Result<(), Exhausted> {
+        self.take_value()?;
+        match value {
+            Value::Null | Value::Bool(_) | Value::Number(_) => Ok(()),
+            Value::String(text) => self.take(text.len()),
+            Value::Array(items) => items.iter().try_for_each(|item| self.take_copy(item)),
+            Value::Object(entries) => entries.iter().try_for_each(|(name, value)| {
+                self.take_entry(name)?;
+                self.take_copy(value)
+            }),
+        }
+    }
+
+    /// Takes what an entry of an object takes, its name included, besides its value.
+    ///
+    /// # Errors
+    ///
+    /// If there is not so much left.
+    pub fn take_entry(&mut self, name: &str) -> Result<(), Exhausted> {
+        /// Hash, place and the name's own memory.
+        const ENTRY_BYTES: usize = 2 * (size_of::<String>() + 2 * size_of::<usize>()) + 32;
+        self.take(ENTRY_BYTES + name.len())
+    }
+}
+
+/// Reads a text of JSON.
+///
+/// # Errors
+///
+/// If it is none, or takes more than the budget has: [`is_exhausted`] tells.
+pub fn read(text: &[u8], budget: &mut Budget) -> Result<Value, serde_json::Error> {
+    let mut deserializer = serde_json::Deserializer::from_slice(text);
+    let value = Reader(budget).deserialize(&mut deserializer)?;
+    deserializer.end()?;
+    Ok(value)
+}
+
+/// Whether a text was not read since the budget had not enough, whatever the text is.
+pub fn is_exhausted(error: &serde_json::Error) -> bool {
+    error.is_data()
+}
+
+struct Reader<'b>(&'b mut Budget);
+
+impl Reader<'_> {
+    fn value<E: serde::de::Error>(self, value: Value) -> Result<Value, E> {
+        self.0.take_value().map_err(E::custom)?;
+        Ok(value)
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Reader<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Reader<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any value")
+    }
+
+    fn visit_bool<E: serde::de::Error>(self, value: bool) -> Result<Value, E> {
+        self.value(Value::Bool(value))
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<Value, E> {
+        self.value(value.into())
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<Value, E> {
+        self.value(value.into())
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
+        self.value(Number::from_f64(value).map_or(Value::Null, Value::Number))
+    }
+
+    fn visit_str<E: serde::de::Error>(self, value: &str) -> Result<Value, E> {
+        self.0.take(value.len()).map_err(E::custom)?;
+        self.value(Value::String(value.to_owned()))
+    }
+
+    fn visit_unit<E: serde::de::Error>(self) -> Result<Value, E> {
+        self.value(Value::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        self.0.take_value().map_err(A::Error::custom)?;
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element_seed(Reader(self.0))? {
+            list.push(item);
+        }
+        Ok(Value::Array(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        self.0.take_value().map_err(A::Error::custom)?;
+        let mut object = Map::new();
+        while let Some(name) = entries.next_key::<String>()? {
+            self.0.take_entry(&name).map_err(A::Error::custom)?;
+            let value = entries.next_value_seed(Reader(self.0))?;
+            object.insert(name, value);
+        }
+        Ok(Value::Object(object))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn check(text: &str) {
+        let ours = read(text.as_bytes(), &mut Budget::of_body(0));
+        let theirs = serde_json::from_str::<Value>(text);
+        match (ours, theirs) {
+            (Ok(ours), Ok(theirs)) => assert_eq!(ours.to_string(), theirs.to_string(), "{text}"),
+            (Err(ours), Err(theirs)) => assert_eq!(ours.to_string(), theirs.to_string(), "{text}"),
+            (ours, theirs) => panic!("{text}: {ours:?}, {theirs:?}"),
+        }
+    }
+
+    #[test]
+    fn values_are_read_as_serde_json_reads_them() {
+        for text in [
+            r#"{"b":[1,-2,3.5,1e300,18446744073709551615,true,false,null,"x\n\u00e4"],"a":{"b":{}},"b":[]}"#,
+            "[]",
+            "1e999",
+            "-0",
+            "\"\"",
+            "",
+            "{",
+            "[1,]",
+            "{\"a\" 1}",
+            "1 2",
+            "{\"a\":1}x",
+            "\u{feff}1",
+        ] {
+            check(text);
+        }
+        check(&"[".repeat(200));
+        check(&("[".repeat(127) + &"]".repeat(127)));
+    }
+
+    #[test]
+    fn a_short_text_does_not_become_much_memory() {
+        let many = |item: &str| format!("[{}]", vec![item; 100_000].join(","));
+        for item in ["1", "\"\"", "[]", "{}", r#"{"":1}"#, r#"{"a":{"a":{"a":1}}}"#] {
+            let text = many(item);
+            let error = read(text.as_bytes(), &mut Budget::of_memory(1024 * 1024)).unwrap_err();
+            assert!(is_exhausted(&error), "{item}: {error}");
+        }
+        assert!(!is_exhausted(&read(b"[1,", &mut Budget::of_memory(1024)).unwrap_err()));
+        assert_eq!(read(b"[1,2]", &mut Budget::of_memory(1024)).unwrap(), json!([1, 2]));
+    }
+
+    /// The budget counts no less than what a value takes: lists and objects of one level, and of several.
+    #[test]
+    fn what_is_counted_is_what_is_taken() {
+        fn taken(value: &Value) -> usize {
+            match value {
+                Value::Array(items) => {
+                    (items.capacity() - items.len()) * size_of::<Value>()
+                        + items.iter().map(|item| size_of::<Value>() + taken(item)).sum::<usize>()
+                }
+                // An entry has a hash, and the table of places is at most twice as large as it is filled.
+                Value::Object(entries) => {
+                    let of_entry = |(name, value): (&String, &Value)| {
+                        size_of::<Value>() + 24 + 8 + 2 * 9 + name.len() + taken(value)
+                    };
+                    entries.iter().map(of_entry).sum()
+                }
+                Value::String(text) => text.len(),
+                _ => 0,
+            }
+        }
+        for text in [
+            format!("[{}]", vec!["1"; 1000].join(",")),
+            format!("[{}]", vec![r#"{"a":1,"b":"text"}"#; 1000].join(",")),
+            format!("{{{}}}", (0..1000).map(|n| format!("\"n{n}\":{{\"x\":[]}}")).collect::<Vec<_>>().join(",")),
+        ] {
+            let mut budget = Budget::of_body(0);
+            let before = budget.left;
+            let value = read(text.as_bytes(), &mut budget).unwrap();
+            let (counted, taken) = (before - budget.left, taken(&value));
+            assert!(counted >= taken && counted < 4 * taken, "{counted} for {taken}");
+        }
+    }
+}

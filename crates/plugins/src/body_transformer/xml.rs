@@ -1,0 +1,233 @@
+//! XML as fields. Who sends a document chooses how it is built, so what it takes is counted: its elements, attributes and texts
+//! as steps, and the memory of what is made of them.
+
+use super::input::add_within;
+use quick_xml::Reader;
+use quick_xml::events::{BytesStart, Event};
+use serde_json::{Map, Value as Json};
+use stillgate_plugin::json::Budget;
+
+/// Elements inside one another.
+const DEPTH_MAX: usize = 128;
+/// Attributes of one element.
+const ATTRIBUTES_MAX: usize = 1024;
+/// Elements, attributes, texts, entities and comments of one document.
+const STEPS_MAX: usize = 500_000;
+
+/// Elements by their names without prefix: one with text only is that text, one with attributes has them under `_attr` and its text
+/// as the first item; several of one name are a list. Entities of the document's own are refused.
+pub(super) fn fields(body: &[u8], budget: &mut Budget) -> Result<Json, String> {
+    let mut document = Document { budget, steps_left: STEPS_MAX, open: vec![Element::default()] };
+    let mut reader = Reader::from_reader(body);
+    while document.take(reader.read_event().map_err(|error| error.to_string())?)? {
+        document.step()?;
+    }
+    match document.open.pop() {
+        Some(root) if !root.children.is_empty() => Ok(Json::Object(root.children)),
+        _ => Err("no element".to_owned()),
+    }
+}
+
+/// A document as far as it has been read.
+struct Document<'b> {
+    budget: &'b mut Budget,
+    steps_left: usize,
+    /// The root, and the elements that are open.
+    open: Vec<Element>,
+}
+
+#[derive(Default)]
+struct Element {
+    name: String,
+    children: Map<String, Json>,
+    attributes: Map<String, Json>,
+    text: String,
+}
+
+impl Document<'_> {
+    fn step(&mut self) -> Result<(), String> {
+        self.steps_left = self.steps_left.checked_sub(1).ok_or_else(|| format!("more than {STEPS_MAX} parts"))?;
+        Ok(())
+    }
+
+    /// Takes what comes next; `false`: that was the end.
+    fn take(&mut self, event: Event<'_>) -> Result<bool, String> {
+        match event {
+            Event::Start(start) => {
+                if self.open.len() > DEPTH_MAX {
+                    return Err(format!("more than {DEPTH_MAX} elements inside one another"));
+                }
+                let element = self.begin(&start)?;
+                self.open.push(element);
+            }
+            Event::Empty(start) => {
+                let element = self.begin(&start)?;
+                self.end(element)?;
+            }
+            Event::End(_) => match self.open.pop() {
+                Some(element) if !self.open.is_empty() => self.end(element)?,
+                _ => return Err("an end without a beginning".to_owned()),
+            },
+            Event::Text(text) => self.text(&text.decode().map_err(|error| error.to_string())?)?,
+            Event::CData(text) => self.text(&text.decode().map_err(|error| error.to_string())?)?,
+            Event::GeneralRef(reference) => {
+                let name = reference.decode().map_err(|error| error.to_string())?;
+                let character = reference.resolve_char_ref().map_err(|error| error.to_string())?;
+                match (character, quick_xml::escape::resolve_predefined_entity(&name)) {
+                    (Some(character), _) => self.text(character.encode_utf8(&mut [0; 4]))?,
+                    (None, Some(text)) => self.text(text)?,
+                    (None, None) => return Err(format!("the entity {name:?} is not known")),
+                }
+            }
+            Event::Eof if self.open.len() == 1 => return Ok(false),
+            Event::Eof => return Err("an element without an end".to_owned()),
+            Event::Decl(_) | Event::Comment(_) | Event::PI(_) | Event::DocType(_) => {}
+        }
+        Ok(true)
+    }
+
+    fn text(&mut self, text: &str) -> Result<(), String> {
+        // It may be copied once more where it ends.
+        self.budget.take(2 * text.len()).map_err(|exhausted| exhausted.to_string())?;
+        if let Some(element) = self.open.last_mut() {
+            element.text.push_str(text);
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, start: &BytesStart<'_>) -> Result<Element, String> {
+        let mut attributes = Map::new();
+        let mut names: Vec<&[u8]> = Vec::new();
+        // That no name is there twice would be checked with each by all before it.
+        for attribute in start.attributes().with_checks(false) {
+            let attribute = attribute.map_err(|error| error.to_string())?;
+            self.step()?;
+            names.push(attribute.key.into_inner());
+            if names.len() > ATTRIBUTES_MAX {
+                return Err(format!("an element with more than {ATTRIBUTES_MAX} attributes"));
+            }
+            let value = attribute.unescape_value().map_err(|error| error.to_string())?;
+            let name = local_name(attribute.key.local_name().as_ref());
+            let taken = self.budget.take_entry(&name).and_then(|()| self.budget.take_value());
+            taken.and_then(|()| self.budget.take(value.len())).map_err(|exhausted| exhausted.to_string())?;
+            attributes.insert(name, Json::String(value.into_owned()));
+        }
+        names.sort_unstable();
+        if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(format!("the attribute {:?} is there twice", String::from_utf8_lossy(pair[0])));
+        }
+        let name = local_name(start.local_name().as_ref());
+        Ok(Element { name, attributes, ..Element::default() })
+    }
+
+    /// An element has ended: it becomes a field of the one around it.
+    fn end(&mut self, element: Element) -> Result<(), String> {
+        let (name, json) = element.into_json();
+        let Some(parent) = self.open.last_mut() else { return Err("an end without a beginning".to_owned()) };
+        // An object besides, as its children and attributes are counted as entries.
+        let taken = self.budget.take_value();
+        let added = taken.and_then(|()| add_within(self.budget, &mut parent.children, name, json));
+        added.map_err(|exhausted| exhausted.to_string())
+    }
+}
+
+fn local_name(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
+}
+
+impl Element {
+    fn into_json(self) -> (String, Json) {
+        let Element { name, mut children, attributes, text } = self;
+        let text = text.trim();
+        if children.is_empty() && attributes.is_empty() {
+            return (name, Json::String(text.to_owned()));
+        }
+        if children.is_empty() && !text.is_empty() {
+            // As a list, so that `[1]` is the text.
+            return (name, Json::Array(vec![Json::String(text.to_owned())]));
+        }
+        if !attributes.is_empty() {
+            children.insert("_attr".to_owned(), Json::Object(attributes));
+        }
+        (name, Json::Object(children))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    const MIB: usize = 1024 * 1024;
+
+    fn read(body: &str) -> Result<String, String> {
+        fields(body.as_bytes(), &mut Budget::of_body(0)).map(|json| json.to_string())
+    }
+
+    fn time_of(body: &str) -> Duration {
+        let began = Instant::now();
+        let _ = read(body);
+        began.elapsed()
+    }
+
+    #[test]
+    fn attributes_are_read_and_bounded() {
+        assert_eq!(read("<a b='1' c='&lt;'/>").as_deref(), Ok(r#"{"a":{"_attr":{"b":"1","c":"<"}}}"#));
+        assert_eq!(read("<a b='1' b='2'/>"), Err("the attribute \"b\" is there twice".to_owned()));
+        assert_eq!(read("<a x:b='1' y:b='2'/>").as_deref(), Ok(r#"{"a":{"_attr":{"b":"2"}}}"#));
+        let with = |count: usize| {
+            let attributes: String = (0..count).map(|n| format!(" a{n}='{n}'")).collect();
+            format!("<a{attributes}/>")
+        };
+        assert!(read(&with(ATTRIBUTES_MAX)).is_ok());
+        assert_eq!(
+            read(&with(ATTRIBUTES_MAX + 1)),
+            Err(format!("an element with more than {ATTRIBUTES_MAX} attributes"))
+        );
+    }
+
+    #[test]
+    fn parts_are_bounded() {
+        for part in ["<a/>", "<!---->", "<?a?>", "&lt;"] {
+            let body = format!("<r>{}</r>", part.repeat(STEPS_MAX + 1));
+            let error = read(&body).unwrap_err();
+            let is_bounded = error.contains("parts") || error.contains("memory");
+            assert!(is_bounded, "{part}: {error}");
+        }
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let documents = [
+            format!("<r>{}</r>", "<a/>".repeat(20_000)),
+            format!("<r>{}</r>", "<a><b/></a>".repeat(20_000)),
+            format!("<r>{}</r>", "<a b=''/>".repeat(20_000)),
+            format!("<r>{}</r>", "text".repeat(MIB / 4)),
+            format!("<r>{}</r>", (0..20_000).map(|n| format!("<a{n}/>")).collect::<String>()),
+        ];
+        for document in documents {
+            let read = fields(document.as_bytes(), &mut Budget::of_memory(MIB));
+            assert!(read.is_err_and(|error| error.contains("memory")), "{}", &document[..40]);
+        }
+    }
+
+    /// A document that is four times as long takes about four times as long, and not sixteen times.
+    #[test]
+    fn time_grows_with_the_document() {
+        let of = |bytes: usize| {
+            [
+                format!("<r>{}</r>", (0..bytes / 16).map(|n| format!("<a{n} b='{n}'/>")).collect::<String>()),
+                format!("<r {}/>", (0..bytes / 12).map(|n| format!("a{n}='1' ")).collect::<String>()),
+                format!("<r>{}</r>", "<a>".repeat(100) + &"x ".repeat(bytes / 2) + &"</a>".repeat(100)),
+                format!("<!DOCTYPE a [{}]><r/>", "<!ENTITY a 'b'>".repeat(bytes / 16)),
+                format!("<r>{}</r>", ">".repeat(bytes)),
+                format!("<r><!--{}--></r>", ">".repeat(bytes)),
+            ]
+        };
+        for (short, long) in of(64 * 1024).iter().zip(&of(256 * 1024)) {
+            // Other work of the machine may come between, but not each time.
+            let is_less = |_| time_of(long) < time_of(short).max(Duration::from_micros(100)) * 10;
+            assert!((0..50).any(is_less), "{}", &short[..40]);
+        }
+    }
+}
