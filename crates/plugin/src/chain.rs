@@ -3,12 +3,14 @@
 use crate::Plugin;
 use crate::arguments::Arguments;
 use crate::definition::Identity;
+use crate::filter::Filter;
 use crate::flow::Flow;
 use crate::meta::Meta;
 use crate::phase::{Phase, Phases};
 use crate::request::Request;
 use std::fmt;
 use std::sync::Arc;
+use stillgate_route::Variable;
 use stillgate_schema::Position;
 
 /// Most plugins of one chain, since the set of those that are skipped is a number of as many bits.
@@ -136,8 +138,10 @@ pub struct Chain {
     of_phase: [u64; Phase::ALL.len()],
     /// Whether one has [`crate::Plugin::codes_content`].
     codes_content: bool,
-    /// Whether one has [`crate::Plugin::filters_responses`].
-    filters_responses: bool,
+    /// The places of those with [`crate::Plugin::filters_responses`].
+    filtering: u64,
+    /// Of these, those whose `_meta.filter` may depend on what is known with the response only.
+    filtered_late: u64,
 }
 
 impl Chain {
@@ -168,9 +172,13 @@ impl Chain {
             entry.phases.iter().for_each(|phase| of_phase[phase as usize] |= 1 << at);
         }
         let codes_content = entries.iter().any(|entry| entry.plugin.codes_content());
-        let filters_responses = entries.iter().any(|entry| entry.plugin.filters_responses());
+        let places = |is_one: fn(&Entry) -> bool| {
+            entries.iter().enumerate().fold(0, |places, (at, entry)| places | u64::from(is_one(entry)) << at)
+        };
+        let filtering = places(|entry| entry.plugin.filters_responses());
+        let filtered_late = places(|entry| entry.meta.filter.as_ref().is_some_and(is_late));
         let (entries, left_out) = (entries.into(), left_out.into());
-        Ok(Chain { entries, left_out, phases, of_phase, codes_content, filters_responses })
+        Ok(Chain { entries, left_out, phases, of_phase, codes_content, filtering, filtered_late })
     }
 
     /// Whether there is no plugin.
@@ -197,10 +205,17 @@ impl Chain {
         self.codes_content
     }
 
-    /// Whether some plugin may read or change the bodies of nodes' responses.
+    /// Whether some plugin may read or change the body of a node's response. `holds` says whether a plugin's `_meta.filter` does,
+    /// where that is known before the node is asked.
     #[inline]
-    pub fn filters_responses(&self) -> bool {
-        self.filters_responses
+    pub fn filters_responses(&self, holds: impl FnMut(&Entry) -> bool) -> bool {
+        self.filtering != 0 && self.may_filter(holds)
+    }
+
+    #[cold]
+    fn may_filter(&self, mut holds: impl FnMut(&Entry) -> bool) -> bool {
+        let mut filtering = self.entries.iter().enumerate().filter(|(at, _)| self.filtering >> at & 1 == 1);
+        filtering.any(|(at, entry)| self.filtered_late >> at & 1 == 1 || holds(entry))
     }
 
     /// All of them, in order.
@@ -240,6 +255,13 @@ impl Chain {
             self.entries.get(at).map(|entry| (at, &**entry))
         })
     }
+}
+
+/// Whether a filter asks for a variable that may not be known before the node is asked.
+fn is_late(filter: &Filter) -> bool {
+    let mut is_late = false;
+    filter.each_variable(&mut |variable| is_late |= Variable::parse(&variable.to_string()).as_ref() != Ok(variable));
+    is_late
 }
 
 /// A chain has more than [`CHAIN_ENTRIES_MAX`] entries: this many.

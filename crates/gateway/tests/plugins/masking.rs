@@ -13,6 +13,9 @@ const MASKED: &str = "card **** end card **** end";
 const FUNCTION: &str = r#"{"serverless-pre-function": {"phase": "body_filter", "functions": ["return function(conf, ctx) if ngx.arg[1] then ngx.arg[1] = string.gsub(ngx.arg[1], '%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d', '****') end end"]}}"#;
 const REPLACEMENT: &str =
     r#"{"response-rewrite": {"filters": [{"regex": "\\d{16}", "replace": "****", "scope": "global"}]}}"#;
+/// A replacement with a condition of all plugins, which may be one of the response.
+const FILTERED_BY: &str =
+    r#"{"response-rewrite": {"filters": [{"regex": "none", "replace": ""}], "_meta": {"filter": [WHEN]}}}"#;
 const TEMPLATE: &str =
     r#"{"body-transformer": {"response": {"input_format": "plain", "template": "made anew, of some length"}}}"#;
 const AROUND: &str = r#"{"echo": {"before_body": "before "}}"#;
@@ -107,6 +110,8 @@ fn a_node_is_asked_for_whole_bodies_in_known_codings() {
     let routes = [
         ("/function", FUNCTION),
         ("/replacement", REPLACEMENT),
+        ("/not-now", &FILTERED_BY.replace("WHEN", r#"["arg_run", "==", "1"]"#)),
+        ("/late", &FILTERED_BY.replace("WHEN", r#"["status", "==", 404]"#)),
         ("/coded", r#"{"gzip": {}, "brotli": {}, "zstd": {}}"#),
         ("/head", r#"{"response-rewrite": {"headers": {"set": {"X-A": "1"}}}}"#),
         ("/plain", "{}"),
@@ -117,7 +122,7 @@ fn a_node_is_asked_for_whole_bodies_in_known_codings() {
         let asked = asked(&ask(&mut gateway.client(), &format!("GET {path}"), &lines));
         ["range", "if-range", "accept-encoding"].map(|name| asked.get(name).map(str::to_owned))
     };
-    for path in ["/function", "/replacement"] {
+    for path in ["/function", "/replacement", "/late", "/not-now?run=1"] {
         for (accept, expected) in [
             ("Accept-Encoding: gzip", Some("gzip")),
             ("Accept-Encoding: gzip;q=0.5, zstd, BR , deflate;q=0", Some("gzip;q=0.5, BR, deflate;q=0")),
@@ -128,7 +133,7 @@ fn a_node_is_asked_for_whole_bodies_in_known_codings() {
             assert_eq!(head(path, accept), [None, None, expected.map(str::to_owned)], "{path}, {accept}");
         }
     }
-    for path in ["/coded", "/head", "/plain"] {
+    for path in ["/coded", "/head", "/plain", "/not-now"] {
         let expected = ["bytes=5-30", "\"a\"", "identity, unheard-of"].map(|value| Some(value.to_owned()));
         assert_eq!(head(path, "Accept-Encoding: identity, unheard-of"), expected, "{path}");
     }

@@ -114,6 +114,10 @@ const LGBLOCK_MIN: u8 = 16;
 const LGBLOCK_MAX: u8 = 18;
 
 impl Plugin for Brotli {
+    fn phases(&self) -> Phases {
+        Self::PHASES
+    }
+
     fn codes_content(&self) -> bool {
         true
     }

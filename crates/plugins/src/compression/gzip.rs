@@ -66,6 +66,10 @@ impl Define for Gzip {
 }
 
 impl Plugin for Gzip {
+    fn phases(&self) -> Phases {
+        Self::PHASES
+    }
+
     fn codes_content(&self) -> bool {
         true
     }

@@ -54,6 +54,10 @@ impl Define for Zstd {
 }
 
 impl Plugin for Zstd {
+    fn phases(&self) -> Phases {
+        Self::PHASES
+    }
+
     fn codes_content(&self) -> bool {
         true
     }

@@ -304,11 +304,15 @@ fn length_of(framing: Framing) -> Option<u64> {
 
 /// Whether a plugin of the request may read or change the body of the response.
 #[inline]
-pub(super) fn filters_responses(serving: &Serving<'_>) -> bool {
+pub(super) fn filters_responses(serving: &mut Serving<'_>) -> bool {
     serving.exchange.chains.phases.contains(Phase::BodyFilter)
-        && [Of::Global, Of::Route]
-            .into_iter()
-            .any(|of| chosen(serving, of).is_some_and(|chain| chain.filters_responses()))
+        && [Of::Global, Of::Route].into_iter().any(|of| {
+            let Some(chain) = chosen(serving, of) else { return false };
+            chain.filters_responses(|entry| {
+                let asked = open(serving).asked;
+                holds(entry, asked.facts, &asked)
+            })
+        })
 }
 
 /// `log`: the response is out.
