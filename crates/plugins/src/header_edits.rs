@@ -3,8 +3,9 @@
 //! Names and constant values are checked when a configuration is read. A value from variables is checked when it is put
 //! together; where it could split the head, nothing of it is sent and the request fails.
 
-use crate::replacement::{Groups, Language, Part, Replacement};
+use crate::replacement::{Groups, Language, Part, Replacement, group_max};
 use crate::unknown::{Unknown, warn};
+use std::borrow::Cow;
 use stillgate_plugin::{Request, Response, Worker};
 use stillgate_route::{Lookup, Variable};
 use stillgate_schema::text::scalar::Meaning;
@@ -106,6 +107,17 @@ impl HeaderEdits {
             return self.0.iter().try_for_each(|edit| edit.apply(head, groups, &mut out, &mut buffer));
         }
         worker.with_buffers(|out, buffer| self.0.iter().try_for_each(|edit| edit.apply(head, groups, out, buffer)))
+    }
+
+    /// The greatest number of a group in its values.
+    pub(crate) fn group_max(&self) -> usize {
+        let of_edit = |edit: &Edit| match edit {
+            Edit::Add(_, Value::Template(text))
+            | Edit::Set(_, Value::Template(text))
+            | Edit::SetHost(Value::Template(text)) => group_max(text.0.iter()),
+            _ => 0,
+        };
+        self.0.iter().map(of_edit).max().unwrap_or(0)
     }
 
     /// The variables in its values.
@@ -222,26 +234,35 @@ impl Kind for Headers {
         let mut edits = Vec::new();
         match entries.iter().any(is_action) {
             true => self.read_actions(entries, path, sink, &mut edits)?,
-            false => self.read_map(entries, path, sink, Edit::Set, &mut edits)?,
+            false => self.read_map(entries, path, sink, (Edit::Set, false), &mut edits)?,
         }
         Some(HeaderEdits(edits.into()))
     }
 
     fn schema(&self, _: &mut Definitions) -> Json {
-        let values = serde_json::json!({"type": "object", "minProperties": 1,
-            "additionalProperties": {"type": ["string", "number"]}});
+        let map = |of: Json| serde_json::json!({"type": "object", "minProperties": 1, "additionalProperties": of});
+        let value = serde_json::json!({"type": ["string", "number"]});
+        let values = map(value.clone());
+        let lists = match self {
+            Headers::OfRequest => {
+                map(serde_json::json!({"anyOf": [value, {"type": "array", "minItems": 1, "items": value}]}))
+            }
+            Headers::OfResponse => values.clone(),
+        };
         let names =
             serde_json::json!({"type": "array", "minItems": 1, "items": {"type": "string", "pattern": "^[^:]+$"}});
         let lines =
             serde_json::json!({"type": "array", "minItems": 1, "items": {"type": "string", "pattern": "^[^:]+:"}});
-        let add = if *self == Headers::OfRequest { values.clone() } else { lines };
+        let add = if *self == Headers::OfRequest { lists.clone() } else { lines };
         serde_json::json!({"title": "map of names and values, or `add`, `set`, `remove`", "anyOf": [
             {"type": "object", "minProperties": 1, "additionalProperties": false,
-                "properties": {"add": add, "set": values.clone(), "remove": names}},
+                "properties": {"add": add, "set": lists, "remove": names}},
             values,
         ]})
     }
 }
+
+type MakeEdit = fn(OwnedFieldName, Value) -> Edit;
 
 /// In the order they are made.
 const ACTIONS: [&str; 3] = ["add", "set", "remove"];
@@ -260,12 +281,14 @@ impl Headers {
                 (_, Typed::List(items)) if items.is_empty() => return empty(&entry.value, &path, sink),
                 (_, Typed::Map(items)) if items.is_empty() => return empty(&entry.value, &path, sink),
                 ("add", Typed::Map(items)) if *self == Headers::OfRequest => {
-                    self.read_map(items, &path, sink, Edit::Add, edits)?;
+                    self.read_map(items, &path, sink, (Edit::Add, true), edits)?;
                 }
                 ("add", Typed::List(items)) if *self == Headers::OfResponse => {
                     self.read_lines(items, &path, sink, edits)?;
                 }
-                ("set", Typed::Map(items)) => self.read_map(items, &path, sink, Edit::Set, edits)?,
+                ("set", Typed::Map(items)) => {
+                    self.read_map(items, &path, sink, (Edit::Set, *self == Headers::OfRequest), edits)?;
+                }
                 ("remove", Typed::List(items)) => self.read_names(items, &path, sink, edits)?,
                 ("add", _) if *self == Headers::OfResponse => {
                     expected("a list of lines such as \"Name: value\"", &entry.value, &path, sink);
@@ -284,44 +307,77 @@ impl Headers {
         Some(())
     }
 
+    /// `make`: what becomes of a name and its value, and whether a list of values may be there.
     fn read_map(
         &self,
         entries: &[Entry],
         path: &Path<'_>,
         sink: &mut Sink,
-        make: fn(OwnedFieldName, Value) -> Edit,
+        (make, has_lists): (MakeEdit, bool),
         edits: &mut Vec<Edit>,
     ) -> Option<()> {
         for entry in entries {
             let path = path.key(&entry.key);
-            let fault = match text_or_number(&entry.value) {
-                None => {
-                    expected("a text or a number", &entry.value, &path, sink);
-                    return None;
-                }
-                Some(text) => self.edit(&entry.key, text, make, &mut |error| warn(&error, entry.value.at, &path, sink)),
-            };
-            match fault {
-                Ok(edit) => edits.push(edit),
-                Err(fault) => {
-                    sink.error(entry.key_at, &path, fault);
-                    return None;
-                }
+            match &entry.value.value {
+                Typed::List(items) if has_lists => self.read_values(entry, items, &path, sink, make, edits)?,
+                _ => edits.push(self.read_value(entry, &entry.value, &path, sink, make)?),
             }
         }
         Some(())
     }
 
+    /// Several lines of a name: the first as `make` says, the others behind it.
+    fn read_values(
+        &self,
+        entry: &Entry,
+        items: &[Node],
+        path: &Path<'_>,
+        sink: &mut Sink,
+        make: MakeEdit,
+        edits: &mut Vec<Edit>,
+    ) -> Option<()> {
+        let Some((first, others)) = items.split_first() else { return empty(&entry.value, path, sink) };
+        edits.push(self.read_value(entry, first, &path.index(0), sink, make)?);
+        for (index, item) in (1..).zip(others) {
+            edits.push(self.read_value(entry, item, &path.index(index), sink, Edit::Add)?);
+        }
+        Some(())
+    }
+
+    fn read_value(
+        &self,
+        entry: &Entry,
+        value: &Node,
+        path: &Path<'_>,
+        sink: &mut Sink,
+        make: MakeEdit,
+    ) -> Option<Edit> {
+        let Some(text) = text_or_number(value) else {
+            expected("a text or a number", value, path, sink);
+            return None;
+        };
+        match self.edit(&entry.key, &text, make, &mut |error| warn(&error, value.at, path, sink)) {
+            Ok(edit) => Some(edit),
+            Err(fault) => {
+                sink.error(entry.key_at, path, fault);
+                None
+            }
+        }
+    }
+
     fn read_lines(&self, items: &[Node], path: &Path<'_>, sink: &mut Sink, edits: &mut Vec<Edit>) -> Option<()> {
         for (index, item) in items.iter().enumerate() {
             let path = path.index(index);
-            let line = text_or_number(item).and_then(|text| text.split_once(':'));
+            let text = text_or_number(item);
+            let line = text.as_ref().and_then(|text| text.split_once(':'));
             let Some((name, value)) = line.filter(|(_, value)| !value.trim().is_empty()) else {
                 expected("a line such as \"Name: value\"", item, &path, sink);
                 return None;
             };
             let unknown = &mut |error| warn(&error, item.at, &path, sink);
-            match self.edit(name.trim_end(), value.trim(), Edit::Add, unknown) {
+            // No more than blanks: a line break in the value is refused like any other control character.
+            let name = name.trim_end_matches([' ', '\t']);
+            match self.edit(name, value.trim_matches([' ', '\t']), Edit::Add, unknown) {
                 Ok(edit) => edits.push(edit),
                 Err(fault) => {
                     sink.error(item.at, &path, fault);
@@ -340,7 +396,7 @@ impl Headers {
                 return None;
             };
             let name = OwnedFieldName::new(text.as_bytes()).map_err(|error| Fault::new(error.to_string()));
-            match name.and_then(|name| self.no_host(text).map(|()| name)) {
+            match name.and_then(|name| self.no_host(&text).map(|()| name)) {
                 Ok(name) => edits.push(Edit::Remove(name)),
                 Err(fault) => {
                     sink.error(item.at, &path, fault);
@@ -351,13 +407,7 @@ impl Headers {
         Some(())
     }
 
-    fn edit(
-        &self,
-        name: &str,
-        text: &str,
-        make: fn(OwnedFieldName, Value) -> Edit,
-        unknown: &mut Unknown<'_>,
-    ) -> Result<Edit, Fault> {
+    fn edit(&self, name: &str, text: &str, make: MakeEdit, unknown: &mut Unknown<'_>) -> Result<Edit, Fault> {
         let field = OwnedFieldName::new(name.as_bytes()).map_err(|error| Fault::new(error.to_string()))?;
         let edit = make(field, value(text, unknown)?);
         match edit {
@@ -387,12 +437,13 @@ fn empty<T>(node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<T> {
     None
 }
 
-/// A number counts as it is written.
-pub(crate) fn text_or_number(node: &Node) -> Option<&str> {
+/// A fraction counts as it is written.
+pub(crate) fn text_or_number(node: &Node) -> Option<Cow<'_, str>> {
     let Typed::Scalar(scalar) = &node.value else { return None };
     match (scalar.as_text(), scalar.meaning()) {
-        (Some(text), _) => Some(text),
-        (None, Meaning::Int(_) | Meaning::HugeInt | Meaning::Float(_)) => Some(&scalar.text),
+        (Some(text), _) => Some(text.into()),
+        (None, Meaning::Int(number)) => Some(number.to_string().into()),
+        (None, Meaning::HugeInt | Meaning::Float(_)) => Some((&*scalar.text).into()),
         _ => None,
     }
 }

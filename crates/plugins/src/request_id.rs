@@ -111,6 +111,9 @@ impl Plugin for RequestId {
                     request.set_header(self.name.name(), FieldValue::new(id).expect("ids are printable"));
                 }
             }
+            // Also where the client's own id stays: a node must not take another for it.
+            let (facts, name) = (request.facts, self.name.name());
+            request.edits.fields.remove_lookalikes(&facts.request.fields, facts.head, name);
             request.settled.request_id.clear();
             request.settled.request_id.extend_from_slice(id);
             if self.is_shown {

@@ -15,6 +15,7 @@ pub use lines::{OwnedLine, remove_lines};
 pub use names::{FieldName, FieldValue, OwnedFieldName, OwnedFieldValue};
 
 use crate::fields::{Field, FieldSet, Fields};
+use crate::name::Name;
 use lines::{Line, Lines, push_line};
 use names::{Shapes, has_any, is_token};
 use std::fmt;
@@ -69,6 +70,11 @@ pub struct Edits {
     lines: Lines,
     /// A line was left out, as the others have [`ADDED_BYTES_MAX`] already: the message cannot be sent.
     is_too_large: bool,
+    /// Of a request: a name that is set or removed takes its lookalikes with it. A node behind CGI, WSGI or PHP would take what
+    /// the client says under `X_User` for what the gateway says under `X-User`.
+    takes_lookalikes: bool,
+    /// The names that were set or removed, as bits, of those that the parser knows.
+    withdrawn: u32,
 }
 
 impl Edits {
@@ -77,7 +83,7 @@ impl Edits {
     pub fn clear(&mut self) {
         self.removed = FieldSet::default();
         self.appended.clear();
-        self.is_too_large = false;
+        (self.is_too_large, self.withdrawn) = (false, 0);
         if !self.lines.list.is_empty() {
             self.lines.clear();
         }
@@ -85,11 +91,11 @@ impl Edits {
 
     /// The same as another's, in the memory that is here.
     pub fn copy_from(&mut self, other: &Edits) {
-        let Edits { removed, appended, lines, is_too_large } = other;
+        let Edits { removed, appended, lines, is_too_large, takes_lookalikes, withdrawn } = other;
         self.removed.clone_from(removed);
         self.appended.clone_from(appended);
         self.lines.copy_from(lines);
-        self.is_too_large = *is_too_large;
+        (self.is_too_large, self.takes_lookalikes, self.withdrawn) = (*is_too_large, *takes_lookalikes, *withdrawn);
     }
 
     /// Whether lines were left out since they are more than a head may have. Who applies the edits has to ask.
@@ -128,20 +134,45 @@ impl Edits {
         push_line(&mut self.appended, name, value);
     }
 
-    /// Takes out all lines of a name, those that were added among them.
+    /// Takes out all lines of a name, those that were added among them. Of a request also what came under names that some nodes
+    /// cannot tell from it.
     pub fn remove(&mut self, fields: &Fields, head: &[u8], name: FieldName<'_>) {
+        let takes_lookalikes = self.takes_lookalikes;
         for (index, field) in fields.iter().enumerate() {
-            if name.is_of(field, head) {
+            if name.is_of(field, head) || takes_lookalikes && name.is_like(field, head) {
                 self.removed.insert(index);
             }
         }
+        self.withdrawn |= 1 << name.id as u8;
         self.lines.remove(name);
+    }
+
+    /// Whether all lines of a name that the parser knows were taken out, perhaps for others: what the gateway itself would say
+    /// under it is not wanted.
+    #[inline]
+    pub fn is_withdrawn(&self, name: FieldName<'_>) -> bool {
+        debug_assert!(!matches!(name.id, Name::Other | Name::Lookalike), "these share a bit");
+        self.withdrawn & 1 << name.id as u8 != 0
+    }
+
+    /// Takes out what came under names that some nodes cannot tell from this one, which stays.
+    pub fn remove_lookalikes(&mut self, fields: &Fields, head: &[u8], name: FieldName<'_>) {
+        for (index, field) in fields.iter().enumerate() {
+            if name.is_like(field, head) {
+                self.removed.insert(index);
+            }
+        }
     }
 
     /// The same for several names.
     pub fn remove_each(&mut self, fields: &Fields, head: &[u8], names: &[FieldName<'_>]) {
         let shapes = names.iter().fold(Shapes::default(), |shapes, name| shapes.with(*name));
-        self.remove_shaped(fields, shapes, |field| names.iter().any(|name| name.is_of(field, head)));
+        let takes_lookalikes = self.takes_lookalikes;
+        let is_it = |name: &FieldName<'_>, field: &Field| {
+            name.is_of(field, head) || takes_lookalikes && name.is_like(field, head)
+        };
+        let shapes = if takes_lookalikes { shapes.with_lookalikes() } else { shapes };
+        self.remove_shaped(fields, shapes, |field| names.iter().any(|name| is_it(name, field)));
         names.iter().for_each(|name| self.lines.remove(*name));
     }
 
@@ -210,6 +241,12 @@ impl Edits {
         names.iter().any(|name| self.lines.shapes.may_have_id(name.id))
     }
 
+    /// The same of lines that were added or taken out by one of these names.
+    #[inline]
+    pub fn may_have_changed(&self, names: &[FieldName<'_>]) -> bool {
+        names.iter().any(|name| self.lines.shapes.may_have_id(name.id) || self.withdrawn & 1 << name.id as u8 != 0)
+    }
+
     /// The lines that were added, but for those of [`Edits::append`].
     #[inline]
     pub fn lines(&self) -> &[u8] {
@@ -240,6 +277,7 @@ impl Edits {
     pub fn overlay(&mut self, fields: &Fields, head: &[u8], over: &Edits) {
         let Lines { text, list, tags, shapes } = &over.lines;
         self.is_too_large |= over.is_too_large;
+        self.withdrawn |= over.withdrawn;
         if list.is_empty() {
             return;
         }
@@ -254,7 +292,7 @@ impl Edits {
 }
 
 /// Changes to a request's head.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct RequestEdits {
     /// Of its fields.
     pub fields: Edits,
@@ -264,6 +302,13 @@ pub struct RequestEdits {
     target: Vec<u8>,
     /// Empty: what the upstream's `pass_host` says.
     host: Vec<u8>,
+}
+
+impl Default for RequestEdits {
+    fn default() -> Self {
+        let fields = Edits { takes_lookalikes: true, ..Edits::default() };
+        RequestEdits { fields, method: Vec::new(), target: Vec::new(), host: Vec::new() }
+    }
 }
 
 impl RequestEdits {
@@ -436,6 +481,42 @@ mod tests {
         assert!(values(&edits, "X-Real-IP").is_empty() && values(&edits, "X_Real-IP").is_empty());
         let known = [name("Server"), name("Date")];
         assert!(edits.may_have_added(&known) && !edits.may_have_added(&known[1..]));
+        assert!(
+            !edits.is_withdrawn(known[1]) && edits.may_have_changed(&known) && !edits.may_have_changed(&known[1..])
+        );
+        edits.remove(&parsed().fields, HEAD, known[1]);
+        assert!(edits.is_withdrawn(known[1]) && edits.may_have_changed(&known[1..]) && !edits.is_withdrawn(known[0]));
+        edits.clear();
+        assert!(!edits.is_withdrawn(known[1]));
+    }
+
+    #[test]
+    fn a_name_of_a_request_takes_its_lookalikes_along() {
+        const HEAD: &[u8] = b"GET / HTTP/1.1\r\nHost: h\r\nX-A-b: 1\r\nX_A_B: 2\r\nx.a-B: 3\r\nX~a!b: 4\r\n\
+            XaA-B: 5\r\nX-A-B-: 6\r\nXAB: 7\r\nX_Real-IP: 8\r\nx.real.ip: 9\r\n\r\n";
+        let mut head = RequestHead::default();
+        assert_eq!(head.advance(HEAD, &HeadLimits::default()), Ok(Progress::Complete(HEAD.len())));
+        let left = |edit: &dyn Fn(&mut Edits, &Fields)| {
+            let mut edits = RequestEdits::default().fields;
+            edit(&mut edits, &head.fields);
+            let mut left = String::new();
+            edits.each(&head.fields, HEAD, &mut |_, value| left.push_str(std::str::from_utf8(value).unwrap()));
+            left
+        };
+        assert_eq!(left(&|edits, fields| edits.set(fields, HEAD, name("X-A-B"), value("x"))), "h56789x");
+        assert_eq!(left(&|edits, fields| edits.set(fields, HEAD, name("x_a_b"), value("x"))), "h56789x");
+        assert_eq!(left(&|edits, fields| edits.remove(fields, HEAD, name("X.A.B"))), "h56789");
+        assert_eq!(left(&|edits, fields| edits.remove(fields, HEAD, name("X-Real-Ip"))), "h1234567");
+        assert_eq!(left(&|edits, fields| edits.remove_lookalikes(fields, HEAD, name("X-A-B"))), "h156789");
+        let both = [name("x-a-b"), name("x-real-ip")];
+        assert_eq!(left(&|edits, fields| edits.remove_each(fields, HEAD, &both)), "h567");
+        let line = OwnedLine::new(name("X-A-B"), value("x"));
+        assert_eq!(left(&|edits, fields| edits.set_line(fields, HEAD, &line)), "h56789x");
+        let of_response = |edits: &mut Edits, fields: &Fields| {
+            *edits = Edits::default();
+            edits.set(fields, HEAD, name("X-A-B"), value("x"));
+        };
+        assert_eq!(left(&of_response), "h23456789x");
     }
 
     #[test]
@@ -480,10 +561,12 @@ mod tests {
         for bad in ["Content-Length", "transfer-encoding", "CONNECTION", "te", "Upgrade"] {
             assert_eq!(FieldName::new(bad.as_bytes()).err(), Some(EditError::Framing), "{bad:?}");
         }
-        for bad in ["a\rb", "a\nb", "a\0b", "a\u{7f}", "a\r\nb: c"] {
+        let at_the_ends = ["a\r\n", "\r\na", "a\n", "\na", "a\r", "a \n ", "\r\n", "\n", "\0", "\ta\u{b}", "a\u{c}"];
+        for bad in ["a\rb", "a\nb", "a\0b", "a\u{7f}", "a\r\nb: c"].into_iter().chain(at_the_ends) {
             assert_eq!(FieldValue::new(bad.as_bytes()).err(), Some(EditError::Value), "{bad:?}");
         }
-        assert_eq!(value(" a\tb \u{e4} ").bytes(), "a\tb \u{e4}".as_bytes());
+        assert_eq!(value(" a\tb \u{e4} \t").bytes(), "a\tb \u{e4}".as_bytes());
+        assert_eq!((value(" \t ").bytes(), value("").bytes()), (&b""[..], &b""[..]));
         let mut edits = RequestEdits::default();
         for bad in ["", "a", "*", "/a b", "/a\r\nb", "/\0", "/\u{7f}", "http://h/"] {
             assert_eq!(edits.set_target(bad.as_bytes()), Err(EditError::Target), "{bad:?}");

@@ -51,6 +51,8 @@ pub struct Fields {
     pub(crate) list: Vec<Field>,
     /// Where the fields end: the offset of the empty line.
     pub(crate) end: u16,
+    /// Lines of the head that are not in `list`: for everybody who reads or writes it, they are not there.
+    pub(crate) dropped: u16,
 }
 
 impl Fields {
@@ -62,7 +64,13 @@ impl Fields {
 
     pub(crate) fn clear(&mut self) {
         self.list.clear();
-        self.end = 0;
+        (self.end, self.dropped) = (0, 0);
+    }
+
+    /// How many lines of the head were left out of the list; see [`crate::RequestHead::drops_underscores`].
+    #[inline]
+    pub fn dropped(&self) -> usize {
+        usize::from(self.dropped)
     }
 
     /// How many there are; at most [`crate::HEADERS_MAX`].
@@ -81,9 +89,10 @@ impl Fields {
         self.list.iter().find(|f| f.id == id).map(|f| f.value.of(head))
     }
 
-    /// The range of a whole line, its CRLF included.
+    /// The range of a whole line, its CRLF included, where no lines were dropped.
     #[inline]
     pub(crate) fn line(&self, index: usize) -> std::ops::Range<usize> {
+        debug_assert_eq!(self.dropped, 0);
         let end = self.list.get(index + 1).map_or(self.end, |next| next.name.start);
         self.list[index].name.start as usize..end as usize
     }

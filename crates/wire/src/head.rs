@@ -84,15 +84,18 @@ pub(crate) enum WalkError {
 }
 
 /// Fills `fields` from the parser's headers, checking that each line ends in CRLF: `httparse` also takes a bare LF.
-/// `each` sees every field.
+/// `each` sees every field. With `drops_underscores`, names with a `_` are left out.
 pub(crate) fn walk(
     fields: &mut Fields,
     head: &[u8],
     headers: &[httparse::Header<'_>],
+    drops_underscores: bool,
     mut each: impl FnMut(&Field),
 ) -> Result<Walk, WalkError> {
     let mut walk = Walk::default();
-    fields.list.clear();
+    fields.clear();
+    // One search for all names: most heads have none in their values either.
+    let drops_underscores = drops_underscores && memchr::memchr(b'_', head).is_some();
     fields.end = (head.len() - 2) as u16;
     for header in headers {
         let name = header.name.as_bytes();
@@ -112,6 +115,11 @@ pub(crate) fn walk(
             Name::Lookalike if looks_like_framing(name) => return Err(WalkError::FramingLookalike),
             Name::Connection => walk.connection.see(header.value),
             _ => walk.declaration.see(&field),
+        }
+        // Behind the look at framing: what looks like it is refused rather than dropped.
+        if drops_underscores && memchr::memchr(b'_', name).is_some() {
+            fields.dropped += 1;
+            continue;
         }
         if id.is_hop_by_hop() {
             walk.hop_by_hop.insert(fields.list.len());

@@ -7,8 +7,8 @@ macro_rules! names {
         #[repr(u8)]
         pub enum Name {
             $(#[doc = $text] $variant,)*
-            /// One of the above with `_` for `-`: servers that map fields to environment variables take it for the real
-            /// one, so it is never forwarded to one.
+            /// One of the above with another character for `-`, such as `_` or `.`: servers that map fields to variables take it
+            /// for the real one, so it is never forwarded to one.
             Lookalike,
             /// Any other name.
             Other,
@@ -208,26 +208,31 @@ impl Name {
     }
 }
 
-/// Whether only the case and `_` in the place of `-` make a difference, and the latter does.
-const fn is_lookalike(name: &[u8], text: &[u8]) -> bool {
+/// Whether one stands for the other in servers that map fields to variables, and is not the same: the case aside, only characters
+/// differ that are neither letters nor digits.
+///
+/// CGI and WSGI write `-` as `_`, PHP also `.`, and lighttpd every character that is neither a letter nor a digit.
+pub(crate) const fn is_lookalike(name: &[u8], text: &[u8]) -> bool {
     if name.len() != text.len() {
         return false;
     }
-    let (mut at, mut has_underscore) = (0, false);
+    let (mut at, mut differs) = (0, false);
     while at < name.len() {
-        let is_underscore = name[at] == b'_' && text[at] == b'-';
-        if !is_underscore && !name[at].eq_ignore_ascii_case(&text[at]) {
+        let is_fold = !name[at].is_ascii_alphanumeric() && !text[at].is_ascii_alphanumeric() && name[at] != text[at];
+        if !is_fold && !name[at].eq_ignore_ascii_case(&text[at]) {
             return false;
         }
-        has_underscore |= is_underscore;
+        differs |= is_fold;
         at += 1;
     }
-    has_underscore
+    differs
 }
 
-/// Whether a [`Name::Lookalike`] is one of a framing field: `Content_Length`, `Transfer_Encoding`.
+/// Whether a [`Name::Lookalike`] is one of a framing field with `_`, as many servers read it: `Content_Length`,
+/// `Transfer_Encoding`.
 pub(crate) fn looks_like_framing(lookalike: &[u8]) -> bool {
-    is_lookalike(lookalike, b"content-length") || is_lookalike(lookalike, b"transfer-encoding")
+    let is_underscored = lookalike.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
+    is_underscored && (is_lookalike(lookalike, b"content-length") || is_lookalike(lookalike, b"transfer-encoding"))
 }
 
 #[cfg(test)]
@@ -296,8 +301,20 @@ mod tests {
         assert!(looks_like_framing(b"transfer_encoding"));
         assert!(!looks_like_framing(b"content-length"));
         assert!(!looks_like_framing(b"x_real_ip"));
-        for name in [&b"X_Real_IP"[..], b"X_Forwarded-For", b"Transfer_Encoding", b"keep_alive"] {
+        assert!(!looks_like_framing(b"Content.Length") && Name::classify(b"Content.Length") == Name::Lookalike);
+        for name in [
+            &b"X_Real_IP"[..],
+            b"X_Forwarded-For",
+            b"Transfer_Encoding",
+            b"keep_alive",
+            b"X.Forwarded.For",
+            b"x!real|ip",
+            b"X-Forwarded_Host",
+        ] {
             assert_eq!(Name::classify(name), Name::Lookalike);
+        }
+        for name in [&b"XaReal-IP"[..], b"X0Forwarded0For", b"xreal-ip", b"X-Real-I_"] {
+            assert_eq!(Name::classify(name), Name::Other);
         }
     }
 }

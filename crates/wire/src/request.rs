@@ -30,6 +30,9 @@ pub enum Form {
 #[derive(Debug, Default)]
 pub struct RequestHead {
     arrival: Arrival,
+    /// Whether fields with a `_` in their names are left out of [`RequestHead::fields`], as nginx does by default: servers behind
+    /// CGI, WSGI and PHP cannot tell them from those with a `-`. Whoever parses sets it first.
+    pub drops_underscores: bool,
     /// What the method token means.
     pub method: Method,
     /// The method token.
@@ -134,7 +137,7 @@ impl RequestHead {
         let mut hosts = 0u32;
         let mut authority = Span::default();
         let mut expects = false;
-        let walked = walk(&mut self.fields, head, headers, |field| match field.id {
+        let walked = walk(&mut self.fields, head, headers, self.drops_underscores, |field| match field.id {
             Name::Host => {
                 hosts += 1;
                 authority = field.value;

@@ -92,12 +92,15 @@ impl ResponseHead {
         self.version = if version == 0 { Version::Http10 } else { Version::Http11 };
         self.reason = read_reason(head, reason)?;
         let mut has_date = false;
-        let walked = walk(&mut self.fields, head, parsed.headers, |field| has_date |= field.id == Name::Date)?;
+        let walked = walk(&mut self.fields, head, parsed.headers, false, |field| has_date |= field.id == Name::Date)?;
         self.has_date = has_date;
         self.hop_by_hop = walked.hop_by_hop;
         let declared = walked.declaration.decide(head, self.version)?;
         self.framing = framing(status, method, declared)?;
+        // RFC 9112 section 6.3: a 204 ends with its head. What follows on the connection may be the body it announces all the same.
+        let is_suspect = status == 204 && !matches!(declared, Declared::Nothing | Declared::Length(0));
         self.keep_alive = self.framing != Framing::UntilClose
+            && !is_suspect
             && match self.version {
                 Version::Http11 => !walked.connection.close,
                 Version::Http10 => walked.connection.keep_alive && !walked.connection.close,
@@ -122,12 +125,12 @@ fn read_reason(head: &[u8], reason: &str) -> Result<Span, ResponseError> {
     Ok(Span { start: start as u16, len: (end - 1 - start) as u16 })
 }
 
-/// RFC 9112 section 6.3. A body on a 1xx or 204 is refused, not ignored: the next party might read it.
+/// RFC 9112 section 6.3. A body on a 1xx is refused, not ignored: what follows would be taken for the response.
 fn framing(status: u16, method: Method, declared: Declared) -> Result<Framing, ResponseError> {
     match (status, declared) {
-        (100..=199 | 204, Declared::Nothing | Declared::Length(0)) => Ok(Framing::None),
-        (100..=199 | 204, _) => Err(ResponseError::BodyForbidden),
-        (304, _) => Ok(Framing::None),
+        (100..=199, Declared::Nothing | Declared::Length(0)) => Ok(Framing::None),
+        (100..=199, _) => Err(ResponseError::BodyForbidden),
+        (204 | 304, _) => Ok(Framing::None),
         _ if method == Method::Head => Ok(Framing::None),
         (_, Declared::Nothing) => Ok(Framing::UntilClose),
         (_, Declared::Length(bytes)) => Ok(Framing::Length(bytes)),

@@ -87,6 +87,9 @@ fn push_unless_empty(out: &mut Vec<u8>, lines: &[u8]) {
 
 #[inline]
 fn write_kept(out: &mut Vec<u8>, head: &[u8], start: usize, fields: &Fields, edits: &Edits) {
+    if fields.dropped > 0 {
+        return write_listed(out, head, start, fields, edits);
+    }
     let mut from = start;
     for index in edits.removed.iter() {
         let line = fields.line(index);
@@ -96,6 +99,20 @@ fn write_kept(out: &mut Vec<u8>, head: &[u8], start: usize, fields: &Fields, edi
         from = line.end;
     }
     out.extend_from_slice(&head[from..fields.end as usize]);
+}
+
+/// The same of a head of which lines were dropped: these stand between those that are kept.
+#[cold]
+fn write_listed(out: &mut Vec<u8>, head: &[u8], start: usize, fields: &Fields, edits: &Edits) {
+    let line_end = |from: usize| memchr::memchr(b'\n', &head[from..]).map_or(fields.end.into(), |at| from + at + 1);
+    if start == 0 {
+        out.extend_from_slice(&head[..line_end(0)]);
+    }
+    for (index, field) in fields.iter().enumerate() {
+        if !edits.removed.contains(index) {
+            out.extend_from_slice(&head[field.name.start.into()..line_end(field.value.end())]);
+        }
+    }
 }
 
 /// Most bytes of [`chunk_head`].
@@ -148,6 +165,34 @@ mod tests {
             request("GET http://o?q HTTP/1.1\r\nHost: h\r\n\r\n", &[], &[]),
             "GET /?q HTTP/1.1\r\nHost: h\r\n\r\n"
         );
+    }
+
+    #[test]
+    fn writes_what_was_not_dropped() {
+        let check = |input: &str, removed: &[usize], added: &[(&str, &str)], expected: &str| {
+            let mut head = RequestHead::default();
+            head.drops_underscores = true;
+            let done = head.advance(input.as_bytes(), &HeadLimits::default());
+            assert_eq!(done, Ok(Progress::Complete(input.len())), "{input:?}");
+            assert_eq!(head.fields.dropped(), input.matches("_: ").count(), "{input:?}");
+            let mut edits = RequestEdits::default();
+            removed.iter().for_each(|index| edits.fields.removed.insert(*index));
+            for (name, value) in added {
+                let name = FieldName::new(name.as_bytes()).unwrap();
+                edits.fields.add(name, FieldValue::new(value.as_bytes()).unwrap());
+            }
+            let mut out = Vec::new();
+            write_request(&mut out, input.as_bytes(), &head, &edits);
+            assert_eq!(String::from_utf8(out).unwrap(), expected);
+        };
+        check(
+            "GET /_ HTTP/1.1\r\nX_: 1\r\nY__: 2\r\nHost: h_\r\nZ_: 3\r\nA:  4 \r\nB: 5\r\nC_: 6\r\n\r\n",
+            &[2],
+            &[("D_", "7")],
+            "GET /_ HTTP/1.1\r\nHost: h_\r\nA:  4 \r\nD_: 7\r\n\r\n",
+        );
+        check("GET / HTTP/1.0\r\nX_: 1\r\n\r\n", &[], &[], "GET / HTTP/1.1\r\n\r\n");
+        check("GET / HTTP/1.1\r\nHost:\r\nX_: \r\n\r\n", &[], &[], "GET / HTTP/1.1\r\nHost:\r\n\r\n");
     }
 
     #[test]

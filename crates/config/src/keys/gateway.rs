@@ -59,7 +59,7 @@ const TARGET_BYTES: Size = size(64, HEAD_BYTES_MAX);
 object! {
     /// The process: where it listens, its bounds, its logs.
     pub struct Gateway {
-        /// Worker threads: a number, or `auto` for one per core.
+        /// Worker threads: a number, or `auto` for one per CPU that the process may use (affinity and cgroup quota count; 1.5 CPUs give 1).
         workers: Option<NonZeroUsize> = Workers => default(None);
         /// Addresses that accept connections; never empty.
         listeners: Vec<HttpListener> = Listeners => default(vec![HttpListener {
@@ -82,13 +82,15 @@ object! {
         metrics: Metrics = METRICS => optional;
         /// Who issues the certificates of the entries of `ssls` with `acme: true`.
         acme: Acme = map::<Acme>() => optional;
-        /// A file with the number of the process, for `stillgate upgrade`: written when it serves, and by its successor when that takes over; removed by whose number it holds.
+        /// A file with the number of the process, for `stillgate upgrade`: written when it serves, and by its successor when that takes over; removed at exit, unless a successor has taken it over.
         pid_file: PathBuf = WHOLE_PATH => optional;
         /// Addresses and networks of trusted proxies. Their `X-Forwarded-For`, or `X-Real-IP` if that is absent, gives the
         /// client's address. Nodes get this address as `X-Real-IP`, and the other `X-Forwarded-*` fields unchanged.
         trusted_proxies: Vec<IpNet> = list(NETWORK) => default(Vec::new());
-        /// Whether responses carry our `Server` header.
+        /// Whether responses carry our `Server` header, without a version, in place of the node's.
         server_header: bool = Flag => default(true);
+        /// Whether header fields of requests with a `_` in their names are passed on, as with nginx's directive of this name. If not, they are dropped before anything else looks at the request: nodes behind CGI, WSGI or PHP cannot tell `X_User` from `X-User`.
+        underscores_in_headers: bool = Flag => default(false);
         /// Time bounds of the client side and of shutdown.
         timeouts: Timeouts = map::<Timeouts>() => nested;
         /// Size and count bounds.
@@ -132,7 +134,9 @@ object! {
         send: Duration = CLIENT_TIMEOUT => default(Duration::from_secs(60));
         /// A connection without a request; then it is closed.
         keepalive: Duration = CLIENT_TIMEOUT => default(Duration::from_secs(75));
-        /// What requests in flight and tunnels get to finish after SIGTERM.
+        /// How long the gateway goes on as before after SIGTERM while `/v1/health` is 503 already, so that load balancers send no more before the listeners close. A second signal ends the process at once.
+        shutdown_delay: Duration = DRAIN => default(Duration::ZERO);
+        /// What requests in flight and tunnels get to finish after SIGTERM and `shutdown_delay`; then they are cut off, which is logged and counted.
         drain: Duration = DRAIN => default(Duration::from_secs(30));
         /// What stays with the former process after an upgrade gets to finish: connections through TLS and of HTTP/2, requests in flight. Then they are closed.
         upgrade: Duration = UPGRADE => default(Duration::from_secs(900));
@@ -240,7 +244,7 @@ impl Kind for Listeners {
         let mut lines = HashMap::with_capacity(listeners.len());
         for At { at, value } in &listeners {
             if let Some(first) = lines.insert(value.address, at.line) {
-                let message = format!("{} is here twice, first in line {first}", value.address);
+                let message = format!("{} is listed twice, first in line {first}", value.address);
                 sink.error(*at, path, Fault::new(message).hint("remove one"));
             }
         }

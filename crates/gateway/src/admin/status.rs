@@ -3,6 +3,7 @@
 //! The control loop fills them in on request. Counting is the workers' work, serving the admin server's.
 
 use crate::acme::State;
+use crate::configuration::ignored::Ignored;
 use crate::configuration::reading::Candidate;
 use crate::configuration::status::{ConfigStatus, RejectedStatus};
 use serde::Serialize;
@@ -26,8 +27,14 @@ pub(crate) struct Status {
     /// Why the datastore cannot be followed; absent where it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) source_error: Option<String>,
+    /// When the datastore was heard of last, RFC 3339; absent where it never was, and where resources come from the file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) source_heard_at: Option<String>,
     /// Resources that are not served as they were put.
     pub(crate) rejected: Vec<RejectedStatus>,
+    /// Plugins that requests are served without, each with the number of resources that have it; absent where there is none.
+    #[serde(skip_serializing_if = "Ignored::is_empty")]
+    pub(crate) ignored_plugins: Ignored,
     /// The configuration that is served.
     pub(crate) config: ConfigStatus,
     /// Keys of the configuration that is served whose values take effect at the next start only, as paths.
@@ -101,6 +108,8 @@ pub(crate) struct Requests {
     pub(crate) in_flight: u64,
     /// Of HTTP/2, refused before they were requests; not in `total`.
     pub(crate) http2_refused: u64,
+    /// Lines of their headers that were dropped because of `underscores_in_headers`.
+    pub(crate) header_lines_dropped: u64,
 }
 
 /// Connections whose client and node speak another protocol.
@@ -135,7 +144,7 @@ pub(crate) struct AccessLogStatus {
 /// `GET /v1/health`.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Health {
-    /// `ok`, `waiting` (for the datastore) or `draining`.
+    /// `ok`, `stale` (the datastore is away, and what was read last is served), `waiting` (for the datastore) or `draining`.
     pub(crate) status: &'static str,
 }
 
@@ -150,6 +159,7 @@ impl Status {
         let status = match (self.draining, self.is_waiting) {
             (true, _) => "draining",
             (false, true) => "waiting",
+            (false, false) if self.source_error.is_some() => "stale",
             (false, false) => "ok",
         };
         Health { status }
@@ -173,6 +183,7 @@ pub(crate) fn counted(counters: &Counters) -> (Connections, Requests, Tunnels, S
             total: counters.requests_total,
             in_flight: counters.requests_in_flight,
             http2_refused: counters.http2_requests_refused,
+            header_lines_dropped: counters.header_lines_dropped,
         },
         Tunnels { open: counters.tunnels_open, total: counters.tunnels_total },
         Streams {
@@ -214,6 +225,7 @@ mod tests {
             source_path: Some("http://127.0.0.1:2379".into()),
             revision: Some(42),
             source_error: None,
+            source_heard_at: Some("2026-11-21T00:27:15.000Z".into()),
             rejected: vec![RejectedStatus::from(&Rejected {
                 kind: Kind::Routes,
                 id: "r".into(),
@@ -222,6 +234,7 @@ mod tests {
                 serving: Serving::Unavailable,
             })],
             is_waiting: false,
+            ignored_plugins: Ignored::from([("kafka-logger", 2)]),
             config: ConfigStatus {
                 generation: 7,
                 digest: "ab".into(),
@@ -249,6 +262,7 @@ mod tests {
               "source": "etcd",
               "source_path": "http://127.0.0.1:2379",
               "revision": 42,
+              "source_heard_at": "2026-11-21T00:27:15.000Z",
               "rejected": [
                 {
                   "kind": "routes",
@@ -258,6 +272,9 @@ mod tests {
                   "serving": "503"
                 }
               ],
+              "ignored_plugins": {
+                "kafka-logger": 2
+              },
               "config": {
                 "generation": 7,
                 "digest": "ab",
@@ -287,7 +304,8 @@ mod tests {
               "requests": {
                 "total": 0,
                 "in_flight": 0,
-                "http2_refused": 0
+                "http2_refused": 0,
+                "header_lines_dropped": 0
               },
               "tunnels": {
                 "open": 0,

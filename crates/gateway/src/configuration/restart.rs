@@ -22,6 +22,7 @@ pub(crate) fn needs_restart(started: &Gateway, new: &Gateway) -> Vec<&'static st
         acme: _,
         trusted_proxies: _,
         server_header: _,
+        underscores_in_headers: _,
         timeouts: _,
         route_cache: _,
         debug: _,
@@ -61,7 +62,15 @@ fn of_limits(started: &Limits, new: &Limits) -> Keys<1> {
 
 /// Another `source` is refused.
 fn of_config(started: &ConfigSourceKeys, new: &ConfigSourceKeys) -> Keys<4> {
-    let ConfigSourceKeys { store, history_changes, history_age, etcd, source: _, rejected_global_rule: _ } = started;
+    let ConfigSourceKeys {
+        store,
+        history_changes,
+        history_age,
+        etcd,
+        source: _,
+        rejected_global_rule: _,
+        ignore_plugins: _,
+    } = started;
     [
         ("gateway.config.store", *store != new.store),
         ("gateway.config.history_changes", *history_changes != new.history_changes),

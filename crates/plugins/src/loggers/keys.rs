@@ -219,7 +219,10 @@ impl Kind for HeaderSecret {
         };
         match text {
             Some("") => Some(None),
-            Some(text) if FieldValue::new(text.as_bytes()).is_ok() => Some(Some(Secret::new(text.trim_ascii()))),
+            // What is read from a file often ends in a line break, which is no part of a secret.
+            Some(text) if FieldValue::new(text.trim_ascii().as_bytes()).is_ok() => {
+                Some(Some(Secret::new(text.trim_ascii())))
+            }
             Some(_) => {
                 sink.error(node.at, path, Fault::new("no header field can have this value"));
                 None
@@ -261,7 +264,7 @@ impl Kind for HeaderSecrets {
                     return None;
                 }
             };
-            if FieldValue::new(text.as_bytes()).is_err() {
+            if FieldValue::new(text.trim_ascii().as_bytes()).is_err() {
                 sink.error(entry.value.at, &path, Fault::new("no header field can have this value"));
                 return None;
             }

@@ -67,10 +67,18 @@ counters! {
     udp_datagrams_dropped,
     /// Requests whose head has been received and whose response is not out.
     requests_in_flight,
+    /// Requests cut off at the worker's end, because they did not end in time.
+    cut_requests,
+    /// And tunnels.
+    cut_tunnels,
+    /// And sessions of `stream_proxy`.
+    cut_streams,
     /// Slow requests that were not told of, as too many were on their way.
     slow_requests_lost,
     /// Requests answered so far, by an upstream or by the gateway itself.
     requests_total,
+    /// Lines of requests' headers that were dropped because of a `_` in their names.
+    header_lines_dropped,
     /// Requests that were sent a second time or to another node.
     upstream_retries,
     /// Retries that were not made because of `retry_budget`.

@@ -5,6 +5,7 @@ use crate::connection::client::Client;
 use crate::connection::http2::{PREFACE, starts};
 use crate::exchange::answer::OwnAnswer;
 use crate::exchange::{self, After, Exchange, Switch};
+use crate::plan::Settings;
 use crate::sockets::listener::Busy;
 use crate::worker::Worker;
 use crate::worker::draining::DRAINING_FIRST_REQUEST_MS;
@@ -151,8 +152,14 @@ async fn read_head(worker: &Worker, client: &mut Client, exchange: &mut Exchange
             if preface == Some(Progress::Complete(PREFACE.len())) {
                 return Poll::Ready(Arrived::Http2);
             }
-            match preface.map_or_else(|| parse_head(exchange, &settings.request_limits), Ok) {
-                Ok(Progress::Complete(_)) => return Poll::Ready(Arrived::Head),
+            match preface.map_or_else(|| parse_head(exchange, settings), Ok) {
+                Ok(Progress::Complete(_)) => {
+                    let dropped = exchange.request.fields.dropped();
+                    if dropped > 0 {
+                        worker.counters.header_lines_dropped.add(dropped as u64);
+                    }
+                    return Poll::Ready(Arrived::Head);
+                }
                 Ok(Progress::Partial) => {}
                 Err(error) => return Poll::Ready(Arrived::Refused(error)),
             }
@@ -174,7 +181,7 @@ async fn read_head(worker: &Worker, client: &mut Client, exchange: &mut Exchange
     .await
 }
 
-fn parse_head(exchange: &mut Exchange, limits: &stillgate_wire::HeadLimits) -> Result<Progress, RequestError> {
+fn parse_head(exchange: &mut Exchange, settings: &Settings) -> Result<Progress, RequestError> {
     if matches!(exchange.from_client.unparsed().first(), Some(b'\r' | b'\n')) {
         let skip = leading_empty_lines(exchange.from_client.unparsed())?;
         exchange.from_client.skip(skip);
@@ -185,7 +192,8 @@ fn parse_head(exchange: &mut Exchange, limits: &stillgate_wire::HeadLimits) -> R
     if !exchange.from_client.has_leftover() {
         return Ok(Progress::Partial);
     }
-    exchange.request.advance(exchange.from_client.unparsed(), limits)
+    exchange.request.drops_underscores = settings.drops_underscores;
+    exchange.request.advance(exchange.from_client.unparsed(), &settings.request_limits)
 }
 
 /// Closes our side and discards what the client still sends, for a while. Owns no buffer while it waits.

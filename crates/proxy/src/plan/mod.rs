@@ -16,7 +16,7 @@ mod stream_routes;
 mod tunnel_bounds;
 mod upstreams;
 
-pub use changes::Changes;
+pub use changes::{Changes, Subject};
 pub(crate) use lease::Lease;
 pub(crate) use routes::PlanRoute;
 pub(crate) use stream_routes::{Asked, PlanStreamRoute, StreamRoutes};
@@ -114,6 +114,7 @@ pub(crate) struct Settings {
     /// Of the first listener with TLS, for redirects.
     pub(crate) https_port: Option<u16>,
     pub(crate) server_header: bool,
+    pub(crate) drops_underscores: bool,
     pub(crate) request_limits: HeadLimits,
     pub(crate) head_ms: u64,
     pub(crate) body_ms: u64,
@@ -359,6 +360,7 @@ impl From<&Gateway> for Settings {
             trusted_proxies: gateway.trusted_proxies.clone(),
             https_port: gateway.listeners.iter().find(|of| of.tls).map(|of| of.address.port()),
             server_header: gateway.server_header,
+            drops_underscores: !gateway.underscores_in_headers,
             request_limits: HeadLimits {
                 head_bytes_max: gateway.limits.head_bytes,
                 target_bytes_max: gateway.limits.target_bytes,

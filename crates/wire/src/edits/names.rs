@@ -2,7 +2,7 @@
 
 use super::EditError;
 use crate::fields::{Field, Fields};
-use crate::name::{Name, is_same};
+use crate::name::{Name, is_lookalike, is_same};
 
 /// A field that cannot be edited by name, as those that frame a message, and that the parser has no use for.
 const HTTP2_SETTINGS: &[u8] = b"http2-settings";
@@ -70,6 +70,14 @@ impl<'a> FieldName<'a> {
             && self.id == field.id
             && (!matches!(self.id, Name::Other | Name::Lookalike) || is_same(self.bytes, field.name.of(head)))
     }
+
+    /// Whether a line of a head has another name that some servers take for this one. Names that the parser knows are no such.
+    #[inline]
+    pub(super) fn is_like(self, field: &Field, head: &[u8]) -> bool {
+        usize::from(field.name.len) == self.bytes.len()
+            && matches!(field.id, Name::Other | Name::Lookalike)
+            && is_lookalike(field.name.of(head), self.bytes)
+    }
 }
 
 /// What a set of names have in common with few others, told from a parsed field without its text: what the parser takes them for,
@@ -92,6 +100,12 @@ impl Shapes {
     #[inline]
     pub(super) fn or(self, other: Shapes) -> Shapes {
         Shapes { ids: self.ids | other.ids, lengths: self.lengths | other.lengths }
+    }
+
+    /// Those of the names that some servers take for one of these, too.
+    #[inline]
+    pub(super) fn with_lookalikes(self) -> Shapes {
+        Shapes { ids: self.ids | 1 << Name::Lookalike as u8, ..self }
     }
 
     /// Whether a name of the set may be a field's. `false` is certain.
@@ -158,11 +172,11 @@ impl OwnedFieldValue {
 pub struct FieldValue<'a>(pub(super) &'a [u8]);
 
 impl<'a> FieldValue<'a> {
-    /// Checks a value. Blanks around it are left out.
+    /// Checks a value. Blanks around it are left out; a line break there is as wrong as anywhere else.
     pub fn new(value: &'a [u8]) -> Result<FieldValue<'a>, EditError> {
         let value = match value {
             [first, .., last] if *first > b' ' && *last > b' ' => value,
-            value => value.trim_ascii(),
+            value => trim_blanks(value),
         };
         match has_any(value, |byte| (byte < b' ') & (byte != b'\t') | (byte == 0x7f)) {
             true => Err(EditError::Value),
@@ -191,6 +205,14 @@ impl<'a> FieldValue<'a> {
     pub fn bytes(self) -> &'a [u8] {
         self.0
     }
+}
+
+/// Without the blanks that RFC 9110 section 5.5 does not count to a value.
+fn trim_blanks(value: &[u8]) -> &[u8] {
+    let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
+    let start = value.iter().position(|byte| !is_blank(byte)).unwrap_or(value.len());
+    let end = value.iter().rposition(|byte| !is_blank(byte)).map_or(start, |last| last + 1);
+    &value[start..end]
 }
 
 /// Whether there is a byte for which `is_it` holds. Many are looked at at once, whatever was found before; of the last ones some
