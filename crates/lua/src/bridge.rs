@@ -23,6 +23,8 @@ pub(crate) struct Reply {
     at: *const u8,
     length: usize,
     number: f64,
+    /// What a value of a shared dictionary is kept with; zero: nothing.
+    flags: u32,
 }
 
 /// What an operation gives back. Texts and spans are in the bridge's buffers.
@@ -50,6 +52,8 @@ pub(crate) struct Bridge {
 #[derive(Default)]
 pub(crate) struct Buffers {
     pub(crate) out: Vec<u8>,
+    /// See [`Reply::flags`].
+    pub(crate) flags: u32,
     /// Pairs of positions; -1: none.
     pub(crate) positions: Vec<i32>,
     pub(crate) spans: Vec<pattern::Span>,
@@ -107,6 +111,7 @@ impl Bridge {
         let mut buffers = self.buffers.borrow_mut();
         let buffers = &mut *buffers;
         buffers.out.clear();
+        buffers.flags = 0;
         let given = match usize::try_from(operation).ok().and_then(|at| Operation::ALL.get(at)) {
             Some(operation) => self.ask(|host| operations::perform(*operation, host, (a, b, number), buffers)),
             None => Given::Nil,
@@ -119,12 +124,13 @@ impl Bridge {
             Given::Number(number) => reply.number = number,
             Given::Nil | Given::True | Given::False => {}
         }
+        reply.flags = buffers.flags;
         given
     }
 }
 
 /// The type of [`call`], in C.
-pub(crate) const DECLARATIONS: &str = "typedef struct { const char *at; size_t length; double number; } stillgate_reply;
+pub(crate) const DECLARATIONS: &str = "typedef struct { const char *at; size_t length; double number; uint32_t flags; } stillgate_reply;
 typedef int (*stillgate_call)(const void *, int, const char *, size_t, const char *, size_t, double, stillgate_reply *);";
 
 /// What Lua calls; returns what kind of reply it is.
@@ -178,6 +184,10 @@ pub(crate) const ON_A_THREAD: &str = "there is no request on this thread; give i
 impl Host for NoRequest {
     fn phase(&self) -> &'static str {
         "init"
+    }
+
+    fn absent(&self) -> Option<&'static str> {
+        Some(self.why)
     }
 
     fn variable(&self, _: &str, _: &mut Vec<u8>) -> Result<bool, String> {

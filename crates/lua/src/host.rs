@@ -4,6 +4,7 @@
 //! phase in which nothing of that kind exists.
 
 use serde_json::Value as Json;
+use std::time::Duration;
 
 /// The head that is read or changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +57,11 @@ pub trait Host {
     /// APISIX's name of the phase.
     fn phase(&self) -> &'static str;
 
+    /// Why there is no request here, and what to do; `None`: there is one.
+    fn absent(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Appends the value of a variable; `false`: it has none.
     fn variable(&self, name: &str, out: &mut Vec<u8>) -> Result<bool, String>;
 
@@ -89,6 +95,11 @@ pub trait Host {
     /// Path and query that the node will get.
     fn target(&self) -> &[u8];
 
+    /// Appends the path that the node will get, without the query, where it was rewritten; `false`: it is as it came.
+    fn rewritten_path(&self, _out: &mut Vec<u8>) -> bool {
+        false
+    }
+
     /// Sets path and query.
     fn set_target(&mut self, _target: &[u8]) -> Result<(), String> {
         Err(format!("the request cannot be changed in the phase {}", self.phase()))
@@ -114,6 +125,16 @@ pub trait Host {
         Err("ngx.arg is there in the phase body_filter only".to_owned())
     }
 
+    /// In `body_filter`, makes the piece the last: what comes behind it is dropped.
+    fn end_body(&mut self) -> Result<(), String> {
+        Err("ngx.arg is there in the phase body_filter only".to_owned())
+    }
+
+    /// Has a function run later, outside of the request: the number that [`crate::run_timer`] takes; `None`: too many wait already.
+    fn start_timer(&mut self, _delay: Duration) -> Result<Option<u64>, String> {
+        Err("ngx.timer is not built; docs/lua.md lists what is".to_owned())
+    }
+
     /// Whether a function can wait in this phase.
     fn can_wait(&self) -> bool {
         false
@@ -135,6 +156,11 @@ pub trait Host {
 
     /// The pattern of the path that has matched.
     fn matched_path(&mut self) -> Option<&str> {
+        None
+    }
+
+    /// Who asks, as a plugin has found out.
+    fn consumer(&self) -> Option<Json> {
         None
     }
 

@@ -1,16 +1,25 @@
 //! JSON as `cjson` reads and writes it: between Lua's values and text.
 //!
 //! An empty table is an object, unless it has `array_mt`; a table with the keys 1 to n is an array; `null` is `ngx.null`.
+//!
+//! A text becomes tables of the VM at once: a tree of our own between them would be many times as large as the text, and in no
+//! bound. LuaJIT's hook stops nothing in here, so both directions look at the time themselves.
 
+use crate::watchdog::is_doomed;
 use mlua::{Error, Lua, Result, Table, Value};
+use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value as Json;
+use std::cell::Cell;
+use std::fmt;
 
 /// Tables within one another; cjson's bound is 1000.
-const DEPTH_MAX: usize = 200;
+pub(crate) const DEPTH_MAX: usize = 200;
 /// The longest text that is written.
 const TEXT_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Where an array has holes, its length may be this much, or twice as many as there are values.
-const SPARSE_LENGTH_MAX: i64 = 10;
+/// Significant digits of a number that cjson can be told.
+pub(crate) const DIGITS_MAX: usize = 16;
+
+const POWERS_OF_TEN: [f64; 16] = [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
 
 /// Makes Lua's values of JSON.
 pub(crate) fn to_lua(lua: &Lua, json: &Json, array_mt: &Table) -> Result<Value> {
@@ -37,10 +46,164 @@ pub(crate) fn to_lua(lua: &Lua, json: &Json, array_mt: &Table) -> Result<Value> 
     })
 }
 
-/// Writes a value as JSON. With `forced`, what has no form in JSON becomes `null` or a text, as with `core.json.encode(…, true)`;
-/// with `sorted`, keys are in order.
-pub(crate) fn write(value: &Value, array_mt: &Table, forced: bool, sorted: bool) -> Result<Vec<u8>> {
-    let mut writer = Writer { out: Vec::new(), array_mt, forced, sorted, depth: 0 };
+/// Makes Lua's values of a text, without anything between: what is made is in the VM's memory, which has its bound. `None`: it took
+/// too long, and the function is being stopped.
+pub(crate) fn read(lua: &Lua, text: &[u8], array_mt: &Table) -> std::result::Result<Option<Value>, serde_json::Error> {
+    let reader = Reader { lua, array_mt, values: &Cell::new(0) };
+    let mut json = serde_json::Deserializer::from_slice(text);
+    match reader.deserialize(&mut json).and_then(|value| json.end().map(|()| value)) {
+        Ok(value) => Ok(Some(value)),
+        Err(_) if is_doomed() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads one value.
+#[derive(Clone, Copy)]
+struct Reader<'a> {
+    lua: &'a Lua,
+    array_mt: &'a Table,
+    /// How many have been read.
+    values: &'a Cell<u32>,
+}
+
+/// What stands between an error of the VM, such as one for want of memory, and serde's.
+fn told<E: de::Error>(error: &Error) -> E {
+    E::custom(format_args!("{VM_ERROR}{error}"))
+}
+
+/// What errors of the VM begin with, in those of [`read`].
+pub(crate) const VM_ERROR: &str = "VM: ";
+
+/// Whether a function that has used its time is to stop, which is looked at now and then: LuaJIT's hook stops nothing in here.
+fn is_late(values: &Cell<u32>) -> bool {
+    values.set(values.get().wrapping_add(1));
+    values.get().is_multiple_of(VALUES_A_LOOK) && is_doomed()
+}
+
+/// How many values are read or written between two looks at the time.
+const VALUES_A_LOOK: u32 = 256;
+
+impl<'de> DeserializeSeed<'de> for Reader<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> std::result::Result<Value, D::Error> {
+        if is_late(self.values) {
+            return Err(de::Error::custom("it took too long"));
+        }
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Reader<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> std::result::Result<Value, E> {
+        Ok(Value::NULL)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> std::result::Result<Value, E> {
+        Ok(Value::Boolean(value))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> std::result::Result<Value, E> {
+        Ok(Value::Number(value as f64))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> std::result::Result<Value, E> {
+        Ok(Value::Number(value as f64))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> std::result::Result<Value, E> {
+        Ok(Value::Number(value))
+    }
+
+    fn visit_str<E: de::Error>(self, value: &str) -> std::result::Result<Value, E> {
+        self.lua.create_string(value).map(Value::String).map_err(|error| told(&error))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> std::result::Result<Value, A::Error> {
+        let table = self.lua.create_table().map_err(|error| told(&error))?;
+        let mut at = 0;
+        while let Some(item) = items.next_element_seed(self)? {
+            at += 1;
+            table.raw_set(at, item).map_err(|error| told(&error))?;
+        }
+        table.set_metatable(Some(self.array_mt.clone())).map_err(|error| told(&error))?;
+        Ok(Value::Table(table))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> std::result::Result<Value, A::Error> {
+        let table = self.lua.create_table().map_err(|error| told(&error))?;
+        while let Some(key) = entries.next_key_seed(self)? {
+            let value = entries.next_value_seed(self)?;
+            table.raw_set(key, value).map_err(|error| told(&error))?;
+        }
+        Ok(Value::Table(table))
+    }
+}
+
+/// How a value is written: what cjson's settings say, and `core.json`'s.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Style {
+    /// What has no form in JSON becomes `null` or a text, as with `core.json.encode(…, true)`.
+    pub(crate) forced: bool,
+    /// Keys are in order.
+    pub(crate) sorted: bool,
+    /// An empty table is an array.
+    pub(crate) empty_is_array: bool,
+    /// An array with too many holes is written as an object, where it would be an error.
+    pub(crate) sparse_is_object: bool,
+    /// So many times as many places as values are too many; zero: there is no bound.
+    pub(crate) sparse_ratio: i64,
+    /// Up to this length an array may have any number of holes.
+    pub(crate) sparse_safe: i64,
+    /// Tables within one another.
+    pub(crate) depth_max: usize,
+    /// Significant digits of numbers.
+    pub(crate) digits: usize,
+    /// `/` is written as `\/`.
+    pub(crate) escapes_slash: bool,
+    /// What becomes of infinite numbers and of what is none.
+    pub(crate) invalid: Invalid,
+    /// Bytes of the text.
+    pub(crate) bytes_max: usize,
+}
+
+/// `encode_invalid_numbers`
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Invalid {
+    Refused,
+    /// They are written as `NaN`, `Infinity` and `-Infinity`, which is no JSON.
+    Written,
+    Null,
+}
+
+impl Default for Style {
+    fn default() -> Style {
+        Style {
+            forced: false,
+            sorted: false,
+            empty_is_array: false,
+            sparse_is_object: false,
+            sparse_ratio: 2,
+            sparse_safe: 10,
+            depth_max: DEPTH_MAX,
+            digits: 14,
+            escapes_slash: true,
+            invalid: Invalid::Refused,
+            bytes_max: TEXT_BYTES_MAX,
+        }
+    }
+}
+
+/// Writes a value as JSON.
+pub(crate) fn write(value: &Value, array_mt: &Table, style: Style) -> Result<Vec<u8>> {
+    let mut writer = Writer { out: Vec::new(), array_mt, style, depth: 0, values: Cell::new(0) };
     writer.value(value)?;
     Ok(writer.out)
 }
@@ -48,9 +211,9 @@ pub(crate) fn write(value: &Value, array_mt: &Table, forced: bool, sorted: bool)
 struct Writer<'a> {
     out: Vec<u8>,
     array_mt: &'a Table,
-    forced: bool,
-    sorted: bool,
+    style: Style,
     depth: usize,
+    values: Cell<u32>,
 }
 
 /// What a table is written as.
@@ -65,8 +228,8 @@ fn bad(reason: impl Into<String>) -> Error {
 
 impl Writer<'_> {
     fn value(&mut self, value: &Value) -> Result<()> {
-        if self.out.len() > TEXT_BYTES_MAX {
-            return Err(bad("Cannot serialise, the text is longer than 16 MiB"));
+        if is_late(&self.values) {
+            return Err(bad("Cannot serialise, it took too long"));
         }
         match value {
             Value::Nil => self.out.extend_from_slice(b"null"),
@@ -74,23 +237,40 @@ impl Writer<'_> {
             Value::Boolean(value) => self.out.extend_from_slice(if *value { b"true" } else { b"false" }),
             Value::Integer(number) => self.number(*number as f64)?,
             Value::Number(number) => self.number(*number)?,
-            Value::String(text) => self.text(&text.as_bytes()),
+            Value::String(text) => {
+                let text = text.as_bytes();
+                self.has_room(text.len())?;
+                self.text(&text);
+            }
             Value::Table(table) => self.table(table)?,
-            other if self.forced => self.text(format!("{}: (a value)", other.type_name()).as_bytes()),
+            other if self.style.forced => self.text(format!("{}: (a value)", other.type_name()).as_bytes()),
             other => return Err(bad(format!("Cannot serialise {}: type not supported", other.type_name()))),
         }
-        Ok(())
+        self.has_room(0)
+    }
+
+    /// Whether so many bytes more are within the bound.
+    fn has_room(&self, bytes: usize) -> Result<()> {
+        match self.out.len() + bytes <= self.style.bytes_max {
+            true => Ok(()),
+            false => Err(bad(format!("Cannot serialise, the text is longer than {} MiB", self.style.bytes_max >> 20))),
+        }
     }
 
     fn number(&mut self, number: f64) -> Result<()> {
-        if !number.is_finite() {
-            if self.forced {
-                self.out.extend_from_slice(b"null");
-                return Ok(());
-            }
-            return Err(bad("Cannot serialise number: must not be NaN or Infinity"));
+        if number.is_finite() {
+            self.out.extend_from_slice(&digits(number, self.style.digits));
+            return Ok(());
         }
-        self.out.extend_from_slice(&decimal(number));
+        let invalid = if self.style.forced { Invalid::Null } else { self.style.invalid };
+        let text: &[u8] = match (invalid, number.is_nan(), number > 0.0) {
+            (Invalid::Refused, ..) => return Err(bad("Cannot serialise number: must not be NaN or Infinity")),
+            (Invalid::Null, ..) => b"null",
+            (Invalid::Written, true, _) => b"NaN",
+            (Invalid::Written, false, true) => b"Infinity",
+            (Invalid::Written, false, false) => b"-Infinity",
+        };
+        self.out.extend_from_slice(text);
         Ok(())
     }
 
@@ -100,7 +280,7 @@ impl Writer<'_> {
             match byte {
                 b'"' => self.out.extend_from_slice(b"\\\""),
                 b'\\' => self.out.extend_from_slice(b"\\\\"),
-                b'/' => self.out.extend_from_slice(b"\\/"),
+                b'/' if self.style.escapes_slash => self.out.extend_from_slice(b"\\/"),
                 b'\n' => self.out.extend_from_slice(b"\\n"),
                 b'\r' => self.out.extend_from_slice(b"\\r"),
                 b'\t' => self.out.extend_from_slice(b"\\t"),
@@ -114,8 +294,8 @@ impl Writer<'_> {
     }
 
     fn table(&mut self, table: &Table) -> Result<()> {
-        if self.depth >= DEPTH_MAX {
-            return Err(bad(format!("Cannot serialise, excessive depth ({DEPTH_MAX})")));
+        if self.depth >= self.style.depth_max {
+            return Err(bad(format!("Cannot serialise, excessive depth ({})", self.depth + 1)));
         }
         self.depth += 1;
         match self.form(table)? {
@@ -136,32 +316,52 @@ impl Writer<'_> {
     }
 
     fn object(&mut self, table: &Table) -> Result<()> {
-        let mut entries = Vec::new();
-        for pair in table.pairs::<Value, Value>() {
-            let (key, value) = pair?;
-            let key = match &key {
-                Value::String(text) => text.as_bytes().to_vec(),
-                Value::Integer(number) => decimal(*number as f64),
-                Value::Number(number) => decimal(*number),
-                _ if self.forced => continue,
-                _ => return Err(bad("Cannot serialise table: table key must be a number or string")),
-            };
-            entries.push((key, value));
-        }
-        if self.sorted {
-            entries.sort_unstable_by(|one, other| one.0.cmp(&other.0));
-        }
         self.out.push(b'{');
-        for (at, (key, value)) in entries.iter().enumerate() {
-            if at > 0 {
-                self.out.push(b',');
+        let start = self.out.len();
+        if self.style.sorted {
+            let mut entries = Vec::new();
+            let mut bytes = 0;
+            for pair in table.pairs::<Value, Value>() {
+                let (key, value) = pair?;
+                let Some(key) = self.key(&key)? else { continue };
+                // What is kept for sorting counts as the text does.
+                bytes += key.len() + size_of::<(Vec<u8>, Value)>();
+                self.has_room(bytes)?;
+                entries.push((key, value));
             }
-            self.text(key);
-            self.out.push(b':');
-            self.value(value)?;
+            entries.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+            entries.iter().try_for_each(|(key, value)| self.entry(start, key, value))?;
+        } else {
+            for pair in table.pairs::<Value, Value>() {
+                let (key, value) = pair?;
+                if let Some(key) = self.key(&key)? {
+                    self.entry(start, &key, &value)?;
+                }
+            }
         }
         self.out.push(b'}');
         Ok(())
+    }
+
+    /// `None`: it is left out.
+    fn key(&self, key: &Value) -> Result<Option<Vec<u8>>> {
+        Ok(match key {
+            Value::String(text) => Some(text.as_bytes().to_vec()),
+            Value::Integer(number) => Some(digits(*number as f64, self.style.digits)),
+            Value::Number(number) => Some(digits(*number, self.style.digits)),
+            _ if self.style.forced => None,
+            _ => return Err(bad("Cannot serialise table: table key must be a number or string")),
+        })
+    }
+
+    fn entry(&mut self, start: usize, key: &[u8], value: &Value) -> Result<()> {
+        if self.out.len() > start {
+            self.out.push(b',');
+        }
+        self.has_room(key.len())?;
+        self.text(key);
+        self.out.push(b':');
+        self.value(value)
     }
 
     fn form(&self, table: &Table) -> Result<Form> {
@@ -176,34 +376,43 @@ impl Writer<'_> {
                 _ => return Ok(Form::Object),
             }
             count += 1;
+            if is_late(&self.values) {
+                return Err(bad("Cannot serialise, it took too long"));
+            }
         }
+        let Style { empty_is_array, sparse_ratio, sparse_safe, sparse_is_object, forced, .. } = self.style;
         if count == 0 {
-            return Ok(Form::Object);
+            return Ok(if empty_is_array { Form::Array(0) } else { Form::Object });
         }
-        if most > SPARSE_LENGTH_MAX && most > count * 2 {
-            return match self.forced {
+        if sparse_ratio > 0 && most > sparse_safe && most > count * sparse_ratio {
+            return match forced || sparse_is_object {
                 true => Ok(Form::Object),
                 false => Err(bad("Cannot serialise table: excessively sparse array")),
             };
         }
+        // Each place takes five bytes as `null`.
+        self.has_room(usize::try_from(most).unwrap_or(usize::MAX).saturating_mul(2))?;
         Ok(Form::Array(most))
     }
 }
 
-/// A number as C's `%.14g` writes it.
-pub(crate) fn decimal(number: f64) -> Vec<u8> {
-    if number.fract() == 0.0 && number.abs() < 1e14 {
+/// A number as C's `%.NUMBERg` writes it, with so many significant digits.
+fn digits(number: f64, significant: usize) -> Vec<u8> {
+    let significant = significant.clamp(1, DIGITS_MAX);
+    if number.fract() == 0.0 && number.abs() < POWERS_OF_TEN[significant.min(15)] {
         return format!("{}", number as i64).into_bytes();
     }
-    let scientific = format!("{number:.13e}");
+    let last = significant - 1;
+    let scientific = format!("{number:.last$e}");
     let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or_default();
     let trimmed = |text: &str| match text.contains('.') {
         true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
         false => text.to_owned(),
     };
-    if (-4..14).contains(&exponent) {
-        let places = usize::try_from(13 - exponent).unwrap_or_default();
+    let below = i32::try_from(significant).unwrap_or(i32::MAX);
+    if (-4..below).contains(&exponent) {
+        let places = usize::try_from(below - 1 - exponent).unwrap_or_default();
         return trimmed(&format!("{number:.places$}")).into_bytes();
     }
     let sign = if exponent < 0 { '-' } else { '+' };
@@ -227,7 +436,18 @@ mod tests {
             (std::f64::consts::PI, "3.1415926535898"),
             (99_999_999_999_999.0, "99999999999999"),
         ] {
-            assert_eq!(String::from_utf8(decimal(number)).unwrap(), expected);
+            assert_eq!(String::from_utf8(digits(number, 14)).unwrap(), expected);
+        }
+        for (number, significant, expected) in [
+            (0.1, 16, "0.1"),
+            (0.1 + 0.2, 16, "0.3"),
+            (2.0 / 3.0, 3, "0.667"),
+            (123_456.0, 3, "1.23e+05"),
+            (1e15, 16, "1000000000000000"),
+            (9_007_199_254_740_993.0, 16, "9007199254740992"),
+            (5.0, 0, "5"),
+        ] {
+            assert_eq!(String::from_utf8(digits(number, significant)).unwrap(), expected, "{number} {significant}");
         }
     }
 }

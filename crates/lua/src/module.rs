@@ -5,7 +5,7 @@
 
 use crate::bridge::{CheckSchema, ON_A_THREAD, WHILE_LOADING};
 use crate::call::WorkCall;
-use crate::json;
+use crate::json::{self, Style};
 use crate::vm::{Vm, with_checker};
 use crate::watchdog::WORK_TIME_MAX;
 use mlua::{FromLua, LuaString, Table, Value};
@@ -129,6 +129,6 @@ fn is<T: FromLua>(table: &Table, key: &str, vm: &Vm) -> mlua::Result<Option<T>> 
 }
 
 fn as_json(value: &Value, vm: &Vm) -> mlua::Result<Json> {
-    let text = json::write(value, &vm.array_mt, true, false)?;
+    let text = json::write(value, &vm.array_mt, Style { forced: true, ..Style::default() })?;
     serde_json::from_slice(&text).map_err(mlua::Error::external)
 }

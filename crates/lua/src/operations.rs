@@ -11,6 +11,7 @@ use base64::alphabet;
 use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD, STANDARD_NO_PAD};
 use md5::{Digest, Md5};
+use std::time::Duration;
 
 /// Bytes of a message in the log; nginx's bound.
 const MESSAGE_BYTES_MAX: usize = 2048;
@@ -56,6 +57,9 @@ operations! {
     Piece "piece",
     IsLastPiece "is_last_piece",
     SetPiece "set_piece",
+    EndBody "end_body",
+    RewrittenPath "rewritten_path",
+    StartTimer "start_timer",
     CanWait "can_wait",
     CanAnswer "can_answer",
     IsLogged "is_logged",
@@ -128,13 +132,21 @@ pub(crate) fn perform(
         O::SetResponseField => done(host.change_field(Side::Response, a, Change::Set(b)), out),
         O::AddResponseField => done(host.change_field(Side::Response, a, Change::Add(b)), out),
         O::RemoveResponseField => done(host.change_field(Side::Response, a, Change::Remove), out),
-        O::Status => host.status().map_or(Given::Nil, |status| Given::Number(status.into())),
+        O::Status => match (host.status(), host.absent()) {
+            (Some(status), _) => Given::Number(status.into()),
+            (None, Some(why)) => error(out, why),
+            (None, None) => Given::Nil,
+        },
         O::SetStatus => match (200..=599).contains(&(number as i64)) {
             true => done(host.set_status(number as u16), out),
             false => error(out, "a status is from 200 to 599"),
         },
         O::SetMethod => done(host.set_method(a), out),
-        O::Target => text(out, host.target()),
+        O::Target => match host.absent() {
+            None => text(out, host.target()),
+            Some(why) => error(out, why),
+        },
+        O::RewrittenPath => given(host.rewritten_path(out)),
         O::SetTarget => done(host.set_target(a), out),
         O::Body => match host.body() {
             Ok(Some(body)) => text(out, body),
@@ -148,6 +160,12 @@ pub(crate) fn perform(
         },
         O::IsLastPiece => truth(host.piece().is_some_and(|(_, is_last)| is_last)),
         O::SetPiece => done(host.set_piece(a), out),
+        O::EndBody => done(host.end_body(), out),
+        O::StartTimer => match host.start_timer(Duration::try_from_secs_f64(number).unwrap_or(Duration::MAX)) {
+            Ok(Some(timer)) => Given::Number(timer as f64),
+            Ok(None) => Given::Nil,
+            Err(why) => error(out, &why),
+        },
         O::CanWait => truth(host.can_wait()),
         O::CanAnswer => truth(host.can_answer()),
         O::IsLogged => truth(host.is_logged(level(number))),
@@ -187,8 +205,13 @@ pub(crate) fn perform(
             Ok(()) => Given::Text,
             Err(why) => error(out, &why),
         },
-        _ => dictionary(operation, (a, b, number), host.now_ms(), out),
+        _ => dictionary(operation, (a, b, number), host.now_ms(), buffers),
     }
+}
+
+/// What was appended, where something was.
+fn given(is_there: bool) -> Given {
+    if is_there { Given::Text } else { Given::Nil }
 }
 
 fn text(out: &mut Vec<u8>, bytes: &[u8]) -> Given {
@@ -227,6 +250,9 @@ fn level(number: f64) -> Level {
 
 /// The values of a field, each with a zero byte behind it, which no value has.
 fn field(host: &dyn Host, side: Side, name: &[u8], out: &mut Vec<u8>) -> Given {
+    if let Some(why) = host.absent() {
+        return error(out, why);
+    }
     host.field(side, name, &mut |value| {
         out.extend_from_slice(value);
         out.push(0);
@@ -236,6 +262,9 @@ fn field(host: &dyn Host, side: Side, name: &[u8], out: &mut Vec<u8>) -> Given {
 
 /// Names and values, each with a zero byte behind it.
 fn fields(host: &dyn Host, side: Side, out: &mut Vec<u8>) -> Given {
+    if let Some(why) = host.absent() {
+        return error(out, why);
+    }
     let mut lines = 0;
     host.each_field(side, &mut |name, value| {
         lines += 1;
@@ -358,7 +387,12 @@ fn pair(span: Option<pattern::Span>) -> [i32; 2] {
 
 /// `a` is the dictionary's name, a zero byte and the key; `b` a value behind a letter that says its type; `number` seconds, or
 /// zero.
-fn dictionary(operation: Operation, (a, b, number): (&[u8], &[u8], f64), now_ms: u64, out: &mut Vec<u8>) -> Given {
+fn dictionary(
+    operation: Operation,
+    (a, b, number): (&[u8], &[u8], f64),
+    now_ms: u64,
+    Buffers { out, flags, .. }: &mut Buffers,
+) -> Given {
     use Operation as O;
     let end = memchr::memchr(0, a).unwrap_or(a.len());
     let (name, key) = (&a[..end], a.get(end + 1..).unwrap_or_default());
@@ -385,7 +419,7 @@ fn dictionary(operation: Operation, (a, b, number): (&[u8], &[u8], f64), now_ms:
         }
         O::SharedExpire => return truth(shared::expire(name, key, ends_ms(number), now_ms)),
         O::SharedTtl => {
-            let left = shared::get(name, key, now_ms).map(|(_, left)| left as f64 / 1000.0);
+            let left = shared::get(name, key, now_ms).map(|found| found.left_ms as f64 / 1000.0);
             return left.map_or(Given::Nil, Given::Number);
         }
         O::SharedDelete => {
@@ -397,12 +431,13 @@ fn dictionary(operation: Operation, (a, b, number): (&[u8], &[u8], f64), now_ms:
             Ok(())
         }
         _ => {
-            return match shared::get(name, key, now_ms) {
-                None => Given::Nil,
-                Some((Shared::Text(value), _)) => text(out, &value),
-                Some((Shared::Number(number), _)) => Given::Number(number),
-                Some((Shared::Bool(true), _)) => Given::True,
-                Some((Shared::Bool(false), _)) => Given::False,
+            let Some(found) = shared::get(name, key, now_ms) else { return Given::Nil };
+            *flags = found.flags;
+            return match found.value {
+                Shared::Text(value) => text(out, &value),
+                Shared::Number(number) => Given::Number(number),
+                Shared::Bool(true) => Given::True,
+                Shared::Bool(false) => Given::False,
             };
         }
     };
@@ -412,12 +447,19 @@ fn dictionary(operation: Operation, (a, b, number): (&[u8], &[u8], f64), now_ms:
     }
 }
 
-fn value(tagged: &[u8]) -> Option<Shared> {
+/// A value, and the flags before it: `f7;stext`.
+fn value(tagged: &[u8]) -> Option<(Shared, u32)> {
     let (tag, text) = tagged.split_first()?;
-    Some(match tag {
+    let value = match tag {
+        b'f' => {
+            let end = memchr::memchr(b';', text)?;
+            let flags = std::str::from_utf8(&text[..end]).ok()?.parse().ok()?;
+            return value(&text[end + 1..]).map(|(value, _)| (value, flags));
+        }
         b's' => Shared::Text(text.into()),
         b'n' => Shared::Number(std::str::from_utf8(text).ok()?.parse().ok()?),
         b'b' => Shared::Bool(text == b"1"),
         _ => return None,
-    })
+    };
+    Some((value, 0))
 }

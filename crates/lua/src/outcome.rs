@@ -46,9 +46,20 @@ pub struct Paused {
     pub(crate) thread: Thread,
     pub(crate) program: Arc<Program>,
     pub(crate) generation: u64,
-    /// CPU time of the run so far: the bound is one for all of it.
-    pub(crate) used: Duration,
+    pub(crate) spent: Spent,
 }
+
+/// What a run has taken so far: its bounds are for all of it, however often it waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Spent {
+    /// CPU time of the function itself.
+    pub(crate) time: Duration,
+    /// How often it has waited. What that takes of the worker is not the function's CPU time.
+    pub(crate) waits: u32,
+}
+
+/// How often one run may wait.
+pub const WAITS_MAX: u32 = 2_500;
 
 /// Why a run failed.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 
 use crate::bridge::{self, Bridge, DECLARATIONS};
 use crate::host::Document;
-use crate::json;
+use crate::json::{self, Invalid, Style};
 use crate::operations::Operation;
 use mlua::{Error, Function, LightUserData, Lua, LuaString, Table, Value};
 use std::ffi::c_void;
@@ -13,15 +13,21 @@ use std::rc::Rc;
 /// The longest text that `string.rep` makes.
 const STRING_BYTES_MAX: usize = 8 * 1024 * 1024;
 
+/// The longest value, as JSON, that `core.schema.check` takes: a tree of our own is made of it.
+const SCHEMA_BYTES_MAX: usize = 1024 * 1024;
+
 /// The parts of the prelude, in the order they are run.
-const PRELUDE: [(&str, &str); 10] = [
+const PRELUDE: [(&str, &str); 13] = [
     ("health.lua", include_str!("prelude/health.lua")),
     ("base.lua", include_str!("prelude/base.lua")),
     ("sort.lua", include_str!("prelude/sort.lua")),
     ("ngx.lua", include_str!("prelude/ngx.lua")),
     ("regex.lua", include_str!("prelude/regex.lua")),
+    ("json.lua", include_str!("prelude/json.lua")),
     ("core.lua", include_str!("prelude/core.lua")),
+    ("resolve.lua", include_str!("prelude/resolve.lua")),
     ("run.lua", include_str!("prelude/run.lua")),
+    ("timers.lua", include_str!("prelude/timers.lua")),
     ("plugins.lua", include_str!("prelude/plugins.lua")),
     ("http.lua", include_str!("prelude/http.lua")),
     ("threads.lua", include_str!("prelude/threads.lua")),
@@ -62,6 +68,8 @@ pub(crate) fn run(lua: &Lua, shared: &Table, bridge: &Rc<Bridge>, array_mt: &Tab
     shared.set("null", Value::NULL)?;
     shared.set("array_mt", array_mt)?;
     shared.set("string_bytes_max", STRING_BYTES_MAX)?;
+    shared.set("json_depth_max", json::DEPTH_MAX)?;
+    shared.set("json_digits_max", json::DIGITS_MAX)?;
     let operations = lua.create_table()?;
     for (at, name) in Operation::NAMES.iter().enumerate() {
         operations.set(*name, at)?;
@@ -96,21 +104,47 @@ pub(crate) fn run(lua: &Lua, shared: &Table, bridge: &Rc<Bridge>, array_mt: &Tab
 fn json_decode(lua: &Lua, array_mt: &Table) -> mlua::Result<Function> {
     let array_mt = array_mt.clone();
     lua.create_function(move |lua, text: LuaString| {
-        Ok(match serde_json::from_slice(&text.as_bytes()) {
-            Ok(json) => (true, json::to_lua(lua, &json, &array_mt)?, None),
-            Err(error) => (false, Value::Nil, Some(error.to_string())),
+        Ok(match json::read(lua, &text.as_bytes(), &array_mt) {
+            Ok(Some(value)) => (true, value, None),
+            // Its hook stops the function as soon as it goes on.
+            Ok(None) => return Err(Error::runtime("it was stopped while it read JSON")),
+            Err(error) => match error.to_string() {
+                why if why.starts_with(json::VM_ERROR) => return Err(Error::MemoryError(why)),
+                why => (false, Value::Nil, Some(why)),
+            },
         })
     })
 }
 
+/// `settings`: those of an instance of cjson, where they are not the usual ones.
 fn json_encode(lua: &Lua, array_mt: &Table) -> mlua::Result<Function> {
     let array_mt = array_mt.clone();
-    lua.create_function(move |lua, (value, forced, sorted): (Value, bool, bool)| {
-        Ok(match json::write(&value, &array_mt, forced, sorted) {
+    lua.create_function(move |lua, (value, forced, sorted, settings): (Value, bool, bool, Option<Table>)| {
+        let style = settings.map_or_else(|| Ok(Style::default()), |settings| style_of(&settings))?;
+        Ok(match json::write(&value, &array_mt, Style { forced, sorted, ..style }) {
             Ok(text) => (Some(lua.create_string(text)?), None),
             Err(Error::RuntimeError(why)) => (None, Some(why)),
             Err(error) => return Err(error),
         })
+    })
+}
+
+/// What the prelude has checked.
+fn style_of(settings: &Table) -> mlua::Result<Style> {
+    Ok(Style {
+        empty_is_array: settings.get("empty_is_array")?,
+        sparse_is_object: settings.get("sparse_is_object")?,
+        sparse_ratio: settings.get("sparse_ratio")?,
+        sparse_safe: settings.get("sparse_safe")?,
+        depth_max: settings.get("depth_max")?,
+        digits: settings.get("digits")?,
+        escapes_slash: settings.get("escapes_slash")?,
+        invalid: match settings.get::<u8>("invalid")? {
+            0 => Invalid::Refused,
+            1 => Invalid::Written,
+            _ => Invalid::Null,
+        },
+        ..Style::default()
     })
 }
 
@@ -121,7 +155,11 @@ fn document(lua: &Lua, bridge: &Rc<Bridge>, array_mt: &Table) -> mlua::Result<Fu
         let of = match name.as_str() {
             "route" => Document::Route,
             "service" => Document::Service,
-            _ => Document::Claims,
+            "claims" => Document::Claims,
+            _ => {
+                let consumer = bridge.ask(|host| host.consumer());
+                return consumer.map(|json| json::to_lua(lua, &json, &array_mt)).transpose();
+            }
         };
         bridge.ask(|host| host.document(of).map(|json| json::to_lua(lua, json, &array_mt)).transpose())
     })
@@ -132,7 +170,8 @@ fn check_schema(lua: &Lua, bridge: &Rc<Bridge>, array_mt: &Table) -> mlua::Resul
     let (bridge, array_mt) = (Rc::clone(bridge), array_mt.clone());
     lua.create_function(move |lua, (schema, value): (Value, Value)| {
         let json = |value: &Value| {
-            let text = json::write(value, &array_mt, true, false)?;
+            let style = Style { forced: true, bytes_max: SCHEMA_BYTES_MAX, ..Style::default() };
+            let text = json::write(value, &array_mt, style)?;
             serde_json::from_slice::<serde_json::Value>(&text).map_err(Error::external)
         };
         let (schema, value) = (json(&schema)?, json(&value)?);

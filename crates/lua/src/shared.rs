@@ -40,6 +40,8 @@ struct Dictionary {
 
 struct Entry {
     value: Shared,
+    /// A number of the function's own.
+    flags: u32,
     /// Milliseconds since 1970; `None`: it does not end.
     ends_ms: Option<u64>,
 }
@@ -67,18 +69,28 @@ fn dictionaries() -> MutexGuard<'static, Dictionaries> {
     ALL.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The value of a key, and the milliseconds it has left (zero: it does not end).
-pub(crate) fn get(name: &[u8], key: &[u8], now_ms: u64) -> Option<(Shared, u64)> {
-    let all = dictionaries();
-    let entry = all.get(name)?.entries.get(key).filter(|entry| !entry.is_over(now_ms))?;
-    Some((entry.value.clone(), entry.ends_ms.map_or(0, |ends| ends - now_ms)))
+/// What a key has.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Found {
+    pub(crate) value: Shared,
+    pub(crate) flags: u32,
+    /// Milliseconds until it ends; zero: it does not.
+    pub(crate) left_ms: u64,
 }
 
-/// Writes a value; the error is nginx's.
+/// What a key has, if it is there.
+pub(crate) fn get(name: &[u8], key: &[u8], now_ms: u64) -> Option<Found> {
+    let all = dictionaries();
+    let entry = all.get(name)?.entries.get(key).filter(|entry| !entry.is_over(now_ms))?;
+    let left_ms = entry.ends_ms.map_or(0, |ends| ends - now_ms);
+    Some(Found { value: entry.value.clone(), flags: entry.flags, left_ms })
+}
+
+/// Writes a value with its flags; the error is nginx's.
 pub(crate) fn set(
     name: &[u8],
     key: &[u8],
-    value: Shared,
+    (value, flags): (Shared, u32),
     ends_ms: Option<u64>,
     write: Write,
     now_ms: u64,
@@ -91,7 +103,7 @@ pub(crate) fn set(
         (Write::IfPresent, false) => return Err("not found"),
         _ => {}
     }
-    dictionary.put(key, Entry { value, ends_ms }, now_ms)
+    dictionary.put(key, Entry { value, flags, ends_ms }, now_ms)
 }
 
 /// Adds to a number; `start`: what a key begins with that is not there, and when it ends.
@@ -110,7 +122,7 @@ pub(crate) fn increase(
         return Ok(*number);
     }
     let (from, ends_ms) = start.ok_or("not found")?;
-    dictionary.put(key, Entry { value: Shared::Number(from + by), ends_ms }, now_ms)?;
+    dictionary.put(key, Entry { value: Shared::Number(from + by), flags: 0, ends_ms }, now_ms)?;
     Ok(from + by)
 }
 
@@ -177,9 +189,9 @@ mod tests {
     #[test]
     fn values_end_and_what_does_not_fit_is_refused() {
         let name = b"values_end";
-        let text = |length: usize| Shared::Text(vec![b'x'; length].into());
+        let text = |length: usize| (Shared::Text(vec![b'x'; length].into()), 7);
         assert_eq!(set(name, b"a", text(1), Some(2_000), Write::Always, 1_000), Ok(()));
-        assert_eq!(get(name, b"a", 1_500), Some((text(1), 500)));
+        assert_eq!(get(name, b"a", 1_500), Some(Found { value: text(1).0, flags: 7, left_ms: 500 }));
         assert_eq!(get(name, b"a", 2_000), None);
         assert_eq!(set(name, b"a", text(1), None, Write::IfPresent, 2_000), Err("not found"));
         assert_eq!(set(name, b"a", text(1), None, Write::IfAbsent, 2_000), Ok(()));

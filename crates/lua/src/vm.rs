@@ -12,9 +12,11 @@ use crate::bridge::{Bridge, CheckSchema, NoRequest, WHILE_LOADING};
 use crate::call::{Answered, HttpCall, HttpReply, WorkCall};
 use crate::health::Watch;
 use crate::host::Host;
-use crate::json;
+use crate::json::{self, Style};
 use crate::module::Module;
-use crate::outcome::{Failure, FailureKind, MEMORY_BYTES_MAX, Outcome, Paused, Wait, describe, failed};
+use crate::outcome::{
+    Failure, FailureKind, MEMORY_BYTES_MAX, Outcome, Paused, Spent, WAITS_MAX, Wait, describe, failed,
+};
 use crate::prelude::{self, Entries};
 use crate::program::{self, Kind, Program};
 use crate::watchdog::Watched;
@@ -22,6 +24,7 @@ use mlua::{Error, IntoLuaMulti, Lua, LuaOptions, LuaString, StdLib, Table, Threa
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -72,10 +75,27 @@ pub fn run_part(program: &Arc<Program>, part: usize, host: &mut dyn Host, contex
     with_vm(|vm| vm.run(program, part, host, context))
 }
 
+/// A number for [`Host::start_timer`], which no other timer and no program of this process has.
+pub fn timer_number() -> u64 {
+    /// Above the numbers of programs, and whole as a number of Lua.
+    const FIRST: u64 = 1 << 48;
+    static NEXT: AtomicU64 = AtomicU64::new(FIRST);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Runs the function of a timer that a function of the program has started, by the number that its host gave it.
+pub fn run_timer(program: &Arc<Program>, timer: u64, host: &mut dyn Host, context: &mut Context) -> Outcome {
+    with_vm(|vm| match vm.loaded.contains_key(&program.id) {
+        true => vm.start(timer, program, host, context),
+        // The VM is another, or had no memory for the program.
+        false => lost(),
+    })
+}
+
 /// Goes on with a run that has waited, for the same request.
 pub fn resume(paused: Paused, host: &mut dyn Host, context: &mut Context) -> Outcome {
     with_vm(|vm| match paused.generation == vm.generation {
-        true => vm.go_on(paused.thread, (0, 0, false), &paused.program, Some(paused.used), host, context),
+        true => vm.go_on(paused.thread, (0, 0, false), &paused.program, Some(paused.spent), host, context),
         false => lost(),
     })
 }
@@ -85,7 +105,8 @@ pub fn kept(context: &Context, name: &str) -> Option<serde_json::Value> {
     VM.with_borrow(|slot| {
         let vm = slot.as_ref().filter(|vm| vm.generation == context.generation && !context.is_empty())?;
         let value = vm.entries.kept.call::<Value>((context.id, name)).ok().filter(|value| !value.is_nil())?;
-        serde_json::from_slice(&json::write(&value, &vm.array_mt, false, true).ok()?).ok()
+        serde_json::from_slice(&json::write(&value, &vm.array_mt, Style { sorted: true, ..Style::default() }).ok()?)
+            .ok()
     })
 }
 
@@ -220,13 +241,18 @@ impl Vm {
         if self.gone != program::gone() {
             self.forget();
         }
-        if context.generation != self.generation {
-            *context = Context { generation: self.generation, id: 0 };
-        }
         if !self.loaded.contains_key(&program.id)
             && let Err(failure) = self.load(program)
         {
             return Outcome::Failed(failure);
+        }
+        self.start(program.id + part as u64, program, host, context)
+    }
+
+    /// Runs what is loaded under a number.
+    fn start(&mut self, id: u64, program: &Arc<Program>, host: &mut dyn Host, context: &mut Context) -> Outcome {
+        if context.generation != self.generation {
+            *context = Context { generation: self.generation, id: 0 };
         }
         let thread = match self.idle.take() {
             Some(thread) => thread,
@@ -235,13 +261,13 @@ impl Vm {
                 Err(error) => return Outcome::Failed(self.failure(&error, false)),
             },
         };
-        self.go_on(thread, (program.id + part as u64, context.id, context.id != 0), program, None, host, context)
+        self.go_on(thread, (id, context.id, context.id != 0), program, None, host, context)
     }
 
     /// Gives a reply to the function that waits for it.
     fn answer(
         &mut self,
-        Paused { thread, used, program, .. }: Paused,
+        Paused { thread, spent, program, .. }: Paused,
         reply: Result<Answered, String>,
         host: &mut dyn Host,
         context: &mut Context,
@@ -258,25 +284,26 @@ impl Vm {
         };
         match reply {
             Ok(Answered::Http(HttpReply { status, .. })) => {
-                self.go_on(thread, (status, first, second), &program, Some(used), host, context)
+                self.go_on(thread, (status, first, second), &program, Some(spent), host, context)
             }
-            Ok(Answered::Work(_)) => self.go_on(thread, first, &program, Some(used), host, context),
-            Err(_) => self.go_on(thread, (Value::Nil, first), &program, Some(used), host, context),
+            Ok(Answered::Work(_)) => self.go_on(thread, first, &program, Some(spent), host, context),
+            Err(_) => self.go_on(thread, (Value::Nil, first), &program, Some(spent), host, context),
         }
     }
 
-    /// `used`: `None` where the run begins. Most never wait, and none of these pays for the clock.
+    /// `spent`: `None` where the run begins. Most never wait, and none of these pays for the clock.
     fn go_on(
         &mut self,
         thread: Thread,
         arguments: impl IntoLuaMulti,
         program: &Arc<Program>,
-        used: Option<Duration>,
+        spent: Option<Spent>,
         host: &mut dyn Host,
         context: &mut Context,
     ) -> Outcome {
+        let waits = spent.map_or(0, |spent| spent.waits);
         let resume = || thread.resume::<Yielded>(arguments);
-        let (yielded, is_stopped, used) = self.bridge.with(host, || match used {
+        let (yielded, is_stopped, used) = self.bridge.with(host, || match spent.map(|spent| spent.time) {
             None => {
                 let (yielded, is_stopped) = self.watched.run(resume);
                 (yielded, is_stopped, None)
@@ -296,6 +323,12 @@ impl Vm {
             }
         };
         context.id = id;
+        // The first of this run that is too many.
+        if matches!(kind, 2 | 3 | 5 | 6) && waits >= WAITS_MAX {
+            let text = format!("it waited more than {WAITS_MAX} times and was stopped");
+            return Outcome::Failed(Failure { kind: FailureKind::Time, text }.of(program));
+        }
+        let used = used.map(|time| Spent { time, waits: waits + 1 });
         match kind {
             0 => {
                 self.idle = Some(thread);
@@ -331,14 +364,9 @@ impl Vm {
         }
     }
 
-    fn paused(&self, thread: Thread, program: &Arc<Program>, used: Option<Duration>) -> Paused {
-        let program = Arc::clone(program);
-        Paused {
-            thread,
-            program,
-            generation: self.generation,
-            used: used.unwrap_or_else(|| self.watched.used_by_last()),
-        }
+    fn paused(&self, thread: Thread, program: &Arc<Program>, spent: Option<Spent>) -> Paused {
+        let spent = spent.unwrap_or_else(|| Spent { time: self.watched.used_by_last(), waits: 1 });
+        Paused { thread, program: Arc::clone(program), generation: self.generation, spent }
     }
 
     /// Forgets programs that are no more.

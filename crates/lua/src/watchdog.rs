@@ -172,6 +172,18 @@ pub(crate) fn running() -> *const Slot {
     RUNNING.get()
 }
 
+/// Whether the call that runs on this thread is to be stopped. LuaJIT's hook stops nothing that is not Lua: what may take long
+/// there asks now and then.
+pub(crate) fn is_doomed() -> bool {
+    let slot = RUNNING.get();
+    if slot.is_null() {
+        return false;
+    }
+    // SAFETY: `Running` takes it away before its VM, which owns the slot, can go.
+    let slot = unsafe { &*slot };
+    slot.call.load(Ordering::SeqCst) == slot.doomed.load(Ordering::SeqCst)
+}
+
 /// Those of all VMs.
 pub(crate) fn live() -> Vec<Arc<Slot>> {
     slots().clone()

@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use ipnet::IpNet;
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use stillgate_route::path::target_path;
 use stillgate_route::{HeaderName, Lookup, Match, Matcher, NormalPath, Request as Asked, SslVariable, Variable};
 use stillgate_wire::{Field, Method, Name, RequestHead};
@@ -67,7 +68,7 @@ pub struct RouteFacts<'a> {
     /// `service_id`
     pub service: Option<&'a str>,
     /// Where the route's chain has a plugin that wants them, or its service's or plugin config's.
-    pub documents: Option<&'a Documents>,
+    pub documents: Option<&'a Arc<Documents>>,
     /// `route_name`
     pub name: &'a Option<String>,
     /// `service_name`

@@ -118,6 +118,7 @@ fn show_plugin(name: &str, credential: &str, fields: &[String]) {
             response: &mut response,
             consumer: &mut consumer,
             consumers: &consumers,
+            id: &stillgate_plugin::record::RequestId::default(),
             worker: &worker,
             metadata: &metadata,
         };

@@ -45,6 +45,14 @@ local function ask(operation, a, b, number)
   raise(ffi_string(reply.at, reply.length))
 end
 
+-- The same, with the flags that a value is kept with.
+local function ask_with_flags(operation, a, b, number)
+  local value = ask(operation, a, b, number)
+  local flags = reply.flags
+  if value ~= nil and flags ~= 0 then return value, flags end
+  return value
+end
+
 -- The same for searches: the number of spans, and the places. They hold until the gateway is asked again.
 local function search(operation, text, pattern, number)
   local kind = call(bridge, operation, text, #text, pattern, #pattern, number, reply)
@@ -53,7 +61,7 @@ local function search(operation, text, pattern, number)
   return nil, nil, ffi_string(reply.at, reply.length)
 end
 
-S.ask, S.search = ask, search
+S.ask, S.ask_with_flags, S.search = ask, ask_with_flags, search
 
 -- A table in which everything that is not there is an error that names it.
 local function closed(name, members, reason)
@@ -217,12 +225,15 @@ end
 
 local rep, STRING_BYTES_MAX = string.rep, S.string_bytes_max
 
-function string.rep(text, count)
+function string.rep(text, count, separator)
   text = text_of(text, 1, "rep")
-  if count * #text > STRING_BYTES_MAX then
+  local times = tonumber(count)
+  if not times then raise("bad argument #2 to 'rep' (number expected, got " .. (count == nil and "no value" or type(count)) .. ")") end
+  separator = separator == nil and "" or text_of(separator, 3, "rep")
+  if times * (#text + #separator) > STRING_BYTES_MAX then
     raise("string.rep: a text of more than " .. STRING_BYTES_MAX .. " bytes")
   end
-  return (rep(text, count))
+  return (rep(text, times, separator))
 end
 
 string.dump, string.gfind = nil, nil

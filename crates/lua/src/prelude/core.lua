@@ -9,56 +9,8 @@ local new, clear = S.table_new, S.table_clear
 
 local core = { version = { VERSION = "3.18.0" } }
 
--- json
-
-local json_decode, json_encode = S.json_decode, S.json_encode
-local array_mt = S.array_mt
-
-local function decode(text)
-  if type(text) ~= "string" then return nil, "bad argument #1 to 'decode' (string expected, got " .. type(text) .. ")" end
-  local ok, value, why = json_decode(text)
-  if not ok then return nil, why end
-  return value
-end
-
-local function encode(value, forced)
-  local text, why = json_encode(value, forced and true or false, false)
-  if not text then return nil, why end
-  return text
-end
-
-local function sorted(value)
-  local text, why = json_encode(value, true, true)
-  if not text then return nil, why end
-  return text
-end
-
-core.json = closed("core.json", {
-  decode = decode,
-  encode = encode,
-  encode_with_keys_sorted = sorted,
-  stably_encode = sorted,
-  array_mt = array_mt,
-  delay_encode = function(value, forced)
-    return setmetatable({}, { __tostring = function() return encode(value, forced) or "" end })
-  end,
-})
-
-local function or_error(result, why)
-  if result == nil and why then raise(why) end
-  return result
-end
-
-local cjson = {
-  decode = function(text) return or_error(decode(text)) end,
-  encode = function(value) return or_error(encode(value)) end,
-  null = S.null, array_mt = array_mt, empty_array_mt = array_mt, empty_array = setmetatable({}, array_mt),
-}
-local safe = { decode = decode, encode = encode, null = S.null, array_mt = array_mt, empty_array_mt = array_mt,
-  empty_array = cjson.empty_array }
-cjson.new, safe.new = function() return cjson end, function() return safe end
-S.modules["cjson"], S.modules["cjson.safe"] = closed("cjson", cjson), closed("cjson.safe", safe)
-S.encode = encode
+core.json = S.core_json
+local decode, encode = core.json.decode, S.encode
 
 -- log
 
@@ -99,19 +51,49 @@ end
 
 -- table: Lua's own, and some more
 
-local function deepcopy(value, seen)
-  if type(value) ~= "table" then return value end
-  if seen[value] then return seen[value] end
+local function is_array(value)
+  local count = 0
+  for _ in pairs(value) do count = count + 1 end
+  return count == #value
+end
+
+local function array_find(list, value)
+  if type(list) ~= "table" then return nil end
+  for at, inner in ipairs(list) do
+    if inner == value then return at end
+  end
+  return nil
+end
+
+-- Whether what is at a path of a table is not copied but taken as it is: `self.a.b` is listed, or at or below the prefix.
+local function is_shallow(parent, path, options)
+  if array_find(options.shallows, path) then return true end
+  local prefix = options.shallow_prefix
+  if not prefix or sub(parent, 1, #prefix) ~= prefix then return false end
+  return #parent == #prefix or sub(parent, #prefix + 1, #prefix + 1) == "."
+end
+
+local function deepcopy(value, seen, parent, options)
   local copy = {}
   seen[value] = copy
-  for key, inner in pairs(value) do copy[deepcopy(key, seen)] = deepcopy(inner, seen) end
+  for key, inner in pairs(value) do
+    local path = options and parent .. "." .. tostring(key)
+    if type(inner) == "table" and not (options and is_shallow(parent, path, options)) then
+      inner = seen[inner] or deepcopy(inner, seen, path, options)
+    end
+    copy[key] = inner
+  end
   return (setmetatable(copy, getmetatable(value)))
 end
 
+-- Lists take each other's place, null removes.
 local function merge(origin, extend)
   for key, value in pairs(extend) do
-    if type(value) == "table" and type(origin[key]) == "table" and next(value) ~= nil and #value == 0 then
-      merge(origin[key], value)
+    local own = origin[key]
+    if value == S.null then
+      origin[key] = nil
+    elseif type(value) == "table" and type(own) == "table" and not is_array(own) and not is_array(value) then
+      merge(own, value)
     else
       origin[key] = value
     end
@@ -138,7 +120,10 @@ core.table = closed("core.table", {
     for key, inner in pairs(value) do copy[key] = inner end
     return (setmetatable(copy, getmetatable(value)))
   end,
-  deepcopy = function(value) return deepcopy(value, {}) end,
+  deepcopy = function(value, options)
+    if type(value) ~= "table" then return value end
+    return deepcopy(value, {}, "self", options)
+  end,
   merge = merge,
   deep_eq = deep_equal,
   nkeys = function(value)
@@ -147,10 +132,22 @@ core.table = closed("core.table", {
     return count
   end,
   isempty = function(value) return next(value) == nil end,
-  isarray = function(value)
-    local count = 0
-    for _ in pairs(value) do count = count + 1 end
-    return count == #value
+  isarray = is_array,
+  pick = function(value, wanted)
+    local picked = {}
+    for key, inner in pairs(value) do
+      if wanted[key] ~= nil then picked[key] = inner end
+    end
+    return picked
+  end,
+  set_eq = function(one, other)
+    for key in pairs(one) do
+      if other[key] == nil then return false end
+    end
+    for key in pairs(other) do
+      if one[key] == nil then return false end
+    end
+    return true
   end,
   insert_tail = function(list, ...)
     local last = #list
@@ -161,13 +158,7 @@ core.table = closed("core.table", {
     for at = 1, select("#", ...) do list[at] = (select(at, ...)) end
     return select("#", ...)
   end,
-  array_find = function(list, value)
-    if type(list) ~= "table" then return nil end
-    for at, inner in ipairs(list) do
-      if inner == value then return at end
-    end
-    return nil
-  end,
+  array_find = array_find,
   try_read_attr = function(value, ...)
     for at = 1, select("#", ...) do
       if type(value) ~= "table" then return nil end
@@ -526,6 +517,21 @@ local function resource(which)
   return { value = value, key = "/" .. which .. "s/" .. tostring(value.id) }
 end
 
+-- What a consumer may lack, and what is not here of it.
+local optional = { group_id = true, credential_id = true, custom_id = true, desc = true }
+local consumer_mt = { __index = function(_, name)
+  if optional[name] then return nil end
+  raise("ctx.consumer." .. tostring(name) .. " is not built; docs/lua.md lists what is")
+end }
+
+-- What APISIX keeps in the table of a request, and is not here: `nil` would say that there is none.
+local unbuilt = {}
+for _, name in ipairs({ "matched_upstream", "upstream_conf", "upstream_key", "upstream_version", "upstream_checker", "upstream_scheme",
+  "picked_server", "balancer_ip", "balancer_port", "server_picker", "plugins", "conf_type", "conf_id", "conf_version",
+  "consumer_ver", "global_rules", "route_key", "resolved_upstream", "ngx_ctx", "proxy_rewrite_regex_uri_captures" }) do
+  unbuilt[name] = true
+end
+
 local static = setmetatable({ var = var }, {
   __index = function(_, name)
     local as_variable = consumer_names[name]
@@ -542,13 +548,19 @@ local static = setmetatable({ var = var }, {
       return claims
     elseif name == "headers" then
       return S.all_fields(op.request_fields)
+    elseif name == "consumer" then
+      local consumer = S.document("consumer")
+      return consumer and setmetatable(consumer, consumer_mt)
+    elseif unbuilt[name] then
+      raise("ctx." .. name .. " is not built; docs/lua.md lists what is")
     end
     return nil
   end,
 })
 S.ctx_mt = { __index = static }
 
-S.modules["apisix.core"] = closed("core", core)
+S.core = closed("core", core)
+S.modules["apisix.core"] = core
 for _, name in ipairs({ "json", "log", "request", "response", "table", "string", "lrucache", "schema", "ctx" }) do
   S.modules["apisix.core." .. name] = core[name]
 end

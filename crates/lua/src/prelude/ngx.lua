@@ -2,9 +2,10 @@
 
 local S = ...
 local ask, search, op, closed, raise = S.ask, S.search, S.operations, S.closed, S.raise
+local ask_with_flags = S.ask_with_flags
 local type, tostring, tonumber, select, pairs, ipairs = type, tostring, tonumber, select, pairs, ipairs
 local setmetatable, rawget, rawset = setmetatable, rawget, rawset
-local sub, lower, byte, gsub, gmatch, format = string.sub, string.lower, string.byte, string.gsub, string.gmatch, string.format
+local sub, lower, byte, gsub, format = string.sub, string.lower, string.byte, string.gsub, string.format
 local concat, floor = table.concat, math.floor
 
 -- The record of the request that runs: { ctx, vars, ngx, said, status, id }.
@@ -64,6 +65,27 @@ function print(...) log(6, ...) end
 
 local variable_op = op.variable
 
+-- Of those that nginx and APISIX always have a value for, what is not here: `nil` would be taken for it.
+local unbuilt = {}
+for name in ("apisix_upstream_response_time binary_remote_addr connection connection_requests connection_time document_root " ..
+  "limit_rate nginx_version original_x_forwarded_for pipe proxy_host proxy_port rate_limiting_info realpath_root " ..
+  "request_completion request_filename request_port server_name ssl_curve ssl_session_id ssl_session_reused"):gmatch("%S+") do
+  unbuilt[name] = "is not built; docs/lua.md lists what is"
+end
+for name in ("body_bytes_sent bytes_received bytes_sent request_length request_time"):gmatch("%S+") do
+  unbuilt[name] = "is known from header_filter on"
+end
+
+local function absent(name)
+  if name == "https" then return ask(variable_op, "scheme", "", 0) == "https" and "on" or "" end
+  if name == "real_request_uri" then return ask(variable_op, "request_uri", "", 0) end
+  if name == "request_line" then return ask(variable_op, "request", "", 0) end
+  local why = unbuilt[name]
+  if sub(name, 1, 8) == "graphql_" or sub(name, 1, 4) == "llm_" then why = "is not built; docs/lua.md lists what is" end
+  if why then raise("the variable " .. name .. " " .. why) end
+  return nil
+end
+
 local function variable(name)
   if type(name) ~= "string" then raise("a variable's name has to be a text") end
   local vars = S.own.vars
@@ -71,13 +93,20 @@ local function variable(name)
     local value = vars[name]
     if value ~= nil then return value end
   end
-  return ask(variable_op, name, "", 0)
+  local value = ask(variable_op, name, "", 0)
+  if value ~= nil then return value end
+  return absent(name)
 end
 S.variable = variable
 
 ngx.var = setmetatable({}, {
   __index = function(_, name)
     if type(name) == "number" then return nil end
+    -- Where it was rewritten, as in nginx; `ctx.var.uri` stays that which chose the route, as in APISIX.
+    if name == "uri" or name == "document_uri" then
+      local path = ask(op.rewritten_path, "", "", 0)
+      if path then return path end
+    end
     return variable(name)
   end,
   __newindex = function(_, name, value)
@@ -212,48 +241,72 @@ ngx.resp = closed("ngx.resp", {
 local function escape(text) return ask(op.escape, tostring(text), "", 0) end
 local function unescape(text) return ask(op.unescape, text, "", 0) end
 
+-- No closures here and below: LuaJIT does not compile where one is made, nor what calls that.
 local function decode_args(text, most)
-  local args, count = {}, 0
+  local args, count, from, length = {}, 0, 1, #text
   if most == nil then most = 100 end
-  for pair in gmatch(text, "[^&]+") do
-    local _, spot = search(op.find, pair, "=", 1)
-    spot = spot and spot[0]
-    local name = unescape(spot and sub(pair, 1, spot - 1) or pair)
-    local value = spot == nil and true or unescape(sub(pair, spot + 1))
-    if name ~= "" then
-      count = count + 1
-      if most > 0 and count > most then return args, "truncated" end
-      local before = args[name]
-      if before == nil then
-        args[name] = value
-      elseif type(before) == "table" then
-        before[#before + 1] = value
-      else
-        args[name] = { before, value }
+  while from <= length do
+    local _, ends = search(op.find, text, "&", 2 * (from - 1) + 1)
+    local to = ends and ends[0] - 1 or length
+    if to >= from then
+      local pair = sub(text, from, to)
+      local _, spot = search(op.find, pair, "=", 1)
+      spot = spot and spot[0]
+      local name = unescape(spot and sub(pair, 1, spot - 1) or pair)
+      local value = spot == nil and true or unescape(sub(pair, spot + 1))
+      if name ~= "" then
+        count = count + 1
+        if most > 0 and count > most then return args, "truncated" end
+        local before = args[name]
+        if before == nil then
+          args[name] = value
+        elseif type(before) == "table" then
+          before[#before + 1] = value
+        else
+          args[name] = { before, value }
+        end
       end
     end
+    from = to + 2
   end
   return args
 end
 
-local function encode_args(args)
-  local names = {}
-  for name in pairs(args) do names[#names + 1] = name end
-  table.sort(names, function(one, other) return tostring(one) < tostring(other) end)
-  local out = {}
-  local function put(name, value)
-    if value == true then
-      out[#out + 1] = escape(name)
-    elseif value ~= false then
-      out[#out + 1] = escape(name) .. "=" .. escape(value)
+local function is_before(one, other) return tostring(one) < tostring(other) end
+
+-- Up to this many names are sorted here, so that sorting them is no loop of its own for the compiler.
+local FEW = 16
+
+local function sort_names(names)
+  if #names > FEW then return table.sort(names, is_before) end
+  for at = 2, #names do
+    local name, place = names[at], at
+    while place > 1 and is_before(name, names[place - 1]) do
+      names[place] = names[place - 1]
+      place = place - 1
     end
+    names[place] = name
   end
+end
+
+local function put_arg(out, name, value)
+  if value == true then
+    out[#out + 1] = escape(name)
+  elseif value ~= false then
+    out[#out + 1] = escape(name) .. "=" .. escape(value)
+  end
+end
+
+local function encode_args(args)
+  local names, out = {}, {}
+  for name in pairs(args) do names[#names + 1] = name end
+  sort_names(names)
   for _, name in ipairs(names) do
     local value = args[name]
     if type(value) == "table" then
-      for _, one in ipairs(value) do put(name, one) end
+      for _, one in ipairs(value) do put_arg(out, name, one) end
     else
-      put(name, value)
+      put_arg(out, name, value)
     end
   end
   return (concat(out, "&"))
@@ -433,19 +486,30 @@ local dictionary = {}
 dictionary.__index = closed("ngx.shared.DICT", dictionary)
 
 local function written_to(operation)
-  return function(self, key, value, seconds)
+  return function(self, key, value, seconds, flags)
     if value == nil then
       ask(op.shared_delete, self.prefix .. key, "", 0)
       return true
     end
-    local result = ask(operation, self.prefix .. key, tagged(value), seconds or 0)
+    value = tagged(value)
+    if flags and flags ~= 0 then
+      if type(flags) ~= "number" or flags < 0 or flags >= 2 ^ 32 or flags % 1 ~= 0 then raise("flags are a whole number of 32 bits") end
+      value = format("f%d;", flags) .. value
+    end
+    local result = ask(operation, self.prefix .. key, value, seconds or 0)
     if result == true then return true, nil, false end
     return false, result, false
   end
 end
 
-function dictionary:get(key) return ask(op.shared_get, self.prefix .. key, "", 0) end
-dictionary.get_stale = dictionary.get
+function dictionary:get(key) return ask_with_flags(op.shared_get, self.prefix .. key, "", 0) end
+
+-- Nothing that is over is kept, so that nothing stale is given.
+function dictionary:get_stale(key)
+  local value, flags = ask_with_flags(op.shared_get, self.prefix .. key, "", 0)
+  if value == nil then return nil end
+  return value, flags, false
+end
 dictionary.set, dictionary.safe_set = written_to(op.shared_set), written_to(op.shared_set)
 dictionary.add, dictionary.safe_add = written_to(op.shared_add), written_to(op.shared_add)
 dictionary.replace = written_to(op.shared_replace)
@@ -495,7 +559,14 @@ ngx.arg = setmetatable({}, {
   end,
   __newindex = function(_, at, value)
     if at == 1 then ask(op.set_piece, value == nil and "" or concat(written(value, {})), "", 0) end
-    if at == 2 then raise("the end of a body cannot be moved: ngx.arg[2] can be read only") end
+    if at == 2 then
+      local is_last = ask(op.is_last_piece, "", "", 0)
+      if value then
+        ask(op.end_body, "", "", 0)
+      elseif is_last then
+        raise("ngx.arg[2] = false: the body has ended, nothing can come behind it")
+      end
+    end
   end,
 })
 

@@ -3,7 +3,7 @@
 local S = ...
 local yield, raise, encode, clear = S.yield, S.raise, S.encode, S.table_clear
 local next, type, tostring, pcall, error, setmetatable, concat = next, type, tostring, pcall, error, setmetatable, table.concat
-local load, ipairs, rawget = load, ipairs, rawget
+local load, ipairs, rawget, unpack = load, ipairs, rawget, unpack
 
 -- What a run ends with, or stops at.
 local DONE, ANSWER, SLEEP, BODY, STOPPED = 0, 1, 2, 3, 4
@@ -93,7 +93,14 @@ local function answer(own, code, body)
   S.finish(own, code or own.status or 200)
 end
 
+-- A timer's function: `false` says that it is its time, and not that the gateway ends.
+local function run_timer(program, record)
+  program.run(false, unpack(program.arguments, 1, program.count))
+  if record.said then raise("a timer has no request to answer") end
+end
+
 local function run(program, record)
+  if program.run then return run_timer(program, record) end
   local functions, conf, ctx = program.functions, program.conf, record.ctx
   for at = 1, program.count do
     local code, body = functions[at](conf, ctx)
@@ -114,6 +121,8 @@ local function runner(program_id, record_id, is_held)
     local record = record_id == 0 and take() or records[record_id]
     local program = programs[program_id]
     S.own, record.program = record, program
+    if not program then error("other functions have used up the memory of this worker's functions", 0) end
+    if program.run then programs[program_id] = nil end
     local code = run(program, record)
     S.own = nil
     program_id, record_id, is_held = yield(DONE, settle(record, is_held), code and 1 or 0, nil)

@@ -1,6 +1,6 @@
 //! What functions can call, case by case.
 
-use crate::fake::{Fake, answer, program, run_with};
+use crate::fake::{Fake, answer, program, run_with, told};
 use stillgate_lua::Context;
 
 /// What an expression gives, as a text.
@@ -351,4 +351,163 @@ fn wrong_arguments_are_errors_of_the_function() {
 fn variables_of_functions_are_registered() {
     let body = "core.ctx.register_var('a6_labels', function(ctx) local route = ctx.matched_route and ctx.matched_route.value return route and route.labels end) ngx.say(core.json.encode(ctx.var.a6_labels))";
     assert_eq!(answer(body), "200 \"{\\\"key\\\":\\\"v\\\"}\\n\"");
+}
+
+#[test]
+fn cjson_has_settings_of_its_own_for_each_instance() {
+    check(&[
+        ("require('cjson').encode({})", "[\"{}\"]"),
+        (
+            "(function() local c = require('cjson').new() c.encode_empty_table_as_object(false) return { c.encode({}), c.encode({a = {}}), require('cjson').encode({}) } end)()",
+            "[[\"[]\",\"{\\\"a\\\":[]}\",\"{}\"]]",
+        ),
+        (
+            "(function() local c = require('cjson.safe').new() c.encode_escape_forward_slash(false) return { c.encode('a/b'), core.json.encode('a/b') } end)()",
+            "[[\"\\\"a\\/b\\\"\",\"\\\"a\\\\\\/b\\\"\"]]",
+        ),
+        (
+            "(function() local c = require('cjson').new() c.encode_number_precision(3) return { c.encode({ 0.123456, 2 }), c.encode_number_precision() } end)()",
+            "[[\"[0.123,2]\",3]]",
+        ),
+        (
+            "(function() local c = require('cjson').new() c.encode_sparse_array(true, 1, 2) return { c.encode({ [9] = 9 }), select(2, c.encode_sparse_array()) } end)()",
+            "[[\"{\\\"9\\\":9}\",1,2]]",
+        ),
+        (
+            "(function() local c = require('cjson.safe').new() c.encode_max_depth(2) return { c.encode({ { 1 } }), tostring((c.encode({ { { 1 } } }))) } end)()",
+            "[[\"[[1]]\",\"nil\"]]",
+        ),
+        (
+            "(function() local c = require('cjson').new() c.encode_invalid_numbers('null') return { c.encode({ 0 / 0, 1 / 0 }), c.encode_invalid_numbers(true), c.encode({ -1 / 0 }) } end)()",
+            "[[\"[null,null]\",true,\"[-Infinity]\"]]",
+        ),
+        ("(pcall(require('cjson').decode, '{'))", "[false]"),
+        ("require('cjson').decode('[1,{\"a\":null}]')[2].a == ngx.null", "[true]"),
+        ("core.json.decode('{\"a\":null,\"b\":[1]}', { null_as_nil = true })", "[{\"b\":[1]}]"),
+    ]);
+    for (setting, said) in [
+        ("require('cjson').encode_max_depth(1000)", "a whole number from 1 to 200 expected"),
+        ("require('cjson').encode_invalid_numbers('no')", "true, false or \"null\" expected"),
+        ("require('cjson').decode_invalid_numbers(true)", "cjson.decode_invalid_numbers(true) is not built"),
+        ("require('cjson').encode_nothing(1)", "cjson.encode_nothing is not built"),
+    ] {
+        assert!(answer(setting).contains(said), "{setting}: {}", answer(setting));
+    }
+}
+
+#[test]
+fn texts_with_variables_are_resolved() {
+    check(&[
+        ("core.utils.resolve_var('$uri-${ host }/$nothing.', ctx.var)", "[\"\\/hello-h.example\\/\",null,2]"),
+        ("core.utils.resolve_var('plain', ctx.var)", "[\"plain\",null,0]"),
+        ("core.utils.resolve_var('\\\\$uri $ ${} ${uri', ctx.var)", "[\"\\\\$uri $ ${} ${uri\",null,0]"),
+        ("core.utils.resolve_var('${none ?? a b}-${host ?? c}', ctx.var)", "[\"a b-h.example\",null,2]"),
+        ("core.utils.resolve_var('$uri', ctx.var, string.upper)", "[\"\\/HELLO\",null,1]"),
+        ("core.utils.resolve_var('$a.b', { ['a.b'] = 1 })", "[\"1\",null,1]"),
+        ("core.utils.resolve_var_with_captures('/$1-${2}\\\\$1$9', { 'a', 'b' })", "[\"\\/a-b\\\\$1\"]"),
+        ("core.utils.uri_safe_encode('/a b?%')", "[\"\\/a%20b%3F%25\"]"),
+        ("core.utils.escape_uri_control_chars('a\\r\\n?b')", "[\"a%0D%0A?b\"]"),
+        ("core.utils.parse_addr('[::1]:80')", "[\"[::1]\",80]"),
+        ("core.utils.parse_addr('a.b:81')", "[\"a.b\",81]"),
+        ("core.utils.parse_addr('2001:db8::1')", "[\"2001:db8::1\"]"),
+    ]);
+    assert_eq!(answer("core.sleep(0.5)"), "slept 500ms, done");
+    assert!(answer("core.utils.nothing()").contains("core.utils.nothing is not built"));
+}
+
+#[test]
+fn what_is_not_there_is_named_and_never_nil() {
+    check(&[
+        ("('a'):rep(3, ',')", "[\"a,a,a\"]"),
+        ("('a'):rep(1, ','), ('a'):rep(0, ','), ('a'):rep('2')", "[\"a\",\"\",\"aa\"]"),
+        ("core.table.merge({ x = { 1, 2 } }, { x = { a = 3 } })", "[{\"x\":{\"a\":3}}]"),
+        ("core.table.merge({ a = 1, b = 2 }, { a = ngx.null })", "[{\"b\":2}]"),
+        (
+            "core.table.merge({ a = { b = 1, c = 2 } }, { a = { c = 3, d = { 1 } } })",
+            "[{\"a\":{\"b\":1,\"c\":3,\"d\":[1]}}]",
+        ),
+        ("core.table.merge({ a = { b = 1 } }, { a = {} })", "[{\"a\":{}}]"),
+        (
+            "core.table.pick({ a = 1, b = 2 }, { a = true }), core.table.set_eq({ a = 1 }, { a = 2 })",
+            "[{\"a\":1},true]",
+        ),
+        (
+            "(function() local t = { a = { b = {} } } local c = core.table.deepcopy(t, { shallows = { 'self.a.b' } }) return { c.a == t.a, c.a.b == t.a.b } end)()",
+            "[[false,true]]",
+        ),
+        (
+            "ctx.consumer.username, ctx.consumer.labels.team, tostring(ctx.consumer.group_id)",
+            "[\"jack\",\"blue\",\"nil\"]",
+        ),
+        ("ngx.var.https, ngx.var.real_request_uri == nil", "[\"\",true]"),
+        (
+            "(function() local d = ngx.shared.flags d:set('k', 'v', 0, 7) d:set('n', 5, 0, 2 ^ 32 - 1) d:set('p', true) return { select('#', d:get('p')), { d:get('k') }, { d:get('n') }, { d:get_stale('k') } } end)()",
+            "[[1,[\"v\",7],[5,4294967295],[\"v\",7,false]]]",
+        ),
+        (
+            "(function() ngx.shared.flags:replace('k', 'w', 0, 9) ngx.shared.flags:incr('n', 1) return { { ngx.shared.flags:get('k') }, { ngx.shared.flags:get('n') } } end)()",
+            "[[[\"w\",9],[6,4294967295]]]",
+        ),
+    ]);
+    for (body, said) in [
+        ("return ctx.consumer.auth_conf", "ctx.consumer.auth_conf is not built"),
+        ("return ctx.matched_upstream", "ctx.matched_upstream is not built"),
+        ("return ngx.var.connection", "the variable connection is not built"),
+        ("return ctx.var.bytes_sent", "the variable bytes_sent is known from header_filter on"),
+        ("return ngx.var.graphql_name", "the variable graphql_name is not built"),
+        ("ngx.shared.flags:set('k', 1, 0, -1)", "flags are a whole number of 32 bits"),
+        ("ngx.timer.every(1, print)", "ngx.timer.every is not built"),
+        ("ngx.timer.at(-1, print)", "invalid delay"),
+        ("ngx.timer.at(1, 'x')", "bad argument #2 to 'at'"),
+    ] {
+        assert!(answer(body).contains(said), "{body}: {}", answer(body));
+    }
+    for body in
+        ["ngx.req.get_headers()", "core.request.header(nil, 'a')", "local _ = ngx.status", "core.request.headers()"]
+    {
+        let source = format!("local core = require('apisix.core') {body} return function() end");
+        let said = stillgate_lua::check(&source);
+        assert!(said.as_ref().is_err_and(|why| why.contains("there is no request while")), "{body}: {said:?}");
+    }
+}
+
+#[test]
+fn a_body_may_be_ended_and_its_path_be_another() {
+    let ended = |body: &str| {
+        let mut fake = Fake { phase: "body_filter", piece: Some((b"abc".to_vec(), false)), ..Fake::default() };
+        let source = format!("return function() {body} end");
+        let outcome = run_with(&program(&[&source]), &mut fake, &mut Context::default());
+        (outcome, fake.is_body_over)
+    };
+    assert_eq!(ended("ngx.arg[2] = true"), ("done".to_owned(), true));
+    assert_eq!(ended("ngx.arg[2] = false"), ("done".to_owned(), false));
+    assert_eq!(
+        answer("ctx.var.upstream_uri = '/new?a=b' ngx.say(ngx.var.uri, ' ', ctx.var.uri, ' ', ngx.var.document_uri)"),
+        "200 \"/new /hello /new\\n\""
+    );
+}
+
+#[test]
+fn timers_run_once_without_their_request() {
+    let body = "local made = 'x' ngx.say(ngx.timer.at(1.5, function(premature, a, b) ngx.log(ngx.ERR, tostring(premature), a, tostring(b), made) ngx.sleep(1) ngx.log(ngx.ERR, 'later') end, 'a', nil) ~= nil) \
+                ngx.timer.at(0, function() ngx.say('no') end) ngx.say(ngx.timer.at(0, print))";
+    let (program, mut fake) = (program(&[&format!("return function(conf, ctx) {body} end")]), Fake::default());
+    assert_eq!(run_with(&program, &mut fake, &mut Context::default()), "200 \"true\\nniltoo many pending timers\\n\"");
+    let timers: Vec<u64> = fake.timers.iter().map(|(number, _)| *number).collect();
+    assert_eq!(fake.timers.iter().map(|(_, delay)| *delay).collect::<Vec<_>>(), [1.5, 0.0, 0.0]);
+    let run = |number| {
+        let mut later = Fake { phase: "timer", ..Fake::default() };
+        let mut context = Context::default();
+        let mut outcome = stillgate_lua::run_timer(&program, number, &mut later, &mut context);
+        while let stillgate_lua::Outcome::Wait(_, paused) = outcome {
+            outcome = stillgate_lua::resume(paused, &mut later, &mut context);
+        }
+        (told(outcome), later.log.take())
+    };
+    assert_eq!(
+        run(timers[0]),
+        ("done".to_owned(), vec!["Error test:1: falseanilx".to_owned(), "Error test:1: later".to_owned()])
+    );
+    assert!(run(timers[0]).0.contains("used up the memory"), "once");
+    assert!(run(timers[1]).0.contains("ngx.say"), "{}", run(timers[1]).0);
 }

@@ -234,7 +234,7 @@ fn what_is_not_built_is_named() {
     let check = |body: &str, expected: &str| {
         assert_eq!(answer(body), format!("error: test:1: {expected} is not built; docs/lua.md lists what is"));
     };
-    check("ngx.timer.at(0, print)", "ngx.timer");
+    check("ngx.timer.every(0, print)", "ngx.timer.every");
     check("ngx.location.capture('/')", "ngx.location");
     check("ngx.thread.spawn(print)", "ngx.thread");
     check("ngx.socket.tcp()", "ngx.socket");
@@ -256,4 +256,50 @@ fn a_function_that_fails_leaves_nothing_behind() {
     assert_eq!(run_with(&later, &mut fake, &mut context), "200 \"1\\n\"");
     drop(context);
     assert_eq!(run_with(&later, &mut fake, &mut Context::default()), "200 \"nil\\n\"");
+}
+
+/// Nothing of a text is made outside of the VM's memory, and what reads or writes it looks at the time.
+#[test]
+fn json_has_the_bounds_of_its_function() {
+    // Lists of numbers, of lists, of objects, and one text of many escapes.
+    for part in ["1,", "[],", "{\"a\":1},", "\"\\\\u0041\","] {
+        let body = format!(
+            "local s = '[' .. ('{part}'):rep(math.floor(8e6 / #'{part}')) .. '1]' local _ = core.json.decode(s)"
+        );
+        let said = answer(&body);
+        assert!(["time: ", "memory: "].iter().any(|kind| said.starts_with(kind)), "{part}: {said}");
+    }
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap().trim().trim_end_matches(" kB");
+    assert!(peak.parse::<u64>().unwrap() < 400 * 1024, "{peak} KiB");
+    let written = answer("local t = {} for at = 1, 200000 do t[at] = at end while true do core.json.encode(t) end");
+    assert!(written.starts_with("time: "), "{written}");
+    let sorted =
+        answer("local t = {} for at = 1, 100000 do t['k' .. at] = at end while true do core.json.stably_encode(t) end");
+    assert!(sorted.starts_with("time: "), "{sorted}");
+    let long = answer(
+        "local t = {} for at = 1, 9 do t[at] = ('x'):rep(2 ^ 21) end local _, why = core.json.encode(t) ngx.say(why)",
+    );
+    assert_eq!(long, "200 \"Cannot serialise, the text is longer than 16 MiB\\n\"");
+    let sparse = answer(
+        "local c = require('cjson.safe').new() c.encode_sparse_array(false, 0) local _, why = c.encode({ [1e8] = 1 }) ngx.say(why)",
+    );
+    assert!(sparse.contains("longer than 16 MiB"), "{sparse}");
+    // What the schema is checked against is a tree of our own.
+    let checked = answer("core.schema.check({ type = 'object' }, { a = ('x'):rep(2 ^ 21) })");
+    assert!(checked.contains("longer than 1 MiB"), "{checked}");
+}
+
+#[test]
+fn a_run_waits_a_bounded_number_of_times() {
+    let sleeping = |times: u32| answer(&format!("for _ = 1, {times} do ngx.sleep(0) end ngx.say('over')"));
+    assert!(sleeping(stillgate_lua::WAITS_MAX).ends_with("200 \"over\\n\""));
+    let said = answer("while true do ngx.sleep(0) end");
+    assert!(
+        said.ends_with("time: test: it waited more than 2500 times and was stopped"),
+        "{}",
+        &said[said.len() - 100..]
+    );
+    let caught = answer("while true do pcall(function() while true do ngx.sleep(0) end end) end");
+    assert!(caught.contains("time: "), "no pcall keeps it");
 }

@@ -20,6 +20,9 @@ pub(crate) struct Fake {
     pub(crate) log: RefCell<Vec<String>>,
     pub(crate) route: serde_json::Value,
     pub(crate) now_ms: u64,
+    pub(crate) is_body_over: bool,
+    /// Those that have been started, with their delays in seconds.
+    pub(crate) timers: Vec<(u64, f64)>,
 }
 
 impl Default for Fake {
@@ -37,6 +40,8 @@ impl Default for Fake {
             log: RefCell::default(),
             route: serde_json::json!({"id": "r", "labels": {"key": "v"}}),
             now_ms: 1_795_220_833_250,
+            is_body_over: false,
+            timers: Vec::new(),
         }
     }
 }
@@ -140,8 +145,28 @@ impl Host for Fake {
         Ok(())
     }
 
+    fn end_body(&mut self) -> Result<(), String> {
+        self.is_body_over = true;
+        Ok(())
+    }
+
+    fn rewritten_path(&self, out: &mut Vec<u8>) -> bool {
+        let path = self.target.split(|byte| *byte == b'?').next().filter(|path| *path != b"/hello");
+        path.map(|path| out.extend_from_slice(path)).is_some()
+    }
+
+    fn start_timer(&mut self, delay: std::time::Duration) -> Result<Option<u64>, String> {
+        let number = stillgate_lua::timer_number();
+        self.timers.push((number, delay.as_secs_f64()));
+        Ok((self.timers.len() < 3).then_some(number))
+    }
+
+    fn consumer(&self) -> Option<serde_json::Value> {
+        Some(serde_json::json!({"username": "jack", "labels": {"team": "blue"}}))
+    }
+
     fn can_wait(&self) -> bool {
-        matches!(self.phase, "rewrite" | "access")
+        matches!(self.phase, "rewrite" | "access" | "timer")
     }
 
     fn can_answer(&self) -> bool {

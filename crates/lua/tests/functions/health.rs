@@ -303,6 +303,9 @@ fn functions_that_usually_answer_are_good() {
         "return function() ngx.status = 401 ngx.say('no') ngx.exit(401) end",
         "local core = require('apisix.core')\nreturn function(conf, ctx)\n  core.response.set_header('X-A', ctx.var.remote_addr)\n  core.request.set_header(ctx, 'X-B', core.request.header(ctx, 'User-Agent'))\nend",
         "return function()\n  if ngx.re.match(ngx.var.uri, '^/hel+o') then ngx.header['X-A'] = 'b' end\nend",
+        // Of the page on functions: what they call makes no closures.
+        "return function(conf, ctx)\n  local core = require('apisix.core')\n  local uri_args = core.request.get_uri_args(ctx)\n  if not uri_args.name then\n    uri_args.name = 'world'\n    core.request.set_uri_args(ctx, uri_args)\n  end\nend",
+        "return function()\n  local args = ngx.req.get_uri_args()\n  args.n, args.a, args.z = 1, 2, { 3, 4 }\n  ngx.req.set_header('X-A', ngx.encode_args(args))\nend",
     ] {
         let examined = std::thread::scope(|scope| scope.spawn(|| examined(source)).join().unwrap());
         assert_eq!(examined.findings, [], "{source}: {examined:#?}");

@@ -1,13 +1,17 @@
 //! The request and the response of a plugin's phase, as functions see them.
 
+use super::seen::{Seen, Wishes};
+use super::timers::Started;
 use super::variables;
 use crate::jwt_auth::claims_of;
 use crate::request_validation::check_json;
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
+use std::cell::OnceCell;
 use std::rc::Rc;
+use std::time::Duration;
 use stillgate_lua::{Change, Document, Host, Level, Side};
 use stillgate_plugin::facts::RouteFacts;
-use stillgate_plugin::{Facts, Io, LogLevel, Phase, Request, Response, Settled};
+use stillgate_plugin::{Attached, Consumers, Facts, Io, LogLevel, Phase, Request, Response, Settled};
 use stillgate_route::RouteMatch;
 use stillgate_wire::{EditError, Edits, FieldName, FieldValue, Fields};
 
@@ -16,6 +20,7 @@ pub(super) struct OfRequest<'r, 'a> {
     pub(super) request: &'r mut Request<'a>,
     pub(super) phase: Phase,
     pub(super) plugin: &'static str,
+    pub(super) timers: Started,
     matched: Option<String>,
 }
 
@@ -24,26 +29,33 @@ pub(super) struct OfResponse<'r, 'a> {
     pub(super) response: &'r mut Response<'a>,
     pub(super) phase: Phase,
     pub(super) plugin: &'static str,
+    pub(super) timers: Started,
     matched: Option<String>,
 }
 
-/// Of `body_filter`: what is there is the piece, and what functions have kept in `ctx`.
-pub(super) struct OfPiece {
+/// Of `body_filter`: what is there is the piece, what functions have kept in `ctx`, and a copy of the rest.
+pub(super) struct OfPiece<'a> {
     pub(super) io: Rc<dyn Io>,
     pub(super) plugin: &'static str,
     pub(super) piece: Vec<u8>,
     pub(super) is_last: bool,
+    /// Functions have made it the last, whatever comes behind it.
+    pub(super) ends_body: bool,
+    pub(super) timers: Started,
+    /// Made when the head is final, which it is before its body goes on.
+    pub(super) seen: &'a OnceCell<Seen>,
+    pub(super) wishes: &'a Wishes,
 }
 
 impl<'r, 'a> OfRequest<'r, 'a> {
     pub(super) fn new(request: &'r mut Request<'a>, phase: Phase, plugin: &'static str) -> Self {
-        OfRequest { request, phase, plugin, matched: None }
+        OfRequest { request, phase, plugin, timers: Started::default(), matched: None }
     }
 }
 
 impl<'r, 'a> OfResponse<'r, 'a> {
     pub(super) fn new(response: &'r mut Response<'a>, phase: Phase, plugin: &'static str) -> Self {
-        OfResponse { response, phase, plugin, matched: None }
+        OfResponse { response, phase, plugin, timers: Started::default(), matched: None }
     }
 }
 
@@ -86,14 +98,31 @@ fn change(edits: &mut Edits, fields: &Fields, head: &[u8], name: &[u8], change: 
 }
 
 /// The pattern of the path that has matched.
-fn pattern_of(route: RouteFacts<'_>) -> Option<String> {
+pub(super) fn pattern_of(route: RouteFacts<'_>) -> Option<String> {
     match &route.matcher.specs()[route.found.route].takes {
         RouteMatch::Uri(uri) => uri.paths.get(route.found.path).map(ToString::to_string),
         RouteMatch::Expression(_) => None,
     }
 }
 
-fn document_of<'a>(facts: &Facts<'a>, settled: &'a Settled, of: Document) -> Option<&'a Json> {
+/// What APISIX keeps as `ctx.consumer`, as far as it is here.
+pub(super) fn consumer_of(found: Attached, consumers: &Consumers) -> Json {
+    let consumer = consumers.of(found);
+    let credential = found.credential.and_then(|place| consumer.credentials.get(usize::from(place)));
+    let labels = consumer.labels.iter().map(|(name, value)| (name.to_string(), Json::from(&**value))).collect();
+    let mut known = json!({"username": consumer.name, "consumer_name": consumer.name, "labels": Json::Object(labels)});
+    let others = [
+        ("group_id", consumer.group.as_deref()),
+        ("credential_id", credential.map(|id| &**id)),
+        ("custom_id", consumer.label("custom_id")),
+    ];
+    for (key, value) in others.iter().filter_map(|(key, value)| Some((key, (*value)?))) {
+        known[key] = value.into();
+    }
+    known
+}
+
+pub(super) fn document_of<'a>(facts: &Facts<'a>, settled: &'a Settled, of: Document) -> Option<&'a Json> {
     let documents = || facts.route?.documents;
     match of {
         Document::Route => Some(&documents()?.route),
@@ -111,6 +140,10 @@ impl Host for OfRequest<'_, '_> {
         match name {
             "upstream_uri" => out.extend_from_slice(self.request.target()),
             "upstream_host" => out.extend_from_slice(self.request.edits.host().unwrap_or(self.request.facts.host)),
+            "proxy_add_x_forwarded_for" => {
+                let Request { edits, facts, settled, .. } = &*self.request;
+                variables::append_forwarded_for(&edits.fields, facts, settled.client.is_some(), out);
+            }
             name => return Ok(variables::append(name, &*self.request, out)),
         }
         Ok(true)
@@ -158,8 +191,20 @@ impl Host for OfRequest<'_, '_> {
         self.request.target()
     }
 
+    fn rewritten_path(&self, out: &mut Vec<u8>) -> bool {
+        self.request.edits.target().map(|target| out.extend_from_slice(variables::path_of(target))).is_some()
+    }
+
     fn set_target(&mut self, target: &[u8]) -> Result<(), String> {
         self.request.edits.set_target(target).map_err(|error| error.to_string())
+    }
+
+    fn start_timer(&mut self, delay: Duration) -> Result<Option<u64>, String> {
+        Ok(self.timers.add(delay))
+    }
+
+    fn consumer(&self) -> Option<Json> {
+        self.request.consumer.map(|found| consumer_of(found, self.request.consumers))
     }
 
     fn body(&self) -> Result<Option<&[u8]>, String> {
@@ -217,7 +262,24 @@ impl Host for OfResponse<'_, '_> {
     }
 
     fn variable(&self, name: &str, out: &mut Vec<u8>) -> Result<bool, String> {
+        if name == "proxy_add_x_forwarded_for" {
+            let Response { request_edits, facts, settled, .. } = &*self.response;
+            variables::append_forwarded_for(request_edits, facts, settled.client.is_some(), out);
+            return Ok(true);
+        }
         Ok(variables::append(name, &*self.response, out))
+    }
+
+    fn rewritten_path(&self, out: &mut Vec<u8>) -> bool {
+        variables::append_rewritten(self.response, out)
+    }
+
+    fn start_timer(&mut self, delay: Duration) -> Result<Option<u64>, String> {
+        Ok(self.timers.add(delay))
+    }
+
+    fn consumer(&self) -> Option<Json> {
+        self.response.consumer.map(|found| consumer_of(found, self.response.consumers))
     }
 
     fn set_variable(&mut self, _: &str, _: &[u8]) -> Result<bool, String> {
@@ -301,32 +363,83 @@ impl Host for OfResponse<'_, '_> {
     }
 }
 
-const ONLY_THE_PIECE: &str =
-    "in the phase body_filter there is the body only; read it in header_filter and keep it in ctx";
+const NO_HEAD: &str = "the head of the response is not final yet";
 
-impl Host for OfPiece {
+impl OfPiece<'_> {
+    fn seen(&self) -> Result<&Seen, String> {
+        self.seen.get().ok_or_else(|| NO_HEAD.to_owned())
+    }
+}
+
+impl Host for OfPiece<'_> {
     fn phase(&self) -> &'static str {
         Phase::BodyFilter.name()
     }
 
-    fn variable(&self, name: &str, _: &mut Vec<u8>) -> Result<bool, String> {
-        Err(format!("{name}: {ONLY_THE_PIECE}"))
+    fn absent(&self) -> Option<&'static str> {
+        self.seen.get().is_none().then_some(NO_HEAD)
     }
 
-    fn set_variable(&mut self, _: &str, _: &[u8]) -> Result<bool, String> {
-        Ok(false)
+    fn variable(&self, name: &str, out: &mut Vec<u8>) -> Result<bool, String> {
+        self.seen()?.variable(self.wishes, name, out)
     }
 
-    fn field(&self, _: Side, _: &[u8], _: &mut dyn FnMut(&[u8])) {}
+    fn set_variable(&mut self, name: &str, _: &[u8]) -> Result<bool, String> {
+        match variables::changes_request(name) {
+            true => Err(format!("{name}: the request cannot be changed in the phase body_filter")),
+            false => Ok(false),
+        }
+    }
 
-    fn each_field(&self, _: Side, _: &mut dyn FnMut(&[u8], &[u8])) {}
+    fn field(&self, side: Side, name: &[u8], visit: &mut dyn FnMut(&[u8])) {
+        self.each_field(side, &mut |of, value| {
+            if of.eq_ignore_ascii_case(name) {
+                visit(value);
+            }
+        });
+    }
+
+    fn each_field(&self, side: Side, visit: &mut dyn FnMut(&[u8], &[u8])) {
+        if let Some(seen) = self.seen.get() {
+            seen.each_field(side, visit);
+        }
+    }
 
     fn change_field(&mut self, _: Side, _: &[u8], _: Change<'_>) -> Result<(), String> {
         Err("the head is out, or will be soon: it cannot be changed in the phase body_filter".to_owned())
     }
 
+    fn status(&self) -> Option<u16> {
+        self.seen.get().map(Seen::status)
+    }
+
     fn target(&self) -> &[u8] {
-        b"/"
+        self.seen.get().map_or(b"/", Seen::target)
+    }
+
+    fn rewritten_path(&self, out: &mut Vec<u8>) -> bool {
+        let path = self.seen.get().map(Seen::rewritten_path).filter(|path| !path.is_empty());
+        path.map(|path| out.extend_from_slice(path)).is_some()
+    }
+
+    fn start_timer(&mut self, delay: Duration) -> Result<Option<u64>, String> {
+        Ok(self.timers.add(delay))
+    }
+
+    fn matched_path(&mut self) -> Option<&str> {
+        self.seen.get()?.matched_path()
+    }
+
+    fn consumer(&self) -> Option<Json> {
+        self.seen.get()?.consumer().cloned()
+    }
+
+    fn document(&self, of: Document) -> Option<&Json> {
+        self.seen.get()?.document(of)
+    }
+
+    fn check_schema(&self, schema: &Json, value: Json) -> Result<Json, String> {
+        check_json(schema, value)
     }
 
     fn piece(&self) -> Option<(&[u8], bool)> {
@@ -336,6 +449,11 @@ impl Host for OfPiece {
     fn set_piece(&mut self, piece: &[u8]) -> Result<(), String> {
         self.piece.clear();
         self.piece.extend_from_slice(piece);
+        Ok(())
+    }
+
+    fn end_body(&mut self) -> Result<(), String> {
+        self.ends_body = true;
         Ok(())
     }
 

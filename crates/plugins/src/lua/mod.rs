@@ -13,7 +13,9 @@ mod hosts;
 mod http;
 mod own;
 mod pre_function;
+mod seen;
 mod serverless;
+mod timers;
 mod variables;
 
 pub(crate) use filter_func::filter;

@@ -1,11 +1,13 @@
 //! Names of variables as functions write them, parsed once.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
-use stillgate_plugin::Request;
+use stillgate_plugin::facts::append_address;
+use stillgate_plugin::{Facts, Request, Response};
 use stillgate_route::{Lookup, Variable};
-use stillgate_wire::FieldValue;
+use stillgate_wire::{Edits, FieldName, FieldValue};
 
 /// Names that a worker keeps; when there are more, all are dropped.
 const KEPT_MAX: usize = 1_024;
@@ -20,16 +22,55 @@ fn parsed(name: &str) -> Option<Rc<Variable>> {
         if let Some(known) = kept.get(name) {
             return known.clone();
         }
-        // OpenResty takes names of header fields as they are written in a head, too.
-        let lower = name.to_ascii_lowercase().replace('-', "_");
-        let spelled = if lower.starts_with("http_") { lower.as_str() } else { name };
-        let variable = Variable::parse_with_body(spelled).ok().map(Rc::new);
+        let variable = parse(&spelled(name)).map(Rc::new);
         if kept.len() >= KEPT_MAX {
             kept.clear();
         }
         kept.insert(name.into(), variable.clone());
         variable
     })
+}
+
+/// A name as it is parsed: OpenResty takes names of header fields as they are written in a head, too.
+pub(super) fn spelled(name: &str) -> Cow<'_, str> {
+    match name.get(.."http_".len()) {
+        Some(prefix) if prefix.eq_ignore_ascii_case("http_") || prefix.eq_ignore_ascii_case("http-") => {
+            name.to_ascii_lowercase().replace('-', "_").into()
+        }
+        _ => name.into(),
+    }
+}
+
+/// `None`: there is no such variable.
+pub(super) fn parse(name: &str) -> Option<Variable> {
+    Variable::parse_with_body(name).ok()
+}
+
+/// `proxy_add_x_forwarded_for`: what the node gets as `X-Forwarded-For`. `fields`: what plugins have changed of the request's;
+/// `is_named`: a plugin has said who the client is.
+pub(super) fn append_forwarded_for(fields: &Edits, facts: &Facts<'_>, is_named: bool, out: &mut Vec<u8>) {
+    const NAME: FieldName<'static> = FieldName::constant("X-Forwarded-For");
+    let peer = facts.peer.ip().to_canonical();
+    if fields.is_withdrawn(NAME) || facts.trusted_proxies.iter().any(|range| range.contains(&peer)) {
+        for value in fields.values(&facts.request.fields, facts.head, NAME) {
+            out.extend_from_slice(value);
+            out.extend_from_slice(b", ");
+        }
+    }
+    append_address(out, if is_named { facts.client } else { peer });
+}
+
+/// The path of a target, without its query.
+pub(super) fn path_of(target: &[u8]) -> &[u8] {
+    target.split(|byte| *byte == b'?').next().unwrap_or_default()
+}
+
+/// The path that the node was asked for, where it is not the one that came; `false`: it is.
+pub(super) fn append_rewritten(response: &Response<'_>, out: &mut Vec<u8>) -> bool {
+    let mut buffer = Vec::new();
+    let target = response.value(&Variable::Recorded("upstream_uri"), &mut buffer);
+    let target = target.filter(|target| *target != response.facts.path_and_query());
+    target.map(|target| out.extend_from_slice(path_of(target))).is_some()
 }
 
 /// Appends the value of a variable; `false`: it has none, or there is none of that name.
@@ -61,7 +102,7 @@ pub(super) fn set(name: &str, value: &[u8], request: &mut Request<'_>) -> Result
         "upstream_uri" => request.edits.set_target(value).map_err(|error| error.to_string())?,
         "upstream_host" => request.edits.set_host(FieldValue::new(value).map_err(|error| error.to_string())?),
         "args" => {
-            let path = request.target().split(|byte| *byte == b'?').next().unwrap_or_default();
+            let path = path_of(request.target());
             let target = match value.is_empty() {
                 true => path.to_vec(),
                 false => [path, b"?", value].concat(),

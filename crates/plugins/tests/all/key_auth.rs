@@ -83,6 +83,7 @@ fn rewrite(entry: &Entry, consumers: &Consumers, head: &str) -> String {
         response: &mut response,
         consumer: &mut consumer,
         consumers,
+        id: &stillgate_plugin::record::RequestId::default(),
         worker: &worker,
         metadata: &metadata,
     };

@@ -90,6 +90,7 @@ impl Gateway {
             response,
             consumer: &mut consumer,
             consumers: &Consumers::default(),
+            id: &stillgate_plugin::record::RequestId::default(),
             worker: &self.worker,
             metadata: &self.metadata,
         };
@@ -505,7 +506,7 @@ fn bad_rules_are_refused() {
     refused(
         &format!("{{count: 1, time_window: 1, rules: [{rule}]}}"),
         expect![[r#"
-        1:14: limit-count: `rules` stands beside `count` or `time_window`; keep one of the two
+        1:14: limit-count: `rules` cannot be combined with `count` or `time_window`; keep one of the two
     "#]],
     );
     refused(
@@ -517,7 +518,7 @@ fn bad_rules_are_refused() {
     refused(
         &format!("{{group: g, rules: [{rule}]}}"),
         expect![[r#"
-        1:14: limit-count: `group` stands beside `rules`; keep one of the two
+        1:14: limit-count: `group` and `rules` cannot be combined; keep one of the two
     "#]],
     );
     refused(

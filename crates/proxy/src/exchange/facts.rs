@@ -117,7 +117,7 @@ pub(crate) fn facts_of<'a>(
                 found,
                 id: &route.spec.id,
                 service: route.service_id.as_deref(),
-                documents: route.documents.as_deref(),
+                documents: route.documents.as_ref(),
                 name: &route.name,
                 service_name: &route.service_name,
             }

@@ -70,12 +70,14 @@ impl Finished for Ended<'_> {
 struct Recorded<'a> {
     facts: Facts<'a>,
     consumer: Option<&'a Consumer>,
+    /// The target that a plugin has set, for those who want `uri` as nginx logs it: as it was rewritten.
+    target: Option<&'a [u8]>,
 }
 
 fn recorded<'a>(exchange: &'a Exchange, client: &'a Client, plan: &'a Plan) -> Recorded<'a> {
     let consumers = exchange.chains.kept_consumers().unwrap_or(&plan.consumers);
     let consumer = exchange.chains.consumer.map(|found| consumers.of(found));
-    Recorded { facts: exchange.facts(client, plan), consumer }
+    Recorded { facts: exchange.facts(client, plan), consumer, target: None }
 }
 
 impl Lookup for Recorded<'_> {
@@ -83,6 +85,7 @@ impl Lookup for Recorded<'_> {
         match variable {
             Variable::ConsumerName => self.consumer.map(|consumer| consumer.name.as_bytes()),
             Variable::ConsumerGroupId => self.consumer?.group.as_deref().map(str::as_bytes),
+            Variable::Uri if self.target.is_some() => self.target?.split(|byte| *byte == b'?').next(),
             _ => self.facts.value(variable, buffer),
         }
     }
@@ -117,7 +120,7 @@ impl Worker {
     fn log(&self, client: &Client, exchange: &Exchange, snapshot: &Snapshot, ended: Moment) {
         let mut sink = self.sink.borrow_mut();
         let Some(sink) = &mut *sink else { return };
-        let vars = recorded(exchange, client, &snapshot.plan);
+        let vars = Recorded { target: exchange.request_edits.target(), ..recorded(exchange, client, &snapshot.plan) };
         let told = Told {
             outcome: &exchange.outcome,
             tries: &exchange.tries,

@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use stillgate_lua::{Change, Host, Level, Side};
 use stillgate_plugins::check_json;
 use stillgate_route::Variable;
@@ -150,6 +150,21 @@ impl Host for Replayed<'_> {
     fn set_piece(&mut self, piece: &[u8]) -> Result<(), String> {
         self.piece = piece.to_vec();
         Ok(())
+    }
+
+    /// It is the last already.
+    fn end_body(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn rewritten_path(&self, out: &mut Vec<u8>) -> bool {
+        let path = self.target.as_ref().and_then(|target| target.split(|byte| *byte == b'?').next());
+        path.map(|path| out.extend_from_slice(path)).is_some()
+    }
+
+    /// None runs here.
+    fn start_timer(&mut self, _: Duration) -> Result<Option<u64>, String> {
+        Ok(None)
     }
 
     fn can_wait(&self) -> bool {

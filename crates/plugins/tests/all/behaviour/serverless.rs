@@ -407,14 +407,14 @@ fn what_cannot_be_done_is_said() {
     "#]],
     );
     check(
-        &pre("body_filter", "return function() ngx.arg[1] = ngx.var.host end"),
+        &pre("body_filter", "return function() local name = 'args' ngx.arg[1] = ngx.var[name] end"),
         GET,
         expect![[r#"
         > GET /anything?b=1
         > Host: h
         > User-Agent: curl
         < 502, since a function of a plugin has failed
-        log: serverless-pre-function failed: route "r", serverless-pre-function:1: host: in the phase body_filter there is the body only; read it in header_filter and keep it in ctx
+        log: serverless-pre-function failed: route "r", serverless-pre-function:1: args: in the phase body_filter there are the variables that the functions' text names as ctx.var.NAME; read it in header_filter and keep it in ctx
     "#]],
     );
 }

@@ -7,7 +7,13 @@ use crate::exchange::{Exchange, Serving};
 use crate::worker::Worker;
 use crate::worker::plugins::{Panicked, Refusal, call_each, timed};
 use std::cell::Cell;
+use stillgate_plugin::facts::{argument_of, cookie_of};
 use stillgate_plugin::{Body, Chain, Entry, Flow, Phase, Request};
+use stillgate_route::path::target_path;
+use stillgate_route::{Lookup, Variable};
+use stillgate_wire::FieldName;
+
+const COOKIE: FieldName<'_> = FieldName::constant("Cookie");
 
 /// What plugins are called with.
 pub(super) struct Opened<'a> {
@@ -21,7 +27,8 @@ pub(super) struct Opened<'a> {
 #[inline(always)]
 pub(super) fn open<'a>(serving: &'a mut Serving<'_>) -> Opened<'a> {
     let Serving { worker, client, exchange, snapshot, .. } = serving;
-    let Exchange { request, from_client, known, request_edits, request_body, chains, outcome, .. } = &mut **exchange;
+    let Exchange { request, from_client, known, request_edits, request_body, chains, outcome, id, .. } =
+        &mut **exchange;
     let is_here = from_client.is_done() && from_client.replayable;
     // Made where it stays: it is large.
     Opened {
@@ -35,12 +42,34 @@ pub(super) fn open<'a>(serving: &'a mut Serving<'_>) -> Opened<'a> {
             response: &mut chains.preset,
             consumer: &mut chains.consumer,
             consumers: &snapshot.plan.consumers,
+            id,
             worker: &worker.plugins.own,
             metadata: &snapshot.plan.plugin_metadata,
         },
         global: &mut chains.global,
         route: &mut chains.route,
         is_timed: chains.is_timed,
+    }
+}
+
+/// Calls `then` with the value of a variable of the request as plugins have left it: its header, cookies and arguments too.
+pub(in crate::exchange) fn edited_value<R>(
+    serving: &mut Serving<'_>,
+    variable: &Variable,
+    buffer: &mut Vec<u8>,
+    then: impl FnOnce(Option<&[u8]>) -> R,
+) -> R {
+    let asked = open(serving).asked;
+    let target = asked.edits.target();
+    let query = |target| target_path(target).1;
+    match (variable, target) {
+        (Variable::Arg(name), Some(target)) => then(query(target).and_then(|query| argument_of(query, name, buffer))),
+        (Variable::Args, Some(target)) => then(query(target)),
+        (Variable::Cookie(name), _) if asked.edits.fields.is_changed() => {
+            let (fields, head) = (&asked.facts.request.fields, asked.facts.head);
+            then(cookie_of(asked.edits.fields.values(fields, head, COOKIE), name))
+        }
+        _ => then(asked.value(variable, buffer)),
     }
 }
 

@@ -1,0 +1,169 @@
+//! Functions in Lua as their authors know them from OpenResty and APISIX: what they see behind the head of a response, what they see
+//! before it, and functions that run later.
+
+use crate::lua::{pre, text};
+use crate::shared::STILLGATE;
+use crate::shared::reflect::{ask, asked, gateway, reflecting, setup};
+use stillgate_testkit::{Gateway, Message, Upstream, eventually};
+
+/// A route with plugins in JSON, in which `LUA` is a function.
+fn with(uri: &str, plugins: &str, source: &str) -> String {
+    let plugins = plugins.replace("LUA", &serde_json::to_string(source).expect("a text"));
+    format!(
+        "  - {{\"id\": \"{}\", \"uri\": \"{uri}\", \"upstream_id\": \"node\", \"labels\": {{\"team\": \"blue\"}}, \"plugins\": {plugins}}}\n",
+        &uri[1..]
+    )
+}
+
+/// The same of a function for bodies behind all others.
+fn body_filter(uri: &str, source: &str) -> String {
+    with(uri, r#"{"serverless-post-function": {"phase": "body_filter", "functions": [LUA]}}"#, source)
+}
+
+#[track_caller]
+fn get(gateway: &Gateway, target: &str, lines: &[&str]) -> Message {
+    ask(&mut gateway.client(), &format!("GET {target}"), lines)
+}
+
+const MASK: &str = r#"return function(conf, ctx)
+  if not (ngx.header["Content-Type"] or ""):find("application/json", 1, true) then return end
+  local b = require("apisix.core").response.hold_body_chunk(ctx)
+  if b then ngx.arg[1] = ngx.re.gsub(b, "[0-9]", "*", "jo") end
+end"#;
+
+#[test]
+fn functions_of_bodies_see_both_heads() {
+    let mocked = r#"{"mocking": {"response_example": "{\"card\":\"4000-1234\"}", "content_type": "application/json"}, "serverless-post-function": {"phase": "body_filter", "functions": [LUA]}}"#;
+    // First in its phase, and what a later plugin does to the head is seen all the same.
+    let first = r#"{"serverless-pre-function": {"phase": "body_filter", "functions": [LUA]}, "response-rewrite": {"status_code": 203, "headers": {"set": {"Content-Type": "application/json"}}}}"#;
+    let all = r#"return function(conf, ctx)
+  local core = require("apisix.core")
+  local b = core.response.hold_body_chunk(ctx)
+  if not b then return end
+  local route = ctx.matched_route and ctx.matched_route.value
+  ngx.arg[1] = table.concat({
+    ngx.status, ngx.header["X-Node"], ngx.header.content_type, table.concat(ngx.header["X-Twice"], "+"), tostring(ngx.header["X-None"]),
+    ngx.resp.get_headers()["x-node"], ngx.req.get_headers()["X-Asked"], core.request.header(ctx, "X-Asked"),
+    core.request.headers(ctx)["x-asked"], ngx.var.http_x_asked, ctx.var.uri, ngx.var.uri, ctx.var.arg_a, ngx.var.request_uri,
+    core.request.get_uri_args(ctx).a, ctx.var.remote_addr, core.request.get_ip(ctx), ngx.req.get_method(), ctx.route_id,
+    route.labels.team, ctx.curr_req_matched._path, tostring(ctx.var.http_x_other), ngx.var.status, ctx.var["cookie_c"],
+    tostring(#ctx.var.request_id), ngx.get_phase(), ngx.var.proxy_add_x_forwarded_for, tostring(ctx.var.upstream_status),
+    tostring(ctx.var.nothing), ctx.var["sent_http_x_node"],
+  }, " ")
+end"#;
+    let rewritten = r#"{"proxy-rewrite": {"uri": "/other", "headers": {"set": {"X-Asked": "set"}}}, "serverless-post-function": {"phase": "body_filter", "functions": [LUA]}}"#;
+    let dynamic = "return function(conf, ctx) local name = 'host' ngx.arg[1] = ctx.var[name] .. tostring((pcall(function() local other = 'args' return ctx.var[other] end))) ngx.arg[2] = true end";
+    let changing = "return function(conf, ctx) local ok, why = pcall(function() ngx.header['X-Late'] = '1' end) ngx.arg[1] = why ngx.arg[2] = true end";
+    let node = reflecting();
+    let routes = [
+        with("/mask", mocked, MASK),
+        with("/first", first, MASK),
+        body_filter("/node", MASK),
+        body_filter("/all", all),
+        with("/rewritten", rewritten, all),
+        body_filter("/dynamic", dynamic),
+        body_filter("/changing", changing),
+    ];
+    let gateway = gateway(node.addr(), &format!("routes:\n{}", routes.concat()));
+    assert_eq!(text(&get(&gateway, "/mask", &[])).trim_end(), r#"{"card":"****-****"}"#);
+    let first = get(&gateway, "/first", &["X-Card: 4000-1234"]);
+    assert!(first.head.status() == 203 && text(&first).contains("X-Card: ****-****"), "{first:?}");
+    assert!(text(&get(&gateway, "/node", &["X-Card: 4000-1234"])).contains("X-Card: 4000-1234"), "no JSON");
+    let asked = ["X-Asked: 1", "Cookie: c=d"];
+    assert_eq!(
+        text(&get(&gateway, "/all?a=b", &asked)),
+        "200 here text/plain a+b nil here 1 1 1 1 /all /all b /all?a=b b 127.0.0.1 127.0.0.1 GET all blue /all nil 200 d 32 \
+         body_filter 127.0.0.1 200 nil here"
+    );
+    let seen = text(&get(&gateway, "/rewritten?a=b", &asked)).to_owned();
+    assert!(seen.contains(" set set set set /rewritten /other b /rewritten?a=b "), "{seen}");
+    assert_eq!(text(&get(&gateway, "/dynamic", &[])), "h.examplefalse");
+    assert!(text(&get(&gateway, "/changing", &[])).contains("cannot be changed in the phase body_filter"));
+}
+
+#[test]
+fn a_function_may_end_a_body() {
+    let upper = "return function(conf, ctx) local b = require('apisix.core').response.hold_body_chunk(ctx) if not b then return end ngx.arg[1] = b:upper() ngx.arg[2] = true end";
+    let cut = "return function() ngx.arg[1] = 'first' ngx.arg[2] = true end";
+    let long = "return function() ngx.arg[1] = ngx.arg[1]:sub(1, 3) ngx.arg[2] = #ngx.arg[1] > 0 end";
+    let node = Upstream::echo();
+    let routes = [body_filter("/upper", upper), body_filter("/cut", cut), body_filter("/long", long)];
+    let mut gateway = Gateway::start(STILLGATE, &setup(node.addr(), &format!("routes:\n{}", routes.concat())));
+    for target in [
+        "/cut?size=0",
+        "/cut?size=10",
+        "/cut?size=300000",
+        "/cut?size=300000&chunked",
+        "/cut?size=300000&chunked&piece=500",
+    ] {
+        let mut client = gateway.client();
+        for _ in 0..2 {
+            // The connection goes on: the message is whole.
+            assert_eq!(text(&ask(&mut client, &format!("GET {target}"), &[])), "first", "{target}");
+        }
+    }
+    assert_eq!(text(&get(&gateway, "/upper?size=0", &[])), "");
+    assert_eq!(get(&gateway, "/long?size=200000", &[]).body.len(), 3);
+    gateway.assert_healthy();
+}
+
+#[test]
+fn variables_that_a_log_has_are_there_before_the_response() {
+    let set = r#"return function(conf, ctx)
+  for _, name in ipairs({ "request_id", "msec", "time_local", "time_iso8601", "hostname", "pid", "request", "proxy_add_x_forwarded_for" }) do
+    ngx.req.set_header("X-Var-" .. name:gsub("_", "-"), ngx.var[name])
+  end
+  ngx.req.set_header("X-Again", ctx.var.request_id)
+end"#;
+    let rewritten =
+        r#"{"proxy-rewrite": {"uri": "/uri"}, "serverless-post-function": {"phase": "access", "functions": [LUA]}}"#;
+    let path = "return function(conf, ctx) ngx.req.set_header('X-Path', ngx.var.uri .. ' ' .. ctx.var.uri .. ' ' .. ngx.var.request_uri) end";
+    let node = reflecting();
+    let routes = [pre("/set", "rewrite", set), with("/path", rewritten, path)];
+    let resources = format!("routes:\n{}", routes.concat());
+    let keys = "access_log: {path: \"{dir}/access.log\", format: json, fields: [{id: request_id}, {uri: uri}]}";
+    let gateway = Gateway::start(STILLGATE, &setup(node.addr(), &resources).gateway(keys));
+    let head = asked(&get(&gateway, "/set", &["X-Forwarded-For: 9.9.9.9"]));
+    let value = |name: &str| head.get(&format!("X-Var-{name}")).unwrap_or_else(|| panic!("{name}: {head:?}"));
+    let id = value("request-id");
+    assert!(id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()) && head.get("x-again") == Some(id));
+    assert!(value("msec").split_once('.').is_some_and(|(seconds, _)| seconds.parse::<u64>().is_ok()));
+    assert!(value("time-local").ends_with(" +0000") && value("time-iso8601").contains('T'));
+    assert!(!value("hostname").is_empty() && value("pid") == gateway.pid().to_string());
+    assert_eq!(value("request"), "GET /set HTTP/1.1");
+    assert_eq!(value("proxy-add-x-forwarded-for"), head.get("x-forwarded-for").expect("it is always there"));
+    let log = || std::fs::read_to_string(gateway.dir().join("access.log")).unwrap_or_default();
+    eventually("the line with the same id", || log().contains(id));
+    assert_eq!(asked(&get(&gateway, "/path?a=b", &[])).get("x-path"), Some("/uri /path /path?a=b"));
+    // As nginx's own log has it.
+    eventually("the line", || log().contains("\"uri\":\"/uri\""));
+}
+
+#[test]
+fn a_timer_runs_when_its_request_is_over() {
+    let told = Upstream::echo();
+    let source = format!(
+        r#"return function(conf, ctx)
+  local ok, err = ngx.timer.at(0, function(premature, uri)
+    local res, err = require("resty.http").new():request_uri("http://{}/told?" .. uri, {{ method = "POST", body = "a" }})
+    ngx.log(ngx.ERR, "timer ", tostring(premature), " ", res and res.status, " ", err)
+    ngx.timer.at(0, function() ngx.log(ngx.ERR, "second ", pcall(function() return ngx.var.uri end)) end)
+  end, ctx.var.uri)
+  if not ok then ngx.log(ngx.ERR, err) end
+end"#,
+        told.addr()
+    );
+    let endless = "return function() ngx.timer.at(0, function() while true do end end) end";
+    let node = reflecting();
+    let gateway =
+        gateway(node.addr(), &format!("routes:\n{}{}", pre("/log", "log", &source), pre("/endless", "log", endless)));
+    assert_eq!(get(&gateway, "/log", &[]).head.status(), 200);
+    eventually("the call", || told.seen().iter().any(|start| start.contains("/told?/log")));
+    eventually("the message", || gateway.log().contains("timer false 200 nil"));
+    eventually("the second timer", || {
+        gateway.log().contains("second false") && gateway.log().contains("there is no request in a timer")
+    });
+    assert_eq!(get(&gateway, "/endless", &[]).head.status(), 200);
+    eventually("it to be stopped", || gateway.log().contains("it ran for more than 50 ms of CPU time and was stopped"));
+    assert_eq!(get(&gateway, "/log", &[]).head.status(), 200);
+}

@@ -1,0 +1,155 @@
+//! Functions that run later: `ngx.timer.at`. They belong to no request, and outlive the one that started them.
+
+use super::functions::SLEEP_MAX;
+use super::hosts::level_of;
+use super::http::{call_of, reply_of};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use stillgate_lua::{
+    Answered, Change, Context, Host, Level, Outcome, Paused, Program, Side, Wait, resume, resume_with, run_timer,
+    timer_number,
+};
+use stillgate_plugin::Io;
+
+/// Timers of a worker that wait or run.
+const TIMERS_MAX: usize = 256;
+
+const NO_REQUEST: &str = "there is no request in a timer; give it what it needs as arguments";
+
+thread_local! {
+    static PENDING: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The place of one timer among those of its worker.
+struct Place;
+
+impl Place {
+    fn take() -> Option<Place> {
+        let count = PENDING.get();
+        (count < TIMERS_MAX).then(|| {
+            PENDING.set(count + 1);
+            Place
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        PENDING.set(PENDING.get() - 1);
+    }
+}
+
+/// Timers that the functions of one run have started, until it is over: only then can others run.
+#[derive(Default)]
+pub(super) struct Started(Vec<(u64, Duration, Place)>);
+
+impl Started {
+    /// One more; `None`: there are too many.
+    pub(super) fn add(&mut self, delay: Duration) -> Option<u64> {
+        let (place, number) = (Place::take()?, timer_number());
+        self.0.push((number, delay.min(SLEEP_MAX), place));
+        Some(number)
+    }
+
+    /// Lets them wait for their time.
+    pub(super) fn spawn(self, plugin: &'static str, program: &Arc<Program>, io: &Rc<dyn Io>) {
+        for (number, delay, place) in self.0 {
+            let (program, own_io) = (program.clone(), io.clone());
+            io.spawn(Box::pin(async move {
+                own_io.sleep(delay).await;
+                run(plugin, &program, number, own_io).await;
+                drop(place);
+            }));
+        }
+    }
+}
+
+/// Runs the function of a timer to its end. What it takes has the bounds of a run.
+async fn run(plugin: &'static str, program: &Arc<Program>, number: u64, io: Rc<dyn Io>) {
+    let (mut context, mut host) = (Context::default(), OfTimer { plugin, io, started: Started::default() });
+    let mut outcome = run_timer(program, number, &mut host, &mut context);
+    loop {
+        std::mem::take(&mut host.started).spawn(plugin, program, &host.io);
+        let (wait, paused) = match outcome {
+            Outcome::Wait(wait, paused) => (wait, paused),
+            Outcome::Failed(failure) => return host.io.fail(plugin, &failure.text),
+            Outcome::Done(_) | Outcome::Answer { .. } => return,
+        };
+        outcome = go_on(wait, paused, &mut host, &mut context).await;
+    }
+}
+
+async fn go_on(wait: Wait, paused: Paused, host: &mut OfTimer, context: &mut Context) -> Outcome {
+    let reply = match wait {
+        Wait::Sleep(time) => {
+            host.io.sleep(time.min(SLEEP_MAX)).await;
+            return resume(paused, host, context);
+        }
+        Wait::Call(call) => match call_of(*call) {
+            Ok(call) => reply_of(host.io.call(call).await).map(Answered::Http),
+            Err(why) => Err(why),
+        },
+        Wait::Work(_) => Err("ngx.run_worker_thread cannot be used in a timer".to_owned()),
+        Wait::Body => Err(NO_REQUEST.to_owned()),
+    };
+    resume_with(paused, reply, host, context)
+}
+
+struct OfTimer {
+    plugin: &'static str,
+    io: Rc<dyn Io>,
+    started: Started,
+}
+
+impl Host for OfTimer {
+    fn phase(&self) -> &'static str {
+        "timer"
+    }
+
+    fn absent(&self) -> Option<&'static str> {
+        Some(NO_REQUEST)
+    }
+
+    fn variable(&self, _: &str, _: &mut Vec<u8>) -> Result<bool, String> {
+        Err(NO_REQUEST.to_owned())
+    }
+
+    fn set_variable(&mut self, _: &str, _: &[u8]) -> Result<bool, String> {
+        Err(NO_REQUEST.to_owned())
+    }
+
+    fn field(&self, _: Side, _: &[u8], _: &mut dyn FnMut(&[u8])) {}
+
+    fn each_field(&self, _: Side, _: &mut dyn FnMut(&[u8], &[u8])) {}
+
+    fn change_field(&mut self, _: Side, _: &[u8], _: Change<'_>) -> Result<(), String> {
+        Err(NO_REQUEST.to_owned())
+    }
+
+    fn target(&self) -> &[u8] {
+        b"/"
+    }
+
+    fn can_wait(&self) -> bool {
+        true
+    }
+
+    fn start_timer(&mut self, delay: Duration) -> Result<Option<u64>, String> {
+        Ok(self.started.add(delay))
+    }
+
+    fn is_logged(&self, level: Level) -> bool {
+        self.io.is_logged(level_of(level))
+    }
+
+    fn log(&self, level: Level, text: &str) {
+        self.io.log(self.plugin, level_of(level), text);
+    }
+
+    fn now_ms(&self) -> u64 {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    }
+}
