@@ -3,6 +3,7 @@
 //! A key is made for the algorithm that its credential names, and can do nothing else: a token chooses neither.
 
 use super::JwtAuthCredential;
+use super::expected_claims::ExpectedClaims;
 use super::hmac_sha256::Pads;
 use super::key_set::KeySet;
 use crate::authentication::BASE64;
@@ -90,6 +91,8 @@ pub(crate) struct Verifier {
     is_slow: bool,
     /// `lifetime_grace_period`
     pub(super) grace_s: u64,
+    /// `issuers` and `audiences`
+    pub(super) expected: Option<Box<ExpectedClaims>>,
 }
 
 enum Key {
@@ -145,6 +148,7 @@ impl Verifier {
     /// Of a credential's keys.
     pub(super) fn new(keys: JwtAuthCredential, cx: &mut CompileCredential<'_>) -> Option<Verifier> {
         let grace_s = keys.lifetime_grace_period;
+        let expected = ExpectedClaims::new(keys.issuers.clone(), keys.audiences.clone());
         let key = match hmac_of(keys.algorithm) {
             Some(_) if keys.jwks_uri.is_some() => {
                 let hint = "choose an algorithm with public keys, or remove the key";
@@ -183,7 +187,7 @@ impl Verifier {
             Key::Shared(_) | Key::Set(_) => false,
             Key::Public(key) => is_slow(keys.algorithm, key),
         };
-        Some(Verifier { algorithm: keys.algorithm, key, is_slow, grace_s })
+        Some(Verifier { algorithm: keys.algorithm, key, is_slow, grace_s, expected })
     }
 
     /// Where its keys are, if these are published under a URL.
@@ -241,7 +245,7 @@ pub(super) fn is_slow(algorithm: Algorithm, key: &ParsedPublicKey) -> bool {
 fn key_set(keys: &JwtAuthCredential, cx: &mut CompileCredential<'_>) -> Option<KeySet> {
     let text = keys.jwks_uri.as_deref()?;
     if keys.public_key.is_some() {
-        return refuse("jwks_uri", "`public_key` stands beside it", "keep one of the two", cx);
+        return refuse("jwks_uri", "it cannot be combined with `public_key`", "keep one of the two", cx);
     }
     match Url::parse(text, keys.jwks_ssl_verify) {
         Ok(url) => Some(KeySet::new(url, text, keys.jwks_ssl_verify, keys.jwks_timeout, keys.jwks_ttl)),
@@ -345,6 +349,7 @@ mod tests {
             key: Key::Shared(Shared::new(hmac::HMAC_SHA256, secret)),
             is_slow: false,
             grace_s: 0,
+            expected: None,
         };
         let sign = |secret| hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), b"signed");
         let (one, two) = (verifier(b"one"), verifier(b"two"));
@@ -362,7 +367,8 @@ mod tests {
         let check = |secret: &[u8]| {
             for algorithm in [hmac::HMAC_SHA256, hmac::HMAC_SHA384, hmac::HMAC_SHA512] {
                 let key = Key::Shared(Shared::new(algorithm, secret));
-                let verifier = Verifier { algorithm: Algorithm::Hs256, key, is_slow: false, grace_s: 0 };
+                let verifier =
+                    Verifier { algorithm: Algorithm::Hs256, key, is_slow: false, grace_s: 0, expected: None };
                 let good = hmac::sign(&hmac::Key::new(algorithm, secret), b"signed");
                 let mut prepared = Prepared::default();
                 for (signed, is_good) in [(b"signed", true), (b"signet", false)] {
@@ -377,7 +383,7 @@ mod tests {
             check(&vec![0xaa; length]);
         }
         let key = Key::Shared(Shared::new(hmac::HMAC_SHA256, &[0xaa; 131]));
-        let verifier = Verifier { algorithm: Algorithm::Hs256, key, is_slow: false, grace_s: 0 };
+        let verifier = Verifier { algorithm: Algorithm::Hs256, key, is_slow: false, grace_s: 0, expected: None };
         let expected = "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54";
         let expected: Vec<u8> =
             (0..64).step_by(2).map(|at| u8::from_str_radix(&expected[at..at + 2], 16).unwrap()).collect();
@@ -398,7 +404,7 @@ mod tests {
         let der = [&before[..], &decoded(x), &decoded(y)].concat();
         let pem = format!("-----BEGIN PUBLIC KEY-----\n{}\n-----END PUBLIC KEY-----\n", STANDARD.encode(der));
         let key = Key::Public(Box::new(public_key(Algorithm::Es512, pem.as_bytes()).unwrap()));
-        let verifier = Verifier { algorithm: Algorithm::Es512, key, is_slow: true, grace_s: 0 };
+        let verifier = Verifier { algorithm: Algorithm::Es512, key, is_slow: true, grace_s: 0, expected: None };
         let mut signature = decoded(
             "AdwMgeerwtHoh-l192l60hp9wAHZFVJbLfD_UxMi70cwnZOYaRI1bKPWROc-mZZqwqT2SI-KGDKB34XO0aw_7XdtAG8GaSwFKdCAPZgoXD2YBJ\
              ZCPEX3xKpRwcdOO8KpEHwJjyqOgzDO7iKvU8vcnwNrmxYbSW9ERBXukOXolLzeO_Jn",

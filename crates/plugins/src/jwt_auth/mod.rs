@@ -6,6 +6,7 @@
 //! A token that was verified is remembered by its digest, per worker, with the times that it names: it counts as long as
 //! these hold, its consumer has the same credential, and a key that is published under a URL is still published.
 
+mod expected_claims;
 mod hmac_sha256;
 mod jwk;
 mod key;
@@ -26,7 +27,7 @@ use stillgate_plugin::{
     Answer, Attached, Authenticate, Compile, CompileCredential, Define, Flow, Identity, Phase, Phases, Plugin, Proof,
     Request, Secret, Settled,
 };
-use stillgate_schema::kind::{Text, list, unique};
+use stillgate_schema::kind::{Text, list, some, unique};
 use stillgate_schema::{Choice, Fault, Flag, Json, TEXT, int, object, text};
 use token::{Claims, LastHeader, Time, Token, Value};
 use token_location::{Found, TokenLocation, TokenLocations};
@@ -75,6 +76,11 @@ object! {
         jwks_timeout: u32 = int(1, 60_000) => default(3_000);
         /// Seconds after which the set is fetched again. A key that was taken out of it counts at most so long.
         jwks_ttl: u32 = int(10, 86_400) => default(300);
+        /// What the claim `iss` of the tokens may be; any where it is absent.
+        issuers: Vec<String> = some(TEXT) => optional;
+        /// Of these the claim `aud` of the tokens must be one, or a list that has one; any where it is absent. Name it where the
+        /// issuer signs tokens for others, too.
+        audiences: Vec<String> = some(TEXT) => optional;
         /// How the tokens are signed. They must name it.
         algorithm: Algorithm = ALGORITHM => default(Algorithm::Hs256);
         /// Seconds for tokens that APISIX issues; has no effect.
@@ -414,6 +420,10 @@ impl Config {
         // Before the signature, which costs more.
         self.in_time(exp, nbf, verifier, request)?;
         let known = VerifiedToken { proof: proof.identity, key: key.as_bytes().into(), exp, nbf, of_set: None };
+        // Of a token that is remembered they were looked at, for the same credential.
+        if verifier.expected.as_ref().is_some_and(|expected| !expected.are_in(&parts)) {
+            return Err(UNVERIFIED);
+        }
         if verifier.key_set().is_some() {
             let kid = parts.kid(json).ok_or(UNVERIFIED)?;
             let (proof, signed, signature) = (proof.clone(), parts.signed.into(), signature.into());

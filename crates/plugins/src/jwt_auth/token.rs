@@ -97,6 +97,26 @@ impl<'a> Token<'a> {
         Some(Claims { key, exp: exp.into(), nbf: nbf.into() })
     }
 
+    /// The claims `iss` and `aud`. `None`: one of them stands twice.
+    pub(super) fn issuer_and_audience<'b>(&self, buffer: &'b mut Vec<u8>) -> Option<[Option<Value<'b>>; 2]> {
+        let which = |name: &str| match name {
+            "iss" => Some(0),
+            "aud" => Some(1),
+            _ => None,
+        };
+        read(decode(self.payload, buffer)?, which)
+    }
+
+    /// The claim `aud` where it is a list of texts.
+    pub(super) fn audiences(&self) -> Option<Vec<String>> {
+        #[derive(serde::Deserialize)]
+        struct Payload {
+            aud: Vec<String>,
+        }
+        let mut buffer = Vec::new();
+        serde_json::from_slice::<Payload>(decode(self.payload, &mut buffer)?).ok().map(|payload| payload.aud)
+    }
+
     /// All of the payload.
     pub(super) fn payload(&self, buffer: &mut Vec<u8>) -> Option<serde_json::Value> {
         serde_json::from_slice(decode(self.payload, buffer)?).ok()

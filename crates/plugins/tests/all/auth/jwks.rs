@@ -37,7 +37,15 @@ impl Issuer {
     }
 
     fn token_with(&self, header: &str) -> String {
-        let signed = format!("{}.{}", encode(header), encode(r#"{"key":"k"}"#));
+        self.sign(header, r#"{"key":"k"}"#)
+    }
+
+    fn claims(&self, claims: &str) -> String {
+        self.sign(&format!(r#"{{"alg":"ES256","kid":"{}"}}"#, self.kid), claims)
+    }
+
+    fn sign(&self, header: &str, payload: &str) -> String {
+        let signed = format!("{}.{}", encode(header), encode(payload));
         let signature = self.pair.sign(&SystemRandom::new(), signed.as_bytes()).unwrap();
         format!("{signed}.{}", encode(signature.as_ref()))
     }
@@ -83,6 +91,47 @@ fn keys_are_fetched_once_and_found_by_name() {
     assert_eq!(who(&plugins, &one.token_with(r#"{"alg":"ES256"}"#)), UNVERIFIED);
     let (plugins, _) = gate(&CREDENTIAL.replace("keys.json", "one.json"), &[Ok(&set(&[&one.jwk("")]))]);
     assert_eq!(who(&plugins, &one.token_with(r#"{"alg":"ES256"}"#)), "jack");
+}
+
+#[test]
+fn issuer_and_audience_are_those_of_the_credential() {
+    let one = Issuer::new("1");
+    let gate = |keys: &str| gate(&CREDENTIAL.replace("jwks_ttl: 300", keys), &[Ok(&set(&[&one.jwk("")]))]).0;
+    let both = gate("issuers: [\"https://a\", \"https://b\"], audiences: [api, account]");
+    let check = |plugins: &Plugins, claims: &str, is_good: bool| {
+        let token = one.claims(&format!(r#"{{"key":"k"{claims}}}"#));
+        // Twice: what was refused is not remembered as good.
+        for _ in 0..2 {
+            assert_eq!(who(plugins, &token), if is_good { "jack" } else { UNVERIFIED }, "{claims}");
+        }
+    };
+    for (claims, is_good) in [
+        (r#","iss":"https://a","aud":"api""#, true),
+        (r#","iss":"https://b","aud":["other","account"]"#, true),
+        (r#","iss":"https:\/\/a","aud":["\u0061pi"]"#, true),
+        (r#","iss":"https://c","aud":"api""#, false),
+        (r#","iss":"https://a/","aud":"api""#, false),
+        (r#","iss":["https://a"],"aud":"api""#, false),
+        (r#","aud":"api""#, false),
+        (r#","iss":"https://a""#, false),
+        (r#","iss":"https://a","aud":"other""#, false),
+        (r#","iss":"https://a","aud":"API""#, false),
+        (r#","iss":"https://a","aud":[]"#, false),
+        (r#","iss":"https://a","aud":["api",7]"#, false),
+        (r#","iss":"https://a","aud":{"api":1}"#, false),
+        (r#","iss":"https://a","aud":[["api"]]"#, false),
+        (r#","iss":"https://a","aud":null"#, false),
+        (r#","iss":"https://a","aud":"other","aud":"api""#, false),
+        (r#","iss":"https://c","iss":"https://a","aud":"api""#, false),
+    ] {
+        check(&both, claims, is_good);
+    }
+    let issuer = gate("issuers: [\"https://a\"]");
+    check(&issuer, r#","iss":"https://a""#, true);
+    check(&issuer, r#","iss":"https://c""#, false);
+    let audience = gate("audiences: [api]");
+    check(&audience, r#","aud":"api""#, true);
+    check(&audience, "", false);
 }
 
 #[test]
@@ -233,7 +282,7 @@ fn bad_credentials_are_refused() {
     expect![[r#"
         1:11: jwt-auth.jwks_uri: no secret is published under a URL; choose an algorithm with public keys, or remove the key
         1:11: jwt-auth.jwks_uri: it is no URL of http or https; write it as in `https://issuer.example/.well-known/jwks.json`
-        1:11: jwt-auth.jwks_uri: `public_key` stands beside it; keep one of the two
+        1:11: jwt-auth.jwks_uri: it cannot be combined with `public_key`; keep one of the two
         1:81: jwt-auth.jwks_ttl: expected a whole number from 10 to 86400, found the number 9
         1:98: jwt-auth.jwks_timeout: expected a whole number from 1 to 60000, found the number 0
     "#]].assert_eq(&all);
