@@ -3,6 +3,7 @@
 //! It tells pages of other sites from one's own, and nothing more: a client that is no browser sends what it likes.
 
 use crate::lists::{Listed, MESSAGE};
+use std::borrow::Cow;
 use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
 use stillgate_schema::{Fault, Flag, Text, object, some, text};
 use stillgate_wire::FieldName;
@@ -27,7 +28,9 @@ object! {
 const PATTERN: Text<String> = text("a host name", |text| {
     let name = text.strip_prefix('*').unwrap_or(text);
     match !name.is_empty() && name.bytes().all(is_host) {
-        true => Ok(text.to_ascii_lowercase()),
+        true => {
+            Ok(text.strip_suffix('.').filter(|text| !matches!(*text, "" | "*")).unwrap_or(text).to_ascii_lowercase())
+        }
         false => Err(Fault::new(format!("{text:?} is not a host name"))
             .hint("write it like \"a.example\", or like \"*.example\" for all names that end so")),
     }
@@ -74,7 +77,7 @@ const REFERER: FieldName<'static> = FieldName::constant("Referer");
 impl Plugin for RefererRestriction {
     fn access(&self, request: &mut Request<'_>) -> Flow {
         let is_admitted = match request.first_header(REFERER).and_then(host_of) {
-            Some(host) => self.hosts.admits(|hosts| hosts.have(host)),
+            Some(host) => self.hosts.admits(|hosts| hosts.have(&host)),
             None => self.bypasses_missing,
         };
         if is_admitted { Flow::Continue } else { Flow::Answer(self.rejected.clone()) }
@@ -105,21 +108,62 @@ impl Hosts {
 
 /// The host of a URL; `None`: it is no URL of HTTP.
 ///
-/// As APISIX reads it, `//a.example/b` is one. What a browser never sends is none: a name and a password before the host, or
-/// what cannot be in a host, behind which another could be hidden.
-fn host_of(referer: &[u8]) -> Option<&[u8]> {
-    let after_scheme = referer.strip_prefix(b"http:").or_else(|| referer.strip_prefix(b"https:")).unwrap_or(referer);
-    let rest = after_scheme.strip_prefix(b"//")?;
-    let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?' | b'#')).unwrap_or(rest.len());
-    let authority = &rest[..end];
+/// As browsers read it (WHATWG URL): a scheme in any case, any number of slashes or backslashes behind it, a name and a
+/// password up to the last `@`, a host that may be percent-encoded or end with a dot. As APISIX reads it, `//a.example/b` is a
+/// URL, too. What cannot be in a host, behind which another could be hidden, makes it none.
+fn host_of(referer: &[u8]) -> Option<Cow<'_, [u8]>> {
+    let is_slash = |byte: &u8| matches!(byte, b'/' | b'\\');
+    let rest = match without_scheme(referer) {
+        Some(rest) => &rest[rest.iter().take_while(|byte| is_slash(byte)).count()..],
+        None => referer.strip_prefix(b"//")?,
+    };
+    let end = rest.iter().position(|byte| matches!(byte, b'/' | b'\\' | b'?' | b'#')).unwrap_or(rest.len());
+    let authority = match memchr::memrchr(b'@', &rest[..end]) {
+        Some(at) => &rest[at + 1..end],
+        None => &rest[..end],
+    };
     let host = match authority.first()? {
         b'[' => &authority[..=authority.iter().position(|byte| *byte == b']')?],
         _ => &authority[..authority.iter().position(|byte| *byte == b':').unwrap_or(authority.len())],
     };
     let port = &authority[host.len()..];
     let is_port = port.is_empty() || port[0] == b':' && port[1..].iter().all(u8::is_ascii_digit);
-    let is_sound = !host.is_empty() && host.iter().all(|byte| is_host(*byte) || !byte.is_ascii());
-    (is_port && is_sound).then_some(host)
+    let host = decoded(host)?;
+    let is_sound = |host: &[u8]| !host.is_empty() && host.iter().all(|byte| is_host(*byte) || !byte.is_ascii());
+    let host = match host {
+        Cow::Borrowed(host) => Cow::Borrowed(without_dot(host)),
+        Cow::Owned(host) => Cow::Owned(without_dot(&host).to_vec()),
+    };
+    (is_port && is_sound(&host)).then_some(host)
+}
+
+/// What follows `http:` or `https:`.
+fn without_scheme(url: &[u8]) -> Option<&[u8]> {
+    let colon = url.iter().take(b"https:".len()).position(|byte| *byte == b':')?;
+    let is_http = url[..colon].eq_ignore_ascii_case(b"http") || url[..colon].eq_ignore_ascii_case(b"https");
+    is_http.then_some(&url[colon + 1..])
+}
+
+/// A name that ends with a dot is the same name.
+fn without_dot(host: &[u8]) -> &[u8] {
+    host.strip_suffix(b".").unwrap_or(host)
+}
+
+/// A host with `%XX` put in; `None`: a `%` without two digits.
+fn decoded(host: &[u8]) -> Option<Cow<'_, [u8]>> {
+    if !host.contains(&b'%') {
+        return Some(Cow::Borrowed(host));
+    }
+    let digit = |byte: Option<&u8>| byte.and_then(|byte| char::from(*byte).to_digit(16));
+    let mut out = Vec::with_capacity(host.len());
+    let mut rest = host.iter();
+    while let Some(byte) = rest.next() {
+        out.push(match byte {
+            b'%' => (digit(rest.next())? * 16 + digit(rest.next())?) as u8,
+            byte => *byte,
+        });
+    }
+    Some(Cow::Owned(out))
 }
 
 #[cfg(test)]
@@ -129,21 +173,32 @@ mod tests {
     #[test]
     fn hosts_of_urls() {
         let check = |referer: &str, expected: Option<&str>| {
-            assert_eq!(host_of(referer.as_bytes()), expected.map(str::as_bytes), "{referer}");
+            assert_eq!(host_of(referer.as_bytes()).as_deref(), expected.map(str::as_bytes), "{referer}");
         };
         for rest in ["", "/", "/a?b", "?b", "#c", ":80", ":8080/a", ":/a"] {
-            for scheme in ["http:", "https:", ""] {
+            for scheme in ["http:", "https:", "", "HTTP:", "hTTps:"] {
                 check(&format!("{scheme}//A.example{rest}"), Some("A.example"));
             }
         }
         check("http://[::1]:80/a", Some("[::1]"));
         check("https://bücher.example/", Some("bücher.example"));
-        let none =
-            ["", "a.example", "http:a.example", "http://", "http:///a", "HTTP://a.example", "ftp://a.example", "/a"];
+        let none = [
+            "",
+            "a.example",
+            "http",
+            "http:",
+            "http://",
+            "http://@",
+            "ftp://a.example",
+            "httpss://a.example",
+            "/a",
+            "http://.",
+        ];
         let hidden = [
-            "http://a.example@b.example/",
-            "http://u:p@b.example/",
-            "http://b.example\\.a.example/",
+            "http://a%zz.example",
+            "http://a%2",
+            "http://a%00.example",
+            "http://a%2fb.example",
             "http://a.example:80:b.example",
             "http://a.example:x/",
             "http://[::1",
@@ -154,7 +209,22 @@ mod tests {
         for referer in none.into_iter().chain(hidden) {
             check(referer, None);
         }
-        check("http://b.example#.a.example", Some("b.example"));
+        for same in [
+            "http://b.example#.a.example",
+            "http://a.example@b.example/",
+            "http://u:p@b.example:80/",
+            "http://a.example@x@b.example/",
+            "http://b.example\\.a.example/",
+            "http://b.example\\@a.example/",
+            "http://b.example/@a.example",
+            "http:\\\\b.example",
+            "http:b.example",
+            "http:///b.example",
+            "http://b.example./",
+            "http://%62.example%2E",
+        ] {
+            check(same, Some("b.example"));
+        }
         check("http://b.example?.a.example", Some("b.example"));
     }
 

@@ -30,7 +30,18 @@ fn a_whitelist_lets_in_pages_of_its_hosts() {
 #[test]
 fn a_blacklist_keeps_out_pages_of_its_hosts() {
     let keys = "{blacklist: [Evil.example, \"*.evil.example\"], message: no}";
-    for referer in ["http://evil.example/", "http://EVIL.example/", "http://x.evil.EXAMPLE/"] {
+    for referer in [
+        "http://evil.example/",
+        "http://EVIL.example/",
+        "http://x.evil.EXAMPLE/",
+        "HTTP://evil.example/",
+        "https://evil.example./a",
+        "http://shop.example@evil.example/",
+        "http://u:p@x.evil.example:8080/?q",
+        "http://evil.example\\@shop.example/",
+        "http:\\\\evil.example",
+        "http://%65vil.example/",
+    ] {
         check(keys, &format!("Referer: {referer}"), r#"403 "{\"message\":\"no\"}\n""#);
     }
     for referer in ["http://notevil.example/", "http://a.example/?http://evil.example/"] {
@@ -47,10 +58,16 @@ fn what_has_no_referer_can_be_let_in() {
         ("blacklist", "false", REFUSED),
     ] {
         let keys = format!("{{{list}: [a.example], bypass_missing: {bypass}}}");
-        for lines in ["", "Referer: about:client", "Referer: http://u@b.example/"] {
+        for lines in ["", "Referer: about:client", "Referer: http://b example/"] {
             check(&keys, lines, expected);
         }
     }
+}
+
+#[test]
+fn a_dot_at_the_end_of_a_listed_host_does_not_count() {
+    check("{blacklist: [Evil.example.]}", "Referer: http://evil.example/", REFUSED);
+    check("{whitelist: [\"*.b.example.\"]}", "Referer: http://a.b.example./", "passes");
 }
 
 #[test]
@@ -70,7 +87,7 @@ fn bad_configurations_are_refused() {
     expect![[r#"
         1:22: referer-restriction: there is no list; add whitelist or blacklist
         1:22: referer-restriction: there is no list; add whitelist or blacklist
-        1:22: referer-restriction: `whitelist` stands beside `blacklist`; keep one of the two
+        1:22: referer-restriction: `whitelist` and `blacklist` cannot be combined; keep one of the two
         1:34: referer-restriction.whitelist: an empty list; name at least one, or remove the key
         1:35: referer-restriction.whitelist[0]: "*" is not a host name; write it like "a.example", or like "*.example" for all names that end so
         1:35: referer-restriction.whitelist[0]: "a.*.example" is not a host name; write it like "a.example", or like "*.example" for all names that end so
