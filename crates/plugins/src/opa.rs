@@ -1,7 +1,7 @@
 //! `opa`: asks an Open Policy Agent about each request, which goes on where the policy allows it.
 //!
-//! Different from APISIX: a consumer's plugins and credentials are no part of its document, and documents of routes and services
-//! are there only where the plugin is a route's, a service's or a plugin config's.
+//! Different from APISIX: a consumer's plugins and credentials are no part of its document, documents of routes and services
+//! are there only where the plugin is a route's, a service's or a plugin config's, and only `true` allows a request.
 
 use crate::asking::{FIELD_NAME, keep, url};
 use serde_json::{Map, Value as Json, json};
@@ -152,7 +152,8 @@ impl Inner {
         };
         let none = Map::new();
         let headers = result.get("headers").and_then(Json::as_object).unwrap_or(&none);
-        if result.get("allow").is_none_or(|allow| matches!(allow, Json::Bool(false) | Json::Null)) {
+        // Whatever else stands there is no decision: `"false"`, 0 or `{}` would allow all.
+        if result.get("allow") != Some(&Json::Bool(true)) {
             for (name, value) in headers {
                 let Ok(name) = FieldName::new(name.as_bytes()) else { continue };
                 request.response.remove_added(name);

@@ -184,6 +184,11 @@ fn opa_decides() {
     .into_iter()
     .map(outcome)
     .collect();
+    // Only `true` allows; APISIX takes all of these for it.
+    for allow in ["\"false\"", "\"true\"", "\"\"", "0", "1", "[]", "[true]", "{}", "null", "{\"allow\":true}"] {
+        let reply = format!("HTTP/1.1 200 OK\n\n{{\"result\":{{\"allow\":{allow},\"reason\":\"no\"}}}}");
+        assert_eq!(outcome(Ok(&reply)), "< 403 < \"no\"", "{allow}");
+    }
     expect![[r#"
         < 403 < "<html>\r\n<head><title>403 Forbidden</title></head>\r\n<body>\r\n<center><h1>403 Forbidden</h1></center>\r\n<hr><center>stillgate</center>\r\n</body>\r\n</html>\r\n"
         < 403 < "<html>\r\n<head><title>403 Forbidden</title></head>\r\n<body>\r\n<center><h1>403 Forbidden</h1></center>\r\n<hr><center>stillgate</center>\r\n</body>\r\n</html>\r\n"
@@ -423,7 +428,7 @@ fn bad_configurations_are_refused() {
         1:53: limit-conn.default_conn_delay: expected a number from 0.001 to 3600, found the number 0
         1:61: limit-conn.key: "no_such": unknown variable; write one of uri, document_uri, request_uri, args, query_string, is_args, host, request_method, method, scheme, server_protocol, protocol, remote_addr, remote_port, remote_user, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME
         1:78: limit-conn.policy: expected local, found the text "x"
-        1:13: limit-conn: `rules` stands beside `conn`, `burst` or `key`; keep one of them
+        1:13: limit-conn: `rules` cannot be combined with `conn`, `burst` or `key`; keep one of them
         1:13: limit-conn: there is no limit; add `conn`, `burst` and `key`, or `rules`
         1:13: limit-conn: there is no limit; add `conn`, `burst` and `key`, or `rules`
         1:44: limit-conn.rules: an empty list; name at least one, or remove the key
