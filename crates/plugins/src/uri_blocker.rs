@@ -1,13 +1,15 @@
 //! `uri-blocker`: answers requests whose URI matches a rule.
 //!
-//! Rules see path and query as they came, like APISIX's. Since `/%61dmin` would pass a rule of `/admin` that way, they see the
-//! normalised path with the query, too, where it is another one.
+//! Rules see path and query as they came, like APISIX's. Since `/%61dmin` or `/x%2F..%2Fadmin` would pass a rule of `/admin`
+//! that way, they also see what a node may read there, where that is another text.
 
 use crate::patterns::PATTERN;
 use crate::rule_set::{self, RuleSet};
 use regex_syntax::ast::{self, Ast};
 use std::sync::Arc;
+use stillgate_plugin::query::decoded;
 use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
+use stillgate_route::NormalPath;
 use stillgate_route::path::target_path;
 use stillgate_schema::{Fault, Flag, Text, int, list, object, text};
 
@@ -94,17 +96,113 @@ impl Plugin for UriBlocker {
         let (path, query) = target_path(came);
         let rejected = self.rejected.clone();
         let then = move |is_found| if is_found { Flow::Answer(rejected) } else { Flow::Continue };
-        match request.facts.path.filter(|normal| normal.bytes() != path) {
-            None => self.rules.decide(|| std::iter::once(came), then),
-            Some(normal) => request.worker.with_buffers(|text, _| {
-                text.extend_from_slice(normal.bytes());
-                if let Some(query) = query {
-                    text.push(b'?');
-                    text.extend_from_slice(query);
-                }
-                let text = &text[..];
-                self.rules.decide(|| [came, text].into_iter(), then)
-            }),
+        let normal = request.facts.path.map_or(path, NormalPath::bytes);
+        let is_written_otherwise = |byte: &u8| matches!(byte, b'%' | b'\\');
+        let has_plus = query.is_some_and(|query| query.contains(&b'+'));
+        if normal == path && !came.iter().any(is_written_otherwise) && !has_plus {
+            return self.rules.decide(|| std::iter::once(came), then);
         }
+        request.worker.with_buffers(|texts, _| {
+            let ends = spellings(normal, query, texts);
+            let texts = &texts[..];
+            let others = [&texts[..ends[0]], &texts[ends[0]..ends[1]], &texts[ends[1]..ends[2]]];
+            self.rules.decide(|| std::iter::once(came).chain(others), then)
+        })
+    }
+}
+
+/// What else a node may read a request's path and query as, one behind the other, and where each ends: the normal path with the
+/// query as it came; both decoded; and the same with `%2F` and backslashes as slashes, and the dot segments that follow from
+/// that.
+fn spellings(normal: &[u8], query: Option<&[u8]>, out: &mut Vec<u8>) -> [usize; 3] {
+    out.extend_from_slice(normal);
+    if let Some(query) = query {
+        out.push(b'?');
+        out.extend_from_slice(query);
+    }
+    let first = out.len();
+    let decoded_query = |out: &mut Vec<u8>| {
+        if let Some(query) = query {
+            out.push(b'?');
+            out.extend(decoded(query));
+        }
+    };
+    decode(normal, out);
+    decoded_query(out);
+    let second = out.len();
+    decode(normal, out);
+    resolve(out, second);
+    decoded_query(out);
+    [first, second, out.len()]
+}
+
+/// Appends a path with its `%XX` put in. It is normal, so each `%` has two digits behind it.
+fn decode(path: &[u8], out: &mut Vec<u8>) {
+    let digit = |at: usize| path.get(at).and_then(|byte| char::from(*byte).to_digit(16));
+    let mut at = 0;
+    while let Some(byte) = path.get(at) {
+        match (byte, digit(at + 1), digit(at + 2)) {
+            (b'%', Some(high), Some(low)) => {
+                out.push((high * 16 + low) as u8);
+                at += 3;
+            }
+            (byte, ..) => {
+                out.push(*byte);
+                at += 1;
+            }
+        }
+    }
+}
+
+/// Makes slashes of the backslashes of the path from `begin` on, and leaves out empty segments and those of dots.
+fn resolve(path: &mut Vec<u8>, begin: usize) {
+    let (mut from, mut to) = (begin, begin);
+    while from < path.len() {
+        let is_slash = |byte: &u8| matches!(byte, b'/' | b'\\');
+        let len = path[from..].iter().position(is_slash).unwrap_or(path.len() - from);
+        let has_slash = from + len < path.len();
+        match &path[from..from + len] {
+            b"" if from > begin => {}
+            b"." => {}
+            b".." => {
+                // `to` is behind a slash; the root stays.
+                let parent = path[begin..to.max(begin + 1) - 1].iter().rposition(|byte| *byte == b'/');
+                to = parent.map_or(to.min(begin + 1), |slash| begin + slash + 1);
+            }
+            _ => {
+                path.copy_within(from..from + len, to);
+                to += len;
+                if has_slash {
+                    path[to] = b'/';
+                    to += 1;
+                }
+            }
+        }
+        from += len + 1;
+    }
+    path.truncate(to);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_read_as_nodes_may_read_them() {
+        let check = |normal: &str, query: Option<&str>, expected: [&str; 3]| {
+            let mut out = Vec::new();
+            let [a, b, c] = spellings(normal.as_bytes(), query.map(str::as_bytes), &mut out);
+            let text = |range: std::ops::Range<usize>| String::from_utf8_lossy(&out[range]).into_owned();
+            assert_eq!([text(0..a), text(a..b), text(b..c)], expected, "{normal}");
+        };
+        check("/a%20b", None, ["/a%20b", "/a b", "/a b"]);
+        check("/a", Some("q=%3Cx+y%26"), ["/a?q=%3Cx+y%26", "/a?q=<x y&", "/a?q=<x y&"]);
+        check("/x%2F..%2Fadmin", None, ["/x%2F..%2Fadmin", "/x/../admin", "/admin"]);
+        check("/x%5C..%5C.%5Cadmin/", Some(""), ["/x%5C..%5C.%5Cadmin/?", "/x\\..\\.\\admin/?", "/admin/?"]);
+        check("/..%2F..%2Fa", None, ["/..%2F..%2Fa", "/../../a", "/a"]);
+        check("/a%2F%2Fb%2F..", None, ["/a%2F%2Fb%2F..", "/a//b/..", "/a/"]);
+        check("/a/%2E.%5C", None, ["/a/%2E.%5C", "/a/..\\", "/"]);
+        check("/%2525", None, ["/%2525", "/%25", "/%25"]);
+        check("/", None, ["/", "/", "/"]);
     }
 }

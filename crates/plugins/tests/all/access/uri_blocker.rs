@@ -43,8 +43,25 @@ fn what_is_written_otherwise_is_seen_too() {
     assert!(is_blocked(r#"{block_rules: ["%61"]}"#, "/%61dmin"));
     assert!(is_blocked(r#"{block_rules: ["^//"]}"#, "//a"));
     assert!(is_blocked(r#"{block_rules: ["/a\\?b=%3c$"]}"#, "/%61?b=%3c"));
-    // A query stays as it came.
-    assert!(!is_blocked(r#"{block_rules: ["<"]}"#, "/%61?b=%3c"));
+}
+
+#[test]
+fn what_nodes_may_read_is_seen_too() {
+    for target in ["/x?b=%3cscript", "/%61?b=%3Cscript%3E", "/x?b=1&%3Cscript"] {
+        assert!(is_blocked(r#"{block_rules: ["<script"]}"#, target), "{target}");
+    }
+    assert!(is_blocked(r#"{block_rules: ["union select"]}"#, "/x?q=1+union+select"));
+    assert!(is_blocked(r#"{block_rules: ["union select"]}"#, "/x?q=1%20%75nion%20select"));
+    for target in ["/x%2F..%2Fadmin/", "/x%2f%2e%2e%2fadmin/", "/x%5c..%5Cadmin/", "/%2Fadmin/", "/x\\..\\admin/"] {
+        assert!(is_blocked(r#"{block_rules: ["^/admin/"]}"#, target), "{target}");
+    }
+    for target in ["/a%2Fb", "/a/b", "/a%5cb"] {
+        assert!(is_blocked(r#"{block_rules: ["^/a/b$"]}"#, target), "{target}");
+    }
+    assert!(is_blocked(r#"{block_rules: ["cmd\\.exe"]}"#, "/a%5ccmd%2eexe"));
+    // Once, as nodes do it.
+    assert!(!is_blocked(r#"{block_rules: ["<"]}"#, "/x?b=%253c"));
+    assert!(!is_blocked(r#"{block_rules: ["^/admin"]}"#, "/x%252fadmin"));
 }
 
 #[test]
