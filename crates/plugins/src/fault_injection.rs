@@ -90,7 +90,7 @@ impl Kind for Headers {
             };
             let name = OwnedFieldName::new(entry.key.as_bytes()).map_err(|error| error.to_string());
             let value = FieldValue::new(text.as_bytes()).map_err(|error| error.to_string());
-            let template = unknown::template_with_body(text, entry.value.at, &path, sink);
+            let template = unknown::template_with_body(&text, entry.value.at, &path, sink);
             match (name, value.map(|_| template)) {
                 (Ok(name), Ok(value)) => headers.push(Header { name, value }),
                 (Err(error), _) => sink.error(entry.key_at, &path, Fault::new(error)),

@@ -6,7 +6,7 @@
 
 use crate::encoding::{Percent, encode};
 use crate::patterns::{Flags, compile};
-use crate::replacement::{Groups, Language, Part as Group, Replacement};
+use crate::replacement::{Groups, Language, Part as Group, Replacement, group_max, warn_of_group};
 use crate::unknown::warn;
 use regex::bytes::{CaptureLocations, Regex};
 use stillgate_plugin::{Answer, Compile, Define, Flow, Metadata, PerWorker, Phase, Phases, Plugin, Request};
@@ -141,7 +141,11 @@ fn by_regex(pair: &At<Vec<String>>, cx: &mut Compile<'_>) -> Option<(Regex, Repl
     let regex = compile(regex, Flags::default());
     let replacement = Replacement::parse(replacement, Language::Substitution, &mut |_| {}).map_err(Fault::new);
     match (regex, replacement) {
-        (Ok(regex), Ok(replacement)) => return Some((regex, replacement)),
+        (Ok(regex), Ok(replacement)) => {
+            let groups = regex.captures_len() - 1;
+            warn_of_group(group_max(replacement.0.iter()), groups, pair.at, &path.index(1), cx.sink);
+            return Some((regex, replacement));
+        }
         (Err(fault), _) => cx.sink.error(pair.at, &path.index(0), fault),
         (_, Err(fault)) => cx.sink.error(pair.at, &path.index(1), fault),
     }

@@ -3,13 +3,13 @@
 mod target;
 
 use crate::header_edits::{HeaderEdits, Headers};
-use crate::replacement::Groups;
+use crate::replacement::{Groups, warn_of_group};
 use stillgate_plugin::{Answer, Compile, Define, Flow, PerWorker, Phase, Phases, Plugin, Request};
 use stillgate_route::Variable;
 use stillgate_schema::kind::list;
 use stillgate_schema::{At, Choice, Fault, Flag, Located, TEXT, Text, object, text};
 use stillgate_wire::{EditError, OwnedFieldValue};
-use target::{Rewriting, Search};
+use target::{Rewriting, Search, TargetError};
 
 object! {
     /// Changes a request on its way to the node.
@@ -24,7 +24,7 @@ object! {
         /// `Host` that the node gets, in place of what the upstream's `pass_host` says.
         host: OwnedFieldValue = NODE_HOST => optional;
         /// Header fields: `add`, `set` (an empty value removes the field) and `remove`, in this order; or a map that is set.
-        /// Values can have variables and the groups of `regex_uri`.
+        /// Values can have variables and the groups of `regex_uri`; a list under `add` or `set` makes several lines.
         headers: HeaderEdits = Headers::OfRequest => default(HeaderEdits::default());
         /// Takes path and query as the client sent them, and encodes nothing. What the node gets is then no longer what the
         /// route was chosen by.
@@ -62,6 +62,7 @@ impl Define for ProxyRewrite {
             (None, Some(by_regex)) => by_regex,
             (None, None) => Rewriting::None,
         };
+        warn_of_group(keys.headers.group_max(), target.groups(), cx.at, &cx.path.key("headers"), cx.sink);
         Some(ProxyRewrite {
             method: keys.method,
             host: keys.host,
@@ -75,10 +76,10 @@ impl Define for ProxyRewrite {
 impl Plugin for ProxyRewrite {
     fn rewrite(&self, request: &mut Request<'_>) -> Flow {
         let outcome = match &self.target {
-            Rewriting::None => self.edit(request, &Groups::NONE),
+            Rewriting::None => self.edit(request, &Groups::NONE).map_err(TargetError::from),
             target => self.own.with(
                 || Search::new(target),
-                |search| search.rewrite(target, request).and_then(|groups| self.edit(request, &groups)),
+                |search| search.rewrite(target, request).and_then(|groups| Ok(self.edit(request, &groups)?)),
             ),
         };
         match outcome {
@@ -108,9 +109,13 @@ impl ProxyRewrite {
 }
 
 /// What was put together from variables cannot be sent: nothing of the request goes to a node.
-fn refusal(error: EditError) -> Answer {
-    let message = serde_json::json!({"error_msg": format!("proxy-rewrite: {error}")});
-    Answer::owned(500, format!("{message}\n").into_bytes())
+fn refusal(error: TargetError) -> Answer {
+    let (status, message) = match error {
+        TargetError::Edit(error) => (500, error.to_string()),
+        TargetError::DotSegment => (400, "a value leads to another path".to_owned()),
+    };
+    let message = serde_json::json!({"error_msg": format!("proxy-rewrite: {message}")});
+    Answer::owned(status, format!("{message}\n").into_bytes())
 }
 
 const URI: Text<String> = text("a path", |text| match text.starts_with('/') && text.chars().count() <= 4096 {

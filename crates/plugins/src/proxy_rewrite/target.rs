@@ -2,11 +2,11 @@
 //!
 //! Path and query are put together apart: what is put into the path is percent-encoded, so that it cannot become a query. The
 //! path that regular expressions see is the normal one, in which what needs encoding is encoded already; it is not encoded
-//! twice.
+//! twice. What a value makes of a path must stay below the text around it: segments that lead elsewhere are refused.
 
 use crate::encoding::{Percent, encode};
 use crate::patterns::{Flags, compile};
-use crate::replacement::{Groups, Language, Part, Replacement};
+use crate::replacement::{Groups, Language, Part, Replacement, group_max, warn_of_group};
 use crate::straight::{Range, Straight};
 use crate::unknown::{Unknown, warn};
 use regex::bytes::{CaptureLocations, Regex};
@@ -57,7 +57,24 @@ pub(super) struct Search {
     /// One for each of the plugin's patterns.
     finders: Box<[Finder]>,
     target: Vec<u8>,
+    /// Which bytes of the target's path are of values.
+    values: Vec<(usize, usize)>,
     buffer: Vec<u8>,
+}
+
+/// Why there is no target.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum TargetError {
+    /// It cannot stand in a head.
+    Edit(EditError),
+    /// A value of the request has `..` or `.` as a segment in it, which a node would take for a way to another path.
+    DotSegment,
+}
+
+impl From<EditError> for TargetError {
+    fn from(error: EditError) -> TargetError {
+        TargetError::Edit(error)
+    }
 }
 
 impl Rewriting {
@@ -66,7 +83,10 @@ impl Rewriting {
         let path = cx.path.key("uri");
         let unknown = &mut |error| warn(&error, at, &path, cx.sink);
         match TargetTemplate::parse(uri, Language::Template, is_raw, unknown) {
-            Ok(target) => Some(Rewriting::To { target, is_raw }),
+            Ok(target) => {
+                warn_of_group(target.group_max(), 0, at, &path, cx.sink);
+                Some(Rewriting::To { target, is_raw })
+            }
             Err(message) => {
                 cx.sink.error(at, &path, Fault::new(message));
                 None
@@ -88,13 +108,25 @@ impl Rewriting {
             let unknown = &mut |error| warn(&error, at, &path.index(2 * index + 1), cx.sink);
             let template = TargetTemplate::parse(&pair[1], Language::Target, is_raw, unknown).map_err(Fault::new);
             match (regex, template) {
-                (Ok(regex), Ok(template)) => compiled.push((Pattern::new(regex), template)),
+                (Ok(regex), Ok(template)) => {
+                    let groups = regex.captures_len() - 1;
+                    warn_of_group(template.group_max(), groups, at, &path.index(2 * index + 1), cx.sink);
+                    compiled.push((Pattern::new(regex), template));
+                }
                 (Err(fault), _) => cx.sink.error(at, &path.index(2 * index), fault),
                 (_, Err(fault)) => cx.sink.error(at, &path.index(2 * index + 1), fault),
             }
         }
         let is_whole = compiled.len() == pairs.len() / 2;
         is_whole.then(|| Rewriting::ByRegex { pairs: compiled.into(), is_raw })
+    }
+
+    /// The most groups that one of its regular expressions has.
+    pub(super) fn groups(&self) -> usize {
+        match self {
+            Rewriting::ByRegex { pairs, .. } => pairs.iter().map(|(pattern, _)| pattern.groups()).max().unwrap_or(0),
+            Rewriting::None | Rewriting::To { .. } => 0,
+        }
     }
 
     /// The variables in it.
@@ -112,6 +144,13 @@ impl Rewriting {
 impl Pattern {
     fn new(regex: Regex) -> Pattern {
         Straight::new(regex.as_str()).map_or(Pattern::Regex(regex), Pattern::Straight)
+    }
+
+    fn groups(&self) -> usize {
+        match self {
+            Pattern::Straight(straight) => straight.groups().len() - 1,
+            Pattern::Regex(regex) => regex.captures_len() - 1,
+        }
     }
 
     fn finder(&self) -> Finder {
@@ -177,8 +216,21 @@ impl TargetTemplate {
         self.parts.iter().filter_map(|(_, part)| part.variable())
     }
 
-    fn write(&self, groups: &Groups<'_>, vars: &dyn Lookup, out: &mut Vec<u8>, buffer: &mut Vec<u8>) {
+    fn group_max(&self) -> usize {
+        group_max(self.parts.iter().map(|(_, part)| part))
+    }
+
+    /// `values`: learns which bytes of the path are of values.
+    fn write(
+        &self,
+        groups: &Groups<'_>,
+        vars: &dyn Lookup,
+        out: &mut Vec<u8>,
+        values: &mut Vec<(usize, usize)>,
+        buffer: &mut Vec<u8>,
+    ) {
         for (place, part) in &self.parts {
+            let begin = out.len();
             match part {
                 Part::Text(text) => out.extend_from_slice(text),
                 Part::Group(group) => place.write(groups.get(*group), Percent::Kept, out),
@@ -191,6 +243,9 @@ impl TargetTemplate {
                         (TargetPart::Query, _) => write_query(value, out),
                     }
                 }
+            }
+            if *place == TargetPart::Path && !matches!(part, Part::Text(_)) {
+                values.push((begin, out.len()));
             }
         }
     }
@@ -212,7 +267,7 @@ impl Search {
             Rewriting::ByRegex { pairs, .. } => pairs.iter().map(|(pattern, _)| pattern.finder()).collect(),
             _ => Box::default(),
         };
-        Search { finders, target: Vec::new(), buffer: Vec::new() }
+        Search { finders, target: Vec::new(), values: Vec::new(), buffer: Vec::new() }
     }
 
     /// Sets the target; gives what was captured on the way.
@@ -220,13 +275,19 @@ impl Search {
         &'s mut self,
         rewriting: &Rewriting,
         request: &mut Request<'r>,
-    ) -> Result<Groups<'s>, EditError> {
+    ) -> Result<Groups<'s>, TargetError> {
         self.target.clear();
+        self.values.clear();
         match rewriting {
             Rewriting::None => Ok(Groups::NONE),
             Rewriting::To { target, is_raw } => {
-                target.write(&Groups::NONE, request, &mut self.target, &mut self.buffer);
-                finish(&mut self.target, *is_raw, target.ends_in, request)?;
+                target.write(&Groups::NONE, request, &mut self.target, &mut self.values, &mut self.buffer);
+                check_segments(&self.target, &self.values)?;
+                let has_query = match is_raw {
+                    true => self.target.contains(&b'?'),
+                    false => target.ends_in == TargetPart::Query,
+                };
+                finish(&mut self.target, *is_raw, has_query, request)?;
                 Ok(Groups::NONE)
             }
             Rewriting::ByRegex { pairs, is_raw } => {
@@ -241,22 +302,79 @@ impl Search {
                 let Some((((start, end), groups), template)) = found else { return Ok(Groups::NONE) };
                 let before = if *is_raw { TargetPart::Query } else { TargetPart::Path };
                 before.write(&path[..start], Percent::Kept, &mut self.target);
-                template.write(&groups, request, &mut self.target, &mut self.buffer);
+                if !is_raw {
+                    self.values.push((0, self.target.len()));
+                }
+                template.write(&groups, request, &mut self.target, &mut self.values, &mut self.buffer);
+                let behind = self.target.len();
                 template.ends_in.write(&path[end..], Percent::Kept, &mut self.target);
-                finish(&mut self.target, *is_raw, template.ends_in, request)?;
+                if template.ends_in == TargetPart::Path {
+                    self.values.push((behind, self.target.len()));
+                }
+                check_segments(&self.target, &self.values)?;
+                match is_raw {
+                    // The query is a part of what was rewritten.
+                    true => request.edits.set_target(&self.target)?,
+                    false => finish(&mut self.target, false, template.ends_in == TargetPart::Query, request)?,
+                }
                 Ok(groups)
             }
         }
     }
 }
 
-/// Adds the query of the request, unless the target is made of that already.
-fn finish(target: &mut Vec<u8>, is_raw: bool, place: TargetPart, request: &mut Request<'_>) -> Result<(), EditError> {
-    if let Some(query) = request.facts.query().filter(|query| !is_raw && !query.is_empty()) {
-        target.push(if place == TargetPart::Query { b'&' } else { b'?' });
+/// Adds the query of the request; a raw one as it came, even an empty one.
+fn finish(target: &mut Vec<u8>, is_raw: bool, has_query: bool, request: &mut Request<'_>) -> Result<(), EditError> {
+    if let Some(query) = request.facts.query().filter(|query| is_raw || !query.is_empty()) {
+        target.push(if has_query { b'&' } else { b'?' });
         target.extend_from_slice(query);
     }
     request.edits.set_target(target)
+}
+
+/// Refuses a dot segment that a value has a part in, however a node may write it: `%2e`, behind `%2f`, `\` or `%5c`, or with
+/// parameters behind `;`.
+fn check_segments(target: &[u8], values: &[(usize, usize)]) -> Result<(), TargetError> {
+    let (Some((begin, _)), Some((_, end))) = (values.first(), values.last()) else { return Ok(()) };
+    if !target[*begin..*end].iter().any(|byte| matches!(byte, b'.' | b'%')) && !has_dot_beside(target, values) {
+        return Ok(());
+    }
+    let path = memchr::memchr(b'?', target).map_or(target, |at| &target[..at]);
+    let (mut at, mut segment, mut dots) = (0, 0, Some(0));
+    loop {
+        let (byte, len) = decoded_at(path, at);
+        match byte {
+            None | Some(b'/' | b'\\' | b';') => {
+                let is_of_value = || values.iter().any(|(begin, end)| *begin <= at && segment <= *end);
+                if matches!(dots, Some(1 | 2)) && is_of_value() {
+                    return Err(TargetError::DotSegment);
+                }
+                match byte {
+                    None => return Ok(()),
+                    Some(b';') => dots = None,
+                    Some(_) => (segment, dots) = (at + len, Some(0)),
+                }
+            }
+            Some(b'.') => dots = dots.map(|dots| dots + 1),
+            Some(_) => dots = None,
+        }
+        at += len;
+    }
+}
+
+/// Whether a dot stands right before or behind a value: `/.$1` becomes a dot segment even if the value has no dot.
+fn has_dot_beside(target: &[u8], values: &[(usize, usize)]) -> bool {
+    let is_dot = |byte: Option<&u8>| byte == Some(&b'.');
+    values.iter().any(|(begin, end)| is_dot(target[..*begin].last()) || is_dot(target.get(*end)))
+}
+
+/// The byte that stands at `at`, decoded, and how many bytes it is written with.
+fn decoded_at(text: &[u8], at: usize) -> (Option<u8>, usize) {
+    let digit = |at: usize| text.get(at).and_then(|byte| char::from(*byte).to_digit(16));
+    match (text.get(at), digit(at + 1), digit(at + 2)) {
+        (Some(b'%'), Some(high), Some(low)) => (Some((high * 16 + low) as u8), 3),
+        (byte, ..) => (byte.copied(), 1),
+    }
 }
 
 /// An argument of the request stays one value, whatever it was written with.

@@ -1,6 +1,6 @@
 //! `proxy-rewrite`: what the node gets.
 
-use crate::harness::{OK, plugins, refusal};
+use crate::harness::{OK, plugins, refusal, said_of_store};
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
 
@@ -57,9 +57,7 @@ fn regex_uri_takes_the_first_pair_that_matches() {
         ("{regex_uri: ['^/(a)|(b)', '/[$2]']}", "/a", "/[]"),
         ("{uri: /first, regex_uri: ['^/', '/second']}", "/a", "/first"),
     ] {
-        // `${1}` is left to the plugin, not taken for an environment variable.
-        let config = config.replace("${", "$${");
-        assert_eq!(target(&config, asked), expected, "{config} {asked}");
+        assert_eq!(target(config, asked), expected, "{config} {asked}");
     }
 }
 
@@ -68,9 +66,108 @@ fn the_real_target_is_taken_as_it_came() {
     for (config, asked, expected) in [
         ("{use_real_request_uri_unsafe: true}", "/a/../b%2f?x=1", "/a/../b%2f?x=1"),
         ("{use_real_request_uri_unsafe: true, regex_uri: ['^/a(.*)', '$1']}", "/a/../b%2f?x=1", "/../b%2f?x=1"),
-        ("{use_real_request_uri_unsafe: true, uri: '/b?$arg_x'}", "/a?x=1", "/b?1"),
+        ("{use_real_request_uri_unsafe: true, regex_uri: ['^/a', '/b']}", "/a?x=1", "/b?x=1"),
+        ("{use_real_request_uri_unsafe: true, regex_uri: ['^/no', '/b']}", "/a?x=%20", "/a?x=%20"),
+        ("{use_real_request_uri_unsafe: true, uri: '/b?$arg_x'}", "/a?x=1", "/b?1&x=1"),
+        ("{use_real_request_uri_unsafe: true, uri: /b}", "/a?x=1%20y", "/b?x=1%20y"),
+        ("{use_real_request_uri_unsafe: true, uri: /b}", "/a", "/b"),
+        ("{use_real_request_uri_unsafe: true, uri: '/b?y=2'}", "/a", "/b?y=2"),
+        // As it came, even an empty one.
+        ("{use_real_request_uri_unsafe: true, uri: /b}", "/a?", "/b?"),
+        ("{use_real_request_uri_unsafe: true, uri: '/b?y=2'}", "/a?x?z", "/b?y=2&x?z"),
+        // A `?` of a value begins no query.
+        ("{use_real_request_uri_unsafe: true, uri: '/b/$arg_x'}", "/a?x=1?2", "/b/1%3F2?x=1?2"),
     ] {
         assert_eq!(target(config, asked), expected, "{config} {asked}");
+    }
+}
+
+#[test]
+fn values_do_not_lead_to_another_path() {
+    let argument = "{uri: '/b/$arg_x/c'}";
+    for value in
+        ["..", ".", "%2e%2E", "a/..", "../../admin", "..%2Fadmin", "a%2f..", "..%5cadmin", "..\\admin", "..;a=b"]
+    {
+        assert_eq!(target(argument, &format!("/a?x={value}")), "> proxy-rewrite answers", "{value}");
+    }
+    for (value, path) in
+        [("a.b", "a.b"), ("...", "..."), ("..a", "..a"), ("a..", "a.."), ("%252e%252e", "%252e%252e"), ("", "")]
+    {
+        assert_eq!(target(argument, &format!("/a?x={value}")), format!("/b/{path}/c?x={value}"));
+    }
+    // What stands around a value counts, too, and groups are values.
+    for (config, asked) in [
+        ("{uri: '/b/.$arg_x'}", "/a?x=."),
+        ("{uri: '/b/$arg_x.'}", "/a?x=."),
+        ("{uri: '/b/.$arg_x'}", "/a"),
+        ("{uri: '/b/$arg_x$arg_y'}", "/a?x=.&y=."),
+        ("{uri: '/b$arg_x..'}", "/a?x=/"),
+        ("{regex_uri: ['^/a(.*)b', '/$1/c']}", "/a..b"),
+        ("{regex_uri: ['^/a(.*)', '/b/$1']}", "/a..%2Fc"),
+        ("{regex_uri: ['^/x', '/']}", "/x../y"),
+        ("{regex_uri: ['x/y', '']}", "/a/..x/y"),
+    ] {
+        assert_eq!(target(config, asked), "> proxy-rewrite answers", "{config} {asked}");
+    }
+    // What is written in the configuration is the operator's, and a query leads nowhere.
+    for (config, asked, expected) in [
+        ("{uri: '/b/../c/$arg_x'}", "/a?x=1", "/b/../c/1?x=1"),
+        ("{uri: '/b?p=$arg_x'}", "/a?x=../..", "/b?p=../..&x=../.."),
+        ("{uri: '/b/$arg_x'}", "/a?x=1&y=/../", "/b/1?x=1&y=/../"),
+    ] {
+        assert_eq!(target(config, asked), expected, "{config} {asked}");
+    }
+    let plugins = plugins(&format!("proxy-rewrite: {argument}")).expect("good");
+    expect![[r#"
+        > proxy-rewrite answers
+        < 400
+        < "{\"error_msg\":\"proxy-rewrite: a value leads to another path\"}\n"
+    "#]]
+    .assert_eq(&plugins.run("GET /a?x=.. HTTP/1.1\nHost: h\n\n", OK));
+}
+
+#[test]
+fn lists_of_values_make_several_lines() {
+    check(
+        "{regex_uri: ['^/user/(.*)', '/u'], headers: {add: {X-A: [2, 'id-$1'], X-One: [1]}, \
+            set: {X-Version: [v1, 010, $arg_none, '$http_x_b'], X-Gone: ['', ''], X-None: [$arg_none, z], Host: [n.example]}}}",
+        "GET /user/7 HTTP/1.1\nHost: h\nX-A: 1\nX-Version: old\nX-Version: older\nX-Gone: g\nX-None: n\nX-B: b\n\n",
+        expect![[r#"
+            > GET /u
+            > host of the node: n.example
+            > Host: h
+            > X-A: 1
+            > X-B: b
+            > X-A: 2
+            > X-A: id-7
+            > X-One: 1
+            > X-Version: v1
+            > X-Version: 8
+            > X-Version: b
+            > X-None: z
+        "#]],
+    );
+}
+
+#[test]
+fn groups_that_no_match_fills_are_told() {
+    for (config, warned) in [
+        ("{regex_uri: ['^/(.*)/(.*)', '/$2']}", None),
+        ("{regex_uri: ['^/(.*)', '/$2']}", Some("regex_uri[1]: there is one group, so $2 is always empty")),
+        (
+            "{regex_uri: ['^/(a)(b)', /x, '^/', '/${1}']}",
+            Some("regex_uri[3]: there is no group, so $1 is always empty"),
+        ),
+        ("{uri: '/b/$1'}", Some("uri: there is no group, so $1 is always empty")),
+        ("{regex_uri: ['^/(a)(b)', /x, '^/', /y], headers: {X: $2}}", None),
+        ("{regex_uri: ['^/(a)', '/$0'], headers: {X: $2}}", Some("headers: there is one group, so $2 is always empty")),
+        ("{headers: {set: {X: ['$1']}}}", Some("headers: there is no group, so $1 is always empty")),
+    ] {
+        let warnings = said_of_store(&format!("proxy-rewrite: {config}"));
+        match warned {
+            None => assert_eq!(warnings, "", "{config}"),
+            Some(warned) => assert!(warnings.contains(warned), "{config}: {warnings}"),
+        }
     }
 }
 
@@ -141,11 +238,16 @@ proptest! {
         let request = format!("GET /p?v={in_target} HTTP/1.1\nHost: h\nV: {value}\nCookie: v={value}\n\n");
         let transcript = plugins.run(&request, OK);
         let sent: Vec<&str> = transcript.lines().filter_map(|line| line.strip_prefix("> ")).collect();
+        if sent[0] == "proxy-rewrite answers" {
+            prop_assert!(value.contains('.'));
+            return Ok(());
+        }
         let (method, target) = sent[0].split_once(' ').expect("a request line");
         let (path, query) = target.split_once('?').expect("the query of the request");
         prop_assert_eq!(method, "GET");
         prop_assert!(path.starts_with("/fixed/"), "{}", target);
         prop_assert!(path.bytes().all(|byte| byte > b' ' && byte != b'#'), "{}", target);
+        prop_assert!(!path.split('/').any(|segment| matches!(segment, "." | "..")), "{}", target);
         prop_assert_eq!(query, format!("v={in_target}"));
         // Host, V, Cookie and X-V.
         prop_assert_eq!(sent.len(), 5);
@@ -182,6 +284,11 @@ fn bad_configurations_are_refused() {
         "{headers: {'a:b': c}}",
         "{headers: {'': c}}",
         "{headers: {a: [b]}}",
+        "{headers: {set: {a: []}}}",
+        "{headers: {set: {a: [b, true]}}}",
+        "{headers: {add: {a: [[b]]}}}",
+        "{headers: {set: {Host: [a, b]}}}",
+        r#"{headers: {add: {a: [b, "c\nd"]}}}"#,
         "{headers: {a: true}}",
         r#"{headers: {a: "b\r\nX: y"}}"#,
         r#"{headers: {a: "$uri\nX: y"}}"#,
@@ -250,6 +357,16 @@ fn bad_configurations_are_refused() {
             1:27: proxy-rewrite.headers[""]: not the name of a header field: letters, digits and !#$%&'*+-.^_`|~ only
         {headers: {a: [b]}}
             1:30: proxy-rewrite.headers.a: expected a text or a number, found a list
+        {headers: {set: {a: []}}}
+            1:36: proxy-rewrite.headers.set.a: nothing stands here; name at least one field, or remove the key
+        {headers: {set: {a: [b, true]}}}
+            1:40: proxy-rewrite.headers.set.a[1]: expected a text or a number, found true
+        {headers: {add: {a: [[b]]}}}
+            1:37: proxy-rewrite.headers.add.a[0]: expected a text or a number, found a list
+        {headers: {set: {Host: [a, b]}}}
+            1:33: proxy-rewrite.headers.set.Host[1]: a request has exactly one Host; write it under `set`, or as the key `host`
+        {headers: {add: {a: [b, "c\nd"]}}}
+            1:33: proxy-rewrite.headers.add.a[1]: a header value cannot hold control characters such as line breaks
         {headers: {a: true}}
             1:30: proxy-rewrite.headers.a: expected a text or a number, found true
         {headers: {a: "b\r\nX: y"}}
