@@ -40,6 +40,11 @@ impl ClientTls {
         name_of(host_seen).or_else(|| name_of(node)).unwrap_or_else(nobody)
     }
 
+    /// Whether the upstream says itself which name that is (`tls.sni`).
+    pub fn has_own_name(&self) -> bool {
+        self.sni.is_some()
+    }
+
     /// Whether a name is the one that [`ClientTls::server_name`] would give. Where it is, nothing is allocated.
     pub fn is_server_name(&self, name: &ServerName<'static>, host_seen: &str, node: &str) -> bool {
         if let Some(sni) = &self.sni {

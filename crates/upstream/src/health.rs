@@ -30,12 +30,17 @@ pub const SET_ASIDE_MAX_MS: u64 = 30_000;
 /// What a try has shown of its endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Report {
-    /// A connection was made.
+    /// A connection was made, over which a request is to go.
     Connected,
+    /// A connection was made, or an answer came, and nothing else of a stream shows how its endpoint does.
+    Opened,
     /// A response's head came, with this status.
     Status(u16),
-    /// The try failed. Not to be told of what is not the endpoint's doing: a lack of resources here, or a reused
-    /// connection that was closed.
+    /// The try ended in a way that shows nothing of the endpoint, such as a failure that the request causes. If it was a probe, the
+    /// next one may come at once.
+    Inconclusive,
+    /// The try failed. Not to be reported if that is not the endpoint's doing: a lack of resources here, a reused connection
+    /// that was closed, or a failure that the request causes.
     Failed(Failure),
 }
 
@@ -137,12 +142,18 @@ impl Health {
     #[inline]
     pub(crate) fn report_connection(&mut self, report: Report, now_ms: u64) -> Option<News> {
         match report {
-            Report::Connected | Report::Status(_) => {
+            Report::Connected | Report::Opened | Report::Status(_) => {
                 self.probing = false;
                 (std::mem::take(&mut self.failures) > 0).then_some(News::Recovered)
             }
             Report::Failed(failure) if failure.is_connect() => self.failed(now_ms),
             Report::Failed(_) => None,
+            Report::Inconclusive => {
+                if self.probing {
+                    self.end_probe(now_ms);
+                }
+                None
+            }
         }
     }
 
@@ -239,6 +250,9 @@ fn grade(report: Report, rules: &PassiveCheck) -> Grade {
     match report {
         Report::Connected if rules.r#type == CheckType::Tcp => Grade::Good,
         Report::Connected => Grade::Nothing,
+        // Whatever `type` says: its default is for HTTP.
+        Report::Opened => Grade::Good,
+        Report::Inconclusive => Grade::Nothing,
         Report::Status(_) if rules.r#type == CheckType::Tcp => Grade::Good,
         Report::Status(status) if rules.healthy.http_statuses.contains(&status) => Grade::Good,
         Report::Status(status) if unhealthy.http_statuses.contains(&status) => bad(Kind::Http, unhealthy.http_failures),
@@ -247,6 +261,7 @@ fn grade(report: Report, rules: &PassiveCheck) -> Grade {
             Failure::Connect | Failure::Reset => bad(Kind::Tcp, unhealthy.tcp_failures),
             Failure::BadResponse if rules.r#type == CheckType::Tcp => Grade::Nothing,
             Failure::BadResponse => bad(Kind::Http, unhealthy.http_failures),
+            Failure::Name | Failure::Refused => Grade::Nothing,
             Failure::ConnectTimeout | Failure::SendTimeout | Failure::ReadTimeout | Failure::TryTimeout => {
                 bad(Kind::Timeout, unhealthy.timeouts)
             }

@@ -1,11 +1,13 @@
 //! What to do about a try that failed.
 //!
-//! Three rules, in this order:
+//! Four rules, in this order:
 //! 1. Nothing is sent twice unless that is safe: no byte of the request was sent, or its method is idempotent and its
 //!    whole body can be sent again. Once a byte of the response came, nothing is tried again.
 //! 2. A reused connection that ends before any response byte says nothing about the node, which may just have closed it
 //!    for being idle: the same node is tried at once on a fresh connection, and that does not count as a retry.
-//! 3. Otherwise `retries` bounds how often another node is tried, `retry_timeout` until when, and `retry_budget` how many
+//! 3. What the request itself causes is not tried again: a name that no node accepts, a request that a node refuses, one
+//!    on which a second node closes a new connection without an answer.
+//! 4. Otherwise `retries` bounds how often another node is tried, `retry_timeout` until when, and `retry_budget` how many
 //!    requests do so at once.
 //!
 //! Pure: it neither picks a node nor waits.
@@ -27,6 +29,10 @@ pub enum Failure {
     TryTimeout,
     /// The response broke the protocol or a limit.
     BadResponse,
+    /// No node is known to accept the server name that the request asks for.
+    Name,
+    /// The node says that the request, by itself, breaks its protocol or its bounds.
+    Refused,
 }
 
 impl Failure {
@@ -38,7 +44,7 @@ impl Failure {
     /// Status for the client when nothing is tried any more, and what the try is told to have come to.
     pub fn status(self) -> u16 {
         match self {
-            Failure::Connect | Failure::Reset | Failure::BadResponse => 502,
+            Failure::Connect | Failure::Reset | Failure::BadResponse | Failure::Name | Failure::Refused => 502,
             Failure::ConnectTimeout | Failure::SendTimeout | Failure::ReadTimeout | Failure::TryTimeout => 504,
         }
     }
@@ -53,6 +59,8 @@ pub struct Attempt {
     pub reused: bool,
     /// A byte of the request may have reached the kernel.
     pub request_sent: bool,
+    /// Another node has closed a new connection on the same request, without an answer.
+    pub closed_before: bool,
     /// A byte of the response was read.
     pub response_started: bool,
     /// Sending it twice means the same as once (RFC 9110 section 9.2.2).
@@ -73,6 +81,18 @@ pub struct Attempt {
     pub in_budget: bool,
 }
 
+impl Attempt {
+    /// Whether a new connection ended on a request that the node got, without an answer.
+    pub fn is_closed(&self) -> bool {
+        self.failure == Failure::Reset && !self.reused && self.request_sent && !self.response_started
+    }
+
+    /// Whether that happened at another node, too: the request is to blame.
+    pub fn is_closed_again(&self) -> bool {
+        self.closed_before && self.is_closed()
+    }
+}
+
 /// What to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
@@ -90,11 +110,15 @@ pub enum Decision {
 pub fn decide(attempt: &Attempt) -> Decision {
     let status = attempt.failure.status();
     let safe = !attempt.request_sent || (attempt.idempotent && attempt.body_replayable);
-    if !safe || attempt.response_started || attempt.failure == Failure::BadResponse {
+    let is_final = matches!(attempt.failure, Failure::BadResponse | Failure::Name | Failure::Refused);
+    if !safe || attempt.response_started || is_final {
         return Decision::Fail(status);
     }
     if attempt.reused && attempt.failure == Failure::Reset {
         return Decision::RetrySame;
+    }
+    if attempt.is_closed_again() {
+        return Decision::Fail(status);
     }
     let others = u32::try_from(attempt.choices.saturating_sub(1)).unwrap_or(u32::MAX);
     let in_time = attempt.retry_timeout_ms == 0 || attempt.elapsed_ms < attempt.retry_timeout_ms;
@@ -112,7 +136,7 @@ pub fn decide(attempt: &Attempt) -> Decision {
 mod tests {
     use super::*;
 
-    const FAILURES: [Failure; 7] = [
+    const FAILURES: [Failure; 9] = [
         Failure::Connect,
         Failure::ConnectTimeout,
         Failure::Reset,
@@ -120,6 +144,8 @@ mod tests {
         Failure::ReadTimeout,
         Failure::TryTimeout,
         Failure::BadResponse,
+        Failure::Name,
+        Failure::Refused,
     ];
 
     /// A GET without a body on a fresh connection to the first of three nodes.
@@ -128,6 +154,7 @@ mod tests {
             failure,
             reused: false,
             request_sent: !failure.is_connect(),
+            closed_before: false,
             response_started: false,
             idempotent: true,
             body_replayable: true,
@@ -164,6 +191,12 @@ mod tests {
             ("POST try timeout", post(TryTimeout), Fail(504)),
             ("GET send timeout", get(SendTimeout), RetryNext(504)),
             ("GET bad response", get(BadResponse), Fail(502)),
+            ("GET of an unknown name", unsent(get(Name)), Fail(502)),
+            ("GET refused by the node's HTTP/2", get(Refused), Fail(502)),
+            ("GET refused by the node's HTTP/2, reused", reused(get(Refused)), Fail(502)),
+            ("GET closed by a second node", Attempt { closed_before: true, ..get(Reset) }, Fail(502)),
+            ("GET closed by a second node, reused", Attempt { closed_before: true, ..reused(get(Reset)) }, RetrySame),
+            ("GET closed, then no connection", Attempt { closed_before: true, ..get(Connect) }, RetryNext(502)),
             ("GET refused, last retry", used(1, get(Connect)), RetryNext(502)),
             ("GET refused, none left", used(2, get(Connect)), Fail(502)),
             ("GET reset, reused, none left", used(2, reused(get(Reset))), RetrySame),
@@ -186,7 +219,7 @@ mod tests {
     /// Every combination of what `decide` looks at, against the rules stated one by one.
     #[test]
     fn every_combination_keeps_the_rules() {
-        let bits = 0..1u32 << 6;
+        let bits = 0..1u32 << 7;
         let mut seen = [0usize; 4];
         for (failure, bits) in FAILURES.iter().flat_map(|f| bits.clone().map(move |b| (*f, b))) {
             let bit = |n: u32| bits >> n & 1 == 1;
@@ -195,6 +228,7 @@ mod tests {
                     failure,
                     reused: bit(0),
                     request_sent: bit(1),
+                    closed_before: bit(6),
                     response_started: bit(2),
                     idempotent: bit(3),
                     body_replayable: bit(4),
@@ -241,6 +275,10 @@ mod tests {
         }
         if attempt.response_started || attempt.failure == Failure::BadResponse {
             assert!(!retried, "response begun: {attempt:?}");
+        }
+        let is_closed = attempt.failure == Failure::Reset && attempt.request_sent && !attempt.reused;
+        if matches!(attempt.failure, Failure::Name | Failure::Refused) || (attempt.closed_before && is_closed) {
+            assert!(!retried, "the request is to blame: {attempt:?}");
         }
         match decision {
             Decision::RetrySame => assert!(

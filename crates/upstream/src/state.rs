@@ -6,6 +6,7 @@
 use crate::balancer::Balancer;
 use crate::endpoint::Endpoint;
 use crate::health::{Circuit, News, Report};
+use crate::names::{NameFault, Names};
 use crate::pool::{ConnMeta, Fit, Pool};
 use crate::queue::{Queue, Ticket};
 use crate::slot::Slot;
@@ -28,6 +29,7 @@ pub struct UpstreamState<C> {
     retries: u32,
     limits: UpstreamLimits,
     queue: Queue,
+    names: Names,
 }
 
 /// What the status shows of an endpoint.
@@ -57,7 +59,8 @@ impl<C> UpstreamState<C> {
         let mut balancer = Balancer::new(&upstream.balance, endpoints);
         balancer.set_checks(upstream.checks.as_ref());
         let pool = Pool::new(upstream.keepalive);
-        Self { balancer, pool, tries: 0, retries: 0, limits: upstream.limits, queue: Queue::default() }
+        let (limits, queue, names) = (upstream.limits, Queue::default(), Names::default());
+        Self { balancer, pool, tries: 0, retries: 0, limits, queue, names }
     }
 
     /// Takes on a new definition or new addresses. Whatever belongs to an endpoint that stays is kept: idle connections,
@@ -68,6 +71,7 @@ impl<C> UpstreamState<C> {
         self.balancer.redefine(&upstream.balance, endpoints);
         self.balancer.set_checks(upstream.checks.as_ref());
         let slots = self.balancer.slots();
+        self.names.retain(|(index, generation)| slots[index].live && slots[index].generation == generation);
         self.pool.retain(|index, meta| keeps_connections(&slots[index], meta));
         self.pool.set_bounds(upstream.keepalive);
         self.limits = upstream.limits;
@@ -77,6 +81,7 @@ impl<C> UpstreamState<C> {
     /// Closes all idle connections, and keeps none of those in use: what is spoken on them is not what the upstream asks for now.
     pub fn renew_connections(&mut self) {
         self.balancer.renew_generations();
+        self.names.retain(|_| false);
         self.pool.retain(|_, _| false);
     }
 
@@ -183,6 +188,16 @@ impl<C> UpstreamState<C> {
     #[inline]
     pub fn report(&mut self, index: usize, report: Report, now_ms: u64) -> Option<News> {
         self.balancer.report(index, report, now_ms)
+    }
+
+    /// The endpoint has accepted a server name that came with a request.
+    pub fn accept_name(&mut self, index: usize, name: &str) {
+        self.names.accept((index, self.balancer.slots()[index].generation), name);
+    }
+
+    /// A handshake with the endpoint has failed, for a server name that came with a request: what is to blame.
+    pub fn refuse_name(&mut self, index: usize, name: &str) -> NameFault {
+        self.names.refuse((index, self.balancer.slots()[index].generation), name)
     }
 
     /// Whether the endpoint has failed, and nobody has seen it fail since then.

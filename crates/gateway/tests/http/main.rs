@@ -1,12 +1,17 @@
 //! HTTP through the binary: connections, framing, routing, nodes, WebSocket, gRPC, and the TCP and UDP sessions beside it.
 
 mod addresses;
+mod apisix_yaml;
 mod balancing;
+mod blame;
+mod bodiless;
+mod check_host;
 mod delivery;
 mod failover;
 mod grpc;
 mod grpc_peer;
 mod grpc_web;
+mod hashing;
 mod health;
 mod hostile;
 mod hostile_node;
@@ -32,11 +37,13 @@ mod resets;
 mod routing;
 #[path = "../shared/mod.rs"]
 mod shared;
+mod shutdown;
 mod signals;
 mod slow;
 mod soak;
 mod stream;
 mod stream_listeners;
+mod stream_plain;
 mod stream_proxy_protocol;
 mod stream_random;
 mod stream_udp;

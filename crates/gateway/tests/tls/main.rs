@@ -6,6 +6,7 @@ mod acme_trouble;
 mod certificates;
 mod client_certificates;
 mod failures;
+mod foreign_names;
 mod handshakes;
 mod http2_tls;
 mod renewal;

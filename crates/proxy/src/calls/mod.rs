@@ -57,8 +57,14 @@ impl Calls {
         let _under_way = UnderWay::begin(&pool.under_way)?;
         let trial = Trial::begin(&pool.breaker, Instant::now())?;
         let result = self.exchange(&pool, &mut call).await;
-        // Too large a reply is a reply.
-        trial.end(matches!(result, Ok(_) | Err(CallError::TooLarge)), Instant::now());
+        match result {
+            // Too large a reply is a reply.
+            Ok(_) | Err(CallError::TooLarge) => trial.end(true, Instant::now()),
+            // A client's request, which such a call may carry, can be what the server closes the connection on. That takes no time,
+            // so there is nothing to spare.
+            Err(CallError::Closed) => drop(trial),
+            Err(_) => trial.end(false, Instant::now()),
+        }
         result
     }
 

@@ -113,6 +113,26 @@ fn what_does_not_answer_in_time_rests_after_a_while() {
     assert_eq!(run([call_to(&refusing, "/")]), [Err(CallError::Connect)]);
 }
 
+/// What one client's request carries must not keep the server from others.
+#[test]
+fn one_that_closes_on_some_calls_does_not_rest() {
+    let server = Upstream::serve(|connection: &mut Connection| {
+        while let Ok(request) = connection.read_request() {
+            if request.head.method_and_target().1 == "/bad" {
+                return;
+            }
+            connection.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        }
+    });
+    let mut targets = ["/bad"; 12];
+    (targets[0], targets[11]) = ("/", "/");
+    let results = run(targets.map(|target| call_to(&server, target)));
+    for (target, result) in targets.into_iter().zip(results) {
+        let expected = if target == "/bad" { Err(CallError::Closed) } else { Ok((200, String::new())) };
+        assert_eq!(result, expected, "{target}");
+    }
+}
+
 #[test]
 fn what_nobody_waits_for_is_bounded() {
     let server = Upstream::bind();

@@ -116,6 +116,11 @@ impl Stream {
         matches!(self, Stream::Http2Node(stream) if stream.is_unseen())
     }
 
+    /// Whether the node has said that the request, or its connection for it, breaks its protocol or its bounds.
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self, Stream::Http2Node(stream) if stream.is_refused())
+    }
+
     /// What a node seems to speak instead of what it was asked in, by the first bytes `received` of its response.
     pub(crate) fn mistaken(&self, received: &[u8]) -> Option<Mistaken> {
         match self {

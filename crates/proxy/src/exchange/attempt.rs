@@ -14,6 +14,7 @@ use crate::worker::Worker;
 use std::future::poll_fn;
 use std::time::Instant;
 use stillgate_upstream::{Failure, Report};
+use stillgate_wire::ResponseError;
 
 /// nginx's code for a request whose client did not wait for the answer; only the access log sees it.
 pub(crate) const STATUS_CLIENT_GONE: u16 = 499;
@@ -31,12 +32,25 @@ pub(super) enum Ended {
 }
 
 /// A try that failed, as the retry rules want to know it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct Failed {
     pub(super) failure: Failure,
     pub(super) reused: bool,
     pub(super) request_sent: bool,
     pub(super) response_started: bool,
+    /// The node closed the connection while the rest of the request had yet to come from its client.
+    pub(super) awaited_client: bool,
+    /// What TLS failed of, where the log does not tell it of the node.
+    pub(super) reason: Option<String>,
+}
+
+impl Failed {
+    /// Whether the node closed a new connection on a request that it got, without an answer. The next node shows whether the node
+    /// or the request is to blame.
+    pub(super) fn is_closed(&self) -> bool {
+        let is_sent = self.request_sent && !self.response_started && !self.awaited_client;
+        self.failure == Failure::Reset && !self.reused && is_sent
+    }
 }
 
 /// A try that is under way at an endpoint; its end is counted whatever becomes of the task.
@@ -49,6 +63,8 @@ struct Trying<'a> {
     began_ms: u64,
     /// `None`: nobody wants to know how long it takes.
     began: Option<Instant>,
+    /// The node that closed its connection on the same request before.
+    closed: Option<usize>,
 }
 
 impl Drop for Trying<'_> {
@@ -77,13 +93,17 @@ impl<'a> Trying<'a> {
         let timing = exchange.outcome.timing;
         let began = (timing.head || timing.node).then(Instant::now);
         exchange.outcome.node_since = exchange.outcome.node_since.or(began);
-        Trying { upstream, worker, index, latency_us: None, is_retry, began_ms: worker.clock.now_ms(), began }
+        let (began_ms, closed) = (worker.clock.now_ms(), tries.closed);
+        Trying { upstream, worker, index, latency_us: None, is_retry, began_ms, began, closed }
     }
 
     /// The final response's head is here.
     fn answered(&mut self, exchange: &mut Exchange) {
         let status = exchange.response.status;
         health::report(self.worker, self.upstream, self.index, Report::Status(status), || format!("status {status}"));
+        if let Some(closed) = self.closed.take() {
+            health::report_failure(self.worker, self.upstream, closed, Failure::Reset, false);
+        }
         exchange.tries.answered(status);
         let now = self.began.map(|_| Instant::now());
         if exchange.outcome.timing.head {
@@ -100,8 +120,16 @@ impl<'a> Trying<'a> {
     fn not_connected(&self, exchange: &mut Exchange, error: &ConnectError) -> Ended {
         exchange.outcome.node_ended();
         exchange.tries.answered(error.failure.status());
-        let failure = error.failure;
-        Ended::Failed(Failed { failure, reused: false, request_sent: false, response_started: false })
+        let (failure, reason) = (error.failure, error.is_handshake.then(|| error.reason()));
+        let awaited_client = false;
+        Ended::Failed(Failed {
+            failure,
+            reused: false,
+            request_sent: false,
+            response_started: false,
+            awaited_client,
+            reason,
+        })
     }
 
     /// It ended before the response did.
@@ -112,7 +140,7 @@ impl<'a> Trying<'a> {
         tries: &Tries<'_>,
         connection: &Connection,
         event: Event,
-        begun: bool,
+        (begun, awaited_client): (bool, bool),
     ) -> Ended {
         let stream = &connection.stream;
         // A node that has not looked at the request is not to blame (RFC 9113 section 8.7): as if nothing had been sent.
@@ -123,16 +151,41 @@ impl<'a> Trying<'a> {
             stream.retire();
         }
         exchange.mistaken = stream.mistaken(exchange.from_node.unparsed());
-        if let Event::NodeFailed(failure) = event {
-            health::report_failure(self.worker, self.upstream, self.index, failure, reused);
-            exchange.tries.answered(failure.status());
+        // A connection that ends for it may have ended for another request on it; a new one shows which.
+        let is_refused = stream.is_refused() && (!is_unseen || tries.is_fresh);
+        let event = match event {
+            Event::NodeFailed(Failure::Reset) if is_refused => Event::NodeFailed(Failure::Refused),
+            event => event,
+        };
+        let mut failed = match interrupted(exchange, event, reused, begun) {
+            Ended::Failed(failed) => Failed { awaited_client, ..failed },
+            ended => return ended,
+        };
+        if is_unseen && exchange.is_replayable() {
+            failed.request_sent = false;
         }
-        match interrupted(exchange, event, reused, begun) {
-            Ended::Failed(failed) if is_unseen && exchange.is_replayable() => {
-                Ended::Failed(Failed { request_sent: false, ..failed })
-            }
-            ended => ended,
+        exchange.tries.answered(failed.failure.status());
+        if is_of_client(exchange, &failed) {
+            health::report(self.worker, self.upstream, self.index, Report::Inconclusive, String::new);
+        } else if !failed.is_closed() {
+            health::report_failure(self.worker, self.upstream, self.index, failed.failure, reused);
         }
+        Ended::Failed(failed)
+    }
+}
+
+/// Whether what the client sends, or asks for, may have made the try fail.
+fn is_of_client(exchange: &Exchange, failed: &Failed) -> bool {
+    let is_large = matches!(exchange.bad_response, Some(ResponseError::HeadTooLarge | ResponseError::TooManyHeaders));
+    match failed.failure {
+        Failure::BadResponse => is_large,
+        Failure::Reset => failed.awaited_client,
+        Failure::Refused | Failure::Name => true,
+        Failure::Connect
+        | Failure::ConnectTimeout
+        | Failure::SendTimeout
+        | Failure::ReadTimeout
+        | Failure::TryTimeout => false,
     }
 }
 
@@ -155,8 +208,9 @@ pub(super) async fn run(serving: &mut Serving<'_>, tries: &Tries<'_>, index: usi
         Err(broken) => Event::BrokenRequest(broken),
     };
     let (sent, begun, keep_alive) = (relay.request_sent && !relay.node_deaf, relay.has_begun(), relay.keep_alive);
+    let awaited_client = relay.awaits_client();
     if event != Event::Finished {
-        return trying.broke(serving.exchange, tries, &connection, event, begun);
+        return trying.broke(serving.exchange, tries, &connection, event, (begun, awaited_client));
     }
     if serving.exchange.response.status == response::STATUS_SWITCHING {
         return Ended::Switched(connection.stream);
@@ -230,6 +284,8 @@ pub(super) fn interrupted(exchange: &mut Exchange, event: Event, reused: bool, b
             reused,
             request_sent: exchange.to_node.total > 0,
             response_started: exchange.from_node.total > 0,
+            awaited_client: false,
+            reason: None,
         }),
         Event::ClientGone => {
             if !begun {
@@ -248,6 +304,9 @@ fn answer_to(event: Event) -> OwnAnswer {
         Event::BodyTimeout => OwnAnswer::closing(408, "the request body did not come in time"),
         Event::BadBody(malformed) => malformed.into(),
         Event::BadBase64 => OwnAnswer::closing(400, "the body of the call is not base64"),
+        Event::Inexpressible => {
+            OwnAnswer::closing(400, "the request cannot be sent over HTTP/2, which its node speaks")
+        }
         Event::BrokenRequest(broken) => OwnAnswer::closing(broken.status(), broken.message()),
         Event::Deadline => OwnAnswer::deadline(),
         Event::BrokenResponse(broken) => OwnAnswer::error(502, broken.message()),

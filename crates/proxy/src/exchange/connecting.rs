@@ -8,8 +8,9 @@ use crate::node::{self, ConnectError, Destination, health};
 use crate::worker::Worker;
 use crate::worker::connecting::{Making, Wanted};
 use std::rc::Rc;
+use stillgate_config::PassHost;
 use stillgate_tls::rustls::pki_types::ServerName;
-use stillgate_upstream::{ConnMeta, Report};
+use stillgate_upstream::{ConnMeta, Failure, NameFault, Report};
 
 /// The node's connection while a try uses it.
 pub(super) struct Connection {
@@ -33,6 +34,13 @@ fn server_name(exchange: &Exchange, tries: &Tries<'_>, index: usize) -> Option<S
 fn host_seen<'a>(exchange: &'a Exchange, tries: &'a Tries<'_>, node: &'a str) -> &'a str {
     let pass_host = &tries.target.upstream.planned.definition.pass_host;
     std::str::from_utf8(host_for(exchange, pass_host, node)).unwrap_or_default()
+}
+
+/// Whether that name comes with the request, so that its client, or a plugin, has chosen it.
+fn is_name_of_request(exchange: &Exchange, tries: &Tries<'_>) -> bool {
+    let planned = &tries.target.upstream.planned;
+    let is_passed = planned.definition.pass_host == PassHost::Pass || exchange.request_edits.host().is_some();
+    is_passed && planned.tls().is_some_and(|tls| !tls.has_own_name())
 }
 
 /// One that is there already.
@@ -63,7 +71,8 @@ pub(super) async fn connect(
     let (http2, grpc) = (upstream.planned.link.http2, upstream.planned.link.grpc);
     let address = state.borrow().endpoint(index).address;
     let timeout_ms = bounds.node.connect.min(bounds.node.per_try);
-    let deadline_ms = (worker.clock.now_ms() + timeout_ms).min(bounds.deadline_ms);
+    let ours_ms = worker.clock.now_ms() + timeout_ms;
+    let deadline_ms = ours_ms.min(bounds.deadline_ms);
     // One connection carries many: whoever comes while it is being made waits for it, and for the next where others have filled it.
     // Should making it fail, each tries for itself.
     let wanted = || Wanted { pool: Rc::as_ptr(state).addr(), address, name: name.clone() };
@@ -82,22 +91,32 @@ pub(super) async fn connect(
             }
         }
     };
+    let given = name.as_ref().filter(|_| is_name_of_request(exchange, tries)).map(|name| name.to_str().into_owned());
     let tls = upstream.tls.as_ref().zip(name);
     let destination = Destination { upstream, address, tls, http2, grpc, preface: &[] };
     let left_ms = deadline_ms.saturating_sub(worker.clock.now_ms());
     match node::connect(worker, &client.timer, destination, left_ms).await {
         Ok((stream, connect_us)) => {
             health::report(worker, upstream, index, Report::Connected, String::new);
+            if let Some(name) = &given {
+                state.borrow_mut().accept_name(index, name);
+            }
             let meta = state.borrow().fresh_meta(index);
             let (stream, meta) = node::keep_shared(&mut state.borrow_mut(), index, stream, meta, worker.clock.now_ms());
             making.iter().for_each(Making::made);
             Ok(Connection { index, stream, meta, connect_us })
         }
-        Err(error) => {
-            if !error.is_local {
-                let why = || error.error.as_ref().map_or("it took too long".to_owned(), ToString::to_string);
-                health::report(worker, upstream, index, Report::Failed(error.failure), why);
+        Err(mut error) => {
+            let fault = given.filter(|_| error.is_handshake && !error.is_local);
+            let fault = fault.map(|name| state.borrow_mut().refuse_name(index, &name));
+            // A client that gives a call less time than we give a node shows nothing of the node either.
+            let is_late = error.failure == Failure::ConnectTimeout && deadline_ms < ours_ms;
+            if fault == Some(NameFault::Name) {
+                error.failure = Failure::Name;
             }
+            let is_of_node = !error.is_local && !is_late && matches!(fault, None | Some(NameFault::Node));
+            let report = if is_of_node { Report::Failed(error.failure) } else { Report::Inconclusive };
+            health::report(worker, upstream, index, report, || error.reason());
             Err(error)
         }
     }

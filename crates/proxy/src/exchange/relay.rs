@@ -41,6 +41,8 @@ pub(crate) enum Event {
     BadBody(ChunkError),
     /// What of it should be base64 is not.
     BadBase64,
+    /// The node speaks HTTP/2, which has no form for the request.
+    Inexpressible,
     /// A filter does not let the request's body go on.
     BrokenRequest(BrokenBody),
     /// The same of the response's.
@@ -191,6 +193,7 @@ impl<'a> Relay<'a> {
                     Poll::Pending => return Ok(()),
                     Poll::Ready(Ok(())) => {}
                     Poll::Ready(Err(error)) if http2::is_bad_base64(&error) => return Err(Event::BadBase64),
+                    Poll::Ready(Err(error)) if http2::is_inexpressible(&error) => return Err(Event::Inexpressible),
                     Poll::Ready(Err(_)) => {
                         self.node_deaf = true;
                         return Ok(());
@@ -459,14 +462,19 @@ impl<'a> Relay<'a> {
             let moved_ms = self.request_moved_ms.max(self.response_moved_ms);
             consider(moved_ms + self.bounds.node.read, Wait::NodeRead);
         }
-        let awaits_client = sending && self.serving.exchange.to_node.is_idle() && !self.awaits_continue;
-        if self.phase == Phase::Head && !awaits_client {
+        if self.phase == Phase::Head && !self.awaits_client() {
             consider(self.try_began_ms + self.bounds.node.per_try, Wait::Try);
         }
         if self.half_closed_ms != 0 && !self.has_begun() {
             consider(self.half_closed_ms + HALF_CLOSE_PROBE_MS, Wait::HalfClosed);
         }
         nearest
+    }
+
+    /// Whether the node has all that came of the request, and more is to come.
+    pub(crate) fn awaits_client(&self) -> bool {
+        let sending = !self.request_sent && !self.node_deaf;
+        sending && self.serving.exchange.to_node.is_idle() && !self.awaits_continue
     }
 
     fn probe_half_closed(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {

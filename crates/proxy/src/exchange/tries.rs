@@ -10,7 +10,7 @@ use super::{After, Exchange, Serving};
 use crate::node::health;
 use crate::telemetry::metrics::UpstreamEvent;
 use std::borrow::Cow;
-use stillgate_upstream::{Attempt, Decision, Failure, decide};
+use stillgate_upstream::{Attempt, Decision, Failure, Report, decide};
 use stillgate_wire::ResponseError;
 
 /// Where the tries of one request stand.
@@ -20,6 +20,9 @@ pub(super) struct Tries<'a> {
     pub(super) retries_used: u32,
     /// The next try must not use the pool.
     pub(super) is_fresh: bool,
+    /// The node that closed a new connection on the request without an answer. It counts against the node unless a second
+    /// one does the same.
+    pub(super) closed: Option<usize>,
     /// What is answered where there is no other node.
     status: u16,
 }
@@ -27,7 +30,7 @@ pub(super) struct Tries<'a> {
 /// Tries nodes, and says what becomes of the connection.
 pub(super) async fn run(serving: &mut Serving<'_>, target: &Target<'_>) -> Result<After, OwnAnswer> {
     let began_ms = serving.worker.clock.now_ms();
-    let mut tries = Tries { target, began_ms, retries_used: 0, is_fresh: false, status: 503 };
+    let mut tries = Tries { target, began_ms, retries_used: 0, is_fresh: false, closed: None, status: 503 };
     serving.exchange.tried.clear();
     let mut same = None;
     loop {
@@ -43,7 +46,7 @@ pub(super) async fn run(serving: &mut Serving<'_>, target: &Target<'_>) -> Resul
                 return Ok(After::Tunnel);
             }
             Ended::Refused(own) => return Err(own),
-            Ended::Failed(failed) => same = tries.next(serving, failed)?.then_some(index),
+            Ended::Failed(failed) => same = tries.next(serving, index, failed)?.then_some(index),
         }
     }
 }
@@ -57,6 +60,7 @@ impl Tries<'_> {
 
     #[cold]
     fn no_node(&self, serving: &Serving<'_>) -> OwnAnswer {
+        self.blame_closed(serving);
         let why = match self.status {
             503 => "the upstream has no node",
             _ => "every node of the upstream failed",
@@ -67,12 +71,21 @@ impl Tries<'_> {
 
     /// Whether the same node is asked again after a try that failed; otherwise it is the next one.
     #[cold]
-    fn next(&mut self, serving: &mut Serving<'_>, failed: Failed) -> Result<bool, OwnAnswer> {
+    fn next(&mut self, serving: &mut Serving<'_>, index: usize, failed: Failed) -> Result<bool, OwnAnswer> {
         if serving.worker.clock.now_ms() >= self.target.bounds.deadline_ms {
             return Err(OwnAnswer::deadline());
         }
-        let decision = decide(&self.judge(serving, failed));
-        match decision {
+        let attempt = self.judge(serving, index, &failed);
+        if failed.is_closed() {
+            let before = self.closed.replace(index);
+            if attempt.is_closed_again() {
+                self.closed = None;
+                self.acquit([before, Some(index)], serving);
+            }
+        } else if failed.response_started {
+            self.closed = None;
+        }
+        match decide(&attempt) {
             Decision::RetrySame => {
                 self.is_fresh = true;
                 Ok(true)
@@ -82,24 +95,42 @@ impl Tries<'_> {
                 self.retries_used += 1;
                 Ok(false)
             }
-            Decision::Fail(status) => Err(self.fail(serving, failed.failure, status)),
+            Decision::Fail(status) => Err(self.fail(serving, failed, status)),
             Decision::OverBudget(status) => {
                 serving.worker.note_upstream(UpstreamEvent::RetryOverBudget, self.target.upstream);
-                Err(self.fail(serving, failed.failure, status))
+                Err(self.fail(serving, failed, status))
             }
         }
     }
 
-    fn fail(&self, serving: &mut Serving<'_>, failure: Failure, status: u16) -> OwnAnswer {
+    /// The request is to blame, and not the nodes that closed their connections on it.
+    #[cold]
+    fn acquit(&self, closed: [Option<usize>; 2], serving: &Serving<'_>) {
+        for index in closed.into_iter().flatten() {
+            health::report(serving.worker, self.target.upstream, index, Report::Inconclusive, String::new);
+        }
+    }
+
+    /// No other node shows whether the one that closed its connection is to blame: it counts against the node.
+    #[cold]
+    fn blame_closed(&self, serving: &Serving<'_>) {
+        if let Some(closed) = self.closed {
+            health::report_failure(serving.worker, self.target.upstream, closed, Failure::Reset, false);
+        }
+    }
+
+    fn fail(&self, serving: &mut Serving<'_>, failed: Failed, status: u16) -> OwnAnswer {
+        self.blame_closed(serving);
         let exchange = &mut *serving.exchange;
-        let message = describe(failure, exchange.bad_response.take());
-        let hint = exchange.mistaken.map(|mistaken| format!("{message}; {}", mistaken.hint()));
+        let message = describe(failed.failure, exchange.bad_response.take());
+        let hint = exchange.mistaken.map(|mistaken| mistaken.hint().to_owned()).or(failed.reason);
+        let hint = hint.map(|hint| format!("{message}; {hint}"));
         let why = hint.as_deref().unwrap_or(&message);
         serving.worker.troubles.note(&self.target.upstream.planned.definition.key, why, &exchange.tries);
         OwnAnswer::error(status, message)
     }
 
-    fn judge(&self, serving: &Serving<'_>, failed: Failed) -> Attempt {
+    fn judge(&self, serving: &Serving<'_>, index: usize, failed: &Failed) -> Attempt {
         let upstream = self.target.upstream;
         let definition = &upstream.planned.definition;
         let state = upstream.state.borrow();
@@ -107,6 +138,7 @@ impl Tries<'_> {
             failure: failed.failure,
             reused: failed.reused,
             request_sent: failed.request_sent,
+            closed_before: self.closed.is_some_and(|closed| closed != index) && failed.is_closed(),
             response_started: failed.response_started,
             // Of the request that the node gets, whatever the client's was.
             idempotent: serving.exchange.method_sent.is_idempotent(),

@@ -82,14 +82,18 @@ pub(crate) async fn connect(
             worker.note_connect(upstream, took);
             Ok((stream, took.as_micros() as u64))
         }
-        Some(Err(error)) => {
-            Err(ConnectError { failure: Failure::Connect, is_local: is_local(&error), error: Some(error) })
+        Some(Err(OpenError { error, is_handshake })) => {
+            let is_local = is_local(&error);
+            Err(ConnectError { failure: Failure::Connect, is_local, is_handshake, error: Some(error) })
         }
-        None => Err(ConnectError { failure: Failure::ConnectTimeout, is_local: false, error: None }),
+        None => {
+            let failure = Failure::ConnectTimeout;
+            Err(ConnectError { failure, is_local: false, is_handshake: false, error: None })
+        }
     }
 }
 
-async fn open(worker: &Rc<Worker>, destination: Destination<'_>) -> io::Result<Stream> {
+async fn open(worker: &Rc<Worker>, destination: Destination<'_>) -> Result<Stream, OpenError> {
     let (address, is_http2, is_grpc) = (destination.address, destination.http2, destination.grpc);
     let stream = open_bytes(worker, destination).await?;
     match is_http2 {
@@ -98,7 +102,7 @@ async fn open(worker: &Rc<Worker>, destination: Destination<'_>) -> io::Result<S
     }
 }
 
-async fn open_bytes(worker: &Worker, destination: Destination<'_>) -> io::Result<Stream> {
+async fn open_bytes(worker: &Worker, destination: Destination<'_>) -> Result<Stream, OpenError> {
     let mut stream = TcpStream::connect(destination.address).await?;
     worker.counters.upstream_connects.add(1);
     // Without it only latency suffers; the connection is good.
@@ -112,9 +116,10 @@ async fn open_bytes(worker: &Worker, destination: Destination<'_>) -> io::Result
         true => connector.with_alpn(vec![b"h2".to_vec()]).connect(name.clone(), stream).await,
         false => connector.connect(name.clone(), stream).await,
     };
-    let stream = stream.map_err(explained)?;
+    let in_handshake = |error| OpenError { error, is_handshake: true };
+    let stream = stream.map_err(explained).map_err(in_handshake)?;
     if destination.http2 && stream.get_ref().1.alpn_protocol() != Some(b"h2") {
-        return Err(io::Error::other("the node does not speak HTTP/2 (ALPN)"));
+        return Err(in_handshake(io::Error::other("the node does not speak HTTP/2 (ALPN)")));
     }
     Ok(Stream::Tls(Box::new(Tls { stream: stream.into(), server_name: Some(name) })))
 }
@@ -134,8 +139,29 @@ pub(crate) struct ConnectError {
     pub(crate) failure: Failure,
     /// We lack descriptors, ports or memory: the node is not to blame and not set aside.
     pub(crate) is_local: bool,
+    /// The node could be connected to, and TLS with it failed.
+    pub(crate) is_handshake: bool,
     /// What the system said; none: it took too long.
     pub(crate) error: Option<io::Error>,
+}
+
+impl ConnectError {
+    /// For the log.
+    pub(crate) fn reason(&self) -> String {
+        self.error.as_ref().map_or("it took too long".to_owned(), ToString::to_string)
+    }
+}
+
+/// Why a connection could not be opened.
+struct OpenError {
+    error: io::Error,
+    is_handshake: bool,
+}
+
+impl From<io::Error> for OpenError {
+    fn from(error: io::Error) -> OpenError {
+        OpenError { error, is_handshake: false }
+    }
 }
 
 pub(crate) fn is_local(error: &io::Error) -> bool {

@@ -23,6 +23,21 @@ fn ejects(rules: &PassiveCheck, reports: &[Report]) -> bool {
 }
 
 #[test]
+fn a_probe_that_shows_nothing_leaves_room_for_the_next() {
+    let mut health = Health::default();
+    assert_eq!(health.report_connection(REFUSED, 0), Some(News::SetAside { period_ms: SET_ASIDE_FIRST_MS }));
+    // While it is set aside it stays so.
+    assert_eq!(health.report_connection(Report::Inconclusive, 10), None);
+    assert!(!health.usable(SET_ASIDE_FIRST_MS - 1) && health.usable(SET_ASIDE_FIRST_MS));
+    health.chosen(SET_ASIDE_FIRST_MS);
+    assert!(!health.usable(SET_ASIDE_FIRST_MS + 1), "one probe at a time");
+    assert_eq!(health.report_connection(Report::Inconclusive, SET_ASIDE_FIRST_MS + 2), None);
+    assert!(health.usable(SET_ASIDE_FIRST_MS + 2));
+    assert_eq!(health.circuit(SET_ASIDE_FIRST_MS + 2), Circuit::HalfOpen);
+    assert_eq!(health.report_connection(Report::Connected, SET_ASIDE_FIRST_MS + 3), Some(News::Recovered));
+}
+
+#[test]
 fn without_rules_it_grows_to_the_bound_and_resets() {
     let mut health = Health::default();
     let mut now_ms = 10;
@@ -98,6 +113,7 @@ fn each_kind_is_counted_by_itself_until_a_success() {
     assert!(!ejects(&rules, &[REFUSED]));
     assert!(ejects(&rules, &[REFUSED, reset]));
     assert!(ejects(&rules, &[REFUSED, Report::Connected, reset]), "to connect is no good answer");
+    assert!(!ejects(&rules, &[REFUSED, Report::Opened, reset]), "of a stream it is");
     assert!(!ejects(&rules, &[bad, bad, reset]));
     for failure in [Failure::ConnectTimeout, Failure::SendTimeout, Failure::TryTimeout] {
         assert!(ejects(&rules, &[Report::Failed(failure)]), "{failure:?}");

@@ -32,4 +32,4 @@ pub(crate) use client_stream::ClientStream;
 pub(crate) use frames::{PREFACE, starts};
 pub(crate) use grpc_web::is_bad_base64;
 pub(crate) use node::NodeConnection;
-pub(crate) use node_stream::NodeStream;
+pub(crate) use node_stream::{NodeStream, is_inexpressible};

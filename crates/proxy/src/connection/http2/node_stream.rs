@@ -13,6 +13,7 @@ use h2::client::{ResponseFuture, SendRequest};
 use h2::{Reason, RecvStream};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderValue, Request, Response, Uri, header};
+use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -32,8 +33,16 @@ pub(crate) struct NodeStream {
     web: Option<Web>,
     /// The client takes trailers (`TE: trailers`).
     takes_trailers: bool,
-    /// The node has said that it has not looked at the request.
+    rejection: Rejection,
+}
+
+/// What the node has said of the request by ending its stream or its connection.
+#[derive(Debug, Default)]
+struct Rejection {
+    /// It has not looked at the request.
     is_unseen: bool,
+    /// The request, or its connection for it, breaks its protocol or its bounds.
+    is_refused: bool,
 }
 
 /// Where the request is.
@@ -64,7 +73,7 @@ impl NodeStream {
             response: Receiving::Not,
             web: None,
             takes_trailers: false,
-            is_unseen: false,
+            rejection: Rejection::default(),
         }
     }
 
@@ -76,7 +85,12 @@ impl NodeStream {
 
     /// Whether the node, having failed, has not looked at the request.
     pub(crate) fn is_unseen(&self) -> bool {
-        self.is_unseen
+        self.rejection.is_unseen
+    }
+
+    /// Whether the node has said that the request, or its connection for it, breaks its protocol or its bounds.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.rejection.is_refused
     }
 
     /// What the node seems to speak instead of HTTP/2.
@@ -91,10 +105,10 @@ impl NodeStream {
         }
         if let Receiving::Head(future) = &mut self.response {
             if let Poll::Ready(Some(interim)) = future.poll_informational(cx) {
-                let interim = interim.map_err(|error| failed(&mut self.is_unseen, error))?;
+                let interim = interim.map_err(|error| self.rejection.failed(error))?;
                 return Poll::Ready(self.write_interim(&interim, space));
             }
-            let response = ready!(Pin::new(future).poll(cx)).map_err(|error| failed(&mut self.is_unseen, error))?;
+            let response = ready!(Pin::new(future).poll(cx)).map_err(|error| self.rejection.failed(error))?;
             self.write_head(response, space);
             // What is here of the body goes along; that nothing is, is no reason to wait.
             if let Receiving::Body(body) = &mut self.response
@@ -173,9 +187,10 @@ impl NodeStream {
         let parsed = &mut shared.scratch.borrow_mut().request;
         parsed.reset();
         let whole =
-            outgoing::take_head(partial, part, |head| parsed.advance(head, &HeadLimits::EDITED).map_err(malformed))?;
+            outgoing::take_head(partial, part, |head| parsed.advance(head, &HeadLimits::EDITED).map_err(malformed))
+                .map_err(inexpressible)?;
         let Some((head, taken)) = whole else { return Poll::Ready(Ok(part.len())) };
-        let mut request = request(&head, parsed)?;
+        let mut request = request(&head, parsed).map_err(inexpressible)?;
         self.takes_trailers = request.headers().contains_key(header::TE);
         if shared.bridges_web
             && parsed.method == Method::Post
@@ -189,7 +204,7 @@ impl NodeStream {
         let is_end = matches!(framing, Framing::None | Framing::Length(0));
         let (future, stream) = match send.send_request(request, is_end) {
             Ok(sent) => sent,
-            Err(error) => return Poll::Ready(Err(failed(&mut self.is_unseen, error))),
+            Err(error) => return Poll::Ready(Err(self.rejection.failed(error))),
         };
         let id = future.stream_id().as_u32();
         self.shared.marked.begin(id);
@@ -214,10 +229,45 @@ impl Drop for NodeStream {
     }
 }
 
-/// What ended the stream; notes where the node has not looked at the request (RFC 9113 section 8.7).
-fn failed(is_unseen: &mut bool, error: h2::Error) -> io::Error {
-    *is_unseen |= error.is_remote() && (error.is_go_away() || error.reason() == Some(Reason::REFUSED_STREAM));
-    broken(error)
+impl Rejection {
+    /// What ended the stream; notes where the node has not looked at the request (RFC 9113 section 8.7), and where it says that
+    /// the other side is at fault (section 7). What else ends a stream, such as `INTERNAL_ERROR`, is the node's own affair.
+    fn failed(&mut self, error: h2::Error) -> io::Error {
+        let reason = error.reason().filter(|_| error.is_remote());
+        self.is_unseen |= error.is_remote() && (error.is_go_away() || reason == Some(Reason::REFUSED_STREAM));
+        self.is_refused |= matches!(
+            reason,
+            Some(
+                Reason::PROTOCOL_ERROR
+                    | Reason::FRAME_SIZE_ERROR
+                    | Reason::COMPRESSION_ERROR
+                    | Reason::ENHANCE_YOUR_CALM
+                    | Reason::HTTP_1_1_REQUIRED
+            )
+        );
+        broken(error)
+    }
+}
+
+/// HTTP/2 has no form for what the request says, such as some characters of its target or its host.
+#[derive(Debug)]
+struct Inexpressible(io::Error);
+
+impl fmt::Display for Inexpressible {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "HTTP/2 cannot express the request: {}", self.0)
+    }
+}
+
+impl std::error::Error for Inexpressible {}
+
+fn inexpressible(error: io::Error) -> io::Error {
+    malformed(Inexpressible(error))
+}
+
+/// Whether a request could not be written to its node because HTTP/2 has no form for it.
+pub(crate) fn is_inexpressible(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|cause| cause.is::<Inexpressible>())
 }
 
 /// A request whose head our engine wrote.

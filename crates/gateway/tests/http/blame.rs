@@ -1,0 +1,187 @@
+//! Failures that a request causes itself: they count against no node, and other nodes are spared.
+
+use crate::shared::STILLGATE;
+use std::net::SocketAddr;
+use stillgate_testkit::http2::{END_STREAM, Http2, code, kind};
+use stillgate_testkit::{Client, Gateway, Setup, Upstream, eventually};
+
+/// One failure of any kind ejects.
+const STRICT: &str = "checks: {passive: {unhealthy: {tcp_failures: 1, http_failures: 1, timeouts: 1}}}";
+
+fn gateway(nodes: &[SocketAddr], keys: &str) -> Gateway {
+    let nodes: Vec<String> = nodes.iter().map(|node| format!("\"{node}\": 1")).collect();
+    Gateway::start(
+        STILLGATE,
+        &Setup::resources(format!(
+            "upstreams: [{{id: u, nodes: {{{}}}, {STRICT}{keys}}}]\nroutes: [{{id: r, uri: /*, upstream_id: u}}]\n",
+            nodes.join(", ")
+        )),
+    )
+}
+
+fn states(gateway: &Gateway) -> Vec<String> {
+    let response = Client::connect(gateway.admin_addr()).get("/v1/upstreams");
+    let shown: serde_json::Value = serde_json::from_slice(&response.body).expect("JSON");
+    let endpoints = shown["upstreams"][0]["endpoints"].as_array().expect("a list").clone();
+    endpoints.iter().map(|endpoint| endpoint["state"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+/// A node that closes the connection on a request with this in its target, and serves all others.
+fn choosy() -> Upstream {
+    Upstream::serve(|connection| {
+        while let Ok(head) = connection.read_head() {
+            if head.method_and_target().1.contains("poison") {
+                return;
+            }
+            connection.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        }
+    })
+}
+
+#[test]
+fn a_request_that_two_nodes_close_on_goes_to_no_third() {
+    let nodes = [(); 4].map(|()| choosy());
+    let gateway = gateway(&nodes.each_ref().map(Upstream::addr), "");
+    for _ in 0..8 {
+        let before: usize = nodes.iter().map(Upstream::connections).sum();
+        assert_eq!(gateway.get("/poison").head.status(), 502);
+        let made = nodes.iter().map(Upstream::connections).sum::<usize>() - before;
+        assert_eq!(made, 2, "the second node shows that the first is not to blame");
+    }
+    assert_eq!(states(&gateway), ["healthy"; 4]);
+    assert!(!gateway.log().contains("it is set aside"), "{}", gateway.log());
+}
+
+#[test]
+fn a_node_that_closes_on_what_another_serves_is_ejected() {
+    let (closing, alive) = (Upstream::serve(|connection| drop(connection.read_head())), Upstream::echo());
+    let gateway = gateway(&[closing.addr(), alive.addr()], "");
+    eventually("the node to be ejected", || {
+        assert_eq!(gateway.get("/").head.status(), 200);
+        states(&gateway)[0] == "set_aside"
+    });
+    assert_eq!(states(&gateway)[1], "healthy");
+}
+
+/// Without another node to compare with it counts, as before.
+#[test]
+fn a_node_that_closes_on_what_must_not_be_repeated_is_ejected() {
+    let (closing, alive) = (Upstream::serve(|connection| drop(connection.read_head())), Upstream::echo());
+    let gateway = gateway(&[closing.addr(), alive.addr()], "");
+    eventually("the node to be ejected", || {
+        gateway.client().request("POST", "/", b"");
+        states(&gateway)[0] == "set_aside"
+    });
+}
+
+/// Nodes end requests whose clients take too long, which shows nothing of the nodes.
+#[test]
+fn a_node_that_does_not_wait_for_a_slow_client_is_not_to_blame() {
+    let node = Upstream::bind();
+    let other = Upstream::bind();
+    let gateway = gateway(&[node.addr(), other.addr()], "");
+    for _ in 0..3 {
+        let mut client = gateway.client();
+        client.send("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nhalf");
+        let mut taken = None;
+        eventually("the request at a node", || {
+            taken = node.try_accept().or_else(|| other.try_accept());
+            taken.is_some()
+        });
+        let mut connection = taken.expect("a connection");
+        connection.read_head().expect("the head");
+        connection.read_exactly(4).expect("what there is of the body");
+        drop(connection);
+        assert_eq!(client.expect_response("POST").head.status(), 502);
+    }
+    assert_eq!(states(&gateway), ["healthy"; 2]);
+}
+
+/// What a client makes a node answer may be more than the gateway takes.
+#[test]
+fn a_response_head_beyond_our_bounds_is_not_the_nodes_fault() {
+    let node = Upstream::serve(|connection| {
+        while let Ok(head) = connection.read_head() {
+            let bytes = if head.method_and_target().1 == "/long" { 100_000 } else { 1 };
+            let location = "x".repeat(bytes);
+            if connection
+                .try_send(format!("HTTP/1.1 302 Found\r\nLocation: /{location}\r\nContent-Length: 0\r\n\r\n"))
+                .is_err()
+            {
+                return;
+            }
+        }
+    });
+    let other = Upstream::echo();
+    let gateway = gateway(&[node.addr(), other.addr()], "");
+    let mut refused = 0;
+    eventually("some of them", || {
+        refused += usize::from(gateway.get("/long").head.status() == 502);
+        refused == 3
+    });
+    assert_eq!(states(&gateway), ["healthy"; 2]);
+}
+
+fn accept(node: &Upstream) -> Http2 {
+    Http2::accept(node.accept().stream().try_clone().expect("a handle"), &[])
+}
+
+#[test]
+fn a_stream_that_the_node_finds_fault_with_is_not_tried_again() {
+    /// RFC 9113 section 7.
+    const HTTP_1_1_REQUIRED: u32 = 13;
+    const REFUSALS: [u32; 3] = [code::PROTOCOL_ERROR, code::ENHANCE_YOUR_CALM, HTTP_1_1_REQUIRED];
+    let (node, spare) = (Upstream::bind(), Upstream::bind());
+    let gateway = Gateway::start(
+        STILLGATE,
+        &Setup::to_tiers(&[node.addr(), spare.addr()]).upstream("http2: true").upstream(STRICT),
+    );
+    let mut peer = None;
+    for refusal in REFUSALS {
+        let mut client = gateway.client().into_connection();
+        client.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+        let peer = peer.get_or_insert_with(|| accept(&node));
+        let head = peer.until(|frame| frame.kind == kind::HEADERS);
+        peer.send(kind::RST_STREAM, 0, head.stream, &refusal.to_be_bytes());
+        assert_eq!(client.expect_response("GET").head.status(), 502);
+    }
+    assert_eq!((node.connections(), spare.connections()), (1, 0));
+    assert_eq!(states(&gateway), ["healthy"; 2]);
+}
+
+/// The connection may have ended for another request on it, so once more on a new one, and then no more.
+#[test]
+fn a_connection_that_ends_for_a_request_ends_the_request() {
+    let (node, spare) = (Upstream::bind(), Upstream::bind());
+    let gateway = Gateway::start(
+        STILLGATE,
+        &Setup::to_tiers(&[node.addr(), spare.addr()]).upstream("http2: true").upstream(STRICT),
+    );
+    let mut client = gateway.client().into_connection();
+    client.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+    let mut peers = Vec::new();
+    for _ in 0..2 {
+        let mut peer = accept(&node);
+        peer.until(|frame| frame.kind == kind::HEADERS);
+        let payload = [&0_u32.to_be_bytes()[..], &code::ENHANCE_YOUR_CALM.to_be_bytes()].concat();
+        peer.send(kind::GOAWAY, 0, 0, &payload);
+        peers.push(peer);
+    }
+    assert_eq!(client.expect_response("GET").head.status(), 502);
+    assert_eq!((node.connections(), spare.connections()), (2, 0));
+    assert_eq!(states(&gateway), ["healthy"; 2]);
+}
+
+/// HTTP/1.1 takes more characters than HTTP/2.
+#[test]
+fn what_http_2_cannot_say_is_a_bad_request() {
+    let node = Upstream::bind();
+    let gateway = Gateway::start(STILLGATE, &Setup::to(node.addr()).upstream("http2: true").upstream(STRICT));
+    for _ in 0..3 {
+        let mut client = gateway.client().into_connection();
+        client.send("GET /a<b HTTP/1.1\r\nHost: h\r\n\r\n");
+        let answer = client.expect_response("GET");
+        assert_eq!(answer.head.status(), 400, "{answer:?}");
+    }
+    assert_eq!(states(&gateway), ["healthy"]);
+}

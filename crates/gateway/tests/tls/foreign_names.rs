@@ -1,0 +1,247 @@
+//! Requests for names that the nodes have no certificate of: they fail by themselves, and count against no node.
+
+use crate::shared::STILLGATE;
+use crate::shared::authority::{Authority, TlsServer};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use stillgate_testkit::http2::{END_STREAM, Http2, NO_DYNAMIC_TABLE, StreamEnd, kind};
+use stillgate_testkit::{Client, Connection, Gateway, Nginx, Setup, Upstream, eventually};
+
+/// What a node does about a client that asks for a name which it does not serve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Refusal {
+    /// It shows the certificate of another name.
+    OtherName,
+    /// It shows a certificate that nobody trusts, as the default of an ingress is.
+    Stranger,
+    /// It sends the alert `unrecognized_name`.
+    Alert,
+    /// It closes the connection.
+    Close,
+}
+
+const REFUSALS: [Refusal; 4] = [Refusal::OtherName, Refusal::Stranger, Refusal::Alert, Refusal::Close];
+/// A fatal alert of TLS 1.2 (RFC 6066 section 3).
+const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
+
+struct World {
+    trusted: Arc<Authority>,
+    stranger: Arc<Authority>,
+}
+
+impl World {
+    fn new() -> World {
+        let (trusted, stranger) = (Authority::new(), Authority::new());
+        for name in ["a.test", "b.test"] {
+            trusted.issue(name, &[name]);
+            stranger.issue(name, &[name]);
+        }
+        World { trusted: trusted.into(), stranger: stranger.into() }
+    }
+
+    /// A node that serves one name, one request to a connection. Once it is broken it serves none.
+    fn node(&self, name: &'static str, refusal: Refusal, is_broken: &Arc<AtomicBool>) -> Upstream {
+        let (trusted, stranger, is_broken) = (self.trusted.clone(), self.stranger.clone(), is_broken.clone());
+        Upstream::serve(move |connection| {
+            let stream = connection.stream().try_clone().expect("a handle");
+            let is_served = !is_broken.load(Ordering::SeqCst) && asks_for(&stream, name);
+            let authority = if is_served || refusal == Refusal::OtherName { &trusted } else { &stranger };
+            match refusal {
+                _ if is_served => answer(authority.serve(stream, name, &[])),
+                Refusal::OtherName | Refusal::Stranger => answer(authority.serve(stream, name, &[])),
+                Refusal::Alert => drop((&stream).write_all(&UNRECOGNIZED_NAME)),
+                Refusal::Close => {}
+            }
+        })
+    }
+
+    fn gateway(&self, nodes: &[&Upstream], keys: &str) -> Gateway {
+        let nodes: Vec<String> = nodes.iter().map(|node| format!("\"{}\": 1", node.addr())).collect();
+        let ca = self.trusted.path("ca.pem");
+        Gateway::start(
+            STILLGATE,
+            &Setup::resources(format!(
+                "upstreams: [{{id: u, scheme: https, tls: {{ca: \"{ca}\"}}, nodes: {{{}}}{keys}}}]\n\
+                 routes: [{{id: r, uri: /*, upstream_id: u}}]\n",
+                nodes.join(", ")
+            )),
+        )
+    }
+}
+
+/// Whether a client's hello, which is left where it is, names a server.
+fn asks_for(stream: &TcpStream, name: &str) -> bool {
+    let mut hello = vec![0; 16 * 1024];
+    let mut len = 0;
+    eventually("the hello", || {
+        len = stream.peek(&mut hello).unwrap_or_default();
+        len > 5 && len >= 5 + usize::from(u16::from_be_bytes([hello[3], hello[4]]))
+    });
+    hello[..len].windows(name.len()).any(|window| window == name.as_bytes())
+}
+
+/// Answers one request. How a handshake fails is the client's business.
+fn answer(mut tls: TlsServer) {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        match tls.read(&mut byte) {
+            Ok(1) => head.push(byte[0]),
+            _ => return,
+        }
+    }
+    let _ = tls.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    tls.conn.send_close_notify();
+    let _ = tls.flush();
+}
+
+fn ask(client: &mut Connection, host: &str) -> u16 {
+    client.send(format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+    client.expect_response("GET").head.status()
+}
+
+fn states(gateway: &Gateway) -> Vec<String> {
+    let response = Client::connect(gateway.admin_addr()).get("/v1/upstreams");
+    let shown: serde_json::Value = serde_json::from_slice(&response.body).expect("JSON");
+    let endpoints = shown["upstreams"][0]["endpoints"].as_array().expect("a list").clone();
+    endpoints.iter().map(|endpoint| endpoint["state"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+const STRICT: &str = ", checks: {passive: {unhealthy: {tcp_failures: 1, http_failures: 1, timeouts: 1}}}";
+
+#[test]
+fn one_fails_by_itself_and_is_tried_once() {
+    let (world, never) = (World::new(), Arc::new(AtomicBool::new(false)));
+    for (refusal, keys) in REFUSALS.into_iter().flat_map(|refusal| ["", STRICT].map(|keys| (refusal, keys))) {
+        let nodes = [(); 3].map(|()| world.node("a.test", refusal, &never));
+        let gateway = world.gateway(&nodes.each_ref(), keys);
+        let mut client = gateway.client().into_connection();
+        let made = || nodes.each_ref().map(Upstream::connections);
+        let total = || made().iter().sum::<usize>();
+        // Before anything is known of the nodes, and after.
+        for _ in 0..2 {
+            for _ in 0..4 {
+                let before = total();
+                assert_eq!(ask(&mut client, "evil.test"), 502, "{refusal:?}");
+                assert_eq!(total(), before + 1, "{refusal:?}: one handshake, and no other node is tried");
+            }
+            let before = made();
+            (0..12).for_each(|_| assert_eq!(ask(&mut client, "a.test"), 200, "{refusal:?}"));
+            let shares: Vec<usize> = made().iter().zip(before).map(|(now, before)| now - before).collect();
+            assert_eq!(shares, [4, 4, 4], "{refusal:?}{keys}");
+        }
+        assert_eq!(states(&gateway), ["healthy"; 3], "{refusal:?}{keys}");
+        assert!(!gateway.log().contains("it is set aside"), "{}", gateway.log());
+        eventually("the reason in the log", || gateway.log().contains("no node accepts the requested server name"));
+    }
+}
+
+/// Neither does a name that a plugin has set count against a node, nor one that a client of HTTP/2 asks for.
+#[test]
+fn the_name_may_come_in_other_ways() {
+    let world = World::new();
+    let node = Nginx::start(&format!(
+        "server {{ listen 127.0.0.1:{{port}} ssl http2; ssl_certificate {}; ssl_certificate_key {};\n\
+         location / {{ return 200; }} }}",
+        world.trusted.path("a.test.pem"),
+        world.trusted.path("a.test.key"),
+    ));
+    let ca = world.trusted.path("ca.pem");
+    let gateway = Gateway::start(
+        STILLGATE,
+        &Setup::resources(format!(
+            "upstreams: [{{id: u, scheme: https, http2: true, tls: {{ca: \"{ca}\"}}, nodes: {{\"{}\": 1}}}}]\n\
+             routes:\n- {{id: r, uri: /*, upstream_id: u}}\n\
+             - {{id: p, uri: /named, upstream_id: u, plugins: {{proxy-rewrite: {{host: \"evil.test\"}}}}}}\n",
+            node.addr()
+        )),
+    );
+    let mut client = Http2::connect_with(gateway.addr(), &[NO_DYNAMIC_TABLE]);
+    let mut get = |stream: u32, path: &str, host: &str| {
+        let fields = [(":method", "GET"), (":scheme", "http"), (":path", path), (":authority", host)];
+        client.send_head(stream, &fields, END_STREAM);
+        let (heads, _, end) = client.finish(stream);
+        assert_eq!(end, StreamEnd::Whole);
+        heads.iter().filter(|frame| frame.kind == kind::HEADERS).map(|head| head.status()).next_back()
+    };
+    for round in 0..2 {
+        assert_eq!(get(8 * round + 1, "/", "evil.test"), Some(502));
+        assert_eq!(get(8 * round + 3, "/named", "a.test"), Some(502));
+        assert_eq!(get(8 * round + 5, "/", "a.test"), Some(200));
+    }
+    assert_eq!(states(&gateway), ["healthy"]);
+}
+
+/// A node that breaks fails names that other nodes serve: it is set aside, and no request fails for it.
+#[test]
+fn a_node_that_breaks_is_set_aside_for_names_that_others_serve() {
+    let world = World::new();
+    for refusal in REFUSALS.into_iter().filter(|refusal| *refusal != Refusal::OtherName) {
+        let (never, breaks) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let nodes = [world.node("a.test", refusal, &never), world.node("a.test", refusal, &breaks)];
+        let gateway = world.gateway(&nodes.each_ref(), "");
+        let mut client = gateway.client().into_connection();
+        (0..4).for_each(|_| assert_eq!(ask(&mut client, "a.test"), 200));
+        breaks.store(true, Ordering::SeqCst);
+        eventually("the node to be set aside", || {
+            assert_eq!(ask(&mut client, "a.test"), 200, "{refusal:?}");
+            states(&gateway)[1] == "set_aside"
+        });
+        breaks.store(false, Ordering::SeqCst);
+        eventually("the node to be back", || {
+            assert_eq!(ask(&mut client, "a.test"), 200, "{refusal:?}");
+            states(&gateway) == ["healthy"; 2]
+        });
+    }
+}
+
+/// Nodes that serve different names serve each other's on the second try, and none is set aside.
+#[test]
+fn nodes_may_serve_different_names() {
+    let (world, never) = (World::new(), Arc::new(AtomicBool::new(false)));
+    let nodes = ["a.test", "b.test"].map(|name| world.node(name, Refusal::OtherName, &never));
+    let gateway = world.gateway(&nodes.each_ref(), "");
+    let mut client = gateway.client().into_connection();
+    eventually("a name of each node to be known", || {
+        // An odd number, so that each name comes to each node.
+        let statuses = ["a.test", "b.test", "a.test"].map(|name| ask(&mut client, name));
+        assert!(statuses.iter().all(|status| [200, 502].contains(status)), "{statuses:?}");
+        statuses == [200; 3] && nodes.iter().all(|node| node.connections() > 1)
+    });
+    for _ in 0..6 {
+        assert_eq!(["a.test", "b.test", "a.test"].map(|name| ask(&mut client, name)), [200; 3]);
+    }
+    assert_eq!(states(&gateway), ["healthy"; 2]);
+    assert!(!gateway.log().contains("it is set aside"), "{}", gateway.log());
+}
+
+/// A call whose client gives it hardly any time shows nothing of a node that takes longer for a handshake.
+#[test]
+fn the_deadline_of_a_client_is_not_the_nodes_failure() {
+    let (world, silent) = (World::new(), Upstream::bind());
+    let ca = world.trusted.path("ca.pem");
+    let gateway = Gateway::start(
+        STILLGATE,
+        &Setup::to(silent.addr())
+            .upstream(&format!("scheme: grpcs\ntls: {{ca: \"{ca}\"}}{}", STRICT.replacen(", ", "\n", 1))),
+    );
+    let mut client = Http2::connect(gateway.addr());
+    for stream in [1, 3, 5] {
+        let fields = [
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", "/test.Echo/Unary"),
+            (":authority", "a.test"),
+            ("content-type", "application/grpc"),
+            ("te", "trailers"),
+            ("grpc-timeout", "1m"),
+        ];
+        client.send_head(stream, &fields, END_STREAM);
+        let (heads, _, end) = client.finish(stream);
+        assert_eq!((heads.len(), heads[0].status(), end), (1, 200, StreamEnd::Whole));
+    }
+    assert_eq!(states(&gateway), ["healthy"]);
+    assert!(!gateway.log().contains("it is set aside"), "{}", gateway.log());
+}
