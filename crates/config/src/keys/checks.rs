@@ -7,7 +7,8 @@ use crate::keys::nodes::parse_authority;
 use crate::values::CheckType;
 use serde::Serialize;
 use std::time::Duration;
-use stillgate_schema::kind::{Choice, Flag, Int, Text, int, list, some, text};
+use stillgate_plugin::secrets::Veiled;
+use stillgate_schema::kind::{Choice, Flag, Int, TEXT, Text, int, list, some, text};
 use stillgate_schema::object;
 use stillgate_schema::object::map;
 use stillgate_schema::quantity::{Span, span};
@@ -51,24 +52,29 @@ object! {
 object! {
     /// Checks by requests of the gateway's own.
     pub struct ActiveCheck: Serialize {
-        /// `http`: a GET whose status decides; `https`: the same with the TLS of the upstream, which must have `scheme: https`;
-        /// `tcp`: whether a connection can be made. The GET is one of HTTP/1.1: where the upstream has `http2`, `grpc` or
+        /// `http`: a request whose status decides; `https`: the same with the TLS of the upstream, which must have `scheme: https`;
+        /// `tcp`: whether a connection can be made. The request is one of HTTP/1.1: where the upstream has `http2`, `grpc` or
         /// `grpcs`, use `tcp`, or name a `port` that speaks it.
         r#type: CheckType = CHECK_TYPE => default(CheckType::Http);
         /// For one check, from connecting to the response's head; for a connection with `tcp`.
         timeout: Duration = CHECK_TIMEOUT => default(Duration::from_secs(1));
         /// Checks of the upstream under way at once.
         concurrency: usize = int(1, CHECK_CONCURRENCY_MAX as i64) => default(10);
-        /// The `Host` of the checks; the node's own where it is absent.
+        /// The `Host` of the checks, and with `type: https` the name that the node must have a certificate of; where it is absent
+        /// `upstream_host` with `pass_host: rewrite`, and otherwise the node's own.
         host: String = HOST => optional;
         /// The port to check; the node's own where it is absent.
         port: u16 = int(1, 65_535) => optional;
+        /// The method of the request.
+        http_method: &'static str = HTTP_METHOD => default("GET");
+        /// The body of the request; none where it is empty.
+        http_req_body: String = TEXT.shown() => default(String::new());
         /// The path that is asked for, with its query if it has one.
         http_path: String = HTTP_PATH => default("/".to_owned());
         /// With `type: https`, whether the node's certificate is verified; it is as `tls.verify` says.
         https_verify_certificate: bool = Flag => default(true);
         /// Further header lines of the checks, `Name: value` each.
-        req_headers: Vec<String> = list(REQ_HEADER) => default(Vec::new());
+        req_headers: Vec<String> = Veiled(list(REQ_HEADER)) => default(Vec::new());
         /// What shows that a node is well.
         healthy: ActiveHealthy = map::<ActiveHealthy>() => nested;
         /// What shows that it is not.
@@ -172,6 +178,22 @@ const PASSIVE_HEALTHY_STATUSES: [u16; 19] =
 
 const CHECK_TYPE: Choice<CheckType> =
     Choice { words: &[("http", CheckType::Http), ("https", CheckType::Https), ("tcp", CheckType::Tcp)], unbuilt: &[] };
+
+/// APISIX's, but for CONNECT, which asks for no path.
+const HTTP_METHOD: Choice<&'static str> = Choice {
+    words: &[
+        ("GET", "GET"),
+        ("HEAD", "HEAD"),
+        ("OPTIONS", "OPTIONS"),
+        ("POST", "POST"),
+        ("PUT", "PUT"),
+        ("PATCH", "PATCH"),
+        ("DELETE", "DELETE"),
+        ("TRACE", "TRACE"),
+        ("PURGE", "PURGE"),
+    ],
+    unbuilt: &[],
+};
 
 /// `host` or `host:port`, kept as written.
 const HOST: Text<String> = text("a host", |text| parse_authority(text).map(|_| text.to_owned()));

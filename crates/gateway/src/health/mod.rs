@@ -152,6 +152,7 @@ impl Checker {
             Some(before)
                 if before.rules() == rules
                     && before.definition.proxy_protocol == definition.proxy_protocol
+                    && before.definition.pass_host == definition.pass_host
                     && is_same(before.tls.as_ref(), tls) =>
             {
                 (before.places, before.tasks)
@@ -180,7 +181,13 @@ impl Checker {
         let rules = rules(definition).clone();
         let (records, record) = watch::channel(Record::default());
         let checking = Checking {
-            probe: Probe::new(endpoint, &rules, tls.map(|tls| &**tls), definition.proxy_protocol),
+            probe: Probe::new(
+                endpoint,
+                &rules,
+                &definition.pass_host,
+                tls.map(|tls| &**tls),
+                definition.proxy_protocol,
+            ),
             rules,
             upstream: definition.key.clone(),
             endpoint: endpoint.clone(),

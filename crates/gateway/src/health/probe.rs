@@ -10,7 +10,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_config::{ActiveCheck, CheckType, ProxyProtocol};
+use stillgate_config::{ActiveCheck, CheckType, PassHost, ProxyProtocol};
 use stillgate_tls::rustls::pki_types::ServerName;
 use stillgate_tls::{ClientTls, Peer, handshake_failure};
 use stillgate_upstream::Endpoint;
@@ -40,10 +40,11 @@ pub(crate) struct Probe {
 
 impl Probe {
     /// `tls`: the upstream's, for checks of that type. `proxy_protocol`: what connections of clients to the node begin with; another
-    /// port speaks for itself, as with HAProxy.
+    /// port speaks for itself, as with HAProxy. `pass_host`: the node is asked for the host that requests have in any case.
     pub(crate) fn new(
         endpoint: &Endpoint,
         rules: &ActiveCheck,
+        pass_host: &PassHost,
         tls: Option<&ClientTls>,
         proxy_protocol: Option<ProxyProtocol>,
     ) -> Probe {
@@ -53,7 +54,10 @@ impl Probe {
             Some(ProxyProtocol::V2) => V2_LOCAL,
         };
         let address = SocketAddr::new(endpoint.address.ip(), rules.port.unwrap_or(endpoint.address.port()));
-        let host = rules.host.as_deref().unwrap_or(&endpoint.host);
+        let host = match (&rules.host, pass_host) {
+            (Some(host), _) | (None, PassHost::Rewrite(host)) => host,
+            (None, PassHost::Pass | PassHost::Node) => &*endpoint.host,
+        };
         let tls = tls.filter(|_| rules.r#type == CheckType::Https).map(|tls| {
             let mut config = Arc::unwrap_or_clone(tls.for_worker());
             config.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -89,9 +93,14 @@ impl Probe {
     }
 }
 
-/// The whole head; there is no body.
+/// The whole request.
 fn request(host: &str, rules: &ActiveCheck) -> String {
-    let mut head = format!("GET {} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n", rules.http_path);
+    let ActiveCheck { http_method, http_path, http_req_body, .. } = rules;
+    let mut head = format!("{http_method} {http_path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n");
+    // A method that means to send something says that it is nothing (RFC 9110 section 8.6).
+    if !http_req_body.is_empty() || matches!(*http_method, "POST" | "PUT" | "PATCH") {
+        head.push_str(&format!("Content-Length: {}\r\n", http_req_body.len()));
+    }
     let is_agent = |line: &&String| line.get(..11).is_some_and(|name| name.eq_ignore_ascii_case("user-agent:"));
     if !rules.req_headers.iter().any(|line| is_agent(&line)) {
         head.push_str(concat!("User-Agent: stillgate/", env!("CARGO_PKG_VERSION"), " (health check)\r\n"));
@@ -101,6 +110,7 @@ fn request(host: &str, rules: &ActiveCheck) -> String {
         head.push_str("\r\n");
     }
     head.push_str("\r\n");
+    head.push_str(http_req_body);
     head
 }
 
@@ -154,7 +164,7 @@ mod tests {
     /// What comes of a check of a server that answers `response` and keeps the connection.
     async fn answered(response: &'static [u8], keys: &str) -> Outcome {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let probe = Probe::new(&endpoint(listener.local_addr().unwrap()), &rules(keys), None, None);
+        let probe = Probe::new(&endpoint(listener.local_addr().unwrap()), &rules(keys), &PassHost::Pass, None, None);
         let (end, ended) = mpsc::sync_channel::<()>(1);
         let server = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
@@ -194,7 +204,7 @@ mod tests {
     async fn nobody_listens() {
         let port = stillgate_testkit::ReservedPort::new();
         for keys in ["timeout: 120", "type: tcp, timeout: 120"] {
-            let probe = Probe::new(&endpoint(port.addr()), &rules(keys), None, None);
+            let probe = Probe::new(&endpoint(port.addr()), &rules(keys), &PassHost::Pass, None, None);
             assert!(matches!(probe.run().await, Outcome::Broken(_)));
         }
     }
@@ -212,7 +222,7 @@ mod tests {
             (tcp, Some(ProxyProtocol::V2), b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0"),
             (&to_port, Some(ProxyProtocol::V2), b""),
         ] {
-            let outcome = Probe::new(&endpoint(address), &rules(keys), None, version).run().await;
+            let outcome = Probe::new(&endpoint(address), &rules(keys), &PassHost::Pass, None, version).run().await;
             assert_eq!(outcome, Outcome::Connected);
             let (mut stream, mut got) = (listener.accept().unwrap().0, Vec::new());
             stream.read_to_end(&mut got).unwrap();
@@ -223,14 +233,53 @@ mod tests {
     #[test]
     fn what_is_asked() {
         let address = SocketAddr::from(([10, 0, 0, 1], 81));
-        let probe = Probe::new(&endpoint(address), &rules(""), None, None);
+        let probe = Probe::new(&endpoint(address), &rules(""), &PassHost::Pass, None, None);
         let version = env!("CARGO_PKG_VERSION");
         let agent = format!("User-Agent: stillgate/{version} (health check)\r\n");
         let expected = format!("GET / HTTP/1.1\r\nHost: node.test:81\r\nConnection: close\r\n{agent}\r\n");
         assert_eq!((probe.address, probe.request), (address, Some(expected)));
         let keys = "host: a.test, port: 82, http_path: /h?x=1, req_headers: [\"user-agent: me\", \"X-Key:  1 \"]";
-        let probe = Probe::new(&endpoint(address), &rules(keys), None, None);
+        let probe = Probe::new(&endpoint(address), &rules(keys), &PassHost::Pass, None, None);
         let expected = "GET /h?x=1 HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\nuser-agent: me\r\nX-Key: 1\r\n\r\n";
         assert_eq!((probe.address.port(), probe.request.as_deref()), (82, Some(expected)));
+    }
+
+    #[test]
+    fn method_and_body_are_those_of_the_check() {
+        let address = SocketAddr::from(([10, 0, 0, 1], 81));
+        let agent = "req_headers: [\"User-Agent: me\"]";
+        for (keys, begin, end) in [
+            ("http_method: HEAD", "HEAD / ", "User-Agent: me\r\n\r\n"),
+            ("http_method: POST", "POST / ", "close\r\nContent-Length: 0\r\nUser-Agent: me\r\n\r\n"),
+            ("http_method: POST, http_req_body: \"a=é\"", "POST / ", "Content-Length: 4\r\nUser-Agent: me\r\n\r\na=é"),
+            ("http_req_body: x, http_path: /h", "GET /h ", "Content-Length: 1\r\nUser-Agent: me\r\n\r\nx"),
+        ] {
+            let rules = rules(&format!("{keys}, {agent}"));
+            let request = Probe::new(&endpoint(address), &rules, &PassHost::Pass, None, None).request.unwrap();
+            assert!(request.starts_with(begin) && request.ends_with(end), "{keys}: {request}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_head_without_a_body_is_an_answer() {
+        let keys = "http_method: HEAD, timeout: 60";
+        assert_eq!(answered(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", keys).await, Outcome::Status(200));
+    }
+
+    #[test]
+    fn the_host_is_that_of_requests_unless_the_check_has_its_own() {
+        let address = SocketAddr::from(([10, 0, 0, 1], 81));
+        let rewrite = PassHost::Rewrite("shop.test:8443".to_owned());
+        for (keys, pass_host, expected) in [
+            ("", &rewrite, "shop.test:8443"),
+            ("host: check.test", &rewrite, "check.test"),
+            ("", &PassHost::Node, "node.test:81"),
+            ("host: check.test", &PassHost::Node, "check.test"),
+            ("", &PassHost::Pass, "node.test:81"),
+        ] {
+            let request = Probe::new(&endpoint(address), &rules(keys), pass_host, None, None).request.unwrap();
+            let mut hosts = request.lines().filter_map(|line| line.strip_prefix("Host: "));
+            assert_eq!((hosts.next(), hosts.next()), (Some(expected), None), "{keys} {pass_host:?}");
+        }
     }
 }
