@@ -50,37 +50,84 @@ pub(crate) const UNIX_TIME: stillgate_schema::kind::Int<i64> = int(0, 10_000_000
 
 object! {
     /// One configuration file: the process under `gateway`, and the resources by APISIX's names and meaning. A scalar
-    /// may hold `${NAME}` or `${NAME:-default}`, which stand for an environment variable; `$${` stands for `${`.
+    /// may hold `${NAME}` or `${NAME:-default}`, which stand for an environment variable; `$${` stands for `${`. As in APISIX,
+    /// scalars and keys may hold `${{NAME}}` or `${{NAME:=default}}`, and a resource without an `id` has its position in its
+    /// list, from 1.
+    /// A duration without a unit is in seconds.
     pub(crate) struct File {
         /// The process: where it listens, its bounds, its logs.
         gateway: Gateway = map::<Gateway>() => nested;
         /// Which requests go where, in the order that breaks ties.
         routes: Vec<Resource<RouteKeys>> = resources::<RouteKeys>(false) => default(Vec::new());
         /// What several routes have in common.
-        services: Vec<Resource<ServiceKeys>> = resources::<ServiceKeys>(true) => default(Vec::new());
+        services: Vec<Resource<ServiceKeys>> = resources::<ServiceKeys>(false) => default(Vec::new());
         /// Nodes that routes and services name by id.
-        upstreams: Vec<Resource<UpstreamKeys>> = resources::<UpstreamKeys>(true) => default(Vec::new());
+        upstreams: Vec<Resource<UpstreamKeys>> = resources::<UpstreamKeys>(false) => default(Vec::new());
         /// Certificates: of listeners with `tls: true`, and those shown to upstreams.
-        ssls: Vec<Resource<SslKeys>> = resources::<SslKeys>(true) => default(Vec::new());
+        ssls: Vec<Resource<SslKeys>> = resources::<SslKeys>(false) => default(Vec::new());
         /// Which connections of `gateway.stream_proxy` go where, in the order that breaks ties.
         stream_routes: Vec<Resource<StreamRouteKeys>> = resources::<StreamRouteKeys>(false) => default(Vec::new());
         /// Plugins that routes share.
-        plugin_configs: Vec<Resource<PluginConfigKeys>> = resources::<PluginConfigKeys>(true) => default(Vec::new());
+        plugin_configs: Vec<Resource<PluginConfigKeys>> = resources::<PluginConfigKeys>(false) => default(Vec::new());
         /// Plugins that run for every request.
-        global_rules: Vec<Resource<GlobalRuleKeys>> = resources::<GlobalRuleKeys>(true) => default(Vec::new());
+        global_rules: Vec<Resource<GlobalRuleKeys>> = resources::<GlobalRuleKeys>(false) => default(Vec::new());
         /// Who may send requests.
         consumers: Vec<Resource<ConsumerKeys>> = resources::<ConsumerKeys>(false) => default(Vec::new());
         /// Plugins that consumers share.
-        consumer_groups: Vec<Resource<ConsumerGroupKeys>> = resources::<ConsumerGroupKeys>(true) => default(Vec::new());
+        consumer_groups: Vec<Resource<ConsumerGroupKeys>> = resources::<ConsumerGroupKeys>(false) => default(Vec::new());
         /// What a plugin has in common wherever it is configured. `id` is the plugin's name.
         plugin_metadata: Vec<Resource<MetadataKeys>> = PluginMetadata => default(Vec::new());
         /// Managers of secrets, which references name.
         secrets: Vec<Resource<SecretManagerKeys>> = resources::<SecretManagerKeys>(true) => default(Vec::new());
         /// Definitions of Protocol Buffers, for `stillgate apply`: a store and etcd keep them for other programs. A gateway whose resources come from this file ignores them, with a warning.
-        protos: Vec<Resource<ProtoKeys>> = resources::<ProtoKeys>(true) => default(Vec::new());
-        unbuilt {
-            plugins: "lists of plugins to be loaded are";
+        protos: Vec<Resource<ProtoKeys>> = resources::<ProtoKeys>(false) => default(Vec::new());
+        /// The plugins that APISIX would load, by name. Here all are there; a warning names those that a resource has and this list does not, for APISIX would leave them out.
+        plugins: Vec<String> = LoadedPlugins => optional;
+    }
+}
+
+/// `plugins`; nothing is no list.
+struct LoadedPlugins;
+
+impl Kind for LoadedPlugins {
+    type Out = Vec<String>;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Vec<String>> {
+        if node.is_null() { None } else { read(&list(LoadedPlugin), node, path, sink) }
+    }
+
+    fn schema(&self, definitions: &mut Definitions) -> Json {
+        let mut schema = list(LoadedPlugin).schema(definitions);
+        schema["type"] = json!(["array", "null"]);
+        schema
+    }
+}
+
+/// An item of `plugins`: a name, or `{name: NAME, stream: true}`.
+struct LoadedPlugin;
+
+impl Kind for LoadedPlugin {
+    type Out = String;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<String> {
+        match &node.value {
+            Value::Map(_) => read(&map::<LoadedPluginKeys>(), node, path, sink).map(|keys| keys.name),
+            _ => read(&TEXT, node, path, sink),
         }
+    }
+
+    fn schema(&self, definitions: &mut Definitions) -> Json {
+        json!({"anyOf": [TEXT.schema(definitions), map::<LoadedPluginKeys>().schema(definitions)]})
+    }
+}
+
+object! {
+    /// A plugin that APISIX would load.
+    pub(crate) struct LoadedPluginKeys {
+        /// Its name.
+        name: String = TEXT => required;
+        /// Whether it is one of streams.
+        stream: bool = Flag => default(false);
     }
 }
 
@@ -92,12 +139,13 @@ resource! {
     }
     shared name, desc, labels, times;
     {
-        /// The path: `/a` for that path, `/a/*` for all below, `/a/:name/b` for any one segment. This, `uris` or
-        /// `expression`.
+        /// The path: `/a` for that path, `/a/*` for all below, `/a/:name/b` for any one segment, `/a/*/b` for any number of
+        /// them, `*` for all paths. This, `uris` or `expression`.
         uri: At<PathPattern> = Located(PATH) => optional;
         /// Several paths, any of which may match.
         uris: At<Vec<PathPattern>> = Located(some(PATH)) => optional;
-        /// `example.com` or `*.example.com`; any host where neither this nor `hosts` is there.
+        /// `example.com`, `*.example.com`, or `*` for any host, after those that are named; also any host where neither this nor
+        /// `hosts` is there.
         host: At<HostPattern> = Located(HOST) => optional;
         /// Several hosts, any of which may match.
         hosts: At<Vec<HostPattern>> = Located(some(HOST)) => optional;
@@ -185,7 +233,8 @@ resource! {
         nodes: At<Vec<NodeEntry>> = Located(Nodes) => expected;
         /// With `type: chash`, what kind of thing `key` names.
         hash_on: At<HashOn> = Located(HASH_ON) => default(unplaced(HashOn::Vars));
-        /// With `type: chash`, the variable, header or cookie that is hashed; `remote_addr` with `hash_on: vars`.
+        /// With `type: chash`, the variable, header or cookie that is hashed; `remote_addr` with `hash_on: vars`. With
+        /// `hash_on: consumer` the consumer's name is.
         key: At<String> = Located(TEXT) => optional;
         /// What is taken on at once. Not in APISIX.
         limits: At<UpstreamLimits> = Located(map::<UpstreamLimits>()) => nested;
@@ -198,7 +247,8 @@ resource! {
         /// The `Host` that the node sees with `pass_host: rewrite`.
         upstream_host: At<String> = Located(AUTHORITY) => optional;
         /// The protocol towards the nodes; `grpc` and `grpcs` are `http` and `https` in HTTP/2, with gRPC-Web
-        /// turned into gRPC; `tcp`, `tls` (TCP through TLS) and `udp` are for `stream_routes`.
+        /// turned into gRPC; `tcp`, `tls` (TCP through TLS) and `udp` are for `stream_routes`. With `http`, a stream route
+        /// passes on TCP and UDP as they come.
         scheme: At<Scheme> = Located(SCHEME) => default(unplaced(Scheme::Http));
         /// Whether nodes are spoken to in HTTP/2: without TLS by prior knowledge, with it by ALPN. Not in APISIX.
         http2: At<bool> = Located(Flag) => default(unplaced(false));
@@ -221,8 +271,7 @@ resource! {
 }
 
 object! {
-    /// Keys of an upstream that are used as they are read, without a look at others. A new one is a line
-    /// here, and its use.
+    /// Upstream keys that need no cross-checks. A new one is a line here, and its use.
     pub struct UpstreamOptions: Serialize {
         /// Further nodes tried after the first failed; as many as there are other nodes where it is absent.
         retries: u32 = int(0, RETRIES_MAX as i64) => optional;
@@ -291,11 +340,17 @@ pub(crate) enum HashOn {
     Vars,
     Header,
     Cookie,
+    Consumer,
 }
 
 const HASH_ON: Choice<HashOn> = Choice {
-    words: &[("vars", HashOn::Vars), ("header", HashOn::Header), ("cookie", HashOn::Cookie)],
-    unbuilt: &["consumer", "vars_combinations"],
+    words: &[
+        ("vars", HashOn::Vars),
+        ("header", HashOn::Header),
+        ("cookie", HashOn::Cookie),
+        ("consumer", HashOn::Consumer),
+    ],
+    unbuilt: &["vars_combinations"],
 };
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -319,6 +374,8 @@ pub(crate) enum Scheme {
     Tcp,
     Tls,
     Udp,
+    /// What clients speak. It is `http`, or nothing, in the upstream of a stream route.
+    Plain,
 }
 
 const SCHEME: Choice<Scheme> = Choice {

@@ -38,9 +38,9 @@ resource! {
         sni: At<HostPattern> = Located(SERVER_NAME) => optional;
         /// 1: enabled; 0: the route does not exist.
         status: bool = STATUS => default(true);
-        /// Where connections go, written here; its `scheme` is `tcp` where it is absent. This, `upstream_id` or `service_id`.
+        /// Where connections go, written here; without `scheme` it takes TCP and UDP as they come. This, `upstream_id` or `service_id`.
         upstream: At<UpstreamKeys> = Located(map::<UpstreamKeys>()) => optional;
-        /// Where connections go, by the id of one of `upstreams` whose `scheme` is `tcp`, `tls` or `udp`.
+        /// Where connections go, by the id of one of `upstreams` whose `scheme` is `tcp`, `tls`, `udp` or `http`, which takes TCP and UDP as they come.
         upstream_id: At<String> = Located(ID) => optional;
         /// The service whose upstream holds where the route has none.
         service_id: At<String> = Located(ID) => optional;
@@ -77,5 +77,8 @@ const SERVER_NAME: Text<HostPattern> = text("a server name", |text| {
         return Err(fault.hint("use server_addr, or remove the key"));
     }
     let pattern = HostPattern::parse(text).map_err(|error| Fault::new(error.to_string()))?;
+    if pattern.is_any() {
+        return Ok(pattern);
+    }
     parse_authority(text.strip_prefix("*.").unwrap_or(text)).map(|_| pattern)
 });

@@ -49,10 +49,21 @@ pub struct Upstream {
 pub enum Protocol {
     /// Requests, of `routes`.
     Http,
+    /// Requests of `routes`, and what clients of `stream_routes` speak: TCP or UDP. That is `scheme: http`, which APISIX writes where
+    /// nothing is said, without anything that only HTTP has.
+    #[serde(rename = "Http")]
+    Plain,
     /// Bytes both ways, of `stream_routes`.
     Tcp,
     /// Datagrams both ways, of `stream_routes`.
     Udp,
+}
+
+impl Protocol {
+    /// Whether requests can go there.
+    pub(crate) fn takes_requests(self) -> bool {
+        matches!(self, Protocol::Http | Protocol::Plain)
+    }
 }
 
 /// `type` of an upstream.

@@ -60,7 +60,7 @@ pub(super) fn at_listener(path: &Path<'_>, list: &[&str], index: usize, report: 
 pub(crate) fn check_nodes(listeners: &[Listener], upstream: &Upstream, sink: &mut Sink) {
     let transport = match upstream.protocol {
         Protocol::Udp => Transport::Udp,
-        Protocol::Http | Protocol::Tcp => Transport::Tcp,
+        Protocol::Http | Protocol::Plain | Protocol::Tcp => Transport::Tcp,
     };
     for node in &upstream.nodes {
         let Host::Ip(ip) = node.host else { continue };

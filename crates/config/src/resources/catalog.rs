@@ -43,6 +43,8 @@ pub(crate) struct Catalog {
     /// Their keys, and what their nodes speak.
     upstream_ids: HashMap<String, Identified<(Arc<str>, Protocol)>>,
     pub(super) services: HashMap<String, Identified<Arc<Service>>>,
+    /// What can be read of the hosts of services that cannot be used; none at all: any.
+    pub(super) refused_services: HashMap<String, Option<Vec<HostPattern>>>,
     pub(crate) ssls: Ssls,
     pub(crate) plugins: SharedPlugins,
     /// What consumers refer to.
@@ -59,8 +61,8 @@ pub(crate) struct Identified<T> {
 /// What routes take from a service.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Service {
-    name: Option<String>,
-    hosts: Vec<HostPattern>,
+    pub(super) name: Option<String>,
+    pub(super) hosts: Vec<HostPattern>,
     pub(super) upstream: Found,
     upgrades: bool,
     pub(super) plugins: ServicePlugins,
@@ -92,13 +94,15 @@ pub(super) enum Found {
 
 impl Catalog {
     /// With nothing in it.
-    pub(crate) fn new(gateway: &Gateway, plugins: PluginSet) -> Catalog {
+    pub(crate) fn new(gateway: &Gateway, mut plugins: PluginSet) -> Catalog {
+        plugins.table.ignorable.choose(&gateway.config.ignore_plugins);
         Catalog {
             listeners: listeners_of(gateway),
             are_listeners_known: true,
             acme: gateway.acme.clone(),
             upstream_ids: HashMap::new(),
             services: HashMap::new(),
+            refused_services: HashMap::new(),
             ssls: Ssls::default(),
             plugins: SharedPlugins::of(plugins),
             groups: Groups::default(),
@@ -220,7 +224,7 @@ impl Catalog {
         };
         let found = self.upstream_of(keys.upstream.take(), keys.upstream_id.take(), key, path, sink);
         let (route, protocol) = self.route_to(found, keys, id, at, path, sink);
-        if protocol.is_some_and(|protocol| protocol != Protocol::Http) {
+        if protocol.is_some_and(|protocol| !protocol.takes_requests()) {
             let fault = Fault::new("the nodes of this upstream are not spoken to in HTTP");
             sink.error(place_at, path, fault.hint("name it in `stream_routes`, or write `scheme: http` in it"));
         }
@@ -340,11 +344,11 @@ impl Upstreams for Catalog {
 
 /// Reports an upstream that requests cannot go to.
 fn check_http(protocol: Protocol, at: Position, path: &Path<'_>, sink: &mut Sink) -> bool {
-    if protocol != Protocol::Http {
+    if !protocol.takes_requests() {
         let fault = Fault::new("the nodes of this upstream are not spoken to in HTTP");
         sink.error(at, path, fault.hint("write `scheme: http` in it"));
     }
-    protocol == Protocol::Http
+    protocol.takes_requests()
 }
 
 /// Puts a resource under its id, or takes it away; whether it is another one. An equal one stays the one before.
@@ -378,6 +382,11 @@ pub(super) fn find<'a, T>(
     let found = known.get(&id.value);
     if found.is_some() || sink.may_miss(kind.name(), &id.value) {
         return found;
+    }
+    if sink.is_unusable(kind.name(), &id.value) {
+        let fault = Fault::new(format!("the {} {:?} cannot be used", kind.singular(), id.value));
+        sink.error(id.at, path, fault.hint("see why it is rejected"));
+        return None;
     }
     let fault = Fault::new(format!("there is no {} with the id {:?}", kind.singular(), id.value));
     let fault = fault.hint(format!("add it to `{}`", kind.name()));

@@ -18,9 +18,9 @@ impl Catalog {
         sink: &mut Sink,
     ) -> (StreamRoute, Option<Protocol>) {
         if let Some(inline) = &mut keys.upstream
-            && inline.value.scheme.at == Position::NOWHERE
+            && inline.value.scheme.value == Scheme::Http
         {
-            inline.value.scheme.value = Scheme::Tcp;
+            inline.value.scheme.value = Scheme::Plain;
         }
         let place_at = match (&keys.upstream, &keys.upstream_id, &keys.service_id) {
             (Some(inline), ..) => (inline.at, "upstream"),
@@ -48,7 +48,8 @@ impl Catalog {
         match (protocol, &keys.sni) {
             (Some(Protocol::Http), _) => {
                 let fault = Fault::new("the nodes of this upstream are spoken to in HTTP, which is for `routes`");
-                let fault = fault.hint("write `scheme: tcp`, `tls` or `udp` in the upstream");
+                let fault =
+                    fault.hint("write `scheme: tcp`, `tls` or `udp` in the upstream, and a port with each node");
                 sink.error(place_at.0, &path.key(place_at.1), fault);
             }
             (Some(Protocol::Udp), Some(sni)) => {
@@ -59,8 +60,18 @@ impl Catalog {
         }
         let StreamRouteKeys { remote_addr, server_addr, server_port, sni, timeout, on_change, service_id, .. } = keys;
         let (sni, service_id) = (sni.map(|sni| sni.value), service_id.map(|id| id.value));
-        let route =
-            StreamRoute { id, sni, remote_addr, server_addr, server_port, target, service_id, timeout, on_change };
+        let route = StreamRoute {
+            id,
+            sni,
+            is_sni_unread: false,
+            remote_addr,
+            server_addr,
+            server_port,
+            target,
+            service_id,
+            timeout,
+            on_change,
+        };
         (route, protocol.filter(|protocol| *protocol != Protocol::Http))
     }
 }
@@ -87,7 +98,10 @@ pub(super) fn check_reach(
             let mut all = datagrams();
             ("udp", all.any(|address| holds(address) && is_told(address)), true)
         }
-        Protocol::Http | Protocol::Tcp => {
+        Protocol::Plain if route.sni.is_none() && datagrams().any(|address| holds(address) && is_told(address)) => {
+            ("udp", true, true)
+        }
+        Protocol::Http | Protocol::Plain | Protocol::Tcp => {
             // What a PROXY header says of our own address does not count.
             let learns_names =
                 listeners.iter().filter(|listener| holds(listener.address)).filter_map(|of| match of.kind {

@@ -13,6 +13,7 @@ impl Scheme {
             Scheme::Http | Scheme::Https | Scheme::Grpc | Scheme::Grpcs => Protocol::Http,
             Scheme::Tcp | Scheme::Tls => Protocol::Tcp,
             Scheme::Udp => Protocol::Udp,
+            Scheme::Plain => Protocol::Plain,
         }
     }
 }
@@ -64,7 +65,8 @@ fn check_proxy_protocol(
 ) {
     let Some(At { at, value: Some(_) }) = written else { return };
     let fault = match protocol {
-        Protocol::Tcp => return,
+        // Datagrams go without it.
+        Protocol::Tcp | Protocol::Plain => return,
         Protocol::Http => Fault::new(
             "a connection kept to a node of HTTP carries requests of many clients, and a header at its beginning names one",
         )

@@ -5,7 +5,7 @@ use super::ssls::{Ssls, refuse_without_https};
 use super::stream_upstreams::check_stream_keys;
 use crate::keys::nodes::NodeEntry;
 use crate::keys::resources::{HashOn, HostChoice, Scheme, Type, UpstreamKeys};
-use crate::model::{Balance, Node, PassHost, Upstream, UpstreamTimeouts};
+use crate::model::{Balance, Node, PassHost, Protocol, Upstream, UpstreamTimeouts};
 use std::collections::HashMap;
 use std::time::Duration;
 use stillgate_route::Variable;
@@ -38,15 +38,20 @@ pub(crate) fn upstream(mut keys: UpstreamKeys, key: &str, ssls: &Ssls, path: &Pa
     check_stream_keys(&mut keys, &balance, path, sink);
     let grpc = matches!(keys.scheme.value, Scheme::Grpc | Scheme::Grpcs);
     let http2 = keys.http2.value || grpc;
+    let has_ports = keys.nodes.as_ref().is_none_or(|nodes| nodes.value.iter().all(|node| node.port.is_some()));
+    let protocol = match keys.scheme.value {
+        Scheme::Http if !http2 && has_ports => Protocol::Plain,
+        scheme => scheme.protocol(),
+    };
     let tls_path = path.key("tls");
     let port = match keys.scheme.value {
         Scheme::Http | Scheme::Grpc => Some(HTTP_PORT),
         Scheme::Https | Scheme::Grpcs => Some(HTTPS_PORT),
-        Scheme::Tcp | Scheme::Tls | Scheme::Udp => None,
+        Scheme::Tcp | Scheme::Tls | Scheme::Udp | Scheme::Plain => None,
     };
     let tls = match keys.scheme.value {
         Scheme::Https | Scheme::Grpcs | Scheme::Tls => Some(ssls.upstream(keys.tls, &tls_path, sink)),
-        Scheme::Http | Scheme::Grpc | Scheme::Tcp | Scheme::Udp => {
+        Scheme::Http | Scheme::Grpc | Scheme::Tcp | Scheme::Udp | Scheme::Plain => {
             refuse_without_https(keys.tls, &tls_path, sink);
             None
         }
@@ -61,7 +66,7 @@ pub(crate) fn upstream(mut keys: UpstreamKeys, key: &str, ssls: &Ssls, path: &Pa
         pass_host: pass_host(keys.pass_host, keys.upstream_host, path, sink),
         keepalive: keys.keepalive_pool,
         balance,
-        protocol: keys.scheme.value.protocol(),
+        protocol,
         proxy_protocol: keys.proxy_protocol.and_then(|version| version.value),
         http2,
         grpc,
@@ -71,6 +76,10 @@ pub(crate) fn upstream(mut keys: UpstreamKeys, key: &str, ssls: &Ssls, path: &Pa
 
 /// The variable that `hash_on` and `key` name.
 fn hashed(on: At<HashOn>, key: Option<At<String>>, path: &Path<'_>, sink: &mut Sink) -> Variable {
+    // Its name is the key; APISIX takes no notice of another.
+    if on.value == HashOn::Consumer {
+        return Variable::ConsumerName;
+    }
     let Some(key) = key else {
         if on.value != HashOn::Vars {
             let fault = Fault::new("needs the key \"key\"").hint("name the header or cookie to hash");
@@ -79,7 +88,7 @@ fn hashed(on: At<HashOn>, key: Option<At<String>>, path: &Path<'_>, sink: &mut S
         return Variable::RemoteAddr;
     };
     let name = match on.value {
-        HashOn::Vars => key.value.strip_prefix('$').unwrap_or(&key.value).to_owned(),
+        HashOn::Vars | HashOn::Consumer => key.value.strip_prefix('$').unwrap_or(&key.value).to_owned(),
         HashOn::Header => format!("http_{}", key.value.to_ascii_lowercase().replace('-', "_")),
         HashOn::Cookie => format!("cookie_{}", key.value),
     };
@@ -101,7 +110,7 @@ fn nodes(entries: At<Vec<NodeEntry>>, scheme_port: Option<u16>, path: &Path<'_>,
         };
         let node = Node { host, port, weight, priority };
         if let Some(first) = lines.insert((node.host.clone(), node.port), at.line) {
-            let fault = Fault::new(format!("this node is here twice, first in line {first}"));
+            let fault = Fault::new(format!("this node is listed twice, first in line {first}"));
             sink.error(at, path, fault.hint("keep one of them"));
         }
         nodes.push(node);

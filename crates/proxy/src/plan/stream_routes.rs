@@ -14,7 +14,7 @@ use stillgate_config::{Protocol, StreamRoute};
 pub(crate) struct StreamRoutes {
     /// As the configuration has them.
     configured: Vec<Arc<StreamRoute>>,
-    /// Those to upstreams of TCP, and of UDP, the first to be asked first.
+    /// Those that take TCP, and UDP, the first to be asked first. One whose upstream names neither takes both.
     tcp: Vec<PlanStreamRoute>,
     udp: Vec<PlanStreamRoute>,
 }
@@ -25,6 +25,8 @@ pub(crate) struct PlanStreamRoute {
     pub(crate) route: Arc<StreamRoute>,
     /// The slot of its upstream.
     upstream: u32,
+    /// What its upstream is spoken to in; `None`: it is unavailable.
+    protocol: Option<Protocol>,
     /// What its connections hold of it; `None`: they do not mind what becomes of it.
     pub(crate) lease: Option<Arc<Lease>>,
 }
@@ -50,7 +52,12 @@ impl StreamRoutes {
         let nothing = Arc::<StreamRoutes>::default();
         let previous = previous.unwrap_or(&nothing);
         let is_same = |(a, b): (&Arc<StreamRoute>, &Arc<StreamRoute>)| Arc::ptr_eq(a, b);
-        if previous.configured.len() == configured.len() && previous.configured.iter().zip(configured).all(is_same) {
+        let protocol_of = |slot: usize| upstreams.get(slot).map(|upstream| upstream.definition.protocol);
+        if previous.configured.len() == configured.len()
+            && previous.configured.iter().zip(configured).all(is_same)
+            // A shared upstream may have changed without its routes.
+            && previous.iter().all(|of| of.protocol == protocol_of(of.upstream()))
+        {
             return (previous.clone(), Vec::new());
         }
         let before: HashMap<&str, &PlanStreamRoute> =
@@ -60,19 +67,24 @@ impl StreamRoutes {
             let before = before.get(route.id.as_str());
             let is_same = || before.is_some_and(|before| before.route == *route);
             let lease = Lease::of(route.on_change, before.and_then(|before| before.lease.as_ref()), is_same);
-            let planned = PlanStreamRoute { route: route.clone(), upstream: upstreams.slot_of(&route.target), lease };
-            match upstreams.get(planned.upstream()).map(|upstream| upstream.definition.protocol) {
+            let upstream = upstreams.slot_of(&route.target);
+            let protocol = protocol_of(upstream as usize);
+            let planned = PlanStreamRoute { route: route.clone(), upstream, protocol, lease };
+            match protocol {
                 Some(Protocol::Udp) => routes.udp.push(planned),
-                Some(Protocol::Http | Protocol::Tcp) => routes.tcp.push(planned),
-                // Whichever it takes must not go to the next route.
-                None => {
+                Some(Protocol::Tcp) => routes.tcp.push(planned),
+                // Where it is unavailable, whichever it takes must not go to the next route.
+                Some(Protocol::Http | Protocol::Plain) | None => {
                     routes.udp.push(planned.clone());
                     routes.tcp.push(planned);
                 }
             }
         }
         // Stable: equals stay in the order of the file.
-        routes.tcp.sort_by_key(|of| std::cmp::Reverse(of.route.sni.as_ref().map(|sni| sni.precedence())));
+        let rank = |route: &StreamRoute| (route.is_sni_unread, route.sni.as_ref().map(|sni| sni.precedence()));
+        routes.tcp.sort_by_key(|of| std::cmp::Reverse(rank(&of.route)));
+        // Datagrams first go where the upstream names UDP, so that a route for all TCP takes none of them away.
+        routes.udp.sort_by_key(|of| matches!(of.protocol, Some(Protocol::Http | Protocol::Plain)));
         let kept: HashSet<*const Lease> = routes.iter().filter_map(|of| of.lease.as_ref()).map(Arc::as_ptr).collect();
         let leases = previous.iter().filter_map(|of| of.lease.as_ref());
         let revoked = leases.filter(|lease| !kept.contains(&Arc::as_ptr(lease))).cloned().collect();
@@ -85,8 +97,9 @@ impl StreamRoutes {
         routes.iter().find(|of| takes(&of.route, asked))
     }
 
+    /// Each of them once.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &PlanStreamRoute> {
-        self.tcp.iter().chain(&self.udp)
+        self.tcp.iter().chain(self.udp.iter().filter(|of| of.protocol == Some(Protocol::Udp)))
     }
 }
 
@@ -154,6 +167,26 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_whose_name_could_not_be_read_comes_first() {
+        let mut config = config(
+            "{id: exact, sni: b.a.test, upstream_id: u}, {id: refused, server_port: 1, upstream_id: u}, \
+             {id: any, upstream_id: u}",
+        );
+        let refused = Arc::make_mut(&mut config.stream_routes[1]);
+        refused.is_sni_unread = true;
+        refused.target = stillgate_config::Target::Unavailable("it cannot be read".into());
+        let (routes, _) = build(&config, None);
+        for (port, name, expected) in
+            [(1, Some("b.a.test"), "refused"), (1, None, "refused"), (2, Some("b.a.test"), "exact"), (2, None, "any")]
+        {
+            let local = SocketAddr::from(([10, 0, 0, 9], port));
+            let asked = Asked { client: [10, 0, 0, 1].into(), local, server_name: name };
+            let found = routes.find(Protocol::Tcp, &asked).map(|found| found.route.id.as_str());
+            assert_eq!(found, Some(expected), "{port} {name:?}");
+        }
+    }
+
+    #[test]
     fn addresses_and_ports_must_hold() {
         let routes = routes(
             "{id: port, server_port: 1, upstream_id: u}, {id: address, server_addr: 10.0.0.0/24, upstream_id: u}, \
@@ -172,6 +205,38 @@ mod tests {
         check("::ffff:10.1.2.3", "192.0.2.2:2", Some("client"));
         check("::1", "[::1]:2", Some("six"));
         check("10.2.0.1", "10.0.1.7:2", None);
+    }
+
+    #[test]
+    fn a_route_that_names_neither_takes_both_after_those_that_name_udp() {
+        let text = |scheme: &str| {
+            format!(
+                "gateway: {{stream_proxy: {{tcp: [{{address: \"0.0.0.0:1\"}}], udp: [{{address: \"0.0.0.0:1\"}}]}}}}\n\
+                 upstreams:\n- {{id: u, scheme: tcp, nodes: {{\"10.0.0.1:81\": 1}}}}\n- {{id: p, {scheme} nodes: {{\"10.0.0.1:82\": 1}}}}\n\
+                 - {{id: d, scheme: udp, nodes: {{\"10.0.0.1:53\": 1}}}}\n\
+                 stream_routes: [{{id: any, upstream_id: p}}, {{id: tcp, upstream_id: u}}, \
+                 {{id: udp, server_port: 1, upstream_id: d}}]\n"
+            )
+        };
+        let load = |scheme| stillgate_config::load(text(scheme), &|_| None).unwrap_or_else(|errors| panic!("{errors}"));
+        let found = |routes: &StreamRoutes, protocol, port| {
+            let local = SocketAddr::from(([10, 0, 0, 9], port));
+            let asked = Asked { client: [10, 0, 0, 1].into(), local, server_name: None };
+            routes.find(protocol, &asked).map(|found| found.route.id.clone())
+        };
+        let plain = load("").config;
+        let (routes, _) = build(&plain, None);
+        assert_eq!(found(&routes, Protocol::Tcp, 1).as_deref(), Some("any"));
+        assert_eq!(found(&routes, Protocol::Udp, 1).as_deref(), Some("udp"));
+        assert_eq!(found(&routes, Protocol::Udp, 2).as_deref(), Some("any"));
+        let ids: Vec<&str> = routes.iter().map(|of| of.route.id.as_str()).collect();
+        assert_eq!(ids, ["any", "tcp", "udp"], "each of them once");
+        // The upstream changes, and its route does not.
+        let mut named = load("scheme: udp,").config;
+        named.stream_routes.clone_from(&plain.stream_routes);
+        let (routes, _) = build(&named, Some(&routes));
+        assert_eq!(found(&routes, Protocol::Tcp, 1).as_deref(), Some("tcp"));
+        assert_eq!(found(&routes, Protocol::Udp, 1).as_deref(), Some("any"));
     }
 
     #[test]

@@ -79,7 +79,7 @@ impl Link {
     pub(super) fn vouch(&self, worker: &Worker) {
         let is_long = worker.clock.now_ms() >= self.began_ms + TRIAL_MS;
         if is_long && self.upstream.state.borrow().is_doubted_since(self.slot, self.began_ms) {
-            health::report(worker, &self.upstream, self.slot, Report::Connected, String::new);
+            health::report(worker, &self.upstream, self.slot, Report::Opened, String::new);
         }
     }
 

@@ -192,7 +192,7 @@ async fn connect(
         let destination = Destination { upstream, address, tls, http2: false, grpc: false, preface: &preface };
         match node::connect(worker, &client.timer, destination, timeouts.connect).await {
             Ok((stream, connect_us)) => {
-                health::report(worker, upstream, trying.slot, Report::Connected, String::new);
+                health::report(worker, upstream, trying.slot, Report::Opened, String::new);
                 trying.connect_us = Some(u32::try_from(connect_us).unwrap_or(u32::MAX));
                 session.tries.connected(connect_us);
                 session.tries.answered(STATUS_SERVED);
@@ -245,7 +245,7 @@ impl fmt::Display for Unread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Unread::Unused => f.write_str("it was closed before its first byte"),
-            Unread::Cut => f.write_str("it was closed in the midst of its TLS hello"),
+            Unread::Cut => f.write_str("closed during the TLS ClientHello"),
             Unread::Late => f.write_str("its TLS hello was not complete within gateway.timeouts.head"),
             Unread::No(no) => no.fmt(f),
             Unread::Failed(error) => error.fmt(f),

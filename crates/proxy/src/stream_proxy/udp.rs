@@ -278,7 +278,7 @@ impl Running {
                         self.has_answered = true;
                         let since = self.session.started;
                         self.session.connect_us = Some(Instant::now().duration_since(since).as_micros() as u64);
-                        health::report(worker, &link.upstream, link.slot, Report::Connected, String::new);
+                        health::report(worker, &link.upstream, link.slot, Report::Opened, String::new);
                     }
                     match SockRef::from(socket).send_to(datagram, &self.client.into()) {
                         Ok(_) => link.sent.set(link.sent.get() + datagram.len() as u64),
