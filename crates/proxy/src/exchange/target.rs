@@ -1,12 +1,13 @@
 //! The phase `target`: where a request goes, within which bounds, and with which head.
 
 use super::answer::OwnAnswer;
-use super::{Serving, forwarding};
+use super::{Serving, chain, forwarding};
 use crate::basics::uptake;
 use crate::connection::grpc;
 use crate::plan::snapshot::WorkerUpstream;
 use crate::plan::{Settings, TimeoutsMs};
 use stillgate_config::Balance;
+use stillgate_plugin::facts::append_address;
 use stillgate_route::Lookup;
 use stillgate_wire::HeadLimits;
 
@@ -83,22 +84,33 @@ impl<'a> Target<'a> {
         let definition = &self.upstream.planned.definition;
         let is_upgrading = serving.exchange.request.asks_upgrade;
         serving.exchange.passes_upgrade = is_upgrading && serving.route.is_some_and(|route| route.route.upgrades);
-        forwarding::edit_request(serving, &definition.pass_host);
+        // Before the lines that we add ourselves: plugins' changes are the only ones.
         serving.exchange.has_key = hash_key(serving, &definition.balance);
+        forwarding::edit_request(serving, &definition.pass_host);
     }
 }
 
-/// Puts the value that the consistent hash hashes into `exchange.key`; false where there is none.
+/// Puts the value that the consistent hash hashes into `exchange.key`, as plugins have left it; the client's address where there is
+/// none, as in APISIX. False: nothing is hashed.
 fn hash_key(serving: &mut Serving<'_>, balance: &Balance) -> bool {
     let Balance::ConsistentHash(variable) = balance else { return false };
     // Taken out while the exchange lends its facts.
     let mut key = std::mem::take(&mut serving.exchange.key);
     let mut buffer = std::mem::take(&mut serving.exchange.value);
-    let value = serving.exchange.facts(serving.client, &serving.snapshot.plan);
-    let value = value.value(variable, &mut buffer);
     key.clear();
-    key.extend_from_slice(value.unwrap_or_default());
-    let has_key = value.is_some();
+    let mut take = |value: Option<&[u8]>| value.map(|value| key.extend_from_slice(value)).is_some();
+    let has_value = match serving.exchange.chains.is_on() {
+        true => chain::edited_value(serving, variable, &mut buffer, &mut take),
+        false => {
+            let facts = serving.exchange.facts(serving.client, &serving.snapshot.plan);
+            take(facts.value(variable, &mut buffer))
+        }
+    };
+    if !has_value {
+        buffer.clear();
+        append_address(&mut buffer, serving.client.address);
+        take(Some(&buffer));
+    }
     (serving.exchange.key, serving.exchange.value) = (key, buffer);
-    has_key
+    true
 }

@@ -7,7 +7,7 @@ use crate::telemetry::metrics::UpstreamEvent;
 use crate::telemetry::session::{Ends, Session, StreamVars};
 use crate::worker::Worker;
 use stillgate_config::{Balance, Protocol};
-use stillgate_route::Lookup;
+use stillgate_route::{Lookup, Variable};
 use stillgate_upstream::{Attempt, Decision, Failure, Report, Tried, decide};
 
 /// The tries of one session.
@@ -41,8 +41,9 @@ impl<'a> Choice<'a> {
         }
         let key = match &definition.balance {
             Balance::ConsistentHash(variable) => {
-                let vars = StreamVars { session, ends };
-                vars.value(variable, &mut Vec::new()).map(<[u8]>::to_vec)
+                let (vars, mut buffer) = (StreamVars { session, ends }, Vec::new());
+                let mut value = |variable| vars.value(variable, &mut buffer).map(<[u8]>::to_vec);
+                value(variable).or_else(|| value(&Variable::RemoteAddr))
             }
             Balance::RoundRobin | Balance::LeastConn | Balance::Ewma => None,
         };
@@ -90,6 +91,7 @@ impl<'a> Choice<'a> {
             failure,
             reused: false,
             request_sent: false,
+            closed_before: false,
             response_started: false,
             idempotent: true,
             body_replayable: true,

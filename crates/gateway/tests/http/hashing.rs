@@ -1,0 +1,101 @@
+//! `type: chash`: which value is hashed, and what instead of a value that is not there.
+
+use crate::shared::STILLGATE;
+use stillgate_testkit::{Gateway, Setup, Upstream};
+
+/// Nodes that say which they are.
+fn nodes() -> [Upstream; 4] {
+    [0, 1, 2, 3].map(|number| {
+        Upstream::serve(move |connection| {
+            while connection.read_head().is_ok() {
+                connection.send(format!("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{number}"));
+            }
+        })
+    })
+}
+
+fn gateway(nodes: &[Upstream; 4], key: &str, plugins: &str) -> Gateway {
+    let nodes = nodes.each_ref().map(|node| format!("\"{}\": 1", node.addr()));
+    Gateway::start(
+        STILLGATE,
+        &Setup::resources(format!(
+            "upstreams: [{{id: u, type: chash, {key}, nodes: {{{}}}}}]\n\
+             routes: [{{id: r, uri: /*, upstream_id: u, plugins: {{{plugins}}}}}]\n",
+            nodes.join(", ")
+        )),
+    )
+}
+
+/// The nodes of sixteen requests, each with its number in a field and an argument.
+fn asked(gateway: &Gateway) -> Vec<Vec<u8>> {
+    let mut client = gateway.client();
+    let nodes = (0..16).map(|number| {
+        client.send(format!("GET /?n={number} HTTP/1.1\r\nHost: h\r\nX-N: {number}\r\nCookie: n={number}\r\n\r\n"));
+        client.expect_response("GET").body
+    });
+    nodes.collect()
+}
+
+fn is_one_node(nodes: &[Vec<u8>]) -> bool {
+    nodes.iter().all(|node| *node == nodes[0])
+}
+
+#[test]
+fn the_value_is_what_plugins_have_left() {
+    let nodes = nodes();
+    for (key, set, sets_same, sets_by_request) in [
+        (
+            "hash_on: header, key: X-Key",
+            "X-Key",
+            "proxy-rewrite: {headers: {set: {X-Key: same}}}",
+            "proxy-rewrite: {headers: {set: {X-Key: \"$http_x_n\"}}}",
+        ),
+        (
+            "hash_on: header, key: X-N",
+            "X-N",
+            "proxy-rewrite: {headers: {set: {X-N: same}}}",
+            "proxy-rewrite: {headers: {set: {X-N: \"again-$http_x_n\"}}}",
+        ),
+        (
+            "hash_on: vars, key: arg_key",
+            "arg_key",
+            "proxy-rewrite: {uri: \"/a?key=same\"}",
+            "proxy-rewrite: {uri: \"/a?key=$http_x_n\"}",
+        ),
+        (
+            "hash_on: cookie, key: n",
+            "cookie n",
+            "proxy-rewrite: {headers: {set: {Cookie: \"n=same\"}}}",
+            "proxy-rewrite: {headers: {set: {Cookie: \"n=again-$http_x_n\"}}}",
+        ),
+    ] {
+        assert!(is_one_node(&asked(&gateway(&nodes, key, sets_same))), "{set}");
+        let by_request = gateway(&nodes, key, sets_by_request);
+        let first = asked(&by_request);
+        assert!(!is_one_node(&first), "{set}");
+        assert_eq!(asked(&by_request), first, "{set}");
+    }
+}
+
+#[test]
+fn without_a_value_it_is_the_clients_address() {
+    let nodes = nodes();
+    let by_address = asked(&gateway(&nodes, "key: remote_addr", ""));
+    assert!(is_one_node(&by_address));
+    for (key, plugins) in [
+        ("hash_on: header, key: X-Absent", ""),
+        ("hash_on: cookie, key: absent", ""),
+        ("key: arg_absent", ""),
+        ("hash_on: header, key: X-N", "proxy-rewrite: {headers: {remove: [X-N]}}"),
+    ] {
+        assert_eq!(asked(&gateway(&nodes, key, plugins)), by_address, "{key} {plugins}");
+    }
+    // An empty value is one.
+    let gateway = gateway(&nodes, "hash_on: header, key: X-N", "");
+    let mut client = gateway.client();
+    let mut ask = |value: &str| {
+        client.send(format!("GET / HTTP/1.1\r\nHost: h\r\nX-N: {value}\r\n\r\n"));
+        client.expect_response("GET").body
+    };
+    assert_eq!(ask(""), ask(""));
+}
