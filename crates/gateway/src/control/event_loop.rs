@@ -30,10 +30,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use stillgate_logs::Logs;
 use stillgate_plugin::outbox::Counts;
-use stillgate_proxy::{Commander, Fleet, Inquiry, StartError, Tally};
+use stillgate_proxy::access_log::rfc3339;
+use stillgate_proxy::{Commander, Counters, Fleet, Inquiry, StartError, Tally};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
-use tokio::time::{Instant, Interval, interval};
+use tokio::time::{Instant, Interval, interval, sleep_until};
 use tracing::{error, info, warn};
 
 /// What the access log gets to be written out in, after the last request: for a disk or a reader that is slow, and for its thread to
@@ -52,6 +53,8 @@ enum Event {
     Hangup,
     /// SIGTERM, SIGINT or SIGQUIT: finish and end; the second time at once.
     Terminate(&'static str),
+    /// `timeouts.shutdown_delay` after such a signal is over.
+    DelayEnded,
     /// SIGUSR1: open the access log anew.
     ReopenLogs,
     /// SIGUSR2: another process of our binary is to take over.
@@ -121,6 +124,8 @@ pub(crate) struct Control {
     predecessor: Predecessor,
     /// Removed as the process ends; `None` once it is the successor's.
     pid_file: Option<PidFile>,
+    /// The signal that ends us, and when the listeners close.
+    announced: Option<(&'static str, Instant)>,
     /// Why it did not go well although all workers have ended.
     failure: Option<String>,
     started: Instant,
@@ -167,6 +172,7 @@ impl Control {
             logs: Some(logs),
             predecessor,
             pid_file,
+            announced: None,
             failure: None,
             started: Instant::now(),
             is_exporter_lost: false,
@@ -209,6 +215,13 @@ impl Control {
                 None => std::future::pending().await,
             }
         };
+        let announced = self.announced;
+        let delay_ended = async move {
+            match announced {
+                Some((_, at)) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
         let is_deciding = self.predecessor.is_deciding();
         let workers = &mut self.workers;
         let ended = async {
@@ -224,6 +237,7 @@ impl Control {
             // Ending goes before answering, so that a flood of questions cannot hold it up.
             biased;
             signal = self.signals.ending.next() => Event::Terminate(signal),
+            () = delay_ended => Event::DelayEnded,
             event = ended => event,
             _ = self.second.tick() => Event::Second,
             Some(()) = self.signals.hangup.recv() => Event::Hangup,
@@ -292,7 +306,12 @@ impl Control {
             }
             Event::Asked(question) => self.answer(question),
             Event::NodeChanged(change) => self.tell_change(&change),
-            Event::Terminate(signal) => return self.terminate(signal),
+            Event::Terminate(signal) => return self.announce(signal),
+            Event::DelayEnded => {
+                if let Some((signal, _)) = self.announced.take() {
+                    return self.terminate(signal);
+                }
+            }
             Event::Second => {
                 self.reloader.sweep();
                 self.tell_metrics();
@@ -303,6 +322,7 @@ impl Control {
                 }
             }
             Event::WorkersEnded(result) => {
+                self.log_cut();
                 match &result {
                     Ok(()) => info!("ended"),
                     Err(error) => error!("{error}"),
@@ -313,10 +333,41 @@ impl Control {
         ControlFlow::Continue(())
     }
 
+    /// The first signal: with `timeouts.shutdown_delay` health checks see the end before the listeners close.
+    fn announce(&mut self, signal: &'static str) -> ControlFlow<Result<(), String>> {
+        if self.announced.is_some() {
+            return ControlFlow::Break(Err(self.ended_at_once(signal)));
+        }
+        let delay = self.reloader.gateway().timeouts.shutdown_delay;
+        if delay.is_zero() || matches!(self.workers, Workers::Ending { .. }) {
+            return self.terminate(signal);
+        }
+        self.predecessor.abandon();
+        self.announced = Some((signal, Instant::now() + delay));
+        let delay_seconds = delay.as_secs_f64();
+        info!(
+            delay_seconds,
+            "{signal}: health is 503 from now on, and the listeners close after timeouts.shutdown_delay"
+        );
+        ControlFlow::Continue(())
+    }
+
+    fn ended_at_once(&self, signal: &str) -> String {
+        let open = self.tally.read().requests_in_flight;
+        format!("{signal} again: ending at once, with {open} requests in flight")
+    }
+
+    /// What the workers have cut off at their end.
+    fn log_cut(&self) {
+        let Counters { cut_requests: requests, cut_tunnels: tunnels, cut_streams: streams, .. } = self.tally.read();
+        if requests + tunnels + streams > 0 {
+            warn!(requests, tunnels, streams, "cut off: these did not end in time (timeouts.drain, timeouts.upgrade)");
+        }
+    }
+
     fn terminate(&mut self, signal: &str) -> ControlFlow<Result<(), String>> {
         if matches!(self.workers, Workers::Ending { is_handing_over: false, .. }) {
-            let open = self.tally.read().requests_in_flight;
-            return ControlFlow::Break(Err(format!("{signal} again: ending at once, with {open} requests in flight")));
+            return ControlFlow::Break(Err(self.ended_at_once(signal)));
         }
         self.certificates.stop();
         let deadline = self.reloader.gateway().timeouts.drain;
@@ -440,13 +491,16 @@ impl Control {
             acme_failures: self.certificates.failures(),
             dropped_lines: self.access_log.as_ref().map(AccessLogWriter::dropped_lines),
             limits: self.limits.read(),
+            source: self.datastore.as_ref().map(Datastore::facts),
             directory: self.devices.as_ref().and_then(|devices| devices.directory.as_ref()).map(DirectoryFacts::read),
         };
         let ends = self.reloader.certificate_ends().clone();
+        let ignored = self.reloader.ignored().clone();
         let Some(metering) = self.reloader.metering() else { return };
         metering.tell(&facts);
         metering.tell_sent(&self.sent);
         metering.tell_certificates(&ends);
+        metering.tell_ignored(&ignored);
         if metering.is_broken() && !std::mem::replace(&mut self.is_exporter_lost, true) {
             error!(
                 "the exporter has ended, which is a bug; requests are served, but there are no metrics until a restart"
@@ -470,7 +524,9 @@ impl Control {
             source_path: self.reloader.source_path(),
             revision: stored.as_ref().and_then(|_| self.reloader.revision()),
             source_error: stored.as_ref().and_then(Stored::error),
+            source_heard_at: self.datastore.as_ref().and_then(Datastore::heard_unix_ms).map(rfc3339),
             rejected: self.reloader.rejected_status(),
+            ignored_plugins: self.reloader.ignored().clone(),
             is_waiting: stored.is_some_and(|stored| stored.revision.is_none()),
             config: self.reloader.status(),
             pending_restart: self.reloader.pending_restart().to_vec(),
@@ -483,7 +539,7 @@ impl Control {
             devices: self.devices.is_some(),
             access_log: self.access_log.as_ref().map(|log| AccessLogStatus { dropped_lines: log.dropped_lines() }),
             certificates: certificates(&self.reloader.candidate(), &self.certificates.states()),
-            draining: matches!(self.workers, Workers::Ending { .. }),
+            draining: self.announced.is_some() || matches!(self.workers, Workers::Ending { .. }),
         }
     }
 }

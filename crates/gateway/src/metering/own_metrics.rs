@@ -5,7 +5,7 @@
 mod lua;
 
 use super::process_stats::{self, Usage, now_unix_ms};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use stillgate_cluster::Watch;
 use stillgate_config::{Kind, Label, LabelSource, Measure, Metrics};
@@ -34,8 +34,56 @@ pub(crate) struct Facts {
     /// Access log lines lost so far; `None`: there is no access log.
     pub(crate) dropped_lines: Option<u64>,
     pub(crate) limits: LimitFacts,
+    /// `None`: resources come from the file.
+    pub(crate) source: Option<SourceFacts>,
     /// `None`: this node of devices is the only one.
     pub(crate) directory: Option<DirectoryFacts>,
+}
+
+/// How the datastore is followed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SourceFacts {
+    /// Whether it can be.
+    pub(crate) is_up: bool,
+    /// The revision that was read; `None`: nothing was.
+    pub(crate) revision: Option<u64>,
+    /// When it was heard of last, in milliseconds since 1970; `None`: never.
+    pub(crate) heard_unix_ms: Option<u64>,
+    /// `None`: it is a store.
+    pub(crate) etcd: Option<EtcdFacts>,
+}
+
+/// What is known of the revisions in etcd.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EtcdFacts {
+    /// The newest that it has named.
+    pub(crate) newest: u64,
+    /// The newest of the resources of each kind.
+    pub(crate) modified: [u64; Kind::COUNT],
+}
+
+impl SourceFacts {
+    /// The indexes by APISIX's names; there are none without etcd.
+    fn modify_indexes(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        /// Credentials are below their consumers.
+        const KINDS: [(&str, &[Kind]); 8] = [
+            ("routes", &[Kind::Routes]),
+            ("services", &[Kind::Services]),
+            ("ssls", &[Kind::Ssls]),
+            ("consumers", &[Kind::Consumers, Kind::Credentials]),
+            ("global_rules", &[Kind::GlobalRules]),
+            ("upstreams", &[Kind::Upstreams]),
+            ("stream_routes", &[Kind::StreamRoutes]),
+            ("protos", &[Kind::Protos]),
+        ];
+        let revision = self.revision.unwrap_or_default();
+        self.etcd.into_iter().flat_map(move |EtcdFacts { newest, modified }| {
+            let of = move |kinds: &[Kind]| kinds.iter().map(|kind| modified[*kind as usize]).max().unwrap_or_default();
+            let all = KINDS.iter().map(move |(_, kinds)| of(kinds)).max().unwrap_or_default();
+            let others = [("max_modify_index", all), ("prev_index", revision), ("x_etcd_index", newest.max(revision))];
+            KINDS.iter().map(move |(name, kinds)| (*name, of(kinds))).chain(others)
+        })
+    }
 }
 
 /// What a node of devices knows of the directory that it shares with others.
@@ -112,6 +160,8 @@ struct Counted {
     route_cache_hits: u64,
     route_cache_misses: u64,
     http2_requests_refused: u64,
+    /// Requests, tunnels, streams.
+    cut: [u64; 3],
     tls_handshakes: u64,
     tls_handshakes_failed: [u64; FailureReason::COUNT],
     tunnels: u64,
@@ -122,6 +172,8 @@ struct Counted {
     directory_commands: u64,
     cpu_s: f64,
     sent: BTreeMap<&'static str, Sent>,
+    /// Plugins that were ignored at some time.
+    ignored: BTreeSet<&'static str>,
     lua: lua::Counted,
 }
 
@@ -153,6 +205,11 @@ impl OwnMetrics {
         }
         self.families = families;
         Ok(())
+    }
+
+    /// When what has been counted so far began, in milliseconds since 1970: with the process.
+    fn since_ms(&self) -> u64 {
+        (self.started_unix_s * 1e3) as u64
     }
 
     /// The family of a measure, where it is wanted.
@@ -190,6 +247,21 @@ impl OwnMetrics {
         self.writer.tick(now_unix_ms());
     }
 
+    /// Tells which plugins are ignored, and in how many resources; 0 of those that are not any more.
+    pub(crate) fn tell_ignored(&mut self, ignored: &BTreeMap<&'static str, usize>) {
+        let Some(declared) = self.declared(Measure::ConfigIgnoredPlugins).cloned() else { return };
+        let OwnMetrics { writer, counted, .. } = self;
+        counted.ignored.extend(ignored.keys());
+        writer.tick(now_unix_ms());
+        for plugin in &counted.ignored {
+            let handle = writer.series(&declared, &[plugin.as_bytes()]);
+            let resources = ignored.get(plugin).copied().unwrap_or_default();
+            // Refused only where there was no memory for the series, and that the writer has counted.
+            let _ = writer.set(handle, resources as f64);
+        }
+        writer.tick(now_unix_ms());
+    }
+
     /// Tells what became of the entries of plugins that log or trace, of those that had any.
     pub(crate) fn tell_sent(&mut self, sent: impl Iterator<Item = (&'static str, Sent)>) {
         let of = |measure| self.declared(measure).cloned();
@@ -199,12 +271,13 @@ impl OwnMetrics {
             of(Measure::LoggerDropped),
             of(Measure::LoggerBytes),
         );
+        let since_ms = self.since_ms();
         let OwnMetrics { writer, counted, .. } = self;
         writer.tick(now_unix_ms());
         // Refused only where there was no memory for the series, and that the writer has counted; so in all of these.
         let mut add = |family: &Option<Arc<Declared>>, labels: &[&[u8]], amount: u64| {
             if let Some(family) = family {
-                let handle = writer.series(family, labels);
+                let handle = writer.series_since(family, labels, since_ms);
                 let _ = writer.add(handle, amount);
             }
         };
@@ -233,6 +306,7 @@ impl OwnMetrics {
     pub(crate) fn tell(&mut self, facts: &Facts, lost: u64) {
         let now_ms = now_unix_ms();
         let usage = process_stats::usage();
+        let since_ms = self.since_ms();
         let OwnMetrics { writer, families, hostname, counted, started_unix_s } = self;
         // Also for what has been set on a reload since.
         writer.tick(now_ms);
@@ -248,14 +322,16 @@ impl OwnMetrics {
             let handle = match measure {
                 // The collector sets these.
                 Measure::MetricsBytes | Measure::MetricsSeries => continue,
-                // These are told by certificate.
-                Measure::TlsCertificateExpiry => continue,
+                // These are told by certificate, and by plugin.
+                Measure::TlsCertificateExpiry | Measure::ConfigIgnoredPlugins => continue,
                 Measure::ConfigRejected => {
-                    for (kind, count) in Kind::all().zip(facts.rejected) {
-                        let handle = writer.series(declared, &[kind.name().as_bytes()]);
-                        // Refused only where there was no memory for the series, and that the writer has counted.
-                        let _ = writer.set(handle, f64::from(count));
-                    }
+                    let counts = Kind::all().zip(facts.rejected).map(|(kind, count)| (kind.name(), f64::from(count)));
+                    tell_each(writer, declared, counts);
+                    continue;
+                }
+                Measure::ApisixEtcdModifyIndexes => {
+                    let indexes = facts.source.iter().flat_map(SourceFacts::modify_indexes);
+                    tell_each(writer, declared, indexes.map(|(key, index)| (key, index as f64)));
                     continue;
                 }
                 // And these by plugin.
@@ -269,10 +345,15 @@ impl OwnMetrics {
                 | Measure::LuaMachineCode
                 | Measure::LuaFunctions => continue,
                 Measure::TlsHandshakesFailed => {
-                    tell_failed_handshakes(writer, declared, counted, &facts.workers);
+                    tell_failed_handshakes(writer, declared, counted, &facts.workers, since_ms);
                     continue;
                 }
-                _ => writer.series(declared, &values),
+                Measure::ShutdownCut => {
+                    tell_cut(writer, declared, counted, &facts.workers, since_ms);
+                    continue;
+                }
+                // What has been counted so far has been since the start.
+                _ => writer.series_since(declared, &values, since_ms),
             };
             // Refused only where there was no memory for the series, and that the writer has counted.
             let _ = match amount(*measure, facts, &usage, *started_unix_s, lost) {
@@ -304,14 +385,40 @@ impl OwnMetrics {
     }
 }
 
+/// Gauges of a family with one label.
+fn tell_each(writer: &mut Writer, declared: &Arc<Declared>, values: impl Iterator<Item = (&'static str, f64)>) {
+    for (label, value) in values {
+        let handle = writer.series(declared, &[label.as_bytes()]);
+        // Refused only where there was no memory for the series, and that the writer has counted.
+        let _ = writer.set(handle, value);
+    }
+}
+
 /// Of each reason, also of those that have not come about: an alert on a rate must see the first of them.
-fn tell_failed_handshakes(writer: &mut Writer, declared: &Arc<Declared>, counted: &mut Counted, workers: &Counters) {
+fn tell_failed_handshakes(
+    writer: &mut Writer,
+    declared: &Arc<Declared>,
+    counted: &mut Counted,
+    workers: &Counters,
+    since_ms: u64,
+) {
     for reason in FailureReason::ALL {
         let total = workers.tls_handshakes_failed[reason as usize];
         let before = std::mem::replace(&mut counted.tls_handshakes_failed[reason as usize], total);
-        let handle = writer.series(declared, &[reason.as_str().as_bytes()]);
+        let handle = writer.series_since(declared, &[reason.as_str().as_bytes()], since_ms);
         // Refused only where there was no memory for the series, and that the writer has counted.
         let _ = writer.add(handle, total.saturating_sub(before));
+    }
+}
+
+/// Also of kinds of which nothing was cut off.
+fn tell_cut(writer: &mut Writer, declared: &Arc<Declared>, counted: &mut Counted, workers: &Counters, since_ms: u64) {
+    let Counters { cut_requests, cut_tunnels, cut_streams, .. } = *workers;
+    let kinds = [("request", cut_requests), ("tunnel", cut_tunnels), ("stream", cut_streams)];
+    for ((kind, total), before) in kinds.into_iter().zip(&mut counted.cut) {
+        let handle = writer.series_since(declared, &[kind.as_bytes()], since_ms);
+        // Refused only where there was no memory for the series, and that the writer has counted.
+        let _ = writer.add(handle, total.saturating_sub(std::mem::replace(before, total)));
     }
 }
 
@@ -332,6 +439,13 @@ fn amount(measure: Measure, facts: &Facts, usage: &Usage, started_unix_s: f64, l
         Measure::ConfigPendingRestartKeys => now(facts.pending_restart as u64),
         Measure::ConfigLastReloadTime => Some(Amount::Now(facts.reloads.last_unix_ms as f64 / 1e3)),
         Measure::ConfigLastReloadSuccessTime => Some(Amount::Now(facts.reloads.success_unix_ms as f64 / 1e3)),
+        Measure::ConfigSourceUp => now(u64::from(facts.source?.is_up)),
+        Measure::ConfigSourceRevision => now(facts.source?.revision?),
+        Measure::ConfigSourceContactTime => Some(Amount::Now(facts.source?.heard_unix_ms? as f64 / 1e3)),
+        Measure::ApisixEtcdReachable => {
+            let source = facts.source?;
+            source.etcd.and_then(|_| now(u64::from(source.is_up)))
+        }
         Measure::ApisixHttpRequests => now(facts.workers.requests_total),
         Measure::AccessLogDroppedLines => facts.dropped_lines.map(Amount::SoFar),
         Measure::ApisixMetricErrors => Some(Amount::SoFar(lost)),

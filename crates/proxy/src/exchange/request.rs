@@ -18,17 +18,45 @@ use std::rc::Rc;
 pub(crate) async fn run(worker: &Rc<Worker>, client: &mut Client, exchange: &mut Exchange) -> After {
     let _in_flight = InFlight::new(worker, client);
     let snapshot = worker.snapshot();
-    let mut serving = Serving { worker, client, exchange, snapshot: &snapshot, route: None };
-    let after = match phases(&mut serving).await {
+    let serving = Serving { worker, client, exchange, snapshot: &snapshot, route: None };
+    let mut under_way = UnderWay { serving, is_over: false };
+    let serving = &mut under_way.serving;
+    let after = match phases(serving).await {
         Ok(after) => after,
-        Err(own) => give(&mut serving, own).await,
+        Err(own) => give(serving, own).await,
     };
+    under_way.is_over = true;
     worker.counters.requests_total.add(1);
     // A tunnel is recorded at its end.
     if after != After::Tunnel {
-        log(&mut serving);
+        log(&mut under_way.serving);
     }
     after
+}
+
+/// The status of a request without a response that a drain cuts off; only the access log and metrics see it.
+const STATUS_CUT_OFF: u16 = 503;
+
+/// A request whose response is not out. One that a drain cuts off is logged and counted like any other.
+struct UnderWay<'a> {
+    serving: Serving<'a>,
+    is_over: bool,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let worker = self.serving.worker;
+        // After a bug nobody knows what there would be to log.
+        if self.is_over || !worker.is_cutting.get() || std::thread::panicking() {
+            return;
+        }
+        let outcome = &mut self.serving.exchange.outcome;
+        if outcome.status == 0 {
+            outcome.status = STATUS_CUT_OFF;
+        }
+        worker.counters.requests_total.add(1);
+        log(&mut self.serving);
+    }
 }
 
 /// Answers a head that did not come or made no sense, and closes. It is logged and counted like any request.

@@ -112,6 +112,7 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
         counters: setup.counters,
         listeners: Listeners::default(),
         draining: Cell::new(false),
+        is_cutting: Cell::new(false),
         giving: RefCell::default(),
         route_places: RoutePlaces::default(),
         troubles: Troubles::default(),
@@ -154,6 +155,8 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
 /// Connections that are left end here. What devices had to report is not lost.
 fn end(worker: &Worker, tasks: LocalSet, reports: Option<mpsc::Sender<Report>>) {
     drop(tasks);
+    // What was cut off is recorded as it is dropped.
+    worker.tick_metrics(true);
     if let (Some(devices), Some(reports)) = (&worker.devices, reports) {
         devices.send_last(&reports);
     }
@@ -254,6 +257,7 @@ impl Worker {
             let awaits = self.giving.borrow().is_some() && !(arrivals.is_closed() && arrivals.is_empty());
             let drained = self.draining.get() && open == 0 && !awaits;
             if drained || (self.clock.now_ms() >= deadline_ms && self.has_given(deadline_ms)) {
+                self.cut_off();
                 self.tick_metrics(true);
                 return Ok(());
             }

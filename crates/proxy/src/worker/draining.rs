@@ -38,6 +38,15 @@ impl Worker {
         self.draining.get() && self.giving.borrow().as_ref().is_none_or(|giving| giving.is_hurried)
     }
 
+    /// Time is up: what is open still ends with the worker, and is counted.
+    pub(crate) fn cut_off(&self) {
+        self.is_cutting.set(true);
+        let counters = &self.counters;
+        counters.cut_requests.add(counters.requests_in_flight.get());
+        counters.cut_tunnels.add(counters.tunnels_open.get());
+        counters.cut_streams.add(counters.stream_sessions_open.get());
+    }
+
     /// Whether this connection goes to another process.
     pub(crate) fn gives(&self, client: &Client) -> bool {
         self.giving().is_some_and(|giving| giving.takes(&client.stream, client.listener.bound))

@@ -55,6 +55,8 @@ pub(crate) struct Worker {
     pub(crate) listeners: Listeners,
     /// It accepts no more, and no connection is kept for long.
     pub(crate) draining: Cell<bool>,
+    /// It ends, and what is open still is cut off.
+    pub(crate) is_cutting: Cell<bool>,
     /// Another process takes over.
     pub(crate) giving: RefCell<Option<Rc<Giving>>>,
     pub(crate) route_places: RoutePlaces,

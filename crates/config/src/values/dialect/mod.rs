@@ -9,6 +9,7 @@ mod labels;
 mod lua_tables;
 mod plugin_tables;
 mod reference;
+mod source_tables;
 mod tables;
 
 pub use labels::Label;
@@ -60,6 +61,10 @@ pub enum Measure {
     ApisixUpstreamStatus,
     /// `apisix_nginx_metric_errors_total`
     ApisixMetricErrors,
+    /// `apisix_etcd_reachable`
+    ApisixEtcdReachable,
+    /// `apisix_etcd_modify_indexes`
+    ApisixEtcdModifyIndexes,
     /// `stillgate_access_log_dropped_lines_total`
     AccessLogDroppedLines,
     /// `stillgate_build_info`
@@ -76,6 +81,14 @@ pub enum Measure {
     ConfigLastReloadTime,
     /// `stillgate_config_last_reload_success_timestamp_seconds`
     ConfigLastReloadSuccessTime,
+    /// `stillgate_config_ignored_plugins`
+    ConfigIgnoredPlugins,
+    /// `stillgate_config_source_up`
+    ConfigSourceUp,
+    /// `stillgate_config_source_revision`
+    ConfigSourceRevision,
+    /// `stillgate_config_source_last_contact_timestamp_seconds`
+    ConfigSourceContactTime,
     /// `stillgate_connections_accepted_total`
     ConnectionsAccepted,
     /// `stillgate_connections_refused_total`
@@ -148,6 +161,8 @@ pub enum Measure {
     RequestsWaiting,
     /// `stillgate_http2_requests_refused_total`
     Http2RequestsRefused,
+    /// `stillgate_shutdown_cut_total`
+    ShutdownCut,
     /// `stillgate_tls_handshakes_total`
     TlsHandshakes,
     /// `stillgate_tls_handshakes_failed_total`
@@ -283,6 +298,7 @@ impl Dialect {
         };
         own.iter()
             .chain(tables::COMMON)
+            .chain(source_tables::SOURCE)
             .chain(device_tables::DEVICES)
             .chain(plugin_tables::PLUGINS)
             .chain(lua_tables::LUA)
@@ -398,6 +414,8 @@ mod tests {
             .map(|spec| spec.name)
             .collect();
         let of_one = [
+            "apisix_etcd_modify_indexes",
+            "apisix_etcd_reachable",
             "apisix_node_info",
             "apisix_upstream_status",
             "process_max_fds",
@@ -410,7 +428,11 @@ mod tests {
             "stillgate_config_last_reload_successful",
             "stillgate_config_pending_restart_keys",
             "stillgate_config_rejected",
+            "stillgate_config_ignored_plugins",
             "stillgate_config_last_reload_timestamp_seconds",
+            "stillgate_config_source_last_contact_timestamp_seconds",
+            "stillgate_config_source_revision",
+            "stillgate_config_source_up",
             "stillgate_device_directory_pending",
             "stillgate_device_directory_up",
             "stillgate_device_nodes",

@@ -3,15 +3,15 @@
 //! Names, labels, help texts and buckets are contracts with dashboards; none changes without a line in the changelog.
 //!
 //! What APISIX (3.x, `apisix/plugins/prometheus/exporter.lua`) has and `APISIX` here leaves out, since there is nothing
-//! to measure: `etcd_reachable` and `etcd_modify_indexes` (no etcd), `shared_dict_capacity_bytes` and
+//! to measure: `shared_dict_capacity_bytes` and
 //! `shared_dict_free_space_bytes` (no shared dictionaries), `stream_connection_total` (see `stillgate_stream_sessions_total`) and `xrpc_*`,
 //! `batch_process_entries` (no batch processors), `llm_*` and the labels `request_type`, `request_llm_model` and
 //! `llm_model` of the versions that have them (no AI proxy).
 
 use super::FamilyKind::{Counter, FloatCounter, Gauge, Histogram, Info};
 use super::Label::{
-    Code, Consumer, Direction, Family, Hostname, Ip, Kind, Listener, MatchedHost, MatchedUri, Method, Name, Node, Part,
-    Port, Protocol, Reason, Route, Service, Ssl, State, StreamRoute, Type, Upstream, Version, Worker,
+    Code, Consumer, Direction, Family, Hostname, Ip, Key, Kind, Listener, MatchedHost, MatchedUri, Method, Name, Node,
+    Part, Port, Protocol, Reason, Route, Service, Ssl, State, StreamRoute, Type, Upstream, Version, Worker,
 };
 use super::{FamilyKind, FamilySpec, Label, Measure};
 use stillgate_metrics::Merge::{Last, Sum, Total};
@@ -171,6 +171,22 @@ pub(super) const APISIX: &[FamilySpec] = &[
         Counter,
         &[],
         "Number of nginx-lua-prometheus errors",
+    ),
+    of_process(
+        Measure::ApisixEtcdReachable,
+        "apisix_etcd_reachable",
+        "",
+        Gauge(Last),
+        &[],
+        "Config server etcd reachable from APISIX, 0 is unreachable",
+    ),
+    of_process(
+        Measure::ApisixEtcdModifyIndexes,
+        "apisix_etcd_modify_indexes",
+        "",
+        Gauge(Last),
+        &[Key],
+        "Etcd modify index for APISIX keys",
     ),
 ];
 
@@ -420,6 +436,14 @@ pub(super) const COMMON: &[FamilySpec] = &[
         Counter,
         &[],
         "Requests of HTTP/2 reset or answered 431 before they were complete: malformed, with too large fields, or more at once than a connection may have.",
+    ),
+    of_process(
+        Measure::ShutdownCut,
+        "stillgate_shutdown_cut_total",
+        "",
+        Counter,
+        &[Kind],
+        "What did not end within timeouts.drain, or timeouts.upgrade, and was cut off, by kind: request, tunnel or stream.",
     ),
     of_process(
         Measure::TlsHandshakes,

@@ -12,7 +12,7 @@ const UNEXPOSED_TIMEOUT: Duration = Duration::from_secs(5);
 impl Control {
     /// Starts a successor, if there can be one now.
     pub(super) fn upgrade(&mut self) {
-        let Workers::Serving(fleet) = &self.workers else {
+        let (Workers::Serving(fleet), None) = (&self.workers, self.announced) else {
             return warn!("SIGUSR2: this process is ending already");
         };
         if self.watch.is_none() {
