@@ -186,7 +186,7 @@ pub(crate) fn response() -> impl Strategy<Value = Response> {
         value().prop_map(|text| [b" ", &text[..]].concat()),
     ];
     (version, status, reason).prop_flat_map(|(version, status, reason)| {
-        let takes_body = !matches!(status, 100..=199 | 204);
+        let takes_body = !matches!(status, 100..=199);
         framing(version == "HTTP/1.0").prop_flat_map(move |framing| {
             let reason = reason.clone();
             let required = framing.into_iter().filter(|_| takes_body).collect();

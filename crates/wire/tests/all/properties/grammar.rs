@@ -290,14 +290,15 @@ fn read_response(lines: &[&[u8]], method: Method) -> Option<(u16, Vec<u8>, Messa
     let status: u16 = std::str::from_utf8(status).ok()?.parse().ok()?;
     let mut message = read_fields(fields, version)?;
     let framing = match (status, message.framing) {
-        (100..=199 | 204, None | Some(Framing::Length(0))) => Framing::None,
+        (100..=199, None | Some(Framing::Length(0))) => Framing::None,
         // Stricter: these have no body, so one that announces it is not believed in anything.
-        (100..=199 | 204, _) => return None,
-        (304, _) => Framing::None,
+        (100..=199, _) => return None,
+        (204 | 304, _) => Framing::None,
         _ if method == Method::Head => Framing::None,
         (_, declared) => declared.unwrap_or(Framing::UntilClose),
     };
-    message.keep_alive &= framing != Framing::UntilClose;
+    let announces = !matches!(message.framing, None | Some(Framing::Length(0)));
+    message.keep_alive &= framing != Framing::UntilClose && !(status == 204 && announces);
     message.framing = None;
     Some((status, reason.to_vec(), message, framing))
 }
