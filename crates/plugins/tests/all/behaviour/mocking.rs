@@ -21,7 +21,7 @@ fn an_example_is_answered_with() {
         > mocking answers
         < 201
         < Content-Type: application/json;charset=utf8
-        < x-mock-by: Stillgate/0.1.0
+        < x-mock-by: Stillgate
         < "{\"a\":1,\"b\":2}"
     "#]],
     );
