@@ -14,6 +14,7 @@
 //! ```
 
 use super::background::{self, Waits};
+use super::ignored::{self, Ignored};
 use super::kept::revision_of;
 use super::names;
 use super::reading::{Candidate, Look, Read, Reading};
@@ -75,6 +76,8 @@ pub(crate) struct Reloader {
     served: Arc<Loaded>,
     /// The certificates that `served` is served with.
     tls: Arc<Material>,
+    /// Plugins that `served` is served without.
+    ignored: Ignored,
     /// When these end.
     certificate_ends: Arc<BTreeMap<String, i64>>,
     /// `None`: it is at work.
@@ -154,6 +157,7 @@ impl Reloader {
             started: served.config.gateway.clone(),
             looked_at: Some(served.config.digest.clone()),
             pending_restart: Vec::new(),
+            ignored: ignored::of(&served.config),
             served,
             certificate_ends: ends(&tls),
             tls,
@@ -211,6 +215,11 @@ impl Reloader {
         let mut counts = [0; Kind::COUNT];
         self.served.rejected.iter().for_each(|rejected| counts[rejected.kind as usize] += 1);
         counts
+    }
+
+    /// Plugins that requests are served without.
+    pub(crate) fn ignored(&self) -> &Ignored {
+        &self.ignored
     }
 
     /// For the metrics.
@@ -373,12 +382,7 @@ impl Reloader {
             Read::Good(next) => {
                 let loaded = &next.loaded;
                 self.looked_at = Some(loaded.config.digest.clone());
-                // Those of what is served have been told.
-                let key = |warning: &'_ Diagnostic| (warning.path.clone(), warning.message.clone());
-                let told: HashSet<(String, String)> = self.served.warnings.iter().map(key).collect();
-                for warning in loaded.warnings.iter().filter(|warning| !told.contains(&key(warning))) {
-                    warn!("{}", warning.in_file(self.source.name().as_deref()));
-                }
+                tell_warnings(loaded, Some(&self.served), self.source.name().as_deref());
                 for warning in &next.tls_warnings {
                     warn!("{warning}");
                 }
@@ -494,6 +498,8 @@ impl Reloader {
         );
         names::warn_unresolved(&self.resolver);
         tell_rejected(&loaded.rejected, &self.served.rejected);
+        let ignored = ignored::of(config);
+        ignored::warn_of(&ignored, &std::mem::replace(&mut self.ignored, ignored.clone()));
         let (old, new) = (&self.served.config.gateway, &config.gateway);
         if old.log.level != new.log.level
             && let Err(error) = self.reloadable.logging.set_level(&new.log.level)
@@ -555,6 +561,20 @@ pub(crate) fn provide_limits(plans: &PlanCell, plan: &Plan, gateway: &Gateway) {
     }
 }
 
+/// Tells what the authors of a configuration should know, but for what they were told of the one that is served. What is in a
+/// datastore is not in the file.
+pub(crate) fn tell_warnings(loaded: &Loaded, served: Option<&Loaded>, file: Option<&str>) {
+    let key = |warning: &'_ Diagnostic| (warning.path.clone(), warning.message.clone());
+    let all = |loaded: &'_ Loaded| loaded.warnings.iter().chain(&loaded.warnings_beside).map(key).collect();
+    let told: HashSet<(String, String)> = served.map(all).unwrap_or_default();
+    let of_resources = file.filter(|_| loaded.config.gateway.config.source == SourceKind::File);
+    for (warnings, file) in [(&loaded.warnings, of_resources), (&loaded.warnings_beside, file)] {
+        for warning in warnings.iter().filter(|warning| !told.contains(&key(warning))) {
+            warn!("{}", warning.in_file(file));
+        }
+    }
+}
+
 /// Tells of rejected resources, but for those that were told before.
 pub(crate) fn tell_rejected(rejected: &[Rejected], told: &[Rejected]) {
     for of in rejected.iter().filter(|of| !told.contains(of)) {
@@ -567,7 +587,7 @@ pub(crate) fn tell_rejected(rejected: &[Rejected], told: &[Rejected]) {
 pub(crate) fn tell_route_cache(plan: &Plan) {
     let cost = plan.match_cost();
     let ns = |of: fn(&MatchCost) -> f64| cost.map(|cost| of(cost).round() as u64);
-    info!(
+    debug!(
         used = plan.has_route_cache(),
         match_ns = ns(|cost| cost.matcher_ns),
         hit_ns = ns(|cost| cost.hit_ns),

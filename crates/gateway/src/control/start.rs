@@ -13,11 +13,12 @@ use crate::admin::pages::Api;
 use crate::admin::resources::Resources;
 use crate::admin::server::{Bounds, Server, Serving};
 use crate::configuration::background::CONTROL_NICE;
+use crate::configuration::ignored::{self, Ignored};
 use crate::configuration::kept::{Opened, Served, revision_of};
 use crate::configuration::names;
 use crate::configuration::reading::{Candidate, Reading};
 use crate::configuration::reload::{
-    NAMES_TIMEOUT, Published, Reloadable, Reloader, provide_limits, tell_rejected, tell_route_cache,
+    NAMES_TIMEOUT, Published, Reloadable, Reloader, provide_limits, tell_rejected, tell_route_cache, tell_warnings,
 };
 use crate::configuration::source::{ConfigSource, ReadError};
 use crate::configuration::sources::{Given, Refused, Source};
@@ -171,10 +172,9 @@ pub(crate) fn serve(source: ConfigSource, announce: impl FnOnce(&Up<'_>)) -> Res
     };
     // What reading took is many times what stays of it.
     allocator::give_back();
-    for warning in &loaded.warnings {
-        warn!("{}", warning.in_file(source.name().as_deref()));
-    }
+    tell_warnings(&loaded, None, source.name().as_deref());
     tell_rejected(&loaded.rejected, &[]);
+    ignored::warn_of(&ignored::of(&loaded.config), &Ignored::default());
     let takeover = Takeover::find().map_err(|error| RunError::System(NO_TAKEOVER, error))?;
     let beginning = Beginning { signals, source, opened, stamp, loaded, logging, program, takeover };
     // Its name is `main`; this is what it is called everywhere else.
@@ -403,6 +403,7 @@ fn at_start(access_log: Option<&AccessLogWriter>) -> Facts {
         acme_failures: 0,
         dropped_lines: access_log.map(AccessLogWriter::dropped_lines),
         limits: LimitFacts::default(),
+        source: None,
         directory: None,
     }
 }
@@ -431,11 +432,11 @@ fn tell_descriptors(limit: Option<u64>, config: &Config) {
     let needed =
         (stillgate_proxy::worker_count(gateway) * (2 * gateway.limits.connections_per_worker + sessions)) as u64;
     match limit {
-        Some(limit) if limit < needed => info!(
+        Some(limit) if limit < needed => warn!(
             limit,
             needed,
             "file descriptors: fewer than gateway.limits.connections_per_worker allows clients and nodes to use; \
-             raise the limit (ulimit -n, LimitNOFILE) if that many may come"
+             raise the limit (ulimit -n, LimitNOFILE), or lower that bound"
         ),
         limit => info!(limit, "file descriptors"),
     }
