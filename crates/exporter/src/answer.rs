@@ -93,9 +93,9 @@ fn find(method: &Method, path: &str, metrics_path: &str) -> Result<Endpoint, Ref
 }
 
 async fn expose<B>(request: &Request<B>, source: &Arc<ExpositionSource>) -> Result<Response<Payload>, Unavailable> {
-    let choice = Choice::of(request.headers());
     let place = source.place()?;
     source.refresh().await?;
+    let choice = Choice::of(request.headers(), source.prefers_text()?);
     let body = match *request.method() {
         Method::HEAD => Either::Left(Full::default()),
         _ => {

@@ -78,8 +78,8 @@ pub struct SideDoor(mpsc::WeakSender<Command>);
 
 #[derive(Debug)]
 enum Order {
-    Remove { label: String, values: Vec<String> },
-    Restore { label: String, values: Vec<String> },
+    Remove { labels: Vec<String>, values: Vec<Vec<String>> },
+    Restore { labels: Vec<String>, values: Vec<Vec<String>> },
     SetSite(Site),
     SetOptions(CollectorOptions),
     Serve(Option<std::net::TcpListener>),
@@ -148,15 +148,15 @@ impl Exporter {
         SideDoor(self.commands.downgrade())
     }
 
-    /// Has series with one of these values of a label exposed once more and then removed. The future of this and
+    /// Has series with one of these values of a label, or of several together, exposed once more and then removed. The future of this and
     /// other orders ends when the exporter has taken note; they are taken in the order in which they were first polled.
-    pub fn remove(&self, label: &str, values: Vec<String>) -> impl Future<Output = ()> + Send + use<> {
-        self.order(Order::Remove { label: label.to_owned(), values })
+    pub fn remove(&self, labels: Vec<String>, values: Vec<Vec<String>>) -> impl Future<Output = ()> + Send + use<> {
+        self.order(Order::Remove { labels, values })
     }
 
     /// Tells that these values, which may have been removed, are in use.
-    pub fn restore(&self, label: &str, values: Vec<String>) -> impl Future<Output = ()> + Send + use<> {
-        self.order(Order::Restore { label: label.to_owned(), values })
+    pub fn restore(&self, labels: Vec<String>, values: Vec<Vec<String>>) -> impl Future<Output = ()> + Send + use<> {
+        self.order(Order::Restore { labels, values })
     }
 
     /// Exposes elsewhere.
@@ -292,8 +292,8 @@ async fn handle(
         }
         Command::Look(Look(look)) => source.look(look).await?,
         Command::Beside(connection) => beside.serve(connection, source),
-        Command::Order(Order::Remove { label, values }, _done) => source.remove(&label, values)?,
-        Command::Order(Order::Restore { label, values }, _done) => source.restore(&label, &values)?,
+        Command::Order(Order::Remove { labels, values }, _done) => source.remove(labels, values)?,
+        Command::Order(Order::Restore { labels, values }, _done) => source.restore(&labels, &values)?,
         Command::Order(Order::SetSite(site), _done) => source.set_site(site)?,
         Command::Order(Order::SetOptions(options), _done) => source.set_options(options)?,
         Command::Order(Order::Serve(listener), _done) => {

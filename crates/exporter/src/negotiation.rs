@@ -2,7 +2,8 @@
 //!
 //! Chosen as Go's `expfmt.NegotiateIncludingOpenMetrics` chooses, since that is what scrapers are written for: the best
 //! quality wins, then what is named rather than `*`, then what comes first; and who accepts nothing that there is gets
-//! the text format and no 406. Parameters such as `escaping` are read over: all names are plain ones.
+//! the text format and no 406. Where OpenMetrics cannot say that something is a counter (`apisix_http_status`), who accepts
+//! text, too, gets text: a receiver that goes by the types would take a counter for a gauge. Parameters such as `escaping` are read over: all names are plain ones.
 
 use hyper::HeaderMap;
 use hyper::header::{ACCEPT, ACCEPT_ENCODING, HeaderName};
@@ -24,25 +25,28 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
-    /// What suits these fields of a request best.
-    pub(crate) fn of(headers: &HeaderMap) -> Choice {
-        let (format, content_type) = format(headers);
+    /// What suits these fields of a request best, where text is preferred to OpenMetrics or not.
+    pub(crate) fn of(headers: &HeaderMap, prefers_text: bool) -> Choice {
+        let (format, content_type) = format(headers, prefers_text);
         Choice { format, content_type, gzip: gzip(headers) }
     }
 }
 
-fn format(headers: &HeaderMap) -> (Format, &'static str) {
+fn format(headers: &HeaderMap, prefers_text: bool) -> (Format, &'static str) {
     let text = (Format::Text, Format::Text.content_type());
     let (mut best, mut best_rank) = (text, (Quality::NONE, false));
+    let mut accepts_text = false;
     for clause in values(headers, &ACCEPT).flat_map(Clause::list) {
-        let Some(offered) = offered(&clause) else { continue };
+        let Some(offered) = offered(&clause).filter(|_| clause.quality > Quality::NONE) else { continue };
+        accepts_text |= offered == text;
         // A later one of the same rank is not better.
         let rank = (clause.quality, !clause.name.contains('*'));
-        if rank > best_rank && clause.quality > Quality::NONE {
+        if rank > best_rank {
             (best, best_rank) = (offered, rank);
         }
     }
-    best
+    let is_openmetrics = best.0 == Format::OpenMetrics;
+    if prefers_text && accepts_text && is_openmetrics { text } else { best }
 }
 
 /// What a clause of `Accept` asks for, if there is such a thing.
@@ -169,7 +173,7 @@ mod tests {
     #[test]
     fn formats() {
         fn check(accept: &[&str], expected: Format) {
-            let (found, content_type) = format(&headers(ACCEPT, accept));
+            let (found, content_type) = format(&headers(ACCEPT, accept), false);
             assert_eq!(found, expected, "{accept:?}");
             assert_eq!(content_type, expected.content_type(), "{accept:?}");
         }
@@ -210,7 +214,27 @@ mod tests {
     #[test]
     fn the_draft_is_named_to_those_who_know_only_it() {
         let accept = "application/openmetrics-text; version=0.0.1,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
-        assert_eq!(format(&headers(ACCEPT, &[accept])), (Format::OpenMetrics, OPENMETRICS_DRAFT));
+        assert_eq!(format(&headers(ACCEPT, &[accept]), false), (Format::OpenMetrics, OPENMETRICS_DRAFT));
+    }
+
+    #[test]
+    fn where_text_is_preferred_openmetrics_is_for_those_who_accept_nothing_else() {
+        fn check(accept: &[&str], expected: Format) {
+            assert_eq!(format(&headers(ACCEPT, accept), true).0, expected, "{accept:?}");
+        }
+        use Format::{OpenMetrics, Protobuf, Text};
+        check(&[], Text);
+        check(&[ACCEPT_PROTOBUF], Protobuf);
+        check(&["application/openmetrics-text"], OpenMetrics);
+        check(
+            &["application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.5"],
+            OpenMetrics,
+        );
+        check(&["application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"], Text);
+        check(&["application/openmetrics-text", "text/plain;q=0.001"], Text);
+        check(&["application/openmetrics-text,*/*;q=0.1"], Text);
+        check(&["application/openmetrics-text,text/plain;q=0,*/*;q=0"], OpenMetrics);
+        check(&["application/openmetrics-text,text/plain;version=1.0.0,application/json"], OpenMetrics);
     }
 
     #[test]

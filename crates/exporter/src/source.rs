@@ -151,6 +151,11 @@ impl ExpositionSource {
         refreshed
     }
 
+    /// Whether those who accept both get text, and not OpenMetrics.
+    pub(crate) fn prefers_text(&self) -> Result<bool, Unavailable> {
+        Ok(self.lock()?.collector.prefers_text())
+    }
+
     /// The beginning of an exposition, of some families only where `names` are given.
     pub(crate) fn cursor(&self, format: Format, gzip: bool, names: Option<Vec<String>>) -> Result<Cursor, Unavailable> {
         self.tally.begun(format);
@@ -209,15 +214,15 @@ impl ExpositionSource {
         Ok(())
     }
 
-    /// Series with one of these values of a label go.
-    pub(crate) fn remove(&self, label: &str, values: Vec<String>) -> Result<(), Unavailable> {
-        self.lock()?.collector.remove(label, values);
+    /// Series with one of these values of a label, or of several together, go.
+    pub(crate) fn remove(&self, labels: Vec<String>, values: Vec<Vec<String>>) -> Result<(), Unavailable> {
+        self.lock()?.collector.remove(labels, values);
         Ok(())
     }
 
     /// These values are in use again.
-    pub(crate) fn restore(&self, label: &str, values: &[String]) -> Result<(), Unavailable> {
-        self.lock()?.collector.restore(label, values);
+    pub(crate) fn restore(&self, labels: &[String], values: &[Vec<String>]) -> Result<(), Unavailable> {
+        self.lock()?.collector.restore(labels, values);
         Ok(())
     }
 

@@ -1,18 +1,37 @@
 //! A declared family as its writers share it: its budget, which labels have collapsed, and what is known of each label.
 //!
 //! Writers touch this where a label set is new to them, and not otherwise. All of it is atomics that any may change; the
-//! policy word (`collapsed`) gains bits one by one, and loses all of them when the family has become small again.
+//! policy (`protocol::Policy`) gains labels one by one, and loses all of them when their values would fit again.
+//!
+//! ```text
+//!  label sets   0 ─────────────────────────────── bound - reserve ──── bound - reserve / 4 ──── bound
+//!                  each has a series               │ the widest label     │ the next one, unless
+//!                                                  │ collapses            │ readers have folded by now
+//! ```
+//!
+//! When a label collapses, readers fold the series that differ in it only (`reader/folding.rs`), and the collector takes
+//! their label sets out of the budget. Until it has, new combinations of the other labels live on the reserve: twice as
+//! many as the other labels have been seen to combine to.
 
-use crate::family::Family;
+use crate::family::{Family, LABELS_MAX};
+use crate::protocol::{self, Policy};
 use crate::segment::cells::Shape;
 use crate::sets::Sets;
 use crate::sketch::Sketch;
+use crate::sync::AtomicU64;
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// The value of a label that has collapsed, in series not seen before.
+/// The value of a label that has collapsed.
 pub const OTHER: &str = "__other__";
+
+/// For how long the label sets that come in have to fit in half of the budget before collapsed labels open again.
+pub(crate) const REOPEN_MS: u64 = 10 * 60 * 1000;
+/// The part of the bound, as a shift, that a label's own values are beyond when it explodes: an eighth.
+const EXPLODING_SHIFT: u32 = 3;
+/// The reserve as a part of the bound, at least (a sixteenth) and at most (half), as shifts.
+const RESERVE_SHIFTS: (u32, u32) = (4, 1);
 
 /// A family of this process, known to all its writers.
 pub struct Declared {
@@ -23,9 +42,21 @@ pub struct Declared {
     /// Label sets over all writers.
     pub(crate) sets: Sets,
     sets_max: u32,
-    /// One bit a label, in the family's order.
-    collapsed: AtomicU32,
+    policy: AtomicU64,
+    /// Labels that have collapsed at any time, as far as they have opened again since.
+    ever: crate::sync::AtomicU32,
+    /// The generation of the policy by which the collector has counted label sets last.
+    settled: AtomicU32,
+    /// What the reserve was when a label collapsed last.
+    reserve: AtomicU32,
+    /// The values of each label.
     sketches: Box<[Sketch]>,
+    /// For each label, what all others combine to; those that have collapsed count as one value.
+    others: Box<[Sketch]>,
+    /// Label sets that were given while a label had collapsed, since `since_ms`.
+    given: Sketch,
+    /// When the present look at `given` began; only the collector uses it.
+    since_ms: std::sync::atomic::AtomicU64,
 }
 
 impl fmt::Debug for Declared {
@@ -36,9 +67,22 @@ impl fmt::Debug for Declared {
 
 impl Declared {
     pub(crate) fn new(id: u32, family: Family, sets_max: u32) -> io::Result<Declared> {
-        let sketches = family.labels.iter().map(|_| Sketch::default()).collect();
-        let shape = Shape::of(&family);
-        Ok(Declared { id, shape, sets: Sets::new(sets_max)?, sets_max, collapsed: AtomicU32::new(0), sketches, family })
+        let sketches = || family.labels.iter().map(|_| Sketch::default()).collect();
+        Ok(Declared {
+            id,
+            shape: Shape::of(&family),
+            sets: Sets::new(sets_max)?,
+            sets_max,
+            policy: AtomicU64::new(0),
+            ever: crate::sync::AtomicU32::new(0),
+            settled: AtomicU32::new(0),
+            reserve: AtomicU32::new(0),
+            sketches: sketches(),
+            others: sketches(),
+            given: Sketch::default(),
+            since_ms: std::sync::atomic::AtomicU64::new(0),
+            family,
+        })
     }
 
     /// As it was declared.
@@ -53,7 +97,7 @@ impl Declared {
 
     /// The labels that have collapsed, as bits in the family's order.
     pub fn collapsed(&self) -> u32 {
-        self.collapsed.load(Relaxed)
+        self.policy().collapsed
     }
 
     /// About how many distinct values each label has had, collapsed ones included, in the family's order.
@@ -69,20 +113,74 @@ impl Declared {
 
     /// Bytes used beside the segments: the table of label sets, at most, and the sketches.
     pub(crate) fn bytes(&self) -> usize {
-        self.sets.bytes().min(self.sets() as usize * 4096) + self.sketches.len() * size_of::<Sketch>()
+        self.sets.bytes().min(self.sets() as usize * 4096) + (2 * self.sketches.len() + 1) * size_of::<Sketch>()
     }
 
-    /// Notes the values of a label set that was not seen before.
+    /// The policy that holds.
+    pub(crate) fn policy(&self) -> Policy {
+        protocol::policy(&self.policy)
+    }
+
+    /// The labels in which readers fold what was there before a policy.
+    pub(crate) fn folded(&self, policy: Policy) -> u32 {
+        protocol::ever_collapsed(&self.ever, policy)
+    }
+
+    /// Notes the values of a label set that was not seen before, by their hashes.
     pub(crate) fn note(&self, hashes: impl Iterator<Item = u64>) {
-        self.sketches.iter().zip(hashes).for_each(|(sketch, hash)| sketch.note(hash));
+        let collapsed = self.collapsed();
+        let is_open = |label: usize| collapsed & (1 << label) == 0;
+        // Each label's part of a combination, so that one can be taken out of the sum.
+        let mut parts = [0u64; LABELS_MAX];
+        for (label, (hash, part)) in hashes.zip(&mut parts).enumerate() {
+            self.sketches[label].note(hash);
+            *part = (hash ^ label as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15 + 2 * label as u64);
+        }
+        let parts = &parts[..self.sketches.len()];
+        let sum = |all: u64, part: &u64| all.wrapping_add(*part);
+        let open = parts.iter().enumerate().filter(|(label, _)| is_open(*label));
+        let all = open.clone().map(|(_, part)| part).fold(0, sum);
+        open.for_each(|(label, part)| self.others[label].note(all.wrapping_sub(*part)));
+        if collapsed != 0 {
+            self.given.note(parts.iter().fold(0, sum));
+        }
     }
 
-    /// Whether one more label set fits while so many labels have collapsed. The first collapses a sixteenth before the
-    /// bound, each further one at half of what is then left: so the combinations of the others find room.
-    pub(crate) fn has_room(&self, collapsed: u32) -> bool {
-        let steps = (4 + collapsed.count_ones()).min(31);
-        let reserve = if collapsed == self.all() { 0 } else { (self.sets_max >> steps).max(1) };
-        self.sets() < self.sets_max - reserve
+    /// Whether one more label set fits under this policy.
+    pub(crate) fn has_room(&self, policy: Policy) -> bool {
+        let (sets, max) = (self.sets(), self.sets_max);
+        // No reserve is larger.
+        sets < max / 2 || sets < max.saturating_sub(self.reserve_of(policy))
+    }
+
+    /// Label sets that are held back for what the labels combine to without the next that collapses.
+    fn reserve_of(&self, policy: Policy) -> u32 {
+        let Some(label) = self.widest(policy.collapsed) else { return 0 };
+        if self.is_settled(policy) {
+            let (least, most) = (self.sets_max >> RESERVE_SHIFTS.0, self.sets_max >> RESERVE_SHIFTS.1);
+            return self.wished_reserve(label).clamp(least, most).max(1);
+        }
+        // What was counted before the last label collapsed is still counted. Three quarters of what was held back are for what
+        // the others combine to, or until it is clear that the next label explodes, too.
+        let held = self.reserve.load(Relaxed);
+        let explodes = self.sketches[label].estimate() > u64::from(self.sets_max >> EXPLODING_SHIFT);
+        let wished = if explodes { self.wished_reserve(label).min(held / 4 * 3) } else { 0 };
+        wished.max(held / 4).max(1)
+    }
+
+    /// Twice what all labels but this one have been seen to combine to, with half as much for the error of the sketch.
+    fn wished_reserve(&self, label: usize) -> u32 {
+        u32::try_from(self.others[label].estimate().saturating_mul(5) / 2).unwrap_or(u32::MAX)
+    }
+
+    /// Whether the label sets that this policy has folded have been taken out of the budget.
+    pub(crate) fn is_settled(&self, policy: Policy) -> bool {
+        self.settled.load(Relaxed) == policy.generation
+    }
+
+    /// All label sets that were folded up to this generation have been taken out of the budget.
+    pub(crate) fn settle(&self, generation: u32) {
+        self.settled.store(generation, Relaxed);
     }
 
     /// All labels, as bits.
@@ -91,32 +189,99 @@ impl Declared {
     }
 
     /// Collapses one more label than in `seen`: the one with the most distinct values. Where another writer has done so
-    /// meanwhile, theirs is enough. Returns the mask that now holds.
+    /// meanwhile, theirs is enough. Returns the policy that now holds.
     #[cold]
-    pub(crate) fn collapse(&self, seen: u32) -> u32 {
-        let now = self.collapsed();
+    pub(crate) fn collapse(&self, seen: Policy) -> Policy {
+        let now = self.policy();
         if now != seen {
             return now;
         }
-        let left = (0..self.sketches.len()).filter(|label| seen & (1 << label) == 0);
-        let Some(label) = left.max_by_key(|label| self.sketches[*label].estimate()) else { return seen };
-        // Two writers at once may pick two labels only if their sketches, which they share, said so.
-        match self.collapsed.compare_exchange(seen, seen | 1 << label, Relaxed, Relaxed) {
-            Ok(_) => seen | 1 << label,
-            Err(now) => now,
-        }
+        let Some(label) = self.widest(seen.collapsed) else { return seen };
+        let reserve = self.reserve_of(seen);
+        let next = protocol::collapse(&self.policy, seen, 1 << label);
+        // Another writer may have been quicker; it has seen the same budget.
+        self.reserve.store(reserve, Relaxed);
+        self.others.iter().for_each(Sketch::reset);
+        next
     }
 
-    /// Lets new values have series of their own again, where half of the label sets have gone.
-    pub(crate) fn relax(&self) {
-        if self.collapsed() != 0 && self.sets() < self.sets_max / 2 {
-            self.collapsed.store(0, Relaxed);
+    /// Lets new values have series of their own again, where all that came in for some time would have fitted.
+    pub(crate) fn reopen(&self, now_ms: u64) {
+        let policy = self.policy();
+        let begun_ms = self.since_ms.load(Relaxed);
+        let is_watched = policy.collapsed != 0 && self.is_settled(policy) && begun_ms != 0;
+        if is_watched && now_ms.saturating_sub(begun_ms) < REOPEN_MS {
+            return;
         }
+        let fits = self.given.estimate() + u64::from(self.sets()) <= u64::from(self.sets_max / 2);
+        if is_watched && fits {
+            protocol::reopen(&self.policy, &self.ever, policy);
+            let collapsed = |label: &usize| policy.collapsed & (1 << label) != 0;
+            (0..self.sketches.len()).filter(collapsed).for_each(|label| self.sketches[label].reset());
+        }
+        self.given.reset();
+        self.since_ms.store(if policy.collapsed == 0 { 0 } else { now_ms }, Relaxed);
     }
 
     /// The label that a shortage of the moment is to cost, without collapsing it for good.
     pub(crate) fn widest(&self, besides: u32) -> Option<usize> {
         let left = (0..self.sketches.len()).filter(|label| besides & (1 << label) == 0);
         left.max_by_key(|label| self.sketches[*label].estimate())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::family::Kind;
+
+    fn declared(sets_max: u32) -> Declared {
+        let labels = ["route", "node", "code", "tenant"].map(str::to_owned).to_vec();
+        let (name, help, unit) = ("a_total".to_owned(), "h".to_owned(), String::new());
+        Declared::new(1, Family { name, help, unit, kind: Kind::Counter, labels, exemplars: false }, sets_max).unwrap()
+    }
+
+    /// A good hash of a label's value.
+    fn hash(value: u64) -> u64 {
+        let x = (value + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        x ^ (x >> 31)
+    }
+
+    fn note(family: &Declared, values: [u64; 4]) {
+        family.note((0..).zip(values).map(|(label, value)| hash(label << 32 | value)));
+    }
+
+    #[test]
+    fn the_reserve_is_what_the_others_combine_to() {
+        let family = declared(100_000);
+        (0..90_000).for_each(|tenant| note(&family, [tenant % 300, tenant / 300 % 3, tenant / 900 % 4, tenant]));
+        let reserve = family.reserve_of(Policy::default());
+        assert!((7_200..12_000).contains(&reserve), "3,600 combinations: {reserve}");
+        let policy = family.collapse(Policy::default());
+        assert_eq!(policy, Policy { collapsed: 0b1000, generation: 1 });
+        assert_eq!(family.reserve_of(policy), reserve / 4, "until what was folded has been counted");
+        family.settle(1);
+        (0..90_000).for_each(|tenant| note(&family, [tenant % 300, tenant / 300 % 3, tenant / 900 % 4, tenant]));
+        assert_eq!(family.reserve_of(policy), 100_000 >> 4, "without routes there are 12");
+    }
+
+    #[test]
+    fn labels_open_again_when_what_comes_in_fits() {
+        let family = declared(1_000);
+        let policy = family.collapse(Policy::default());
+        family.reopen(1);
+        assert_eq!(family.policy(), policy, "nothing has been counted yet");
+        family.settle(1);
+        family.reopen(2);
+        (0..5_000).for_each(|tenant| note(&family, [0, 0, 0, tenant]));
+        family.reopen(2 + REOPEN_MS);
+        assert_eq!(family.policy(), policy, "5,000 came in");
+        (0..100).for_each(|tenant| note(&family, [0, 0, 0, tenant]));
+        family.reopen(2 + 2 * REOPEN_MS - 1);
+        assert_eq!(family.policy(), policy, "not for long enough");
+        family.reopen(2 + 2 * REOPEN_MS);
+        assert_eq!(family.policy(), Policy { collapsed: 0, generation: 1 });
+        assert_eq!(family.folded(family.policy()), policy.collapsed);
     }
 }

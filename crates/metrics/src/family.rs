@@ -186,6 +186,11 @@ impl Family {
         }
     }
 
+    /// Whether OpenMetrics has no type for it: a counter there ends in `_total`.
+    pub fn is_unknown_in_openmetrics(&self) -> bool {
+        matches!(self.kind, Kind::Counter | Kind::FloatCounter) && !self.name.ends_with("_total")
+    }
+
     /// Whether the two can stand under one `# TYPE` line: all is equal but the labels, and the help text, which the next
     /// release may say better.
     pub fn agrees_with(&self, other: &Family) -> bool {

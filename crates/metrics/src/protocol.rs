@@ -1,4 +1,4 @@
-//! How a writer and its readers agree without waiting for each other: five small rules over atomics.
+//! How a writer and its readers agree without waiting for each other: six small rules over atomics.
 //!
 //! 1. *Commit*: a record is written in full before `committed` grows past it; who sees it committed sees all of it.
 //! 2. *Epochs*: a changed value is stored before its epoch is; who sees the epoch sees the value. A reader that takes
@@ -7,6 +7,8 @@
 //! 4. *Errands*: what was asked for has been done once as many are counted done as asked; who sees that sees all that the
 //!    writer has changed before.
 //! 5. *Tables*: of two tables the lowest bit of a number says which one holds; the other is changed, and then the number.
+//! 6. *Policies*: which labels have collapsed is one word, which any writer may change. A writer that acts on a policy has said
+//!    so in its own log before; who reads what it wrote under a policy has read the policy.
 //!
 //! Readers may have the words in memory mapped for reading only: they load relaxed, and fence. Nothing here knows where the atomics are, so that loom can try every interleaving (`xtask/interleavings`).
 
@@ -146,4 +148,53 @@ pub(crate) fn acquire<W: Word>(word: &W) -> W::Value {
     let value = word.get();
     fence(Ordering::Acquire);
     value
+}
+
+/// Which labels of a family have collapsed, and how many times one has: what all its writers agree on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Policy {
+    /// One bit a label, in the family's order.
+    pub(crate) collapsed: u32,
+    /// Grows with each label that collapses, and stays when labels open again.
+    pub(crate) generation: u32,
+}
+
+impl Policy {
+    fn pack(self) -> u64 {
+        u64::from(self.collapsed) | u64::from(self.generation) << 32
+    }
+
+    fn unpack(word: u64) -> Policy {
+        Policy { collapsed: word as u32, generation: (word >> 32) as u32 }
+    }
+}
+
+/// The policy that holds.
+#[inline]
+pub(crate) fn policy(word: &AtomicU64) -> Policy {
+    Policy::unpack(word.load(Ordering::Acquire))
+}
+
+/// Collapses these labels, too, unless another writer has changed the policy since `seen`; returns the one that now holds.
+pub(crate) fn collapse(word: &AtomicU64, seen: Policy, labels: u32) -> Policy {
+    let next = Policy { collapsed: seen.collapsed | labels, generation: seen.generation.saturating_add(1) };
+    match word.compare_exchange(seen.pack(), next.pack(), Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => next,
+        Err(now) => Policy::unpack(now),
+    }
+}
+
+/// Opens all labels again, unless a writer has changed the policy since `seen`. That they had collapsed is in `ever` before
+/// anybody can see that they have not.
+pub(crate) fn reopen(word: &AtomicU64, ever: &AtomicU32, seen: Policy) {
+    ever.fetch_or(seen.collapsed, Ordering::Relaxed);
+    let next = Policy { collapsed: 0, ..seen };
+    // Where a writer was quicker, the labels stay as it wants them.
+    let _ = word.compare_exchange(seen.pack(), next.pack(), Ordering::AcqRel, Ordering::Relaxed);
+}
+
+/// All labels that had collapsed at any time up to the generation of this policy, which was loaded before.
+#[inline]
+pub(crate) fn ever_collapsed(ever: &AtomicU32, policy: Policy) -> u32 {
+    ever.load(Ordering::Relaxed) | policy.collapsed
 }

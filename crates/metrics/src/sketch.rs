@@ -33,6 +33,11 @@ impl Sketch {
         }
     }
 
+    /// Forgets everything. What is noted at the same time may be forgotten or not.
+    pub(crate) fn reset(&self) {
+        self.0.iter().for_each(|register| register.store(0, Relaxed));
+    }
+
     /// How many distinct values there were, about.
     pub(crate) fn estimate(&self) -> u64 {
         let ranks = self.0.iter().map(|register| register.load(Relaxed));

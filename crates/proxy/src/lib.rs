@@ -53,7 +53,7 @@ pub use fleet::{Commander, Fleet, Measuring, WORKER_NAME, raise_fd_limit, worker
 pub use plan::caching::measure::MatchCost;
 pub use plan::challenges::{Challenges, LiveChallenges};
 pub use plan::metrics::MetricsPlan;
-pub use plan::{Changes, Plan, PlanCell, PlanError};
+pub use plan::{Changes, Plan, PlanCell, PlanError, Subject};
 pub use sockets::{Inherited, ListenError, Listening, Sockets, StartError};
 pub use stillgate_plugin::facts::{argument_of, cookie_of};
 pub use telemetry::access_log;

@@ -24,7 +24,7 @@ fn questions_and_orders() {
     let requests = families.iter().find(|family| family.name == "requests_total").unwrap();
     assert_eq!(requests.series, 10);
 
-    wait(running.exporter.remove("n", vec!["3".to_owned(), "4".to_owned()]));
+    wait(running.exporter.remove(vec!["n".to_owned()], vec![vec!["3".to_owned()], vec!["4".to_owned()]]));
     let has =
         |running: &Running, line: &str| scrape(running.addr(), "/metrics", ACCEPT_TEXT, false).text().contains(line);
     eventually("the series to go", || {
@@ -33,7 +33,7 @@ fn questions_and_orders() {
     });
     assert!(has(&running, "requests_total{n=\"5\"} 1\n"));
 
-    wait(running.exporter.restore("n", vec!["3".to_owned()]));
+    wait(running.exporter.restore(vec!["n".to_owned()], vec![vec!["3".to_owned()]]));
     running.count(3, 5);
     let text = scrape(running.addr(), "/metrics", ACCEPT_TEXT, false);
     assert!(text.text().contains("requests_total{n=\"3\"} 5\n"), "a new life: {}", text.text());

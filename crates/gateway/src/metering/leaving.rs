@@ -1,60 +1,57 @@
-//! Values of labels that the configuration has no more, until no request can add to their series.
+//! What the configuration has no more, until no request can add to its series.
 //!
 //! A request is counted under the Plan it began with, which may be gone from the configuration for long. So what left with a
 //! Plan waits until that one and all older ones are held by no worker. One that comes back meanwhile is no longer waited
 //! for. Plans are numbered in the order in which they are published.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use stillgate_config::Label;
+use stillgate_proxy::Subject;
 
-/// Values that may wait. Requests of hours hold up all that leave meanwhile; beyond this the oldest go at once, and should such
+/// Subjects that may wait. Requests of hours hold up all that leave meanwhile; beyond this the oldest go at once, and should such
 /// a request be counted under one of them after all, its series stays until the process ends.
 const LEAVING_MAX: usize = 100_000;
-
-/// A label and one of its values.
-type Value = (Label, String);
 
 /// What waits.
 #[derive(Debug, Default)]
 pub(crate) struct Leaving {
     /// The newest Plan that had it.
-    last: HashMap<Value, u64>,
-    by_plan: BTreeMap<u64, BTreeSet<Value>>,
+    last: HashMap<Subject, u64>,
+    by_plan: BTreeMap<u64, BTreeSet<Subject>>,
 }
 
 impl Leaving {
     /// Plan `plan` was the last one with these.
-    pub(crate) fn add(&mut self, plan: u64, values: &BTreeSet<Value>) {
-        for value in values {
-            self.cancel(value);
-            self.last.insert(value.clone(), plan);
-            self.by_plan.entry(plan).or_default().insert(value.clone());
+    pub(crate) fn add(&mut self, plan: u64, subjects: &BTreeSet<Subject>) {
+        for subject in subjects {
+            self.cancel(subject);
+            self.last.insert(subject.clone(), plan);
+            self.by_plan.entry(plan).or_default().insert(subject.clone());
         }
     }
 
     /// A Plan has it again.
-    pub(crate) fn cancel(&mut self, value: &Value) {
-        if let Some(plan) = self.last.remove(value)
-            && let Some(values) = self.by_plan.get_mut(&plan)
+    pub(crate) fn cancel(&mut self, subject: &Subject) {
+        if let Some(plan) = self.last.remove(subject)
+            && let Some(subjects) = self.by_plan.get_mut(&plan)
         {
-            values.remove(value);
-            if values.is_empty() {
+            subjects.remove(subject);
+            if subjects.is_empty() {
                 self.by_plan.remove(&plan);
             }
         }
     }
 
     /// What may go, as all Plans before `oldest` are gone; `None`: all but the present one are.
-    pub(crate) fn take(&mut self, oldest: Option<u64>) -> Vec<Value> {
+    pub(crate) fn take(&mut self, oldest: Option<u64>) -> Vec<Subject> {
         let mut gone = Vec::new();
         while let Some(first) = self.by_plan.first_entry() {
             let is_over = oldest.is_none_or(|oldest| *first.key() < oldest);
             if !is_over && self.last.len() <= LEAVING_MAX {
                 break;
             }
-            for value in first.remove() {
-                self.last.remove(&value);
-                gone.push(value);
+            for subject in first.remove() {
+                self.last.remove(&subject);
+                gone.push(subject);
             }
         }
         gone
@@ -64,14 +61,15 @@ impl Leaving {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stillgate_config::Label;
 
-    fn values(names: &[&str]) -> BTreeSet<Value> {
-        names.iter().map(|name| (Label::Route, (*name).to_owned())).collect()
+    fn values(names: &[&str]) -> BTreeSet<Subject> {
+        names.iter().map(|name| Subject::new(&[Label::Route], &[name])).collect()
     }
 
     #[track_caller]
     fn check(leaving: &mut Leaving, oldest: Option<u64>, expected: &[&str]) {
-        let taken: Vec<String> = leaving.take(oldest).into_iter().map(|(_, value)| value).collect();
+        let taken: Vec<String> = leaving.take(oldest).into_iter().flat_map(|subject| subject.values).collect();
         assert_eq!(taken, expected);
     }
 
@@ -90,7 +88,7 @@ mod tests {
     fn what_comes_back_stays_and_may_leave_once_more() {
         let mut leaving = Leaving::default();
         leaving.add(1, &values(&["a"]));
-        leaving.cancel(&(Label::Route, "a".to_owned()));
+        leaving.cancel(&Subject::new(&[Label::Route], &["a"]));
         check(&mut leaving, None, &[]);
         leaving.add(3, &values(&["a"]));
         check(&mut leaving, Some(3), &[]);

@@ -18,7 +18,7 @@ use stillgate_exporter::{Exporter, Hosts, Looker, SideDoor, Site};
 use stillgate_metrics::reader::{FamilyCardinality, ReaderOptions};
 use stillgate_metrics::{Collector, CollectorOptions, Declared, Options, Process, Registry, RegistryError, Writer};
 use stillgate_plugin::outbox::Counts;
-use stillgate_proxy::{MetricsPlan, Plan, StartError, random};
+use stillgate_proxy::{MetricsPlan, Plan, StartError, Subject, random};
 use stillgate_upstream::Endpoint;
 use tokio::sync::Notify;
 use tracing::warn;
@@ -238,7 +238,7 @@ impl Metering {
     ) -> Result<(), RegistryError> {
         let Next { settings, plan: recorded } = next;
         let changes = plan.changes();
-        changes.arrived.iter().for_each(|value| self.leaving.cancel(value));
+        changes.arrived.iter().for_each(|subject| self.leaving.cancel(subject));
         self.leaving.add(replaced_number, &changes.left);
         self.orders.set_in_use(changes.arrived.iter().cloned(), true);
         self.orders.tell_nodes(recorded.clone(), plan, replaced, now_unix_ms());
@@ -274,6 +274,7 @@ impl Metering {
     /// Tells what the process knows of itself; some once a second.
     pub(crate) fn tell(&mut self, facts: &Facts) {
         self.own.tell(facts, self.registry.lost());
+        self.orders.tick(now_unix_ms());
     }
 
     /// Tells what became of the entries of plugins that log or trace.
@@ -286,7 +287,7 @@ impl Metering {
     pub(crate) fn tell_certificates(&mut self, ends: &Arc<BTreeMap<String, i64>>) {
         if !Arc::ptr_eq(ends, &self.certificates) {
             let only = |of: &BTreeMap<String, i64>, other: &BTreeMap<String, i64>| -> Vec<_> {
-                of.keys().filter(|id| !other.contains_key(*id)).map(|id| (Label::Ssl, id.clone())).collect()
+                of.keys().filter(|id| !other.contains_key(*id)).map(|id| Subject::new(&[Label::Ssl], &[id])).collect()
             };
             self.orders.set_in_use(only(ends, &self.certificates), true);
             self.orders.set_in_use(only(&self.certificates, ends), false);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use stillgate_config::Label;
 use stillgate_exporter::{Exporter, Site};
 use stillgate_metrics::{CollectorOptions, Writer};
-use stillgate_proxy::{MetricsPlan, Plan};
+use stillgate_proxy::{MetricsPlan, Plan, Subject};
 use tokio::sync::Notify;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 use tokio::task::spawn_blocking;
@@ -34,7 +34,7 @@ struct Batch {
     site: Option<Site>,
     options: Option<CollectorOptions>,
     /// Whether they are in use.
-    values: BTreeMap<(Label, String), bool>,
+    subjects: BTreeMap<Subject, bool>,
     nodes: Option<Nodes>,
 }
 
@@ -65,9 +65,16 @@ impl Orders {
         self.waiting.options = Some(options);
     }
 
-    /// Values of labels that have come into use, or that nothing uses any more.
-    pub(crate) fn set_in_use(&mut self, values: impl IntoIterator<Item = (Label, String)>, are_in_use: bool) {
-        self.waiting.values.extend(values.into_iter().map(|value| (value, are_in_use)));
+    /// Gives the writer the time, once a second: without it, series that it has told of could not end.
+    pub(crate) fn tick(&mut self, now_ms: u64) {
+        if let Some(writer) = &mut self.writer {
+            writer.tick(now_ms);
+        }
+    }
+
+    /// What has come into use, or is used by nothing any more.
+    pub(crate) fn set_in_use(&mut self, subjects: impl IntoIterator<Item = Subject>, are_in_use: bool) {
+        self.waiting.subjects.extend(subjects.into_iter().map(|subject| (subject, are_in_use)));
     }
 
     /// Has the nodes told of that came with a Plan.
@@ -96,18 +103,19 @@ impl Orders {
         if self.waiting.is_empty() {
             return;
         }
-        let Batch { site, options, values, nodes } = std::mem::take(&mut self.waiting);
+        let Batch { site, options, subjects, nodes } = std::mem::take(&mut self.waiting);
         let mut orders: Vec<Pin<Box<dyn Future<Output = ()> + Send>>> = Vec::new();
         site.into_iter().for_each(|site| orders.push(Box::pin(exporter.set_site(site))));
         options.into_iter().for_each(|options| orders.push(Box::pin(exporter.set_options(options))));
-        let mut by_label: BTreeMap<(Label, bool), Vec<String>> = BTreeMap::new();
-        for ((label, value), is_in_use) in values {
-            by_label.entry((label, is_in_use)).or_default().push(value);
+        let mut by_labels: BTreeMap<(&[Label], bool), Vec<Vec<String>>> = BTreeMap::new();
+        for (subject, is_in_use) in subjects {
+            by_labels.entry((subject.labels, is_in_use)).or_default().push(subject.values);
         }
-        for ((label, are_in_use), values) in by_label {
+        for ((labels, are_in_use), values) in by_labels {
+            let labels = labels.iter().map(|label| label.name().to_owned()).collect();
             match are_in_use {
-                true => orders.push(Box::pin(exporter.restore(label.name(), values))),
-                false => orders.push(Box::pin(exporter.remove(label.name(), values))),
+                true => orders.push(Box::pin(exporter.restore(labels, values))),
+                false => orders.push(Box::pin(exporter.remove(labels, values))),
             }
         }
         let (end, ended) = oneshot::channel();
@@ -132,7 +140,7 @@ impl Orders {
 
 impl Batch {
     fn is_empty(&self) -> bool {
-        self.site.is_none() && self.options.is_none() && self.values.is_empty() && self.nodes.is_none()
+        self.site.is_none() && self.options.is_none() && self.subjects.is_empty() && self.nodes.is_none()
     }
 }
 
@@ -150,8 +158,8 @@ mod tests {
     use super::*;
     use stillgate_metrics::{Collector, CollectorOptions, Options, Process, Registry};
 
-    fn route(id: &str) -> [(Label, String); 1] {
-        [(Label::Route, id.to_owned())]
+    fn route(id: &str) -> [Subject; 1] {
+        [Subject::new(&[Label::Route], &[id])]
     }
 
     /// The first order is under way when the others come: were they sent at once, they could be taken before its end.
@@ -168,7 +176,7 @@ mod tests {
             orders.set_in_use(route("a"), are_in_use);
             orders.send(&exporter);
         }
-        assert_eq!(orders.waiting.values, BTreeMap::from([((Label::Route, "a".to_owned()), true)]));
+        assert_eq!(orders.waiting.subjects, BTreeMap::from(route("a").map(|subject| (subject, true))));
         while orders.under_way.is_some() {
             orders.ended().notified().await;
             orders.send(&exporter);

@@ -13,6 +13,7 @@ mod profile_page;
 mod profile_storm;
 mod profiling;
 mod public_metrics;
+mod series_life;
 #[path = "../shared/mod.rs"]
 mod shared;
 mod shares;

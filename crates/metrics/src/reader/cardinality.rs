@@ -1,11 +1,11 @@
 //! Which families have how many series, for people who look for the label that explodes.
 
 use super::Reader;
-use super::families::MergedFamily;
+use super::families::{FamilyId, MergedFamily};
 use crate::labels::Pairs;
 
 /// Distinct values of a label that are shown.
-const SAMPLES_MAX: usize = 5;
+pub(super) const SAMPLES_MAX: usize = 5;
 /// Series of a family that are looked through for them, spread over all.
 const LOOKED_AT_MAX: usize = 20_000;
 
@@ -29,7 +29,7 @@ pub struct LabelCardinality {
     pub name: String,
     /// About how many distinct values it has had, those that are counted as `__other__` included; 0: not known here.
     pub distinct: u64,
-    /// Whether new values are counted as `__other__`.
+    /// Whether its values are counted as `__other__`.
     pub collapsed: bool,
     /// Some of its values.
     pub samples: Vec<String>,
@@ -42,15 +42,15 @@ impl LabelCardinality {
 }
 
 impl Reader {
-    /// All exposed families, the one with the most series first.
+    /// All exposed families, the one whose records take most memory first: series that were folded still take some.
     pub fn cardinality(&self) -> Vec<FamilyCardinality> {
-        let families = self.order.families.exposed.iter().map(|id| self.order.families.get(*id));
-        let mut all: Vec<FamilyCardinality> = families.map(|merged| self.cardinality_of(merged)).collect();
-        all.sort_by(|a, b| b.series.cmp(&a.series).then_with(|| a.name.cmp(&b.name)));
+        let families = self.order.families.exposed.iter().map(|id| (*id, self.order.families.get(*id)));
+        let mut all: Vec<FamilyCardinality> = families.map(|(id, merged)| self.cardinality_of(id, merged)).collect();
+        all.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
         all
     }
 
-    fn cardinality_of(&self, merged: &MergedFamily) -> FamilyCardinality {
+    fn cardinality_of(&self, id: FamilyId, merged: &MergedFamily) -> FamilyCardinality {
         let series = || merged.chunks.iter().flat_map(|id| &self.store.slots[*id as usize]).copied();
         let records = series().flat_map(|series| self.store.places(series));
         let words = records.map(|(place, each)| {
@@ -58,7 +58,11 @@ impl Reader {
             // The epoch of the series belongs to it.
             head.map_or(0, |head| head.words as usize * 8 + 4)
         });
-        let mut labels: Vec<LabelCardinality> = merged.labels.iter().map(|name| LabelCardinality::of(name)).collect();
+        let label = |name: &String| {
+            let samples = self.folding.samples(id, name).take(SAMPLES_MAX).cloned().collect();
+            LabelCardinality { samples, ..LabelCardinality::of(name) }
+        };
+        let mut labels: Vec<LabelCardinality> = merged.labels.iter().map(label).collect();
         let step = merged.series.div_ceil(LOOKED_AT_MAX).max(1);
         for series in series().step_by(step) {
             if labels.iter().all(|label| label.samples.len() == SAMPLES_MAX) {

@@ -30,6 +30,8 @@ pub struct Cursor {
     at: Option<At>,
     /// The order has changed since: the chunk that is next may begin with what was handed out already.
     is_moved: bool,
+    /// While it is held, the reader knows that an exposition is being handed out.
+    handed_out: Option<Arc<()>>,
     /// What is to come before anything else: a whole family, where its length had to be known.
     pinned: VecDeque<Plain>,
 }
@@ -76,6 +78,7 @@ impl Reader {
             family: 0,
             at: None,
             is_moved: false,
+            handed_out: Some(self.folding.expositions.clone()),
             pinned: VecDeque::new(),
         }
     }
@@ -108,6 +111,7 @@ impl Reader {
                 }
                 State::Trailer => {
                     cursor.state = State::Done;
+                    cursor.handed_out = None;
                     self.exposed(cursor.refresh, cursor.names.as_deref());
                     if let Some(trailer) = cursor.trailer.take() {
                         return Some(Piece::of(&trailer.finish()));

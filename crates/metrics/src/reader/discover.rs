@@ -3,6 +3,7 @@
 //! A segment is read without trust. Where it does not hold what a writer of ours makes, reading it ends there: what was
 //! read before goes on to count, and the damage is reported once.
 
+use super::folding::Fold;
 use super::leaving::Ended;
 use super::mount::{Contribution, Declared, LOG_WORDS_MAX, NO_SERIES};
 use super::order::Order;
@@ -12,7 +13,7 @@ use crate::family::Family;
 use crate::labels::RawPairs;
 use crate::protocol;
 use crate::segment::cells::Shape;
-use crate::segment::layout::{HEAD_WORDS, Head, RecordKind, TOMBSTONE_WORDS};
+use crate::segment::layout::{FOLD_WORDS, HEAD_WORDS, Head, RecordKind, TOMBSTONE_WORDS, unpair};
 use crate::segment::{Process, Segment, family_record};
 use crate::sync::{AtomicU32, Shown, Word};
 use memchr::memchr;
@@ -88,6 +89,7 @@ impl Reader {
                 self.read_family(mount, head.family as usize, family, created_ms)
             }
             RecordKind::Series => self.read_series(mount, segment, at, head, refreshed),
+            RecordKind::Fold => self.read_fold(mount, segment, at, head),
             RecordKind::Tombstone => {
                 if head.words as usize != TOMBSTONE_WORDS {
                     return Err(NotOurs);
@@ -109,9 +111,27 @@ impl Reader {
         if families[number].is_some() {
             return Err(NotOurs);
         }
-        let shape = Shape::of(&family);
+        let (shape, labels) = (Shape::of(&family), family.labels.clone());
         let family = self.order.declare(family, created_ms);
-        self.store.mounted_mut(mount).families[number] = Some(Declared { family, shape });
+        let mounted = self.store.mounted_mut(mount);
+        let folds = self.folding.declare(mounted.segment.process, family, &labels);
+        mounted.families[number] = Some(Declared { family, shape, folds, generation: 0, folded_to: 0 });
+        Ok(())
+    }
+
+    fn read_fold(&mut self, mount: u16, segment: &Segment, at: usize, head: Head) -> Result<(), NotOurs> {
+        let mounted = self.store.mounted_mut(mount);
+        let declared = mounted.families.get_mut(head.family as usize).and_then(Option::as_mut).ok_or(NotOurs)?;
+        let (generation, labels) = unpair(segment.log()[at + 1].get());
+        let follows = generation > declared.generation;
+        if head.words as usize != FOLD_WORDS
+            || !follows
+            || !self.folding.learn(declared.folds, Fold { generation, labels })
+        {
+            return Err(NotOurs);
+        }
+        declared.generation = generation;
+        declared.folded_to = mounted.contributions.len() as u32;
         Ok(())
     }
 
@@ -140,7 +160,14 @@ impl Reader {
             mounted.skip(number);
             return Ok(());
         }
+        let folded = self.folding.target(declared, text);
         let place = super::mount::RecordLocation { number, mount };
+        if let Some(to) = folded {
+            let process = segment.process;
+            self.link_folded(family, &to, text, place, at as u32, refreshed);
+            self.note_folded(process, family, text.to_vec(), to, refreshed);
+            return Ok(());
+        }
         let (series, is_new) = self.store.link(family, text, place, at as u32);
         if is_new {
             refreshed.series_new += 1;

@@ -6,7 +6,7 @@
 
 use super::cursor::covers;
 use super::mount::RecordLocation;
-use super::store::SeriesId;
+use super::store::{SeriesId, Unlinked};
 use super::{Reader, Refreshed};
 use crate::segment::Process;
 use crate::segment::layout::RecordKind;
@@ -72,6 +72,8 @@ impl Reader {
                 touched.push(series);
             }
         }
+        touched.sort_unstable();
+        touched.dedup();
         for series in touched {
             if !self.store.is_dead(series) && self.has_new_life(series) {
                 self.drop_leaving_of(series, refreshed);
@@ -81,6 +83,9 @@ impl Reader {
 
     /// Whether a record that lives is newer than one that was ended: of the same writer and behind it, or found just now.
     fn has_new_life(&self, series: SeriesId) -> bool {
+        if self.is_kept_by_folds(series) {
+            return false;
+        }
         let ended: Vec<RecordLocation> = self
             .store
             .places(self.store.slot(series))
@@ -95,9 +100,16 @@ impl Reader {
         })
     }
 
+    /// Whether a record of another label set that counts for the series has not been ended: what was ended is part of the same
+    /// life then.
+    fn is_kept_by_folds(&self, series: SeriesId) -> bool {
+        self.store.places(self.store.slot(series)).any(|(_, each)| each.is_folded() && !each.is_leaving())
+    }
+
     /// A record for a known series was found: what was ended of it goes now.
     pub(super) fn end_former_life(&mut self, series: SeriesId) {
-        if !self.leaving.is_empty() && self.store.places(self.store.slot(series)).any(|(_, each)| each.is_leaving()) {
+        let has_ended = |series| self.store.places(self.store.slot(series)).any(|(_, each)| each.is_leaving());
+        if !self.leaving.is_empty() && has_ended(series) && !self.is_kept_by_folds(series) {
             // Not the last record: the new one lives.
             self.drop_leaving_of(series, &mut Refreshed::default());
         }
@@ -142,7 +154,13 @@ impl Reader {
 
     /// Takes a record out of its series.
     pub(super) fn drop_place(&mut self, place: RecordLocation, refreshed: &mut Refreshed) {
-        let Some(unlinked) = self.store.unlink(place) else { return };
+        if let Some(unlinked) = self.store.unlink(place) {
+            self.note_taken(unlinked, refreshed);
+        }
+    }
+
+    /// A series has fewer records, or none.
+    pub(super) fn note_taken(&mut self, unlinked: Unlinked, refreshed: &mut Refreshed) {
         if unlinked.is_last {
             refreshed.series_gone += 1;
             self.touched.extend(unlinked.chunk);

@@ -9,6 +9,7 @@ use super::store::Slot;
 use crate::family::Kind;
 use crate::labels::{Pairs, value_of};
 use crate::segment::Process;
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -43,17 +44,25 @@ impl Reader {
         })
     }
 
-    /// Up to `max` series of all families that have one of these values in this label.
-    pub(crate) fn with_label(
+    /// Up to `max` series of all families that have one of these values in these labels, as many as there are labels.
+    pub(crate) fn with_labels(
         &self,
         own: Process,
-        label: &str,
-        values: &HashSet<String>,
+        labels: &[String],
+        values: &HashSet<Vec<String>>,
         max: usize,
     ) -> Vec<LocatedSeries> {
-        let has_label = |merged: &MergedFamily| merged.labels.iter().any(|each| each == label);
-        self.located(own, max, has_label, |_, series| {
-            value_of(self.store.text(series), label).is_some_and(|value| values.contains(value.as_ref()))
+        let has_labels = |merged: &MergedFamily| labels.iter().all(|label| merged.labels.contains(label));
+        // Looked up without an allocation for each series.
+        let found = RefCell::new(vec![String::new(); labels.len()]);
+        self.located(own, max, has_labels, |_, series| {
+            let mut found = found.borrow_mut();
+            let text = self.store.text(series);
+            let are_there = labels.iter().zip(found.iter_mut()).all(|(label, found)| {
+                found.clear();
+                value_of(text, label).map(|value| found.push_str(&value)).is_some()
+            });
+            are_there && values.contains(&found[..])
         })
     }
 

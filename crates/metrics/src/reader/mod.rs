@@ -9,11 +9,13 @@
 //! A reader belongs to one thread; writers never wait for it and do not know of it. Values are not copied on refresh but
 //! read when they are encoded, so an exposition is as fresh as the moment in which each of its pieces is asked for.
 
+mod anchors;
 mod cardinality;
 mod chunk;
 mod cursor;
 mod discover;
 mod families;
+mod folding;
 mod gather;
 mod leaving;
 mod lookup;
@@ -29,6 +31,7 @@ mod visit;
 
 pub use cardinality::{FamilyCardinality, LabelCardinality};
 pub use cursor::Cursor;
+pub(crate) use folding::{Fold, FoldedSet};
 pub(crate) use lookup::LocatedSeries;
 pub(crate) use mount::{Mount, Mounts};
 pub(crate) use records::{Record, Share};
@@ -38,6 +41,7 @@ use crate::gzip::Deflater;
 use crate::protocol;
 use crate::segment::Process;
 use chunk::{FORMATS, Scratch};
+use folding::Folding;
 use leaving::{Ended, Leaving};
 use mount::{MOUNTS_MAX, Mounted, RecordLocation};
 use order::Order;
@@ -77,6 +81,8 @@ pub struct Refreshed {
     pub damaged: Vec<Damaged>,
     /// Segments beyond the number that can be read.
     pub unread_segments: usize,
+    /// Label sets that count as others from now on, as a label has collapsed.
+    pub(crate) folded: Vec<FoldedSet>,
 }
 
 /// A segment that does not hold what a writer makes.
@@ -135,6 +141,7 @@ pub struct Reader {
     /// Tombstones that were not applied yet.
     ended: Vec<Ended>,
     leaving: Vec<Leaving>,
+    folding: Folding,
 }
 
 impl fmt::Debug for Reader {
@@ -159,6 +166,7 @@ impl Reader {
             touched: Vec::new(),
             ended: Vec::new(),
             leaving: Vec::new(),
+            folding: Folding::default(),
         }
     }
 
@@ -173,7 +181,9 @@ impl Reader {
             true => Vec::new(),
             false => self.mount(mounts, &mut refreshed),
         };
-        let mounted = |mount: &u16| self.store.mounts[*mount as usize].is_some() && !gone.contains(mount);
+        let anchors = self.store.anchors.mount;
+        let mounted =
+            |mount: &u16| self.store.mounts[*mount as usize].is_some() && !gone.contains(mount) && *mount != anchors;
         let present: Vec<u16> = (0..self.store.mounts.len() as u16).filter(mounted).collect();
         for mount in present {
             // Taken before anything is looked at.
@@ -184,10 +194,12 @@ impl Reader {
         for series in std::mem::take(&mut self.scratch.unsettled) {
             self.order.mark(&self.store, series);
         }
+        self.apply_folds(&mut refreshed);
         self.apply_ended(&mut refreshed);
         gone.iter().for_each(|mount| self.drop_contributions(*mount, &mut refreshed));
         self.put_in_order();
         gone.into_iter().for_each(|mount| self.unmount(mount));
+        self.store.forget_anchors();
         self.forget_idle_formats();
         refreshed.hidden_families = self.order.families.hidden();
         refreshed
@@ -197,7 +209,8 @@ impl Reader {
     fn mount(&mut self, mounts: &Mounts, refreshed: &mut Refreshed) -> Vec<u16> {
         self.mounts_version = Some(mounts.version);
         let is_listed = |mounted: &Mounted| mounts.segments.iter().any(|mount| mounted.is(mount));
-        let slots = self.store.mounts.iter().enumerate();
+        let anchors = usize::from(self.store.anchors.mount);
+        let slots = self.store.mounts.iter().enumerate().filter(|(slot, _)| *slot != anchors);
         let gone = slots.filter(|(_, slot)| slot.as_ref().is_some_and(|mounted| !is_listed(mounted)));
         let gone = gone.map(|(slot, _)| slot as u16).collect();
         for mount in &mounts.segments {
@@ -237,9 +250,9 @@ impl Reader {
     /// Takes a segment's part out of all series.
     fn drop_contributions(&mut self, mount: u16, refreshed: &mut Refreshed) {
         self.leaving.retain(|leaving| leaving.place.mount != mount);
-        for number in 0..self.store.mounted(mount).contributions.len() as u32 {
-            self.drop_place(RecordLocation { number, mount }, refreshed);
-        }
+        let mut taken = Vec::new();
+        self.store.take_mount(mount, |unlinked| taken.push(unlinked));
+        taken.into_iter().for_each(|unlinked| self.note_taken(unlinked, refreshed));
     }
 
     /// Takes dead series out of the order and puts new ones in.
@@ -259,7 +272,10 @@ impl Reader {
 
     fn unmount(&mut self, mount: u16) {
         if let Some(mounted) = self.store.mounts[mount as usize].take() {
-            mounted.families.iter().flatten().for_each(|declared| self.order.undeclare(declared));
+            for declared in mounted.families.iter().flatten() {
+                self.folding.undeclare(declared.folds);
+                self.order.undeclare(declared);
+            }
         }
     }
 
@@ -285,6 +301,12 @@ impl Reader {
         for merged in self.order.families.exposed.iter().map(|id| self.order.families.get(*id)) {
             visit(&merged.name, merged.series);
         }
+    }
+
+    /// Whether one of the exposed families is a counter whose type is `unknown` in OpenMetrics.
+    pub(crate) fn has_unknown(&self) -> bool {
+        let families = &self.order.families;
+        families.exposed.iter().any(|id| families.get(*id).family.is_unknown_in_openmetrics())
     }
 
     /// Series there are, whether their family is exposed or not.

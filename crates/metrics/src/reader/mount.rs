@@ -48,11 +48,13 @@ impl RecordLocation {
 pub(super) const NO_SERIES: u32 = u32::MAX;
 /// In the word of a record's place: it was ended by a tombstone.
 const LEAVING: u32 = 1 << 31;
+/// And: it counts for a series with other labels than its own.
+const FOLDED: u32 = 1 << 30;
 
 /// What one segment has to say about one series. There is one for each record, so its size is what a reader costs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Contribution {
-    /// Where the record is, in words of the log; the highest bit says that it is leaving.
+    /// Where the record is, in words of the log; the two highest bits say whether it is leaving, and folded.
     record: u32,
     /// Whose it is, or [`NO_SERIES`].
     pub(super) series: u32,
@@ -71,7 +73,16 @@ impl Contribution {
 
     #[inline]
     pub(super) fn record(self) -> usize {
-        (self.record & !LEAVING) as usize
+        (self.record & !(LEAVING | FOLDED)) as usize
+    }
+
+    /// Of a record whose labels are not those of its series.
+    pub(super) fn folded(record: u32, series: u32) -> Contribution {
+        Contribution { record: record | FOLDED, series, next: RecordLocation::NONE }
+    }
+
+    pub(super) fn is_folded(self) -> bool {
+        self.record & FOLDED != 0
     }
 
     pub(super) fn is_leaving(self) -> bool {
@@ -83,8 +94,8 @@ impl Contribution {
     }
 }
 
-/// Words of a log that are looked at; the number of a word has to fit beside one bit.
-pub(super) const LOG_WORDS_MAX: usize = LEAVING as usize;
+/// Words of a log that are looked at; the number of a word has to fit beside two bits.
+pub(super) const LOG_WORDS_MAX: usize = FOLDED as usize;
 
 /// A family as a segment declares it.
 #[derive(Debug, Clone)]
@@ -92,6 +103,19 @@ pub(super) struct Declared {
     pub(super) family: FamilyId,
     /// Of the cells in this segment: exemplars may differ from those of another that agrees otherwise.
     pub(super) shape: Shape,
+    /// What is known of its folds, by its number there.
+    pub(super) folds: usize,
+    /// The generation of the last fold that was read here: earlier ones are about the series before `folded_to`.
+    pub(super) generation: u32,
+    /// The number of the first series behind that fold.
+    pub(super) folded_to: u32,
+}
+
+impl Declared {
+    /// Of the segment of anchors, which are never folded themselves.
+    pub(super) fn of_anchor(family: FamilyId, shape: Shape) -> Declared {
+        Declared { family, shape, folds: usize::MAX, generation: u32::MAX, folded_to: 0 }
+    }
 }
 
 /// A segment that is being read.

@@ -16,11 +16,14 @@ pub(crate) struct Share {
     pub(crate) all: usize,
     /// Of those that count, how many have been ended and wait to be exposed once more.
     pub(crate) leaving: usize,
+    /// Of those that count, how many count for another label set than their own.
+    pub(crate) folded: usize,
 }
 
 /// A record that counts.
 pub(crate) struct Record<'a> {
     pub(crate) family: &'a Family,
+    /// Those of the series that it counts for.
     pub(crate) labels: &'a [u8],
     pub(crate) created_ms: u64,
     /// When it had not changed for some time.
@@ -44,7 +47,8 @@ impl Reader {
         let mounted = self.mounted_as(process, serial).filter(|mounted| !mounted.is_damaged)?;
         let living = mounted.contributions.iter().filter(|each| each.series != NO_SERIES);
         let leaving = living.clone().filter(|each| each.is_leaving()).count();
-        Some(Share { living: living.count(), all: mounted.contributions.len(), leaving })
+        let folded = living.clone().filter(|each| each.is_folded()).count();
+        Some(Share { living: living.count(), all: mounted.contributions.len(), leaving, folded })
     }
 
     /// Visits the records of a segment that count.
@@ -57,7 +61,11 @@ impl Reader {
             let cells = &mounted.segment.log()[at + HEAD_WORDS..][..declared.shape.words];
             let family = &self.order.families.get(declared.family).family;
             let changed_ms = mounted.changed_ms(number as u32, self.now_ms);
-            visit(Record { family, labels: mounted.text(at), created_ms: mounted.created_ms(at), changed_ms, cells });
+            let labels = match contribution.is_folded() {
+                true => self.store.text(self.store.slot(contribution.series)),
+                false => mounted.text(at),
+            };
+            visit(Record { family, labels, created_ms: mounted.created_ms(at), changed_ms, cells });
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Values are not kept: they are in the segments, and are read when they are encoded. What is kept is one small entry for
 //! each record (`mount::Contribution`), one for each series, and an index from labels to series.
 
+use super::anchors::Anchors;
 use super::families::{CHUNK_SERIES_MAX, FamilyId};
 use super::mount::{Contribution, Mounted, NO_SERIES, RecordLocation};
 use foldhash::fast::RandomState;
@@ -26,7 +27,7 @@ pub(super) struct Slot {
 const _: () = assert!(size_of::<Slot>() == 12);
 
 impl Slot {
-    fn new(place: RecordLocation, contribution: Contribution) -> Slot {
+    pub(super) fn new(place: RecordLocation, contribution: Contribution) -> Slot {
         let (record, has_more) = (contribution.record() as u32, !contribution.next.is_none());
         Slot { record, number: place.number, mount: place.mount, has_more }
     }
@@ -69,6 +70,7 @@ pub(super) struct Store {
     pub(super) slots: Vec<Vec<Slot>>,
     /// Series that are in no chunk yet, with their families.
     pub(super) pending: Vec<(FamilyId, Slot)>,
+    pub(super) anchors: Anchors,
     series: Vec<Position>,
     /// Numbers of series that may be used again.
     free: Vec<SeriesId>,
@@ -115,7 +117,7 @@ impl Store {
         }
     }
 
-    fn slot_mut(&mut self, series: SeriesId) -> &mut Slot {
+    pub(super) fn slot_mut(&mut self, series: SeriesId) -> &mut Slot {
         match self.exposed(series) {
             Some((chunk, slot)) => &mut self.slots[chunk as usize][slot as usize],
             None => &mut self.pending[(self.series[series as usize].0 & !PENDING) as usize].1,
@@ -152,10 +154,11 @@ impl Store {
         self.mounted(slot.mount).text(slot.record as usize)
     }
 
-    /// The contributions of a series.
+    /// The contributions of a series, an anchor not among them.
     #[inline]
     pub(super) fn places(&self, slot: Slot) -> impl Iterator<Item = (RecordLocation, Contribution)> {
-        let mut place = slot.first();
+        let first = slot.first();
+        let mut place = if self.is_anchor(first) { self.contribution(first).next } else { first };
         std::iter::from_fn(move || {
             if place.is_none() {
                 return None;
@@ -184,36 +187,57 @@ impl Store {
         place: RecordLocation,
         record: u32,
     ) -> (SeriesId, bool) {
-        let hash = self.hash_text(family, text);
-        let known = self.index.find(hash, |id| {
-            let slot = self.slot(*id);
-            self.text(slot) == text && self.family(slot) == Some(family)
-        });
-        match known.copied() {
+        match self.find(family, text) {
             Some(id) => {
-                // Behind the first, which stays where it is.
-                let first = self.slot(id).first();
-                let next = self.contribution(first).next;
-                self.place(place, Contribution::new(record, id, next));
-                self.contribution_mut(first).next = place;
-                self.slot_mut(id).has_more = true;
+                self.follow(id, place, Contribution::new(record, id, RecordLocation::NONE));
                 (id, false)
             }
             None => {
                 let id = self.new_series();
-                let contribution = Contribution::new(record, id, RecordLocation::NONE);
-                self.place(place, contribution);
-                self.series[id as usize] = Position(PENDING | self.pending.len() as u32);
-                self.pending.push((family, Slot::new(place, contribution)));
-                let mut index = std::mem::take(&mut self.index);
-                index.insert_unique(hash, id, |id| self.hash_of(*id));
-                self.index = index;
+                self.begin(family, text, id, place, Contribution::new(record, id, RecordLocation::NONE));
                 (id, true)
             }
         }
     }
 
-    fn place(&mut self, place: RecordLocation, contribution: Contribution) {
+    /// The series of a family with this text.
+    pub(super) fn find(&self, family: FamilyId, text: &[u8]) -> Option<SeriesId> {
+        let known = self.index.find(self.hash_text(family, text), |id| {
+            let slot = self.slot(*id);
+            self.text(slot) == text && self.family(slot) == Some(family)
+        });
+        known.copied()
+    }
+
+    /// Begins a series with its first record, which has its text.
+    pub(super) fn begin(
+        &mut self,
+        family: FamilyId,
+        text: &[u8],
+        id: SeriesId,
+        place: RecordLocation,
+        contribution: Contribution,
+    ) {
+        let hash = self.hash_text(family, text);
+        self.place(place, contribution);
+        self.series[id as usize] = Position(PENDING | self.pending.len() as u32);
+        self.pending.push((family, Slot::new(place, contribution)));
+        let mut index = std::mem::take(&mut self.index);
+        index.insert_unique(hash, id, |id| self.hash_of(*id));
+        self.index = index;
+    }
+
+    /// Adds a record to a series, behind the first, which stays where it is.
+    pub(super) fn follow(&mut self, id: SeriesId, place: RecordLocation, contribution: Contribution) {
+        let first = self.slot(id).first();
+        let mut contribution = contribution;
+        contribution.next = self.contribution(first).next;
+        self.place(place, contribution);
+        self.contribution_mut(first).next = place;
+        self.slot_mut(id).has_more = true;
+    }
+
+    pub(super) fn place(&mut self, place: RecordLocation, contribution: Contribution) {
         let contributions = &mut self.mounted_mut(place.mount).contributions;
         let number = place.number as usize;
         if contributions.len() <= number {
@@ -223,13 +247,18 @@ impl Store {
         contributions[number] = contribution;
     }
 
-    fn new_series(&mut self) -> SeriesId {
+    pub(super) fn new_series(&mut self) -> SeriesId {
         self.free.pop().unwrap_or_else(|| {
             let count = self.series.len();
             grow(&mut self.series, count + 1);
             self.series.push(Position::NONE);
             count as SeriesId
         })
+    }
+
+    /// Takes back what [`Store::new_series`] has given.
+    pub(super) fn free_series(&mut self, id: SeriesId) {
+        self.free.push(id);
     }
 
     /// Takes a contribution away. Says which series it was of, and whether it was the last; the slot of a dead series
@@ -242,18 +271,10 @@ impl Store {
         }
         let chunk = self.exposed(id).map(|(chunk, _)| chunk);
         let first = self.slot(id).first();
-        let is_last = first == place && gone.next.is_none();
+        let is_only = first == place || self.is_anchor(first) && self.contribution(first).next == place;
+        let is_last = is_only && gone.next.is_none();
         if is_last {
-            // While the labels can still be read.
-            let hash = self.hash_of(id);
-            match self.index.find_entry(hash, |each| *each == id) {
-                Ok(entry) => drop(entry.remove()),
-                // The file was changed behind our back; the entry may be anywhere.
-                Err(_) => self.index.retain(|each| *each != id),
-            }
-            self.slot_mut(id).mount = RecordLocation::NONE.mount;
-            self.series[id as usize] = Position::NONE;
-            self.free.push(id);
+            self.bury(id);
         } else if first == place {
             let next = self.contribution(gone.next);
             *self.slot_mut(id) = Slot::new(gone.next, next);
@@ -265,6 +286,23 @@ impl Store {
         }
         *self.contribution_mut(place) = Contribution::ABSENT;
         Some(Unlinked { series: id, is_last, chunk })
+    }
+
+    /// Takes a series whose last record goes out of the index, while its labels can still be read.
+    pub(super) fn bury(&mut self, id: SeriesId) {
+        let hash = self.hash_of(id);
+        match self.index.find_entry(hash, |each| *each == id) {
+            Ok(entry) => drop(entry.remove()),
+            // The file was changed behind our back; the entry may be anywhere.
+            Err(_) => self.index.retain(|each| *each != id),
+        }
+        let first = self.slot(id).first();
+        if self.is_anchor(first) {
+            self.drop_anchor(first);
+        }
+        self.slot_mut(id).mount = RecordLocation::NONE.mount;
+        self.series[id as usize] = Position::NONE;
+        self.free.push(id);
     }
 
     fn before(&self, mut at: RecordLocation, place: RecordLocation) -> Option<RecordLocation> {

@@ -66,6 +66,11 @@ impl Shape {
         Shape { form, exemplars, exemplars_at: value_words, words: value_words + exemplars * EXEMPLAR_WORDS }
     }
 
+    /// Of a single value, without exemplars.
+    pub(crate) fn single() -> Shape {
+        Shape { form: Form::Unsigned, exemplars: 0, exemplars_at: 1, words: 1 }
+    }
+
     /// Words of a record with a label text of so many bytes.
     pub(crate) fn record_words(&self, text_bytes: usize) -> usize {
         HEAD_WORDS + self.words + text_bytes.div_ceil(WORD)

@@ -20,7 +20,9 @@ use std::mem::{offset_of, size_of};
 /// "stillgat" as a little-endian number.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"stillgat");
 /// The version of everything in this file, in `family_record` and in `cells`.
-pub(crate) const ABI: u32 = 2;
+pub(crate) const ABI: u32 = 3;
+/// The oldest version that is read: it has no folds, and is the same otherwise.
+pub(crate) const ABI_MIN: u32 = 2;
 
 /// Bytes of the header: a page.
 pub(crate) const HEADER_BYTES: usize = 4096;
@@ -30,6 +32,8 @@ pub(crate) const WORD: usize = 8;
 pub(crate) const HEAD_WORDS: usize = 3;
 /// Words of a tombstone.
 pub(crate) const TOMBSTONE_WORDS: usize = 5;
+/// Words of a fold.
+pub(crate) const FOLD_WORDS: usize = 3;
 /// Words of the longest record: a histogram with every bucket, exemplar and label there may be.
 pub(crate) const RECORD_WORDS_MAX: usize = 1 << 16;
 
@@ -99,6 +103,9 @@ pub(crate) enum RecordKind {
     /// Ends a series: word 1 is the serial of its segment, word 2 the place of its record, then pid and start of the process
     /// that wrote it (0 for a base).
     Tombstone = 3,
+    /// Of a family of this segment: in which labels the series before this record count as `__other__`. The first half of
+    /// word 1 is the number of labels that had collapsed so far, the second half the labels, one bit each.
+    Fold = 4,
 }
 
 /// The label set is not the one that was observed: some of its values were replaced by `__other__`.
@@ -127,6 +134,7 @@ impl Head {
             1 => RecordKind::Family,
             2 => RecordKind::Series,
             3 => RecordKind::Tombstone,
+            4 => RecordKind::Fold,
             _ => return None,
         };
         let words = word as u32;

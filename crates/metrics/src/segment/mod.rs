@@ -8,7 +8,7 @@ pub(crate) mod native;
 
 use crate::protocol;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, Shown, Word};
-use layout::{ABI, HEADER_BYTES, Head, Header, MAGIC, ShownHeader, WORD, unpair};
+use layout::{ABI, ABI_MIN, HEADER_BYTES, Head, Header, MAGIC, ShownHeader, WORD, unpair};
 use memory::{HUGE_PAGE, Mapping, PAGE};
 use std::fmt;
 use std::io;
@@ -135,7 +135,7 @@ impl Segment {
             return Err(SegmentError::NotASegment(path.to_owned()));
         }
         let abi = header.abi.get();
-        if abi != ABI {
+        if !(ABI_MIN..=ABI).contains(&abi) {
             return Err(SegmentError::Version(path.to_owned(), abi));
         }
         let size = |word: &Shown<AtomicU64>| usize::try_from(word.get()).unwrap_or(usize::MAX);

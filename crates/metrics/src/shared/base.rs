@@ -3,7 +3,7 @@
 use crate::declared::Declared;
 use crate::family::Family;
 use crate::labels::Pairs;
-use crate::reader::Record;
+use crate::reader::{Fold, Reader, Record};
 use crate::registry::{Options, Registry, RegistryError, SegmentStorage};
 use crate::writer::Writer;
 use crate::writer::memory::Memory;
@@ -51,16 +51,16 @@ impl Base {
         Ok(Base { registry, writer, serial, now_ms, last: None, series: 0, failed: None })
     }
 
-    /// Adds what a record of another segment came to.
-    pub(super) fn add(&mut self, record: &Record<'_>) {
+    /// Adds what a record of another segment came to, which `reader` has found.
+    pub(super) fn add(&mut self, record: &Record<'_>, reader: &Reader) {
         if self.failed.is_none()
-            && let Err(error) = self.try_add(record)
+            && let Err(error) = self.try_add(record, reader)
         {
             self.failed = Some(error);
         }
     }
 
-    fn try_add(&mut self, record: &Record<'_>) -> Result<(), RegistryError> {
+    fn try_add(&mut self, record: &Record<'_>, reader: &Reader) -> Result<(), RegistryError> {
         let names = || Pairs::new(record.labels).map(|(name, _)| name);
         // Series of one family may differ in their labels: each such set is a declaration.
         let is_same = |family: &Family, declared: &Declared| {
@@ -70,7 +70,9 @@ impl Base {
             Some(last) => last,
             None => {
                 let family = Family { labels: names().map(str::to_owned).collect(), ..record.family.clone() };
-                (record.family.clone(), self.registry.declare(family)?)
+                let declared = self.registry.declare(family)?;
+                self.note_fold(&declared, reader)?;
+                (record.family.clone(), declared)
             }
         };
         let values: Vec<_> = Pairs::new(record.labels).map(|(_, value)| value).collect();
@@ -81,7 +83,19 @@ impl Base {
         // Out of memory a writer goes on with less exact labels; a base must not be made so.
         match added && !self.writer.memory.exhausted.load(Ordering::Relaxed) {
             true => Ok(()),
-            false => Err(RegistryError::Io("a base segment", io::ErrorKind::StorageFull.into())),
+            false => Err(full()),
+        }
+    }
+
+    /// What this process has folded is folded here already: readers are not to do it again, or labels that have opened since
+    /// would be lost.
+    fn note_fold(&mut self, declared: &Arc<Declared>, reader: &Reader) -> Result<(), RegistryError> {
+        let process = self.registry.process();
+        let family = declared.family();
+        let Fold { generation, labels } = reader.applied_fold(process, &family.name, &family.labels);
+        match generation == 0 || self.writer.made_under(declared, generation, labels) {
+            true => Ok(()),
+            false => Err(full()),
         }
     }
 
@@ -96,4 +110,8 @@ impl Base {
         let memory = memory.map_err(|error| RegistryError::Io("a base segment", error))?;
         Ok((memory.map(Arc::new), self.series))
     }
+}
+
+fn full() -> RegistryError {
+    RegistryError::Io("a base segment", io::ErrorKind::StorageFull.into())
 }

@@ -5,14 +5,14 @@
 //! ended, what an operator has to be told.
 
 use super::directory::DirectoryError;
-use super::ending::Endings;
+use super::ending::{Endings, set_of};
 use super::fold::{fold, fold_inherited};
 use super::rotation::Rotation;
 use super::source::{Folder, SegmentSource};
 use crate::declared::Declared;
 use crate::encode::Format;
 use crate::family::Family;
-use crate::reader::{Cursor, Damaged, FamilyCardinality, Piece, Reader, ReaderOptions};
+use crate::reader::{Cursor, Damaged, FamilyCardinality, FoldedSet, Piece, Reader, ReaderOptions};
 use crate::registry::{Registry, RegistryError, SegmentStorage};
 use crate::segment::SegmentError;
 use crate::value::Value;
@@ -62,7 +62,7 @@ impl std::error::Error for CollectError {}
 /// What an operator has to be told, once.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// A label has so many values that new ones are counted as `__other__`.
+    /// A label has so many values that they are counted as `__other__`.
     Collapsed {
         /// The family.
         family: String,
@@ -91,8 +91,8 @@ impl fmt::Display for Event {
         match self {
             Event::Collapsed { family, label, distinct } => write!(
                 f,
-                "the label {label} of {family} has had about {distinct} values: new ones are counted as __other__ from now \
-                 on; leave the label out, or raise the number of series or the memory for metrics"
+                "the label {label} of {family} has had about {distinct} values: all are counted as __other__ from now on; \
+                 leave the label out, or raise the number of series or the memory for metrics"
             ),
             Event::Damaged(what) => write!(f, "{what}; what it holds behind that is not shown"),
             Event::NotFolded(why) => write!(f, "totals of ended processes stay in their segments: {why}"),
@@ -169,6 +169,7 @@ impl Collector {
         if refreshed.series_new > 0 {
             self.endings.look_again(now_ms);
         }
+        self.settle(&refreshed.folded);
         for Damaged { process, serial, word } in refreshed.damaged {
             let what = format!("segment {serial} of process {} holds no record at word {word}", process.pid);
             self.tell(Event::Damaged(what));
@@ -177,6 +178,25 @@ impl Collector {
             self.tell(Event::Hidden(refreshed.hidden_families));
         }
         Ok(())
+    }
+
+    /// Takes label sets that were folded out of the budgets of their families, and counts what they were folded into.
+    fn settle(&self, folded: &[FoldedSet]) {
+        let Some(registry) = self.source.registry() else { return };
+        let families = registry.families();
+        let process = registry.process();
+        for set in folded.iter().filter(|set| set.process == process) {
+            if let Some((family, hash)) = set_of(&families, registry, &set.family, &set.labels) {
+                family.sets.remove(hash);
+            }
+            if let Some((family, hash)) = set_of(&families, registry, &set.family, &set.to) {
+                family.sets.insert(hash);
+            }
+        }
+        for family in families.iter().filter(|family| !family.is_settled(family.policy())) {
+            let Family { name, labels, .. } = family.family();
+            family.settle(self.reader.applied_fold(process, name, labels).generation);
+        }
     }
 
     /// Begins an exposition of what the last refresh has found; of some families only, where `names` are given.
@@ -219,7 +239,7 @@ impl Collector {
             false => self.rotation.step(&self.reader, &registry, writer.serial(), now_ms),
         };
         if !registry.inner.is_short() {
-            registry.families().iter().for_each(|family| family.relax());
+            registry.families().iter().for_each(|family| family.reopen(now_ms));
         }
         let compacted = self.endings.tombstones.compact(&self.reader, &registry, writer);
         self.report(&registry);
@@ -232,14 +252,15 @@ impl Collector {
         }
     }
 
-    /// These routes (nodes, consumers, …) are gone: their series are exposed once more and end.
-    pub fn remove(&mut self, label: &str, values: Vec<String>) {
-        self.endings.remove(label, values);
+    /// What has these values of a label, or of several together, is gone, such as a route or a node of an upstream: the series
+    /// with them are exposed once more and end.
+    pub fn remove(&mut self, labels: Vec<String>, values: Vec<Vec<String>>) {
+        self.endings.remove(labels, values);
     }
 
     /// These are there (again).
-    pub fn restore(&mut self, label: &str, values: &[String]) {
-        self.endings.restore(label, values);
+    pub fn restore(&mut self, labels: &[String], values: &[Vec<String>]) {
+        self.endings.restore(labels, values);
     }
 
     /// Changes what can be changed while it runs.
@@ -250,6 +271,14 @@ impl Collector {
             self.reader.set_options(options.reader);
         }
         self.options = options;
+    }
+
+    /// Whether text says more than OpenMetrics: there are, or will be, counters whose type is `unknown` there, and no exemplars,
+    /// which text does not have.
+    pub fn prefers_text(&self) -> bool {
+        let mut in_use = self.options.in_use.iter().flatten().map(|declared| declared.family());
+        let has_unknown = in_use.clone().any(Family::is_unknown_in_openmetrics) || self.reader.has_unknown();
+        has_unknown && !in_use.any(|family| family.exemplars)
     }
 
     /// Series that are exposed.

@@ -33,7 +33,7 @@ pub(crate) const HEARTBEAT_MAX_MS: u64 = 60_000;
 const MAGIC: u64 = u64::from_le_bytes(*b"stilldir");
 /// The version of this file and of the segments: who shares a folder folds the others', and puts aside what it cannot
 /// read.
-const ABI: u32 = 2;
+const ABI: u32 = 3;
 /// The lock is held for milliseconds; somebody who holds it longer is stuck.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 const LOCK_PAUSE: Duration = Duration::from_millis(5);

@@ -15,7 +15,7 @@ use crate::writer::requests::{FORGET_MAX, Request};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// Values of one label that are remembered as gone, so that what a late request counts for them goes too. The oldest are
+/// Values of the same labels that are remembered as gone, so that what a late request counts for them goes too. The oldest are
 /// forgotten first.
 const GONE_MAX: usize = 10_000;
 /// Looks for idle series during their time to live.
@@ -29,7 +29,8 @@ const NEWS_MS: u64 = 5_000;
 pub(crate) struct Endings {
     /// Idle series end after this time.
     pub(crate) expire_ms: Option<u64>,
-    gone: HashMap<String, Gone>,
+    /// By labels.
+    gone: HashMap<Vec<String>, Gone>,
     /// The labels of the families in use, by name; `None`: all are.
     in_use: Option<HashMap<String, Vec<Vec<String>>>>,
     batch: Option<Batch>,
@@ -43,11 +44,11 @@ pub(crate) struct Endings {
     pub(super) tombstones: Tombstones,
 }
 
-/// Values of a label that left the configuration.
+/// Values of a label, or of several together, that left the configuration.
 #[derive(Debug, Default)]
 struct Gone {
-    values: HashSet<String>,
-    in_turn: Vec<String>,
+    values: HashSet<Vec<String>>,
+    in_turn: Vec<Vec<String>>,
 }
 
 /// Series whose writers are being asked.
@@ -55,14 +56,16 @@ struct Gone {
 struct Batch {
     why: Why,
     series: Vec<LocatedSeries>,
+    /// Records of which their writers have not been asked yet, by segment: a folded series may have many.
+    unasked: HashMap<u64, Vec<u32>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Why {
     /// Nobody has changed them for so long.
     Idle(u64),
-    /// Their value of this label is gone.
-    Gone(String),
+    /// What they are of, by the values of these labels, is gone.
+    Gone(Vec<String>),
     /// Their family is not in use any more.
     Unused,
 }
@@ -73,8 +76,8 @@ impl Endings {
     }
 
     /// From now on there is no such route (node, consumer, …).
-    pub(crate) fn remove(&mut self, label: &str, values: impl IntoIterator<Item = String>) {
-        let gone = self.gone.entry(label.to_owned()).or_default();
+    pub(crate) fn remove(&mut self, labels: Vec<String>, values: Vec<Vec<String>>) {
+        let gone = self.gone.entry(labels).or_default();
         for value in values {
             if gone.values.insert(value.clone()) {
                 gone.in_turn.push(value);
@@ -87,8 +90,8 @@ impl Endings {
     }
 
     /// There is one again.
-    pub(crate) fn restore(&mut self, label: &str, values: &[String]) {
-        if let Some(gone) = self.gone.get_mut(label) {
+    pub(crate) fn restore(&mut self, labels: &[String], values: &[Vec<String>]) {
+        if let Some(gone) = self.gone.get_mut(labels) {
             gone.in_turn.retain(|value| !values.contains(value));
             values.iter().for_each(|value| {
                 gone.values.remove(value);
@@ -121,6 +124,10 @@ impl Endings {
         if registry.memories().iter().any(|memory| memory.inbox.is_pending() && !memory.is_closed()) {
             return true;
         }
+        if let Some(batch) = self.batch.as_mut().filter(|batch| !batch.unasked.is_empty()) {
+            batch.ask(registry);
+            return true;
+        }
         if let Some(batch) = self.batch.take() {
             let has_ended = self.finish(&batch, reader, registry, writer);
             // Where nothing could be ended, trying again at once would not help.
@@ -139,10 +146,10 @@ impl Endings {
             self.has_news = true;
         }
         if self.has_news {
-            for (label, gone) in &self.gone {
-                let found = reader.with_label(registry.process(), label, &gone.values, FORGET_MAX);
+            for (labels, gone) in &self.gone {
+                let found = reader.with_labels(registry.process(), labels, &gone.values, FORGET_MAX);
                 if !found.is_empty() {
-                    return Some(ask(found, Why::Gone(label.clone()), registry));
+                    return Some(ask(found, Why::Gone(labels.clone()), registry));
                 }
             }
             let unused = self.in_use.as_ref().map(|in_use| reader.unused(in_use, registry.process(), FORGET_MAX));
@@ -169,11 +176,11 @@ impl Endings {
                 let idle = reader.idle(registry.process(), *ttl_ms, usize::MAX).into_iter();
                 idle.filter(|now| asked.get(&(&*now.family, &now.labels)).is_some_and(|then| *then == now)).collect()
             }
-            Why::Gone(label) => {
+            Why::Gone(labels) => {
                 // What was counted meanwhile goes with it; its writers will be asked in the next step.
                 self.has_news = true;
-                let Some(gone) = self.gone.get(label) else { return false };
-                batch.still(reader.with_label(registry.process(), label, &gone.values, usize::MAX))
+                let Some(gone) = self.gone.get(labels) else { return false };
+                batch.still(reader.with_labels(registry.process(), labels, &gone.values, usize::MAX))
             }
             Why::Unused => {
                 self.has_news = true;
@@ -194,7 +201,9 @@ impl Endings {
             }
             if is_told {
                 self.ended += 1;
-                forget_set(&families, registry, &series);
+                if let Some((family, hash)) = set_of(&families, registry, &series.family, &series.labels) {
+                    family.sets.remove(hash);
+                }
             }
         }
         self.ended > before
@@ -202,6 +211,18 @@ impl Endings {
 }
 
 impl Batch {
+    /// Asks each writer of some more records.
+    fn ask(&mut self, registry: &Registry) {
+        self.unasked.retain(|serial, places| {
+            // A closed one has no writer any more.
+            let Some(memory) = registry.memory(*serial).filter(|memory| !memory.is_closed()) else { return false };
+            let rest = places.split_off(places.len().min(FORGET_MAX));
+            let is_posted = memory.inbox.post(Request::Forget(std::mem::replace(places, rest)));
+            debug_assert!(is_posted, "nobody else posts, and the last request has been done");
+            !places.is_empty()
+        });
+    }
+
     /// Those of the batch that are among these, and of which every record's writer was asked.
     fn still(&self, now: Vec<LocatedSeries>) -> Vec<LocatedSeries> {
         let asked: HashMap<_, _> =
@@ -215,7 +236,8 @@ impl Batch {
     }
 }
 
-/// Asks all writers of this process that have a record of one of these. Records of ended processes need no asking.
+/// Asks all writers of this process that have a record of one of these: now of as many as a request may be about, of others
+/// in the next steps. Records of ended processes need no asking.
 fn ask(mut series: Vec<LocatedSeries>, why: Why, registry: &Registry) -> Batch {
     let mut places: HashMap<u64, Vec<u32>> = HashMap::new();
     let mut kept = 0;
@@ -230,25 +252,24 @@ fn ask(mut series: Vec<LocatedSeries>, why: Why, registry: &Registry) -> Batch {
         kept += 1;
     }
     series.truncate(kept);
-    for (serial, places) in places {
-        // A closed one has no writer any more.
-        if let Some(memory) = registry.memory(serial).filter(|memory| !memory.is_closed()) {
-            let is_posted = memory.inbox.post(Request::Forget(places));
-            debug_assert!(is_posted, "nobody else posts, and the last request has been done");
-        }
-    }
-    Batch { why, series }
+    let mut batch = Batch { why, series, unasked: places };
+    batch.ask(registry);
+    batch
 }
 
-/// The set no longer counts against its family's budget.
-fn forget_set(families: &[Arc<Declared>], registry: &Registry, series: &LocatedSeries) {
-    let names: Vec<&str> = Pairs::new(&series.labels).map(|(name, _)| name).collect();
-    let is_it = |family: &&Arc<Declared>| {
-        family.family().name == *series.family && family.family().labels.iter().eq(names.iter().copied())
+/// The family of a series, and the hash by which its label set is counted against the budget.
+pub(super) fn set_of<'a>(
+    families: &'a [Arc<Declared>],
+    registry: &Registry,
+    family: &str,
+    labels: &[u8],
+) -> Option<(&'a Arc<Declared>, u64)> {
+    let names = || Pairs::new(labels).map(|(name, _)| name);
+    let is_it = |each: &&Arc<Declared>| {
+        each.family().name == family && names().eq(each.family().labels.iter().map(String::as_str))
     };
-    if let Some(family) = families.iter().find(is_it) {
-        let values: Vec<_> = Pairs::new(&series.labels).map(|(_, value)| value).collect();
-        let values: Vec<&[u8]> = values.iter().map(|value| value.as_bytes()).collect();
-        family.sets.remove(registry.inner.hash(family.id, &values));
-    }
+    let declared = families.iter().find(is_it)?;
+    let values: Vec<_> = Pairs::new(labels).map(|(_, value)| value).collect();
+    let values: Vec<&[u8]> = values.iter().map(|value| value.as_bytes()).collect();
+    Some((declared, registry.inner.hash(declared.id, &values)))
 }

@@ -154,7 +154,7 @@ fn add_up(
     let options = Options { process: base.process, ..options.clone() };
     let mut totals = Base::new(&options, place, base.serial, bytes, now_ms)?;
     for from in ended() {
-        reader.records(from.process, from.serial, |record| totals.add(&record));
+        reader.records(from.process, from.serial, |record| totals.add(&record, &reader));
     }
     let (memory, series) = totals.finish()?;
     let damaged = refreshed.damaged.iter().map(|at| Entry { process: at.process, serial: at.serial });

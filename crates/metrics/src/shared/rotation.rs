@@ -1,5 +1,5 @@
-//! Getting the memory of ended series back: a writer whose segment is mostly of such goes on in a new one, and what still
-//! counts of the old one is put together in a base of this process.
+//! Getting the memory of ended and of folded series back: a writer whose segment is mostly of such goes on in a new one, and
+//! what still counts of the old one is put together in a base of this process, where folded series are one record.
 //!
 //! Readers see the old segment until the base takes its place, in one step. It costs what still counts, at most as much
 //! as what has ended.
@@ -51,10 +51,10 @@ impl Rotation {
         for memory in registry.memories() {
             let serial = memory.segment.serial;
             let Some(share) = reader.share(registry.process(), serial).filter(|_| serial != own) else { continue };
-            let dead = share.all - share.living;
+            let dead = share.all - share.living + share.folded;
             // Half of it; where memory becomes short, a quarter.
             let enough = if registry.inner.is_short() { share.all / 4 } else { share.all / 2 };
-            if share.all < RECORDS_MIN || dead < enough {
+            if share.all < RECORDS_MIN || (dead < enough && share.folded < RECORDS_MIN) {
                 continue;
             }
             if !memory.is_closed() {
@@ -129,7 +129,7 @@ fn write_base(
     let place = registry.inner.file_of(serial).map_or(SegmentStorage::Unnamed, SegmentStorage::File);
     let mut base = Base::new(&registry.inner.options, place, serial, bytes, now_ms)?;
     for serial in from {
-        reader.records(process, *serial, |record| base.add(&record));
+        reader.records(process, *serial, |record| base.add(&record, reader));
     }
     Ok(base.finish()?.0)
 }

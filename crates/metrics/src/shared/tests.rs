@@ -106,7 +106,7 @@ fn what_belongs_to_a_removed_route_is_shown_once_more() {
     count(&mut writer, &requests, &["stays", "200"], 2);
     count(&mut writer, &other, &["gone"], 3);
     assert_eq!(scrape(&mut collector, 2_000).len(), 2_002);
-    collector.remove("route", vec!["gone".to_owned()]);
+    collector.remove(vec!["route".to_owned()], vec![vec!["gone".to_owned()]]);
     tend(&mut collector, &mut [&mut writer], 3_000);
     let kept = BTreeMap::from([
         ("a_total{route=\"stays\",code=\"200\"}".to_owned(), 2.0),
@@ -120,7 +120,7 @@ fn what_belongs_to_a_removed_route_is_shown_once_more() {
     tend(&mut collector, &mut [&mut writer], 11_000);
     scrape(&mut collector, 11_000);
     assert_eq!(scrape(&mut collector, 12_000), kept);
-    collector.restore("route", &["gone".to_owned()]);
+    collector.restore(&["route".to_owned()], &[vec!["gone".to_owned()]]);
     count(&mut writer, &requests, &["gone", "200"], 7);
     tend(&mut collector, &mut [&mut writer], 20_000);
     scrape(&mut collector, 20_000);
@@ -319,7 +319,7 @@ fn in_a_folder_the_next_process_needs_nothing_but_to_be_told_of() {
 
 #[test]
 fn who_has_handed_over_gets_by_with_what_it_has() {
-    let bounded = |process| Options { memory_bytes: 10 << 20, process, ..options(0, None) };
+    let bounded = |process| Options { memory_bytes: 16 << 20, process, ..options(0, None) };
     let first = Arc::new(Registry::start(bounded(living())).unwrap());
     let requests = first.declare(family("a_total", &["x"], Kind::Counter)).unwrap();
     let mut writer = first.writer().unwrap();

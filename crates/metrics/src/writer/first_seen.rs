@@ -4,19 +4,24 @@
 //! most distinct values is replaced by `__other__`, for this set and all new ones of all writers; if that is not enough,
 //! the next label; at last everything new goes to one series. So the sum over a family is always what happened.
 //!
-//! Where memory is only late (the provisioner has been called and has not come), the same happens for this one
-//! observation, and nothing is decided for good.
+//! Series that were there before keep their records, and handles of them stay good: readers fold them into the series
+//! with `__other__`. What tells readers to is a fold, which a writer puts into its segment before the first series that
+//! it makes under a new policy.
+//!
+//! Where memory is only late (the provisioner has been called and has not come), or a label has collapsed for want of
+//! memory and what that frees has not come back yet, the same happens for this one observation, and nothing is decided for
+//! good.
 
 use super::index::Pages;
 use super::{Local, Writer};
 use crate::declared::{Declared, OTHER};
 use crate::family::LABELS_MAX;
 use crate::labels;
-use crate::protocol;
+use crate::protocol::{self, Policy};
 use crate::segment::cells::to_word;
 use crate::segment::family_record;
 use crate::segment::layout::{
-    FLAG_COLLAPSED, FLAG_ESCAPED, HEAD_WORDS, Head, RECORD_WORDS_MAX, RecordKind, WORD, pair,
+    FLAG_COLLAPSED, FLAG_ESCAPED, FOLD_WORDS, HEAD_WORDS, Head, RECORD_WORDS_MAX, RecordKind, WORD, pair,
 };
 use crate::sync::Ordering::Relaxed;
 use std::sync::Arc;
@@ -59,11 +64,11 @@ impl Writer {
 
     /// Finds or makes the series, with as few labels collapsed as the budget allows.
     fn admit(&mut self, family: &Arc<Declared>, given: &[&[u8]], given_hash: u64) -> u32 {
-        let mut mask = family.collapsed();
+        let mut policy = family.policy();
         // Grows by what is collapsed for this observation only.
         let mut for_now = 0;
         loop {
-            let all = mask | for_now;
+            let all = policy.collapsed | for_now;
             let mut values: [&[u8]; LABELS_MAX] = [&[]; LABELS_MAX];
             let mut replaced = 0;
             for (label, value) in given.iter().enumerate() {
@@ -79,14 +84,14 @@ impl Writer {
                 self.count_collapsed(family, replaced);
                 return at;
             }
-            if !family.sets.contains(hash) && !family.has_room(mask) {
-                if mask == family.all() {
-                    return self.overflow(family);
+            if !family.sets.contains(hash) && !family.has_room(policy) {
+                if policy.collapsed == family.all() {
+                    return self.overflow(family, policy);
                 }
-                mask = family.collapse(mask);
+                policy = family.collapse(policy);
                 continue;
             }
-            match self.make(family, values, hash, replaced) {
+            match self.make(family, values, hash, replaced, policy) {
                 Ok(at) => {
                     family.sets.insert(hash);
                     if family.sets.is_to_be_prepared() {
@@ -95,11 +100,13 @@ impl Writer {
                     self.count_collapsed(family, replaced);
                     return at;
                 }
-                Err(Refused::Exhausted) if mask != family.all() => mask = family.collapse(mask),
-                Err(Refused::Late) if family.widest(all).is_some() => {
-                    for_now |= family.widest(all).map_or(0, |label| 1 << label);
+                Err(Refused::Exhausted) if policy.collapsed == 0 && family.all() != 0 => {
+                    policy = family.collapse(policy)
                 }
-                Err(_) => return self.overflow(family),
+                Err(_) => match family.widest(all) {
+                    Some(label) => for_now |= 1 << label,
+                    None => return self.overflow(family, policy),
+                },
             }
         }
     }
@@ -119,7 +126,7 @@ impl Writer {
     }
 
     /// The series for what has no room: made of memory that was set aside when the family became known.
-    fn overflow(&mut self, family: &Arc<Declared>) -> u32 {
+    fn overflow(&mut self, family: &Arc<Declared>, policy: Policy) -> u32 {
         self.count_collapsed(family, family.all());
         let known = self.locals[family.id as usize].as_ref().and_then(|local| local.overflow);
         if let Some(at) = known {
@@ -130,9 +137,10 @@ impl Writer {
         // Label sets may have been observed, or collapsed, to this one before.
         let hash = self.inner.hash(family.id, values);
         let at = self.find(family, values, hash).unwrap_or_else(|| {
-            let at = self.log_used;
             self.reserve -= reserve_words(family);
             self.reserved_series -= 1;
+            self.write_fold(family, policy);
+            let at = self.log_used;
             self.write_series(family, values, family.all());
             at as u32
         });
@@ -158,7 +166,7 @@ impl Writer {
     }
 
     /// Makes the family known in this segment, with memory set aside for its overflow series.
-    fn know(&mut self, family: &Arc<Declared>) -> bool {
+    pub(super) fn know(&mut self, family: &Arc<Declared>) -> bool {
         let id = family.id as usize;
         if self.locals.get(id).is_some_and(Option::is_some) {
             return true;
@@ -181,16 +189,24 @@ impl Writer {
         self.reserve += reserve;
         self.reserved_series += 1;
         self.numbers.push(family.id);
-        self.locals[id] = Some(Local { declared: family.clone(), number, overflow: None });
+        self.locals[id] = Some(Local { declared: family.clone(), number, overflow: None, generation: 0 });
         true
     }
 
     /// Enters a new series into the index and writes its record.
-    fn make(&mut self, family: &Arc<Declared>, values: &[&[u8]], hash: u64, replaced: u32) -> Result<u32, Refused> {
+    fn make(
+        &mut self,
+        family: &Arc<Declared>,
+        values: &[&[u8]],
+        hash: u64,
+        replaced: u32,
+        policy: Policy,
+    ) -> Result<u32, Refused> {
         let text: usize =
             family.family().labels.iter().zip(values).map(|(name, value)| name.len() + value.len() + 4).sum();
         // Escaping may double the values.
         let words = family.shape.record_words(2 * text);
+        let fold = if self.has_said(family, policy) { 0 } else { FOLD_WORDS };
         // What tells of a collapse has to find room too.
         let is_plain = replaced == 0 && family.id != self.counts.id;
         let kept = if is_plain { self.reserve + COLLAPSED_RESERVE_WORDS } else { self.reserve };
@@ -203,19 +219,55 @@ impl Writer {
             self.inner.call_provisioner(&memory);
         }
         let fits = words <= RECORD_WORDS_MAX
-            && words + kept <= memory.log.ready() - self.log_used
+            && fold + words + kept <= memory.log.ready() - self.log_used
             && self.series + self.reserved_series < memory.epochs.ready();
         let pages = Pages { words: memory.index_words(), ready: memory.pages.ready() };
-        let entered = fits && self.index.insert(pages, hash as u32, self.log_used as u32);
+        let entered = fits && self.index.insert(pages, hash as u32, (self.log_used + fold) as u32);
         memory.pages.use_up_to(self.index.pages());
         if !entered {
             self.inner.call_provisioner(&memory);
             let is_final = memory.exhausted.load(std::sync::atomic::Ordering::Relaxed);
             return Err(if is_final { Refused::Exhausted } else { Refused::Late });
         }
+        self.write_fold(family, policy);
         let at = self.log_used as u32;
         self.write_series(family, values, replaced);
         Ok(at)
+    }
+
+    /// Whether this segment says that what follows was written under this policy. A base is of no policy: it says under which
+    /// one it was made.
+    fn has_said(&self, family: &Declared, policy: Policy) -> bool {
+        let known = self.locals[family.id as usize].as_ref().map_or(0, |local| local.generation);
+        known == policy.generation || !self.inner.counts_collapses
+    }
+
+    /// Says that what follows is written under this policy, unless it has been said; that there is room has been seen to.
+    fn write_fold(&mut self, family: &Declared, policy: Policy) {
+        if self.has_said(family, policy) {
+            return;
+        }
+        let Some(local) = &mut self.locals[family.id as usize] else { return };
+        local.generation = policy.generation;
+        let head = Head { words: FOLD_WORDS as u32, kind: RecordKind::Fold, flags: 0, family: local.number };
+        self.write_record(head, pair(policy.generation, family.folded(policy)), &[]);
+    }
+
+    /// Says of a family in a base, before anything is added to it, under which policy of the process its series are; false
+    /// where there is no room.
+    pub(crate) fn made_under(&mut self, family: &Arc<Declared>, generation: u32, labels: u32) -> bool {
+        if !self.know(family) || self.log_used + self.reserve + FOLD_WORDS > self.memory.log.ready() {
+            return false;
+        }
+        let Some(local) = self.locals[family.id as usize].as_mut().filter(|local| local.generation != generation)
+        else {
+            return true;
+        };
+        local.generation = generation;
+        let number = local.number;
+        let head = Head { words: FOLD_WORDS as u32, kind: RecordKind::Fold, flags: 0, family: number };
+        self.write_record(head, pair(generation, labels), &[]);
+        true
     }
 
     /// Writes a series' record; that there is room has been seen to.
@@ -254,9 +306,10 @@ impl Writer {
     }
 }
 
-/// Words of the series in which everything is `__other__`.
+/// Words of the series in which everything is `__other__`, and of the fold before it.
 fn reserve_words(family: &Declared) -> usize {
-    family.shape.record_words(family.family().labels.iter().map(|label| label.len() + OTHER.len() + 4).sum())
+    FOLD_WORDS
+        + family.shape.record_words(family.family().labels.iter().map(|label| label.len() + OTHER.len() + 4).sum())
 }
 
 /// Whether a value is printed as it is, but for escapes.

@@ -51,6 +51,8 @@ pub(crate) struct Local {
     number: u16,
     /// The series that takes what finds no room anywhere else: all its labels are `__other__`.
     overflow: Option<u32>,
+    /// The generation of the last policy that this segment says it was written under.
+    generation: u32,
 }
 
 /// The only one that writes to its segment.
@@ -139,6 +141,23 @@ impl Writer {
             Some(at) => Handle { at, tag: self.tag(form_of(&family.shape)) },
             None => Handle::NONE,
         }
+    }
+
+    /// The same for a series whose value has been counted elsewhere since `since_ms`, and is told from time to time: it begins
+    /// then, and not when it is told first.
+    pub fn series_since(&mut self, family: &Arc<Declared>, values: &[&[u8]], since_ms: u64) -> Handle {
+        // The declaration is of now: of two that contradict each other the later one counts.
+        self.know(family);
+        let now_ms = self.now_ms;
+        self.now_ms = since_ms.min(now_ms);
+        let handle = self.series(family, values);
+        self.now_ms = now_ms;
+        handle
+    }
+
+    /// When its registry was started, in milliseconds since the epoch.
+    pub fn started_ms(&self) -> u64 {
+        self.inner.options.now_ms
     }
 
     /// Whether some of the series' label values stand for others that were given. Who wants to have such observations

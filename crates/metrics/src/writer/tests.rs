@@ -33,9 +33,9 @@ fn counters(writer: &Writer, family: &Declared) -> BTreeMap<String, u64> {
     let (mut at, mut found) = (0, BTreeMap::new());
     while at < committed {
         let head = segment.record(at, committed).expect("a whole record");
-        let (_, text) = segment.series(at, head).expect("a label text");
         let is_of = writer.local_of(head.pack()).is_some_and(|local| local.declared.id == family.id);
         if head.kind == RecordKind::Series && is_of {
+            let (_, text) = segment.series(at, head).expect("a label text");
             let text = String::from_utf8(text.to_vec()).expect("UTF-8");
             *found.entry(text).or_insert(0) += segment.log()[at + HEAD_WORDS].get();
         }

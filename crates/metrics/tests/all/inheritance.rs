@@ -428,7 +428,7 @@ fn a_forged_segment_is_told_and_never_harms() {
     check(
         forged(None, 8, &[9], shrink),
         &expect![
-            "10; inherited segment 0: written in layout version 9, this program reads version 2; run exporter and gateway of the same release"
+            "10; inherited segment 0: written in layout version 9, this program reads version 3; run exporter and gateway of the same release"
         ],
     );
     check(

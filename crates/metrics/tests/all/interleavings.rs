@@ -180,8 +180,12 @@ impl World {
                 self.collector.tend(self.now_ms);
             }
             Step::Scrape => self.scrape(),
-            Step::Remove { route } if self.setting.removes => self.collector.remove("route", vec![format!("r{route}")]),
-            Step::Restore { route } if self.setting.removes => self.collector.restore("route", &[format!("r{route}")]),
+            Step::Remove { route } if self.setting.removes => {
+                self.collector.remove(vec!["route".to_owned()], vec![vec![format!("r{route}")]]);
+            }
+            Step::Restore { route } if self.setting.removes => {
+                self.collector.restore(&["route".to_owned()], &[vec![format!("r{route}")]]);
+            }
             Step::Remove { .. } | Step::Restore { .. } => {}
             Step::Replace { writer } => {
                 let number = of(writer);
@@ -214,7 +218,8 @@ impl World {
                 let family = if created == "sizes" { "sizes" } else { "requests_total" };
                 for name in ["route", "uri"] {
                     let others = shown.sum_where(sample, |labels| label(labels, name) == OTHER);
-                    assert_eq!(others, collapsed(family, name), "what is counted in {OTHER} of {family}'s {name}");
+                    // What was counted before its label collapsed is in it, too.
+                    assert!(others >= collapsed(family, name), "what is counted in {OTHER} of {family}'s {name}");
                 }
             }
         }

@@ -6,6 +6,7 @@ mod client_model;
 mod encoding;
 mod exposition;
 mod expositions;
+mod folding;
 mod hostile_values;
 mod inheritance;
 mod interleavings;

@@ -1,7 +1,9 @@
 //! Which values of labels come and go with a Plan.
 //!
-//! Series with values that no configuration has any more are of no use. What is compared is only what differs from the
-//! Plan before, since a configuration may have fifty thousand routes and change many times a second.
+//! Series with values that no configuration has any more are of no use. Some things have one label, such as a route; others
+//! are named by several together: a node that left an upstream may be one of another, and yet what was measured of it there
+//! is over. What is compared is only what differs from the Plan before, since a configuration may have fifty thousand
+//! routes and change many times a second.
 
 use super::metrics::{MetricsPlan, node_label, upstream_path};
 use super::routes::Difference;
@@ -10,13 +12,29 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use stillgate_config::{Label, Route};
 
-/// How a Plan's values of labels differ from those of the Plan before.
+/// What series are of: a thing with the values of the labels that name it, as many as labels.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Subject {
+    /// One, or several that name the thing together only.
+    pub labels: &'static [Label],
+    /// In the same order.
+    pub values: Vec<String>,
+}
+
+impl Subject {
+    /// What has these values of these labels.
+    pub fn new(labels: &'static [Label], values: &[&str]) -> Subject {
+        Subject { labels, values: values.iter().map(|value| (*value).to_owned()).collect() }
+    }
+}
+
+/// How what a Plan has differs from what the Plan before had.
 #[derive(Debug, Default)]
 pub struct Changes {
     /// What the Plan before did not have.
-    pub arrived: BTreeSet<(Label, String)>,
+    pub arrived: BTreeSet<Subject>,
     /// What this one has no more.
-    pub left: BTreeSet<(Label, String)>,
+    pub left: BTreeSet<Subject>,
 }
 
 impl Changes {
@@ -51,27 +69,33 @@ impl Changes {
             plan.routes.named || previous.routes.named || differing.into_iter().any(|of| of.prefers_names());
         forget(&mut arrived, previous, has_names);
         forget(&mut left, plan, has_names);
+        // Where the whole has left, so have its parts.
+        let wholes: BTreeSet<Subject> = left.iter().filter(|subject| subject.labels.len() == 1).cloned().collect();
+        left.retain(|subject| {
+            let whole = Subject { labels: &subject.labels[..1], values: subject.values[..1].to_vec() };
+            subject.labels.len() == 1 || !wholes.contains(&whole)
+        });
         Changes { arrived, left }
     }
 }
 
-/// Every value of a Plan.
-fn all(plan: &Plan, metrics: &MetricsPlan) -> BTreeSet<(Label, String)> {
+/// Everything that a Plan has.
+fn all(plan: &Plan, metrics: &MetricsPlan) -> BTreeSet<Subject> {
     let mut values = BTreeSet::new();
-    let mut add = |label, value: &str| {
-        values.insert((label, value.to_owned()));
+    let mut add = |labels: &'static [Label], of: &[&str]| {
+        values.insert(Subject::new(labels, of));
     };
     plan.routes.iter().for_each(|route| of_route(&route.route, plan.routes.named, &mut add));
     plan.upstreams.iter().for_each(|upstream| of_upstream(upstream, metrics, &mut add));
     values
 }
 
-/// The values of what is only in the one and only in the other; some may be elsewhere in the other all the same.
+/// What is only in the one and only in the other; some may be elsewhere in the other, too.
 fn of_difference(plan: &Plan, previous: &Plan, metrics: &MetricsPlan, difference: &Difference) -> Changes {
     let side = |routes: &[Arc<Route>], upstreams: &PlanUpstreams, others: &PlanUpstreams| {
         let mut values = BTreeSet::new();
-        let mut add = |label, value: &str| {
-            values.insert((label, value.to_owned()));
+        let mut add = |labels: &'static [Label], of: &[&str]| {
+            values.insert(Subject::new(labels, of));
         };
         routes.iter().for_each(|route| of_route(route, plan.routes.named, &mut add));
         if !std::ptr::eq(upstreams, others) {
@@ -92,63 +116,72 @@ fn of_difference(plan: &Plan, previous: &Plan, metrics: &MetricsPlan, difference
 }
 
 /// The ids of stream routes that only `plan` has.
-fn of_stream_routes(plan: &Plan, other: &Plan, values: &mut BTreeSet<(Label, String)>) {
+fn of_stream_routes(plan: &Plan, other: &Plan, values: &mut BTreeSet<Subject>) {
     if Arc::ptr_eq(&plan.stream_routes, &other.stream_routes) {
         return;
     }
     let there: BTreeSet<&str> = other.stream_routes.iter().map(|of| of.route.id.as_str()).collect();
     let ids = plan.stream_routes.iter().map(|of| of.route.id.as_str()).filter(|id| !there.contains(id));
-    values.extend(ids.map(|id| (Label::StreamRoute, id.to_owned())));
+    values.extend(ids.map(|id| Subject::new(&[Label::StreamRoute], &[id])));
 }
 
 /// Takes out what a Plan has. All routes and upstreams are looked at, but only where there is something to be found.
-fn forget(values: &mut BTreeSet<(Label, String)>, plan: &Plan, has_names: bool) {
+fn forget(values: &mut BTreeSet<Subject>, plan: &Plan, has_names: bool) {
     let Some(metrics) = plan.metrics() else { return };
-    let has = |values: &BTreeSet<(Label, String)>, of: fn(Label) -> bool| values.iter().any(|(label, _)| of(*label));
+    let has = |values: &BTreeSet<Subject>, of: fn(&[Label]) -> bool| values.iter().any(|each| of(each.labels));
     // A route's id stands in one place, and that has been looked at; its name may be that of others.
-    if has_names && has(values, |label| label == Label::Route) {
+    if has_names && has(values, |labels| labels[0] == Label::Route) {
         for route in plan.routes.iter() {
-            values.remove(&(Label::Route, route.route.labels(plan.routes.named).0.to_owned()));
+            of_route(&route.route, plan.routes.named, &mut |labels, of| {
+                values.remove(&Subject::new(labels, of));
+            });
         }
     }
-    if has(values, |label| label == Label::Service) {
+    if has(values, |labels| labels == [Label::Service]) {
         let mut last = None;
         for service in plan.routes.iter().filter_map(|route| route.route.labels(plan.routes.named).1) {
             if last != Some(service) {
-                values.remove(&(Label::Service, service.to_owned()));
+                values.remove(&Subject::new(&[Label::Service], &[service]));
                 last = Some(service);
             }
         }
     }
-    if has(values, |label| !matches!(label, Label::Route | Label::Service | Label::StreamRoute)) {
+    if has(values, |labels| !matches!(labels[0], Label::Route | Label::Service | Label::StreamRoute)) {
         for upstream in plan.upstreams.iter() {
-            of_upstream(upstream, metrics, &mut |label, value| {
-                values.remove(&(label, value.to_owned()));
+            of_upstream(upstream, metrics, &mut |labels, of| {
+                values.remove(&Subject::new(labels, of));
             });
         }
     }
 }
 
-fn of_route(route: &Route, named: bool, visit: &mut dyn FnMut(Label, &str)) {
+fn of_route(route: &Route, named: bool, visit: &mut dyn FnMut(&'static [Label], &[&str])) {
     let (name, service) = route.labels(named);
-    visit(Label::Route, name);
+    visit(&[Label::Route], &[name]);
+    // One that changes its service goes on, but not under the former.
+    visit(&[Label::Route, Label::Service], &[name, service.unwrap_or_default()]);
     if let Some(service) = service {
-        visit(Label::Service, service);
+        visit(&[Label::Service], &[service]);
     }
 }
 
-fn of_upstream(upstream: &PlanUpstream, metrics: &MetricsPlan, visit: &mut dyn FnMut(Label, &str)) {
+fn of_upstream(upstream: &PlanUpstream, metrics: &MetricsPlan, visit: &mut dyn FnMut(&'static [Label], &[&str])) {
     let key = &upstream.definition.key;
-    visit(Label::Upstream, key);
+    let path = upstream_path(key);
+    visit(&[Label::Upstream], &[key]);
     if metrics.node_is_ip {
-        visit(Label::Name, &upstream_path(key));
+        visit(&[Label::Name], &[&path]);
     }
     let mut text = String::new();
     for endpoint in &upstream.endpoints {
         let node = node_label(endpoint, metrics.node_is_ip, &mut text);
-        visit(Label::Node, node);
-        if metrics.node_is_ip {
-            visit(Label::Ip, node);
+        visit(&[Label::Node], &[node]);
+        match metrics.node_is_ip {
+            true => {
+                visit(&[Label::Ip], &[node]);
+                visit(&[Label::Name, Label::Ip, Label::Port], &[&path, node, &endpoint.address.port().to_string()]);
+            }
+            false => visit(&[Label::Upstream, Label::Node], &[key, node]),
         }
     }
 }

@@ -284,3 +284,93 @@ fn a_table_is_seen_before_or_after_a_change() {
         reader.join().unwrap();
     });
 }
+
+const FOLD: u64 = 1;
+const EXACT: u64 = 2;
+const OTHER: u64 = 3;
+
+/// A writer's log of single words, committed one by one.
+struct Notes {
+    committed: AtomicU64,
+    words: [AtomicU64; 2],
+}
+
+impl Notes {
+    fn new() -> Notes {
+        Notes { committed: AtomicU64::new(0), words: words() }
+    }
+
+    fn write(&self, notes: &[u64]) {
+        for (index, note) in notes.iter().enumerate() {
+            self.words[index].store(*note, Ordering::Relaxed);
+            commit(&self.committed, index as u64 + 1);
+        }
+    }
+
+    /// Makes a series, as a writer that has seen this policy.
+    fn make(&self, policy: Policy) {
+        match policy.generation {
+            0 => self.write(&[EXACT]),
+            _ => self.write(&[FOLD, OTHER]),
+        }
+    }
+
+    fn read(&self) -> Vec<u64> {
+        let committed = committed(&self.committed) as usize;
+        self.words[..committed].iter().map(|word| word.load(Ordering::Relaxed)).collect()
+    }
+}
+
+#[test]
+fn who_reads_what_was_made_under_a_policy_has_read_the_fold() {
+    struct World {
+        policy: AtomicU64,
+        notes: [Notes; 2],
+    }
+    explore(|| {
+        let world = Arc::new(World { policy: AtomicU64::new(0), notes: [Notes::new(), Notes::new()] });
+        let collapsing = world.clone();
+        let first = thread::spawn(move || {
+            collapsing.notes[0].make(collapse(&collapsing.policy, Policy::default(), 1));
+        });
+        let following = world.clone();
+        let second = thread::spawn(move || following.notes[1].make(policy(&following.policy)));
+        // In the worst order: the log with the decision first.
+        let logs = [world.notes[0].read(), world.notes[1].read()];
+        let knows = logs.iter().flatten().any(|note| *note == FOLD);
+        for log in &logs {
+            let other = log.iter().position(|note| *note == OTHER);
+            assert!(other.is_none() || knows, "a series of others and no fold: {logs:?}");
+            let fold = log.iter().position(|note| *note == FOLD);
+            let exact = log.iter().rposition(|note| *note == EXACT);
+            assert!(fold.is_none_or(|fold| exact.is_none_or(|exact| exact < fold)), "behind its fold: {logs:?}");
+        }
+        first.join().unwrap();
+        second.join().unwrap();
+    });
+}
+
+#[test]
+fn a_fold_names_all_labels_that_have_collapsed_before() {
+    struct World {
+        policy: AtomicU64,
+        ever: AtomicU32,
+    }
+    explore(|| {
+        let before = Policy { collapsed: 0b01, generation: 1 };
+        let world = Arc::new(World { policy: AtomicU64::new(0), ever: AtomicU32::new(0) });
+        assert_eq!(collapse(&world.policy, Policy::default(), 0b01), before);
+        let opening = world.clone();
+        let collector = thread::spawn(move || reopen(&opening.policy, &opening.ever, before));
+        let collapsing = world.clone();
+        let writer = thread::spawn(move || {
+            let seen = policy(&collapsing.policy);
+            collapse(&collapsing.policy, seen, 0b10);
+        });
+        let seen = policy(&world.policy);
+        let expected = if seen.generation == 1 { 0b01 } else { 0b11 };
+        assert_eq!(ever_collapsed(&world.ever, seen) & expected, expected, "{seen:?}");
+        collector.join().unwrap();
+        writer.join().unwrap();
+    });
+}

@@ -52,7 +52,7 @@ object! {
         dialect: Dialect = DIALECT => default(Dialect::Native);
         /// What all series of the process may take, index and caches included.
         memory: usize = MEMORY => default(256 << 20);
-        /// Label sets of one family; at the bound the label with the most values collapses to `__other__`.
+        /// Label sets of one family; near the bound the label with the most values collapses to `__other__` ([how large](monitoring.md#labels-that-explode)).
         series_per_family: usize = int(100, SERIES_PER_FAMILY_MAX as i64) => default(100_000);
         /// Idle time after which a counter or histogram goes (gauges are true as long as they stand); `0s`: never.
         expire: At<Duration> = Located(EXPIRE) => default(unplaced(Duration::ZERO));

@@ -19,8 +19,9 @@ gateway.
 Formats, by the scraper's `Accept`: text 0.0.4, OpenMetrics 1.0.0, and Prometheus' delimited protobuf. With
 `native_histograms: true` histograms have native buckets as well, in the protobuf format.
 
-A label whose values become too many takes the value `__other__` for label sets not seen before; the other labels stay exact,
-and so do sums. `stillgate_metrics_collapsed_observations_total{family,label}` counts what that happened to.
+A label whose values become too many takes the value `__other__`, in existing series, too; the other labels stay exact, and so do
+sums ([monitoring.md](monitoring.md#labels-that-explode)). `stillgate_metrics_collapsed_observations_total{family,label}` counts
+what came in after that.
 
 Where several processes count at a time (during an upgrade, or with `gateway.metrics.shared`), an exposition shows what all of
 them have counted. Of gauges it shows the sum where they tell how much there is (connections, tunnels), and otherwise what was

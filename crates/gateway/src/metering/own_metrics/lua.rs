@@ -20,13 +20,14 @@ impl OwnMetrics {
         let of = |measure| self.declared(measure).cloned();
         let (traces, aborts, flushes) = (of(Measure::LuaTraces), of(Measure::LuaAborts), of(Measure::LuaFlushes));
         let (code, functions) = (of(Measure::LuaMachineCode), of(Measure::LuaFunctions));
+        let since_ms = self.since_ms();
         let writer = &mut self.writer;
         writer.tick(now_unix_ms());
         let since = |of: fn(&Totals) -> u64| of(&now) - before.as_ref().map_or(0, of);
         // Refused only where there was no memory for the series, and that the writer has counted; so in all of these.
         for (family, amount) in [(&traces, since(|all| all.traces)), (&flushes, since(|all| all.flushes))] {
             if let Some(family) = family {
-                let handle = writer.series(family, &[]);
+                let handle = writer.series_since(family, &[], since_ms);
                 let _ = writer.add(handle, amount);
             }
         }
@@ -34,7 +35,7 @@ impl OwnMetrics {
             // Those that have never come about have no series: there are three dozen.
             for reason in Reason::all().filter(|reason| now.aborts[reason.number()] > 0) {
                 let at = reason.number();
-                let handle = writer.series(family, &[reason.name().as_bytes()]);
+                let handle = writer.series_since(family, &[reason.name().as_bytes()], since_ms);
                 let _ = writer.add(handle, now.aborts[at] - before.as_ref().map_or(0, |before| before.aborts[at]));
             }
         }

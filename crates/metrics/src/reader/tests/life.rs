@@ -242,13 +242,18 @@ fn idle_series_and_those_of_an_owner_are_found() {
     assert_eq!(idle[0].records.len(), 2);
     assert_eq!(desk.reader.idle(PROCESS, 60_000, usize::MAX), []);
     assert_eq!(desk.reader.idle(PROCESS, 10_000, 0), []);
-    let owned = desk.reader.with_label(PROCESS, "a", &["y".to_owned(), "z".to_owned()].into(), usize::MAX);
+    let owned = desk.reader.with_labels(
+        PROCESS,
+        &["a".to_owned()],
+        &[vec!["y".to_owned()], vec!["z".to_owned()]].into(),
+        usize::MAX,
+    );
     assert_eq!((owned.len(), owned[0].labels.as_slice()), (1, Y.as_bytes()));
     assert_eq!((owned[0].records[0].serial, owned[0].records[0].record), (1, busy.record));
-    assert_eq!(desk.reader.with_label(PROCESS, "c", &["y".to_owned()].into(), usize::MAX), []);
+    assert_eq!(desk.reader.with_labels(PROCESS, &["c".to_owned()], &[vec!["y".to_owned()]].into(), usize::MAX), []);
     // What is leaving already is not found again.
     let ended = owned[0].records[0];
     one.tombstone(ended.serial, busy);
     desk.refresh();
-    assert_eq!(desk.reader.with_label(PROCESS, "a", &["y".to_owned()].into(), usize::MAX), []);
+    assert_eq!(desk.reader.with_labels(PROCESS, &["a".to_owned()], &[vec!["y".to_owned()]].into(), usize::MAX), []);
 }

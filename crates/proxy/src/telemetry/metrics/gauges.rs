@@ -166,6 +166,11 @@ pub(super) fn labelled(writer: &mut Writer, family: &PlanFamily, value: &str) ->
     writer.series(&family.declared, &[value.as_bytes()])
 }
 
+/// The same of something that was counted since the gateway started, and is told now and then.
+pub(super) fn labelled_from_start(writer: &mut Writer, family: &PlanFamily, value: &str) -> Handle {
+    writer.series_since(&family.declared, &[value.as_bytes()], writer.started_ms())
+}
+
 /// Sets a gauge whose labels are all its family's own.
 fn set(writer: &mut Writer, family: &PlanFamily, number: f64, value: impl Fn(Label) -> String) {
     let values: Vec<String> = family

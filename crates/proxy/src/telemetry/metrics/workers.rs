@@ -4,7 +4,7 @@
 //! shows. A turn is timed by a look at the clock at its end, as one at its beginning is taken anyhow; all else is told on ticks.
 
 use super::Recorder;
-use super::gauges::labelled;
+use super::gauges::{labelled, labelled_from_start};
 use crate::plan::metrics::{MetricsPlan, PlanFamily};
 use crate::sockets::listener::{CONNECTION_EVENTS, ConnectionEvent, Listener};
 use rustix::time::{ClockId, clock_gettime};
@@ -61,7 +61,7 @@ impl Recorder {
             let Some(family) = metrics.family(measure) else { continue };
             for listener in listeners.iter().filter(|listener| listener.takes_connections()) {
                 let Some(count) = listener.news(event, due) else { continue };
-                let handle = labelled(writer, family, &listener.label);
+                let handle = labelled_from_start(writer, family, &listener.label);
                 // Refused only where there was no memory for the series, and that the writer has counted.
                 let _ = writer.add(handle, count);
             }
@@ -74,7 +74,7 @@ impl Recorder {
         if let Some(family) = metrics.family(Measure::WorkerCpu).filter(|_| due) {
             let time = clock_gettime(ClockId::ThreadCPUTime);
             let cpu_s = time.tv_sec as f64 + time.tv_nsec as f64 / 1e9;
-            let handle = labelled(writer, family, &itself.number);
+            let handle = labelled_from_start(writer, family, &itself.number);
             let _ = writer.add_float(handle, cpu_s - std::mem::replace(&mut itself.cpu_s, cpu_s));
         }
     }
