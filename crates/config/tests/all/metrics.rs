@@ -449,6 +449,38 @@ fn labels_of_a_disabled_family_are_told_of() {
         .assert_eq(&warnings.iter().map(ToString::to_string).collect::<String>());
 }
 
+#[test]
+fn labels_that_receivers_have_a_use_of_their_own_for_are_told_of() {
+    #[track_caller]
+    fn check(label: &str, expected: &[&str]) {
+        let text = format!(
+            "gateway:\n  metrics:\n    shared: /a\n    labels: {{http_requests_total: {{{label}: $uri}}}}\n\
+             routes: [{{uri: /, upstream: {{nodes: {{a: 1}}}}}}]\n"
+        );
+        let warnings = load(&text, &|_| None).unwrap().warnings;
+        let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+        assert_eq!(warnings, expected);
+    }
+    let at = "4:36: warning: gateway.metrics.labels.http_requests_total";
+    for name in ["job", "instance"] {
+        check(
+            name,
+            &[&format!(
+                "{at}.{name}: Prometheus sets this label itself and renames this one to exported_{name}; write another name"
+            )],
+        );
+    }
+    check(
+        "quantile",
+        &[&format!(
+            "{at}.quantile: this label belongs to summaries, and receivers may drop or misread the series; write another name"
+        )],
+    );
+    for name in ["Job", "jobs", "exported_job", "instance_id"] {
+        check(name, &[]);
+    }
+}
+
 /// The engine takes every family, with as many labels as may be added and native buckets.
 #[test]
 fn every_family_can_be_declared() {

@@ -109,6 +109,9 @@ pub(super) fn extra_labels(
         }
         let good = |(label, variable): (At<String>, Variable)| {
             let fault = label_fault(spec, enabled, &label.value);
+            if let Some(warning) = fault.is_none().then(|| label_warning(&label.value)).flatten() {
+                sink.warning(label.at, &path.key(&label.value), warning);
+            }
             match fault {
                 None => Some((label.value, variable)),
                 Some(fault) => {
@@ -125,6 +128,20 @@ pub(super) fn extra_labels(
     // Only now: a family that is written twice is so even where nothing stands behind it.
     extra.retain(|(_, labels)| !labels.is_empty());
     extra
+}
+
+/// What becomes of a label of this name at those who receive it, where that is not what it says.
+fn label_warning(name: &str) -> Option<&'static str> {
+    match name {
+        "job" => Some("Prometheus sets this label itself and renames this one to exported_job; write another name"),
+        "instance" => {
+            Some("Prometheus sets this label itself and renames this one to exported_instance; write another name")
+        }
+        "quantile" => {
+            Some("this label belongs to summaries, and receivers may drop or misread the series; write another name")
+        }
+        _ => None,
+    }
 }
 
 /// What keeps a family from having a further label of this name.
