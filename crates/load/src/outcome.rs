@@ -17,7 +17,8 @@ pub fn histogram() -> Histogram<u64> {
 
 /// Latencies of the same requests, seen two ways; in nanoseconds.
 ///
-/// All that were answered in full, whatever the answer. A request that was given up for its timeout is in both, with the
+/// Good answers, in full and as expected: an answer that a check refused is in [`Outcome::refused`], because a fast refusal says
+/// nothing of how fast the work is done. A request that was given up for its timeout is in both, with the
 /// time it had been waited for: leaving it out would hide the slowest. A start that never came about, or was under way when
 /// an open loop's run ended, is in the corrected ones with the time it had been due, which is the least it would have taken.
 /// Other failures are not in them.
@@ -40,6 +41,10 @@ pub struct Outcome {
     pub requests: u64,
     /// Those of them that were answered by the end of the measured time.
     pub answered_in_time: u64,
+    /// The good ones of `requests`: answers that no check refused.
+    pub good: u64,
+    /// The good ones of `answered_in_time`.
+    pub good_in_time: u64,
     /// How long after the measured time the last answer came, or was given up.
     pub drain: Duration,
     /// Requests that were under way at the very end, before their timeout: because they were sent late, no connection being
@@ -55,13 +60,16 @@ pub struct Outcome {
     pub sent_again: u64,
     /// Bytes received in the measured time.
     pub bytes_received: u64,
-    /// Requests that were answered by the end of the measured time, a second: less than the intended rate where the
-    /// target fell behind.
+    /// Good answers a second. In an open loop `good_in_time`, which is less than the intended rate where the target fell
+    /// behind. In a closed loop, a request that was under way when the measured time began or ended counts with the share of its
+    /// time that lies in it: whole requests only would lose up to one a connection, which is much where answers are slow.
     pub rate_achieved: f64,
     /// The intended rate over the measured time; none in a closed loop.
     pub rate_intended: Option<f64>,
     /// Latencies of the measured time.
     pub latencies: Latencies,
+    /// From the send, of answers that a check refused, in nanoseconds.
+    pub refused: Histogram<u64>,
     /// Time to establish a connection, TLS and the beginning of HTTP/2 included, in nanoseconds.
     pub connect: Histogram<u64>,
     /// From the beginning of a send until the system had taken all of the request, in nanoseconds. Of HTTP/2 it is not known.
@@ -183,6 +191,6 @@ pub struct Interval<'a> {
     pub requests: u64,
     /// Errors in it.
     pub errors: u64,
-    /// Latencies of the requests that were answered in it.
+    /// Latencies of the good answers in it.
     pub latencies: &'a Latencies,
 }

@@ -86,6 +86,13 @@ pub enum Note {
         /// How many.
         requests: u64,
     },
+    /// Answers that a check refused.
+    Refused {
+        /// How many.
+        refused: u64,
+        /// Answers in all.
+        of: u64,
+    },
     /// The generator was to go before other programs, and the system did not let it; see [`crate::Load::realtime`].
     NotFirst,
 }
@@ -200,6 +207,12 @@ impl fmt::Display for Note {
                 "the target closed connections (GOAWAY) before it processed all their requests; requests were sent again \
                  {requests} times, and their latency counts from the first send"
             ),
+            Note::Refused { refused, of } => write!(
+                f,
+                "{refused} of {of} answers were refused by a check ({:.1}%, see the errors); the rate and the latencies are of \
+                 the good answers only",
+                100.0 * *refused as f64 / *of as f64
+            ),
             Note::NotFirst => f.write_str(
                 "the generator does not go before other programs: the system refused it real-time priority; run it as root or with \
                  CAP_SYS_NICE",
@@ -249,5 +262,6 @@ mod tests {
         check(Note::GeneratorFull { cpu_share: 0.97 }, &["97%", "more threads"]);
         check(Note::GeneratorKeptWaiting { share: 0.25 }, &["25.0%", "alone"]);
         check(Note::NotFirst, &["CAP_SYS_NICE"]);
+        check(Note::Refused { refused: 72, of: 100 }, &["72 of 100", "72.0%", "good answers only"]);
     }
 }

@@ -149,7 +149,7 @@ pub(crate) struct LoadArguments {
     #[arg(long, value_name = "SHARE", default_value = "0.1%", value_parser = values::percent)]
     late_share: f64,
     /// Exit with code 4 if this holds, e.g. 'errors>1%', 'p99>20ms', 'rate<500'; may be given several times, or as a list
-    /// with commas
+    /// with commas. Latencies, rate and requests are of good answers; without a condition on errors, 'errors>1%' is added
     #[arg(long, value_name = "CONDITION", value_delimiter = ',', value_parser = fail_if::condition)]
     fail_if: Vec<Condition>,
     /// Of everything random: the same seed makes the same requests at the same times
@@ -183,7 +183,7 @@ pub(crate) fn run(arguments: &LoadArguments) -> Result<u8> {
     }
     let text = table(&outcome, &load);
     let mut result = LoadResult::of(&load, &outcome, points, mix_sha256)?;
-    result.conditions = fail_if::judge(&arguments.fail_if, &result.run)?;
+    result.conditions = fail_if::judge(&fail_if::all(&arguments.fail_if)?, &result.run)?;
     let code = exit_code(&result);
     for judged in result.conditions.iter().filter(|judged| judged.holds) {
         eprintln!("stillgate-lab: --fail-if {}: measured {}", judged.condition, judged.found);

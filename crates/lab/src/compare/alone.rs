@@ -1,7 +1,7 @@
 //! One figure of one program, as `compare` measures it in pairs; for those who compare otherwise, as `bisect` and `nightly` do.
 
 use super::instructions;
-use super::measures::{self, INSTRUCTIONS, Measure};
+use super::measures::{self, INSTRUCTIONS, Measure, THROUGHPUT};
 use super::side::Running;
 use crate::display::{Progress, rough};
 use crate::error::{Error, Result};
@@ -99,6 +99,9 @@ pub(crate) fn read(
         Figure::Measure(measure) => measure,
     };
     let mut side = warm(spec, upstream, design, progress)?;
+    if measure.name == THROUGHPUT {
+        side.is_measurable(design)?;
+    }
     saturated(&mut side, design, progress)?;
     // Memory is read after all loads; of the others, the open loop is for latencies only.
     let rated = if design.rate > 0.0 { Some(rated(&mut side, design, upstream, progress)?) } else { None };
@@ -192,11 +195,10 @@ fn metric(
         metrics.ok_or_else(|| Error::new("it says nothing of its metrics; write {metrics} into its command"))?;
     let before = scraper::sum(&metrics, name)?.unwrap_or(0.0);
     saturated(&mut side, design, progress)?;
-    let requests = side.record(None)?.saturation.requests;
     // Where nothing was counted yet there are no series; an older version may not know the metric either.
     let after = scraper::sum(&metrics, name)?.unwrap_or_else(|| {
         eprintln!("note: its exposition has no series of {name}, which counts as 0");
         0.0
     });
-    Ok(1.0 + if is_growth { (after - before) * 1000.0 / requests.max(1) as f64 } else { after })
+    Ok(1.0 + if is_growth { (after - before) * 1000.0 / side.sent().max(1) as f64 } else { after })
 }

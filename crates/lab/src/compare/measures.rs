@@ -39,10 +39,13 @@ const fn latency(name: &'static str) -> Measure {
     Measure { name, unit: LATENCY_UNIT, higher_is_better: false, worse: "slower", better: "faster", effect_min: 0.0 }
 }
 
+/// The measure of the closed loop's answers.
+pub(crate) const THROUGHPUT: &str = "throughput";
+
 /// The measures of every pair, in the order of the tables.
 pub(crate) const PAIRED: [Measure; 6] = [
     Measure {
-        name: "throughput",
+        name: THROUGHPUT,
         unit: "requests/s",
         higher_is_better: true,
         worse: "lower",
@@ -116,9 +119,12 @@ pub(super) fn of_one(measure: &Measure, record: &SideRecord) -> Result<f64> {
     let too_few = measure.name == "p99.9" && run.requests < REQUESTS_P99_9_MIN;
     let why = failed(run)
         .or_else(|| generators_reason(run))
-        .or_else(|| (run.requests == 0).then(|| "no request was answered in the measured time".to_owned()))
         .or_else(|| {
-            let is_limit = measure.name == "throughput" && generator_was_the_limit(record);
+            let is_nothing = run.good() == 0 || measure.name == THROUGHPUT && run.rate_achieved <= 0.0;
+            is_nothing.then(|| "no request was answered in the measured time".to_owned())
+        })
+        .or_else(|| {
+            let is_limit = measure.name == THROUGHPUT && generator_was_the_limit(record);
             is_limit.then(|| "the generator had no CPU left: the rate is its own".to_owned())
         })
         .or_else(|| too_few.then(|| format!("{} requests, where {REQUESTS_P99_9_MIN} are needed", run.requests)));

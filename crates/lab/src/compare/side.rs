@@ -26,7 +26,17 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// Slices of the closed loop. A machine's speed wanders over tenths of seconds and longer, so the shorter they are the more of
 /// that both sides share; on a busy virtual machine, pairs of 400 ms differed by 10 to 18% in slices of 160 ms and by
 /// 3% in those of 20 to 40 ms. Shorter ones are mostly the opening of connections.
-const SLICE: Duration = Duration::from_millis(25);
+const SLICE_S: f64 = 0.025;
+
+/// A slice is no shorter than so many answers, one after the other: of slow ones, shorter slices would be mostly their borders.
+const SLICE_ANSWERS: f64 = 4.0;
+
+/// Load before the measured time of a slice, in answers. By then requests are in every part of their way, as they are at the
+/// slice's end: each counts with the share of its time that lies in between.
+const RAMP_ANSWERS: f64 = 2.0;
+
+/// A closed loop in which a connection has fewer answers is not measured.
+const ANSWERS_MIN: f64 = 2.0;
 
 /// What came of all sides of a round, or of one in the pilot.
 pub(super) enum Fate<T> {
@@ -61,13 +71,13 @@ fn in_turn(sides: &mut [Running<'_>], upstream: &Upstream, design: &CompareDesig
     for side in &mut *sides {
         side.warm_up(design)?;
     }
-    let slices = slices(design);
-    let slice = seconds(design.saturation_s) / slices as u32;
-    for turn in 0..slices {
+    // The same for all sides.
+    let slices = Slices::of(design, sides.iter().map(|side| side.answer_s).fold(0.0, f64::max));
+    for turn in 0..slices.count {
         // A B B A, and A B C C B A: a drift is the same for all.
         match turn.is_multiple_of(2) {
-            true => sides.iter_mut().try_for_each(|side| side.saturate(slice))?,
-            false => sides.iter_mut().rev().try_for_each(|side| side.saturate(slice))?,
+            true => sides.iter_mut().try_for_each(|side| side.saturate(&slices))?,
+            false => sides.iter_mut().rev().try_for_each(|side| side.saturate(&slices))?,
         }
     }
     // Only now: a closed loop never sleeps, and would starve all else.
@@ -75,9 +85,33 @@ fn in_turn(sides: &mut [Running<'_>], upstream: &Upstream, design: &CompareDesig
     sides.iter_mut().map(|side| side.rated(design, first.realtime, &mut |_| {})).collect()
 }
 
-/// Of the closed loop, of each side.
-fn slices(design: &CompareDesign) -> usize {
-    (design.saturation_s / SLICE.as_secs_f64()).round().max(1.0) as usize
+/// The closed loop of each side, cut into slices.
+#[derive(Debug, PartialEq)]
+struct Slices {
+    count: usize,
+    /// Load before the measured time of each.
+    ramp: Duration,
+    /// The measured time of each.
+    length: Duration,
+}
+
+impl Slices {
+    /// For a program that takes so long for an answer.
+    fn of(design: &CompareDesign, answer_s: f64) -> Slices {
+        let shortest_s = SLICE_S.max(SLICE_ANSWERS * answer_s);
+        // Of slices of the usual length as many as come next to the time.
+        let count = (design.saturation_s / shortest_s).round().max(1.0);
+        Slices {
+            count: count as usize,
+            ramp: seconds((RAMP_ANSWERS * answer_s).min(TIMEOUT.as_secs_f64())),
+            length: seconds(design.saturation_s / count),
+        }
+    }
+
+    /// All of it as one.
+    fn whole(self) -> Slices {
+        Slices { count: 1, length: self.length * self.count as u32, ..self }
+    }
 }
 
 /// A started program, and what was measured of it.
@@ -86,6 +120,8 @@ pub(super) struct Running<'a> {
     load: Asking<'a>,
     slices: Vec<Outcome>,
     cpu_us: f64,
+    /// How long an answer took on average in the warm-up; 0 where none came.
+    answer_s: f64,
 }
 
 impl<'a> Running<'a> {
@@ -99,18 +135,20 @@ impl<'a> Running<'a> {
             design.mix.as_deref(),
             seed,
         )?;
-        Ok(Running { started, load, slices: Vec::new(), cpu_us: 0.0 })
+        Ok(Running { started, load, slices: Vec::new(), cpu_us: 0.0, answer_s: 0.0 })
     }
 
     pub(super) fn warm_up(&mut self, design: &CompareDesign) -> Result {
         let outcome = self.load.run(Pace::Closed, Duration::ZERO, seconds(design.warm_up_s));
-        checked(&mut self.started, outcome).map(drop)
+        let outcome = checked(&mut self.started, outcome)?;
+        self.answer_s = outcome.latencies.uncorrected.mean() / 1e9;
+        Ok(())
     }
 
     /// A slice of the closed loop.
-    fn saturate(&mut self, duration: Duration) -> Result {
+    fn saturate(&mut self, slices: &Slices) -> Result {
         let before_us = self.started.cpu_time_us()?;
-        let outcome = self.load.run(Pace::Closed, Duration::ZERO, duration);
+        let outcome = self.load.run(Pace::Closed, slices.ramp, slices.length);
         self.slices.push(checked(&mut self.started, outcome)?);
         self.cpu_us += self.started.cpu_time_us()? - before_us;
         Ok(())
@@ -119,14 +157,30 @@ impl<'a> Running<'a> {
     /// The closed loop where there is no other side. At the beginning of each of its parts, `begin` hears what the loop says so
     /// far.
     pub(super) fn saturated(&mut self, design: &CompareDesign, parts: usize, mut begin: impl FnMut(&str)) -> Result {
-        let slices = slices(design);
-        for number in 0..slices {
-            if number * parts % slices < parts {
+        let slices = Slices::of(design, self.answer_s);
+        for number in 0..slices.count {
+            if number * parts % slices.count < parts {
                 begin(&self.so_far());
             }
-            self.saturate(seconds(design.saturation_s) / slices as u32)?;
+            self.saturate(&slices)?;
         }
         Ok(())
+    }
+
+    /// An error where the closed loop is too short for the rate of the program's answers.
+    pub(super) fn is_measurable(&self, design: &CompareDesign) -> Result {
+        let needed_s = ANSWERS_MIN * self.answer_s;
+        if needed_s <= design.saturation_s {
+            return Ok(());
+        }
+        Err(Error::new(format!(
+            "with {} connections an answer takes {:.2} s, too long for a closed loop of {} s; measure it for {:.1} s at least \
+             (`compare --saturation`, `measure --time`)",
+            design.connections,
+            self.answer_s,
+            design.saturation_s,
+            (needed_s * 10.0).ceil() / 10.0
+        )))
     }
 
     /// The open loop where there is no other side. During the loop, `observe` hears of each tenth of a second.
@@ -155,13 +209,14 @@ impl<'a> Running<'a> {
 
     /// What the closed loop says so far, as the end of a sentence; empty before its first slice.
     pub(super) fn so_far(&self) -> String {
-        let requests: u64 = self.slices.iter().map(|slice| slice.requests).sum();
-        let time: Duration = self.slices.iter().map(|slice| slice.elapsed).sum();
-        if requests == 0 {
-            return String::new();
-        }
-        let rate = requests as f64 / time.as_secs_f64();
-        format!("; {rate:.0} requests/s so far, {:.1} us of CPU for each", self.cpu_us / requests as f64)
+        let Some(all) = joined(&self.slices).filter(|all| all.sent > 0) else { return String::new() };
+        let rate = all.rate_achieved;
+        format!("; {rate:.0} requests/s so far, {:.1} us of CPU for each", self.cpu_us / all.sent as f64)
+    }
+
+    /// Requests of the closed loop so far, those before the measured time of its slices included.
+    pub(super) fn sent(&self) -> u64 {
+        self.slices.iter().map(|slice| slice.sent).sum()
     }
 
     fn finish(self, rated: &Outcome) -> Result<SideRecord> {
@@ -174,7 +229,8 @@ impl<'a> Running<'a> {
     pub(super) fn record(&self, rated: Option<&Outcome>) -> Result<SideRecord> {
         let saturation = joined(&self.slices).ok_or("no slice of the closed loop was run")?;
         Ok(SideRecord {
-            cpu_us_per_request: self.cpu_us / saturation.requests.max(1) as f64,
+            // Of all that it worked for: requests before the measured time of a slice are in the CPU time, too.
+            cpu_us_per_request: self.cpu_us / saturation.sent.max(1) as f64,
             saturation: RunRecord::of(&saturation)?,
             rated: rated.map_or_else(|| Ok(RunRecord::default()), RunRecord::of)?,
             rss_kib: self.started.rss_kib()?,
@@ -201,6 +257,8 @@ fn joined(slices: &[Outcome]) -> Option<Outcome> {
         sum.elapsed = elapsed;
         sum.requests += slice.requests;
         sum.answered_in_time += slice.answered_in_time;
+        sum.good += slice.good;
+        sum.good_in_time += slice.good_in_time;
         sum.drain += slice.drain;
         sum.cut_off += slice.cut_off;
         sum.sent += slice.sent;
@@ -213,6 +271,7 @@ fn joined(slices: &[Outcome]) -> Option<Outcome> {
         for (sum, slice) in [
             (&mut sum.latencies.corrected, &slice.latencies.corrected),
             (&mut sum.latencies.uncorrected, &slice.latencies.uncorrected),
+            (&mut sum.refused, &slice.refused),
             (&mut sum.self_watch.lateness, &slice.self_watch.lateness),
         ] {
             sum.add(slice).expect("all histograms of the generator have the same bounds");
@@ -227,14 +286,16 @@ fn joined(slices: &[Outcome]) -> Option<Outcome> {
 pub(super) fn pilot(spec: &Spec, upstream: &Upstream, design: &CompareDesign) -> Result<(Subject, Fate<f64>)> {
     let mut side = Running::start(spec, upstream, design, design.seed)?;
     let subject = side.started.subject.clone();
-    let tried = side.warm_up(design).and_then(|()| side.saturate(seconds(design.saturation_s)));
+    let tried = side.warm_up(design).and_then(|()| side.is_measurable(design)).and_then(|()| {
+        let slices = Slices::of(design, side.answer_s).whole();
+        side.saturate(&slices)
+    });
     if let Err(end) = side.started.alive() {
         return Ok((subject, Fate::Ended(0, end.to_string())));
     }
     tried?;
     let outcome = &side.slices[0];
-    let answered = outcome.requests.saturating_sub(outcome.errors.total());
-    if answered == 0 {
+    if outcome.rate_achieved <= 0.0 {
         let example = outcome.errors.examples.first().map_or("no request was answered", String::as_str);
         let name = &spec.name;
         return Err(Error::new(format!(
@@ -355,6 +416,26 @@ pub(super) fn seconds(seconds: f64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compare::false_alarms;
+
+    #[test]
+    fn slices_are_no_shorter_than_some_answers() {
+        let design = CompareDesign { saturation_s: 1.0, ..false_alarms::design(1, &[]) };
+        let check = |answer_ms: f64, count: usize, ramp_ms: u64, length_ms: u64| {
+            let slices = Slices::of(&design, answer_ms / 1e3);
+            let [ramp, length] = [ramp_ms, length_ms].map(Duration::from_millis);
+            assert_eq!(slices, Slices { count, ramp, length }, "{answer_ms} ms");
+            assert_eq!(slices.whole(), Slices { count: 1, ramp, length: Duration::from_secs(1) }, "{answer_ms} ms");
+        };
+        check(0.0, 40, 0, 25);
+        check(0.5, 40, 1, 25);
+        check(6.0, 40, 12, 25);
+        check(50.0, 5, 100, 200);
+        check(250.0, 1, 500, 1000);
+        check(500.0, 1, 1000, 1000);
+        // A program that never answers is not waited for any longer than one of its requests.
+        check(60_000.0, 1, 5000, 1000);
+    }
 
     #[test]
     fn the_upstream_has_a_cpu_of_its_own_where_there_are_several() {

@@ -65,6 +65,9 @@ fn sentence(result: &LoadResult, corrected: &Histogram<u64>) -> String {
     }
     let rate = number::plain(run.rate_achieved);
     let at = |share| number::time(histogram::quantile_us(corrected, share));
+    if run.good() == 0 {
+        return format!("Not one of {} answers was good.", number::count(run.requests));
+    }
     let failed = match run.errors {
         0 => "none failed".to_owned(),
         1 => "one failed".to_owned(),
@@ -72,7 +75,7 @@ fn sentence(result: &LoadResult, corrected: &Histogram<u64>) -> String {
     };
     let slowest = number::time(histogram::max_us(corrected));
     format!(
-        "At {rate} requests/s, half were answered within {}, 99% within {}, 99.9% within {}, all within {slowest}; {failed}.",
+        "At {rate} good answers/s, half came within {}, 99% within {}, 99.9% within {}, all within {slowest}; {failed}.",
         at(0.5),
         at(0.99),
         at(0.999)
@@ -120,6 +123,13 @@ fn errors(prefix: &str, result: &LoadResult) -> String {
     let rows: Vec<_> = rows.collect();
     let caption = format!("{} of {} failed", number::count(run.errors), number::count(run.asked()));
     let mut out = tables::draw(&format!("{prefix}-k"), &caption, &[words("kind"), figures("count")], &rows);
+    if run.refused.is_some() && run.refusals() > 0 {
+        out.push_str(&format!(
+            "<p>A check refused {} answers; rate and latencies are of the {} good ones.</p>\n",
+            number::count(run.refusals()),
+            number::count(run.good())
+        ));
+    }
     if !run.error_examples.is_empty() {
         let items = run.error_examples.iter().map(|example| format!("<li>{}</li>", super::escape::Text(example)));
         out.push_str(&format!("<p>The first of them:</p><ul class=\"errors\">{}</ul>\n", items.collect::<String>()));
@@ -166,7 +176,7 @@ fn design_rows(result: &LoadResult) -> provenance::Rows {
         ("URL", Some(result.url.clone())),
         ("pace", Some(format!("{} loop", result.pace))),
         ("rate by the schedule", run.rate_intended.map(|rate| format!("{}/s", number::plain(rate)))),
-        ("rate that was answered", Some(format!("{}/s", number::plain(run.rate_achieved)))),
+        ("rate of good answers", Some(format!("{}/s", number::plain(run.rate_achieved)))),
         ("measured time", Some(number::seconds(run.elapsed_s))),
         ("protocol", design.and_then(|design| design.protocol.clone())),
         ("requests asked for", design.and_then(|design| design.requests).map(number::count)),

@@ -36,9 +36,12 @@ pub(crate) struct LoadResult {
     /// Of the requests that were due in the measured time, those that were answered, by the end of it or in `drain_s` after it.
     #[serde(default)]
     pub(crate) requests: u64,
-    /// Those answered by the end of the measured time; divided by `duration_s` they are `rate_achieved`.
+    /// Those answered by the end of the measured time.
     #[serde(default)]
     pub(crate) answered_in_time: u64,
+    /// The good ones of `requests`: answers that no check refused. None in files before they were counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) good: Option<u64>,
     /// How long after the measured time the last answer came, or was given up, in seconds.
     #[serde(default)]
     pub(crate) drain_s: f64,
@@ -63,7 +66,8 @@ pub(crate) struct LoadResult {
     /// Requests a second by the schedule; none in a closed loop.
     #[serde(default)]
     pub(crate) rate_intended: Option<f64>,
-    /// Requests a second that were answered by the end of the measured time.
+    /// Good answers a second: in an open loop those that came by the end of the measured time; in a closed loop, a request that
+    /// was under way when the measured time began or ended counts with the share of its time that lies in it.
     #[serde(default)]
     pub(crate) rate_achieved: f64,
     /// Bytes received in the measured time.
@@ -90,6 +94,9 @@ pub(crate) struct LoadResult {
     /// From the send.
     #[serde(with = "measured")]
     pub(crate) uncorrected: Percentiles,
+    /// From the send, of answers that a check refused; none where there were none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) refused: Option<Percentiles>,
     /// How late the generator itself started requests.
     #[serde(default, with = "measured")]
     pub(crate) lateness: Percentiles,
@@ -222,6 +229,7 @@ impl LoadResult {
             interrupted: outcome.interrupted,
             requests: run.requests,
             answered_in_time: outcome.answered_in_time,
+            good: Some(outcome.good),
             drain_s: outcome.drain.as_secs_f64(),
             cut_off: outcome.cut_off,
             errors: run.errors,
@@ -239,6 +247,7 @@ impl LoadResult {
             realtime: watch.realtime,
             corrected: histogram::percentiles(&outcome.latencies.corrected),
             uncorrected: histogram::percentiles(&outcome.latencies.uncorrected),
+            refused: (!outcome.refused.is_empty()).then(|| histogram::percentiles(&outcome.refused)),
             lateness: histogram::percentiles(&watch.lateness),
             connect: histogram::percentiles(&outcome.connect),
             send: histogram::percentiles(&outcome.send),

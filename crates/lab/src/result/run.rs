@@ -21,8 +21,12 @@ pub(crate) struct RunRecord {
     pub(crate) error_examples: Vec<String>,
     /// Requests a second by the schedule; none in a closed loop.
     pub(crate) rate_intended: Option<f64>,
-    /// Requests a second that were answered.
+    /// Good answers a second. In a closed loop, a request that was under way when the measured time began or ended counts with the
+    /// share of its time that lies in it.
     pub(crate) rate_achieved: f64,
+    /// Those of `requests` that were answered by the end of the measured time; none in files before this was in a run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) answered_in_time: Option<u64>,
     /// Starts that were due and never came about, for no connection became free; none in files of the first versions. They are
     /// in `corrected` with the time they had been due when the run was over, which is the least they would have waited.
     #[serde(default)]
@@ -30,10 +34,13 @@ pub(crate) struct RunRecord {
     /// Requests still under way when the run was given up, before their time-out; also in `corrected` of an open loop only.
     #[serde(default)]
     pub(crate) cut_off: u64,
-    /// From the intended start: `requests`, time-outs, missed starts and what was cut off.
+    /// From the intended start: good answers, time-outs, missed starts and what was cut off.
     pub(crate) corrected: String,
     /// From the send.
     pub(crate) uncorrected: String,
+    /// From the send, of answers that a check refused. None in older files, which have them in the other two.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) refused: Option<String>,
     /// How late the generator itself was.
     pub(crate) lateness: String,
     /// Of all generator threads, in cores.
@@ -62,8 +69,7 @@ const ANSWERED: [ErrorKind; 2] = [ErrorKind::Status, ErrorKind::Body];
 impl RunRecord {
     /// What was asked for: each request once, however it ended, and each that could not even be started.
     pub(crate) fn asked(&self) -> u64 {
-        let answered: u64 = ANSWERED.iter().map(|kind| self.failed_by(*kind)).sum();
-        self.requests + self.failed().saturating_sub(answered)
+        self.requests + self.failed().saturating_sub(self.refusals())
     }
 
     /// Of those, how many did not get the answer they should have got.
@@ -74,6 +80,16 @@ impl RunRecord {
     /// The same as a share, 0 to 1.
     pub(crate) fn failed_share(&self) -> f64 {
         self.failed() as f64 / self.asked().max(1) as f64
+    }
+
+    /// Answers that a check refused.
+    pub(crate) fn refusals(&self) -> u64 {
+        ANSWERED.iter().map(|kind| self.failed_by(*kind)).sum()
+    }
+
+    /// Answers of which latencies and rate are: those that no check refused, and in older files all.
+    pub(crate) fn good(&self) -> u64 {
+        self.requests - if self.refused.is_some() { self.refusals().min(self.requests) } else { 0 }
     }
 
     /// Failures of one kind.

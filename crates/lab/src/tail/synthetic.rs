@@ -108,6 +108,8 @@ fn block(random: &mut Random, pair: usize, arm: Arm, stall_us: f64) -> Block {
             error_examples: Vec::new(),
             rate_intended: Some(RATE),
             rate_achieved: RATE,
+            answered_in_time: None,
+            refused: None,
             missed_starts: Some(0),
             cut_off: 0,
             corrected: histogram::encode(&corrected).unwrap(),

@@ -251,6 +251,34 @@ fn a_program_that_fails_requests_is_worse_however_fast_it_is() {
 }
 
 #[test]
+fn slow_answers_are_no_failures() {
+    attempt(|| {
+        let folder = tempfile::tempdir().unwrap();
+        // Longer than the slices of a fast program.
+        let (a, b) = (responder("--latency fixed:40ms"), responder("--latency fixed:49ms"));
+        let output = compare(folder.path(), &[&[a.as_str(), &b, "--json", "slow.json"], TINY].concat());
+        let result = result(&folder.path().join("slow.json"));
+        let failures = &result["analysis"]["failures"];
+        assert_eq!((failures["a"].as_f64(), failures["b"].as_f64()), (Some(0.0), Some(0.0)), "{}", both(&output));
+        assert_eq!(verdict(&result, "throughput"), "slower", "{}", both(&output));
+        for pair in result["pairs"].as_array().unwrap() {
+            let rate = |side: &str| pair[side]["saturation"]["rate_achieved"].as_f64().unwrap();
+            // Four connections.
+            assert!((60.0..102.0).contains(&rate("a")) && (50.0..84.0).contains(&rate("b")), "{pair}");
+        }
+    });
+}
+
+#[test]
+fn answers_that_take_too_long_for_the_closed_loop_are_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let slow = responder("--latency fixed:150ms");
+    let output = compare(folder.path(), &[&[slow.as_str(), &slow, "--json", "slow.json"], TINY].concat());
+    assert_eq!(exit_code(&output), 64, "{}", both(&output));
+    assert!(both(&output).contains("too long for a closed loop of 0.1 s"), "{}", both(&output));
+}
+
+#[test]
 fn a_program_that_ends_under_load_is_worse_and_its_log_is_shown() {
     attempt(|| {
         let folder = tempfile::tempdir().unwrap();

@@ -289,6 +289,43 @@ fn a_condition_that_holds_has_an_exit_code_of_its_own() {
     assert!(done.stdout.contains("VOID") && !done.stdout.contains("goes on"), "{}", done.stdout);
 }
 
+/// Three of four answers are fast refusals; the good ones take 30 ms.
+#[test]
+fn fast_refusals_make_no_figure_look_good() {
+    let answered = Arc::new(AtomicU64::new(0));
+    let url = served(move |mut stream| {
+        let mut head = [0; 4096];
+        while matches!(stream.read(&mut head), Ok(1..)) {
+            let answer = match answered.fetch_add(1, Ordering::SeqCst) % 4 {
+                0 => {
+                    thread::sleep(Duration::from_millis(30));
+                    "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+                }
+                _ => "HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\n\r\n",
+            };
+            let _ = stream.write_all(answer.as_bytes());
+        }
+    });
+    let arguments = [url.as_str(), "--rate", "200", "--duration", "1s", "-c", "40"];
+    let check = |condition: &str, code: i32| {
+        let json = load_json(&[&arguments[..], &["--fail-if", condition], &ANY_LATENESS].concat(), code);
+        let [requests, good, errors] = ["requests", "good", "errors"].map(|name| number(&json, &[name]));
+        assert_eq!((requests, good, errors), (200.0, 50.0, 150.0), "{json}");
+        let rate = number(&json, &["rate_achieved"]);
+        assert!(rate > 10.0 && rate <= 50.0, "{rate}");
+        assert!(number(&json, &["corrected", "p50"]) >= 30_000.0, "{json}");
+        assert!(number(&json, &["refused", "p50"]) < number(&json, &["uncorrected", "p50"]), "{json}");
+        assert!(json["notes"].to_string().contains("150 of 200 answers were refused by a check"), "{json}");
+    };
+    // What is said of good answers only is not all that is to be said of them.
+    check("p50>10s", 4);
+    check("p50>10s,errors>80%", 0);
+    check("p50>20ms,errors>80%", 4);
+    check("rate<100,errors>80%", 4);
+    check("requests<51,errors>80%", 4);
+    check("requests<50,errors>80%", 0);
+}
+
 #[test]
 fn a_target_that_answers_no_more_ends_a_counted_run() {
     // Ten answers, then none; connections stay open.

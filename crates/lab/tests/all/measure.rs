@@ -40,6 +40,26 @@ fn figures_of_a_server() {
 }
 
 #[test]
+fn slow_servers_have_the_throughput_that_they_have() {
+    let responder = |ms: u64| format!("'{LAB}' respond --address {{address}} --latency fixed:{ms}ms");
+    // More than connections and latency allow there never is; a busy machine makes it less.
+    for (ms, most) in [(20, 200.0), (40, 100.0), (90, 44.5)] {
+        attempt(|| {
+            let throughput = number(&["throughput", &responder(ms)]);
+            assert!(throughput > 0.85 * most && throughput < 1.02 * most, "{ms} ms: {throughput} of {most} a second");
+        });
+    }
+    // Twice as long as a closed loop of 200 ms has time for.
+    let output = measure(&["throughput", &responder(150)]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && output.stdout.is_empty(), "{output:?}");
+    assert!(stderr.contains("an answer takes 0.15 s") && stderr.contains("measure it for 0."), "{stderr}");
+    // Its latency needs no closed loop.
+    let p50 = number(&["p50", &responder(150), "--rate", "100"]);
+    assert!(p50 >= 150_000.0, "{p50} us");
+}
+
+#[test]
 fn a_gateway_has_a_configuration_of_ones_own_and_metrics() {
     require_tool("nginx", "nginx");
     let folder = tempfile::tempdir().unwrap();

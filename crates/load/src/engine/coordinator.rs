@@ -250,7 +250,11 @@ impl Sum {
         let end_ns = self.finished.iter().map(|finished| finished.end_ns).max().unwrap_or(measured_ns);
         let elapsed = Duration::from_nanos(end_ns.saturating_sub(measured_ns));
         let per_second = |count: f64| if elapsed.is_zero() { 0.0 } else { count / elapsed.as_secs_f64() };
-        let answered_in_time: u64 = self.finished.iter().map(|finished| finished.totals.answered_in_time).sum();
+        let sum_of =
+            |count: fn(&Totals) -> u64| self.finished.iter().map(|finished| count(&finished.totals)).sum::<u64>();
+        let answered_in_time = sum_of(|totals| totals.answered_in_time);
+        let (good, good_in_time) = (sum_of(|totals| totals.good), sum_of(|totals| totals.good_in_time));
+        let good_shares: f64 = self.finished.iter().map(|finished| finished.totals.good_shares).sum();
         let rate_intended = match &load.pace {
             Pace::Open(schedule) => Some(per_second(requests_due(schedule, load.duration, elapsed))),
             Pace::Closed => None,
@@ -261,6 +265,8 @@ impl Sum {
             elapsed,
             requests: self.requests,
             answered_in_time,
+            good,
+            good_in_time,
             drain: Duration::from_nanos(finished_ns.saturating_sub(end_ns)),
             cut_off: self.finished.iter().map(|finished| finished.totals.cut_off).sum(),
             interrupted: self.finished.iter().any(|finished| finished.interrupted),
@@ -268,9 +274,13 @@ impl Sum {
             sent: 0,
             sent_again: 0,
             bytes_received: 0,
-            rate_achieved: per_second(answered_in_time as f64),
+            rate_achieved: per_second(match load.pace {
+                Pace::Open(_) => good_in_time as f64,
+                Pace::Closed => good_shares,
+            }),
             rate_intended,
             latencies: self.latencies,
+            refused: histogram(),
             connect: histogram(),
             send: histogram(),
             first_byte: histogram(),
@@ -292,6 +302,7 @@ fn add(outcome: &mut Outcome, totals: &Totals) {
     outcome.sent += totals.sent;
     outcome.sent_again += totals.sent_again;
     outcome.bytes_received += totals.bytes_received;
+    merge(&mut outcome.refused, &totals.refused);
     merge(&mut outcome.connect, &totals.connect);
     merge(&mut outcome.send, &totals.send);
     merge(&mut outcome.first_byte, &totals.first_byte);

@@ -24,6 +24,8 @@ pub(super) struct Seen<'a> {
     /// Answered, at whatever time.
     requests: u64,
     answered_in_time: u64,
+    /// Answered, and not refused by a check.
+    good: u64,
     /// The measured time, as it came to be.
     elapsed: Duration,
     /// Requests that were begun in the measured time, or never could be.
@@ -42,11 +44,13 @@ impl<'a> Seen<'a> {
     pub(super) fn of(outcome: &'a Outcome, late: u64, streams_allowed: Option<usize>) -> Self {
         let counts = ErrorKind::ALL.iter().zip(outcome.errors.counts);
         let failed = counts.filter(|(kind, _)| ends_request(**kind)).map(|(_, count)| count).sum();
-        let &Outcome { requests, answered_in_time, elapsed, interrupted, sent_again, ref self_watch, .. } = outcome;
+        let &Outcome { requests, answered_in_time, good, elapsed, interrupted, sent_again, ref self_watch, .. } =
+            outcome;
         let made = requests + failed + outcome.cut_off + self_watch.missed_starts;
         Seen {
             requests,
             answered_in_time,
+            good,
             elapsed,
             made,
             interrupted,
@@ -125,7 +129,9 @@ fn differing(load: &Load, seen: &Seen<'_>) -> impl Iterator<Item = Note> {
     let streams = load.protocol.streams();
     let fewer_streams = seen.streams_allowed.map(|allowed| Note::FewerStreams { allowed, of: streams });
     let sent_again = (seen.sent_again > 0).then_some(Note::SentAgain { requests: seen.sent_again });
-    [fewer_requests, fewer_streams, sent_again].into_iter().flatten()
+    let refused = seen.requests - seen.good;
+    let refused = (refused > 0).then_some(Note::Refused { refused, of: seen.requests });
+    [fewer_requests, fewer_streams, sent_again, refused].into_iter().flatten()
 }
 
 /// Requests that never got an answer in the measured time, beyond those that may be under way at any moment.
@@ -214,6 +220,7 @@ mod tests {
         Seen {
             requests,
             answered_in_time,
+            good: requests,
             elapsed: Duration::from_secs(10),
             made: requests,
             interrupted: false,
@@ -277,6 +284,8 @@ mod tests {
         assert_eq!(judge(&asked, &fewer).1, notes);
         assert_eq!(judge(&asked, &Seen { interrupted: true, ..seen(90, 90, &watch) }).1, []);
         assert_eq!(judge(&asked, &Seen { made: 100, ..seen(90, 90, &watch) }).1, []);
+        let refused = Seen { made: 100, good: 25, ..seen(90, 90, &watch) };
+        assert_eq!(judge(&asked, &refused).1, [Note::Refused { refused: 65, of: 90 }]);
         // A pause of a fifth of a second in one that took four is more than a share of 1%, however long it might have taken.
         let bounds = Bounds { late_share_max: 0.01, ..Bounds::default() };
         let unbounded = Load { duration: DURATION_UNBOUNDED, bounds, ..asked };

@@ -25,6 +25,11 @@ pub(super) struct Stretch {
 pub(super) struct Totals {
     pub(super) sent: u64,
     pub(super) answered_in_time: u64,
+    pub(super) good: u64,
+    pub(super) good_in_time: u64,
+    /// Good answers, each with the share of its time that lies in the measured time.
+    pub(super) good_shares: f64,
+    pub(super) refused: Histogram<u64>,
     pub(super) bytes_received: u64,
     pub(super) errors: Errors,
     pub(super) connect: Histogram<u64>,
@@ -75,6 +80,10 @@ impl Record {
         let totals = Totals {
             sent: 0,
             answered_in_time: 0,
+            good: 0,
+            good_in_time: 0,
+            good_shares: 0.0,
+            refused: touched(),
             bytes_received: 0,
             errors: Errors::default(),
             connect: touched(),

@@ -133,6 +133,15 @@ fn figures(load: &Load, outcome: &Outcome) -> String {
 fn counts(outcome: &Outcome) -> String {
     let (elapsed_s, read) = (outcome.elapsed.as_secs_f64(), bytes(outcome.bytes_received));
     let mut text = format!("  {} in {elapsed_s:.2}s, {read} read\n", counted(outcome.answered_in_time, "request"));
+    let refused = outcome.answered_in_time.saturating_sub(outcome.good_in_time);
+    if refused > 0 {
+        text.push_str(&format!("  {} of them good, {refused} refused by a check", outcome.good_in_time));
+        if !outcome.refused.is_empty() {
+            let (median, p99) = (at(&outcome.refused, 50.0), at(&outcome.refused, 99.0));
+            text.push_str(&format!(" (50% within {median}, 99% within {p99})"));
+        }
+        text.push('\n');
+    }
     let after = outcome.requests.saturating_sub(outcome.answered_in_time);
     if after > 0 {
         let drain = u64::try_from(outcome.drain.as_nanos()).unwrap_or(u64::MAX);

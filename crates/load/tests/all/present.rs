@@ -58,6 +58,8 @@ fn outcome() -> Outcome {
         elapsed: Duration::from_millis(10_001),
         requests: 199_990,
         answered_in_time: 199_985,
+        good: 199_990,
+        good_in_time: 199_985,
         drain: Duration::from_micros(420),
         cut_off: 0,
         interrupted: false,
@@ -68,6 +70,7 @@ fn outcome() -> Outcome {
         rate_achieved: 19_997.5,
         rate_intended: Some(20_000.0),
         latencies: Latencies { corrected: spread(100), uncorrected: spread(50) },
+        refused: histogram(),
         connect: spread(3),
         send: spread(1),
         first_byte: spread(40),
@@ -91,6 +94,8 @@ fn with_errors() -> Outcome {
     outcome.errors.counts[ErrorKind::Timeout as usize] = 12;
     outcome.errors.counts[ErrorKind::Status as usize] = 5;
     outcome.errors.examples = vec!["GET /items: status 503".to_owned(), "GET /items: \u{1b}[31mred\r\n".to_owned()];
+    (outcome.good, outcome.good_in_time) = (199_985, 199_980);
+    outcome.refused.record_n(310_000, 5).unwrap();
     outcome.self_watch.missed_starts = 1;
     (outcome.cut_off, outcome.interrupted) = (3, true);
     outcome.drain = Duration::from_secs(1);
@@ -121,6 +126,8 @@ fn empty() -> Outcome {
         elapsed: Duration::ZERO,
         requests: 0,
         answered_in_time: 0,
+        good: 0,
+        good_in_time: 0,
         drain: Duration::ZERO,
         sent: 0,
         sent_again: 0,
@@ -128,6 +135,7 @@ fn empty() -> Outcome {
         rate_achieved: 0.0,
         rate_intended: None,
         latencies: Latencies { corrected: histogram(), uncorrected: histogram() },
+        refused: histogram(),
         connect: histogram(),
         send: histogram(),
         first_byte: histogram(),

@@ -33,11 +33,11 @@ enum Bound {
     Errors(u64),
     /// The same as a share, 0 to 1.
     ErrorShare(f64),
-    /// A percentile, as a share from 0 to 1, of the latency from the intended start.
+    /// A percentile, as a share from 0 to 1, of the latency from the intended start of good answers.
     Latency(f64, Duration),
-    /// Answers a second.
+    /// Good answers a second.
     Rate(f64),
-    /// Answers.
+    /// Good answers.
     Requests(u64),
 }
 
@@ -55,6 +55,19 @@ pub(crate) fn condition(text: &str) -> Result<Condition, String> {
     let (value, comparison) = found.ok_or(SHAPE)?;
     let bound = bound(metric.trim(), value.trim())?;
     Ok(Condition { typed: text.trim().to_owned(), comparison, bound })
+}
+
+/// Where no condition is on errors, this one is added: what is asked of good answers is to say nothing of a run that has few.
+const ERRORS_IMPLIED: &str = "errors>1%";
+
+/// The conditions of a run: those that were typed, and one on errors.
+pub(crate) fn all(typed: &[Condition]) -> Result<Vec<Condition>> {
+    let is_of_errors = |condition: &Condition| matches!(condition.bound, Bound::Errors(_) | Bound::ErrorShare(_));
+    let mut all = typed.to_vec();
+    if !all.is_empty() && !all.iter().any(is_of_errors) {
+        all.push(condition(ERRORS_IMPLIED)?);
+    }
+    Ok(all)
 }
 
 fn bound(metric: &str, value: &str) -> Result<Bound, String> {
@@ -101,12 +114,16 @@ pub(crate) fn judge(conditions: &[Condition], run: &RunRecord) -> Result<Vec<Jud
                 let (failed, asked) = (readable::count(run.failed()), readable::count(run.asked()));
                 (condition.is(run.failed_share(), bound), format!("{share_percent:.3}% ({failed} of {asked})"))
             }
+            // What never came is later than any bound.
+            Bound::Latency(..) if corrected.is_empty() => {
+                (matches!(condition.comparison, Comparison::Above | Comparison::AtLeast), "no good answer".to_owned())
+            }
             Bound::Latency(share, bound) => {
                 let us = histogram::quantile_us(&corrected, share);
                 (condition.is(us, bound.as_secs_f64() * 1e6), readable::time(us))
             }
             Bound::Rate(bound) => (condition.is(run.rate_achieved, bound), format!("{:.2}/s", run.rate_achieved)),
-            Bound::Requests(bound) => (condition.is(run.requests as f64, bound as f64), readable::count(run.requests)),
+            Bound::Requests(bound) => (condition.is(run.good() as f64, bound as f64), readable::count(run.good())),
         };
         Judged { condition: condition.typed.clone(), found, holds }
     });
@@ -165,6 +182,20 @@ mod tests {
     }
 
     #[test]
+    fn errors_are_judged_even_where_no_condition_is_on_them() {
+        let check = |typed: &[&str], expected: &[&str]| {
+            let typed: Vec<Condition> = typed.iter().map(|text| condition(text).unwrap()).collect();
+            let all = all(&typed).unwrap();
+            assert_eq!(all.iter().map(|condition| condition.typed.as_str()).collect::<Vec<_>>(), expected);
+        };
+        check(&[], &[]);
+        check(&["p99>20ms"], &["p99>20ms", "errors>1%"]);
+        check(&["rate<500", "requests<10"], &["rate<500", "requests<10", "errors>1%"]);
+        check(&["p99>20ms", "errors>50%"], &["p99>20ms", "errors>50%"]);
+        check(&["errors>3"], &["errors>3"]);
+    }
+
+    #[test]
     fn conditions_hold_or_do_not() {
         let mut histogram = outcome::histogram();
         histogram.record_n(1_000_000, 990).unwrap();
@@ -199,6 +230,21 @@ mod tests {
         check("rate<99", false);
         check("requests<990", false);
         check("requests<=990", true);
+        // Answers that a check refused are no good ones.
+        let refused = RunRecord {
+            requests: 1090,
+            errors: 105,
+            errors_by_kind: BTreeMap::from([("timeout".to_owned(), 5), ("status".to_owned(), 100)]),
+            refused: Some(String::new()),
+            ..run.clone()
+        };
+        let judged = judge(&all(&[condition("requests>=991").unwrap()]).unwrap(), &refused).unwrap();
+        assert_eq!(judged.iter().map(|judged| judged.holds).collect::<Vec<_>>(), [false, true], "{judged:?}");
+        let nothing = RunRecord { corrected: histogram::encode(&outcome::histogram()).unwrap(), ..refused };
+        for (text, holds) in [("p99>20ms", true), ("p50>=1h", true), ("max<1h", false), ("p50<=1ms", false)] {
+            let judged = judge(&[condition(text).unwrap()], &nothing).unwrap();
+            assert_eq!((judged[0].holds, judged[0].found.as_str()), (holds, "no good answer"), "{text}");
+        }
         let void = RunRecord { void: vec!["late".to_owned()], ..run.clone() };
         assert_eq!(judge(&[condition("errors>0").unwrap()], &void).unwrap(), []);
     }

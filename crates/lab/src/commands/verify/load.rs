@@ -51,10 +51,16 @@ fn again(load: &LoadResult) -> Result<LoadResult> {
         void_reasons: run.void.clone(),
         rate_intended: run.rate_intended,
         rate_achieved: run.rate_achieved,
-        // Its only other trace.
-        answered_in_time: match &load.design {
-            Some(_) => (run.rate_achieved * run.elapsed_s).round() as u64,
-            None => load.answered_in_time,
+        // In older files the rate is its only other trace.
+        answered_in_time: match (run.answered_in_time, &load.design) {
+            (Some(answered), _) => answered,
+            (None, Some(_)) => (run.rate_achieved * run.elapsed_s).round() as u64,
+            (None, None) => load.answered_in_time,
+        },
+        good: run.refused.as_ref().map(|_| run.good()),
+        refused: match &run.refused {
+            Some(text) if run.refusals() > 0 => Some(percentiles("run.refused", text)?),
+            _ => None,
         },
         cpu_share_max: run.generator_cpu_share_max.unwrap_or(load.cpu_share_max),
         realtime: run.generator_realtime.unwrap_or(load.realtime),
@@ -98,6 +104,7 @@ mod tests {
             "run": {"begun_unix_s": 1.8e9, "elapsed_s": 1.0, "requests": 990, "errors": 10, "errors_by_kind": {"timeout": 10},
                 "error_examples": ["timeout: no complete answer in 1000 ms"], "rate_intended": 1_000.0, "rate_achieved": 990.0,
                 "missed_starts": 5, "corrected": encoded(300, 1_005), "uncorrected": encoded(200, 1_000),
+                "refused": encoded(40, 0), "answered_in_time": 990,
                 "lateness": encoded(1, 1_000), "generator_cpu_cores": 0.1, "generator_cpu_wait_share": null,
                 "generator_pauses_s": 0.0, "generator_pause_longest_s": 0.0, "void": []},
             "parts": {"connect": encoded(50, 4), "send": encoded(5, 1_000), "first_byte": encoded(190, 990)},
@@ -150,6 +157,7 @@ mod tests {
         check("/run/requests", |value| *value = 995.into(), "run.requests");
         check("/run/errors_by_kind/timeout", |value| *value = 1.into(), "run.errors");
         check("/run/void", |value| *value = json!(["late"]), "run.void");
+        check("/run/refused", |value| *value = encoded(40, 7).into(), "run.refused");
         check("/run/lateness", |value| *value = encoded(5_000, 1_000).into(), "run.void");
         check("/points", |value| *value = json!([]), "points");
         check("/points/1/max_us", |value| *value = 600.into(), "points");

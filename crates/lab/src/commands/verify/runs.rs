@@ -44,12 +44,18 @@ pub(super) fn check(path: &str, run: &RunRecord, rules: &Rules, found: &mut Vec<
     if run.missed_starts.is_none() {
         return Ok(());
     }
-    let told = run.requests + run.failed_by(ErrorKind::Timeout);
+    if let Some(text) = &run.refused {
+        let refused = decoded("refused", text)?.len();
+        if refused != run.refusals() {
+            found.push(difference(format!("{path}.refused"), run.refusals(), refused));
+        }
+    }
+    let told = run.good() + run.failed_by(ErrorKind::Timeout);
     if counted != told {
         found.push(difference(
             format!("{path}.requests"),
-            format!("{told} with time-outs"),
-            format!("{counted} with time-outs"),
+            format!("{told} good ones and time-outs"),
+            format!("{counted} good ones and time-outs"),
         ));
     }
     if corrected < told {
@@ -83,7 +89,7 @@ pub(super) fn check_points(path: &str, run: &RunRecord, points: &[Point], found:
     let told_us = points.iter().map(|point| point.max_us).fold(0.0, f64::max);
     // What never came about or was cut off may lie behind the last stretch that was told of.
     let slack_us = HISTOGRAM_DIFFERENCE_MAX * slowest_us;
-    let all_told = histogram.len() == run.requests + run.failed_by(ErrorKind::Timeout);
+    let all_told = histogram.len() == run.good() + run.failed_by(ErrorKind::Timeout);
     if told_us > slowest_us + slack_us || (all_told && told_us < slowest_us - slack_us) {
         found.push(difference(path.clone(), format!("at most {told_us} us"), format!("at most {slowest_us} us")));
     }

@@ -254,13 +254,18 @@ fn a_comparison_shows_ratios_detectable_effects_and_pairs() {
 }
 
 fn a_load_result_shows_what_correction_adds_and_what_failed() {
-    let told =
-        ["half were answered within", "from the intended start", "from the send", "no answer within 400 ms", "timeout"];
+    let told = [
+        "good answers/s, half came within",
+        "from the intended start",
+        "from the send",
+        "no answer within 400 ms",
+        "timeout",
+    ];
     check_page("load", &told);
 }
 
 fn a_page_says_whether_its_verdict_follows_from_the_data() {
-    check_page("load", &["Made again from the raw data with this page: the same."]);
+    check_page("load", &["Recomputed from the raw data when this page was made: same result."]);
     check_page("touched", &["One figure in the file is not what its raw data and its design give"]);
 }
 

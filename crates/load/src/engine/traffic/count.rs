@@ -31,18 +31,27 @@ impl Traffic<'_> {
     #[inline]
     pub(super) fn count_answer(&mut self, request: Request, refused: Option<Refused>, now: u64) {
         self.answered_ns = now;
+        if refused.is_none() {
+            // Of one that began before the measured time, too.
+            self.record.totals.good_shares += share_within((request.sent_ns, now), (self.measured_ns, self.end_ns));
+        }
         if !self.is_measured(request) {
             return;
         }
-        self.record.latency(now - request.intended_ns, now - request.sent_ns);
+        let in_time = u64::from(now <= self.end_ns);
         self.record.stretch.requests += 1;
-        self.record.totals.answered_in_time += u64::from(now <= self.end_ns);
-        if let Some(refused) = refused {
-            let name = &self.composer.entry(request.entry as usize).name;
-            match refused {
-                Refused::Status(status) => self.record.error(ErrorKind::Status, &format_args!("{status} to {name}")),
-                Refused::Body => self.record.error(ErrorKind::Body, &format_args!("unexpected body, to {name}")),
-            }
+        self.record.totals.answered_in_time += in_time;
+        let Some(refused) = refused else {
+            self.record.latency(now - request.intended_ns, now - request.sent_ns);
+            self.record.totals.good += 1;
+            self.record.totals.good_in_time += in_time;
+            return;
+        };
+        self.record.totals.refused.saturating_record(now - request.sent_ns);
+        let name = &self.composer.entry(request.entry as usize).name;
+        match refused {
+            Refused::Status(status) => self.record.error(ErrorKind::Status, &format_args!("{status} to {name}")),
+            Refused::Body => self.record.error(ErrorKind::Body, &format_args!("unexpected body, to {name}")),
         }
     }
 
@@ -69,7 +78,41 @@ impl Traffic<'_> {
     }
 }
 
+/// The share of a stretch of time that lies in another, 0 to 1.
+#[inline]
+fn share_within((from_ns, to_ns): (u64, u64), (begin_ns, end_ns): (u64, u64)) -> f64 {
+    if from_ns >= begin_ns && to_ns <= end_ns {
+        return 1.0;
+    }
+    let within_ns = to_ns.min(end_ns).saturating_sub(from_ns.max(begin_ns));
+    within_ns as f64 / to_ns.saturating_sub(from_ns).max(1) as f64
+}
+
 /// When a connection ended, in words.
 pub(super) fn when(answering: bool) -> &'static str {
     if answering { "in the middle of the answer" } else { "before an answer" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::share_within;
+
+    #[test]
+    fn a_request_across_a_border_counts_with_its_share() {
+        let check = |request, share: f64| assert_eq!(share_within(request, (100, 200)), share, "{request:?}");
+        check((100, 200), 1.0);
+        check((150, 150), 1.0);
+        check((0, 100), 0.0);
+        check((0, 50), 0.0);
+        check((200, 300), 0.0);
+        check((250, 300), 0.0);
+        check((250, 250), 0.0);
+        check((50, 150), 0.5);
+        check((180, 260), 0.25);
+        // One that takes longer than the measured time.
+        check((0, 400), 0.25);
+        check((0, 200), 0.5);
+        // The measured time has not begun.
+        assert_eq!(share_within((5, 9), (u64::MAX, u64::MAX)), 0.0);
+    }
 }

@@ -1,11 +1,11 @@
 //! Answers in every form a server may give them, and in forms it may not.
 
 use crate::engine::server::{Then, ok, serve, write};
-use crate::engine::{errors, even, load, millis, outcome};
+use crate::engine::{MS, errors, even, load, millis, outcome};
 use std::io::Read;
 use std::net::TcpListener;
 use std::thread;
-use stillgate_load::{ErrorKind, Load, Mix, Outcome};
+use stillgate_load::{ErrorKind, Load, Mix, Note, Outcome, Pace};
 
 /// Ten requests, each answered by these bytes, after which the connection is closed or kept.
 fn answered_by(method: &str, answer: &'static [u8], then_close: bool) -> Outcome {
@@ -65,8 +65,33 @@ fn answers_that_are_none() {
 fn an_unexpected_status_is_an_answer_and_an_error() {
     let outcome = answered_by("GET", b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n", false);
     assert_eq!((outcome.requests, errors(&outcome, ErrorKind::Status), outcome.errors.total()), (10, 10, 10));
-    assert_eq!(outcome.latencies.corrected.len(), 10);
+    assert_eq!((outcome.good, outcome.good_in_time, outcome.rate_achieved), (0, 0, 0.0));
+    assert_eq!((outcome.latencies.corrected.len(), outcome.refused.len()), (0, 10));
     assert!(outcome.errors.examples[0].contains("502"), "{:?}", outcome.errors);
+}
+
+#[test]
+fn fast_refusals_are_neither_in_the_latencies_nor_in_the_rate() {
+    for pace in [even(200.0), Pace::Closed] {
+        // One of four is good, and takes 20 ms at least.
+        let server = serve(|stream, asked| match asked.total % 4 {
+            0 => {
+                thread::sleep(millis(20));
+                ok(stream, "ok")
+            }
+            _ => write(stream, b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\n\r\n"),
+        });
+        let outcome = outcome(&load(server.address, pace, 4, millis(200)));
+        let (good, refused) = (outcome.good, errors(&outcome, ErrorKind::Status));
+        assert!(good > 0 && refused >= 3 * good - 12, "{outcome:?}");
+        assert_eq!((good + refused, outcome.errors.total()), (outcome.requests, refused));
+        let latencies = &outcome.latencies.corrected;
+        assert_eq!((latencies.len(), outcome.refused.len()), (good, refused));
+        assert!(latencies.min() >= 19 * MS && outcome.refused.value_at_quantile(0.5) < latencies.min(), "{outcome:?}");
+        let rated = outcome.rate_achieved * outcome.elapsed.as_secs_f64();
+        assert!(rated <= good as f64 && outcome.good_in_time <= good, "{outcome:?}");
+        assert!(outcome.notes.contains(&Note::Refused { refused, of: outcome.requests }), "{:?}", outcome.notes);
+    }
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! How many requests, how fast, over how many connections: what was asked for is what was done.
 
 use crate::engine::server::{ok, serve};
-use crate::engine::{even, load, millis, outcome};
+use crate::engine::{attempt, even, load, millis, outcome};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
 use stillgate_load::{Arrivals, Load, Pace, Schedule, Void, run};
 
 #[test]
@@ -44,6 +46,30 @@ fn a_closed_loop_asks_as_fast_as_it_is_answered() {
     assert!(outcome.bytes_received >= 40 * (outcome.requests - 3));
     // Unless a busy machine lets it wait.
     assert!(outcome.void.iter().all(|void| matches!(void, Void::StoodStill { .. })), "{:?}", outcome.void);
+}
+
+/// Of connections that are always busy, rate times latency is their number (Little 1961), however short the measured time.
+#[test]
+fn a_closed_loop_counts_requests_across_its_borders() {
+    attempt(|| {
+        for (answer_ms, measured_ms) in [(200, 300), (200, 110), (40, 25), (20, 25)] {
+            // What the server took is what it measured itself, so that a busy machine changes little.
+            let served = Arc::new(Mutex::new(Vec::new()));
+            let taken = served.clone();
+            let server = serve(move |stream, _| {
+                let begun = Instant::now();
+                thread::sleep(millis(answer_ms));
+                taken.lock().unwrap().push(begun.elapsed().as_secs_f64());
+                ok(stream, "ok")
+            });
+            let load = load(server.address, Pace::Closed, 4, millis(measured_ms));
+            let outcome = outcome(&Load { warm_up: millis(answer_ms + 10), ..load });
+            assert_eq!(outcome.errors.examples, [""; 0]);
+            let served = served.lock().unwrap();
+            let busy = outcome.rate_achieved * served.iter().sum::<f64>() / served.len() as f64;
+            assert!((busy / 4.0 - 1.0).abs() < 0.15, "{answer_ms} ms, {measured_ms} ms: {busy} of 4 are busy");
+        }
+    });
 }
 
 #[test]
