@@ -10,7 +10,7 @@ pub(crate) mod checkouts;
 pub(crate) mod command;
 pub(crate) mod commits;
 pub(crate) mod display;
-mod number;
+pub(crate) mod number;
 pub(crate) mod patch;
 pub(crate) mod priors;
 pub(crate) mod record;

@@ -1,40 +1,170 @@
-//! The number a measuring command prints: the last one on its standard output.
+//! The number a measuring command prints: the last one on its standard output, in the unit that stands behind it.
 //!
-//! Units may stand behind it (`12.5ms`), words around it. A number within a word (`p99`) is none. What could be read in two
-//! ways is refused: a measurement that is off by a thousand looks like a regression.
+//! Times and binary sizes are converted (`980us` and `1.03ms` become 980 and 1030 us), so that a measurement may change its unit.
+//! Other units are only kept by name, and who compares measurements refuses a second one: `KB` has two meanings, and so has `M`.
+//! A number within a word (`p99`) is none. What could be read in two ways is refused: a measurement that is off by a
+//! thousand looks like a regression.
+
+/// A measurement.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Printed {
+    /// Above 0.
+    pub(crate) value: f64,
+    /// `us` for times, `B` for sizes, `us/op` for times of something, another one as it was printed; none: a plain number.
+    pub(crate) unit: Option<String>,
+}
+
+/// Names of times, and how many microseconds each is.
+const TIMES: [(&[&str], f64); 6] = [
+    (&["ns", "nsec", "nsecs", "nanosecond", "nanoseconds"], 1e-3),
+    // The second and the third look alike: the micro sign and the Greek letter.
+    (&["us", "\u{b5}s", "\u{3bc}s", "usec", "usecs", "microsecond", "microseconds"], 1.0),
+    (&["ms", "msec", "msecs", "millisecond", "milliseconds"], 1e3),
+    (&["s", "sec", "secs", "second", "seconds"], 1e6),
+    (&["m", "min", "mins", "minute", "minutes"], 60e6),
+    (&["h", "hr", "hrs", "hour", "hours"], 3600e6),
+];
+
+/// Names of sizes that have one meaning, and how many bytes each is.
+const SIZES: [(&[&str], f64); 5] = [
+    (&["B", "byte", "bytes"], 1.0),
+    (&["KiB"], 1024.0),
+    (&["MiB"], 1_048_576.0),
+    (&["GiB"], 1_073_741_824.0),
+    (&["TiB"], 1_099_511_627_776.0),
+];
+
+/// Words that are units where they stand alone behind a number, with prefixes of SI and IEC. Other words are words.
+const WORDS: [&str; 22] = [
+    "b",
+    "B",
+    "bit",
+    "bits",
+    "bps",
+    "byte",
+    "bytes",
+    "Hz",
+    "op",
+    "ops",
+    "rps",
+    "qps",
+    "req",
+    "reqs",
+    "request",
+    "requests",
+    "cycle",
+    "cycles",
+    "instruction",
+    "instructions",
+    "insn",
+    "insns",
+];
+const PREFIXES: [&str; 9] = ["k", "K", "M", "G", "T", "Ki", "Mi", "Gi", "Ti"];
 
 /// The measurement in a command's output; else what is wrong with it.
-pub(super) fn last(output: &str) -> Result<f64, String> {
-    let Some(word) = output.split_whitespace().rev().find(|word| is_numeric(word)) else {
-        return Err("it printed no number".to_owned());
-    };
-    let bare = word.trim_matches(|c: char| !c.is_alphanumeric() && !"+-.".contains(c));
+pub(super) fn last(output: &str) -> Result<Printed, String> {
+    let (word, next) = output.lines().rev().find_map(numeric).ok_or("it printed no number")?;
+    let bare = stripped(word);
+    if bare[..start(bare)].strip_suffix(':').is_some_and(|before| before.ends_with(|c: char| c.is_ascii_digit())) {
+        return Err(format!("it printed {word:?}, which is not a number; write a time in seconds"));
+    }
     let text = &bare[start(bare)..];
     let end = (1..=text.len())
         .rev()
         .find(|&end| text.is_char_boundary(end) && text[..end].parse::<f64>().is_ok())
         .ok_or_else(|| format!("it printed {word:?}, which is not a number"))?;
-    if text[end..].starts_with(',') {
+    let suffix = text[end..].trim_end_matches('.');
+    if suffix.starts_with(',') {
         return Err(format!("it printed {word:?}; write numbers without commas"));
     }
-    match text[..end].parse::<f64>() {
-        Ok(value) if value.is_finite() && value > 0.0 => Ok(value),
-        _ => Err(format!("it printed {word:?}; a measurement is a number above 0")),
+    if suffix.contains(|c: char| c.is_ascii_digit()) {
+        return Err(format!("it printed {word:?}; write one number with one unit"));
     }
+    let value = match text[..end].parse::<f64>() {
+        Ok(value) if value.is_finite() && value > 0.0 => value,
+        _ => return Err(format!("it printed {word:?}; a measurement is a number above 0")),
+    };
+    let unit = match suffix {
+        "" => next.map(|word| stripped(word).trim_end_matches('.')).filter(|word| is_unit(word)),
+        suffix => Some(suffix),
+    };
+    Ok(match unit {
+        None => Printed { value, unit: None },
+        Some(unit) => {
+            let (name, factor) = converted(unit);
+            Printed { value: value * factor, unit: Some(name) }
+        }
+    })
+}
+
+impl Printed {
+    /// Why it cannot be compared with a measurement that has this unit.
+    pub(crate) fn differs(&self, unit: Option<&str>) -> Option<String> {
+        let named = |unit: Option<&str>| unit.map_or("no unit".to_owned(), |unit| format!("the unit {unit}"));
+        (self.unit.as_deref() != unit).then(|| {
+            format!(
+                "its number has {}, those before have {}; print all in the same unit",
+                named(self.unit.as_deref()),
+                named(unit)
+            )
+        })
+    }
+}
+
+/// The last number of a line, and the word behind it.
+fn numeric(line: &str) -> Option<(&str, Option<&str>)> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let at = words.iter().rposition(|word| is_numeric(word))?;
+    Some((words[at], words.get(at + 1).copied()))
 }
 
 /// Words that say a number, or that there is none.
 fn is_numeric(word: &str) -> bool {
-    let bare = word.trim_matches(|c: char| !c.is_alphanumeric() && !"+-.".contains(c));
+    let bare = stripped(word);
     let number = &bare[start(bare)..];
     number.starts_with(|c: char| c.is_ascii_digit())
         || number.starts_with(['+', '-', '.']) && number[1..].starts_with(|c: char| c.is_ascii_digit() || c == '.')
         || ["nan", "inf", "infinity"].contains(&number.trim_start_matches(['+', '-']).to_ascii_lowercase().as_str())
 }
 
+/// Without brackets and punctuation around it.
+fn stripped(word: &str) -> &str {
+    word.trim_matches(|c: char| !c.is_alphanumeric() && !"+-.%".contains(c))
+}
+
 /// Behind `name=` or `name:`.
 fn start(word: &str) -> usize {
     word.rfind(['=', ':']).map_or(0, |at| at + 1)
+}
+
+/// Whether a word alone is a unit, or one for each of something.
+fn is_unit(word: &str) -> bool {
+    let (unit, _) = per(word);
+    let known = |name: &str| {
+        let mut all = TIMES.iter().chain(&SIZES).flat_map(|(names, _)| names.iter());
+        WORDS.contains(&name) || all.any(|known| *known == name)
+    };
+    let prefixed = PREFIXES.iter().filter_map(|prefix| unit.strip_prefix(prefix)).any(|rest| WORDS.contains(&rest));
+    unit == "%" || known(unit) || prefixed
+}
+
+/// `us` and `op` of `us/op`.
+fn per(unit: &str) -> (&str, Option<&str>) {
+    unit.split_once('/').map_or((unit, None), |(unit, each)| (unit, Some(each)))
+}
+
+/// The unit that it is converted to, and by what.
+fn converted(unit: &str) -> (String, f64) {
+    let (of, each) = per(unit);
+    let find =
+        |units: &[(&[&str], f64)]| units.iter().find(|(names, _)| names.contains(&of)).map(|(_, factor)| *factor);
+    let (name, factor) = match (find(&TIMES), find(&SIZES)) {
+        (Some(factor), _) => ("us", factor),
+        (None, Some(factor)) => ("B", factor),
+        (None, None) => (of, 1.0),
+    };
+    let each = each.map(|each| if TIMES[3].0.contains(&each) { "s" } else { each });
+    (each.map_or(name.to_owned(), |each| format!("{name}/{each}")), factor)
 }
 
 #[cfg(test)]
@@ -43,15 +173,67 @@ mod tests {
 
     #[test]
     fn the_last_number_counts() {
-        let check = |output: &str, value: f64| assert_eq!(last(output), Ok(value), "{output:?}");
+        let check = |output: &str, value: f64| {
+            assert_eq!(last(output), Ok(Printed { value, unit: None }), "{output:?}");
+        };
         check("12.5\n", 12.5);
         check("warming up 3\n1e-3\n", 1e-3);
         check("1\n2\n", 2.0);
-        check("time: 12.5ms\n", 12.5);
-        check("time=12.5ms (p99)\n", 12.5);
-        check("latency p99 7 us\n", 7.0);
-        check("took (3.5s)", 3.5);
-        check("5%.", 5.0);
+        check("p99=12.5 (p99)\n", 12.5);
+        check("12.5 on a1b2c3d\n", 12.5);
+        check("12.5\nms\n", 12.5);
+    }
+
+    #[test]
+    fn units_are_read() {
+        let check = |output: &str, value: f64, unit: &str| {
+            let printed = last(output).unwrap();
+            let is_near = (printed.value / value - 1.0).abs() < 1e-12;
+            assert!(is_near && printed.unit.as_deref() == Some(unit), "{output:?}: {printed:?}");
+        };
+        check("time: 12.5ms\n", 12_500.0, "us");
+        check("time=12.5ms (p99)\n", 12_500.0, "us");
+        check("latency p99 7 us\n", 7.0, "us");
+        check("latency p99 7 \u{b5}s,\n", 7.0, "us");
+        check("  99%  980.00us\n", 980.0, "us");
+        check("  99%  1.03ms\n", 1030.0, "us");
+        check("took (3.5s)", 3.5e6, "us");
+        check("took 3.5 seconds.", 3.5e6, "us");
+        check("3.5E-2s", 3.5e4, "us");
+        check("1.5m", 90e6, "us");
+        check("640 ns/op", 0.64, "us/op");
+        check("2 KiB", 2048.0, "B");
+        check("1.5GiB", 1.5 * 1_073_741_824.0, "B");
+        check("7 B/sec", 7.0, "B/s");
+        check("7 MiB/s", 7.0 * 1_048_576.0, "B/s");
+        check("5%.", 5.0, "%");
+        check("5 %", 5.0, "%");
+        // Kept by name.
+        check("Transfer/sec:      1.98MB\n", 1.98, "MB");
+        check("1.98 MB/sec\n", 1.98, "MB/s");
+        check("Req/Sec    12.34k", 12.34, "k");
+        check("12.34 kcycles", 12.34, "kcycles");
+        check("7 requests", 7.0, "requests");
+        check("7x", 7.0, "x");
+    }
+
+    #[test]
+    fn a_second_unit_is_refused() {
+        let check = |output: &str, unit: Option<&str>, why: Option<&str>| {
+            let differs = last(output).unwrap().differs(unit);
+            assert_eq!(differs.is_some(), why.is_some(), "{output:?}: {differs:?}");
+            assert!(why.is_none_or(|why| differs.as_ref().unwrap().contains(why)), "{output:?}: {differs:?}");
+        };
+        check("980us", Some("us"), None);
+        check("1.03 ms", Some("us"), None);
+        check("1.03", None, None);
+        check("1.03", Some("us"), Some("no unit, those before have the unit us"));
+        check("1.03ms", None, Some("the unit us, those before have no unit"));
+        check("1.01MB", Some("KB"), Some("the unit MB"));
+        check("1.01MB", Some("B"), Some("the unit MB"));
+        check("1.01k", None, Some("the unit k"));
+        check("12%", None, Some("the unit %"));
+        check("12 us/op", Some("us"), Some("the unit us/op"));
     }
 
     #[test]
@@ -65,8 +247,11 @@ mod tests {
         check("3\nNaN\n", "above 0");
         check("-inf", "above 0");
         check("0", "above 0");
+        check("0ms", "above 0");
         check("-4", "above 0");
         check("1e999", "above 0");
         check("1,234", "without commas");
+        check("1m30s", "one number with one unit");
+        check("elapsed 1:02.50", "a time in seconds");
     }
 }

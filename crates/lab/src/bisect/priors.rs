@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, HashMap};
 /// How much likelier a change of a count makes the commit that made it.
 const FACTOR: f64 = 10.0;
 
-/// A series by name, machine and command: what another command counts is something else.
-type Key<'a> = (&'a str, &'a str, Option<&'a str>);
+/// A series by name, machine, command and unit: what another command counts is something else.
+type Key<'a> = (&'a str, &'a str, Option<&'a str>, Option<&'a str>);
 
 /// Weighs the commits of a row by what was counted of them; says of how many something was.
 pub(crate) fn weigh_by_counts(commits: &mut [CommitRecord], lines: &[Line], min_effect: f64) -> usize {
@@ -22,7 +22,7 @@ pub(crate) fn weigh_by_counts(commits: &mut [CommitRecord], lines: &[Line], min_
     let mut series: BTreeMap<Key<'_>, BTreeMap<usize, &[f64]>> = BTreeMap::new();
     for line in lines.iter().filter(|line| line.counted.is_some()) {
         if let Some(place) = places.get(line.commit.as_str()) {
-            let key = (line.series.as_str(), line.machine.as_str(), line.measure.as_deref());
+            let key = (line.series.as_str(), line.machine.as_str(), line.measure.as_deref(), line.unit.as_deref());
             series.entry(key).or_default().insert(*place, &line.values);
         }
     }

@@ -33,7 +33,7 @@ impl Known {
         let readings: Vec<Reading> = tries
             .iter()
             .filter_map(|tried| match tried.outcome {
-                Outcome::Measured { value } => Some(Reading { place: tried.place, value: value.ln() }),
+                Outcome::Measured { value, .. } => Some(Reading { place: tried.place, value: value.ln() }),
                 _ => None,
             })
             .collect();

@@ -6,7 +6,7 @@ use super::analysis::answer_of;
 use super::checkouts::Built;
 use super::command::{self, Done, Manner, Place, last_lines};
 use super::display::Display;
-use super::number;
+use super::number::{self, Printed};
 use super::record::Known;
 use super::source::Source;
 use crate::error::Result;
@@ -70,8 +70,9 @@ impl Bisection<'_> {
             let begun = Instant::now();
             let Some(outcome) = self.measure(result, &ready)? else { continue };
             match &outcome {
-                Outcome::Measured { value } => {
-                    display.measured(&format!("{} {named}: {value}", known.readings.len() + 1));
+                Outcome::Measured { value, unit } => {
+                    let unit = unit.as_ref().map_or_else(String::new, |unit| format!(" {unit}"));
+                    display.measured(&format!("{} {named}: {value}{unit}", known.readings.len() + 1));
                 }
                 Outcome::Failed { why } | Outcome::Skipped { why } => display.note(&format!("{named}: {why}")),
                 Outcome::Built | Outcome::NotBuilt { .. } => {}
@@ -99,8 +100,8 @@ impl Bisection<'_> {
     /// None where the user wants an end.
     fn measure(&self, result: &BisectResult, place: &Place) -> Result<Option<Outcome>> {
         let tried = measure_once(&result.design.measure, place, self.measure_limit, self.stop)?;
-        Ok(match tried {
-            Tried::Value(value) => Some(Outcome::Measured { value }),
+        Ok(match in_unit(tried, &mut unit_before(result)) {
+            Tried::Value(Printed { value, unit }) => Some(Outcome::Measured { value, unit }),
             Tried::Failed(why) => Some(Outcome::Failed { why }),
             Tried::Skipped(why) => Some(Outcome::Skipped { why }),
             Tried::Stopped => None,
@@ -108,10 +109,17 @@ impl Bisection<'_> {
     }
 }
 
+/// The unit of the measurements so far; none before the first.
+fn unit_before(result: &BisectResult) -> Option<Option<String>> {
+    result.tries.iter().find_map(|tried| match &tried.outcome {
+        Outcome::Measured { unit, .. } => Some(unit.clone()),
+        _ => None,
+    })
+}
+
 /// What came of one measurement.
 pub(crate) enum Tried {
-    /// Above 0.
-    Value(f64),
+    Value(Printed),
     /// Which may be chance.
     Failed(String),
     /// The commit cannot be measured.
@@ -126,7 +134,7 @@ pub(crate) fn measure_once(words: &str, place: &Place, limit: Duration, stop: &A
         Done::Stopped => Tried::Stopped,
         Done::TimedOut => Tried::Failed(format!("its measurement was not done after {limit:?}")),
         Done::Ended { status, stdout, .. } if status.success() => match number::last(&stdout) {
-            Ok(value) => Tried::Value(value),
+            Ok(printed) => Tried::Value(printed),
             Err(why) => Tried::Failed(format!("its output is no measurement: {why}")),
         },
         Done::Ended { status, stderr, .. } if status.code() == Some(EXIT_SKIP) => Tried::Skipped(format!(
@@ -137,6 +145,16 @@ pub(crate) fn measure_once(words: &str, place: &Place, limit: Duration, stop: &A
             Tried::Failed(format!("its measurement failed ({status}) {}", last_lines(&stderr)))
         }
     })
+}
+
+/// A measurement in another unit than those before is a failed one; `unit` is theirs, and none before the first.
+pub(crate) fn in_unit(tried: Tried, unit: &mut Option<Option<String>>) -> Tried {
+    let Tried::Value(printed) = tried else { return tried };
+    let before = unit.get_or_insert_with(|| printed.unit.clone());
+    match printed.differs(before.as_deref()) {
+        Some(why) => Tried::Failed(why),
+        None => Tried::Value(printed),
+    }
 }
 
 fn tried(place: usize, begun: Instant, outcome: Outcome) -> Try {

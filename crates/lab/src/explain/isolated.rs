@@ -4,7 +4,7 @@
 //! what it is called with.
 
 use crate::bisect::command::Place;
-use crate::bisect::run::{Tried, measure_once};
+use crate::bisect::run::{Tried, in_unit, measure_once};
 use crate::display::Progress;
 use crate::error::{Error, Result};
 use crate::result::explain::{ExplainResult, Isolated, IsolatedChange, Profiled, Range};
@@ -49,7 +49,7 @@ pub(crate) fn measure(
 ) -> Result<Isolated> {
     let folder = std::env::current_dir().map_err(|error| Error::new(format!("the current folder: {error}")))?;
     let place = Place { folder, environment: Vec::new() };
-    let mut taken = [Vec::new(), Vec::new()];
+    let (mut taken, mut unit) = ([Vec::new(), Vec::new()], None);
     'rounds: for number in 0..count {
         if stop.load(Ordering::Relaxed) {
             break;
@@ -59,8 +59,8 @@ pub(crate) fn measure(
         let order = if number % 2 == 0 { [0, 1] } else { [1, 0] };
         for side in order {
             let words = part.command.replace("{}", &programs[side]);
-            match measure_once(&words, &place, LIMIT, stop)? {
-                Tried::Value(value) => taken[side].push(value),
+            match in_unit(measure_once(&words, &place, LIMIT, stop)?, &mut unit) {
+                Tried::Value(printed) => taken[side].push(printed.value),
                 Tried::Failed(why) | Tried::Skipped(why) => {
                     return Err(Error::new(format!("--isolated {}: {}: {why}", part.name, ["A", "B"][side])));
                 }

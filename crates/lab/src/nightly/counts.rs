@@ -8,7 +8,7 @@ use super::suite::{EachCommit, Measured};
 use crate::bisect::checkouts::{Built, Checkouts};
 use crate::bisect::command::Place;
 use crate::bisect::commits::row;
-use crate::bisect::run::{Tried, measure_once};
+use crate::bisect::run::{Tried, in_unit, measure_once};
 use crate::display::Progress;
 use crate::error::{Error, Result};
 use crate::git::{self, git, short};
@@ -38,6 +38,9 @@ pub(crate) struct Row {
 
 /// Of each series the counts of a commit; none where it could not be counted.
 type Counts = Vec<Option<Vec<f64>>>;
+
+/// Of each series the unit of its counts; none where it is not known yet.
+type Units = Vec<Option<Option<String>>>;
 
 /// What the counts of a night need besides their suite.
 pub(crate) struct Sweep<'a> {
@@ -102,6 +105,7 @@ impl Sweep<'_> {
         let mut seen: Vec<Option<Counts>> =
             row.commits.iter().map(|record| self.known(each, &record.commit, lines)).collect();
         let mut scattering = vec![false; each.series.len()];
+        let mut units: Units = each.series.iter().map(|series| self.unit_before(each, series, lines)).collect();
         let planned = spread(row.commits.len(), self.commits_max);
         let mut failed = Vec::new();
         let missing = planned.iter().filter(|index| seen[**index].is_none()).count();
@@ -115,7 +119,8 @@ impl Sweep<'_> {
             progress.step(&format!("{} {}", short(&record.commit), record.subject));
             if let Some(same) = self.same(each, row, &seen, index)? {
                 let counts = seen[same].clone().unwrap_or_default();
-                keep(&self.lines(each, record, row.place + index as u64, &counts, Some(&row.commits[same].commit))?)?;
+                let same = Some(row.commits[same].commit.as_str());
+                keep(&self.lines(each, record, row.place + index as u64, (&counts, &units), same)?)?;
                 seen[index] = Some(counts);
                 continue;
             }
@@ -131,10 +136,10 @@ impl Sweep<'_> {
             };
             let times = if done == 0 { CHECKS } else { 1 };
             let mut counts = Vec::new();
-            for (series, scatters) in each.series.iter().zip(&mut scattering) {
+            for ((series, scatters), unit) in each.series.iter().zip(&mut scattering).zip(&mut units) {
                 let counted = match *scatters {
                     true => None,
-                    false => self.count(series, &place, times, &progress)?,
+                    false => self.count(series, &place, (times, unit), &progress)?,
                 };
                 *scatters |= counted.as_ref().is_some_and(|values| !is_count(values, self.min_effect));
                 if let (true, Some(values)) = (*scatters, &counted) {
@@ -143,11 +148,20 @@ impl Sweep<'_> {
                 counts.push(counted.filter(|_| !*scatters));
             }
             self.checkouts.remove(&record.commit);
-            keep(&self.lines(each, record, row.place + index as u64, &counts, None)?)?;
+            keep(&self.lines(each, record, row.place + index as u64, (&counts, &units), None)?)?;
             seen[index] = Some(counts);
         }
         progress.finish();
         Ok(failed)
+    }
+
+    /// Of what was counted of a series before; none where that is not known.
+    fn unit_before(&self, each: &EachCommit, series: &Measured, lines: &[Line]) -> Option<Option<String>> {
+        let mut counted = lines.iter().rev().filter(|line| line.counted.is_some() && line.machine == self.machine);
+        let line = counted.find(|line| {
+            line.series == series.name && line.measure.as_ref() == Some(&series.measure) && line.build == each.build
+        });
+        line?.unit.clone().map(Some)
     }
 
     fn known(&self, each: &EachCommit, commit: &str, lines: &[Line]) -> Option<Counts> {
@@ -166,12 +180,18 @@ impl Sweep<'_> {
     }
 
     /// None where it cannot be counted: an older commit need not have what is counted.
-    fn count(&self, series: &Measured, place: &Place, times: usize, progress: &Progress) -> Result<Option<Vec<f64>>> {
+    fn count(
+        &self,
+        series: &Measured,
+        place: &Place,
+        (times, unit): (usize, &mut Option<Option<String>>),
+        progress: &Progress,
+    ) -> Result<Option<Vec<f64>>> {
         let mut values = Vec::new();
         let mut failures = 0;
         while values.len() < times {
-            match measure_once(&series.measure, place, self.limit, self.stop)? {
-                Tried::Value(value) => values.push(value),
+            match in_unit(measure_once(&series.measure, place, self.limit, self.stop)?, unit) {
+                Tried::Value(printed) => values.push(printed.value),
                 _ if self.stop.load(Ordering::Relaxed) => return Err(interrupted()),
                 Tried::Stopped => return Err(interrupted()),
                 Tried::Skipped(_) => return Ok(None),
@@ -215,15 +235,16 @@ impl Sweep<'_> {
         each: &EachCommit,
         record: &CommitRecord,
         place: u64,
-        counts: &[Option<Vec<f64>>],
+        (counts, units): (&[Option<Vec<f64>>], &Units),
         same_as: Option<&str>,
     ) -> Result<Vec<Line>> {
         let committed = git(self.top, &["show", "--no-patch", "--format=%cI", &record.commit])?.map_err(Error::new)?;
         let same_as = same_as.map(str::to_owned);
         let counted = Counted { place, committed, subject: record.subject.clone(), same_as };
-        let lines = each.series.iter().zip(counts).filter_map(|(series, values)| {
+        let lines = each.series.iter().zip(counts).zip(units).filter_map(|((series, values), unit)| {
             let mut line = Line::new(&series.name, self.machine, self.at.to_owned(), &record.commit, values.clone()?);
             line.counted = Some(counted.clone());
+            line.unit = unit.clone().flatten();
             line.measure = Some(series.measure.clone());
             line.build = each.build.clone();
             line.higher_is_better = series.higher_is_better;

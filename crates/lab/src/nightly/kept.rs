@@ -27,6 +27,7 @@ pub(crate) fn beside_kept(tonight: &Line, before: &[Line]) -> Option<Kept> {
         line.series == tonight.series
             && line.machine == tonight.machine
             && line.measure == tonight.measure
+            && line.is_in_unit_of(tonight)
             && line.counted.is_none()
     });
     let mut kept: Vec<f64> = Vec::new();
@@ -71,6 +72,7 @@ mod tests {
         before.push(Line { series: "other".to_owned(), ..night("c12", 50.0, "r", 12) });
         before.push(Line { machine: "n".to_owned(), ..night("c13", 50.0, "r", 13) });
         before.push(Line { measure: Some("otherwise".to_owned()), ..night("c14", 50.0, "r", 14) });
+        before.push(Line { unit: Some("us".to_owned()), ..night("c15", 50.0, "r", 15) });
         let kept = beside_kept(&night("c20", 103.0, "r", 20), &before).unwrap();
         assert_eq!(kept.count, 80);
         assert!((kept.effect - 0.03).abs() < 0.02 && kept.p_value < 0.01, "{kept:?}");

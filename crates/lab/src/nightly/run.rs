@@ -7,7 +7,7 @@ use super::analysis::next_look;
 use super::suite::{Measured, Suite};
 use crate::bisect::checkouts::{Built, Checkouts};
 use crate::bisect::command::Place;
-use crate::bisect::run::{Tried, measure_once};
+use crate::bisect::run::{Tried, in_unit, measure_once};
 use crate::compare::alone::RawReading;
 use crate::display::Progress;
 use crate::error::{Error, Result};
@@ -56,6 +56,8 @@ struct Taken<'a> {
     series: &'a Measured,
     values: Vec<Vec<f64>>,
     raw: Vec<Vec<Option<String>>>,
+    /// Of all of them; none before the first.
+    unit: Option<Option<String>>,
     failures: usize,
     why: Option<String>,
     cut_short: Option<CutShort>,
@@ -94,6 +96,7 @@ impl Night<'_> {
             series,
             values: vec![Vec::new(); self.sides.len()],
             raw: vec![Vec::new(); self.sides.len()],
+            unit: None,
             failures: 0,
             why: None,
             cut_short: None,
@@ -172,10 +175,10 @@ impl Night<'_> {
             let begun = Instant::now();
             let tried = measure_once(&taken.series.measure, &self.sides[side].place, self.limit, self.stop)?;
             taken.seconds += begun.elapsed().as_secs_f64();
-            match tried {
-                Tried::Value(value) => {
-                    taken.values[side].push(value);
-                    taken.raw[side].push(self.raw(value)?);
+            match in_unit(tried, &mut taken.unit) {
+                Tried::Value(printed) => {
+                    taken.values[side].push(printed.value);
+                    taken.raw[side].push(self.raw(printed.value)?);
                     break;
                 }
                 Tried::Stopped => {}
@@ -206,6 +209,7 @@ impl Night<'_> {
         let ((today, values), raw) = sides.next().expect("a night has today's commit");
         let mut line = Line::new(&taken.series.name, self.machine, self.at.to_owned(), &today.commit, values);
         line.raw = raw;
+        line.unit = taken.unit.flatten();
         line.first_look = PAIRS_FIRST.min(line.values.len());
         line.cut_short = taken.cut_short;
         line.later = Some(Later { second_look: PAIRS_SECOND, comparisons });

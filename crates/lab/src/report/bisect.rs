@@ -64,7 +64,7 @@ fn table(prefix: &str, result: &BisectResult) -> String {
                 .iter()
                 .filter(|tried| tried.place == place)
                 .filter_map(|tried| match tried.outcome {
-                    Outcome::Measured { value } => Some(value),
+                    Outcome::Measured { value, .. } => Some(value),
                     _ => None,
                 })
                 .collect();

@@ -151,6 +151,9 @@ pub(crate) enum Outcome {
     Measured {
         /// Above 0.
         value: f64,
+        /// Of `value`; none of a plain number, and in files of versions that read no units.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        unit: Option<String>,
     },
     /// Its measurement says, by exit code 125, that this commit cannot be measured.
     Skipped {

@@ -52,6 +52,9 @@ pub(crate) struct Line {
     /// The names of their raw data; empty where none has any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) raw: Vec<Option<String>>,
+    /// Of all values, as `bisect` reads units; none of plain numbers, and in lines of versions that read no units.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) unit: Option<String>,
     /// So many of them are the first look.
     #[serde(default)]
     pub(crate) first_look: usize,
@@ -236,7 +239,20 @@ fn folder_of(machine: &str) -> String {
     if safe.trim_matches('.').is_empty() { "machine".to_owned() } else { safe }
 }
 
+/// Units that times and sizes are converted to.
+const CONVERTED: [&str; 2] = ["us", "B"];
+
 impl Line {
+    /// Whether the values of both are in the same unit. Older versions took numbers as they were printed, which is the same for
+    /// units that are not converted.
+    pub(crate) fn is_in_unit_of(&self, other: &Line) -> bool {
+        let as_printed = |unit: &str| !CONVERTED.iter().any(|converted| unit.split('/').next() == Some(*converted));
+        match (self.unit.as_deref(), other.unit.as_deref()) {
+            (None, Some(unit)) | (Some(unit), None) => as_printed(unit),
+            (a, b) => a == b,
+        }
+    }
+
     /// With this version's layout.
     pub(crate) fn new(series: &str, machine: &str, at: String, commit: &str, values: Vec<f64>) -> Line {
         Line {
@@ -254,6 +270,7 @@ impl Line {
             margin: None,
             counted: None,
             values,
+            unit: None,
             raw: Vec::new(),
             beside: Vec::new(),
         }
@@ -278,6 +295,21 @@ mod tests {
         let contents = read(store.path()).unwrap();
         let values: Vec<f64> = contents.lines.iter().map(|line| line.values[0]).collect();
         assert_eq!((values, contents.left_out), (vec![0.1 + 0.2, 1.0, 2.0], vec![]));
+    }
+
+    #[test]
+    fn values_of_another_unit_are_others() {
+        let check = |a: Option<&str>, b: Option<&str>, expected: bool| {
+            let of = |unit: Option<&str>| Line { unit: unit.map(str::to_owned), ..line("m", "", 1.0) };
+            assert_eq!(of(a).is_in_unit_of(&of(b)), expected, "{a:?} {b:?}");
+            assert_eq!(of(b).is_in_unit_of(&of(a)), expected, "{a:?} {b:?}");
+        };
+        check(None, None, true);
+        check(Some("us"), Some("us"), true);
+        check(Some("us"), Some("B"), false);
+        check(Some("instructions"), None, true);
+        check(Some("us"), None, false);
+        check(Some("B/s"), None, false);
     }
 
     #[test]

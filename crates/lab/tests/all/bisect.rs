@@ -81,6 +81,32 @@ fn a_change_among_unbuildable_commits_is_found_as_a_range() {
 }
 
 #[test]
+fn units_behind_numbers_are_read() {
+    let printing = |printed: &[&str]| -> History {
+        let planned = |text: &&str| Planned { files: vec![("value", (*text).to_owned())], ..Planned::default() };
+        History::new(&printed.iter().map(planned).collect::<Vec<_>>())
+    };
+    let bisected = |history: &History, code: i32| -> Value {
+        let file = history.beside("result.json");
+        let words = ["--measure", r#"echo "  99%  $(cat value)""#, "--json", file.to_str().unwrap()];
+        let (found, stdout, stderr) = bisect(history, &words);
+        assert_eq!(found, code, "{stdout}{stderr}");
+        json(&file)
+    };
+    let history = printing(&["980.00us", "980us", "0.98ms", "980 us", "1.03ms", "1030us", "1.03 ms", "1.03ms"]);
+    let result = bisected(&history, 0);
+    assert_eq!(result["culprit"], history.commits[4].as_str(), "{result}");
+    let size = result["effect"]["value"].as_f64().unwrap();
+    assert!((size - 0.051).abs() < 0.005, "{size}");
+    assert_eq!(result["tries"][1]["unit"], "us", "{result}");
+    // It has two meanings, and so has M.
+    let result = bisected(&printing(&["980KB", "980KB", "1.03MB", "1.03MB"]), 3);
+    assert_eq!((&result["verdict"], &result["culprit"]), (&"void".into(), &Value::Null), "{result}");
+    let result = bisected(&printing(&["980us", "980us", "980", "980"]), 3);
+    assert!(result.to_string().contains("no unit, those before have the unit us"), "{result}");
+}
+
+#[test]
 fn nothing_changed_is_said_so() {
     let history = History::new(&values([100.0; 16]));
     let (code, stdout, stderr) = bisect(&history, &["--measure", MEASURE, "--min-effect", "3%"]);
