@@ -9,7 +9,7 @@ use crate::admin::lua_profile::DOING;
 use crate::configuration::source::read_bounded;
 use std::fs;
 use std::path::Path;
-use stillgate_profiler::output::form::Form;
+use stillgate_profiler::output::form::{Form, Unwritable};
 use stillgate_profiler::output::pprof;
 use stillgate_profiler::profile::{PHASE, Profile, THREAD};
 
@@ -38,7 +38,10 @@ fn write(arguments: &Arguments) -> Result<String, Failure> {
         None => Remote::new("--admin", &arguments.admin, &arguments.asking)?.page(&path(arguments))?.to_vec(),
     };
     let profile = pprof::read(&bytes).map_err(|error| Failure::Failed(error.to_string()))?;
-    let text = form.write(&profile, base.as_ref()).map_err(|error| Failure::Failed(error.to_string()))?;
+    let text = form.write(&profile, base.as_ref()).map_err(|error| match error {
+        Unwritable::Timeless(_) => Failure::Failed(error.to_string()),
+        Unwritable::OtherKind { .. } => Failure::Unusable(format!("--base: {error}")),
+    })?;
     let unwritten = |error| Failure::Unusable(format!("cannot write {}: {error}", arguments.output.display()));
     fs::write(&arguments.output, text).map_err(unwritten)?;
     let mut said = profile.notes.join("; ");

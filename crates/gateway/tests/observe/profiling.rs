@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::io::Write;
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::{Command, Output};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -111,7 +112,7 @@ fn profiles_are_off_until_a_reload_switches_them_on() {
         assert!(cpu.samples.iter().all(|sample| sample.thread() == "worker-0"), "{:?}", cpu.notes);
         let phases: Vec<&str> = cpu.shares(PHASE, cpu.main).into_iter().map(|(phase, _)| phase).collect();
         println!("{phases:?} {:?}", cpu.notes);
-        let has_phases = phases.contains(&"event loop") && phases.contains(&"rest of an exchange");
+        let has_phases = phases.contains(&"event loop") && phases.contains(&"rest of the request");
         has_phases && seen(&cpu, "stillgate_proxy::exchange::")
     });
     let stalls = profile(&gateway, "/debug/pprof/stalls?seconds=1&over=5ms");
@@ -260,8 +261,8 @@ fn the_command_writes_what_the_name_asks_for() {
         let text = fs::read_to_string(file(name)).unwrap();
         assert!(text.starts_with(begins) && text.contains("stillgate_proxy"), "{name}");
     }
-    let heap = command(&gateway, &["--kind", "heap", "--base", &file("cpu.pb.gz"), "-o", &file("heap.html")]);
-    assert!(heap.status.success(), "{heap:?}");
+    let same = command(&gateway, &["--from", &file("cpu.pb.gz"), "--base", &file("cpu.pb.gz"), "-o", &file("d.html")]);
+    assert!(same.status.success(), "{same:?}");
     let refused = |arguments: &[&str], code: i32, why: &str| {
         let done = command(&gateway, arguments);
         let told = String::from_utf8_lossy(&done.stderr);
@@ -270,5 +271,12 @@ fn the_command_writes_what_the_name_asks_for() {
     refused(&["-o", &file("cpu.png")], 2, "end the name with one of");
     refused(&["--seconds", "0", "-o", &file("a.svg")], 1, "seconds: a number from 1 to 240");
     refused(&["--base", &file("cpu.pb.gz"), "-o", &file("a.svg")], 2, "only an .html page compares");
+    let heap = ["--kind", "heap", "--base", &file("cpu.pb.gz"), "-o", &file("heap.html")];
+    refused(
+        &heap,
+        2,
+        "the base is a profile of another kind: it has cpu in nanoseconds, this one inuse_space in bytes",
+    );
+    assert!(!Path::new(&file("heap.html")).exists());
     refused(&["--from", &file("cpu.svg"), "-o", &file("a.svg")], 1, "not a profile");
 }

@@ -236,7 +236,7 @@ impl Found {
         for (measure, analysis) in &mut self.measures {
             analysis.p_adjusted = next();
             analysis.verdict = verdict(measure, analysis, design.alpha);
-            analysis.sentence = words::measure(measure, analysis);
+            analysis.sentence = words::measure(measure, analysis, design.margin);
         }
         failures::conclude(&mut self.failures, self.between, next(), design.alpha);
     }
@@ -325,6 +325,12 @@ fn blank(measure: &Measure, a: f64, b: f64) -> MeasureAnalysis {
         verdict: MeasureVerdict::NoDifference,
         sentence: String::new(),
     }
+}
+
+/// For tests of what is said of one.
+#[cfg(test)]
+pub(super) fn blank_p99() -> MeasureAnalysis {
+    blank(measures::named("p99").expect("it is a measure"), 100.0, 100.0)
 }
 
 fn verdict(measure: &Measure, analysis: &MeasureAnalysis, alpha: f64) -> MeasureVerdict {

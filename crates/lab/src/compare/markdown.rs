@@ -34,7 +34,7 @@ fn write_all(result: &CompareResult, environment: &Environment, out: &mut String
             let Between { one, other } = between;
             writeln!(out, "#### {other:?} against {one:?}\n\n{}\n", escaped(&analysis.sentence))?;
         }
-        write_comparison(*between, analysis, out)?;
+        write_comparison(*between, (analysis, result.design.margin), out)?;
     }
     if let Some(crash) = &result.crash {
         // Its output is quoted by indentation, which nothing in it can end.
@@ -52,14 +52,18 @@ fn write_all(result: &CompareResult, environment: &Environment, out: &mut String
     }
     match (&result.instructions, &result.instructions_missing) {
         (Some(counted), _) => writeln!(out, "- instructions counted by {}", counted.counted_by)?,
-        (None, Some(reason)) => writeln!(out, "- instructions not counted: {}", escaped(reason))?,
+        (None, Some(reason)) => writeln!(out, "- instructions not counted: {}", escaped(&words::in_short(reason)))?,
         (None, None) => {}
     }
     writeln!(out, "- {}", escaped(&machine(environment)))?;
     writeln!(out, "\n</details>")
 }
 
-fn write_comparison(between: Between, analysis: &CompareAnalysis, out: &mut String) -> std::fmt::Result {
+fn write_comparison(
+    between: Between,
+    (analysis, margin): (&CompareAnalysis, f64),
+    out: &mut String,
+) -> std::fmt::Result {
     let Between { one, other } = between;
     writeln!(out, "| measure | {one:?} | {other:?} | change | interval | p | verdict |")?;
     writeln!(out, "|:--|--:|--:|--:|:-:|--:|:--|")?;
@@ -69,7 +73,8 @@ fn write_comparison(between: Between, analysis: &CompareAnalysis, out: &mut Stri
             MeasureVerdict::Faster => "better".to_owned(),
             MeasureVerdict::NoDifference if measure.minimum_detectable.is_infinite() => "too few pairs".to_owned(),
             MeasureVerdict::NoDifference => {
-                format!("no difference; {} would have been seen", words::size(measure.minimum_detectable))
+                let word = if measure.is_within(margin) { "no difference" } else { "cannot say" };
+                format!("{word}; {} would have been seen", words::size(measure.minimum_detectable))
             }
         };
         writeln!(

@@ -21,14 +21,16 @@ fn write_all(result: &CompareResult, out: &mut String) -> std::fmt::Result {
     writeln!(out, "{}\n", words::design(&result.design, result.pairs.len()))?;
     let judged = result.judged();
     for (between, analysis) in &judged {
-        write_comparison(*between, analysis, out)?;
+        write_comparison(*between, (analysis, result.design.margin), out)?;
         if judged.len() > 1 {
             writeln!(out, "{}\n", printable(&analysis.sentence))?;
         }
     }
     match (&result.instructions, &result.instructions_missing) {
         (Some(counted), _) => writeln!(out, "instructions were counted by {}", counted.counted_by)?,
-        (None, Some(reason)) => writeln!(out, "instructions were not counted: {}", printable(reason))?,
+        (None, Some(reason)) => {
+            writeln!(out, "instructions were not counted: {}", printable(&words::in_short(reason)))?
+        }
         (None, None) => {}
     }
     if let Some(crash) = &result.crash {
@@ -37,7 +39,11 @@ fn write_all(result: &CompareResult, out: &mut String) -> std::fmt::Result {
     writeln!(out, "\n{}", printable(&result.analysis.sentence))
 }
 
-fn write_comparison(between: Between, analysis: &CompareAnalysis, out: &mut String) -> std::fmt::Result {
+fn write_comparison(
+    between: Between,
+    (analysis, margin): (&CompareAnalysis, f64),
+    out: &mut String,
+) -> std::fmt::Result {
     let [a, b] = [between.one, between.other].map(|side| format!("{side:?}"));
     writeln!(
         out,
@@ -55,7 +61,7 @@ fn write_comparison(between: Between, analysis: &CompareAnalysis, out: &mut Stri
             words::change(measure.effect),
             words::p(measure.p_adjusted),
             words::detectable(measure.minimum_detectable),
-            mark(measure),
+            mark(measure, margin),
         )?;
     }
     if !analysis.measures.is_empty() {
@@ -76,11 +82,12 @@ fn printable(text: &str) -> String {
     text.trim_end().replace(|character: char| character.is_control() && character != '\n', "\u{fffd}")
 }
 
-fn mark(measure: &MeasureAnalysis) -> &'static str {
+fn mark(measure: &MeasureAnalysis, margin: f64) -> &'static str {
     match measure.verdict {
         MeasureVerdict::Slower => "  worse",
         MeasureVerdict::Faster => "  better",
-        MeasureVerdict::NoDifference => "",
+        MeasureVerdict::NoDifference if measure.is_within(margin) => "",
+        MeasureVerdict::NoDifference => "  cannot say",
     }
 }
 

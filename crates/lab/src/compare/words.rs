@@ -26,7 +26,7 @@ pub(crate) fn headline(sentence: &str) -> (&str, &str) {
 }
 
 /// Of one measure.
-pub(super) fn measure(measure: &Measure, analysis: &MeasureAnalysis) -> String {
+pub(super) fn measure(measure: &Measure, analysis: &MeasureAnalysis, margin: f64) -> String {
     let name = measure.name;
     let differs = |word: &str| {
         format!(
@@ -44,8 +44,17 @@ pub(super) fn measure(measure: &Measure, analysis: &MeasureAnalysis) -> String {
         }
         MeasureVerdict::NoDifference => {
             let (detectable, interval) = (size(analysis.minimum_detectable), interval(analysis.low, analysis.high));
-            format!("{name}: no difference; {interval}, and one of {detectable} or more would have been seen")
+            let word = if analysis.is_within(margin) { "no difference" } else { "cannot say" };
+            format!("{name}: {word}; {interval}, and a difference of {detectable} or more would have been seen")
         }
+    }
+}
+
+/// The first line of a reason, which may hold the log of a program, and how many others there are.
+pub(crate) fn in_short(reason: &str) -> String {
+    match reason.trim_end().split_once('\n') {
+        None => reason.trim_end().to_owned(),
+        Some((first, rest)) => format!("{first} ({} more lines in the result file)", rest.lines().count()),
     }
 }
 
@@ -314,6 +323,30 @@ pub(super) fn design(design: &CompareDesign, done: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_difference_is_only_said_of_an_interval_within_the_margin() {
+        let check = |low: f64, high: f64, word: &str| {
+            let analysis =
+                MeasureAnalysis { low, high, minimum_detectable: 0.04, ..super::super::analysis::blank_p99() };
+            let said = measure(measures::named("p99").unwrap(), &analysis, 0.05);
+            assert!(said.starts_with(&format!("p99: {word}; ")), "{said}");
+        };
+        check(-0.03, 0.049, "no difference");
+        check(-0.05, 0.05, "no difference");
+        check(-0.1, 12.32, "cannot say");
+        check(-0.03, 0.051, "cannot say");
+        check(-0.06, 0.01, "cannot say");
+        check(-0.03, f64::INFINITY, "cannot say");
+        check(f64::NAN, f64::NAN, "cannot say");
+    }
+
+    #[test]
+    fn a_log_is_not_shown_whole() {
+        assert_eq!(in_short("it did not start\n"), "it did not start");
+        let log = format!("it ended: signal 4\n{}", "==7== Illegal instruction\n".repeat(60));
+        assert_eq!(in_short(&log), "it ended: signal 4 (60 more lines in the result file)");
+    }
 
     #[test]
     fn the_first_sentence_of_a_verdict() {

@@ -1,5 +1,6 @@
 //! What changed, in a sentence and as a table.
 
+use crate::compare::words::in_short;
 use crate::result::explain::{
     Change, ExplainAnalysis, ExplainDesign, ExplainResult, FunctionChange, IsolatedChange, Range,
 };
@@ -136,8 +137,12 @@ pub(super) fn isolated(analysis: &ExplainAnalysis) -> Vec<String> {
 /// What the profiles lack, and what the tools said.
 pub(super) fn lacks(result: &ExplainResult) -> Vec<String> {
     let mut lines = result.analysis.missing.clone();
-    lines.extend(result.instructions_missing.iter().map(|why| format!("instructions were not counted: {why}")));
-    lines.extend(result.lua_missing.iter().map(|why| format!("there is no profile of functions in Lua: {why}")));
+    lines.extend(
+        result.instructions_missing.iter().map(|why| format!("instructions were not counted: {}", in_short(why))),
+    );
+    lines.extend(
+        result.lua_missing.iter().map(|why| format!("there is no profile of functions in Lua: {}", in_short(why))),
+    );
     let lua = result.lua.iter().flat_map(|lua| [&lua.cpu, &lua.bytecode]);
     for sides in [&result.cpu].into_iter().chain(&result.instructions).chain(lua) {
         for (name, side) in [("A", &sides.a), ("B", &sides.b)] {

@@ -10,7 +10,7 @@
 
 use crate::store::{Counted, Line};
 use std::collections::BTreeMap;
-use stillgate_stats::{ChangePoint, Random, e_divisive};
+use stillgate_stats::{ChangePoint, Random, e_divisive, median};
 
 /// A change is one where chance gives as large a one in so many series.
 const SIGNIFICANCE: f64 = 0.01;
@@ -65,7 +65,7 @@ pub(crate) struct Point {
 pub(crate) struct Change {
     /// Of the first point after it.
     pub(crate) at: usize,
-    /// The ratio of the levels on both sides, less one.
+    /// The ratio of the levels on both sides, less one: of the median difference of two nights.
     pub(crate) effect: f64,
     /// None of counts.
     pub(crate) p_value: Option<f64>,
@@ -86,7 +86,9 @@ fn counted(lines: &[&Line], min_effect: f64) -> Series {
     let newest = lines[lines.len() - 1];
     // What another command counts is something else. Of a commit that was counted twice, the later one holds.
     let place = |line: &Line| line.counted.as_ref().map_or(0, |counted| counted.place);
-    let comparable = lines.iter().filter(|line| line.measure == newest.measure && line.build == newest.build);
+    let comparable = lines
+        .iter()
+        .filter(|line| line.measure == newest.measure && line.build == newest.build && line.is_in_unit_of(newest));
     let by_place: BTreeMap<u64, &Line> = comparable.map(|line| (place(line), *line)).collect();
     let left_out = by_place.len().saturating_sub(NIGHTS_MAX);
     let lines: Vec<&Line> = by_place.into_values().skip(left_out).collect();
@@ -149,7 +151,8 @@ fn points(lines: &[&Line]) -> Vec<Point> {
     // Of the release that is compared with: its own place on the scale, and the stretch that it is in.
     let mut release: Option<(&str, f64)> = None;
     let mut stretch = 0;
-    for line in lines {
+    let mut before: Option<&Line> = None;
+    for &line in lines {
         let beside = line.beside.iter().find(|beside| beside.role == "release");
         let name = beside.map_or("", |beside| beside.commit.as_str());
         if release.is_none_or(|(known, _)| known != name) {
@@ -159,6 +162,10 @@ fn points(lines: &[&Line]) -> Vec<Point> {
                 stretch += 1;
             }
             release = Some((name, offset.unwrap_or(0.0)));
+        }
+        // Ratios have no unit.
+        if beside.is_none() && before.replace(line).is_some_and(|before| !before.is_in_unit_of(line)) {
+            stretch += 1;
         }
         let offset = release.map_or(0.0, |(_, offset)| offset);
         let value = mean_log(&line.values) - beside.map_or(0.0, |beside| mean_log(&beside.values)) + offset;
@@ -181,13 +188,21 @@ fn changes(points: &[Point]) -> Vec<Change> {
         for (index, ChangePoint { at, p_value, .. }) in found.iter().enumerate() {
             let begin = index.checked_sub(1).map_or(0, |before| found[before].at);
             let end = found.get(index + 1).map_or(values.len(), |next| next.at);
-            let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
-            let effect = (mean(&values[*at..end]) - mean(&values[begin..*at])).exp_m1();
+            let effect = shift(&values[begin..*at], &values[*at..end]).exp_m1();
             all.push(Change { at: from + at, effect, p_value: Some(*p_value) });
         }
         from += stretch.len();
     }
     all
+}
+
+/// By how much one stretch of logarithms is above another: the median of all differences (Hodges & Lehmann 1963), which one night that went
+/// quite differently hardly moves.
+fn shift(before: &[f64], behind: &[f64]) -> f64 {
+    let mut differences: Vec<f64> =
+        behind.iter().flat_map(|behind| before.iter().map(move |before| behind - before)).collect();
+    differences.sort_unstable_by(f64::total_cmp);
+    median(&differences).unwrap_or(0.0)
 }
 
 impl Series {
@@ -255,6 +270,34 @@ mod tests {
         let lines: Vec<Line> = (0..40).map(|number| night(number, 1.0, Some(release(number)), &mut random)).collect();
         let divided = &series(&lines, 0.01)[0];
         assert_eq!((divided.changes.len(), divided.points[20].stretch, divided.points[21].stretch), (0, 0, 1));
+    }
+
+    #[test]
+    fn a_night_that_went_differently_is_not_in_the_size_of_a_change() {
+        for (spike, factor) in [(2, 1.3), (6, 1.3), (17, 0.7), (4, 1.2)] {
+            let mut random = Random::new(6);
+            let release = Some(("r1", 1.0));
+            let level =
+                |number: usize| if number < 12 { 1.0 } else { 1.06 } * if number == spike { factor } else { 1.0 };
+            let lines: Vec<Line> = (0..24).map(|number| night(number, level(number), release, &mut random)).collect();
+            let all = series(&lines, 0.01);
+            let change =
+                all[0].changes.iter().find(|change| change.at == 12).unwrap_or_else(|| panic!("{spike}: {all:?}"));
+            assert!((change.effect - 0.06).abs() < 0.01, "a spike in night {spike}: {change:?}");
+        }
+    }
+
+    #[test]
+    fn another_unit_divides_a_series_without_release() {
+        let mut random = Random::new(4);
+        let mut lines: Vec<Line> = (0..12).map(|number| night(number, 1.0, None, &mut random)).collect();
+        for line in &mut lines[6..] {
+            line.unit = Some("us".to_owned());
+            line.values.iter_mut().for_each(|value| *value *= 1000.0);
+        }
+        let divided = &series(&lines, 0.01)[0];
+        let stretches: Vec<usize> = divided.points.iter().map(|point| point.stretch).collect();
+        assert_eq!((divided.changes.len(), stretches[5], stretches[6], stretches[11]), (0, 0, 1, 1));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::compare_pairs;
 use super::effect_plot::{Forest, Group, Row};
 use super::escape::Text;
 use super::percentile_plot::{self, Curve};
-use super::section::{ReportInput, Section, Tone, chip, folded, together};
+use super::section::{ReportInput, Section, Tone, chip, folded, in_short, together};
 use super::tables::{self, Cell, figures, words};
 use super::{number, provenance};
 use crate::compare::duel::Duel;
@@ -73,7 +73,8 @@ fn decided(decision: Decision) -> (Tone, &'static str) {
 /// What is said of all measures, of each comparison by itself where there are several.
 fn of_all(prefix: &str, result: &CompareResult, judged: &[(Between, &CompareAnalysis)]) -> String {
     let of = |(number, (between, analysis)): (usize, &(Between, &CompareAnalysis))| {
-        let said = sentences(analysis) + &measure_table(&format!("{prefix}-m{number}"), *between, analysis);
+        let said = sentences(analysis, result.design.margin)
+            + &measure_table(&format!("{prefix}-m{number}"), *between, analysis);
         if judged.len() == 1 {
             return said;
         }
@@ -202,9 +203,12 @@ pub(super) fn called(measure: &str) -> &str {
     }
 }
 
-fn sentences(analysis: &CompareAnalysis) -> String {
+fn sentences(analysis: &CompareAnalysis, margin: f64) -> String {
     let items = analysis.measures.iter().map(|measure| {
-        let (tone, word) = verdict(measure.verdict);
+        let (tone, word) = match measure.verdict {
+            MeasureVerdict::NoDifference if !measure.is_within(margin) => (Tone::Undecided, "cannot say"),
+            other => verdict(other, "no difference"),
+        };
         format!("<li>{} {}</li>", chip(tone, word), Text(&measure.sentence))
     });
     let void = match analysis.void_pairs {
@@ -215,7 +219,7 @@ fn sentences(analysis: &CompareAnalysis) -> String {
         ),
     };
     let failures = analysis.failures.sentence.iter().map(|sentence| {
-        let (tone, word) = verdict(analysis.failures.verdict);
+        let (tone, word) = verdict(analysis.failures.verdict, "no certain difference");
         format!("<li>{} {}</li>", chip(tone, word), Text(sentence))
     });
     let not_judged = analysis.not_judged.iter();
@@ -231,17 +235,17 @@ fn of_the_run(result: &CompareResult) -> String {
         format!("<li>{chip} {side} ended under load:<pre>{}</pre></li>", Text(&crash.words))
     });
     let missing = result.instructions_missing.iter().map(|why| {
-        format!("<li>{} Instructions were not counted: {}</li>", chip(Tone::Plain, "not counted"), Text(why))
+        format!("<li>{} Instructions were not counted: {}</li>", chip(Tone::Plain, "not counted"), in_short(why))
     });
     let items: String = crash.chain(missing).collect();
     if items.is_empty() { items } else { format!("<ul class=\"sentences\">{items}</ul>\n") }
 }
 
-fn verdict(verdict: MeasureVerdict) -> (Tone, &'static str) {
+fn verdict(verdict: MeasureVerdict, neither: &'static str) -> (Tone, &'static str) {
     match verdict {
         MeasureVerdict::Slower => (Tone::Worse, "worse"),
         MeasureVerdict::Faster => (Tone::Better, "better"),
-        MeasureVerdict::NoDifference => (Tone::Same, "no difference"),
+        MeasureVerdict::NoDifference => (Tone::Same, neither),
     }
 }
 

@@ -3,6 +3,7 @@
 use super::provenance;
 use super::section::{ReportInput, Section, Tone};
 use super::tables::{self, Cell, figures, words};
+use crate::compare::words::in_short;
 use crate::error::Result;
 use crate::explain::words::{HEADS, LUA_HEADS, cells};
 use crate::result::explain::{ExplainResult, FunctionChange};
@@ -48,7 +49,7 @@ pub(crate) fn section(prefix: &str, source: &ReportInput, result: &ExplainResult
         ("command", design.command.as_ref().map(|words| words.join(" "))),
         ("profiles of each", Some(profiles)),
         ("samples a second", Some(design.hz.to_string())),
-        ("instructions", result.instructions_missing.clone()),
+        ("instructions", result.instructions_missing.as_deref().map(in_short)),
     ];
     provenance::parts(&mut section, prefix, source, &rows);
     Ok(section)

@@ -110,8 +110,32 @@ pub(crate) fn folded(summary: &str, markup: &str) -> String {
     format!("<details class=\"more\"><summary>{}</summary>\n{markup}</details>\n", Text(summary))
 }
 
+/// The first line of a text; all of it, which may be the log of a program, is folded.
+pub(crate) fn in_short(text: &str) -> String {
+    match text.trim_end().split_once('\n') {
+        None => Text(text.trim_end()).to_string(),
+        Some((first, _)) => {
+            format!("{}{}", Text(first), folded("What it said", &format!("<pre>{}</pre>", Text(text.trim_end()))))
+        }
+    }
+}
+
 /// All requests of some runs together; of nanoseconds.
 pub(crate) fn together<'a>(what: &str, encoded: impl IntoIterator<Item = &'a String>) -> Result<Histogram<u64>> {
     let decoded: Result<Vec<_>> = encoded.into_iter().map(|text| histogram::decode(text)).collect();
     decoded.and_then(|all| histogram::merge(&all)).map_err(|error| Error::context(error, what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_log_the_first_line_is_shown() {
+        assert_eq!(in_short("no valgrind <here>\n"), "no valgrind &lt;here&gt;");
+        let log = format!("it ended:\n{}", "==7== Illegal instruction\n".repeat(60));
+        let shown = in_short(&log);
+        let (first, folded) = shown.split_once("<details").unwrap();
+        assert_eq!((first, folded.matches("==7==").count()), ("it ended:", 60));
+    }
 }

@@ -24,7 +24,7 @@ pub(crate) struct CompareResult {
     pub(crate) instructions: Option<Instructions>,
     /// Why instructions were not counted.
     pub(crate) instructions_missing: Option<String>,
-    /// That what is compared ended under load, which ended the comparison.
+    /// A program exited under load; the comparison stopped.
     #[serde(default)]
     pub(crate) crash: Option<Crash>,
     /// A function of all the above.
@@ -260,6 +260,14 @@ pub(crate) struct CompareAnalysis {
     pub(crate) decision: Decision,
     /// The decision with its figures.
     pub(crate) sentence: String,
+}
+
+impl MeasureAnalysis {
+    /// Whether it is known that both do not differ by more than this: only then may it be said that they do not differ. An interval
+    /// that reaches farther says nothing.
+    pub(crate) fn is_within(&self, margin: f64) -> bool {
+        self.low >= -margin && self.high <= margin
+    }
 }
 
 /// One of several comparisons. Its error is corrected for all of them.

@@ -1,7 +1,7 @@
 //! In which form a profile is written, by the name of its file.
 
 use super::{chrome, folded, html, pprof, speedscope, svg};
-use crate::profile::Profile;
+use crate::profile::{Profile, ValueType};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -45,6 +45,45 @@ impl fmt::Display for Unnamed {
 
 impl std::error::Error for Unnamed {}
 
+/// Why a profile cannot be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unwritable {
+    /// In this form it needs the time of each sample.
+    Timeless(chrome::Timeless),
+    /// The base has no value of the profile's kind, so they have nothing in common to compare.
+    OtherKind {
+        /// Of the profile: kind and unit.
+        profile: ValueType,
+        /// Of the base, its main one.
+        base: Option<ValueType>,
+    },
+}
+
+impl fmt::Display for Unwritable {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unwritable::Timeless(timeless) => timeless.fmt(formatter),
+            Unwritable::OtherKind { profile, base } => {
+                let named = |of: &ValueType| format!("{} in {}", of.kind, of.unit);
+                let base = base.as_ref().map_or("nothing".to_owned(), named);
+                write!(
+                    formatter,
+                    "the base is a profile of another kind: it has {base}, this one {}; compare two profiles of one kind",
+                    named(profile)
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for Unwritable {}
+
+impl From<chrome::Timeless> for Unwritable {
+    fn from(timeless: chrome::Timeless) -> Unwritable {
+        Unwritable::Timeless(timeless)
+    }
+}
+
 impl Form {
     /// Of a file with this name.
     pub fn of_name(file: &Path) -> Result<Form, Unnamed> {
@@ -53,9 +92,14 @@ impl Form {
         form.ok_or_else(|| Unnamed(file.to_owned()))
     }
 
-    /// The profile's main value in this form. Only a page compares it with `base`.
-    pub fn write(self, profile: &Profile, base: Option<&Profile>) -> Result<Vec<u8>, chrome::Timeless> {
+    /// The profile's main value in this form. Only a page compares it with `base`, which must have the same one.
+    pub fn write(self, profile: &Profile, base: Option<&Profile>) -> Result<Vec<u8>, Unwritable> {
         let value = profile.main;
+        if let (Some(base), Some(of)) = (base, profile.values.get(value))
+            && !base.values.contains(of)
+        {
+            return Err(Unwritable::OtherKind { profile: of.clone(), base: base.values.get(base.main).cloned() });
+        }
         Ok(match self {
             Form::Pprof => pprof::write(profile),
             Form::Svg => svg::write(profile, value).into(),
@@ -81,6 +125,22 @@ mod tests {
         assert_eq!(form("b.trace.json"), Ok(Form::Trace));
         assert!(form("b.json").unwrap_err().contains(".speedscope.json, .trace.json"));
         assert!(form("/").is_err());
+    }
+
+    #[test]
+    fn a_base_of_another_kind_is_refused() {
+        let profile = example();
+        assert!(Form::Html.write(&profile, Some(&profile)).is_ok());
+        for other in [ValueType::new("cpu", "count"), ValueType::new("inuse_space", "bytes")] {
+            let mut base = profile.clone();
+            base.values[base.main] = other;
+            let why = Form::Html.write(&profile, Some(&base)).unwrap_err().to_string();
+            assert!(why.contains("another kind") && why.contains("cpu in nanoseconds"), "{why}");
+        }
+        // Its main value may be another one.
+        let mut base = profile.clone();
+        base.main = 0;
+        assert!(Form::Html.write(&profile, Some(&base)).is_ok());
     }
 
     #[test]
