@@ -9,6 +9,7 @@ use crate::text::scalar::Meaning;
 use crate::text::tree::{Node, Value};
 use serde_json::{Value as Json, json};
 use std::marker::PhantomData;
+use std::path::PathBuf;
 
 /// One kind of value.
 pub trait Kind {
@@ -155,6 +156,14 @@ impl Text<String> {
     }
 }
 
+impl Text<PathBuf> {
+    /// The path can be shown as a default.
+    pub const fn shown(mut self) -> Text<PathBuf> {
+        self.show = |path| json!(path);
+        self
+    }
+}
+
 /// Any text, as it is.
 pub const TEXT: Text<String> = text("a text", |text| Ok(text.to_owned()));
 
@@ -166,9 +175,13 @@ impl<T> Kind for Text<T> {
             expected(self.what, node, path, sink);
             return None;
         };
+        let digits;
         let text = match (scalar.as_text(), scalar.meaning()) {
             (Some(text), _) => text,
-            (None, Meaning::Int(_)) if self.numbers => &scalar.text,
+            (None, Meaning::Int(number)) if self.numbers => {
+                digits = number.to_string();
+                &digits
+            }
             (None, Meaning::Null) => {
                 expected(self.what, node, path, sink);
                 return None;

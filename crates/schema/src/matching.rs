@@ -31,7 +31,7 @@ fn parse_network(text: &str) -> Result<IpNet, Fault> {
 
 /// The path of a route.
 pub const PATH: Text<PathPattern> =
-    text("a path", |text| PathPattern::parse(text).map_err(|error| Fault::new(error.to_string()))).pattern("^/");
+    text("a path", |text| PathPattern::parse(text).map_err(|error| Fault::new(error.to_string()))).pattern("^(/|\\*$)");
 
 /// The host of a route.
 pub const HOST: Text<HostPattern> =

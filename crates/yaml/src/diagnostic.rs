@@ -7,6 +7,7 @@ use crate::nearest::nearest;
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::sync::Arc;
 
 /// Findings kept per severity; the rest is counted.
 pub const DIAGNOSTICS_MAX: usize = 100;
@@ -199,8 +200,12 @@ pub struct Sink {
     /// Kinds and ids of what is referred to; `None`: they are not asked for.
     references: Option<Vec<(&'static str, String)>>,
     is_alone: bool,
-    /// Ids, by kind, of what is there and not in the file.
+    /// Ids, by kind, of what is there and not in the file, and of what cannot be read, which has been reported.
     elsewhere: HashMap<&'static str, HashSet<String>>,
+    /// Kinds of which it is not known what there is, which has been reported.
+    unread: Vec<&'static str>,
+    /// Kinds and ids of what is there and cannot be used.
+    unusable: Arc<HashSet<(&'static str, String)>>,
     /// What is said once only.
     said: Vec<&'static str>,
     /// Whether keys that nobody knows are told of and left alone, where their object allows it.
@@ -229,6 +234,21 @@ impl Sink {
             self.elsewhere.entry(kind).or_default().insert(id);
         }
         self
+    }
+
+    /// The same where these, by kind and id, are there and cannot be used.
+    pub fn without(self, unusable: &Arc<HashSet<(&'static str, String)>>) -> Sink {
+        Sink { unusable: unusable.clone(), ..self }
+    }
+
+    /// What is wrong with this one has been reported; that it is missing to others follows from it and is not.
+    pub fn excuse(&mut self, kind: &'static str, id: &str) {
+        self.elsewhere.entry(kind).or_default().insert(id.to_owned());
+    }
+
+    /// The same of all of a kind.
+    pub fn excuse_all(&mut self, kind: &'static str) {
+        self.unread.push(kind);
     }
 
     /// The same for one whose plugins may have keys that are not known here: others write them, and know more.
@@ -263,7 +283,12 @@ impl Sink {
 
     /// Whether what is referred to may be missing here.
     pub fn may_miss(&self, kind: &str, id: &str) -> bool {
-        self.is_alone || self.elsewhere.get(kind).is_some_and(|ids| ids.contains(id))
+        self.is_alone || self.unread.contains(&kind) || self.elsewhere.get(kind).is_some_and(|ids| ids.contains(id))
+    }
+
+    /// Whether something is there and cannot be used.
+    pub fn is_unusable(&self, kind: &'static str, id: &str) -> bool {
+        !self.unusable.is_empty() && self.unusable.contains(&(kind, id.to_owned()))
     }
 
     /// Notes that a resource is referred to, whether it is there or not.
@@ -325,9 +350,31 @@ impl Sink {
         self.warnings.push(diagnostic(Severity::Warning, at, path, fault));
     }
 
+    /// Leaves out what was found since `errors` was taken, to find it again in another reading of the same text.
+    pub(crate) fn go_back_to(&mut self, errors: Vec<Diagnostic>) {
+        self.errors.kept = errors;
+    }
+
+    /// The errors so far.
+    pub(crate) fn errors_so_far(&self) -> Vec<Diagnostic> {
+        self.errors.kept.clone()
+    }
+
     /// Whether there was an error.
     pub fn has_errors(&self) -> bool {
         !self.errors.kept.is_empty()
+    }
+
+    /// Whether there was an error in a key of the document, or below it.
+    pub fn has_errors_in(&self, key: &str) -> bool {
+        let is_in =
+            |path: &str| path.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
+        self.errors.kept.iter().any(|error| is_in(&error.path))
+    }
+
+    /// How many errors there are by now.
+    pub fn errors(&self) -> usize {
+        self.errors.kept.len() + self.errors.omitted
     }
 
     /// How many warnings there are by now.

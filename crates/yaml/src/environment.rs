@@ -1,8 +1,9 @@
-//! Puts environment variables into scalar values: `${NAME}` and `${NAME:-default}`.
+//! Puts environment variables into scalar values: `${NAME}` and `${NAME:-default}`, and as APISIX writes them
+//! `${{NAME}}` and `${{NAME:=default}}`, which keys of maps may hold, too.
 //!
-//! This happens after the YAML is parsed, so a value can never add keys or lists. As in a shell, the default holds
-//! where the variable is unset or empty. `$${` stands for a literal `${`; any other `$` is itself. Keys of maps are not
-//! expanded.
+//! This happens after the YAML is parsed, so a value can never add keys or lists. As in a shell, the default of `${…:-…}`
+//! holds where the variable is unset or empty, that of `${{…:=…}}` only where it is unset. `$${` stands for a literal `${`,
+//! `${1}` is a group of a regular expression and stays as it is, and so does any other `$`.
 
 use crate::diagnostic::{Fault, shortened};
 use crate::tree::SCALAR_BYTES_MAX;
@@ -12,46 +13,72 @@ pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// The text with its variables put in; `None` where it has none and stays as it is.
 pub fn expand(text: &str, environment: Lookup<'_>) -> Result<Option<String>, Fault> {
+    expand_each(text, |reference| value(reference, environment).map(Some))
+}
+
+/// The same of a map's key, where only `${{NAME}}` stands for a variable.
+pub fn expand_key(text: &str, environment: Lookup<'_>) -> Result<Option<String>, Fault> {
+    if !text.contains("${{") {
+        return Ok(None);
+    }
+    expand_each(text, |reference| match reference.strip_prefix('{') {
+        Some(reference) => double(reference, environment).map(Some),
+        None => Ok(None),
+    })
+}
+
+/// Puts in what `value` gives for each reference, without `${` and its end; `None` leaves it as it is.
+fn expand_each(text: &str, value: impl Fn(&str) -> Result<Option<String>, Fault>) -> Result<Option<String>, Fault> {
     if !text.contains("${") {
         return Ok(None);
     }
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
+    let mut is_changed = false;
     while let Some(at) = rest.find("${") {
         let (before, reference) = rest.split_at(at);
         if let Some(before) = before.strip_suffix('$') {
             out.push_str(before);
             out.push_str("${");
             rest = &reference[2..];
+            is_changed = true;
             continue;
         }
         out.push_str(before);
-        let end =
-            reference.find('}').ok_or_else(|| Fault::new("`${` without `}`").hint("write `$${` for a literal `${`"))?;
-        out.push_str(&value(&reference[2..end], environment)?);
-        rest = &reference[end + 1..];
+        let close = if reference.starts_with("${{") { "}}" } else { "}" };
+        let end = reference.find(close).ok_or_else(|| {
+            Fault::new(format!("`{}` without `{close}`", &reference[..1 + close.len()]))
+                .hint("write `$${` for a literal `${`")
+        })?;
+        let after = end + close.len();
+        // A group of a regular expression, for the plugin that has it.
+        let is_group = end > 2 && reference[2..end].bytes().all(|byte| byte.is_ascii_digit());
+        match if is_group { None } else { value(&reference[2..end])? } {
+            Some(value) => {
+                out.push_str(&value);
+                is_changed = true;
+            }
+            None => out.push_str(&reference[..after]),
+        }
+        rest = &reference[after..];
         if out.len() > SCALAR_BYTES_MAX {
-            return Err(Fault::new(format!("more than {SCALAR_BYTES_MAX} bytes after `${{…}}` is put in")));
+            return Err(Fault::new(format!("more than {SCALAR_BYTES_MAX} bytes after variables are put in")));
         }
     }
     out.push_str(rest);
-    Ok(Some(out))
+    Ok(is_changed.then_some(out))
 }
 
-/// What `${reference}` stands for.
+/// The value of `${reference}`.
 fn value(reference: &str, environment: Lookup<'_>) -> Result<String, Fault> {
+    if let Some(reference) = reference.strip_prefix('{') {
+        return double(reference, environment);
+    }
     let (name, default) = match reference.split_once(":-") {
         Some((name, default)) => (name, Some(default)),
         None => (reference, None),
     };
-    if let Some(name) = name.strip_prefix('{') {
-        let name = name.split(":=").next().unwrap_or(name);
-        return Err(Fault::new("`${{…}}` is not known").hint(format!("write `${{{}}}`", shortened(name.trim()))));
-    }
-    let mut bytes = name.bytes();
-    let named = bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
-        && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_');
-    if !named {
+    if name.starts_with(|c: char| c.is_ascii_digit()) || !is_name(name) {
         let fault = Fault::new(format!("{:?} is not the name of an environment variable", shortened(name)));
         return Err(fault.hint("write `${NAME}` or `${NAME:-default}`, or `$${` for a literal `${`"));
     }
@@ -59,9 +86,34 @@ fn value(reference: &str, environment: Lookup<'_>) -> Result<String, Fault> {
         (Some(value), None) => Ok(value),
         (Some(value), Some(_)) if !value.is_empty() => Ok(value),
         (_, Some(default)) => Ok(default.to_owned()),
-        (None, None) => Err(Fault::new(format!("environment variable {name} is not set"))
-            .hint(format!("set it, or write `${{{name}:-default}}`"))),
+        (None, None) => Err(unset(name, &format!("${{{name}:-default}}"))),
     }
+}
+
+/// The value of `${{reference}}`, as APISIX has it: blanks around the name and the default do not count, and a variable that is
+/// empty keeps its empty value.
+fn double(reference: &str, environment: Lookup<'_>) -> Result<String, Fault> {
+    let (name, default) = match reference.split_once(":=") {
+        Some((name, default)) => (name.trim(), Some(default.trim())),
+        None => (reference.trim(), None),
+    };
+    if !is_name(name) {
+        let fault = Fault::new(format!("{:?} is not the name of an environment variable", shortened(name)));
+        return Err(fault.hint("write `${{NAME}}` or `${{NAME:=default}}`, or `$${` for a literal `${`"));
+    }
+    match (environment(name), default) {
+        (Some(value), _) => Ok(value),
+        (None, Some(default)) => Ok(default.to_owned()),
+        (None, None) => Err(unset(name, &format!("${{{{{name}:=default}}}}"))),
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+fn unset(name: &str, write: &str) -> Fault {
+    Fault::new(format!("environment variable {name} is not set")).hint(format!("set it, or write `{write}`"))
 }
 
 #[cfg(test)]
@@ -100,7 +152,39 @@ mod tests {
         check("${}", Err("not the name"));
         check("${1A}", Err("not the name"));
         check("${A B}", Err("not the name"));
-        check("${{A}}", Err("not known"));
         check("${HUGE}", Err("more than"));
+    }
+
+    #[test]
+    fn expands_as_apisix_does() {
+        check("${{A}}:80", Ok(Some("1:80")));
+        check("${{ A }}${{\tUNSET := d e }}", Ok(Some("1d e")));
+        // Only what is not set has the default.
+        check("${{EMPTY:=d}}", Ok(Some("")));
+        check("${{UNSET:=}}", Ok(Some("")));
+        check("${{UNSET:={a}:=b}}", Ok(Some("{a}:=b")));
+        check("$${{A}}", Ok(Some("${{A}}")));
+        check("${{NESTED}}", Ok(Some("${A}")));
+        check("${{UNSET}}", Err("UNSET is not set"));
+        check("${{A}", Err("without `}}`"));
+        check("${{}}", Err("not the name"));
+        check("${{A-B}}", Err("not the name"));
+        check("${{A:-1}}", Err("not the name"));
+    }
+
+    #[test]
+    fn groups_of_regular_expressions_stay() {
+        check("/b/${1}x", Ok(None));
+        check("/${1}/${A}/${20}", Ok(Some("/${1}/1/${20}")));
+    }
+
+    #[test]
+    fn keys_have_apisix_variables_only() {
+        let environment = |name: &str| (name == "A").then(|| "1".to_owned());
+        let key = |text: &str| expand_key(text, &environment).unwrap();
+        assert_eq!(key("${{A}}:80").as_deref(), Some("1:80"));
+        assert_eq!(key("${A}-${{A}}").as_deref(), Some("${A}-1"));
+        assert_eq!(key("${A}"), None);
+        assert!(expand_key("${{B}}", &environment).is_err());
     }
 }

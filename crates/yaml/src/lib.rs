@@ -11,6 +11,7 @@ pub mod diagnostic;
 pub mod environment;
 pub mod layout;
 pub mod locate;
+mod margin;
 pub mod nearest;
 pub mod scalar;
 pub mod tree;

@@ -1,4 +1,7 @@
-//! What a scalar's text means by the core schema of YAML 1.2.2, section 10.3.2.
+//! What a scalar's text means by the core schema of YAML 1.2.2, section 10.3.2, and by lyaml 6.2.8, which APISIX reads files
+//! with: there `yes`, `no`, `on` and `off` are booleans, `010` is 8, and `1_000` is 1000. (`1:30` is 90 there, and a text here.)
+//!
+//! Where a text is wanted, `yes` and the like are texts, as the core schema has them.
 //!
 //! Numbers beyond 64 bits and floats that are not numbers are kept apart, so that a reader can refuse them by name.
 
@@ -99,6 +102,7 @@ impl Scalar {
         match (self.style, self.meaning()) {
             (Style::Substituted { .. }, _) => Some(&self.text),
             (_, Meaning::Text(text)) => Some(text),
+            (_, Meaning::Bool(_)) if lyaml_bool(&self.text).is_some() => Some(&self.text),
             _ => None,
         }
     }
@@ -116,6 +120,9 @@ fn meaning(text: &str) -> Meaning<'_> {
         ".nan" | ".NaN" | ".NAN" => return Meaning::NotFinite,
         _ => {}
     }
+    if let Some(value) = lyaml_bool(text) {
+        return Meaning::Bool(value);
+    }
     let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
     if matches!(unsigned, ".inf" | ".Inf" | ".INF") {
         return Meaning::NotFinite;
@@ -131,8 +138,8 @@ fn meaning(text: &str) -> Meaning<'_> {
     if !unsigned.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
         return Meaning::Text(text);
     }
-    if unsigned.bytes().all(|b| b.is_ascii_digit()) {
-        return text.parse().map_or(Meaning::HugeInt, Meaning::Int);
+    if unsigned.bytes().all(|b| b.is_ascii_digit() || b == b'_') {
+        return whole(text, unsigned);
     }
     if !is_float(unsigned) {
         return Meaning::Text(text);
@@ -140,6 +147,24 @@ fn meaning(text: &str) -> Meaning<'_> {
     match text.parse::<f64>() {
         Ok(number) if number.is_finite() => Meaning::Float(number),
         _ => Meaning::NotFinite,
+    }
+}
+
+/// A number of digits, with `_` between them; octal behind a zero.
+fn whole(text: &str, unsigned: &str) -> Meaning<'static> {
+    let sign = if text.starts_with('-') { "-" } else { "" };
+    let digits: String = unsigned.bytes().filter(|b| *b != b'_').map(char::from).collect();
+    let is_octal = digits.len() > 1 && digits.starts_with('0') && digits.bytes().all(|b| b < b'8');
+    let radix = if is_octal { 8 } else { 10 };
+    i64::from_str_radix(&format!("{sign}{digits}"), radix).map_or(Meaning::HugeInt, Meaning::Int)
+}
+
+/// The booleans of YAML 1.1 that are texts in YAML 1.2.
+fn lyaml_bool(text: &str) -> Option<bool> {
+    match text {
+        "yes" | "Yes" | "YES" | "on" | "On" | "ON" => Some(true),
+        "no" | "No" | "NO" | "off" | "Off" | "OFF" => Some(false),
+        _ => None,
     }
 }
 
@@ -168,13 +193,24 @@ mod tests {
             ("", Meaning::Null),
             ("~", Meaning::Null),
             ("True", Meaning::Bool(true)),
-            ("yes", Meaning::Text("yes")),
+            ("yes", Meaning::Bool(true)),
+            ("Off", Meaning::Bool(false)),
+            ("yEs", Meaning::Text("yEs")),
+            ("y", Meaning::Text("y")),
             ("0x1F", Meaning::Int(31)),
             ("0o17", Meaning::Int(15)),
-            ("017", Meaning::Int(17)),
+            ("017", Meaning::Int(15)),
+            ("-010", Meaning::Int(-8)),
+            ("00", Meaning::Int(0)),
+            ("08", Meaning::Int(8)),
+            ("0_17", Meaning::Int(15)),
+            ("07777777777777777777777", Meaning::HugeInt),
             ("-12", Meaning::Int(-12)),
             ("+12", Meaning::Int(12)),
-            ("1_000", Meaning::Text("1_000")),
+            ("1_000", Meaning::Int(1000)),
+            ("_1", Meaning::Text("_1")),
+            ("1_000a", Meaning::Text("1_000a")),
+            ("1:30", Meaning::Text("1:30")),
             ("99999999999999999999", Meaning::HugeInt),
             ("0xFFFFFFFFFFFFFFFFFF", Meaning::HugeInt),
             ("0x", Meaning::Text("0x")),

@@ -1,16 +1,21 @@
 //! YAML text to a tree that knows where everything stands in the text.
 //!
 //! The tree is built from the event stream of `saphyr-parser`, because only there can depth, aliases and duplicate keys
-//! be bounded while they appear. It knows nothing of the configuration's keys. Merge keys (`<<`, YAML 1.1), tags other
-//! than `!!str`, and second documents are refused.
+//! be bounded while they appear. It knows nothing of the configuration's keys. As in lyaml, which APISIX reads files with,
+//! merge keys (`<<`, YAML 1.1) put the keys of other maps in, and scalars mean what [`crate::scalar`] says. Tags are those
+//! of the core schema; other tags and second documents are refused.
+
+#[cfg(test)]
+mod tests;
 
 use crate::diagnostic::{Fault, Path, Position, Sink, shortened};
-use crate::environment::{Lookup, expand};
+use crate::environment::{Lookup, expand, expand_key};
 use crate::layout::LayoutFinder;
+use crate::margin::Widened;
 use crate::scalar::{Layout, Meaning, Scalar, Style};
-use saphyr_parser::{Event, Parser, ScalarStyle, Span, StrInput, Tag};
+use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput, Tag};
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 /// Lists and maps inside one another, aliases included. Readers recurse as deep.
@@ -102,36 +107,60 @@ pub struct Tree {
 /// The text's one document. `None`, with an error, where it is no YAML. `lines_before`: above the text. Without an `environment`
 /// `${NAME}` stands for itself.
 pub fn parse(lines_before: u32, text: &str, environment: Option<Lookup<'_>>, sink: &mut Sink) -> Option<Tree> {
+    let before = sink.errors_so_far();
+    let error = match build(lines_before, text, None, environment, sink) {
+        Ok(tree) => return tree,
+        Err(error) => error,
+    };
+    let Some(widened) = Widened::of(text, &error) else {
+        refuse(lines_before, text, None, &error, sink);
+        return None;
+    };
+    sink.go_back_to(before);
+    let tree = build(lines_before, &widened.text, Some(&widened), environment, sink);
+    tree.unwrap_or_else(|error| {
+        refuse(lines_before, text, Some(&widened), &error, sink);
+        None
+    })
+}
+
+/// Reports that a text is no YAML.
+fn refuse(lines_before: u32, text: &str, widened: Option<&Widened>, error: &ScanError, sink: &mut Sink) {
+    let Position { line, column } = position(Span::empty(*error.marker()), widened);
+    let fault = Fault::new(format!("not valid YAML: {}", error.info()));
+    // The mistake that is made most: the braces of a variable inside of those of YAML.
+    let written = text.lines().nth(line.saturating_sub(1) as usize);
+    let fault = match written.is_some_and(|line| line.contains("${")) {
+        true => fault.hint("inside { } and [ ] put '${NAME}' in quotes"),
+        false => fault,
+    };
+    sink.error(Position { line: line.saturating_add(lines_before), column }, &Path::Root, fault);
+}
+
+/// The tree of a text; `widened`: what it was made of. `Ok(None)`, with an error, where it is YAML and no document of ours.
+fn build(
+    lines_before: u32,
+    text: &str,
+    widened: Option<&Widened>,
+    environment: Option<Lookup<'_>>,
+    sink: &mut Sink,
+) -> Result<Option<Tree>, ScanError> {
     let (open, anchors) = (Vec::new(), HashMap::new());
     let mut builder = Builder { environment, sink, open, anchors, nodes: 0, aliased: 0, root: None, is_plain: true };
     let mut layouts = LayoutFinder::new(text);
     let mut documents = 0;
     let position = |span| {
-        let at = position(span);
+        let at = position(span, widened);
         Position { line: at.line.saturating_add(lines_before), ..at }
     };
     for event in Parser::<StrInput<'_>>::new_from_str(text) {
-        let (event, span) = match event {
-            Ok(event) => event,
-            Err(error) => {
-                let at = position(Span::empty(*error.marker()));
-                let fault = Fault::new(format!("not valid YAML: {}", error.info()));
-                // The mistake that is made most: the braces of a variable inside of those of YAML.
-                let line = text.lines().nth((at.line - lines_before).saturating_sub(1) as usize);
-                let fault = match line.is_some_and(|line| line.contains("${")) {
-                    true => fault.hint("inside { } and [ ] put '${NAME}' in quotes"),
-                    false => fault,
-                };
-                builder.sink.error(at, &Path::Root, fault);
-                return None;
-            }
-        };
+        let (event, span) = event?;
         if let Event::DocumentStart(_) = event {
             documents += 1;
             if documents > 1 {
                 let fault = Fault::new("a second YAML document begins").hint("keep to one per file");
                 builder.sink.error(position(span), &Path::Root, fault);
-                return None;
+                return Ok(None);
             }
         }
         let layout = match &event {
@@ -139,11 +168,11 @@ pub fn parse(lines_before: u32, text: &str, environment: Option<Lookup<'_>>, sin
             _ => Layout::Unknown,
         };
         if !builder.event(event, position(span), layout) {
-            return None;
+            return Ok(None);
         }
     }
     let Builder { root, is_plain, nodes, .. } = builder;
-    Some(Tree { root: root.unwrap_or_else(nothing), is_plain, nodes })
+    Ok(Some(Tree { root: root.unwrap_or_else(nothing), is_plain: is_plain && widened.is_none(), nodes }))
 }
 
 /// What a text without a document has.
@@ -165,9 +194,11 @@ impl Tree {
     }
 }
 
-fn position(span: Span) -> Position {
+fn position(span: Span, widened: Option<&Widened>) -> Position {
     let clamp = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    Position { line: clamp(span.start.line()), column: clamp(span.start.col().saturating_add(1)) }
+    let (line, column) = (span.start.line(), span.start.col());
+    let column = widened.map_or(column, |widened| widened.column(line, column));
+    Position { line: clamp(line), column: clamp(column.saturating_add(1)) }
 }
 
 /// A node with what it costs to walk it.
@@ -205,6 +236,8 @@ enum Items {
         entries: Vec<Entry>,
         /// Where each key stands; filled from [`INDEXED_KEYS_MIN`] keys on.
         index: HashMap<Rc<str>, Position>,
+        /// Those of merge keys, which give way to the map's own and to earlier ones.
+        merged: Vec<Entry>,
         key: Key,
     },
 }
@@ -215,6 +248,8 @@ enum Key {
     Awaited,
     /// The value of this key.
     Read(Rc<str>, Position),
+    /// The value of a merge key.
+    Merge,
     /// The value of a key that was refused, and goes with it.
     Refused,
 }
@@ -227,10 +262,12 @@ impl Builder<'_> {
     fn event(&mut self, event: Event<'_>, at: Position, layout: Layout) -> bool {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
-                let plain = style == ScalarStyle::Plain && tag.is_none();
-                let value = match self.tagged(tag, at, false) {
-                    true => self.scalar(text, plain, layout, at),
-                    false => Value::Refused,
+                let value = match self.tagged(tag.as_deref(), at, Tagged::Scalar) {
+                    None => Value::Refused,
+                    Some(plain) => {
+                        let value = self.scalar(text, plain.unwrap_or(style == ScalarStyle::Plain), layout, at);
+                        self.of_type(value, tag.as_deref(), at)
+                    }
                 };
                 let weight = match &value {
                     Value::Scalar(scalar) => 1 + scalar.text.len() / WEIGHT_BYTES,
@@ -241,13 +278,13 @@ impl Builder<'_> {
             }
             Event::Alias(anchor) => self.alias(anchor, at),
             Event::SequenceStart(anchor, tag) => {
-                self.tagged(tag, at, true);
+                self.tagged(tag.as_deref(), at, Tagged::List);
                 self.begin(at, anchor, Items::List(Vec::new()))
             }
             Event::MappingStart(anchor, tag) => {
-                self.tagged(tag, at, true);
-                let index = HashMap::new();
-                let items = Items::Map { entries: Vec::new(), index, key: Key::Awaited };
+                self.tagged(tag.as_deref(), at, Tagged::Map);
+                let (index, merged) = (HashMap::new(), Vec::new());
+                let items = Items::Map { entries: Vec::new(), index, merged, key: Key::Awaited };
                 self.begin(at, anchor, items)
             }
             Event::SequenceEnd | Event::MappingEnd => self.end(),
@@ -255,12 +292,17 @@ impl Builder<'_> {
         }
     }
 
-    /// Reports a tag that means something to YAML but nothing here; `!!str` only does what quotes do.
-    fn tagged(&mut self, tag: Option<Cow<'_, Tag>>, at: Position, collection: bool) -> bool {
-        let Some(tag) = tag else { return true };
+    /// Reports a tag that means something to YAML but nothing here. Of a scalar whether it counts as bare, if the tag says so:
+    /// `!!str` does what quotes do, `!!int` and the like undo them.
+    fn tagged(&mut self, tag: Option<&Tag>, at: Position, of: Tagged) -> Option<Option<bool>> {
+        let Some(tag) = tag else { return Some(None) };
         self.is_plain = false;
-        if !collection && tag.is_yaml_core_schema() && tag.suffix == "str" {
-            return true;
+        let name = if tag.is_yaml_core_schema() { tag.suffix.as_str() } else { "" };
+        match (of, name) {
+            (Tagged::Scalar, "str") => return Some(Some(false)),
+            (Tagged::Scalar, "int" | "float" | "bool" | "null") => return Some(Some(true)),
+            (Tagged::List, "seq") | (Tagged::Map, "map") => return Some(None),
+            _ => {}
         }
         let written = match tag.is_yaml_core_schema() {
             true => format!("!!{}", tag.suffix),
@@ -268,7 +310,25 @@ impl Builder<'_> {
         };
         let fault = Fault::new(format!("the tag {} is not supported", shortened(&written)));
         self.fault_at_value(at, fault.hint("remove it"));
-        false
+        None
+    }
+
+    /// A scalar, if it is of the type that its tag names.
+    fn of_type(&mut self, value: Value, tag: Option<&Tag>, at: Position) -> Value {
+        let (Value::Scalar(scalar), Some(tag)) = (&value, tag) else { return value };
+        let is_of_type = match (tag.suffix.as_str(), scalar.meaning()) {
+            ("int", meaning) => matches!(meaning, Meaning::Int(_) | Meaning::HugeInt),
+            ("float", meaning) => matches!(meaning, Meaning::Int(_) | Meaning::Float(_) | Meaning::NotFinite),
+            ("bool", meaning) => matches!(meaning, Meaning::Bool(_)),
+            ("null", meaning) => meaning == Meaning::Null,
+            _ => true,
+        };
+        if is_of_type {
+            return value;
+        }
+        let fault = Fault::new(format!("{:?} is not of the type !!{}", shortened(&scalar.text), tag.suffix));
+        self.fault_at_value(at, fault.hint("remove the tag"));
+        Value::Refused
     }
 
     fn scalar(&mut self, text: Cow<'_, str>, plain: bool, layout: Layout, at: Position) -> Value {
@@ -279,8 +339,9 @@ impl Builder<'_> {
         }
         let is_key = matches!(self.open.last(), Some(Collection { items: Items::Map { key: Key::Awaited, .. }, .. }));
         let expanded = match self.environment {
-            Some(environment) if !is_key => expand(&text, environment),
-            _ => Ok(None),
+            Some(environment) if is_key => expand_key(&text, environment),
+            Some(environment) => expand(&text, environment),
+            None => Ok(None),
         };
         let (text, style, layout) = match (expanded, plain) {
             (Ok(None), true) => (Rc::from(text), Style::Plain, layout),
@@ -327,7 +388,7 @@ impl Builder<'_> {
         };
         let value = match items {
             Items::List(items) => Value::List(items.into()),
-            Items::Map { entries, .. } => Value::Map(entries.into()),
+            Items::Map { entries, merged, .. } => Value::Map(with_merged(entries, merged).into()),
         };
         let node = Node { at, value };
         self.finished(anchor, Weighed { node, weight, height })
@@ -356,7 +417,16 @@ impl Builder<'_> {
         parent.height = parent.height.max(height + 1);
         match &mut parent.items {
             Items::List(items) => items.push(node),
-            Items::Map { entries, index, key } => match std::mem::replace(key, Key::Awaited) {
+            Items::Map { entries, index, merged, key } => match std::mem::replace(key, Key::Awaited) {
+                Key::Awaited if is_merge_key(&node) => *key = Key::Merge,
+                Key::Merge => {
+                    self.is_plain = false;
+                    if !merge(&node, merged) {
+                        let fault =
+                            Fault::new(format!("expected a map or a list of maps to merge, found {}", node.found()));
+                        self.fault_at_value(node.at, fault);
+                    }
+                }
                 Key::Awaited => match new_key(node, entries, index) {
                     Ok((name, at)) => *key = Key::Read(name, at),
                     Err(refused) => {
@@ -397,6 +467,45 @@ fn report(open: &[Collection], path: &Path<'_>, at: Position, fault: Fault, sink
     }
 }
 
+/// What a tag is of.
+#[derive(Clone, Copy)]
+enum Tagged {
+    Scalar,
+    List,
+    Map,
+}
+
+fn is_merge_key(node: &Node) -> bool {
+    matches!(&node.value, Value::Scalar(scalar) if &*scalar.text == "<<")
+}
+
+/// Adds the keys of a map, or of a list of them; `false`: it is neither.
+fn merge(node: &Node, merged: &mut Vec<Entry>) -> bool {
+    match &node.value {
+        Value::Map(entries) => merged.extend(entries.iter().cloned()),
+        Value::List(maps) if maps.iter().all(|map| matches!(map.value, Value::Map(_))) => {
+            for map in maps.iter() {
+                merge(map, merged);
+            }
+        }
+        // It has been reported.
+        Value::Refused => {}
+        _ => return false,
+    }
+    true
+}
+
+/// A map's own entries, and behind them the merged ones whose keys it does not have. There are no more of those than nodes
+/// that aliases may add, and the file's own.
+fn with_merged(mut entries: Vec<Entry>, merged: Vec<Entry>) -> Vec<Entry> {
+    if merged.is_empty() {
+        return entries;
+    }
+    let mut known: HashSet<Rc<str>> = entries.iter().map(|entry| entry.key.clone()).collect();
+    entries.extend(merged.into_iter().filter(|entry| known.insert(entry.key.clone())));
+    entries
+}
+
 type RefusedKey = Option<(Position, Fault)>;
 
 /// The node as a key that the map does not have yet.
@@ -411,10 +520,6 @@ fn new_key(
         Value::Refused => return Err(None),
         _ => return Err(Some((at, Fault::new("a key must be a scalar, not a list or map")))),
     };
-    if &*name == "<<" {
-        let fault = Fault::new("merge keys (`<<`) are not part of YAML 1.2");
-        return Err(Some((at, fault.hint("repeat the keys, or use an alias for a whole value"))));
-    }
     let first = if entries.len() < INDEXED_KEYS_MIN {
         entries.iter().find(|e| e.key == name).map(|e| e.key_at)
     } else {
@@ -430,7 +535,7 @@ fn new_key(
             if !index.is_empty() {
                 index.insert(name.clone(), first);
             }
-            let message = format!("{:?} is here twice, first in line {}", shortened(&name), first.line);
+            let message = format!("{:?} is listed twice, first in line {}", shortened(&name), first.line);
             Err(Some((at, Fault::new(message).hint("keep one of them"))))
         }
     }
