@@ -12,10 +12,10 @@ use std::net::Ipv6Addr;
 /// is looked at for suffixes.
 pub const HOST_BYTES_MAX: usize = 253;
 
-/// `example.com` or `*.example.com`, in lower case.
+/// `example.com`, `*.example.com` or `*`, in lower case.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct HostPattern {
-    /// A name, or a suffix that begins with a dot (no name does, so one table holds both).
+    /// A name, or a suffix that begins with a dot (no name does, so one table holds both). Empty: any host.
     text: Box<str>,
 }
 
@@ -26,9 +26,7 @@ pub enum HostError {
     Empty,
     /// More than [`HOST_BYTES_MAX`] bytes.
     TooLong,
-    /// A lone `*`.
-    AnyHost,
-    /// A `*` elsewhere than in a leading `*.`.
+    /// A `*` elsewhere than alone or in a leading `*.`.
     Wildcard {
         /// As it was written.
         text: String,
@@ -65,7 +63,7 @@ impl HostPattern {
             return Err(HostError::Empty);
         }
         if text == "*" {
-            return Err(HostError::AnyHost);
+            return Ok(HostPattern { text: "".into() });
         }
         if text.len() > HOST_BYTES_MAX + 1 {
             return Err(HostError::TooLong);
@@ -83,15 +81,20 @@ impl HostPattern {
         Ok(HostPattern { text: text.into() })
     }
 
-    /// Whether it is a `*.` pattern.
+    /// Whether it is a `*.` pattern, or `*`.
     pub fn is_suffix(&self) -> bool {
-        self.text.starts_with('.')
+        self.text.is_empty() || self.text.starts_with('.')
+    }
+
+    /// Whether it is `*`: any host, and no host at all. It is tried after all others, and before routes without a host.
+    pub fn is_any(&self) -> bool {
+        self.text.is_empty()
     }
 
     /// Whether a host in canonical form (see [`canonical_host`]) matches.
     pub fn matches(&self, host: &[u8]) -> bool {
         let text = self.text.as_bytes();
-        if self.is_suffix() { host.len() > text.len() && host.ends_with(text) } else { host == text }
+        if self.is_suffix() { self.is_any() || host.len() > text.len() && host.ends_with(text) } else { host == text }
     }
 
     /// Of patterns that match the same host, the one with the greatest is tried first: an exact one, or the longest.
@@ -154,7 +157,6 @@ impl fmt::Display for HostError {
         match self {
             HostError::Empty => write!(f, "an empty host; leave the key out to match any host"),
             HostError::TooLong => write!(f, "a host has at most {HOST_BYTES_MAX} bytes"),
-            HostError::AnyHost => write!(f, "\"*\": leave the key out to match any host"),
             HostError::Wildcard { text, write } => {
                 write!(f, "\"{text}\": '*' only as the whole first label; write \"{write}\"")
             }
@@ -230,6 +232,12 @@ mod tests {
         check("[0:0:0:0:0:0:0:1]", "[::1]", true);
         check("[2001:DB8::0:1]", "[2001:db8::1]", true);
         check("10.0.0.1", "10.0.0.1", true);
+        for host in ["a", "a.example.com", "[::1]", ""] {
+            check("*", host, true);
+        }
+        let precedence = |text: &str| HostPattern::parse(text).unwrap().precedence();
+        assert!(precedence("a") > precedence("*.a") && precedence("*.a") > precedence("*"));
+        assert_eq!(HostPattern::parse("*").unwrap().to_string(), "*");
     }
 
     #[test]
@@ -238,7 +246,6 @@ mod tests {
             assert_eq!(HostPattern::parse(text).unwrap_err().to_string(), message);
         };
         check("", "an empty host; leave the key out to match any host");
-        check("*", "\"*\": leave the key out to match any host");
         check("*example.com", "\"*example.com\": '*' only as the whole first label; write \"*.example.com\"");
         check("a.*.com", "\"a.*.com\": '*' only as the whole first label; write \"*.com\"");
         check("example.com:80", "\"example.com:80\": hosts are compared without port; write \"example.com\"");

@@ -1,10 +1,12 @@
-//! Path patterns of routes: literal text, `:name` for one segment, `*` at the end for any rest.
+//! Path patterns of routes: literal text, `:name` for one segment, `*` for any rest, or in place of segments.
 //!
 //! A pattern is parsed into a key that sorts as patterns are tried: literal bytes, then [`PARAM`], then [`STAR`]. The
-//! radix tree and the order of routes are both built from nothing but that key.
+//! radix tree and the order of routes are both built from nothing but that key. It ends at the first star; what comes behind a
+//! star that is not the end is asked when the pattern is met.
 
 use crate::path::{self, PathError};
 use crate::regex_like::{RegexLike, is_regex, may_be_regex};
+use memchr::memmem;
 use std::fmt;
 
 /// Longest pattern in bytes.
@@ -23,11 +25,15 @@ pub(crate) const STAR: u8 = 0xFF;
 /// - `/a/*` is every path that begins with `/a/` (so not `/a`), `/a*` every path that begins with `/a`.
 /// - `/a/:id/b` has one non-empty segment in the place of `:id`; a colon elsewhere in a segment is literal.
 /// - `/a/*rest` is `/a/*` and gives the rest a name.
+/// - `/a/*/b` has any number of segments in the place of `*`, or an empty one, as in APISIX.
+/// - `*` is `/*`.
 ///
 /// Literal text is kept in the normal form of [`path::normalise`], so that `/käse` means `/k%C3%A4se`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PathPattern {
     key: Box<[u8]>,
+    /// Text behind the key's star, with further stars in it.
+    tail: Box<[u8]>,
     /// Of the parameters in order; of the rest last, where it has one.
     names: Box<[Box<str>]>,
 }
@@ -50,11 +56,13 @@ pub enum PatternErrorKind {
     NotAbsolute,
     /// More than [`PATTERN_BYTES_MAX`] bytes.
     TooLong,
-    /// A `*` that is not the only one, or not at the end.
+    /// A `*` that is neither at the end nor a whole segment.
     Star {
         /// The nearest pattern that is one.
         write: String,
     },
+    /// A `:name` behind a `*`: it would not be known which segment it is.
+    ParamBehindStar,
     /// More than [`PARAMS_MAX`] parameters.
     TooManyParams,
     /// A `:` or a final `*` followed by what is no name.
@@ -121,7 +129,8 @@ impl PathPattern {
                     at = end;
                 }
                 STAR => {
-                    capture(at..path.len());
+                    let Some(end) = star_end(&self.tail, path, at) else { return false };
+                    capture(at..end);
                     return true;
                 }
                 literal if path.get(at) == Some(&literal) => at += 1,
@@ -144,9 +153,37 @@ impl PathPattern {
         found.filter(|_| matches).map(|range| &path[range])
     }
 
+    /// What it is found by: all of it but for a tail, so that every path that it matches is found.
     pub(crate) fn key(&self) -> &[u8] {
         &self.key
     }
+
+    /// What a path must have behind the star of the key; empty: anything.
+    pub(crate) fn tail(&self) -> &[u8] {
+        &self.tail
+    }
+
+    /// Whether both match the same paths because they say the same.
+    pub(crate) fn says_the_same(&self, other: &PathPattern) -> bool {
+        (&self.key, &self.tail) == (&other.key, &other.tail)
+    }
+}
+
+/// Where the first star ends that begins at `at`, if the rest of the path has what the tail says: its texts between stars in
+/// their order, and the last one at the end. Each is looked for once.
+fn star_end(tail: &[u8], path: &[u8], at: usize) -> Option<usize> {
+    if tail.is_empty() {
+        return Some(path.len());
+    }
+    let mut pieces = tail.split(|byte| *byte == STAR);
+    let last = pieces.next_back().unwrap_or_default();
+    let (mut end, mut from) = (None, at);
+    for piece in pieces {
+        let found = from + memmem::find(&path[from..], piece)?;
+        end = end.or(Some(found));
+        from = found + piece.len();
+    }
+    path[from..].ends_with(last).then(|| end.unwrap_or(path.len() - last.len()))
 }
 
 fn kind_of_regex(text: &str) -> PatternErrorKind {
@@ -154,6 +191,7 @@ fn kind_of_regex(text: &str) -> PatternErrorKind {
 }
 
 fn parse(text: &str) -> Result<PathPattern, PatternErrorKind> {
+    let text = if text == "*" { "/*" } else { text };
     if !text.starts_with('/') {
         return Err(PatternErrorKind::NotAbsolute);
     }
@@ -163,8 +201,8 @@ fn parse(text: &str) -> Result<PathPattern, PatternErrorKind> {
     if text.contains('?') {
         return Err(PatternErrorKind::Query);
     }
-    let (head, rest_name) = split_star(text)?;
-    check_normal(text, head, rest_name.is_some())?;
+    let (head, rest_name, behind) = split_star(text)?;
+    check_normal(["", head, &text[head.len()..]], rest_name.is_some())?;
 
     let mut key = Vec::with_capacity(text.len());
     let mut names: Vec<Box<str>> = Vec::new();
@@ -191,27 +229,48 @@ fn parse(text: &str) -> Result<PathPattern, PatternErrorKind> {
             push_name(name, &mut names)?;
         }
     }
-    Ok(PathPattern { key: key.into(), names: names.into() })
+    let tail = tail(text, behind)?;
+    Ok(PathPattern { key: key.into(), tail, names: names.into() })
 }
 
-/// The text before the `*` at the end, and the name behind it.
-fn split_star(text: &str) -> Result<(&str, Option<&str>), PatternErrorKind> {
+/// The text before the first `*`; the name behind it, if it is the end; and what follows it, if it is a whole segment.
+fn split_star(text: &str) -> Result<(&str, Option<&str>, &str), PatternErrorKind> {
     match text.split_once('*') {
-        None => Ok((text, None)),
-        Some((_, name)) if name.contains('/') => {
-            let write = text.split('/').map(|segment| if segment == "*" { ":name" } else { segment });
-            let write = write.collect::<Vec<_>>().join("/");
-            let write = if write.contains('*') { format!("{}*", &text[..text.find('*').unwrap_or(0)]) } else { write };
-            Err(PatternErrorKind::Star { write })
-        }
-        Some((head, name)) if name.contains('*') => Err(PatternErrorKind::Star { write: format!("{head}*") }),
-        Some((head, name)) => Ok((head, Some(name))),
+        None => Ok((text, None, "")),
+        Some((head, behind)) if head.ends_with('/') && behind.starts_with('/') => Ok((head, Some(""), behind)),
+        Some((head, name)) if name.contains(['/', '*']) => Err(PatternErrorKind::Star { write: format!("{head}*") }),
+        Some((head, name)) => Ok((head, Some(name), "")),
     }
 }
 
+/// What follows a star that is a segment, as [`PathPattern::tail`].
+fn tail(text: &str, behind: &str) -> Result<Box<[u8]>, PatternErrorKind> {
+    if behind.is_empty() {
+        return Ok(Box::default());
+    }
+    check_normal([&text[..text.len() - behind.len()], behind, ""], false)?;
+    let mut tail = Vec::with_capacity(behind.len());
+    for segment in behind[1..].split('/') {
+        tail.push(b'/');
+        match segment {
+            "*" => tail.push(STAR),
+            _ if segment.contains('*') => {
+                let (before, _) = segment.split_once('*').unwrap_or((segment, ""));
+                let until = text.find(segment).unwrap_or(0) + before.len();
+                return Err(PatternErrorKind::Star { write: format!("{}/*", text[..until].trim_end_matches('/')) });
+            }
+            _ if segment.starts_with(':') => return Err(PatternErrorKind::ParamBehindStar),
+            _ => push_literal(segment, &mut tail)?,
+        }
+    }
+    Ok(tail.into())
+}
+
 /// Refuses what normalisation would take out of a path: such a pattern could match nothing.
-fn check_normal(text: &str, head: &str, has_star: bool) -> Result<(), PatternErrorKind> {
-    let mut segments: Vec<&str> = head[1..].split('/').collect();
+/// `text`: what is checked, with what is around it in the pattern.
+fn check_normal(text: [&str; 3], has_star: bool) -> Result<(), PatternErrorKind> {
+    let [before, text, after] = text;
+    let mut segments: Vec<&str> = text[1..].split('/').collect();
     // With a star the last segment goes on: `/a/.*` is fine, and so is the empty one in `/a/*`.
     let last = segments.pop().unwrap_or_default();
     let is_dots = |segment: &str| matches!(&*segment.replace("%2e", ".").replace("%2E", "."), "." | "..");
@@ -219,11 +278,10 @@ fn check_normal(text: &str, head: &str, has_star: bool) -> Result<(), PatternErr
     if !segments.iter().any(vanishes) && (has_star || !is_dots(last)) {
         return Ok(());
     }
-    let star = &text[head.len()..];
     let mut scratch = Vec::new();
-    match path::normalise(head.as_bytes(), &mut scratch) {
+    match path::normalise(text.as_bytes(), &mut scratch) {
         Ok(path) => {
-            let write = format!("{}{star}", String::from_utf8_lossy(path.bytes()));
+            let write = format!("{before}{}{after}", String::from_utf8_lossy(path.bytes()));
             Err(PatternErrorKind::NotNormal { write })
         }
         Err(error) => Err(PatternErrorKind::Path(error)),
@@ -265,6 +323,9 @@ impl fmt::Display for PathPattern {
                 byte => write!(f, "{}", byte as char)?,
             }
         }
+        for &byte in &self.tail {
+            write!(f, "{}", if byte == STAR { '*' } else { byte as char })?;
+        }
         Ok(())
     }
 }
@@ -277,7 +338,15 @@ impl fmt::Display for PatternError {
             Kind::Regex(regex) => write!(f, "\"{text}\": {regex}"),
             Kind::NotAbsolute => write!(f, "\"{text}\": must begin with '/'; write \"/{text}\""),
             Kind::TooLong => write!(f, "a pattern has at most {PATTERN_BYTES_MAX} bytes"),
-            Kind::Star { write } => write!(f, "\"{text}\": only one '*', at the end; write \"{write}\""),
+            Kind::Star { write } => {
+                write!(f, "\"{text}\": a '*' is at the end, or a whole segment as in \"/a/*/b\"; write \"{write}\"")
+            }
+            Kind::ParamBehindStar => {
+                write!(
+                    f,
+                    "\"{text}\": a parameter cannot follow a '*'; write '*' in its place, or ':name' for each segment"
+                )
+            }
             Kind::TooManyParams => write!(f, "\"{text}\": at most {PARAMS_MAX} ':name' parameters"),
             Kind::Name { name } => {
                 write!(f, "\"{text}\": \"{name}\" is no name; a name is letters, digits and '_', as in \":id\"")
@@ -310,9 +379,26 @@ mod tests {
         let check = |text: &str, expected: &str| {
             assert_eq!(PathPattern::parse(text).unwrap().to_string(), expected);
         };
-        for same in ["/", "/a", "/a/", "/*", "/a*", "/a/*", "/a/*rest", "/:a/b/:c", "/a:b", "/.a/..*", "/a/:b/*c"] {
+        for same in [
+            "/",
+            "/a",
+            "/a/",
+            "/*",
+            "/a*",
+            "/a/*",
+            "/a/*rest",
+            "/:a/b/:c",
+            "/a:b",
+            "/.a/..*",
+            "/a/:b/*c",
+            "/a/*/b",
+            "/*/b/*",
+            "/:a/*/b/*/c",
+        ] {
             check(same, same);
         }
+        check("*", "/*");
+        check("/*/käse", "/*/k%C3%A4se");
         check("/käse", "/k%C3%A4se");
         check("/%61 b", "/a%20b");
     }
@@ -336,10 +422,24 @@ mod tests {
         );
         check("a", "\"a\": must begin with '/'; write \"/a\"");
         check("", "\"\": must begin with '/'; write \"/\"");
-        check("/a/**", "\"/a/**\": only one '*', at the end; write \"/a/*\"");
-        check("/a/*/b", "\"/a/*/b\": only one '*', at the end; write \"/a/:name/b\"");
-        check("/a*/b", "\"/a*/b\": only one '*', at the end; write \"/a*\"");
-        check("/a/:b*", "\"/a/:b*\": only one '*', at the end; write \"/a/:b/*\"");
+        const STARS: &str = "a '*' is at the end, or a whole segment as in \"/a/*/b\"";
+        for (text, write) in [
+            ("/a/**", "/a/*"),
+            ("/a*/b", "/a*"),
+            ("/a/:b*", "/a/:b/*"),
+            ("/a/*rest/b", "/a/*"),
+            ("/a/*/b*", "/a/*/b/*"),
+            ("/a/*/b*/c", "/a/*/b/*"),
+            ("/a/*/**", "/a/*/*"),
+            ("/a/*/*.html", "/a/*/*"),
+        ] {
+            check(text, &format!("\"{text}\": {STARS}; write \"{write}\""));
+        }
+        check(
+            "/a/*/:b",
+            "\"/a/*/:b\": a parameter cannot follow a '*'; write '*' in its place, or ':name' for each segment",
+        );
+        check("/a/*//b", "\"/a/*//b\": never matches, since paths are normalised first; write \"/a/*/b\"");
         check("/:", "\"/:\": \"\" is no name; a name is letters, digits and '_', as in \":id\"");
         check("/:a-b", "\"/:a-b\": \"a-b\" is no name; a name is letters, digits and '_', as in \":id\"");
         check("/:a/*a", "\"/:a/*a\": the name \"a\" is given twice; rename one");
@@ -356,6 +456,41 @@ mod tests {
         );
         check(&"/:a".repeat(2), "\"/:a/:a\": the name \"a\" is given twice; rename one");
         check(&format!("/{}", "a".repeat(5000)), "a pattern has at most 4096 bytes");
+    }
+
+    #[test]
+    fn stars_in_the_middle_take_any_segments() {
+        let check = |pattern: &str, path: &str, expected: bool| {
+            let pattern = PathPattern::parse(pattern).unwrap();
+            assert_eq!(pattern.matches(path.as_bytes()), expected, "{pattern} {path}");
+        };
+        check("/a/*/b", "/a/x/b", true);
+        check("/a/*/b", "/a/x/y/b", true);
+        check("/a/*/b", "/a/b/b", true);
+        check("/a/*/b", "/a/x/b/b", true);
+        for path in ["/a/b", "/a/x/bb", "/a/x/b/", "/a/x/b/c", "/a//", "/a/x", "/b/x/b"] {
+            check("/a/*/b", path, false);
+        }
+        check("/*/b/*", "/x/b/", true);
+        check("/*/b/*", "/x/y/b/c/d", true);
+        check("/*/b/*", "/x/b", false);
+        check("/*/b/*/c", "/x/b/c/b/c", true);
+        check("/*/b/*/c", "/x/b/c", false);
+        check("/:x/*/c", "/a/b/c", true);
+        check("/:x/*/c", "/a/c", false);
+        // The texts of a tail do not overlap.
+        check("/*/b/*/b", "/x/b/b", false);
+        let captured = |pattern: &str, path: &str| {
+            let mut captured = Vec::new();
+            assert!(
+                PathPattern::parse(pattern)
+                    .unwrap()
+                    .captures(path.as_bytes(), &mut |range| captured.push(path[range].to_owned()))
+            );
+            captured
+        };
+        assert_eq!(captured("/:x/*/c", "/a/b/d/c"), ["a", "b/d"]);
+        assert_eq!(captured("/a/*/b/*", "/a/x/b/y"), ["x"]);
     }
 
     #[test]

@@ -1,15 +1,17 @@
 //! Recognises a regex where a path pattern is expected, and tells what to write for it.
 //!
 //! Only text that no path pattern needs is taken for a regex: raw `\`, `|` and `^` are in no request's path, and stay possible
-//! percent-encoded. It is a guess for a message; nothing is matched with it.
+//! percent-encoded. It is a guess for a message; nothing is matched with it. But what is told to be written is a regex that
+//! is valid here and that some path may match.
 
+use crate::regex::Pattern;
 use std::fmt;
 
 /// What a path pattern that is a regex should be written as.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegexLike {
-    /// The regex, anchored as it was probably meant.
-    pub regex: String,
+    /// The regex, anchored as it was probably meant. `None`: no path matches it, or it is none that can be used here.
+    pub regex: Option<String>,
     /// A path pattern for the text that all its paths begin with.
     pub prefix: String,
     /// Percent-encoded, it would be a path pattern too.
@@ -31,14 +33,28 @@ impl RegexLike {
     pub(crate) fn new(text: &str) -> RegexLike {
         // The modifiers of nginx' `location`: `~`, `~*`.
         let bare = text.strip_prefix('~').map_or(text, |rest| rest.trim_start_matches(['*', ' ']));
+        // Slashes around it, as in sed or JavaScript, where what is in them tells that they are no path's.
+        let inner = bare.strip_prefix('/').filter(|inner| inner.starts_with('^'));
+        let bare = inner.map_or(bare, |inner| inner.strip_suffix('/').unwrap_or(inner));
         let regex = match (bare.starts_with('^'), bare.ends_with('$')) {
             (false, false) if bare.starts_with('/') => format!("^{bare}$"),
             (false, true) if bare.starts_with('/') => format!("^{bare}"),
             _ => bare.to_owned(),
         };
-        let prefix = format!("{}*", literal_prefix(&regex));
+        // A path begins with a slash.
+        let with_slash = regex.strip_prefix('^').map(|rest| format!("^/{rest}"));
+        let regex = std::iter::once(regex).chain(with_slash).find(|regex| may_match_a_path(regex));
+        let prefix = format!("{}*", regex.as_deref().map_or("/", literal_prefix));
         RegexLike { regex, prefix, may_be_path: text.starts_with('/') && is_regex(text) }
     }
+}
+
+/// Whether a text is a regex that matches what looks like a path: its own example, with a slash in front where it has none.
+fn may_match_a_path(regex: &str) -> bool {
+    let Ok(pattern) = Pattern::unicode(regex) else { return false };
+    let example = pattern.example();
+    let path = if example.starts_with(b"/") { example } else { [b"/", &example[..]].concat() };
+    pattern.is_match_once(&path)
 }
 
 /// The path that all matches begin with, as far as that is plain; `/` where nothing is known.
@@ -70,6 +86,9 @@ fn literal_prefix(regex: &str) -> &str {
 impl fmt::Display for RegexLike {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let RegexLike { regex, prefix, may_be_path } = self;
+        let Some(regex) = regex else {
+            return write!(f, "a path pattern is not a regex; write one such as `/a/*`");
+        };
         let quoted = regex.replace('\'', "''");
         write!(
             f,
@@ -92,7 +111,7 @@ mod tests {
         let check = |text: &str, regex: &str, prefix: &str| {
             assert!(may_be_regex(text), "{text}");
             let found = RegexLike::new(text);
-            assert_eq!((found.regex.as_str(), found.prefix.as_str()), (regex, prefix), "{text}");
+            assert_eq!((found.regex.as_deref(), found.prefix.as_str()), (Some(regex), prefix), "{text}");
         };
         check(r"~^/a/(\d+)$", r"^/a/(\d+)$", "/a/*");
         check(r"~* ^/a/\d", r"^/a/\d", "/a/*");
@@ -104,6 +123,21 @@ mod tests {
         check("^/?$", "^/?$", "/*");
         check(r"~\.php$", r"\.php$", "/*");
         check("^(/a|/b)$", "^(/a|/b)$", "/*");
+        check("~/^a.*/", "^/a.*", "/a*");
+        check("/^a.*/", "^/a.*", "/a*");
+        check("~^a/b$", "^/a/b$", "/a/b*");
+        check("~/^/a.*/", "^/a.*", "/a*");
+        check("^[a-z]+$", "^/[a-z]+$", "/*");
+        check("^.*$", "^.*$", "/*");
+    }
+
+    #[test]
+    fn what_cannot_match_is_not_told() {
+        for text in ["~a^b", "^/a(?!b)", "^(", "~$^/a", r"^\Aa\z^"] {
+            let found = RegexLike::new(text);
+            assert_eq!((found.regex, found.prefix.as_str()), (None, "/*"), "{text}");
+            assert!(RegexLike::new(text).to_string().ends_with("write one such as `/a/*`"), "{text}");
+        }
     }
 
     #[test]

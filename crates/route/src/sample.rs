@@ -139,7 +139,8 @@ impl Sample {
 }
 
 fn path_for(pattern: &PathPattern) -> Vec<u8> {
-    pattern.key().iter().map(|&byte| if byte >= crate::pattern::PARAM { b'x' } else { byte }).collect()
+    let written = pattern.key().iter().chain(pattern.tail());
+    written.map(|&byte| if byte >= crate::pattern::PARAM { b'x' } else { byte }).collect()
 }
 
 fn host_for(pattern: &HostPattern) -> Vec<u8> {

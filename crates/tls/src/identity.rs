@@ -208,7 +208,7 @@ fn warn_of_names(
     problems: &mut Problems,
 ) {
     let certified = self::names(certificate);
-    for name in names {
+    for name in names.iter().filter(|name| *name != "*") {
         let wildcard = name.split_once('.').map(|(_, parent)| format!("*.{parent}"));
         if !certified.iter().any(|certified| certified == name || Some(certified) == wildcard.as_ref()) {
             let message = format!("the certificate does not have the name {name:?}, so clients will refuse it");

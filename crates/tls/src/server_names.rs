@@ -12,6 +12,10 @@ pub(crate) struct ServerNames<T> {
     exact: HashMap<Box<[u8]>, T>,
     /// By what comes behind the first label.
     wildcard: HashMap<Box<[u8]>, T>,
+    /// What takes every name that is not in `exact`, before wildcards and the default.
+    unread: Option<T>,
+    /// What takes every name that is neither in `exact` nor in `wildcard`.
+    any: Option<T>,
     default: Option<T>,
     /// Most labels of a key of `wildcard`: a client's host may have any number, and no more of it are looked for.
     labels_max: usize,
@@ -19,13 +23,18 @@ pub(crate) struct ServerNames<T> {
 
 impl<T> Default for ServerNames<T> {
     fn default() -> ServerNames<T> {
-        ServerNames { exact: HashMap::new(), wildcard: HashMap::new(), default: None, labels_max: 0 }
+        let (exact, wildcard) = (HashMap::new(), HashMap::new());
+        ServerNames { exact, wildcard, unread: None, any: None, default: None, labels_max: 0 }
     }
 }
 
 impl<T> ServerNames<T> {
-    /// `name`: in lower case, `example.com` or `*.example.com`.
+    /// `name`: in lower case, `example.com`, `*.example.com` or `*`.
     pub(crate) fn insert(&mut self, name: &str, entry: T) {
+        if name == "*" {
+            self.any = Some(entry);
+            return;
+        }
         match name.strip_prefix("*.") {
             Some(parent) => {
                 self.labels_max = self.labels_max.max(parent.split('.').count());
@@ -37,26 +46,33 @@ impl<T> ServerNames<T> {
         }
     }
 
+    /// For clients that ask for a name that no entry has exactly.
+    pub(crate) fn set_unread(&mut self, entry: T) {
+        self.unread = Some(entry);
+    }
+
     /// For clients that ask for no name, or for one that is not here.
     pub(crate) fn set_default(&mut self, entry: T) {
         self.default = Some(entry);
     }
 
     /// What a handshake gets: the entry with that name, else the one with a wildcard in place of its first label, else the
-    /// default. `name` is in lower case, without a dot at its end.
+    /// one for any name, else the default. `name` is in lower case, without a dot at its end.
     pub(crate) fn find(&self, name: Option<&[u8]>) -> Option<&T> {
-        name.and_then(|name| self.named(name)).or(self.default.as_ref())
+        name.and_then(|name| self.named(name).or(self.any.as_ref())).or(self.default.as_ref())
     }
 
     /// The entry whose demand holds for a host: what a handshake for it would get, if it asks. Of a host that no handshake
-    /// finds a name for, the nearest wildcard above it that asks, and only then the default.
+    /// finds a name for, the nearest wildcard above it that asks, and only then the one for any name, or the default where there
+    /// is none.
     pub(crate) fn demanding(&self, host: &[u8], asks: impl Fn(&T) -> bool) -> Option<&T> {
         if let Some(named) = self.named(host) {
             return Some(named).filter(|entry| asks(entry));
         }
         let dots = host.iter().enumerate().rev().filter(|(_, byte)| **byte == b'.').map(|(at, _)| at);
         let above = dots.take(self.labels_max).filter_map(|dot| self.wildcard.get(&host[dot + 1..]));
-        above.filter(|entry| asks(entry)).last().or(self.default.as_ref().filter(|entry| asks(entry)))
+        let others = self.any.as_ref().or(self.default.as_ref());
+        above.filter(|entry| asks(entry)).last().or(others.filter(|entry| asks(entry)))
     }
 
     fn named(&self, name: &[u8]) -> Option<&T> {
@@ -64,7 +80,7 @@ impl<T> ServerNames<T> {
             None | Some(0) => None,
             Some(dot) => self.wildcard.get(&name[dot + 1..]),
         };
-        self.exact.get(name).or_else(by_wildcard)
+        self.exact.get(name).or(self.unread.as_ref()).or_else(by_wildcard)
     }
 }
 
@@ -118,6 +134,28 @@ mod tests {
         check("", None);
         check(&"a.".repeat(30_000), None);
         check(&("a.".repeat(30_000) + "sec.example"), Some(1));
+    }
+
+    #[test]
+    fn any_name_comes_after_all_others_and_before_the_default() {
+        let with = |any_asks, default| names(&[("a.test", false), ("*.b.test", true), ("*", any_asks)], default);
+        let found =
+            |names: &ServerNames<Entry>, name: Option<&str>| names.find(name.map(str::as_bytes)).map(|entry| entry.0);
+        let names = with(false, None);
+        assert_eq!(found(&names, Some("a.test")), Some(0));
+        assert_eq!(found(&names, Some("x.b.test")), Some(1));
+        assert_eq!(found(&names, Some("x.y.b.test")), Some(2));
+        assert_eq!(found(&names, Some("")), Some(2));
+        // It is for clients that ask for a name.
+        assert_eq!(found(&names, None), None);
+        assert_eq!(found(&with(false, Some(false)), None), Some(3));
+        let demanded = |any_asks, default, host: &str| {
+            with(any_asks, default).demanding(host.as_bytes(), |entry| entry.1).map(|entry| entry.0)
+        };
+        assert_eq!(demanded(true, Some(false), "else.test"), Some(2));
+        assert_eq!(demanded(false, Some(true), "else.test"), None);
+        assert_eq!(demanded(false, None, "x.y.b.test"), Some(1));
+        assert_eq!(demanded(true, None, "a.test"), None);
     }
 
     /// The same, with every name compared label by label.

@@ -8,6 +8,7 @@ use crate::keys::shared::resource;
 use crate::values::{Host, Pem, TlsVersion};
 use std::net::IpAddr;
 use std::path::PathBuf;
+use stillgate_plugin::secrets::Veiled;
 use stillgate_schema::kind::{At, Choice, Flag, Located, Text, int, list, some, text};
 use stillgate_schema::object;
 use stillgate_schema::object::map;
@@ -30,14 +31,15 @@ resource! {
         /// The certificate and behind it those that lead to its root: PEM, or a file of it.
         cert: Pem = PEM => optional;
         /// Its private key, not encrypted: PEM, or a file of it.
-        key: Pem = PEM => optional;
+        key: Pem = Veiled(PEM) => optional;
         /// In place of both: the certificate is ordered, and renewed, as `gateway.acme` says.
         acme: At<bool> = Located(Flag) => optional;
         /// Further certificates, say RSA beside ECDSA; the client is shown one that it can check, ECDSA first.
         certs: At<Vec<Pem>> = Located(list(PEM)) => optional;
         /// The private keys of `certs`, in the same order.
-        keys: At<Vec<Pem>> = Located(list(PEM)) => optional;
-        /// The name that clients ask for: `example.com`, or `*.example.com` for any one label. This or `snis`.
+        keys: At<Vec<Pem>> = Veiled(Located(list(PEM))) => optional;
+        /// The name that clients ask for: `example.com`, `*.example.com` for any one label, or `*` for any name that no other
+        /// entry has. This or `snis`.
         sni: At<String> = Located(SNI) => optional;
         /// Several of them.
         snis: At<Vec<At<String>>> = Located(some(Located(SNI))) => optional;
@@ -78,7 +80,7 @@ object! {
         /// The certificate that nodes are shown where they ask for one: PEM, or a file of it.
         client_cert: Pem = PEM => optional;
         /// Its private key: PEM, or a file of it.
-        client_key: Pem = PEM => optional;
+        client_key: Pem = Veiled(PEM) => optional;
         /// In place of both the id of one of `ssls` with `type: client`.
         client_cert_id: At<String> = Located(ID) => optional;
         /// Whether a node's certificate must be valid for its name and lead to a known root.
@@ -144,12 +146,16 @@ fn file_path(text: &str) -> Result<PathBuf, Fault> {
     Ok(text.into())
 }
 
-/// A server name: a DNS name in lower case, or one with a wildcard as its first label.
+/// A server name: a DNS name in lower case, one with a wildcard as its first label, or `*` for any.
 const SNI: Text<String> = text("a server name", |text| {
     let fault = |message: &str| Fault::new(format!("{:?}: {message}", shortened(text)));
+    if text == "*" {
+        return Ok(text.to_owned());
+    }
     let name = text.strip_prefix("*.").unwrap_or(text);
     if name.contains('*') {
-        return Err(fault("only \"*.\" at the beginning, for one label").hint("write it like \"*.example.com\""));
+        let hint = "write it like \"*.example.com\", or \"*\" for any name";
+        return Err(fault("only \"*.\" at the beginning, for one label").hint(hint));
     }
     if !name.is_ascii() {
         return Err(fault("clients ask for names in ASCII").hint("write its \"xn--\" form"));

@@ -7,8 +7,7 @@ use super::definition::Named;
 use crate::keys::acme::{ACME_NAMES_MAX, Acme};
 use crate::keys::ssls::{SslKeys, SslType, UpstreamTlsKeys};
 use crate::model::{
-    ClientAuth, ClientPair, KeyPair, Kind, Listener, RefusedSsl, ServerSsl, Ssl, SslUse, TlsVersions, UpstreamTls,
-    listed,
+    ClientAuth, ClientPair, KeyPair, Kind, Listener, ServerSsl, Ssl, SslUse, TlsVersions, UpstreamTls, listed,
 };
 use crate::values::{AcmeChallenge, Pem, TlsVersion};
 use std::collections::{HashMap, HashSet};
@@ -41,6 +40,8 @@ impl Ssls {
         let server = enabled.iter().find(is_server);
         let with_tls = listed(listeners).find(|(_, _, listener)| listener.has_tls());
         match (with_tls, server) {
+            // One that is wrong would have been one.
+            (Some(_), None) if sink.has_errors_in(Kind::Ssls.name()) => {}
             (Some((list, index, _)), None) => {
                 let fault = Fault::new("TLS needs a certificate, and `ssls` has none that is enabled");
                 let fault = fault.hint("add an entry with cert, key and snis to `ssls`");
@@ -94,13 +95,19 @@ impl Ssls {
         sink.refers(Kind::Ssls.name(), &id.value);
         match self.ids.get(&id.value) {
             Some(Identified { value: Some(ssl), .. }) if ssl.usage == SslUse::Client => return Some(ssl.clone()),
-            Some(Identified { value: Some(_), line }) => {
+            Some(Identified { value: Some(ssl), line }) if !matches!(ssl.usage, SslUse::Refused(_)) => {
                 let fault = Fault::new(format!("the entry {:?}{} is not for clients", id.value, in_line(*line)));
                 sink.error(id.at, path, fault.hint("name one with `type: client`"));
             }
-            Some(Identified { value: None, line }) => {
+            // One with errors of its own has been reported.
+            Some(Identified { value: None, line }) if *line > 0 && sink.has_errors_in(Kind::Ssls.name()) => {}
+            Some(Identified { line, .. }) => {
                 let fault = Fault::new(format!("the entry {:?}{} cannot be used", id.value, in_line(*line)));
                 sink.error(id.at, path, fault.hint("see whether it has errors or `status: 0`"));
+            }
+            None if sink.is_unusable(Kind::Ssls.name(), &id.value) => {
+                let fault = Fault::new(format!("the entry {:?} cannot be used", id.value));
+                sink.error(id.at, path, fault.hint("see why it is rejected"));
             }
             None if sink.may_miss(Kind::Ssls.name(), &id.value) => {}
             None => {
@@ -168,19 +175,6 @@ pub(super) fn ssl(
     (pairs(keys, usage, acme, path, sink).filter(|_| status), claims)
 }
 
-/// In the place of an entry that cannot be used.
-pub(super) fn refused(id: &str, claims: &[Claim]) -> Ssl {
-    let mut usage = RefusedSsl { names: Vec::new(), is_default: false };
-    for claim in claims {
-        match &claim.what {
-            What::ServerName(name) => usage.names.push(name.to_string()),
-            What::DefaultCertificate => usage.is_default = true,
-            What::Credential(..) | What::Group(..) => {}
-        }
-    }
-    Ssl { id: id.to_owned(), usage: SslUse::Refused(usage), pairs: Vec::new(), acme: false }
-}
-
 /// The entry with its certificates.
 fn pairs(keys: SslKeys, usage: SslUse, acme: Option<&Acme>, path: &Path<'_>, sink: &mut Sink) -> Option<Ssl> {
     if let Some(ordered_by_key) = keys.acme.as_ref() {
@@ -229,7 +223,7 @@ fn ordered(keys: SslKeys, usage: SslUse, acme: Option<&Acme>, path: &Path<'_>, s
                 "make several entries of them",
             );
         }
-        SslUse::Server(server) if server.names.iter().any(|name| name.starts_with("*.")) => {
+        SslUse::Server(server) if server.names.iter().any(|name| name.starts_with('*')) => {
             let hint = "name the hosts, or name cert and key of a certificate from elsewhere";
             refuse("a wildcard can be proved by DNS only (dns-01), which is not built", hint);
         }
@@ -282,7 +276,7 @@ fn names(keys: &SslKeys, path: &Path<'_>, claims: &mut Vec<Claim>, sink: &mut Si
     let mut known = HashSet::new();
     for name in keys.sni.iter().chain(snis) {
         if !known.insert(&name.value) {
-            let fault = Fault::new(format!("{:?} is here twice", shortened(&name.value)));
+            let fault = Fault::new(format!("{:?} is listed twice", shortened(&name.value)));
             sink.error(name.at, &path.key("snis"), fault.hint("keep one of them"));
             continue;
         }

@@ -53,7 +53,7 @@ pub(crate) fn always(predicate: &Predicate) -> Option<String> {
         Test::Prefix(text) | Test::Contains(text) if *field == Field::Path && **text == *b"/" => {
             Some("every path begins with \"/\"".to_owned())
         }
-        Test::Path(pattern) if *field == Field::Path && *pattern.key() == [b'/', STAR] => {
+        Test::Path(pattern) if *field == Field::Path && *pattern.key() == [b'/', STAR] && pattern.tail().is_empty() => {
             Some("every path begins with \"/\"".to_owned())
         }
         Test::Regex(pattern) => {

@@ -116,7 +116,7 @@ fn subset(a: &Test, b: &Test) -> bool {
         }
         (Test::HasElement(element), Test::Contains(other)) => memmem::find(element.as_bytes(), other).is_some(),
         (Test::Methods(methods), Test::Methods(others)) => methods.is_subset(*others),
-        (Test::Prefix(text), Test::Path(pattern)) => every_path_from(text, pattern.key()),
+        (Test::Prefix(text), Test::Path(pattern)) => pattern.tail().is_empty() && every_path_from(text, pattern.key()),
         (Test::Suffix(text), Test::Host(pattern)) => pattern.is_suffix() && is_under(text, pattern),
         (Test::Host(pattern), _) => host_subset(pattern, b),
         (Test::Path(pattern), _) => path_subset(pattern.key(), b),
@@ -234,7 +234,7 @@ fn host_subset(pattern: &HostPattern, b: &Test) -> bool {
 /// Of a pattern with a parameter or a star.
 fn path_subset(key: &[u8], b: &Test) -> bool {
     match b {
-        Test::Path(other) => every_path_of(key, other.key()),
+        Test::Path(other) => other.tail().is_empty() && every_path_of(key, other.key()),
         // The key's two special bytes are in no text, so they end what is compared.
         Test::Prefix(text) => key.starts_with(text) && text.iter().all(|byte| *byte < PARAM),
         Test::Suffix(text) => key.ends_with(text) && text.iter().all(|byte| *byte < PARAM),

@@ -213,6 +213,9 @@ impl<'m> Teller<'m, '_, '_> {
                 return "expression routes come before URI routes".to_owned();
             }
             (RouteMatch::Uri(uri), RouteMatch::Uri(uri_first)) => {
+                if uri.unread.host != uri_first.unread.host {
+                    return "its hosts could not be read, so it comes before all others".to_owned();
+                }
                 let host = |uri: &UriRoute, place: Place| {
                     uri.hosts.get(place.id.host as usize).map_or_else(|| "any host".to_owned(), ToString::to_string)
                 };
@@ -220,10 +223,16 @@ impl<'m> Teller<'m, '_, '_> {
                 if here != there {
                     return format!("host {there} is more specific than {here}");
                 }
+                if uri.unread.path != uri_first.unread.path {
+                    return "its paths could not be read, so it comes before all others of this host".to_owned();
+                }
                 let (here, there) = (&uri.paths[place.id.path as usize], &uri_first.paths[chosen.id.path as usize]);
                 // Parameters' names don't count, so the keys are compared and not the texts.
                 if here.key() != there.key() {
                     return format!("path {there} is more specific than {here}");
+                }
+                if spec.priority == first.priority && here.tail().len() != there.tail().len() {
+                    return format!("path {there} is longer than {here}");
                 }
                 "of the same host, path and priority"
             }

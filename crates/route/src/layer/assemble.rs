@@ -107,7 +107,7 @@ impl<'k> Assembler<'k> {
             if !proven.iter().any(|origin| matches!(origin, Origin::Path)) {
                 items.push(self.path_item(&uri.paths[place.path as usize]));
             }
-            if let Some(host) = uri.hosts.get(place.host as usize)
+            if let Some(host) = uri.hosts.get(place.host as usize).filter(|host| !host.is_any())
                 && !proven.iter().any(|origin| matches!(origin, Origin::Host))
             {
                 items.push(self.host_item(host));

@@ -116,8 +116,10 @@ fn branches(condition: &Condition) -> Vec<(&Condition, Vec<Alternative<'_>>)> {
 /// The path and host of a place.
 fn place_atoms(uri: &UriRoute, place: PlaceId) -> Vec<Atom<'_>> {
     let atom = |dimension, key, origin| Atom { dimension, key: Cow::Borrowed(key), origin, proves: true };
-    let path = atom(Dimension::Path(None), uri.paths[place.path as usize].key(), Origin::Path);
-    let host = uri.hosts.get(place.host as usize);
+    let pattern = &uri.paths[place.path as usize];
+    let path = atom(Dimension::Path(None), pattern.key(), Origin::Path);
+    let path = Atom { proves: pattern.tail().is_empty(), ..path };
+    let host = uri.hosts.get(place.host as usize).filter(|host| !host.is_any());
     std::iter::once(path).chain(host.map(|host| atom(Dimension::Host, host.key(), Origin::Host))).collect()
 }
 
@@ -206,7 +208,10 @@ pub(super) fn atom_of<'a>(predicate: &'a Arc<Predicate>, fields: &mut Fields) ->
     let (dimension, key) = match (&predicate.field, &predicate.test) {
         (Field::Path, Test::Equal(text)) => (path(fields), Cow::Borrowed(&**text)),
         (Field::Path, Test::Prefix(text)) => (path(fields), prefix(text)),
-        (Field::Path, Test::Path(pattern)) if !lower => (path(fields), Cow::Borrowed(pattern.key())),
+        (Field::Path, Test::Path(pattern)) if !lower => {
+            proves = pattern.tail().is_empty();
+            (path(fields), Cow::Borrowed(pattern.key()))
+        }
         (Field::Path, Test::Regex(pattern)) if !lower => {
             let (text, tail) = pattern.anchored_prefix()?;
             proves = tail.is_none() || pattern.anchored_literal().is_some();
@@ -226,7 +231,7 @@ pub(super) fn atom_of<'a>(predicate: &'a Arc<Predicate>, fields: &mut Fields) ->
             (network_of(field, fields), Cow::Owned(network_key(*address, bits).to_vec()))
         }
         (Field::Host, Test::Equal(text) | Test::Suffix(text)) => (Dimension::Host, Cow::Borrowed(&**text)),
-        (Field::Host, Test::Host(pattern)) => (Dimension::Host, Cow::Borrowed(pattern.key())),
+        (Field::Host, Test::Host(pattern)) if !pattern.is_any() => (Dimension::Host, Cow::Borrowed(pattern.key())),
         (_, Test::Equal(text)) => (equal(fields, lower), Cow::Borrowed(&**text)),
         (_, Test::IntEqual(number)) => (equal(fields, false), written(number)),
         (_, Test::Methods(methods)) => {

@@ -20,7 +20,8 @@ pub(crate) fn places_of(spec: &RouteSpec) -> impl Iterator<Item = PlaceId> {
 }
 
 /// The order in which places are tried: expressions by priority and position; then hosts from the most specific, paths from
-/// the most specific, and on the same host and path priority and position again.
+/// the most specific, and on the same host and path priority and position again. A host or path that could not be read comes before
+/// all others.
 pub(crate) fn order(a: (&RouteSpec, usize, PlaceId), b: (&RouteSpec, usize, PlaceId)) -> Ordering {
     let by_priority = || (Reverse(a.0.priority), a.1).cmp(&(Reverse(b.0.priority), b.1));
     match (&a.0.takes, &b.0.takes) {
@@ -29,13 +30,25 @@ pub(crate) fn order(a: (&RouteSpec, usize, PlaceId), b: (&RouteSpec, usize, Plac
         (RouteMatch::Uri(_), RouteMatch::Expression(_)) => Ordering::Greater,
         (RouteMatch::Uri(uri_a), RouteMatch::Uri(uri_b)) => host_precedence(uri_b, b.2)
             .cmp(&host_precedence(uri_a, a.2))
-            .then_with(|| uri_a.paths[a.2.path as usize].key().cmp(uri_b.paths[b.2.path as usize].key()))
+            .then_with(|| path_precedence(uri_a, a.2).cmp(&path_precedence(uri_b, b.2)))
+            .then_with(|| b.0.priority.cmp(&a.0.priority))
+            .then_with(|| tail_bytes(uri_b, b.2).cmp(&tail_bytes(uri_a, a.2)))
             .then_with(by_priority)
             .then_with(|| (a.2.path, a.2.host).cmp(&(b.2.path, b.2.host))),
     }
 }
 
 /// Greater is tried first; any host is least.
-fn host_precedence(uri: &UriRoute, place: PlaceId) -> Option<(bool, usize)> {
-    uri.hosts.get(place.host as usize).map(HostPattern::precedence)
+fn host_precedence(uri: &UriRoute, place: PlaceId) -> (bool, Option<(bool, usize)>) {
+    (uri.unread.host, uri.hosts.get(place.host as usize).map(HostPattern::precedence))
+}
+
+/// Of patterns that are the same up to a star, the longer goes first, as in APISIX.
+fn tail_bytes(uri: &UriRoute, place: PlaceId) -> usize {
+    uri.paths[place.path as usize].tail().len()
+}
+
+/// Less is tried first.
+fn path_precedence(uri: &UriRoute, place: PlaceId) -> (bool, &[u8]) {
+    (!uri.unread.path, uri.paths[place.path as usize].key())
 }

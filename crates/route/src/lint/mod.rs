@@ -173,6 +173,9 @@ fn told(specs: &[Arc<RouteSpec>], route: usize, by: &[usize], same: bool) -> Fin
 fn why_first(first: &RouteSpec, then: &RouteSpec, same: bool) -> String {
     match (&first.takes, &then.takes) {
         (RouteMatch::Expression(_), RouteMatch::Uri(_)) => return "expressions come before uris".to_owned(),
+        (RouteMatch::Uri(first), RouteMatch::Uri(then)) if first.unread != then.unread => {
+            return "the match of the first could not be read in full, so it comes before all others".to_owned();
+        }
         (RouteMatch::Uri(first), RouteMatch::Uri(then)) if !same && !has_all_pairs(first, then) => {
             return "the more specific host and path come first, then the higher priority, then the list".to_owned();
         }
@@ -186,7 +189,7 @@ fn why_first(first: &RouteSpec, then: &RouteSpec, same: bool) -> String {
 
 /// Whether one route stands at all hosts and paths of another.
 fn has_all_pairs(one: &UriRoute, other: &UriRoute) -> bool {
-    let has_path = |path: &PathPattern| one.paths.iter().any(|own| own.key() == path.key());
+    let has_path = |path: &PathPattern| one.paths.iter().any(|own| own.says_the_same(path));
     one.hosts.is_empty() == other.hosts.is_empty()
         && other.hosts.iter().all(|host| one.hosts.contains(host))
         && other.paths.iter().all(has_path)

@@ -280,7 +280,7 @@ fn pairs_hash(uri: &UriRoute) -> (u64, u64) {
         FixedState::default().hash_one(hashes)
     };
     let hosts = uri.hosts.iter().map(|host| FixedState::default().hash_one(host)).collect();
-    let paths = uri.paths.iter().map(|path| FixedState::default().hash_one(path.key())).collect();
+    let paths = uri.paths.iter().map(|path| FixedState::default().hash_one((path.key(), path.tail()))).collect();
     (sum(hosts), sum(paths))
 }
 

@@ -6,7 +6,8 @@ use super::random::{Random, without_one};
 use super::vars::Vars;
 use std::sync::Arc;
 use stillgate_route::{
-    Expression, HostPattern, Matcher, MethodSet, PathPattern, RouteMatch, RouteSpec, UriRoute, parse_method, vars,
+    Expression, HostPattern, Matcher, MethodSet, PathPattern, RouteMatch, RouteSpec, Unread, UriRoute, parse_method,
+    vars,
 };
 
 #[derive(Debug, Clone)]
@@ -33,7 +34,7 @@ pub(crate) struct Uri {
     pub(crate) vars: Option<Vars>,
 }
 
-const HOSTS: &[&str] = &["a.com", "b.a.com", "c.b.a.com", "*.a.com", "*.b.a.com", "*.com"];
+const HOSTS: &[&str] = &["a.com", "b.a.com", "c.b.a.com", "*.a.com", "*.b.a.com", "*.com", "*"];
 
 impl Route {
     /// One route in `one_in` is an expression.
@@ -62,6 +63,7 @@ impl Route {
                 remote_addrs: uri.remote_addrs.iter().map(|network| network.parse().unwrap()).collect(),
                 vars: uri.vars.as_ref().map(|vars| vars::Expr::parse(&vars.json()).unwrap()),
                 function: None,
+                unread: Unread::default(),
             }),
         };
         Arc::new(RouteSpec { id: format!("r{}", self.id), priority: self.priority, takes })
@@ -151,7 +153,7 @@ fn pattern(random: &mut Random) -> String {
             }
         }
     }
-    match random.pick(&["", "", "", "/", "/*", "/*", "/*rest", "*"]) {
+    match random.pick(&["", "", "", "/", "/*", "/*", "/*rest", "*", "/*/a", "/*/b/*", "/*/a/*/b"]) {
         "*" if text.rsplit('/').next().unwrap_or("").starts_with(':') || text.is_empty() => text.push_str("/*"),
         end => text.push_str(end),
     }

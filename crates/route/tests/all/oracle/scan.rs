@@ -81,9 +81,11 @@ pub(crate) fn scan(routes: &[Route], asked: &Asked, path: &str) -> Option<Found>
             }
         }
     }
-    let best = candidates
-        .into_iter()
-        .min_by(|a, b| a.0.cmp(&b.0).then_with(|| path_order(a.1, b.1)).then_with(|| (a.2, a.3).cmp(&(b.2, b.3))));
+    let best = candidates.into_iter().min_by(|a, b| {
+        a.0.cmp(&b.0)
+            .then_with(|| path_order(a.1, b.1))
+            .then_with(|| (a.2, Reverse(tail(a.1).len()), a.3).cmp(&(b.2, Reverse(tail(b.1).len()), b.3)))
+    });
     best.map(|(_, pattern, _, route)| {
         let own = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
         Found { route, params: params(pattern, path).into_iter().map(own).collect() }
@@ -110,7 +112,26 @@ fn segments(pattern: &str) -> (Vec<&str>, bool) {
     (head[1..].split('/').collect(), pattern.contains('*'))
 }
 
+/// What follows the first star, where that is not the end.
+fn tail(pattern: &str) -> &str {
+    pattern.split_once('*').map(|(_, behind)| behind).filter(|behind| behind.starts_with('/')).unwrap_or("")
+}
+
 fn path_matches(pattern: &str, path: &str) -> bool {
+    let head = &pattern[..pattern.len() - tail(pattern).len()];
+    head_matches(head, path) && (head == pattern || is_like(&pattern[head.len() - 1..], behind_head(head, path)))
+}
+
+/// Whether a text is one with `*` for anything.
+fn is_like(like: &str, text: &str) -> bool {
+    match (like.strip_prefix('*'), like.chars().next()) {
+        (Some(rest), _) => (0..=text.len()).any(|at| is_like(rest, &text[at..])),
+        (None, None) => text.is_empty(),
+        (None, Some(first)) => text.strip_prefix(first).is_some_and(|text| is_like(&like[1..], text)),
+    }
+}
+
+fn head_matches(pattern: &str, path: &str) -> bool {
     let (pattern, star) = segments(pattern);
     let path: Vec<&str> = path[1..].split('/').collect();
     if path.len() < pattern.len() || (!star && path.len() != pattern.len()) {
@@ -154,6 +175,22 @@ fn path_order(a: &str, b: &str) -> Ordering {
 }
 
 fn params<'a>(pattern: &'a str, path: &'a str) -> Vec<(&'a str, &'a str)> {
+    let (mut params, rest) = params_and_rest(pattern, path);
+    if let Some((_, name)) = pattern.split_once('*')
+        && !name.is_empty()
+        && tail(pattern).is_empty()
+    {
+        params.push((name, rest));
+    }
+    params
+}
+
+fn behind_head<'a>(pattern: &'a str, path: &'a str) -> &'a str {
+    params_and_rest(pattern, path).1
+}
+
+/// What parameters take, and what is behind the text before the first star.
+fn params_and_rest<'a>(pattern: &'a str, path: &'a str) -> (Vec<(&'a str, &'a str)>, &'a str) {
     let (segments, _) = segments(pattern);
     let mut params: Vec<(&str, &str)> = Vec::new();
     let mut rest = path;
@@ -167,16 +204,12 @@ fn params<'a>(pattern: &'a str, path: &'a str) -> Vec<(&'a str, &'a str)> {
             rest = &rest[segment.len()..];
         }
     }
-    if let Some((_, name)) = pattern.split_once('*')
-        && !name.is_empty()
-    {
-        params.push((name, rest));
-    }
-    params
+    (params, rest)
 }
 
 fn host_matches(pattern: &str, host: &str) -> bool {
     match pattern.strip_prefix('*') {
+        Some("") => true,
         Some(suffix) => host.ends_with(suffix) && host.len() > suffix.len(),
         None => pattern == host,
     }
