@@ -6,7 +6,7 @@ use std::sync::Arc;
 use stillgate_route::lint::{FindingKind, lint};
 use stillgate_route::vars::Expr;
 use stillgate_route::{
-    CompileError, Lookup, Matcher, MethodSet, NormalPath, PathPattern, Request, RouteMatch, RouteSpec, Scratch,
+    CompileError, Lookup, Matcher, MethodSet, NormalPath, PathPattern, Request, RouteMatch, RouteSpec, Scratch, Unread,
     UriRoute, Variable, VarsVerdict, condition::Field,
 };
 
@@ -32,6 +32,7 @@ impl Filter {
             remote_addrs: Vec::new(),
             vars: Some(condition),
             function: None,
+            unread: Unread::default(),
         };
         let spec = RouteSpec { id: "filter".into(), priority: 0, takes: RouteMatch::Uri(uri) };
         Matcher::compile(vec![Arc::new(spec)]).map(Filter).map_err(|mut errors| errors.swap_remove(0))

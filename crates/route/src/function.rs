@@ -103,8 +103,8 @@ mod tests {
     use crate::lint::lint;
     use crate::path::normalise;
     use crate::{
-        Match, Matcher, Method, MethodSet, PathPattern, Request, RouteCache, RouteMatch, Scratch, UriRoute, Variable,
-        vars,
+        Match, Matcher, Method, MethodSet, PathPattern, Request, RouteCache, RouteMatch, Scratch, Unread, UriRoute,
+        Variable, vars,
     };
     use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -136,6 +136,7 @@ mod tests {
             remote_addrs: Vec::new(),
             vars: vars.map(|vars| vars::Expr::parse(&serde_json::from_str(vars).unwrap()).unwrap()),
             function,
+            unread: Unread::default(),
         };
         Arc::new(RouteSpec { id: id.to_owned(), priority: 0, takes: RouteMatch::Uri(uri) })
     }

@@ -53,7 +53,7 @@ pub use pattern::{PARAMS_MAX, PATTERN_BYTES_MAX, PathPattern, PatternError, Patt
 pub use pieces::Pieces;
 pub use regex_like::RegexLike;
 pub use sample::Sample;
-pub use spec::{RouteMatch, RouteSpec, UriRoute};
+pub use spec::{RouteMatch, RouteSpec, Unread, UriRoute};
 pub use stillgate_wire::Method;
 pub use values::ARGUMENTS_MAX;
 pub use variable::{HeaderName, Lookup, RECORDED, SslVariable, Variable, VariableError, VariableErrorKind};

@@ -38,6 +38,18 @@ pub struct UriRoute {
     pub vars: Option<vars::Expr>,
     /// A function that is asked last.
     pub function: Option<FilterFunction>,
+    /// What could not be read of it, where it is a refusal.
+    pub unread: Unread,
+}
+
+/// What could not be read of a URI route that refuses all that it takes. It takes any in that place, and comes before every route
+/// that it could have come before: whichever host or path it was, it may have been the most specific.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Unread {
+    /// Its hosts, and so it has none.
+    pub host: bool,
+    /// Its paths, and so its one path is any.
+    pub path: bool,
 }
 
 impl RouteSpec {

@@ -96,6 +96,9 @@ impl ServerTls {
         let (mut names, mut any_asks) = (ServerNames::default(), !refused.is_empty());
         for of in refused {
             of.names.iter().for_each(|name| names.insert(name, None));
+            if of.is_name_unread {
+                names.set_unread(None);
+            }
             if of.is_default {
                 names.set_default(None);
             }

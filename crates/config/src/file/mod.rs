@@ -8,7 +8,7 @@ mod whole;
 
 use crate::keys::resources::File;
 use crate::model::{Config, Kind, Listener, Loaded};
-use crate::resources::{PluginSet, with_own};
+use crate::resources::{PluginSet, check_ignored, with_own};
 use crate::values::{SourceKind, digest};
 pub use documents::{FileDocument, documents};
 pub use incremental::{Reader, Text};
@@ -70,6 +70,28 @@ fn tree_of(bytes: &[u8], environment: Lookup<'_>, sink: &mut Sink) -> Option<tre
     tree::parse(0, text, Some(environment), sink)?.unless_empty("routes: []", sink)
 }
 
+/// Some resource cannot be read: none that is written is called missing for it.
+fn excuse_written(root: &Node, sink: &mut Sink) {
+    let Value::Map(entries) = &root.value else { return };
+    for (kind, list) in entries.iter().filter_map(|entry| Some((Kind::named(&entry.key)?, &entry.value))) {
+        let Value::List(items) = &list.value else {
+            if !list.is_null() {
+                sink.excuse_all(kind.name());
+            }
+            continue;
+        };
+        let key = if kind == Kind::Consumers { "username" } else { "id" };
+        for (index, item) in items.iter().enumerate() {
+            let Value::Map(keys) = &item.value else { continue };
+            match keys.iter().find(|entry| &*entry.key == key).map(|entry| &entry.value.value) {
+                Some(Value::Scalar(scalar)) => sink.excuse(kind.name(), &scalar.text),
+                Some(_) => sink.excuse_all(kind.name()),
+                None => sink.excuse(kind.name(), &(index + 1).to_string()),
+            }
+        }
+    }
+}
+
 fn resolve(
     file: File,
     digest: String,
@@ -77,9 +99,19 @@ fn resolve(
     root: &Node,
     sink: &mut Sink,
 ) -> (Config, whole::CatalogState) {
+    if sink.has_errors() {
+        excuse_written(root, sink);
+    }
     let plugins = with_own(plugins, &file.gateway.lua.path, within(root, "gateway.lua.path"), sink);
     let digest = plugins.table.own.beside(&digest);
-    let is_of_file = file.gateway.config.source == SourceKind::File;
+    let at = within(root, "gateway.config.ignore_plugins");
+    check_ignored(&file.gateway.config.ignore_plugins, &plugins.table, at, sink);
+    let source = file.gateway.config.source;
+    if source == SourceKind::Etcd && file.gateway.config.etcd.is_none() && !sink.has_errors_in("gateway.config.etcd") {
+        let fault = Fault::new("nothing says where etcd is").hint("add gateway.config.etcd with its endpoints");
+        sink.error(within(root, "gateway.config.source"), &Path::Root.key("gateway").key("config"), fault);
+    }
+    let is_of_file = source == SourceKind::File;
     if !is_of_file {
         check_has_none(&file, root, sink);
     }
@@ -87,6 +119,9 @@ fn resolve(
     let has_protos = is_of_file && !file.protos.is_empty();
     let no_routes = is_of_file && file.routes.is_empty();
     let no_stream_routes = is_of_file && file.stream_routes.is_empty();
+    if let Some(loaded) = &file.plugins {
+        warn_of_unloaded(loaded, root, sink);
+    }
     let resolved = whole::resolve(file, digest, plugins, sink);
     if no_routes && !sink.has_errors() {
         sink.warning(root.at, &Path::Root.key("routes"), "no routes; every request is answered 404");
@@ -134,6 +169,31 @@ fn check_has_none(file: &File, root: &Node, sink: &mut Sink) {
     }
 }
 
+/// Warns of plugins that run here and that APISIX would leave out, since the list of those to be loaded does not name them.
+fn warn_of_unloaded(loaded: &[String], root: &Node, sink: &mut Sink) {
+    let Value::Map(lists) = &root.value else { return };
+    for list in lists.iter().filter(|list| Kind::named(&list.key).is_some()) {
+        let Value::List(items) = &list.value.value else { continue };
+        for (index, item) in items.iter().enumerate() {
+            let Value::Map(keys) = &item.value else { continue };
+            let Some(Value::Map(plugins)) =
+                keys.iter().find(|key| &*key.key == "plugins").map(|plugins| &plugins.value.value)
+            else {
+                continue;
+            };
+            for plugin in plugins.iter().filter(|plugin| !loaded.iter().any(|name| **name == *plugin.key)) {
+                let fault = Fault::new(
+                    "APISIX would leave this plugin out, for the list `plugins` does not name it; here it runs",
+                );
+                let path = Path::Root.key(&list.key);
+                let path = path.index(index);
+                let path = path.key("plugins");
+                sink.warning(plugin.key_at, &path.key(&plugin.key), fault.hint("add it there, or remove it here"));
+            }
+        }
+    }
+}
+
 /// Where a key of the file stands.
 fn position(root: &Node, key: &str) -> Position {
     let Value::Map(entries) = &root.value else { return root.at };
@@ -143,7 +203,7 @@ fn position(root: &Node, key: &str) -> Position {
 fn finish(config: Option<Config>, sink: Sink) -> Result<Loaded, Errors> {
     match config {
         Some(config) if !sink.has_errors() => {
-            Ok(Loaded { config, warnings: sink.into_warnings(), rejected: Vec::new() })
+            Ok(Loaded { config, warnings: sink.into_warnings(), warnings_beside: Vec::new(), rejected: Vec::new() })
         }
         _ => Err(sink.into_errors()),
     }

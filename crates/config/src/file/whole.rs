@@ -143,7 +143,10 @@ impl<'a> Taking<'a> {
             let id = id_of(kind, &written, index, at);
             let is_new = id.as_ref().is_some_and(|id| take_id(&mut self.lines, id, at.line, &path, self.sink));
             let named = Named { id: id.as_ref().map_or("", |id| &id.value), at, path: &path, node: &node };
-            let Some(definition) = self.catalog.define(written, named, self.sink) else { continue };
+            let Some(definition) = self.catalog.define(written, named, self.sink) else {
+                self.sink.excuse(kind.name(), named.id);
+                continue;
+            };
             if is_new || id.is_none() {
                 self.claim(kind, &definition, named);
             }
@@ -221,11 +224,12 @@ impl<'a> Taking<'a> {
     }
 }
 
-/// The id that a resource has: its own or, of routes, its position in the list.
+/// The id that a resource has: its own, or its position in the list. Consumers have names, and metadata and secret managers are
+/// found by what their ids say.
 pub(super) fn id_of(kind: Kind, written: &Written, index: usize, at: Position) -> Option<At<String>> {
     let own = written.id().cloned();
     match kind {
-        Kind::Routes | Kind::StreamRoutes => own.or_else(|| Some(At { at, value: (index + 1).to_string() })),
-        _ => own,
+        Kind::Consumers | Kind::Credentials | Kind::PluginMetadata | Kind::Secrets => own,
+        _ => own.or_else(|| Some(At { at, value: (index + 1).to_string() })),
     }
 }

@@ -107,6 +107,8 @@ pub struct StreamRoute {
     pub id: String,
     /// The name that the client must ask for; `None`: any, and none.
     pub sni: Option<HostPattern>,
+    /// Its name could not be read, so it refuses every name and comes before all others.
+    pub is_sni_unread: bool,
     /// Where the client must be.
     pub remote_addr: Option<IpNet>,
     /// Where it must have connected to.

@@ -35,6 +35,8 @@ pub enum SslUse {
 pub struct RefusedSsl {
     /// As [`ServerSsl::names`].
     pub names: Vec<String>,
+    /// A name of it could not be read, so it takes every name that no entry has exactly.
+    pub is_name_unread: bool,
     /// As [`ServerSsl::is_default`].
     pub is_default: bool,
 }

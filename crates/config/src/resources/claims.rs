@@ -59,6 +59,11 @@ impl Claim {
         Claim { at: Position::NOWHERE, keys: Vec::new(), what, identity: None }
     }
 
+    /// Whether it is a name under which configurations share their state.
+    pub(crate) fn is_group(&self) -> bool {
+        matches!(self.what, What::Group(..))
+    }
+
     /// The groups that these plugins are in.
     pub(super) fn groups<'a>(entries: impl Iterator<Item = &'a Arc<Entry>>) -> impl Iterator<Item = Claim> {
         entries.filter_map(|entry| {

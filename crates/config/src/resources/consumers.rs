@@ -138,8 +138,11 @@ fn read_credentials(
         // A message quotes what it refuses, and here that is a secret, wherever in the credential it stands.
         sink.hiding(|sink| {
             each_text(&entry.value, &mut |text| sink.hide(text));
+            let before = sink.errors();
             let resolved = substitute(&entry.value, &*plugins.set.secrets, &path, sink);
-            if let Some((lookup, proof)) = sink.open(|sink| (credential.read)(&resolved, &path, sink)) {
+            let read = sink.open(|sink| (credential.read)(&resolved, &path, sink));
+            // A reference that stands for nothing is nobody's credential.
+            if let Some((lookup, proof)) = read.filter(|_| sink.errors() == before) {
                 out.push(Credential { plugin, lookup, place, proof });
             }
         });

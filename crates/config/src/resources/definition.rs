@@ -5,7 +5,7 @@ use super::claims::Claim;
 use super::consumers::{consumer, credential};
 use super::plugins::{List, Metadata, metadata};
 use super::secrets::manager;
-use super::ssls::{refused, ssl};
+use super::ssls::ssl;
 use super::stream_routes::check_reach;
 use super::unavailable::unavailable;
 use super::upstream::upstream;
@@ -216,15 +216,11 @@ impl Definition {
         own.into_iter().chain(self.entries().iter().flat_map(|entry| of_plugin(entry))).collect()
     }
 
-    /// Whether it says what it takes.
-    pub(crate) fn has_match(&self) -> bool {
-        match self {
-            Definition::Route(Some(route)) => route.spec.uri().is_none_or(|uri| !uri.paths.is_empty()),
-            Definition::StreamRoute(route) => route.is_some(),
-            // What it claims is what it takes.
-            Definition::Ssl(_, claims) => !claims.is_empty(),
-            _ => false,
-        }
+    /// A consumer that must not be served: what is asked with its credentials is answered 503. `None`: none of them can be read.
+    pub(crate) fn into_refused_consumer(self) -> Option<Definition> {
+        let Definition::Consumer(consumer, credentials) = self else { return None };
+        let plugins = Arc::new([unavailable(Level::Consumer, &consumer.name)]);
+        Some(Definition::Consumer(Consumer { plugins, ..consumer }, credentials))
     }
 
     /// Why it leads nowhere, where it does.
@@ -237,27 +233,6 @@ impl Definition {
         match target {
             Target::Unavailable(reason) => Some(reason.to_string()),
             Target::Shared(_) | Target::Own(_) | Target::Nowhere => None,
-        }
-    }
-
-    /// The same where it must not be served: all that it takes is answered 503, or refused. `None`: it takes nothing itself.
-    pub(crate) fn unavailable(self, id: &str, reason: &str) -> Option<Definition> {
-        let target = Target::Unavailable(reason.into());
-        match self {
-            Definition::Ssl(_, claims) => Some(Definition::Ssl(Some(Arc::new(refused(id, &claims))), claims)),
-            // No plugin of it answers either.
-            Definition::Route(Some(route)) => {
-                Some(Definition::Route(Some(Arc::new(Route { target, chain: None, ..(*route).clone() }))))
-            }
-            Definition::StreamRoute(Some(route)) => {
-                Some(Definition::StreamRoute(Some(Arc::new(StreamRoute { target, ..(*route).clone() }))))
-            }
-            // Known by its credentials: what it asks for is answered 503.
-            Definition::Consumer(consumer, credentials) => {
-                let plugins = Arc::new([unavailable(Level::Consumer, &consumer.name)]);
-                Some(Definition::Consumer(Consumer { plugins, ..consumer }, credentials))
-            }
-            _ => None,
         }
     }
 }

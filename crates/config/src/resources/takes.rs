@@ -2,7 +2,7 @@
 
 use crate::keys::resources::RouteKeys;
 use stillgate_plugin::Scripts;
-use stillgate_route::{HostPattern, PathPattern, RouteMatch, UriRoute, Variable, condition::Field, vars::Expr};
+use stillgate_route::{HostPattern, PathPattern, RouteMatch, Unread, UriRoute, Variable, condition::Field, vars::Expr};
 use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 
@@ -30,6 +30,7 @@ pub(crate) fn takes(
         remote_addrs: one_or_several(keys.remote_addr, keys.remote_addrs, ("remote_addr", "remote_addrs"), path, sink),
         vars: None,
         function: None,
+        unread: Unread::default(),
     };
     if let Some(vars) = keys.vars {
         check_params(&vars, &uri.paths, &path.key("vars"), sink);
@@ -43,6 +44,30 @@ pub(crate) fn takes(
         uri.hosts = hosts.to_vec();
     }
     RouteMatch::Uri(uri)
+}
+
+/// The same of keys that can each be read, but not be together: whatever one of several alternatives allows.
+pub(super) fn narrow(mut keys: RouteKeys, (id, scripts): (&str, Scripts), hosts: &[HostPattern]) -> RouteMatch {
+    fn either<T>(one: &mut Option<At<T>>, several: &mut Option<At<Vec<T>>>) {
+        if let (Some(_), Some(several)) = (&one, several) {
+            several.value.extend(one.take().map(|one| one.value));
+        }
+    }
+    either(&mut keys.host, &mut keys.hosts);
+    either(&mut keys.uri, &mut keys.uris);
+    either(&mut keys.remote_addr, &mut keys.remote_addrs);
+    takes(keys, (id, scripts), hosts, &Path::Root, &mut Sink::alone())
+}
+
+/// Whether the paths have all parameters that conditions read.
+pub(super) fn has_params(vars: &Expr, paths: &[PathPattern]) -> bool {
+    let mut has_all = true;
+    vars.condition().each_predicate(&mut |predicate| {
+        if let Field::Variable(Variable::PathParam(name)) = &predicate.field {
+            has_all &= paths.iter().any(|path| path.names().contains(name));
+        }
+    });
+    has_all
 }
 
 /// Reports the keys that an expression takes the place of.

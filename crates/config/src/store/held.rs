@@ -2,11 +2,17 @@
 
 use crate::model::{Kind, Origin};
 use crate::resources::{Catalog, Claim, Definition, Holder, Named, Written};
+use crate::secret_fields::each_possible_secret;
 use serde_json::{Value as Json, json};
 use std::collections::HashSet;
 use std::sync::Arc;
 use stillgate_schema::json::{DOCUMENT, node};
+use stillgate_schema::lenient_json;
 use stillgate_schema::text::diagnostic::{Diagnostic, Fault, Path, Sink};
+use stillgate_schema::text::tree::Node;
+
+/// Bytes of a text that messages do not show. Covering shorter ones would spoil the messages.
+const HIDDEN_BYTES_MIN: usize = 4;
 
 pub(super) type Key = (Kind, Arc<str>);
 
@@ -33,7 +39,7 @@ struct Seldom {
     /// Of the document that is served.
     claims: Box<[Claim]>,
     /// Why the document is refused by itself.
-    refusal: Option<Refusal>,
+    refusal: Option<Arc<str>>,
     /// The last one that was right, where this one is not.
     previous: Option<(Arc<str>, Origin)>,
     /// The document that was served before, for where this one turns out not to be usable after all.
@@ -44,14 +50,6 @@ impl Seldom {
     fn is_some(&self) -> bool {
         !self.claims.is_empty() || self.refusal.is_some() || self.previous.is_some() || self.replaced.is_some()
     }
-}
-
-/// Why a document is refused, whatever else there is.
-#[derive(Debug, Clone)]
-pub(super) struct Refusal {
-    pub(super) reason: String,
-    /// It is known which requests or connections it would have taken.
-    pub(super) is_match_known: bool,
 }
 
 impl Held {
@@ -65,9 +63,11 @@ impl Held {
         nothing: &Catalog,
     ) -> Held {
         let replaced = before.as_ref().and_then(Held::usable);
-        let (refusal, claims) = match alone(*kind, id, &document, nothing) {
-            Ok(claims) => (None, claims),
-            Err(refusal) => (Some(refusal), before.map_or_else(Box::default, |before| before.claims().into())),
+        let Alone { claims, refusal } = alone(*kind, id, &document, nothing);
+        let claims = match (&refusal, before) {
+            (Some(_), Some(before)) if replaced.is_some() => before.claims().into(),
+            // What can be read of it is its own, so that no later one answers in its place.
+            _ => claims,
         };
         let previous = replaced.clone().filter(|_| refusal.is_some());
         let seldom = Some(Seldom { claims, refusal, previous, replaced }).filter(Seldom::is_some).map(Box::new);
@@ -85,8 +85,8 @@ impl Held {
     }
 
     /// Why the document is refused by itself.
-    pub(super) fn refusal(&self) -> Option<&Refusal> {
-        self.seldom.as_ref()?.refusal.as_ref()
+    pub(super) fn refusal(&self) -> Option<&str> {
+        self.seldom.as_ref()?.refusal.as_deref()
     }
 
     /// The last document that was right, where this one is not.
@@ -107,12 +107,10 @@ impl Held {
     pub(super) fn refuse(&mut self, (kind, id): &Key, reason: String, nothing: &Catalog) {
         let seldom = self.seldom.get_or_insert_default();
         seldom.previous = seldom.replaced.take();
-        seldom.refusal = Some(Refusal { reason, is_match_known: true });
-        let served = seldom.previous.as_ref().map(|(document, _)| document);
-        let claims = served.map(|document| alone(*kind, id, document, nothing));
+        seldom.refusal = Some(reason.into());
         // Without one before, what it takes is answered 503, so it goes on claiming that.
-        if let Some(Ok(claims)) = claims {
-            seldom.claims = claims;
+        if let Some((document, _)) = &seldom.previous {
+            seldom.claims = alone(*kind, id, document, nothing).claims;
         }
     }
 
@@ -122,22 +120,26 @@ impl Held {
     }
 }
 
-/// Reads a document by itself; gives what it claims.
-fn alone(kind: Kind, id: &str, document: &str, nothing: &Catalog) -> Result<Box<[Claim]>, Refusal> {
+/// What a document is by itself.
+struct Alone {
+    /// Of what can be read of it.
+    claims: Box<[Claim]>,
+    /// Why it is refused, whatever else there is.
+    refusal: Option<Arc<str>>,
+}
+
+/// Reads a document by itself.
+fn alone(kind: Kind, id: &str, document: &str, nothing: &Catalog) -> Alone {
     let mut sink = Sink::alone().passing_unknown();
     let definition = define(kind, id, document, nothing, &mut sink);
-    if !sink.has_errors() {
-        let mut claims: Vec<Claim> =
-            definition.iter().flat_map(|of| of.claims().into_iter().chain(of.credentials())).collect();
-        // One that it has twice is one.
-        let mut known = HashSet::new();
-        claims.retain(|claim| known.insert(claim.what.clone()));
-        return Ok(claims.into());
-    }
-    let errors = sink.into_errors().diagnostics;
-    let is_match_known = definition.is_some_and(|definition| definition.has_match())
-        && errors.iter().all(|error| !is_of_match(kind, &error.path));
-    Err(Refusal { reason: reason(&errors), is_match_known })
+    let is_refused = sink.has_errors();
+    let mut claims: Vec<Claim> =
+        definition.iter().flat_map(|of| of.claims().into_iter().chain(of.credentials())).collect();
+    // One that it has twice is one. A group guards nothing, so one that is refused leaves it to others.
+    let mut known = HashSet::new();
+    claims.retain(|claim| !(is_refused && claim.is_group()) && known.insert(claim.what.clone()));
+    let refusal = is_refused.then(|| reason(&sink.into_errors().diagnostics).into());
+    Alone { claims: claims.into(), refusal }
 }
 
 /// Checks a document by itself, under the id that it says.
@@ -146,23 +148,17 @@ pub(super) fn check(kind: Kind, document: &str, nothing: &Catalog) -> Result<(),
     let own = |key: &str| json.as_ref().and_then(|json| json.get(key)).and_then(Json::as_str).map(str::to_owned);
     let id = if kind == Kind::Consumers { own("username") } else { own("id") };
     let id = id.unwrap_or_else(|| if kind == Kind::Secrets { "vault/1" } else { "1" }.to_owned());
-    alone(kind, &id, document, nothing).map(drop).map_err(|refusal| refusal.reason)
+    alone(kind, &id, document, nothing).refusal.map_or(Ok(()), |reason| Err(reason.to_string()))
 }
 
 /// What a document means among the others; `None`: that cannot be known, which has been reported.
 pub(super) fn define(kind: Kind, id: &str, document: &str, catalog: &Catalog, sink: &mut Sink) -> Option<Definition> {
     let root = &Path::Root;
-    let mut document = match read(kind, id, document) {
-        Ok(document) => document,
-        Err(error) => {
-            sink.error(DOCUMENT, root, Fault::new(format!("not JSON: {error}")));
-            return None;
-        }
-    };
-    if let Some(with) = document.as_object_mut().and_then(|keys| keys.remove(ENCRYPTED_WITH)) {
-        sink.error(DOCUMENT, root, encrypted(with.as_str().unwrap_or_default()));
+    let Tree { node, is_encrypted } = tree(kind, id, document, sink)?;
+    if is_encrypted && matches!(kind, Kind::Consumers | Kind::Credentials) {
+        // Its ciphertext is nobody's credential.
+        return None;
     }
-    let node = node(&document, root, sink);
     let written = Written::read(kind, &node, root, sink)?;
     if let Some(own) = written.id().filter(|own| !is_id(kind, id, &own.value)) {
         let fault = Fault::new(format!("the resource is {id:?}, and its document says {:?}", own.value));
@@ -176,6 +172,44 @@ pub(super) fn define(kind: Kind, id: &str, document: &str, catalog: &Catalog, si
     catalog.define(written, Named { id, at: DOCUMENT, path: root, node: &node }, sink)
 }
 
+/// What of a document can be read, whether it can be used or not. Of one that is not UTF-8, a datastore gives what is, behind a
+/// word on it.
+pub(super) fn readable(kind: Kind, id: &str, document: &str) -> Option<Node> {
+    let object = &document[document.find('{')?..];
+    tree(kind, id, object, &mut Sink::alone()).map(|tree| tree.node)
+}
+
+/// A document as the tree that its keys are read from.
+struct Tree {
+    node: Node,
+    /// Whether its secrets are still encrypted, which has been reported.
+    is_encrypted: bool,
+}
+
+/// The tree of a document; `None`: it is not JSON, which has been reported.
+fn tree(kind: Kind, id: &str, document: &str, sink: &mut Sink) -> Option<Tree> {
+    let root = &Path::Root;
+    let mut document = match read(kind, id, document) {
+        Ok(document) => document,
+        Err(error) => {
+            sink.error(DOCUMENT, root, Fault::new(format!("not JSON: {error}")));
+            return None;
+        }
+    };
+    let with = document.as_object_mut().and_then(|keys| keys.remove(ENCRYPTED_WITH));
+    if let Some(with) = &with {
+        sink.error(DOCUMENT, root, encrypted(with.as_str().unwrap_or_default()));
+    }
+    // Status, logs and answers repeat what is wrong with a document.
+    each_possible_secret(kind.name(), &mut document, &mut |text| {
+        // A reference or a variable is none.
+        if text.len() >= HIDDEN_BYTES_MIN && !text.starts_with('$') {
+            sink.hide(text);
+        }
+    });
+    Some(Tree { node: node(&document, root, sink), is_encrypted: with.is_some() })
+}
+
 fn encrypted(with: &str) -> Fault {
     let fault =
         Fault::new(format!("its secrets are encrypted with a key ({with}) that gateway.data_encryption.keyring lacks"));
@@ -184,7 +218,7 @@ fn encrypted(with: &str) -> Fault {
 
 /// The document in a text. That of a secret manager need not repeat its id.
 fn read(kind: Kind, id: &str, text: &str) -> serde_json::Result<Json> {
-    let mut document: Json = serde_json::from_str(text)?;
+    let mut document: Json = serde_json::from_str(&lenient_json::escaped(text))?;
     if kind == Kind::Secrets
         && let Some(keys) = document.as_object_mut()
         && keys.get("id").is_none_or(|own| own.as_str().is_some_and(|own| is_id(kind, id, own)))
@@ -204,36 +238,4 @@ fn is_id(kind: Kind, id: &str, written: &str) -> bool {
 pub(super) fn reason(errors: &[Diagnostic]) -> String {
     let say = |error: &Diagnostic| Diagnostic { line: 0, excerpt: None, ..error.clone() }.to_string();
     errors.iter().map(say).collect::<Vec<_>>().join("; ")
-}
-
-/// Whether an error leaves it open what a resource takes.
-fn is_of_match(kind: Kind, path: &str) -> bool {
-    let key = path.split(['.', '[']).next().unwrap_or_default();
-    match kind {
-        Kind::Ssls => ["type", "status", "sni", "snis", "default"].contains(&key),
-        _ => is_of_routes_match(key),
-    }
-}
-
-/// A key that is not known may be one that would narrow the route, misspelt.
-fn is_of_routes_match(key: &str) -> bool {
-    // With "", what is wrong is of several keys, or one is missing.
-    const OTHERS: [&str; 15] = [
-        "",
-        "id",
-        "name",
-        "desc",
-        "labels",
-        "create_time",
-        "update_time",
-        "upstream",
-        "upstream_id",
-        "service_id",
-        "plugins",
-        "plugin_config_id",
-        "timeout",
-        "enable_websocket",
-        "on_change",
-    ];
-    !OTHERS.contains(&key)
 }

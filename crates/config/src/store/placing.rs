@@ -1,6 +1,6 @@
 //! Where the definitions of a store are found once it is known what they mean.
 
-use super::held::Key;
+use super::held::{Key, readable};
 use super::served::{Store, consumer_of};
 use crate::model::{Kind, Serving, Upstream};
 use crate::resources::Definition;
@@ -18,6 +18,12 @@ impl Store {
             let rejected = self.rejected.get(&(*kind, id.clone()));
             let is_refused = rejected.is_some_and(|rejected| rejected.serving == Serving::Unavailable);
             is_other |= self.catalog.refuse_metadata(id, is_refused);
+        }
+        if *kind == Kind::Services {
+            let refused = self.rejected.contains_key(&(*kind, id.clone())) && definition.is_none();
+            let held = self.held.get(&(*kind, id.clone())).filter(|_| refused);
+            let document = held.map(|held| readable(*kind, id, held.served()));
+            is_other |= self.catalog.refuse_service(id, document.as_ref().map(Option::as_ref));
         }
         let upstreams = definition.as_ref().map_or(Vec::new(), Definition::upstreams);
         self.place_upstreams(*kind, id, upstreams);

@@ -1,7 +1,7 @@
 //! Resources by kind and id, and what follows for others when one changes.
 
 use super::Change;
-use super::held::{self, Held, Key, define, reason};
+use super::held::{self, Held, Key, define, readable, reason};
 use crate::keys::gateway::Gateway;
 use crate::model::{Config, Kind, Loaded, Origin, Rejected, RouteList, Serving, Ssl, StreamRoute, Upstream, plugins};
 use crate::resources::{
@@ -9,7 +9,8 @@ use crate::resources::{
     metadata_table, unavailable,
 };
 use crate::values::{RejectedGlobalRule, SourceKind};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ops::Bound;
 use std::sync::Arc;
 use stillgate_plugin::secrets::{Managers, Secrets as _};
 use stillgate_plugin::{Chain, Consumers, Credential, Level, OwnPlugins};
@@ -36,6 +37,8 @@ pub struct Store {
     /// To be looked at again.
     pub(super) dirty: BTreeSet<Key>,
     pub(super) rejected: BTreeMap<Key, Rejected>,
+    /// Those of them that others cannot refer to, by kind.
+    unusable: Arc<HashSet<(&'static str, String)>>,
     pub(super) warnings: BTreeMap<Key, Vec<Diagnostic>>,
     /// By [`Upstream::key`].
     pub(super) upstreams: BTreeMap<String, Arc<Upstream>>,
@@ -82,6 +85,7 @@ impl Store {
             changes: 0,
             dirty: BTreeSet::new(),
             rejected: BTreeMap::new(),
+            unusable: Arc::default(),
             warnings: BTreeMap::new(),
             upstreams: BTreeMap::new(),
             routes: RouteList::default(),
@@ -263,7 +267,8 @@ impl Store {
             },
             digest: revision.to_owned(),
         };
-        Loaded { config, warnings, rejected: self.rejected.values().cloned().collect() }
+        let rejected = self.rejected.values().cloned().collect();
+        Loaded { config, warnings, warnings_beside: Vec::new(), rejected }
     }
 
     /// The plugins of every request, and what is left out of them.
@@ -370,9 +375,12 @@ impl Store {
     fn settle(&mut self, key: &Key) -> bool {
         self.rejected.remove(key);
         self.warnings.remove(key);
-        let Some(held) = self.held.get(key) else { return self.place(key, 0, None) };
+        let Some(held) = self.held.get(key) else {
+            let is_other = self.note_unusable(key);
+            return self.place(key, 0, None) || is_other;
+        };
         let created = held.created;
-        let mut sink = Sink::of_one().passing_unknown();
+        let mut sink = Sink::of_one().passing_unknown().without(&self.unusable);
         let definition = define(key.0, &key.1, held.served(), &self.catalog, &mut sink);
         for upstream in definition.as_ref().map_or(Vec::new(), Definition::upstreams) {
             check_nodes(&self.catalog.listeners, &upstream, &mut sink);
@@ -395,7 +403,19 @@ impl Store {
             self.warnings.insert(key.clone(), warnings);
         }
         let definition = self.judge(key, definition, failed, is_late);
-        self.place(key, created, definition)
+        let is_other = self.note_unusable(key);
+        self.place(key, created, definition) || is_other
+    }
+
+    /// Notes whether others can refer to a resource; whether that is new to them. They say why they cannot be used by it.
+    fn note_unusable(&mut self, key: &Key) -> bool {
+        let of = (key.0.name(), key.1.to_string());
+        let is_unusable = self.rejected.get(key).is_some_and(|of| of.serving != Serving::Previous);
+        if self.unusable.contains(&of) == is_unusable {
+            return false;
+        }
+        let unusable = Arc::make_mut(&mut self.unusable);
+        if is_unusable { unusable.insert(of) } else { unusable.remove(&of) }
     }
 
     /// What is served of a resource whose definition has errors or not; notes where it is not what was put.
@@ -409,26 +429,15 @@ impl Store {
     ) -> Option<Definition> {
         let held = self.held.get(key)?;
         let failed = failed.or_else(|| definition.as_ref().and_then(Definition::is_unavailable));
-        let policy = self.gateway.config.rejected_global_rule;
-        let (reason, serving) = match (held.refusal(), &failed) {
+        let is_previous = failed.is_none() && held.previous().is_some();
+        let mut reason = match (held.refusal(), failed) {
             (None, None) => return definition,
-            (Some(refusal), None) if held.previous().is_some() => (refusal.reason.clone(), Serving::Previous),
-            // It is right by itself, so it is known what it would take.
-            (None, Some(failed)) => {
-                let serving = match key.0 {
-                    Kind::Consumers if !is_late => Serving::Unavailable,
-                    Kind::Ssls => {
-                        let has_match = definition.as_ref().is_some_and(Definition::has_match);
-                        without_previous(Kind::Ssls, has_match, policy)
-                    }
-                    kind => without_previous(kind, true, policy),
-                };
-                (failed.clone(), serving)
-            }
-            (Some(refusal), _) => {
-                let is_known = held.previous().is_some() || refusal.is_match_known;
-                (refusal.reason.clone(), without_previous(key.0, is_known, policy))
-            }
+            (Some(reason), _) => reason.to_owned(),
+            (None, Some(failed)) => failed,
+        };
+        let (serving, definition) = match is_previous {
+            true => (Serving::Previous, definition),
+            false => self.refusal_of(key, held, definition, is_late, &mut reason),
         };
         let origin = match &held.origin {
             Origin::Revision(revision) => {
@@ -437,13 +446,50 @@ impl Store {
             named => named.clone(),
         };
         let rejected = Rejected { kind: key.0, id: key.1.to_string(), reason, origin, serving };
-        let definition = match serving {
-            Serving::Previous => definition,
-            Serving::Unavailable => definition.and_then(|definition| definition.unavailable(&key.1, &rejected.reason)),
-            Serving::Nothing => None,
-        };
         self.rejected.insert(key.clone(), rejected);
         definition
+    }
+
+    /// What is served in the place of a resource without a version that is right. `reason` is made to say what the refusal is wider
+    /// by than the resource.
+    fn refusal_of(
+        &self,
+        (kind, id): &Key,
+        held: &Held,
+        definition: Option<Definition>,
+        is_late: bool,
+        reason: &mut String,
+    ) -> (Serving, Option<Definition>) {
+        let taking = |definition: Option<Definition>| match definition {
+            Some(definition) => (Serving::Unavailable, Some(definition)),
+            None => (Serving::Nothing, None),
+        };
+        match kind {
+            Kind::Routes | Kind::StreamRoutes | Kind::Ssls => {
+                let document = readable(*kind, id, held.served());
+                let refusal = document.and_then(|document| self.catalog.refusal(*kind, id, &document, reason));
+                if let Some(refusal) = refusal.as_ref().filter(|refusal| !refusal.widened.is_empty()) {
+                    let any = refusal.widened.join(" and any ");
+                    *reason = format!("{reason}; so that no other answers in its place, it refuses any {any}");
+                }
+                taking(refusal.map(|refusal| refusal.definition))
+            }
+            // It is known by its credentials, as far as they can be read and are not another's.
+            Kind::Consumers => {
+                let (from, to) = (format!("{id}/"), format!("{id}0"));
+                let mut apart = self.credentials.range::<str, _>((Bound::Included(&*from), Bound::Excluded(&*to)));
+                let has_any = |of: &Definition| of.credentials().next().is_some();
+                let is_known = |of: &Definition| held.refusal().is_none() || has_any(of) || apart.next().is_some();
+                taking(definition.filter(|_| !is_late).filter(is_known).and_then(Definition::into_refused_consumer))
+            }
+            // Clients that show it are unknown.
+            Kind::Credentials | Kind::Protos => (Serving::Nothing, None),
+            Kind::GlobalRules if self.gateway.config.rejected_global_rule == RejectedGlobalRule::Ignore => {
+                (Serving::Nothing, None)
+            }
+            // Those that refer to it.
+            _ => (Serving::Unavailable, None),
+        }
     }
 
     /// What stands before paths where origins are shown: etcd's prefix with a slash.
@@ -512,19 +558,6 @@ fn of_resource((kind, id): &Key, found: Diagnostic) -> Diagnostic {
 /// In the place of all global rules where one cannot be used: it may be what keeps clients out.
 fn denying(rule: &str) -> Arc<Chain> {
     Chain::merge([&[unavailable(Level::GlobalRule, rule)][..]]).map(Arc::new).unwrap_or_default()
-}
-
-/// What is served where there is no version that was right.
-fn without_previous(kind: Kind, is_match_known: bool, global_rule: RejectedGlobalRule) -> Serving {
-    match kind {
-        Kind::Routes | Kind::StreamRoutes | Kind::Ssls if is_match_known => Serving::Unavailable,
-        Kind::Routes | Kind::StreamRoutes | Kind::Ssls | Kind::Consumers => Serving::Nothing,
-        // Clients that show it are unknown.
-        Kind::Credentials | Kind::Protos => Serving::Nothing,
-        Kind::GlobalRules if global_rule == RejectedGlobalRule::Ignore => Serving::Nothing,
-        // Those that refer to it.
-        _ => Serving::Unavailable,
-    }
 }
 
 #[cfg(test)]

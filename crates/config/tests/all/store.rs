@@ -1,6 +1,7 @@
 //! A source in memory: what a store comes to depends on what it holds, and one bad resource spoils no other.
 
 mod beyond;
+mod unreadable;
 
 use crate::changes::change;
 use crate::plugins;
@@ -76,16 +77,24 @@ fn one_bad_resource_among_good_ones_is_refused_by_itself() {
         put(Kind::Routes, "good", 2, json!({"uri": "/a", "upstream_id": "u"})),
         put(Kind::Routes, "bad", 3, json!({"uri": "/b", "upstream_id": "u", "timeout": {"read": "soon"}})),
         put(Kind::Routes, "unread", 4, json!({"uri": "/b", "hots": ["a"], "upstream_id": "u"})),
+        put(Kind::Routes, "off", 5, json!({"uri": 7, "status": 0})),
         put(Kind::Upstreams, "u", 1, nodes()),
     ]);
-    let refused = [(Kind::Routes, "bad", Serving::Unavailable), (Kind::Routes, "unread", Serving::Nothing)];
-    check(&store, &[("good", Some("u")), ("bad", None)], &refused);
-    let bad = store.rejected().next().unwrap();
-    assert_eq!(bad.origin.to_string(), "/apisix/routes/bad @ 3");
-    assert!(bad.reason.starts_with("timeout.read: "), "{}", bad.reason);
+    let unavailable = |id| (Kind::Routes, id, Serving::Unavailable);
+    let refused = [unavailable("bad"), (Kind::Routes, "off", Serving::Nothing), unavailable("unread")];
+    check(&store, &[("good", Some("u")), ("bad", None), ("unread", None)], &refused);
+    let rejected: Vec<_> = store.rejected().collect();
+    assert_eq!(rejected[0].origin.to_string(), "/apisix/routes/bad @ 3");
+    assert!(rejected[0].reason.starts_with("timeout.read: "), "{}", rejected[0].reason);
+    assert!(!rejected[0].reason.contains("refuses any"), "{}", rejected[0].reason);
+    let unread = &rejected[2].reason;
+    assert!(unread.ends_with("; so that no other answers in its place, it refuses any host"), "{unread}");
     // It is mended.
-    store
-        .apply([put(Kind::Routes, "bad", 3, json!({"uri": "/b", "upstream_id": "u"})), delete(Kind::Routes, "unread")]);
+    store.apply([
+        put(Kind::Routes, "bad", 3, json!({"uri": "/b", "upstream_id": "u"})),
+        delete(Kind::Routes, "unread"),
+        delete(Kind::Routes, "off"),
+    ]);
     check(&store, &[("good", Some("u")), ("bad", Some("u"))], &[]);
 }
 
@@ -104,7 +113,7 @@ fn the_last_good_version_serves_until_it_is_deleted() {
     store.apply([delete(Kind::Routes, "r")]);
     check(&store, &[], &[]);
     store.apply([put(Kind::Routes, "r", 1, json!({"uri": 7}))]);
-    check(&store, &[], &[(Kind::Routes, "r", Serving::Nothing)]);
+    check(&store, &[("r", None)], &[(Kind::Routes, "r", Serving::Unavailable)]);
 }
 
 #[test]
@@ -332,8 +341,9 @@ fn names_of_certificates_and_groups_belong_to_the_first() {
 fn names_of_a_rejected_certificate_are_refused() {
     let uses =
         |store: &Store| -> Vec<SslUse> { store.load("r").config.ssls.iter().map(|ssl| ssl.usage.clone()).collect() };
-    let refused = |names: &[&str], is_default| {
-        SslUse::Refused(RefusedSsl { names: names.iter().map(ToString::to_string).collect(), is_default })
+    let refused = |names: &[&str], is_name_unread, is_default| {
+        let names = names.iter().map(ToString::to_string).collect();
+        SslUse::Refused(RefusedSsl { names, is_name_unread, is_default })
     };
     let good =
         json!({"snis": ["a.example", "*.b.example"], "cert": "a.pem", "key": "a.key", "client": {"ca": "c.pem"}});
@@ -341,9 +351,10 @@ fn names_of_a_rejected_certificate_are_refused() {
     let without_key = json!({"snis": ["a.example", "*.b.example"], "cert": "a.pem", "keys": []});
     let bad_client = json!({"sni": "a.example", "cert": "a.pem", "key": "a.key", "client": {"ca": 7}});
     let bad_default = json!({"default": true, "cert": "a.pem", "key": "a.key", "certs": ["b.pem"]});
-    for (document, expected) in
-        [(&without_key, refused(&["a.example", "*.b.example"], false)), (&bad_default, refused(&[], true))]
-    {
+    for (document, expected) in [
+        (&without_key, refused(&["a.example", "*.b.example"], false, false)),
+        (&bad_default, refused(&[], false, true)),
+    ] {
         let mut store = store();
         store.apply([put(Kind::Ssls, "1", 1, document.clone())]);
         assert_eq!(rejected(&store), [(Kind::Ssls, "1".to_owned(), Serving::Unavailable)], "{document}");
@@ -351,9 +362,28 @@ fn names_of_a_rejected_certificate_are_refused() {
     }
     let mut store = store();
     store.apply([put(Kind::Ssls, "1", 1, bad_client), put(Kind::Ssls, "2", 2, json!({"snis": [7], "cert": "a.pem"}))]);
-    let expected = [("1", Serving::Unavailable), ("2", Serving::Nothing)];
-    assert_eq!(rejected(&store), expected.map(|(id, serving)| (Kind::Ssls, id.to_owned(), serving)));
-    assert_eq!(uses(&store), [refused(&["a.example"], false)]);
+    assert_eq!(rejected(&store), ["1", "2"].map(|id| (Kind::Ssls, id.to_owned(), Serving::Unavailable)));
+    assert_eq!(uses(&store), [refused(&["a.example"], false, false), refused(&[], true, false)]);
+    for (document, expected) in [
+        (json!(7), None),
+        (json!({"cert": "a.pem"}), None),
+        (json!({"snis": [7], "default": "x"}), Some(refused(&[], true, true))),
+        (json!({"sny": "a.example", "cert": "a.pem"}), Some(refused(&[], true, true))),
+        (json!({"snis": ["a.example"], "default": 7}), Some(refused(&["a.example"], false, true))),
+        (json!({"sni": "a.example", "snis": ["b.example"]}), Some(refused(&["a.example", "b.example"], false, false))),
+        (json!({"type": "client", "snis": 7}), None),
+        (json!({"type": 7, "sni": "a.example"}), Some(refused(&["a.example"], false, false))),
+        (json!({"status": 0, "snis": 7}), None),
+    ] {
+        let mut store = self::store();
+        store.apply([put(Kind::Ssls, "1", 1, document.clone())]);
+        assert_eq!(uses(&store), Vec::from_iter(expected), "{document}");
+    }
+    // A later entry does not get a name of one that is refused.
+    let mut store = self::store();
+    let later = json!({"sni": "a.example", "cert": "a.pem", "key": "a.key"});
+    store.apply([put(Kind::Ssls, "1", 1, json!({"sni": "a.example"})), put(Kind::Ssls, "2", 2, later)]);
+    assert_eq!(uses(&store), vec![refused(&["a.example"], false, false); 2]);
     // What was right before stays.
     let mut store = self::store();
     store.apply([put(Kind::Ssls, "1", 1, good), put(Kind::Ssls, "1", 1, without_key)]);

@@ -67,6 +67,7 @@ impl Etcd {
                 limit: Some(Number(limit)),
                 revision,
                 keys_only: false,
+                ..RangeRequest::default()
             };
             let page: RangeResponse = match self.caller.call(RANGE, &request, Repeat::Always).await {
                 // Its values are larger than those before: etcd could not send it in time, or we do not take it.
@@ -120,14 +121,16 @@ fn next_limit(page: &[KeyValue]) -> u64 {
     (PAGE_BYTES * page.len() as u64 / (bytes as u64).max(1)).clamp(1, PAGE_KEYS_MAX)
 }
 
-/// The value as text; what it means is not looked at. One that is no text becomes a text that is no JSON, and so is refused:
+/// The value as text; what it means is not looked at. One that is no text becomes a text that is no JSON, with what of it is text
+/// at its end, and so is refused:
 /// left out, it would count as deleted, and where it is a rule that keeps clients out, that would be gone.
 pub(crate) fn document(pair: KeyValue) -> (Document, Option<String>) {
     let (value, problem) = match String::from_utf8(pair.value.0) {
         Ok(value) => (value, None),
         Err(error) => {
             let why = format!("byte {} is not UTF-8; write JSON", error.utf8_error().valid_up_to());
-            (format!("(no text: {why})"), Some(why))
+            let readable = String::from_utf8_lossy(error.as_bytes());
+            (format!("(no text: {why}) {readable}"), Some(why))
         }
     };
     let document = Document { value: value.into(), created: pair.create_revision.0, modified: pair.mod_revision.0 };

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt::Display;
 use stillgate_config::{Route, StreamRoute, Target, Upstream};
 use stillgate_plugin::Entry;
-use stillgate_route::{RouteMatch, RouteSpec, UriRoute};
+use stillgate_route::{RouteMatch, RouteSpec, Unread, UriRoute};
 
 /// A route that may have tunnels.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,8 +53,19 @@ impl Plan {
             RouteDigest { key, digest }
         });
         let streams = self.stream_routes.iter().map(|route| {
-            let StreamRoute { id, sni, remote_addr, server_addr, server_port, target, service_id, timeout, on_change } =
-                &*route.route;
+            let StreamRoute {
+                id,
+                sni,
+                // A refusal has no connections that it could keep.
+                is_sni_unread: _,
+                remote_addr,
+                server_addr,
+                server_port,
+                target,
+                service_id,
+                timeout,
+                on_change,
+            } = &*route.route;
             let key = format!("{STREAM_ROUTES}{id}");
             let upstream = named(target);
             let (sni, addresses) = (texts(sni), (texts(remote_addr), texts(server_addr)));
@@ -84,6 +95,9 @@ enum Taken {
         /// Left out where there is none, as versions before it did.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         function: Vec<String>,
+        /// Likewise.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        unread: Option<(bool, bool)>,
     },
     Expression(String),
 }
@@ -92,13 +106,14 @@ impl Spec<'_> {
     fn of(spec: &RouteSpec) -> Spec<'_> {
         let RouteSpec { id, priority, takes } = spec;
         let takes = match takes {
-            RouteMatch::Uri(UriRoute { hosts, paths, methods, remote_addrs, vars, function }) => Taken::Uri {
+            RouteMatch::Uri(UriRoute { hosts, paths, methods, remote_addrs, vars, function, unread }) => Taken::Uri {
                 hosts: texts(hosts),
                 paths: texts(paths),
                 methods: methods.to_string(),
                 remote_addrs: texts(remote_addrs),
                 vars: texts(vars),
                 function: texts(function),
+                unread: (*unread != Unread::default()).then_some((unread.host, unread.path)),
             },
             RouteMatch::Expression(expression) => Taken::Expression(expression.text().to_owned()),
         };

@@ -1,7 +1,9 @@
 //! The sets of routes that are measured, and the requests that take each route.
 
 use std::sync::Arc;
-use stillgate_route::{Expression, HostPattern, Lookup, PathPattern, RouteMatch, RouteSpec, UriRoute, Variable};
+use stillgate_route::{
+    Expression, HostPattern, Lookup, PathPattern, RouteMatch, RouteSpec, Unread, UriRoute, Variable,
+};
 
 /// A kind of route set. Everything goes by the route's number.
 pub(crate) struct Family {
@@ -203,6 +205,7 @@ impl Family {
                     remote_addrs: Vec::new(),
                     vars: None,
                     function: None,
+                    unread: Unread::default(),
                 })
             }
         };

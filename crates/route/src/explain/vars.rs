@@ -55,7 +55,9 @@ impl Matcher {
 mod tests {
     use super::*;
     use crate::vars::Expr;
-    use crate::{Lookup, Method, MethodSet, NormalPath, PathPattern, RouteMatch, RouteSpec, UriRoute, Variable};
+    use crate::{
+        Lookup, Method, MethodSet, NormalPath, PathPattern, RouteMatch, RouteSpec, Unread, UriRoute, Variable,
+    };
     use std::sync::Arc;
 
     /// `http_a` is `1`, the status is not known, and all else is absent.
@@ -86,6 +88,7 @@ mod tests {
                 remote_addrs: Vec::new(),
                 vars,
                 function: None,
+                unread: Unread::default(),
             };
             let spec = RouteSpec { id: "r".into(), priority: 0, takes: RouteMatch::Uri(uri) };
             let matcher = Matcher::compile(vec![Arc::new(spec)]).unwrap();

@@ -9,7 +9,7 @@ use stillgate_route::path::normalise;
 use stillgate_route::vars::Expr;
 use stillgate_route::{
     Expression, HostPattern, Lookup, Matcher, Method, MethodSet, PathPattern, Request, RouteMatch, RouteSpec, Scratch,
-    UriRoute, Variable,
+    Unread, UriRoute, Variable,
 };
 
 /// What a request has besides its path.
@@ -58,6 +58,7 @@ fn uri(paths: &[&str], vars: Option<serde_json::Value>) -> UriRoute {
         remote_addrs: Vec::new(),
         vars: vars.map(|vars| Expr::parse(&vars).unwrap()),
         function: None,
+        unread: Unread::default(),
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use stillgate_route::path::normalise;
 use stillgate_route::{
     CompileErrorKind, HostPattern, Lookup, Matcher, Method, MethodSet, PathError, PathPattern, Request, RouteMatch,
-    RouteSpec, Scratch, UriRoute, Variable, vars,
+    RouteSpec, Scratch, Unread, UriRoute, Variable, vars,
 };
 
 struct Values;
@@ -44,6 +44,7 @@ fn uri(host: Option<&str>, path: &str) -> UriRoute {
         remote_addrs: Vec::new(),
         vars: None,
         function: None,
+        unread: Unread::default(),
     }
 }
 

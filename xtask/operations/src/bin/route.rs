@@ -14,7 +14,7 @@ use std::sync::Arc;
 use stillgate_route::path::normalise;
 use stillgate_route::{
     Expression, HostPattern, Matcher, Method, MethodSet, PathPattern, Request, RouteCache, RouteMatch, RouteSpec,
-    Scratch, UriRoute,
+    Scratch, Unread, UriRoute,
 };
 
 /// Routes of the cases with expressions.
@@ -161,6 +161,7 @@ fn uri_route(n: usize) -> Arc<RouteSpec> {
         remote_addrs: Vec::new(),
         vars: None,
         function: None,
+        unread: Unread::default(),
     });
     Arc::new(RouteSpec { id: n.to_string(), priority: 0, takes })
 }

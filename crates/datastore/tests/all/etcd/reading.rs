@@ -88,7 +88,7 @@ fn what_is_no_document_is_left_out() {
     server.put(0, "/apisix/routes/3", "no JSON");
     let listed = run(client(server.endpoint(0)).list()).unwrap();
     // Left out, what is no text would count as deleted.
-    let refused = "(no text: byte 0 is not UTF-8; write JSON)";
+    let refused = "(no text: byte 0 is not UTF-8; write JSON) \u{fffd}\u{fffd}";
     let expected = [("routes/1", "{}"), ("routes/2", refused), ("routes/3", "no JSON")]
         .map(|(key, value)| (key.to_owned(), value.to_owned()));
     assert_eq!(texts(&listed.snapshot), expected);
@@ -132,7 +132,7 @@ fn a_watch_brings_each_revision_in_one_batch() {
     let expected = [
         (after, vec![format!("routes/1=a {after} {after}")]),
         (after + 1, all),
-        (after + 4, vec![format!("routes/2=(no text: byte 0 is not UTF-8; write JSON) {} {}", after + 1, after + 4)]),
+        (after + 4, vec![format!("routes/2=(no text: byte 0 is not UTF-8; write JSON) \u{fffd} {} {}", after + 1, after + 4)]),
         (after + 5, vec![format!("routes/2=d {} {}", after + 1, after + 5)]),
     ];
     assert_eq!(found, expected);

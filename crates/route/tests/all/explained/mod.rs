@@ -6,7 +6,8 @@ use expect_test::Expect;
 use std::sync::Arc;
 use stillgate_route::path::normalise;
 use stillgate_route::{
-    Expression, HostPattern, Lookup, Matcher, Method, PathPattern, Request, RouteMatch, RouteSpec, UriRoute, Variable,
+    Expression, HostPattern, Lookup, Matcher, Method, PathPattern, Request, RouteMatch, RouteSpec, Unread, UriRoute,
+    Variable,
 };
 
 pub(crate) fn route(id: &str, priority: i64, uri: UriRoute) -> Arc<RouteSpec> {
@@ -21,6 +22,7 @@ pub(crate) fn uri(hosts: &[&str], paths: &[&str]) -> UriRoute {
         remote_addrs: Vec::new(),
         vars: None,
         function: None,
+        unread: Unread::default(),
     }
 }
 

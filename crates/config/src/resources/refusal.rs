@@ -1,0 +1,230 @@
+//! What stands for a route, stream route, certificate or service that cannot be used: a refusal of all that it could have taken.
+//!
+//! Each key of its match that can be read by itself narrows the refusal. One that cannot be read counts as true, and comes before
+//! all that it could have come before. Otherwise a broader route would answer what this one guards, perhaps without a key.
+
+use super::catalog::Catalog;
+use super::definition::Definition;
+use super::takes::{has_params, narrow};
+use crate::keys::resources::{ROUTE_PRIORITY_MAX, RouteKeys, ServiceKeys};
+use crate::keys::ssls::{SslKeys, SslType};
+use crate::keys::stream_routes::StreamRouteKeys;
+use crate::model::{Kind, RefusedSsl, Route, Ssl, SslUse, StreamRoute, Target};
+use std::sync::Arc;
+use stillgate_route::{Expression, HostPattern, PathPattern, RouteMatch, RouteSpec, Unread, UriRoute};
+use stillgate_schema::object::Object;
+use stillgate_schema::text::diagnostic::{Path, Severity, Sink};
+use stillgate_schema::text::tree::{Entry, Node, Value};
+
+/// A refusal, and what it is wider than the resource by.
+pub(crate) struct Refusal {
+    pub(crate) definition: Definition,
+    /// What could not be read, and so is any: `host`, `path`.
+    pub(crate) widened: Vec<&'static str>,
+}
+
+/// The keys of a document that can be read, each by itself.
+struct Readable<T> {
+    keys: T,
+    /// The names of the others.
+    unread: Vec<Box<str>>,
+    /// Whether there are keys that are not known, and so may be misspelt.
+    has_unknown: bool,
+}
+
+impl<T: Object> Readable<T> {
+    /// `None`: the document is no map, which no program can read, or a key is missing without which there is no object.
+    fn of(document: &Node) -> Option<Readable<T>> {
+        let Value::Map(entries) = &document.value else { return None };
+        let (good, bad): (Vec<Entry>, Vec<Entry>) = entries.iter().cloned().partition(is_readable::<T>);
+        let keys = T::read_entries(&good, document.at, &Path::Root, &mut Sink::alone())?;
+        let has_unknown = bad.iter().any(|entry| !T::has_key(&entry.key));
+        Some(Readable { keys, unread: bad.iter().map(|entry| Box::from(&*entry.key)).collect(), has_unknown })
+    }
+
+    /// Whether a condition that these keys state may be there and cannot be read. `is_stated`: one of them can be.
+    fn lacks(&self, keys: &[&str], is_stated: bool) -> bool {
+        self.has_unread(keys) || self.has_unknown && !is_stated
+    }
+
+    fn has_unread(&self, keys: &[&str]) -> bool {
+        self.unread.iter().any(|unread| keys.contains(&&**unread))
+    }
+}
+
+/// Whether a key and its value have nothing wrong by themselves.
+fn is_readable<T: Object>(entry: &Entry) -> bool {
+    let mut sink = Sink::alone().passing_unknown();
+    T::read_entries(std::slice::from_ref(entry), entry.key_at, &Path::Root, &mut sink);
+    // An error without a path is about keys that are missing beside it.
+    let is_of_it = |severity, path: &str| severity == Severity::Error && !path.is_empty();
+    let errors = sink.into_errors().diagnostics;
+    !errors.iter().any(|error| is_of_it(error.severity, &error.path)) && !is_cut(&entry.value)
+}
+
+/// Whether part of a value was left out when it was parsed, because it is too large.
+fn is_cut(node: &Node) -> bool {
+    match &node.value {
+        Value::Refused => true,
+        Value::List(items) => items.iter().any(is_cut),
+        Value::Map(entries) => entries.iter().any(|entry| is_cut(&entry.value)),
+        Value::Scalar(_) => false,
+    }
+}
+
+impl Readable<RouteKeys> {
+    /// Whether it says anything of what it takes. Without a path no program serves a route.
+    fn may_take(&self) -> bool {
+        let RouteKeys { uri, uris, expression, .. } = &self.keys;
+        let is_stated = uri.is_some() || uris.is_some() || expression.is_some();
+        is_stated || self.lacks(&["uri", "uris", "expression"], is_stated)
+    }
+}
+
+impl Catalog {
+    /// What stands for a resource that cannot be used; `None`: it takes nothing. `document`: as it was put.
+    pub(crate) fn refusal(&self, kind: Kind, id: &str, document: &Node, reason: &str) -> Option<Refusal> {
+        let target = Target::Unavailable(reason.into());
+        match kind {
+            Kind::Routes => self.refused_route(id, document, target),
+            Kind::StreamRoutes => refused_stream_route(id, document, target),
+            Kind::Ssls => refused_ssl(id, document),
+            _ => None,
+        }
+    }
+
+    /// Notes what can be read of the hosts of a service that cannot be used; `None`: it can be used, or is not there. Whether that is
+    /// something else to its routes.
+    pub(crate) fn refuse_service(&mut self, id: &str, document: Option<Option<&Node>>) -> bool {
+        let Some(document) = document else { return self.refused_services.remove(id).is_some() };
+        let read: Option<Readable<ServiceKeys>> = document.and_then(Readable::of);
+        let hosts = read.and_then(|read| {
+            let is_stated = !read.keys.hosts.is_empty();
+            (!read.lacks(&["hosts"], is_stated)).then_some(read.keys.hosts)
+        });
+        self.refused_services.insert(id.to_owned(), hosts.clone()) != Some(hosts)
+    }
+
+    /// The hosts of a service; `None`: they cannot be read.
+    fn hosts_of(&self, service: &str) -> Option<Vec<HostPattern>> {
+        match self.services.get(service) {
+            Some(service) => Some(service.value.hosts.clone()),
+            None => self.refused_services.get(service)?.clone(),
+        }
+    }
+
+    fn refused_route(&self, id: &str, document: &Node, target: Target) -> Option<Refusal> {
+        let read: Readable<RouteKeys> = Readable::of(document)?;
+        if !read.keys.status || !read.may_take() {
+            return None;
+        }
+        let states_priority = read.keys.priority != 0;
+        let priority = if read.lacks(&["priority"], states_priority) { ROUTE_PRIORITY_MAX } else { read.keys.priority };
+        let keys = &read.keys;
+        let (service_id, name, on_change) =
+            (keys.service_id.as_ref().map(|id| id.value.clone()), keys.name.clone(), keys.on_change);
+        let service = service_id.as_ref().and_then(|id| self.services.get(id));
+        let service_name = service.and_then(|service| service.value.name.clone());
+        let (takes, widened) = self.refused_match(id, read);
+        let route = Route {
+            spec: Arc::new(RouteSpec { id: id.to_owned(), priority, takes }),
+            target,
+            service_id,
+            timeout: None,
+            upgrades: false,
+            on_change,
+            // No plugin of it answers either.
+            chain: None,
+            name: name.filter(|name| !name.is_empty()),
+            service_name,
+            documents: None,
+        };
+        Some(Refusal { definition: Definition::Route(Some(Arc::new(route))), widened })
+    }
+
+    fn refused_match(&self, id: &str, read: Readable<RouteKeys>) -> (RouteMatch, Vec<&'static str>) {
+        let keys = &read.keys;
+        let (host, path) = (keys.host.is_some() || keys.hosts.is_some(), keys.uri.is_some() || keys.uris.is_some());
+        let is_uri_route = host || path || read.has_unread(&["host", "hosts", "uri", "uris"]);
+        if read.lacks(&["expression"], keys.expression.is_some() || is_uri_route) {
+            return (everything(), vec!["request"]);
+        }
+        let is_host_unread = read.lacks(&["host", "hosts"], host);
+        // Where none is stated, one is misspelt.
+        let is_path_unread = read.has_unread(&["uri", "uris"]) || !path;
+        // Of a service that cannot be read, its hosts cannot.
+        let service_hosts = match &read.keys.service_id {
+            _ if host || is_host_unread => Some(Vec::new()),
+            Some(id) => self.hosts_of(&id.value),
+            None => (!read.has_unread(&["service_id"])).then(Vec::new),
+        };
+        let unread = Unread { host: is_host_unread || service_hosts.is_none(), path: is_path_unread };
+        let scripts = self.plugins.set.table.scripts;
+        let takes = match narrow(read.keys, (id, scripts), &service_hosts.unwrap_or_default()) {
+            RouteMatch::Expression(expression) => return (RouteMatch::Expression(expression), Vec::new()),
+            RouteMatch::Uri(uri) => uri,
+        };
+        let hosts = if unread.host { Vec::new() } else { takes.hosts };
+        let paths = if unread.path { any_path() } else { takes.paths };
+        // A condition on a part of a path that cannot be read cannot be read either.
+        let vars = takes.vars.filter(|vars| has_params(vars, &paths));
+        let widened = [("host", unread.host), ("path", unread.path)];
+        let widened = widened.into_iter().filter_map(|(what, is_unread)| is_unread.then_some(what)).collect();
+        (RouteMatch::Uri(UriRoute { hosts, paths, vars, unread, ..takes }), widened)
+    }
+}
+
+/// Every request, before all others.
+fn everything() -> RouteMatch {
+    RouteMatch::Expression(Expression::parse("http.path ^= \"/\"").expect("every path begins with a slash"))
+}
+
+fn any_path() -> Vec<PathPattern> {
+    vec![PathPattern::parse("/*").expect("that is any path")]
+}
+
+fn refused_stream_route(id: &str, document: &Node, target: Target) -> Option<Refusal> {
+    let read: Readable<StreamRouteKeys> = Readable::of(document)?;
+    if !read.keys.status {
+        return None;
+    }
+    let is_sni_unread = read.lacks(&["sni"], read.keys.sni.is_some());
+    let StreamRouteKeys { remote_addr, server_addr, server_port, sni, timeout, on_change, service_id, .. } = read.keys;
+    let route = StreamRoute {
+        id: id.to_owned(),
+        sni: sni.map(|sni| sni.value),
+        is_sni_unread,
+        remote_addr,
+        server_addr,
+        server_port,
+        target,
+        service_id: service_id.map(|id| id.value),
+        timeout,
+        on_change,
+    };
+    let widened = if is_sni_unread { vec!["server name"] } else { Vec::new() };
+    Some(Refusal { definition: Definition::StreamRoute(Some(Arc::new(route))), widened })
+}
+
+fn refused_ssl(id: &str, document: &Node) -> Option<Refusal> {
+    let read: Readable<SslKeys> = Readable::of(document)?;
+    if !read.keys.status || read.keys.r#type == SslType::Client {
+        return None;
+    }
+    let keys = &read.keys;
+    let has_names = keys.sni.is_some() || keys.snis.is_some();
+    let states_default = keys.default.is_some();
+    let is_default =
+        keys.default.as_ref().is_some_and(|default| default.value) || read.lacks(&["default"], states_default);
+    let is_name_unread = read.lacks(&["sni", "snis"], has_names);
+    // Without a name, and without being the default, it would be shown to nobody.
+    if !has_names && !is_name_unread && !is_default {
+        return None;
+    }
+    let snis = keys.snis.iter().flat_map(|snis| &snis.value);
+    let names = keys.sni.iter().chain(snis).map(|name| name.value.clone()).collect();
+    let usage = SslUse::Refused(RefusedSsl { names, is_name_unread, is_default });
+    let ssl = Ssl { id: id.to_owned(), usage, pairs: Vec::new(), acme: false };
+    let widened = if is_name_unread { vec!["server name"] } else { Vec::new() };
+    Some(Refusal { definition: Definition::Ssl(Some(Arc::new(ssl)), Vec::new()), widened })
+}

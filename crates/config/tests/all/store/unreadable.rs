@@ -1,0 +1,338 @@
+//! What cannot be read in part is refused, and nothing that it would have guarded is answered by another.
+
+use super::{nodes, put, rejected, store};
+use proptest::prelude::*;
+use serde_json::{Value as Json, json};
+use std::sync::Arc;
+use stillgate_config::{Change, Config, Kind, Origin, Route, Serving, Store, Target};
+use stillgate_route::path::normalise;
+use stillgate_route::{Lookup, Matcher, Method, Request, Scratch, Variable};
+
+/// The argument `x`.
+struct Argument<'a>(&'a [u8]);
+
+impl Lookup for Argument<'_> {
+    fn value<'a>(&'a self, variable: &Variable, _: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+        (variable.to_string() == "arg_x").then_some(self.0)
+    }
+
+    fn each_header(&self, _: &mut dyn FnMut(&[u8], &[u8])) {}
+}
+
+/// Something that a client asks for.
+#[derive(Debug, Clone, Copy)]
+struct Asked<'a> {
+    host: &'a str,
+    path: &'a str,
+    method: Method,
+    client: [u8; 4],
+    x: &'a str,
+}
+
+/// Every combination of what routes below may ask for.
+fn requests() -> Vec<Asked<'static>> {
+    let mut all = Vec::new();
+    for host in ["a.test", "b.a.test", "s.test", "other.test"] {
+        for path in ["/a", "/a/1", "/b/2", "/"] {
+            for (method, client, x) in [
+                (Method::Get, [10, 0, 0, 1], "1"),
+                (Method::Post, [10, 0, 0, 1], ""),
+                (Method::Get, [192, 0, 2, 1], ""),
+            ] {
+                all.push(Asked { host, path, method, client, x });
+            }
+        }
+    }
+    all
+}
+
+/// Which route takes each request; `None`: none does.
+fn taken(config: &Config, requests: &[Asked<'_>]) -> Vec<Option<Arc<Route>>> {
+    let matcher = Matcher::compile(config.routes.iter().map(|route| route.spec.clone()).collect()).unwrap();
+    let find = |asked: &Asked<'_>| {
+        let mut buffer = Vec::new();
+        let path = normalise(asked.path.as_bytes(), &mut buffer).unwrap();
+        let vars = Argument(asked.x.as_bytes());
+        let (host, client) = (asked.host.as_bytes(), asked.client.into());
+        let request = Request { method: asked.method, host, path, client, vars: &vars };
+        let found = matcher.find(&request, &mut Scratch::default()).unwrap();
+        found.map(|found| config.routes[found.route].clone())
+    };
+    requests.iter().map(find).collect()
+}
+
+fn is_refused(route: &Option<Arc<Route>>) -> bool {
+    matches!(route.as_deref(), Some(Route { target: Target::Unavailable(_), .. }))
+}
+
+/// Routes of all shapes, and what they refer to, by kind and id; each is right.
+fn documents(mut number: impl FnMut(usize) -> usize) -> Vec<(Kind, String, Json)> {
+    let mut all = vec![
+        (Kind::Upstreams, "u".to_owned(), nodes()),
+        (Kind::Services, "s".to_owned(), json!({"hosts": ["s.test"], "upstream_id": "u"})),
+        (Kind::Services, "t".to_owned(), json!({"upstream": nodes()})),
+        (Kind::PluginConfigs, "p".to_owned(), json!({"plugins": {"count": {"count": 1}}})),
+    ];
+    for id in 0..2 + number(4) {
+        let by_expression =
+            [json!({"expression": "http.path ^= \"/a\""}), json!({"expression": "http.host == \"a.test\""})];
+        let paths = [
+            json!({"uri": "/*"}),
+            json!({"uri": "/a"}),
+            json!({"uri": "/a/*"}),
+            json!({"uri": "/a/:id"}),
+            json!({"uris": ["/a", "/b/*"]}),
+        ];
+        let hosts = [
+            json!({}),
+            json!({}),
+            json!({"host": "a.test"}),
+            json!({"host": "*.test"}),
+            json!({"hosts": ["b.a.test", "*.a.test"]}),
+        ];
+        let is_expression = number(5) == 0;
+        let mut route = json!({});
+        let mut set = |choices: &[Json]| {
+            if let Json::Object(keys) = &choices[number(choices.len())] {
+                keys.iter().for_each(|(key, value)| route[key] = value.clone());
+            }
+        };
+        if is_expression {
+            set(&by_expression);
+            set(&[json!({"upstream_id": "u"}), json!({"service_id": "t"})]);
+        } else {
+            set(&paths);
+            set(&hosts);
+            set(&[json!({}), json!({}), json!({"methods": ["GET"]}), json!({"methods": ["POST", "PUT"]})]);
+            set(&[json!({}), json!({}), json!({"remote_addr": "10.0.0.0/8"})]);
+            set(&[json!({}), json!({}), json!({"vars": [["arg_x", "==", "1"]]})]);
+            set(&[json!({"upstream_id": "u"}), json!({"service_id": "s"}), json!({"service_id": "t"})]);
+        }
+        set(&[json!({}), json!({}), json!({"priority": 1}), json!({"priority": -1})]);
+        set(&[json!({}), json!({}), json!({"plugin_config_id": "p"}), json!({"labels": {"a": "b"}})]);
+        all.push((Kind::Routes, format!("r{id}"), route));
+    }
+    all
+}
+
+/// Makes a random part of a document one that nobody can read, as text.
+fn spoil(document: &Json, mut number: impl FnMut(usize) -> usize) -> String {
+    // No key takes any of them.
+    let junk = [json!({"?": 1}), json!("~^(?"), json!(1.5), json!([[7]]), json!(true)];
+    let mut document = document.clone();
+    for _ in 0..1 + number(2) {
+        let keys: Vec<String> = document.as_object().unwrap().keys().cloned().collect();
+        let key = &keys[number(keys.len())];
+        let value = document.as_object_mut().unwrap().remove(key).unwrap();
+        match number(6) {
+            // A key that is misspelt.
+            0 => document[format!("{key}_")] = value,
+            // A part of a list.
+            1 if value.as_array().is_some_and(|items| !items.is_empty()) => {
+                let mut items = value.as_array().unwrap().clone();
+                let at = number(items.len());
+                items[at] = junk[number(junk.len())].clone();
+                document[key] = items.into();
+            }
+            // A key that cannot be served.
+            2 => {
+                document["script"] = "local _M = {} return _M".into();
+                document[key] = value;
+            }
+            _ => document[key] = junk[number(junk.len())].clone(),
+        }
+    }
+    document.to_string()
+}
+
+fn put_text(kind: Kind, id: &str, created: u64, text: &str) -> Change {
+    Change::Put { kind, id: id.to_owned(), document: text.into(), created, origin: Origin::named("test") }
+}
+
+/// Whether a route is one of those that are answered 503 without this resource.
+fn needs(route: &Route, kind: Kind, id: &str, documents: &[(Kind, String, Json)]) -> bool {
+    let own = documents.iter().find(|(kind, own, _)| *kind == Kind::Routes && *own == route.spec.id);
+    let refers = |key: &str, to: &str| own.is_some_and(|(_, _, document)| document[key] == to);
+    match kind {
+        Kind::Routes => route.spec.id == id,
+        Kind::Services => refers("service_id", id),
+        Kind::PluginConfigs => refers("plugin_config_id", id),
+        _ => refers("upstream_id", id) || id == "u" && refers("service_id", "s"),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn nothing_that_it_would_have_guarded_is_answered_by_another(seed in any::<u64>()) {
+        let mut state = seed;
+        let mut number = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % below
+        };
+        let documents = documents(&mut number);
+        let requests = requests();
+        let (mut right, mut spoilt) = (store(), store());
+        right.apply(documents.iter().zip(1..).map(|((kind, id, document), at)| put(*kind, id, at, document.clone())));
+        prop_assert_eq!(rejected(&right), vec![]);
+        let victim = number(documents.len());
+        let (kind, id, document) = &documents[victim];
+        let text = spoil(document, &mut number);
+        let texts = documents.iter().zip(1..).enumerate().map(|(index, ((kind, id, document), at))| {
+            let own = document.to_string();
+            put_text(*kind, id, at, if index == victim { &text } else { &own })
+        });
+        spoilt.apply(texts.collect::<Vec<_>>());
+        prop_assert!(spoilt.rejected().any(|of| (of.kind, &of.id) == (*kind, id)), "{}", text);
+        let before = taken(&right.load("r").config, &requests);
+        let after = taken(&spoilt.load("r").config, &requests);
+        for ((asked, before), after) in requests.iter().zip(before).zip(after) {
+            let guarded = before.as_ref().is_some_and(|route| needs(route, *kind, id, &documents));
+            prop_assert!(!guarded || is_refused(&after), "{:?}: {:?}\n{}\n{:#?}", asked, after, text, documents);
+            // Whatever else is refused, no request goes to another route than before.
+            let same = |a: &Option<Arc<Route>>, b: &Option<Arc<Route>>| {
+                a.as_ref().map(|route| &route.spec.id) == b.as_ref().map(|route| &route.spec.id)
+            };
+            prop_assert!(is_refused(&after) || same(&before, &after), "{:?}\n{}\n{:#?}", asked, text, documents);
+        }
+    }
+}
+
+/// Beside an open route for everything, which path and host gets what.
+#[track_caller]
+fn check(change: Change, expected: &[(&str, &str, bool)]) {
+    let mut store = store();
+    store.apply([put(Kind::Routes, "open", 1, json!({"uri": "/*", "upstream": nodes()})), change]);
+    let config = store.load("r").config;
+    for (host, path, refused) in expected {
+        let asked = Asked { host, path, method: Method::Get, client: [10, 0, 0, 1], x: "" };
+        assert_eq!(is_refused(&taken(&config, &[asked])[0]), *refused, "{host} {path}");
+    }
+}
+
+#[test]
+fn a_refusal_is_no_wider_than_what_cannot_be_read() {
+    let route = |document: Json| put(Kind::Routes, "r", 2, document);
+    let known = [("a.test", "/a/1", true), ("a.test", "/b", false)];
+    check(route(json!({"uri": "/a/*", "script": "x", "upstream": nodes()})), &known);
+    check(route(json!({"uri": "/a/*", "service_protocol": "grpc", "upstream": nodes()})), &known);
+    check(route(json!({"uri": "/a/*", "vars": [["http_x", "~~", "^(?!a)"]], "upstream": nodes()})), &known);
+    check(route(json!({"uri": "/a/*", "filter_func": "function(", "upstream": nodes()})), &known);
+    check(route(json!({"uri": "/a/*", "hosts": [7], "upstream": nodes()})), &known);
+    check(route(json!({"uri": "/a/*", "upstream": nodes(), "plugins": 7})), &known);
+    check(
+        route(json!({"uri": "/a/*", "uris": ["/c"], "upstream": nodes()})),
+        &[("a.test", "/a/1", true), ("a.test", "/c", true)],
+    );
+    let of_host = [("a.test", "/a/1", true), ("a.test", "/b", true), ("b.test", "/b", false)];
+    check(route(json!({"uri": 7, "host": "a.test", "upstream": nodes()})), &of_host);
+    check(route(json!({"host": "a.test", "uris": [], "upstream": nodes()})), &of_host);
+    check(route(json!({"uri": "/a", "status": 0, "host": 7})), &[("a.test", "/a", false)]);
+    let all = [("a.test", "/a/1", true), ("b.test", "/", true)];
+    check(route(json!({"expression": "http.path ==", "upstream": nodes()})), &all);
+    check(route(json!({"urii": "/a", "upstream": nodes()})), &all);
+    // Bytes that are not UTF-8, as APISIX takes them anywhere.
+    let text = format!("(no text: byte 30){{\"uri\": \"/a/*\", \"desc\": \"caf\u{fffd}\", \"upstream\": {}}}", nodes());
+    check(put_text(Kind::Routes, "r", 2, &text), &known);
+    // What no program can read as a route guards nothing.
+    let none = [("a.test", "/a/1", false)];
+    for text in ["", "7", "null", "[{\"uri\": \"/*\"}]", "{}", "{not JSON", "{\"uri\": \"/a", "{\"host\": \"a.test\"}"]
+    {
+        check(put_text(Kind::Routes, "r", 2, text), &none);
+    }
+    // A path that is too large to be read, in a list.
+    check(route(json!({"uris": ["/a", "x".repeat(70_000)], "upstream": nodes()})), &all);
+}
+
+/// They are those of its routes that name none.
+#[test]
+fn the_hosts_of_a_service_that_is_refused_hold() {
+    let route = json!({"uri": "/a/*", "service_id": "s"});
+    let cases = [
+        (json!({"hosts": ["s.test"], "script": "x"}), [("s.test", true), ("a.test", false)]),
+        (json!({"hosts": ["s.test", 7]}), [("s.test", true), ("a.test", true)]),
+        // One without hosts leaves its routes to any host, behind those that name theirs.
+        (json!({"upstream": 7}), [("s.test", false), ("a.test", false)]),
+        (json!(7), [("s.test", true), ("a.test", true)]),
+    ];
+    for (service, expected) in cases {
+        let mut store = store();
+        let of_host = |host: &str| json!({"uri": "/*", "host": host, "upstream": nodes()});
+        store.apply([
+            put(Kind::Routes, "s-open", 1, of_host("s.test")),
+            put(Kind::Routes, "a-open", 2, of_host("a.test")),
+            put(Kind::Routes, "r", 3, route.clone()),
+        ]);
+        store.apply([put(Kind::Services, "s", 4, service.clone())]);
+        let config = store.load("r").config;
+        for (host, refused) in expected {
+            let asked = Asked { host, path: "/a/1", method: Method::Get, client: [10, 0, 0, 1], x: "" };
+            assert_eq!(is_refused(&taken(&config, &[asked])[0]), refused, "{host} {service}");
+        }
+    }
+}
+
+#[test]
+fn a_stream_route_refuses_what_can_be_read_of_it() {
+    let cases = [
+        (json!({"server_port": 1, "sni": 7}), Some((Some(1), true))),
+        (json!({"server_port": "x", "sni": "a.test"}), Some((None, false))),
+        (json!({"server_port": 1, "protocol": {"name": "x"}}), Some((Some(1), false))),
+        (json!({"server_port": 1, "snii": "a.test"}), Some((Some(1), true))),
+        (json!("x"), None),
+        (json!({"plugins": {"x": {}}}), Some((None, false))),
+        (json!({"server_port": 1, "sni": 7, "status": 0}), None),
+    ];
+    for (document, expected) in cases {
+        let mut store = store();
+        store.apply([put(Kind::StreamRoutes, "r", 1, document.clone())]);
+        let serving = if expected.is_some() { Serving::Unavailable } else { Serving::Nothing };
+        assert_eq!(rejected(&store), [(Kind::StreamRoutes, "r".to_owned(), serving)], "{document}");
+        let config = store.load("r").config;
+        let found: Vec<_> = config.stream_routes.iter().map(|of| (of.server_port, of.is_sni_unread)).collect();
+        assert_eq!(found, Vec::from_iter(expected), "{document}");
+        assert!(config.stream_routes.iter().all(|of| matches!(of.target, Target::Unavailable(_))));
+    }
+}
+
+/// A consumer that cannot be read in part is known by its credentials, which no later consumer gets.
+#[test]
+fn a_consumer_keeps_the_credentials_that_can_be_read() {
+    let owner = |store: &Store| {
+        let consumers = store.load("r").config.plugins.consumers;
+        let found = consumers.find("key-auth", b"k").map(|found| consumers.of(found));
+        found.map(|of| (of.name.to_string(), of.plugins.iter().map(|entry| entry.name).collect::<Vec<_>>()))
+    };
+    let mut store = store();
+    let jack = json!({"username": "jack", "plugins": {"key-auth": {"key": "k"}, "count": {"count": 0}}});
+    let jill = json!({"username": "jill", "plugins": {"key-auth": {"key": "k"}}});
+    store.apply([put(Kind::Consumers, "jack", 1, jack), put(Kind::Consumers, "jill", 2, jill)]);
+    assert_eq!(owner(&store), Some(("jack".to_owned(), vec!["unavailable"])));
+    let of = |id: &str, serving| (Kind::Consumers, id.to_owned(), serving);
+    assert_eq!(rejected(&store), [of("jack", Serving::Unavailable), of("jill", Serving::Nothing)]);
+    store.apply([put(Kind::Consumers, "jack", 1, json!({}))]);
+    assert_eq!(owner(&store).map(|(name, _)| name), Some("jill".to_owned()));
+}
+
+/// What is there and cannot be used is not called missing, whatever comes first.
+#[test]
+fn who_refers_to_what_is_rejected_is_told_so() {
+    let reason =
+        |store: &Store| store.rejected().find(|of| of.id == "r").map(|of| of.reason.clone()).unwrap_or_default();
+    for (kind, key) in
+        [(Kind::Upstreams, "upstream_id"), (Kind::Services, "service_id"), (Kind::PluginConfigs, "plugin_config_id")]
+    {
+        let mut route = json!({"uri": "/a", "plugins": {}});
+        route[key] = "x".into();
+        let changes = [put(Kind::Routes, "r", 1, route), put(kind, "x", 2, json!({"nodes": 7, "plugins": 7}))];
+        for order in [[0, 1], [1, 0]] {
+            let mut store = store();
+            order.iter().for_each(|at| store.apply([changes[*at].clone()]));
+            let told = reason(&store);
+            assert!(told.contains("\"x\" cannot be used; see why it is rejected"), "{kind:?} {order:?}: {told}");
+            store.apply([Change::Delete { kind, id: "x".to_owned() }]);
+            assert!(reason(&store).contains("with the id \"x\""), "{kind:?}: {}", reason(&store));
+        }
+    }
+}
