@@ -3,10 +3,11 @@
 use crate::keys::plugins::{METADATA_SCHEMA, PLUGINS_SCHEMA};
 use crate::keys::resources::File;
 use crate::model::Kind;
+use crate::secret_fields::encrypted_fields;
 use serde_json::{Map, Value as Json, json};
 use std::collections::BTreeSet;
 use stillgate_plugin::Table;
-use stillgate_schema::description::schema_of;
+use stillgate_schema::description::{ENVIRONMENT, schema_of};
 
 /// The JSON Schema (draft 2020-12) of a configuration file with these plugins.
 pub fn schema(plugins: &Table) -> Json {
@@ -49,7 +50,8 @@ impl Schemas {
         self.definitions.get(name_of(kind)).map(|schema| self.with_definitions(schema.clone()))
     }
 
-    /// Of a plugin; `None`: there is none of that name.
+    /// Of a plugin, as APISIX has them, for what makes forms of them; `None`: there is none of that name. They describe documents
+    /// of a store: nothing in them stands for an environment variable, and they refer to nothing.
     pub fn plugin(&self, name: &str) -> Option<PluginSchemas> {
         let (_, descriptor) = self.plugins.find(name)?;
         let keys = self.definitions.get("Plugins")?.get("properties")?.get(name)?;
@@ -61,7 +63,17 @@ impl Schemas {
             let all = self.definitions.get("PluginMetadata")?.get("anyOf")?.as_array()?;
             all.iter().find(|schema| self.is_metadata_of(schema, name))
         });
-        let whole = |schema: &Json| self.with_definitions(self.resolved(schema));
+        let whole = |schema: &Json| {
+            let mut schema = self.inlined(schema, &mut Vec::new());
+            let encrypted: Vec<String> = encrypted_fields(name)
+                .filter(|path| schema["properties"].get(path[0]).is_some())
+                .map(|path| path.join("."))
+                .collect();
+            if !encrypted.is_empty() {
+                schema["encrypt_fields"] = encrypted.into();
+            }
+            schema
+        };
         Some(PluginSchemas { own: whole(own), credential: credential.map(whole), metadata: metadata.map(whole) })
     }
 
@@ -73,6 +85,39 @@ impl Schemas {
     fn resolved(&self, schema: &Json) -> Json {
         let name = schema.get(REF).and_then(Json::as_str).and_then(|name| name.strip_prefix(PREFIX));
         name.and_then(|name| self.definitions.get(name)).unwrap_or(schema).clone()
+    }
+
+    /// A schema without references and without alternatives that only a file has. `within`: the names that led here.
+    fn inlined<'a>(&'a self, schema: &'a Json, within: &mut Vec<&'a str>) -> Json {
+        let fields = match schema {
+            Json::Object(fields) => fields,
+            Json::Array(items) => return items.iter().map(|item| self.inlined(item, within)).collect(),
+            other => return other.clone(),
+        };
+        let mut own = Map::new();
+        for (name, field) in fields {
+            match (name.as_str(), field) {
+                (REF, Json::String(reference)) => {
+                    let target = reference.strip_prefix(PREFIX).unwrap_or(reference);
+                    let definition = self.definitions.get(target).filter(|_| !within.contains(&target));
+                    within.push(target);
+                    // What contains itself is anything below that.
+                    let inlined = definition.map_or_else(|| json!({}), |definition| self.inlined(definition, within));
+                    within.pop();
+                    own = beside(inlined, own);
+                }
+                ("anyOf", Json::Array(options)) if options.iter().any(is_environment) => {
+                    let mut others = options.iter().filter(|option| !is_environment(option));
+                    let first = others.next().map(|option| self.inlined(option, within)).unwrap_or_default();
+                    own = beside(first, own);
+                }
+                ("type", Json::Array(types)) if types.len() == 2 && types[1] == "null" => {
+                    own.insert(name.clone(), types[0].clone());
+                }
+                _ => drop(own.insert(name.clone(), self.inlined(field, within))),
+            }
+        }
+        Json::Object(own)
     }
 
     /// A schema with all that it refers to, and what that does.
@@ -99,6 +144,21 @@ fn definitions_of(mut schema: Json) -> Map<String, Json> {
         Some(Json::Object(definitions)) => definitions,
         _ => Map::new(),
     }
+}
+
+/// Whether a schema is of texts with an environment variable.
+fn is_environment(schema: &Json) -> bool {
+    schema.get(REF).and_then(Json::as_str).and_then(|name| name.strip_prefix(PREFIX)) == Some(ENVIRONMENT)
+}
+
+/// The fields of a schema that another refers to, below those that the other has itself.
+fn beside(schema: Json, own: Map<String, Json>) -> Map<String, Json> {
+    let mut fields = match schema {
+        Json::Object(fields) => fields,
+        _ => Map::new(),
+    };
+    fields.extend(own);
+    fields
 }
 
 /// The names of what a schema refers to.
@@ -142,11 +202,17 @@ fn name_of(kind: Kind) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stillgate_plugin::{OwnPlugins, Scripts};
+    use stillgate_plugin::{Ignorable, OwnPlugins, Scripts};
 
     #[test]
     fn every_kind_has_a_schema_that_is_whole() {
-        let schemas = Schemas::new(Table { plugins: &[], sought: &[], scripts: Scripts::NONE, own: OwnPlugins::NONE });
+        let schemas = Schemas::new(Table {
+            plugins: &[],
+            sought: &[],
+            scripts: Scripts::NONE,
+            own: OwnPlugins::NONE,
+            ignorable: Ignorable::NONE,
+        });
         for kind in Kind::all() {
             let schema = schemas.kind(kind).unwrap_or_else(|| panic!("{kind:?}"));
             let known: BTreeSet<String> = schema

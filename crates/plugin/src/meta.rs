@@ -12,6 +12,8 @@ use stillgate_schema::{
 pub struct Meta {
     /// The plugin is left out, and so is what it takes the place of.
     pub disable: bool,
+    /// The same, and the operator says so: nothing of it was read.
+    pub is_ignored: bool,
     /// The body in place of the plugin's own, where it answers with a status of 400 or more.
     pub error_response: Option<Arc<[u8]>>,
     /// The place in a chain, in place of the plugin's own.
@@ -76,6 +78,6 @@ impl MetaKeys {
             },
         };
         let MetaKeys { disable, error_response, priority, pre_function, .. } = self;
-        Some(Meta { disable, error_response, priority, filter, pre_function })
+        Some(Meta { disable, is_ignored: false, error_response, priority, filter, pre_function })
     }
 }

@@ -32,7 +32,44 @@ pub struct Table {
     pub scripts: Scripts,
     /// Those of the operator's files.
     pub own: OwnPlugins,
+    /// What may be ignored, and what is.
+    pub ignorable: Ignorable,
 }
+
+/// Plugins, built or not, that can neither refuse nor change a request, so that a gateway may serve without them.
+#[derive(Debug, Clone)]
+pub struct Ignorable {
+    /// Their names.
+    pub names: &'static [&'static str],
+    /// Those that are ignored.
+    chosen: Option<Arc<[&'static str]>>,
+}
+
+impl Ignorable {
+    /// Nothing may be ignored.
+    pub const NONE: Ignorable = Ignorable::of(&[]);
+
+    /// Those of these names; none is ignored.
+    pub const fn of(names: &'static [&'static str]) -> Ignorable {
+        Ignorable { names, chosen: None }
+    }
+
+    /// Ignores those of these names that may be.
+    pub fn choose(&mut self, names: &[String]) {
+        let chosen = self.names.iter().copied().filter(|name| names.iter().any(|own| own == name));
+        self.chosen = Some(chosen.collect::<Arc<[_]>>()).filter(|chosen| !chosen.is_empty());
+    }
+
+    /// The name of a plugin that is ignored; `None`: it is not.
+    pub fn chosen(&self, name: &str) -> Option<&'static str> {
+        self.chosen.as_ref()?.iter().copied().find(|own| *own == name)
+    }
+}
+
+/// In the place of a plugin that is ignored.
+struct Ignored;
+
+impl Plugin for Ignored {}
 
 /// A plugin as it is compiled, wherever it comes from.
 struct Kind<'a> {
@@ -141,6 +178,9 @@ impl Table {
                 let node = substitute(&entry.value, secrets, &path, sink);
                 sink.open(|sink| self.compile_one(&kind, entry.key_at, &node, (origin, upstreams), &path, sink))
             };
+            if let Some(name) = self.ignorable.chosen(&entry.key) {
+                return Some(ignored(name, entry, origin));
+            }
             if let Some((_, descriptor)) = self.find(&entry.key) {
                 let Descriptor { name, priority, phases, authenticates, .. } = *descriptor;
                 let of_it = |node: &Node, cx: &mut Compile<'_>| descriptor.compile(node, cx);
@@ -217,6 +257,22 @@ impl Table {
         let preceded = (self.scripts.precede)(&function.value, plugin, name, conf, origin);
         let wrong = |why| sink.error(function.at, &path.key(META).key("pre_function"), Fault::new(why));
         preceded.map_err(wrong).ok()
+    }
+}
+
+/// An entry that is left out of chains, whatever its configuration says.
+fn ignored(name: &'static str, written: &stillgate_schema::Entry, origin: &Origin) -> Entry {
+    Entry {
+        name,
+        priority: 0,
+        phases: Phases::NONE,
+        authenticates: false,
+        meta: Meta { disable: true, is_ignored: true, ..Meta::default() },
+        awaited: Awaited::default(),
+        origin: origin.clone(),
+        at: written.key_at,
+        identity: identity(name, origin, &written.value, &Path::Root, &mut Sink::default()),
+        plugin: Box::new(Ignored),
     }
 }
 

@@ -1,5 +1,32 @@
 //! The names of all plugins of APISIX 3.18, so that one that is not built is refused with what comes nearest to it.
 
+/// Those that only look: they log and count, and can neither refuse nor change a request or a response. (Tracers add fields to
+/// requests.)
+pub(crate) const OBSERVERS: &[&str] = &[
+    "clickhouse-logger",
+    "datadog",
+    "elasticsearch-logger",
+    "error-log-logger",
+    "file-logger",
+    "google-cloud-logging",
+    "http-logger",
+    "kafka-logger",
+    "lago",
+    "log-rotate",
+    "loggly",
+    "loki-logger",
+    "prometheus",
+    "rocketmq-logger",
+    "server-info",
+    "skywalking-logger",
+    "sls-logger",
+    "splunk-hec-logging",
+    "syslog",
+    "tcp-logger",
+    "tencent-cloud-cls",
+    "udp-logger",
+];
+
 /// Each with the plugins that do the most of what it does, the best first. Of those the first that is built is named.
 pub(crate) const NAMES: &[(&str, &[&str])] = &[
     ("acl", &["consumer-restriction"]),

@@ -76,10 +76,16 @@ mod xml;
 
 pub use prometheus::disabled_labels;
 pub use request_validation::check_json;
-use stillgate_plugin::{Descriptor, OwnPlugins, Scripts, Table};
+use stillgate_plugin::{Descriptor, Ignorable, OwnPlugins, Scripts, Table};
 
 /// All plugins.
-pub const TABLE: Table = Table { plugins: PLUGINS, sought: apisix::NAMES, scripts: SCRIPTS, own: OwnPlugins::NONE };
+pub const TABLE: Table = Table {
+    plugins: PLUGINS,
+    sought: apisix::NAMES,
+    scripts: SCRIPTS,
+    own: OwnPlugins::NONE,
+    ignorable: Ignorable::of(apisix::OBSERVERS),
+};
 
 const SCRIPTS: Scripts = Scripts { precede: lua::precede, filter: lua::filter, plugin: lua::plugin };
 

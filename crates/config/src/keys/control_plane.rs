@@ -27,7 +27,7 @@ object! {
         /// `file`: in this file; `store`: in an embedded store that the Admin API writes; `etcd`: in etcd, in APISIX's layout.
         source: SourceKind = SOURCE => default(SourceKind::File);
         /// For `source: store`: the file of the store. It is created if it does not exist.
-        store: PathBuf = WHOLE_PATH => default(PathBuf::from("/var/lib/stillgate/config.redb"));
+        store: PathBuf = WHOLE_PATH.shown() => default(PathBuf::from("/var/lib/stillgate/config.redb"));
         /// For `source: store`: how many changes are kept for history and rollback.
         history_changes: usize = int(1, HISTORY_CHANGES_MAX) => default(10_000);
         /// For `source: store`: how long changes are kept.
@@ -36,6 +36,8 @@ object! {
         etcd: EtcdKeys = map::<EtcdKeys>() => optional;
         /// What is served if a global rule is invalid and has no previous version: `deny` answers every request 503, `ignore` serves without the rule. (A file with such a rule is refused as a whole.)
         rejected_global_rule: RejectedGlobalRule = REJECTED_GLOBAL_RULE => default(RejectedGlobalRule::Deny);
+        /// Plugins that are left out wherever they are configured, such as a logger that is not built. Only plugins that neither refuse nor change requests can be ignored; see [control-plane.md](control-plane.md#ignored-plugins).
+        ignore_plugins: Vec<String> = list(TEXT) => default(Vec::new());
     }
 }
 

@@ -12,11 +12,11 @@ use std::sync::Arc;
 use stillgate_plugin::secrets::substitute;
 use stillgate_plugin::table::identity;
 use stillgate_plugin::{
-    Chain, Entry, Identity, Level, MetadataTable, NoSecrets, Origin, OwnFile, OwnPlugins, Scripts, Secrets, Table,
-    Upstreams,
+    Chain, Entry, Identity, Ignorable, Level, MetadataTable, NoSecrets, Origin, OwnFile, OwnPlugins, Scripts, Secrets,
+    Table, Upstreams,
 };
 use stillgate_schema::kind::At;
-use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
+use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink, shortened};
 use stillgate_schema::text::tree::Node;
 
 /// What plugins are compiled with.
@@ -56,10 +56,37 @@ pub(crate) fn with_own(mut set: PluginSet, paths: &[PathBuf], at: Position, sink
     set
 }
 
+/// Reports plugins that are to be ignored and may not be. `at`: where they are named.
+pub(crate) fn check_ignored(names: &[String], table: &Table, at: Position, sink: &mut Sink) {
+    let path = Path::Root.key("gateway");
+    let path = path.key("config");
+    let path = path.key("ignore_plugins");
+    for (index, name) in names.iter().enumerate() {
+        let may_be = table.ignorable.names;
+        if may_be.contains(&name.as_str()) {
+            continue;
+        }
+        let is_known = table.names().any(|own| own == name) || table.nearest(name).is_some();
+        let fault = match is_known {
+            true => Fault::new(format!("{name:?} can refuse or change requests, so it cannot be ignored")),
+            false => Fault::new(format!("there is no plugin {:?}", shortened(name))),
+        };
+        let fault = fault.hint(format!("plugins that can be ignored: {}", may_be.join(", ")));
+        let fault = if is_known { fault } else { sink.guess(fault, name, may_be.iter().copied()) };
+        sink.error(at, &path.index(index), fault);
+    }
+}
+
 /// No plugins: every name of one is refused.
 impl Default for PluginSet {
     fn default() -> Self {
-        let table = Table { plugins: &[], sought: &[], scripts: Scripts::NONE, own: OwnPlugins::NONE };
+        let table = Table {
+            plugins: &[],
+            sought: &[],
+            scripts: Scripts::NONE,
+            own: OwnPlugins::NONE,
+            ignorable: Ignorable::NONE,
+        };
         PluginSet { table, secrets: Arc::new(NoSecrets), own_files: |_| Ok(Vec::new()) }
     }
 }
@@ -111,7 +138,8 @@ impl SharedPlugins {
     }
 
     fn check_metadata(&self, entry: &Entry, path: &Path<'_>, sink: &mut Sink) {
-        if self.set.table.find(entry.name).is_none_or(|(_, plugin)| plugin.metadata.is_none()) {
+        if entry.meta.is_ignored || self.set.table.find(entry.name).is_none_or(|(_, plugin)| plugin.metadata.is_none())
+        {
             return;
         }
         sink.refers(Kind::PluginMetadata.name(), entry.name);
@@ -257,6 +285,11 @@ pub(crate) fn metadata_table<'a>(all: impl Iterator<Item = &'a Metadata>) -> Met
 /// What an item of `plugin_metadata` means; its id is the plugin's name.
 pub(super) fn metadata(keys: &MetadataKeys, named: Named<'_>, set: &PluginSet, sink: &mut Sink) -> Option<Metadata> {
     let Named { id, at, path, .. } = named;
+    if let Some(plugin) = set.table.ignorable.chosen(id) {
+        let origin = Origin { level: Level::Metadata, id: plugin.into() };
+        let identity = identity(plugin, &origin, &keys.own, path, &mut Sink::default());
+        return Some(Metadata { plugin, identity, value: Arc::new(()) });
+    }
     let (plugin, part) = match set.table.find(id).map(|(_, plugin)| (plugin.name, plugin.metadata)) {
         Some((plugin, Some(part))) => (plugin, part),
         Some((plugin, None)) => {

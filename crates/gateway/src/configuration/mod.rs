@@ -3,6 +3,7 @@
 pub(crate) mod background;
 pub(crate) mod chain_lint;
 pub(crate) mod environment;
+pub(crate) mod ignored;
 pub(crate) mod kept;
 pub(crate) mod names;
 pub(crate) mod own_files;

@@ -13,7 +13,7 @@ use stillgate_route::{Lookup, Request, Told, Variable, VarsVerdict};
 #[derive(Debug, Default)]
 pub(crate) struct ExplainedChain {
     runs: Vec<Run>,
-    /// By `_meta.disable`.
+    /// By `_meta.disable`, or because they are ignored.
     left_out: Vec<Arc<Entry>>,
     /// Why it may not be the whole truth.
     pub(crate) notes: Vec<String>,
@@ -149,7 +149,13 @@ impl ExplainedChain {
         }
         for entry in &self.left_out {
             let line = line_of(entry).map_or(String::new(), |line| format!(" (line {line})"));
-            out.push_str(&format!("left out: {}, which {} disables{line}\n", entry.name, entry.origin));
+            out.push_str(&match entry.meta.is_ignored {
+                true => format!(
+                    "left out: {} of {}, which gateway.config.ignore_plugins ignores{line}\n",
+                    entry.name, entry.origin
+                ),
+                false => format!("left out: {}, which {} disables{line}\n", entry.name, entry.origin),
+            });
         }
         out
     }
@@ -178,7 +184,7 @@ fn shown(entry: &Entry, is_global: bool) -> Value {
 }
 
 fn left_out(entry: &Arc<Entry>) -> Value {
-    json!({"name": entry.name, "origin": origin(entry)})
+    json!({"name": entry.name, "origin": origin(entry), "is_ignored": entry.meta.is_ignored})
 }
 
 fn is_in(entry: &Entry, list: &[Arc<Entry>]) -> bool {

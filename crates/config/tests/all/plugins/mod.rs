@@ -2,8 +2,8 @@
 
 use stillgate_plugin::secrets::SECRET;
 use stillgate_plugin::{
-    Authenticate, Compile, CompileCredential, Define, Descriptor, Identity, Metadata, OwnPlugins, Phase, Phases,
-    Plugin, Scripts, Secret, Table,
+    Authenticate, Compile, CompileCredential, Define, Descriptor, Identity, Ignorable, Metadata, OwnPlugins, Phase,
+    Phases, Plugin, Scripts, Secret, Table,
 };
 use stillgate_schema::kind::{TEXT, int};
 use stillgate_schema::object;
@@ -109,4 +109,5 @@ pub(crate) const TABLE: Table = Table {
     sought: &[],
     scripts: Scripts::NONE,
     own: OwnPlugins::NONE,
+    ignorable: Ignorable::of(&["count", "kafka-logger"]),
 };

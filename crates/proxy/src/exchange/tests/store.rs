@@ -4,7 +4,7 @@ use super::*;
 use serde_json::{Value as Json, json};
 use stillgate_config::{Change, Kind, Origin as From, PluginSet, Store};
 use stillgate_plugin::{
-    Authenticate, Compile, CompileCredential, Define, Descriptor, NoSecrets, OwnPlugins, Request, Scripts, Secret,
+    Authenticate, Compile, CompileCredential, Define, Descriptor, Ignorable, NoSecrets, OwnPlugins, Request, Scripts, Secret,
     Table, secrets::SECRET,
 };
 use stillgate_schema::object;
@@ -69,6 +69,7 @@ const TABLE: Table = Table {
     sought: &[],
     scripts: Scripts::NONE,
     own: OwnPlugins::NONE,
+    ignorable: Ignorable::NONE,
 };
 
 /// A store, and a worker that serves what it comes to.
