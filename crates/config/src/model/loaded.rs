@@ -11,6 +11,8 @@ pub struct Loaded {
     pub config: Config,
     /// What its authors should know, in the order of the file.
     pub warnings: Vec<Diagnostic>,
+    /// The same of the file beside a datastore; empty where all comes from the file.
+    pub warnings_beside: Vec<Diagnostic>,
     /// Resources that are not served as they were put. Of a file always none: it is refused whole.
     pub rejected: Vec<Rejected>,
 }

@@ -212,7 +212,7 @@ fn families_that_are_disabled() {
     );
     refused(
         "disable: {families: [http_requests_total, stillgate_http_requests_total]}",
-        expect!["1:90: gateway.metrics.disable.families: stillgate_http_requests_total is here twice; remove one"],
+        expect!["1:90: gateway.metrics.disable.families: stillgate_http_requests_total is listed twice; remove one"],
     );
     refused(
         "disable: {families: [apisix_http_status]}",
@@ -227,16 +227,12 @@ fn families_that_are_disabled() {
         ]],
     );
     refused(
-        "dialect: apisix, disable: {families: [etcd_reachable]}",
-        expect![[
-            r#"1:86: gateway.metrics.disable.families: the dialect apisix has no family "etcd_reachable"; write one of http_status, http_latency, bandwidth, http_requests_total, nginx_http_current_connections, node_info, upstream_status, nginx_metric_errors_total, stillgate_access_log_dropped_lines_total, stillgate_build_info, stillgate_config_generation, stillgate_config_last_reload_successful, stillgate_config_pending_restart_keys, stillgate_config_rejected, stillgate_config_last_reload_timestamp_seconds, stillgate_config_last_reload_success_timestamp_seconds, stillgate_connections_accepted_total, stillgate_connections_refused_total, stillgate_proxy_protocol_errors_total, stillgate_worker_cpu_seconds_total, stillgate_worker_connections, stillgate_worker_turn_seconds, stillgate_metrics_bytes, stillgate_metrics_series, process_cpu_seconds_total, process_max_fds, process_open_fds, process_resident_memory_bytes, process_start_time_seconds, process_virtual_memory_bytes, stillgate_route_cache_bytes, stillgate_route_cache_entries, stillgate_route_cache_hits_total, stillgate_route_cache_misses_t…"#
-        ]],
+        "dialect: apisix, disable: {families: [shared_dict_capacity_bytes]}",
+        expect![[r#"1:86: gateway.metrics.disable.families: the dialect apisix has no family "shared_dict_capacity_bytes"; write one of http_status, http_latency, bandwidth, http_requests_total, nginx_http_current_connections, node_info, upstream_status, nginx_metric_errors_total, etcd_reachable, etcd_modify_indexes, stillgate_access_log_dropped_lines_total, stillgate_build_info, stillgate_config_generation, stillgate_config_last_reload_successful, stillgate_config_pending_restart_keys, stillgate_config_rejected, stillgate_config_last_reload_timestamp_seconds, stillgate_config_last_reload_success_timestamp_seconds, stillgate_connections_accepted_total, stillgate_connections_refused_total, stillgate_proxy_protocol_errors_total, stillgate_worker_cpu_seconds_total, stillgate_worker_connections, stillgate_worker_turn_seconds, stillgate_metrics_bytes, stillgate_metrics_series, process_cpu_seconds_total, process_max_fds, process_open_fds, process_resident_memory_bytes, process_start_time_seconds, process_virtual_memory_bytes, stillgate_route_cache_bytes, stillgate_route_cache_entries, stillgate_route_cache_hits_…"#]],
     );
     refused(
         &format!("disable: {{families: [{}]}}", "x".repeat(60_000)),
-        expect![[
-            r#"1:69: gateway.metrics.disable.families: the dialect native has no family "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…"; write one of http_requests_total, http_request_duration_seconds, http_upstream_duration_seconds, http_gateway_duration_seconds, http_tunnel_duration_seconds, http_bytes_total, connections, upstream_healthy, access_log_dropped_lines_total, build_info, config_generation, config_last_reload_successful, config_pending_restart_keys, config_rejected, config_last_reload_timestamp_seconds, config_last_reload_success_timestamp_seconds, connections_accepted_total, connections_refused_total, proxy_protocol_errors_total, worker_cpu_seconds_total, worker_connections, worker_turn_seconds, metrics_bytes, metrics_series, process_cpu_seconds_total, process_max_fds, process_open_fds, process_resident_memory_bytes, process_start_time_seconds, process_virtual_memory_bytes, route_cache_bytes, route_cache_entries, route_cache_hits_total, route_cache_misses_total, upstream_connect_duration_seconds, upstream_retries_total, upstream_retries_over_budget_total, upstream_requests_shed_total, upstream_requests_que…"#
-        ]],
+        expect![[r#"1:69: gateway.metrics.disable.families: the dialect native has no family "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…"; write one of http_requests_total, http_request_duration_seconds, http_upstream_duration_seconds, http_gateway_duration_seconds, http_tunnel_duration_seconds, http_bytes_total, connections, upstream_healthy, access_log_dropped_lines_total, build_info, config_generation, config_last_reload_successful, config_pending_restart_keys, config_rejected, config_last_reload_timestamp_seconds, config_last_reload_success_timestamp_seconds, connections_accepted_total, connections_refused_total, proxy_protocol_errors_total, worker_cpu_seconds_total, worker_connections, worker_turn_seconds, metrics_bytes, metrics_series, process_cpu_seconds_total, process_max_fds, process_open_fds, process_resident_memory_bytes, process_start_time_seconds, process_virtual_memory_bytes, route_cache_bytes, route_cache_entries, route_cache_hits_total, route_cache_misses_total, upstream_connect_duration_seconds, upstream_retries_total, upstream_retries_over_budget_total, upstream_requests_shed_total, upstream_requests_que…"#]],
     );
 
     let metrics = metrics("disable: {families: [process_open_fds, http_requests_total]}").unwrap();
@@ -256,7 +252,7 @@ fn labels_that_are_disabled() {
     );
     refused(
         "disable: {labels: [node, node]}",
-        expect![[r#"1:73: gateway.metrics.disable.labels: "node" is here twice; remove one"#]],
+        expect![[r#"1:73: gateway.metrics.disable.labels: "node" is listed twice; remove one"#]],
     );
     refused(
         "disable: {labels: [\"\"]}",
@@ -312,7 +308,7 @@ fn labels_that_are_enabled() {
     );
     refused(
         "enable: {labels: [method, method]}",
-        expect![[r#"1:74: gateway.metrics.enable.labels: "method" is here twice; remove one"#]],
+        expect![[r#"1:74: gateway.metrics.enable.labels: "method" is listed twice; remove one"#]],
     );
     refused(
         "disable: {labels: [method]}",
@@ -377,7 +373,7 @@ fn labels_that_are_added() {
     refused(
         "labels: {http_requests_total: {a: $uri}, stillgate_http_requests_total: {b: $uri}}",
         expect![
-            "1:89: gateway.metrics.labels.stillgate_http_requests_total: stillgate_http_requests_total is here twice; put the labels together"
+            "1:89: gateway.metrics.labels.stillgate_http_requests_total: stillgate_http_requests_total is listed twice; put the labels together"
         ],
     );
 }

@@ -59,7 +59,11 @@ async fn run(etcd: &Etcd, follower: &mut Follower, sender: &Sender<Followed>) ->
     loop {
         match watch.next().await? {
             Watched::Batch(batch) => tell(sender, follower.batch(batch)).await?,
-            Watched::Progress(revision) => follower.progress(revision),
+            Watched::Progress(revision) => {
+                follower.progress(revision);
+                tell(sender, Some(Followed::Heard { revision })).await?;
+            }
+            Watched::Heard(revision) => tell(sender, Some(Followed::Heard { revision })).await?,
         }
     }
 }

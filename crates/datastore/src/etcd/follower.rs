@@ -31,6 +31,11 @@ pub enum Followed {
     },
     /// It is followed again, and nothing was missed.
     Back,
+    /// Nothing has changed, and etcd is at this revision.
+    Heard {
+        /// Of all of etcd, and so of other prefixes, too.
+        revision: u64,
+    },
 }
 
 /// Where a follower is.
@@ -205,7 +210,7 @@ mod tests {
                     self.batches.push(batch.revision);
                     self.documents.apply(&batch);
                 }
-                Some(Followed::Lost { .. } | Followed::Back) | None => {}
+                Some(Followed::Lost { .. } | Followed::Back | Followed::Heard { .. }) | None => {}
             }
         }
 

@@ -57,6 +57,8 @@ pub enum Watched {
     Batch(Batch),
     /// All up to this revision has come.
     Progress(u64),
+    /// The member of a quiet watch is there, and etcd is at this revision.
+    Heard(u64),
 }
 
 impl Etcd {
@@ -108,12 +110,14 @@ impl Etcd {
         }
     }
 
-    /// Asks a member for something small that needs the majority. An error if its history is not the one that was seen.
-    async fn probe(&self, endpoint: usize, seen: (u64, u64)) -> Result<(), EtcdError> {
+    /// Asks a member for something small that needs the majority; gives etcd's revision. An error if its history is not the one
+    /// that was seen.
+    async fn probe(&self, endpoint: usize, seen: (u64, u64)) -> Result<u64, EtcdError> {
         let (key, _) = self.layout.range();
         let request = RangeRequest { key: key.into(), keys_only: true, ..RangeRequest::default() };
         let answer: RangeResponse = self.caller.call_at(endpoint, RANGE, &request).await?;
-        same_history(&answer.header, seen)
+        same_history(&answer.header, seen)?;
+        Ok(answer.header.revision.0)
     }
 }
 
@@ -162,7 +166,8 @@ impl Watch<'_> {
                 self.probed_at = self.heard_at;
             }
             probed = probe => {
-                probed?;
+                let revision = probed?;
+                self.ready.push_back(Watched::Heard(revision));
                 self.probed_at = Instant::now();
                 if self.heard_at.elapsed() > SILENCE_MAX {
                     return Err(self.lost("the watch has been silent for too long"));

@@ -1,6 +1,7 @@
 //! A gateway whose resources are in an etcd that others write too: what is served, through whatever happens to etcd.
 
 mod gateways;
+mod source;
 mod starts;
 
 use crate::shared::STILLGATE;
@@ -321,9 +322,9 @@ fn what_cannot_be_used_is_listed_and_closes_only_what_it_would_take() {
     let expected = [
         ("routes", "bytes", "previous"),
         ("routes", "discovered", "503"),
-        ("routes", "function", "nothing"),
+        ("routes", "function", "503"),
         ("routes", "unbuilt", "503"),
-        ("routes", "script", "nothing"),
+        ("routes", "script", "503"),
         ("routes", "text", "nothing"),
         ("routes", "was-good", "previous"),
         ("upstreams", "discovered", "503"),
@@ -340,8 +341,8 @@ fn what_cannot_be_used_is_listed_and_closes_only_what_it_would_take() {
         ("bytes", 200),
         ("unbuilt", 503),
         ("discovered", 503),
-        ("function", 404),
-        ("script", 404),
+        ("function", 503),
+        ("script", 503),
     ] {
         assert_eq!(status(&gateway, &format!("/{path}")), expected, "{path}");
     }
@@ -423,6 +424,19 @@ fn an_etcd_that_is_away_refuses_writes() {
     eventually("the return", || gateway.status()["source_error"].is_null());
     put(&gateway, "routes/2", &route("/two", node.addr()));
     assert_eq!(status(&gateway, "/two"), 200);
+}
+
+/// APISIX's parser of JSON takes them; who puts a certificate into etcd from a shell writes them.
+#[test]
+fn raw_line_breaks_in_strings_are_read() {
+    let (etcd, node) = (Etcd::start(), Upstream::echo());
+    let gateway = start(&etcd, 1);
+    let document = route("/a", node.addr()).to_string().replacen('{', "{\"desc\": \"one\ntwo\t\u{1}\", ", 1);
+    etcd.put(0, "/apisix/routes/1", &document);
+    await_status(&gateway, "/a", 200);
+    let (_, _, read) = ask(&gateway, "GET /apisix/admin/routes/1", "", &Value::Null);
+    assert_eq!(read["value"]["desc"], "one\ntwo\t\u{1}", "{read}");
+    assert_eq!(rejected(&gateway), []);
 }
 
 #[test]

@@ -210,7 +210,7 @@ impl<'a> Assembly<'a> {
         let digest = plugins.own.beside(&text.digest);
         let config =
             Config { gateway, listeners, upstreams, routes, route_lines, stream_routes, ssls, plugins, digest };
-        let loaded = Loaded { config, warnings, rejected: Vec::new() };
+        let loaded = Loaded { config, warnings, warnings_beside: Vec::new(), rejected: Vec::new() };
         Some(Next { loaded, items: self.items, warnings: outside, named: self.named })
     }
 }

@@ -158,7 +158,7 @@ impl<'a> Assembly<'a> {
         for place in config.route_lines.iter_mut().filter(|place| **place >= end) {
             *place = *place - end + line;
         }
-        let loaded = Loaded { config, warnings, rejected: Vec::new() };
+        let loaded = Loaded { config, warnings, warnings_beside: Vec::new(), rejected: Vec::new() };
         Some(Next { loaded, items, warnings: of_no_route })
     }
 

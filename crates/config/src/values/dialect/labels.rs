@@ -15,6 +15,8 @@ pub enum Label {
     Hostname,
     /// `ip`
     Ip,
+    /// `key`
+    Key,
     /// `kind`
     Kind,
     /// `listener`
@@ -89,6 +91,12 @@ impl Label {
             Label::Family => ("family", "The family's name."),
             Label::Hostname => ("hostname", "The machine's name."),
             Label::Ip => ("ip", "The node's IP address."),
+            Label::Key => (
+                "key",
+                "Of `apisix_etcd_modify_indexes`: a kind of resource, whose newest revision it is, as `routes`; \
+                 `max_modify_index`: the newest of these; `prev_index`: the revision that was read last; `x_etcd_index`: the \
+                 newest that etcd has named.",
+            ),
             Label::Kind => ("kind", "The kind of resource, as in the configuration: `routes`, `consumers`."),
             Label::Listener => ("listener", "The listener's address as the configuration has it, `IP:PORT`."),
             Label::MatchedHost => {

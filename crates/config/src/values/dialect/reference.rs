@@ -1,6 +1,6 @@
 //! `docs/metrics.md`, written from the tables so that it cannot be stale.
 
-use super::{Dialect, FamilyKind, FamilySpec, Label, device_tables, lua_tables, plugin_tables, tables};
+use super::{Dialect, FamilyKind, FamilySpec, Label, device_tables, lua_tables, plugin_tables, source_tables, tables};
 use std::collections::BTreeMap;
 
 const INTRODUCTION: &str = "\
@@ -40,7 +40,7 @@ pub(crate) fn reference() -> String {
         (
             "Dialect `apisix`",
             "The families of APISIX's `prometheus` plugin, for dashboards and alerts that were made for it. What has \
-             nothing to measure here is left out: etcd, shared dictionaries, xRPC, batch processors, AI. \
+             nothing to measure here is left out: shared dictionaries, xRPC, batch processors, AI. \
              `apisix_nginx_metric_errors_total` counts what could not be recorded at all.",
             tables::APISIX,
         ),
@@ -52,6 +52,11 @@ pub(crate) fn reference() -> String {
              is removed, and its next event starts it at 1: a rate misses that event. Histograms and\n\
              `stillgate_upstream_requests_waiting` appear with their first value.",
             tables::COMMON,
+        ),
+        (
+            "Where resources come from, in both dialects",
+            "Of the store or etcd: [control-plane.md](control-plane.md#monitoring).",
+            source_tables::SOURCE,
         ),
         (
             "Devices, in both dialects",

@@ -81,7 +81,7 @@ impl Following {
                             assert!(batch.revision > to.revision(), "{batch:?} after {}", to.revision());
                             to.apply(batch);
                         }
-                        Followed::Lost { .. } | Followed::Back => {}
+                        Followed::Lost { .. } | Followed::Back | Followed::Heard { .. } => {}
                     }
                     all.lock().unwrap().push(followed);
                 }

@@ -45,6 +45,7 @@ impl FollowedEtcd {
         if let Ok(Some(snapshot)) = timeout(FIRST_ANSWER_TIMEOUT, self.first(&mut why)).await {
             tell_read(&snapshot, &keeper.prefix);
             let last_good = self.file.as_ref().map(SnapshotFile::last_good).unwrap_or_default();
+            keeper.heard(Some(snapshot.revision));
             keeper.take_snapshot(snapshot, &last_good);
             self.changed();
             return;
@@ -65,7 +66,7 @@ impl FollowedEtcd {
             match self.followed.recv().await? {
                 Followed::Snapshot(snapshot) => return Some(snapshot),
                 Followed::Lost { reason } => *why = reason,
-                Followed::Batch(_) | Followed::Back => {}
+                Followed::Batch(_) | Followed::Back | Followed::Heard { .. } => {}
             }
         }
     }

@@ -6,12 +6,15 @@
 use super::addresses::{key_of, resource_of};
 use super::encryption::Encryption;
 use super::known::Known;
+use crate::metering::process_stats::now_unix_ms;
 use serde_json::Value as Json;
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use stillgate_config::{Change, Gateway, Kind, Origin, PluginSet, SourceKind, Store};
 use stillgate_datastore::{Batch, Document, Event, Key, Snapshot, Transaction, Write};
 use stillgate_plugin::OwnPlugins;
+use stillgate_schema::lenient_json;
 use stillgate_tls::Material;
 use tokio::sync::watch;
 
@@ -22,6 +25,12 @@ pub(crate) struct Stored {
     pub(crate) revision: Option<u64>,
     /// Whether what comes after it will be seen.
     pub(crate) connection: Connection,
+    /// When the datastore was heard of last, in milliseconds since 1970; `None`: never.
+    pub(crate) heard_unix_ms: Option<u64>,
+    /// The newest revision that it has named, of whatever is in it.
+    pub(crate) newest: u64,
+    /// The newest revision of the resources of each kind.
+    pub(crate) modified: [u64; Kind::COUNT],
 }
 
 impl Stored {
@@ -129,7 +138,11 @@ impl Keeper {
 
     /// The text of a kept document, in plain text.
     pub(crate) fn text_in_plain(&self, key: &Key, text: &Arc<str>) -> Arc<str> {
-        self.encryption.plain(key, text)
+        // Others write to an etcd, and APISIX reads strings with raw line breaks.
+        match lenient_json::escaped(text) {
+            Cow::Borrowed(_) => self.encryption.plain(key, text),
+            Cow::Owned(text) => self.encryption.plain(key, &text.into()),
+        }
     }
 
     /// Takes everything in, as it is kept. `last_good`: of documents that are refused, the last ones that were not.
@@ -156,8 +169,12 @@ impl Keeper {
         // One by one: a list of them would be as large as what stays.
         known.store.apply(documents.iter().flat_map(put).flatten().chain(gone));
         known.replace_others(Snapshot { revision, documents });
+        let modified = known.modified_anew();
         drop(known);
-        self.stored.send_replace(Stored { revision: Some(revision), connection: Connection::Good });
+        self.stored.send_modify(|stored| {
+            (stored.revision, stored.connection) = (Some(revision), Connection::Good);
+            stored.modified = modified;
+        });
     }
 
     /// Takes a change in, as it is kept.
@@ -174,10 +191,15 @@ impl Keeper {
             batch.events.iter().filter_map(|event| self.change(&event.key, event.document.as_ref())).collect();
         let revision = batch.revision;
         let mut known = self.known();
+        let gone = known.newest_among(&changes);
         known.store.apply(changes);
+        let modified = known.modified_by(&batch, &gone);
         known.take_others(batch);
         drop(known);
-        self.stored.send_modify(|stored| stored.revision = Some(revision));
+        self.stored.send_modify(|stored| {
+            stored.revision = Some(revision);
+            stored.modified = modified;
+        });
     }
 
     /// Checks one document of a collection by itself; the error says what is wrong.
@@ -190,8 +212,20 @@ impl Keeper {
     pub(super) fn set_connection(&self, connection: Connection) {
         self.stored.send_if_modified(|stored| {
             let is_other = stored.connection != connection;
+            // A store is at hand until it cannot be written; etcd is heard of when it says something.
+            if self.kind == SourceKind::Store && is_other && stored.connection == Connection::Good {
+                stored.heard_unix_ms = Some(now_unix_ms());
+            }
             stored.connection = connection;
             is_other
+        });
+    }
+
+    /// Notes that etcd has said something, and which revision it has named.
+    pub(super) fn heard(&self, revision: Option<u64>) {
+        self.stored.send_modify(|stored| {
+            stored.heard_unix_ms = Some(now_unix_ms());
+            stored.newest = stored.newest.max(revision.unwrap_or_default());
         });
     }
 

@@ -4,7 +4,7 @@ use super::addresses::{key_of, resource_of};
 use super::keeper::Keeper;
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use stillgate_config::{Kind, Origin, Put, Store};
+use stillgate_config::{Change, Kind, Origin, Put, Store};
 use stillgate_datastore::{Batch, Document, Documents, Key, Snapshot};
 
 /// The documents of a datastore at one revision, in plain text, and what they mean.
@@ -14,12 +14,14 @@ pub(super) struct Known {
     pub(super) store: Store,
     /// What other programs keep there.
     others: BTreeMap<Key, Document>,
+    /// The newest revision of the resources of each kind.
+    modified: [u64; Kind::COUNT],
 }
 
 impl Known {
     /// Nothing has been read yet.
     pub(super) fn new(store: Store) -> Known {
-        Known { revision: 0, store, others: BTreeMap::new() }
+        Known { revision: 0, store, others: BTreeMap::new(), modified: Default::default() }
     }
 
     fn get(&self, key: &Key) -> Option<Document> {
@@ -66,6 +68,41 @@ impl Known {
         }
     }
 
+    /// The kinds whose newest resource these changes replace or delete.
+    pub(super) fn newest_among(&self, changes: &[Change]) -> Vec<Kind> {
+        let is_newest = |(kind, id): (Kind, &str)| {
+            let put = self.store.document(kind, id);
+            put.is_some_and(|put| document(put).modified == self.modified[kind as usize])
+        };
+        changes.iter().map(Change::of).filter(|of| is_newest(*of)).map(|(kind, _)| kind).collect()
+    }
+
+    /// The newest revision of the resources of each kind, after changes that the store has taken in. `gone`: see
+    /// [`Known::newest_among`].
+    pub(super) fn modified_by(&mut self, batch: &Batch, gone: &[Kind]) -> [u64; Kind::COUNT] {
+        let mut gone = gone.to_vec();
+        for event in &batch.events {
+            if let (Some((kind, _)), Some(document)) = (resource_of(&event.key), &event.document) {
+                let newest = &mut self.modified[kind as usize];
+                *newest = document.modified.max(*newest);
+                // What it takes the place of was older.
+                gone.retain(|of| *of != kind);
+            }
+        }
+        gone.into_iter().for_each(|kind| self.modified[kind as usize] = self.newest_of(kind));
+        self.modified
+    }
+
+    /// The same of all that the store has.
+    pub(super) fn modified_anew(&mut self) -> [u64; Kind::COUNT] {
+        Kind::all().for_each(|kind| self.modified[kind as usize] = self.newest_of(kind));
+        self.modified
+    }
+
+    fn newest_of(&self, kind: Kind) -> u64 {
+        self.store.documents_of(kind, "").map(|put| document(put).modified).max().unwrap_or_default()
+    }
+
     /// The same, where these are all.
     pub(super) fn replace_others(&mut self, Snapshot { revision, documents }: Snapshot) {
         self.revision = revision;
@@ -103,7 +140,7 @@ impl Documents for Keeper {
 mod tests {
     use super::*;
     use crate::configuration::source::plugins;
-    use stillgate_config::{Change, load};
+    use stillgate_config::load;
     use stillgate_datastore::{DocumentTable, Event};
 
     const KEYS: [&str; 14] = [
@@ -160,7 +197,11 @@ mod tests {
                     }
                 })
             });
+            let changes: Vec<Change> = changes.collect();
+            let gone = known.newest_among(&changes);
             known.store.apply(changes);
+            let modified = known.modified_by(&batch, &gone);
+            assert_eq!(modified, Kind::all().map(|kind| known.newest_of(kind)).collect::<Vec<_>>()[..]);
             table.apply(&batch);
             known.take_others(batch);
             assert_eq!(known.snapshot(), table.snapshot());

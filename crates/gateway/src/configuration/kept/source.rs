@@ -10,6 +10,7 @@ use std::sync::Arc;
 use stillgate_config::{Config, Gateway, Loaded, SourceKind};
 use stillgate_datastore::Documents as _;
 use stillgate_plugin::OwnPlugins;
+use stillgate_tls::Problem;
 
 /// Most looks at certificates that one reading takes: each refuses those that cannot be used.
 const LOOKS_MAX: usize = 3;
@@ -29,7 +30,7 @@ pub(crate) struct KeptSource {
 
 impl KeptSource {
     /// Opens the datastore that the `gateway:` section of a file names.
-    pub(crate) fn open(file: &Config) -> Result<KeptSource, String> {
+    pub(crate) fn open(file: &Config) -> Result<KeptSource, Problem> {
         let (gateway, own) = (&file.gateway, &file.plugins.own);
         let mut plugins = plugins();
         plugins.table.own = own.clone();
@@ -81,7 +82,7 @@ impl KeptSource {
             problems.into_iter().for_each(|(kind, id, reason)| store.refuse(kind, &id, &reason));
             loaded = store.load(&digest);
         }
-        loaded.warnings.extend(file.warnings.iter().cloned());
+        loaded.warnings_beside.clone_from(&file.warnings);
         self.given = Some(revision);
         Some(Arc::new(loaded))
     }

@@ -115,13 +115,16 @@ fn take(keeper: &Keeper, backend: &mut Backend, followed: Followed) {
     match followed {
         Followed::Snapshot(snapshot) => {
             tell_read(&snapshot, &keeper.prefix);
+            keeper.heard(Some(snapshot.revision));
             keeper.take_snapshot(snapshot, &HashMap::new());
             backend.changed();
         }
         Followed::Batch(batch) => {
+            keeper.heard(Some(batch.revision));
             keeper.take_batch(batch);
             backend.changed();
         }
+        Followed::Heard { revision } => keeper.heard(Some(revision)),
         Followed::Lost { reason } => {
             let serving = match keeper.stored.borrow().revision {
                 Some(_) => "serving what was read last",
@@ -131,6 +134,7 @@ fn take(keeper: &Keeper, backend: &mut Backend, followed: Followed) {
             keeper.set_connection(Connection::Lost(reason));
         }
         Followed::Back => {
+            keeper.heard(None);
             keeper.set_connection(Connection::Good);
             info!("etcd: followed");
         }
@@ -208,7 +212,7 @@ fn roll_back(keeper: &Keeper, backend: &mut Backend, to: u64, author: Author) ->
     let now = SystemTime::now();
     let WayBack { writes, expired } = backend.way_back_to(to, now)?;
     let writes = keeper.in_plain(writes);
-    let transaction = Transaction { conditions: Vec::new(), writes, author };
+    let transaction = Transaction { conditions: Vec::new(), unreferenced: Vec::new(), writes, author };
     // What was served once may not be usable any more, as where a secret has gone: that is told, and done.
     let trial = keeper.try_out(&transaction);
     let batch = backend.roll_back(keeper, to, &transaction.author, now)?;

@@ -1,7 +1,10 @@
 //! The datastore, as the control loop sees it: something that has news, and that a successor may need.
 
-use crate::configuration::kept::{Asked, Opened, Stored};
+use crate::configuration::kept::{Asked, Connection, Opened, Stored};
+use crate::metering::own_metrics::{EtcdFacts, SourceFacts};
+use crate::metering::process_stats::now_unix_ms;
 use std::time::Duration;
+use stillgate_config::SourceKind;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
@@ -12,7 +15,8 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A datastore that is followed.
 pub(super) struct Datastore {
-    kind: &'static str,
+    kind: SourceKind,
+    name: &'static str,
     stored: watch::Receiver<Stored>,
     asks: mpsc::Sender<Asked>,
     /// Of what was asked to be read last.
@@ -24,7 +28,7 @@ impl Datastore {
         let mut stored = kept.keeper.stored.subscribe();
         // What is there at the start may not be what was read then.
         stored.mark_changed();
-        Datastore { kind: kept.keeper.name(), stored, asks: kept.asks, revision: None }
+        Datastore { kind: kept.keeper.kind, name: kept.keeper.name(), stored, asks: kept.asks, revision: None }
     }
 
     /// Waits until there is something to be read. May be cancelled without losing anything.
@@ -43,12 +47,32 @@ impl Datastore {
 
     /// `store` or `etcd`.
     pub(super) fn kind(&self) -> &'static str {
-        self.kind
+        self.name
     }
 
     /// How it is followed.
     pub(super) fn state(&self) -> Stored {
         self.stored.borrow().clone()
+    }
+
+    /// When it was heard of last, in milliseconds since 1970. A store that can be written is in this process.
+    pub(super) fn heard_unix_ms(&self) -> Option<u64> {
+        let stored = self.stored.borrow();
+        match self.kind == SourceKind::Store && stored.connection == Connection::Good {
+            true => Some(now_unix_ms()),
+            false => stored.heard_unix_ms,
+        }
+    }
+
+    /// For the metrics.
+    pub(super) fn facts(&self) -> SourceFacts {
+        let heard_unix_ms = self.heard_unix_ms();
+        let stored = self.stored.borrow();
+        // One that a successor has is not lost.
+        let is_up = !matches!(stored.connection, Connection::Lost(_));
+        let etcd = EtcdFacts { newest: stored.newest, modified: stored.modified };
+        let etcd = (self.kind == SourceKind::Etcd).then_some(etcd);
+        SourceFacts { is_up, revision: stored.revision, heard_unix_ms, etcd }
     }
 
     /// Lets go of it, so that a successor can open it, or takes it again. It is not waited for: a successor tries until it can.

@@ -60,7 +60,7 @@ pub(crate) fn put(gateway: &Gateway, path: &str, body: &Value) -> Head {
 
 /// A route that takes one path to a node.
 pub(crate) fn route(uri: &str, node: SocketAddr) -> Value {
-    json!({"uri": uri, "upstream": {"type": "roundrobin", "nodes": {node.to_string(): 1}}, "create_time": 1, "update_time": 1})
+    json!({"uri": uri, "upstream": {"type": "roundrobin", "nodes": {node.to_string(): 1}}})
 }
 
 /// The status of one `GET`.

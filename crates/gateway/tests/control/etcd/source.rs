@@ -1,0 +1,170 @@
+//! An etcd as a source: what cannot be read of it, what is ignored in it, and what is told of it when it is away.
+
+use super::gateways::{ask, await_status, endpoints, put, rejected, route, setup, start, status};
+use super::write;
+use crate::shared::STILLGATE;
+use serde_json::{Value, json};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+use stillgate_testkit::{Client, Connection, Etcd, Gateway, ReservedPort, Setup, Upstream, eventually, scrape};
+
+/// Beside a route that is open to everybody, each of these asks for a key and cannot be read in part. No request that it guards
+/// may be answered without one.
+#[test]
+fn what_cannot_be_read_in_part_does_not_leave_its_requests_to_an_open_route() {
+    let (etcd, node) = (Etcd::start(), Upstream::echo());
+    let open = |host: Option<&str>| {
+        let mut open = route("/*", node.addr());
+        if let Some(host) = host {
+            open["host"] = host.into();
+        }
+        open
+    };
+    let guarded = |uri: Value, more: Value| {
+        let mut guarded = open(None);
+        guarded["uri"] = uri;
+        guarded["plugins"] = json!({"key-auth": {}});
+        guarded.as_object_mut().expect("a map").extend(more.as_object().expect("a map").clone());
+        guarded
+    };
+    write(
+        &etcd,
+        "services/s",
+        &json!({"hosts": ["service.test"], "script": "x", "upstream": {"nodes": {"127.0.0.1:1": 1}}}),
+    );
+    for (id, route) in [
+        ("open", open(None)),
+        ("open-too", open(Some("open.test"))),
+        ("open-service", open(Some("service.test"))),
+        ("a", guarded("/a/*".into(), json!({"hosts": ["x y"]}))),
+        ("b", guarded(7.into(), json!({"host": "b.test"}))),
+        ("d", guarded("/d/*".into(), json!({"script": "local _M = {} return _M"}))),
+        ("e", guarded("/e/*".into(), json!({"service_protocol": "grpc"}))),
+        ("f", guarded("/f/*".into(), json!({"vars": [["http_x", "~~", "^(?!a)"]]}))),
+        ("g", guarded("/g/*".into(), json!({"filter_func": "function("}))),
+        ("h", guarded("/h/*".into(), json!({"priority": "high"}))),
+        ("i", guarded("/i/*".into(), json!({"service_id": "s", "upstream": null}))),
+        ("j", guarded("/j/*".into(), json!({"remote_addr": "everywhere"}))),
+    ] {
+        write(&etcd, &format!("routes/{id}"), &route);
+    }
+    // Bytes that are not UTF-8, which APISIX takes.
+    let text = guarded("/k/*".into(), json!({"desc": "caf?"})).to_string();
+    etcd.put(
+        0,
+        "/apisix/routes/k",
+        text.bytes().map(|byte| if byte == b'?' { 0xe9 } else { byte }).collect::<Vec<_>>(),
+    );
+    let gateway = start(&etcd, 1);
+    let status = |host: &str, path: &str| {
+        let mut connection = Connection::new(TcpStream::connect(gateway.addr()).expect("connect"));
+        connection.send(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        connection.expect_response("GET").head.status()
+    };
+    for path in ["/a/1", "/d/1", "/e/1", "/f/1", "/g/1", "/h/1", "/j/1", "/k/1"] {
+        assert_eq!(status("other.test", path), 503, "{path}");
+    }
+    // The host could have been that of the open route.
+    assert_eq!((status("open.test", "/a/1"), status("open.test", "/d/1")), (503, 200));
+    assert_eq!((status("b.test", "/any"), status("other.test", "/any")), (503, 200));
+    assert_eq!((status("service.test", "/i/1"), status("other.test", "/i/1")), (503, 200));
+    let of_a = gateway.status()["rejected"].as_array().expect("a list").iter().find(|of| of["id"] == "a").cloned();
+    let reason = of_a.expect("it is rejected")["reason"].to_string();
+    assert!(reason.contains("so that no other answers in its place, it refuses any host"), "{reason}");
+    // Mended, it asks for its key.
+    write(&etcd, "routes/a", &guarded("/a/*".into(), json!({})));
+    eventually("the mended route", || status("other.test", "/a/1") == 401);
+}
+
+/// The value of a metric; `None`: it is not exposed.
+fn metric(port: &ReservedPort, name: &str) -> Option<f64> {
+    let text = String::from_utf8(scrape(port.addr(), "/metrics", "text/plain", false).body).expect("UTF-8");
+    let line = text.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')))?;
+    line.rsplit_once(' ')?.1.parse().ok()
+}
+
+#[test]
+fn an_etcd_that_is_away_is_in_the_metrics_and_the_health() {
+    let (mut etcd, node) = (Etcd::start(), Upstream::echo());
+    let port = ReservedPort::new();
+    let metrics = format!("metrics: {{address: \"{}\", dialect: apisix}}", port.addr());
+    let gateway = Gateway::start(STILLGATE, &setup(&endpoints(&etcd, 1), "").gateway(&metrics));
+    put(&gateway, "routes/1", &route("/one", node.addr()));
+    put(&gateway, "consumers", &json!({"username": "jack"}));
+    let stored =
+        |path: &str| ask(&gateway, &format!("GET /apisix/admin/{path}"), "", &Value::Null).2["modifiedIndex"].clone();
+    let index = |key: &str| metric(&port, &format!("apisix_etcd_modify_indexes{{key=\"{key}\"}}"));
+    let [of_route, of_consumer] = ["routes/1", "consumers/jack"].map(|path| stored(path).as_f64());
+    eventually("the revisions", || [index("routes"), index("consumers")] == [of_route, of_consumer]);
+    assert_eq!([index("max_modify_index"), index("prev_index"), index("x_etcd_index")], [of_consumer; 3]);
+    assert_eq!([index("services"), index("upstreams"), index("protos")], [Some(0.0); 3]);
+    let up = || [metric(&port, "stillgate_config_source_up"), metric(&port, "apisix_etcd_reachable")];
+    assert_eq!(up(), [Some(1.0); 2]);
+    assert_eq!(metric(&port, "stillgate_config_source_revision"), of_consumer);
+    let contact = || metric(&port, "stillgate_config_source_last_contact_timestamp_seconds").expect("a time");
+    let is_stale = || {
+        let answer = Client::connect(gateway.admin_addr()).get("/v1/health");
+        let body: Value = serde_json::from_slice(&answer.body).expect("JSON");
+        (answer.head.status(), body["status"].clone())
+    };
+    assert_eq!(is_stale(), (200, "ok".into()));
+    // A newest resource that is deleted leaves the one before.
+    etcd.delete(0, "/apisix/consumers/jack");
+    eventually("the deletion", || index("consumers") == Some(0.0) && index("max_modify_index") == of_route);
+    etcd.kill(0);
+    eventually("the loss", || up() == [Some(0.0); 2]);
+    assert_eq!(is_stale(), (200, "stale".into()));
+    let (last, since) = (contact(), Instant::now());
+    eventually("two seconds", || since.elapsed() > Duration::from_secs(2));
+    assert_eq!(contact(), last, "nothing was heard");
+    assert_eq!(status(&gateway, "/one"), 200);
+    etcd.start_again(0);
+    eventually("the return", || up() == [Some(1.0); 2] && contact() > last);
+    assert_eq!(is_stale(), (200, "ok".into()));
+    // Quiet, and there: it is asked now and then.
+    let heard = contact();
+    eventually("a quiet etcd to be heard of", || contact() > heard);
+}
+
+#[test]
+fn plugins_that_only_watch_can_be_ignored() {
+    let (etcd, node, port) = (Etcd::start(), Upstream::echo(), ReservedPort::new());
+    let text = |ignored: &str| {
+        let etcd = format!("etcd: {{endpoints: {:?}, timeout: 50s}}", endpoints(&etcd, 1));
+        Setup::resources("").gateway(&format!(
+            "metrics: {{address: \"{}\"}}\nconfig: {{source: etcd, {etcd}, ignore_plugins: [{ignored}]}}",
+            port.addr()
+        ))
+    };
+    let kafka = json!({"brokers": {"10.0.0.1": 9092}, "kafka_topic": "t"});
+    let with = |uri: &str, plugins: Value| {
+        let mut route = route(uri, node.addr());
+        route["plugins"] = plugins;
+        route
+    };
+    write(&etcd, "routes/a", &with("/a", json!({"kafka-logger": kafka})));
+    write(&etcd, "routes/b", &with("/b", json!({"kafka-logger": kafka, "key-auth": {}})));
+    write(&etcd, "routes/c", &with("/c", json!({"kafka-logger": 7, "ext-plugin-pre-req": {}})));
+    write(&etcd, "plugin_metadata/kafka-logger", &json!({"log_format": {"a": 7}}));
+    let gateway = Gateway::start(STILLGATE, &text("kafka-logger"));
+    let statuses = || ["/a", "/b", "/c"].map(|path| status(&gateway, path));
+    await_status(&gateway, "/a", 200);
+    assert_eq!(statuses(), [200, 401, 503]);
+    assert_eq!(rejected(&gateway), [("routes".to_owned(), "c".to_owned(), "503".to_owned())]);
+    assert_eq!(gateway.status()["ignored_plugins"], json!({"kafka-logger": 2}));
+    let counted = || metric(&port, "stillgate_config_ignored_plugins{plugin=\"kafka-logger\"}");
+    eventually("the metric", || counted() == Some(2.0));
+    assert!(gateway.log().contains("requests are served without this plugin"));
+    // Without the key they are refused again; the file is read without a restart.
+    let file = std::fs::read_to_string(gateway.config_path()).expect("the file");
+    gateway.write_config_text(&file.replace("ignore_plugins: [kafka-logger]", "ignore_plugins: []"));
+    await_status(&gateway, "/a", 503);
+    assert_eq!(gateway.status()["ignored_plugins"], Value::Null);
+    eventually("the metric", || counted() == Some(0.0));
+    for (ignored, why) in
+        [("key-auth", "can refuse or change requests"), ("kafka-loger", "did you mean \"kafka-logger\"?")]
+    {
+        gateway.write_config_text(&file.replace("[kafka-logger]", &format!("[{ignored}]")));
+        eventually(why, || gateway.status()["config"]["last_error"].to_string().contains(&why.replace('"', "\\\"")));
+    }
+}
