@@ -3,23 +3,22 @@
 //! `check` looks at it without a trace: no file or folder is made, nothing is listened on. What is missing is an error, since
 //! `run` would end with it. What only this user may not do is a warning, since the service is often run by another.
 
+use super::kept;
+use crate::metering::metrics;
 use crate::upgrade::PidFile;
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, bind, socket, sockopt};
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read as _};
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use stillgate_config::{Config, LogDestination, Severity, SourceKind, Transport, listener_paths};
-use stillgate_datastore::embedded::MAGIC;
 use stillgate_tls::Problem;
 
 /// Ports below this are the system's, unless `net.ipv4.ip_unprivileged_port_start` says otherwise.
 const PRIVILEGED_PORTS: u16 = 1024;
-
-const STORE_KEY: &str = "gateway.config.store";
 
 /// All that is in the way, by the keys that are concerned.
 pub(crate) fn look_at(config: &Config) -> Vec<(Problem, Severity)> {
@@ -34,8 +33,7 @@ pub(crate) fn look_at(config: &Config) -> Vec<(Problem, Severity)> {
         let remedy =
             |folder: &Path| format!("create it (`mkdir -p {}`), or change gateway.config.store", folder.display());
         let store = &gateway.config.store;
-        let problem = file_problem(STORE_KEY, store, Severity::Error, remedy);
-        found.extend(problem.or_else(|| store_problem(store).map(|problem| (problem, Severity::Error))));
+        found.extend(file_problem("gateway.config.store", store, Severity::Error, remedy));
     }
     if let Some(folder) = gateway.metrics.as_ref().and_then(|metrics| metrics.shared.as_deref()) {
         found.extend(folder_problem("gateway.metrics.shared", folder));
@@ -43,6 +41,9 @@ pub(crate) fn look_at(config: &Config) -> Vec<(Problem, Severity)> {
     if let Some(file) = gateway.pid_file.as_deref() {
         found.extend(pid_file_problem(file));
     }
+    found.extend(
+        kept::problem(gateway).into_iter().chain(metrics::problem(config)).map(|problem| (problem, Severity::Error)),
+    );
     found.extend(addresses(config).into_iter().filter_map(|(key, kind, address)| address_problem(key, kind, address)));
     found
 }
@@ -80,21 +81,6 @@ fn file_problem(
         }
         Err(error) => Some(unseen(key, file, &error, severity)),
     }
-}
-
-/// A file that is something else. What is in a store is not looked at: opening it may write to it.
-fn store_problem(file: &Path) -> Option<Problem> {
-    if !fs::metadata(file).ok()?.is_file() {
-        return None;
-    }
-    let (mut begin, mut opened) = ([0; MAGIC.len()], File::open(file).ok()?);
-    // What is shorter is none, either.
-    let is_store = opened.read_exact(&mut begin).is_ok() && begin == MAGIC;
-    (!is_store).then(|| Problem {
-        path: STORE_KEY.to_owned(),
-        message: format!("{} is not a store of Stillgate", file.display()),
-        hint: Some("name another file, or move this one away".to_owned()),
-    })
 }
 
 /// A folder that is made where it is missing.
@@ -155,7 +141,10 @@ fn addresses(config: &Config) -> Vec<(String, SocketType, SocketAddr)> {
     let admin = gateway.admin.as_ref().map(|admin| one("gateway.admin.address", admin.address));
     let metrics = gateway.metrics.as_ref().and_then(|metrics| metrics.address);
     let metrics = metrics.map(|address| one("gateway.metrics.address", address));
-    listeners.chain(admin).chain(metrics).collect()
+    let devices = gateway.devices.as_ref().map(|devices| one("gateway.devices.address", devices.address));
+    let peer = gateway.devices.as_ref().and_then(|devices| devices.peer.as_ref());
+    let peer = peer.map(|peer| one("gateway.devices.peer.address", peer.address));
+    listeners.chain(admin).chain(metrics).chain(devices).chain(peer).collect()
 }
 
 /// Binds it without listening. That it is in use is no problem: probably by the gateway that the file is for.

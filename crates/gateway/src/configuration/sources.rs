@@ -181,7 +181,8 @@ impl Source for Chosen {
         if gateway.config.source == SourceKind::File {
             return Ok(Given::Loaded { loaded, text_refused: None });
         }
-        let store = KeptSource::open(&loaded.config).map_err(|why| refusal(loaded.config.digest.clone(), &[why]))?;
+        let store = KeptSource::open(&loaded.config)
+            .map_err(|why| refusal(loaded.config.digest.clone(), &[why.to_string()]))?;
         let kept = Beside { store, text: loaded, replaced: None, is_refused: false, unusable: None };
         self.kept.insert(kept).read(&mut self.text, self.kind, unless)
     }

@@ -18,7 +18,8 @@ use stillgate_exporter::{Exporter, Hosts, Looker, SideDoor, Site};
 use stillgate_metrics::reader::{FamilyCardinality, ReaderOptions};
 use stillgate_metrics::{Collector, CollectorOptions, Declared, Options, Process, Registry, RegistryError, Writer};
 use stillgate_plugin::outbox::Counts;
-use stillgate_proxy::{MetricsPlan, Plan, StartError, Subject, random};
+use stillgate_proxy::{MetricsPlan, Plan, StartError, Subject, random, worker_count};
+use stillgate_tls::Problem;
 use stillgate_upstream::Endpoint;
 use tokio::sync::Notify;
 use tracing::warn;
@@ -283,6 +284,11 @@ impl Metering {
         self.own.tell_lua();
     }
 
+    /// Tells which plugins requests are served without, and how many resources have each.
+    pub(crate) fn tell_ignored(&mut self, ignored: &BTreeMap<&'static str, usize>) {
+        self.own.tell_ignored(ignored);
+    }
+
     /// Tells when certificates end, by the ids of their entries; those that are no more are exposed no more.
     pub(crate) fn tell_certificates(&mut self, ends: &Arc<BTreeMap<String, i64>>) {
         if !Arc::ptr_eq(ends, &self.certificates) {
@@ -335,6 +341,16 @@ impl Metering {
 pub(crate) fn wanted(config: &Config) -> Option<Metrics> {
     let emptied = stillgate_plugins::disabled_labels(&config.plugins.metadata);
     config.gateway.metrics.as_ref().map(|metrics| metrics.with_emptied(emptied))
+}
+
+/// Why the metrics that a configuration wants cannot be had. Nothing is listened on, and nothing is shared.
+pub(crate) fn problem(config: &Config) -> Option<Problem> {
+    let settings = Metrics { address: None, shared: None, ..wanted(config)? };
+    let workers = worker_count(&config.gateway);
+    let tried = Prepared::new(&settings, Handover::default()).and_then(|prepared| prepared.writers(workers).map(drop));
+    let message = tried.err()?.to_string();
+    let message = message.strip_prefix("gateway.metrics: ").map_or(message.clone(), str::to_owned);
+    Some(Problem { path: "gateway.metrics".to_owned(), message, hint: None })
 }
 
 /// The socket to serve on: the inherited one, where it is at this address (or at any port, if any would do), and whether

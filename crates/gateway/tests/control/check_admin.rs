@@ -35,11 +35,55 @@ fn the_place_of_a_store() {
     );
     refused(&at("/tmp"), "f.yaml:2:34: gateway.config.store: /tmp is a folder; name a file in it");
     let folder = tempfile::tempdir().expect("a folder");
-    for (name, text) in [("empty.redb", ""), ("text.redb", "routes: []\n")] {
+    for (name, text, why) in [
+        ("empty.redb", "", "the file is empty, so it is no store"),
+        ("text.redb", "routes: []\n", "this is not a store of Stillgate; name another file"),
+        ("short.redb", "redb\x1a\n", "this is not a store of Stillgate; name another file"),
+    ] {
         let file = folder.path().join(name);
         std::fs::write(&file, text).expect("write a file");
-        refused(&at(&file.display().to_string()), &format!("{name} is not a store of Stillgate; name another file"));
+        refused(&at(&file.display().to_string()), &format!("{name}: {why}"));
     }
+    // The key that a former start has made.
+    let file = folder.path().join("keyed.redb");
+    std::fs::write(folder.path().join("keyed.redb.admin-key"), "short").expect("write a file");
+    refused(&at(&file.display().to_string()), "keyed.redb.admin-key has no valid admin key; remove the file");
+}
+
+const ETCD: &str = "gateway:\n  config: {source: etcd, etcd: {endpoints: [\"ENDPOINT\"]MORE}}\n\
+                    \x20 listeners: [{address: \"127.0.0.1:0\"}]\n";
+
+#[test]
+fn the_connection_to_etcd() {
+    let check = |endpoint: &str, more: &str, expected: &str| {
+        refused(&ETCD.replace("ENDPOINT", endpoint).replace("MORE", more), expected);
+    };
+    let plain = "http://127.0.0.1:1";
+    check(plain, ", user: root", "gateway.config.etcd.password: it is missing, but `user` is set; write both");
+    check(plain, ", password: x", "gateway.config.etcd.user: it is missing, but `password` is set; write both");
+    check("https://127.0.0.1:1", ", tls: {ca: /none/ca.pem}", "gateway.config.etcd.tls.ca: cannot read /none/ca.pem");
+    check(
+        "https://127.0.0.1:1",
+        ", tls: {cert: /none/c.pem}",
+        "only one of cert and key is here; write both, or neither",
+    );
+    // Where it is, is missing: no machine makes that good.
+    let missing = "gateway:\n  config: {source: etcd}\n  listeners: [{address: \"127.0.0.1:0\"}]\n";
+    let folder = Folder::with(&[("f.yaml", missing)]);
+    for arguments in [&["check", "f.yaml"][..], &["check", "--offline", "f.yaml"], &["run", "-c", "f.yaml"]] {
+        let output = folder.run(arguments);
+        let told = [&output.stdout[..], &output.stderr[..]].map(String::from_utf8_lossy).concat();
+        assert!(
+            !output.status.success() && told.contains("nothing says where etcd is; add gateway.config.etcd"),
+            "{told}"
+        );
+    }
+}
+
+#[test]
+fn addresses_of_devices() {
+    let text = "gateway:\n  listeners: [{address: \"127.0.0.1:0\"}]\n  devices: {address: \"192.0.2.1:9191\", keys: [{name: a, key: 0123456789abcdef0123456789abcdef}]}\nroutes: []\n";
+    refused(text, "gateway.devices.address: 192.0.2.1 is not an address of this machine");
 }
 
 #[test]
