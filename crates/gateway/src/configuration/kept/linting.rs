@@ -45,8 +45,12 @@ pub(super) fn lint_changed(config: &Config, changed: &HashSet<(Kind, String)>) -
     }
     for finding in chain_lint(config).findings {
         let route = finding.route.and_then(|route| config.routes.iter().nth(route));
-        if route.is_some_and(|route| is_changed(&route.spec.id)) {
-            linted.warnings.push(format!("{}: {}", finding.message, finding.hint));
+        if let Some(route) = route.filter(|route| is_changed(&route.spec.id)) {
+            let warning = format!("{}: {}", finding.message, finding.hint);
+            linted.warnings.push(match changed.len() {
+                1 => warning,
+                _ => format!("routes/{}: {warning}", route.spec.id),
+            });
         }
     }
     linted

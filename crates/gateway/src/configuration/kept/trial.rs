@@ -20,6 +20,15 @@ pub(crate) struct Trial {
     pub(crate) effects: Vec<(Key, String)>,
 }
 
+impl Trial {
+    /// Several looks may find the same.
+    fn say_once(&mut self) {
+        let (mut warnings, mut effects) = (HashSet::new(), HashSet::new());
+        self.warnings.retain(|warning| warnings.insert(warning.clone()));
+        self.effects.retain(|effect| effects.insert(effect.clone()));
+    }
+}
+
 impl Keeper {
     /// Finds out what a transaction would come to.
     pub(super) fn try_out(&self, transaction: &Transaction) -> Trial {
@@ -74,6 +83,7 @@ impl Keeper {
                 trial.effects.push((key, reason));
             }
         }
+        trial.say_once();
         trial
     }
 
