@@ -84,6 +84,18 @@ const OTHERS: [(Method, &str, Action, &str); 19] = [
     (Method::DELETE, "/v1/session", Action::SessionClose, "Sign out"),
 ];
 
+/// Whether a request would change what is stored.
+pub(crate) fn writes_documents(method: &Method, path: &str) -> bool {
+    let path = path.trim_end_matches('/');
+    let is_write = !matches!(*method, Method::GET | Method::HEAD);
+    is_write
+        && match path.strip_prefix("/apisix/admin/") {
+            Some("configs") => true,
+            Some(rest) => Collection::named(rest.split('/').next().unwrap_or_default()).is_some(),
+            None => matches!(path, "/v1/batch" | "/v1/rollback"),
+        }
+}
+
 /// All endpoints, those of the gateway included.
 pub(crate) fn endpoints(pages: &[Page]) -> Vec<Endpoint> {
     let mut endpoints: Vec<Endpoint> = COLLECTIONS.iter().flat_map(of_collection).collect();

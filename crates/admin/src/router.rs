@@ -1,8 +1,8 @@
 //! The router: every endpoint of the table, behind the guard, and what is answered where there is none.
 
-use crate::access::{Caller, Guard, Peer, admit};
+use crate::access::{Caller, Door, Guard, Peer, admit};
 use crate::answer::Answer;
-use crate::body::{LARGE_AT_ONCE_MAX, SINGLE_BYTES_MAX, SMALL_BYTES_MAX, parse, read, read_many};
+use crate::body::{LARGE_AT_ONCE_MAX, LARGE_BYTES_MIN, MANY_BYTES_MAX, SINGLE_BYTES_MAX, SMALL_BYTES_MAX, parse, read};
 use crate::collections::{Collection, Verb};
 use crate::control::{Control, WriteError};
 use crate::endpoints::{Action, Endpoint, Page, endpoints};
@@ -24,7 +24,10 @@ use serde_json::Value as Json;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Lists of resources that are made at once; more wait.
+const LISTS_AT_ONCE_MAX: usize = 2;
 
 /// The parts of a path in braces.
 type Parts = Result<RawPathParams, RawPathParamsRejection>;
@@ -34,8 +37,10 @@ pub(crate) struct Api {
     pub(crate) control: Arc<dyn Control>,
     pub(crate) guard: Arc<Guard>,
     pub(crate) standalone: Standalone,
-    /// For bodies about many resources.
-    pub(crate) large_bodies: Semaphore,
+    /// For requests with large bodies.
+    pub(crate) large_bodies: Arc<Semaphore>,
+    /// For lists of resources.
+    pub(crate) lists: Arc<Semaphore>,
     /// Of the OpenAPI description: method, path, action, summary of what is not hidden.
     pub(crate) described: Vec<Endpoint>,
 }
@@ -50,6 +55,9 @@ pub(crate) struct Asked {
     pub(crate) headers: HeaderMap,
     pub(crate) parts: BTreeMap<String, String>,
     pub(crate) body: Bytes,
+    /// Held until the request is answered, where its body is large: what is made of a body takes more memory than the body.
+    /// Work on another thread holds it, too, which goes on if the client has gone.
+    pub(crate) place: Option<Arc<OwnedSemaphorePermit>>,
 }
 
 /// The Admin API with further pages of the gateway. Requests need a [`Peer`] in their extensions.
@@ -65,9 +73,16 @@ pub fn router(control: Arc<dyn Control>, guard: Arc<Guard>, pages: Vec<Page>) ->
         *slot = std::mem::take(slot).merge(served);
     }
     described.retain(|endpoint| !endpoint.is_hidden);
-    let large_bodies = Semaphore::new(LARGE_AT_ONCE_MAX);
-    let api =
-        Arc::new(Api { control, guard: guard.clone(), standalone: Standalone::default(), large_bodies, described });
+    let large_bodies = Arc::new(Semaphore::new(LARGE_AT_ONCE_MAX));
+    let door = Door { guard: guard.clone(), control: control.clone() };
+    let api = Arc::new(Api {
+        control,
+        guard,
+        standalone: Standalone::default(),
+        large_bodies,
+        lists: Arc::new(Semaphore::new(LISTS_AT_ONCE_MAX)),
+        described,
+    });
     let mut router = Router::new();
     for (path, methods) in of_path {
         let methods = methods.fallback(no_method);
@@ -78,7 +93,7 @@ pub fn router(control: Arc<dyn Control>, guard: Arc<Guard>, pages: Vec<Page>) ->
         }
         router = router.route(&path, methods);
     }
-    ui::add(router).fallback(no_path).with_state(api).layer(from_fn_with_state(guard, admit))
+    ui::add(router).fallback(no_path).with_state(api).layer(from_fn_with_state(door, admit))
 }
 
 fn handler(method: &Method, action: Action) -> MethodRouter<Arc<Api>> {
@@ -113,7 +128,9 @@ async fn answer(api: Arc<Api>, action: Action, asked: Asked) -> Answer {
         Action::SchemaValidate => plugins::validate(&api, &asked),
         Action::Configs => answered(off_thread(move || standalone::get(&api, &asked)).await),
         Action::ConfigsReplace => answered(standalone::replace(api, asked).await),
-        Action::ConfigsValidate => answered(off_thread(move || standalone::validate(&api, &asked)).await),
+        Action::ConfigsValidate => {
+            answered(off_thread(move || standalone::validate(&api, &asked)).await.and_then(|validated| validated))
+        }
         Action::History => history::list(&api, &asked).await,
         Action::Change => history::change(&api, &asked).await,
         Action::RollBack => answered(history::roll_back(&api, &asked).await),
@@ -168,20 +185,29 @@ impl Asked {
     /// Reads the body, if the action has any use for it: an unused body takes no memory.
     async fn of(api: &Api, action: Action, request: Request, parts: BTreeMap<String, String>) -> Result<Asked, Answer> {
         let (head, body) = request.into_parts();
-        let body = match action {
-            Action::Resource(Verb::Get | Verb::Delete, _) => Bytes::new(),
-            Action::Resource(..) | Action::SchemaValidate => read(&head.headers, body, SINGLE_BYTES_MAX).await?,
-            Action::SessionOpen | Action::RollBack => read(&head.headers, body, SMALL_BYTES_MAX).await?,
-            Action::ConfigsReplace | Action::ConfigsValidate | Action::Batch => {
-                read_many(&head.headers, body, &api.large_bodies).await?
+        let place = || async {
+            let place = api.large_bodies.clone().acquire_owned().await;
+            Some(Arc::new(place.expect("the semaphore is never closed")))
+        };
+        let (body, place) = match action {
+            Action::Resource(Verb::Get | Verb::Delete, _) => (Bytes::new(), None),
+            Action::Resource(..) | Action::SchemaValidate => {
+                let body = read(&head.headers, body, SINGLE_BYTES_MAX).await?;
+                let is_large = body.len() >= LARGE_BYTES_MIN;
+                (body, if is_large { place().await } else { None })
             }
-            _ => Bytes::new(),
+            Action::SessionOpen | Action::RollBack => (read(&head.headers, body, SMALL_BYTES_MAX).await?, None),
+            Action::ConfigsReplace | Action::ConfigsValidate | Action::Batch => {
+                let place = place().await;
+                (read(&head.headers, body, MANY_BYTES_MAX).await?, place)
+            }
+            _ => (Bytes::new(), None),
         };
         let peer = head.extensions.get::<Peer>().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.0);
         let caller = head.extensions.get::<Caller>().cloned().expect("the guard lets nobody by without a caller");
         let query = Query::parse(head.uri.query());
         let path = head.uri.path().to_owned();
-        Ok(Asked { caller, peer, method: head.method, path, query, headers: head.headers, parts, body })
+        Ok(Asked { caller, peer, method: head.method, path, query, headers: head.headers, parts, body, place })
     }
 
     /// Which document the path names.

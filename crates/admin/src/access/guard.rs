@@ -4,6 +4,8 @@ use super::failures::Failures;
 use super::sessions::Sessions;
 use super::{Access, Caller, Facts, Refusal, Role, Session, decide, find};
 use crate::answer::Answer;
+use crate::control::Control;
+use crate::endpoints::writes_documents;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
@@ -108,9 +110,32 @@ impl Guard {
     }
 }
 
+/// What [`admit`] decides by.
+#[derive(Clone)]
+pub(crate) struct Door {
+    pub(crate) guard: Arc<Guard>,
+    pub(crate) control: Arc<dyn Control>,
+}
+
+impl Door {
+    /// Why a write is of no use, whoever makes it. Without any key, a key is not what is missing.
+    fn is_useless(&self, request: &Request) -> Option<Answer> {
+        let peer = request.extensions().get::<Peer>()?.0;
+        let is_refused = || matches!(self.guard.decide(peer, request), Err(Refusal::KeyMissing));
+        let is_in_question = self.guard.reads_without_key(peer)
+            && writes_documents(request.method(), request.uri().path())
+            && is_refused();
+        let why = self.control.writable().err().filter(|_| is_in_question)?;
+        Some(Answer::error(StatusCode::NOT_IMPLEMENTED, why).closing())
+    }
+}
+
 /// [`Guard::admit`] as a middleware.
-pub(crate) async fn admit(State(guard): State<Arc<Guard>>, mut request: Request, next: Next) -> Response {
-    match guard.admit(&mut request).await {
+pub(crate) async fn admit(State(door): State<Door>, mut request: Request, next: Next) -> Response {
+    if let Some(answer) = door.is_useless(&request) {
+        return answer.into_response();
+    }
+    match door.guard.admit(&mut request).await {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal,
     }

@@ -17,7 +17,7 @@ pub use guard::{Guard, Peer};
 pub use sessions::SESSION_COOKIE;
 
 pub(crate) use facts::{Facts, Given, Origin, cookie};
-pub(crate) use guard::admit;
+pub(crate) use guard::{Door, admit};
 pub(crate) use sessions::Session;
 
 use crate::answer::Answer;

@@ -138,6 +138,53 @@ async fn without_a_key_loopback_reads_with_masks() {
     assert_eq!(remote.ask("GET /v1/health").await.0, 403);
 }
 
+/// Nobody could write there with a key, either.
+#[tokio::test]
+async fn without_a_key_a_write_where_nothing_is_written_is_not_implemented() {
+    let access = |keys: Vec<_>| Access {
+        section: "gateway.admin",
+        is_loopback_reader: keys.is_empty(),
+        is_loopback_writer: false,
+        keys,
+        allow: loopback(),
+        hosts: Hosts::new("gateway.admin.hosts", []),
+    };
+    let file = || {
+        let mut memory = Memory::at_revision(10);
+        memory.is_file = true;
+        memory
+    };
+    let client = Client::with_access(file(), access(Vec::new()));
+    for (expected, requests) in [
+        (
+            501,
+            &[
+                r#"PUT /apisix/admin/routes/1 {"uri": "/a"}"#,
+                r#"PUT /apisix/admin/routes/1 | X-API-KEY: any {"uri": "/a"}"#,
+                r#"POST /apisix/admin/routes/ {"uri": "/a"}"#,
+                "PATCH /apisix/admin/routes/1/uri \"/b\"",
+                "DELETE /apisix/admin/consumers/jack/credentials/1",
+                "PUT /apisix/admin/configs {}",
+                "POST /v1/batch []",
+                r#"POST /v1/rollback {"to": 1}"#,
+            ][..],
+        ),
+        // What is no write of resources is refused as ever, and so is who may not even read.
+        (401, &["POST /apisix/admin/configs/validate {}", "POST /v1/store/backup", "PUT /apisix/admin/plugins/reload"]),
+        (403, &[r#"POST /v1/session | Host: evil.example {"key": "x"}"#]),
+    ] {
+        for request in requests {
+            assert_eq!(client.ask(request).await.0, expected, "{request}");
+        }
+    }
+    let request = r#"PUT /apisix/admin/routes/1 {"uri": "/a"}"#;
+    assert!(client.ask(request).await.1.contains("the resources come from a file"));
+    assert_eq!(client.from("192.0.2.1").ask(request).await.0, 403);
+    // With keys, who has none is told nothing; and where resources can be written, a key is what is missing.
+    assert_eq!(Client::with_access(file(), access(crate::client::keys())).ask(request).await.0, 401);
+    assert_eq!(Client::with_access(Memory::at_revision(10), access(Vec::new())).ask(request).await.0, 401);
+}
+
 #[tokio::test]
 async fn the_allowed_networks_change_with_the_configuration() {
     let client = Client::admin().from("192.0.2.1");
@@ -199,6 +246,23 @@ async fn a_viewers_session_and_the_end_of_sessions() {
     );
     tokio::time::advance(Duration::from_secs(12 * 3600 + 1)).await;
     assert_eq!(client.ask("GET /apisix/admin/routes").await.0, 401);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_opens_many_sessions_ends_only_his_own() {
+    let client = Client::of(Memory::at_revision(10));
+    let open = async |key: &str| opened(client.send("POST", "/v1/session", &[("x-api-key", key)], "").await).await.0;
+    let admin = open("ci-secret").await;
+    let first = open("tv-secret").await;
+    let mut last = String::new();
+    for _ in 0..300 {
+        tokio::time::advance(Duration::from_millis(1)).await;
+        last = open("tv-secret").await;
+    }
+    for (cookie, expected) in [(admin, 200), (first, 401), (last, 200)] {
+        let asked = Client::ask(&client, &format!("GET /apisix/admin/routes | cookie: {cookie}")).await;
+        assert_eq!(asked.0, expected, "{}", asked.1);
+    }
 }
 
 #[tokio::test(start_paused = true)]
