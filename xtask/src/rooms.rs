@@ -66,7 +66,7 @@ const CRATES: &[Rooms] = &[
     },
     Rooms {
         folder: "config",
-        order: &["schemas", "file", "store", "resources", "model", "keys", "values"],
+        order: &["schemas", "file", "store", "resources", "model", "keys", "values", "secret_fields"],
         upward: &[],
     },
 ];

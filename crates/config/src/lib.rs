@@ -19,6 +19,7 @@ mod keys;
 mod model;
 mod resources;
 mod schemas;
+pub mod secret_fields;
 mod store;
 mod values;
 

@@ -63,8 +63,8 @@ impl Kind for SecretText {
     }
 }
 
-/// The kind of a key that has secrets in it, such as a map. Where it is a text by mistake, that is one of them: no message
-/// shows it.
+/// The kind of a key that has secrets in it, such as a map: no message shows a text from there. Where it is a text itself, by
+/// mistake or not, that is one of them.
 pub struct Veiled<K>(pub K);
 
 impl<K: Kind> Kind for Veiled<K> {
@@ -72,9 +72,7 @@ impl<K: Kind> Kind for Veiled<K> {
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<K::Out> {
         sink.hiding(|sink| {
-            if let Value::Scalar(scalar) = &node.value {
-                sink.hide(&scalar.text);
-            }
+            hide_texts(node, sink);
             self.0.read(node, path, sink)
         })
     }
@@ -85,6 +83,16 @@ impl<K: Kind> Kind for Veiled<K> {
 
     fn show(&self, value: &K::Out) -> Json {
         self.0.show(value)
+    }
+}
+
+fn hide_texts(node: &Node, sink: &mut Sink) {
+    match &node.value {
+        Value::Scalar(scalar) if is_reference(&scalar.text) => {}
+        Value::Scalar(scalar) => sink.hide(&scalar.text),
+        Value::List(items) => items.iter().for_each(|item| hide_texts(item, sink)),
+        Value::Map(entries) => entries.iter().for_each(|entry| hide_texts(&entry.value, sink)),
+        Value::Refused => {}
     }
 }
 

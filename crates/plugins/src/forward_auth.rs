@@ -10,6 +10,7 @@ use crate::unknown;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_plugin::body::FILTER_BYTES_MAX;
+use stillgate_plugin::secrets::Veiled;
 use stillgate_plugin::{
     Answer, Call, CallError, Compile, Define, Flow, Keep, Phase, Phases, Plugin, Reply, Request, Template, Url,
 };
@@ -29,7 +30,7 @@ object! {
         /// Header fields of the request that it gets.
         request_headers: Vec<OwnedFieldName> = list(FIELD_NAME) => default(Vec::new());
         /// Further header fields that it gets: texts with variables, such as `$remote_addr` and `$post_arg.tenant_id`.
-        extra_headers: Fields = FieldMap => optional;
+        extra_headers: Fields = Veiled(FieldMap) => optional;
         /// Header fields of its answer that the node gets, where the request goes on. One that the answer has not is taken out of
         /// the request.
         upstream_headers: Vec<OwnedFieldName> = list(FIELD_NAME) => default(Vec::new());

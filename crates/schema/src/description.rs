@@ -106,7 +106,8 @@ pub fn nothing() -> Json {
     json!({"enum": [null, false, "", [], {}]})
 }
 
-const ENVIRONMENT: &str = "Environment";
+/// The name of the schema of texts with an environment variable.
+pub const ENVIRONMENT: &str = "Environment";
 
 /// The schema, or a text with an environment variable in it.
 pub fn or_environment(schema: Json) -> Json {
@@ -165,7 +166,7 @@ fn write_table(out: &mut String, schema: &Json) {
         out.push_str(&format!("| {} |\n", row.join(" | ")));
     }
     if !unbuilt.is_empty() {
-        let known = format!("Known but not built yet, so refused unless empty: {}.", unbuilt.join(", "));
+        let known = format!("Not supported yet, so refused unless empty: {}.", unbuilt.join(", "));
         out.push_str(&format!("\n{}\n", wrapped(&known)));
     }
 }

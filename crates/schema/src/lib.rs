@@ -9,6 +9,7 @@
 pub mod description;
 pub mod json;
 pub mod kind;
+pub mod lenient_json;
 pub mod matching;
 pub mod object;
 pub mod quantity;

@@ -46,11 +46,30 @@ impl<'a> Loading<'a> {
         match &self.read[file] {
             Ok(bytes) => Some(bytes.clone()),
             Err(error) => {
+                if is_private(path) && !is_file_name(file) {
+                    let place = ConfigLocation { path, file: None };
+                    let message = "it is neither PEM nor a file that can be read";
+                    self.problems.error(place, message, "write a text that begins with -----BEGIN, or a path");
+                    return None;
+                }
                 let place = ConfigLocation { path, file: Some(file) };
-                let hint = "mend the path or the file's permissions";
+                let hint = "fix the path or the file's permissions";
                 self.problems.error(place, format!("cannot be read: {error}"), hint);
                 None
             }
         }
     }
+}
+
+/// Whether a key of the configuration has a private key.
+fn is_private(path: &str) -> bool {
+    path.ends_with("key") || path.contains(".keys[")
+}
+
+/// Whether a text is meant as the name of a file. Any other may be a private key that lacks its first line, which no message
+/// shows.
+fn is_file_name(file: &Path) -> bool {
+    const NAME_BYTES_MAX: usize = 255;
+    let is_short = file.as_os_str().len() <= NAME_BYTES_MAX;
+    is_short && (file.is_absolute() || file.extension().is_some())
 }

@@ -411,7 +411,27 @@ fn cover(text: String, hidden: &str) -> String {
     let short = shortened(hidden);
     let short = short.strip_suffix('…').unwrap_or(&short);
     let forms = [hidden.to_owned(), escaped(hidden), short.to_owned(), escaped(short)];
-    forms.iter().filter(|form| !form.is_empty()).fold(text, |text, form| text.replace(form.as_str(), HIDDEN))
+    forms.iter().filter(|form| !form.is_empty()).fold(text, |text, form| without(text, form))
+}
+
+/// The text without a hidden one. A short one goes where it is a word only: in the message's own words it would hide nothing.
+fn without(text: String, hidden: &str) -> String {
+    const PART_BYTES_MIN: usize = 4;
+    if hidden.len() >= PART_BYTES_MIN {
+        return text.replace(hidden, HIDDEN);
+    }
+    let is_word = |at: usize| {
+        let (before, behind) = (&text[..at], &text[at + hidden.len()..]);
+        !before.ends_with(char::is_alphanumeric) && !behind.starts_with(char::is_alphanumeric)
+    };
+    let (mut out, mut copied) = (String::new(), 0);
+    for (at, _) in text.match_indices(hidden).filter(|(at, _)| is_word(*at)) {
+        out.push_str(&text[copied..at]);
+        out.push_str(HIDDEN);
+        copied = at + hidden.len();
+    }
+    out.push_str(&text[copied..]);
+    out
 }
 
 fn diagnostic(severity: Severity, at: Position, path: &Path<'_>, fault: Fault) -> Diagnostic {

@@ -28,7 +28,7 @@ resource! {
     }
     shared desc, labels, times;
     {
-        /// Address of the Vault: `http` or `https`, host, and port.
+        /// Address of the Vault: `http` or `https`, host, port, and the path that a proxy before it may give it. `/v1/` follows.
         uri: String = URI => required;
         /// The mount of the key-value engine, and what all paths have in common behind it.
         prefix: String = VAULT_PATH => required;
@@ -99,13 +99,22 @@ const MANAGER_ID: Text<String> = text("the id of a secret manager", |text| {
 const URI: Text<String> = text("a URL", |text| {
     let fault = |message: &str| Fault::new(format!("{:?}: {message}", shortened(text)));
     let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
-    let hint = "write it like \"https://vault.example:8200\"";
-    let Some(rest) = rest else { return Err(fault("not an http or https URL").hint(hint)) };
-    let rest = rest.trim_end_matches('/');
-    if rest.contains(['/', '?', '#', '@']) || text.len() > TEXT_BYTES_MAX {
-        return Err(fault("only a host and a port are allowed").hint(hint));
+    let hint = "write it like \"https://vault.example:8200\" or \"https://vault.example/vault\"";
+    if text.contains('@') {
+        // Not shown: it may have a password in it.
+        return Err(Fault::new("a login cannot be in the URL of a Vault").hint("write it under `token` or `auth`"));
     }
-    parse_authority(rest)?;
+    let Some(rest) = rest else { return Err(fault("not an http or https URL").hint(hint)) };
+    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let is_part = |part: &str| {
+        let is_good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~');
+        !matches!(part, "" | "." | "..") && part.bytes().all(is_good)
+    };
+    let path = path.trim_end_matches('/');
+    if !(path.is_empty() || path.split('/').all(is_part)) || text.len() > TEXT_BYTES_MAX {
+        return Err(fault("only a host, a port and a path are allowed").hint(hint));
+    }
+    parse_authority(authority)?;
     Ok(text.trim_end_matches('/').to_owned())
 });
 

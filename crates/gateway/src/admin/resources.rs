@@ -2,13 +2,14 @@
 
 use super::pages::Api;
 use super::recent_requests;
-use crate::configuration::kept::{Asked, Copied, Keeper, Opened, Stored, Trial, WriteFailure, Written, each_secret};
+use crate::configuration::kept::{Asked, Copied, Keeper, Opened, Stored, Trial, WriteFailure, Written};
 use serde_json::Value as Json;
 use std::future::Future;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use stillgate_admin::control::{Change, ChangeSummary, Edit, Pending};
 use stillgate_admin::{Backup, Checked, Control, Outcome, Plugin, PluginSchema, Wait, WriteError};
+use stillgate_config::secret_fields::each_possible_secret;
 use stillgate_config::{Kind, Schemas};
 use stillgate_datastore::{Author, CommitError, DocumentTable, Documents, Transaction, Write};
 use stillgate_plugin::OwnPlugins;
@@ -187,7 +188,7 @@ impl Control for Resources {
     }
 
     fn secrets(&self, collection: &str, value: &mut Json, each: &mut dyn FnMut(&mut String)) {
-        each_secret(collection, value, each);
+        each_possible_secret(collection, value, each);
     }
 
     fn history(&self, before: Option<u64>, count: usize) -> Pending<Result<Vec<ChangeSummary>, WriteError>> {

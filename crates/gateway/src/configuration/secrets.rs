@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, OnceLock};
 use stillgate_plugin::Secrets;
 use stillgate_plugin::secrets::{Manager, Managers};
+use stillgate_schema::lenient_json;
 use tokio::sync::watch;
 
 /// The longest secret.
@@ -182,7 +183,7 @@ fn read(file: &Path) -> Result<String, String> {
 /// The text, or what it has under a key as a JSON object.
 fn of_key(text: String, key: Option<&str>) -> Result<String, String> {
     let Some(key) = key else { return Ok(text) };
-    let Ok(Json::Object(object)) = serde_json::from_str(&text) else {
+    let Ok(Json::Object(object)) = lenient_json::read(&text) else {
         return Err(format!("it is not a JSON object, so there is no key {key:?} in it"));
     };
     match object.get(key) {

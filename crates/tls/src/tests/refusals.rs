@@ -132,13 +132,13 @@ fn certificates() {
         "11 certificates; a chain has at most 10; keep the certificate and those that lead to its root",
     );
     let large = vec![b'\n'; crate::FILE_BYTES_MAX + 1];
-    check(&large, "cannot be read: it is larger than 4194304 bytes; mend the path or the file's permissions");
+    check(&large, "cannot be read: it is larger than 4194304 bytes; fix the path or the file's permissions");
     let mut memory = one_text(&cert, &key);
     memory.files.remove(Path::new("a.pem"));
     refused(
         &memory,
         ENTRY,
-        "ssls[\"a\"].cert: a.pem: cannot be read: entity not found; mend the path or the file's permissions",
+        "ssls[\"a\"].cert: a.pem: cannot be read: entity not found; fix the path or the file's permissions",
     );
 }
 

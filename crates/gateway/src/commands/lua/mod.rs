@@ -18,6 +18,7 @@ use stillgate_lua::health::examine::{Examined, Finding, Subject, examine, step};
 use stillgate_lua::health::steps;
 use stillgate_lua::{Module, check as check_text};
 use stillgate_plugins::check_json;
+use stillgate_schema::lenient_json;
 
 /// Bytes of a file with a function.
 const FILE_BYTES_MAX: usize = 1 << 20;
@@ -131,7 +132,7 @@ fn read(arguments: &LuaCheck) -> Result<(String, Subject, Vec<RequestHead>), Str
     let source = String::from_utf8(bytes).map_err(|_| format!("{}: it is not UTF-8", file.display()))?;
     let conf: Json = match &arguments.conf {
         None => json!({}),
-        Some(text) => serde_json::from_str(text).map_err(|error| format!("--conf: {error}"))?,
+        Some(text) => lenient_json::read(text).map_err(|(error, _)| format!("--conf: {error}"))?,
     };
     let heads = match (&arguments.requests, &arguments.replay) {
         (Some(requests), _) => requests::lines(requests)?,

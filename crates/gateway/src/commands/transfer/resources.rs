@@ -1,10 +1,10 @@
 //! Resources as documents by kind and id, wherever they come from.
 
-use crate::configuration::kept::each_secret;
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
 use stillgate_admin::MASK;
 use stillgate_config::Kind;
+use stillgate_config::secret_fields::each_secret;
 
 /// A kind and an id: `1`, of credentials `jack/1`, of secret managers `vault/1`.
 pub(super) type Name = (Kind, String);

@@ -7,10 +7,10 @@
 //!   is kept without one is plain, as before a keyring was configured.
 //! - In etcd there is APISIX's format, which has no place for that. There a secret that has the form of a ciphertext is one.
 
-use super::fields::each_encrypted;
 use super::keeper::collection;
 use serde_json::Value as Json;
 use std::sync::Arc;
+use stillgate_config::secret_fields::each_encrypted;
 use stillgate_config::{ENCRYPTED_WITH, Gateway, SourceKind};
 use stillgate_datastore::Key;
 use stillgate_datastore::cipher::{Keyring, has_form};

@@ -1,12 +1,12 @@
 //! A store that no gateway has open: read, or copied. Its file is not changed.
 
 use super::encryption::Encryption;
-use super::fields::each_encrypted;
 use super::keeper::collection;
 use serde_json::Value as Json;
 use std::path::Path;
 use stillgate_admin::MASK;
 use stillgate_config::ENCRYPTED_WITH;
+use stillgate_config::secret_fields::each_encrypted;
 use stillgate_datastore::embedded::{Embedded, OpenProblem};
 use stillgate_datastore::{Document, Key};
 

@@ -235,10 +235,11 @@ def other_resources():
     lists("stream_routes", 2)
     for gone in ("stream_routes/1", "stream_routes/" + posted["value"]["id"], "upstreams/tcp"):
         admin("DELETE", gone)
-    # The documentation's example has a path in the URI, which is refused here with its reason.
+    for wrong in ("https://localhost/vault?x=1", "https://localhost/a/../b", "https://localhost//a", "https://localhost/a b"):
+        vault = {"uri": wrong, "prefix": "kv/apisix", "token": "343effad"}
+        assert "a host, a port and a path" in admin("PUT", "secrets/vault/test2", vault, 400)["error_msg"], wrong
+    # As in the documentation's example.
     vault = {"uri": "https://localhost/vault", "prefix": "kv/apisix", "token": "343effad"}
-    assert "host and a port" in admin("PUT", "secrets/vault/test2", vault, 400)["error_msg"]
-    vault = {"uri": "https://localhost:8200", "prefix": "kv/apisix", "token": "343effad"}
     admin("PUT", "secrets/vault/test2", vault, 201)
     assert value("secrets/vault/test2")["prefix"] == "kv/apisix"
     admin("PATCH", "secrets/vault/test2", {"token": "other"}, 200)

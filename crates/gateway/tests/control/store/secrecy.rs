@@ -162,3 +162,126 @@ fn viewers_see_masks_and_change_nothing() {
         assert!(!log.contains(secret), "{log}");
     }
 }
+
+/// Where a secret may be, other than where plugins say that there is one.
+fn route_with_secrets() -> serde_json::Value {
+    let mut upstream = upstream("127.0.0.1:9".parse().expect("an address"));
+    upstream["checks"] = json!({ "active": { "req_headers": [format!("Authorization: {SECRET}")] } });
+    let function = format!("return function(conf, ctx) local key = '{SECRET}' end");
+    json!({
+        "uri": "/r",
+        "vars": [["http_x_api_key", "==", SECRET]],
+        "upstream": upstream,
+        "plugins": {
+            "proxy-rewrite": { "headers": { "set": { "Authorization": format!("Basic {SECRET}"), "X-Any": SECRET } } },
+            "forward-auth": { "uri": "http://127.0.0.1:9/", "extra_headers": { "X-Any": SECRET } },
+            "serverless-pre-function": { "phase": "access", "functions": [function] },
+            "http-logger": { "uri": format!("http://127.0.0.1:9/?token={SECRET}") },
+        },
+    })
+}
+
+#[test]
+fn viewers_see_no_secret_that_only_its_place_gives_away() {
+    let keys = format!("keys: [{{name: ci, key: {KEY}}}, {{name: eyes, key: {VIEWER}, role: viewer}}]");
+    let stage = Stage::with(&Setup::default().admin(&keys));
+    let viewer = Admin { key: VIEWER.to_owned(), ..stage.admin.clone() };
+    stage.admin.put("routes/r", &route_with_secrets());
+    stage.admin.put("services/s", &json!({ "plugins": route_with_secrets()["plugins"] }));
+    for path in [
+        "/apisix/admin/routes/r",
+        "/apisix/admin/routes",
+        "/apisix/admin/services",
+        "/apisix/admin/configs",
+        "/v1/history/1",
+    ] {
+        assert!(stage.admin.ask("GET", path, "").text().contains(SECRET), "{path}: admins see it");
+        let seen = viewer.ask("GET", path, "");
+        assert!(seen.status == 200 && !seen.text().contains(SECRET), "{path}: {seen:?}");
+    }
+    // What is not shown is not found either.
+    assert_eq!(viewer.ask("GET", &format!("/apisix/admin/routes?search={SECRET}"), "").json()["total"], 0);
+    let index = viewer.ask("GET", "/", "").text();
+    let paths = index.lines().filter(|line| line.starts_with("GET")).filter_map(|line| line.split_whitespace().nth(1));
+    let paths: Vec<&str> = paths.filter(|path| !path.contains('{') && !path.contains("live")).collect();
+    assert!(paths.len() > 5, "{index}");
+    for path in paths.into_iter().chain(["/v1/explain?url=/r", "/v1/routes?search=r", "/v1/routes/r"]) {
+        let seen = viewer.ask("GET", path, "");
+        assert!(!seen.text().contains(SECRET), "{path}: {seen:?}");
+    }
+}
+
+#[test]
+fn no_refusal_shows_a_secret() {
+    let keys = format!("keys: [{{name: ci, key: {KEY}}}, {{name: eyes, key: {VIEWER}, role: viewer}}]");
+    let stage = Stage::with(&Setup::default().admin(&keys));
+    let pem = format!("-----BEGIN PRIVATE KEY-----\n{SECRET}\n-----END PRIVATE KEY-----");
+    let route = |plugins: serde_json::Value| json!({ "uri": "/r", "upstream": upstream("127.0.0.1:9".parse().expect("an address")), "plugins": plugins });
+    let checks = json!({ "type": "roundrobin", "nodes": {}, "checks": { "active": { "req_headers": SECRET } } });
+    let documents = [
+        ("ssls/1", json!({ "snis": ["a"], "cert": "c", "keys": SECRET })),
+        ("ssls/1", json!({ "snis": ["a"], "cert": "c", "key": [SECRET] })),
+        ("ssls/1", json!({ "snis": ["a"], "cert": "c", "key": SECRET })),
+        ("ssls/1", json!({ "snis": ["a"], "cert": "c", "key": pem })),
+        ("ssls/1", json!({ "snis": ["a"], "cert": pem, "key": pem })),
+        ("upstreams/1", json!({ "nodes": {}, "tls": { "client_cert": "c", "client_key": SECRET } })),
+        ("upstreams/1", json!({ "nodes": {}, "tls": SECRET })),
+        ("upstreams/1", checks),
+        ("consumers", json!({ "username": "j", "plugins": { "key-auth": SECRET } })),
+        ("consumers", json!({ "username": "j", "plugins": { "key-auth": { "key": [SECRET] } } })),
+        (
+            "consumers",
+            json!({ "username": "j", "plugins": { "basic-auth": { "username": "j", "password": { "p": SECRET } } } }),
+        ),
+        (
+            "routes/1",
+            route(json!({ "proxy-rewrite": { "headers": { "set": { "Authorization": format!("{SECRET}\n") } } } })),
+        ),
+        ("routes/1", route(json!({ "proxy-rewrite": { "headers": SECRET } }))),
+        ("routes/1", route(json!({ "forward-auth": { "uri": "http://a/", "extra_headers": SECRET } }))),
+        (
+            "routes/1",
+            route(
+                json!({ "limit-count": { "count": 1, "time_window": 1, "policy": "redis", "redis_password": [SECRET] } }),
+            ),
+        ),
+        ("routes/1", route(json!({ "http-logger": { "uri": format!("ftp://a:{SECRET}@b/") } }))),
+        ("routes/1", route(json!({ "serverless-pre-function": { "functions": SECRET } }))),
+        ("secrets/vault/1", json!({ "uri": format!("http://u:{SECRET}@127.0.0.1:9"), "prefix": "kv", "token": "t" })),
+        ("secrets/vault/1", json!({ "uri": "http://127.0.0.1:9", "prefix": "kv", "token": [SECRET] })),
+    ];
+    for (path, document) in &documents {
+        let body = document.to_string();
+        let answer = stage.admin.ask("PUT", &format!("/apisix/admin/{path}"), &body);
+        assert_eq!(answer.status, 400, "{document}: {answer:?}");
+        assert!(!answer.text().contains(SECRET), "{document}: {answer:?}");
+        let collection = path.split('/').next().expect("a collection");
+        let answer = stage.admin.ask("POST", &format!("/apisix/admin/schema/validate/{collection}"), &body);
+        assert!(!answer.text().contains(SECRET), "{document}: {answer:?}");
+        let mut whole = document.clone();
+        whole["id"] = if collection == "secrets" { "vault/1".into() } else { "1".into() };
+        let body = json!({ collection: [whole] }).to_string();
+        let answer = stage.admin.ask("POST", "/apisix/admin/configs/validate", &body);
+        assert!(!answer.text().contains(SECRET), "{document}: {answer:?}");
+    }
+    assert!(!stage.gateway.log().contains(SECRET), "{}", stage.gateway.log());
+}
+
+/// As APISIX documents it: `'{"cert":"'"$(cat a.crt)"'","key":"'"$(cat a.key)"'"…`.
+#[test]
+fn a_certificate_is_taken_with_its_line_breaks() {
+    let authority = Authority::new();
+    authority.issue("a", &["a.example"]);
+    let pem = |kind: &str| std::fs::read_to_string(authority.file(&format!("a.{kind}"))).expect("PEM");
+    let stage = Stage::start();
+    let body = format!(r#"{{"cert":"{}","key":"{}","snis":["a.example"]}}"#, pem("pem"), pem("key"));
+    let answer = stage.admin.ask("PUT", "/apisix/admin/ssls/1", &body);
+    assert_eq!(answer.status, 201, "{answer:?}");
+    assert_eq!(stage.admin.read("ssls/1")["value"]["cert"], pem("pem"));
+    let key_line = pem("key").lines().nth(1).expect("a line of the key").to_owned();
+    let broken = stage.admin.ask("PUT", "/apisix/admin/ssls/2", &body[..body.len() - 1]);
+    assert_eq!(broken.status, 400, "{broken:?}");
+    for text in [broken.text(), stage.gateway.log(), stage.admin.ask("GET", "/v1/status", "").text()] {
+        assert!(!text.contains(&key_line), "{text}");
+    }
+}

@@ -1,0 +1,287 @@
+//! Which parts of a document are secrets, in three circles: what is encrypted where it is kept, what an export masks, and what
+//! may be a secret, which neither viewers nor messages see.
+//!
+//! The encrypted ones are APISIX's (`encrypt_fields` of its plugins, private keys), so that both read what the other wrote. The
+//! widest circle goes by names: a header of a request, the text of a function or a parameter of an address may hold anything.
+
+use serde_json::Value as Json;
+
+/// Called with a secret, which it may replace.
+type Each<'a> = &'a mut dyn FnMut(&mut String);
+
+/// Fields of plugins' configurations that APISIX encrypts. A field that is an object is encrypted in all its texts.
+const OF_PLUGINS: [(&str, &[&[&str]]); 11] = [
+    ("basic-auth", &[&["password"]]),
+    ("csrf", &[&["key"]]),
+    ("elasticsearch-logger", &[&["auth", "password"], &["headers"]]),
+    ("hmac-auth", &[&["secret_key"]]),
+    ("http-logger", &[&["auth_header"]]),
+    ("jwt-auth", &[&["secret"], &["private_key"]]),
+    ("key-auth", &[&["key"]]),
+    ("limit-conn", &[&["redis_password"]]),
+    ("limit-count", &[&["redis_password"], &["sentinel_password"]]),
+    ("limit-req", &[&["redis_password"]]),
+    ("loki-logger", &[&["headers"]]),
+];
+
+/// Secrets in plugins' configurations that APISIX does not encrypt.
+const PLAIN_OF_PLUGINS: [(&str, &[&[&str]]); 1] =
+    [("traffic-split", &[&["rules", "weighted_upstreams", "upstream", "tls", "client_key"]])];
+
+/// A secret in the metadata of a plugin.
+const OF_METADATA: &[&str] = &["collector", "request_headers"];
+
+/// Fields that are secrets, and are not encrypted: logins of secret managers.
+const OF_MANAGERS: [&[&str]; 3] = [&["token"], &["auth", "secret_id"], &["auth", "role_id"]];
+
+/// The fields of a plugin that are encrypted, as paths.
+pub fn encrypted_fields(plugin: &str) -> impl Iterator<Item = &'static [&'static str]> {
+    let fields = OF_PLUGINS.iter().find(|(name, _)| *name == plugin).map_or(&[][..], |(_, fields)| *fields);
+    fields.iter().copied()
+}
+
+/// Visits what is encrypted in a document of a collection (`routes`; of credentials it is `credentials`).
+pub fn each_encrypted(collection: &str, document: &mut Json, each: Each<'_>) {
+    match collection {
+        "ssls" => {
+            at(document, &["key"], each);
+            at(document, &["keys"], each);
+        }
+        "upstreams" => at(document, &["tls", "client_key"], each),
+        "routes" | "services" | "stream_routes" => {
+            at(document, &["upstream", "tls", "client_key"], each);
+            of_plugins(document, &OF_PLUGINS, each);
+        }
+        "consumers" | "credentials" | "consumer_groups" | "plugin_configs" | "global_rules" => {
+            of_plugins(document, &OF_PLUGINS, each);
+        }
+        _ => {}
+    }
+}
+
+/// Visits all secrets of a document.
+pub fn each_secret(collection: &str, document: &mut Json, each: Each<'_>) {
+    match collection {
+        "secrets" => OF_MANAGERS.iter().for_each(|path| at(document, path, each)),
+        "plugin_metadata" => at(document, OF_METADATA, each),
+        _ => of_plugins(document, &PLAIN_OF_PLUGINS, each),
+    }
+    each_encrypted(collection, document, each);
+}
+
+/// Visits all texts of a document that may be secrets, some more than once.
+pub fn each_possible_secret(collection: &str, document: &mut Json, each: Each<'_>) {
+    each_secret(collection, document, each);
+    by_names(document, false, each);
+}
+
+/// Parts of names of keys and headers whose values are secrets, in lower case and with underscores.
+const SECRET_WORDS: [&str; 14] = [
+    "password",
+    "passwd",
+    "passphrase",
+    "secret",
+    "token",
+    "private_key",
+    "client_key",
+    "api_key",
+    "apikey",
+    "access_key",
+    "auth_key",
+    "auth_header",
+    "authorization",
+    "credential",
+];
+
+/// What such a name ends with where its value is none: an address, or a name.
+const OPEN_ENDINGS: [&str; 5] = ["_endpoint", "_url", "_uri", "_name", "_type"];
+
+/// Keys with fields that are sent to nodes and other servers.
+const REQUEST_FIELDS: [&str; 6] =
+    ["headers", "extra_headers", "req_headers", "request_headers", "set_headers", "metadata_headers"];
+
+/// Plugins whose fields and bodies clients get.
+const OF_RESPONSES: [&str; 7] =
+    ["response-rewrite", "cors", "echo", "fault-injection", "mocking", "error-page", "api-breaker"];
+
+/// Keys with functions in Lua.
+const FUNCTIONS: [&str; 3] = ["functions", "filter_func", "script"];
+
+/// Whether the value under a name is a secret.
+fn is_secret_name(name: &str) -> bool {
+    let name = name.to_ascii_lowercase().replace('-', "_");
+    SECRET_WORDS.iter().any(|word| name.contains(word)) && !OPEN_ENDINGS.iter().any(|end| name.ends_with(end))
+}
+
+/// `is_of_response`: within a plugin that makes responses.
+fn by_names(value: &mut Json, is_of_response: bool, each: Each<'_>) {
+    match value {
+        Json::String(text) if is_secret_address(text) => each(text),
+        Json::Array(items) if is_secret_condition(items) => items.iter_mut().skip(2).for_each(|item| texts(item, each)),
+        Json::Array(items) => items.iter_mut().for_each(|item| by_names(item, is_of_response, each)),
+        Json::Object(fields) => {
+            for (name, field) in fields {
+                if name == "plugins" {
+                    // Where the configuration of a plugin should be.
+                    let texts = field.as_object_mut().into_iter().flat_map(|plugins| plugins.values_mut());
+                    texts.filter(|value| value.is_string()).for_each(|value| at(value, &[], each));
+                }
+                if is_secret_name(name) || FUNCTIONS.contains(&name.as_str()) {
+                    texts(field, each);
+                } else if !is_of_response && REQUEST_FIELDS.contains(&name.as_str()) {
+                    values_of_fields(field, each);
+                } else {
+                    by_names(field, is_of_response || OF_RESPONSES.contains(&name.as_str()), each);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Of `{"NAME": "VALUE"}`, of `["NAME: VALUE"]`, and of either below `add` and `set`. A list of names has no values.
+fn values_of_fields(fields: &mut Json, each: Each<'_>) {
+    match fields {
+        Json::String(text) => each(text),
+        Json::Array(items) => {
+            items
+                .iter_mut()
+                .filter(|item| item.as_str().is_none_or(|text| text.contains(':')))
+                .for_each(|item| texts(item, each));
+        }
+        Json::Object(fields) => {
+            for (name, field) in fields {
+                match (name.as_str(), &field) {
+                    ("add" | "set", Json::Object(_) | Json::Array(_)) => values_of_fields(field, each),
+                    ("remove", Json::Array(_)) => {}
+                    _ => texts(field, each),
+                }
+            }
+        }
+        Json::Null | Json::Bool(_) | Json::Number(_) => {}
+    }
+}
+
+/// Whether a list compares a field, a cookie or an argument that may be a secret: `["http_x_api_key", "==", "…"]`.
+fn is_secret_condition(items: &[Json]) -> bool {
+    let Some(variable) = items.first().and_then(Json::as_str).filter(|_| items.len() >= 3) else { return false };
+    variable.starts_with("cookie_") || is_secret_name(variable)
+}
+
+/// Whether a text is an address with a login or with a parameter that may be a secret.
+fn is_secret_address(text: &str) -> bool {
+    let authority = text.split_once("://").and_then(|(_, rest)| rest.split(['/', '?', '#']).next());
+    let has_login = authority.is_some_and(|authority| authority.contains('@'));
+    let parameters = text.split_once('?').into_iter().flat_map(|(_, query)| query.split('&'));
+    let is_secret = |parameter: &str| {
+        let (name, value) = parameter.split_once('=').unwrap_or_default();
+        !value.is_empty() && (name == "key" || is_secret_name(name))
+    };
+    has_login || parameters.into_iter().any(is_secret)
+}
+
+fn of_plugins(document: &mut Json, table: &[(&str, &[&[&str]])], each: Each<'_>) {
+    let Some(plugins) = document.get_mut("plugins").and_then(Json::as_object_mut) else { return };
+    for (name, paths) in table {
+        let Some(configuration) = plugins.get_mut(*name) else { continue };
+        paths.iter().for_each(|path| at(configuration, path, each));
+    }
+}
+
+fn at(document: &mut Json, path: &[&str], each: Each<'_>) {
+    match (path, document) {
+        ([], document) => texts(document, each),
+        (_, Json::Array(items)) => items.iter_mut().for_each(|item| at(item, path, each)),
+        ([key, rest @ ..], document) => {
+            if let Some(value) = document.get_mut(*key) {
+                at(value, rest, each);
+            }
+        }
+    }
+}
+
+fn texts(value: &mut Json, each: Each<'_>) {
+    match value {
+        Json::String(text) => each(text),
+        Json::Array(items) => items.iter_mut().for_each(|item| texts(item, each)),
+        Json::Object(fields) => fields.values_mut().for_each(|field| texts(field, each)),
+        Json::Null | Json::Bool(_) | Json::Number(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn seen(visit: fn(&str, &mut Json, Each<'_>), collection: &str, mut document: Json) -> Vec<String> {
+        let mut seen = Vec::new();
+        visit(collection, &mut document, &mut |text| {
+            seen.push(text.clone());
+            "x".clone_into(text);
+        });
+        seen
+    }
+
+    #[test]
+    fn secrets_are_found() {
+        let check = |collection: &str, document: Json, expected: &[&str]| {
+            assert_eq!(seen(each_encrypted, collection, document.clone()), expected, "{document}");
+        };
+        let plugins = json!({"plugins": {"key-auth": {"key": "k"}, "cors": {"key": "no"}, "basic-auth": 7}});
+        for collection in ["routes", "consumers", "credentials", "global_rules", "plugin_configs", "services"] {
+            check(collection, plugins.clone(), &["k"]);
+        }
+        check("ssls", json!({"key": "a", "keys": ["b", "c"], "cert": "no", "snis": ["no"]}), &["a", "b", "c"]);
+        check("upstreams", json!({"tls": {"client_key": "k", "client_cert": "no"}}), &["k"]);
+        check("routes", json!({"upstream": {"tls": {"client_key": "k"}}}), &["k"]);
+        let logger = json!({"plugins": {"loki-logger": {"headers": {"A": "1", "B": {"c": "2"}}}}});
+        check("routes", logger, &["1", "2"]);
+        check("protos", json!({"key": "no"}), &[]);
+        check("routes", json!(["plugins"]), &[]);
+        let manager = json!({"token": "t", "auth": {"role_id": "r", "secret_id": "s"}, "uri": "no"});
+        check("secrets", manager.clone(), &[]);
+        assert_eq!(seen(each_secret, "secrets", manager), ["t", "s", "r"]);
+        let split =
+            json!({"rules": [{"weighted_upstreams": [{"upstream": {"tls": {"client_key": "k"}}}, {"weight": 1}]}]});
+        let split = json!({"plugins": {"traffic-split": split, "jwt-auth": {"private_key": "p", "public_key": "no"}}});
+        check("routes", split.clone(), &["p"]);
+        assert_eq!(seen(each_secret, "routes", split), ["k", "p"]);
+        let collector = json!({"collector": {"request_headers": {"Authorization": "a"}, "address": "no"}});
+        assert_eq!(seen(each_secret, "plugin_metadata", collector), ["a"]);
+    }
+
+    #[test]
+    fn what_may_be_a_secret_is_found_by_its_name() {
+        let check = |document: Json, expected: &[&str]| {
+            let mut found = seen(each_possible_secret, "routes", document.clone());
+            found.retain(|text| text != "x");
+            assert_eq!(found, expected, "{document}");
+        };
+        let plugins = |plugins: Json| json!({ "plugins": plugins });
+        let rewrite =
+            json!({"set": {"Authorization": "a", "X-B": "b"}, "add": ["X-C: c"], "remove": ["X-D"], "X-E": "e"});
+        check(plugins(json!({"proxy-rewrite": {"headers": rewrite, "uri": "/no"}})), &["a", "b", "X-C: c", "e"]);
+        check(
+            plugins(json!({"forward-auth": {"extra_headers": {"X": "a"}, "request_headers": ["Authorization"]}})),
+            &["a"],
+        );
+        let checks = json!({"active": {"req_headers": ["Authorization: a"], "http_path": "/no"}});
+        check(json!({"checks": checks.clone()}), &["Authorization: a"]);
+        check(json!({"upstream": {"checks": checks}}), &["Authorization: a"]);
+        check(json!({"filter_func": "function() end", "script": "s"}), &["function() end", "s"]);
+        check(plugins(json!({"serverless-pre-function": {"phase": "no", "functions": ["f", "g"]}})), &["f", "g"]);
+        check(
+            plugins(json!({"http-logger": {"uri": "http://a:b@host/", "include_req_body": true}})),
+            &["http://a:b@host/"],
+        );
+        check(plugins(json!({"proxy-rewrite": {"uri": "/a?x=1&api_key=k"}})), &["/a?x=1&api_key=k"]);
+        check(
+            json!({"vars": [["http_x_api_key", "==", "k"], ["cookie_id", "!", "in", ["c"]], ["arg_x", "==", "no"]]}),
+            &["k", "in", "c"],
+        );
+        check(plugins(json!({"opa": {"host": "http://no/?x=1", "token_endpoint": "http://no"}})), &[]);
+        check(plugins(json!({"response-rewrite": {"headers": {"set": {"X": "no", "Access-Token": "t"}}}})), &["t"]);
+        check(plugins(json!({"unknown": [{"deep": {"client-secret": ["s"], "max_tokens": 3}}]})), &["s"]);
+    }
+}
