@@ -17,12 +17,21 @@ const WARNING_BYTES_MAX: usize = 512;
 const WARNINGS_MAX: usize = 8;
 
 /// Messages about documents that APISIX does not put behind "invalid configuration".
-const OWN_BEGINNINGS: [&str; 4] = [
+const OWN_BEGINNINGS: [&str; 5] = [
     "failed to check the configuration of ",
     "failed to validate the 'vars' expression",
     "failed to load 'filter_func' string",
     "invalid plugins configuration: ",
+    "missing key",
 ];
+
+/// What APISIX says of a document with which this is wrong.
+pub(crate) fn of_document(message: String) -> String {
+    match OWN_BEGINNINGS.iter().any(|own| message.starts_with(own)) {
+        true => message,
+        false => format!("invalid configuration: {message}"),
+    }
+}
 
 /// What a request is answered with.
 #[derive(Debug)]
@@ -78,10 +87,7 @@ impl Answer {
     /// For a write that was not made. Conflicts are answered where it is known who stated the condition.
     pub(crate) fn refused(error: &WriteError) -> Answer {
         match error {
-            WriteError::Invalid(message) if OWN_BEGINNINGS.iter().any(|own| message.starts_with(own)) => {
-                Answer::bad(message)
-            }
-            WriteError::Invalid(message) => Answer::invalid(message),
+            WriteError::Invalid(message) => Answer::bad(of_document(message.clone())),
             WriteError::Unsupported(message) => Answer::error(StatusCode::NOT_IMPLEMENTED, message),
             WriteError::Unavailable(message) => {
                 Answer::error(StatusCode::SERVICE_UNAVAILABLE, message).with(RETRY_AFTER, "1")

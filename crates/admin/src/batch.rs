@@ -6,7 +6,9 @@
 use crate::answer::Answer;
 use crate::body;
 use crate::collections::{Collection, Naming, Verb};
-use crate::commit::{commit, dry_run, may_write, precondition_failed, transaction, unix_seconds, with_outcome};
+use crate::commit::{
+    ATTEMPTS_MAX, caught_up, commit, dry_run, may_write, precondition_failed, transaction, unix_seconds, with_outcome,
+};
 use crate::control::WriteError;
 use crate::query::Query;
 use crate::resource::address::Address;
@@ -14,12 +16,15 @@ use crate::resource::plan::{Operation, plan};
 use crate::resource::view::View;
 use crate::router::{Api, Asked};
 use axum::http::StatusCode;
+use bytes::Bytes;
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
-use serde_json::{Value as Json, json};
+use serde_json::json;
+use serde_json::value::RawValue;
 use std::borrow::Cow;
-use stillgate_datastore::Write;
 use stillgate_datastore::transaction::WRITES_MAX;
+use stillgate_datastore::{Key, Write};
+use stillgate_schema::lenient_json;
 
 /// One operation, as it is sent.
 #[derive(Debug, Deserialize)]
@@ -28,28 +33,49 @@ struct Sent {
     method: String,
     /// With its query: `/apisix/admin/routes/1?ttl=60`.
     path: String,
+    /// As it is written; it is read when its turn comes.
     #[serde(default)]
-    body: Option<Json>,
+    body: Option<Box<RawValue>>,
 }
 
 pub(crate) async fn batch(api: &Api, asked: &Asked) -> Result<Answer, Answer> {
     let sent = parse(&asked.body)?;
     may_write(api)?;
+    let operation = |(index, sent)| operation(sent).map_err(|message| failed(index, &Answer::bad(message)));
+    let operations = sent.into_iter().enumerate().map(operation).collect::<Result<Vec<Operation>, Answer>>()?;
+    for _ in 1..ATTEMPTS_MAX {
+        match attempt(api, asked, &operations).await? {
+            Ok(answer) => return Ok(answer),
+            Err((_, modified)) => caught_up(api, modified).await,
+        }
+    }
+    let last = attempt(api, asked, &operations).await?;
+    last.map_err(|(key, modified)| precondition_failed(&key, modified))
+}
+
+/// `Ok(Err)`: another write came before, of this key and with this revision.
+async fn attempt(
+    api: &Api,
+    asked: &Asked,
+    operations: &[Operation],
+) -> Result<Result<Answer, (Key, Option<u64>)>, Answer> {
     let mut view = View::new(api.control.documents());
     let stored = View::new(api.control.documents());
-    let (mut writes, mut conditions, mut results) = (Vec::<Write>::new(), Vec::new(), Vec::new());
-    for (index, sent) in sent.into_iter().enumerate() {
-        let operation = operation(sent).map_err(|message| failed(index, &Answer::bad(message)))?;
-        let plan = plan(&*api.control, &view, &operation, unix_seconds()).map_err(|answer| failed(index, &answer))?;
+    // Results are text: as trees they would take many times their size.
+    let (mut writes, mut results) = (Vec::<Write>::new(), Vec::<String>::new());
+    let (mut conditions, mut unreferenced) = (Vec::new(), Vec::new());
+    for (index, operation) in operations.iter().enumerate() {
+        let plan = plan(&*api.control, &view, operation, unix_seconds()).map_err(|answer| failed(index, &answer))?;
         if let Some(write) = plan.writes.iter().find(|write| view.is_pending(write.key())) {
             let message =
                 format!("an earlier operation of this batch writes {}; make one operation of both", write.key());
             return Err(failed(index, &Answer::bad(message)));
         }
-        results.push(json!({ "status": plan.answer.status.as_u16(), "body": plan.body() }));
+        results.push(format!("{{\"status\":{},\"body\":{}}}", plan.answer.status.as_u16(), plan.body()));
         plan.writes.iter().for_each(|write| view.add(write));
         writes.extend(plan.writes);
         conditions.extend(plan.conditions);
+        unreferenced.extend(plan.unreferenced);
     }
     if writes.len() > WRITES_MAX {
         return Err(Answer::bad(format!(
@@ -57,22 +83,28 @@ pub(crate) async fn batch(api: &Api, asked: &Asked) -> Result<Answer, Answer> {
             writes.len()
         )));
     }
-    let transaction = transaction(asked, conditions, writes);
+    let transaction = transaction(asked, conditions, unreferenced, writes);
     if asked.query.dry_run()? {
-        return dry_run(api, &stored, transaction).await;
+        return dry_run(api, &stored, transaction).await.map(Ok);
     }
-    let outcome = commit(api, asked, transaction).await.map_err(|error| match error {
-        WriteError::Conflict { key, modified } => precondition_failed(&key, modified),
-        error => Answer::refused(&error),
-    })?;
-    let body = json!({ "revision": outcome.revision, "results": results });
-    Ok(with_outcome(Answer::json(StatusCode::OK, body), &outcome))
+    let outcome = match commit(api, asked, transaction).await {
+        Ok(outcome) => outcome,
+        Err(WriteError::Conflict { key, modified }) => return Ok(Err((key, modified))),
+        Err(error) => return Err(Answer::refused(&error)),
+    };
+    let body = format!("{{\"revision\":{},\"results\":[{}]}}\n", outcome.revision, results.join(","));
+    Ok(Ok(with_outcome(Answer::text(StatusCode::OK, body), &outcome)))
 }
 
 fn parse(bytes: &[u8]) -> Result<Vec<Sent>, Answer> {
-    let json = body::parse(bytes)?.unwrap_or_default();
-    let sent: Vec<Sent> = serde_json::from_value(json)
-        .map_err(|error| Answer::bad(format!("write a list of {{\"method\", \"path\", \"body\"}}: {error}")))?;
+    let text = body::text(bytes)?;
+    let sent: Vec<Sent> = lenient_json::read(if text.is_empty() { "null" } else { text }).map_err(|(error, at)| {
+        let why = body::in_words_of_apisix(&error, at, text.len());
+        match error.is_data() {
+            true => Answer::bad(format!("write a list of {{\"method\", \"path\", \"body\"}}: {why}")),
+            false => Answer::bad(format!("invalid request body: {why}")),
+        }
+    })?;
     match sent.len() {
         1..=WRITES_MAX => Ok(sent),
         count => Err(Answer::bad(format!("a batch takes 1 to {WRITES_MAX} operations; this one has {count}"))),
@@ -97,6 +129,7 @@ fn operation(sent: Sent) -> Result<Operation, String> {
     let ttl_seconds = query.ttl_seconds().map_err(|_| "invalid argument ttl: should be a number")?;
     let force = query.is("force", "true");
     let body = sent.body.filter(|_| verb != Verb::Delete);
+    let body = body.map(|body| Bytes::copy_from_slice(body.get().as_bytes()));
     Ok(Operation { verb, collection, address: Address { id, parent, sub_path }, body, ttl_seconds, force })
 }
 

@@ -1,16 +1,18 @@
-//! Bodies of requests: read within bounds of size and time, and parsed as JSON whatever the content type says.
+//! Bodies of requests: read within bounds of size, time and memory, and parsed as JSON whatever the content type says.
 //!
-//! A body is read only after its sender was admitted. Error messages follow APISIX's parser where tests and clients know them.
+//! A body is read only after its sender was admitted. Error messages follow APISIX's parser where tests and clients know them;
+//! what was sent is not repeated in them, as APISIX does in `req_body`: it may be a private key.
 
 use crate::answer::Answer;
 use axum::body::Body;
-use axum::http::header::CONTENT_LENGTH;
+use axum::http::header::{CONTENT_LENGTH, EXPECT};
 use axum::http::{HeaderMap, StatusCode};
 use bytes::Bytes;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
-use serde_json::{Value as Json, json};
+use http_body_util::BodyExt;
+use serde_json::Value as Json;
+use std::borrow::Cow;
 use std::time::Duration;
-use tokio::sync::Semaphore;
+use stillgate_schema::lenient_json;
 
 /// Bytes of the body of a request about one resource: APISIX's bound, 1.5 MiB.
 pub const SINGLE_BYTES_MAX: usize = 1_572_864;
@@ -24,21 +26,52 @@ pub(crate) const SMALL_BYTES_MAX: usize = 4096;
 /// A body has to be there within this time.
 const READ_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Bodies with more than [`SINGLE_BYTES_MAX`] that are in memory at once; more wait.
+/// Bytes of a body that is too large which are read for nothing, so that its sender gets the answer: who still sends when the
+/// connection is closed may lose it.
+pub const DISCARDED_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Requests with bodies of more than [`LARGE_BYTES_MIN`] that are worked on at once; more wait.
 pub(crate) const LARGE_AT_ONCE_MAX: usize = 2;
 
-/// Characters of a body that is no JSON, shown to its sender.
-const SHOWN_CHARS_MAX: usize = 1024;
+/// From here on a body is large.
+pub(crate) const LARGE_BYTES_MIN: usize = 64 * 1024;
 
-/// The bytes of a body of at most so many; an early answer closes the connection, since the rest of the body is not read.
-pub(crate) async fn read(headers: &HeaderMap, body: Body, bytes_max: usize) -> Result<Bytes, Answer> {
+/// Memory that the JSON of one document may take, in bytes for each byte of its text. What has more structure than text, such as
+/// a list of a million numbers, is refused before it is parsed.
+const MEMORY_PER_BYTE_MAX: usize = 48;
+
+/// Memory that any document may take.
+const MEMORY_BYTES_MIN: usize = 8 * 1024 * 1024;
+
+/// The bytes of a body of at most so many.
+pub(crate) async fn read(headers: &HeaderMap, mut body: Body, bytes_max: usize) -> Result<Bytes, Answer> {
     let declared = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    if let Some(size) = declared.filter(|size| *size > bytes_max as u64) {
-        return Err(too_large(&size.to_string(), bytes_max));
+    let is_declared_too_large = declared.is_some_and(|size| size > bytes_max as u64);
+    let never_fits = declared.is_some_and(|size| size > DISCARDED_BYTES_MAX as u64);
+    // Who waits for leave to send has sent nothing yet.
+    if is_declared_too_large && (never_fits || headers.contains_key(EXPECT)) {
+        return Err(too_large(declared, bytes_max));
     }
-    match tokio::time::timeout(READ_TIMEOUT, Limited::new(body, bytes_max).collect()).await {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large("of the body", bytes_max)),
+    let (mut read, mut discarded) = (Vec::new(), 0);
+    let reading = async {
+        while let Some(frame) = body.frame().await {
+            let Ok(data) = frame.map_err(|error| error.to_string())?.into_data() else { continue };
+            if is_declared_too_large || discarded > 0 || read.len() + data.len() > bytes_max {
+                discarded += read.len() + data.len();
+                read = Vec::new();
+                if discarded > DISCARDED_BYTES_MAX {
+                    break;
+                }
+            } else {
+                read.extend_from_slice(&data);
+            }
+        }
+        Ok::<(), String>(())
+    };
+    let outcome = tokio::time::timeout(READ_TIMEOUT, reading).await;
+    match outcome {
+        _ if is_declared_too_large || discarded > 0 => Err(too_large(declared, bytes_max)),
+        Ok(Ok(())) => Ok(read.into()),
         Ok(Err(error)) => Err(Answer::bad(format!("invalid request body: {error}")).closing()),
         Err(_) => {
             let message = format!("the request body did not arrive within {} s", READ_TIMEOUT.as_secs());
@@ -47,47 +80,92 @@ pub(crate) async fn read(headers: &HeaderMap, body: Body, bytes_max: usize) -> R
     }
 }
 
-/// Like [`read`], for bodies of up to [`MANY_BYTES_MAX`], of which only a few are in memory at once.
-pub(crate) async fn read_many(headers: &HeaderMap, body: Body, places: &Semaphore) -> Result<Bytes, Answer> {
-    let _place = places.acquire().await.expect("the semaphore is never closed");
-    read(headers, body, MANY_BYTES_MAX).await
-}
-
 /// The JSON of a body; `None`: the body is empty.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Option<Json>, Answer> {
     if bytes.is_empty() {
         return Ok(None);
     }
-    serde_json::from_slice(bytes).map(Some).map_err(|error| {
-        let shown: String = String::from_utf8_lossy(bytes).chars().take(SHOWN_CHARS_MAX).collect();
-        let message = format!("invalid request body: {}", in_words_of_apisix(&error, bytes));
-        Answer::json(StatusCode::BAD_REQUEST, json!({ "error_msg": message, "req_body": shown }))
+    let text = text(bytes)?;
+    document(text).map(Some).map_err(|message| Answer::bad(format!("invalid request body: {message}")))
+}
+
+/// The JSON of one document, unless it would take too much memory.
+pub(crate) fn document(text: &str) -> Result<Json, String> {
+    let memory_max = text.len().saturating_mul(MEMORY_PER_BYTE_MAX).max(MEMORY_BYTES_MIN);
+    if memory_of(text) > memory_max {
+        return Err(format!(
+            "it has too many values for its {} bytes: parsed, it would take more than {memory_max} bytes",
+            text.len()
+        ));
+    }
+    lenient_json::read(text).map_err(|(error, at)| in_words_of_apisix(&error, at, text.len()))
+}
+
+/// A body as text.
+pub(crate) fn text(bytes: &[u8]) -> Result<&str, Answer> {
+    std::str::from_utf8(bytes).map_err(|error| {
+        let at = error.valid_up_to() + 1;
+        Answer::bad(format!("invalid request body: invalid unicode code point at character {at}"))
     })
 }
 
-/// The errors that clients meet most, in the words of the parser that APISIX has.
-pub(crate) fn in_words_of_apisix(error: &serde_json::Error, bytes: &[u8]) -> String {
-    let lines_before = bytes.split_inclusive(|byte| *byte == b'\n').take(error.line().saturating_sub(1));
-    let character = lines_before.map(<[u8]>::len).sum::<usize>() + error.column().max(1);
-    let text = error.to_string();
-    if error.is_eof() {
-        return format!("Expected value but found T_END at character {}", bytes.len() + 1);
+/// About the memory that a text takes as a tree: never less than it takes, and for usual documents not much more.
+fn memory_of(text: &str) -> usize {
+    /// A map with its table, and space for the first three entries.
+    const MAP_BYTES: usize = 448;
+    /// A list with space for its first four items.
+    const LIST_BYTES: usize = 320;
+    /// A further item or entry, in a list or table that grows by doubling.
+    const ITEM_BYTES: usize = 240;
+    /// Text of a string beyond its own bytes.
+    const STRING_BYTES: usize = 16;
+    let (mut memory, mut is_string, mut is_escaped, mut previous) = (text.len(), false, false, b' ');
+    for byte in text.bytes().filter(|byte| !byte.is_ascii_whitespace()) {
+        let was_escaped = std::mem::take(&mut is_escaped);
+        let before = std::mem::replace(&mut previous, byte);
+        // What is empty takes nothing.
+        if !is_string && matches!((before, byte), (b'{', b'}') | (b'[', b']')) {
+            memory -= if byte == b'}' { MAP_BYTES } else { LIST_BYTES };
+        }
+        memory += match byte {
+            b'"' if !was_escaped => {
+                is_string = !is_string;
+                STRING_BYTES
+            }
+            b'\\' if is_string && !was_escaped => {
+                is_escaped = true;
+                0
+            }
+            _ if is_string => 0,
+            b'{' => MAP_BYTES,
+            b'[' => LIST_BYTES,
+            b',' => ITEM_BYTES,
+            _ => 0,
+        };
     }
-    match text.split(" at line").next().unwrap_or_default() {
+    memory
+}
+
+/// The errors that clients meet most, in the words of the parser that APISIX has. `at`: the byte of the error, from 1.
+pub(crate) fn in_words_of_apisix(error: &serde_json::Error, at: usize, bytes: usize) -> String {
+    let text = lenient_json::without_values(error);
+    if error.is_eof() {
+        return format!("Expected value but found T_END at character {}", bytes + 1);
+    }
+    match text.as_str() {
         "key must be a string" => {
-            format!("Expected object key string but found invalid token at character {character}")
+            format!("Expected object key string but found invalid token at character {at}")
         }
-        "expected value" | "expected ident" => {
-            format!("Expected value but found invalid token at character {character}")
-        }
-        "recursion limit exceeded" => format!("Found too many nested data structures at character {character}"),
+        "expected value" | "expected ident" => format!("Expected value but found invalid token at character {at}"),
+        "recursion limit exceeded" => format!("Found too many nested data structures at character {at}"),
         _ => text,
     }
 }
 
-fn too_large(size: &str, bytes_max: usize) -> Answer {
+fn too_large(declared: Option<u64>, bytes_max: usize) -> Answer {
+    let size = declared.map_or(Cow::Borrowed("of the body"), |size| size.to_string().into());
     let message = format!("request size {size} is greater than the maximum size {bytes_max} allowed");
-    Answer::bad(format!("invalid request body: {message}")).closing()
+    Answer::error(StatusCode::PAYLOAD_TOO_LARGE, format!("invalid request body: {message}")).closing()
 }
 
 #[cfg(test)]
@@ -111,7 +189,36 @@ mod tests {
         check("{\n\"a\": x}", "Expected value but found invalid token at character 8");
         check("{\"a\":", "Expected value but found T_END at character 6");
         check(&"[".repeat(10_000), "Found too many nested data structures at character 128");
+        check("{\"a\": \"\n\", b}", "Expected object key string but found invalid token at character 12");
         assert!(error_of(b"\"\xff\"").starts_with("invalid request body: invalid unicode code point"));
         assert!(parse(b"").unwrap().is_none());
+    }
+
+    #[test]
+    fn an_error_does_not_repeat_what_was_sent() {
+        for wrong in [
+            "{\"key\": \"s3cret\"",
+            "{\"key\": \"s3cret\" x}",
+            "{\"key\": s3cret}",
+            "s3cret",
+            "{\"key\": \"s3cret\\q\"}",
+        ] {
+            let answer = parse(wrong.as_bytes()).unwrap_err();
+            assert!(!format!("{answer:?}").contains("s3cret"), "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn a_document_takes_a_multiple_of_its_size() {
+        let usual = r#"{"uri": "/a", "upstream": {"nodes": [{"host": "127.0.0.1", "port": 1980, "weight": 1}]}}"#;
+        let many = |part: &str, count: usize| format!("[{}]", vec![part; count].join(","));
+        assert!(parse(many(usual, 10_000).as_bytes()).is_ok());
+        assert!(parse(many("12345", 20_000).as_bytes()).is_ok());
+        for dense in ["1", "[]", "\"\"", "{\"\":1}", "[[[[0]]]]"] {
+            let message = error_of(many(dense, SINGLE_BYTES_MAX / (dense.len() + 1)).as_bytes());
+            assert!(message.starts_with("invalid request body: it has too many values for its "), "{message}");
+        }
+        // Structure in a string is none.
+        assert!(parse(format!("\"{}\"", ",[{".repeat(500_000)).as_bytes()).is_ok());
     }
 }

@@ -10,13 +10,22 @@ use crate::router::{Api, Asked};
 use axum::http::StatusCode;
 use axum::http::header::HeaderName;
 use serde_json::{Value as Json, json};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use stillgate_datastore::transaction::WRITES_MAX;
-use stillgate_datastore::{Author, Condition, Key, Transaction, Write};
+use stillgate_datastore::{Author, Condition, Key, Transaction, Unreferenced, Write};
 use tracing::info;
 
 /// Keys in a line of the audit log; history has all.
 const LOGGED_KEYS_MAX: usize = 16;
+
+/// How often a write is planned again because something changed between its check and its commit.
+pub(crate) const ATTEMPTS_MAX: usize = 32;
+
+/// Before a write is planned again: the documents follow their datastore.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Pauses before an attempt. An etcd that is so far behind does not answer the attempt either.
+const PAUSES_MAX: usize = 100;
 
 const GENERATION: HeaderName = HeaderName::from_static("x-stillgate-generation");
 
@@ -60,8 +69,24 @@ pub(crate) fn author(asked: &Asked) -> Author {
     Author { name: asked.caller.name.clone(), address, action: format!("{} {}", asked.method, asked.path) }
 }
 
-pub(crate) fn transaction(asked: &Asked, conditions: Vec<(Key, Condition)>, writes: Vec<Write>) -> Transaction {
-    Transaction { conditions, writes, author: author(asked) }
+pub(crate) fn transaction(
+    asked: &Asked,
+    conditions: Vec<(Key, Condition)>,
+    unreferenced: Vec<Unreferenced>,
+    writes: Vec<Write>,
+) -> Transaction {
+    Transaction { conditions, unreferenced, writes, author: author(asked) }
+}
+
+/// Waits until a write can be planned again that another one came before, whose revision this is.
+pub(crate) async fn caught_up(api: &Api, revision: Option<u64>) {
+    let behind = || revision.is_some_and(|revision| api.control.documents().revision() < revision);
+    for _ in 0..PAUSES_MAX {
+        tokio::time::sleep(PAUSE).await;
+        if !behind() {
+            return;
+        }
+    }
 }
 
 /// Whether resources are written here at all.

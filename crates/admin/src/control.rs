@@ -51,8 +51,8 @@ pub trait Control: Send + Sync + 'static {
     /// The JSON Schemas of a plugin: its configuration, its metadata, and a consumer's part.
     fn plugin_schema(&self, name: &str) -> Option<PluginSchema>;
 
-    /// Calls `each` with every secret string of a document, which may replace it. Private keys of `ssls` need not be
-    /// visited: answers never have them.
+    /// Calls `each` with every text of a document that may be a secret, which it may replace; with some more than once. Private
+    /// keys of `ssls` need not be visited: answers never have them.
     fn secrets(&self, collection: &str, value: &mut Json, each: &mut dyn FnMut(&mut String));
 
     /// The changes before a revision (`None`: the newest), newest first, without values.

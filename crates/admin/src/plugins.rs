@@ -4,6 +4,7 @@ use crate::answer::Answer;
 use crate::collections::{COLLECTIONS, Collection};
 use crate::control::Plugin;
 use crate::masks::{MASK, has_mask};
+use crate::resource::rules;
 use crate::router::{Api, Asked};
 use axum::http::StatusCode;
 use axum::http::header::HeaderName;
@@ -68,7 +69,7 @@ pub(crate) fn validate(api: &Api, asked: &Asked) -> Answer {
     if has_mask(&document) {
         return Answer::bad(format!("the document has a masked secret ({MASK})"));
     }
-    match api.control.validate(collection.name, &document) {
+    match rules::check(collection, &document).and_then(|()| api.control.validate(collection.name, &document)) {
         Ok(()) => Answer::empty(StatusCode::OK),
         Err(message) => Answer::bad(message),
     }

@@ -5,30 +5,42 @@
 
 mod items;
 mod remembered;
+mod request;
 
 use crate::answer::Answer;
-use crate::body::in_words_of_apisix;
+use crate::body;
 use crate::collections::{COLLECTIONS, Collection, Naming};
-use crate::commit::{commit_all, dry_run, may_write, precondition_failed, transaction, unix_seconds, with_outcome};
+use crate::commit::{
+    ATTEMPTS_MAX, caught_up, commit_all, dry_run, may_write, precondition_failed, transaction, unix_seconds,
+    with_outcome,
+};
 use crate::control::WriteError;
-use crate::masks::{MASK, has_mask, remove_hidden_keys};
 use crate::off_thread::off_thread;
+use crate::resource::references::still_unused;
 use crate::resource::view::View;
 use crate::router::{Api, Asked};
 use axum::http::StatusCode;
 use axum::http::header::HeaderName;
-use items::{Items, diff, of_documents, of_request};
+use items::{Refusal, check_all, diff, of_documents, of_request};
 pub(crate) use remembered::Standalone;
 use remembered::fingerprint;
+use request::{Text, Version, Whole};
 use serde_json::{Map, Value as Json, json};
+use std::ops::ControlFlow;
 use std::sync::Arc;
-use stillgate_datastore::{Document, Key, Write};
+use stillgate_datastore::{Document, Key, Unreferenced, Write};
 
 const DIGEST: HeaderName = HeaderName::from_static("x-digest");
 const LAST_MODIFIED: HeaderName = HeaderName::from_static("x-last-modified");
 
 /// Bytes of a digest that is remembered.
 const DIGEST_BYTES_MAX: usize = 256;
+
+/// Errors of one validation. What comes after them is not checked: each item costs a check, and each error memory.
+const ERRORS_MAX: usize = 100;
+
+/// Characters of an id or a message in an error.
+const ERROR_CHARS_MAX: usize = 1000;
 
 /// The collections of the whole document. Credentials are among the consumers.
 fn collections() -> impl Iterator<Item = &'static Collection> {
@@ -71,41 +83,82 @@ pub(crate) async fn replace(api: Arc<Api>, asked: Asked) -> Result<Answer, Answe
     if digest.len() > DIGEST_BYTES_MAX {
         return Err(Answer::bad(format!("the digest is longer than {DIGEST_BYTES_MAX} bytes")));
     }
-    let (planning, body) = (api.clone(), asked.body.clone());
-    let planned = off_thread(move || plan(&planning, &body, &digest)).await?;
-    match planned? {
-        Some(planned) => commit_plan(&api, &asked, planned).await,
-        None => Ok(Answer::empty(StatusCode::NO_CONTENT)),
+    let mut attempts = 1;
+    loop {
+        let (planning, body, digest, place) = (api.clone(), asked.body.clone(), digest.clone(), asked.place.clone());
+        let planned = off_thread(move || {
+            let planned = plan(&planning, &body, &digest);
+            drop(place);
+            planned
+        });
+        let planned = planned.await?;
+        let Some(planned) = planned? else { return Ok(Answer::empty(StatusCode::NO_CONTENT)) };
+        match commit_plan(&api, &asked, planned).await? {
+            Ok(answer) => return Ok(answer),
+            Err((key, modified)) if attempts == ATTEMPTS_MAX => return Err(precondition_failed(&key, modified)),
+            Err((_, modified)) => caught_up(&api, modified).await,
+        }
+        attempts += 1;
     }
 }
 
 /// POST to `configs/validate`.
-pub(crate) fn validate(api: &Api, asked: &Asked) -> Answer {
-    let whole = match whole(&asked.body) {
-        Ok(whole) => whole,
-        Err(answer) => return answer,
-    };
-    let mut errors = Vec::new();
+pub(crate) fn validate(api: &Api, asked: &Asked) -> Result<Answer, Answer> {
+    let text = Text::new(body::text(&asked.body)?);
+    let whole = text.whole()?;
+    let mut errors: Vec<Json> = Vec::new();
     for collection in collections() {
-        if let Some(version) = whole.get(version_key(collection)).filter(|version| !version.is_number()) {
-            let got = if version.is_string() { "string" } else { "table" };
+        if let Version::Other(got) = whole.version(collection) {
             let message = format!("{} must be a number, got {got}", version_key(collection));
             errors.push(json!({ "resource_type": collection.name, "error": message }));
         }
-        let (_, wrong) = of_request(&*api.control, collection, &whole[collection.name]);
-        errors.extend(
-            wrong
-                .into_iter()
-                .map(|(index, message)| json!({ "resource_type": collection.name, "index": index, "error": message })),
-        );
-    }
-    match errors.is_empty() {
-        true => Answer::empty(StatusCode::OK),
-        false => {
-            let body = json!({ "error_msg": "Configuration validation failed", "errors": errors });
-            Answer::json(StatusCode::BAD_REQUEST, body)
+        check_all(&*api.control, collection, &whole, &mut |index, Refusal { id, message }| {
+            if errors.len() >= ERRORS_MAX {
+                return ControlFlow::Break(());
+            }
+            errors.push(json!({
+                "resource_type": collection.name,
+                "resource_id": shown_id(&id),
+                "index": index,
+                "error": cut(message),
+            }));
+            match errors.len() < ERRORS_MAX {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            }
+        });
+        if errors.len() >= ERRORS_MAX {
+            break;
         }
     }
+    match errors.len() {
+        0 => Ok(Answer::empty(StatusCode::OK)),
+        count => {
+            let mut body = json!({ "error_msg": "Configuration validation failed", "errors": errors });
+            if count >= ERRORS_MAX {
+                body["truncated"] = true.into();
+            }
+            Ok(Answer::json(StatusCode::BAD_REQUEST, body))
+        }
+    }
+}
+
+/// The id of an item as its error names it.
+fn shown_id(id: &Json) -> Json {
+    match id {
+        Json::String(text) => cut(text.clone()).into(),
+        Json::Number(_) => id.clone(),
+        _ => "".into(),
+    }
+}
+
+/// A text of an error within bounds.
+fn cut(mut text: String) -> String {
+    if let Some((at, _)) = text.char_indices().nth(ERROR_CHARS_MAX) {
+        text.truncate(at);
+        text.push('…');
+    }
+    text
 }
 
 /// A replacement that is to be committed.
@@ -119,7 +172,8 @@ struct Planned {
 
 /// `None`: what is stored came with this digest.
 fn plan(api: &Api, body: &[u8], digest: &str) -> Result<Option<Planned>, Answer> {
-    let whole = whole(body)?;
+    let text = Text::new(body::text(body)?);
+    let whole = text.whole()?;
     may_write(api)?;
     let view = View::new(api.control.documents());
     if api.standalone.last(view.revision(), unix_seconds()).1.as_deref() == Some(digest) {
@@ -130,22 +184,25 @@ fn plan(api: &Api, body: &[u8], digest: &str) -> Result<Option<Planned>, Answer>
     Ok(Some(Planned { digest: digest.to_owned(), view, revision, changes }))
 }
 
-async fn commit_plan(api: &Api, asked: &Asked, planned: Planned) -> Result<Answer, Answer> {
+/// `Ok(Err)`: another write came before, of this key and with this revision.
+async fn commit_plan(api: &Api, asked: &Asked, planned: Planned) -> Result<Result<Answer, (Key, Option<u64>)>, Answer> {
     let Planned { digest, view, revision: before, changes: Changes { writes, versions, indexes } } = planned;
-    let transaction = transaction(asked, Vec::new(), writes);
+    let unreferenced = writes.iter().flat_map(|write| still_unreferenced(&view, write)).collect();
+    let transaction = transaction(asked, Vec::new(), unreferenced, writes);
     let is_dry = asked.query.dry_run()?;
     let outcome = match transaction.writes.is_empty() {
         // A datastore takes no transaction without writes.
         true => None,
-        false if is_dry => return dry_run(api, &view, transaction).await,
-        false => Some(commit_all(api, asked, transaction).await.map_err(|error| match error {
-            WriteError::Conflict { key, modified } => precondition_failed(&key, modified),
-            error => Answer::refused(&error),
-        })?),
+        false if is_dry => return dry_run(api, &view, transaction).await.map(Ok),
+        false => match commit_all(api, asked, transaction).await {
+            Ok(outcome) => Some(outcome),
+            Err(WriteError::Conflict { key, modified }) => return Ok(Err((key, modified))),
+            Err(error) => return Err(Answer::refused(&error)),
+        },
     };
     if is_dry {
         let body = json!({ "dry_run": true, "changes": [], "warnings": [], "effects": [] });
-        return Ok(Answer::json(StatusCode::OK, body));
+        return Ok(Ok(Answer::json(StatusCode::OK, body)));
     }
     let revision = outcome.as_ref().map_or(before, |outcome| outcome.revision);
     // What another client wrote meanwhile was neither compared nor removed, and the digest does not stand for it.
@@ -156,39 +213,24 @@ async fn commit_plan(api: &Api, asked: &Asked, planned: Planned) -> Result<Answe
     let waits = asked.query.get("wait").and_then(|wait| wait.parse::<f64>().ok()).is_some_and(|wait| wait > 0.0);
     let status = if waits { StatusCode::OK } else { StatusCode::ACCEPTED };
     let answer = with_last(Answer::empty(status), api.standalone.last(revision, unix_seconds()));
-    Ok(match outcome {
+    Ok(Ok(match outcome {
         Some(outcome) => with_outcome(answer, &outcome),
         None => answer,
-    })
+    }))
 }
 
-/// The document of a request.
-fn whole(bytes: &[u8]) -> Result<Json, Answer> {
-    if bytes.is_empty() {
-        return Err(Answer::bad("invalid request body: empty request body"));
+/// What has to hold until a document is deleted: nothing that came meanwhile refers to it.
+fn still_unreferenced(view: &View, write: &Write) -> Vec<Unreferenced> {
+    let Write::Delete { key } = write else { return Vec::new() };
+    match Collection::of_key(key.as_str()) {
+        Some(collection) if collection.naming == Naming::Username => {
+            // Its credentials. Of all consumers, since etcd takes no condition for each of many.
+            let below = format!("{}/", collection.name);
+            vec![Unreferenced { below, since: view.revision(), mention: String::new() }]
+        }
+        Some(collection) => still_unused(view, collection, key.id()),
+        None => Vec::new(),
     }
-    let parsed: Result<Json, _> = serde_json::from_slice(bytes);
-    let mut whole =
-        parsed.map_err(|error| Answer::bad(format!("invalid request body: {}", in_words_of_apisix(&error, bytes))))?;
-    if !whole.is_object() {
-        return Err(Answer::bad("invalid request body: an object is expected"));
-    }
-    if let Some(unknown) = whole.as_object().into_iter().flat_map(Map::keys).find(|key| !is_known(key)) {
-        return Err(Answer::bad(format!("unknown key {unknown:?}; what a list does not name is deleted")));
-    }
-    let certificates = whole.get_mut("ssls").and_then(Json::as_array_mut);
-    certificates.into_iter().flatten().for_each(remove_hidden_keys);
-    if has_mask(&whole) {
-        return Err(Answer::bad(format!("the configuration has a masked secret ({MASK}); send the secret itself")));
-    }
-    Ok(whole)
-}
-
-/// What may be in the whole document, if only because GET has it there. Of `plugins`, which APISIX has a version of, nothing is
-/// taken.
-fn is_known(key: &str) -> bool {
-    let is_of_all = ["plugins", "X-Last-Modified", "X-Digest"].contains(&key);
-    is_of_all || key.ends_with("_conf_version") || collections().any(|collection| collection.name == key)
 }
 
 /// What a replacement does.
@@ -202,38 +244,33 @@ struct Changes {
 }
 
 /// What changes, and which versions the collections have then.
-fn changes(api: &Api, view: &View, whole: &Json) -> Result<Changes, Answer> {
+fn changes(api: &Api, view: &View, whole: &Whole<'_>) -> Result<Changes, Answer> {
     let mut changes = Changes::default();
     for collection in collections() {
         let stored = view.below(&format!("{}/", collection.name));
         let old = api.standalone.version(collection, fingerprint(&stored));
-        let new = new_version(collection, &whole[version_key(collection)], old)?;
+        let new = new_version(collection, whole.version(collection), old)?;
         changes.versions.push((collection.name, new));
         if new == old {
             let index = |(key, document): &(Key, Document)| (key.clone(), api.standalone.index(key, document));
             changes.indexes.extend(stored.iter().map(index));
             continue;
         }
-        let (items, wrong): (Items, _) = of_request(&*api.control, collection, &whole[collection.name]);
-        if let Some((_, message)) = wrong.into_iter().next() {
-            return Err(Answer::bad(message));
-        }
+        let items = of_request(&*api.control, collection, whole)?;
         changes.indexes.extend(items.iter().map(|(key, item)| (key.clone(), item.index)));
         changes.writes.extend(diff(collection, &stored, items, unix_seconds()));
     }
     Ok(changes)
 }
 
-fn new_version(collection: &Collection, given: &Json, old: u64) -> Result<u64, Answer> {
+fn new_version(collection: &Collection, given: Version, old: u64) -> Result<u64, Answer> {
     let key = version_key(collection);
     match given {
-        Json::Null => Ok(old + 1),
-        Json::Number(number) => match number.as_f64() {
-            // Versions are counts or times in milliseconds: far below where a float has gaps.
-            Some(version) if version >= old as f64 => Ok(version as u64),
-            _ => Err(Answer::bad(format!("{key} must be greater than or equal to ({old})"))),
-        },
-        _ => Err(Answer::bad(format!("{key} must be a number"))),
+        Version::None => Ok(old + 1),
+        // Versions are counts or times in milliseconds: far below where a float has gaps.
+        Version::Number(version) if version >= old as f64 => Ok(version as u64),
+        Version::Number(_) => Err(Answer::bad(format!("{key} must be greater than or equal to ({old})"))),
+        Version::Other(_) => Err(Answer::bad(format!("{key} must be a number"))),
     }
 }
 

@@ -104,7 +104,7 @@ fn put(document: usize, turn: usize) -> Result<Write, Box<dyn Error>> {
 }
 
 fn transaction(writes: Vec<Write>) -> Transaction {
-    Transaction { conditions: Vec::new(), writes, author: Author::default() }
+    Transaction { conditions: Vec::new(), unreferenced: Vec::new(), writes, author: Author::default() }
 }
 
 /// Without pages of files.

@@ -21,4 +21,4 @@ pub mod transaction;
 pub use document::{Batch, Document, Event, Snapshot};
 pub use documents::{DocumentTable, Documents};
 pub use key::{Key, KeyError};
-pub use transaction::{Author, CommitError, Condition, Transaction, Write};
+pub use transaction::{Author, CommitError, Condition, Transaction, Unreferenced, Write};

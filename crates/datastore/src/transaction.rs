@@ -1,5 +1,6 @@
 //! A change that is made whole or not at all: on which conditions, of what, and by whom.
 
+use crate::document::Document;
 use crate::key::Key;
 use std::fmt;
 
@@ -11,6 +12,8 @@ pub const WRITES_MAX: usize = 128;
 pub struct Transaction {
     /// All must hold.
     pub conditions: Vec<(Key, Condition)>,
+    /// All must hold, too.
+    pub unreferenced: Vec<Unreferenced>,
     /// 1 to [`WRITES_MAX`], at most one a key.
     pub writes: Vec<Write>,
     /// For history and audit.
@@ -26,6 +29,19 @@ pub enum Condition {
     Present,
     /// There is one, last written by this revision.
     Modified(u64),
+}
+
+/// No document has come to refer to something since its author looked: for a change that deletes it, or that takes what only one
+/// document may have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unreferenced {
+    /// The path of the documents that could refer to it, with a slash at its end: `routes/`.
+    pub below: String,
+    /// The revision at which the author looked.
+    pub since: u64,
+    /// A text that is in every document that refers to it; with an empty one, any document does. etcd does not look into
+    /// documents, so there every later write below the path breaks the condition.
+    pub mention: String,
 }
 
 /// What is done to a key.
@@ -72,6 +88,14 @@ pub enum CommitError {
     TooLarge(String),
     /// The datastore cannot be reached or written now; whether it was made may be unknown, which the text says.
     Unavailable(String),
+}
+
+impl Unreferenced {
+    /// Whether a document below the path breaks the condition. A text with escapes may have any other text in it.
+    pub(crate) fn is_broken_by(&self, document: &Document) -> bool {
+        let mentions = |text: &str| text.contains(&self.mention) || text.contains('\\');
+        document.modified > self.since && mentions(&document.value)
+    }
 }
 
 impl Write {

@@ -13,8 +13,11 @@ pub const SESSION_COOKIE: &str = "stillgate_session";
 /// How long a session lasts.
 pub(crate) const SESSION_AGE_MAX: Duration = Duration::from_secs(12 * 3600);
 
-/// Sessions at once; the oldest one makes place for a new one.
+/// Sessions at once. With one more, the oldest of those who have most ends, so that who opens many ends his own.
 const SESSIONS_MAX: usize = 256;
+
+/// Sessions at once that one key has opened, or one sign-in token after the other; its oldest makes place for a new one.
+const SESSIONS_OF_ONE_MAX: usize = 32;
 
 /// Sign-in tokens at once.
 const TOKENS_MAX: usize = 16;
@@ -42,13 +45,29 @@ impl Sessions {
     /// The token of a new session, and its CSRF token.
     pub(crate) fn open(&mut self, caller: Caller, now: Instant) -> (String, String) {
         self.of_token.retain(|_, session| session.until > now);
+        if self.count_of(&caller) >= SESSIONS_OF_ONE_MAX {
+            self.end_oldest_of(&caller);
+        }
         if self.of_token.len() >= SESSIONS_MAX {
-            let oldest = self.of_token.iter().min_by_key(|(_, session)| session.until).map(|(token, _)| token.clone());
-            oldest.map(|token| self.of_token.remove(&token));
+            let callers = self.of_token.values().map(|session| &session.caller);
+            let most = callers.max_by_key(|caller| self.count_of(caller)).cloned();
+            if let Some(caller) = most {
+                self.end_oldest_of(&caller);
+            }
         }
         let (token, csrf) = (random_token(), random_token());
         self.of_token.insert(token.clone(), Session { caller, csrf: csrf.clone(), until: now + SESSION_AGE_MAX });
         (token, csrf)
+    }
+
+    fn count_of(&self, caller: &Caller) -> usize {
+        self.of_token.values().filter(|session| is_same(&session.caller, caller)).count()
+    }
+
+    fn end_oldest_of(&mut self, caller: &Caller) {
+        let own = self.of_token.iter().filter(|(_, session)| is_same(&session.caller, caller));
+        let oldest = own.min_by_key(|(_, session)| session.until).map(|(token, _)| token.clone());
+        oldest.map(|token| self.of_token.remove(&token));
     }
 
     pub(crate) fn get(&self, token: &str, now: Instant) -> Option<Session> {
@@ -76,6 +95,11 @@ impl Sessions {
     pub(crate) fn redeem(&mut self, token: &str, now: Instant) -> Option<Caller> {
         self.sign_ins.remove(token).filter(|(_, until)| *until > now).map(|(caller, _)| caller)
     }
+}
+
+/// Whether two sessions were opened with the same key. A key that changed in between is none: its sessions have ended.
+fn is_same(one: &Caller, other: &Caller) -> bool {
+    one.name == other.name && one.role == other.role
 }
 
 fn random_token() -> String {

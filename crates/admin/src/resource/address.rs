@@ -3,6 +3,7 @@
 //! An id that no document can have is an error for a write, and "not found" for everything else.
 
 use super::references::text_of;
+use super::rules::is_good_id;
 use crate::answer::Answer;
 use crate::collections::{Collection, Naming};
 use serde_json::Value as Json;
@@ -96,6 +97,7 @@ fn same_id(collection: &Collection, document: &mut Json, own: Option<&str>) -> R
     let kind = collection.kind;
     let given = match &document["id"] {
         Json::Null => None,
+        id if !is_good_id(id) => return Err(wrong_form()),
         id => Some(text_of(id).ok_or_else(wrong_form)?),
     };
     match (own, given) {
@@ -113,7 +115,7 @@ fn wrong_form() -> Answer {
     Answer::invalid("property \"id\" validation failed: object matches none of the required")
 }
 
-fn is_id(id: &str) -> bool {
+pub(crate) fn is_id(id: &str) -> bool {
     let is_good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     (1..=ID_BYTES_MAX).contains(&id.len()) && id.bytes().all(is_good)
 }
@@ -153,6 +155,10 @@ mod tests {
         check("routes", None, json!({}), "missing route id");
         check("routes", Some("1"), json!({"id": 2}), "wrong route id");
         check("routes", None, json!({"id": [1]}), none);
+        for wrong in [json!(0), json!(-1), json!(1.5), json!(true)] {
+            check("routes", None, json!({ "id": wrong }), none);
+            assert_eq!(write("routes", Some(&wrong.to_string()), json!({ "id": wrong })), none);
+        }
         let long = "x".repeat(65);
         for wrong in ["a b", "a/b", "..", "%2e", "", "é", "<script>", &long] {
             check("routes", Some(wrong), json!({}), none);

@@ -6,5 +6,6 @@ pub(crate) mod plan;
 mod precondition;
 mod read;
 pub(crate) mod references;
+pub(crate) mod rules;
 pub(crate) mod serve;
 pub(crate) mod view;

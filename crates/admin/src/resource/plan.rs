@@ -6,14 +6,17 @@
 use super::address::{Address, key_of_stored, key_to_write, no_id};
 use super::merge::{merge, replace_at};
 use super::references::{self, parsed};
+use super::rules;
 use super::view::View;
-use crate::answer::{Answer, Content};
+use crate::answer::{Answer, Content, of_document};
+use crate::body::parse;
 use crate::collections::{Collection, Naming, Verb};
 use crate::control::Control;
 use crate::masks::{MASK, has_mask, hide_private_keys};
 use axum::http::StatusCode;
+use bytes::Bytes;
 use serde_json::{Value as Json, json};
-use stillgate_datastore::{Condition, Key, Write};
+use stillgate_datastore::{Condition, Key, Unreferenced, Write};
 
 /// What all keys begin with in answers, as in etcd.
 pub(crate) const PREFIX: &str = "/apisix/";
@@ -24,8 +27,8 @@ pub(crate) struct Operation {
     pub(crate) verb: Verb,
     pub(crate) collection: &'static Collection,
     pub(crate) address: Address,
-    /// `None`: the body is empty.
-    pub(crate) body: Option<Json>,
+    /// JSON as it was sent; `None` or empty: there is none. Not parsed, since that takes many times its size.
+    pub(crate) body: Option<Bytes>,
     pub(crate) ttl_seconds: Option<u64>,
     /// Deletes what is referred to.
     pub(crate) force: bool,
@@ -38,6 +41,7 @@ pub(crate) struct Plan {
     pub(crate) key: Key,
     pub(crate) writes: Vec<Write>,
     pub(crate) conditions: Vec<(Key, Condition)>,
+    pub(crate) unreferenced: Vec<Unreferenced>,
     pub(crate) answer: Answer,
 }
 
@@ -48,22 +52,30 @@ pub(crate) fn plan(control: &dyn Control, view: &View, op: &Operation, unix_seco
         let message = format!("not supported `{}` method for {}", op.verb.name(), collection.kind);
         return Err(Answer::error(StatusCode::METHOD_NOT_ALLOWED, message));
     }
-    if op.body.as_ref().is_some_and(has_mask) {
+    let sent = op.body.as_deref().map(parse).transpose()?.flatten();
+    if sent.as_ref().is_some_and(has_mask) {
         return Err(Answer::bad(format!(
             "the document has a masked secret ({MASK}); send the secret itself, or use PATCH without this field"
         )));
     }
     match op.verb {
         Verb::Delete => delete(view, op),
-        Verb::Patch => patch(control, view, op, unix_seconds),
-        _ => put(control, view, op, unix_seconds),
+        Verb::Patch => patch(control, view, op, sent, unix_seconds),
+        _ => put(control, view, op, sent, unix_seconds),
     }
 }
 
 /// PUT and POST.
-fn put(control: &dyn Control, view: &View, op: &Operation, unix_seconds: u64) -> Result<Plan, Answer> {
-    let mut document = op.body.clone().ok_or_else(|| Answer::bad("missing configurations"))?;
+fn put(
+    control: &dyn Control,
+    view: &View,
+    op: &Operation,
+    sent: Option<Json>,
+    unix_seconds: u64,
+) -> Result<Plan, Answer> {
+    let mut document = sent.ok_or_else(|| Answer::bad("missing configurations"))?;
     must_be_object(&document)?;
+    rules::has_no_times(&document).map_err(Answer::bad)?;
     let key = match op.verb {
         Verb::Post => {
             no_id(op.collection, &op.address, &document)?;
@@ -91,10 +103,16 @@ fn put(control: &dyn Control, view: &View, op: &Operation, unix_seconds: u64) ->
         set_if_absent(&mut document, "update_time", unix_seconds.into());
     }
     let status = if old.is_some() { StatusCode::OK } else { StatusCode::CREATED };
-    Ok(written(op, key, document, conditions, status))
+    Ok(written(view, op, key, document, conditions, status))
 }
 
-fn patch(control: &dyn Control, view: &View, op: &Operation, unix_seconds: u64) -> Result<Plan, Answer> {
+fn patch(
+    control: &dyn Control,
+    view: &View,
+    op: &Operation,
+    sent: Option<Json>,
+    unix_seconds: u64,
+) -> Result<Plan, Answer> {
     if op.address.id.is_none() {
         let missing = match op.collection.naming {
             Naming::Manager => "no secret id".to_owned(),
@@ -102,7 +120,7 @@ fn patch(control: &dyn Control, view: &View, op: &Operation, unix_seconds: u64) 
         };
         return Err(Answer::bad(missing));
     }
-    let change = op.body.clone().ok_or_else(|| Answer::bad("missing new configuration"))?;
+    let change = sent.ok_or_else(|| Answer::bad("missing new configuration"))?;
     let sub_path = op.address.sub_path.as_deref().filter(|path| !path.is_empty());
     let key = key_of_stored(op.collection, &op.address).ok_or_else(Answer::key_not_found)?;
     let old = view.get(&key).ok_or_else(Answer::key_not_found)?;
@@ -134,25 +152,29 @@ fn patch(control: &dyn Control, view: &View, op: &Operation, unix_seconds: u64) 
     if !view.is_pending(&key) {
         conditions.push((key.clone(), Condition::Modified(old.modified)));
     }
-    Ok(written(op, key, document, conditions, StatusCode::OK))
+    Ok(written(view, op, key, document, conditions, StatusCode::OK))
 }
 
 fn delete(view: &View, op: &Operation) -> Result<Plan, Answer> {
     let Some(id) = op.address.id.as_deref() else {
         return Err(Answer::bad(format!("missing {} id", op.collection.kind)));
     };
+    let mut unreferenced = Vec::new();
     if !op.force {
         references::unused(view, op.collection, id)?;
+        unreferenced = references::still_unused(view, op.collection, id);
     }
     let key = key_of_stored(op.collection, &op.address).ok_or_else(Answer::key_not_found)?;
     view.get(&key).ok_or_else(Answer::key_not_found)?;
     let mut writes = vec![Write::Delete { key: key.clone() }];
     if op.collection.naming == Naming::Username {
-        let credentials = view.below(&format!("{key}/credentials/"));
-        writes.extend(credentials.into_iter().map(|(key, _)| Write::Delete { key }));
+        let below = format!("{key}/credentials/");
+        writes.extend(view.below(&below).into_iter().map(|(key, _)| Write::Delete { key }));
+        // A credential that comes meanwhile would outlive its consumer.
+        unreferenced.push(Unreferenced { below, since: view.revision(), mention: String::new() });
     }
     let body = json!({ "key": format!("{PREFIX}{key}"), "deleted": "1" });
-    Ok(Plan { key, writes, conditions: Vec::new(), answer: Answer::json(StatusCode::OK, body) })
+    Ok(Plan { key, writes, conditions: Vec::new(), unreferenced, answer: Answer::json(StatusCode::OK, body) })
 }
 
 /// What has to be there for a document, as conditions.
@@ -192,10 +214,14 @@ fn checked_references(
         not_both(document, "host", "hosts")?;
         not_both(document, "remote_addr", "remote_addrs")?;
     }
+    rules::check(op.collection, document).map_err(|why| Answer::bad(of_document(why)))?;
     if op.collection.name == "global_rules" {
         references::alone_among_global_rules(view, key, document)?;
     }
-    let referred = references::present(view, op.collection, document)?;
+    let mut referred = references::present(view, op.collection, document)?;
+    referred.extend(references::of_plugins(view, document));
+    referred.sort_unstable();
+    referred.dedup();
     Ok(referred.into_iter().filter_map(|key| present(view, key)).collect())
 }
 
@@ -228,13 +254,24 @@ fn present(view: &View, key: Key) -> Option<(Key, Condition)> {
     (!view.is_pending(&key)).then_some((key, Condition::Present))
 }
 
-fn written(op: &Operation, key: Key, document: Json, conditions: Vec<(Key, Condition)>, status: StatusCode) -> Plan {
+fn written(
+    view: &View,
+    op: &Operation,
+    key: Key,
+    document: Json,
+    conditions: Vec<(Key, Condition)>,
+    status: StatusCode,
+) -> Plan {
+    let unreferenced = match op.collection.name {
+        "global_rules" => references::still_alone(view, &document),
+        _ => Vec::new(),
+    };
     let value = document.to_string();
     let mut shown = document;
     hide_private_keys(op.collection, &mut shown);
     let body = json!({ "key": format!("{PREFIX}{key}"), "value": shown });
     let write = Write::Put { key: key.clone(), value, ttl_seconds: op.ttl_seconds };
-    Plan { key, writes: vec![write], conditions, answer: Answer::json(status, body) }
+    Plan { key, writes: vec![write], conditions, unreferenced, answer: Answer::json(status, body) }
 }
 
 /// An id as APISIX makes them, of the revision that will be written.
@@ -276,11 +313,11 @@ fn set_if_absent(document: &mut Json, field: &str, value: Json) {
 
 impl Plan {
     /// The body of the answer, for a batch.
-    pub(crate) fn body(&self) -> Json {
+    pub(crate) fn body(&self) -> String {
         match &self.answer.content {
-            Content::Json(json) => json.clone(),
-            Content::Text(text) => text.as_str().into(),
-            Content::File(_) | Content::Nothing => Json::Null,
+            Content::Json(json) => json.to_string(),
+            Content::Text(text) => Json::from(text.as_str()).to_string(),
+            Content::File(_) | Content::Nothing => Json::Null.to_string(),
         }
     }
 }

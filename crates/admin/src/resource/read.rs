@@ -17,8 +17,12 @@ use regex::{Regex, RegexBuilder};
 use serde_json::{Value as Json, json};
 use stillgate_datastore::{Document, Key};
 
-/// Bytes that the regex of a filter may take.
-const REGEX_BYTES_MAX: usize = 1 << 20;
+/// Bytes of the regex of a filter.
+const FILTER_BYTES_MAX: usize = 1024;
+
+/// Bytes that the regex of a filter may take once it is compiled, and again while it searches. One that would take more
+/// matches nothing: a repetition such as `(\w{100}){100}` grows to many times its text.
+const REGEX_BYTES_MAX: usize = 1 << 17;
 
 /// Fields by which routes and stream routes are found.
 const REFERENCE_FIELDS: [&str; 2] = ["service_id", "upstream_id"];
@@ -118,7 +122,7 @@ struct Filter {
     label: Option<String>,
     references: Vec<(&'static str, String)>,
     /// Text anywhere in the document, whatever its case. Not of APISIX.
-    search: Option<Regex>,
+    search: Option<Matcher>,
 }
 
 /// A regex; `None`: it is no regex, which matches nothing, as in APISIX.
@@ -126,12 +130,15 @@ struct Matcher(Option<Regex>);
 
 impl Matcher {
     fn of(query: &Query, name: &str) -> Option<Matcher> {
-        let regex = |text| RegexBuilder::new(text).size_limit(REGEX_BYTES_MAX).build().ok();
-        query.get(name).map(|text| Matcher(regex(text)))
+        query.get(name).map(|text| Matcher(regex(text, false)))
     }
 
     fn matches(&self, text: &Json) -> bool {
-        self.0.as_ref().zip(text.as_str()).is_some_and(|(regex, text)| regex.is_match(text))
+        text.as_str().is_some_and(|text| self.is_in(text))
+    }
+
+    fn is_in(&self, text: &str) -> bool {
+        self.0.as_ref().is_some_and(|regex| regex.is_match(text))
     }
 }
 
@@ -151,7 +158,7 @@ impl Filter {
             uri: Matcher::of(query, "uri"),
             label: query.get("label").map(str::to_owned),
             references,
-            search: query.get("search").filter(|text| !text.is_empty()).and_then(anywhere),
+            search: query.get("search").filter(|text| !text.is_empty()).map(|text| Matcher(anywhere(text))),
         };
         (filter.has_fields() || filter.search.is_some()).then_some(filter)
     }
@@ -167,7 +174,7 @@ impl Filter {
     }
 
     fn is_found_in(&self, text: &str) -> bool {
-        self.search.as_ref().is_none_or(|search| search.is_match(text))
+        self.search.as_ref().is_none_or(|search| search.is_in(text))
     }
 
     fn matches(&self, json: &Json) -> bool {
@@ -187,5 +194,14 @@ impl Filter {
 fn anywhere(text: &str) -> Option<Regex> {
     let quoted = Json::from(text).to_string();
     let pattern = regex::escape(&quoted[1..quoted.len() - 1]);
-    RegexBuilder::new(&pattern).case_insensitive(true).size_limit(REGEX_BYTES_MAX).build().ok()
+    regex(&pattern, true)
+}
+
+fn regex(pattern: &str, is_any_case: bool) -> Option<Regex> {
+    if pattern.len() > FILTER_BYTES_MAX {
+        return None;
+    }
+    let mut builder = RegexBuilder::new(pattern);
+    builder.case_insensitive(is_any_case).size_limit(REGEX_BYTES_MAX).dfa_size_limit(REGEX_BYTES_MAX);
+    builder.build().ok()
 }

@@ -8,7 +8,7 @@ use crate::answer::Answer;
 use crate::collections::Collection;
 use axum::http::StatusCode;
 use serde_json::Value as Json;
-use stillgate_datastore::Key;
+use stillgate_datastore::{Key, Unreferenced};
 
 /// Fields that name another document: in which collections, and how APISIX calls what it looks for.
 const REFERENCES: [(&[&str], &str, &str, &str); 4] = [
@@ -44,6 +44,41 @@ pub(crate) fn present(view: &View, collection: &Collection, document: &Json) -> 
         found.push(key);
     }
     Ok(found)
+}
+
+/// The keys that the plugins of a document refer to and that are stored. Whether all of them have to be is not decided here.
+pub(crate) fn of_plugins(view: &View, document: &Json) -> Vec<Key> {
+    let upstreams = split_upstreams(document).filter_map(|upstream| text_of(&upstream["upstream_id"]));
+    let upstreams = upstreams.filter_map(|id| stored(view, "upstreams", &id));
+    let proto = text_of(&document["plugins"]["grpc-transcode"]["proto_id"]);
+    upstreams.chain(proto.and_then(|id| stored(view, "protos", &id))).collect()
+}
+
+/// What has to hold until a document is deleted that nothing refers to.
+pub(crate) fn still_unused(view: &View, collection: &Collection, id: &str) -> Vec<Unreferenced> {
+    let users: Vec<&str> = match collection.name {
+        "upstreams" => USERS_OF_UPSTREAMS.iter().map(|(users, ..)| *users).collect(),
+        "services" => vec!["routes", "stream_routes"],
+        "plugin_configs" => vec!["routes"],
+        "consumer_groups" => vec!["consumers"],
+        "protos" => vec!["routes", "services"],
+        "stream_routes" => vec!["stream_routes"],
+        _ => Vec::new(),
+    };
+    let still =
+        |users: &str| Unreferenced { below: format!("{users}/"), since: view.revision(), mention: id.to_owned() };
+    users.into_iter().map(still).collect()
+}
+
+/// What has to hold until a global rule is written whose plugins no other has.
+pub(crate) fn still_alone(view: &View, document: &Json) -> Vec<Unreferenced> {
+    let plugins = document["plugins"].as_object().into_iter().flat_map(|plugins| plugins.keys());
+    let still = |plugin: &String| Unreferenced {
+        below: "global_rules/".to_owned(),
+        since: view.revision(),
+        mention: format!("\"{plugin}\""),
+    };
+    plugins.map(still).collect()
 }
 
 /// Whether nothing refers to a document, so that it can be deleted.
@@ -167,9 +202,13 @@ fn user_of_upstream(view: &View, id: &str) -> Option<String> {
 
 /// Whether its plugin traffic-split sends requests to this upstream.
 fn splits_to(document: &Json, id: &str) -> bool {
+    split_upstreams(document).any(|upstream| is_text(&upstream["upstream_id"], id))
+}
+
+/// What its plugin traffic-split sends requests to.
+pub(crate) fn split_upstreams(document: &Json) -> impl Iterator<Item = &Json> {
     let rules = document["plugins"]["traffic-split"]["rules"].as_array().into_iter().flatten();
-    let upstreams = rules.flat_map(|rule| rule["weighted_upstreams"].as_array().into_iter().flatten());
-    upstreams.into_iter().any(|upstream| is_text(&upstream["upstream_id"], id))
+    rules.flat_map(|rule| rule["weighted_upstreams"].as_array().into_iter().flatten())
 }
 
 fn same_protocol(view: &View, superior: &Key, document: &Json) -> Result<(), Answer> {

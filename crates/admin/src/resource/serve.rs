@@ -6,20 +6,15 @@ use super::read;
 use super::view::View;
 use crate::answer::Answer;
 use crate::collections::{Collection, Verb};
-use crate::commit::{commit, dry_run, may_write, precondition_failed, transaction, unix_seconds, with_outcome};
+use crate::commit::{
+    ATTEMPTS_MAX, caught_up, commit, dry_run, may_write, precondition_failed, transaction, unix_seconds, with_outcome,
+};
 use crate::control::{Outcome, WriteError};
 use crate::off_thread::off_thread;
 use crate::router::{Api, Asked};
 use axum::http::StatusCode;
 use axum::http::header::{ETAG, HeaderName, IF_NONE_MATCH};
 use std::sync::Arc;
-use std::time::Duration;
-
-/// How often a write is planned again because something changed between its check and its commit.
-const ATTEMPTS_MAX: usize = 8;
-
-/// Before it is planned again: the documents follow their datastore.
-const ATTEMPT_PAUSE: Duration = Duration::from_millis(10);
 
 const API_VERSION: HeaderName = HeaderName::from_static("x-api-version");
 
@@ -31,9 +26,19 @@ pub(crate) async fn get(api: Arc<Api>, asked: Asked, collection: &'static Collec
     let address = asked.address();
     let known = asked.headers.get(IF_NONE_MATCH).cloned();
     let role = asked.caller.role;
-    let found = off_thread(move || match address.id {
-        Some(_) => read::one(&*api.control, role, collection, &address),
-        None => read::list(&*api.control, role, collection, &address, &asked.query),
+    // Lists may be long, and their filters costly: a few at once.
+    let place = match address.id {
+        Some(_) => None,
+        None => Some(api.lists.clone().acquire_owned().await.expect("the semaphore is never closed")),
+    };
+    let found = off_thread(move || {
+        let answer = match address.id {
+            Some(_) => read::one(&*api.control, role, collection, &address),
+            None => read::list(&*api.control, role, collection, &address, &asked.query),
+        };
+        // Not before the work ends, even if the client has gone.
+        drop(place);
+        answer
     });
     let answer = found.await.unwrap_or_else(|answer| answer);
     let is_known = known.is_some_and(|known| answer.headers.contains(&(ETAG, known)));
@@ -52,7 +57,7 @@ pub(crate) async fn write(api: &Api, asked: Asked, verb: Verb, collection: &'sta
 }
 
 fn operation(asked: &Asked, verb: Verb, collection: &'static Collection) -> Result<Operation, Answer> {
-    let body = if verb == Verb::Delete { None } else { asked.json()? };
+    let body = (verb != Verb::Delete).then(|| asked.body.clone());
     let ttl_seconds = asked.query.ttl_seconds()?;
     let force = asked.query.is("force", "true");
     Ok(Operation { verb, collection, address: asked.address(), body, ttl_seconds, force })
@@ -62,11 +67,12 @@ async fn execute(api: &Api, asked: &Asked, operation: Arc<Operation>) -> Result<
     may_write(api)?;
     let stated = Stated::of(&asked.headers)?;
     for _ in 0..ATTEMPTS_MAX {
-        let (control, planned) = (api.control.clone(), operation.clone());
+        let (control, planned, place) = (api.control.clone(), operation.clone(), asked.place.clone());
         // What refers to a document is looked for in all of them.
         let planning = off_thread(move || {
             let view = View::new(control.documents());
             let plan = plan(&*control, &view, &planned, unix_seconds());
+            drop(place);
             (view, plan)
         });
         let (view, plan) = planning.await?;
@@ -77,7 +83,7 @@ async fn execute(api: &Api, asked: &Asked, operation: Arc<Operation>) -> Result<
             plan.conditions.retain(|(key, _)| *key != plan.key);
             plan.conditions.push((plan.key.clone(), condition));
         }
-        let transaction = transaction(asked, plan.conditions.clone(), plan.writes.clone());
+        let transaction = transaction(asked, plan.conditions.clone(), plan.unreferenced.clone(), plan.writes.clone());
         if asked.query.dry_run()? {
             return dry_run(api, &view, transaction).await;
         }
@@ -86,7 +92,7 @@ async fn execute(api: &Api, asked: &Asked, operation: Arc<Operation>) -> Result<
             Err(WriteError::Conflict { key, modified }) if key == plan.key && stated != Stated::Nothing => {
                 return Err(precondition_failed(&key, modified));
             }
-            Err(WriteError::Conflict { .. }) => tokio::time::sleep(ATTEMPT_PAUSE).await,
+            Err(WriteError::Conflict { modified, .. }) => caught_up(api, modified).await,
             Err(error) => return Err(Answer::refused(&error)),
         }
     }

@@ -7,12 +7,14 @@ use stillgate_datastore::{Document, Documents, Key, Write};
 /// Stored documents below pending writes.
 pub(crate) struct View {
     documents: Arc<dyn Documents>,
+    /// Of the documents, when they were first looked at: they go on changing.
+    revision: u64,
     pending: BTreeMap<Key, Option<Arc<str>>>,
 }
 
 impl View {
     pub(crate) fn new(documents: Arc<dyn Documents>) -> View {
-        View { documents, pending: BTreeMap::new() }
+        View { revision: documents.revision(), documents, pending: BTreeMap::new() }
     }
 
     /// One document. A pending one has no revision yet: 0.
@@ -53,9 +55,9 @@ impl View {
         self.pending.insert(write.key().clone(), value);
     }
 
-    /// The revision of what is stored.
+    /// The revision of what is stored; some documents may be newer.
     pub(crate) fn revision(&self) -> u64 {
-        self.documents.revision()
+        self.revision
     }
 }
 

@@ -2,27 +2,44 @@
 //!
 //! There a credential is a consumer with the id `NAME/credentials/ID`, and a secret has its manager in its id.
 
+use super::request::Whole;
 use crate::access::Role;
+use crate::answer::{Answer, of_document};
+use crate::body::{self, SINGLE_BYTES_MAX};
 use crate::collections::{Collection, Naming};
 use crate::control::Control;
-use crate::masks::{MASK, hide_private_keys, mask};
+use crate::masks::{MASK, has_mask, hide_private_keys, mask, remove_hidden_keys};
 use crate::resource::address::{Address, key_of_path};
 use crate::resource::references::{parsed, text_of};
+use crate::resource::rules;
 use serde_json::Value as Json;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 use stillgate_datastore::{Document, Key, Write};
 
 /// Fields that a store adds.
 const TIMES: [&str; 2] = ["create_time", "update_time"];
 
+/// Collections whose schemas require an id in APISIX. Others are checked without one; they cannot be stored without it.
+const NEED_IDS: [&str; 3] = ["consumer_groups", "global_rules", "plugin_configs"];
+
+const WRONG_ID: &str = "property \"id\" validation failed: object matches none of the required";
+
 /// Documents by their keys.
 pub(super) type Items = BTreeMap<Key, Item>;
 
-/// A document of a request.
+/// A document of a request, as JSON text: a tree takes many times as much.
 pub(super) struct Item {
-    document: Json,
+    document: Box<str>,
     /// What the client tells its versions apart by.
     pub(super) index: Option<u64>,
+}
+
+/// Why an item is refused.
+pub(super) struct Refusal {
+    /// Its id, as it was sent; empty: it has none.
+    pub(super) id: Json,
+    pub(super) message: String,
 }
 
 /// The items of stored documents, as this role may see them.
@@ -59,38 +76,57 @@ pub(super) fn of_documents(
     documents.iter().map(item).collect()
 }
 
-/// The documents of a request's items, and what is wrong with which.
+/// All documents of a request that belong to a collection; `Err`: what is wrong with the first that cannot be used.
 pub(super) fn of_request(
     control: &dyn Control,
-    collection: &Collection,
-    items: &Json,
-) -> (Items, Vec<(usize, String)>) {
-    let (mut found, mut wrong) = (Items::new(), Vec::new());
-    if !matches!(items, Json::Null | Json::Array(_)) {
-        // Taken for an empty list it would delete the whole collection.
-        wrong.push((0, format!("{} must be an array", collection.name)));
+    collection: &'static Collection,
+    whole: &Whole<'_>,
+) -> Result<Items, Answer> {
+    let (mut found, mut refusal) = (Items::new(), None);
+    whole
+        .each_item(collection, &mut |index, text| {
+            let name = collection.name;
+            let checked = of_item(control, collection, text, &mut |key| found.contains_key(key));
+            let message = match checked {
+                Ok((Some(key), item)) => {
+                    found.insert(key, item);
+                    return ControlFlow::Continue(());
+                }
+                Ok((None, _)) => format!("invalid {name} at index {index}, err: missing {} id", collection.kind),
+                Err(Refused::Twice(_, message)) => message,
+                Err(Refused::Item(Refusal { message, .. })) => {
+                    format!("invalid {name} at index {index}, err: {message}")
+                }
+            };
+            refusal = Some(message);
+            ControlFlow::Break(())
+        })
+        .map_err(Answer::bad)?;
+    match refusal {
+        Some(message) => Err(Answer::bad(message)),
+        None => Ok(found),
     }
-    for (index, item) in items.as_array().into_iter().flatten().enumerate() {
-        match of_item(control, collection, item) {
-            Ok((key, _)) if found.contains_key(&key) => {
-                let kind = match (collection.naming, item["id"].is_null()) {
-                    (Naming::Username, true) => "username",
-                    (Naming::Username, false) => "credential id",
-                    _ => "id",
-                };
-                wrong.push((index, format!("found duplicate {kind} {} in {}", key.id(), collection.name)));
-            }
-            Ok((key, document)) => {
-                // Indexes are counts or times: far below where a float has gaps.
-                let index = item["modifiedIndex"].as_f64().map(|index| index as u64);
-                found.insert(key, Item { document, index });
-            }
-            Err(message) => {
-                wrong.push((index, format!("invalid {} at index {index}, err: {message}", collection.name)));
-            }
+}
+
+/// Checks the items of a request that belong to a collection; `refused` is called with what is wrong, until it breaks.
+pub(super) fn check_all(
+    control: &dyn Control,
+    collection: &'static Collection,
+    whole: &Whole<'_>,
+    refused: &mut dyn FnMut(usize, Refusal) -> ControlFlow<()>,
+) {
+    let mut known = BTreeSet::new();
+    let checked = whole.each_item(collection, &mut |index, text| {
+        let checked = of_item(control, collection, text, &mut |key| !known.insert(key.clone()));
+        match checked {
+            Ok(_) => ControlFlow::Continue(()),
+            Err(Refused::Twice(id, message)) => refused(index, Refusal { id, message }),
+            Err(Refused::Item(refusal)) => refused(index, refusal),
         }
+    });
+    if let Err(message) = checked {
+        let _ = refused(0, Refusal { id: Json::Null, message });
     }
-    (found, wrong)
 }
 
 /// What leads from the stored documents to these; `unix_seconds` is now.
@@ -102,11 +138,11 @@ pub(super) fn diff(
 ) -> Vec<Write> {
     let mut writes = Vec::new();
     for (key, document) in stored {
-        let Some(Item { document: mut new, .. }) = items.remove(key) else {
+        let Some(Item { document: new, .. }) = items.remove(key) else {
             writes.push(Write::Delete { key: key.clone() });
             continue;
         };
-        let old = parsed(&document.value);
+        let (old, mut new) = (parsed(&document.value), parsed(&new));
         keep_private_keys(collection, &old, &mut new);
         let has_no_times = TIMES.iter().all(|time| new[*time].is_null());
         if has_no_times {
@@ -119,7 +155,7 @@ pub(super) fn diff(
             writes.push(Write::Put { key: key.clone(), value: new.to_string(), ttl_seconds: None });
         }
     }
-    let put = |(key, item): (Key, Item)| Write::Put { key, value: item.document.to_string(), ttl_seconds: None };
+    let put = |(key, item): (Key, Item)| Write::Put { key, value: item.document.into(), ttl_seconds: None };
     writes.extend(items.into_iter().map(put));
     writes
 }
@@ -137,12 +173,67 @@ fn keep_private_keys(collection: &Collection, old: &Json, new: &mut Json) {
     }
 }
 
-fn of_item(control: &dyn Control, collection: &Collection, item: &Json) -> Result<(Key, Json), String> {
-    let Json::Object(fields) = item else { return Err("wrong type: expected object".to_owned()) };
-    let mut document = fields.clone();
-    document.shift_remove("modifiedIndex");
-    let mut document = Json::Object(document);
-    let id = text_of(&item["id"]);
+/// Why an item cannot be used.
+enum Refused {
+    Item(Refusal),
+    /// Another has its id, which is this.
+    Twice(Json, String),
+}
+
+/// The document of an item, and its key; an item without an id has none. `is_known`: whether an item before it has this key.
+fn of_item(
+    control: &dyn Control,
+    collection: &'static Collection,
+    text: &str,
+    is_known: &mut dyn FnMut(&Key) -> bool,
+) -> Result<(Option<Key>, Item), Refused> {
+    let refused = |id: &Json, message: String| Refused::Item(Refusal { id: id.clone(), message });
+    if text.len() > SINGLE_BYTES_MAX {
+        let message = format!("it is larger than the maximum size {SINGLE_BYTES_MAX} allowed");
+        return Err(refused(&Json::Null, message));
+    }
+    let mut document = body::document(text).map_err(|message| refused(&Json::Null, message))?;
+    let Json::Object(fields) = &mut document else {
+        return Err(refused(&Json::Null, "wrong type: expected object".to_owned()));
+    };
+    // Indexes are counts or times: far below where a float has gaps.
+    let index = fields.shift_remove("modifiedIndex").and_then(|index| index.as_f64()).map(|index| index as u64);
+    let sent_id = [&document["id"], &document["username"]].into_iter().find(|id| !id.is_null()).cloned();
+    let sent_id = sent_id.unwrap_or_default();
+    if collection.name == "ssls" {
+        remove_hidden_keys(&mut document);
+    }
+    if has_mask(&document) {
+        let message = format!("it has a masked secret ({MASK}); send the secret itself");
+        return Err(refused(&sent_id, message));
+    }
+    let (own, key) = named(collection, &mut document).map_err(|message| refused(&sent_id, message))?;
+    let has_no_keys = document["key"].is_null() || (document["keys"].is_null() && !document["certs"].is_null());
+    let is_without_key = own.name == "ssls" && has_no_keys;
+    rules::check(own, &document).map_err(|message| refused(&sent_id, of_document(message)))?;
+    match control.validate(own.name, &document) {
+        // Whether a stored key stands in for it is decided where the stored documents are; the write is checked again.
+        Err(message) if !is_without_key => return Err(refused(&sent_id, of_document(message))),
+        _ => {}
+    }
+    if let Some(key) = key.as_ref().filter(|key| is_known(key)) {
+        let kind = match (collection.naming, document["id"].is_null()) {
+            (Naming::Username, true) => "username",
+            (Naming::Username, false) => "credential id",
+            _ => "id",
+        };
+        let message = format!("found duplicate {kind} {} in {}", key.id(), collection.name);
+        return Err(Refused::Twice(sent_id, message));
+    }
+    Ok((key, Item { document: document.to_string().into(), index }))
+}
+
+/// The collection of a document, and its key, if it has an id. Of a credential, its own id takes the place of the whole.
+fn named(collection: &'static Collection, document: &mut Json) -> Result<(&'static Collection, Option<Key>), String> {
+    if !document["id"].is_null() && !rules::is_good_id(&document["id"]) {
+        return Err(WRONG_ID.to_owned());
+    }
+    let id = text_of(&document["id"]);
     let address = |parent: Option<&str>, id: &str| Address {
         id: Some(id.to_owned()),
         parent: parent.map(str::to_owned),
@@ -155,7 +246,7 @@ fn of_item(control: &dyn Control, collection: &Collection, item: &Json) -> Resul
             (Collection::named("credentials").unwrap_or(collection), address(Some(username), id))
         }
         (Naming::Username, _) => {
-            let username = item["username"].as_str().ok_or("property \"username\" is required")?;
+            let username = document["username"].as_str().ok_or("property \"username\" is required")?;
             (collection, address(None, username))
         }
         (Naming::Manager, id) => {
@@ -163,15 +254,11 @@ fn of_item(control: &dyn Control, collection: &Collection, item: &Json) -> Resul
             let (manager, id) = id.and_then(|id| id.split_once('/')).ok_or_else(invalid)?;
             (collection, address(Some(manager), id))
         }
-        (_, id) => (collection, address(None, id.ok_or_else(|| format!("missing {} id", collection.kind))?)),
+        (Naming::Plugin, None) => return Err("missing plugin name".to_owned()),
+        (_, None) if NEED_IDS.contains(&collection.name) => return Err("property \"id\" is required".to_owned()),
+        (_, None) => return Ok((collection, None)),
+        (_, Some(id)) => (collection, address(None, id)),
     };
-    let wrong_form = "property \"id\" validation failed: object matches none of the required";
-    let key = key_of_path(own, &address).ok_or(wrong_form)?;
-    let has_no_keys = document["key"].is_null() || (document["keys"].is_null() && !document["certs"].is_null());
-    let is_without_key = own.name == "ssls" && has_no_keys;
-    match control.validate(own.name, &document) {
-        // Whether a stored key stands in for it is decided where the stored documents are; the write is checked again.
-        Err(message) if !is_without_key => Err(message),
-        _ => Ok((key, document)),
-    }
+    let key = key_of_path(own, &address).ok_or(WRONG_ID)?;
+    Ok((own, Some(key)))
 }

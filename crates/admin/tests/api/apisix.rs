@@ -15,7 +15,7 @@ async fn the_life_of_a_route() {
             r#"GET /apisix/admin/routes"#,
             r#"GET /apisix/admin/routes/1"#,
             r#"PUT /apisix/admin/routes/1 {"uri": "/a", "id": 1}"#,
-            r#"PUT /apisix/admin/routes/1/ {"uri": "/b", "create_time": 1602883670, "update_time": 1602893670}"#,
+            r#"PUT /apisix/admin/routes/1/ {"uri": "/b"}"#,
             r#"PUT /apisix/admin/routes {"uri": "/c", "id": 2}"#,
             r#"POST /apisix/admin/routes {"uri": "/d"}"#,
             r#"GET /apisix/admin/routes/1"#,
@@ -35,22 +35,22 @@ async fn the_life_of_a_route() {
             404 {"message":"Key not found"}
             > PUT /apisix/admin/routes/1 {"uri": "/a", "id": 1}
             201 {"key":"/apisix/routes/1","value":{"uri":"/a","id":"1","create_time":NOW,"update_time":NOW}} (etag: "11") (x-stillgate-generation: 1011)
-            > PUT /apisix/admin/routes/1/ {"uri": "/b", "create_time": 1602883670, "update_time": 1602893670}
-            200 {"key":"/apisix/routes/1","value":{"uri":"/b","create_time":NOW,"update_time":NOW,"id":"1"}} (etag: "12") (x-stillgate-generation: 1012)
+            > PUT /apisix/admin/routes/1/ {"uri": "/b"}
+            200 {"key":"/apisix/routes/1","value":{"uri":"/b","id":"1","create_time":NOW,"update_time":NOW}} (etag: "12") (x-stillgate-generation: 1012)
             > PUT /apisix/admin/routes {"uri": "/c", "id": 2}
             201 {"key":"/apisix/routes/2","value":{"uri":"/c","id":2,"create_time":NOW,"update_time":NOW}} (etag: "13") (x-stillgate-generation: 1013)
             > POST /apisix/admin/routes {"uri": "/d"}
             201 {"key":"/apisix/routes/00000000000000000014","value":{"uri":"/d","id":"00000000000000000014","create_time":NOW,"update_time":NOW}} (etag: "14") (x-stillgate-generation: 1014)
             > GET /apisix/admin/routes/1
-            200 {"key":"/apisix/routes/1","value":{"uri":"/b","create_time":NOW,"update_time":NOW,"id":"1"},"createdIndex":11,"modifiedIndex":12} (etag: "12")
+            200 {"key":"/apisix/routes/1","value":{"uri":"/b","id":"1","create_time":NOW,"update_time":NOW},"createdIndex":11,"modifiedIndex":12} (etag: "12")
             > GET /apisix/admin/routes/
-            200 {"total":3,"list":[{"key":"/apisix/routes/00000000000000000014","value":{"uri":"/d","id":"00000000000000000014","create_time":NOW,"update_time":NOW},"createdIndex":14,"modifiedIndex":14},{"key":"/apisix/routes/1","value":{"uri":"/b","create_time":NOW,"update_time":NOW,"id":"1"},"createdIndex":11,"modifiedIndex":12},{"key":"/apisix/routes/2","value":{"uri":"/c","id":2,"create_time":NOW,"update_time":NOW},"createdIndex":13,"modifiedIndex":13}]}
+            200 {"total":3,"list":[{"key":"/apisix/routes/00000000000000000014","value":{"uri":"/d","id":"00000000000000000014","create_time":NOW,"update_time":NOW},"createdIndex":14,"modifiedIndex":14},{"key":"/apisix/routes/1","value":{"uri":"/b","id":"1","create_time":NOW,"update_time":NOW},"createdIndex":11,"modifiedIndex":12},{"key":"/apisix/routes/2","value":{"uri":"/c","id":2,"create_time":NOW,"update_time":NOW},"createdIndex":13,"modifiedIndex":13}]}
             > PATCH /apisix/admin/routes/1 {"uri": null, "uris": ["/x", "/y"], "labels": {"a": "b"}}
-            200 {"key":"/apisix/routes/1","value":{"create_time":NOW,"update_time":NOW,"id":"1","uris":["/x","/y"],"labels":{"a":"b"}}} (etag: "15") (x-stillgate-generation: 1015)
+            200 {"key":"/apisix/routes/1","value":{"id":"1","create_time":NOW,"update_time":NOW,"uris":["/x","/y"],"labels":{"a":"b"}}} (etag: "15") (x-stillgate-generation: 1015)
             > PATCH /apisix/admin/routes/1/uris ["/z"]
-            200 {"key":"/apisix/routes/1","value":{"create_time":NOW,"update_time":NOW,"id":"1","uris":["/z"],"labels":{"a":"b"}}} (etag: "16") (x-stillgate-generation: 1016)
+            200 {"key":"/apisix/routes/1","value":{"id":"1","create_time":NOW,"update_time":NOW,"uris":["/z"],"labels":{"a":"b"}}} (etag: "16") (x-stillgate-generation: 1016)
             > PATCH /apisix/admin/routes/1/labels/c "d"
-            200 {"key":"/apisix/routes/1","value":{"create_time":NOW,"update_time":NOW,"id":"1","uris":["/z"],"labels":{"a":"b","c":"d"}}} (etag: "17") (x-stillgate-generation: 1017)
+            200 {"key":"/apisix/routes/1","value":{"id":"1","create_time":NOW,"update_time":NOW,"uris":["/z"],"labels":{"a":"b","c":"d"}}} (etag: "17") (x-stillgate-generation: 1017)
             > PATCH /apisix/admin/routes/1/uris/x/y "d"
             400 {"error_msg":"invalid sub-path: /uris/x"}
             > PATCH /apisix/admin/routes/9 {"uri": "/a"}
@@ -80,6 +80,16 @@ async fn what_is_wrong_with_ids_and_bodies() {
             r#"PUT /apisix/admin/consumers {"username": "jack", "plugins": {"limit-cont": {}}}"#,
             r#"PUT /apisix/admin/routes/1 {"uri": "/a", "plugins": {"limit-count": {"count": 0}}}"#,
             r#"PUT /apisix/admin/routes/1 {abcd"#,
+            r#"PUT /apisix/admin/routes/1 {"uri": "/a", "create_time": 1602883670}"#,
+            r#"POST /apisix/admin/services {"upstream": {"nodes": {}, "update_time": 1602883670}}"#,
+            r#"PUT /apisix/admin/routes {"uri": "/a", "id": 0}"#,
+            r#"PUT /apisix/admin/routes/1 {"uri": "/a", "upstream_id": -1}"#,
+            r#"PUT /apisix/admin/routes/1 {"uri": "/a", "labels": {"env": "a b"}}"#,
+            r#"PUT /apisix/admin/routes/1 {"uris": ["/a", "/a"]}"#,
+            r#"PUT /apisix/admin/upstreams/1 {"type": "chash", "hash_on": "header", "nodes": {}}"#,
+            r#"POST /apisix/admin/upstreams {"nodes": [{"host": "::1", "port": 80, "weight": 1}]}"#,
+            r#"POST /apisix/admin/schema/validate/upstreams {"nodes": [{"host": "::1", "port": 80, "weight": 1}]}"#,
+            r#"POST /apisix/admin/configs/validate {"upstreams": [{"id": "u", "type": "chash", "nodes": {}}]}"#,
             r#"PUT /apisix/admin/routes/1?ttl=x {"uri": "/a"}"#,
             r#"POST /apisix/admin/routes/1 {"uri": "/a"}"#,
             r#"POST /apisix/admin/routes {"uri": "/a", "id": "1"}"#,
@@ -115,7 +125,27 @@ async fn what_is_wrong_with_ids_and_bodies() {
             > PUT /apisix/admin/routes/1 {"uri": "/a", "plugins": {"limit-count": {"count": 0}}}
             400 {"error_msg":"failed to check the configuration of plugin limit-count err: count"}
             > PUT /apisix/admin/routes/1 {abcd
-            400 {"error_msg":"invalid request body: Expected object key string but found invalid token at character 2","req_body":"{abcd"}
+            400 {"error_msg":"invalid request body: Expected object key string but found invalid token at character 2"}
+            > PUT /apisix/admin/routes/1 {"uri": "/a", "create_time": 1602883670}
+            400 {"error_msg":"the property is forbidden:  create_time"}
+            > POST /apisix/admin/services {"upstream": {"nodes": {}, "update_time": 1602883670}}
+            400 {"error_msg":"the property is forbidden:  upstream.update_time"}
+            > PUT /apisix/admin/routes {"uri": "/a", "id": 0}
+            400 {"error_msg":"invalid configuration: property \"id\" validation failed: object matches none of the required"}
+            > PUT /apisix/admin/routes/1 {"uri": "/a", "upstream_id": -1}
+            400 {"error_msg":"invalid configuration: property \"upstream_id\" validation failed: object matches none of the required"}
+            > PUT /apisix/admin/routes/1 {"uri": "/a", "labels": {"env": "a b"}}
+            400 {"error_msg":"invalid configuration: property \"labels\" validation failed: failed to validate env (matching \".*\"): failed to match pattern \"^\\S+$\" with \"a b\""}
+            > PUT /apisix/admin/routes/1 {"uris": ["/a", "/a"]}
+            400 {"error_msg":"invalid configuration: property \"uris\" validation failed: expected unique items but items 1 and 2 are equal"}
+            > PUT /apisix/admin/upstreams/1 {"type": "chash", "hash_on": "header", "nodes": {}}
+            400 {"error_msg":"missing key"}
+            > POST /apisix/admin/upstreams {"nodes": [{"host": "::1", "port": 80, "weight": 1}]}
+            400 {"error_msg":"invalid configuration: IPv6 address must be enclosed with '[' and ']'"}
+            > POST /apisix/admin/schema/validate/upstreams {"nodes": [{"host": "::1", "port": 80, "weight": 1}]}
+            400 {"error_msg":"IPv6 address must be enclosed with '[' and ']'"}
+            > POST /apisix/admin/configs/validate {"upstreams": [{"id": "u", "type": "chash", "nodes": {}}]}
+            400 {"error_msg":"Configuration validation failed","errors":[{"resource_type":"upstreams","resource_id":"u","index":0,"error":"missing key"}]}
             > PUT /apisix/admin/routes/1?ttl=x {"uri": "/a"}
             400 {"error_msg":"invalid argument ttl: should be a number"}
             > POST /apisix/admin/routes/1 {"uri": "/a"}

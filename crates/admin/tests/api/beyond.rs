@@ -151,9 +151,9 @@ async fn history_and_the_way_back() {
     check(
         &Client::admin(),
         &[
-            r#"PUT /apisix/admin/routes/1 {"uri": "/a", "create_time": 1, "update_time": 1}"#,
-            r#"PUT /apisix/admin/routes/1 {"uri": "/b", "create_time": 1, "update_time": 1}"#,
-            r#"PUT /apisix/admin/routes/2 {"uri": "/c", "create_time": 1, "update_time": 1}"#,
+            r#"PUT /apisix/admin/routes/1 {"uri": "/a"}"#,
+            r#"PUT /apisix/admin/routes/1 {"uri": "/b"}"#,
+            r#"PUT /apisix/admin/routes/2 {"uri": "/c"}"#,
             r#"GET /v1/history?count=2"#,
             r#"GET /v1/history?before=12"#,
             r#"GET /v1/history?before=x"#,
@@ -168,12 +168,12 @@ async fn history_and_the_way_back() {
             r#"POST /v1/rollback {}"#,
         ],
         expect![[r#"
-            > PUT /apisix/admin/routes/1 {"uri": "/a", "create_time": 1, "update_time": 1}
-            201 {"key":"/apisix/routes/1","value":{"uri":"/a","create_time":1,"update_time":1,"id":"1"}} (etag: "11") (x-stillgate-generation: 1011)
-            > PUT /apisix/admin/routes/1 {"uri": "/b", "create_time": 1, "update_time": 1}
-            200 {"key":"/apisix/routes/1","value":{"uri":"/b","create_time":1,"update_time":1,"id":"1"}} (etag: "12") (x-stillgate-generation: 1012)
-            > PUT /apisix/admin/routes/2 {"uri": "/c", "create_time": 1, "update_time": 1}
-            201 {"key":"/apisix/routes/2","value":{"uri":"/c","create_time":1,"update_time":1,"id":"2"}} (etag: "13") (x-stillgate-generation: 1013)
+            > PUT /apisix/admin/routes/1 {"uri": "/a"}
+            201 {"key":"/apisix/routes/1","value":{"uri":"/a","id":"1","create_time":NOW,"update_time":NOW}} (etag: "11") (x-stillgate-generation: 1011)
+            > PUT /apisix/admin/routes/1 {"uri": "/b"}
+            200 {"key":"/apisix/routes/1","value":{"uri":"/b","id":"1","create_time":NOW,"update_time":NOW}} (etag: "12") (x-stillgate-generation: 1012)
+            > PUT /apisix/admin/routes/2 {"uri": "/c"}
+            201 {"key":"/apisix/routes/2","value":{"uri":"/c","id":"2","create_time":NOW,"update_time":NOW}} (etag: "13") (x-stillgate-generation: 1013)
             > GET /v1/history?count=2
             200 {"changes":[{"revision":13,"unix_ms":1700000000000,"author":{"name":"ci","address":"127.0.0.1","action":"PUT /apisix/admin/routes/2"},"keys":["routes/2"],"keys_total":1},{"revision":12,"unix_ms":1700000000000,"author":{"name":"ci","address":"127.0.0.1","action":"PUT /apisix/admin/routes/1"},"keys":["routes/1"],"keys_total":1}]}
             > GET /v1/history?before=12
@@ -181,17 +181,17 @@ async fn history_and_the_way_back() {
             > GET /v1/history?before=x
             400 {"error_msg":"before and count must be numbers"}
             > GET /v1/history/12
-            200 {"revision":12,"unix_ms":1700000000000,"author":{"name":"ci","address":"127.0.0.1","action":"PUT /apisix/admin/routes/1"},"edits":[{"key":"routes/1","before":{"uri":"/a","create_time":1,"update_time":1,"id":"1"},"after":{"uri":"/b","create_time":1,"update_time":1,"id":"1"}}]}
+            200 {"revision":12,"unix_ms":1700000000000,"author":{"name":"ci","address":"127.0.0.1","action":"PUT /apisix/admin/routes/1"},"edits":[{"key":"routes/1","before":{"uri":"/a","id":"1","create_time":NOW,"update_time":NOW},"after":{"uri":"/b","id":"1","create_time":NOW,"update_time":NOW}}]}
             > GET /v1/history/99
             404 {"error_msg":"revision 99 is not in the history; /v1/history lists what is"}
             > GET /v1/history/x
             400 {"error_msg":"the revision must be a number"}
             > POST /v1/rollback?dry_run=true {"to": 11}
-            200 {"dry_run":true,"changes":[{"key":"routes/2","before":{"uri":"/c","create_time":1,"update_time":1,"id":"2"},"after":null},{"key":"routes/1","before":{"uri":"/b","create_time":1,"update_time":1,"id":"1"},"after":{"uri":"/a","create_time":1,"update_time":1,"id":"1"}}]}
+            200 {"dry_run":true,"changes":[{"key":"routes/2","before":{"uri":"/c","id":"2","create_time":NOW,"update_time":NOW},"after":null},{"key":"routes/1","before":{"uri":"/b","id":"1","create_time":NOW,"update_time":NOW},"after":{"uri":"/a","id":"1","create_time":NOW,"update_time":NOW}}]}
             > POST /v1/rollback {"to": 11}
             200 {"revision":14,"to":11}
             > GET /apisix/admin/routes/1
-            200 {"key":"/apisix/routes/1","value":{"uri":"/a","create_time":1,"update_time":1,"id":"1"},"createdIndex":11,"modifiedIndex":14} (etag: "14")
+            200 {"key":"/apisix/routes/1","value":{"uri":"/a","id":"1","create_time":NOW,"update_time":NOW},"createdIndex":11,"modifiedIndex":14} (etag: "14")
             > GET /apisix/admin/routes/2
             404 {"message":"Key not found"}
             > POST /v1/rollback {"to": 99}
@@ -238,7 +238,7 @@ async fn viewers_see_masks_and_masks_do_not_come_back() {
             > PUT /apisix/admin/routes/1 {"uri": "/", "plugins": {"x": [{"y": "********"}]}}
             400 {"error_msg":"the document has a masked secret (********); send the secret itself, or use PATCH without this field"}
             > PUT /apisix/admin/configs | X-Digest: d {"consumers": [{"username": "jack", "plugins": {"key-auth": {"key": "********"}}}]}
-            400 {"error_msg":"the configuration has a masked secret (********); send the secret itself"}
+            400 {"error_msg":"invalid consumers at index 0, err: it has a masked secret (********); send the secret itself"}
             > POST /v1/batch [{"method": "PATCH", "path": "/apisix/admin/routes/1/name", "body": "********"}]
             400 {"error_msg":"operation 0: the document has a masked secret (********); send the secret itself, or use PATCH without this field","operation":0}
         "#]],
@@ -364,4 +364,73 @@ async fn paths_of_a_batch_are_decoded_like_those_of_requests() {
     let no_text = r#"POST /v1/batch [{"method": "DELETE", "path": "/apisix/admin/routes/%ff"}]"#;
     let (status, answer) = client.ask(no_text).await;
     assert!(status == 400 && answer.contains("no UTF-8"), "{answer}");
+}
+
+/// Another client writes between the check of a write and its commit.
+#[tokio::test(start_paused = true)]
+async fn what_comes_to_refer_to_a_document_keeps_it() {
+    let setup = [
+        ("upstreams/u", json!({ "nodes": {} })),
+        ("services/s", json!({})),
+        ("plugin_configs/p", json!({ "plugins": {} })),
+        ("consumer_groups/g", json!({ "plugins": {} })),
+        ("protos/7", json!({ "content": "x" })),
+        ("stream_routes/t", json!({})),
+        ("consumers/jack", json!({ "username": "jack" })),
+    ];
+    let split = json!({ "traffic-split": { "rules": [{ "weighted_upstreams": [{ "upstream_id": "u" }] }] } });
+    for (path, key, referrer) in [
+        ("upstreams/u", "routes/1", json!({ "upstream_id": "u" })),
+        ("upstreams/u", "services/2", json!({ "upstream_id": "u" })),
+        ("upstreams/u", "stream_routes/2", json!({ "upstream_id": "u" })),
+        ("upstreams/u", "global_rules/2", json!({ "plugins": split })),
+        ("services/s", "routes/1", json!({ "service_id": "s" })),
+        ("services/s", "stream_routes/2", json!({ "service_id": "s" })),
+        ("plugin_configs/p", "routes/1", json!({ "plugin_config_id": "p" })),
+        ("consumer_groups/g", "consumers/rose", json!({ "username": "rose", "group_id": "g" })),
+        ("protos/7", "routes/1", json!({ "plugins": { "grpc-transcode": { "proto_id": 7 } } })),
+        ("stream_routes/t", "stream_routes/2", json!({ "protocol": { "superior_id": "t" } })),
+    ] {
+        let own = format!("DELETE /apisix/admin/{path}");
+        let batch = format!(r#"POST /v1/batch [{{"method": "DELETE", "path": "/apisix/admin/{path}"}}]"#);
+        for line in [own, batch] {
+            let client = Client::admin();
+            setup.iter().for_each(|(key, document)| client.memory.put(key, document));
+            *client.memory.overtaking.lock().unwrap() = Some((key, referrer.clone()));
+            let (status, answer) = client.ask(&line).await;
+            assert!(status == 400 && answer.contains("still using it"), "{line} after {key}: {answer}");
+            assert!(client.memory.get(path).is_some());
+            if !line.starts_with("POST") {
+                assert_eq!(client.ask(&format!("{line}?force=true")).await.0, 200);
+            }
+        }
+    }
+    // A write beside it that refers to nothing is no reason.
+    let client = Client::admin();
+    setup.iter().for_each(|(key, document)| client.memory.put(key, document));
+    *client.memory.overtaking.lock().unwrap() = Some(("routes/1", json!({ "uri": "/x" })));
+    assert_eq!(client.ask("DELETE /apisix/admin/services/s").await.0, 200);
+    // A credential does not outlive its consumer.
+    *client.memory.overtaking.lock().unwrap() = Some(("consumers/jack/credentials/c", json!({ "plugins": {} })));
+    assert_eq!(client.ask("DELETE /apisix/admin/consumers/jack").await.0, 200);
+    assert!(client.memory.get("consumers/jack/credentials/c").is_none());
+    // A replacement of everything takes what came meanwhile into account.
+    *client.memory.overtaking.lock().unwrap() = Some(("routes/2", json!({ "uri": "/x", "upstream_id": "u" })));
+    let put = r#"PUT /apisix/admin/configs | X-Digest: 1 {"routes": []}"#;
+    assert_eq!(client.ask(put).await.0, 202);
+    assert!(client.memory.get("upstreams/u").is_none() && client.memory.get("routes/2").is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_goes_meanwhile_is_not_referred_to() {
+    let client = Client::admin();
+    let rule = |plugin: &str| format!(r#"PUT /apisix/admin/global_rules/1 {{"plugins": {{"{plugin}": {{}}}}}}"#);
+    *client.memory.overtaking.lock().unwrap() = Some(("global_rules/2", json!({ "plugins": { "limit-count": {} } })));
+    let (status, answer) = client.ask(&rule("limit-count")).await;
+    assert!(status == 400 && answer.contains("already exists in global rule with id '2'"), "{answer}");
+    *client.memory.overtaking.lock().unwrap() = Some(("global_rules/3", json!({ "plugins": { "key-auth": {} } })));
+    assert_eq!(client.ask(&rule("limit-conn")).await.0, 201);
+    let patch = r#"PATCH /apisix/admin/global_rules/1 {"plugins": {"traffic-split": {}}}"#;
+    *client.memory.overtaking.lock().unwrap() = Some(("global_rules/4", json!({ "plugins": { "traffic-split": {} } })));
+    assert_eq!(client.ask(patch).await.0, 400);
 }

@@ -37,6 +37,8 @@ async fn what_was_put_is_there() {
             r#"PUT /apisix/admin/configs | X-Digest: 3 {"routes": {"id": "r1"}}"#,
             r#"POST /apisix/admin/configs/validate {"routes": [{"id": "r1", "uri": 1}, {"uri": "/"}], "routes_conf_version": "x"}"#,
             r#"POST /apisix/admin/configs/validate {"routes": [{"id": "r1", "uri": "/"}]}"#,
+            r#"POST /apisix/admin/configs/validate {"routes": [{"uri": "/"}, {"uri": "/"}], "services": [{}], "ssls": [{}], "stream_routes": [{}]}"#,
+            r#"POST /apisix/admin/configs/validate {"global_rules": [{"plugins": {}}], "consumers": [{"username": "a"}, {"username": "a"}], "routes": [{"id": 3}, {"id": 3.0}, {"uri": 1}]}"#,
         ],
         expect![[r#"
             > PUT /apisix/admin/configs {"routes": []}
@@ -62,7 +64,7 @@ async fn what_was_put_is_there() {
             > PUT /apisix/admin/configs | X-Digest: 3 {"routes_conf_version": "adc"}
             400 {"error_msg":"routes_conf_version must be a number"}
             > PUT /apisix/admin/configs | X-Digest: 3 {"routes": [{"id": "r1", "uri": 123}]}
-            400 {"error_msg":"invalid routes at index 0, err: property \"uri\" validation failed: wrong type: expected string, got number"}
+            400 {"error_msg":"invalid routes at index 0, err: invalid configuration: property \"uri\" validation failed: wrong type: expected string, got number"}
             > PUT /apisix/admin/configs | X-Digest: 3 {"routes": [{"id": "r1"}, {"id": "r1"}]}
             400 {"error_msg":"found duplicate id r1 in routes"}
             > PUT /apisix/admin/configs | X-Digest: 3 {"secrets": [{"id": "1"}]}
@@ -70,9 +72,13 @@ async fn what_was_put_is_there() {
             > PUT /apisix/admin/configs | X-Digest: 3 {"routes": {"id": "r1"}}
             400 {"error_msg":"routes must be an array"}
             > POST /apisix/admin/configs/validate {"routes": [{"id": "r1", "uri": 1}, {"uri": "/"}], "routes_conf_version": "x"}
-            400 {"error_msg":"Configuration validation failed","errors":[{"resource_type":"routes","error":"routes_conf_version must be a number, got string"},{"resource_type":"routes","index":0,"error":"invalid routes at index 0, err: property \"uri\" validation failed: wrong type: expected string, got number"},{"resource_type":"routes","index":1,"error":"invalid routes at index 1, err: missing route id"}]}
+            400 {"error_msg":"Configuration validation failed","errors":[{"resource_type":"routes","error":"routes_conf_version must be a number, got string"},{"resource_type":"routes","resource_id":"r1","index":0,"error":"invalid configuration: property \"uri\" validation failed: wrong type: expected string, got number"}]}
             > POST /apisix/admin/configs/validate {"routes": [{"id": "r1", "uri": "/"}]}
             200 
+            > POST /apisix/admin/configs/validate {"routes": [{"uri": "/"}, {"uri": "/"}], "services": [{}], "ssls": [{}], "stream_routes": [{}]}
+            200 
+            > POST /apisix/admin/configs/validate {"global_rules": [{"plugins": {}}], "consumers": [{"username": "a"}, {"username": "a"}], "routes": [{"id": 3}, {"id": 3.0}, {"uri": 1}]}
+            400 {"error_msg":"Configuration validation failed","errors":[{"resource_type":"routes","resource_id":3.0,"index":1,"error":"found duplicate id 3 in routes"},{"resource_type":"routes","resource_id":"","index":2,"error":"invalid configuration: property \"uri\" validation failed: wrong type: expected string, got number"},{"resource_type":"consumers","resource_id":"a","index":1,"error":"found duplicate username a in consumers"},{"resource_type":"global_rules","resource_id":"","index":0,"error":"property \"id\" is required"}]}
         "#]],
     )
     .await;
@@ -127,7 +133,7 @@ async fn others_may_write_between() {
 #[tokio::test]
 async fn a_replacement_may_have_more_documents_than_a_transaction() {
     let client = Client::admin();
-    let routes: Vec<Json> = (0..129).map(|n| json!({ "id": n, "uri": "/" })).collect();
+    let routes: Vec<Json> = (1..=129).map(|n| json!({ "id": n, "uri": "/" })).collect();
     let (status, text) =
         client.ask(&format!("PUT /apisix/admin/configs | X-Digest: 1 {}", json!({ "routes": routes }))).await;
     assert_eq!(status, 202, "{text}");

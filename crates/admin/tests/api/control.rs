@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use stillgate_admin::control::{Change, ChangeSummary, Edit, Pending};
 use stillgate_admin::{Backup, Checked, Control, Outcome, Plugin, PluginSchema, Wait, WriteError};
 use stillgate_datastore::{
-    Author, Batch, Condition, Document, DocumentTable, Documents, Event, Key, Snapshot, Transaction, Write,
+    Author, Batch, Condition, Document, DocumentTable, Documents, Event, Key, Snapshot, Transaction, Unreferenced,
+    Write,
 };
 
 #[derive(Default)]
@@ -28,7 +29,7 @@ impl Memory {
 
     pub(crate) fn put_text(&self, key: &str, value: &str) {
         let put = Write::Put { key: Key::parse(key).unwrap(), value: value.to_owned(), ttl_seconds: None };
-        self.commit(Transaction { conditions: vec![], writes: vec![put], author: Author::default() }).unwrap();
+        self.commit(changing(vec![put], Author::default())).unwrap();
     }
 
     pub(crate) fn get(&self, key: &str) -> Option<Json> {
@@ -86,6 +87,13 @@ impl Memory {
                 return Err(WriteError::Conflict { key: key.clone(), modified });
             }
         }
+        for Unreferenced { below, since, mention } in &transaction.unreferenced {
+            let mut written = self.documents.below(below);
+            written.retain(|(_, document)| document.modified > *since && document.value.contains(mention));
+            if let Some((key, document)) = written.pop() {
+                return Err(WriteError::Conflict { key, modified: Some(document.modified) });
+            }
+        }
         for write in &transaction.writes {
             if let Write::Put { key, value, .. } = write {
                 let value = serde_json::from_str(value).unwrap();
@@ -113,6 +121,10 @@ impl Memory {
             })
             .collect())
     }
+}
+
+fn changing(writes: Vec<Write>, author: Author) -> Transaction {
+    Transaction { conditions: Vec::new(), unreferenced: Vec::new(), writes, author }
 }
 
 impl Control for Memory {
@@ -230,8 +242,7 @@ impl Control for Memory {
     }
 
     fn roll_back(&self, to: u64, author: Author, _: Wait) -> Pending<Result<Outcome, WriteError>> {
-        let outcome =
-            self.back_to(to).and_then(|writes| self.commit(Transaction { conditions: vec![], writes, author }));
+        let outcome = self.back_to(to).and_then(|writes| self.commit(changing(writes, author)));
         Box::pin(async move { outcome })
     }
 }

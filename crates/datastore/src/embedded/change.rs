@@ -3,10 +3,10 @@
 //! It writes and does not judge: conditions and bounds on what is asked are checked by the caller.
 
 use super::Bounds;
-use super::tables::{NEVER, REVISION, Stored, Tables, stored};
+use super::tables::{NEVER, REVISION, Stored, Tables, key, stored};
 use crate::document::{Batch, Document, Event};
 use crate::key::Key;
-use crate::transaction::Author;
+use crate::transaction::{Author, Unreferenced};
 use redb::{Error, ReadableTable, ReadableTableMetadata, WriteTransaction};
 
 /// A revision that is not committed yet.
@@ -20,6 +20,40 @@ impl<'t> Change<'t> {
     /// Begins the revision after `last`.
     pub(super) fn begin(transaction: &'t WriteTransaction, last: u64) -> Result<Change<'t>, Error> {
         Ok(Change { tables: Tables::open(transaction)?, revision: last + 1, events: Vec::new() })
+    }
+
+    /// The first document that breaks a condition, with the revision that wrote it. History names the few that were written since;
+    /// where it does not reach back so far, all below the path are looked at.
+    pub(super) fn reference(&self, condition: &Unreferenced) -> Result<Option<(Key, u64)>, Error> {
+        let mut expected = condition.since + 1;
+        for row in self.tables.changes.range(expected..)? {
+            let (revision, row) = row?;
+            if revision.value() != expected {
+                break;
+            }
+            expected += 1;
+            let (_, _, keys) = row.value();
+            for path in keys.split('\n').filter(|path| path.starts_with(&condition.below)) {
+                let found = stored(&self.tables.documents, path)?.map(|found| found.document);
+                if let Some(document) = found.filter(|document| condition.is_broken_by(document)) {
+                    return Ok(Some((key(path)?, document.modified)));
+                }
+            }
+        }
+        if expected >= self.revision {
+            return Ok(None);
+        }
+        for row in self.tables.documents.range(condition.below.as_str()..)? {
+            let (path, row) = row?;
+            if !path.value().starts_with(&condition.below) {
+                break;
+            }
+            let found = Stored::of_row(row.value()).map(|found| found.document);
+            if let Some(document) = found.filter(|document| condition.is_broken_by(document)) {
+                return Ok(Some((key(path.value())?, document.modified)));
+            }
+        }
+        Ok(None)
     }
 
     /// Writes a document. `created` is for one that comes back from history; others keep theirs, or begin with this revision.

@@ -24,7 +24,7 @@ pub use open::{MAGIC, OpenError, OpenProblem};
 
 use crate::document::{Batch, Snapshot};
 use crate::key::Key;
-use crate::transaction::{Author, CommitError, Condition, Transaction, WRITES_MAX, Write};
+use crate::transaction::{Author, CommitError, Condition, Transaction, Unreferenced, WRITES_MAX, Write};
 use redb::{Database, Error, ReadTransaction, ReadableDatabase as _, ReadableTable as _};
 use std::collections::HashSet;
 use std::fmt;
@@ -126,6 +126,7 @@ impl Embedded {
         let now_ms = unix_ms(now);
         self.change(&transaction.author, now_ms, |change| {
             check_conditions(change, &transaction.conditions)?;
+            check_unreferenced(change, &transaction.unreferenced)?;
             for write in &transaction.writes {
                 match write {
                     Write::Delete { key } => change.delete(key)?,
@@ -398,6 +399,15 @@ fn check_conditions(change: &change::Change<'_>, conditions: &[(Key, Condition)]
         };
         if !holds {
             return Err(Failure::Refused(CommitError::Conflict { key: key.clone(), modified }));
+        }
+    }
+    Ok(())
+}
+
+fn check_unreferenced(change: &change::Change<'_>, conditions: &[Unreferenced]) -> Result<(), Failure> {
+    for condition in conditions {
+        if let Some((key, modified)) = change.reference(condition)? {
+            return Err(Failure::Refused(CommitError::Conflict { key, modified: Some(modified) }));
         }
     }
     Ok(())

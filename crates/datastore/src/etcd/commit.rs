@@ -11,7 +11,7 @@ use super::message::{
 };
 use crate::document::{Batch, Document, Event};
 use crate::key::Key;
-use crate::transaction::{CommitError, Condition, Transaction, WRITES_MAX, Write};
+use crate::transaction::{CommitError, Condition, Transaction, Unreferenced, WRITES_MAX, Write};
 use std::collections::BTreeMap;
 
 const TXN: &str = "/v3/kv/txn";
@@ -25,23 +25,33 @@ impl Etcd {
     /// # Errors
     /// See [`CommitError`]. [`CommitError::Unavailable`] says whether it is unknown if the transaction was made.
     pub async fn commit(&self, transaction: &Transaction) -> Result<Batch, CommitError> {
-        for (what, count) in [("writes", transaction.writes.len()), ("conditions", transaction.conditions.len())] {
+        let unreferenced = oldest_of_each_path(&transaction.unreferenced);
+        let conditions = transaction.conditions.len() + unreferenced.len();
+        for (what, count) in [("writes", transaction.writes.len()), ("conditions", conditions)] {
             if count > WRITES_MAX {
                 let why = format!("{count} {what} in one transaction; etcd takes at most {WRITES_MAX}: split it");
                 return Err(CommitError::TooLarge(why));
             }
         }
         let leases = self.leases(&transaction.writes).await?;
+        let keys = transaction.conditions.iter();
         let request = TxnRequest {
-            compare: transaction.conditions.iter().map(|(key, condition)| self.compare(key, *condition)).collect(),
+            compare: keys
+                .clone()
+                .map(|(key, condition)| self.compare(key, *condition))
+                .chain(unreferenced.iter().map(|(below, since)| self.compare_below(below, *since)))
+                .collect(),
             success: transaction.writes.iter().map(|write| self.operation(write, &leases)).collect(),
-            failure: transaction.conditions.iter().map(|(key, _)| self.look(key)).collect(),
+            failure: keys
+                .map(|(key, _)| self.look(key))
+                .chain(unreferenced.iter().map(|(below, since)| self.look_below(below, *since)))
+                .collect(),
         };
         let answer: TxnResponse =
             self.caller.call(TXN, &request, Repeat::WithoutEffect).await.map_err(|error| refused(&error))?;
         match answer.succeeded {
             true => Ok(batch(transaction, answer)),
-            false => Err(conflict(transaction, answer)),
+            false => Err(self.conflict(transaction, answer)),
         }
     }
 
@@ -66,7 +76,20 @@ impl Etcd {
             Condition::Present => ("CREATE", "GREATER", Some(Number(0)), None),
             Condition::Modified(revision) => ("MOD", "EQUAL", None, Some(Number(revision))),
         };
-        Compare { key: self.layout.name_of(key).into(), target, result, create_revision, mod_revision }
+        Compare { key: self.layout.name_of(key).into(), range_end: None, target, result, create_revision, mod_revision }
+    }
+
+    /// Holds if nothing below a path was written after a revision.
+    fn compare_below(&self, below: &str, since: u64) -> Compare {
+        let (key, end) = self.layout.range_below(below);
+        Compare {
+            key: key.into(),
+            range_end: Some(end.into()),
+            target: "MOD",
+            result: "LESS",
+            create_revision: None,
+            mod_revision: Some(Number(since + 1)),
+        }
     }
 
     fn operation(&self, write: &Write, leases: &BTreeMap<u64, Number>) -> Operation {
@@ -86,6 +109,55 @@ impl Etcd {
         let key = self.layout.name_of(key).into();
         Operation::Range(RangeRequest { key, keys_only: true, ..RangeRequest::default() })
     }
+
+    fn look_below(&self, below: &str, since: u64) -> Operation {
+        let (key, end) = self.layout.range_below(below);
+        Operation::Range(RangeRequest {
+            key: key.into(),
+            range_end: Some(end.into()),
+            limit: Some(Number(1)),
+            min_mod_revision: Some(Number(since + 1)),
+            keys_only: true,
+            ..RangeRequest::default()
+        })
+    }
+
+    /// The first condition that does not hold of what etcd has found.
+    fn conflict(&self, transaction: &Transaction, answer: TxnResponse) -> CommitError {
+        let mut found = answer.responses.into_iter().map(|response| {
+            let range = response.response_range.unwrap_or_default();
+            range.kvs.into_iter().next()
+        });
+        for (key, condition) in &transaction.conditions {
+            let modified = found.next().flatten().map(|pair| pair.mod_revision.0);
+            let holds = match condition {
+                Condition::Absent => modified.is_none(),
+                Condition::Present => modified.is_some(),
+                Condition::Modified(revision) => modified == Some(*revision),
+            };
+            if !holds {
+                return CommitError::Conflict { key: key.clone(), modified };
+            }
+        }
+        // What is left is of documents that may refer to something.
+        let written = found.flatten().find_map(|pair| Some((self.layout.key_of(&pair.key.0)?, pair.mod_revision.0)));
+        match written {
+            Some((key, modified)) => CommitError::Conflict { key, modified: Some(modified) },
+            None => CommitError::Unavailable(
+                "etcd refused the transaction, although its conditions hold; nothing was changed".to_owned(),
+            ),
+        }
+    }
+}
+
+/// One condition for each path: it does not say what the documents must not mention.
+fn oldest_of_each_path(conditions: &[Unreferenced]) -> BTreeMap<&str, u64> {
+    let mut oldest = BTreeMap::new();
+    for condition in conditions {
+        let since = oldest.entry(condition.below.as_str()).or_insert(condition.since);
+        *since = condition.since.min(*since);
+    }
+    oldest
 }
 
 fn batch(transaction: &Transaction, answer: TxnResponse) -> Batch {
@@ -109,27 +181,6 @@ fn event(write: &Write, response: OperationResponse, revision: u64) -> Option<Ev
             deleted.then_some(Event { key, document: None })
         }
     }
-}
-
-/// The first condition that does not hold of what etcd has found.
-fn conflict(transaction: &Transaction, answer: TxnResponse) -> CommitError {
-    let found = answer.responses.into_iter().map(|response| {
-        let range = response.response_range.unwrap_or_default();
-        range.kvs.first().map(|pair| pair.mod_revision.0)
-    });
-    for ((key, condition), modified) in transaction.conditions.iter().zip(found) {
-        let holds = match condition {
-            Condition::Absent => modified.is_none(),
-            Condition::Present => modified.is_some(),
-            Condition::Modified(revision) => modified == Some(*revision),
-        };
-        if !holds {
-            return CommitError::Conflict { key: key.clone(), modified };
-        }
-    }
-    CommitError::Unavailable(
-        "etcd refused the transaction, although its conditions hold; nothing was changed".to_owned(),
-    )
 }
 
 fn refused(error: &EtcdError) -> CommitError {

@@ -46,6 +46,15 @@ impl Layout {
         (self.folder.as_bytes().to_vec(), end)
     }
 
+    /// The range of all keys below a path that ends with a slash, the second not included.
+    pub(crate) fn range_below(&self, path: &str) -> (Vec<u8>, Vec<u8>) {
+        let start = [self.folder.as_bytes(), path.as_bytes()].concat();
+        let mut end = start.clone();
+        end.pop();
+        end.push(b'/' + 1);
+        (start, end)
+    }
+
     /// What etcd calls a document.
     pub(crate) fn name_of(&self, key: &Key) -> Vec<u8> {
         [self.folder.as_bytes(), key.as_str().as_bytes()].concat()
@@ -85,6 +94,7 @@ mod tests {
         check(b"/apisix/routes/\xff", None);
         check(b"/other/routes/1", None);
         assert_eq!(layout.range(), (b"/apisix/".to_vec(), b"/apisix0".to_vec()));
+        assert_eq!(layout.range_below("routes/"), (b"/apisix/routes/".to_vec(), b"/apisix/routes0".to_vec()));
         assert_eq!(layout.prefix(), "/apisix");
     }
 

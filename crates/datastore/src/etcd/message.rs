@@ -26,6 +26,8 @@ pub(crate) struct RangeRequest {
     pub(crate) limit: Option<Number>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) revision: Option<Number>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) min_mod_revision: Option<Number>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) keys_only: bool,
 }
@@ -104,6 +106,9 @@ pub(crate) struct TxnRequest {
 #[derive(Debug, Serialize)]
 pub(crate) struct Compare {
     pub(crate) key: Bytes64,
+    /// All keys up to this one are compared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) range_end: Option<Bytes64>,
     pub(crate) target: &'static str,
     pub(crate) result: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -279,6 +284,7 @@ mod tests {
         };
         let txn = TxnRequest {
             compare: vec![Compare {
+                range_end: None,
                 key: b"/a/1".to_vec().into(),
                 target: "MOD",
                 result: "EQUAL",

@@ -52,7 +52,8 @@ fn folder() -> Option<PathBuf> {
 fn commit(store: &mut Embedded, number: usize) -> Result<u64, CommitError> {
     let key = Key::parse(&format!("routes/{number}")).unwrap();
     let writes = vec![Write::Put { key, value: "x".repeat(5000), ttl_seconds: None }];
-    let transaction = Transaction { conditions: Vec::new(), writes, author: Author::default() };
+    let transaction =
+        Transaction { conditions: Vec::new(), unreferenced: Vec::new(), writes, author: Author::default() };
     store.commit(&transaction, SystemTime::now()).map(|batch| batch.revision)
 }
 

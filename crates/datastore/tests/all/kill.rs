@@ -68,7 +68,8 @@ fn committing_process() {
         let revision = store.revision() + 1;
         let present = if revision == 1 { Condition::Absent } else { Condition::Modified(revision - 1) };
         let conditions = vec![(Key::parse("upstreams/1").unwrap(), present)];
-        let transaction = Transaction { conditions, writes: writes(revision), author: Author::default() };
+        let transaction =
+            Transaction { conditions, unreferenced: Vec::new(), writes: writes(revision), author: Author::default() };
         let batch = store.commit(&transaction, SystemTime::now()).unwrap();
         writeln!(output, "{ACKNOWLEDGED}{}", batch.revision).unwrap();
     }

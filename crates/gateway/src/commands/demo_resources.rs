@@ -32,7 +32,8 @@ pub(super) fn fill(store: &Path, nodes: &Nodes, with_devices: bool) -> Result<()
     });
     let writes = writes.collect::<Result<_, String>>()?;
     let author = Author { name: "demo".to_owned(), address: String::new(), action: "POST /v1/batch".to_owned() };
-    let made = embedded.commit(&Transaction { conditions: Vec::new(), writes, author }, SystemTime::now());
+    let transaction = Transaction { conditions: Vec::new(), unreferenced: Vec::new(), writes, author };
+    let made = embedded.commit(&transaction, SystemTime::now());
     made.map(drop).map_err(|error| error.to_string())
 }
 

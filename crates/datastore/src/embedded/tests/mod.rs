@@ -41,7 +41,7 @@ fn delete(key_text: &str) -> Write {
 }
 
 fn transaction(writes: Vec<Write>) -> Transaction {
-    Transaction { conditions: Vec::new(), writes, author: author("ci") }
+    Transaction { conditions: Vec::new(), unreferenced: Vec::new(), writes, author: author("ci") }
 }
 
 fn commit(store: &mut Embedded, writes: Vec<Write>) -> Batch {
@@ -118,6 +118,36 @@ fn conditions_are_checked_before_anything_is_written() {
     check("routes/2", Condition::Absent, Ok(3));
     check("routes/1", Condition::Modified(3), Ok(4));
     assert_eq!(store.revision(), 4);
+}
+
+#[test]
+fn references_are_looked_for_in_what_was_written_since() {
+    // Of this history, most is gone.
+    for history_changes_max in [1000, 1] {
+        let Fixture { mut store, folder: _folder } = Fixture::with(Bounds { history_changes_max, ..BOUNDS });
+        commit(&mut store, vec![put("routes/1", "{\"upstream_id\": \"u\"}")]);
+        commit(&mut store, vec![put("upstreams/u", "{}"), put("routes/2", "{\"uri\": \"/2\"}")]);
+        commit(&mut store, vec![put("routes/3", "{\"upstream_id\": \"u\"}")]);
+        commit(&mut store, vec![put("routes/4", "{\"upstream_id\": \"\\u0075\"}"), delete("routes/2")]);
+        let mut check = |below: &str, since, mention: &str, expected: Option<(&str, u64)>| {
+            let condition = Unreferenced { below: below.to_owned(), since, mention: mention.to_owned() };
+            let before = store.revision();
+            let transaction = Transaction { unreferenced: vec![condition], ..transaction(vec![put("protos/1", "x")]) };
+            let result = store.commit(&transaction, now()).map(|batch| batch.revision);
+            let conflict = |(path, modified)| CommitError::Conflict { key: key(path), modified: Some(modified) };
+            assert_eq!(result, expected.map_or(Ok(before + 1), |expected| Err(conflict(expected))), "{below} {since}");
+        };
+        check("routes/", 0, "\"u\"", Some(("routes/1", 1)));
+        check("routes/", 1, "\"u\"", Some(("routes/3", 3)));
+        check("routes/", 3, "\"u\"", Some(("routes/4", 4)));
+        check("routes/", 4, "\"u\"", None);
+        check("routes/", 2, "", Some(("routes/3", 3)));
+        check("services/", 0, "\"u\"", None);
+        check("route", 0, "nothing has this", Some(("routes/4", 4)));
+        check("routes/1", 0, "\"u\"", Some(("routes/1", 1)));
+        check("upstreams/", 0, "\"u\"", None);
+        check("routes/", 100, "", None);
+    }
 }
 
 #[test]

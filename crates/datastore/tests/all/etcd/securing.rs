@@ -34,6 +34,7 @@ fn a_user_is_let_in_again_after_its_token_is_over() {
         };
         let change = stillgate_datastore::Transaction {
             conditions: Vec::new(),
+            unreferenced: Vec::new(),
             writes: vec![write],
             author: stillgate_datastore::Author::default(),
         };

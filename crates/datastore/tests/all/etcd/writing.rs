@@ -2,7 +2,7 @@
 
 use crate::etcd::{client, impatient, key, run, texts};
 use stillgate_datastore::etcd::Etcd;
-use stillgate_datastore::{Author, CommitError, Condition, Document, Event, Transaction, Write};
+use stillgate_datastore::{Author, CommitError, Condition, Document, Event, Transaction, Unreferenced, Write};
 use stillgate_testkit::{Etcd as Server, ReservedPort, eventually};
 
 fn put(path: &str, value: &str) -> Write {
@@ -15,7 +15,7 @@ fn delete(path: &str) -> Write {
 
 fn transaction(conditions: &[(&str, Condition)], writes: Vec<Write>) -> Transaction {
     let conditions = conditions.iter().map(|(path, condition)| (key(path), *condition)).collect();
-    Transaction { conditions, writes, author: Author::default() }
+    Transaction { conditions, unreferenced: Vec::new(), writes, author: Author::default() }
 }
 
 #[test]
@@ -44,6 +44,32 @@ fn a_transaction_is_made_whole_or_not_at_all() {
     assert_eq!(changed, at + 1);
     assert_eq!(second.events, [event("routes/1", document("c", at, changed)), event("routes/2", None)]);
     assert_eq!(run(etcd.list()).unwrap().snapshot.documents, [(key("routes/1"), document("c", at, changed).unwrap())]);
+}
+
+#[test]
+fn nothing_may_be_written_since_below_a_path() {
+    let server = Server::start();
+    let etcd = client(server.endpoint(0));
+    let commit = |unreferenced: &[(&str, u64)], writes| {
+        let condition = |(below, since): &(&str, u64)| Unreferenced {
+            below: (*below).to_owned(),
+            since: *since,
+            mention: "not looked for".to_owned(),
+        };
+        let unreferenced = unreferenced.iter().map(condition).collect();
+        run(etcd.commit(&Transaction { unreferenced, ..transaction(&[("upstreams/u", Condition::Present)], writes) }))
+    };
+    let put_all = vec![put("upstreams/u", "x"), put("routes/1", "a"), put("routes1/1", "no"), put("services/1", "b")];
+    let first = run(etcd.commit(&transaction(&[], put_all))).unwrap().revision;
+    let second = run(etcd.commit(&transaction(&[], vec![put("routes/2", "c")]))).unwrap().revision;
+    let conflict = |path, modified| Err(CommitError::Conflict { key: key(path), modified: Some(modified) });
+    let gone = || vec![delete("upstreams/u")];
+    assert_eq!(commit(&[("services/", second), ("routes/", first)], gone()), conflict("routes/2", second));
+    assert_eq!(commit(&[("services/", first - 1)], gone()), conflict("services/1", first));
+    assert_eq!(commit(&[("routes/", second), ("routes/", first)], gone()), conflict("routes/2", second));
+    assert_eq!(texts(&run(etcd.list()).unwrap().snapshot).len(), 5, "nothing of them was made");
+    let done = commit(&[("routes/", second), ("services/", first), ("protos/", 0)], gone());
+    assert_eq!(done.unwrap().revision, second + 1);
 }
 
 #[test]

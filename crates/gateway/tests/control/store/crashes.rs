@@ -127,7 +127,8 @@ fn a_full_file_system_loses_nothing_that_was_answered() {
     let config = format!("config: {{source: store, store: \"{}/config.redb\"}}", place.path().display());
     let key = format!("key: {}", super::stage::KEY);
     let mut stage = Stage::with(&Setup::default().gateway(&config).admin(&key));
-    let large = |n: u64| json!({ "uri": "/x", "upstream": node(), "desc": "x".repeat(60_000), "labels": { "n": n.to_string() } });
+    let body = "x".repeat(60_000);
+    let large = |n: u64| json!({ "uri": "/x", "upstream": node(), "plugins": { "echo": { "body": body } }, "labels": { "n": n.to_string() } });
     let put =
         |stage: &Stage, n: u64| stage.admin.ask("PUT", &format!("/apisix/admin/routes/{n}"), &large(n).to_string());
     let mut count = 0;

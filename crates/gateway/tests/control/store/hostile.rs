@@ -35,20 +35,62 @@ fn bodies_of_a_hundred_mebibytes() {
                 true => format!("{PIECE_BYTES:x}\r\n{}\r\n", " ".repeat(PIECE_BYTES)),
                 false => " ".repeat(PIECE_BYTES),
             };
-            // It is answered long before, and closed.
+            // It is answered before, and closed.
             for _ in 0..BODY_BYTES / PIECE_BYTES {
                 if connection.try_send(&piece).is_err() {
                     break;
                 }
             }
             if let Ok(answer) = connection.read_response(method) {
-                assert_eq!(answer.head.status(), 400, "{path}: {answer:?}");
+                assert_eq!(answer.head.status(), 413, "{path}: {answer:?}");
             }
         }
     }
     let taken = stage.gateway.rss().saturating_sub(before);
     assert!(taken < MEMORY_BYTES_MAX, "{taken} bytes");
     assert_eq!((stage.admin.revision(), stage.admin.put("routes/1", &route()).status), (0, 201));
+    stage.gateway.assert_healthy();
+}
+
+#[test]
+fn a_body_that_is_a_little_too_large_is_answered() {
+    let stage = Stage::start();
+    let document = json!({ "uri": "/a", "desc": "x".repeat(2 * 1024 * 1024) }).to_string();
+    for (method, path) in [("PUT", "routes/1"), ("POST", "routes"), ("POST", "schema/validate/routes")] {
+        let answer = stage.admin.ask(method, &format!("/apisix/admin/{path}"), &document);
+        assert_eq!(answer.status, 413, "{answer:?}");
+        assert!(answer.error().contains("greater than the maximum size 1572864 allowed"), "{answer:?}");
+    }
+}
+
+/// Parsed, a list of numbers takes dozens of times its text, and an error for each of them more.
+#[test]
+fn bodies_with_more_values_than_text() {
+    let mut stage = Stage::start();
+    let before = stage.gateway.rss_peak();
+    let list = |item: &str, bytes: usize| vec![item; bytes / (item.len() + 1)].join(",");
+    for item in ["1", "{}", "{\"uri\":1}", "[[[[0]]]]", "\"\""] {
+        for (method, path) in [("POST", "configs/validate"), ("PUT", "configs")] {
+            let body = format!("{{\"routes\":[{}]}}", list(item, 8 * 1024 * 1024));
+            let lines = format!("X-API-KEY: {}\r\nX-Digest: 1\r\n", stage.admin.key);
+            let answer = stage.admin.ask_with(method, &format!("/apisix/admin/{path}"), &lines, body.as_bytes());
+            assert_eq!(answer.status, 400, "{method} {path} {item}: {answer:?}");
+            assert!(answer.body.len() < 400_000, "{} bytes", answer.body.len());
+        }
+    }
+    for item in ["1", "[]", "{\"\":1}", "\"\""] {
+        let body = format!("{{\"uri\":\"/a\",\"vars\":[{}]}}", list(item, 1_500_000));
+        std::thread::scope(|scope| {
+            for _ in 0..10 {
+                scope.spawn(|| {
+                    let answer = stage.admin.ask("PUT", "/apisix/admin/routes/1", &body);
+                    assert_eq!(answer.status, 400, "{item}: {answer:?}");
+                });
+            }
+        });
+    }
+    let taken = stage.gateway.rss_peak().saturating_sub(before);
+    assert!(taken < MEMORY_BYTES_MAX, "{taken} bytes");
     stage.gateway.assert_healthy();
 }
 

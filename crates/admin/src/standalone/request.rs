@@ -1,0 +1,161 @@
+//! The whole configuration of a request, taken apart without being parsed: its lists stay text, and are read item by item.
+//!
+//! As a tree, a configuration takes dozens of times the memory of its text. So a call holds the text, one item, and what its
+//! caller makes of the items.
+
+use super::collections;
+use crate::answer::Answer;
+use crate::body::in_words_of_apisix;
+use crate::collections::Collection;
+use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::ControlFlow;
+use stillgate_schema::lenient_json;
+
+/// The text of a request as valid JSON.
+pub(super) struct Text<'a> {
+    sent: &'a str,
+    escaped: Cow<'a, str>,
+}
+
+/// What is in the request.
+#[derive(Default)]
+pub(super) struct Whole<'a> {
+    /// By the names of collections and of their versions.
+    values: BTreeMap<String, &'a RawValue>,
+    /// The first name that is none of them.
+    unknown: Option<String>,
+}
+
+/// A version that a request gives to a collection.
+pub(super) enum Version {
+    None,
+    Number(f64),
+    /// What it is instead, as Lua calls it.
+    Other(&'static str),
+}
+
+impl<'a> Text<'a> {
+    pub(super) fn new(sent: &'a str) -> Text<'a> {
+        Text { sent, escaped: lenient_json::escaped(sent) }
+    }
+
+    /// Takes the text apart.
+    pub(super) fn whole(&'a self) -> Result<Whole<'a>, Answer> {
+        if self.sent.is_empty() {
+            return Err(Answer::bad("invalid request body: empty request body"));
+        }
+        let whole: Whole<'a> = serde_json::from_str(&self.escaped).map_err(|error| {
+            if error.is_data() {
+                return Answer::bad("invalid request body: an object is expected");
+            }
+            let at = lenient_json::position(self.sent, &error);
+            let why = in_words_of_apisix(&error, at, self.sent.len());
+            Answer::bad(format!("invalid request body: {why}"))
+        })?;
+        match &whole.unknown {
+            Some(unknown) => Err(Answer::bad(format!("unknown key {unknown:?}; what a list does not name is deleted"))),
+            None => Ok(whole),
+        }
+    }
+}
+
+impl<'a> Whole<'a> {
+    /// Calls `each` with the index and the text of each item of a collection, until it breaks. `Err`: it has no list.
+    pub(super) fn each_item(
+        &self,
+        collection: &Collection,
+        each: &mut dyn FnMut(usize, &'a str) -> ControlFlow<()>,
+    ) -> Result<(), String> {
+        let list = self.values.get(collection.name).filter(|list| list.get() != "null");
+        let Some(list) = list else { return Ok(()) };
+        let is_list = list.get().starts_with('[');
+        // Taken for an empty list it would delete the whole collection.
+        let wrong = || format!("{} must be an array", collection.name);
+        let mut reader = serde_json::Deserializer::from_str(list.get());
+        let read = is_list.then(|| reader.deserialize_seq(Items(each)));
+        read.and_then(Result::ok).ok_or_else(wrong)
+    }
+
+    pub(super) fn version(&self, collection: &Collection) -> Version {
+        let text = self.values.get(&super::version_key(collection)).map_or("null", |version| version.get());
+        match text.as_bytes().first() {
+            Some(b'n') => Version::None,
+            Some(b'-' | b'0'..=b'9') => text.parse().map_or(Version::Other("number"), Version::Number),
+            Some(b'"') => Version::Other("string"),
+            Some(b't' | b'f') => Version::Other("boolean"),
+            _ => Version::Other("table"),
+        }
+    }
+}
+
+/// What may be in the whole document, if only because GET has it there. Of `plugins`, which APISIX has a version of, nothing is
+/// taken.
+fn is_known(key: &str) -> bool {
+    let is_of_all = ["plugins", "X-Last-Modified", "X-Digest"].contains(&key);
+    is_of_all || key.ends_with("_conf_version") || is_collection(key)
+}
+
+fn is_collection(key: &str) -> bool {
+    collections().any(|collection| collection.name == key)
+}
+
+impl<'de> Deserialize<'de> for Whole<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Whole<'de>, D::Error> {
+        struct Keys;
+
+        impl<'de> Visitor<'de> for Keys {
+            type Value = Whole<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Whole<'de>, A::Error> {
+                let mut whole = Whole::default();
+                while let Some(key) = map.next_key::<String>()? {
+                    let is_version = collections().any(|collection| super::version_key(collection) == key);
+                    if is_version || is_collection(&key) {
+                        // Of two, the last counts, as in APISIX.
+                        whole.values.insert(key, map.next_value()?);
+                        continue;
+                    }
+                    if !is_known(&key) && whole.unknown.is_none() {
+                        whole.unknown = Some(key);
+                    }
+                    map.next_value::<IgnoredAny>()?;
+                }
+                Ok(whole)
+            }
+        }
+
+        deserializer.deserialize_map(Keys)
+    }
+}
+
+/// Visits a list.
+struct Items<'f, 'a>(&'f mut dyn FnMut(usize, &'a str) -> ControlFlow<()>);
+
+impl<'de> Visitor<'de> for Items<'_, 'de> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        let mut index = 0;
+        while let Some(item) = items.next_element::<&'de RawValue>()? {
+            if (self.0)(index, item.get()).is_break() {
+                while items.next_element::<IgnoredAny>()?.is_some() {}
+                break;
+            }
+            index += 1;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,123 @@
+//! Two writes at once: a document does not go while another comes to refer to it, in a store and in etcd.
+
+use super::stage::{Admin, KEY, Stage, upstream};
+use serde_json::{Value as Json, json};
+use std::sync::Barrier;
+use stillgate_testkit::{Etcd, Setup, eventually};
+
+/// Two requests: method, path and document of each.
+type Pair = [(&'static str, &'static str, Json); 2];
+
+fn node() -> Json {
+    upstream("127.0.0.1:9".parse().expect("an address"))
+}
+
+/// What is there before, and the requests of which one has to fail.
+fn pairs() -> Vec<(Option<(&'static str, Json)>, Pair)> {
+    let delete = |path: &'static str| ("DELETE", path, Json::Null);
+    let put = |path: &'static str, document: Json| ("PUT", path, document);
+    let split = json!({ "rules": [{ "weighted_upstreams": [{ "upstream_id": "t" }] }] });
+    vec![
+        (
+            Some(("upstreams/t", node())),
+            [delete("upstreams/t"), put("routes/r", json!({ "uri": "/r", "upstream_id": "t" }))],
+        ),
+        (
+            Some(("upstreams/t", node())),
+            [delete("upstreams/t"), put("global_rules/r", json!({ "plugins": { "traffic-split": split } }))],
+        ),
+        (
+            Some(("services/t", json!({ "upstream": node() }))),
+            [delete("services/t"), put("routes/r", json!({ "uri": "/r", "service_id": "t" }))],
+        ),
+        (
+            Some(("plugin_configs/t", json!({ "plugins": { "cors": {} } }))),
+            [
+                delete("plugin_configs/t"),
+                put("routes/r", json!({ "uri": "/r", "plugin_config_id": "t", "upstream": node() })),
+            ],
+        ),
+        (
+            Some(("consumer_groups/t", json!({ "plugins": { "cors": {} } }))),
+            [delete("consumer_groups/t"), put("consumers/r", json!({ "username": "r", "group_id": "t" }))],
+        ),
+        (
+            None,
+            [
+                put("global_rules/t", json!({ "plugins": { "cors": {} } })),
+                put("global_rules/r", json!({ "plugins": { "cors": {} } })),
+            ],
+        ),
+    ]
+}
+
+fn is_good(status: u16) -> bool {
+    (200..300).contains(&status)
+}
+
+fn both(admins: [&Admin; 2], pair: &Pair) -> [u16; 2] {
+    let barrier = Barrier::new(2);
+    let send = |admin: &Admin, (method, path, document): &(&str, &str, Json)| {
+        let body = if document.is_null() { String::new() } else { document.to_string() };
+        barrier.wait();
+        admin.ask(method, &format!("/apisix/admin/{path}"), &body).status
+    };
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| send(admins[0], &pair[0]));
+        let second = send(admins[1], &pair[1]);
+        [first.join().expect("the first"), second]
+    })
+}
+
+fn race(admins: [&Admin; 2], rounds: usize) {
+    let clear = |path: &str| drop(admins[0].ask("DELETE", &format!("/apisix/admin/{path}?force=true"), ""));
+    let is_there = |admin: &Admin, path: &str| admin.ask("GET", &format!("/apisix/admin/{path}"), "").status == 200;
+    for (before, pair) in pairs() {
+        for _ in 0..rounds {
+            if let Some((path, document)) = &before {
+                admins[0].put(path, document);
+                eventually("it is known to the other", || is_there(admins[1], path));
+            }
+            let statuses = both(admins, &pair);
+            assert!(statuses.into_iter().filter(|status| is_good(*status)).count() == 1, "{statuses:?}: {pair:?}");
+            clear(pair[1].1);
+            clear(pair[0].1);
+            eventually("both are gone", || {
+                let there = [(admins[1], pair[0].1), (admins[1], pair[1].1)];
+                (!there.into_iter().any(|(admin, path)| is_there(admin, path)))
+            });
+        }
+    }
+    // A consumer and its credential may both be written, one after the other; then both are gone.
+    for _ in 0..rounds {
+        admins[0].put("consumers/t", &json!({ "username": "t" }));
+        eventually("it is known to the other", || is_there(admins[1], "consumers/t"));
+        let credential = json!({ "plugins": { "key-auth": { "key": "k" } } });
+        let pair: Pair = [("DELETE", "consumers/t", Json::Null), ("PUT", "consumers/t/credentials/c", credential)];
+        let statuses = both(admins, &pair);
+        assert!(is_good(statuses[0]) && [200, 201, 400, 404].contains(&statuses[1]), "{statuses:?}");
+        eventually("both are gone", || {
+            let paths = ["consumers/t", "consumers/t/credentials/c"];
+            (!paths.into_iter().any(|path| is_there(admins[1], path)))
+        });
+    }
+}
+
+#[test]
+fn a_store_makes_one_of_two_writes_that_exclude_each_other() {
+    let stage = Stage::start();
+    race([&stage.admin, &stage.admin], 12);
+    assert_eq!(stage.gateway.status()["rejected"], json!([]));
+}
+
+#[test]
+fn an_etcd_makes_one_of_two_writes_that_exclude_each_other() {
+    let etcd = Etcd::start();
+    let source = format!("config: {{source: etcd, etcd: {{endpoints: [{:?}]}}}}", etcd.endpoint(0));
+    let setup = Setup::default().gateway(&source).admin(&format!("key: {KEY}"));
+    let stages = [Stage::with(&setup), Stage::with(&setup)];
+    race([&stages[0].admin, &stages[1].admin], 6);
+    for stage in &stages {
+        assert_eq!(stage.gateway.status()["rejected"], json!([]));
+    }
+}
