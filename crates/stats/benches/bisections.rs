@@ -8,7 +8,7 @@
 #[path = "../tests/all/simulated/mod.rs"]
 mod simulated;
 
-use simulated::{NOISE, Outcome, Planted, SCATTERS, Scatter, calibration, ours, pinpoint, plain};
+use simulated::{NOISE, OF_STATES, Outcome, Planted, SCATTERS, Scatter, calibration, of_states, ours, pinpoint, plain};
 use std::thread;
 
 const CONFIDENCE: f64 = 0.95;
@@ -50,6 +50,17 @@ fn main() {
         }
         let [stated, right, undecided] = halves(calibrated / share, |seeds| calibration(scatter, confidence, seeds));
         println!("{name:<28} {stated:>6.3} {right:>6.3} {undecided:>9.3}");
+    }
+    println!("\n{:<28} {:>6} {:>9}", "states far apart", "wrong", "undecided");
+    for scatter in OF_STATES {
+        let name = format!("{scatter:?}, 0.95");
+        if calibrated > 0 && name.contains(&wanted) {
+            let [wrong, undecided, _] = halves(calibrated / 4, |seeds| {
+                let [wrong, undecided] = of_states(scatter, seeds);
+                [wrong, undecided, 0.0]
+            });
+            println!("{name:<28} {wrong:>6.3} {undecided:>9.3}");
+        }
     }
 }
 

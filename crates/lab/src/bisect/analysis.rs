@@ -3,7 +3,7 @@
 use super::record::Known;
 use super::words;
 use crate::result::bisect::{Answer, BisectResult, BisectVerdict, Change, Effect};
-use stillgate_stats::{Conclusion, Estimate, conclude};
+use stillgate_stats::{Conclusion, Estimate, Steps, conclude};
 
 /// What the measurements so far say.
 pub(crate) fn answer(result: &BisectResult) -> Answer {
@@ -51,7 +51,8 @@ pub(crate) fn answer_of(result: &BisectResult, known: &Known) -> Answer {
             }
         }
     }
-    answer.sentence = words::sentence(result, &answer);
+    let is_hidden = known.steps.as_ref().is_some_and(Steps::may_hide_a_change);
+    answer.sentence = words::sentence(result, &answer, is_hidden);
     answer
 }
 

@@ -10,8 +10,8 @@ const NAMED_MAX: usize = 12;
 /// Commits named where it is undecided.
 const LIKELY_MAX: usize = 5;
 
-/// One sentence: what changed it, by how much.
-pub(super) fn sentence(result: &BisectResult, answer: &Answer) -> String {
+/// One sentence: what changed it, by how much. `is_hidden`: a change could be in measurements far from the others.
+pub(super) fn sentence(result: &BisectResult, answer: &Answer, is_hidden: bool) -> String {
     let design = &result.design;
     let wanted = percent(design.min_effect);
     match answer.verdict {
@@ -31,6 +31,12 @@ pub(super) fn sentence(result: &BisectResult, answer: &Answer) -> String {
             let end = if place == 0 { &design.good } else { &design.bad };
             format!("{end} cannot be measured: {}", reason(result, place))
         }
+        BisectVerdict::Undecided if answer.none >= design.confidence && is_hidden => format!(
+            "Not decided after {} measurements: their usual level has not changed by {wanted} or more (probability {}), but some \
+             are far from it, and a commit that makes these more frequent would not be seen.",
+            answer.measurements,
+            probability(answer.none)
+        ),
         BisectVerdict::Undecided => format!(
             "Not decided after {} measurements: no change of {wanted} or more with probability {}, several with {}.",
             answer.measurements,

@@ -3,6 +3,7 @@
 use super::Steps;
 use super::chain::Fates;
 use super::grid::Grid;
+use crate::mann_whitney::mann_whitney;
 
 /// What may be said.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,8 +38,27 @@ const INNER_MIN: usize = 6;
 /// agree by luck more often than any estimate of the noise knows, and a machine that changes between them looks like a step.
 const BORDER_TURNS: usize = 8;
 
+/// The same where readings have states far apart, so that they are hardly ever near their level; there the borders must also differ by
+/// their ranks. What no estimate of the noise knows is which state a reading will have.
+const BORDER_TURNS_OF_STATES: usize = 24;
+
+/// Near is closer than this, in scales of the noise; of usual readings three in ten are, and of those with states fewer than this
+/// share.
+const NEAR_NOISES: f64 = 0.4;
+const NEAR_SHARE_MIN: f64 = 0.12;
+
 /// Probability of a step from which its borders are read so often.
 const LIKELY_STEP: f64 = 0.9;
+
+/// A step is only said to be found where the readings before it and behind it also differ by their ranks, whatever they scatter like:
+/// with a probability that is so many times smaller than the stated error. The divisor is for looking after each reading, and
+/// for choosing where.
+const LOOKS: f64 = 50.0;
+
+/// Readings farther from their level than this, in scales of the noise, are of another state, or outliers. One counts for at most so
+/// many of the least steps: a single wild run is not to ask for hundreds of others.
+const FAR_NOISES: f64 = 5.0;
+const FAR_STEPS_MAX: f64 = 30.0;
 
 /// Steps that are expected besides those that are said to be found, beyond the doubt about these: with more, the answer would
 /// name one and give it the size of two.
@@ -116,7 +136,7 @@ fn next_turn(known: &Steps) -> Option<usize> {
     let read: Vec<usize> = (0..known.counts.len()).filter(|place| known.counts[*place] > 0).collect();
     let (before, behind) = read.windows(2).map(|pair| (pair[0], pair[1])).find(|&(before, behind)| {
         let is_likely = known.steps[before..behind].iter().sum::<f64>() >= LIKELY_STEP;
-        is_likely && turns(known, (before, behind)) < BORDER_TURNS
+        is_likely && turns(known, (before, behind)) < known.border_turns()
     })?;
     let last = known.order.iter().rev().find(|place| [before, behind].contains(place));
     Some(if last == Some(&before) { behind } else { before })
@@ -205,22 +225,70 @@ pub fn conclude(known: &Steps, readable: &[bool], confidence: f64) -> Conclusion
     let last = readable.len() - 1;
     let between = readable[1..last].iter().any(|readable| *readable);
     if known.none >= confidence && (inner(known) >= INNER_MIN || !between) {
-        return Conclusion::None;
+        return if known.may_hide_a_change() { Conclusion::Open } else { Conclusion::None };
     }
     let (mut found, mut named) = (Vec::new(), 0.0);
     let mut from = 0;
     for (place, readable) in readable.iter().enumerate().skip(1) {
         if *readable {
             let is_likely = known.steps[from..place].iter().sum::<f64>() >= confidence;
-            if is_likely && turns(known, borders(known, from)) >= BORDER_TURNS {
+            if is_likely && is_bordered(known, borders(known, from), confidence) {
                 found.push((from, place));
                 named += known.steps[from..place].iter().sum::<f64>();
             }
             from = place;
         }
     }
+    if !(0..found.len()).all(|index| differ(known, &found, index, confidence)) {
+        return Conclusion::Open;
+    }
     let is_evident = known.log_evidence >= -(1.0 - confidence).ln();
     let others = known.steps.iter().sum::<f64>() - named;
     let is_all = !found.is_empty() && others <= OTHERS_MAX + (1.0 - confidence) * found.len() as f64;
     if is_evident && is_all { Conclusion::Found(found) } else { Conclusion::Open }
+}
+
+/// Whether the places next to a step were read in turns often enough, and differ where that must be shown.
+fn is_bordered(known: &Steps, places: (usize, usize), confidence: f64) -> bool {
+    let of = |place: usize| -> Vec<f64> {
+        let readings = known.order.iter().zip(&known.values);
+        readings.filter(|(read, _)| **read == place).map(|(_, value)| *value).collect()
+    };
+    let differ = || mann_whitney(&of(places.0), &of(places.1)).is_some_and(|test| test.p_value <= 1.0 - confidence);
+    turns(known, places) >= known.border_turns() && (!known.has_states() || differ())
+}
+
+impl Steps {
+    /// Whether readings are hardly ever near their level.
+    fn has_states(&self) -> bool {
+        let left = self.values.iter().zip(&self.order).map(|(value, place)| (value - self.levels[*place].mean).abs());
+        let near = left.filter(|left| *left < NEAR_NOISES * self.noise).count();
+        (near as f64) < NEAR_SHARE_MIN * self.values.len() as f64
+    }
+
+    fn border_turns(&self) -> usize {
+        if self.has_states() { BORDER_TURNS_OF_STATES } else { BORDER_TURNS }
+    }
+
+    /// Whether readings far from their level move the mean by as much as a step. Levels do not see them, and so do not see a
+    /// place from which on they are more frequent either.
+    pub fn may_hide_a_change(&self) -> bool {
+        let left = self.values.iter().zip(&self.order).map(|(value, place)| (value - self.levels[*place].mean).abs());
+        let far = left.filter(|left| *left > FAR_NOISES * self.noise);
+        far.map(|left| (left / self.step_min).min(FAR_STEPS_MAX)).sum::<f64>() > self.values.len() as f64
+    }
+}
+
+/// Whether the readings between the step before and this one differ from those up to the next one, in the direction of the step.
+fn differ(known: &Steps, found: &[(usize, usize)], index: usize, confidence: f64) -> bool {
+    let (from, to) = found[index];
+    let least = index.checked_sub(1).map_or(0, |before| found[before].1);
+    let most = found.get(index + 1).map_or(known.counts.len() - 1, |next| next.0);
+    let read = |places: std::ops::RangeInclusive<usize>| -> Vec<f64> {
+        let of_places = known.order.iter().zip(&known.values).filter(|(place, _)| places.contains(place));
+        of_places.map(|(_, value)| *value).collect()
+    };
+    let Some(test) = mann_whitney(&read(least..=from), &read(to..=most)) else { return false };
+    let Some(size) = known.size(from, confidence) else { return false };
+    test.p_value <= (1.0 - confidence) / LOOKS && (test.superiority > 0.5) == (size.value > 0.0)
 }

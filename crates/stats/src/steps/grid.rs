@@ -28,6 +28,11 @@ const SCALES_BESIDE: i32 = 4;
 const SCALE_RATIO_MIN: f64 = 0.12;
 const SCALE_RATIO_OF_FEW: f64 = 1.3;
 
+/// Scales up to the root mean square of what scatters, at most so many, where that is beyond the others. Measurements that have several
+/// states lie near the median of their place or far from it, and the median of their distances says nothing of the far ones.
+const SCALES_FAR_MAX: usize = 5;
+const SCALE_FAR_RATIO: f64 = 1.6;
+
 /// Degrees of freedom: outliers as they come on shared machines, and almost none.
 const TAILS: [f64; 2] = [3.0, 11.0];
 
@@ -57,7 +62,8 @@ impl Grid {
     /// Covers these readings.
     pub(super) fn of(readings: &[Reading]) -> Grid {
         let places = by_place(readings);
-        let guess = scatter(&places).max(NOISE_MIN);
+        let Scatter { median, root_mean_square } = scatter(&places);
+        let guess = median.max(NOISE_MIN);
         let (low, high) = reach(&places, guess);
         // Few readings may agree by luck, and levels are known by few.
         let margin = MARGIN_NOISES * guess * (1.0 + MARGIN_OF_FEW / readings.len() as f64);
@@ -68,6 +74,9 @@ impl Grid {
         let mut scales: Vec<f64> = (-SCALES_BESIDE..=SCALES_BESIDE)
             .map(|step| (guess * (ratio * f64::from(step)).exp()).max(NOISE_CELLS_MIN * cell))
             .collect();
+        let reached = scales.last().copied().unwrap_or(guess);
+        let far = std::iter::successors(Some(root_mean_square), |scale| Some(scale / SCALE_FAR_RATIO));
+        scales.extend(far.take_while(|scale| *scale > reached * SCALE_FAR_RATIO.sqrt()).take(SCALES_FAR_MAX));
         scales.dedup();
         let noises =
             scales.iter().flat_map(|&scale| TAILS.iter().map(move |&degrees| Noise { scale, degrees })).collect();
@@ -94,15 +103,27 @@ fn by_place(readings: &[Reading]) -> Vec<(Vec<f64>, f64)> {
         .collect()
 }
 
-/// The scatter of readings of the same place about its median, robustly; 0 where no place has two.
-fn scatter(places: &[(Vec<f64>, f64)]) -> f64 {
+/// How readings of the same place scatter about its median.
+struct Scatter {
+    /// By the median distance: that of most readings.
+    median: f64,
+    /// By the distances' squares: that of all.
+    root_mean_square: f64,
+}
+
+/// Of all places; 0 where none has two readings.
+fn scatter(places: &[(Vec<f64>, f64)]) -> Scatter {
     let mut left: Vec<f64> = Vec::new();
     for (values, middle) in places.iter().filter(|(values, _)| values.len() > 1) {
         let n = values.len() as f64;
         left.extend(values.iter().map(|value| (value - middle).abs() * (n / (n - 1.0)).sqrt()));
     }
     left.sort_unstable_by(f64::total_cmp);
-    median(&left).unwrap_or(0.0) * MAD_TO_DEVIATION
+    let squares: f64 = left.iter().map(|value| value * value).sum();
+    Scatter {
+        median: median(&left).unwrap_or(0.0) * MAD_TO_DEVIATION,
+        root_mean_square: (squares / left.len().max(1) as f64).sqrt(),
+    }
 }
 
 /// From the lowest level seen to the highest.

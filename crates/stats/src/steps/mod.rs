@@ -76,8 +76,12 @@ pub struct Steps {
     pub drift: Vec<f64>,
     /// The places in the order they were read.
     order: Vec<usize>,
+    /// What was read, in that order, without what was taken out as drift.
+    values: Vec<f64>,
     /// Readings of each place.
     counts: Vec<usize>,
+    /// See [`StepPrior::step_min`].
+    step_min: f64,
     grid: Grid,
     chains: Vec<Chain>,
     /// Of each place.
@@ -154,7 +158,24 @@ fn on_grid(readings: &[Reading], drift: Vec<f64>, prior: &StepPrior, grid: Grid)
     let mut counts = vec![0; weights.len() + 1];
     readings.iter().for_each(|reading| counts[reading.place] += 1);
     let order = readings.iter().map(|reading| reading.place).collect();
-    Some(Steps { none, several, steps, levels, noise, log_evidence, drift, order, counts, grid, chains, fates })
+    let values = readings.iter().map(|reading| reading.value).collect();
+    let step_min = prior.step_min;
+    Some(Steps {
+        none,
+        several,
+        steps,
+        levels,
+        noise,
+        log_evidence,
+        drift,
+        order,
+        values,
+        counts,
+        step_min,
+        grid,
+        chains,
+        fates,
+    })
 }
 
 /// A prior whose weights add up to 1.

@@ -1,6 +1,6 @@
 //! Planted bisections, a few of those that `cargo bench -p stillgate-stats --bench bisections` runs.
 
-use crate::simulated::{NOISE, Planted, Scatter, calibration, ours, search};
+use crate::simulated::{NOISE, OF_STATES, Planted, Scatter, calibration, of_states, ours, search};
 use stillgate_stats::Conclusion;
 
 #[test]
@@ -16,6 +16,30 @@ fn a_step_as_large_as_the_noise_is_found_among_128_commits() {
     // 96% of 24 are 23; fewer than 20 would come up once in a thousand times.
     assert!(right >= 20, "{right} of {runs} right");
     assert!(readings / (runs as usize) < 200, "{readings} readings in all");
+}
+
+/// A state that lasts for some runs, or comes by chance, is neither a step nor an outlier that could be left out: what is said of it is
+/// right, or nothing is said.
+#[test]
+fn states_far_apart_are_not_taken_for_steps() {
+    let runs = 15;
+    for scatter in OF_STATES {
+        let [wrong, _] = of_states(scatter, 0..runs);
+        // Of 15 with an error of 5%; more than three have a probability of 0.6%.
+        assert!(wrong * runs as f64 <= 3.0, "{scatter:?}: {wrong}");
+    }
+}
+
+#[test]
+fn a_state_that_most_runs_have_from_one_commit_on_is_found() {
+    let runs = 12;
+    let mut right = 0;
+    for seed in 0..runs {
+        let before = (seed as usize * 7 + 3) % 32;
+        let mut planted = Planted::new(32, Some((before, 0.0)), Scatter::MoreOften, 5000 + seed);
+        right += u64::from(ours(&mut planted, 0.95).is_right(&planted));
+    }
+    assert!(right >= 8, "{right} of {runs} right");
 }
 
 #[test]

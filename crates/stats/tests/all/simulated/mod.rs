@@ -42,10 +42,47 @@ pub(crate) enum Scatter {
     Quiet,
     /// The same while compilers and tests ran beside: one level, with rare wild runs.
     Compilers,
+    /// 100 or 150 with equal chances, each with a scatter of 1%.
+    TwoStates,
+    /// One of three levels, 20% apart.
+    ThreeStates,
+    /// 100, and 150 in one of seven.
+    RareState,
+    /// 100 or 150, and the same for 12 runs on average.
+    Sticky,
+    /// [`Scatter::TwoStates`] on the walk of [`Scatter::Drifting`].
+    WalkingStates,
+    /// 100 or 150: 150 in one of ten before the step, and in nine of ten behind it, which is all that changes.
+    MoreOften,
+    /// The same with 4 and 7 of ten.
+    SomewhatMoreOften,
+    /// The same with none and 3 of ten.
+    Appearing,
 }
 
 pub(crate) const SCATTERS: [Scatter; 6] =
     [Scatter::Normal, Scatter::Heavy, Scatter::Drifting, Scatter::Bimodal, Scatter::Quiet, Scatter::Compilers];
+
+/// Those that have states far apart.
+pub(crate) const OF_STATES: [Scatter; 8] = [
+    Scatter::TwoStates,
+    Scatter::ThreeStates,
+    Scatter::RareState,
+    Scatter::Sticky,
+    Scatter::WalkingStates,
+    Scatter::MoreOften,
+    Scatter::SomewhatMoreOften,
+    Scatter::Appearing,
+];
+
+/// Between two states, as a logarithm: 100 and 150.
+const STATES_APART: f64 = 0.405;
+
+/// The scatter of one state.
+const STATE_NOISE: f64 = 0.01;
+
+/// Readings of a bisection whose states are far apart: more would decide more, and no more wrongly.
+const READINGS_OF_STATES_MAX: usize = 150;
 
 /// What `data/record.py` has recorded, in the order of the runs.
 const RECORDED: &str = include_str!("../../data/recorded.json");
@@ -60,6 +97,8 @@ pub(crate) struct Planted {
     pub(crate) scatter: Scatter,
     pub(crate) random: Random,
     walk: f64,
+    /// For [`Scatter::Sticky`].
+    is_high: bool,
     recording: Recording,
 }
 
@@ -113,7 +152,7 @@ impl Planted {
         let mut random = Random::new(seed);
         let recording = Recording::of(scatter, &mut random);
         let (steps, unbuildable) = (steps.into_iter().collect(), Vec::new());
-        Planted { commits, steps, unbuildable, scatter, random, walk: 0.0, recording }
+        Planted { commits, steps, unbuildable, scatter, random, walk: 0.0, is_high: false, recording }
     }
 
     /// Makes five commits unbuildable: two before the commit that has the step, three behind it.
@@ -125,7 +164,11 @@ impl Planted {
 
     /// The logarithm of one measurement.
     pub(crate) fn read(&mut self, place: usize) -> f64 {
-        let level: f64 = self.steps.iter().filter(|(before, _)| place > *before).map(|(_, size)| size).sum();
+        let is_behind = self.steps.first().is_some_and(|(before, _)| place > *before);
+        let level: f64 = match self.scatter.shares() {
+            Some(_) => 0.0,
+            None => self.steps.iter().filter(|(before, _)| place > *before).map(|(_, size)| size).sum(),
+        };
         level
             + match self.scatter {
                 Scatter::Normal => self.normal(),
@@ -137,11 +180,55 @@ impl Planted {
                 }
                 Scatter::Bimodal => self.normal() * 0.5 + if self.random.below(10) < 3 { 1.8 * NOISE } else { 0.0 },
                 Scatter::Quiet | Scatter::Compilers => self.recording.next(),
+                Scatter::TwoStates => self.state(5),
+                Scatter::ThreeStates => 0.2 * self.random.below(3) as f64 + STATE_NOISE * self.random.normal(),
+                Scatter::RareState => {
+                    let is_high = self.random.below(7) == 0;
+                    self.of_state(is_high)
+                }
+                Scatter::Sticky => {
+                    self.is_high ^= self.random.below(12) == 0;
+                    self.of_state(self.is_high)
+                }
+                Scatter::WalkingStates => {
+                    self.walk += NOISE / 7.0 * self.random.normal();
+                    self.walk + self.state(5)
+                }
+                Scatter::MoreOften | Scatter::SomewhatMoreOften | Scatter::Appearing => {
+                    let [before, behind] = self.scatter.shares().unwrap();
+                    self.state(if is_behind { behind } else { before })
+                }
             }
+    }
+
+    /// High in so many of ten.
+    fn state(&mut self, tenths: u64) -> f64 {
+        let is_high = self.random.below(10) < tenths;
+        self.of_state(is_high)
+    }
+
+    fn of_state(&mut self, is_high: bool) -> f64 {
+        f64::from(u8::from(is_high)) * STATES_APART + STATE_NOISE * self.random.normal()
     }
 
     fn normal(&mut self) -> f64 {
         NOISE * self.random.normal()
+    }
+}
+
+impl Scatter {
+    /// Where a step is one of shares: how many of ten readings are high before it and behind it.
+    pub(crate) fn shares(self) -> Option<[u64; 2]> {
+        match self {
+            Scatter::MoreOften => Some([1, 9]),
+            Scatter::SomewhatMoreOften => Some([4, 7]),
+            Scatter::Appearing => Some([0, 3]),
+            _ => None,
+        }
+    }
+
+    fn readings_max(self) -> usize {
+        if OF_STATES.contains(&self) { READINGS_OF_STATES_MAX } else { READINGS_MAX }
     }
 }
 
@@ -176,7 +263,7 @@ pub(crate) fn search(planted: &mut Planted, confidence: f64) -> (Steps, Conclusi
         known = steps(&readings, &prior);
         let Some(known) = &known else { continue };
         let said = conclude(known, &readable, confidence);
-        if said != Conclusion::Open || readings.len() >= READINGS_MAX {
+        if said != Conclusion::Open || readings.len() >= planted.scatter.readings_max() {
             return (known.clone(), said, readings.len());
         }
     }
@@ -265,6 +352,28 @@ pub(crate) fn drawn(seed: u64) -> (usize, Option<(usize, f64)>) {
     let signed = if random.below(2) == 0 { size } else { -size };
     let before = random.below(commits as u64) as usize;
     (commits, (random.below(5) != 0).then_some((before, signed)))
+}
+
+/// Bisections of a machine with states: no change in every third, else one of shares, or of 10% to 40% up or down; the share that was
+/// wrong, and the share that was undecided.
+pub(crate) fn of_states(scatter: Scatter, seeds: std::ops::Range<u64>) -> [f64; 2] {
+    let runs = (seeds.end - seeds.start) as f64;
+    let (mut wrong, mut undecided) = (0.0, 0.0);
+    for seed in seeds {
+        let mut random = Random::new(seed ^ 0x57a7e);
+        let commits = 12 << random.below(3);
+        let size = (0.1 * 4.0_f64.powf(random.uniform())).ln_1p();
+        let signed = if random.below(2) == 0 { size } else { -size };
+        let before = random.below(commits) as usize;
+        let step = (seed % 3 != 0).then_some((before, signed));
+        let mut planted = Planted::new(commits as usize, step, scatter, seed);
+        let outcome = ours(&mut planted, 0.95);
+        match outcome.said {
+            None => undecided += 1.0,
+            Some(_) => wrong += f64::from(u8::from(!outcome.is_right(&planted))),
+        }
+    }
+    [wrong / runs, undecided / runs]
 }
 
 /// Bisections with sizes and places drawn: mean stated probability, share that was right, share undecided.
