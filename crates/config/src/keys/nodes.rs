@@ -3,7 +3,7 @@
 use crate::values::Host;
 use serde_json::{Value as Json, json};
 use stillgate_schema::description::{Definitions, or_environment};
-use stillgate_schema::kind::{Kind, Labels, Located, Text, expected, int, list, read, text};
+use stillgate_schema::kind::{Kind, Located, Text, expected, int, list, read, text};
 use stillgate_schema::object;
 use stillgate_schema::object::map;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink, shortened};
@@ -35,8 +35,27 @@ object! {
         weight: u32 = int(0, WEIGHT_MAX as i64) => default(1);
         /// Higher first; a lower tier is used only where all of the higher are unusable.
         priority: i32 = int(-(PRIORITY_MAX as i64), PRIORITY_MAX as i64) => default(0);
-        /// Names and texts for the reader.
-        metadata: () = Labels => optional;
+        /// Names and values of any kind, for the reader.
+        metadata: () = Metadata => optional;
+    }
+}
+
+/// A map that means nothing to the gateway.
+struct Metadata;
+
+impl Kind for Metadata {
+    type Out = ();
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<()> {
+        if !matches!(node.value, Value::Map(_)) {
+            expected("a map", node, path, sink);
+            return None;
+        }
+        Some(())
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Json {
+        json!({"type": "object"})
     }
 }
 

@@ -52,14 +52,6 @@ fn good_files_are_read() {
     }
 }
 
-/// No schema says what merge keys and variables in keys come to, so this file is not among the others.
-#[test]
-fn what_apisix_documents_is_read() {
-    for file in data("apisix") {
-        expect_file![file.with_extension("config")].assert_eq(&show(&file));
-    }
-}
-
 fn show(file: &std::path::Path) -> String {
     let loaded = load(std::fs::read(file).unwrap(), &environment).unwrap_or_else(|errors| panic!("{errors}"));
     let mut seen = format!("{:#?}\n{:#?}\n", loaded.config.gateway, loaded.config.upstreams);

@@ -98,6 +98,10 @@ pub(super) struct Outline {
 impl Outline {
     /// `None`: the text cannot be taken apart.
     pub(super) fn of(text: &[u8], written: &Written) -> Option<Outline> {
+        // With it, what one route has is compared with what stands elsewhere.
+        if written.file.plugins.is_some() {
+            return None;
+        }
         let routes = Listed::of("routes", text, written, &written.file.routes, item)?;
         let consumers = Listed::of("consumers", text, written, &written.file.consumers, consumers::item);
         let (lines, Listed { list, items }) = (routes.end(), routes);
