@@ -39,6 +39,13 @@ export const card = (title, body, { aside, wide, id, note } = {}) =>
 export const empty = (title, text, action) =>
   h("div", { class: "empty" }, h("p", { class: "empty-title" }, title), text && h("p", {}, text), action);
 
+/** What a page says in place of figures where nothing is measured. */
+export const metrics_off = (unknown) =>
+  empty(
+    "Metrics are off",
+    [unknown, " Add ", h("code", {}, "gateway.metrics"), " to the configuration, and start the gateway again."],
+  );
+
 /** What a list says in place of its resources where they are in a file, which the Admin API does not list; else null. */
 export const not_listed = ({ source }, name) =>
   source.kind === "file" ? empty(`${name} of a file are not listed here`, "Look into the file.") : null;

@@ -4,7 +4,7 @@ import { get } from "../api.js";
 import { bar } from "../chart.js";
 import { h, put } from "../dom.js";
 import { bytes, count, percent, plural, short } from "../format.js";
-import { card, chips, empty, fill, notice, page_head, search_field } from "../parts.js";
+import { card, chips, empty, fill, metrics_off, notice, page_head, search_field } from "../parts.js";
 
 const STRIP_SHOWN = 24;
 
@@ -13,9 +13,21 @@ export const title = () => "Metrics";
 export async function show({ root, signal }) {
   const body = h("div", { class: "stack" });
   put(root, page_head("Metrics"), body);
-  await fill(body, "Counting series", () => get("/v1/metrics/cardinality", signal), view);
+  await fill(body, "Counting series", load, view);
 
-  function view({ families }) {
+  // 404 says that nothing is measured; a gateway of another version has the page, too.
+  async function load() {
+    try {
+      return await get("/v1/metrics/cardinality", signal);
+    } catch (failure) {
+      if (failure.status === 404) return null;
+      throw failure;
+    }
+  }
+
+  function view(found) {
+    if (!found) return metrics_off("So there are no series.");
+    const { families } = found;
     if (!families.length) return empty("No series yet", "They appear with the first request.");
     const series = families.reduce((sum, family) => sum + family.series, 0);
     const memory = families.reduce((sum, family) => sum + family.bytes, 0);

@@ -6,7 +6,7 @@ import { address, h, link, put, set } from "../dom.js";
 import { ago, count, instant, percent, plural, seconds, short, span } from "../format.js";
 import { author_words, no_history } from "../history_view.js";
 import { live, of_route, recent_routes, watch } from "../live.js";
-import { card, page_head } from "../parts.js";
+import { card, metrics_off, page_head } from "../parts.js";
 
 const CERTIFICATE_SOON_S = 14 * 86400;
 const ATTENTION_MS = 60_000;
@@ -57,6 +57,16 @@ export function show({ root, app, signal }) {
   const busiest = ranking("The busiest routes, by requests per second");
   const worst = ranking("The routes with the most errors per second");
   const changes = h("div", {});
+  const chart_card = ({ element }, third) => h("section", { class: ["card", third && "is-third"] }, element);
+  const measured = [
+    chart_card(latency),
+    chart_card(errors, true),
+    card("Busiest routes", busiest.element, { note: "last 10 seconds" }),
+    card("Most errors", worst.element, { note: "last 10 seconds" }),
+  ];
+  const [latency_card, errors_card, ...route_cards] = measured;
+  const off = card(null, metrics_off("Latency, errors and figures of routes are not known."));
+  off.hidden = true;
 
   put(
     root,
@@ -65,11 +75,13 @@ export function show({ root, app, signal }) {
     h(
       "div",
       { class: "grid" },
-      h("section", { class: "card" }, requests.element),
-      h("section", { class: "card" }, latency.element),
-      [errors, connections, tunnels].map(({ element }) => h("section", { class: "card is-third" }, element)),
-      card("Busiest routes", busiest.element, { note: "last 10 seconds" }),
-      card("Most errors", worst.element, { note: "last 10 seconds" }),
+      chart_card(requests),
+      latency_card,
+      off,
+      errors_card,
+      chart_card(connections, true),
+      chart_card(tunnels, true),
+      route_cards,
       card("What changed", changes, { wide: true, aside: h("a", { href: "#/status" }, "Full history") }),
     ),
   );
@@ -85,6 +97,8 @@ export function show({ root, app, signal }) {
         put(sentence, "Live figures are not available. Trying again every few seconds.");
       return;
     }
+    for (const element of measured) element.hidden = !live.has_metrics;
+    off.hidden = live.has_metrics;
     put(sentence, words_of(live.seconds.slice(-10)));
     const recent = recent_routes();
     busiest.update(recent, "requests");
@@ -152,11 +166,6 @@ function words_of(recent) {
       ", 99 % within ",
       h("strong", {}, seconds(timed.p99)),
       ".",
-    ],
-    !live.has_metrics && [
-      " Metrics are off, so errors, latency and routes are not known: add ",
-      h("code", {}, "gateway.metrics"),
-      " to the configuration.",
     ],
   ];
 }

@@ -9,7 +9,7 @@ import { json_view } from "../edit/editor.js";
 import { plural, seconds, short } from "../format.js";
 import { pretty } from "../edit/json.js";
 import { follow, live, of_route, watch } from "../live.js";
-import { card, fill, notice, page_head, read_only_notice, route_badge } from "../parts.js";
+import { card, fill, metrics_off, notice, page_head, read_only_notice, route_badge } from "../parts.js";
 import { match_of } from "./routes.js";
 
 export const title = ([, id]) => `Route ${id}`;
@@ -62,7 +62,16 @@ export async function show({ root, params: [, id], app, signal }) {
       { class: "quiet" },
       "Per-second figures are kept while the route is among those with the most requests or errors, and while this page is open.",
     );
+    const charts = h(
+      "div",
+      { class: "grid" },
+      [requests, latency].map(({ element }) => h("section", { class: "card" }, element)),
+    );
+    const off = card(null, metrics_off("Figures of routes are not known."));
+    off.hidden = true;
     const draw = () => {
+      charts.hidden = !live.has_metrics;
+      off.hidden = live.has_metrics;
       const columns = Object.fromEntries(["requests", "errors", "p50", "p99"].map((key) => [key, of_route(id, key)]));
       const known = live.seconds.map(({ t }, i) => ({
         t,
@@ -73,7 +82,7 @@ export async function show({ root, params: [, id], app, signal }) {
       }));
       requests.update(known);
       latency.update(known);
-      quiet.hidden = columns.requests.filter((value) => value !== null).length > 60;
+      quiet.hidden = !live.has_metrics || columns.requests.filter((value) => value !== null).length > 60;
     };
     signal.addEventListener("abort", watch(draw));
     const target = route.target ?? {};
@@ -142,12 +151,8 @@ export async function show({ root, params: [, id], app, signal }) {
           ]),
         ),
         route.chain && card("Plugins", chain_view(route.chain, { lines: app.source.kind === "file" }), { note: "in the order they run" }),
-        h(
-          "div",
-          { class: "grid" },
-          h("section", { class: "card" }, requests.element),
-          h("section", { class: "card" }, latency.element),
-        ),
+        charts,
+        off,
         quiet,
         document && card("Document", json_view(pretty(document), `Route ${id} as JSON`)),
       ),

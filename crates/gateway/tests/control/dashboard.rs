@@ -35,6 +35,30 @@ const HOSTILE: [&str; 4] = [
     "<svg onload=window.broken=1>",
 ];
 
+/// Without `gateway.metrics` a page has one panel that says so, in place of charts and lists that would be empty.
+#[test]
+fn without_metrics_one_panel_says_so() {
+    let keys = format!("  keys: [{{name: admin, key: {KEY}, role: admin}}]\n");
+    let routes = "routes: [{id: own, uri: /own, plugins: {mocking: {response_example: x}}}]\n";
+    let gateway = Gateway::start(STILLGATE, &Setup::resources(routes).gateway(&keys));
+    let mut page = Page::open(DESK);
+    sign_in(&mut page, &gateway);
+    let panels = "[...document.querySelectorAll('.empty-title')].filter((it) => it.checkVisibility() && it.innerText === 'Metrics are off').length";
+    for (path, unknown, shown) in [
+        ("/overview", ["Most errors", "Busiest routes", "Errors per second"], "Requests per second"),
+        ("/metrics", ["failed", "404", "No series"], "gateway.metrics"),
+        ("/routes/own", ["Latency", "Per-second figures", "Requests per second"], "How a request is handled"),
+    ] {
+        page.visit(path);
+        page.until(&format!("{panels} === 1"));
+        let text = page.text();
+        assert!(text.contains(shown), "{path}: {text}");
+        for unknown in unknown {
+            assert!(!text.contains(unknown), "{path}: {unknown}: {text}");
+        }
+    }
+}
+
 /// A gateway with something of everything, most of it with a name that breaks out.
 fn full() -> (Gateway, Upstream) {
     let gateway = gateway();
@@ -53,7 +77,7 @@ fn full() -> (Gateway, Upstream) {
     let credential = json!({ "name": HOSTILE[0], "plugins": { "key-auth": { "key": "another" } } });
     put(&gateway, "consumers/rose/credentials/one", &credential);
     for (index, name) in HOSTILE.iter().enumerate() {
-        let route = json!({ "name": name, "desc": name, "labels": { "x": name }, "uri": format!("/h{index}/*"), "service_id": "s" });
+        let route = json!({ "name": name, "desc": name, "labels": { "x": name.replace(' ', "/") }, "uri": format!("/h{index}/*"), "service_id": "s" });
         put(&gateway, &format!("routes/h{index}"), &route);
         let plugins = json!({ "response-rewrite": { "body": name, "headers": { "set": { "X-A": name } } } });
         let texts = json!({ "uri": format!("/t{index}"), "upstream_id": "u", "vars": [["http_x", "==", name]], "plugins": plugins });
