@@ -1,0 +1,107 @@
+//! What APISIX documents for `apisix.yaml`, in a running gateway: stars in hosts and paths, merge keys, resources without ids,
+//! and a query that an unsafe target keeps.
+
+use crate::shared::STILLGATE;
+use stillgate_testkit::{Client, Gateway, Setup, Upstream};
+
+/// A node that answers with the request line.
+fn node() -> Upstream {
+    Upstream::serve(|connection| {
+        while let Ok(request) = connection.read_request() {
+            let target = request.head.method_and_target().1.to_owned();
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", target.len());
+            if connection.try_send(head + &target).is_err() {
+                return;
+            }
+        }
+    })
+}
+
+fn ask(client: &mut Client, host: &str, target: &str) -> String {
+    client.send(format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+    let response = client.expect_response("GET");
+    match response.head.status() {
+        200 => String::from_utf8(response.body).expect("a target"),
+        status => status.to_string(),
+    }
+}
+
+#[test]
+fn stars_merge_keys_and_resources_without_ids() {
+    let node = node();
+    let yaml = format!(
+        r#"
+routes:
+  - uri: "*"
+    hosts: ["*"]
+    plugins: {{proxy-rewrite: {{uri: /star}}}}
+    upstream_id: &id 2
+  - uri: /*
+    plugins: {{proxy-rewrite: {{uri: /no-host}}}}
+    upstream_id: *id
+  - <<: &own {{hosts: [own.test], upstream_id: 2}}
+    uri: /a/*/b
+    plugins: {{proxy-rewrite: {{uri: /middle}}}}
+  - {{<<: *own, uri: /a/*, plugins: {{proxy-rewrite: {{uri: /rest}}}}}}
+  - {{<<: *own, uri: /a/*/c, priority: 010, plugins: {{proxy-rewrite: {{uri: /eight}}}}}}
+  - {{<<: *own, uri: /a/x/*, priority: 1, plugins: {{
+      proxy-rewrite: {{uri: /x}}
+  }}
+    }}
+upstreams:
+  - nodes: {{"127.0.0.1:1": 1}}
+  - nodes: {{"${{{{NO_SUCH_VARIABLE:={node}}}}}": 1}}
+global_rules:
+  - plugins: {{}}
+#END
+"#,
+        node = node.addr()
+    );
+    let gateway = Gateway::start(STILLGATE, &Setup::resources(yaml));
+    let mut client = gateway.client();
+    for (host, target, expected) in [
+        ("else.test", "/", "/star"),
+        ("else.test", "/a/y/b", "/star"),
+        ("own.test", "/a/y/b", "/middle"),
+        ("own.test", "/a/y/z/b?q", "/middle?q"),
+        ("own.test", "/a/b", "/rest"),
+        ("own.test", "/a/y/bb", "/rest"),
+        ("own.test", "/a/y/c", "/eight"),
+        // More of it is text.
+        ("own.test", "/a/x/b", "/x"),
+        // No route of the host takes it; `*` comes before routes without hosts.
+        ("own.test", "/b", "/star"),
+        ("own.test", "/a/y%2Fb", "400"),
+    ] {
+        assert_eq!(ask(&mut client, host, target), expected, "{host} {target}");
+    }
+}
+
+#[test]
+fn an_unsafe_target_keeps_the_query_and_values_stay_below_their_path() {
+    let node = node();
+    let route = |uri: &str, keys: &str| {
+        format!(
+            "  - {{uri: {uri}, plugins: {{proxy-rewrite: {{{keys}}}}}, upstream: {{nodes: {{\"{}\": 1}}}}}}\n",
+            node.addr()
+        )
+    };
+    let yaml = "routes:\n".to_owned()
+        + &route("/safe", "uri: /get")
+        + &route("/unsafe", "uri: /get, use_real_request_uri_unsafe: true")
+        + &route("/unsafe2", "uri: '/get?a=1', use_real_request_uri_unsafe: true")
+        + &route("/value", "uri: '/users/$arg_id/profile'");
+    let gateway = Gateway::start(STILLGATE, &Setup::resources(yaml));
+    let mut client = gateway.client();
+    for (target, expected) in [
+        ("/safe?foo=bar%20x", "/get?foo=bar%20x"),
+        ("/unsafe?foo=bar%20x", "/get?foo=bar%20x"),
+        ("/unsafe", "/get"),
+        ("/unsafe2?foo=bar%20x", "/get?a=1&foo=bar%20x"),
+        ("/value?id=7", "/users/7/profile?id=7"),
+        ("/value?id=..", "400"),
+        ("/value?id=..%2f..%2fadmin%3f", "400"),
+    ] {
+        assert_eq!(ask(&mut client, "h.test", target), expected, "{target}");
+    }
+}
