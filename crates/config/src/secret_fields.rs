@@ -165,7 +165,12 @@ fn values_of_fields(fields: &mut Json, each: Each<'_>) {
 /// Whether a list compares a field, a cookie or an argument that may be a secret: `["http_x_api_key", "==", "…"]`.
 fn is_secret_condition(items: &[Json]) -> bool {
     let Some(variable) = items.first().and_then(Json::as_str).filter(|_| items.len() >= 3) else { return false };
-    variable.starts_with("cookie_") || is_secret_name(variable)
+    is_secret_variable(variable)
+}
+
+/// Whether the value that a condition on a variable or a field of expressions compares with may be a secret.
+pub fn is_secret_variable(name: &str) -> bool {
+    name.starts_with("cookie_") || is_secret_name(name)
 }
 
 /// Whether a text is an address with a login or with a parameter that may be a secret.

@@ -106,7 +106,7 @@ async fn serve_connection(
         () = tokio::time::sleep(CONNECTION_AGE_MAX) => None,
         () = async {
             stop(stopping).await;
-            // Whoever has just connected would otherwise be closed on before it has asked.
+            // A client that has just connected gets time to send its first request.
             let _ = tokio::time::timeout(FIRST_REQUEST_TIMEOUT, asked.notified()).await;
         } => None,
     };

@@ -104,7 +104,7 @@ impl HttpClient {
         match io.filter(|io| io.get_ref().is_some_and(|cause| cause.is::<rustls::Error>())) {
             Some(io) => format!("TLS: {}", handshake_failure(io, self.peer)),
             None if error.is_parse() && !is_tls => {
-                format!("what it sent is no HTTP ({error}); if it speaks TLS, write https://")
+                format!("the response is not HTTP ({error}); if it speaks TLS, write https://")
             }
             None => error.to_string(),
         }

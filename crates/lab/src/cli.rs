@@ -43,9 +43,9 @@ pub(crate) enum Command {
     /// Answer what `--hosts` asks on another machine
     #[command(hide = true)]
     HostAgent,
-    /// Put load on a server and say what its clients would see
+    /// Put load on a server and report what its clients would see
     Load(Box<commands::load::LoadArguments>),
-    /// Print one figure of a server, for bisect and nightly
+    /// Measure one figure of a server, for bisect and nightly
     Measure(Box<commands::measure::Measure>),
     /// Measure today's commit and compare it with yesterday's and the release
     Nightly(Box<commands::nightly::Nightly>),

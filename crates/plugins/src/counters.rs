@@ -45,7 +45,7 @@ pub(crate) const OF_REDIS: Foreign = Foreign {
         "sentinel_password",
         "sentinel_username",
     ],
-    what: "no counters are in Redis here",
+    what: "counters cannot be kept in Redis yet",
     hint: "remove the key; `policy: local` counts over all workers",
 };
 
@@ -56,7 +56,7 @@ impl Kind for Policy {
         if let Value::Scalar(scalar) = &node.value
             && REDIS.contains(&&*scalar.text)
         {
-            let fault = Fault::new(format!("{:?}: no counters are in Redis here", &*scalar.text));
+            let fault = Fault::new(format!("{:?}: counters cannot be kept in Redis yet", &*scalar.text));
             sink.error(node.at, path, fault.hint("write `local`, which counts over all workers"));
             return None;
         }

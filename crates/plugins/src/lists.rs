@@ -31,7 +31,7 @@ impl<T> Listed<T> {
             ((_, None), (_, Some(denied))) => Some(Listed::Denied(denied)),
             ((_, None), (_, None)) => None,
             ((one, Some(_)), (other, Some(_))) => {
-                let fault = Fault::new(format!("`{one}` stands beside `{other}`")).hint("keep one of the two");
+                let fault = Fault::new(format!("`{one}` and `{other}` cannot be combined")).hint("keep one of the two");
                 cx.sink.error(cx.at, cx.path, fault);
                 None
             }

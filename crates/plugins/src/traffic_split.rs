@@ -169,7 +169,7 @@ fn shares(
             }
         };
         let weight = i64::from(keys.weight);
-        // Of one that is here twice the last weight counts, as in APISIX.
+        // Of one that is listed twice the last weight counts, as in APISIX.
         match shares.iter_mut().find(|share| share.upstream == upstream) {
             Some(share) => share.weight = weight,
             None => shares.push(Share { upstream, weight }),

@@ -312,7 +312,7 @@ impl Sampling {
         let cpu: Duration = self.threads.iter().map(|sampled| sampled.cpu).sum();
         let rate = |count: u64| count as f64 / cpu.as_secs_f64().max(1e-9);
         let mut notes = vec![format!(
-            "CPU profile at {} Hz of {} threads, which used {:.2} s of CPU time: {samples} samples, {:.1} Hz in fact; with what the kernel's tick missed {:.1} Hz",
+            "CPU profile at {} Hz of {} threads, which used {:.2} s of CPU time: {samples} samples, {:.1} samples per CPU second ({:.1} counting ticks that were missed)",
             self.options.hz,
             self.threads.len(),
             cpu.as_secs_f64(),

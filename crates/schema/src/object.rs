@@ -7,6 +7,7 @@
 use crate::description::{Definitions, KeyDescription};
 use crate::kind::{Kind, alternatives, expected};
 use crate::text::diagnostic::{Fault, Path, Position, Sink, shortened};
+use crate::text::scalar::Meaning;
 use crate::text::tree::{Entry, Node, Value};
 use serde_json::Value as Json;
 use std::marker::PhantomData;
@@ -69,6 +70,11 @@ impl<T: Object> Kind for Map<T> {
             Value::Map(entries) => T::read_entries(entries, node.at, path, sink),
             // A key with nothing behind it, all of it commented out perhaps, is an empty map.
             _ if node.is_null() => T::read_entries(&[], node.at, path, sink),
+            // Some map may hold a secret, and then the text in its place may be it.
+            Value::Scalar(scalar) if matches!(scalar.meaning(), Meaning::Text(_)) => {
+                sink.error(node.at, path, "expected a map, found a text");
+                None
+            }
             _ => {
                 expected("a map", node, path, sink);
                 None

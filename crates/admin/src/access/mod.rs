@@ -77,6 +77,13 @@ pub struct Caller {
     pub(crate) key: Option<Arc<AdminKey>>,
 }
 
+impl Caller {
+    /// Whether answers show what may be a secret.
+    pub fn sees_secrets(&self) -> bool {
+        self.role == Role::Admin
+    }
+}
+
 /// What a path is, to access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Area {

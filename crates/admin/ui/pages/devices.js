@@ -33,7 +33,7 @@ export async function show({ root, query, app, signal }) {
       { key: "disconnects", name: "disconnects", tone: "bad" },
     ],
   });
-  const toggle = h("button", { type: "button", onclick: () => look({ online: !online }) }, "Not connected only");
+  const toggle = h("button", { type: "button", onclick: () => look({ online: !online }) }, "Offline only");
   const search = search_field({
     label: "Search devices by the start of their id",
     placeholder: "Start of an id …",

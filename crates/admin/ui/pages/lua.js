@@ -24,7 +24,7 @@ export async function show({ root, signal }) {
   put(
     root,
     page_head("Lua", {
-      lead: "Which lines of functions in Lua LuaJIT has compiled, and why not all.",
+      lead: "Which Lua lines LuaJIT compiled, and why the others were not.",
       actions: h("div", { class: "actions" }, again),
     }),
     body,

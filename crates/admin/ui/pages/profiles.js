@@ -1,6 +1,6 @@
 // Takes profiles of the gateway: CPU time, stalls and heap; shows one, and compares two.
 //
-// The gateway keeps no profile. Those that were taken are kept by this page until it is loaded anew.
+// The gateway keeps no profile. This page keeps those that were taken until it is reloaded.
 
 import { get, path_of } from "../api.js";
 import { fresh_id, h, put } from "../dom.js";
@@ -46,7 +46,7 @@ const switched_off = () =>
   notice(
     "note",
     "Profiles are off",
-    h("p", {}, "Set ", h("code", {}, "gateway.debug.pprof: true"), ". It takes effect by a reload, and costs nothing."),
+    h("p", {}, "Set ", h("code", {}, "gateway.debug.pprof: true"), ". It takes effect on reload and costs nothing until you take a profile."),
   );
 
 function form_and_result({ heap_mean_bytes }, signal) {
@@ -106,7 +106,7 @@ function form_and_result({ heap_mean_bytes }, signal) {
     }
   };
   if (taken.length) show_taken(result, taken[0], null);
-  else put(result, empty("No profile yet", "It is shown here, and kept until this page is loaded anew."));
+  else put(result, empty("No profile yet", "Profiles are kept until you reload the page."));
   return [
     h("form", { class: "card profile-form", onsubmit: run }, Object.values(rows), h("div", { class: "actions" }, button)),
     progress,

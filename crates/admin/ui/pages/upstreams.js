@@ -33,7 +33,7 @@ export async function show({ root, query, app, signal }) {
         draw();
       },
     },
-    "Only with nodes out",
+    "Only with failing nodes",
   );
   put(
     root,

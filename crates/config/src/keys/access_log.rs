@@ -130,7 +130,7 @@ const FIELDS: Then<List<Field>, Vec<AccessField>> = Then {
         let mut names = HashSet::with_capacity(fields.len());
         for field in &fields {
             if !names.insert(&field.name) {
-                let message = format!("{:?} is here twice", shortened(&field.name));
+                let message = format!("{:?} is listed twice", shortened(&field.name));
                 sink.error(node.at, path, Fault::new(message).hint("remove one"));
             }
         }

@@ -37,7 +37,7 @@ object! {
     pub struct Acme {
         /// The server's directory: an `https` URL. Let's Encrypt's where it is absent.
         directory: String = DIRECTORY => default(LETS_ENCRYPT.to_owned());
-        /// Whom the server may write to, about certificates that are about to expire say.
+        /// Contact address for the issuer, for example about expiring certificates.
         email: String = EMAIL => optional;
         /// A folder for the account and for certificates with their keys. The gateway makes it, and must be able to
         /// write in it; several gateways may share one.

@@ -87,7 +87,7 @@ impl<T: Object + Listens> Kind for Listeners<T> {
         for (index, At { at, value }) in listeners.iter().enumerate() {
             let path = path.index(index);
             if let Some(first) = lines.insert(value.address(), at.line) {
-                let message = format!("{} is here twice, first in line {first}", value.address());
+                let message = format!("{} is listed twice, first in line {first}", value.address());
                 sink.error(*at, &path, Fault::new(message).hint("remove one"));
             }
             self.0(value, *at, &path, sink);

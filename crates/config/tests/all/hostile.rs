@@ -130,15 +130,21 @@ fn documents_tags_and_merge_keys() {
     check("? {a: b}\n: c\n", expect!["1:3: a key must be a scalar, not a list or map"]);
     check(
         "~: a\n",
-        expect![[r#"1:1: ["~"]: unknown key "~"; known keys: gateway, routes, services, upstreams, ssls, stream_routes, plugin_configs, global_rules, consumers, consumer_groups, plugin_metadata, secrets, protos, plugins"#]],
+        expect![[
+            r#"1:1: ["~"]: unknown key "~"; known keys: gateway, routes, services, upstreams, ssls, stream_routes, plugin_configs, global_rules, consumers, consumer_groups, plugin_metadata, secrets, protos, plugins"#
+        ]],
     );
     check(
         "1: a\n",
-        expect![[r#"1:1: 1: unknown key "1"; known keys: gateway, routes, services, upstreams, ssls, stream_routes, plugin_configs, global_rules, consumers, consumer_groups, plugin_metadata, secrets, protos, plugins"#]],
+        expect![[
+            r#"1:1: 1: unknown key "1"; known keys: gateway, routes, services, upstreams, ssls, stream_routes, plugin_configs, global_rules, consumers, consumer_groups, plugin_metadata, secrets, protos, plugins"#
+        ]],
     );
     check(
         "true: a\n",
-        expect![[r#"1:1: true: unknown key "true"; known keys: gateway, routes, services, upstreams, ssls, stream_routes, plugin_configs, global_rules, consumers, consumer_groups, plugin_metadata, secrets, protos, plugins"#]],
+        expect![[
+            r#"1:1: true: unknown key "true"; known keys: gateway, routes, services, upstreams, ssls, stream_routes, plugin_configs, global_rules, consumers, consumer_groups, plugin_metadata, secrets, protos, plugins"#
+        ]],
     );
 }
 

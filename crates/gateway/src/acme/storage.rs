@@ -48,7 +48,7 @@ pub(crate) fn check(acme: &Acme) -> Result<(), String> {
         };
         let at = folder.display();
         if !metadata.is_dir() {
-            return Err(format!("{at} is no folder; name another, or move it away"));
+            return Err(format!("{at} is not a directory; choose another path, or move the file"));
         }
         if !ours.contains(&metadata.uid()) {
             return Err(format!("{at} is another user's; give it to the gateway's user (chown), or name another"));

@@ -14,10 +14,11 @@ use super::upstreams::{Upstreams, UpstreamsSnapshot};
 use crate::configuration::kept::Opened;
 use crate::configuration::reload::Served;
 use crate::explaining::chain::consumer;
-use crate::explaining::explanation::Answer;
+use crate::explaining::explanation::{Answer, hide_conditions};
 use crate::explaining::query::ExplainQuery;
 use crate::live::Live;
 use crate::metering::recent_lines::RecentLines;
+use axum::Extension;
 use axum::extract::{Path, RawQuery};
 use axum::response::Response;
 use axum::routing::{MethodRouter, get};
@@ -27,7 +28,7 @@ use serde_json::json;
 use std::borrow::Cow;
 use std::future::Future;
 use std::sync::Arc;
-use stillgate_admin::Page;
+use stillgate_admin::{Caller, Page};
 use stillgate_exporter::CONNECTIONS_MAX;
 use stillgate_proxy::UpstreamOverview;
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -101,7 +102,7 @@ pub(crate) fn pages(api: &Api) -> Vec<Page> {
             "Get the number of metric series by family and label",
             answered(api, cardinality),
         ),
-        page("/v1/explain", "Explain which route a request takes, and why", asked(api, explain)),
+        page("/v1/explain", "Explain which route a request takes, and why", explain_page(api)),
         page("/v1/routes", "Search the routes that are served (search, page, page_size)", asked(api, search)),
         page("/v1/routes/{id}", "Get a route that is served, with its plugins and where each comes from", route(api)),
         page(
@@ -185,8 +186,15 @@ async fn cardinality(api: Api) -> Response {
     }
 }
 
+fn explain_page(api: &Api) -> MethodRouter {
+    let api = api.clone();
+    get(move |Extension(caller): Extension<Caller>, RawQuery(query): RawQuery| {
+        explain(query.unwrap_or_default(), api.clone(), caller)
+    })
+}
+
 /// Which route a request takes of those that are served now.
-async fn explain(query: String, api: Api) -> Response {
+async fn explain(query: String, api: Api, caller: Caller) -> Response {
     let asked = match ExplainQuery::parse(&query) {
         Ok(asked) => asked,
         Err(wrong) => return error(StatusCode::BAD_REQUEST, Cow::Owned(wrong)),
@@ -201,6 +209,9 @@ async fn explain(query: String, api: Api) -> Response {
             Ok(consumer) => {
                 let answer = Answer::new(&plan, &loaded.config, &asked.head, asked.route.as_deref(), consumer);
                 let mut answer = answer.json();
+                if !caller.sees_secrets() {
+                    hide_conditions(&mut answer);
+                }
                 answer["generation"] = json!(plan.generation);
                 json(StatusCode::OK, &answer)
             }

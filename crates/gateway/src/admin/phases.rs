@@ -14,7 +14,7 @@ pub(super) const PHASES: &[(&str, &str)] = &[
     ("log and metrics", "stillgate_metrics::"),
     ("HTTP/2", "h2::"),
     ("TLS records", "rustls::"),
-    ("rest of an exchange", "stillgate_proxy::exchange::"),
+    ("rest of the request", "stillgate_proxy::exchange::"),
     ("client connection", "stillgate_proxy::client::"),
     ("event loop", "stillgate_proxy::fleet::"),
     ("event loop", "tokio::runtime::"),

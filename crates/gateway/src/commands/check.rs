@@ -315,7 +315,7 @@ fn text(report: &Report) -> String {
                 true => String::new(),
                 false => format!("; {found}"),
             };
-            out.push_str(&format!("{}: good ({holds}{but})\n", report.file));
+            out.push_str(&format!("{}: ok ({holds}{but})\n", report.file));
         }
         _ => out.push_str(&format!("{}: refused ({found})\n", report.file)),
     }

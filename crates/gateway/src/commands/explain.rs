@@ -44,7 +44,7 @@ pub(crate) fn run(arguments: &Explain) -> u8 {
         return EXIT_UNUSABLE;
     }
     if let Some(flaw) = head.flaw() {
-        eprintln!("stillgate: no such request is routed: {flaw}");
+        eprintln!("stillgate: this request cannot be routed: {flaw}");
         return EXIT_UNUSABLE;
     }
     let consumer = match consumer(&config, arguments.consumer.as_deref()) {

@@ -256,6 +256,12 @@ impl Control {
         }
     }
 
+    fn watch_folders(&mut self) {
+        if let Some(watch) = &mut self.watch {
+            watch.watch_folders();
+        }
+    }
+
     fn handle(&mut self, event: Event) -> ControlFlow<Result<(), String>> {
         match event {
             // A demo whose terminal is closed ends: there is nothing to reload.
@@ -265,17 +271,13 @@ impl Control {
                     true => info!("SIGHUP: reloading, as soon as it is known which process serves on"),
                     false => info!("SIGHUP: reloading"),
                 }
-                if let Some(watch) = &mut self.watch {
-                    watch.watch_folders();
-                }
+                self.watch_folders();
                 self.certificates.retry();
                 self.reloader.request(true);
             }
             Event::CertificateStored => {
                 // The folder may not have been there when it was to be watched.
-                if let Some(watch) = &mut self.watch {
-                    watch.watch_folders();
-                }
+                self.watch_folders();
                 self.reloader.request(false);
             }
             Event::FileTouched | Event::SecretChanged | Event::Stored => self.reloader.request(false),

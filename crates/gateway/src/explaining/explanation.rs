@@ -9,6 +9,8 @@ use crate::configuration::reads::{each_field, variable_of};
 use serde_json::{Map, Value, json};
 use std::net::IpAddr;
 use std::sync::Arc;
+use stillgate_admin::MASK;
+use stillgate_config::secret_fields::is_secret_variable;
 use stillgate_config::{Config, Host, Route, Target, Upstream};
 use stillgate_plugin::Consumer;
 use stillgate_proxy::Plan;
@@ -185,7 +187,7 @@ pub(crate) fn upstream_of(config: &Config, target: &Target) -> Value {
 fn upstream<'a>(config: &'a Config, target: &'a Target) -> Result<&'a Upstream, &'a str> {
     match target {
         Target::Own(upstream) => Ok(upstream),
-        Target::Nowhere => Err("it has no upstream: what none of its plugins answers is 503"),
+        Target::Nowhere => Err("the route has no upstream: requests that no plugin answers get 503"),
         Target::Unavailable(reason) => Err(reason),
         Target::Shared(key) => {
             let found = config.upstreams.iter().find(|upstream| *upstream.key == **key);
@@ -241,6 +243,26 @@ fn predicates_json(reason: &Reason) -> Vec<Value> {
         })
     };
     reason.predicates.iter().map(told).collect()
+}
+
+/// Puts a mask in the place of conditions on what may be a secret, in what is told of each route.
+pub(crate) fn hide_conditions(told: &mut Value) {
+    match told {
+        Value::Array(items) => items.iter_mut().for_each(hide_conditions),
+        Value::Object(fields) => {
+            let predicates = fields.get_mut("predicates").and_then(Value::as_array_mut).into_iter().flatten();
+            let is_secret = |told: &&mut Value| told["field"].as_str().is_some_and(is_secret_variable);
+            let hidden: Vec<Value> = predicates.filter(is_secret).map(|told| told["predicate"].take()).collect();
+            for name in ["reason", "verdict"] {
+                if let Some(Value::String(text)) = fields.get_mut(name) {
+                    let hide = |text: String, condition: &str| text.replace(condition, MASK);
+                    *text = hidden.iter().filter_map(Value::as_str).fold(std::mem::take(text), hide);
+                }
+            }
+            fields.values_mut().for_each(hide_conditions);
+        }
+        _ => {}
+    }
 }
 
 fn verdict_text(verdict: &Verdict) -> String {

@@ -55,7 +55,7 @@ impl ExplainQuery {
                 ));
             }
             if once.replace(value.into_owned()).is_some() {
-                return Err(format!("{name} is here twice; remove one"));
+                return Err(format!("{name} is listed twice; remove one"));
             }
         }
         let url = url.ok_or("url is missing; write url=http://host/path, or url=/path&host=HOST")?;
@@ -84,7 +84,7 @@ impl ExplainQuery {
         head.add_headers(headers);
         head.set_sni(sni.as_deref()).map_err(|wrong| format!("sni: {wrong}"))?;
         if let Some(flaw) = head.flaw() {
-            return Err(format!("no such request is routed: {flaw}"));
+            return Err(format!("this request cannot be routed: {flaw}"));
         }
         Ok(ExplainQuery { head, route, consumer })
     }
@@ -132,7 +132,7 @@ mod tests {
         check("", "url is missing");
         check("method=GET", "url is missing");
         check("url=", "\"\" is not an http or https URL; write");
-        check("url=/a&url=/b", "url is here twice");
+        check("url=/a&url=/b", "url is listed twice");
         check("uri=/a", "unknown parameter \"uri\"; there are url,");
         check("url=ftp://h/", "\"ftp://h/\" is not an http or https URL; write");
         check("url=/a%20b", "\"/a b\" holds ' ', which");
@@ -143,13 +143,13 @@ mod tests {
         check("url=/&client=me", "client: \"me\" is not an address; write");
         check("url=/%ff", "url: bytes that are no UTF-8 cannot be asked about");
         check("url=/&header=x:%ff", "header: bytes that are no UTF-8 cannot be asked about");
-        check("url=/&header=x:%01", "no such request is routed: the value of \"x\" holds a control character");
+        check("url=/&header=x:%01", "this request cannot be routed: the value of \"x\" holds a control character");
         check("url=/&server=127.0.0.1", "server: \"127.0.0.1\" is not an address with a port; write");
-        check("url=/&host=a,b", "no such request is routed: \"a,b\" is not a host");
-        check("url=http://a,b/", "no such request is routed: \"a,b\" is not a host");
+        check("url=/&host=a,b", "this request cannot be routed: \"a,b\" is not a host");
+        check("url=http://a,b/", "this request cannot be routed: \"a,b\" is not a host");
         check("url=http://h/&sni=i", "sni: only a request through TLS has a server name; write");
         check("url=https://h/&sni=10.0.0.1", "sni: \"10.0.0.1\" is an address");
-        check("url=https://h/&sni=h&sni=i", "sni is here twice");
+        check("url=https://h/&sni=h&sni=i", "sni is listed twice");
         check("url=http://h/&host=i", "host: the url has one already");
     }
 }

@@ -177,6 +177,26 @@ struct Counted {
     lua: lua::Counted,
 }
 
+impl Counted {
+    /// What has been told of a measure that only grows.
+    fn of(&mut self, measure: Measure) -> &mut u64 {
+        match measure {
+            Measure::ApisixMetricErrors => &mut self.lost,
+            Measure::Http2RequestsRefused => &mut self.http2_requests_refused,
+            Measure::TlsHandshakes => &mut self.tls_handshakes,
+            Measure::RouteCacheHits => &mut self.route_cache_hits,
+            Measure::RouteCacheMisses => &mut self.route_cache_misses,
+            Measure::AcmeFailures => &mut self.acme_failures,
+            Measure::Tunnels => &mut self.tunnels,
+            Measure::StreamDatagramsDropped => &mut self.datagrams_dropped,
+            Measure::LimitEvicted => &mut self.limits_evicted,
+            Measure::LimitContended => &mut self.limits_contended,
+            Measure::DeviceDirectoryCommands => &mut self.directory_commands,
+            _ => &mut self.dropped_lines,
+        }
+    }
+}
+
 impl OwnMetrics {
     /// Declares the families that are wanted.
     pub(crate) fn new(
@@ -322,8 +342,13 @@ impl OwnMetrics {
             let handle = match measure {
                 // The collector sets these.
                 Measure::MetricsBytes | Measure::MetricsSeries => continue,
-                // These are told by certificate, and by plugin.
-                Measure::TlsCertificateExpiry | Measure::ConfigIgnoredPlugins => continue,
+                // These have a series for each certificate, and for each plugin.
+                Measure::TlsCertificateExpiry
+                | Measure::ConfigIgnoredPlugins
+                | Measure::LoggerSent
+                | Measure::LoggerSentBytes
+                | Measure::LoggerDropped
+                | Measure::LoggerBytes => continue,
                 Measure::ConfigRejected => {
                     let counts = Kind::all().zip(facts.rejected).map(|(kind, count)| (kind.name(), f64::from(count)));
                     tell_each(writer, declared, counts);
@@ -332,10 +357,6 @@ impl OwnMetrics {
                 Measure::ApisixEtcdModifyIndexes => {
                     let indexes = facts.source.iter().flat_map(SourceFacts::modify_indexes);
                     tell_each(writer, declared, indexes.map(|(key, index)| (key, index as f64)));
-                    continue;
-                }
-                // And these by plugin.
-                Measure::LoggerSent | Measure::LoggerSentBytes | Measure::LoggerDropped | Measure::LoggerBytes => {
                     continue;
                 }
                 // And these where functions have run.
@@ -359,20 +380,7 @@ impl OwnMetrics {
             let _ = match amount(*measure, facts, &usage, *started_unix_s, lost) {
                 Some(Amount::Now(value)) => writer.set(handle, value),
                 Some(Amount::SoFar(total)) => {
-                    let before = match measure {
-                        Measure::ApisixMetricErrors => &mut counted.lost,
-                        Measure::Http2RequestsRefused => &mut counted.http2_requests_refused,
-                        Measure::TlsHandshakes => &mut counted.tls_handshakes,
-                        Measure::RouteCacheHits => &mut counted.route_cache_hits,
-                        Measure::RouteCacheMisses => &mut counted.route_cache_misses,
-                        Measure::AcmeFailures => &mut counted.acme_failures,
-                        Measure::Tunnels => &mut counted.tunnels,
-                        Measure::StreamDatagramsDropped => &mut counted.datagrams_dropped,
-                        Measure::LimitEvicted => &mut counted.limits_evicted,
-                        Measure::LimitContended => &mut counted.limits_contended,
-                        Measure::DeviceDirectoryCommands => &mut counted.directory_commands,
-                        _ => &mut counted.dropped_lines,
-                    };
+                    let before = counted.of(*measure);
                     writer.add(handle, total.saturating_sub(std::mem::replace(before, total)))
                 }
                 Some(Amount::SoFarFloat(total)) => {

@@ -61,7 +61,7 @@ impl Report {
         }
         if self.found.recorded_otherwise > 0 {
             out.push_str(&format!(
-                "{file}: warning: it says otherwise than {against} what route takes {}; was it written with another \
+                "{file}: warning: it names another route than {against} for {}; was it written with another \
                  configuration?\n",
                 many(self.found.recorded_otherwise, "request")
             ));

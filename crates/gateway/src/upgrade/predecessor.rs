@@ -293,9 +293,7 @@ impl Predecessor {
 
 /// What is said of a successor that has ended before this process. Whether another has taken over from it is not known here.
 pub(crate) fn ended(reason: &str) -> String {
-    format!(
-        "upgrade: the process that had taken over has ended ({reason}); a later one may serve. Finishing what is here"
-    )
+    format!("upgrade: the successor exited ({reason}); draining the remaining connections")
 }
 
 /// The same of one that did not end in order.

@@ -277,7 +277,7 @@ fn random(seed: u64) -> Json {
     for id in 0..below(4) {
         add(
             "services",
-            json!({"id": id, "desc": text(below(TEXTS.len())), "upstream_id": format!("u{}", below(upstreams))}),
+            json!({"id": id + 1, "desc": text(below(TEXTS.len())), "upstream_id": format!("u{}", below(upstreams))}),
         );
     }
     for id in 0..below(5) {
@@ -290,7 +290,9 @@ fn random(seed: u64) -> Json {
         );
     }
     for id in 0..below(200) {
-        let labels = json!({"k e:y": text(below(TEXTS.len())), "${k}": "v"});
+        // Labels have no blanks, as in APISIX.
+        let label: String = text(below(TEXTS.len())).split_whitespace().collect();
+        let labels = json!({"k e:y": label, "${k}": "v", "${{K}} ${k}": "yes"});
         let mut route =
             json!({"id": format!("r{id}"), "uri": format!("/{id}/*"), "labels": labels, "priority": below(2)});
         match below(3) {

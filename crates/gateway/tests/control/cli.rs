@@ -18,7 +18,7 @@ fn check_tells_good_from_bad() {
         &["check", "good.yaml"],
         expect![[r#"
         exit 0
-        good.yaml: good (3 routes, 2 upstreams)
+        good.yaml: ok (3 routes, 2 upstreams)
     "#]],
     );
     folder.check(
@@ -118,7 +118,7 @@ fn check_warns_of_what_is_probably_not_meant() {
         exit 0
         kinds.yaml:17: warning: route "beta-again": takes no request, since route "beta" takes all of them first (of the same priority the earlier in the list comes first); see line 12
         kinds.yaml:20: warning: route "mixed": at 1:43 && and || are mixed, and || binds tighter; if this is meant, write `http.method == "PUT" && (http.path == "/a" || http.path == "/b")`
-        kinds.yaml: good (4 routes, 1 upstream; 2 warnings)
+        kinds.yaml: ok (4 routes, 1 upstream; 2 warnings)
     "#]]);
     folder.check(&["check", "kinds.yaml", "--format", "json"], expect![[r#"
         exit 0
@@ -197,7 +197,7 @@ services:
         exit 0
         plugins.yaml:8: warning: limit-count of route "c": depends on the consumer, and no plugin before it authenticates; add a plugin that authenticates, or use something else than the consumer
         plugins.yaml:13: warning: key-auth of service "s": no consumer has a credential for it, so only the anonymous consumer gets in; add credentials to consumers, or remove the plugin
-        plugins.yaml: good (3 routes, 1 upstream; 2 warnings)
+        plugins.yaml: ok (3 routes, 1 upstream; 2 warnings)
     "#]],
     );
     check(
@@ -206,7 +206,7 @@ services:
         expect![[r#"
             exit 0
             plugins.yaml:8: warning: limit-count of route "c": depends on the consumer, and no plugin before it authenticates; add a plugin that authenticates, or use something else than the consumer
-            plugins.yaml: good (3 routes, 1 upstream; 1 warning)
+            plugins.yaml: ok (3 routes, 1 upstream; 1 warning)
         "#]],
     );
     let several = "routes:
@@ -226,7 +226,7 @@ services:
         exit 0
         plugins.yaml:6: warning: multi-auth of route "any": no consumer has a credential for it, so only the anonymous consumer gets in; add credentials to consumers, or remove the plugin
         plugins.yaml:10: warning: consumer-restriction of route "none": depends on the consumer, and no plugin before it authenticates; add a plugin that authenticates, or use something else than the consumer
-        plugins.yaml: good (2 routes, 1 upstream; 2 warnings)
+        plugins.yaml: ok (2 routes, 1 upstream; 2 warnings)
     "#]],
     );
     check(
@@ -235,7 +235,7 @@ services:
         expect![[r#"
             exit 0
             plugins.yaml:10: warning: consumer-restriction of route "none": depends on the consumer, and no plugin before it authenticates; add a plugin that authenticates, or use something else than the consumer
-            plugins.yaml: good (2 routes, 1 upstream; 1 warning)
+            plugins.yaml: ok (2 routes, 1 upstream; 1 warning)
         "#]],
     );
     let twice = "global_rules: [{id: g, plugins: {key-auth: {}}}]
@@ -254,7 +254,7 @@ consumers: [{username: jack, plugins: {key-auth: {key: secret}}}]
         exit 0
         plugins.yaml:8: warning: key-auth of route "r": never runs, since no request can satisfy its _meta.filter; correct the filter, or remove the plugin
         plugins.yaml:8: warning: key-auth of route "r": authenticates a second time, after key-auth of global rule "g" (line 2): a request must satisfy both; keep one of them, or disable one with `_meta: {disable: true}`
-        plugins.yaml: good (1 route, 1 upstream; 2 warnings)
+        plugins.yaml: ok (1 route, 1 upstream; 2 warnings)
     "#]],
     );
     check(
@@ -312,7 +312,7 @@ consumers: [{username: jack, plugins: {key-auth: {key: secret}}}]
         expect![[r#"
         exit 0
         plugins.yaml: warning: consumers have credentials of key-auth, which no route and no global rule uses; add the plugin to what the consumers may use
-        plugins.yaml: good (1 route, 1 upstream; 1 warning)
+        plugins.yaml: ok (1 route, 1 upstream; 1 warning)
     "#]],
     );
 }
@@ -338,7 +338,7 @@ fn check_looks_at_what_run_needs_of_this_machine() {
         expect![[r#"
         exit 0
         needs.yaml:1:1: warning: routes: no routes; every request is answered 404
-        needs.yaml: good (no routes, no upstreams; 1 warning)
+        needs.yaml: ok (no routes, no upstreams; 1 warning)
     "#]],
     );
     assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 1, "nothing is made");

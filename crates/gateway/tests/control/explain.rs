@@ -346,7 +346,7 @@ fn requests_that_cannot_be_are_not_explained() {
         &["explain", "shop.yaml", "--request", "GET /", "-H", "Host: a,b"],
         expect![[r#"
         exit 2
-        stillgate: no such request is routed: "a,b" is not a host
+        stillgate: this request cannot be routed: "a,b" is not a host
     "#]],
     );
 }

@@ -81,7 +81,7 @@ fn the_changes_are_told() {
         LOG,
         expect![[r#"
         exit 1
-        new.yaml: good (5 routes, 1 upstream)
+        new.yaml: ok (5 routes, 1 upstream)
         log.json: of 9 requests, 4 other than with old.yaml: 2 changed, 1 now without route, 1 newly routed
           "orders" (line 8) -> "beta-open" (line 14): 2 requests
             line 2: GET http://a.example.com/orders/2?x=1
@@ -214,7 +214,7 @@ fn the_same_configuration_changes_nothing() {
         &["check", "old.yaml", "--against", "old.yaml", "--requests", "log.json"],
         expect![[r#"
         exit 0
-        old.yaml: good (3 routes, 1 upstream)
+        old.yaml: ok (3 routes, 1 upstream)
         log.json: 9 requests, each takes the route it takes with old.yaml
     "#]],
     );
@@ -236,7 +236,7 @@ fn other_plugins_of_the_same_route_are_told() {
         &ARGUMENTS,
         expect![[r#"
         exit 0
-        new.yaml: good (2 routes, 1 upstream)
+        new.yaml: ok (2 routes, 1 upstream)
         log.json: 9 requests, each takes the route it takes with old.yaml
         log.json: 3 requests keep their route and go through other plugins
           "orders": adds csrf; removes cors; changes gzip: 3 requests
@@ -441,9 +441,9 @@ fn a_log_of_another_configuration_is_noticed() {
     let folder = folder(log);
     folder.check(&["check", "old.yaml", "--against", "old.yaml", "--requests", "log.json"], expect![[r#"
         exit 0
-        old.yaml: good (3 routes, 1 upstream)
+        old.yaml: ok (3 routes, 1 upstream)
         log.json: 3 requests, each takes the route it takes with old.yaml
-        log.json: warning: it says otherwise than old.yaml what route takes 3 requests; was it written with another configuration?
+        log.json: warning: it names another route than old.yaml for 3 requests; was it written with another configuration?
         log.json: warning: 1 route reads http.host, but 3 lines lack host, so the answer may be wrong; log it too
         log.json: warning: 1 route reads net.src.ip, but 3 lines lack remote_addr, so the answer may be wrong; log it too
     "#]]);
@@ -482,7 +482,7 @@ fn what_a_gateway_logs_can_be_replayed() {
         "old.yaml",
         expect![[r#"
         exit 0
-        old.yaml: good (2 routes, 1 upstream)
+        old.yaml: ok (2 routes, 1 upstream)
         log.json: 5 requests, each takes the route it takes with old.yaml
         log.json: 1 line cannot be read
           line 6: no request_uri
@@ -492,7 +492,7 @@ fn what_a_gateway_logs_can_be_replayed() {
         "new.yaml",
         expect![[r#"
             exit 1
-            new.yaml: good (2 routes, 1 upstream)
+            new.yaml: ok (2 routes, 1 upstream)
             log.json: of 5 requests, 2 other than with old.yaml: 2 changed
               "b" (line 12) -> "a" (line 11): 2 requests
                 line 2: PUT http://localhost/a/1?x=1

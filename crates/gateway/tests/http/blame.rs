@@ -2,7 +2,7 @@
 
 use crate::shared::STILLGATE;
 use std::net::SocketAddr;
-use stillgate_testkit::http2::{END_STREAM, Http2, code, kind};
+use stillgate_testkit::http2::{Http2, code, kind};
 use stillgate_testkit::{Client, Gateway, Setup, Upstream, eventually};
 
 /// One failure of any kind ejects.

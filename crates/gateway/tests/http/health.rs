@@ -116,7 +116,7 @@ fn a_node_that_fails_active_checks_gets_no_requests_until_it_recovers() {
     eventually("both to be checked", || {
         nodes.iter().all(|node| shown(&gateway, node.addr())["active_checks"]["checks"].as_u64() > Some(0))
     });
-    eventually("the metrics to tell", || status(nodes[0].addr()).as_deref() == Some("1"));
+    eventually("the new state in the metrics", || status(nodes[0].addr()).as_deref() == Some("1"));
 
     nodes[0].set_well(false);
     await_state(&gateway, nodes[0].addr(), "unhealthy");
@@ -133,7 +133,7 @@ fn a_node_that_fails_active_checks_gets_no_requests_until_it_recovers() {
         assert_eq!(client.get("/").head.status(), 200);
     }
     assert_eq!(nodes[0].requests(), before);
-    eventually("the metrics to tell", || status(nodes[0].addr()).as_deref() == Some("0"));
+    eventually("the new state in the metrics", || status(nodes[0].addr()).as_deref() == Some("0"));
     assert_eq!(status(nodes[1].addr()).as_deref(), Some("1"));
 
     nodes[0].set_well(true);
@@ -143,7 +143,7 @@ fn a_node_that_fails_active_checks_gets_no_requests_until_it_recovers() {
         assert_eq!(client.get("/").head.status(), 200);
     }
     assert_evenly([nodes[0].requests() - before, nodes[1].requests() - other]);
-    eventually("the metrics to tell", || status(nodes[0].addr()).as_deref() == Some("1"));
+    eventually("the new state in the metrics", || status(nodes[0].addr()).as_deref() == Some("1"));
 }
 
 #[test]
@@ -301,7 +301,7 @@ fn no_more_nodes_are_ejected_than_allowed() {
     for _ in 0..40 {
         assert_eq!(client.get("/").head.status(), 500);
     }
-    // One that has been set aside for its time, while the test stood still, fails again.
+    // If the test stood still for the whole time of an ejection, the node is tried again, and fails again.
     eventually("half of them to be set aside", || {
         (0..12).for_each(|_| assert_eq!(client.get("/").head.status(), 500));
         let set_aside = addresses.iter().filter(|node| shown(&gateway, **node)["state"] == "set_aside").count();
@@ -352,7 +352,7 @@ fn the_retry_budget_bounds_retries() {
     let gateway = Gateway::start(STILLGATE, &setup);
     assert_eq!(gateway.get("/").head.status(), 502);
     assert_eq!(alive.requests(), 0);
-    eventually("the metrics to tell", || {
+    eventually("the new state in the metrics", || {
         let text = scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false).text().to_owned();
         text.contains("\nstillgate_upstream_retries_over_budget_total{upstream=\"main\"} 1\n")
     });
@@ -383,7 +383,7 @@ fn more_requests_than_an_upstream_may_have_are_answered_503_at_once() {
     node.expect_request();
     node.send("HTTP/1.1 204 No Content\r\n\r\n");
     assert_eq!(second.expect_response("GET").head.status(), 204);
-    eventually("the metrics to tell", || {
+    eventually("the new state in the metrics", || {
         let text = scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false).text().to_owned();
         text.contains("\nstillgate_upstream_requests_shed_total{upstream=\"main\"} 1\n")
     });

@@ -84,7 +84,7 @@ fn malformed_requests_are_refused() {
         assert_eq!(client.finish(1).2, StreamEnd::GoAway(code::PROTOCOL_ERROR), "{fields:?}");
     }
     await_refused(&gateway, streams.len() + 6);
-    eventually("the log to tell of them", || gateway.log().contains("refused before they were requests"));
+    eventually("the refusals in the log", || gateway.log().contains("refused before they were requests"));
     for fields in [with(&[("content_length", "1")]), with(&[("host", "h.example"), ("host", "h.example")])] {
         let mut client = Http2::connect(gateway.addr());
         client.send_head(1, &fields, END_STREAM);

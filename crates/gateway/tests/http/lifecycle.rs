@@ -25,7 +25,7 @@ fn the_status_tells_what_is_served() {
     for _ in 0..5 {
         client.get("/");
     }
-    eventually("the counters to tell", || {
+    eventually("the counters to change", || {
         let status = gateway.status();
         status["requests"]["total"] == 5 && status["requests"]["in_flight"] == 0 && status["connections"]["open"] == 1
     });
@@ -160,7 +160,7 @@ fn a_bad_file_changes_nothing_and_is_told() {
         gateway.reload(&Setup::to(upstream.addr()));
         eventually("the error to go", || gateway.status()["config"]["last_error"].is_null());
     }
-    eventually("the log to tell too", || gateway.log().contains("nowhere"));
+    eventually("the line in the log", || gateway.log().contains("nowhere"));
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn the_health_page_tells_of_the_drain() {
     let mut node = upstream.accept();
     node.expect_request();
     gateway.signal("TERM");
-    eventually("the health page to tell of the drain", || health().head.status() == 503);
+    eventually("the health page to show the drain", || health().head.status() == 503);
     node.send("HTTP/1.1 204 No Content\r\n\r\n");
     assert_eq!(client.expect_response("GET").head.status(), 204);
 }

@@ -217,7 +217,7 @@ fn without_a_node_the_connection_is_closed_and_told_of() {
     streams.client().expect_close();
     let line = &lines(&gateway, 1)[0];
     assert_eq!((&line["status"], &line["upstream_addr"]), (&json!(503), &json!(null)));
-    eventually("the log to tell of it", || gateway.log().contains("the upstream has no node"));
+    eventually("a line in the log", || gateway.log().contains("the upstream has no node"));
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn a_connection_that_no_route_takes_is_closed_and_told_of() {
         (&line["status"], &line["route_id"], &line["server_port"]),
         (&json!(404), &json!(null), &json!(port.to_string()))
     );
-    eventually("the log to tell of it", || gateway.log().contains("no stream route takes one to 127.0.0.1:"));
+    eventually("a line in the log", || gateway.log().contains("no stream route takes one to 127.0.0.1:"));
     streams
         .await_metric("stillgate_stream_sessions_total{stream_route=\"\",node=\"\",protocol=\"tcp\",code=\"404\"} 1");
     streams.resources += &format!(
@@ -257,7 +257,7 @@ fn check_tells_how_many_there_are() {
     let gateway = streams.start();
     let check = std::process::Command::new(crate::shared::STILLGATE).arg("check").arg(gateway.config_path()).output();
     let said = String::from_utf8(check.expect("it runs").stdout).expect("text");
-    assert!(said.contains("good (no routes, 1 stream route, 1 upstream; 2 warnings)"), "{said}");
+    assert!(said.contains("ok (no routes, 1 stream route, 1 upstream; 2 warnings)"), "{said}");
 }
 
 #[test]

@@ -173,7 +173,7 @@ fn sessions_are_bounded_and_what_has_no_place_is_dropped() {
             assert!(opened.elapsed() >= idle * 8 / 10, "{:?}", opened.elapsed());
             return false;
         }
-        eventually("the log to tell of it", || gateway.log().contains("udp_sessions_per_worker sessions already"));
+        eventually("a line in the log", || gateway.log().contains("udp_sessions_per_worker sessions already"));
         assert_eq!(echo.seen(), 3);
         streams.await_metric("stillgate_stream_datagrams_dropped_total 1");
         eventually("the sessions to end", || open_sessions(&gateway) == 0);
@@ -207,8 +207,8 @@ fn what_no_route_takes_is_dropped() {
     let mut gateway = streams.start();
     client(&streams).send(b"x").expect("sent");
     eventually("it to be dropped", || dropped(&gateway) == 1);
-    eventually("the log to tell of it", || gateway.log().contains("no stream route takes datagrams to 127.0.0.1:"));
-    eventually("it to tell how many", || gateway.log().contains("datagrams were dropped"));
+    eventually("a line in the log", || gateway.log().contains("no stream route takes datagrams to 127.0.0.1:"));
+    eventually("their number in the log", || gateway.log().contains("datagrams were dropped"));
     assert_eq!((echo.seen(), open_sessions(&gateway)), (0, 0));
     gateway.assert_healthy();
 }
@@ -252,7 +252,7 @@ fn a_node_that_is_not_there_is_passed_over() {
     (0..100).for_each(|_| assert_eq!(socket.send(b"x").expect("sent"), 1));
     eventually("all of them to be dropped", || dropped(&gateway) == 100);
     let told = || std::fs::read_to_string(gateway.dir().join("access.log")).unwrap_or_default();
-    eventually("the log to tell of it", || told().contains("\"status\":503"));
+    eventually("a line in the log", || told().contains("\"status\":503"));
     assert!(told().lines().count() <= 10, "{}", told());
 }
 

@@ -142,7 +142,7 @@ fn a_drain_lets_tunnels_go_on_until_its_deadline() {
         assert!(since.elapsed() >= drain * 8 / 10, "{:?}", since.elapsed());
         assert!(gateway.wait().success());
         let told = lines(&gateway);
-        assert_eq!(told.len(), 2, "each is told of");
+        assert_eq!(told.len(), 2, "one line for each");
         let least = (drain * 7 / 10).as_secs_f64();
         assert!(
             told.iter().all(|line| line["status"] == 101 && line["request_time"].as_f64() > Some(least)),
@@ -309,7 +309,7 @@ fn a_tunnel_is_told_of_once_and_exactly() {
         "stillgate_tunnels_total 1".to_owned(),
     ];
     for line in wanted {
-        eventually(&format!("the metrics to tell of it: {line}"), || {
+        eventually(&format!("in the metrics: {line}"), || {
             scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false).text().lines().any(|have| have == line)
         });
     }

@@ -25,7 +25,7 @@ fn check_says_what_it_can_without_asking_anybody() {
         let output = run_tool(STILLGATE, "none", &["check", &file.display().to_string()]);
         let said = String::from_utf8_lossy(&output.stdout).replace(&folder.path().display().to_string(), "DIR");
         assert!(said.contains(expected), "{said}");
-        said.contains(": good (")
+        said.contains(": ok (")
     };
     let (authority, at) = (Authority::new(), |name: &str| folder.path().join(name).display().to_string());
     let ca = authority.path("ca.pem");
@@ -35,7 +35,7 @@ fn check_says_what_it_can_without_asking_anybody() {
     assert!(!folder.path().join("acme").exists(), "looking changes nothing");
     assert!(!check(&at("acme"), &at("missing.pem"), "gateway.acme.ca: DIR/missing.pem: cannot be read"));
     fs::write(folder.path().join("file"), "").expect("write");
-    assert!(!check(&at("file"), &ca, "gateway.acme.storage: DIR/file is no folder"));
+    assert!(!check(&at("file"), &ca, "gateway.acme.storage: DIR/file is not a directory"));
 }
 
 #[test]

@@ -182,7 +182,7 @@ fn check_looks_at_certificates() {
         expect![[r#"
         exit 0
         good.yaml:1:1: warning: routes: no routes; every request is answered 404
-        good.yaml: good (no routes, no upstreams; 1 warning)
+        good.yaml: ok (no routes, no upstreams; 1 warning)
     "#]],
     );
     folder.check(&["check", "mixed.yaml"], expect![[r#"
@@ -204,7 +204,7 @@ fn check_looks_at_certificates() {
         exit 0
         other.yaml: warning: ssls["shop"].cert: shop.pem: the certificate does not have the name "other.example.com", so clients will refuse it; take the name out of the entry's snis, or ask for another certificate
         other.yaml:1:1: warning: routes: no routes; every request is answered 404
-        other.yaml: good (no routes, no upstreams; 2 warnings)
+        other.yaml: ok (no routes, no upstreams; 2 warnings)
     "#]]);
 }
 

@@ -270,18 +270,18 @@ fn check_warns_of_hosts_that_no_handshake_finds_a_name_for() {
     folder.check(&["check", "wild.yaml"], expect![[r#"
         exit 0
         wild.yaml:7: warning: route "deep" takes hosts (*.sec.example) deeper than the one label that "*.sec.example" of ssls "sec" covers in a TLS handshake; requests for them are answered 421 unless the client presented its certificate under another name of that entry; list the exact hosts in the route, and add the deeper ones to `snis`
-        wild.yaml: good (2 routes, 1 upstream; 1 warning)
+        wild.yaml: ok (2 routes, 1 upstream; 1 warning)
     "#]]);
     folder.check(&["check", "exact.yaml"], expect![[r#"
         exit 0
         exact.yaml:7: warning: route "deep" takes hosts (a.b.sec.example) deeper than the one label that "*.sec.example" of ssls "sec" covers in a TLS handshake; requests for them are answered 421 unless the client presented its certificate under another name of that entry; list the exact hosts in the route, and add the deeper ones to `snis`
-        exact.yaml: good (2 routes, 1 upstream; 1 warning)
+        exact.yaml: ok (2 routes, 1 upstream; 1 warning)
     "#]]);
     folder.check(
         &["check", "open.yaml"],
         expect![[r#"
         exit 0
-        open.yaml: good (2 routes, 1 upstream)
+        open.yaml: ok (2 routes, 1 upstream)
     "#]],
     );
 }

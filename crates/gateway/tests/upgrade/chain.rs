@@ -107,7 +107,7 @@ fn a_former_process_whose_successor_has_ended_in_order_finishes_what_it_has() {
     let second = upgraded.upgrade();
     signal(second, "TERM");
     await_no_children(upgraded.gateway.pid());
-    eventually("a line about it", || upgraded.gateway.log().contains("has ended (exit status: 0)"));
+    eventually("a line about it", || upgraded.gateway.log().contains("the successor exited (exit status: 0)"));
     node.send(ANSWER);
     let response = client.expect_response("GET");
     assert_eq!((response.body.as_slice(), response.head.get("connection")), (&b"ok"[..], Some("close")));

@@ -153,10 +153,10 @@ fn verdict(out: &mut String, number: usize, source: &ReportInput, section: &Sect
 fn checked(source: &ReportInput) -> String {
     match source.differences {
         0 if source.words_compared => {
-            "<p class=\"checked\">Made again from the raw data with this page: the same.</p>".to_owned()
+            "<p class=\"checked\">Recomputed from the raw data when this page was made: same result.</p>".to_owned()
         }
         0 => format!(
-            "<p class=\"checked\">Made again from the raw data with this page: the same figures, in the words of stillgate-lab {}. \
+            "<p class=\"checked\">Recomputed from the raw data when this page was made: same figures, in the words of stillgate-lab {}. \
              Those of {}, which wrote the file, were not compared.</p>",
             env!("CARGO_PKG_VERSION"),
             Text(&source.result.lab_version)

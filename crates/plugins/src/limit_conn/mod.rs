@@ -68,7 +68,9 @@ impl Define for LimitConn {
                 let parsed = parsed.map_err(|error| cx.sink.error(key.at, &cx.path.key("key"), fault(error)));
                 Box::new([Rule { conn, burst, key: parsed.ok()? }])
             }
-            (Some(_), ..) => return refuse("`rules` stands beside `conn`, `burst` or `key`", "keep one of them", cx),
+            (Some(_), ..) => {
+                return refuse("`rules` cannot be combined with `conn`, `burst` or `key`", "keep one of them", cx);
+            }
             (None, ..) => return refuse("there is no limit", "add `conn`, `burst` and `key`, or `rules`", cx),
         };
         let (hashes, table) = shared(cx.identity);

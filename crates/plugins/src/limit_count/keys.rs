@@ -39,7 +39,7 @@ object! {
         policy: () = Policy => default(());
         /// Whether a request is let through where it cannot be counted; otherwise it is answered with 500.
         allow_degradation: bool = Flag => default(false);
-        /// Whether responses tell the limit, what remains of it and when it begins anew.
+        /// Whether responses state the limit, what remains of it and when the window resets.
         show_limit_quota_header: bool = Flag => default(true);
         /// For other policies; has no effect here.
         sync_interval: () = NumberOfOthers => optional;
@@ -68,7 +68,7 @@ object! {
         limit_header: OwnedFieldName = HEADER => default(named("X-RateLimit-Limit"));
         /// What remains of it.
         remaining_header: OwnedFieldName = HEADER => default(named("X-RateLimit-Remaining"));
-        /// Seconds until it begins anew.
+        /// Seconds until the window resets.
         reset_header: OwnedFieldName = HEADER => default(named("X-RateLimit-Reset"));
     }
 }

@@ -67,7 +67,7 @@ impl Define for LimitCount {
         let rejected = Answer::rejection(keys.rejected_code, keys.rejected_msg.as_deref());
         let rules = match (keys.rules, keys.count, keys.time_window) {
             (Some(_), None, None) if keys.group.is_some() => {
-                return refuse("`group` stands beside `rules`", "keep one of the two", cx);
+                return refuse("`group` and `rules` cannot be combined", "keep one of the two", cx);
             }
             (Some(rules), None, None) => several(rules, cx)?,
             (None, Some(count), Some(seconds)) => {
@@ -75,7 +75,7 @@ impl Define for LimitCount {
                 Box::new([Rule { count, seconds, key, prefix: None, begun: Begun::default() }])
             }
             (Some(_), ..) => {
-                return refuse("`rules` stands beside `count` or `time_window`", "keep one of the two", cx);
+                return refuse("`rules` cannot be combined with `count` or `time_window`", "keep one of the two", cx);
             }
             (None, ..) => return refuse("there is no limit", "add `count` and `time_window`, or `rules`", cx),
         };

@@ -1,5 +1,5 @@
-//! Whether what waits to be sent is taken at a least rate. A byte now and then is none: whoever takes no more holds memory, and a
-//! place at a node, for as long as it likes.
+//! Enforces a minimum rate at which a peer reads. A peer that takes a byte now and then would hold memory, and a connection to a
+//! node, for as long as it likes.
 
 /// What a client must take a second, on average over the time for sending, while more waits for it. Slower than any network.
 const CLIENT_BYTES_PER_SECOND_MIN: u64 = 240;

@@ -126,7 +126,7 @@ pub(super) fn client_of(
 }
 
 impl Accepted {
-    /// What comes before HTTP: the word of a proxy on whom it speaks for, the handshake of TLS. `None` where the connection is
+    /// What comes before HTTP: the PROXY protocol header, the TLS handshake. `None` where the connection is
     /// to be closed instead.
     async fn begin(mut self, worker: &Worker, tls: bool, proxy_protocol: bool, http2: bool) -> Option<Client> {
         let timer = Timer::new();

@@ -210,7 +210,7 @@ mod tests {
             lines
         });
         expect![[r#"
-            routes/r 767663fdabb02243
+            routes/r eb0e844d7a626705
             routes/e f0512729011ba934
             stream_routes/s 05a984f5964c5b9b
         "#]]

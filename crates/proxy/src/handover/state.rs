@@ -52,7 +52,7 @@ pub enum State {
     Device(Box<DeviceState>),
     /// It is none, but what is known of a broadcast to devices, in so many bytes.
     Broadcast {
-        /// That follow.
+        /// Length of the payload that follows.
         bytes: usize,
     },
 }
@@ -90,7 +90,7 @@ pub struct TunnelState {
     pub(crate) node_host: String,
     /// What becomes of it when its route is changed; `None`: it goes on.
     pub(crate) policy: Option<PolicyState>,
-    /// That has happened so long ago.
+    /// Milliseconds since the lease was revoked.
     pub(crate) revoked_ms: Option<u64>,
     pub(crate) bounds: TunnelBounds,
     pub(crate) age_ms: u64,

@@ -143,7 +143,7 @@ impl Index<usize> for PlanUpstreams {
 
     #[inline]
     fn index(&self, slot: usize) -> &Arc<PlanUpstream> {
-        self.slots[slot].as_ref().expect("who has a slot has it from this Plan, where it is taken")
+        self.slots[slot].as_ref().expect("slots come from this Plan and are occupied")
     }
 }
 

@@ -1,4 +1,4 @@
-//! What is told of all this: the metrics, the access log, which nodes were tried, the state of upstreams for who asks.
+//! Telemetry: metrics, access log, attempted nodes, upstream status.
 
 pub mod access_log;
 pub(crate) mod metrics;

@@ -292,7 +292,7 @@ impl Devices {
         self.mailboxes.borrow_mut().remove(&connection);
     }
 
-    /// There is another Plan: where it has other consumers, each device looks whether what it was let in by is still there.
+    /// After a Plan with other consumers, each device checks that its credential still exists.
     pub(crate) fn look_at(&self, consumers: &Arc<Consumers>) {
         let before = self.consumers.replace(Some(consumers.clone()));
         if before.is_some_and(|before| Arc::ptr_eq(&before, consumers)) {

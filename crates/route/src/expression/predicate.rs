@@ -169,7 +169,7 @@ impl Parser<'_> {
             self.cursor.blanks();
             if !self.cursor.eat(")") {
                 let hint =
-                    "a function takes a field; what it is compared with stands behind: `lower(http.path) == \"/a\"`";
+                    "a function takes one field; write the value after the operator: `lower(http.path) == \"/a\"`";
                 return Err(self.expected(Expected::Closing, Some(hint.to_owned())));
             }
             self.calls -= 1;

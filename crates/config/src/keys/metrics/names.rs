@@ -20,7 +20,7 @@ pub(super) fn disabled_families(
     for At { at, value: name } in names {
         let Some(spec) = find_family(dialect, name, *at, path, sink) else { continue };
         match disabled.contains(&spec.measure) {
-            true => sink.error(*at, path, Fault::new(format!("{} is here twice", spec.name)).hint("remove one")),
+            true => sink.error(*at, path, Fault::new(format!("{} is listed twice", spec.name)).hint("remove one")),
             false => disabled.push(spec.measure),
         }
     }
@@ -58,7 +58,7 @@ pub(super) fn enabled_labels(dialect: Dialect, names: &[At<String>], path: &Path
     for At { at, value: name } in names {
         match optional.iter().find(|label| label.name() == name) {
             Some(label) if enabled.contains(label) => {
-                sink.error(*at, path, Fault::new(format!("{:?} is here twice", shortened(name))).hint("remove one"));
+                sink.error(*at, path, Fault::new(format!("{:?} is listed twice", shortened(name))).hint("remove one"));
             }
             Some(label) => enabled.push(*label),
             None => {
@@ -95,7 +95,7 @@ pub(super) fn extra_labels(
         let path = path.key(&family);
         let Some(spec) = find_family(dialect, &family, at, &path, sink) else { continue };
         if extra.iter().any(|(measure, _)| *measure == spec.measure) {
-            sink.error(at, &path, Fault::new(format!("{} is here twice", spec.name)).hint("put the labels together"));
+            sink.error(at, &path, Fault::new(format!("{} is listed twice", spec.name)).hint("put the labels together"));
             continue;
         }
         if !spec.per_request {
@@ -176,7 +176,7 @@ pub(super) fn disabled_labels(
     let mut seen = HashSet::with_capacity(names.len());
     for At { at, value: name } in names {
         if !seen.insert(name.as_str()) {
-            let fault = Fault::new(format!("{:?} is here twice", shortened(name))).hint("remove one");
+            let fault = Fault::new(format!("{:?} is listed twice", shortened(name))).hint("remove one");
             sink.error(*at, path, fault);
             continue;
         }

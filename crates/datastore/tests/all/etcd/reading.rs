@@ -132,7 +132,10 @@ fn a_watch_brings_each_revision_in_one_batch() {
     let expected = [
         (after, vec![format!("routes/1=a {after} {after}")]),
         (after + 1, all),
-        (after + 4, vec![format!("routes/2=(no text: byte 0 is not UTF-8; write JSON) \u{fffd} {} {}", after + 1, after + 4)]),
+        (
+            after + 4,
+            vec![format!("routes/2=(no text: byte 0 is not UTF-8; write JSON) \u{fffd} {} {}", after + 1, after + 4)],
+        ),
         (after + 5, vec![format!("routes/2=d {} {}", after + 1, after + 5)]),
     ];
     assert_eq!(found, expected);

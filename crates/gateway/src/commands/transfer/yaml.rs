@@ -5,7 +5,10 @@
 use serde_json::Value as Json;
 
 /// Words that YAML does not take for text.
-const NOT_TEXT: [&str; 9] = ["null", "Null", "NULL", "true", "True", "TRUE", "false", "False", "FALSE"];
+const NOT_TEXT: [&str; 21] = [
+    "null", "Null", "NULL", "true", "True", "TRUE", "false", "False", "FALSE", "yes", "Yes", "YES", "no", "No", "NO",
+    "on", "On", "ON", "off", "Off", "OFF",
+];
 
 /// Writes a map with the value at its root.
 pub(super) fn write(root: &[(String, Json)]) -> String {
@@ -88,9 +91,13 @@ fn scalar(value: &Json) -> String {
     }
 }
 
-/// Keys stand for no variable, so nothing in them is escaped.
+/// In a key only `${{` begins a variable; where there is one, every `${` is read as in values.
 fn scalar_key(key: &str) -> String {
-    if is_word(key) { key.to_owned() } else { quoted(key) }
+    match key {
+        key if is_word(key) => key.to_owned(),
+        key if key.contains("${{") => quoted(&escaped(key)),
+        key => quoted(key),
+    }
 }
 
 /// `${` would be taken for a variable of the environment.

@@ -84,7 +84,7 @@ fn race(admins: [&Admin; 2], rounds: usize) {
             clear(pair[0].1);
             eventually("both are gone", || {
                 let there = [(admins[1], pair[0].1), (admins[1], pair[1].1)];
-                (!there.into_iter().any(|(admin, path)| is_there(admin, path)))
+                !there.into_iter().any(|(admin, path)| is_there(admin, path))
             });
         }
     }
@@ -98,7 +98,7 @@ fn race(admins: [&Admin; 2], rounds: usize) {
         assert!(is_good(statuses[0]) && [200, 201, 400, 404].contains(&statuses[1]), "{statuses:?}");
         eventually("both are gone", || {
             let paths = ["consumers/t", "consumers/t/credentials/c"];
-            (!paths.into_iter().any(|path| is_there(admins[1], path)))
+            !paths.into_iter().any(|path| is_there(admins[1], path))
         });
     }
 }

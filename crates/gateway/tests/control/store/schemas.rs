@@ -1,7 +1,7 @@
 //! Schemas of plugins, as what makes forms of them reads them.
 
 use super::stage::Stage;
-use serde_json::{Value as Json, json};
+use serde_json::json;
 
 #[test]
 fn schemas_of_plugins_are_forms() {
@@ -14,8 +14,10 @@ fn schemas_of_plugins_are_forms() {
     let limit = schema("limit-count", "");
     assert_eq!((&limit["type"], &limit["properties"]["rejected_code"]["type"]), (&json!("object"), &json!("integer")));
     assert_eq!(limit["properties"]["rejected_code"]["minimum"], 200);
-    let encrypted = limit["encrypt_fields"].as_array().expect("a list");
-    assert!(encrypted.contains(&json!("redis_password")), "{encrypted:?}");
+    assert!(
+        limit["encrypt_fields"].is_null(),
+        "counters cannot be kept in Redis yet, so there is no password: {limit}"
+    );
     assert_eq!(limit["properties"]["_meta"]["type"], "object");
     for (name, kind, required, encrypted) in [
         ("key-auth", "consumer", "key", Some("key")),
@@ -42,7 +44,6 @@ fn schemas_of_plugins_are_forms() {
             assert!(schema["properties"].is_object(), "{name}: {part}: {text}");
         }
     }
-    let auth: Vec<&String> =
-        all.iter().filter(|(_, plugin)| plugin["type"] == Json::from("auth")).map(|(name, _)| name).collect();
-    assert!(auth.iter().any(|name| *name == "key-auth"), "{auth:?}");
+    let auth: Vec<&String> = all.iter().filter(|(_, plugin)| plugin["type"] == "auth").map(|(name, _)| name).collect();
+    assert!(auth.iter().any(|name| **name == "key-auth"), "{auth:?}");
 }

@@ -24,15 +24,15 @@ fn policies_that_are_not_here_are_refused() {
     let all = ["redis", "redis-cluster", "redis-sentinel", "redis-here", "[]"];
     let text: String = all.map(|policy| said(&format!("policy: {policy}"), refusal)).concat();
     expect![[r#"
-        limit-count.policy: "redis": no counters are in Redis here; write `local`, which counts over all workers
-        limit-req.policy: "redis": no counters are in Redis here; write `local`, which counts over all workers
-        limit-conn.policy: "redis": no counters are in Redis here; write `local`, which counts over all workers
-        limit-count.policy: "redis-cluster": no counters are in Redis here; write `local`, which counts over all workers
-        limit-req.policy: "redis-cluster": no counters are in Redis here; write `local`, which counts over all workers
-        limit-conn.policy: "redis-cluster": no counters are in Redis here; write `local`, which counts over all workers
-        limit-count.policy: "redis-sentinel": no counters are in Redis here; write `local`, which counts over all workers
-        limit-req.policy: "redis-sentinel": no counters are in Redis here; write `local`, which counts over all workers
-        limit-conn.policy: "redis-sentinel": no counters are in Redis here; write `local`, which counts over all workers
+        limit-count.policy: "redis": counters cannot be kept in Redis yet; write `local`, which counts over all workers
+        limit-req.policy: "redis": counters cannot be kept in Redis yet; write `local`, which counts over all workers
+        limit-conn.policy: "redis": counters cannot be kept in Redis yet; write `local`, which counts over all workers
+        limit-count.policy: "redis-cluster": counters cannot be kept in Redis yet; write `local`, which counts over all workers
+        limit-req.policy: "redis-cluster": counters cannot be kept in Redis yet; write `local`, which counts over all workers
+        limit-conn.policy: "redis-cluster": counters cannot be kept in Redis yet; write `local`, which counts over all workers
+        limit-count.policy: "redis-sentinel": counters cannot be kept in Redis yet; write `local`, which counts over all workers
+        limit-req.policy: "redis-sentinel": counters cannot be kept in Redis yet; write `local`, which counts over all workers
+        limit-conn.policy: "redis-sentinel": counters cannot be kept in Redis yet; write `local`, which counts over all workers
         limit-count.policy: expected local, found the text "redis-here"
         limit-req.policy: expected local, found the text "redis-here"
         limit-conn.policy: expected local, found the text "redis-here"
@@ -50,28 +50,28 @@ fn keys_of_counters_in_redis_are_refused() {
     let keys =
         "redis_host: r.test, redis_port: 6379, redis_password: secret, redis_cluster_nodes: [a], redis_sentinels: [{}]";
     expect![[r#"
-        limit-count.redis_host: no counters are in Redis here; remove the key; `policy: local` counts over all workers
-        limit-count.redis_port: no counters are in Redis here; remove the key; `policy: local` counts over all workers
-        limit-count.redis_password: no counters are in Redis here; remove the key; `policy: local` counts over all workers
-        limit-count.redis_cluster_nodes: no counters are in Redis here; remove the key; `policy: local` counts over all workers
-        limit-count.redis_sentinels: no counters are in Redis here; remove the key; `policy: local` counts over all workers
-        limit-req.redis_host: no counters are in Redis here; remove the key; `policy: local` counts over all workers
-        limit-req.redis_port: no counters are in Redis here; remove the key; `policy: local` counts over all workers
-        limit-req.redis_password: no counters are in Redis here; remove the key; `policy: local` counts over all workers
-        limit-req.redis_cluster_nodes: no counters are in Redis here; remove the key; `policy: local` counts over all workers
-        limit-req.redis_sentinels: no counters are in Redis here; remove the key; `policy: local` counts over all workers
-        limit-conn.redis_host: no counters are in Redis here; remove the key; `policy: local` counts over all workers
-        limit-conn.redis_port: no counters are in Redis here; remove the key; `policy: local` counts over all workers
-        limit-conn.redis_password: no counters are in Redis here; remove the key; `policy: local` counts over all workers
-        limit-conn.redis_cluster_nodes: no counters are in Redis here; remove the key; `policy: local` counts over all workers
-        limit-conn.redis_sentinels: no counters are in Redis here; remove the key; `policy: local` counts over all workers
+        limit-count.redis_host: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
+        limit-count.redis_port: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
+        limit-count.redis_password: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
+        limit-count.redis_cluster_nodes: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
+        limit-count.redis_sentinels: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
+        limit-req.redis_host: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
+        limit-req.redis_port: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
+        limit-req.redis_password: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
+        limit-req.redis_cluster_nodes: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
+        limit-req.redis_sentinels: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
+        limit-conn.redis_host: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
+        limit-conn.redis_port: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
+        limit-conn.redis_password: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
+        limit-conn.redis_cluster_nodes: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
+        limit-conn.redis_sentinels: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
     "#]].assert_eq(&said(keys, refusal));
     let others = "redis_username: u, redis_database: 1, redis_timeout: 1, redis_ssl: true, redis_ssl_verify: true, \
         redis_keepalive_timeout: 1000, redis_keepalive_pool: 1, redis_cluster_name: c, redis_cluster_ssl: true, \
         redis_cluster_ssl_verify: true, redis_master_name: m, redis_role: slave, sentinel_username: u, \
         sentinel_password: p, key_ttl: 1";
     let refused = said(others, refusal);
-    let by_name = refused.lines().filter(|line| line.contains("no counters are in Redis here"));
+    let by_name = refused.lines().filter(|line| line.contains("counters cannot be kept in Redis yet"));
     assert_eq!((by_name.count(), refused.lines().count()), (3 * 15, 3 * 15), "{refused}");
 }
 
@@ -79,13 +79,13 @@ fn keys_of_counters_in_redis_are_refused() {
 #[test]
 fn keys_of_counters_in_redis_are_told_of_in_a_store() {
     expect![[r#"
-        warning: limit-count.redis_host: no counters are in Redis here; remove the key; `policy: local` counts over all workers
-        warning: limit-req.redis_host: no counters are in Redis here; remove the key; `policy: local` counts over all workers
-        warning: limit-conn.redis_host: no counters are in Redis here; remove the key; `policy: local` counts over all workers
+        warning: limit-count.redis_host: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
+        warning: limit-req.redis_host: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
+        warning: limit-conn.redis_host: counters cannot be kept in Redis yet; remove the key; `policy: local` counts over all workers
     "#]].assert_eq(&said("policy: local, redis_host: r.test, redis_ssl: false", said_of_store));
     expect![[r#"
-        limit-count.policy: "redis-sentinel": no counters are in Redis here; write `local`, which counts over all workers
-        limit-req.policy: "redis-sentinel": no counters are in Redis here; write `local`, which counts over all workers
-        limit-conn.policy: "redis-sentinel": no counters are in Redis here; write `local`, which counts over all workers
+        limit-count.policy: "redis-sentinel": counters cannot be kept in Redis yet; write `local`, which counts over all workers
+        limit-req.policy: "redis-sentinel": counters cannot be kept in Redis yet; write `local`, which counts over all workers
+        limit-conn.policy: "redis-sentinel": counters cannot be kept in Redis yet; write `local`, which counts over all workers
     "#]].assert_eq(&said("policy: redis-sentinel, redis_ssl: false", said_of_store));
 }

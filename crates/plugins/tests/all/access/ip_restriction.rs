@@ -75,7 +75,7 @@ fn bad_configurations_are_refused() {
     .concat();
     expect![[r#"
         1:17: ip-restriction: there is no list; add whitelist or blacklist
-        1:17: ip-restriction: `whitelist` stands beside `blacklist`; keep one of the two
+        1:17: ip-restriction: `whitelist` and `blacklist` cannot be combined; keep one of the two
         1:29: ip-restriction.whitelist: an empty list; name at least one, or remove the key
         1:30: ip-restriction.whitelist[0]: expected an IP address or network, found "10.0.0.0/33"; write it like "10.1.2.3", "10.0.0.0/8" or "fd00::/8"
         1:30: ip-restriction.whitelist[0]: expected an IP address or network, found "fe80::1%eth0"; write it like "10.1.2.3", "10.0.0.0/8" or "fd00::/8"

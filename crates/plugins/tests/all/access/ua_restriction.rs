@@ -75,7 +75,7 @@ fn bad_configurations_are_refused() {
     .concat();
     expect![[r#"
         1:17: ua-restriction: there is no list; add allowlist or denylist
-        1:17: ua-restriction: `allowlist` stands beside `denylist`; keep one of the two
+        1:17: ua-restriction: `allowlist` and `denylist` cannot be combined; keep one of the two
         1:29: ua-restriction.allowlist: an empty list; name at least one, or remove the key
         1:30: ua-restriction.allowlist[0]: a regular expression has from 1 to 4096 characters
         1:30: ua-restriction.allowlist[0]: not a regular expression: unclosed group

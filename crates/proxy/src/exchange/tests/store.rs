@@ -4,8 +4,8 @@ use super::*;
 use serde_json::{Value as Json, json};
 use stillgate_config::{Change, Kind, Origin as From, PluginSet, Store};
 use stillgate_plugin::{
-    Authenticate, Compile, CompileCredential, Define, Descriptor, Ignorable, NoSecrets, OwnPlugins, Request, Scripts, Secret,
-    Table, secrets::SECRET,
+    Authenticate, Compile, CompileCredential, Define, Descriptor, Ignorable, NoSecrets, OwnPlugins, Request, Scripts,
+    Secret, Table, secrets::SECRET,
 };
 use stillgate_schema::object;
 use stillgate_wire::FieldName;

@@ -41,9 +41,9 @@ pub(crate) trait Finished {
     fn method(&self) -> Option<Method>;
     /// Who asked, as a plugin has found out.
     fn consumer(&self) -> Option<Attached>;
-    /// Of a tunnel, in place of what its Plan had: the consumers that it was found among.
+    /// Set for tunnels: the consumers among which the request's was found, retained after their Plan is gone.
     fn kept_consumers(&self) -> Option<Arc<Consumers>>;
-    /// That it asked for, canonical.
+    /// The host of the request, canonical.
     fn host(&mut self) -> &[u8];
     /// The trace it is a part of, if it is recorded.
     fn sampled(&self) -> Option<Trace>;

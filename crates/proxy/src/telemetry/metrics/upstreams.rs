@@ -15,7 +15,7 @@ use stillgate_metrics::{Handle, Writer};
 pub(crate) enum UpstreamEvent {
     /// A request is sent a second time, or to another node.
     Retry,
-    /// That is not done, as the budget is spent.
+    /// A retry skipped because the retry budget is exhausted.
     RetryOverBudget,
     /// It is refused because of `limits.requests`.
     Shed,
