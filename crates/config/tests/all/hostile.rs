@@ -105,7 +105,7 @@ fn nothing_in_it() {
     check("~\n", expect!["1:1: the file is empty; write at least `routes: []`"]);
     check("\u{feff}", expect!["1:1: the file is empty; write at least `routes: []`"]);
     check("[]\n", expect!["1:1: expected a map, found an empty list"]);
-    check("text\n", expect![[r#"1:1: expected a map, found the text "text""#]]);
+    check("text\n", expect!["1:1: expected a map, found a text"]);
     check("42\n", expect!["1:1: expected a map, found the number 42"]);
     check("- uri: /a\n", expect!["1:1: expected a map, found a list"]);
 }
@@ -229,9 +229,7 @@ fn too_much() {
     check("&a ".repeat(1000), expect!["1:4: not valid YAML: did not find expected <document start>"]);
     check(
         format!("gateway: {}\n", "-".repeat(60_000)),
-        expect![[
-            r#"1:10: gateway: expected a map, found the text "------------------------------------------------------------…""#
-        ]],
+        expect!["1:10: gateway: expected a map, found a text"],
     );
 }
 
