@@ -4,7 +4,7 @@
 //! transaction; a document can be written once.
 
 use crate::answer::Answer;
-use crate::body;
+use crate::body::{self, SINGLE_BYTES_MAX};
 use crate::collections::{Collection, Naming, Verb};
 use crate::commit::{
     ATTEMPTS_MAX, caught_up, commit, dry_run, may_write, precondition_failed, transaction, unix_seconds, with_outcome,
@@ -74,7 +74,12 @@ async fn attempt(
         results.push(format!("{{\"status\":{},\"body\":{}}}", plan.answer.status.as_u16(), plan.body()));
         plan.writes.iter().for_each(|write| view.add(write));
         writes.extend(plan.writes);
-        conditions.extend(plan.conditions);
+        for condition in plan.conditions {
+            // Several operations may refer to one document; a transaction of etcd has few conditions.
+            if !conditions.contains(&condition) {
+                conditions.push(condition);
+            }
+        }
         unreferenced.extend(plan.unreferenced);
     }
     if writes.len() > WRITES_MAX {
@@ -129,6 +134,9 @@ fn operation(sent: Sent) -> Result<Operation, String> {
     let ttl_seconds = query.ttl_seconds().map_err(|_| "invalid argument ttl: should be a number")?;
     let force = query.is("force", "true");
     let body = sent.body.filter(|_| verb != Verb::Delete);
+    if body.as_ref().is_some_and(|body| body.get().len() > SINGLE_BYTES_MAX) {
+        return Err(format!("the body has more than {SINGLE_BYTES_MAX} bytes, which a single resource may have"));
+    }
     let body = body.map(|body| Bytes::copy_from_slice(body.get().as_bytes()));
     Ok(Operation { verb, collection, address: Address { id, parent, sub_path }, body, ttl_seconds, force })
 }

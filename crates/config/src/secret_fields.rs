@@ -105,7 +105,7 @@ const OF_RESPONSES: [&str; 7] =
     ["response-rewrite", "cors", "echo", "fault-injection", "mocking", "error-page", "api-breaker"];
 
 /// Keys with functions in Lua.
-const FUNCTIONS: [&str; 3] = ["functions", "filter_func", "script"];
+const FUNCTIONS: [&str; 4] = ["functions", "filter_func", "pre_function", "script"];
 
 /// Whether the value under a name is a secret.
 fn is_secret_name(name: &str) -> bool {
@@ -128,6 +128,10 @@ fn by_names(value: &mut Json, is_of_response: bool, each: Each<'_>) {
                 }
                 if is_secret_name(name) || FUNCTIONS.contains(&name.as_str()) {
                     texts(field, each);
+                } else if let ("expression", Json::String(text)) = (name.as_str(), &mut *field) {
+                    if is_secret_expression(text) {
+                        each(text);
+                    }
                 } else if !is_of_response && REQUEST_FIELDS.contains(&name.as_str()) {
                     values_of_fields(field, each);
                 } else {
@@ -154,7 +158,7 @@ fn values_of_fields(fields: &mut Json, each: Each<'_>) {
                 match (name.as_str(), &field) {
                     ("add" | "set", Json::Object(_) | Json::Array(_)) => values_of_fields(field, each),
                     ("remove", Json::Array(_)) => {}
-                    _ => texts(field, each),
+                    _ => scalars(field, each),
                 }
             }
         }
@@ -166,6 +170,12 @@ fn values_of_fields(fields: &mut Json, each: Each<'_>) {
 fn is_secret_condition(items: &[Json]) -> bool {
     let Some(variable) = items.first().and_then(Json::as_str).filter(|_| items.len() >= 3) else { return false };
     is_secret_variable(variable)
+}
+
+/// Whether an expression may compare something with a secret.
+fn is_secret_expression(text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
+    text.contains("cookie") || SECRET_WORDS.iter().any(|word| text.contains(word))
 }
 
 /// Whether the value that a condition on a variable or a field of expressions compares with may be a secret.
@@ -211,6 +221,23 @@ fn texts(value: &mut Json, each: Each<'_>) {
         Json::Array(items) => items.iter_mut().for_each(|item| texts(item, each)),
         Json::Object(fields) => fields.values_mut().for_each(|field| texts(field, each)),
         Json::Null | Json::Bool(_) | Json::Number(_) => {}
+    }
+}
+
+/// The same with numbers, which become texts where they are replaced.
+fn scalars(value: &mut Json, each: Each<'_>) {
+    match value {
+        Json::Number(number) => {
+            let written = number.to_string();
+            let mut text = written.clone();
+            each(&mut text);
+            if text != written {
+                *value = Json::String(text);
+            }
+        }
+        Json::Array(items) => items.iter_mut().for_each(|item| scalars(item, each)),
+        Json::Object(fields) => fields.values_mut().for_each(|field| scalars(field, each)),
+        other => texts(other, each),
     }
 }
 
@@ -267,6 +294,10 @@ mod tests {
         let rewrite =
             json!({"set": {"Authorization": "a", "X-B": "b"}, "add": ["X-C: c"], "remove": ["X-D"], "X-E": "e"});
         check(plugins(json!({"proxy-rewrite": {"headers": rewrite, "uri": "/no"}})), &["a", "b", "X-C: c", "e"]);
+        check(plugins(json!({"proxy-rewrite": {"headers": {"set": {"X-N": 83_749_201}}}})), &["83749201"]);
+        check(plugins(json!({"cors": {"_meta": {"pre_function": "f"}}})), &["f"]);
+        check(json!({"expression": "http.headers.x_api_key == \"k\""}), &["http.headers.x_api_key == \"k\""]);
+        check(json!({"expression": "http.path == \"/a\""}), &[]);
         check(
             plugins(json!({"forward-auth": {"extra_headers": {"X": "a"}, "request_headers": ["Authorization"]}})),
             &["a"],

@@ -78,6 +78,10 @@ impl Batches {
     }
 
     fn check_room(&self, bytes: usize, room: usize) -> Result<(), DropReason> {
+        // One that never fits says nothing about the room for others.
+        if bytes > self.outlet.batching.pending_bytes_max {
+            return Err(DropReason::TooLarge);
+        }
         let has_bytes = self.held_bytes + bytes <= self.outlet.batching.pending_bytes_max;
         let has_entries = self.held_entries < self.outlet.pending_entries_max();
         if !has_bytes || !has_entries {
@@ -264,6 +268,14 @@ mod tests {
             "it is longer than an entry may be"
         );
         assert_eq!(batches.push(&[16], MIB, now), Err(DropReason::Full), "all outlets together have no room");
+    }
+
+    #[test]
+    fn an_entry_that_never_fits_leaves_room_for_others() {
+        let (mut batches, now) = batches(200);
+        assert_eq!(batches.push(&[b'a'; 300], usize::MAX, now), Err(DropReason::TooLarge));
+        assert!(!batches.outlet.is_full());
+        assert!(push(&mut batches, b"a", now));
     }
 
     #[test]

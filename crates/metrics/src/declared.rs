@@ -198,11 +198,15 @@ impl Declared {
         }
         let Some(label) = self.widest(seen.collapsed) else { return seen };
         let reserve = self.reserve_of(seen);
-        let next = protocol::collapse(&self.policy, seen, 1 << label);
-        // Another writer may have been quicker; it has seen the same budget.
-        self.reserve.store(reserve, Relaxed);
-        self.others.iter().for_each(Sketch::reset);
-        next
+        match protocol::collapse(&self.policy, seen, 1 << label) {
+            Ok(next) => {
+                self.reserve.store(reserve, Relaxed);
+                self.others.iter().for_each(Sketch::reset);
+                next
+            }
+            // Another writer was quicker. It may have reset the sketches before this one read them, so its reserve holds.
+            Err(next) => next,
+        }
     }
 
     /// Lets new values have series of their own again, where all that came in for some time would have fitted.

@@ -175,12 +175,12 @@ pub(crate) fn policy(word: &AtomicU64) -> Policy {
     Policy::unpack(word.load(Ordering::Acquire))
 }
 
-/// Collapses these labels, too, unless another writer has changed the policy since `seen`; returns the one that now holds.
-pub(crate) fn collapse(word: &AtomicU64, seen: Policy, labels: u32) -> Policy {
+/// Collapses these labels, too, and returns the policy; the error is the one that another writer has made of it since `seen`.
+pub(crate) fn collapse(word: &AtomicU64, seen: Policy, labels: u32) -> Result<Policy, Policy> {
     let next = Policy { collapsed: seen.collapsed | labels, generation: seen.generation.saturating_add(1) };
     match word.compare_exchange(seen.pack(), next.pack(), Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => next,
-        Err(now) => Policy::unpack(now),
+        Ok(_) => Ok(next),
+        Err(now) => Err(Policy::unpack(now)),
     }
 }
 

@@ -179,6 +179,16 @@ impl Table {
                 sink.open(|sink| self.compile_one(&kind, entry.key_at, &node, (origin, upstreams), &path, sink))
             };
             if let Some(name) = self.ignorable.chosen(&entry.key) {
+                // What comes before the plugin is a function of the operator's, which may refuse requests.
+                if may_precede(&entry.value) {
+                    let fault = Fault::new("it cannot be ignored with a `pre_function`, which can refuse requests");
+                    sink.error(
+                        entry.key_at,
+                        &path.key(META),
+                        fault.hint("remove it, or the plugin from `ignore_plugins`"),
+                    );
+                    return None;
+                }
                 return Some(ignored(name, entry, origin));
             }
             if let Some((_, descriptor)) = self.find(&entry.key) {
@@ -257,6 +267,22 @@ impl Table {
         let preceded = (self.scripts.precede)(&function.value, plugin, name, conf, origin);
         let wrong = |why| sink.error(function.at, &path.key(META).key("pre_function"), Fault::new(why));
         preceded.map_err(wrong).ok()
+    }
+}
+
+/// Whether a plugin's configuration has a `_meta.pre_function`, or a `_meta` that cannot be read.
+fn may_precede(configuration: &Node) -> bool {
+    let under = |node: &Node, key: &str| match &node.value {
+        Value::Map(entries) => entries.iter().find(|entry| &*entry.key == key).map(|entry| entry.value.clone()),
+        _ => None,
+    };
+    match under(configuration, META) {
+        None => matches!(configuration.value, Value::Refused),
+        Some(meta) if meta.is_null() => false,
+        Some(meta) => match meta.value {
+            Value::Map(_) => under(&meta, "pre_function").is_some_and(|function| !function.is_null()),
+            _ => true,
+        },
     }
 }
 

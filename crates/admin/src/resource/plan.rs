@@ -97,7 +97,7 @@ fn put(
         conditions.push((key.clone(), Condition::Absent));
     }
     if op.collection.naming != Naming::Plugin {
-        let created = old.as_ref().map(|old| parsed(&old.value)["create_time"].take());
+        let created = old.as_ref().map(|old| parsed(&old.value).get("create_time").cloned().unwrap_or_default());
         let created = created.filter(|time| !time.is_null()).unwrap_or(unix_seconds.into());
         set_if_absent(&mut document, "create_time", created);
         set_if_absent(&mut document, "update_time", unix_seconds.into());

@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::ControlFlow;
 use stillgate_schema::lenient_json;
+use stillgate_schema::text::diagnostic::shortened;
 
 /// The text of a request as valid JSON.
 pub(super) struct Text<'a> {
@@ -58,7 +59,9 @@ impl<'a> Text<'a> {
             Answer::bad(format!("invalid request body: {why}"))
         })?;
         match &whole.unknown {
-            Some(unknown) => Err(Answer::bad(format!("unknown key {unknown:?}; what a list does not name is deleted"))),
+            Some(unknown) => {
+                Err(Answer::bad(format!("unknown key {:?}; what a list does not name is deleted", shortened(unknown))))
+            }
             None => Ok(whole),
         }
     }

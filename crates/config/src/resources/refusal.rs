@@ -62,13 +62,14 @@ fn is_readable<T: Object>(entry: &Entry) -> bool {
     !errors.iter().any(|error| is_of_it(error.severity, &error.path)) && !is_cut(&entry.value)
 }
 
-/// Whether part of a value was left out when it was parsed, because it is too large.
+/// Whether part of a value was left out when it was parsed, because it is too large, or stands for bytes that are not UTF-8.
 fn is_cut(node: &Node) -> bool {
+    let is_replaced = |text: &str| text.contains(char::REPLACEMENT_CHARACTER);
     match &node.value {
         Value::Refused => true,
         Value::List(items) => items.iter().any(is_cut),
-        Value::Map(entries) => entries.iter().any(|entry| is_cut(&entry.value)),
-        Value::Scalar(_) => false,
+        Value::Map(entries) => entries.iter().any(|entry| is_replaced(&entry.key) || is_cut(&entry.value)),
+        Value::Scalar(scalar) => is_replaced(&scalar.text),
     }
 }
 

@@ -227,10 +227,7 @@ fn too_much() {
     check("{".repeat(5000), expect!["1:256: not valid YAML: recursion limit exceeded"]);
     check("? ".repeat(5000), expect!["1:65: more than 32 lists and maps inside one another"]);
     check("&a ".repeat(1000), expect!["1:4: not valid YAML: did not find expected <document start>"]);
-    check(
-        format!("gateway: {}\n", "-".repeat(60_000)),
-        expect!["1:10: gateway: expected a map, found a text"],
-    );
+    check(format!("gateway: {}\n", "-".repeat(60_000)), expect!["1:10: gateway: expected a map, found a text"]);
 }
 
 #[test]

@@ -235,6 +235,9 @@ fn a_refusal_is_no_wider_than_what_cannot_be_read() {
     // Bytes that are not UTF-8, as APISIX takes them anywhere.
     let text = format!("(no text: byte 30){{\"uri\": \"/a/*\", \"desc\": \"caf\u{fffd}\", \"upstream\": {}}}", nodes());
     check(put_text(Kind::Routes, "r", 2, &text), &known);
+    // In the path they could be any.
+    let text = format!("(no text: byte 12){{\"uri\": \"/caf\u{fffd}/*\", \"upstream\": {}}}", nodes());
+    check(put_text(Kind::Routes, "r", 2, &text), &[("a.test", "/a/1", true), ("b.test", "/", true)]);
     // What no program can read as a route guards nothing.
     let none = [("a.test", "/a/1", false)];
     for text in ["", "7", "null", "[{\"uri\": \"/*\"}]", "{}", "{not JSON", "{\"uri\": \"/a", "{\"host\": \"a.test\"}"]

@@ -145,12 +145,16 @@ fn plugins_that_only_watch_can_be_ignored() {
     write(&etcd, "routes/a", &with("/a", json!({"kafka-logger": kafka})));
     write(&etcd, "routes/b", &with("/b", json!({"kafka-logger": kafka, "key-auth": {}})));
     write(&etcd, "routes/c", &with("/c", json!({"kafka-logger": 7, "ext-plugin-pre-req": {}})));
+    // A function before it can refuse requests.
+    let guarded = json!({"kafka-logger": {"_meta": {"pre_function": "return function() ngx.exit(403) end"}}});
+    write(&etcd, "routes/d", &with("/d", guarded));
     write(&etcd, "plugin_metadata/kafka-logger", &json!({"log_format": {"a": 7}}));
     let gateway = Gateway::start(STILLGATE, &text("kafka-logger"));
-    let statuses = || ["/a", "/b", "/c"].map(|path| status(&gateway, path));
+    let statuses = || ["/a", "/b", "/c", "/d"].map(|path| status(&gateway, path));
     await_status(&gateway, "/a", 200);
-    assert_eq!(statuses(), [200, 401, 503]);
-    assert_eq!(rejected(&gateway), [("routes".to_owned(), "c".to_owned(), "503".to_owned())]);
+    assert_eq!(statuses(), [200, 401, 503, 503]);
+    let refused = ["c", "d"].map(|id| ("routes".to_owned(), id.to_owned(), "503".to_owned()));
+    assert_eq!(rejected(&gateway), refused);
     assert_eq!(gateway.status()["ignored_plugins"], json!({"kafka-logger": 2}));
     let counted = || metric(&port, "stillgate_config_ignored_plugins{plugin=\"kafka-logger\"}");
     eventually("the metric", || counted() == Some(2.0));
