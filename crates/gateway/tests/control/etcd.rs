@@ -493,7 +493,8 @@ fn etcd_may_ask_for_a_password() {
     let without = start(&etcd, 1);
     for (gateway, advice) in [(&other, "are `user` and `password` right?"), (&without, "set `user` and `password`")] {
         let why = gateway.status()["source_error"].to_string();
-        assert!(gateway.log().contains(advice) && why.contains(advice), "{why} {}", gateway.log());
+        assert!(why.contains(advice), "{why}");
+        eventually("the advice in the log", || gateway.log().contains(advice));
     }
     put(&gateway, "routes/2", &route("/two", node.addr()));
     // Its tokens are in memory only.

@@ -98,6 +98,6 @@ fn a_set_that_is_too_large_is_none() {
         assert_eq!(status(&mut client, TOKEN), 503);
     }
     assert_eq!((asked.load(Ordering::SeqCst), node.requests()), (1, 0));
-    assert!(gateway.log().contains("could not be fetched"), "{}", gateway.log());
+    eventually("the failure in the log", || gateway.log().contains("could not be fetched"));
     gateway.assert_healthy();
 }
