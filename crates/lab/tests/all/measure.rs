@@ -53,7 +53,7 @@ fn slow_servers_have_the_throughput_that_they_have() {
     let output = measure(&["throughput", &responder(150)]);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(2) && output.stdout.is_empty(), "{output:?}");
-    assert!(stderr.contains("an answer takes 0.15 s") && stderr.contains("measure it for 0."), "{stderr}");
+    assert!(stderr.contains("too long for a closed loop of 0.2 s") && stderr.contains("measure it for 0."), "{stderr}");
     // Its latency needs no closed loop.
     let p50 = number(&["p50", &responder(150), "--rate", "100"]);
     assert!(p50 >= 150_000.0, "{p50} us");
