@@ -48,7 +48,7 @@ pub(crate) async fn read(headers: &HeaderMap, mut body: Body, bytes_max: usize) 
     let declared = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     let is_declared_too_large = declared.is_some_and(|size| size > bytes_max as u64);
     let never_fits = declared.is_some_and(|size| size > DISCARDED_BYTES_MAX as u64);
-    // Who waits for leave to send has sent nothing yet.
+    // A client that sent `Expect: 100-continue` has not sent its body yet.
     if is_declared_too_large && (never_fits || headers.contains_key(EXPECT)) {
         return Err(too_large(declared, bytes_max));
     }

@@ -216,11 +216,6 @@ impl Host for NoRequest {
 
     fn log(&self, _: Level, _: &str) {}
 
-    fn now_ms(&self) -> u64 {
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
-    }
-
     fn check_schema(&self, schema: &Json, value: Json) -> Result<Json, String> {
         match self.check_schema {
             Some(check) => check(schema, value),

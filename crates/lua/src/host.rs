@@ -69,7 +69,13 @@ pub trait Host {
     fn set_variable(&mut self, name: &str, value: &[u8]) -> Result<bool, String>;
 
     /// Calls `visit` with the value of each line of a header field.
-    fn field(&self, side: Side, name: &[u8], visit: &mut dyn FnMut(&[u8]));
+    fn field(&self, side: Side, name: &[u8], visit: &mut dyn FnMut(&[u8])) {
+        self.each_field(side, &mut |of, value| {
+            if of.eq_ignore_ascii_case(name) {
+                visit(value);
+            }
+        });
+    }
 
     /// Calls `visit` with name and value of each line of a header.
     fn each_field(&self, side: Side, visit: &mut dyn FnMut(&[u8], &[u8]));
@@ -152,7 +158,10 @@ pub trait Host {
     fn log(&self, level: Level, text: &str);
 
     /// Milliseconds since 1970.
-    fn now_ms(&self) -> u64;
+    fn now_ms(&self) -> u64 {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    }
 
     /// The pattern of the path that has matched.
     fn matched_path(&mut self) -> Option<&str> {

@@ -9,33 +9,13 @@ use crate::settled::Settled;
 use crate::worker::Worker;
 use std::any::Any;
 use std::net::IpAddr;
-use stillgate_route::{Lookup, Variable};
+use stillgate_route::{Lookup, RECORDED_EARLY, Variable};
 use stillgate_wire::{Edits, FieldName, FieldValue, OwnedLine, RequestEdits};
 
 const USERNAME: FieldName<'static> = FieldName::constant("X-Consumer-Username");
 const CREDENTIAL: FieldName<'static> = FieldName::constant("X-Credential-Identifier");
 const CUSTOM_ID_LABEL: &str = "custom_id";
 const CUSTOM_ID: FieldName<'static> = FieldName::constant("X-Consumer-Custom-ID");
-
-/// What is known of a request before its response: the rest of [`Variable::Recorded`] is what becomes of it.
-const KNOWN_EARLY: [&str; 16] = [
-    "time",
-    "time_iso8601",
-    "time_local",
-    "msec",
-    "request",
-    "request_id",
-    "apisix_request_id",
-    "trace_id",
-    "opentelemetry_context_traceparent",
-    "opentelemetry_trace_id",
-    "opentelemetry_span_id",
-    "zipkin_context_traceparent",
-    "zipkin_trace_id",
-    "zipkin_span_id",
-    "hostname",
-    "pid",
-];
 
 /// A request on its way to the node. What was changed is what later plugins read.
 pub struct Request<'a> {
@@ -231,7 +211,7 @@ impl Lookup for Request<'_> {
                 }
             }
             Variable::PostArg(_) | Variable::BodyArg(_) => self.settled.arguments.value(variable),
-            Variable::Recorded(name) if KNOWN_EARLY.contains(name) => self.record(name, buffer),
+            Variable::Recorded(name) if RECORDED_EARLY.contains(name) => self.record(name, buffer),
             _ => self.facts.value(variable, buffer),
         }
     }

@@ -56,4 +56,6 @@ pub use sample::Sample;
 pub use spec::{RouteMatch, RouteSpec, Unread, UriRoute};
 pub use stillgate_wire::Method;
 pub use values::ARGUMENTS_MAX;
-pub use variable::{HeaderName, Lookup, RECORDED, SslVariable, Variable, VariableError, VariableErrorKind};
+pub use variable::{
+    HeaderName, Lookup, RECORDED, RECORDED_EARLY, SslVariable, Variable, VariableError, VariableErrorKind,
+};

@@ -194,7 +194,10 @@ const LATE: [(&str, Variable); 7] = [
     ("service_name", Variable::ServiceName),
 ];
 
-/// Names of what becomes of a request: the access log has them, and plugins from the response on.
+/// Those of [`RECORDED`] that are known before the response.
+pub const RECORDED_EARLY: &[&str] = RECORDED.split_at(16).0;
+
+/// Names of what becomes of a request: the access log has them, and plugins from the response on. What is known earlier comes first.
 pub const RECORDED: [&str; 35] = [
     "time",
     "time_iso8601",

@@ -22,7 +22,7 @@ const REFERENCES: [&str; 5] = ["upstream_id", "service_id", "plugin_config_id", 
 const UNIQUE: [&[&str]; 6] =
     [&["uris"], &["hosts"], &["methods"], &["remote_addrs"], &["ssl_protocols"], &["client", "skip_mtls_uri_regex"]];
 
-/// The same of upstreams.
+/// Lists of an upstream whose values must be unique.
 const UNIQUE_OF_UPSTREAMS: [&[&str]; 4] = [
     &["checks", "active", "healthy", "http_statuses"],
     &["checks", "active", "unhealthy", "http_statuses"],
@@ -30,7 +30,7 @@ const UNIQUE_OF_UPSTREAMS: [&[&str]; 4] = [
     &["checks", "passive", "unhealthy", "http_statuses"],
 ];
 
-/// The same of plugins.
+/// Lists in the configuration of a plugin whose values must be unique.
 const UNIQUE_OF_PLUGINS: [(&str, &[&str]); 7] = [
     ("api-breaker", &["healthy", "http_statuses"]),
     ("api-breaker", &["unhealthy", "http_statuses"]),

@@ -7,7 +7,7 @@ use stillgate_datastore::{Document, Documents, Key, Write};
 /// Stored documents below pending writes.
 pub(crate) struct View {
     documents: Arc<dyn Documents>,
-    /// Of the documents, when they were first looked at: they go on changing.
+    /// The revision of the documents when this view was made; they may have changed since.
     revision: u64,
     pending: BTreeMap<Key, Option<Arc<str>>>,
 }

@@ -212,7 +212,7 @@ fn of_item(
     let is_without_key = own.name == "ssls" && has_no_keys;
     rules::check(own, &document).map_err(|message| refused(&sent_id, of_document(message)))?;
     match control.validate(own.name, &document) {
-        // Whether a stored key stands in for it is decided where the stored documents are; the write is checked again.
+        // A stored key may take the place of the missing one; the write, which sees stored documents, checks that.
         Err(message) if !is_without_key => return Err(refused(&sent_id, of_document(message))),
         _ => {}
     }

@@ -123,7 +123,7 @@ impl<'de> Deserialize<'de> for Whole<'de> {
                 while let Some(key) = map.next_key::<String>()? {
                     let is_version = collections().any(|collection| super::version_key(collection) == key);
                     if is_version || is_collection(&key) {
-                        // Of two, the last counts, as in APISIX.
+                        // If a key is there twice, the last one counts, as in APISIX.
                         whole.values.insert(key, map.next_value()?);
                         continue;
                     }

@@ -138,7 +138,7 @@ async fn without_a_key_loopback_reads_with_masks() {
     assert_eq!(remote.ask("GET /v1/health").await.0, 403);
 }
 
-/// Nobody could write there with a key, either.
+/// A key would not help: resources come from a file.
 #[tokio::test]
 async fn without_a_key_a_write_where_nothing_is_written_is_not_implemented() {
     let access = |keys: Vec<_>| Access {

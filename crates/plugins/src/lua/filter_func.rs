@@ -9,7 +9,6 @@ use super::variables;
 use serde_json::Value as Json;
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 use stillgate_lua::{Change, Context, Host, Kind, Level, Outcome, Program, Side, check, run};
 use stillgate_plugin::LogLevel;
 use stillgate_route::{FilterFunction, Lookup, Message, MessageLevel, Variable};
@@ -71,14 +70,6 @@ impl Host for OfVars<'_> {
         }
     }
 
-    fn field(&self, side: Side, name: &[u8], visit: &mut dyn FnMut(&[u8])) {
-        self.each_field(side, &mut |of, value| {
-            if of.eq_ignore_ascii_case(name) {
-                visit(value);
-            }
-        });
-    }
-
     fn each_field(&self, side: Side, visit: &mut dyn FnMut(&[u8], &[u8])) {
         if side == Side::Request {
             self.vars.each_header(visit);
@@ -109,10 +100,5 @@ impl Host for OfVars<'_> {
         if messages.len() < MESSAGES_MAX {
             messages.push(Message { level, text: text.to_owned() });
         }
-    }
-
-    fn now_ms(&self) -> u64 {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
     }
 }

@@ -391,14 +391,6 @@ impl Host for OfPiece<'_> {
         }
     }
 
-    fn field(&self, side: Side, name: &[u8], visit: &mut dyn FnMut(&[u8])) {
-        self.each_field(side, &mut |of, value| {
-            if of.eq_ignore_ascii_case(name) {
-                visit(value);
-            }
-        });
-    }
-
     fn each_field(&self, side: Side, visit: &mut dyn FnMut(&[u8], &[u8])) {
         if let Some(seen) = self.seen.get() {
             seen.each_field(side, visit);
@@ -463,10 +455,5 @@ impl Host for OfPiece<'_> {
 
     fn log(&self, level: Level, text: &str) {
         self.io.log(self.plugin, level_of(level), text);
-    }
-
-    fn now_ms(&self) -> u64 {
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
     }
 }

@@ -147,9 +147,4 @@ impl Host for OfTimer {
     fn log(&self, level: Level, text: &str) {
         self.io.log(self.plugin, level_of(level), text);
     }
-
-    fn now_ms(&self) -> u64 {
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
-    }
 }
