@@ -1,7 +1,7 @@
 //! Sets of client addresses, for `remote_addrs` and `ipmatch`.
 //!
-//! Networks are merged and sorted when compiled, and found by tables ([`Ranges`]), so that asking costs about as much however many
-//! were listed. An IPv4-mapped IPv6 address is the IPv4 address it holds, on both sides.
+//! Networks are merged and sorted when compiled, and found by tables ([`Ranges`]), so a lookup costs about the same
+//! however many were listed. An IPv4-mapped IPv6 address is treated as the IPv4 address it holds, on both sides.
 
 mod ranges;
 mod v6;

@@ -1,8 +1,8 @@
 //! A worker's memory of which route took which request.
 //!
-//! The key is the values of all fields that some route reads (see [`crate::Matcher`]), so whatever is found under it is what
-//! the matcher would find. Keys come from clients: they are compared whole, and what they can do is bounded. A set of few
-//! slots is looked at, never a chain; keys stand in a ring of fixed size, whose oldest are overwritten.
+//! The key is the values of all fields that some route reads (see [`crate::Matcher`]), so a cached result is always
+//! what the matcher would find. Keys come from clients: they are compared whole, and their effect is bounded. A lookup
+//! reads a set of few slots, never a chain; keys are in a ring of fixed size, whose oldest are overwritten.
 //!
 //! ```text
 //!  hash of key ──▶ set of 4 slots: tag, position of the key, match
@@ -10,9 +10,9 @@
 //!  ring:   … free │ tail: oldest … [slot, length, key] … newest :head │ free …
 //! ```
 //!
-//! Positions count on for ever, so that what is before the tail is known to be gone without being visited; forgetting
-//! everything is moving the tail. What is asked for while it stands in the older half is written once more at the head:
-//! so what is in use stays, roughly as by least recent use. Nothing is allocated after [`RouteCache::new`].
+//! Positions only grow, so that everything before the tail is known to be gone without being visited; clearing the
+//! cache just moves the tail. A key that is found in the older half of the ring is written once more at the head: so
+//! keys in use stay, roughly as by least recent use. Nothing is allocated after [`RouteCache::new`].
 
 use crate::Match;
 use foldhash::fast::FixedState;
@@ -27,17 +27,17 @@ const WAYS: usize = 4;
 const HEADER_BYTES: usize = 8;
 /// The header's slot where the rest of the ring is left empty, because the next record did not fit there.
 const PADDING: u32 = u32::MAX;
-/// The route of a slot that says no route takes the request.
+/// The route of a slot which records that no route takes the request.
 const NO_ROUTE: u32 = u32::MAX;
 
-/// Which route took the requests seen last; `None` among its answers is that none does.
+/// Remembers which route took the requests seen last, and which requests no route took.
 #[derive(Debug)]
 pub struct RouteCache {
     slots: Box<[Slot]>,
     /// Slots that one key can be in; [`WAYS`], unless there are fewer slots.
     ways: usize,
     ring: Box<[u8]>,
-    /// Where the oldest record is, and where the next one goes; the ring's bytes between them are records.
+    /// Positions of the oldest record and of the next one; the ring's bytes between them are records.
     tail: u64,
     head: u64,
     /// Slots whose key is in the ring.
@@ -49,22 +49,22 @@ pub struct RouteCache {
 
 #[derive(Debug, Clone, Copy)]
 struct Slot {
-    /// Of its record; before the tail: it is free.
+    /// Position of its record; the slot is free if that is before the tail.
     position: u64,
-    /// Of the key in the ring.
+    /// Offset of the key in the ring.
     offset: u32,
     key_bytes: u16,
     /// Some bits of the key's hash.
     tag: u16,
     route: u32,
     path: u16,
-    /// It was asked for since another one of its set was displaced.
+    /// It was found since another slot of its set was displaced.
     is_used: bool,
 }
 
 impl RouteCache {
-    /// Takes at most this many entries and this many bytes, half of them at most for the table. `seed` is random, lest
-    /// clients know which keys displace each other.
+    /// Takes at most this many entries and this many bytes, half of them at most for the table. `seed` must be random,
+    /// so that clients cannot know which keys displace each other.
     pub fn new(entries_max: usize, bytes_max: usize, seed: u64) -> RouteCache {
         let entries = entries_max.min(bytes_max / 2 / size_of::<Slot>()).min(PADDING as usize - 1);
         let ways = entries.min(WAYS);
@@ -74,7 +74,7 @@ impl RouteCache {
             slots: vec![Slot::FREE; slots].into(),
             ways,
             ring: vec![0; if slots == 0 { 0 } else { ring }].into(),
-            // Before it is where free slots point to.
+            // The tail is behind the position of free slots, which is 0.
             tail: 1,
             head: 1,
             len: 0,
@@ -84,7 +84,7 @@ impl RouteCache {
         }
     }
 
-    /// What was last put under a key, unless it has been displaced.
+    /// The last value put under a key, unless it has been displaced.
     #[inline]
     pub fn get(&mut self, key: &[u8]) -> Option<Option<Match>> {
         let known = self.place(key).and_then(|(set, tag)| Some((self.find(set, tag, key)?, tag)));
@@ -109,7 +109,7 @@ impl RouteCache {
             None => (NO_ROUTE, 0),
             Some(Match { route, path }) => match (u32::try_from(route), u16::try_from(path)) {
                 (Ok(route), Ok(path)) => (route, path),
-                // So many routes there never are, and so many paths of one hardly; and another answer must not stay.
+                // So many routes or paths of one route hardly exist; but a former answer must not stay.
                 _ => return self.forget(set, tag, key),
             },
         };
@@ -143,22 +143,22 @@ impl RouteCache {
         self.len == 0
     }
 
-    /// How often something was found, since the beginning.
+    /// How many lookups found their key, since the beginning.
     pub fn hits(&self) -> u64 {
         self.hits
     }
 
-    /// How often nothing was.
+    /// How many lookups did not find it.
     pub fn misses(&self) -> u64 {
         self.misses
     }
 
-    /// Of the table and the keys that are there.
+    /// Size of the table and of the keys in the ring.
     pub fn bytes(&self) -> usize {
         size_of_val(&*self.slots) + (self.head - self.tail) as usize
     }
 
-    /// The first slot of the key's set, and its tag; `None`: it is not kept at all.
+    /// The first slot of the key's set, and its tag; `None` if the key cannot be cached at all.
     #[inline]
     fn place(&self, key: &[u8]) -> Option<(usize, u16)> {
         if key.len() > CACHE_KEY_BYTES_MAX || self.slots.is_empty() {
@@ -181,7 +181,7 @@ impl RouteCache {
         })
     }
 
-    /// The slot of a set to use next: a free one, or else the oldest of those that nobody has asked for.
+    /// The slot of a set to use next: a free one, or else the oldest of those that were not found again.
     fn displace(&mut self, set: usize) -> usize {
         let tail = self.tail;
         let slots = &mut self.slots[set..][..self.ways];
@@ -215,7 +215,7 @@ impl RouteCache {
         }
         let was_live = self.slots[index].position >= self.tail;
         if was_live {
-            // Its old record is nobody's from here on.
+            // Its old record belongs to no slot from here on.
             self.slots[index].position = 0;
             self.len -= 1;
         }
@@ -392,7 +392,7 @@ mod tests {
     }
 
     fn step() -> impl Strategy<Value = Step> {
-        // Few and short ones, so that they come again; and long ones, so that the ring comes round.
+        // Few and short keys, so that they come again; and long ones, so that the ring comes round.
         let key = || prop_oneof![4 => prop::collection::vec(0u8..3, 0..4), 1 => prop::collection::vec(0u8..2, 0..90)];
         prop_oneof![
             10 => key().prop_map(Step::Get),

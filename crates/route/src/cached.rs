@@ -1,8 +1,9 @@
-//! Matching with a route cache: the key of a request, and what is kept under it.
+//! Matching with a route cache: the key of a request, and the result kept under it.
 //!
-//! A key is made of exactly those fields that some route reads: for each how many values it has, and each value with its
-//! length before it. So values cannot run into one another, and absent, empty and repeated values differ. Requests of
-//! equal keys are taken by the same route, whatever else they hold, unless a function is asked: then nothing is kept.
+//! A key is made of exactly those fields that some route reads: for each the number of its values, and each value with
+//! its length before it. So values cannot run into one another, and absent, empty and repeated values differ. Requests
+//! of equal keys are taken by the same route, whatever else they hold, unless a function is called: then nothing is
+//! kept.
 
 use crate::cache::RouteCache;
 use crate::layer::{Context, Read};
@@ -11,8 +12,8 @@ use crate::path::PathError;
 use crate::values::NONE;
 
 impl Matcher {
-    /// As [`Matcher::find`], but asks the cache first and tells it what was found. The cache must not have been used with
-    /// another matcher since it was cleared.
+    /// Like [`Matcher::find`], but looks into the cache first and stores the result there. The cache must not have been
+    /// used with another matcher since it was cleared.
     ///
     /// A path with `%2F` bypasses it.
     pub fn find_cached(
@@ -29,9 +30,9 @@ impl Matcher {
         let newest = self.newest();
         self.write_key(&mut scratch.context(request, &newest.layer.fields), &mut key);
         let found = cache.get(&key).unwrap_or_else(|| {
-            // What the key was made of has been read already.
+            // The fields of the key have been read already.
             let found = self.find_as_begun(request, scratch);
-            // What a function has decided may depend on what the key does not have.
+            // The decision of a function may depend on values outside of the key.
             if scratch.values.decided.is_empty() {
                 cache.put(&key, found);
             }
@@ -63,7 +64,7 @@ impl Matcher {
                 Read::Method(_) if let Some(name) = request.method.name() => push(key, name.as_bytes()),
                 Read::Method(slot) | Read::Text(slot) | Read::Int(slot) | Read::Ip(slot) => {
                     let mut entry = context.values.first(slot, context.fields, request);
-                    // How many there are becomes known at the end.
+                    // The count becomes known at the end.
                     let at = key.len();
                     key.extend_from_slice(&[0; 4]);
                     let mut count = 0u32;
@@ -74,7 +75,7 @@ impl Matcher {
                     }
                     key[at..at + 4].copy_from_slice(&count.to_le_bytes());
                 }
-                // Both are parts of the path, which is read by whoever reads them.
+                // Both are parts of the path, and are only read together with it.
                 Read::SegmentCount | Read::Param => {}
             }
         }

@@ -1,4 +1,4 @@
-//! From a list of routes to a matcher: what is wrong with a list, and a first layer of all of it.
+//! Compiles a list of routes into a matcher: checks the list, and puts all of it into a first layer.
 
 use crate::condition::Field;
 use crate::fields::Fields;
@@ -12,18 +12,18 @@ use std::sync::Arc;
 /// Most pairs of host and path of all routes together. A route with many hosts and many paths multiplies them.
 pub const PLACES_MAX: usize = 1 << 23;
 
-/// A list of routes that makes no matcher.
+/// A route that keeps a list from becoming a matcher.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CompileError {
-    /// Position of the route that is to blame.
+    /// Position of the invalid route.
     pub route: usize,
     /// Its id.
     pub id: String,
-    /// What is wrong.
+    /// The error.
     pub kind: CompileErrorKind,
 }
 
-/// What is wrong with a route, or with all up to it.
+/// An error of a route by itself, or of it together with all before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CompileErrorKind {
     /// It has no path.
@@ -57,7 +57,7 @@ impl fmt::Display for CompileError {
 
 impl std::error::Error for CompileError {}
 
-/// What routes take of the places that there may be.
+/// A share of the places and key bytes that a matcher may have.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Weight {
     /// Pairs of a host and a path.
@@ -100,7 +100,8 @@ impl Matcher {
         Ok(Matcher::anew(&specs, weight, None))
     }
 
-    /// Everything in one layer; `specs` are checked. What a matcher before has compiled is taken over where it is the same.
+    /// Compiles everything into one layer; `specs` are checked. Equal parts that a previous matcher has compiled are
+    /// taken over.
     pub(crate) fn anew(specs: &[Arc<RouteSpec>], weight: Weight, previous: Option<&Matcher>) -> Matcher {
         let known = previous.map_or_else(Vec::new, Matcher::layers);
         let layer = Arc::new(Layer::compile(specs, &Arc::new(Fields::default()), &known));
@@ -119,7 +120,7 @@ impl Matcher {
     }
 }
 
-/// What is wrong with a list of routes; if nothing, what they take.
+/// Checks a list of routes: its errors, or else its weight.
 pub(crate) fn check<'a>(specs: impl Iterator<Item = &'a Arc<RouteSpec>>) -> Result<Weight, Vec<CompileError>> {
     let mut errors = Vec::new();
     let mut weight = Weight::default();
@@ -135,7 +136,7 @@ pub(crate) fn check<'a>(specs: impl Iterator<Item = &'a Arc<RouteSpec>>) -> Resu
     if errors.is_empty() { Ok(weight) } else { Err(errors) }
 }
 
-/// What is wrong with a route by itself.
+/// The errors of a route by itself.
 pub(crate) fn faults(spec: &RouteSpec) -> Vec<CompileErrorKind> {
     let mut faults = Vec::new();
     let Some(uri) = spec.uri() else { return faults };

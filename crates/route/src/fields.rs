@@ -15,7 +15,7 @@ pub(crate) type SlotId = u32;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Fields {
     slots: Vec<Slot>,
-    /// Of a field as it is, and in lower case.
+    /// Slots of a field as it is, and in lower case.
     ids: HashMap<Field, [Option<SlotId>; 2], FixedState>,
     headers: Names,
     arguments: Names,
@@ -39,7 +39,7 @@ struct Names {
 }
 
 impl Fields {
-    /// The number of a field, which it gets now if it has none.
+    /// The number of a field, assigned now if it has none yet.
     pub(crate) fn slot(&mut self, field: &Field, lower: bool) -> SlotId {
         if let Some(id) = self.ids.get(field).and_then(|ids| ids[usize::from(lower)]) {
             return id;
@@ -67,7 +67,7 @@ impl Fields {
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        // A name is kept by its slot, by the map of fields and by that of names.
+        // A name is kept three times: in its slot, in the map of fields and in that of names.
         const COPIES: usize = 3;
         let names: usize = self.slots.iter().map(|slot| slot.field.name_bytes()).sum();
         self.slots.capacity() * size_of::<Slot>()
@@ -117,7 +117,7 @@ impl Names {
     }
 }
 
-/// The variable that has a field's value, for those that are not read from the request itself.
+/// The variable that holds a field's value, for fields that are not read from the request itself.
 pub(crate) fn variable_of(field: &Field) -> Option<&Variable> {
     match field {
         Field::Protocol => Some(&Variable::Scheme),

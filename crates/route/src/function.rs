@@ -1,47 +1,47 @@
-//! Functions that have the last word on whether a route takes a request: APISIX's `filter_func`.
+//! Functions that finally decide whether a route takes a request: APISIX's `filter_func`.
 //!
-//! The crate knows no language: a function is a closure over the request's variables, with the text that it was made of. It is
-//! asked where everything else of a route holds, at most once a search. What it decides is not kept in route caches.
+//! The crate knows no language: a function is a closure over the request's variables, with its source text. It is
+//! called where everything else of a route holds, at most once a search. Its decision is not kept in route caches.
 
 use crate::Lookup;
 use crate::RouteSpec;
 use std::fmt;
 use std::sync::Arc;
 
-/// What a function decides about the request of these variables, and what it has to say. How many messages it adds is its own
-/// business to bound.
+/// Decides about the request of these variables, and adds messages. The function itself must bound the number of its
+/// messages.
 pub type Decide = dyn Fn(&dyn Lookup, &mut Vec<Message>) -> bool + Send + Sync;
 
 /// A function of a route.
 #[derive(Clone)]
 pub struct FilterFunction {
-    /// As it is written. Two of the same text are the same.
+    /// Its source. Functions of the same text are equal.
     pub text: Arc<str>,
-    /// What it does.
+    /// The closure.
     pub decide: Arc<Decide>,
 }
 
-/// What a function says, for the log.
+/// A message of a function, for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// How much it matters.
+    /// Its severity.
     pub level: MessageLevel,
-    /// What it is.
+    /// Its text.
     pub text: String,
 }
 
-/// How much a message matters.
+/// The severity of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessageLevel {
     /// The function has failed: its route does not take the request.
     Failed,
-    /// It says that something does not work.
+    /// Something does not work.
     Error,
     /// Something may not work soon.
     Warn,
-    /// Worth to be known.
+    /// Worth knowing.
     Info,
-    /// For whoever looks for a fault.
+    /// Helps to find a fault.
     Debug,
 }
 
@@ -63,10 +63,10 @@ impl fmt::Display for FilterFunction {
     }
 }
 
-/// What functions have decided in one search.
+/// Decisions of functions in one search.
 #[derive(Debug, Default)]
 pub(crate) struct Decided {
-    /// By the address of the route, since a search goes through two layers.
+    /// Decisions by the address of the route, since a search goes through two layers.
     answers: Vec<(usize, bool)>,
     /// Kept until they are taken.
     pub(crate) messages: Vec<Message>,
@@ -79,7 +79,7 @@ impl Decided {
         self.answers.clear();
     }
 
-    /// Whether a function was asked.
+    /// Whether no function was called.
     pub(crate) fn is_empty(&self) -> bool {
         self.answers.is_empty()
     }
@@ -170,7 +170,7 @@ mod tests {
         check("/a", "other", 1, 0);
         check("/b", "yes", 0, 1);
         check("/b/c", "yes", 2, 0);
-        // Whoever is made up to see what a search costs runs nothing.
+        // Samples are made without calling functions.
         for sample in matcher.samples(3) {
             let path = String::from_utf8(sample.path.clone()).unwrap();
             with_request(&path, &sample, |request| matcher.find(request, &mut Scratch::default())).unwrap();

@@ -1,4 +1,4 @@
-//! Hosts: what a route may ask for, and the form a request's host is compared in.
+//! Hosts: the patterns of routes, and the form in which a request's host is compared.
 //!
 //! Both sides are lower-case names without port and without a trailing dot, or IPv6 addresses in the one form that RFC 5952
 //! gives each of them. Names are not resolved and IDNs are not translated: a configuration writes the punycode form, which is what
@@ -8,29 +8,29 @@ use std::fmt;
 use std::io::Write;
 use std::net::Ipv6Addr;
 
-/// Longest host pattern in bytes: the longest DNS name (RFC 1035 section 2.3.4). It also bounds what of a request's host
-/// is looked at for suffixes.
+/// Longest host pattern in bytes: the longest DNS name (RFC 1035 section 2.3.4). It also bounds the part of a request's
+/// host that is searched for suffixes.
 pub const HOST_BYTES_MAX: usize = 253;
 
 /// `example.com`, `*.example.com` or `*`, in lower case.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct HostPattern {
-    /// A name, or a suffix that begins with a dot (no name does, so one table holds both). Empty: any host.
+    /// A name, or a suffix that begins with a dot (names do not, so one table holds both). Empty: any host.
     text: Box<str>,
 }
 
-/// Why a text is no host pattern.
+/// Why a text is not a host pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostError {
-    /// Nothing was written.
+    /// The text is empty.
     Empty,
     /// More than [`HOST_BYTES_MAX`] bytes.
     TooLong,
-    /// A `*` elsewhere than alone or in a leading `*.`.
+    /// A `*` that is neither alone nor in a leading `*.`.
     Wildcard {
         /// As it was written.
         text: String,
-        /// What was probably meant.
+        /// The probable intention.
         write: String,
     },
     /// `example.com:8080`.
@@ -47,11 +47,11 @@ pub enum HostError {
         /// The name without it.
         write: String,
     },
-    /// A character no host has.
+    /// A character that hosts cannot have.
     Character {
         /// As it was written.
         text: String,
-        /// The first offender.
+        /// The first such character.
         character: char,
     },
 }
@@ -86,7 +86,8 @@ impl HostPattern {
         self.text.is_empty() || self.text.starts_with('.')
     }
 
-    /// Whether it is `*`: any host, and no host at all. It is tried after all others, and before routes without a host.
+    /// Whether it is `*`, which matches any host, and requests without host. It is tried after all others, and before
+    /// routes without a host.
     pub fn is_any(&self) -> bool {
         self.text.is_empty()
     }
@@ -97,7 +98,8 @@ impl HostPattern {
         if self.is_suffix() { self.is_any() || host.len() > text.len() && host.ends_with(text) } else { host == text }
     }
 
-    /// Of patterns that match the same host, the one with the greatest is tried first: an exact one, or the longest.
+    /// Among patterns that match the same host, the one with the greatest precedence is tried first: an exact one, or
+    /// the longest.
     pub fn precedence(&self) -> (bool, usize) {
         (!self.is_suffix(), self.text.len())
     }
@@ -177,8 +179,8 @@ impl fmt::Display for HostError {
 
 impl std::error::Error for HostError {}
 
-/// The form hosts are compared in: of a `Host` field or an authority, without port and trailing dot, in lower case; an IPv6
-/// address as RFC 5952 writes it.
+/// The form in which hosts are compared: a `Host` field or an authority without port and trailing dot, in lower case;
+/// an IPv6 address as RFC 5952 writes it.
 ///
 /// Borrows `host` where it is in that form already; otherwise the result lives in `scratch`, whose content is replaced.
 pub fn canonical_host<'a>(host: &'a [u8], scratch: &'a mut Vec<u8>) -> &'a [u8] {
@@ -197,7 +199,7 @@ pub fn canonical_host<'a>(host: &'a [u8], scratch: &'a mut Vec<u8>) -> &'a [u8] 
     scratch
 }
 
-/// Of a host in brackets.
+/// Parses a host in brackets.
 fn ipv6_of(host: &[u8]) -> Option<Ipv6Addr> {
     let inside = host.strip_prefix(b"[")?.strip_suffix(b"]")?;
     std::str::from_utf8(inside).ok()?.parse().ok()
@@ -273,10 +275,10 @@ mod tests {
         check("[2001:DB8::1]", "[2001:db8::1]");
         check("[0:0:0:0:0:0:0:1]:80", "[::1]");
         check("[2001:0db8:0000::0:1]", "[2001:db8::1]");
-        // RFC 5952 section 5; it is not the IPv4 address, which is a host of its own.
+        // RFC 5952 section 5; it differs from the IPv4 address, which is another host.
         check("[::FFFF:7f00:1]", "[::ffff:127.0.0.1]");
         check("[::ffff:127.0.0.1]", "[::ffff:127.0.0.1]");
-        // What is no address stays what it is, and matches no route's.
+        // An invalid address is left unchanged, and matches no route's host.
         check("[1:2]", "[1:2]");
         check("", "");
     }

@@ -1,8 +1,8 @@
-//! Compiles routes into an immutable matcher; explains what it decides.
+//! Compiles routes into an immutable matcher, and explains its decisions.
 //!
 //! Pure: no IO, no clock, no randomness. A configuration is parsed into [`RouteSpec`]s ([`PathPattern::parse`],
-//! [`HostPattern::parse`], [`parse_method`], [`vars::Expr::parse`]), compiled by [`Matcher::compile`] and asked by
-//! [`Matcher::find`].
+//! [`HostPattern::parse`], [`parse_method`], [`vars::Expr::parse`]) and compiled by [`Matcher::compile`];
+//! [`Matcher::find`] then finds routes.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

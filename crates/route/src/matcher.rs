@@ -1,13 +1,13 @@
-//! The compiled routes: which one takes a request.
+//! The compiled routes: finds the route that takes a request.
 //!
 //! ```text
 //!  base  ── all routes as they were when it was compiled; those that changed since are dead
 //!  delta ── the routes that changed since; absent where none did
 //! ```
 //!
-//! Both layers are immutable and asked alike; of what they find, the better placed takes the request. A change compiles
-//! the delta anew and shares the base, so that it costs what changed (`update`). Nothing is sorted or allocated while
-//! matching, and what is evaluated are only places whose keys the request has (`layer`).
+//! Both layers are immutable and searched alike; the better placed of the two results takes the request. A change
+//! compiles the delta again and shares the base, so that its cost depends on the size of the change (`update`). Nothing
+//! is sorted or allocated while matching, and only places whose keys the request has are evaluated (`layer`).
 
 use crate::compile::Weight;
 use crate::fields::Fields;
@@ -20,14 +20,14 @@ use crate::{Message, Method, RouteSpec};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// What of a request is matched.
+/// The parts of a request that are matched.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
     /// Its method.
     pub method: Method,
     /// In the form of [`crate::canonical_host`]; empty where it has none.
     pub host: &'a [u8],
-    /// Of [`path::normalise`].
+    /// Made by [`path::normalise`].
     pub path: NormalPath<'a>,
     /// The client, after trusted proxies were believed.
     pub client: IpAddr,
@@ -51,9 +51,9 @@ pub struct Scratch {
 /// The route that takes a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Match {
-    /// Its position in the list that was compiled.
+    /// Its position in the compiled list.
     pub route: usize,
-    /// Which of its paths matched; 0 for an expression.
+    /// The index of its path that matched; 0 for an expression.
     pub path: usize,
 }
 
@@ -61,17 +61,17 @@ pub struct Match {
 #[derive(Debug, Clone)]
 pub struct Matcher {
     pub(crate) specs: Pieces<Arc<RouteSpec>>,
-    /// Of all of them.
+    /// The weight of all routes together.
     pub(crate) weight: Weight,
     pub(crate) base: Compiled,
     pub(crate) delta: Option<Compiled>,
-    /// Where each route is, by its position.
+    /// The layer and slot of each route, by its position.
     pub(crate) homes: Pieces<Home>,
-    /// What some route reads; each once, in a fixed order.
+    /// The values that some route reads; each once, in a fixed order.
     pub(crate) reads: Arc<[Read]>,
 }
 
-/// A layer with where its routes stand now.
+/// A layer and the present positions of its routes.
 #[derive(Debug, Clone)]
 pub(crate) struct Compiled {
     pub(crate) layer: Arc<Layer>,
@@ -84,7 +84,7 @@ pub(crate) struct Compiled {
 /// In [`Compiled::positions`]: the route is gone, or in the delta.
 pub(crate) const DEAD: u32 = u32::MAX;
 
-/// Which layer a route is in, and its slot there.
+/// The layer of a route, and its slot there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Home {
     Base(RouteSlot),
@@ -94,9 +94,9 @@ pub(crate) enum Home {
 impl Matcher {
     /// The route that takes a request, or `None`.
     ///
-    /// Fails with [`PathError::EncodedSlash`] where the path holds `%2F` and another route, or none, would be found if it
-    /// held a slash there: whoever serves the request may read it either way. Fails with [`PathError::TooManyArguments`]
-    /// where the query has more than [`crate::ARGUMENTS_MAX`] arguments that routes read.
+    /// Fails with [`PathError::EncodedSlash`] if the path holds `%2F` and the result would differ if that were a slash:
+    /// the server behind may read it either way. Fails with [`PathError::TooManyArguments`] if the query has more than
+    /// [`crate::ARGUMENTS_MAX`] arguments that routes read.
     pub fn find(&self, request: &Request<'_>, scratch: &mut Scratch) -> Result<Option<Match>, PathError> {
         let found = self.find_as_read(request, scratch)?;
         if request.path.has_encoded_slash() {
@@ -124,8 +124,8 @@ impl Matcher {
         self.delta.as_ref().unwrap_or(&self.base)
     }
 
-    /// Forgets the request before. Refuses one with too many arguments, whether the search would read them or not, so that
-    /// the answer does not depend on its way.
+    /// Forgets the previous request. Refuses a request with too many arguments, whether the search would read them or
+    /// not, so that the result does not depend on the order of the search.
     #[inline]
     pub(crate) fn begin(&self, request: &Request<'_>, scratch: &mut Scratch) -> Result<(), PathError> {
         let fields = &self.newest().layer.fields;
@@ -136,7 +136,7 @@ impl Matcher {
         Ok(())
     }
 
-    /// As [`Matcher::find`], after [`Matcher::begin`] and for a path without `%2F`.
+    /// Like [`Matcher::find`], after [`Matcher::begin`] and for a path without `%2F`.
     pub(crate) fn find_as_begun(&self, request: &Request<'_>, scratch: &mut Scratch) -> Option<Match> {
         let found = self.search(request, scratch);
         found.map(|(route, place)| Match { route, path: place.path as usize })
@@ -152,7 +152,7 @@ impl Matcher {
         Ok(self.search(request, scratch))
     }
 
-    /// The route's position and place.
+    /// The position and place of the route.
     #[inline]
     fn search(&self, request: &Request<'_>, scratch: &mut Scratch) -> Option<(usize, PlaceId)> {
         let Scratch { values, base, delta, .. } = scratch;
@@ -190,13 +190,13 @@ impl Matcher {
 }
 
 impl Scratch {
-    /// Whether functions of routes have said something.
+    /// Whether functions of routes have written messages.
     #[inline]
     pub fn has_messages(&self) -> bool {
         !self.values.decided.messages.is_empty()
     }
 
-    /// What they have said since this was asked last.
+    /// Takes the messages written since the last call.
     pub fn take_messages(&mut self) -> Vec<Message> {
         std::mem::take(&mut self.values.decided.messages)
     }
@@ -232,7 +232,7 @@ mod tests {
         }
     }
 
-    /// What was found for a request is forgotten with it, also where the count of requests begins anew.
+    /// Results for a request are forgotten with it, also when the counter of requests wraps around.
     #[test]
     fn nothing_is_kept_from_one_request_to_the_next() {
         let route = |id: usize, text: &str| {

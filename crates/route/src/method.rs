@@ -1,11 +1,11 @@
 //! Request methods as routes name them: a closed set that fits a bit mask.
 //!
-//! A method that is not in the set can still be routed, by routes that ask for none.
+//! Other methods can still be routed, by routes that name none.
 
 use std::fmt;
 use stillgate_wire::Method;
 
-/// The method a configuration names.
+/// Parses a method of a configuration.
 pub fn parse_method(name: &str) -> Result<Method, MethodError> {
     match Method::from_bytes(name.as_bytes()) {
         Method::Other => Err(MethodError { name: name.to_owned() }),
@@ -20,7 +20,7 @@ fn bit(method: Method) -> u16 {
     }
 }
 
-/// A name that is not one of the methods a route can ask for.
+/// A name that is not one of the methods that routes can name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MethodError {
     /// As it was written.

@@ -1,4 +1,4 @@
-//! What the found route's path and regexes captured, computed only where somebody asks.
+//! Captures of the found route's path and regexes, computed only when needed.
 
 use crate::condition::Test;
 use crate::matcher::{Match, Matcher, Request};
@@ -6,8 +6,8 @@ use crate::plain::Plain;
 use crate::{Expression, RouteMatch};
 
 impl Matcher {
-    /// What `uri_param_NAME` stands for: of a URI route what `:NAME` or `*NAME` of its path takes; of an expression the
-    /// named group of its regexes, where several have it the last that matched.
+    /// The value of `uri_param_NAME`: for a URI route, the part of the path that `:NAME` or `*NAME` matches; for an
+    /// expression, the named group of its regexes; if several have it, the last that matched.
     pub fn param<'a>(
         &'a self,
         found: Match,
@@ -21,7 +21,7 @@ impl Matcher {
         }
     }
 
-    /// Names and values of all that the route captured, for people.
+    /// Names and values of everything that the route captured, for people.
     pub fn params(&self, found: Match, request: &Request<'_>) -> Vec<(String, Vec<u8>)> {
         let names: Vec<String> = match &self.specs[found.route].takes {
             RouteMatch::Uri(uri) => uri.paths[found.path].names().iter().map(ToString::to_string).collect(),
@@ -58,7 +58,7 @@ fn group<'a>(expression: &Expression, request: &Request<'_>, name: &str, out: &'
     let mut is_found = false;
     expression.condition().holds(&mut |predicate| {
         let Test::Regex(pattern) = &predicate.test else { return plain.holds(predicate, None) };
-        // As the reference does: value after value, up to the one that decides; without one nothing holds.
+        // Like the reference: value after value, up to the one that decides; a field without values does not hold.
         let mut holds = false;
         for value in plain.values(predicate, None) {
             holds = pattern.captures(&value, &mut |_, group, text| {

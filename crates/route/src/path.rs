@@ -1,13 +1,13 @@
 //! Paths in the one form they are matched in: RFC 3986 section 6.2.2, with duplicate slashes merged.
 //!
-//! The normal form decodes `%XX` of unreserved characters, writes every other `%XX` in upper case, encodes what may not
-//! stand in a path, merges slashes and then removes dot segments (in that order, as nginx does). It is for matching
-//! only: what is forwarded is the path as it came. An encoded slash stays encoded here; [`crate::Matcher::find`] refuses
-//! a request whose route would be another one if it were decoded.
+//! The normal form decodes `%XX` of unreserved characters, writes every other `%XX` in upper case, encodes characters
+//! that paths must not contain, merges slashes and then removes dot segments (in that order, as nginx does). It is for
+//! matching only: the path is forwarded as it came. An encoded slash stays encoded here; [`crate::Matcher::find`]
+//! refuses a request whose route would differ if it were decoded.
 
 use std::fmt;
 
-/// A request target that no route may be chosen by; answered with 400.
+/// A request target that cannot be routed; answered with 400.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathError {
     /// It does not begin with a slash.
@@ -18,7 +18,7 @@ pub enum PathError {
     Nul,
     /// A `%` without two hexadecimal digits.
     Percent,
-    /// Which route takes the request depends on whether `%2F` is a slash.
+    /// The route of the request depends on whether `%2F` is a slash.
     EncodedSlash,
     /// It has more than [`crate::ARGUMENTS_MAX`] arguments that routes read.
     TooManyArguments,
@@ -50,7 +50,7 @@ impl<'a> NormalPath<'a> {
     /// `/`
     pub const ROOT: NormalPath<'static> = NormalPath { bytes: b"/", encoded_slash: false };
 
-    /// A path that was normalised before, from its text and whether it holds `%2F`.
+    /// A path that was normalised before, given as its text and whether it holds `%2F`.
     #[inline]
     pub fn again(bytes: &'a [u8], encoded_slash: bool) -> NormalPath<'a> {
         NormalPath { bytes, encoded_slash }
@@ -75,10 +75,10 @@ pub fn target_path(target: &[u8]) -> (&[u8], Option<&[u8]>) {
     }
 }
 
-/// Brings a path (without query) into normal form; an empty one (of an absolute-form target) is `/`.
+/// Brings a path (without query) into normal form; an empty one (of an absolute-form target) becomes `/`.
 ///
-/// Borrows `raw` where nothing is to do; otherwise the result lives in `scratch`, whose content is replaced and which
-/// grows to at most three times `raw`.
+/// Borrows `raw` if that is in normal form; otherwise the result lives in `scratch`, whose content is replaced and
+/// which grows to at most three times `raw`.
 pub fn normalise<'a>(raw: &'a [u8], scratch: &'a mut Vec<u8>) -> Result<NormalPath<'a>, PathError> {
     if raw.is_empty() {
         return Ok(NormalPath { bytes: b"/", encoded_slash: false });
@@ -94,7 +94,7 @@ pub fn normalise<'a>(raw: &'a [u8], scratch: &'a mut Vec<u8>) -> Result<NormalPa
     Ok(NormalPath { bytes: scratch, encoded_slash })
 }
 
-/// The path as it reads if `%2F` is a slash.
+/// The path with every `%2F` read as a slash.
 pub(crate) fn decode_slashes<'a>(
     path: NormalPath<'_>,
     decoded: &'a mut Vec<u8>,
@@ -111,20 +111,20 @@ pub(crate) fn decode_slashes<'a>(
     normalise(decoded, scratch)
 }
 
-/// What a byte of a raw path may need.
+/// Classes of bytes by their treatment in a raw path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
-    /// Stays as it is, and needs no percent-encoding (RFC 3986 `unreserved`, but for the dot).
+    /// Unchanged, and needs no percent-encoding (RFC 3986 `unreserved`, except the dot).
     Unreserved,
-    /// As [`Class::Unreserved`], and may make a dot segment.
+    /// Like [`Class::Unreserved`], and may make a dot segment.
     Dot,
-    /// Stays as it came: encoded and literal differ (`sub-delims`, `:` and `@`).
+    /// Unchanged: encoded and literal differ (`sub-delims`, `:` and `@`).
     Reserved,
     /// Separates segments.
     Slash,
     /// Begins an encoded byte.
     Percent,
-    /// Has no place in a path and is encoded.
+    /// Not allowed in a path, so it is encoded.
     Illegal,
 }
 
@@ -135,7 +135,7 @@ pub(crate) fn is_unreserved(byte: u8) -> bool {
     matches!(CLASSES[byte as usize], Class::Unreserved | Class::Dot)
 }
 
-/// Whether a byte may stand in a segment in normal form for itself.
+/// Whether a byte can be in a segment in normal form without encoding.
 pub(crate) fn stays_as_it_is(byte: u8) -> bool {
     matches!(CLASSES[byte as usize], Class::Unreserved | Class::Dot | Class::Reserved)
 }
@@ -159,7 +159,7 @@ const fn classes() -> [Class; 256] {
     classes
 }
 
-/// Bytes that [`is_plain`] has to look at: the slash, and what makes a path not plain.
+/// Bytes that [`is_plain`] has to examine: the slash, and bytes that make a path not plain.
 static ENDS_RUN: [bool; 256] = {
     let classes = classes();
     let mut ends = [false; 256];
@@ -175,7 +175,7 @@ static ENDS_RUN: [bool; 256] = {
 fn is_plain(raw: &[u8]) -> bool {
     let mut rest = raw;
     loop {
-        // `rest` begins with a slash, behind which an empty segment or dots would stand.
+        // `rest` begins with a slash; an empty segment or dots may follow it.
         rest = &rest[1..];
         match rest.first() {
             Some(b'/') => return false,
@@ -195,7 +195,7 @@ fn begins_with_dot_segment(rest: &[u8]) -> bool {
     matches!(rest.first(), None | Some(b'/'))
 }
 
-/// Writes the normal form of `raw` to the empty `out`; tells whether it holds an encoded slash.
+/// Writes the normal form of `raw` to the empty `out`; returns whether it holds an encoded slash.
 fn rewrite(raw: &[u8], out: &mut Vec<u8>) -> Result<bool, PathError> {
     let mut encoded_slash = false;
     out.push(b'/');
@@ -222,7 +222,7 @@ fn rewrite(raw: &[u8], out: &mut Vec<u8>) -> Result<bool, PathError> {
     Ok(encoded_slash && memchr::memmem::find(out, b"%2F").is_some())
 }
 
-/// Ends the segment that begins at `segment`; returns where the next one begins.
+/// Ends the segment that begins at `segment`; returns the beginning of the next one.
 fn end_segment(out: &mut Vec<u8>, segment: usize, slash_follows: bool) -> Result<usize, PathError> {
     match &out[segment..] {
         b"" => Ok(segment),

@@ -1,8 +1,8 @@
 //! Path patterns of routes: literal text, `:name` for one segment, `*` for any rest, or in place of segments.
 //!
 //! A pattern is parsed into a key that sorts as patterns are tried: literal bytes, then [`PARAM`], then [`STAR`]. The
-//! radix tree and the order of routes are both built from nothing but that key. It ends at the first star; what comes behind a
-//! star that is not the end is asked when the pattern is met.
+//! radix tree and the order of routes are both built from that key alone. It ends at the first star; text behind a star
+//! that is not the end is compared when the pattern is met.
 
 use crate::path::{self, PathError};
 use crate::regex_like::{RegexLike, is_regex, may_be_regex};
@@ -11,12 +11,12 @@ use std::fmt;
 
 /// Longest pattern in bytes.
 pub const PATTERN_BYTES_MAX: usize = 4096;
-/// Most `:name` parameters of one pattern, so that what a match captured has a fixed size.
+/// Most `:name` parameters of one pattern, so that the captures of a match have a fixed size.
 pub const PARAMS_MAX: usize = 16;
 
-/// Stands in a key for one whole non-empty segment. Literal text is printable ASCII, so it sorts after all of it.
+/// Represents one whole non-empty segment in a key. Literal text is printable ASCII, so it sorts after all of it.
 pub(crate) const PARAM: u8 = 0xFE;
-/// Stands at the end of a key for any rest, the empty one too.
+/// Represents any rest at the end of a key, including the empty one.
 pub(crate) const STAR: u8 = 0xFF;
 
 /// A path pattern of a route.
@@ -32,22 +32,22 @@ pub(crate) const STAR: u8 = 0xFF;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PathPattern {
     key: Box<[u8]>,
-    /// Text behind the key's star, with further stars in it.
+    /// Text behind the key's star; it may contain further stars.
     tail: Box<[u8]>,
-    /// Of the parameters in order; of the rest last, where it has one.
+    /// Names of the parameters in order; of the rest last, if it has a name.
     names: Box<[Box<str>]>,
 }
 
-/// Why a text is no path pattern.
+/// Why a text is not a path pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PatternError {
     /// As it was written.
     pub text: String,
-    /// What is wrong with it.
+    /// The error.
     pub kind: PatternErrorKind,
 }
 
-/// What is wrong with a path pattern.
+/// Kinds of errors of a path pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PatternErrorKind {
     /// A regex.
@@ -58,33 +58,33 @@ pub enum PatternErrorKind {
     TooLong,
     /// A `*` that is neither at the end nor a whole segment.
     Star {
-        /// The nearest pattern that is one.
+        /// The nearest valid pattern.
         write: String,
     },
-    /// A `:name` behind a `*`: it would not be known which segment it is.
+    /// A `:name` behind a `*`: it would be unknown which segment it is.
     ParamBehindStar,
     /// More than [`PARAMS_MAX`] parameters.
     TooManyParams,
-    /// A `:` or a final `*` followed by what is no name.
+    /// A `:` or a final `*` followed by a text that is not a name.
     Name {
-        /// What follows.
+        /// The text that follows.
         name: String,
     },
-    /// One name twice.
+    /// A name that occurs twice.
     DuplicateName {
-        /// That name.
+        /// The name.
         name: String,
     },
     /// A question mark.
     Query,
-    /// Dot segments or duplicate slashes, which no normalised path has.
+    /// Dot segments or duplicate slashes, which normalised paths do not have.
     NotNormal {
         /// The pattern without them.
         write: String,
     },
     /// A `%2F`: a request whose route depends on one is refused.
     EncodedSlash,
-    /// Text no path can hold.
+    /// Text that paths cannot hold.
     Path(PathError),
 }
 
@@ -104,7 +104,7 @@ impl PathPattern {
         &self.names
     }
 
-    /// Whether it matches one path only.
+    /// Whether it matches a single path.
     pub fn is_exact(&self) -> bool {
         !self.key.iter().any(|&byte| byte >= PARAM)
     }
@@ -114,8 +114,8 @@ impl PathPattern {
         self.captures(path, &mut |_| ())
     }
 
-    /// Calls `capture` with what each parameter and the star take of a path, in order; tells whether the pattern matches.
-    /// Where it does not, some may have been called.
+    /// Calls `capture` with the range of each parameter and the star in a path, in order; returns whether the pattern
+    /// matches. Where it does not, some calls may have been made.
     pub(crate) fn captures(&self, path: &[u8], capture: &mut dyn FnMut(std::ops::Range<usize>)) -> bool {
         let mut at = 0;
         for &byte in &self.key {
@@ -140,7 +140,7 @@ impl PathPattern {
         at == path.len()
     }
 
-    /// What a parameter or named star takes of a path that matches.
+    /// The value of a parameter or named star in a path that matches.
     pub(crate) fn param<'p>(&self, name: &str, path: &'p [u8]) -> Option<&'p [u8]> {
         let wanted = self.names.iter().position(|known| **known == *name)?;
         let (mut index, mut found) = (0, None);
@@ -153,24 +153,24 @@ impl PathPattern {
         found.filter(|_| matches).map(|range| &path[range])
     }
 
-    /// What it is found by: all of it but for a tail, so that every path that it matches is found.
+    /// The key by which it is found: the whole pattern except for a tail, so that every path that it matches is found.
     pub(crate) fn key(&self) -> &[u8] {
         &self.key
     }
 
-    /// What a path must have behind the star of the key; empty: anything.
+    /// The text that a path must have behind the star of the key; empty if any is allowed.
     pub(crate) fn tail(&self) -> &[u8] {
         &self.tail
     }
 
-    /// Whether both match the same paths because they say the same.
+    /// Whether both are the same pattern apart from names.
     pub(crate) fn says_the_same(&self, other: &PathPattern) -> bool {
         (&self.key, &self.tail) == (&other.key, &other.tail)
     }
 }
 
-/// Where the first star ends that begins at `at`, if the rest of the path has what the tail says: its texts between stars in
-/// their order, and the last one at the end. Each is looked for once.
+/// The end of the first star, which begins at `at`, if the rest of the path has the texts of the tail: those between
+/// stars in their order, and the last one at the end. Each is searched for once.
 fn star_end(tail: &[u8], path: &[u8], at: usize) -> Option<usize> {
     if tail.is_empty() {
         return Some(path.len());
@@ -233,7 +233,8 @@ fn parse(text: &str) -> Result<PathPattern, PatternErrorKind> {
     Ok(PathPattern { key: key.into(), tail, names: names.into() })
 }
 
-/// The text before the first `*`; the name behind it, if it is the end; and what follows it, if it is a whole segment.
+/// The text before the first `*`; the name behind it, if it is the end; and the text that follows it, if it is a whole
+/// segment.
 fn split_star(text: &str) -> Result<(&str, Option<&str>, &str), PatternErrorKind> {
     match text.split_once('*') {
         None => Ok((text, None, "")),
@@ -243,7 +244,7 @@ fn split_star(text: &str) -> Result<(&str, Option<&str>, &str), PatternErrorKind
     }
 }
 
-/// What follows a star that is a segment, as [`PathPattern::tail`].
+/// The text behind a star that is a segment, as [`PathPattern::tail`].
 fn tail(text: &str, behind: &str) -> Result<Box<[u8]>, PatternErrorKind> {
     if behind.is_empty() {
         return Ok(Box::default());
@@ -266,12 +267,12 @@ fn tail(text: &str, behind: &str) -> Result<Box<[u8]>, PatternErrorKind> {
     Ok(tail.into())
 }
 
-/// Refuses what normalisation would take out of a path: such a pattern could match nothing.
-/// `text`: what is checked, with what is around it in the pattern.
+/// Refuses parts that normalisation would remove from a path: such a pattern could match nothing. `text` is the part to
+/// check, with the parts around it.
 fn check_normal(text: [&str; 3], has_star: bool) -> Result<(), PatternErrorKind> {
     let [before, text, after] = text;
     let mut segments: Vec<&str> = text[1..].split('/').collect();
-    // With a star the last segment goes on: `/a/.*` is fine, and so is the empty one in `/a/*`.
+    // With a star the last segment continues: `/a/.*` is fine, and so is the empty one in `/a/*`.
     let last = segments.pop().unwrap_or_default();
     let is_dots = |segment: &str| matches!(&*segment.replace("%2e", ".").replace("%2E", "."), "." | "..");
     let vanishes = |segment: &&str| segment.is_empty() || is_dots(segment);

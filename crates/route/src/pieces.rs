@@ -1,7 +1,7 @@
-//! A list in pieces that are shared with the list before, where it says the same.
+//! A list in pieces; equal pieces are shared with the previous list.
 //!
-//! Requests keep the Plan they began with, and Plans may follow each other many times a second. So what a matcher has of its
-//! own, of all that has an entry for every route, is a list of pieces, and the pieces in which something changed.
+//! Requests keep the Plan they began with, and Plans may follow each other many times a second. So of everything that
+//! has an entry for every route, a matcher owns only a list of pieces, and the pieces in which something changed.
 
 use std::ops::{Index, Range};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub struct Pieces<T> {
 }
 
 impl<T: Clone> Pieces<T> {
-    /// Of items; pieces whose items are all the `same` as in `previous` are shared with it.
+    /// Makes a list of items; pieces whose items are all the `same` as in `previous` are shared with it.
     pub(crate) fn new(items: &[T], previous: Option<&Pieces<T>>, same: impl Fn(&T, &T) -> bool) -> Pieces<T> {
         let piece = |(index, items): (usize, &[T])| {
             let old = previous.and_then(|previous| previous.pieces.get(index));
@@ -27,8 +27,8 @@ impl<T: Clone> Pieces<T> {
         Pieces { pieces: items.chunks(PIECE).enumerate().map(piece).collect(), len: items.len() }
     }
 
-    /// The list with other items in place of those of a range. Pieces before it are shared with this one, and those behind it
-    /// where nothing moves.
+    /// The list with other items in place of a range. Pieces before it are shared with this list, and pieces behind it
+    /// if nothing moves.
     pub(crate) fn splice(&self, range: Range<usize>, items: &[T]) -> Pieces<T> {
         let first = range.start / PIECE;
         let last = match range.len() == items.len() {
@@ -46,7 +46,7 @@ impl<T: Clone> Pieces<T> {
 }
 
 impl<T> Pieces<T> {
-    /// How many items there are.
+    /// The number of items.
     #[allow(clippy::len_without_is_empty, reason = "nobody asks")]
     pub fn len(&self) -> usize {
         self.len

@@ -1,7 +1,7 @@
 //! Predicates evaluated one by one, without an index: for explanations and captures.
 //!
-//! It reads values as the matcher does and tests them by the same tests; it is slow and may allocate. Regexes that it had to
-//! compile are not kept: of a hundred thousand routes they would take more memory than the routes.
+//! It reads values as the matcher does and uses the same tests; it is slow and may allocate. Regexes that it had to
+//! compile are not kept: for a hundred thousand routes they would take more memory than the routes.
 
 use crate::condition::{Field, Predicate, Test, Value};
 use crate::fields::Fields;
@@ -11,7 +11,7 @@ use crate::matcher::Request;
 use crate::values::Values;
 use crate::{PathPattern, RouteSpec, Variable};
 
-/// What has been read of one request.
+/// The values that were read of one request.
 pub(crate) struct Plain<'p, 'r> {
     request: &'p Request<'r>,
     fields: Fields,
@@ -24,12 +24,12 @@ impl<'p, 'r> Plain<'p, 'r> {
         Plain::after(request, Decided::default())
     }
 
-    /// After a search in which functions have decided, so that none is asked again.
+    /// Continues after a search in which functions have decided, so that none is called again.
     pub(crate) fn after(request: &'p Request<'r>, decided: Decided) -> Plain<'p, 'r> {
         Plain { request, fields: Fields::default(), values: Values::default(), decided }
     }
 
-    /// Whether the function of a route, of which everything else holds, lets it take the request.
+    /// Whether the function of a route, whose other conditions hold, lets it take the request.
     pub(crate) fn admits(&mut self, spec: &RouteSpec) -> bool {
         self.decided.admits(spec, self.request.vars)
     }
@@ -43,7 +43,7 @@ impl<'p, 'r> Plain<'p, 'r> {
         let known = self.fields.len();
         let slot = self.fields.slot(&predicate.field, predicate.lower);
         if known == 0 || self.fields.len() > known {
-            // What was read before the slot was there may not have filled it.
+            // Values that were read before the slot existed may not have filled it.
             self.values.begin(&self.fields);
         }
         let first = self.values.first(slot, &self.fields, self.request);

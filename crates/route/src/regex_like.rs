@@ -1,16 +1,16 @@
-//! Recognises a regex where a path pattern is expected, and tells what to write for it.
+//! Recognises a regex where a path pattern is expected, and suggests a replacement.
 //!
-//! Only text that no path pattern needs is taken for a regex: raw `\`, `|` and `^` are in no request's path, and stay possible
-//! percent-encoded. It is a guess for a message; nothing is matched with it. But what is told to be written is a regex that
-//! is valid here and that some path may match.
+//! Only text that path patterns do not need is considered a regex: raw `\`, `|` and `^` are in no request's path, and
+//! stay possible percent-encoded. It is a guess for a message; nothing is matched with it. But a suggested regex is
+//! valid here, and some path may match it.
 
 use crate::regex::Pattern;
 use std::fmt;
 
-/// What a path pattern that is a regex should be written as.
+/// The suggestion for a path pattern that is a regex.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegexLike {
-    /// The regex, anchored as it was probably meant. `None`: no path matches it, or it is none that can be used here.
+    /// The regex, anchored as it was probably meant. `None` if no path matches it, or it is not valid here.
     pub regex: Option<String>,
     /// A path pattern for the text that all its paths begin with.
     pub prefix: String,
@@ -23,7 +23,7 @@ pub(crate) fn is_regex(text: &str) -> bool {
     text.starts_with('~') || text.contains(['\\', '|', '^'])
 }
 
-/// Whether a text that is no path pattern was probably meant as a regex.
+/// Whether an invalid path pattern was probably meant as a regex.
 pub(crate) fn may_be_regex(text: &str) -> bool {
     const PARTS: [&str; 10] = [".*", ".+", ".?", "]*", "]+", "]?", ")*", ")+", ")?", "(?"];
     is_regex(text) || text.ends_with('$') || PARTS.iter().any(|part| text.contains(part))
@@ -33,7 +33,7 @@ impl RegexLike {
     pub(crate) fn new(text: &str) -> RegexLike {
         // The modifiers of nginx' `location`: `~`, `~*`.
         let bare = text.strip_prefix('~').map_or(text, |rest| rest.trim_start_matches(['*', ' ']));
-        // Slashes around it, as in sed or JavaScript, where what is in them tells that they are no path's.
+        // Slashes around it, as in sed or JavaScript, if their content shows that they are not a path's.
         let inner = bare.strip_prefix('/').filter(|inner| inner.starts_with('^'));
         let bare = inner.map_or(bare, |inner| inner.strip_suffix('/').unwrap_or(inner));
         let regex = match (bare.starts_with('^'), bare.ends_with('$')) {
@@ -49,7 +49,7 @@ impl RegexLike {
     }
 }
 
-/// Whether a text is a regex that matches what looks like a path: its own example, with a slash in front where it has none.
+/// Whether a text is a regex that matches something like a path: its own example, with a slash in front if it has none.
 fn may_match_a_path(regex: &str) -> bool {
     let Ok(pattern) = Pattern::unicode(regex) else { return false };
     let example = pattern.example();
@@ -57,7 +57,7 @@ fn may_match_a_path(regex: &str) -> bool {
     pattern.is_match_once(&path)
 }
 
-/// The path that all matches begin with, as far as that is plain; `/` where nothing is known.
+/// The path that all matches begin with, as far as it is obvious; `/` if nothing is known.
 fn literal_prefix(regex: &str) -> &str {
     const ROOT: &str = "/";
     let Some(path) = regex.strip_prefix('^').filter(|path| path.starts_with('/')) else { return ROOT };
@@ -75,7 +75,7 @@ fn literal_prefix(regex: &str) -> &str {
         return ROOT;
     }
     let end = path.find(|c: char| r"\([{.*+?|^$:".contains(c)).unwrap_or(path.len());
-    // What a quantifier follows may be absent.
+    // A part with a quantifier may be absent.
     let end = match path[end..].starts_with(['*', '?', '{']) {
         true => path[..end].char_indices().next_back().map_or(0, |(last, _)| last),
         false => end,

@@ -38,7 +38,7 @@ impl Lookup for Sample {
         }
     }
 
-    /// A made-up request is asked about thousands of times, to see what it costs.
+    /// A sample is matched thousands of times to measure the cost, so functions are not called.
     fn runs_functions(&self) -> bool {
         false
     }
@@ -51,7 +51,7 @@ impl Lookup for Sample {
 }
 
 impl Matcher {
-    /// Up to so many requests, each for another route, from all over the list.
+    /// Up to this many requests, each for another route, from all over the list.
     pub fn samples(&self, count_max: usize) -> Vec<Sample> {
         let step = self.specs.len().div_ceil(count_max.max(1)).max(1);
         let routes = self.specs.iter().step_by(step);
@@ -82,7 +82,7 @@ impl Sample {
         }
     }
 
-    /// Gives the request what a condition asks for, as far as that is simple.
+    /// Gives the request the values that a condition requires, as far as that is simple.
     fn satisfy(&mut self, condition: &Condition) {
         match condition {
             Condition::True | Condition::False | Condition::Not(_) => {}
@@ -114,7 +114,7 @@ impl Sample {
         };
         match &predicate.field {
             Field::Path | Field::Variable(Variable::Uri) => match predicate.test {
-                // These may stand behind what another predicate asks for.
+                // These are appended, since another predicate may require a beginning.
                 Test::Suffix(_) | Test::Contains(_) => self.path.extend_from_slice(&text),
                 _ if text.starts_with(b"/") => self.path = text,
                 _ => self.path = [b"/", &text[..]].concat(),

@@ -1,4 +1,4 @@
-//! What a route asks of a request, before it is compiled.
+//! The condition of a route, before it is compiled.
 
 use crate::{Expression, FilterFunction, HostPattern, MethodSet, PathPattern, vars};
 use ipnet::IpNet;
@@ -10,7 +10,7 @@ pub struct RouteSpec {
     pub id: String,
     /// Higher first: among all expression routes, or among URI routes of the same host and path.
     pub priority: i64,
-    /// Which requests it takes.
+    /// The requests that it takes.
     pub takes: RouteMatch,
 }
 
@@ -23,37 +23,38 @@ pub enum RouteMatch {
     Expression(Expression),
 }
 
-/// What a URI route asks for; everything must hold.
+/// The conditions of a URI route; all must hold.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UriRoute {
     /// Empty: any host.
     pub hosts: Vec<HostPattern>,
     /// Never empty: a route without a path takes no request.
     pub paths: Vec<PathPattern>,
-    /// Which methods; empty: any.
+    /// The methods; empty: any.
     pub methods: MethodSet,
     /// Client addresses; empty: any.
     pub remote_addrs: Vec<IpNet>,
     /// A condition on the request's variables.
     pub vars: Option<vars::Expr>,
-    /// A function that is asked last.
+    /// A function that is called last.
     pub function: Option<FilterFunction>,
-    /// What could not be read of it, where it is a refusal.
+    /// The parts that could not be read, for a route that refuses its requests.
     pub unread: Unread,
 }
 
-/// What could not be read of a URI route that refuses all that it takes. It takes any in that place, and comes before every route
-/// that it could have come before: whichever host or path it was, it may have been the most specific.
+/// The parts that could not be read of a URI route that refuses all requests it takes. The route takes any value in
+/// that place, and comes before every route that it could have come before: the unread host or path may have been the
+/// most specific.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Unread {
-    /// Its hosts, and so it has none.
+    /// Its hosts are unread, so it has none.
     pub host: bool,
-    /// Its paths, and so its one path is any.
+    /// Its paths are unread, so its one path is any.
     pub path: bool,
 }
 
 impl RouteSpec {
-    /// What a URI route asks for; `None` for an expression.
+    /// The conditions of a URI route; `None` for an expression.
     pub fn uri(&self) -> Option<&UriRoute> {
         match &self.takes {
             RouteMatch::Uri(uri) => Some(uri),

@@ -1,8 +1,8 @@
 //! A read-only map from byte strings to numbers: exact hosts, host suffixes and exact paths.
 //!
-//! All keys stand in one piece of memory, so that an entry costs 16 bytes and its text. The hash is foldhash with a
-//! fixed seed. That is safe although clients choose what is looked up: only the configuration's keys are ever *in* the
-//! table, so no client can make a bucket long; and it keeps the matcher free of randomness.
+//! All keys share one piece of memory, so that an entry costs 16 bytes and its text. The hash is foldhash with a fixed
+//! seed. That is safe although clients choose the lookups: only the configuration's keys are ever *in* the table, so
+//! no client can make a bucket long; and it keeps the matcher free of randomness.
 
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
@@ -24,7 +24,7 @@ struct Slot {
     value: u32,
 }
 
-/// The hash of a key's text, which is worth keeping where several spaces are asked.
+/// The hash of a key's text, kept for lookups in several spaces.
 #[derive(Clone, Copy)]
 pub(crate) struct TextHash(u64);
 
@@ -54,7 +54,7 @@ impl Table {
         });
     }
 
-    /// The value of a key. `hash` is that of `text`.
+    /// The value of a key. `hash` is the hash of `text`.
     pub(crate) fn get(&self, space: u32, text: &[u8], hash: TextHash) -> Option<u32> {
         let found = self.slots.find(hash.in_space(space), |slot| slot.space == space && slot.text(&self.text) == text);
         found.map(|slot| slot.value)

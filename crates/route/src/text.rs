@@ -1,12 +1,12 @@
-//! What is done to the text of values before it is compared: queries are decoded, `lower()` puts into lower case.
+//! Transformations of values before they are compared: queries are decoded, `lower()` converts to lower case.
 
-/// Appends a text in lower case: as [`str::to_lowercase`] has it, or by ASCII alone where it is no UTF-8.
+/// Appends a text in lower case: like [`str::to_lowercase`], or by ASCII alone if it is not UTF-8.
 pub(crate) fn lower_case(text: &[u8], out: &mut Vec<u8>) {
     const FINAL_SIGMA: char = 'Σ';
     let start = out.len();
     match std::str::from_utf8(text) {
         Ok(text) if !text.is_ascii() => {
-            // What a sigma becomes depends on its neighbours; that is left to the library, which allocates.
+            // The lower case of a sigma depends on its neighbours; that is left to the library, which allocates.
             if text.contains(FINAL_SIGMA) {
                 return out.extend_from_slice(text.to_lowercase().as_bytes());
             }
@@ -25,7 +25,7 @@ pub(crate) fn is_plain(text: &[u8]) -> bool {
     memchr::memchr2(b'%', b'+', text).is_none()
 }
 
-/// Decodes a name or value of a query: `+` is a blank, `%XX` a byte; a `%` without two digits stays as it is.
+/// Decodes a name or value of a query: `+` is a blank, `%XX` a byte; a `%` without two digits is kept.
 pub(crate) fn decode(text: &[u8], out: &mut Vec<u8>) {
     let digit = |byte: Option<&u8>| byte.and_then(|byte| (*byte as char).to_digit(16));
     let mut rest = text;

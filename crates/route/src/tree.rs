@@ -8,12 +8,13 @@
 //!          └─ star                   /a/*
 //! ```
 //!
-//! All trees share one arena; siblings stand side by side, and so do their first bytes. The search goes depth first:
-//! what ends here, then the static child, then the parameter, then the star; that is the order of the keys. It needs no
-//! stack, since every node knows its parent, and what a step consumed can be given back.
+//! All trees share one arena; siblings are contiguous, and so are their first bytes. The search goes depth first:
+//! patterns that end here, then the static child, then the parameter, then the star; that is the order of the keys. It
+//! needs no stack, since every node knows its parent, and the bytes consumed by a step can be given back.
 //!
-//! Bound: a node is reached on one way only, so a search enters each node at most once. It costs at most the nodes whose
-//! way agrees with the path so far, however the path is made; routes that share their literal segments share those nodes.
+//! Bound: a node is reached in one way only, so a search enters each node at most once. Its cost is at most the nodes
+//! whose way agrees with the path so far, whatever the path; routes that share their literal segments share those
+//! nodes.
 
 use crate::pattern::{PARAM, PARAMS_MAX, STAR};
 use std::collections::VecDeque;
@@ -36,7 +37,7 @@ pub(crate) struct Root(u32);
 
 #[derive(Debug, Clone, Copy)]
 struct Node {
-    /// What of the path leads into the node, as a range of [`Forest::labels`]. For a parameter: what follows it.
+    /// The text that leads into the node, as a range of [`Forest::labels`]. For a parameter: the text behind it.
     label: u32,
     label_len: u32,
     parent: u32,
@@ -52,7 +53,7 @@ struct Node {
     is_param: bool,
 }
 
-/// Where the parameters on the way to a node began.
+/// Beginnings of the parameters on the way to a node.
 struct Starts {
     len: usize,
     positions: [u32; PARAMS_MAX],
@@ -70,7 +71,7 @@ impl Starts {
     }
 }
 
-/// Where the search stands with a node.
+/// The progress of the search at a node.
 enum Step {
     Enter,
     Param,
@@ -79,7 +80,7 @@ enum Step {
 }
 
 impl Forest {
-    /// Calls `visit` with the value of every pattern that matches `path`, best first, until it says to stop.
+    /// Calls `visit` with the value of every pattern that matches `path`, best first, until it breaks.
     #[inline]
     pub(crate) fn search(&self, root: Root, path: &[u8], mut visit: impl FnMut(u32) -> ControlFlow<()>) {
         let mut starts = Starts { len: 0, positions: [0; PARAMS_MAX] };
@@ -131,7 +132,7 @@ impl Forest {
         }
     }
 
-    /// The static child that goes on as `path` does at `at`, and the position behind its label.
+    /// The static child that continues as `path` does at `at`, and the position behind its label.
     #[inline]
     fn static_child(&self, node: &Node, path: &[u8], at: usize) -> Option<(u32, usize)> {
         let first = node.children as usize;
@@ -241,7 +242,7 @@ impl Forest {
     }
 }
 
-/// The literal bytes that all keys have in common from `from` on. As they are sorted, those of the first and the last.
+/// The literal bytes that all keys have in common from `from` on. Since they are sorted, the first and the last decide.
 fn common_literal<'a>(patterns: &[(&'a [u8], u32)], from: usize) -> &'a [u8] {
     let (Some((first, _)), Some((last, _))) = (patterns.first(), patterns.last()) else {
         return &[];
@@ -256,7 +257,7 @@ mod tests {
     use super::*;
     use crate::PathPattern;
 
-    /// Which patterns match, best first, each with what it captured.
+    /// The patterns that match, best first, each with its captures.
     fn search(patterns: &[&str], path: &str) -> Vec<String> {
         let parsed: Vec<PathPattern> = patterns.iter().map(|text| PathPattern::parse(text).unwrap()).collect();
         let mut keys: Vec<(&[u8], u32)> = parsed.iter().map(PathPattern::key).zip(0..).collect();
@@ -308,7 +309,7 @@ mod tests {
         check(&["/a"], "/b", &[]);
     }
 
-    /// `/a/a/…` against every combination of `a` and `:p` in each place, with an end that nothing has: the search sees
+    /// `/a/a/…` against every combination of `a` and `:p` in each place, with an end that no path has: the search sees
     /// each node once.
     #[test]
     fn backtracking_is_bounded_by_the_tree() {

@@ -1,8 +1,8 @@
-//! From one matcher to the next: work in proportion to what changed.
+//! Makes the next matcher from a matcher, with work in proportion to the change.
 //!
-//! Routes that are as they were stay where they are compiled. All others are compiled into a new delta, together with those
-//! that were in the last one. When a delta has become large, or much of the base dead, everything is compiled anew; so a
-//! change costs a small delta, and once in a while a full compilation.
+//! Unchanged routes stay where they are compiled. All others are compiled into a new delta, together with those of the
+//! last one. When a delta has become large, or much of the base dead, everything is compiled again; so a change costs a
+//! small delta, and once in a while a full compilation.
 
 use crate::compile::{Weight, check, faults};
 use crate::layer::Layer;
@@ -16,14 +16,15 @@ use std::sync::Arc;
 /// Most routes in a delta; also at most one in [`DELTA_SHARE`] of all.
 const DELTA_ROUTES_MAX: usize = 512;
 const DELTA_SHARE: usize = 16;
-/// Where more than one in so many routes of the base is dead, it is compiled anew.
+/// The base is compiled again if more than one in this many of its routes is dead.
 const DEAD_SHARE: usize = 4;
 
-/// So many routes that differ at the same position are taken for changed, without a look whether they only moved.
+/// Up to this many routes that differ at the same position are considered changed, without checking whether they only
+/// moved.
 const IN_PLACE_MAX: usize = 64;
 
 impl Matcher {
-    /// The matcher of a changed list of routes. What equals its former self, and stands in the same order, is shared.
+    /// The matcher of a changed list of routes. Routes that are equal to before, and in the same order, are shared.
     pub fn update(&self, specs: Vec<Arc<RouteSpec>>) -> Result<Matcher, Vec<CompileError>> {
         let same = |(a, b): &(&Arc<RouteSpec>, &Arc<RouteSpec>)| is_same(a, b);
         let start = self.specs.iter().zip(&specs).take_while(same).count();
@@ -32,13 +33,13 @@ impl Matcher {
         self.splice(start..self.specs.len() - end, &specs[start..specs.len() - end])
     }
 
-    /// The matcher of the list with other routes in place of those of a range. Of the others nothing is looked at.
+    /// The matcher of the list with other routes in place of a range. The rest is not examined.
     pub fn splice(&self, range: Range<usize>, new: &[Arc<RouteSpec>]) -> Result<Matcher, Vec<CompileError>> {
         let specs = self.specs.splice(range.clone(), new);
         let gone = range.clone().map(|index| Weight::of(&self.specs[index])).fold(Weight::default(), Weight::plus);
         let weight = new.iter().map(|spec| Weight::of(spec)).fold(self.weight.minus(gone), Weight::plus);
         if weight.is_too_much() || new.iter().any(|spec| !faults(spec).is_empty()) {
-            // Whose fault it is only the whole list tells.
+            // Only a check of the whole list shows which routes are wrong.
             check(specs.iter())?;
         }
         let homes = self.homes_of(range.clone(), new);
@@ -89,12 +90,13 @@ impl Matcher {
         std::iter::once(&self.base).chain(&self.delta).map(|compiled| &*compiled.layer).collect()
     }
 
-    /// For each of the routes that take the place of a range: where the same one is compiled; `None`: it is new, changed or has
+    /// For each of the routes that replace a range: where the same one is compiled; `None` if it is new, changed or has
     /// moved.
     fn homes_of(&self, range: Range<usize>, new: &[Arc<RouteSpec>]) -> Vec<Option<Home>> {
         let old = &self.specs;
         if range.len() == new.len() {
-            // Changes in place, as most are. What differs is not looked for elsewhere, unless it is much.
+            // Changes in place, which is the common case. Different routes are not searched for elsewhere, unless there
+            // are many.
             let pairs = range.clone().zip(new);
             let homes: Vec<Option<Home>> =
                 pairs.map(|(index, new)| is_same(&old[index], new).then(|| self.homes[index])).collect();
@@ -109,7 +111,7 @@ impl Matcher {
         };
         let kept: Vec<(usize, usize)> = new.iter().enumerate().filter_map(find).collect();
         let mut homes = vec![None; new.len()];
-        // Ranks in the base hold only among routes that stand in the same order as then.
+        // Ranks in the base hold only among routes that are still in the same order.
         for index in longest_rising(&kept) {
             let (new, was) = kept[index];
             homes[new] = Some(self.homes[was]);

@@ -12,28 +12,28 @@ use crate::text::{decode, is_plain, lower_case};
 use crate::variable::Variable;
 use std::io::Write;
 
-/// Most values of arguments that routes read. What one value leads to may ask for all values of another argument, so this
-/// bounds what a query can cost; OpenResty, on which Kong stands, reads no more either.
+/// Most values of arguments that routes read. A lookup that one value leads to may need all values of another argument,
+/// so this bounds the cost of a query; OpenResty, which Kong uses, reads no more either.
 pub const ARGUMENTS_MAX: usize = 1000;
 
 /// No entry.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// What has been looked up of the present request.
+/// The values that have been looked up for the present request.
 #[derive(Debug, Default)]
 pub(crate) struct Values {
     kept: Kept,
-    /// For look-ups that put a value together, and for decoding.
+    /// For lookups that compose a value, and for decoding.
     buffer: Vec<u8>,
     lent: Vec<Vec<u8>>,
     headers: Present,
     arguments: Present,
     has_too_many_arguments: bool,
-    /// By functions of routes.
+    /// Decisions of the functions of routes.
     pub(crate) decided: Decided,
 }
 
-/// The slots of those header fields or arguments that a request has, and some predicate reads.
+/// The slots of those header fields or arguments that a request has and some predicate reads.
 #[derive(Debug, Default)]
 struct Present {
     is_read: bool,
@@ -65,7 +65,7 @@ struct Entry {
 }
 
 impl Values {
-    /// Forgets the request before.
+    /// Forgets the previous request.
     pub(crate) fn begin(&mut self, fields: &Fields) {
         self.kept.begin(fields.len());
         self.has_too_many_arguments = false;
@@ -103,7 +103,7 @@ impl Values {
         entries.map(|entry| self.text(entry))
     }
 
-    /// A value on its own, for as long as other values may have to be looked up. To be given back.
+    /// A value on its own, so that other values can be looked up while it is used. To be given back.
     pub(crate) fn lend(&mut self, entry: u32) -> Vec<u8> {
         let mut lent = self.lent.pop().unwrap_or_default();
         lent.clear();
@@ -111,14 +111,14 @@ impl Values {
         lent
     }
 
-    /// Takes back what was lent, for its memory.
+    /// Takes back a lent value, to reuse its memory.
     pub(crate) fn take_back(&mut self, lent: Vec<u8>) {
         self.lent.push(lent);
     }
 
     /// Whether the query has more than [`ARGUMENTS_MAX`] arguments that predicates read.
     pub(crate) fn has_too_many_arguments(&mut self, fields: &Fields, request: &Request<'_>) -> bool {
-        // An argument takes two bytes at least, so that hardly any query has to be read for this.
+        // An argument takes two bytes at least, so few queries have to be read for this.
         let query = request.vars.value(&Variable::Args, &mut self.buffer);
         if query.is_none_or(|query| query.len() <= 2 * ARGUMENTS_MAX) {
             return false;
@@ -127,24 +127,24 @@ impl Values {
         self.has_too_many_arguments
     }
 
-    /// How many of the header fields that some predicate reads the request has.
+    /// The number of header fields of the request that some predicate reads.
     pub(crate) fn headers_present(&mut self, fields: &Fields, request: &Request<'_>) -> usize {
         self.read_headers(fields, request);
         self.headers.slots.len()
     }
 
-    /// One of them.
+    /// One of these header fields.
     pub(crate) fn header_present(&self, index: usize) -> SlotId {
         self.headers.slots[index]
     }
 
-    /// How many of the arguments that some predicate reads the query has.
+    /// The number of arguments of the query that some predicate reads.
     pub(crate) fn arguments_present(&mut self, fields: &Fields, request: &Request<'_>) -> usize {
         self.read_arguments(fields, request);
         self.arguments.slots.len()
     }
 
-    /// One of them.
+    /// One of these arguments.
     pub(crate) fn argument_present(&self, index: usize) -> SlotId {
         self.arguments.slots[index]
     }
@@ -156,7 +156,7 @@ impl Values {
             return self.lower(slot, base, fields, request);
         }
         match &definition.field {
-            // They come by themselves, with all others; what does not come is absent.
+            // These are read with all others of their kind; those that are not in the request are absent.
             Field::Header(_) => self.read_headers(fields, request),
             Field::Query(_) => self.read_arguments(fields, request),
             _ => {}
@@ -209,7 +209,7 @@ impl Values {
         }
     }
 
-    /// Fills the slots of all header fields at once, so that a request is walked once, however many names are asked for.
+    /// Fills the slots of all header fields at once, so that a request is walked once, however many names are read.
     fn read_headers(&mut self, fields: &Fields, request: &Request<'_>) {
         if std::mem::replace(&mut self.headers.is_read, true) {
             return;
@@ -228,9 +228,9 @@ impl Values {
         }
         let Values { kept, arguments, buffer, has_too_many_arguments, .. } = self;
         let mut count = 0;
-        // The query stands in the request, so that nothing has to be put together.
+        // The query is part of the request, so nothing has to be composed.
         let Some(query) = request.vars.value(&Variable::Args, buffer) else { return };
-        // Decoded behind what is kept, one after the other.
+        // Decoded behind the kept texts, one after the other.
         for pair in query.split(|byte| *byte == b'&').filter(|pair| !pair.is_empty()) {
             let (name, value) = match memchr::memchr(b'=', pair) {
                 Some(at) => (&pair[..at], &pair[at + 1..]),
@@ -278,7 +278,7 @@ impl Present {
 
 #[cfg(test)]
 impl Values {
-    /// As if so many requests had gone by that counting them begins anew with the next.
+    /// Sets the generation to its maximum, so that counting starts again with the next request.
     pub(crate) fn wear_out(&mut self) {
         self.kept.generation = u32::MAX;
     }
@@ -319,7 +319,7 @@ impl Kept {
         self.link(slot, start);
     }
 
-    /// Makes the text from `start` on a value of a slot.
+    /// Turns the text from `start` on into a value of a slot.
     fn link(&mut self, slot: SlotId, start: usize) {
         let entry = self.entries.len() as u32;
         self.entries.push(Entry { start: start as u32, len: (self.text.len() - start) as u32, next: NONE });
@@ -359,7 +359,7 @@ fn inner_path<'a>(request: &Request<'a>) -> &'a [u8] {
     path.strip_suffix(b"/").unwrap_or(path)
 }
 
-/// How many segments the path has. A slash at the end begins none, and the root has none.
+/// The number of segments of the path. A slash at the end begins none, and the root has none.
 pub(crate) fn segment_count(request: &Request<'_>) -> i64 {
     match inner_path(request) {
         b"" => 0,
@@ -367,7 +367,7 @@ pub(crate) fn segment_count(request: &Request<'_>) -> i64 {
     }
 }
 
-/// The segments from `first` to `last` with the slashes between them; `None` where there is no `last`.
+/// The segments from `first` to `last` with the slashes between them; `None` if there is no segment `last`.
 fn segments<'a>(request: &Request<'a>, first: u16, last: u16) -> Option<&'a [u8]> {
     let path = inner_path(request);
     if path.is_empty() {
@@ -380,7 +380,7 @@ fn segments<'a>(request: &Request<'a>, first: u16, last: u16) -> Option<&'a [u8]
     };
     let end = match slashes.nth(usize::from(last - first)) {
         Some(end) => end,
-        // One slash less is the last segment; fewer is none.
+        // With one slash less, it is the last segment; with fewer, it does not exist.
         None if memchr::memchr_iter(b'/', &path[start..]).count() == usize::from(last - first) => path.len(),
         None => return None,
     };

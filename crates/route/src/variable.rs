@@ -1,7 +1,7 @@
 //! Variables of a request, as nginx and APISIX name them, parsed once.
 //!
-//! Only what a client has sent is in here; what becomes of a request (its route, status, times, bytes) and what serves to find
-//! it again (its ids) belongs to the access log. Who answers for a variable is behind [`Lookup`].
+//! This has only what a client has sent; results (its route, status, times, bytes) and ids belong to the access log.
+//! [`Lookup`] gives the values.
 
 use crate::body_path::BodyPath;
 use std::fmt;
@@ -29,64 +29,68 @@ pub enum Variable {
     ServerProtocol,
     /// `remote_addr`: the client, after trusted proxies were believed.
     RemoteAddr,
-    /// `remote_port`: that of the connection's peer.
+    /// `remote_port`: the port of the connection's peer.
     RemotePort,
-    /// `realip_remote_addr`: the connection's peer, whoever it speaks for.
+    /// `realip_remote_addr`: the connection's peer, even if that is a proxy.
     PeerAddr,
-    /// `server_addr`: our address of the connection.
+    /// `server_addr`: our address on the connection.
     ServerAddr,
-    /// `server_port`: our port of the connection.
+    /// `server_port`: our port on the connection.
     ServerPort,
-    /// `arg_NAME`: of the first `NAME=value` in the query, undecoded; empty for `NAME` alone. Names are case-sensitive.
+    /// `arg_NAME`: the value of the first `NAME=value` in the query, undecoded; empty for `NAME` alone. Names are
+    /// case-sensitive.
     Arg(Box<str>),
     /// `http_NAME`, `content_type`, `content_length`: a header field; several lines are joined by `, `.
     Header(HeaderName),
-    /// `cookie_NAME`: of the first such cookie. Names are case-sensitive.
+    /// `cookie_NAME`: the value of the first cookie of that name. Names are case-sensitive.
     Cookie(Box<str>),
-    /// `ssl_server_name`: the server name the client asked for by TLS (SNI).
+    /// `ssl_server_name`: the server name that the client requested by TLS (SNI).
     SslServerName,
-    /// `ssl_protocol`, `ssl_cipher`, `ssl_client_…`: what else the connection's TLS has agreed on; absent without TLS.
+    /// `ssl_protocol`, `ssl_cipher`, `ssl_client_…`: other properties of the connection's TLS; absent without TLS.
     Ssl(SslVariable),
-    /// `uri_param_NAME`: what `:NAME` or `*NAME` of the route's path stands for.
+    /// `uri_param_NAME`: the value of `:NAME` or `*NAME` of the route's path.
     PathParam(Box<str>),
-    /// `uri_param_NAME` of plugins: that of the route that was found, where `PathParam` is that of the route at hand.
+    /// `uri_param_NAME` of plugins: a parameter of the route that was found, while `PathParam` belongs to the route
+    /// being matched.
     RouteParam(Box<str>),
     /// `route_id`; known from the route on.
     RouteId,
-    /// `service_id`: that of the route's service; known from the route on.
+    /// `service_id`: the id of the route's service; known from the route on.
     ServiceId,
-    /// `consumer_name`: who asks, once a plugin has found out.
+    /// `consumer_name`: the client's consumer, once a plugin has identified it.
     ConsumerName,
     /// `consumer_group_id`: the consumer's group.
     ConsumerGroupId,
-    /// `status`: that of the response; known from its head on.
+    /// `status`: the status of the response; known from its head on.
     Status,
-    /// `route_name`: of a route that has a name; known from the route on.
+    /// `route_name`: the route's name, if it has one; known from the route on.
     RouteName,
-    /// `service_name`: that of the route's service.
+    /// `service_name`: the name of the route's service.
     ServiceName,
     /// `remote_user`: the name that the client gives by basic authentication, right or wrong.
     RemoteUser,
-    /// `post_arg_NAME`: of the first `NAME=value` in a form, decoded. Only those who wait for the body can ask.
+    /// `post_arg_NAME`: the value of the first `NAME=value` in a form, decoded. Only available to callers that wait for
+    /// the body.
     PostArg(Box<str>),
-    /// `post_arg.WAY`: of what a way leads to in a form, in JSON or in `multipart/form-data`. Only those who wait for the body can ask.
+    /// `post_arg.WAY`: the value at a path of a form, of JSON or of `multipart/form-data`. Only available to callers
+    /// that wait for the body.
     BodyArg(BodyPath),
-    /// A name of [`RECORDED`]: what becomes of the request; known from the response on.
+    /// A name of [`RECORDED`]: a result of the request; known from the response on.
     Recorded(&'static str),
-    /// `sent_http_NAME`: a header field of the response as the client gets it.
+    /// `sent_http_NAME`: a header field of the response as sent to the client.
     SentHeader(HeaderName),
-    /// `upstream_http_NAME`: a header field of the response as the node has sent it.
+    /// `upstream_http_NAME`: a header field of the response as received from the node.
     UpstreamHeader(HeaderName),
 }
 
-/// What TLS knows of a connection, as nginx names and writes it.
+/// Properties of a TLS connection, as nginx names and writes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SslVariable {
     /// `ssl_protocol`: `TLSv1.3`.
     Protocol,
     /// `ssl_cipher`: as OpenSSL names it.
     Cipher,
-    /// `ssl_client_verify`: `SUCCESS` for a client that showed a good certificate, else `NONE`.
+    /// `ssl_client_verify`: `SUCCESS` for a client that presented a valid certificate, else `NONE`.
     ClientVerify,
     /// `ssl_client_s_dn`: the subject of the client's certificate (RFC 2253).
     ClientSubject,
@@ -96,7 +100,7 @@ pub enum SslVariable {
     ClientFingerprint,
 }
 
-/// Longest name of a header field that can be asked for.
+/// Longest name of a header field that can be used as a variable.
 pub(crate) const HEADER_NAME_BYTES_MAX: usize = 256;
 
 /// A header field's name, in lower case, with dashes where the variable's name had underscores.
@@ -104,7 +108,8 @@ pub(crate) const HEADER_NAME_BYTES_MAX: usize = 256;
 pub struct HeaderName(Box<str>);
 
 impl HeaderName {
-    /// Of a name as variables have it: in any case, with underscores for dashes. `None` where no field can have it.
+    /// Makes a header name from the spelling of variables: in any case, with underscores for dashes. `None` where no
+    /// field can have it.
     pub fn from_variable(name: &str) -> Option<HeaderName> {
         let valid = !name.is_empty() && name.len() <= HEADER_NAME_BYTES_MAX && name.bytes().all(is_token);
         valid.then(|| HeaderName(name.to_ascii_lowercase().replace('_', "-").into()))
@@ -115,25 +120,25 @@ impl HeaderName {
         &self.0
     }
 
-    /// Whether a field on the wire has this name. `X_User` is not `x-user`: a proxy in front of us that strips the one
+    /// Whether a field on the wire has this name. `X_User` is not `x-user`: a proxy in front of us that strips one
     /// would let the other through.
     pub fn matches(&self, field_name: &[u8]) -> bool {
         self.0.as_bytes().eq_ignore_ascii_case(field_name)
     }
 }
 
-/// Answers for the variables of one request.
+/// Gives the variables of one request.
 ///
-/// Implemented by whoever holds a request: the proxy, explain, tests.
+/// Implemented by everything that holds a request: the proxy, explain, tests.
 pub trait Lookup {
-    /// The value of a variable, or `None` where the request has none: part of the request where it stands there, else
-    /// written to `buffer`, whose content may be replaced.
+    /// The value of a variable, or `None` if the request has none: a part of the request if possible, else written to
+    /// `buffer`, whose content may be replaced.
     ///
-    /// While a route is sought the matcher answers for [`Variable::PathParam`] itself.
+    /// During the search for a route the matcher itself gives [`Variable::PathParam`].
     fn value<'a>(&'a self, variable: &Variable, buffer: &'a mut Vec<u8>) -> Option<&'a [u8]>;
 
-    /// Whether it is known what the request has there. Of one that somebody made up, parts may have been left open; they are
-    /// absent while a route is sought, and [`crate::Matcher::explain`] tells that they are not known.
+    /// Whether the request's value of it is known. A made-up request may leave parts open; they are absent during the
+    /// search for a route, and [`crate::Matcher::explain`] reports that they are unknown.
     fn is_known(&self, _variable: &Variable) -> bool {
         true
     }
@@ -141,13 +146,13 @@ pub trait Lookup {
     /// Calls `visit` with name and value of every header field, in the order they came.
     fn each_header(&self, visit: &mut dyn FnMut(&[u8], &[u8]));
 
-    /// Whether functions of routes are run for it. Where they are not, none lets its route take the request.
+    /// Whether functions of routes are run for it. If not, no function lets its route take the request.
     fn runs_functions(&self) -> bool {
         true
     }
 }
 
-/// Variables without a name part. The first name of each is the one it prints as.
+/// Variables without a name part. Each prints as its first name.
 const PLAIN: [(&str, Variable); 25] = [
     ("uri", Variable::Uri),
     ("document_uri", Variable::Uri),
@@ -176,14 +181,14 @@ const PLAIN: [(&str, Variable); 25] = [
     ("ssl_client_fingerprint", Variable::Ssl(SslVariable::ClientFingerprint)),
 ];
 
-/// Prefixes of variables with a name part, and what an example of each looks like.
+/// Prefixes of variables with a name part, and an example of each.
 const PREFIXES: [(&str, &str); 4] =
     [("arg_", "arg_NAME"), ("http_", "http_NAME"), ("cookie_", "cookie_NAME"), ("uri_param_", "uri_param_NAME")];
 
 /// Header fields that are variables without a prefix.
 const HEADERS: [&str; 2] = ["content_type", "content_length"];
 
-/// Variables that are known once a route is: conditions of routes cannot ask for them.
+/// Variables that are known once the route is: conditions of routes cannot use them.
 const LATE: [(&str, Variable); 7] = [
     ("route_id", Variable::RouteId),
     ("service_id", Variable::ServiceId),
@@ -194,10 +199,11 @@ const LATE: [(&str, Variable); 7] = [
     ("service_name", Variable::ServiceName),
 ];
 
-/// Those of [`RECORDED`] that are known before the response.
+/// Names of [`RECORDED`] that are known before the response.
 pub const RECORDED_EARLY: &[&str] = RECORDED.split_at(16).0;
 
-/// Names of what becomes of a request: the access log has them, and plugins from the response on. What is known earlier comes first.
+/// Names of results of a request: the access log has them, and plugins from the response on. Those known earlier come
+/// first.
 pub const RECORDED: [&str; 35] = [
     "time",
     "time_iso8601",
@@ -236,61 +242,61 @@ pub const RECORDED: [&str; 35] = [
     "resp_body",
 ];
 
-/// What becomes of the name of a header field.
+/// Makes a variable from the name of a header field.
 type OfField = fn(HeaderName) -> Variable;
 
-/// What the others of them begin with, and what an example of each looks like.
+/// Prefixes of the other recorded variables, and an example of each.
 const RECORDED_PREFIXES: [(&str, &str, OfField); 2] = [
     ("sent_http_", "sent_http_NAME", Variable::SentHeader),
     ("upstream_http_", "upstream_http_NAME", Variable::UpstreamHeader),
 ];
 
-/// How a way is written.
+/// Spellings of body arguments.
 const BODY_ARG_EXAMPLE: &str = "post_arg.a, post_arg.a.b, post_arg.a[0] or post_arg.a[*].b";
 
-/// What arguments of a form begin with, and those of any body.
+/// The prefix of arguments of a form, and that of arguments of any body.
 const POST_ARG: &str = "post_arg_";
 const BODY_ARG: &str = "post_arg.";
 
-/// A name that is no variable of a request.
+/// A name that is not a variable of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VariableError {
     /// As it was written, without a leading `$`.
     pub name: String,
-    /// What is wrong with it.
+    /// The error.
     pub kind: VariableErrorKind,
 }
 
-/// What is wrong with a variable's name.
+/// Kinds of errors of a variable's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VariableErrorKind {
-    /// There is none of that name.
+    /// No variable has that name.
     Unknown {
-        /// The nearest that there is.
+        /// The most similar name that exists.
         nearest: Option<&'static str>,
     },
     /// The name part is missing, too long or holds a character it cannot.
     Name {
-        /// How it is written.
+        /// An example of the right spelling.
         example: &'static str,
     },
-    /// It is known once the response is.
+    /// It is known only from the response on.
     Logged,
-    /// It is known once the route is.
+    /// It is known only from the route on.
     Late,
-    /// It is in the body, which is waited for only by some.
+    /// It is in the body, which only some callers wait for.
     InBody,
-    /// It is known of APISIX and not built.
+    /// It exists in APISIX, but is not implemented here.
     NotBuilt,
 }
 
 impl Variable {
-    /// The names that plugins can ask for. Of those with a name part there is an example: `arg_NAME`.
+    /// The names that plugins can use. A name with a free part is given as an example: `arg_NAME`.
     pub fn names() -> impl Iterator<Item = &'static str> {
         early_names().chain(LATE.iter().map(|(name, _)| *name))
     }
 
-    /// Parses the name of a variable that a plugin asks for: those that are known once the route is are among them.
+    /// Parses the name of a variable that a plugin reads, including those known from the route on.
     pub fn parse_late(name: &str) -> Result<Variable, VariableError> {
         let plain = name.strip_prefix('$').unwrap_or(name);
         if let Some((_, variable)) = LATE.iter().find(|(known, _)| *known == plain) {
@@ -311,7 +317,7 @@ impl Variable {
         })
     }
 
-    /// The same for those who wait for the body.
+    /// Like [`Variable::parse_late`], for callers that wait for the body.
     pub fn parse_with_body(name: &str) -> Result<Variable, VariableError> {
         let plain = name.strip_prefix('$').unwrap_or(name);
         let parsed = match (plain.strip_prefix(POST_ARG), plain.strip_prefix(BODY_ARG)) {
@@ -324,8 +330,8 @@ impl Variable {
         parsed.map_err(|example| VariableError { name: plain.to_owned(), kind: VariableErrorKind::Name { example } })
     }
 
-    /// Parses the name of a variable that is asked for at the end of a request: who asked is known by then. The ids of route and
-    /// service are values of their own there.
+    /// Parses the name of a variable that is read at the end of a request: the consumer is known by then. The ids of
+    /// route and service are values of their own there.
     pub fn parse_recorded(name: &str) -> Result<Variable, VariableError> {
         match name.strip_prefix('$').unwrap_or(name) {
             "consumer_name" => Ok(Variable::ConsumerName),
@@ -371,7 +377,7 @@ fn is_token(b: u8) -> bool {
     b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b)
 }
 
-/// The names that routes can ask for.
+/// The names that routes can use.
 fn early_names() -> impl Iterator<Item = &'static str> {
     PLAIN.iter().map(|(name, _)| *name).chain(HEADERS).chain(PREFIXES.iter().map(|(_, example)| *example))
 }

@@ -14,7 +14,7 @@ pub(crate) struct Family {
     pub(crate) uri: fn(usize) -> (Option<String>, String),
     /// A request that the route takes.
     pub(crate) request: fn(usize) -> Sample,
-    /// Turns it into one that no route takes.
+    /// Turns it into a request that no route takes.
     pub(crate) spoil: fn(&mut Sample),
 }
 
@@ -40,7 +40,7 @@ impl Lookup for Sample {
     }
 }
 
-/// What a browser sends along, so that looking for a header has something to pass over.
+/// Headers that a browser usually sends, so that a search for a header has something to pass over.
 fn usual() -> Sample {
     let headers = [
         ("accept", "text/html,application/xhtml+xml"),

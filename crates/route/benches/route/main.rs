@@ -1,9 +1,9 @@
-//! What a match, a compilation and a change cost, by number and kind of routes, beside other libraries.
+//! Cost of a match, a compilation and a change by number and kind of routes, compared with other libraries.
 //!
 //! `cargo bench -p stillgate-route [-- FAMILY]`. Plain wall time: the best of several rounds after a warm-up, the same
-//! routes and requests for all in one run; only ratios mean something. `spread` asks for another route every time, in no
-//! order, so that caches are as cold as under traffic that uses all routes; the other columns ask for one again and again.
-//! The reference's time holds the filling of its context, ours the normalising of the path and the reading of fields.
+//! routes and requests for all in one run; only ratios mean something. `spread` requests another route every time, in
+//! no order, so that caches are as cold as under traffic that uses all routes; the other columns repeat one request.
+//! The reference's time includes filling its context, ours includes normalising the path and reading fields.
 
 mod families;
 mod peers;
@@ -87,7 +87,7 @@ fn best_of<T>(rounds: usize, mut work: impl FnMut() -> T) -> Duration {
         let start = Instant::now();
         let made = black_box(work());
         let took = start.elapsed();
-        // Freeing is not what is measured.
+        // The time to free it is not measured.
         drop(made);
         took
     };
@@ -101,7 +101,7 @@ fn nanoseconds(count: usize, mut ask: impl FnMut(usize)) -> f64 {
     for _ in 0..ROUNDS {
         let (mut asked, start) = (0, Instant::now());
         while start.elapsed() < ROUND_TIME {
-            // Reading the clock must not weigh, but a peer may take tens of milliseconds for one.
+            // Reading the clock must not weigh, but a peer may take tens of milliseconds for one call.
             let batch = if best > 1e5 { 1 } else { count.max(64) };
             for index in 0..batch {
                 ask(index % count);
@@ -151,7 +151,7 @@ fn peer(family: &Family, routes: usize, miss: &Sample) -> [String; 2] {
     ["-".to_owned(), "-".to_owned()]
 }
 
-/// For what may take milliseconds.
+/// Measures calls that may take milliseconds.
 fn nanoseconds_of_slow(mut ask: impl FnMut()) -> String {
     let rounds = (0..ROUNDS).map(|_| {
         let (mut asked, start) = (0u32, Instant::now());

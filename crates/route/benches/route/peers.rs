@@ -18,12 +18,12 @@ pub(crate) fn schema() -> Schema {
     schema
 }
 
-/// The reference with the first routes of a family; `None` where they are no expressions.
+/// The reference with the first routes of a family; `None` where they are not expressions.
 pub(crate) fn reference<'a>(family: &Family, routes: usize, schema: &'a Schema) -> Option<Router<'a>> {
     let expression = family.expression?;
     let mut router = Router::new(schema);
     for n in 0..routes {
-        // Of the same priority the greater id comes first.
+        // Among equal priorities the reference tries the greater id first.
         let id = Uuid::from_u128(u128::MAX - n as u128);
         router.add_matcher(0, id, &expression(n)).expect("an expression of ours");
     }
@@ -50,7 +50,7 @@ pub(crate) fn ask_reference(router: &Router<'_>, schema: &Schema, sample: &Sampl
     router.execute(&mut context)
 }
 
-/// A tree of the paths alone; `None` where a family is not told apart by paths.
+/// A tree of the paths alone; `None` where the routes of a family do not differ by path.
 pub(crate) fn tree(family: &Family, routes: usize) -> Option<matchit::Router<usize>> {
     if !matches!(family.name, "uri exact" | "uri prefix" | "uri params") {
         return None;

@@ -5,9 +5,9 @@
 //! look: at a window of a few neighbouring ranges, which are compared without a jump. Where too many ranges are in one piece, as
 //! networks are seldom spread evenly, it names another table, of that piece alone.
 //!
-//! Where ranges stand close together, as those of lists of single clients or of one site's networks do, a table holds bits
-//! instead: each says of so many neighbouring addresses, all of them in ranges or none, which of both. That is far smaller
-//! than the ranges, so it stays in the CPU's cache, and nothing more has to be read.
+//! Where ranges are close together, as in lists of single clients or of one site's networks, a table holds bits
+//! instead: each bit describes a block of neighbouring addresses that are either all in ranges or all outside. That is
+//! far smaller than the ranges, so it stays in the CPU's cache, and nothing more has to be read.
 //!
 //! Most addresses are looked up in one to three tables. A table has at most eight bytes for each of its ranges, and its pieces are
 //! at most half as long as what it spans. So there are at most as many tables above each other as an address has bits, and the
@@ -24,21 +24,22 @@ const IS_TABLE: u32 = 1 << 31;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Ranges<T> {
     pub(super) all: Box<[(T, T)]>,
-    /// The first is of all ranges. Empty: there is one window.
+    /// The first covers all ranges; empty where one window is enough.
     tables: Box<[Table<T>]>,
-    /// Of all tables. Each has the number of the first range of its window, or that of a table with [`IS_TABLE`]. The last range
-    /// that begins at an address of the piece, and the one before that reaches into it, are in the window.
+    /// Pieces of all tables. Each is the number of the first range of its window, or a table's number with
+    /// [`IS_TABLE`]. The window has the last range that begins at an address of the piece, and the one before that
+    /// reaches into it.
     pieces: Box<[u32]>,
-    /// Of all tables that hold bits.
+    /// Words of all tables that hold bits.
     words: Box<[u64]>,
 }
 
-/// Ranges by where they begin, or addresses by whether a range holds them.
+/// Finds ranges by where they begin, or records for blocks of addresses whether they are in a range.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Table<T> {
-    /// Where its first unit begins. Addresses before it are in no range, or count to that unit.
+    /// The beginning of its first unit. Addresses before it are in no range, or count to that unit.
     begin: T,
-    /// The size of a unit, as a power of two: of a piece, or of what a bit stands for.
+    /// The size of a unit (a piece, or the block that one bit represents) as a power of two.
     unit_bits: u32,
     /// Its first piece, or its first word.
     first: u32,
@@ -88,13 +89,13 @@ impl<T: Address> Ranges<T> {
         self.all[..behind].last().is_some_and(|range| last <= range.1)
     }
 
-    /// Whether all of them are elsewhere.
+    /// Whether this range overlaps none of them.
     pub(super) fn is_outside(&self, (first, last): (T, T)) -> bool {
         self.all.iter().all(|range| range.1 < first || last < range.0)
     }
 }
 
-/// Of a window, whose length is known, this is compiled without jumps.
+/// The length of a window is known, so this is compiled without jumps.
 #[inline(always)]
 fn holds<T: Ord + Copy>(ranges: &[(T, T)], address: T) -> bool {
     ranges.iter().fold(false, |is_found, range| is_found | ((range.0 <= address) & (address <= range.1)))
@@ -109,8 +110,8 @@ struct Index<'a, T> {
 }
 
 impl<T: Address> Index<'_, T> {
-    /// Adds a table of some ranges, more than [`WINDOW`], and those below it. Gives its number. Of addresses before `begin`
-    /// it is only asked where no range has them.
+    /// Adds a table of some ranges, more than [`WINDOW`], and the tables below it. Returns its number. Addresses before
+    /// `begin` are only looked up in it where no range has them.
     fn add(&mut self, ranges: Range<usize>, begin: T) -> u32 {
         let number = self.tables.len() as u32;
         if !self.add_bits(&self.all[ranges.clone()], begin) {
@@ -119,7 +120,7 @@ impl<T: Address> Index<'_, T> {
         number
     }
 
-    /// The same, where bits take no more than eight bytes for each range.
+    /// Like [`Self::add`], but makes a table of bits, if they take no more than eight bytes for each range.
     fn add_bits(&mut self, ranges: &[(T, T)], begin: T) -> bool {
         let units = |(first, last): &(T, T)| first.zeros_from(begin).min(last.ones_from(begin));
         let (Some(unit_bits), Some((_, end))) = (ranges.iter().map(units).min(), ranges.last()) else { return false };
@@ -146,7 +147,7 @@ impl<T: Address> Index<'_, T> {
         let last = end.units_from(begin, unit_bits);
         let first = self.pieces.len();
         self.tables.push(Table { begin, unit_bits, first: first as u32, last, holds_bits: false });
-        // Its pieces stand together, before those of the tables below it.
+        // Its pieces are contiguous, before those of the tables below it.
         self.pieces.resize(first + last as usize + 1, 0);
         let mut from = ranges.start;
         for piece in 0..=last {
@@ -157,13 +158,13 @@ impl<T: Address> Index<'_, T> {
         }
     }
 
-    /// What a piece says that begins at an address, and in which some ranges begin.
+    /// The value of the piece that begins at an address, and in which some ranges begin.
     fn piece(&mut self, ranges: Range<usize>, begin: T) -> u32 {
         let reaches = self.all[..ranges.start].last().is_some_and(|before| before.1 >= begin);
         let from = ranges.start - usize::from(reaches);
         match ranges.end - from <= WINDOW {
             true => from.min(self.all.len() - WINDOW) as u32,
-            // What is empty at its beginning need not be cut.
+            // An empty beginning need not be cut.
             false => self.add(from..ranges.end, begin.max(self.all[from].0)) | IS_TABLE,
         }
     }
@@ -171,15 +172,16 @@ impl<T: Address> Index<'_, T> {
 
 /// An address as a number.
 pub(super) trait Address: Copy + Ord {
-    /// How long it is.
+    /// The number of bits of an address.
     const BITS: u32;
-    /// How far it is behind another, in units of a power of two. None where it is before it, and no more than a `u32` holds.
+    /// The distance behind another address, in units of a power of two. Zero where it is before it, and at most what a
+    /// `u32` holds.
     fn units_from(self, begin: Self, unit_bits: u32) -> u32;
-    /// So many units behind, of which there is one that begins there.
+    /// The address so many units further on; a unit begins there.
     fn plus_units(self, units: u32, unit_bits: u32) -> Self;
-    /// How many bits are zero at the end of how far it is behind another; all where it is before it.
+    /// The number of trailing zero bits of the distance behind another address; all bits where it is before it.
     fn zeros_from(self, begin: Self) -> u32;
-    /// How many are one, of an address that is not before it.
+    /// The number of trailing one bits of that distance, for an address that is not before the other.
     fn ones_from(self, begin: Self) -> u32;
 }
 
@@ -216,16 +218,16 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Of what was found to be the worst: ranges at all powers of two.
+    /// The worst case that was found: ranges at all powers of two.
     const PIECES_OF_EACH_MAX: usize = 10;
     /// A range counts where it begins, and where it reaches to.
     const WORDS_OF_EACH_MAX: usize = 2;
 
-    /// Compares with looking at each range, for all that is near their ends.
+    /// Compares with a scan of all ranges, for every address near their ends.
     fn check<T: Address + std::fmt::Debug>(all: &[(T, T)], near: impl Fn(T) -> [T; 3]) {
         let ranges = Ranges::new(all.to_vec());
         let ends: Vec<T> = all.iter().flat_map(|range| [range.0, range.1]).collect();
-        // In some tests there are too many to look at each.
+        // Some tests have too many ranges for a scan.
         let expected = |first: T, last: T| {
             let begin = all.partition_point(|range| range.1 < first);
             all[begin..].first().is_some_and(|range| range.0 <= first && last <= range.1)
@@ -283,7 +285,7 @@ mod tests {
     }
 
     proptest! {
-        /// Numbers of which each has another count of leading zeros are near each other at all scales.
+        /// Numbers with different counts of leading zeros are near each other at all scales.
         #[test]
         fn tables_agree_with_looking_at_each_range(numbers in proptest::collection::vec((any::<u128>(), 0u32..128), 0..300)) {
             let mut ends: Vec<u128> = numbers.iter().map(|(number, zeros)| number >> zeros).collect();

@@ -1,7 +1,8 @@
-//! Networks of IPv6.
+//! IPv6 networks.
 //!
-//! Those of up to 64 bits, which is what sites and clients have, are found by the upper half of an address: that takes half the
-//! memory and little more than half the time. Longer ones, such as single hosts, are found by the whole address.
+//! Networks of up to 64 bits, which is what sites and clients have, are found by the upper half of an address: that
+//! takes half the memory and little more than half the time. Longer ones, such as single hosts, are found by the whole
+//! address.
 
 use super::ranges::Ranges;
 use ipnet::Ipv6Net;

@@ -1,7 +1,7 @@
-//! Predicates whose answer is known without a request, because of what values their field can have.
+//! Predicates whose answer is known without a request, because their field has only certain values.
 //!
-//! Each answer comes with its reason, which lint shows to whoever wrote the predicate. Only what is certain is claimed:
-//! `None` says nothing.
+//! Each answer comes with its reason, which lint shows to the author of the predicate. Only what is certain is claimed:
+//! `None` means unknown.
 
 use crate::condition::{Field, FieldKind, Predicate, Test, Value};
 use crate::path;
@@ -84,8 +84,8 @@ pub(crate) fn finite_domain(field: &Field) -> Option<[&'static [u8]; 2]> {
     matches!(field, Field::Protocol).then_some([b"http", b"https"])
 }
 
-/// The numbers that pass a test, from the first to the last; the first is after the last where there are none. Of `!=`
-/// only that it is none of these.
+/// The numbers that pass a test, from the first to the last; the first is after the last if none passes. `None` for
+/// tests that do not describe a range, such as `!=`.
 pub(crate) fn int_range(test: &Test) -> Option<(i64, i64)> {
     const NONE: (i64, i64) = (1, 0);
     Some(match test {
@@ -98,7 +98,7 @@ pub(crate) fn int_range(test: &Test) -> Option<(i64, i64)> {
     })
 }
 
-/// Text that stands in every value which passes a test.
+/// Text that every value has which passes a test.
 #[derive(Clone, Copy)]
 struct Literal<'a> {
     text: &'a [u8],
@@ -121,11 +121,11 @@ impl Literal<'_> {
     }
 }
 
-/// What lowering never gives.
+/// Why the literal cannot be in a value that was put into lower case.
 fn unlike_lower_case(literal: Literal<'_>) -> Option<String> {
     let text = literal.text;
     let lower = || String::from_utf8_lossy(text).to_lowercase();
-    // Beyond ASCII only a whole text is certain: of values that are no UTF-8 no other letters are lowered.
+    // Beyond ASCII only a whole text is certain: in values that are not UTF-8 only ASCII letters are lowered.
     let certain = text.iter().any(u8::is_ascii_uppercase)
         || (!text.is_ascii() && literal.begins && literal.ends)
             && std::str::from_utf8(text).is_ok_and(|text| text.to_lowercase() != text);
@@ -141,7 +141,7 @@ fn value_flaw(field: &Field, literal: Literal<'_>, lower: bool) -> Option<String
     }
 }
 
-/// What stands in no host, see [`crate::canonical_host`].
+/// Why the literal cannot be in a host, see [`crate::canonical_host`].
 fn host_flaw(literal: Literal<'_>) -> Option<String> {
     let text = literal.text;
     if text.is_empty() && literal.begins && literal.ends {
@@ -157,7 +157,7 @@ fn host_flaw(literal: Literal<'_>) -> Option<String> {
     if let Some(byte) = text.iter().find(|byte| !byte.is_ascii_graphic() || b"\"#,/<>?@\\^`{|}".contains(byte)) {
         return Some(format!("{:?} is in no host", *byte as char));
     }
-    // A colon is in no name, only in an IPv6 address, which stands in brackets.
+    // A colon is only in IPv6 addresses, which are in brackets.
     let colon = memchr::memchr(b':', text)?;
     if literal.begins && literal.ends {
         let inside = lossy.strip_prefix('[').and_then(|lossy| lossy.strip_suffix(']'));
@@ -178,7 +178,7 @@ fn host_flaw(literal: Literal<'_>) -> Option<String> {
     None
 }
 
-/// What stands in no path in normal form.
+/// Why the literal cannot be in a path in normal form.
 fn path_flaw(literal: Literal<'_>, lower: bool) -> Option<String> {
     let text = literal.text;
     if literal.begins && text.first().map_or(literal.ends, |first| *first != b'/') {
@@ -216,7 +216,7 @@ fn segment_flaw(field: &Field, literal: Literal<'_>, lower: bool) -> Option<Stri
     flaw_inside(literal, lower)
 }
 
-/// What stands nowhere in a path in normal form, see [`path`].
+/// Why the literal cannot be anywhere in a path in normal form, see [`path`].
 fn flaw_inside(literal: Literal<'_>, lower: bool) -> Option<String> {
     let text = literal.text;
     let write = || suggest(normal_form(text, lower));
@@ -273,7 +273,7 @@ fn suggest(write: Option<String>) -> String {
 }
 
 fn normal_form(text: &[u8], lower: bool) -> Option<String> {
-    // What does not begin with a slash is put behind one, and behind a letter, lest it become a dot segment.
+    // A text without a leading slash is put behind one, and behind a letter, so that it cannot become a dot segment.
     const GUARD: &[u8] = b"/-";
     let guard = if text.starts_with(b"/") { &b""[..] } else { GUARD };
     let (raw, mut scratch) = ([guard, text].concat(), Vec::new());

@@ -1,4 +1,4 @@
-//! What predicates read: the fields of Kong's expressions, and variables as nginx and APISIX name them.
+//! The fields that predicates read: those of Kong's expressions, and variables as nginx and APISIX name them.
 //!
 //! A field has a type, no value where the request lacks it, and where [`Field::is_multiple`] says so any number of values.
 
@@ -17,9 +17,9 @@ pub enum Field {
     Path,
     /// `http.path.segments.N`: one segment of the normalised path, from 0; a slash at the end begins none.
     Segment(u16),
-    /// `http.path.segments.N_M`: the segments from N to M, joined by `/`; absent where there is no M.
+    /// `http.path.segments.N_M`: the segments from N to M, joined by `/`; absent where there is no segment M.
     Segments(u16, u16),
-    /// `http.path.segments.len`: how many there are.
+    /// `http.path.segments.len`: the number of segments.
     SegmentCount,
     /// `http.headers.NAME`: the value of every line of that name.
     Header(HeaderName),
@@ -30,19 +30,19 @@ pub enum Field {
     Protocol,
     /// `net.src.ip`: the client, after trusted proxies were believed.
     SourceIp,
-    /// `net.src.port`: that of the connection's peer.
+    /// `net.src.port`: the port of the connection's peer.
     SourcePort,
-    /// `net.dst.ip`: our address of the connection.
+    /// `net.dst.ip`: our address on the connection.
     DestinationIp,
-    /// `net.dst.port`: our port of the connection.
+    /// `net.dst.port`: our port on the connection.
     DestinationPort,
-    /// `tls.sni`: the server name the client asked for; absent without TLS.
+    /// `tls.sni`: the server name that the client requested; absent without TLS.
     Sni,
-    /// A variable that is none of the above.
+    /// A variable that is not one of the above.
     Variable(Variable),
 }
 
-/// What kind of values a field has.
+/// The type of a field's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldKind {
     /// Bytes, mostly text.
@@ -53,19 +53,19 @@ pub enum FieldKind {
     Ip,
 }
 
-/// Why a text names no field of the expression language.
+/// Why a text does not name a field of the expression language.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FieldError {
-    /// There is none of that name.
+    /// No field has that name.
     Unknown {
-        /// The nearest that there is.
+        /// The field with the most similar name.
         nearest: Option<String>,
     },
     /// Its last part is wrong.
     Name {
-        /// What is wrong with it.
+        /// Why it is wrong.
         reason: &'static str,
-        /// A field that there is, as much like it as can be.
+        /// The most similar field that exists.
         write: String,
     },
 }
@@ -84,7 +84,7 @@ const PLAIN: [(&str, Field); 10] = [
     ("tls.sni", Field::Sni),
 ];
 
-/// What comes before the name part of fields that have one, and an example of such a part.
+/// The part before the name of fields that have one, and an example of a name.
 const NAMED: [(&str, &str); 3] = [("http.path.segments", "0"), ("http.headers", "x_name"), ("http.queries", "name")];
 
 impl Field {
@@ -191,7 +191,7 @@ fn unknown(name: &str) -> FieldError {
     });
     let plain = PLAIN.iter().map(|(plain, _)| ((*plain).to_owned(), strsim::damerau_levenshtein(name, plain), *plain));
     let near = plain.chain(named).filter(|(_, distance, known)| *distance <= known.len() / 3);
-    // What would be wrong again is no help.
+    // A suggestion that would be wrong again does not help.
     let right = near.filter(|(whole, ..)| Field::parse(whole).is_ok());
     FieldError::Unknown { nearest: right.min_by_key(|(_, distance, _)| *distance).map(|(whole, ..)| whole) }
 }

@@ -1,8 +1,8 @@
 //! Whether one predicate follows from another, whatever the request.
 //!
-//! Sound and incomplete: `true` is proven, `false` says nothing. A value-level relation (every text that passes this
-//! passes that; none passes both; each passes one) is carried to predicates by what they say of several values and of
-//! none.
+//! Sound and incomplete: `true` is proven, `false` means unknown. A relation of values (every text that passes this
+//! passes that; none passes both; each passes one) is carried over to predicates, according to their meaning for
+//! several values and for none.
 
 use crate::condition::decided::{finite_domain, int_domain, int_range};
 use crate::condition::path_sets::{every_path_from, every_path_of, some_path_from, some_path_of_both};
@@ -29,7 +29,7 @@ fn follows(p: &Predicate, q: &Predicate) -> bool {
     if q.test == Test::Present {
         return true;
     }
-    // One passing value says nothing of the others.
+    // One passing value proves nothing about the others.
     if p.field.is_multiple() && p.any && !q.any {
         return false;
     }
@@ -41,7 +41,7 @@ fn follows(p: &Predicate, q: &Predicate) -> bool {
 }
 
 fn exclude(p: &Predicate, q: &Predicate) -> bool {
-    // Each may have a value of its own.
+    // Each may have its own value.
     if p.field.is_multiple() && p.any && q.any {
         return false;
     }
@@ -79,7 +79,7 @@ fn cover(p: &Predicate, q: &Predicate) -> bool {
     }
 }
 
-/// What the lower-case form of every value that passes a test passes.
+/// A test that the lower-case form of every value passes which passes this test.
 pub(crate) fn lowered(test: &Test) -> Option<Test> {
     // Beyond ASCII a part may be lowered differently than in its whole.
     let part = |text: &[u8]| text.is_ascii().then(|| text.to_ascii_lowercase().into_boxed_slice());
@@ -189,7 +189,8 @@ fn only_value(test: &Test) -> Option<Value<'_>> {
     }
 }
 
-/// Whether a test of texts is failed by this one. One of other values would fail every text, which proves nothing.
+/// Whether this test rejects the text that a test of texts accepts. A test of another type would reject every text,
+/// which proves nothing.
 fn excludes_text(test: &Test, text: &[u8]) -> bool {
     let is_about_texts = matches!(
         test,
@@ -221,7 +222,7 @@ fn is_under(text: &[u8], pattern: &HostPattern) -> bool {
     text.len() > pattern.key().len() && text.ends_with(pattern.key())
 }
 
-/// Of a `*.` pattern.
+/// Whether every host that matches a `*.` pattern passes `b`.
 fn host_subset(pattern: &HostPattern, b: &Test) -> bool {
     match b {
         Test::Host(other) => other.is_suffix() && pattern.key().ends_with(other.key()),
@@ -231,11 +232,11 @@ fn host_subset(pattern: &HostPattern, b: &Test) -> bool {
     }
 }
 
-/// Of a pattern with a parameter or a star.
+/// Whether every path that matches a pattern with a parameter or a star passes `b`.
 fn path_subset(key: &[u8], b: &Test) -> bool {
     match b {
         Test::Path(other) => other.tail().is_empty() && every_path_of(key, other.key()),
-        // The key's two special bytes are in no text, so they end what is compared.
+        // The key's two special bytes are in no text, so they end the comparison.
         Test::Prefix(text) => key.starts_with(text) && text.iter().all(|byte| *byte < PARAM),
         Test::Suffix(text) => key.ends_with(text) && text.iter().all(|byte| *byte < PARAM),
         Test::Contains(text) => memmem::find(key, text).is_some() && text.iter().all(|byte| *byte < PARAM),

@@ -1,8 +1,9 @@
-//! What a route asks of a request: a boolean combination of predicates, whatever language it was written in.
+//! The condition that a route sets for requests: a boolean combination of predicates, whatever language it was written
+//! in.
 //!
-//! Kong's expressions, APISIX's `vars` and the parts of URI routes all become a [`Condition`]; the compiler, explain and lint
-//! know nothing else. What a predicate means is in [`predicate`], what it reads in [`field`], what
-//! follows from it in [`implies`], when that needs no request in [`decided`]; [`simplify`] makes conditions short.
+//! Kong's expressions, APISIX's `vars` and the parts of URI routes all become a [`Condition`]; the compiler, explain
+//! and lint know nothing else. [`predicate`] defines the meaning of predicates, [`field`] the fields they read,
+//! [`implies`] what follows from them, [`decided`] which of them need no request; [`simplify`] makes conditions short.
 
 pub(crate) mod decided;
 mod field;
@@ -37,8 +38,8 @@ pub enum Condition {
 }
 
 impl Condition {
-    /// Whether it holds where `predicate` says what each of its predicates comes to. From the left, and no further than
-    /// is needed.
+    /// Whether it holds, given by `predicate` the value of each of its predicates. Evaluated from the left, and no
+    /// further than needed.
     pub fn holds(&self, predicate: &mut dyn FnMut(&Predicate) -> bool) -> bool {
         match self {
             Condition::True => true,
@@ -50,8 +51,7 @@ impl Condition {
         }
     }
 
-    /// What it comes to where `predicate` says what each of its predicates comes to, as far as that is known; `None`: it
-    /// depends on what is not.
+    /// Its value, given by `predicate` the known values of its predicates; `None` if it depends on unknown ones.
     pub fn known(&self, predicate: &mut dyn FnMut(&Predicate) -> Option<bool>) -> Option<bool> {
         match self {
             Condition::True => Some(true),
@@ -63,7 +63,7 @@ impl Condition {
         }
     }
 
-    /// Calls `visit` with every predicate, as often as it stands in the condition.
+    /// Calls `visit` with every predicate, as often as it occurs in the condition.
     pub fn each_predicate<'a>(&'a self, visit: &mut dyn FnMut(&'a Arc<Predicate>)) {
         match self {
             Condition::True | Condition::False => {}
@@ -76,7 +76,7 @@ impl Condition {
     }
 }
 
-/// What parts come to of which one that is `deciding` is enough.
+/// The value of a chain in which one part that is `deciding` is enough.
 fn one_decides(
     parts: &[Condition],
     deciding: bool,

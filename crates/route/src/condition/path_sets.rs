@@ -1,10 +1,10 @@
-//! How the sets of paths that patterns and prefixes stand for lie to each other.
+//! Relations between the sets of paths that patterns and prefixes describe.
 //!
 //! Patterns come as their keys (see [`crate::PathPattern`]); `some_…` errs on the side of `true`, `every_…` of `false`.
 
 use crate::pattern::{PARAM, STAR};
 
-/// What of a key or path stands before the next slash.
+/// Length of a key or path up to the next slash.
 fn segment(text: &[u8]) -> usize {
     memchr::memchr(b'/', text).unwrap_or(text.len())
 }
@@ -17,7 +17,7 @@ pub(super) fn every_path_from(text: &[u8], key: &[u8]) -> bool {
             STAR => return true,
             PARAM => {
                 let len = segment(&text[at..]);
-                // The segment may go on behind the text.
+                // The segment may continue behind the text.
                 if len == 0 || at + len == text.len() {
                     return false;
                 }
@@ -81,7 +81,7 @@ pub(super) fn some_path_of_both(key: &[u8], other: &[u8]) -> bool {
                 if own == 0 || its == 0 {
                     return false;
                 }
-                // One is a parameter; the other is not empty, or might go on beyond slashes.
+                // One is a parameter; the other is not empty, or might extend beyond slashes.
                 if key[at..][..own].contains(&STAR) || other[there..][..its].contains(&STAR) {
                     return true;
                 }

@@ -1,7 +1,7 @@
-//! One field, tested: what it means, whoever wrote it.
+//! A test of one field: its meaning, independent of the language it was written in.
 //!
-//! No predicate holds of an absent field. What `vars` says otherwise (`~=` holds of an absent variable) is written as
-//! [`super::Condition::Not`]. Of a field with several values all must pass the test, or with [`Predicate::any`] one.
+//! No predicate holds for an absent field. Where `vars` differs (`~=` holds for an absent variable) it is written as
+//! [`super::Condition::Not`]. All values of a field must pass the test, or with [`Predicate::any`] one.
 
 use crate::condition::{Field, FieldKind};
 use crate::regex::Pattern;
@@ -13,19 +13,19 @@ use std::net::IpAddr;
 /// A test of a field.
 #[derive(Debug, Clone)]
 pub struct Predicate {
-    /// What is tested.
+    /// The field to test.
     pub field: Field,
     /// Whether the values are put into lower case first (as [`str::to_lowercase`] does).
     pub lower: bool,
     /// Whether one passing value is enough.
     pub any: bool,
-    /// What each value must pass. It is of the field's type.
+    /// The test that values must pass. It is of the field's type.
     pub test: Test,
-    /// As it was written. Predicates that differ only here are equal.
+    /// Its source text and position. Predicates that differ only here are equal.
     pub source: PredicateOrigin,
 }
 
-/// Where a predicate comes from.
+/// The place where a predicate was written.
 #[derive(Debug, Clone, Default)]
 pub struct PredicateOrigin {
     /// As it was written.
@@ -34,10 +34,10 @@ pub struct PredicateOrigin {
     pub at: Option<(u32, u32)>,
 }
 
-/// What a value must pass.
+/// A condition on one value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Test {
-    /// It is there; `vars` compares with null to ask for that.
+    /// The value exists; `vars` writes this as a comparison with null.
     Present,
     /// `==` on text.
     Equal(Box<[u8]>),
@@ -103,16 +103,16 @@ pub enum NumberTest {
 /// One value of a field.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Value<'a> {
-    /// Of a text field.
+    /// A value of a text field.
     Text(&'a [u8]),
-    /// Of a number field.
+    /// A value of a number field.
     Int(i64),
-    /// Of an address field; canonical (see [`IpAddr::to_canonical`]).
+    /// A value of an address field; canonical (see [`IpAddr::to_canonical`]).
     Ip(IpAddr),
 }
 
 impl Value<'_> {
-    /// The value that a text stands for, in a field of that kind; `None` where it stands for none.
+    /// Reads a text as a value of that kind; `None` where it is not one.
     pub(crate) fn read(kind: FieldKind, text: &[u8]) -> Option<Value<'_>> {
         match kind {
             FieldKind::Text => Some(Value::Text(text)),
@@ -250,7 +250,7 @@ impl Hash for Predicate {
             Test::Path(pattern) => pattern.hash(state),
             Test::Number(test, number) => (*test as u8, number.to_bits()).hash(state),
             Test::HasElement(element) => element.hash(state),
-            // Equal ones have equal discriminants, which is all that is asked of a hash.
+            // Equal ones have equal discriminants, which is enough for a hash.
             Test::Present | Test::Addresses(_) => {}
         }
     }

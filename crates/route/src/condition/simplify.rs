@@ -1,9 +1,9 @@
 //! Conditions in their simplest form, with the same meaning.
 //!
-//! Bottom-up, in one pass: negations are pushed down to predicates (no further: a negated predicate holds of an absent
-//! field, so `!(a == 1)` is not `a != 1`), chains within chains are joined, and in each chain what follows from its
-//! siblings goes. What a predicate means beyond being the same as another is asked of [`implies`] for few siblings only,
-//! so that the work stays near-linear for the longest chains.
+//! Bottom-up, in one pass: negations are pushed down to predicates (no further: a negated predicate holds for an absent
+//! field, so `!(a == 1)` is not `a != 1`), chains within chains are joined, and in each chain parts that follow from
+//! their siblings are removed. Implications beyond equality are looked for ([`implies`]) among few siblings only, so
+//! that the work stays near-linear for the longest chains.
 
 use crate::condition::decided::{always, never};
 use crate::condition::implies::implies;
@@ -17,8 +17,8 @@ const COMPARED_MAX: usize = 16;
 const ROUNDS_MAX: usize = 4;
 
 impl Condition {
-    /// The same condition in its simplest form: `Not` only around predicates, no `True` or `False` inside, no chain in a
-    /// chain of the same kind, no predicate that its siblings decide.
+    /// The equivalent condition in its simplest form: `Not` only around predicates, no `True` or `False` inside, no
+    /// chain in a chain of the same kind, no predicate that its siblings decide.
     pub fn simplified(&self) -> Condition {
         simplify(self, false)
     }
@@ -63,14 +63,14 @@ pub(crate) fn as_literal(condition: &Condition) -> Option<(&Arc<Predicate>, bool
     }
 }
 
-/// `&&` or `||`. Everything said of the one holds of the other with true and false exchanged.
+/// `&&` or `||`. Every rule for one holds for the other with true and false exchanged.
 #[derive(Clone, Copy, PartialEq)]
 struct Kind {
     all: bool,
 }
 
 impl Kind {
-    /// What decides the chain if one part is it.
+    /// The value of a part that decides the chain.
     fn absorbing(self) -> Condition {
         constant(!self.all)
     }
@@ -141,7 +141,7 @@ fn compare(parts: &mut Vec<Condition>, kind: Kind) -> bool {
             if p.field != q.field {
                 continue;
             }
-            // Of `&&` they may contradict each other; of `||`, one may hold where the other does not.
+            // In `&&` they may contradict each other; in `||`, one may hold where the other does not.
             if implies_at_once(p, not_p == kind.all, q, not_q != kind.all) {
                 return false;
             }
@@ -156,8 +156,8 @@ fn compare(parts: &mut Vec<Condition>, kind: Kind) -> bool {
                 break;
             }
         }
-        // Order is kept, since it is that of evaluation. What was compared with an earlier one that goes is compared with
-        // the later one that stays again, at the same place.
+        // Order is kept, since it is the order of evaluation. A predicate that was compared with a dropped earlier one
+        // is compared again with the later one that takes its place.
         match drop_earlier {
             Some(earlier) => {
                 parts.remove(earlier);
@@ -172,7 +172,7 @@ fn compare(parts: &mut Vec<Condition>, kind: Kind) -> bool {
     true
 }
 
-/// As [`compare`], of equal predicates only.
+/// Like [`compare`], for equal predicates only.
 fn remove_equal(parts: &mut Vec<Condition>) -> bool {
     let mut known: HashMap<Arc<Predicate>, bool> = HashMap::with_capacity(parts.len());
     let mut decided = false;
@@ -192,8 +192,8 @@ enum Absorbed {
     To(Vec<Condition>),
 }
 
-/// Simplifies the chains among the parts by what the predicates among them say: where those of `a && (!a || b)` don't
-/// hold, what the rest comes to does not matter.
+/// Simplifies the chains among the parts by the values of the predicates among them: where the predicates of `a && (!a
+/// || b)` don't hold, the value of the rest does not matter.
 fn absorb(parts: &[Condition], kind: Kind) -> Absorbed {
     let literals = parts.iter().filter(|part| as_literal(part).is_some()).count();
     if literals == parts.len() {
@@ -227,7 +227,7 @@ fn absorb(parts: &[Condition], kind: Kind) -> Absorbed {
     simpler.map_or(Absorbed::Nothing, Absorbed::To)
 }
 
-/// Predicates with what they come to.
+/// Predicates with their values.
 enum Assignment<'a> {
     Few(Vec<(&'a Predicate, bool)>),
     Many(HashMap<&'a Predicate, bool>),
@@ -252,7 +252,8 @@ impl<'a> Assignment<'a> {
         }
     }
 
-    /// What a predicate comes to. Of few known ones it is told whether it follows from one, of many whether it is one.
+    /// The value of a predicate. With few known ones it may follow from one of them; with many, only an equal one gives
+    /// it.
     fn get(&self, predicate: &Predicate) -> Option<bool> {
         let few = match self {
             Assignment::Many(many) => return many.get(predicate).copied(),
@@ -272,7 +273,7 @@ impl<'a> Assignment<'a> {
     }
 }
 
-/// A condition with known predicates replaced and what follows from that folded; `None`: none is in it.
+/// Replaces known predicates in a condition and folds the result; `None` if it contains none of them.
 fn substitute(condition: &Condition, known: &Assignment<'_>) -> Option<Condition> {
     match condition {
         Condition::True | Condition::False => None,
@@ -295,7 +296,7 @@ fn substitute_chain(parts: &[Condition], kind: Kind, known: &Assignment<'_>) -> 
         return Some(changed);
     }
     if is_constant && let [one, other] = parts {
-        // The most frequent case needs no list. The one before the first that changes does not.
+        // The most frequent case needs no list. A part before the first that changes stays as it is.
         let rest = if first == 0 { substitute(other, known) } else { None };
         return Some(rest.unwrap_or_else(|| if first == 0 { other.clone() } else { one.clone() }));
     }
@@ -313,7 +314,7 @@ fn substitute_chain(parts: &[Condition], kind: Kind, known: &Assignment<'_>) -> 
     Some(kind.join(simpler))
 }
 
-/// As [`implies`], but regexes are only compared: to run one it must be compiled, and would stay so in every route.
+/// Like [`implies`], but regexes are only compared: to run one it must be compiled, and would stay so in every route.
 fn implies_at_once(p: &Predicate, not_p: bool, q: &Predicate, not_q: bool) -> bool {
     let is_regex = |predicate: &Predicate| matches!(predicate.test, Test::Regex(_));
     if is_regex(p) || is_regex(q) {
@@ -344,13 +345,13 @@ mod tests {
         check(&format!("!({get} || {a})"), &format!("!({get}) && !({a})"));
         check(&format!("!(!({a}))"), a);
         check(&format!("!({a})"), &format!("!({a})"));
-        // Chains in chains, and what stands in them twice.
+        // Chains in chains, and repeated parts.
         check(&format!("{get} && ({a} && {get})"), &format!("{get} && {a}"));
         check(&format!("{get} && ({a} || {get})"), get);
         check(&format!("{get} || ({a} && {get})"), get);
         check(&format!("{get} && (!({get}) || {a})"), &format!("{get} && {a}"));
         check(&format!("({get} || {a}) && ({get} || {a})"), &format!("{get} || {a}"));
-        // What excludes and what completes each other.
+        // Parts that exclude or complete each other.
         check(&format!("{get} && {put}"), "false");
         check(&format!("{a} && !({a})"), "false");
         check(&format!("{a} || !({a})"), "true");
@@ -360,7 +361,7 @@ mod tests {
             r#"any(http.headers.a) == "1" && any(http.headers.a) == "2""#,
             r#"any(http.headers.a) == "1" && any(http.headers.a) == "2""#,
         );
-        // What follows from its siblings.
+        // Parts that follow from their siblings.
         check(&format!("{get} && ({put} || {a})"), &format!("{get} && {a}"));
         check(&format!(r#"{get} && ({put} || http.method == "HEAD")"#), "false");
         check(&format!(r#"http.path ^= "/a/b" && (http.path ^= "/a" || {a})"#), r#"http.path ^= "/a/b""#);
@@ -370,7 +371,7 @@ mod tests {
         );
         check(r#"http.path ^= "/a" && http.path == "/ab""#, r#"http.path == "/ab""#);
         check(r#"http.path ^= "/a" || http.path == "/ab""#, r#"http.path ^= "/a""#);
-        // What the field decides.
+        // Predicates that the field decides.
         check(&format!(r#"http.path ^= "/" && {a}"#), a);
         check(&format!(r#"http.host == "A" || {a}"#), a);
         check("net.src.ip in 0.0.0.0/0", "net.src.ip in 0.0.0.0/0");

@@ -1,4 +1,5 @@
-//! That simplifying keeps the meaning and implications are true, on random conditions and requests of a small universe.
+//! Tests that simplifying keeps the meaning and that implications are true, on random conditions and requests of a
+//! small universe.
 
 use crate::condition::decided::{always, never};
 use crate::condition::implies::implies;

@@ -1,22 +1,22 @@
-//! A route at one of its places, as it is named to people.
+//! A route at one of its places, as it is shown to people.
 
 use super::reason::shortened;
 use crate::layer::PlaceId;
 use crate::{RouteMatch, RouteSpec};
 use std::fmt;
 
-/// A route at the place that is told of.
+/// A route at the place that is reported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
     /// Its position in the list that was compiled.
     pub route: usize,
     /// Its id.
     pub id: String,
-    /// Where it stands.
+    /// Its host and path, or its expression.
     pub stand: Stand,
 }
 
-/// What of a route was looked at.
+/// The part of a route that was examined.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stand {
     /// An expression route has one place.

@@ -1,4 +1,4 @@
-//! Routes that only a request's host keeps it from: what a person looks for first where no route takes a request.
+//! Routes that match a request but for its host: what a person looks for first where no route takes a request.
 
 use super::reason::{Distance, Reason, Told};
 use super::{Candidate, Place, Teller, list};
@@ -6,15 +6,15 @@ use crate::condition::Field;
 use crate::{RouteMatch, UriRoute};
 use std::cmp::Reverse;
 
-/// Most routes told of that have other hosts.
+/// Most routes of other hosts that are reported.
 pub const MISSED_MAX: usize = 10;
 
 /// How far a route is from taking the request; less is nearer.
 type Miss = (Distance, Reverse<usize>);
 
 impl Teller<'_, '_, '_> {
-    /// URI routes of the request's path with hosts that are all others: first those that nothing else keeps from taking it, and
-    /// of these first those whose hosts end most like the request's. And how many are left out.
+    /// URI routes of the request's path whose hosts all differ from the request's: first those that nothing else keeps
+    /// from taking it, and among these first those whose hosts end most like the request's. And how many are left out.
     pub(super) fn missed(&mut self) -> (Vec<(Candidate, Reason)>, usize) {
         let mut missed: Vec<(Miss, usize, Place)> = Vec::new();
         for (route, spec) in self.matcher.specs.iter().enumerate() {

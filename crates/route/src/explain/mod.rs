@@ -1,7 +1,8 @@
-//! Which route takes a request, and why not another: what [`Matcher::find`] decides, told.
+//! Explains the decision of [`Matcher::find`]: which route takes a request, and why others do not.
 //!
-//! It walks all routes in the order they are tried, evaluates their conditions as they were written, without an index, and
-//! puts into words what it finds (`reason`). It is slow and allocates. That it comes to the same as the search is asserted.
+//! It walks all routes in the order they are tried, evaluates their conditions as they were written, without an index,
+//! and puts the result into words (`reason`). It is slow and allocates. An assertion checks that it agrees with the
+//! search.
 
 mod candidate;
 mod missed;
@@ -21,48 +22,49 @@ use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::fmt;
 
-/// Most better-placed routes told of; of more, those that failed by least.
+/// Most better-placed routes that are reported; if there are more, those that failed by least.
 pub const RULED_OUT_MAX: usize = 100;
 
-/// What became of a request.
+/// The routing decision for a request, and the reasons for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
     /// The route that takes it.
     pub chosen: Option<Candidate>,
-    /// What the chosen route captured: `:name` and `*name` of its path, or the named groups of its regexes.
+    /// Parameters that the chosen route captured: `:name` and `*name` of its path, or the named groups of its regexes.
     pub params: Vec<(String, String)>,
-    /// Routes that come before the chosen one, each with its reason; in the order they are tried. Of URI routes only those
-    /// whose host and path match.
+    /// Routes that come before the chosen one, each with its reason; in the order they are tried. URI routes are only
+    /// listed if their host and path match.
     pub ruled_out: Vec<(Candidate, Reason)>,
     /// How many more there are, beyond [`RULED_OUT_MAX`].
     pub omitted: usize,
-    /// Where no route takes it: URI routes of the path whose hosts it misses, the nearest first and no more than [`MISSED_MAX`].
+    /// Where no route takes it: URI routes of the path whose hosts it misses, the nearest first, at most
+    /// [`MISSED_MAX`].
     pub missed: Vec<(Candidate, Reason)>,
     /// How many more there are, beyond [`MISSED_MAX`].
     pub missed_omitted: usize,
-    /// About the route that was asked about.
+    /// The verdict on the route that was asked about.
     pub asked: Option<(String, Verdict)>,
 }
 
-/// What became of the route that was asked about.
+/// Why the route that was asked about takes the request or does not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// There is no route of that id.
+    /// No route has that id.
     Unknown,
     /// It takes the request.
     Chosen,
-    /// The request's host is none of its.
+    /// The request's host is not one of its hosts.
     Host(String),
-    /// The request's path is none of its.
+    /// The request's path is not one of its paths.
     Path(String),
-    /// A condition does not hold; of a URI route one besides host and path.
+    /// A condition does not hold; for a URI route one other than host and path.
     RuledOut(Reason),
     /// It would take the request, but the chosen route comes first.
     Later(String),
 }
 
 impl Matcher {
-    /// Tells which route takes a request, and why no other; `asked` is the id of a route to tell about in any case.
+    /// Explains which route takes a request, and why no other does; `asked` is the id of a route to report in any case.
     ///
     /// Fails where [`Matcher::find`] does.
     pub fn explain(&self, request: &Request<'_>, asked: Option<&str>) -> Result<Explanation, PathError> {
@@ -120,7 +122,7 @@ impl<'m> Teller<'m, '_, '_> {
         places.filter(|place| self.is_at(*place)).min_by(|a, b| self.order(*a, *b))
     }
 
-    /// Whether host and path are the place's. An expression has none of its own.
+    /// Whether the place has the request's host and path. An expression has neither.
     fn is_at(&self, place: Place) -> bool {
         match &self.spec(place).takes {
             RouteMatch::Expression(_) => true,
@@ -132,7 +134,7 @@ impl<'m> Teller<'m, '_, '_> {
         }
     }
 
-    /// How far from holding the conditions of a place are besides host and path; `None` where they hold.
+    /// How far the conditions of a place other than host and path are from holding; `None` where they hold.
     fn distance(&mut self, place: Place) -> Option<Distance> {
         Why::new(&mut self.plain, self.request).distance(&self.matcher.specs[place.route], place.id.path)
     }
@@ -155,7 +157,7 @@ impl<'m> Teller<'m, '_, '_> {
             }
         }
         failing.sort_by(|(a, _), (b, _)| self.order(*a, *b));
-        // A route with several hosts or paths is met again, mostly with nothing new to say.
+        // A route with several hosts or paths is met again, mostly with nothing new to report.
         let mut told = HashSet::new();
         failing.retain(|(place, _)| {
             let is_alone = self.places(place.route).nth(1).is_none();
@@ -188,13 +190,13 @@ impl<'m> Teller<'m, '_, '_> {
         };
         match (places.into_iter().find(|place| self.distance(*place).is_none()), chosen) {
             (Some(place), Some(chosen)) => Verdict::Later(self.why_later(place, chosen)),
-            // It holds, so something was chosen; and what was chosen is looked at above.
+            // It holds, so some route was chosen; the chosen one is handled above.
             (Some(_), None) => Verdict::Chosen,
             (None, _) => self.why_not(first).map_or(Verdict::Chosen, Verdict::RuledOut),
         }
     }
 
-    /// Of a URI route with no place at the request's host and path.
+    /// The verdict on a URI route with no place at the request's host and path.
     fn elsewhere(&self, uri: Option<&UriRoute>) -> Verdict {
         let (hosts, paths) = uri.map_or((&[][..], &[][..]), |uri| (&uri.hosts, &uri.paths));
         if !hosts.is_empty() && !hosts.iter().any(|pattern| pattern.matches(self.request.host)) {
@@ -205,7 +207,7 @@ impl<'m> Teller<'m, '_, '_> {
         Verdict::Path(format!("paths are {}; the request's is {path:?}", list(paths)))
     }
 
-    /// By which rule a place comes after the chosen one.
+    /// The rule by which a place comes after the chosen one.
     fn why_later(&self, place: Place, chosen: Place) -> String {
         let (spec, first) = (self.spec(place), self.spec(chosen));
         let same = match (&spec.takes, &first.takes) {

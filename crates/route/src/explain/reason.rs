@@ -1,7 +1,8 @@
-//! Why a condition does not hold, in words: which predicate of it, where it stands, and what the request has there.
+//! Why a condition does not hold, in words: the predicate in it, its position, and the values that the request has
+//! there.
 //!
-//! Of parts that must all hold the first that does not is told; of alternatives, that none holds, each with its reason; of
-//! what is negated, what holds inside. All of it is bounded.
+//! Where all parts must hold, the first that does not is reported; for alternatives, every one with its reason; for a
+//! negation, what holds inside. All of it is bounded.
 
 use super::list;
 use crate::condition::{Condition, Field, FieldKind, Predicate, Test};
@@ -10,53 +11,53 @@ use crate::plain::Plain;
 use crate::{AddressSet, PathPattern, Request, RouteMatch, RouteSpec, UriRoute};
 use std::fmt;
 
-/// Most predicates told of in one reason.
+/// Most predicates reported in one reason.
 pub(super) const PREDICATES_TOLD_MAX: usize = 8;
-/// Most values told of one field.
+/// Most values reported of one field.
 const VALUES_TOLD_MAX: usize = 4;
-/// Longest value and longest predicate, as told.
+/// Longest value and longest predicate that are reported.
 const VALUE_CHARS_MAX: usize = 80;
 const PREDICATE_CHARS_MAX: usize = 160;
 
 /// Why a place does not take a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reason {
-    /// For people.
+    /// The reason in words, for people.
     pub text: String,
-    /// The predicates that it is about, for programs; no more than a few.
+    /// The predicates concerned, for programs; no more than a few.
     pub predicates: Vec<Told>,
 }
 
-/// A predicate and what it came to.
+/// A predicate and its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Told {
     /// As it was written.
     pub predicate: String,
     /// Line and column in the expression, from 1 and in characters; `None` outside of expressions.
     pub at: Option<(u32, u32)>,
-    /// What it reads.
+    /// The field that it reads.
     pub field: String,
-    /// What the request has there, as the predicate sees it; empty: the field is absent.
+    /// The request's values of that field, as the predicate sees them; empty if the field is absent.
     pub values: Vec<String>,
     /// Whether that is known (see [`crate::Lookup::is_known`]).
     pub is_known: bool,
-    /// How many more values there are than are told.
+    /// The number of further values that are not listed.
     pub omitted: usize,
-    /// Whether it holds; such a one is negated.
+    /// Whether it holds; if it does, the condition negates it.
     pub holds: bool,
 }
 
 /// Less is nearer to holding: how many of a place's parts fail, in thousandths of them.
 pub(super) type Distance = u32;
 
-/// Evaluates conditions and collects what there is to tell.
+/// Evaluates conditions and collects the reasons.
 pub(super) struct Why<'a, 'p, 'r> {
     plain: &'a mut Plain<'p, 'r>,
     request: &'p Request<'r>,
     pub(super) told: Vec<Told>,
 }
 
-/// One condition as text: `what: fact`. Neighbours that share the fact are put together.
+/// One condition as text: `what: fact`. Neighbours with the same fact are put together.
 pub(super) struct Line {
     what: String,
     fact: String,
@@ -67,7 +68,7 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
         Why { plain, request, told: Vec::new() }
     }
 
-    /// `None` where everything holds, besides host and path of a URI route.
+    /// `None` if everything holds, apart from host and path of a URI route.
     pub(super) fn distance(mut self, spec: &RouteSpec, path: u32) -> Option<Distance> {
         let (failing, all) = match &spec.takes {
             RouteMatch::Expression(expression) => self.count(expression.condition(), None),
@@ -85,7 +86,7 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
         (failing > 0).then(|| failing * 1000 / all)
     }
 
-    /// The first condition besides host and path that does not hold.
+    /// The first condition other than host and path that does not hold.
     pub(super) fn why_not(mut self, spec: &RouteSpec, path: u32) -> Option<Reason> {
         let uri = match &spec.takes {
             RouteMatch::Expression(expression) => {
@@ -130,12 +131,12 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
         condition.holds(&mut |predicate| self.plain.holds(predicate, pattern))
     }
 
-    /// Of the parts that must all hold, how many don't, and how many there are.
+    /// Counts the parts that must all hold: how many of them fail, and how many there are.
     fn count(&mut self, condition: &Condition, pattern: Option<&PathPattern>) -> (u32, u32) {
         match condition {
             Condition::All(parts) => {
                 parts.iter().fold((0, 0), |(failing, all), part| match failing > 0 && is_costly(part) {
-                    // How near it is does not matter so much.
+                    // How near an alternative is does not matter so much.
                     true => (failing + 1, all + 1),
                     false => {
                         let (more_failing, more) = self.count(part, pattern);
@@ -151,7 +152,7 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
         (!self.holds(condition, pattern)).then(|| self.tell(condition, false, pattern))
     }
 
-    /// Why a condition comes to `value`, which it does.
+    /// Explains why a condition has the value `value`, which is its value.
     fn tell(&mut self, condition: &Condition, value: bool, pattern: Option<&PathPattern>) -> Line {
         if let Some(predicate) = written_negation(condition) {
             return self.tell_predicate(predicate, value, pattern);
@@ -159,7 +160,7 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
         match condition {
             Condition::Is(predicate) => self.tell_predicate(predicate, value, pattern),
             Condition::Not(inner) => self.tell(inner, !value, pattern),
-            // One part decides where one is enough for the value.
+            // One part decides if one is enough for the value.
             Condition::All(parts) | Condition::Any(parts) => {
                 let one_is_enough = matches!(condition, Condition::Any(_)) == value;
                 match parts.iter().find(|part| self.holds(part, pattern) == value) {
@@ -173,7 +174,7 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
         }
     }
 
-    /// All parts come to `value`.
+    /// Explains why all parts have the value `value`.
     fn tell_all(&mut self, parts: &[Condition], value: bool, pattern: Option<&PathPattern>) -> Line {
         let mut lines: Vec<Line> = Vec::new();
         let mut told = 0;
@@ -198,7 +199,7 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
         Line { what: String::new(), fact: format!("{lead}: {}", items.join("; ")) }
     }
 
-    /// `holds` is about what was written, which may hold the negation itself.
+    /// `holds` is about the predicate as written, which may itself be a negation.
     pub(super) fn tell_predicate(&mut self, predicate: &Predicate, holds: bool, pattern: Option<&PathPattern>) -> Line {
         let text = |value: &Vec<u8>| shortened(&String::from_utf8_lossy(value), VALUE_CHARS_MAX);
         let all = self.plain.values(predicate, pattern);
@@ -226,14 +227,14 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
     }
 }
 
-/// Whether it takes a regex, which may have to be compiled, to evaluate it.
+/// Whether evaluating it takes a regex, which may have to be compiled.
 fn is_costly(condition: &Condition) -> bool {
     let mut has_regex = false;
     condition.each_predicate(&mut |predicate| has_regex |= matches!(predicate.test, Test::Regex(_)));
     has_regex
 }
 
-/// The predicate of a negation that belongs to what was written: the `~=` and `!` of `vars`.
+/// The predicate under a negation that belongs to the operator as written: `~=` and `!` of `vars`.
 fn written_negation(condition: &Condition) -> Option<&Predicate> {
     let Condition::Not(inner) = condition else { return None };
     match &**inner {

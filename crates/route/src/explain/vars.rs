@@ -1,6 +1,7 @@
-//! What the `vars` of a route come to for a request of which parts are not known, such as its response or its consumer.
+//! Evaluates the `vars` of a route for a request of which parts are unknown, such as its response or its consumer.
 //!
-//! The search takes what is not known for absent. Here it is kept apart: `vars` hold, or do not, or it cannot be said yet.
+//! The search treats unknown values as absent. Here they are kept apart: `vars` hold, do not hold, or are undecided
+//! yet.
 
 use super::reason::{Told, Why};
 use crate::condition::Predicate;
@@ -8,17 +9,17 @@ use crate::fields::variable_of;
 use crate::plain::Plain;
 use crate::{Matcher, Request};
 
-/// What `vars` come to.
+/// The value of a route's `vars`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VarsVerdict {
-    /// `None`: it depends on what is not known.
+    /// `None` if it depends on unknown values.
     pub holds: Option<bool>,
-    /// Predicates that it is about, no more than a few: those that do not hold, or those that read what is not known.
+    /// Predicates that decide it, no more than a few: those that do not hold, or those that read unknown values.
     pub told: Vec<Told>,
 }
 
 impl Matcher {
-    /// What the `vars` of the route at this position come to; a route without any holds.
+    /// The value of the `vars` of the route at this position; a route without `vars` holds.
     pub fn explain_vars(&self, route: usize, request: &Request<'_>) -> VarsVerdict {
         let spec = &self.specs[route];
         let Some(uri) = spec.uri() else { return VarsVerdict { holds: Some(true), told: Vec::new() } };
@@ -60,7 +61,7 @@ mod tests {
     };
     use std::sync::Arc;
 
-    /// `http_a` is `1`, the status is not known, and all else is absent.
+    /// `http_a` is `1`, the status is unknown, and all else is absent.
     struct Vars;
 
     impl Lookup for Vars {

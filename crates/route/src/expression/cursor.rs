@@ -1,4 +1,4 @@
-//! A place in a text that only moves forward, and knows its line and column.
+//! A position in a text that only moves forward, and knows its line and column.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ pub(super) struct Cursor<'t> {
     text: &'t str,
     /// Always on the boundary of a character.
     at: usize,
-    /// The last place whose line and column were asked for. What comes next is counted from there, so that all places
+    /// The last position whose line and column were requested. The next is counted from there, so that all positions
     /// together cost one walk through the text.
     located: (usize, u32, u32),
 }
@@ -62,8 +62,8 @@ impl<'t> Cursor<'t> {
         self.take_while(is_blank);
     }
 
-    /// What stands at the cursor, up to a blank, a parenthesis, or an operator that joins conditions; never empty but at
-    /// the end.
+    /// The text at the cursor, up to a blank, a parenthesis, or an operator that joins conditions; empty only at the
+    /// end.
     pub(super) fn word(&self) -> Range<usize> {
         let rest = self.rest();
         if rest.starts_with("&&") || rest.starts_with("||") {
@@ -78,13 +78,13 @@ impl<'t> Cursor<'t> {
         self.at..self.at + end
     }
 
-    /// The place just behind the last character that is no blank, before the cursor.
+    /// The position just behind the last non-blank character before the cursor.
     pub(super) fn end_of_last(&self) -> usize {
         self.text[..self.at].trim_end_matches(is_blank).len()
     }
 
-    /// Goes to the next place where a condition can end: over texts, and over parentheses that open and close. So many,
-    /// `depth`, have been opened before.
+    /// Goes to the next position where a condition can end: over texts, and over parentheses that open and close.
+    /// `depth` of them have been opened before.
     pub(super) fn skip_condition(&mut self, mut depth: usize) {
         let (text, bytes) = (self.text, self.text.as_bytes());
         let mut at = self.at;
@@ -131,7 +131,7 @@ pub(super) fn is_blank(c: char) -> bool {
     matches!(c, ' ' | '\t' | '\r' | '\n')
 }
 
-/// What field names and functions are made of, behind the first letter.
+/// Whether field names and function names may have this character, behind the first letter.
 pub(super) fn is_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '.')
 }

@@ -1,4 +1,4 @@
-//! What can be wrong with an expression, in words for the person who must mend it at night.
+//! Errors of expressions, in words for the person who must fix them at night.
 
 use super::excerpt::Excerpt;
 use super::{ERRORS_MAX, EXPRESSION_BYTES_MAX, NESTING_MAX, PREDICATES_MAX};
@@ -8,9 +8,9 @@ use std::ops::Range;
 
 /// One error of an expression.
 ///
-/// Its `Display` has several lines: what is wrong, the line of the expression, carets below the place, and what to write
-/// instead; the last does not end in a line break. It is safe to print: nothing of the expression moves a terminal's
-/// cursor, and no line is long.
+/// Its `Display` has several lines: the error, the line of the expression, carets below the place, and a suggestion;
+/// the last does not end in a line break. It is safe to print: nothing of the expression moves a terminal's cursor, and
+/// no line is long.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExpressionError {
     /// From 1.
@@ -19,14 +19,14 @@ pub struct ExpressionError {
     pub column: u32,
     /// The place in bytes. Empty where something is missing.
     pub span: Range<usize>,
-    /// What is wrong.
+    /// The error.
     pub kind: ExpressionErrorKind,
-    /// What to write.
+    /// A suggestion.
     pub hint: Option<String>,
     pub(super) excerpt: Excerpt,
 }
 
-/// What is wrong.
+/// Kinds of errors.
 ///
 /// Texts called `found` are excerpts: in backquotes, on one line, cut where they are long.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,18 +42,18 @@ pub enum ExpressionErrorKind {
     TooDeep,
     /// It has more than [`PREDICATES_MAX`].
     TooManyPredicates,
-    /// There were [`ERRORS_MAX`] errors before; what comes behind was not read.
+    /// There were [`ERRORS_MAX`] errors before; the rest was not read.
     TooManyErrors,
-    /// Something else stands here.
+    /// Something other than the expected is here.
     Expected {
-        /// What should stand here.
+        /// The expected part.
         expected: Expected,
-        /// What does.
+        /// The actual text.
         found: String,
     },
-    /// It means something in another language.
+    /// It has a meaning in another language.
     Foreign {
-        /// What.
+        /// The foreign text.
         found: String,
     },
     /// A parenthesis, quote or bracket is never closed.
@@ -72,26 +72,26 @@ pub enum ExpressionErrorKind {
         /// Whether what is behind is missing.
         behind: bool,
     },
-    /// No such escape in a text.
+    /// Unknown escape in a text.
     Escape {
         /// With its backslash.
         found: String,
     },
-    /// A number that is none.
+    /// An invalid number.
     Number {
         /// As it was written.
         found: String,
-        /// What is wrong with it.
+        /// Why it is invalid.
         reason: &'static str,
     },
-    /// An address or network that is none.
+    /// An invalid address or network.
     Address {
         /// As it was written.
         found: String,
-        /// What is wrong with it.
+        /// Why it is invalid.
         reason: &'static str,
     },
-    /// There is no such field.
+    /// Unknown field.
     UnknownField {
         /// As it was written.
         found: String,
@@ -100,43 +100,43 @@ pub enum ExpressionErrorKind {
     FieldName {
         /// As it was written.
         found: String,
-        /// What is wrong with it.
+        /// Why it is wrong.
         reason: &'static str,
     },
-    /// There is no such function.
+    /// Unknown function.
     UnknownFunction {
         /// As it was written.
         found: String,
     },
-    /// `lower()` of what is no text.
+    /// `lower()` of a field that is not text.
     Lower {
         /// The field.
         field: Field,
     },
-    /// The operator is not for fields of that type.
+    /// The operator cannot be used with fields of that type.
     OperatorType {
         /// As it is written.
         operator: &'static str,
         /// The field.
         field: Field,
     },
-    /// The value is not of the type that field and operator ask for.
+    /// The value is not of the type that field and operator require.
     ValueType {
-        /// What is asked for.
+        /// The required type.
         expected: Expected,
         /// The field.
         field: Field,
-        /// Its type, and as it was written.
+        /// Its type and its text.
         found: String,
     },
-    /// The regex is none, or too large.
+    /// The regex is invalid or too large.
     Regex {
-        /// On one line.
+        /// The reason on one line.
         reason: String,
     },
 }
 
-/// What can be asked for at a place.
+/// A part that a position can require.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected {
     /// A predicate or a parenthesis.
@@ -166,7 +166,7 @@ pub enum Expected {
 }
 
 impl ExpressionError {
-    /// The line in question, and below it carets; empty where there is no such line.
+    /// The line of the error, and below it carets; empty where there is no line.
     pub fn excerpt(&self) -> String {
         self.excerpt.to_string().trim_start_matches('\n').to_owned()
     }

@@ -18,7 +18,7 @@ pub(super) struct Excerpt {
 }
 
 impl Excerpt {
-    /// The line in which `span` begins; what of `span` is on later lines is not marked.
+    /// The line in which `span` begins; later lines of `span` are not marked.
     pub(super) fn new(text: &str, span: &Range<usize>) -> Excerpt {
         let begin = text[..span.start].rfind('\n').map_or(0, |at| at + 1);
         let end = text[span.start..].find('\n').map_or(text.len(), |at| span.start + at);
@@ -54,7 +54,7 @@ impl fmt::Display for Excerpt {
     }
 }
 
-/// A piece of the text within a message: in backquotes, on one line, and not too long.
+/// A part of the text within a message: in backquotes, on one line, and not too long.
 pub(super) fn quoted(text: &str) -> String {
     const CHARS_MAX: usize = 40;
     format!("`{}`", shown(text, CHARS_MAX))
@@ -75,7 +75,7 @@ fn head(text: &str, chars_max: usize) -> &str {
     fitting(text.char_indices(), chars_max).map_or("", |(at, c)| &text[..at + c.len_utf8()])
 }
 
-/// The last of the characters that show as no more than so many.
+/// The last of the characters that are shown within a width.
 fn fitting(chars: impl Iterator<Item = (usize, char)>, chars_max: usize) -> Option<(usize, char)> {
     let (mut width, mut escaped) = (0, String::new());
     chars
@@ -103,7 +103,7 @@ fn escape(text: &str, into: &mut String) {
     }
 }
 
-/// Characters without a place of their own: such as turn the direction of writing, join, or break lines.
+/// Characters without a visible place: those that turn the direction of writing, join, or break lines.
 pub(super) fn is_invisible(c: char) -> bool {
     matches!(c,
         '\u{ad}' | '\u{300}'..='\u{36f}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'

@@ -1,4 +1,4 @@
-//! What people write who come from other languages, and what it is in this one.
+//! Syntax of other languages that people write by habit, and its equivalent in this one.
 
 use super::cursor::{is_blank, is_name};
 use super::error::Expected;
@@ -12,26 +12,26 @@ use std::ops::Range;
 /// An operator of another language.
 pub(super) struct Foreign {
     pub(super) length: usize,
-    /// What it does, or at least what its value must be.
+    /// Its meaning, or at least the type of its value.
     pub(super) operator: Operator,
     write: Write,
 }
 
-/// How it is written here.
+/// How this language writes it.
 #[derive(Clone, Copy)]
 enum Write {
-    /// By the operator.
+    /// With the operator.
     Same,
-    /// By the operator, within `!( … )`.
+    /// With the operator, within `!( … )`.
     Negated,
-    /// By a regex that begins with `(?i)`.
+    /// With a regex that begins with `(?i)`.
     AnyCase,
-    /// By both.
+    /// With both.
     NegatedAnyCase,
 }
 
 impl Foreign {
-    /// `left` is what it compares.
+    /// `left` is the left side of the comparison.
     pub(super) fn hint(&self, left: &str) -> String {
         let operator = self.operator.as_str();
         match self.write {
@@ -156,7 +156,8 @@ pub(super) fn leading_not(text: &str) -> Option<&str> {
     (begins && leading_words(rest, "in").is_none()).then_some(&text[..length])
 }
 
-/// What joins conditions elsewhere, and whether it means `&&`. The text does not begin with `&&` or `||`.
+/// An operator that joins conditions in other languages, and whether it means `&&`. The text does not begin with
+/// `&&` or `||`.
 pub(super) fn joint(text: &str) -> Option<(&str, bool)> {
     let words = [("and", true), ("or", false)];
     let word = words.into_iter().find_map(|(word, and)| Some((leading_words(text, word)?, and)));
@@ -164,7 +165,7 @@ pub(super) fn joint(text: &str) -> Option<(&str, bool)> {
     word.or_else(|| sign().map(|(_, and)| (1, and))).map(|(length, and)| (&text[..length], and))
 }
 
-/// Helps where neither a joining operator nor the end follows a condition.
+/// A hint where neither a joining operator nor the end follows a condition.
 pub(super) fn no_joint(text: &str, literal: Range<usize>, at: usize) -> Option<String> {
     let rest = &text[at..];
     let is_text = literal.end == at && text[literal.clone()].ends_with('"');
@@ -184,8 +185,8 @@ pub(super) fn no_joint(text: &str, literal: Range<usize>, at: usize) -> Option<S
     Some(hint.to_owned())
 }
 
-/// What a function of another name means: the name it has here, if it is one, and what to write.
-/// `behind` is what follows, from the parenthesis on.
+/// The meaning of a function of another language: its name here, if it has one, and a hint. `behind` is the text
+/// that follows, from the parenthesis on.
 pub(super) fn function(name: &str, behind: &str) -> (Option<&'static str>, String) {
     let plain = name.to_ascii_lowercase().replace(['_', '.'], "");
     let ours = match plain.as_str() {
@@ -221,11 +222,11 @@ pub(super) fn function(name: &str, behind: &str) -> (Option<&'static str>, Strin
     (None, hint.replace("FIELD", field))
 }
 
-/// For who asks for a field that is like none.
+/// The list of fields, for an unknown field that resembles none of them.
 pub(super) const FIELDS: &str = "there are http.{method, host, path, path.segments.N, headers.NAME, queries.NAME}, \
                                  net.{protocol, src.ip, src.port, dst.ip, dst.port} and tls.sni";
 
-/// What to write for a field that there is not, if there is one like it.
+/// A hint for an unknown field, if a known one resembles it.
 pub(super) fn field(name: &str, nearest: Option<String>) -> Option<String> {
     let plain = name.to_ascii_lowercase();
     let plain = ["http.", "req.", "request.", "net.", "tls."]
@@ -255,7 +256,7 @@ pub(super) fn field(name: &str, nearest: Option<String>) -> Option<String> {
     known.map(str::to_owned).or_else(named).or(nearest).map(|write| format!("did you mean `{write}`?"))
 }
 
-/// Helps where no operator follows a field.
+/// A hint where no operator follows a field.
 pub(super) fn no_operator(left: &str, field: Option<&Field>, rest: &str) -> Option<String> {
     let ends = rest.is_empty() || rest.starts_with([')', '&', '|']) || joint(rest).is_some();
     if ends {
@@ -273,7 +274,7 @@ pub(super) fn no_operator(left: &str, field: Option<&Field>, rest: &str) -> Opti
     Some(operators.to_owned())
 }
 
-/// A text in quotes that are none here: what it contains, and its length.
+/// A text in quotes that this language does not have: its content, and its length.
 pub(super) fn quotes(text: &str) -> Option<(&str, usize)> {
     let pairs =
         [("'", "'"), ("“", "”"), ("„", "“"), ("‘", "’"), ("`", "`"), ("r\"", "\""), ("r##\"", "\"##"), ("r'", "'")];
@@ -287,7 +288,7 @@ pub(super) fn is_quote(c: char) -> bool {
     matches!(c, '\'' | '`' | '“' | '”' | '„' | '‘' | '’')
 }
 
-/// Helps where no value follows an operator.
+/// A hint where no value follows an operator.
 pub(super) fn no_value(rest: &str, expected: Expected, left: &str, operator: Operator) -> Option<String> {
     let word = &rest[..word_length(rest)];
     let operator = operator.as_str();
@@ -324,7 +325,7 @@ pub(super) fn no_value(rest: &str, expected: Expected, left: &str, operator: Ope
 }
 
 impl Parser<'_> {
-    /// Helps where a condition begins with what is no field: with a value, perhaps, that should be on the right.
+    /// A hint where a condition does not begin with a field: perhaps with a value, which should be on the right.
     pub(super) fn value_on_the_left(&self) -> String {
         let rest = self.cursor.rest();
         let swapped = || {

@@ -11,7 +11,7 @@ use ipnet::{IpNet, Ipv4Net};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 
-/// A value and where it stands, quotes included.
+/// A value and its position, quotes included.
 pub(super) struct Literal {
     pub(super) value: Value,
     pub(super) span: Range<usize>,
@@ -22,13 +22,13 @@ pub(super) struct Literal {
 pub(super) enum Value {
     Text(String),
     Number(i64),
-    /// An IPv4 address is one, however it was written.
+    /// IPv4 addresses are of that type however they were written.
     Address(IpAddr),
-    /// No bit behind the prefix is set. An IPv4 network is one, however it was written.
+    /// No bit behind the prefix is set. IPv4 networks are of that type however they were written.
     Network(IpNet),
 }
 
-/// What a text that looks like a number is not.
+/// Why a text that looks like a number is not one.
 struct NoNumber {
     is_address: bool,
     reason: &'static str,
@@ -47,7 +47,8 @@ impl Value {
 }
 
 impl Parser<'_> {
-    /// Reads the value to the right of an operator; `None` where it is none, which is reported, and the cursor behind.
+    /// Reads the value to the right of an operator; `None` where it is invalid, which is reported, with the cursor
+    /// behind it.
     pub(super) fn literal(&mut self, field: Option<&Field>, left: &str, operator: Operator) -> Parsed<Option<Literal>> {
         let begin = self.cursor.at();
         let expected = rules::wanted(field, operator).unwrap_or(Expected::Value);
@@ -109,7 +110,7 @@ impl Parser<'_> {
                             let found = quoted(&self.cursor.text()[span.clone()]);
                             self.report(span, Kind::Escape { found }, Some(hint.to_owned()));
                         }
-                        // One of a text is enough: the others are likely of the same kind.
+                        // One error of a text is enough: the others are likely of the same kind.
                         None => {}
                     }
                 }
@@ -125,8 +126,8 @@ impl Parser<'_> {
         }
     }
 
-    /// Reads what begins like a number or an address. Nothing that it is made of may follow a value, so it is read as
-    /// far as that goes.
+    /// Reads a text that begins like a number or an address. None of its characters may follow a value, so it is read
+    /// as far as they go.
     fn number(&mut self, expected: Expected, left: &str) -> Option<Value> {
         let begin = self.cursor.at();
         let run = self.cursor.take_while(|c| is_name(c) || matches!(c, ':' | '/' | '%' | '-'));
@@ -174,7 +175,7 @@ fn unescaped(c: char) -> Option<char> {
     }
 }
 
-/// Where in a literal, quotes included, a place of its text stands.
+/// The position in a literal, quotes included, of a position of its text.
 pub(super) fn source_offset(literal: &str, offset: usize) -> usize {
     if literal.starts_with('r') {
         return "r#\"".len() + offset;
@@ -183,7 +184,7 @@ pub(super) fn source_offset(literal: &str, offset: usize) -> usize {
     let (mut at, mut read) = (quote, 0);
     let mut chars = literal[quote..].chars();
     while read < offset {
-        // What stands in other quotes has no escapes, but then an error was reported before.
+        // Texts in other quotes have no escapes, but then an error was reported before.
         match chars.next() {
             Some('\\') => {
                 at += 1 + chars.next().map_or(0, char::len_utf8);
@@ -199,8 +200,8 @@ pub(super) fn source_offset(literal: &str, offset: usize) -> usize {
     at
 }
 
-/// Decimal, hexadecimal behind `0x`, or octal behind `0`. Like in the reference, what begins with `0` and an 8 or 9 is
-/// decimal.
+/// Decimal, hexadecimal behind `0x`, or octal behind `0`. Like in the reference, a number that begins with `0` and
+/// contains an 8 or 9 is decimal.
 fn integer(run: &str) -> Result<i64, NoNumber> {
     let no = |reason, hint: Option<String>| Err(NoNumber { is_address: false, reason, hint });
     let (sign, digits) = if let Some(digits) = run.strip_prefix('-') { ("-", digits) } else { ("", run) };
@@ -229,7 +230,7 @@ fn integer(run: &str) -> Result<i64, NoNumber> {
         };
         return no("numbers are decimal, hexadecimal like `0x1f`, or octal like `017`", hint);
     }
-    // With its sign, so that the least number is one.
+    // Parsed with its sign, so that the least number is valid.
     i64::from_str_radix(&format!("{sign}{digits}"), radix)
         .or_else(|_| no("it does not fit into 64 bits", Some("the largest is 9223372036854775807".to_owned())))
 }
@@ -303,7 +304,7 @@ fn no_ipv4(host: &str) -> Result<Value, NoNumber> {
     no(true, "some would read numbers with a 0 in front as octal", Some(format!("write `{}`", plain.join("."))))
 }
 
-/// An IPv4 network that is written as IPv6 is one: addresses of requests are IPv4 then.
+/// An IPv4 network that is written as IPv6 becomes IPv4, since addresses of requests are.
 fn canonical(network: IpNet) -> IpNet {
     match (network, network.addr().to_canonical()) {
         (IpNet::V6(v6), IpAddr::V4(v4)) if v6.prefix_len() >= 96 => {

@@ -1,10 +1,10 @@
 //! Kong's expression language: from text to a [`Condition`], with errors that point into the text.
 //!
-//! The language is that of the crate `atc-router` 1.7 with Kong's fields of HTTP requests; tests hold the two side by
-//! side. It is read by hand, without tokens: the reference's grammar has none (`a in10.0.0.0/8` is right), and every place
-//! knows best what was meant there. Nothing recurses, so what a text can cost is bounded by the constants below.
+//! The language is that of the crate `atc-router` 1.7 with Kong's fields of HTTP requests; tests compare the two. It is
+//! read by hand, without tokens: the reference's grammar has none (`a in10.0.0.0/8` is right), and every parsing step
+//! knows best what was meant. Nothing recurses, so the cost of a text is bounded by the constants below.
 //!
-//! Where it differs from the reference, on purpose:
+//! Intended differences from the reference:
 //!
 //! - `not in` takes any blanks between its words; `notin` is an error. The reference panics on both.
 //! - The least number, `-9223372036854775808`, is accepted.
@@ -12,7 +12,7 @@
 //! - `http.headers.` and `http.queries.` need a name. Header names may be in upper case and mean the same.
 //! - An IPv4 address or network written as IPv6 (`::ffff:a00:1`) is the IPv4 one, since requests' addresses are.
 //! - Texts, nesting, the number of predicates and the memory of a regex are bounded.
-//! - Values are bytes that need not be UTF-8, so a regex may ask for such (`(?-u:\xff)`).
+//! - Values are bytes that need not be UTF-8, so a regex may match them (`(?-u:\xff)`).
 
 mod cursor;
 mod error;
@@ -34,7 +34,7 @@ pub const EXPRESSION_BYTES_MAX: usize = 64 << 10;
 pub const NESTING_MAX: usize = 64;
 /// Most predicates of one expression.
 pub const PREDICATES_MAX: usize = 4096;
-/// Most errors reported of one expression, but for one that says there may be more.
+/// Most errors reported of one expression, not counting the one which says that there may be more.
 pub const ERRORS_MAX: usize = 16;
 
 /// An expression that is understood in full.
@@ -63,7 +63,7 @@ impl Expression {
         &self.condition
     }
 
-    /// Where `&&` and `||` stand side by side without parentheses: line and column, from 1 and in characters, of the
+    /// Positions where `&&` and `||` are mixed without parentheses: line and column, from 1 and in characters, of the
     /// first operator that differs from those before it in the same parentheses. The text reads as if `&&` bound
     /// tighter, but `||` does.
     pub fn mixed(&self) -> &[(u32, u32)] {

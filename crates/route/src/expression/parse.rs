@@ -1,7 +1,7 @@
-//! Conditions, the operators that join them, and how to go on behind an error.
+//! Conditions, the operators that join them, and recovery after an error.
 //!
-//! A stack of open parentheses takes the place of recursion. Behind an error in a condition reading goes on at the next
-//! `&&`, `||` or `)` of the same parentheses, with a condition that stands for the lost one.
+//! A stack of open parentheses takes the place of recursion. After an error in a condition, parsing continues at the
+//! next `&&`, `||` or `)` of the same parentheses, with a placeholder for the lost condition.
 
 use super::cursor::{Cursor, is_blank};
 use super::error::{Expected, ExpressionError, ExpressionErrorKind as Kind};
@@ -13,11 +13,11 @@ use std::ops::Range;
 /// Longest hint: some repeat parts of the expression.
 const HINT_CHARS_MAX: usize = 300;
 
-/// What cannot be understood, and has been reported.
+/// The extent of text that cannot be understood; the error has been reported.
 pub(super) enum Lost {
-    /// This condition; the next can be read.
+    /// This condition is lost; the next can be read.
     Condition,
-    /// All that follows.
+    /// Everything that follows is lost.
     Rest,
 }
 
@@ -32,13 +32,13 @@ pub(super) struct Parser<'t> {
     pub(super) calls: usize,
     /// The last value that was read.
     pub(super) literal: Range<usize>,
-    /// Whether a hint said which fields there are.
+    /// Whether a hint has listed the fields.
     pub(super) fields_listed: bool,
     mixed: Vec<(u32, u32)>,
     errors: Vec<ExpressionError>,
 }
 
-/// What stands between two parentheses, or is the whole expression.
+/// The conditions between two parentheses, or the whole expression.
 #[derive(Default)]
 struct Group {
     /// The opening parenthesis, `!` included; empty for the whole expression.
@@ -92,7 +92,7 @@ impl Parser<'_> {
         let (kind, hint) = match self.errors.len() {
             0..ERRORS_MAX => (kind, hint),
             ERRORS_MAX => (Kind::TooManyErrors, None),
-            // Nothing is read any more once the condition at hand is done with.
+            // Nothing more is read once this condition is complete.
             _ => return,
         };
         let (line, column) = self.cursor.locate(span.start);
@@ -228,7 +228,7 @@ impl Parser<'_> {
         self.operand_behind_not()
     }
 
-    /// What comes behind a reported negation is read as if it were none.
+    /// Reads the operand behind a reported negation as if there were no negation.
     fn operand_behind_not(&mut self) -> Parsed<Option<Condition>> {
         self.cursor.blanks();
         if self.cursor.sees("(") {
@@ -250,13 +250,13 @@ impl Parser<'_> {
         self.errors.len()
     }
 
-    /// Whether a condition can end at the cursor, or what other languages would join it with follows.
+    /// Whether a condition can end at the cursor, or a joining operator of another language follows.
     pub(super) fn condition_ends(&self) -> bool {
         let rest = self.cursor.rest().trim_start_matches(is_blank);
         rest.is_empty() || [")", "&&", "||"].iter().any(|end| rest.starts_with(end)) || foreign::joint(rest).is_some()
     }
 
-    /// Says what is wrong where a condition should begin.
+    /// Reports the error where a condition should begin.
     fn no_operand(&mut self) -> Lost {
         let at = self.cursor.at();
         let before = self.cursor.end_of_last();
@@ -279,7 +279,7 @@ impl Parser<'_> {
                 None if before == 0 => {
                     self.lose_rest(0..0, Kind::Empty, Some("`http.path ^= \"/\"` holds of every request".to_owned()))
                 }
-                // Behind an opening parenthesis, which is reported at the end.
+                // Nothing follows an opening parenthesis, which is reported at the end.
                 None => Lost::Condition,
             };
         }
@@ -287,7 +287,7 @@ impl Parser<'_> {
         self.expected(Expected::Condition, Some(hint))
     }
 
-    /// `&&` or `||`, or what other languages write for it. Says whether there was one.
+    /// Reads `&&` or `||`, or its equivalent in other languages. Returns whether there was one.
     fn joint(&mut self) -> Parsed<bool> {
         self.cursor.blanks();
         if self.errors.len() > ERRORS_MAX {
@@ -342,7 +342,7 @@ impl Parser<'_> {
                 self.group().any.push(closed);
             } else {
                 self.unopened(at);
-                // Whatever it closes where it was meant to stand, it is not this.
+                // The text behind it does not continue a condition, so it is skipped.
                 if !self.condition_ends() {
                     self.cursor.skip_condition(std::mem::take(&mut self.calls));
                 }
@@ -373,7 +373,7 @@ impl Group {
     }
 }
 
-/// One operand stays what it is.
+/// A single operand is not wrapped.
 fn joined(operands: &mut Vec<Condition>, join: fn(Vec<Condition>) -> Condition) -> Condition {
     match operands.len() {
         1 => operands.remove(0),

@@ -10,7 +10,7 @@ use crate::condition::{Condition, Field, FieldError, Predicate, PredicateOrigin}
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What compares a field with a value.
+/// An operator that compares a field with a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Operator {
     Equal,
@@ -27,7 +27,7 @@ pub(super) enum Operator {
     Contains,
 }
 
-/// Those made of signs, in the grammar's order: what is a prefix of another comes behind it.
+/// Operators made of signs, in the grammar's order: a prefix of another comes behind it.
 const SIGNS: [Operator; 9] = [
     Operator::Equal,
     Operator::NotEqual,
@@ -82,9 +82,9 @@ fn begins_value(text: &str) -> bool {
     text.starts_with('"') || text.starts_with("r#\"") || begins_number(text)
 }
 
-/// What is tested.
+/// The left side of a comparison.
 struct Left {
-    /// `None` where there is no such field, which has been reported.
+    /// `None` for an unknown field, which has been reported.
     field: Option<Field>,
     lower: Option<Range<usize>>,
     any: bool,
@@ -104,7 +104,7 @@ impl Parser<'_> {
         let left_text = &self.cursor.text()[begin..self.cursor.at()];
         let errors = self.error_count();
         let (operator, operator_span) = match self.operator(left_text, left.field.as_ref()) {
-            // What is no field needs no operator.
+            // An unknown field needs no operator.
             Err(Lost::Condition) if left.field.is_none() => {
                 self.take_back(errors);
                 return Err(Lost::Condition);
@@ -177,7 +177,7 @@ impl Parser<'_> {
         Ok(Left { field, lower, any })
     }
 
-    /// Reads a field. `None` where there is none of that name, which is reported.
+    /// Reads a field. `None` for an unknown name, which is reported.
     fn field(&mut self) -> Option<Field> {
         let begin = self.cursor.at();
         let name = self.cursor.take_while(is_name);
@@ -227,7 +227,7 @@ impl Parser<'_> {
                 Err(FieldError::Unknown { nearest }) => {
                     let hint = foreign::field(name, nearest);
                     let kind = Kind::UnknownField { found: quoted(name) };
-                    // Once is enough for the whole list.
+                    // The whole list is shown only once.
                     let listed = hint.is_none() && std::mem::replace(&mut self.fields_listed, true);
                     self.report(begin..self.cursor.at(), kind, hint.or((!listed).then(|| foreign::FIELDS.to_owned())));
                     return None;

@@ -1,4 +1,4 @@
-//! Which operators and values go with which fields: the rules of types, and the test that comes out.
+//! Rules of types: which operators and values go with which fields, and the test that results.
 
 use super::error::{Expected, ExpressionErrorKind as Kind};
 use super::excerpt::quoted;
@@ -22,7 +22,7 @@ pub(super) fn is_text(field: &Field) -> bool {
     field.kind() == FieldKind::Text
 }
 
-/// What an operator asks its value to be; `None` where it does not go with the field.
+/// The type of value that an operator requires; `None` where the operator cannot be used with the field.
 pub(super) fn wanted(field: Option<&Field>, operator: Operator) -> Option<Expected> {
     let kind = field.map(Field::kind);
     let only = |only: FieldKind, expected: Expected| kind.is_none_or(|kind| kind == only).then_some(expected);
@@ -130,13 +130,13 @@ fn other_value(left: &str, operator: Operator, expected: Expected, value: &Value
     }
 }
 
-/// `span` is that of the literal.
+/// `span` is the literal's.
 fn regex(text: &str, span: Range<usize>, source: &str) -> Result<Test, Problem> {
     let refused = match Pattern::unicode(source) {
         Ok(pattern) => return Ok(Test::Regex(pattern)),
         Err(refused) => refused,
     };
-    // The same parser that refused it, asked where.
+    // The same parser that refused it reports the position.
     let parsed = regex_syntax::ParserBuilder::new().utf8(false).build().parse(source);
     let (reason, inner, hint) = match parsed {
         Err(regex_syntax::Error::Parse(error)) => {
@@ -153,7 +153,7 @@ fn regex(text: &str, span: Range<usize>, source: &str) -> Result<Test, Problem> 
         Err(regex_syntax::Error::Translate(error)) => {
             (error.kind().to_string(), Some(error.span().start.offset..error.span().end.offset), None)
         }
-        // It is well-formed, but more than is allowed.
+        // It is well-formed, but exceeds the limits.
         _ => {
             let refused = refused.to_string();
             let line = refused.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("it is too large");

@@ -1,4 +1,4 @@
-//! Makes a layer's [`Program`]: predicates, regexes and code, each once however many routes have it.
+//! Makes a layer's [`Program`]: predicates, regexes and code, each stored once however many routes have it.
 
 use super::NONE;
 use super::filing::{Atom, Dimension, Origin};
@@ -13,7 +13,8 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// So many regexes of one literal beginning are tried one after the other; more are searched for together.
+/// Up to this many regexes of one literal beginning are tried one after the other; more are searched for
+/// together.
 const SHARED_PREFIX_MAX: u32 = 16;
 
 /// A program in the making.
@@ -25,7 +26,7 @@ pub(super) struct Assembler<'k> {
     /// Programs whose compiled tails can be taken over.
     known: Vec<&'k Program>,
     groups: Vec<Patterns>,
-    /// How many regexes of the path have each literal beginning.
+    /// Number of the path regexes with each literal beginning.
     beginnings: HashMap<Box<[u8]>, u32, FixedState>,
 }
 
@@ -37,7 +38,7 @@ struct Patterns {
     numbers: HashMap<Pattern, u32, FixedState>,
 }
 
-/// What a condition comes to where some predicates are known to hold.
+/// The value of a condition where some predicates are known to hold.
 enum Left {
     Holds,
     Fails,
@@ -95,7 +96,8 @@ impl<'k> Assembler<'k> {
         })
     }
 
-    /// What is left to ask of a place where `proven` holds; [`NONE`]: nothing.
+    /// The code that checks the rest of a place's condition where `proven` holds; [`NONE`] if nothing
+    /// remains.
     pub(super) fn check(
         &mut self,
         uri: Option<(&UriRoute, PlaceId)>,
@@ -116,7 +118,7 @@ impl<'k> Assembler<'k> {
         match self.left(condition, proven) {
             Left::Holds => {}
             Left::Asks(item) => items.push(item),
-            // Its alternative would not have been filed; to ask for what never holds is right all the same.
+            // Its alternative would not have been filed; a check that always fails is correct anyway.
             Left::Fails => return self.code_of(ANY, &[]),
         }
         match items[..] {
@@ -225,7 +227,7 @@ impl<'k> Assembler<'k> {
         Engine::Tail { prefix: self.program.prefixes.len() as u32 - 1, tail }
     }
 
-    /// The number of a compiled tail; `None`: it has no small automaton.
+    /// The number of a compiled tail; `None` if it has no small automaton.
     fn tail(&mut self, tail: &Tail) -> Option<u32> {
         if let Some(number) = self.program.tail_numbers.get(tail) {
             return *number;
@@ -253,7 +255,7 @@ impl<'k> Assembler<'k> {
     /// The group that a regex is in, and its number there.
     fn group_of(&mut self, predicate: &Predicate, pattern: &Pattern) -> (u32, u32) {
         let read = Read::of(predicate, &mut self.fields);
-        // What a parameter stands for depends on the place, so such regexes have nothing in common.
+        // The value of a parameter depends on the place, so such regexes have nothing in common.
         let is_home = |group: &Patterns| group.read == read && (read != Read::Param || group.patterns[0] == *pattern);
         let index = self.groups.iter().position(is_home).unwrap_or_else(|| {
             let is_ascii = predicate.field.is_ascii();

@@ -1,8 +1,8 @@
-//! From routes to a layer: conditions, places in their order, filings, the decision tree.
+//! Builds a layer from routes: conditions, places in their order, filings, the decision tree.
 //!
 //! The tree is made from the top. Each filing goes to the dimension in which it has an atom and which leaves the fewest
-//! candidates to a request, and there to a child by its key. What cannot be told apart any more, or is not worth it, is a
-//! run.
+//! candidates to a request, and there to a child by its key. Filings that cannot be separated any more, or are not
+//! worth it, form a run.
 
 use super::assemble::Assembler;
 use super::filing::{Atom, Dimension, Origin, atom_of, parts};
@@ -21,31 +21,31 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// So few are asked one after the other.
+/// Up to this many filings are checked one after the other.
 const RUN_MAX: usize = 4;
-/// Fewer filings are not worth a question of their own.
+/// Fewer filings do not deserve a dispatch.
 const KEYED_MIN: usize = 2;
 
-/// From so many filings on, a place gets one for its host and path, and none for alternatives of its condition.
+/// From this many filings on, a place gets one for its host and path, and none for alternatives of its condition.
 const FILINGS_MAX: usize = 1 << 22;
 
 /// A place under one alternative of its condition.
 struct Filing<'a> {
     /// Index of the place, which is its rank.
     place: u32,
-    /// What of its condition has to hold here.
+    /// The part of its condition that has to hold here.
     condition: &'a Condition,
     atoms: Range<u32>,
     /// Bits of the atoms that the way through the tree has answered.
     used: u32,
 }
 
-/// What a key in a dimension is told apart by.
+/// A key in a dimension, by which filings are separated.
 pub(super) type Key<'b> = (Dimension, SlotId, bool, &'b [u8]);
 
 /// Filings with a key in a dimension, each with its atom there.
 type Keyed = (Dimension, Vec<(u32, u32)>);
-/// How many filings have each key.
+/// The number of filings of each key.
 type Counts<'b> = HashMap<Key<'b>, u32, FixedState>;
 
 pub(super) struct Builder<'a> {
@@ -71,7 +71,8 @@ pub(super) struct Parts {
 }
 
 impl Layer {
-    /// Compiles routes. What has already a number in `fields` keeps it, and what is compiled in `known` layers is taken over.
+    /// Compiles routes. Fields that have a number in `fields` keep it, and equal parts of `known` layers are taken
+    /// over.
     pub(crate) fn compile(routes: &[Arc<RouteSpec>], fields: &Arc<Fields>, known: &[&Layer]) -> Layer {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
         let conditions: Vec<Condition> = routes.iter().map(|route| condition_of(route)).collect();
@@ -121,7 +122,7 @@ impl Layer {
     }
 }
 
-/// What a route asks for besides the host and path of its places; simplified.
+/// The condition of a route besides the host and path of its places; simplified.
 pub(crate) fn condition_of(route: &RouteSpec) -> Condition {
     match &route.takes {
         RouteMatch::Expression(expression) => expression.condition().simplified(),
@@ -179,7 +180,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// What routes read of a request.
+    /// The values of a request that routes read.
     fn reads(&mut self) -> Arc<[Read]> {
         let mut reads = BTreeSet::new();
         for (route, condition) in self.routes.iter().zip(self.conditions) {
@@ -229,7 +230,7 @@ impl<'a> Builder<'a> {
         atoms.filter(open).map(|index| (index, &self.atoms[index as usize]))
     }
 
-    /// How many filings have each key.
+    /// Counts the filings of each key.
     fn counts(&self, filings: &[u32]) -> Counts<'_> {
         let mut counts = HashMap::with_capacity_and_hasher(filings.len(), FixedState::default());
         for &filing in filings {
@@ -240,12 +241,12 @@ impl<'a> Builder<'a> {
         counts
     }
 
-    /// The dimensions that are worth a question, the one that leaves the fewest candidates first.
+    /// The dimensions that are worth a dispatch, the one that leaves the fewest candidates first.
     ///
-    /// What is estimated for each is how many filings a request meets that was made for one of them: those without a key,
-    /// and as many as share its key.
+    /// The estimate for each is the number of filings that a request meets which was made for one of them: those
+    /// without a key, and those that share its key.
     fn telling_dimensions(&self, filings: &[u32], counts: &Counts<'_>) -> Vec<Dimension> {
-        // For every dimension: filings with a key, and the sum of how many share it.
+        // For every dimension: the number of filings with a key, and the sum over them of how many share it.
         let mut sums: HashMap<Dimension, (u64, u64), FixedState> = HashMap::default();
         let mut least: Vec<(Dimension, u32)> = Vec::new();
         for &filing in filings {
@@ -264,7 +265,7 @@ impl<'a> Builder<'a> {
         }
         let all = filings.len() as u64;
         let left = |(keyed, shared): (u64, u64)| all - keyed + shared.div_ceil(keyed);
-        // A question costs about as much as one or two candidates.
+        // A dispatch costs about as much as one or two candidates.
         let mut telling: Vec<(u64, Dimension)> = sums
             .into_iter()
             .map(|(dimension, sum)| (left(sum), dimension))
@@ -274,7 +275,7 @@ impl<'a> Builder<'a> {
         telling.into_iter().map(|(_, dimension)| dimension).collect()
     }
 
-    /// Filings by the best dimension in which they have a key, each with its atom there; and the others.
+    /// Separates filings by the best dimension in which they have a key, each with its atom there; and the others.
     ///
     /// All dimensions are served at once, so that many small ones do not cost a pass each.
     fn split(&self, filings: Vec<u32>) -> (Vec<Keyed>, Vec<u32>) {
@@ -287,7 +288,7 @@ impl<'a> Builder<'a> {
         for filing in filings {
             let known =
                 self.open_atoms(filing).filter_map(|(index, atom)| Some((*place.get(&atom.dimension)?, index, atom)));
-            // Of several in the best dimension the rarest, and of those the longest.
+            // Among several atoms in the best dimension, the rarest is chosen, and among those the longest.
             let best = known.min_by_key(|(place, _, atom)| (*place, counts[&atom.key()], Reverse(atom.key.len())));
             match best {
                 Some((place, index, _)) => keyed[place].1.push((filing, index)),
@@ -298,7 +299,7 @@ impl<'a> Builder<'a> {
         for (_, filings) in keyed.iter().filter(|(_, filings)| !is_worth_it(filings)) {
             others.extend(filings.iter().map(|(filing, _)| *filing));
         }
-        // Their numbers are in the order of ranks.
+        // Numbers of filings are in the order of ranks.
         others.sort_unstable();
         keyed.retain(|(_, filings)| is_worth_it(filings));
         (keyed, others)
@@ -324,7 +325,7 @@ impl<'a> Builder<'a> {
         }
         let probe = match dimension {
             Dimension::Path(slot) => {
-                // By key, which is how they are tried.
+                // They are in the order of keys, in which they are tried.
                 let is_ranked = keyed.is_sorted_by_key(|(filing, _)| self.filings[*filing as usize].place);
                 self.path_probe(slot, is_ranked, &groups)
             }
@@ -341,7 +342,7 @@ impl<'a> Builder<'a> {
         Dispatch { rank_min, probe }
     }
 
-    /// Appends a run of places with what is left to ask of each.
+    /// Appends a run of places, each with the check of what remains of its condition.
     fn run(&mut self, filings: &[u32]) -> u32 {
         let first = self.out.places.len() as u32;
         for &filing in filings {

@@ -1,8 +1,9 @@
-//! What a place necessarily asks for: under which values it can be filed, so that requests without them never meet it.
+//! The requirements of a place: under which values it can be filed, so that requests without them never meet it.
 //!
-//! A condition is turned into alternatives, each a conjunction of *atoms*: predicates that an index can answer. Whatever is
-//! no atom (a negation, a comparison, a regex's tail) is left out, which makes the alternative weaker, never
-//! wrong: it is asked when the place is met. Where alternatives would become too many, a part of the condition is left out.
+//! A condition is turned into alternatives, each a conjunction of *atoms*: predicates that an index can answer.
+//! Predicates that are not atoms (a negation, a comparison, a regex's tail) are left out, which makes the alternative
+//! weaker, never wrong: they are checked when the place is met. Where alternatives would become too many, a part of the
+//! condition is left out.
 
 use super::Family;
 use super::place::PlaceId;
@@ -24,34 +25,34 @@ const ROUTE_ALTERNATIVES_MAX: usize = 256;
 /// Most atoms kept of an alternative. They are used up on the way down the tree, so this bounds its depth.
 pub(super) const ATOMS_MAX: usize = 16;
 
-/// Something that a place asks for, and an index can answer.
+/// A predicate that a place requires and an index can answer.
 #[derive(Debug, Clone)]
 pub(super) struct Atom<'a> {
     pub(super) dimension: Dimension,
     pub(super) key: Cow<'a, [u8]>,
     pub(super) origin: Origin<'a>,
-    /// Whether to meet the key in the index proves the predicate, so that it need not be asked again.
+    /// Whether finding the key in the index proves the predicate, so that it need not be checked again.
     pub(super) proves: bool,
 }
 
-/// What kind of question an atom answers.
+/// The kind of lookup that answers an atom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Dimension {
-    /// The path, or where there is a slot its value: keys of [`PathPattern`].
+    /// The path, or the value of a slot if there is one: keys of [`PathPattern`].
     Path(Option<SlotId>),
     /// The host: a name, or a suffix with its dot.
     Host,
-    /// What a text begins with; of several values all must, or with the flag any.
+    /// The beginning of a text; all values must have it, or with the flag any.
     Prefix(SlotId, bool),
     /// Equality of a field.
     Equal(Family),
-    /// The network that an address is in: the client's, or that of a slot. Keys are made by [`network_key`].
+    /// The network that contains an address: the client's, or a slot's. Keys are made by [`network_key`].
     Network(Option<SlotId>),
-    /// A regex of the group of that number; the key is its number there.
+    /// A regex of the group of that number; the key is its number in the group.
     Regex(u32),
 }
 
-/// Where an atom comes from.
+/// The source of an atom.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Origin<'a> {
     Predicate {
@@ -73,8 +74,8 @@ pub(super) struct Part<'a> {
     pub(super) atoms: Vec<Atom<'a>>,
 }
 
-/// Hands the parts of a place to `file`. None at all: the place takes no request. Where it is not `in_full`, one part with
-/// nothing of the condition in its atoms does for all.
+/// Hands the parts of a place to `file`. If there is none, the place takes no request. Where it is not `in_full`, a
+/// single part without atoms of the condition covers everything.
 pub(super) fn parts<'a>(
     uri: Option<(&'a UriRoute, PlaceId)>,
     condition: &'a Condition,
@@ -104,8 +105,8 @@ pub(super) fn parts<'a>(
     }
 }
 
-/// The conditions of which one must hold, each with its alternatives, so that under one of them nothing is asked that is
-/// about another.
+/// Splits a condition into alternatives of which one must hold, each with its own alternatives, so that under one of
+/// them nothing is checked that belongs to another.
 fn branches(condition: &Condition) -> Vec<(&Condition, Vec<Alternative<'_>>)> {
     match condition {
         Condition::Any(any) => any.iter().map(|branch| (branch, of_condition(branch))).collect(),
@@ -123,7 +124,7 @@ fn place_atoms(uri: &UriRoute, place: PlaceId) -> Vec<Atom<'_>> {
     std::iter::once(path).chain(host.map(|host| atom(Dimension::Host, host.key(), Origin::Host))).collect()
 }
 
-/// The alternatives of a condition in negation normal form. One without predicates is every request.
+/// The alternatives of a condition in negation normal form. One without predicates means every request.
 fn of_condition(condition: &Condition) -> Vec<Alternative<'_>> {
     match condition {
         Condition::False => Vec::new(),
@@ -148,7 +149,7 @@ fn of_condition(condition: &Condition) -> Vec<Alternative<'_>> {
             let mut sum = Vec::new();
             for condition in conditions {
                 sum.append(&mut of_condition(condition));
-                // One that says nothing comes alone.
+                // An alternative without predicates covers the others, so it is returned alone.
                 if sum.last().is_some_and(Vec::is_empty) || sum.len() > ALTERNATIVES_MAX {
                     return vec![Vec::new()];
                 }
@@ -173,14 +174,14 @@ fn multiply<'a>(product: Vec<Alternative<'a>>, by: Vec<Alternative<'a>>) -> Vec<
     product.iter().flat_map(|a| by.iter().map(move |b| [&a[..], &b[..]].concat())).collect()
 }
 
-/// Whether an index could answer the predicate; [`atom_of`] says under which key.
+/// Whether an index could answer the predicate; [`atom_of`] gives the key.
 fn may_be_atom(predicate: &Predicate) -> bool {
     match (&predicate.field, &predicate.test) {
         (Field::Variable(crate::Variable::PathParam(_)), _) => false,
         (_, Test::Prefix(_) | Test::InNetwork(_)) => true,
-        // No longer suffix is looked up.
+        // Longer suffixes are not looked up.
         (Field::Host, Test::Suffix(suffix)) => suffix.first() == Some(&b'.') && suffix.len() <= HOST_BYTES_MAX,
-        // In the table of hosts what begins with a dot is a suffix.
+        // In the table of hosts a text that begins with a dot is a suffix.
         (Field::Host, Test::Equal(name)) => name.first() != Some(&b'.'),
         (_, Test::Equal(_) | Test::IntEqual(_) | Test::IpEqual(_) | Test::Regex(_) | Test::Host(_) | Test::Path(_)) => {
             true
@@ -190,7 +191,7 @@ fn may_be_atom(predicate: &Predicate) -> bool {
     }
 }
 
-/// The atom of a predicate, but for regexes without a literal prefix.
+/// The atom of a predicate, except for regexes without a literal prefix.
 pub(super) fn atom_of<'a>(predicate: &'a Arc<Predicate>, fields: &mut Fields) -> Option<Atom<'a>> {
     let lower = predicate.lower;
     let mut slot = 0;
@@ -219,7 +220,7 @@ pub(super) fn atom_of<'a>(predicate: &'a Arc<Predicate>, fields: &mut Fields) ->
             (path(fields), key)
         }
         (field, Test::Prefix(text)) => {
-            // What all values begin with the first does; that the others do too is asked later.
+            // If all values begin with the text, the first one does; the others are checked later.
             proves = predicate.any || !field.is_multiple();
             (Dimension::Prefix(fields.slot(field, lower), predicate.any), prefix(text))
         }
@@ -240,7 +241,7 @@ pub(super) fn atom_of<'a>(predicate: &'a Arc<Predicate>, fields: &mut Fields) ->
         }
         _ => return None,
     };
-    // Bytes that stand for something in a key of the tree. No path holds them, and no text that is UTF-8.
+    // Bytes with a special meaning in keys of the tree. Neither paths nor UTF-8 texts hold them.
     if matches!(dimension, Dimension::Path(_) | Dimension::Prefix(..)) && !matches!(predicate.test, Test::Path(_)) {
         let literal = key.strip_suffix(&[STAR]).unwrap_or(&key);
         if literal.iter().any(|byte| *byte >= crate::pattern::PARAM) {
@@ -258,10 +259,10 @@ fn written(value: impl std::fmt::Display) -> Cow<'static, [u8]> {
     Cow::Owned(value.to_string().into_bytes())
 }
 
-/// How long a [`network_key`] is.
+/// Length of a [`network_key`].
 pub(super) const NETWORK_KEY_BYTES: usize = 18;
 
-/// A network as a key: its family, the length of its prefix, and the address, of which the prefix is kept.
+/// A network as a key: its family, the length of its prefix, and the address with only the prefix kept.
 pub(super) fn network_key(address: IpAddr, prefix_bits: u8) -> [u8; NETWORK_KEY_BYTES] {
     let mut key = [0; NETWORK_KEY_BYTES];
     key[1] = prefix_bits;

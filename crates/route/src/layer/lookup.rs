@@ -1,4 +1,4 @@
-//! Looks up what a request has where a dispatch asks for it, and goes on with the children it leads to.
+//! Looks up the values of a request that a dispatch reads, and goes on with the children they lead to.
 
 use super::assemble::regex_key;
 use super::filing::network_key;
@@ -31,7 +31,8 @@ impl Search<'_, '_> {
         }
     }
 
-    /// As [`Search::path`], for a path in lower case. Rare, so its text is copied to let the values go.
+    /// Like [`Search::path`], for a path in lower case. Rare, so its text is copied to release the
+    /// values.
     pub(super) fn slot_path(&mut self, space: Option<u32>, tree: Option<Root>, is_ranked: bool, slot: SlotId) {
         let first = self.values.first(slot, self.fields, self.request);
         if first == values::NONE {
@@ -56,7 +57,7 @@ impl Search<'_, '_> {
                 ControlFlow::Continue(())
             });
             self.values.take_back(text);
-            // What all must begin with the first does.
+            // If all values must begin with the text, looking up the first one is enough.
             entry = if any { self.values.next(entry) } else { values::NONE };
         }
     }
@@ -88,7 +89,7 @@ impl Search<'_, '_> {
         if let Some(child) = layer.table.get(space, host, TextHash::new(host)) {
             self.child(Child(child));
         }
-        // From the left; where none can be long enough nothing is looked up.
+        // From the left, so the longest suffix first; none is looked up that is longer than every key.
         let start = host.len().saturating_sub(suffix_bytes_max).max(1);
         for dot in memchr::memchr_iter(b'.', host.get(start..).unwrap_or_default()) {
             let suffix = &host[start + dot..];
@@ -99,7 +100,8 @@ impl Search<'_, '_> {
     }
 
     pub(super) fn equal(&mut self, of: Family, spaces: &[Space]) {
-        /// Up to so many fields are asked for one by one; for more, what the request has is walked.
+        /// Up to this many fields are looked up one by one; for more, the request's own fields are
+        /// walked.
         const ONE_BY_ONE_MAX: usize = 4;
         let present = match of {
             _ if spaces.len() <= ONE_BY_ONE_MAX => None,
@@ -121,7 +123,7 @@ impl Search<'_, '_> {
                 self.equal_in(space);
             }
         }
-        // In lower case they are fields of their own.
+        // Fields in lower case have slots of their own.
         for space in spaces.iter().filter(|space| self.fields.get(space.slot).lower_of.is_some()) {
             self.equal_in(space);
         }
@@ -134,7 +136,7 @@ impl Search<'_, '_> {
             return;
         }
         if !any {
-            // All must be equal to the one that is looked up.
+            // All values must equal the one that is looked up.
             let text = self.values.text(entry);
             if self.values.chain(entry).all(|other| other == text)
                 && let Some(child) = layer.table.get(space, text, TextHash::new(text))

@@ -1,14 +1,14 @@
-//! One immutable piece of a matcher: an index over the places of some routes, and what is left to evaluate of each.
+//! One immutable piece of a matcher: an index over the places of some routes, and the checks that remain for each.
 //!
 //! ```text
 //!  nodes ──dispatches──▶ table / tree ──▶ run of places ──check──▶ code ──▶ predicates
 //!   (a decision tree over path, host, header, … ; a child is a node or a run)
 //! ```
 //!
-//! A *place* is one condition with one rank: an expression route, or a URI route at one of its hosts and paths. A place is
-//! *filed* under what its condition necessarily asks for (`filing`), as often as the condition has alternatives. `build`
-//! makes the decision tree of the filings, `program` what remains to be asked of a place once the way through the tree
-//! has proved the rest, and `search` walks it all.
+//! A *place* is one condition with one rank: an expression route, or a URI route at one of its hosts and paths. A place
+//! is *filed* under the values that its condition requires (`filing`), as often as the condition has alternatives.
+//! `build` makes the decision tree of the filings, `program` the checks that remain for a place once the way through
+//! the tree has proved the rest, and `search` walks it all.
 
 mod assemble;
 mod build;
@@ -37,7 +37,7 @@ pub(crate) type RouteSlot = u32;
 /// An index over routes.
 #[derive(Debug)]
 pub(crate) struct Layer {
-    /// Tells a scratch which layer its memory belongs to.
+    /// Identifies the layer that a scratch's memory belongs to.
     serial: u64,
     pub(crate) fields: Arc<Fields>,
     root: Child,
@@ -52,15 +52,16 @@ pub(crate) struct Layer {
     /// In runs, each in the order of ranks.
     places: Vec<Place>,
     program: Program,
-    /// What its routes read, each once.
+    /// The values that its routes read, each once.
     pub(crate) reads: Arc<[Read]>,
-    /// What it was compiled from.
+    /// The routes that it was compiled from.
     routes: Box<[Arc<RouteSpec>]>,
     /// Whether one of them has a function.
     has_functions: bool,
 }
 
-/// A node of the decision tree: places that could not be told apart further, and questions that lead to others.
+/// A node of the decision tree: a run of places that could not be separated further, and dispatches that lead to
+/// others.
 #[derive(Debug, Clone, Copy)]
 struct Node {
     /// The best of all places below.
@@ -72,7 +73,7 @@ struct Node {
     count: u32,
 }
 
-/// One question about the request, whose answers lead to children.
+/// One lookup of a value of the request, whose results lead to children.
 #[derive(Debug, Clone, Copy)]
 struct Dispatch {
     rank_min: u32,
@@ -81,22 +82,22 @@ struct Dispatch {
 
 #[derive(Debug, Clone, Copy)]
 enum Probe {
-    /// The path: exact ones in the table, patterns in a tree. Where there is a slot, its value is taken for the path.
-    /// Where they are ranked, keys that are tried later lead to worse places only, so that the first hit is the best.
+    /// The path: exact ones in the table, patterns in a tree. Where there is a slot, its value is used as the path. If
+    /// they are ranked, keys that are tried later lead to worse places only, so that the first hit is the best.
     Path { space: Option<u32>, tree: Option<Root>, slot: Option<SlotId>, is_ranked: bool },
     /// The host: whole, and every suffix from a dot on that is at most that long.
     Host { space: u32, suffix_bytes_max: u32 },
     /// Equality of fields, each in a space of its own; a range of [`Layer::spaces`].
     Equal { of: Family, first: u32, count: u32 },
-    /// What a text begins with.
+    /// The beginning of a text.
     Prefix { tree: Root, slot: SlotId, any: bool },
-    /// The networks of an address, the client's where there is no slot; a range of [`Layer::prefixes`].
+    /// The networks of an address, the client's if there is no slot; a range of [`Layer::prefixes`].
     Network { slot: Option<SlotId>, space: u32, first: u32, count: u32 },
-    /// Which regexes of a group match; children by the pattern's number, from that entry of [`Layer::spaces`] on.
+    /// The regexes of a group that match; children by the pattern's number, from that entry of [`Layer::spaces`] on.
     Regex { group: u32, space: u32 },
 }
 
-/// What kind of fields an equality dispatch asks for.
+/// The kind of fields that an equality dispatch reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Family {
     /// All header fields together, so that a request's own fields can be walked instead of all those that routes name.
@@ -107,7 +108,7 @@ enum Family {
     Other(SlotId),
 }
 
-/// Where the values of one field are looked up.
+/// The key space in which the values of one field are looked up.
 #[derive(Debug, Clone, Copy)]
 struct Space {
     slot: SlotId,
@@ -116,24 +117,24 @@ struct Space {
     space: u32,
 }
 
-/// What a value leads to: a run of places, or a node.
+/// The result of a lookup: a run of places, or a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Child(u32);
 
-/// No run, no check.
+/// No run, or no check.
 const NONE: u32 = u32::MAX;
 
 /// A place in a run.
 #[derive(Debug, Clone, Copy)]
 struct Place {
-    /// Lower is better; unique in the layer but for the filings of one place.
+    /// Lower is better; unique in the layer, except that all filings of one place share it.
     rank: u32,
     route: RouteSlot,
-    /// Which of a URI route's paths.
+    /// Index of the path among a URI route's paths.
     path: u32,
-    /// Which of a URI route's hosts.
+    /// Index of the host among a URI route's hosts.
     host: u32,
-    /// What is left to ask, for [`Program`]; or [`NONE`].
+    /// The check that remains, for [`Program`]; or [`NONE`].
     check: u32,
     is_last: bool,
 }

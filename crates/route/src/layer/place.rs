@@ -3,7 +3,7 @@
 use crate::{HostPattern, RouteMatch, RouteSpec, UriRoute};
 use std::cmp::{Ordering, Reverse};
 
-/// A place of a route: which of its hosts and paths. An expression route has one, 0 and 0.
+/// A place of a route: the indices of its host and path. An expression route has one, 0 and 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PlaceId {
     pub(crate) host: u32,
@@ -43,7 +43,7 @@ fn host_precedence(uri: &UriRoute, place: PlaceId) -> (bool, Option<(bool, usize
     (uri.unread.host, uri.hosts.get(place.host as usize).map(HostPattern::precedence))
 }
 
-/// Of patterns that are the same up to a star, the longer goes first, as in APISIX.
+/// Length of the tail: among patterns that are equal up to a star, the longer is tried first, as in APISIX.
 fn tail_bytes(uri: &UriRoute, place: PlaceId) -> usize {
     uri.paths[place.path as usize].tail().len()
 }

@@ -1,4 +1,5 @@
-//! The probes of dispatches: groups of filings, each with its key and its child, put where a search looks them up.
+//! The probes of dispatches: groups of filings, each with its key and its child, stored where a search looks them
+//! up.
 
 use super::build::Builder;
 use super::{Child, Family, Probe, Space};
@@ -27,7 +28,7 @@ impl Builder<'_> {
         self.out.forest.plant(&keys)
     }
 
-    /// The lengths that networks have are kept, so that only those are looked up.
+    /// The prefix lengths of the networks are kept, so that only those are looked up.
     pub(super) fn network_probe(&mut self, slot: Option<SlotId>, groups: &[(u32, Child)]) -> Probe {
         let space = self.out.new_space();
         self.insert_all(space, groups);
@@ -50,7 +51,7 @@ impl Builder<'_> {
         Probe::Host { space, suffix_bytes_max }
     }
 
-    /// Groups are sorted by their field, so each field's stand together.
+    /// Groups are sorted by their field, so the groups of each field are contiguous.
     pub(super) fn equal_probe(&mut self, of: Family, groups: &[(u32, Child)]) -> Probe {
         let mut spaces = Vec::new();
         let field = |atom: u32| {

@@ -1,4 +1,4 @@
-//! What is left to ask of a place: boolean code over predicates that are shared by all places of a layer.
+//! The checks that remain for a place: boolean code over predicates that are shared by all places of a layer.
 //!
 //! An *item* is a number: a predicate, a predicate that must not hold, or a position in the code, where a header (all or
 //! any, and how many) is followed by as many items. Equal items and equal code are kept once, so that a condition that
@@ -30,10 +30,10 @@ pub(super) struct Program {
     pub(super) code: Vec<u32>,
     pub(super) prefixes: Vec<Box<[u8]>>,
     pub(super) tails: Vec<Arc<TailEngine>>,
-    /// By what was compiled; `None` where that has no small automaton.
+    /// Numbers by the compiled tail; `None` for a tail that has no small automaton.
     pub(super) tail_numbers: HashMap<Tail, Option<u32>, FixedState>,
     pub(super) groups: Vec<Group>,
-    /// How many answers are remembered.
+    /// The number of answers that are remembered.
     pub(super) memos: u32,
 }
 
@@ -43,14 +43,14 @@ pub(super) struct Compiled {
     pub(super) predicate: Arc<Predicate>,
     pub(super) read: Read,
     pub(super) engine: Engine,
-    /// Where its answer is remembered; [`NONE`]: asking again costs no more than remembering.
+    /// The index of its remembered answer; [`NONE`] if evaluating it again costs no more than remembering.
     pub(super) memo: u32,
 }
 
-/// Where a field's values are.
+/// The source of a field's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Read {
-    /// The slot is for methods without a name here.
+    /// The slot is for methods that have no name here.
     Method(SlotId),
     Host,
     Path,
@@ -62,7 +62,7 @@ pub(crate) enum Read {
     Int(SlotId),
     /// Looked up, as an address.
     Ip(SlotId),
-    /// What a parameter of the place's path stands for.
+    /// The value of a parameter of the place's path.
     Param,
 }
 
@@ -71,8 +71,8 @@ pub(crate) enum Read {
 pub(super) enum Engine {
     /// By its test.
     Test,
-    /// The path begins with the regex's literal prefix, and what follows matches the rest of it, which other regexes share;
-    /// or there is no rest ([`NONE`]).
+    /// The path begins with the regex's literal prefix, and the text behind it matches the rest of the regex, which
+    /// other regexes share; or there is no rest ([`NONE`]).
     Tail { prefix: u32, tail: u32 },
     /// As one of a group of regexes that are searched for together.
     Group { group: u32, pattern: u32 },
@@ -86,12 +86,12 @@ pub(super) struct Group {
 }
 
 impl Read {
-    /// Where the values of a predicate's field are.
+    /// The source of the values of a predicate's field.
     pub(super) fn of(predicate: &Predicate, fields: &mut Fields) -> Read {
         match &predicate.field {
             Field::Variable(crate::Variable::PathParam(_)) => Read::Param,
             field @ Field::Method if !predicate.lower => Read::Method(fields.slot(field, false)),
-            // A host is in lower case.
+            // Hosts are in lower case already.
             Field::Host => Read::Host,
             Field::Path if !predicate.lower => Read::Path,
             Field::SourceIp => Read::SourceIp,
@@ -104,7 +104,7 @@ impl Read {
 }
 
 impl Program {
-    /// Whether an item holds of the request at hand.
+    /// Whether an item holds for the request at hand.
     pub(super) fn holds(&self, item: Item, search: &mut Search<'_, '_>, place: &super::Place) -> bool {
         if item & CODE == 0 {
             return self.predicate(item & INDEX, search, place) != (item & NEGATED != 0);
@@ -112,7 +112,7 @@ impl Program {
         let at = (item & !CODE) as usize;
         let header = self.code[at];
         let (any, count) = (header & ANY != 0, (header & !ANY) as usize);
-        // From the left, as far as is needed; nesting is bounded by that of the languages.
+        // From the left, as far as needed; nesting is bounded as in the languages.
         for &item in &self.code[at + 1..at + 1 + count] {
             if self.holds(item, search, place) == any {
                 return any;
@@ -166,7 +166,7 @@ impl Program {
 }
 
 impl Compiled {
-    /// Whether its answer should be remembered where several places ask for it.
+    /// Whether its answer should be remembered if several places need it.
     pub(super) fn is_worth_a_memo(&self) -> bool {
         let is_slow = matches!(
             self.predicate.test,
@@ -174,7 +174,7 @@ impl Compiled {
         );
         self.read != Read::Param
             && !matches!(self.engine, Engine::Group { .. })
-            // A field that a client may repeat takes as long as it has values.
+            // The cost of a field that a client may repeat grows with its values.
             && (is_slow || self.predicate.field.is_multiple() || matches!(self.read, Read::Int(_) | Read::Ip(_)))
     }
 }
@@ -187,7 +187,8 @@ impl Program {
         self.tails.shrink_to_fit();
     }
 
-    /// A tail that was compiled for it, or was found to have no small automaton; `None`: it was never asked for.
+    /// The result of compiling this tail before: the tail, or that it has no small automaton; `None` if it was never
+    /// compiled.
     pub(super) fn known_tail(&self, tail: &Tail) -> Option<Option<Arc<TailEngine>>> {
         let number = self.tail_numbers.get(tail)?;
         Some(number.map(|number| self.tails[number as usize].clone()))

@@ -1,7 +1,7 @@
 //! Finds the best place of a layer whose condition holds.
 //!
-//! The walk goes through every dispatch of a node that may still lead to something better than what was found, so what is
-//! evaluated are only places whose keys the request has, each run best first and no further than its first that holds.
+//! The walk goes through every dispatch of a node that may still lead to something better than the best so far, so only
+//! places whose keys the request has are evaluated, each run best first and no further than its first that holds.
 
 use super::program::Read;
 use super::{Child, Layer, NONE, Place, PlaceId, Probe, RouteSlot};
@@ -14,12 +14,12 @@ use crate::regex::RegexMemory;
 use crate::values::{self, Values};
 use std::net::IpAddr;
 
-/// A request with what has been looked up of it; for all layers of a matcher.
+/// A request and the values that were looked up for it; for all layers of a matcher.
 pub(crate) struct Context<'c, 'r> {
     pub(crate) request: &'c Request<'r>,
     pub(crate) client: IpAddr,
     pub(crate) values: &'c mut Values,
-    /// Those of the newest layer, which go on from those of the others.
+    /// The fields of the newest layer, which extend those of the others.
     pub(crate) fields: &'c Fields,
 }
 
@@ -28,16 +28,16 @@ pub(crate) struct Context<'c, 'r> {
 pub(crate) struct LayerScratch {
     serial: Option<u64>,
     generation: u32,
-    /// By memo: the generation of its answer, and in the lowest bit the answer.
+    /// Answers by memo: the generation, and in the lowest bit the answer.
     memos: Vec<u32>,
-    /// By node, then by place: in which search one of several values led there. Grows when first needed.
+    /// By node, then by place: the search in which one of several values led there. Grows when first needed.
     followed: Vec<u32>,
     pub(super) groups: Vec<GroupMemory>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct GroupMemory {
-    /// When it was last searched.
+    /// The number of its last search.
     generation: u32,
     pub(super) regexes: RegexMemory,
 }
@@ -50,16 +50,16 @@ pub(super) struct Search<'s, 'r> {
     pub(super) fields: &'s Fields,
     pub(super) values: &'s mut Values,
     pub(super) own: &'s mut LayerScratch,
-    /// Where it has [`NONE`] for a route, that route is dead.
+    /// A route is dead if its position is [`NONE`].
     positions: Option<&'s Pieces<u32>>,
-    /// Whether the request's host begins with a dot, so that the table of hosts takes it for a suffix.
+    /// Whether the request's host begins with a dot, so that the table of hosts treats it as a suffix.
     host_is_suffix: bool,
     pub(super) best: u32,
     found: Option<Place>,
 }
 
 impl Layer {
-    /// The best place that takes the request. Where there are `positions`, a route for which they have [`NONE`] is dead.
+    /// The best place that takes the request. Where there are `positions`, routes whose position is [`NONE`] are dead.
     pub(crate) fn search(
         &self,
         context: &mut Context<'_, '_>,
@@ -90,7 +90,7 @@ const GENERATION_MAX: u32 = u32::MAX >> 1;
 
 #[cfg(test)]
 impl LayerScratch {
-    /// As if so many requests had gone by that counting them begins anew with the next.
+    /// Sets the generation to its maximum, so that counting starts again with the next request.
     pub(crate) fn wear_out(&mut self) {
         self.generation = GENERATION_MAX;
     }
@@ -115,8 +115,8 @@ impl<'s> Search<'s, '_> {
         }
     }
 
-    /// Goes on with what another value may have led to already. The index is a tree, so a second time finds nothing new; and
-    /// a request of many values could make the times multiply from node to node.
+    /// Follows a child that another value may have led to already. The index is a tree, so a second visit finds nothing
+    /// new; and a request of many values could make the visits multiply from node to node.
     pub(super) fn child_once(&mut self, child: Child) {
         let nodes = self.layer.nodes.len();
         let index = child.target().map_or_else(|node| node as usize, |run| nodes + run as usize);
@@ -137,7 +137,7 @@ impl<'s> Search<'s, '_> {
         }
         let mut run = node.run;
         for dispatch in &layer.dispatches[node.first as usize..][..node.count as usize] {
-            // They stand in the order of their best ranks; the run comes where its own puts it.
+            // Dispatches are in the order of their best ranks; the run comes where its own rank puts it.
             if run != NONE && layer.places[run as usize].rank <= dispatch.rank_min {
                 self.run(std::mem::replace(&mut run, NONE));
             }
@@ -179,7 +179,8 @@ impl<'s> Search<'s, '_> {
         self.values.decided.admits(spec, self.request.vars)
     }
 
-    /// Whether a place was met only because the request's host begins with a dot, as suffixes do: `*.a` wants a label there.
+    /// Whether a place was met only because the request's host begins with a dot, as suffixes do: `*.a` requires a
+    /// label there.
     fn is_beside(&self, place: &Place) -> bool {
         let uri = self.layer.routes[place.route as usize].uri();
         let pattern = uri.and_then(|uri| uri.hosts.get(place.host as usize));
@@ -207,7 +208,7 @@ impl<'s> Search<'s, '_> {
         }
     }
 
-    /// Makes sure that the answers of a group are those of this request.
+    /// Searches the values of a group, unless that was done for this request.
     pub(super) fn search_group(&mut self, group: u32) {
         let memory = &mut self.own.groups[group as usize];
         if memory.generation == self.own.generation {
@@ -226,7 +227,7 @@ impl<'s> Search<'s, '_> {
                 let first = self.values.first(slot, self.fields, self.request);
                 regexes.search(self.values.chain(first), &mut memory.regexes);
             }
-            // Regexes are for text.
+            // Regexes apply to text only.
             Read::SourceIp | Read::SegmentCount | Read::Int(_) | Read::Ip(_) | Read::Param => {
                 regexes.search(std::iter::empty(), &mut memory.regexes);
             }
@@ -239,7 +240,7 @@ impl<'s> Search<'s, '_> {
         if any { memory.any(pattern as usize) } else { memory.all(pattern as usize) }
     }
 
-    /// As [`Search::group_matches`], for a parameter, whose value depends on the place.
+    /// Like [`Search::group_matches`], for a parameter, whose value depends on the place.
     pub(super) fn param_matches(&mut self, group: u32, pattern: u32, place: &Place, predicate: &Predicate) -> bool {
         let value = self.param(place, predicate);
         let memory = &mut self.own.groups[group as usize].regexes;
@@ -262,13 +263,13 @@ impl<'s> Search<'s, '_> {
         passes(self.values.chain(first).map(Value::Text), predicate)
     }
 
-    /// Whether the one value of a field, where there is one, is what `test` asks for.
+    /// Whether a field has a value and `test` accepts it; the field has at most one.
     pub(super) fn single(&mut self, slot: SlotId, test: impl FnOnce(&[u8]) -> bool) -> bool {
         let first = self.values.first(slot, self.fields, self.request);
         first != values::NONE && test(self.values.text(first))
     }
 
-    /// Whether what a parameter of the place's path stands for passes a test.
+    /// Whether the value of a parameter of the place's path passes a test.
     pub(super) fn param_passes(&self, place: &Place, predicate: &Predicate) -> bool {
         self.param(place, predicate).is_some_and(|value| predicate.test.passes(Value::Text(value)))
     }
@@ -280,7 +281,7 @@ impl<'s> Search<'s, '_> {
     }
 }
 
-/// Whether values pass a predicate's test: all of them, or any; and no value passes none.
+/// Whether values pass a predicate's test: all of them, or any. A field without values never passes.
 pub(crate) fn passes<'v>(mut values: impl Iterator<Item = Value<'v>>, predicate: &Predicate) -> bool {
     if predicate.any {
         return values.any(|value| predicate.test.passes(value));

@@ -1,11 +1,12 @@
-//! Alternatives of places, found by what follows from another alternative's predicates.
+//! Alternatives of places, found by the predicates that follow from another alternative's predicates.
 //!
-//! An alternative is filed under the rarest key of its predicates. Every predicate from which another follows has that
-//! one's key among those it looks under:
+//! An alternative is filed under the rarest key of its predicates. Every predicate that implies it has this key among
+//! those it looks under:
 //!
-//! - what a value begins with (equal texts, prefixes, path patterns up to their first parameter): every shorter beginning;
-//! - what a value ends with (suffixes, host patterns): every shorter end;
-//! - for all other predicates the same one again, and the field alone.
+//! - the beginning of a value (equal texts, prefixes, path patterns up to their first parameter): every shorter
+//!   beginning;
+//! - the end of a value (suffixes, host patterns): every shorter end;
+//! - for all other predicates the same predicate, and the field alone.
 
 use crate::condition::implies::lowered;
 use crate::condition::{Field, Predicate, Test};
@@ -29,9 +30,9 @@ pub(super) type AlternativeId = u32;
 pub(super) struct Index {
     /// Sorted; equal keys in the order of ranks.
     entries: Vec<(u64, AlternativeId)>,
-    /// Where those of a key begin.
+    /// The first entry of each key.
     first: HashMap<u64, u32, FixedState>,
-    /// How long the texts are that are filed under a field, ascending. By [`field_hash`], for beginnings and ends.
+    /// The lengths of the texts that are filed under a field, ascending. By [`field_hash`], for beginnings and ends.
     lengths: [HashMap<u64, Vec<usize>, FixedState>; 2],
     /// Whether there are predicates on values in lower case.
     has_lower: bool,
@@ -45,11 +46,11 @@ enum End {
     Ends = 1,
 }
 
-/// What a predicate is filed under.
+/// The keys of a predicate.
 struct Key<'a> {
     hash: u64,
     text: Option<(u64, End, &'a [u8])>,
-    /// Of the same predicate, where the first key is the field alone.
+    /// The key of the same predicate, where the first key is the field alone.
     exact: Option<u64>,
 }
 
@@ -99,7 +100,7 @@ impl Index {
         end: AlternativeId,
         visit: &mut dyn FnMut(AlternativeId) -> bool,
     ) -> bool {
-        // What is filed under the field alone is the least telling, so it comes last.
+        // Entries that are filed under the field alone are the least selective, so they come last.
         literals.iter().any(|literal| self.with(exact_key(literal), end, visit) || self.texts(literal, end, visit))
             || literals.iter().any(|literal| self.with(field_key(&literal.predicate.field), end, visit))
     }
@@ -164,7 +165,7 @@ fn key<'a>(literal: &Literal<'a>) -> Key<'a> {
     }
 }
 
-/// What all values that pass begin with.
+/// The text that all passing values begin with.
 fn beginning(test: &Test) -> Option<&[u8]> {
     match test {
         Test::Equal(text) | Test::Prefix(text) => Some(text),
@@ -175,12 +176,12 @@ fn beginning(test: &Test) -> Option<&[u8]> {
     }
 }
 
-/// What all values that pass end with.
+/// The text that all passing values end with.
 fn ending(test: &Test) -> Option<&[u8]> {
     match test {
         Test::Equal(text) | Test::Suffix(text) => Some(text),
         Test::Host(pattern) => Some(pattern.key()),
-        // Up to a parameter or star, which the end of no pattern's text holds.
+        // From the last parameter or star on; texts behind them are literal.
         Test::Path(pattern) => pattern.key().rsplit(|byte| *byte >= PARAM).next(),
         Test::Methods(_) => beginning(test),
         _ => None,

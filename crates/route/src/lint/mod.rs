@@ -1,8 +1,9 @@
-//! What is probably wrong with a list of routes that can be compiled: routes and parts of them that have no effect, and
-//! expressions that read otherwise than they look.
+//! Finds probable mistakes in a list of valid routes: routes and parts of them that have no effect, and expressions
+//! whose meaning differs from their appearance.
 //!
-//! Everything said is proven by implication between conditions, never sampled; where that cannot be decided, nothing is
-//! said. It takes near-linear time: candidates come from an index, and what is looked at for one route is bounded.
+//! Every finding is proven by implication between conditions, never sampled; where that cannot be decided, nothing is
+//! reported. It takes near-linear time: candidates come from an index, and the number examined for one route is
+//! bounded.
 
 mod index;
 mod parts;
@@ -16,47 +17,47 @@ use shadow::Shadow;
 use std::fmt;
 use std::sync::Arc;
 
-/// Most findings that are told; the others are counted.
+/// Most findings that are listed; the others are counted.
 pub const FINDINGS_MAX: usize = 1000;
 
-/// What was found in a list of routes.
+/// The findings in a list of routes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Lint {
-    /// By route, no more than [`FINDINGS_MAX`].
+    /// In the order of routes, no more than [`FINDINGS_MAX`].
     pub findings: Vec<Finding>,
-    /// How many more there are.
+    /// The number of further findings.
     pub omitted: usize,
 }
 
-/// Something about a route that is probably not meant.
+/// A probable mistake in a route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// Position of the route in the list.
     pub route: usize,
     /// Its id.
     pub id: String,
-    /// What it is.
+    /// The kind of mistake.
     pub kind: FindingKind,
 }
 
-/// What is probably not meant.
+/// Kinds of probable mistakes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FindingKind {
     /// No request can satisfy the route.
     NeverMatches {
-        /// Which part is to blame.
+        /// The part that causes it.
         reason: String,
     },
     /// Every request that would satisfy the route is taken by others.
     Shadowed {
-        /// Which ones, each with its id.
+        /// Those routes, each with its id.
         by: Vec<(usize, String)>,
         /// Why these come first.
         reason: String,
     },
-    /// As [`FindingKind::Shadowed`], by a route that asks for the same.
+    /// Like [`FindingKind::Shadowed`], by a route with the same condition.
     SameButOrder {
-        /// That one.
+        /// The other route.
         by: (usize, String),
         /// Why it comes first.
         reason: String,
@@ -65,7 +66,7 @@ pub enum FindingKind {
     AlternativeNever {
         /// Line and column where it begins, in an expression.
         at: Option<(u32, u32)>,
-        /// Which part is to blame.
+        /// The part that causes it.
         reason: String,
     },
     /// A predicate that no request can satisfy.
@@ -95,7 +96,7 @@ pub enum FindingKind {
     },
 }
 
-/// Looks for what is probably not meant in a list of routes.
+/// Finds probable mistakes in a list of routes.
 pub fn lint(specs: &[Arc<RouteSpec>]) -> Lint {
     let conditions: Vec<Condition> = specs.iter().map(|spec| condition_of(spec)).collect();
     let shadows = shadow::find(specs, &conditions);
@@ -126,7 +127,7 @@ pub fn lint(specs: &[Arc<RouteSpec>]) -> Lint {
                 };
                 add(FindingKind::NeverMatches { reason });
             }
-            // One predicate that always holds is how a route for all requests is written.
+            // A single predicate that always holds is the way to write a route for all requests.
             (Condition::True, Some(Condition::Is(_))) => {}
             (_, Some(written)) => parts::find(written, &mut add),
             _ => {}
@@ -187,7 +188,7 @@ fn why_first(first: &RouteSpec, then: &RouteSpec, same: bool) -> String {
     }
 }
 
-/// Whether one route stands at all hosts and paths of another.
+/// Whether one route has all hosts and paths of another.
 fn has_all_pairs(one: &UriRoute, other: &UriRoute) -> bool {
     let has_path = |path: &PathPattern| one.paths.iter().any(|own| own.says_the_same(path));
     one.hosts.is_empty() == other.hosts.is_empty()

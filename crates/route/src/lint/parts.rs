@@ -1,4 +1,4 @@
-//! Parts of one route's condition that are never or always true, and which of them are to blame.
+//! Finds the parts of a route's condition that are never or always true, and names the cause.
 
 use super::FindingKind;
 use crate::condition::decided::{always, never};
@@ -8,15 +8,15 @@ use crate::condition::{Condition, Predicate};
 
 /// Most predicates of one chain among which a contradiction is sought.
 const COMPARED_MAX: usize = 64;
-/// Most alternatives of which it is told why each cannot hold.
+/// Most alternatives for which a reason is given why each cannot hold.
 const REASONS_MAX: usize = 3;
 
-/// Finds what is never or always true in a condition that as a whole is neither.
+/// Finds parts that are never or always true, in a condition that as a whole is neither.
 pub(super) fn find(condition: &Condition, add: &mut dyn FnMut(FindingKind)) {
     match condition {
         Condition::True | Condition::False => {}
         Condition::Is(predicate) => find_decided(predicate, add),
-        // Alternatives under a negation are none.
+        // Alternatives under a negation are not alternatives of the condition.
         Condition::Not(inner) => inner.each_predicate(&mut |predicate| find_decided(predicate, add)),
         Condition::All(parts) => parts.iter().for_each(|part| find(part, add)),
         Condition::Any(parts) => {
@@ -76,7 +76,7 @@ fn why_none(alternatives: &[Condition], negated: bool) -> String {
     reasons.join("; ") + more
 }
 
-/// Which two predicates of a chain exclude each other.
+/// Names two predicates of a chain that exclude each other.
 fn contradiction(parts: &[Condition], negated: bool) -> String {
     let simplified: Vec<Condition> = parts.iter().map(|part| simplify(part, negated)).collect();
     let inner = |part: &'_ Condition| match part {

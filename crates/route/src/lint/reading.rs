@@ -1,9 +1,9 @@
-//! An expression with all the parentheses that it is read with.
+//! Prints an expression with all the parentheses of its actual meaning.
 
 use crate::condition::Condition;
 use std::fmt::Write;
 
-/// More of an expression is not shown.
+/// The rest of a longer expression is not shown.
 const SHOWN_BYTES_MAX: usize = 400;
 
 /// The text of a condition as it was parsed, in backquotes, with parentheses around every chain in another.

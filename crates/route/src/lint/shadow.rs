@@ -1,8 +1,8 @@
 //! Routes whose every request is taken by routes before them.
 //!
-//! A place's condition is split into alternatives, conjunctions of predicates. It is shadowed where from each of them
-//! the condition of an earlier place follows. On the shadowed side alternatives may be too wide (what makes them many or
-//! cannot be compared is left out), on the shadowing side they are exact, or the place is not taken for one.
+//! A place's condition is split into alternatives, conjunctions of predicates. It is shadowed if each of them implies
+//! the condition of an earlier place. On the shadowed side alternatives may be too wide (parts that multiply them or
+//! cannot be compared are left out); on the shadowing side they are exact, or the place is not considered.
 
 use super::index::{AlternativeId, Index, Literal};
 use crate::condition::decided::always;
@@ -19,27 +19,27 @@ use std::sync::Arc;
 const ALTERNATIVES_MAX: usize = 64;
 /// Most predicates of an alternative; further ones are left out.
 const LITERALS_MAX: usize = 32;
-/// Routes with more pairs of a host and a path are not looked at.
+/// Routes with more pairs of a host and a path are not checked.
 const PLACES_OF_ROUTE_MAX: usize = 1024;
-/// Most places and alternatives of all routes together; what comes behind is not looked at.
+/// Most places and alternatives of all routes together; those beyond are not checked.
 const PLACES_MAX: usize = 1 << 20;
-/// Most candidates looked at for one alternative.
+/// Most candidates examined for one alternative.
 const CANDIDATES_MAX: usize = 256;
-/// Most candidates looked at for one route.
+/// Most candidates examined for one route.
 const CANDIDATES_OF_ROUTE_MAX: usize = 8192;
 
-/// As how many candidates one with a regex counts.
+/// A candidate with a regex counts as this many.
 const COSTLY: usize = 8;
 
-/// What takes a route's requests.
+/// The routes that take another route's requests.
 pub(super) struct Shadow {
-    /// Positions of routes, ascending. None: there is no such request.
+    /// Positions of routes, ascending. Empty if no request satisfies the shadowed route at all.
     pub(super) by: Vec<usize>,
-    /// Whether it is one that asks for the same.
+    /// Whether it is a single route with the same condition.
     pub(super) same: bool,
 }
 
-/// Looks at each route; `conditions` are theirs, simplified.
+/// Checks each route; `conditions` are theirs, simplified.
 pub(super) fn find(specs: &[Arc<RouteSpec>], conditions: &[Condition]) -> Vec<Option<Shadow>> {
     let mut room = PLACES_MAX;
     let pairs: Vec<Pairs> = specs.iter().map(|spec| Pairs::new(spec, &mut room)).collect();
@@ -73,19 +73,19 @@ pub(super) fn find(specs: &[Arc<RouteSpec>], conditions: &[Condition]) -> Vec<Op
     found.into_iter().enumerate().map(told).collect()
 }
 
-/// How far a route is shadowed.
+/// The extent to which a route is shadowed.
 #[derive(Default)]
 struct Cover {
     has_place: bool,
-    /// Whether it takes a request, or might.
+    /// Whether it takes a request, or might take one.
     is_open: bool,
     by: Vec<u32>,
     looked_at: usize,
 }
 
 impl Cover {
-    /// Whether the condition of an earlier place follows from an alternative. That of the same route will do: its own
-    /// requests are asked about at its own alternatives, and the first of a route has none before it.
+    /// Whether an alternative implies the condition of an earlier place. A place of the same route counts: its requests
+    /// are checked at its own alternatives, and the first place of a route has none before it.
     fn close(&mut self, id: AlternativeId, place: &Place, places: &Places<'_>, index: &Index) -> bool {
         let alternative = places.literals(&places.alternatives[id as usize]);
         if contradicts_itself(alternative) {
@@ -175,9 +175,9 @@ struct Places<'a> {
 struct Place {
     route: u32,
     alternatives: std::ops::Range<AlternativeId>,
-    /// Whether the alternatives are all that the place asks for.
+    /// Whether the alternatives are equivalent to the place's condition.
     exact: bool,
-    /// Whether it has none because there are too many already.
+    /// Whether it has no alternatives because there are too many already.
     is_skipped: bool,
 }
 
@@ -217,7 +217,7 @@ impl<'a> Places<'a> {
         let first = self.literals.len();
         let is_every_path = |literal: &Literal<'_>| always(literal.predicate).is_some();
         self.literals.extend(pair.filter(|literal| !is_every_path(literal)));
-        // What a parameter stands for depends on the route.
+        // The value of a parameter depends on the route.
         let is_of_route =
             |literal: &Literal<'_>| matches!(literal.predicate.field, Field::Variable(Variable::PathParam(_)));
         let room = LITERALS_MAX - (self.literals.len() - first);
@@ -233,7 +233,7 @@ impl<'a> Places<'a> {
 }
 
 /// The alternatives of a simplified condition. Where they would be too many a part is left out, which makes them wider;
-/// `exact` tells.
+/// then `exact` becomes false.
 fn alternatives_of<'a>(condition: &'a Condition, exact: &mut bool) -> Vec<Vec<Literal<'a>>> {
     if let Some((predicate, negated)) = as_literal(condition) {
         return vec![vec![Literal { predicate, negated }]];
@@ -256,13 +256,13 @@ fn alternatives_of<'a>(condition: &'a Condition, exact: &mut bool) -> Vec<Vec<Li
             product
         }
         Condition::Any(parts) => parts.iter().flat_map(|part| alternatives_of(part, exact)).collect(),
-        // Of a simplified condition a negation is a literal.
+        // In a simplified condition a negation is a literal.
         Condition::True | Condition::Not(_) | Condition::Is(_) => vec![Vec::new()],
     }
 }
 
-/// Whether two routes of one kind ask for the same. By hashes that don't depend on the order of parts: that the one takes
-/// all of the other's requests is known already, so nothing wrong is said where two collide.
+/// Whether two routes of one kind have the same condition. Compared by hashes that don't depend on the order of parts:
+/// one is known to take all of the other's requests, so a collision of hashes does not lead to a wrong finding.
 fn are_same((specs, conditions): (&[Arc<RouteSpec>], &[Condition]), a: usize, b: usize) -> bool {
     let pairs = match (specs[a].uri(), specs[b].uri()) {
         (Some(a), Some(b)) => a.function == b.function && pairs_hash(a) == pairs_hash(b),

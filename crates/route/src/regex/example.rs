@@ -1,6 +1,6 @@
-//! A value that a regex matches, for samples: short and plain, and found without searching.
+//! A value that a regex matches, for samples: short and plain, and found without a search.
 //!
-//! Where a regex looks around (`\b`), the example may not match after all; samples need not be perfect.
+//! If a regex looks around (`\b`), the example may not match after all; samples need not be perfect.
 
 use regex_syntax::hir::{Class, Hir, HirKind, Repetition};
 
@@ -16,7 +16,7 @@ pub(super) fn example(hir: &Hir) -> Vec<u8> {
 }
 
 fn write(hir: &Hir, out: &mut Vec<u8>) {
-    // What is longer is cut off, so it need not be written.
+    // Longer examples are cut off, so the rest need not be written.
     if out.len() > EXAMPLE_BYTES_MAX {
         return;
     }
@@ -29,7 +29,7 @@ fn write(hir: &Hir, out: &mut Vec<u8>) {
         HirKind::Alternation(parts) => parts.iter().take(1).for_each(|part| write(part, out)),
         HirKind::Repetition(Repetition { min, max, sub, .. }) => {
             let times = (*min).max(1).min(max.unwrap_or(u32::MAX));
-            // An example of nothing may be repeated for long.
+            // A repetition of nothing could take long.
             (0..times.min(EXAMPLE_BYTES_MAX as u32)).for_each(|_| write(sub, out));
         }
     }

@@ -1,10 +1,10 @@
 //! Many regexes over the same values, all answered by one pass over each value.
 //!
-//! The patterns become one automaton whose states say which of them match. Where it is small it is built whole, and
-//! nothing changes while it is used. Else its states are built when a search first reaches them, into a cache that belongs
-//! to one worker ([`RegexMemory`]) and is emptied when it is full. Patterns that begin with `^` have an automaton of their
-//! own, which mostly ends after a few bytes, and so have those with Unicode word boundaries, which gives up on values
-//! that are not ASCII; the patterns are then asked one by one.
+//! The patterns become one automaton whose states list the matching patterns. A small automaton is built whole, and
+//! does not change while it is used. The states of a larger one are built when a search first reaches them, in a cache
+//! that belongs to one worker ([`RegexMemory`]) and is emptied when it is full. Patterns that begin with `^` have an
+//! automaton of their own, which mostly ends after a few bytes, and so have patterns with Unicode word boundaries,
+//! which gives up on values that are not ASCII; the patterns are then matched one by one.
 
 use super::Pattern;
 use super::linger::weight;
@@ -17,18 +17,19 @@ use regex_automata::{Input, MatchKind, hybrid};
 use regex_syntax::hir::{Hir, Look};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How large the automata of a group may become, in bytes.
+/// Bounds of the automata of a group, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
-    /// Of what states are built from; a larger group is split.
+    /// The NFA from which states are built; a larger group is split.
     pub(super) nfa_bytes_max: usize,
-    /// Up to which size of that the whole automaton is tried.
+    /// The largest NFA for which building the whole automaton is tried.
     pub(super) table_nfa_bytes_max: usize,
-    /// Of a whole automaton.
+    /// A whole automaton.
     pub(super) table_bytes_max: usize,
-    /// Of the states that one worker builds for a group; where the group had to be split, up to as much for each part.
+    /// The states that one worker builds for a group. If the group was split, the parts share it, but a part may get up
+    /// to the whole if a search needs that much.
     pub(super) cache_bytes_max: usize,
-    /// Of the states for a part whose patterns linger, while it is one of few, and for all such parts together.
+    /// The states of one part whose patterns linger, at most, and of all such parts together.
     pub(super) lingering_cache_bytes: usize,
     pub(super) lingering_caches_bytes: usize,
 }
@@ -42,46 +43,46 @@ pub(super) const BOUNDS: Bounds = Bounds {
     lingering_caches_bytes: 64 << 20,
 };
 
-/// Most patterns of an automaton for those that linger, fewer where they linger more. More of them take fewer automata, and
+/// Most lingering patterns in one automaton, fewer where they linger more. A larger number needs fewer automata, and
 /// more states for each subset.
 pub(super) const LINGERING_MAX: usize = 32;
 
-/// A cache has room for so many times what one search needs at least.
+/// A cache has room for this many times the minimum of one search.
 const CACHE_SLACK: usize = 2;
 
 /// Compiled patterns.
 #[derive(Debug)]
 pub(crate) struct RegexGroup {
-    /// Tells groups apart, so that a worker's memory is never used with another group.
+    /// Distinguishes groups, so that a worker's memory is never used with another group.
     id: u64,
     patterns: usize,
     parts: Box<[Part]>,
 }
 
-/// Some patterns of a group, with an automaton of their own.
+/// Some patterns of a group, with one automaton.
 #[derive(Debug)]
 struct Part {
     automaton: Automaton,
-    /// Which patterns of the group they are.
+    /// Numbers of its patterns in the group.
     patterns: Box<[u32]>,
-    /// Themselves, where the automaton may give up.
+    /// The patterns themselves, if the automaton may give up.
     alone: Box<[Pattern]>,
 }
 
 #[derive(Debug)]
 enum Automaton {
-    /// It knows every answer.
+    /// Holds every answer.
     Table(dense::DFA<Vec<u32>>),
-    /// It is built while it is used.
+    /// Is built while it is used.
     Lazy(hybrid::dfa::DFA),
-    /// It would be too large.
+    /// Would be too large.
     None,
 }
 
 /// The automaton did not answer, or there is none.
 struct GaveUp;
 
-/// Patterns that linger, so many as go together.
+/// Lingering patterns that share an automaton.
 #[derive(Default)]
 struct Few {
     weight: usize,
@@ -89,7 +90,7 @@ struct Few {
 }
 
 impl Few {
-    /// Adds a pattern to the last of some, or begins another.
+    /// Adds a pattern to the last automaton, or begins another.
     fn add(all: &mut Vec<Few>, weight: usize, hir: (u32, Hir)) {
         match all.last_mut() {
             Some(few) if few.weight + weight <= LINGERING_MAX => {
@@ -102,7 +103,7 @@ impl Few {
 }
 
 impl RegexGroup {
-    /// `ascii`: all values will be.
+    /// `ascii`: all values will be ASCII.
     pub(crate) fn compile(patterns: &[Pattern], ascii: bool) -> RegexGroup {
         RegexGroup::compile_within(BOUNDS, patterns, ascii)
     }
@@ -126,7 +127,7 @@ impl RegexGroup {
         let first_lingering = pieces.len();
         lingering.iter().flatten().for_each(|few| build(bounds, &few.hirs, &mut pieces));
         let share = bounds.lingering_caches_bytes / (pieces.len() - first_lingering).max(1);
-        // There may be many of these, and each would take long to find out that it is too large.
+        // There may be many of these, and each would take long to turn out too large.
         let cache_bytes_max = share.min(bounds.lingering_cache_bytes).min(bounds.cache_bytes_max);
         let lazy = Bounds { table_nfa_bytes_max: 0, cache_bytes_max, ..bounds };
         let bounds = Bounds { cache_bytes_max: bounds.cache_bytes_max / first_lingering.max(1), ..bounds };
@@ -137,7 +138,7 @@ impl RegexGroup {
         RegexGroup { id: NEXT_ID.fetch_add(1, Ordering::Relaxed), patterns: patterns.len(), parts }
     }
 
-    /// Searches each value for all patterns; afterwards `memory` knows which match which.
+    /// Searches each value for all patterns; afterwards `memory` holds the result for each pattern.
     pub(crate) fn search<'v>(&self, values: impl Iterator<Item = &'v [u8]>, memory: &mut RegexMemory) {
         if memory.group != self.id {
             let caches = self.parts.iter().map(|part| match &part.automaton {
@@ -172,7 +173,7 @@ impl RegexGroup {
     }
 }
 
-/// Builds what the automata are made from, in as few pieces as the bounds allow; `None` where one pattern exceeds them.
+/// Builds the NFAs for the automata, in as few pieces as the bounds allow; `None` where one pattern exceeds them.
 fn build(bounds: Bounds, hirs: &[(u32, Hir)], pieces: &mut Vec<(Option<NFA>, Box<[u32]>)>) {
     let bytes_max = bounds.nfa_bytes_max;
     let nfa = Config::new().utf8(false).which_captures(WhichCaptures::None).nfa_size_limit(Some(bytes_max));
@@ -181,7 +182,7 @@ fn build(bounds: Bounds, hirs: &[(u32, Hir)], pieces: &mut Vec<(Option<NFA>, Box
         let least = lazy_config().get_minimum_cache_capacity(nfa);
         least.is_ok_and(|bytes| bytes.saturating_mul(CACHE_SLACK) <= bounds.cache_bytes_max)
     };
-    // While the beginnings are put together both forms are there.
+    // Both forms exist while the beginnings are merged.
     let nfa = nfa.ok().map(|nfa| share_beginnings(&nfa, 2 * bytes_max).unwrap_or(nfa)).filter(fits);
     if nfa.is_none() && hirs.len() > 1 {
         let (left, right) = hirs.split_at(hirs.len() / 2);
@@ -252,7 +253,7 @@ impl Automaton {
     }
 }
 
-/// Calls `hit` with every pattern that matches, until it wants no more.
+/// Calls `hit` with every pattern that matches, until it returns `false`.
 fn search_table(dfa: &dense::DFA<Vec<u32>>, value: &[u8], hit: &mut impl FnMut(usize) -> bool) -> Result<(), GaveUp> {
     let mut state = dfa.start_state_forward(&Input::new(value)).map_err(|_| GaveUp)?;
     for byte in value {
@@ -269,7 +270,7 @@ fn search_table(dfa: &dense::DFA<Vec<u32>>, value: &[u8], hit: &mut impl FnMut(u
             }
         }
     }
-    // A match shows one byte late, so that the end is a step of its own.
+    // A match is reported one byte late, so the end is a step of its own.
     state = dfa.next_eoi_state(state);
     if dfa.is_match_state(state) {
         let _wants_more = (0..dfa.match_len(state)).all(|index| hit(dfa.match_pattern(state, index).as_usize()));
@@ -277,7 +278,7 @@ fn search_table(dfa: &dense::DFA<Vec<u32>>, value: &[u8], hit: &mut impl FnMut(u
     Ok(())
 }
 
-/// As [`search_table`], with an automaton that grows.
+/// Like [`search_table`], with an automaton that grows.
 fn search_lazy(
     dfa: &hybrid::dfa::DFA,
     cache: &mut hybrid::dfa::Cache,

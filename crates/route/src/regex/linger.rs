@@ -1,24 +1,25 @@
-//! Which regexes stay undecided for as long as a value goes on.
+//! Finds regexes that stay undecided until a value ends.
 //!
-//! `/a.*b` is, from its `/a` on, at work until the value ends. Of many such in one automaton any subset may be at work at a
-//! time, and each subset is a state of its own: a long value that nobody has sent before makes new states all the way. A
-//! counted repetition as `[a-z]{1,200}` does that all by itself, since it may have begun anywhere. So they are put into
-//! automata of few, where that cannot come to much.
+//! `/a.*b` is active from its `/a` on until the value ends. If one automaton has many such regexes, any subset may be
+//! active at a time, and each subset is a state of its own: a long value that was never sent before makes new states
+//! all the way. A counted repetition as `[a-z]{1,200}` does that alone, since it may have begun anywhere. So such
+//! regexes are put into automata of few, where the number of states stays small.
 
 use regex_syntax::hir::{Class, Hir, HirKind};
 
 /// Shorter counted repetitions end soon.
 const REPEATS_MIN: u32 = 16;
-/// A class of fewer ASCII characters, or without the slash that ends a segment, lets go at one of the next bytes.
+/// A class of fewer ASCII characters, or without the slash that ends a segment, stops matching at one of the next
+/// bytes.
 const CLASS_MIN: usize = 64;
 
-/// How much a regex lingers: 0 where it does not, else what it takes of [`super::group::LINGERING_MAX`].
+/// How much a regex lingers: 0 where it does not, else its share of [`super::group::LINGERING_MAX`].
 pub(super) fn weight(hir: &Hir) -> usize {
     let counted = counts(hir) / REPEATS_MIN;
     usize::from(waits(hir, false, false)).max(counted as usize)
 }
 
-/// How far a regex counts at once.
+/// The number of positions that a regex counts at once.
 fn counts(hir: &Hir) -> u32 {
     match hir.kind() {
         HirKind::Empty | HirKind::Look(_) | HirKind::Literal(_) | HirKind::Class(_) => 0,
@@ -50,7 +51,7 @@ fn waits(hir: &Hir, is_begun: bool, is_continued: bool) -> bool {
         }
         HirKind::Concat(subs) => {
             let consumes = |sub: &Hir| sub.properties().maximum_len() != Some(0);
-            // What stands alone at the very beginning may begin anywhere anyway.
+            // A leading part that matches anything does not count: a match may begin anywhere anyway.
             let begins = |sub: &Hir| consumes(sub) && !is_any_rest(sub);
             subs.iter().enumerate().any(|(index, sub)| {
                 let begun = is_begun || subs[..index].iter().any(begins);

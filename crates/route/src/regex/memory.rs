@@ -1,28 +1,29 @@
-//! What one worker keeps between two searches of a group of regexes, and what the last one found.
+//! State that one worker keeps between two searches of a group of regexes, and the results of the last one.
 
 use regex_automata::hybrid::dfa::Cache;
 
-/// Of one worker and one place where a [`super::RegexGroup`] is searched; empty at first, filled by the first search.
+/// Belongs to one worker and one place where a [`super::RegexGroup`] is searched; empty at first, filled by the first
+/// search.
 ///
-/// It may be searched with another group later (of the next Plan); it then forgets everything of the first.
+/// It may later be used with another group (of the next Plan); it then forgets everything of the first.
 #[derive(Debug, Default)]
 pub(crate) struct RegexMemory {
-    /// Which group the rest is of; none has the number 0.
+    /// The group that the rest belongs to; no group has the number 0.
     pub(super) group: u64,
-    /// Of each automaton that is built while it is used.
+    /// The cache of each automaton that is built while it is used.
     pub(super) caches: Vec<Option<Cache>>,
-    /// Of each pattern. Zero but for those in `hits`.
+    /// The tally of each pattern. Zero except for those in `hits`.
     tallies: Vec<Tally>,
     hits: Vec<u32>,
-    /// How many values were searched.
+    /// The number of values searched.
     values: u32,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Tally {
-    /// How many values match.
+    /// The number of values that match.
     values: u32,
-    /// The last that does, counted from 1.
+    /// The last value that matches, counted from 1.
     last: u32,
 }
 
@@ -53,13 +54,13 @@ impl RegexMemory {
         caches + self.tallies.capacity() * size_of::<Tally>() + self.hits.capacity() * size_of::<u32>()
     }
 
-    /// Makes it that of a group of so many patterns.
+    /// Adapts the memory to a group of so many patterns.
     pub(super) fn adopt(&mut self, group: u64, caches: Vec<Option<Cache>>, patterns: usize) {
         let (tallies, hits) = (vec![Tally::default(); patterns], Vec::with_capacity(patterns));
         *self = RegexMemory { group, caches, tallies, hits, values: 0 };
     }
 
-    /// Forgets what the last search found.
+    /// Forgets the results of the last search.
     pub(super) fn begin(&mut self) {
         for pattern in self.hits.drain(..) {
             self.tallies[pattern as usize] = Tally::default();
@@ -72,7 +73,7 @@ impl RegexMemory {
         self.values += 1;
     }
 
-    /// The value at hand matches the pattern; `false` where that was known.
+    /// Records that the current value matches the pattern; `false` if that was known.
     #[inline]
     pub(super) fn hit(&mut self, pattern: u32) -> bool {
         let tally = &mut self.tallies[pattern as usize];

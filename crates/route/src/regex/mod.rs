@@ -1,10 +1,10 @@
 //! Regexes as conditions hold them: parsed, bounded and taken apart, but not compiled.
 //!
-//! Rust's syntax, over bytes. Kong's `~` has Unicode classes, as the `regex` crate has for text; `~~` and `~*` of `vars`
-//! have those of ASCII. A configuration may hold a hundred thousand regexes, so a [`Pattern`] is its text and what its
-//! syntax tells: the literal that a value must begin with ([`split`]) and an upper bound of its automaton ([`size`]).
-//! What matches many of them at once is in [`group`]; what matches a rest behind a literal, shared by all patterns with
-//! that rest, in [`tail`].
+//! Rust's syntax, over bytes. Kong's `~` has Unicode classes, as the `regex` crate has for text; `~~` and `~*` of
+//! `vars` have those of ASCII. A configuration may hold a hundred thousand regexes, so a [`Pattern`] is its text and
+//! facts about its syntax: the literal that a value must begin with ([`split`]) and an upper bound of its automaton
+//! ([`size`]). [`group`] matches many regexes at once; [`tail`] matches the rest behind a literal, shared by all
+//! patterns with that rest.
 
 mod example;
 mod group;
@@ -34,15 +34,15 @@ use std::sync::{Arc, OnceLock};
 
 /// Most memory of one regex's automaton, and of the states that are built from it while matching.
 pub const REGEX_BYTES_MAX: usize = 1 << 20;
-/// Longest regex, in bytes. A short name of a Unicode class stands for kilobytes of ranges, so a long text needs much
-/// memory even before its size is known.
+/// Longest regex, in bytes. A short name of a Unicode class means kilobytes of ranges, so a long text needs much memory
+/// even before its size is known.
 pub const REGEX_TEXT_BYTES_MAX: usize = 16 << 10;
 
 /// Least length of a literal before a tail. Every path begins with a slash, so that a shorter one selects nothing: such
 /// regexes are better searched for together.
 const PREFIX_BYTES_MIN: usize = 2;
 
-/// A regex that is known to be one, and to be of bounded size.
+/// A valid regex of bounded size.
 #[derive(Debug, Clone)]
 pub struct Pattern(Arc<Parsed>);
 
@@ -51,30 +51,30 @@ struct Parsed {
     source: Box<str>,
     dialect: Dialect,
     split: Option<Split>,
-    /// By position in the text.
+    /// Names by position in the text.
     names: Box<[Box<str>]>,
-    /// Compiled when it is first needed: the matcher goes without.
+    /// Compiled when first needed: the matcher does not use it.
     regex: OnceLock<Regex>,
 }
 
-/// Is called with a group's number, its name if it has one, and what it matched.
+/// Called with a group's number, its name if it has one, and the text it matched.
 pub type VisitGroup<'f> = dyn FnMut(usize, Option<&str>, &[u8]) + 'f;
 
-/// Which rules a text is parsed by.
+/// The rules by which a text is parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Dialect {
     unicode: bool,
     any_case: bool,
 }
 
-/// Why a text is no regex for us.
+/// Why a text cannot be used as a regex.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RegexError {
-    /// It is not well-formed, or asks for what cannot be done in linear time.
+    /// It is not well-formed, or requires more than linear time.
     Syntax {
-        /// What is wrong, in one line.
+        /// The error, in one line.
         reason: String,
-        /// Where, in bytes of the text.
+        /// The position of the error, in bytes of the text.
         span: Range<usize>,
     },
     /// It has more than [`REGEX_TEXT_BYTES_MAX`] bytes.
@@ -84,12 +84,12 @@ pub enum RegexError {
 }
 
 impl Pattern {
-    /// Of Kong's `~`.
+    /// Parses a regex of Kong's `~`.
     pub fn unicode(source: &str) -> Result<Pattern, RegexError> {
         Pattern::parse(source, Dialect { unicode: true, any_case: false })
     }
 
-    /// Of `~~`, or `~*` with `any_case`, in `vars`.
+    /// Parses a regex of `~~`, or `~*` with `any_case`, in `vars`.
     pub fn ascii(source: &str, any_case: bool) -> Result<Pattern, RegexError> {
         Pattern::parse(source, Dialect { unicode: false, any_case })
     }
@@ -116,12 +116,13 @@ impl Pattern {
         &self.0.source
     }
 
-    /// Whether it matches anywhere in a value. Compiles the regex when first asked, so it is for callers that ask rarely.
+    /// Whether it matches anywhere in a value. Compiles the regex at the first call, so it is for infrequent callers.
     pub fn is_match(&self, value: &[u8]) -> bool {
         self.regex().is_match(value)
     }
 
-    /// As [`Pattern::is_match`], but nothing that had to be compiled for it stays: for callers that ask very many regexes once each.
+    /// Like [`Pattern::is_match`], but does not keep a regex that had to be compiled: for callers that use very many
+    /// regexes once each.
     pub(crate) fn is_match_once(&self, value: &[u8]) -> bool {
         match (self.anchored_prefix(), self.0.regex.get()) {
             (Some((prefix, _)), _) if !value.starts_with(prefix) => false,
@@ -137,7 +138,7 @@ impl Pattern {
     }
 
     /// Calls `visit` with number, name and content of every group that takes part in the first match; number 0 is the
-    /// match as a whole. `false` where there is none. Compiles the regex when first asked.
+    /// whole match. `false` where there is none. Compiles the regex at the first call.
     pub fn captures(&self, value: &[u8], visit: &mut VisitGroup<'_>) -> bool {
         let regex = self.regex();
         let Some(captures) = regex.captures(value) else {
@@ -151,9 +152,9 @@ impl Pattern {
         true
     }
 
-    /// The bytes a matching value begins with, never none, and what must match behind them; without a tail every value
-    /// that begins so matches. `None` where the regex does not begin with `^` and a literal, or with one that tells too
-    /// little (see [`PREFIX_BYTES_MIN`]).
+    /// The bytes that a matching value begins with, never empty, and the tail that must match behind them; without a
+    /// tail every value with this beginning matches. `None` where the regex does not begin with `^` and a literal, or
+    /// with one that is too short (see [`PREFIX_BYTES_MIN`]).
     pub(crate) fn anchored_prefix(&self) -> Option<(&[u8], Option<&Tail>)> {
         let Split { prefix, tail, is_whole } = self.0.split.as_ref()?;
         let is_enough = match tail {
@@ -163,7 +164,7 @@ impl Pattern {
         is_enough.then_some((&**prefix, tail.as_ref()))
     }
 
-    /// The only value that matches, where there is only one.
+    /// The only value that matches, if there is only one.
     pub(crate) fn anchored_literal(&self) -> Option<&[u8]> {
         let split = self.0.split.as_ref()?;
         split.is_whole.then_some(&*split.prefix)
@@ -187,7 +188,8 @@ impl Pattern {
         RegexBuilder::new(&self.0.source)
             .unicode(unicode)
             .case_insensitive(any_case)
-            // The forward automaton was found to be small; the reverse one, which is made too, may be a little larger.
+            // The forward automaton was found to be small; the reverse one, which is also built, may be a little
+            // larger.
             .size_limit(usize::MAX)
             .dfa_size_limit(REGEX_BYTES_MAX)
             .build()
@@ -204,7 +206,7 @@ impl Dialect {
         let mut translator = hir::translate::TranslatorBuilder::new()
             .unicode(self.unicode)
             .case_insensitive(self.any_case)
-            // Values are bytes: nothing splits between characters only.
+            // Values are bytes: a split need not be between characters.
             .utf8(false)
             .build();
         let hir = translator.translate(source, &ast).map_err(|error| {
@@ -223,7 +225,7 @@ fn collect_names(hir: &Hir, names: &mut Vec<Box<str>>) {
 }
 
 impl RegexError {
-    /// Where in the text, in bytes, where that is known.
+    /// Position in the text, in bytes, if known.
     pub fn span(&self) -> Option<Range<usize>> {
         match self {
             RegexError::Syntax { span, .. } => Some(span.clone()),

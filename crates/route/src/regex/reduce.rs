@@ -1,11 +1,12 @@
-//! A regex in the form automata are built from: no groups, and on request nothing that only non-ASCII bytes could match.
+//! A regex in the form that automata are built from: without groups, and on request without parts that only non-ASCII
+//! bytes match.
 //!
 //! Whether a regex matches does not depend on its groups, nor on which of several matches is preferred. Unicode's `\d` is
 //! seventy ranges and hundreds of states, of which a path, whose bytes are ASCII, can reach one.
 
 use regex_syntax::hir::{Class, ClassBytes, ClassBytesRange, Hir, HirKind, Look, Repetition};
 
-/// The same regex, where only whether it matches counts; with `ascii` on values of ASCII only.
+/// An equivalent regex as far as only the fact of a match counts; with `ascii` on values of ASCII only.
 pub(super) fn reduce(hir: Hir, ascii: bool) -> Hir {
     match hir.into_kind() {
         HirKind::Empty => Hir::empty(),

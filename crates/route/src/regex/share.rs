@@ -1,17 +1,17 @@
-//! An automaton of many patterns in which equal beginnings are there once.
+//! An automaton of many patterns in which equal beginnings exist once.
 //!
-//! As the library builds it, every pattern has states of its own, and each state that is built from them while searching
-//! lists the first of every pattern, since each may begin anywhere: with five thousand patterns ten kilobytes for each
-//! byte of a value that was never seen. With the beginnings in one tree it is a few.
+//! As the library builds it, every pattern has states of its own, and each state that is built from them while
+//! searching lists the first of every pattern, since each may begin anywhere: with five thousand patterns ten kilobytes
+//! for each new byte of a value. With the beginnings in one tree it is a few.
 
 use regex_automata::nfa::thompson::{Builder, NFA, State, Transition};
 use regex_automata::util::look::Look;
 use regex_automata::util::primitives::{PatternID, StateID};
 
-/// How much of a pattern's beginning is compared, in steps.
+/// How many steps of a pattern's beginning are compared.
 const STEPS_MAX: usize = 64;
 
-/// What leads from one state to the only next one.
+/// A step from one state to its only successor.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
     Look(u32),
@@ -26,7 +26,7 @@ struct Chain {
     end: StateID,
 }
 
-/// The same automaton with shared beginnings; `None` where it would exceed the limit, or is not as expected.
+/// An equivalent automaton with shared beginnings; `None` if it would exceed the limit, or has an unexpected form.
 pub(super) fn share_beginnings(nfa: &NFA, bytes_max: usize) -> Option<NFA> {
     let mut chains: Vec<Chain> = (0..nfa.pattern_len()).map(|pattern| chain(nfa, pattern)).collect::<Option<_>>()?;
     chains.sort_by(|a, b| a.steps.iter().map(|(step, _)| step).cmp(b.steps.iter().map(|(step, _)| step)));
@@ -34,7 +34,7 @@ pub(super) fn share_beginnings(nfa: &NFA, bytes_max: usize) -> Option<NFA> {
     let root = node(&mut builder, &chains, 0)?;
     let start = if nfa.is_always_start_anchored() { root } else { from_anywhere(&mut builder, root)? };
     let shared = builder.build(root, start).ok()?;
-    // What the tree replaces is still there, and caches are laid out by the number of states.
+    // The states that the tree replaces still exist, and the size of caches depends on the number of states.
     let (builder, numbers) = copied(&shared, &reachable(&shared), bytes_max)?;
     let number = |state: StateID| numbers[state.as_usize()];
     builder.build(number(shared.start_anchored()), number(shared.start_unanchored())).ok()
@@ -62,7 +62,7 @@ fn chain(nfa: &NFA, pattern: usize) -> Option<Chain> {
     Some(Chain { steps, end })
 }
 
-/// Which states a search can come to, and those that say that a pattern matches.
+/// Marks the states that a search can reach, and those that report a match.
 fn reachable(nfa: &NFA) -> Vec<bool> {
     let mut seen: Vec<bool> = nfa.states().iter().map(|state| matches!(state, State::Match { .. })).collect();
     let mut open = vec![nfa.start_anchored(), nfa.start_unanchored()];
@@ -83,8 +83,8 @@ fn reachable(nfa: &NFA) -> Vec<bool> {
     seen
 }
 
-/// A builder with some states of an automaton, and their numbers there by those they have here. It must be all that the
-/// kept ones lead to, and all matches.
+/// A builder with some states of an automaton, and their numbers there by their old numbers. The kept states must
+/// include all that they lead to, and all matches.
 fn copied(nfa: &NFA, kept: &[bool], bytes_max: usize) -> Option<(Builder, Vec<StateID>)> {
     let mut next = 0;
     let number = |kept: &bool| {
@@ -113,8 +113,8 @@ fn copied(nfa: &NFA, kept: &[bool], bytes_max: usize) -> Option<(Builder, Vec<St
                     return None;
                 }
                 let copy = builder.add_match();
-                // Where a pattern alone would start. Nobody searches for one alone, but from here the library finds out
-                // what patterns want to know of the byte before: it is told once, of all.
+                // The start of a single pattern. Searches never start there, but the library derives from it how
+                // patterns depend on the byte before; giving the start of all patterns once is enough for that.
                 let start = if pattern_id.as_usize() == 0 { moved(&nfa.start_anchored()) } else { numbers[number] };
                 builder.finish_pattern(start).ok()?;
                 copy
@@ -128,7 +128,7 @@ fn copied(nfa: &NFA, kept: &[bool], bytes_max: usize) -> Option<(Builder, Vec<St
     Some((builder, numbers))
 }
 
-/// The state from which all chains go on at a depth up to which they are equal. They are sorted, and at least one.
+/// The state from which all chains continue at a depth up to which they are equal. They are sorted, and at least one.
 /// `None` where the limit is exceeded.
 fn node(builder: &mut Builder, chains: &[Chain], depth: usize) -> Option<StateID> {
     if let [chain] = chains {

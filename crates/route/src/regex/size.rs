@@ -1,7 +1,7 @@
-//! How large the automaton of a regex is, mostly without building it.
+//! Estimates the size of a regex's automaton, mostly without building it.
 //!
-//! An upper bound is read off the regex in nanoseconds. Only where that exceeds the limit is the automaton built, which
-//! stops where it does.
+//! An upper bound is computed from the regex in nanoseconds. Only where that exceeds the limit is the automaton built;
+//! building stops at the limit.
 
 use regex_automata::nfa::thompson::{Compiler, Config};
 use regex_syntax::hir::{Class, ClassUnicodeRange, Hir, HirKind, Repetition};
@@ -40,11 +40,11 @@ fn estimate(hir: &Hir) -> usize {
     }
 }
 
-/// An upper bound of what matches the UTF-8 of a range of characters.
+/// An upper bound of the states that match the UTF-8 of a range of characters, in bytes.
 fn utf8_bytes(range: &ClassUnicodeRange) -> usize {
     let (start, end) = (range.start(), range.end());
     let (shortest, longest) = (start.len_utf8(), end.len_utf8());
-    // Of each length: a run of whole blocks, and at either end, one for each byte but the first, a part of a block.
+    // For each length: a run of whole blocks, and at either end a part of a block for each byte but the first.
     let sequences =
         if u32::from(start) >> 6 == u32::from(end) >> 6 { 1 } else { (1 + longest - shortest) * (2 * longest - 1) };
     sequences * longest * (STATE_BYTES + TRANSITION_BYTES)

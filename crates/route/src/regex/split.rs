@@ -1,23 +1,23 @@
 //! A regex taken apart: the literal that a value must begin with, and the rest.
 //!
-//! `^/svc-17/v\d+$` holds of what begins with `/svc-17/v` and goes on as `\d+$` says. An index finds the one; the other is
-//! the same for a thousand services, and compiled once. A rest that may be empty says nothing, since nobody asks where
-//! a match ends.
+//! `^/svc-17/v\d+$` matches values that begin with `/svc-17/v` and continue as `\d+$` requires. An index finds the
+//! former; the latter is the same for a thousand services, and compiled once. A rest that may be empty is dropped,
+//! since the end of a match does not matter.
 //!
-//! Mostly the text itself is cut. Where groups or flags stand before the literal the parsed form is taken apart, and its
-//! rest printed.
+//! Mostly the text itself is cut. If groups or flags are in front of the literal, the parsed form is taken apart, and
+//! its rest printed.
 
 use super::Dialect;
 use super::reduce::reduce;
 use regex_syntax::ast::{AssertionKind, Ast, LiteralKind, RepetitionKind, RepetitionRange};
 use regex_syntax::hir::{Hir, HirKind, Look};
 
-/// What a regex that begins with `^` asks for.
+/// The parts of a regex that begins with `^`.
 #[derive(Debug)]
 pub(super) struct Split {
-    /// What a matching value begins with.
+    /// The beginning of a matching value.
     pub(super) prefix: Box<[u8]>,
-    /// What must match from there on, if it says anything.
+    /// The rest that must match from there on, unless it matches anything.
     pub(super) tail: Option<Tail>,
     /// Whether the value must end with the prefix.
     pub(super) is_whole: bool,
@@ -31,7 +31,7 @@ pub(crate) struct Tail {
 }
 
 impl Tail {
-    /// How long its text is.
+    /// The length of its text.
     pub(crate) fn bytes(&self) -> usize {
         self.text.len()
     }
@@ -54,7 +54,7 @@ pub(super) fn split(source: &str, dialect: Dialect, ast: &Ast, hir: Hir) -> Opti
     split_hir(hir)
 }
 
-/// `None` where something else than a literal follows `^`.
+/// `None` if something other than a literal follows `^`.
 fn split_text(source: &str, dialect: Dialect, items: &[Ast]) -> Option<Split> {
     let (first, items) = items.split_first()?;
     let Ast::Assertion(start) = first else {
@@ -85,7 +85,7 @@ fn is_end(kind: &AssertionKind) -> bool {
     matches!(kind, AssertionKind::EndLine | AssertionKind::EndText)
 }
 
-/// Whether it matches the empty text wherever that stands.
+/// Whether it matches the empty text at every position.
 fn may_be_empty(ast: &Ast) -> bool {
     match ast {
         Ast::Empty(_) | Ast::Flags(_) => true,
@@ -124,9 +124,9 @@ fn split_hir(hir: Hir) -> Option<Split> {
     if matches_empty(&rest) {
         return Some(Split { prefix, tail: None, is_whole });
     }
-    // What the printer assumes; it writes flags where something else is meant.
+    // The dialect that the printer assumes; it writes flags where another is meant.
     let tail = Tail { text: rest.to_string().into(), dialect: Dialect { unicode: true, any_case: false } };
-    // The printed form nests deeper than what was written, at times too deep to be read again.
+    // The printed form nests deeper than the source, sometimes too deep to be parsed again.
     tail.dialect.parse(&tail.text).is_ok().then_some(Split { prefix, tail: Some(tail), is_whole })
 }
 

@@ -1,8 +1,8 @@
-//! Matches the rest of a regex where its literal ends.
+//! Matches the rest of a regex behind its literal.
 //!
-//! It is determinised when it is compiled: matching is a walk through a table that workers share without sharing anything
-//! that changes. What does not stay small (many alternatives in a row of any text) has no such table, and is searched for
-//! with others, as part of a group.
+//! It is determinised when it is compiled: matching is a walk through an immutable table that workers share. Tails that
+//! would not stay small (many alternatives in a row of any text) have no such table, and are searched for with others,
+//! as part of a group.
 
 use super::reduce::reduce;
 use super::split::Tail;
@@ -19,22 +19,22 @@ const AUTOMATON_BYTES_MAX: usize = 16 << 10;
 pub(crate) struct TailEngine(dense::DFA<Vec<u32>>);
 
 impl TailEngine {
-    /// `None` where its automaton would not stay small. `ascii`: all values will be.
+    /// `None` if its automaton would not stay small. `ascii`: all values will be ASCII.
     pub(crate) fn compile(tail: &Tail, ascii: bool) -> Option<TailEngine> {
         let hir = reduce(tail.hir(), ascii);
-        // Such an automaton gives up at bytes that are not ASCII.
+        // The automaton for these gives up at bytes that are not ASCII.
         if hir.properties().look_set().contains_word_unicode() {
             return None;
         }
         determinise(&hir).map(TailEngine)
     }
 
-    /// Whether the tail matches at `from`, which is at most the value's length; what stands before is looked at by word
-    /// boundaries only.
+    /// Whether the tail matches at `from`, which is at most the value's length; only word boundaries look at the text
+    /// before it.
     #[inline]
     pub(crate) fn is_match(&self, value: &[u8], from: usize) -> bool {
         let input = Input::new(value).range(from..).anchored(Anchored::Yes).earliest(true);
-        // An automaton without quit bytes, as this one is, gives no errors.
+        // An automaton without quit bytes, as this one is, returns no errors.
         self.0.try_search_fwd(&input).is_ok_and(|found| found.is_some())
     }
 

@@ -1,5 +1,5 @@
-//! What holds for every regex: however it is taken apart, restricted or put together with others, it matches what the
-//! `regex` crate says it matches.
+//! Properties of every regex: however it is taken apart, restricted or combined with others, it matches the same
+//! values as with the `regex` crate.
 
 use super::group::{BOUNDS, Bounds};
 use super::{Pattern, REGEX_TEXT_BYTES_MAX, RegexError, RegexGroup, RegexMemory, TailEngine};
@@ -136,7 +136,7 @@ fn large_groups_stay_within_their_bounds() {
     }
 }
 
-/// A regex of any kind of part, for which short values are likely to match.
+/// A regex with any kind of part, for which short values are likely to match.
 fn pattern() -> impl Strategy<Value = String> {
     let atom = prop_oneof![
         6 => prop::sample::select(vec!["a", "b", "/", "é", "ab", "A", "1", "-", r"\."]).prop_map(str::to_owned),
@@ -177,19 +177,19 @@ fn parse(text: &str, unicode: bool, any_case: bool) -> Option<Pattern> {
     if unicode { Pattern::unicode(text).ok() } else { Pattern::ascii(text, any_case).ok() }
 }
 
-/// What the library says; `None` where it refuses the regex.
+/// The library's result; `None` where it refuses the regex.
 fn expected(text: &str, unicode: bool, any_case: bool, value: &[u8]) -> Option<bool> {
     let regex = RegexBuilder::new(text).unicode(unicode).case_insensitive(any_case && !unicode).build().ok()?;
     Some(regex.is_match(value))
 }
 
-/// By way of the literal and the tail.
+/// The result by the literal and the tail.
 fn by_parts(pattern: &Pattern, ascii: bool, value: &[u8]) -> Option<bool> {
     if let Some(literal) = pattern.anchored_literal() {
         assert_eq!(pattern.is_match(value), value == literal, "{}", pattern.source());
     }
     let (prefix, tail) = pattern.anchored_prefix()?;
-    // One that does not stay small is left to the group of the whole regex.
+    // A tail that does not stay small is left to the group of the whole regex.
     let goes_on = |tail| {
         TailEngine::compile(tail, ascii)
             .map_or_else(|| pattern.is_match(value), |engine| engine.is_match(value, prefix.len()))
@@ -256,7 +256,7 @@ proptest! {
     }
 }
 
-/// Those in use, and such that automata are not built whole, or groups are split, or nothing fits.
+/// The bounds in use, and bounds with which automata are not built whole, groups are split, or nothing fits.
 fn bounds() -> impl Strategy<Value = Bounds> {
     prop_oneof![
         Just(BOUNDS),

@@ -1,12 +1,13 @@
-//! Which field of a condition a variable is: the same as Kong's where both mean the same, so that an index finds it.
+//! The field that a variable of a condition means: the same as Kong's where both mean the same, so that an index finds
+//! it.
 //!
-//! A header with several lines is one value to `vars` (joined) and several to Kong, a query argument is undecoded here
-//! and decoded there; such stay variables.
+//! A header with several lines is one value in `vars` (joined) and several in Kong, a query argument is undecoded here
+//! and decoded there; such variables stay variables.
 
 use crate::Variable;
 use crate::condition::{Field, Test};
 
-/// The field on which `test` says what it says of the variable.
+/// The field on which `test` has the same meaning as on the variable.
 pub(super) fn field(variable: &Variable, test: &Test) -> Field {
     match (variable, test) {
         (Variable::Uri, _) => Field::Path,
@@ -14,7 +15,7 @@ pub(super) fn field(variable: &Variable, test: &Test) -> Field {
         (Variable::Scheme, _) => Field::Protocol,
         // A request without a host has an empty variable, but no field.
         (Variable::Host, Test::Equal(text)) if !text.is_empty() => Field::Host,
-        // As a variable it is text, which only this test takes for an address.
+        // As a variable it is text, and only this test reads it as an address.
         (Variable::RemoteAddr, Test::Addresses(_)) => Field::SourceIp,
         _ => Field::Variable(variable.clone()),
     }

@@ -1,8 +1,8 @@
 //! Conditions on a request's variables, in the language of lua-resty-expr (APISIX's `vars`).
 //!
-//! A condition is parsed once ([`Expr::parse`]) into a [`Condition`], which the compiler, explain and lint know.
-//! Where lua-resty-expr silently never holds (an unknown operator, a number in an `in` list), this either refuses the
-//! text or does what it says.
+//! A condition is parsed once ([`Expr::parse`]) into a [`Condition`], which the compiler, explain and lint know. Where
+//! lua-resty-expr silently never holds (an unknown operator, a number in an `in` list), this either refuses the text or
+//! does what the text means.
 //!
 //! | operator | holds where the variable | absent variable |
 //! |---|---|---|
@@ -14,9 +14,9 @@
 //! | `has` | is a comma-separated list with that element (blanks around elements don't count) | no |
 //! | `ipmatch` | is an address in one of the networks | no |
 //!
-//! `!` before the operator turns the answer around, also that for an absent variable. No predicate of a condition holds of
-//! what is absent, so `~=` is written as what does not hold where `==` does, and null as what does not hold of anything
-//! present. Regexes are Rust's (no look-around, no back-references), over bytes.
+//! `!` before the operator inverts the answer, also that for an absent variable. Predicates of a condition never hold
+//! for absent values, so `~=` is written as the negation of `==`, and null as the negation of being present. Regexes
+//! are Rust's (no look-around, no back-references), over bytes.
 
 mod fields;
 mod parse;
@@ -26,7 +26,7 @@ pub use parse::{DEPTH_MAX, PREDICATES_MAX, VarsError};
 use crate::condition::Condition;
 use std::fmt;
 
-/// A condition as it was written, and what it means.
+/// A condition as text, and its parsed form.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Expr {
     /// As JSON, every operator written out.
@@ -35,7 +35,7 @@ pub struct Expr {
 }
 
 impl Expr {
-    /// What it asks of a request.
+    /// The condition on a request.
     pub fn condition(&self) -> &Condition {
         &self.condition
     }
@@ -53,7 +53,7 @@ mod tests {
     use crate::condition::{Field, Predicate, Test, Value};
     use std::net::IpAddr;
 
-    /// Variables by name, and what they are.
+    /// Names and values of variables.
     type Values<'a> = &'a [(&'a str, &'a [u8])];
 
     const VALUES: Values<'_> = &[

@@ -1,7 +1,7 @@
-//! From the nested lists a configuration holds to a condition, with errors that point into the lists.
+//! Parses the nested lists of a configuration into a condition, with errors that point into the lists.
 //!
-//! It takes JSON values, since that is what `vars` is in every format it comes in; positions in the text are the
-//! caller's, who maps [`VarsError::path`] to them.
+//! It takes JSON values, since every configuration format turns `vars` into them; the caller maps
+//! [`VarsError::path`] to positions in the text.
 
 use super::Expr;
 use super::fields;
@@ -18,12 +18,12 @@ pub const DEPTH_MAX: usize = 16;
 /// Most predicates of one condition.
 pub const PREDICATES_MAX: usize = 256;
 
-/// A condition that is not understood.
+/// Why a condition cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VarsError {
-    /// Where: indices into the nested lists, from the outermost; empty for the whole.
+    /// The position as indices into the nested lists, from the outermost; empty for the whole.
     pub path: Vec<usize>,
-    /// What, and what to write.
+    /// The error, and a suggestion.
     pub message: String,
 }
 
@@ -43,12 +43,12 @@ impl Expr {
         Expr::parse_with(Variable::parse, value)
     }
 
-    /// The same where variables may be asked for that are known once the route is.
+    /// Like [`Expr::parse`], with variables that are known from the route on.
     pub fn parse_late(value: &Value) -> Result<Expr, VarsError> {
         Expr::parse_with(Variable::parse_late, value)
     }
 
-    /// The same for those who wait for the body.
+    /// Like [`Expr::parse_late`], with variables of the body.
     pub fn parse_with_body(value: &Value) -> Result<Expr, VarsError> {
         Expr::parse_with(Variable::parse_with_body, value)
     }
@@ -74,11 +74,11 @@ struct Parser {
     variable: ParseVariable,
     path: Vec<usize>,
     predicates: usize,
-    /// What has been parsed, as JSON with every operator written out.
+    /// The parsed part as JSON, with every operator written out.
     text: String,
 }
 
-/// How the conditions of a list are joined.
+/// The operator that joins the conditions of a list.
 fn logic(first: &Value) -> Option<&'static str> {
     let name = first.as_str()?;
     ["AND", "OR", "!AND", "!OR"].into_iter().find(|known| known.eq_ignore_ascii_case(name))
@@ -195,7 +195,7 @@ impl Parser {
         self.fail(format!("{name:?}: unknown operator; {hint}"))
     }
 
-    /// What the operator asks for; for `~=` its contrary.
+    /// The test of an operator; for `~=` that of `==`, negated.
     fn test(&mut self, tested: &Tested<'_>, operator: Operator, value: &Value) -> Parsed<Condition> {
         Ok(match operator {
             Operator::Equal | Operator::NotEqual => tested.equal(self.operand(value)?, tested.text),
@@ -269,14 +269,14 @@ impl Parser {
     }
 }
 
-/// The value of a rule that a variable is compared with.
+/// The value of a rule, with which a variable is compared.
 enum Operand {
     Null,
     Number(f64),
     Text(Box<str>),
 }
 
-/// What is tested, and how that was written.
+/// The tested variable, and the text of the rule.
 struct Tested<'a> {
     variable: Variable,
     text: &'a str,
@@ -298,7 +298,7 @@ impl Tested<'_> {
         predicate(fields::field(&self.variable, &test), test, text)
     }
 
-    /// One of a list. Its text is that of a list of one, or long lists would be kept as often as they are long.
+    /// An item of a list. Its text has this item only, or long lists would be stored once per item.
     fn equal_item(&self, operand: Operand, item: &str) -> Condition {
         let variable = self.variable.to_string();
         self.equal(operand, &format!("[{variable:?},\"in\",[{item}]]"))

@@ -1,6 +1,6 @@
-//! What the route cache remembers is what the matcher would find, and no more than it was allowed to.
+//! The route cache returns the matcher's results, and stays within its bounds.
 //!
-//! A cache that never has to forget shows besides that requests which differ in nothing that a route reads share an entry.
+//! A cache that never has to forget also shows that requests share an entry if they differ in nothing that routes read.
 
 use crate::oracle::asked::Asked;
 use crate::oracle::expressions::{Chain, Expressions};
@@ -46,7 +46,7 @@ fn cached_is_uncached() {
     }
 }
 
-/// A request that a key which is put together carelessly takes for another: values cut elsewhere, joined, moved, gone.
+/// A request that a carelessly composed key would confuse with another: values cut elsewhere, joined, moved, gone.
 fn similar(mut asked: Asked, random: &mut Random) -> Asked {
     let separator = random.pick(&["|", ",", ", ", "=", "&", "\0", ""]);
     let lines = asked.headers.len();
@@ -59,7 +59,7 @@ fn similar(mut asked: Asked, random: &mut Random) -> Asked {
         1 if lines > 0 => {
             let (name, value) = asked.headers[0].clone();
             let at = random.below(value.len() + 1);
-            // Only where it leaves two texts, which the reference asks for.
+            // Only where it leaves two texts, which the reference requires.
             if let (Ok(_), Ok(_)) = (std::str::from_utf8(&value[..at]), std::str::from_utf8(&value[at..])) {
                 asked.headers[0].1.truncate(at);
                 asked.headers.insert(1, (name, value[at..].to_vec()));
@@ -103,7 +103,7 @@ impl Case {
         let matcher = routes::compile(&self.routes);
         let mut scratch = Scratch::default();
         let mut cache = RouteCache::new(self.entries_max, self.bytes_max, 1);
-        // All requests twice, so that what was kept is asked for; and once more when everything was forgotten.
+        // All requests twice, so that kept results are used; and once more after everything was forgotten.
         for round in 0..3 {
             if round == 2 {
                 cache.clear();
@@ -123,7 +123,7 @@ impl Case {
         self.check_that_only_what_is_read_counts(&matcher)
     }
 
-    /// Of sets of expressions the reference knows which fields they read.
+    /// For sets of expressions the reference knows which fields they read.
     fn check_that_only_what_is_read_counts(&self, matcher: &Matcher) -> Result<(), String> {
         let texts = self.routes.iter().map(|route| match &route.asks {
             Asks::Expression(chain) => Some(chain.text()),
@@ -138,7 +138,7 @@ impl Case {
         for asked in &self.asked {
             asked.with_request(|request| {
                 let path = std::str::from_utf8(request.path.bytes()).unwrap();
-                // Who reads a part of the path reads the path.
+                // A route that reads a part of the path reads the path.
                 let fields =
                     reference.fields().map(|field| if field.starts_with("http.path") { "http.path" } else { field });
                 let values: Vec<_> = fields.map(|field| asked.values(field, path)).collect();
@@ -167,7 +167,8 @@ impl Case {
     }
 }
 
-/// Two fields with up to two values each of those that run into each other, in all ways; and a route for every set of values.
+/// Two fields, each with up to two values that could run into each other, in all combinations; and a route for every
+/// set of values.
 #[test]
 fn values_do_not_run_into_each_other() {
     const VALUES: [&str; 6] = ["", "a", "b", "ab", "a|b", "\0"];

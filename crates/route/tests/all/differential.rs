@@ -1,8 +1,8 @@
-//! Our matcher and Kong's router, side by side on random expressions and requests.
+//! Compares our matcher with Kong's router on random expressions and requests.
 //!
-//! A pair is one expression on its own and one request; besides, every request is asked of whole sets. Every difference is
-//! a bug or a deviation that `src/expression/mod.rs` names, and those are not generated. `STILLGATE_PAIRS` asks for more
-//! pairs than the 100,000 of every run, `STILLGATE_SEED` for another beginning.
+//! A pair is one expression on its own and one request; besides, every request is matched with whole sets. Every
+//! difference is a bug or a deviation that `src/expression/mod.rs` lists, and those are not generated.
+//! `STILLGATE_PAIRS` sets the number of pairs, 100,000 by default, `STILLGATE_SEED` the seed.
 
 use crate::oracle::asked::{Asked, Value};
 use crate::oracle::expressions::{Chain, Expressions};
@@ -39,7 +39,7 @@ struct Compiled {
     scratch: Scratch,
 }
 
-/// What was found, and the answers that both sides gave along the way.
+/// The number of results, and the answers that both sides gave along the way.
 #[derive(Default)]
 struct Counts {
     pairs: u64,
@@ -84,7 +84,7 @@ fn expressions_mean_what_they_mean_to_kong() {
     assert!(held * 20 > pairs && won * 4 > whole && captured * 100 > whole, "the generator hits too seldom");
 }
 
-/// Sets of which every route asks the same of one field, in every way that an index may have for it.
+/// Sets in which every route has a condition on the same field, for every kind of index.
 #[test]
 fn every_field_tells_routes_apart() {
     const FIELDS: &[&str] = &[
@@ -112,7 +112,7 @@ fn every_field_tells_routes_apart() {
                 let mut compiled = Compiled::new(&routes).unwrap();
                 for _ in 0..24 {
                     let mut asked = Asked::random(&mut random);
-                    // More of the one field that is read.
+                    // More values of the one field that is read.
                     asked.headers.iter_mut().for_each(|(name, _)| name.replace_range(.., "X-A"));
                     if !compiled.agrees(&asked, &mut Counts::default()) {
                         check_and_shrink(seed, &Case { routes: routes.clone(), asked }, Case::smaller, Case::check);
@@ -123,7 +123,7 @@ fn every_field_tells_routes_apart() {
     }
 }
 
-/// The reference holds no such values; what a predicate comes to is read off its definition instead.
+/// The reference cannot hold such values; the expected result follows from the definition of predicates.
 #[test]
 fn values_that_are_no_text_are_matched_as_bytes() {
     const SETS: u64 = 600;
@@ -140,7 +140,7 @@ fn values_that_are_no_text_are_matched_as_bytes() {
     }
 }
 
-/// Cuts values within characters, and adds bytes that none has.
+/// Cuts values within characters, and adds bytes that UTF-8 never has.
 fn spoil(asked: &mut Asked, random: &mut Random) {
     let Asked { headers, query, .. } = asked;
     for value in headers.iter_mut().map(|(_, value)| value).chain(query) {
@@ -221,7 +221,7 @@ impl Compiled {
         })
     }
 
-    /// Whether nothing differs, nor panics.
+    /// Whether both sides agree, without a panic.
     fn agrees(&mut self, asked: &Asked, counts: &mut Counts) -> bool {
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.check(asked, counts)))
             .is_ok_and(|checked| checked.is_ok())
@@ -266,7 +266,7 @@ impl Compiled {
         Ok(as_read)
     }
 
-    /// Compares what named groups captured; says how many did.
+    /// Compares the captures of named groups; returns the number of captures.
     fn check_captures(&self, found: Match, taken: &Taken, request: &Request<'_>) -> Result<u64, String> {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         let params = self.matcher.params(found, request);
@@ -288,7 +288,7 @@ fn holds(condition: &Condition, asked: &Asked, path: &str) -> bool {
     condition.holds(&mut |predicate| passes(predicate, &asked.values(&predicate.field.to_string(), path)))
 }
 
-/// What a predicate comes to, read off its definition.
+/// The value of a predicate according to its definition.
 fn passes(predicate: &condition::Predicate, values: &[Value]) -> bool {
     let lower = |text: &[u8]| match std::str::from_utf8(text) {
         Ok(text) if predicate.lower => text.to_lowercase().into_bytes(),

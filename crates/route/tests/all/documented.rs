@@ -1,4 +1,4 @@
-//! What the documentation shows is right.
+//! Tests the examples of the documentation.
 
 use std::path::Path;
 use stillgate_route::Expression;

@@ -1,4 +1,4 @@
-//! What explain says, word for word.
+//! The output of explain, word for word.
 
 use crate::explained::{Head, ask, route, uri};
 use expect_test::{Expect, expect};

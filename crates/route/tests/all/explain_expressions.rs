@@ -1,4 +1,4 @@
-//! What explain says of expression routes and of both kinds together, word for word; and that it is bounded.
+//! The output of explain for expression routes and for both kinds together, word for word; and its bounds.
 
 use crate::explained::{Head, ask, expression, route, uri};
 use expect_test::{Expect, expect};

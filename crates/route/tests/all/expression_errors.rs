@@ -1,7 +1,7 @@
-//! Golden: what is said of expressions that are wrong, theme by theme.
+//! Golden: messages for invalid expressions, theme by theme.
 //!
-//! In `data/expression/*.txt` every line behind `> ` is an expression; a line that begins with blanks belongs to the one
-//! before. What is said of it stands below, and is written anew by `UPDATE_EXPECT=1`.
+//! In `data/expression/*.txt` every line behind `> ` is an expression; a line that begins with blanks belongs to the
+//! one before. The messages follow below, and `UPDATE_EXPECT=1` writes them again.
 
 use expect_test::{Expect, ExpectFile, expect, expect_file};
 use std::fmt::Write;

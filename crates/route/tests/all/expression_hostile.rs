@@ -1,4 +1,4 @@
-//! Expressions made to hurt: each is refused, or read, at once and within bounds.
+//! Expressions made to hurt: each is refused or parsed quickly and within bounds.
 
 use stillgate_route::Expression;
 use stillgate_route::expression::{ERRORS_MAX, EXPRESSION_BYTES_MAX, NESTING_MAX, PREDICATES_MAX};
@@ -35,7 +35,7 @@ fn nesting_has_an_end() {
     for (open, width) in [("(", 1), ("!(", 2), ("! ( ", 4), ("lower(", 6), ("any(", 4), ("Lower (", 7)] {
         let errors = errors(&open.repeat(10_000.min(EXPRESSION_BYTES_MAX / open.len())));
         let deep = errors.iter().find(|error| error.kind == Kind::TooDeep);
-        // `Lower` is an error of its own, each time.
+        // Each `Lower` is an error of its own.
         assert_eq!(deep.is_none(), open == "Lower (");
         if let Some(deep) = deep {
             let at = open.find('(').unwrap();
@@ -63,7 +63,7 @@ fn predicates_have_an_end() {
     assert_eq!(errors[0].column as usize, PREDICATES_MAX * 12 + 1);
 }
 
-/// None of them, repeated, is an expression.
+/// None of these pieces is an expression, alone or repeated.
 #[rustfmt::skip]
 const PIECES: [&str; 68] = [
     "&&", "||", "&", "|", "!", "! ", ")", "()", "( )", "(!", "\"", "\"\"", "\"\" ", "r#\"", "'", "' ", "'a' ",

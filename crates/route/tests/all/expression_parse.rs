@@ -1,5 +1,5 @@
-//! What expressions that are right become: conditions as written, predicates that know where they stand, and the places
-//! where precedence surprises.
+//! Parses valid expressions: conditions as written, predicates with their positions, and the places where precedence
+//! surprises.
 
 use expect_test::{Expect, expect};
 use stillgate_route::Expression;
@@ -30,7 +30,7 @@ fn test_of(text: &str) -> Test {
 }
 
 fn check_shape(template: &str, expected: &str) {
-    // One letter stands for a predicate.
+    // In the template, one letter represents a predicate.
     let mut text = String::new();
     for c in template.chars() {
         if c.is_ascii_lowercase() { text += &format!("http.queries.{c}==\"\"") } else { text.push(c) }

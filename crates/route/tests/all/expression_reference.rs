@@ -1,4 +1,4 @@
-//! Expressions are read as `atc-router` reads them: the same are accepted, and they mean the same.
+//! Expressions are parsed like in `atc-router`: the same ones are accepted, with the same meaning.
 //!
 //! Deviations on purpose are listed in `expression/mod.rs`; each has its line in [`is_deviation`] or a test of its own.
 
@@ -33,7 +33,7 @@ static SCHEMA: LazyLock<Schema> = LazyLock::new(|| {
     schema
 });
 
-/// What the reference makes of a text.
+/// The reference's result for a text.
 #[derive(Debug, PartialEq)]
 enum Reference {
     /// In the form of [`theirs`].
@@ -62,14 +62,14 @@ fn is_deviation(
     ours: &Result<Expression, Vec<stillgate_route::ExpressionError>>,
     theirs: &Reference,
 ) -> bool {
-    // Blanks in `not in`, or none: they panic, which is not for us to repeat.
+    // Other blanks in `not in`, or none: the reference panics, which need not be repeated.
     if *theirs == Reference::Panics {
         return true;
     }
     match ours {
         // `-9223372036854775808`
         Ok(_) => text.contains("9223372036854775808") || text.contains("0x8000000000000000"),
-        // Parts of fields that cannot be there.
+        // Impossible parts of fields.
         Err(errors) => errors.iter().all(|error| match &error.kind {
             ExpressionErrorKind::FieldName { found, .. } => {
                 let missing = found.ends_with("headers.`") || found.ends_with("queries.`");
@@ -341,7 +341,7 @@ fn predicate() -> impl Strategy<Value = String> {
     let calls = prop::sample::select(&["", "lower(", "any (", "lower( any(", "any(\tlower("][..]);
     let field =
         (field, calls).prop_map(|(field, calls)| format!("{calls}{field}{}", ")".repeat(calls.matches('(').count())));
-    // What goes together is far more often right than what does not.
+    // Matching parts are far more often right than others.
     let right = prop_oneof![
         Just("http.path == \"a\"".to_owned()),
         Just("any(http.headers.x_a)^=r#\"b\"#".to_owned()),

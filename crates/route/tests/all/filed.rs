@@ -1,5 +1,5 @@
-//! Routes in such numbers that they are told apart by the index, where one alone would just be evaluated: what is filed
-//! means what it means alone.
+//! So many routes that the index separates them, where one alone would just be evaluated: filed routes must mean the
+//! same as single ones.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::net::{IpAddr, Ipv4Addr};
@@ -12,7 +12,7 @@ use stillgate_route::{
     Unread, UriRoute, Variable,
 };
 
-/// What a request has besides its path.
+/// The parts of a request besides its path.
 #[derive(Default)]
 struct Wire {
     server: &'static str,
@@ -35,7 +35,7 @@ impl Lookup for Wire {
     }
 }
 
-/// What this thread has computed so far: others that want the core as well change nothing of it.
+/// CPU time of this thread so far: other threads that use the core do not affect it.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
@@ -100,7 +100,7 @@ fn long_alternatives_are_told_apart() {
     };
     let (short, long) = (of(10), of(200));
     cost(&long, "h199.of-299.example", Some(299));
-    // Asked one by one, both would take thousands of comparisons, and the long ones twenty times as many.
+    // Compared one by one, both would take thousands of comparisons, and the long ones twenty times as many.
     let [few, many] = [&short, &long].map(|matcher| cost(matcher, "h1.of-300.example", None));
     assert!(many < few * 10.0, "{many} s against {few} s");
 }
@@ -160,7 +160,7 @@ fn regexes_over_parameters_allocate_nothing() {
     assert_eq!(counted.count_total, 0);
 }
 
-/// What a route captured is asked for by request after request: no regex may be compiled for it each time.
+/// Captures are read by request after request: no regex may be compiled for it each time.
 #[test]
 fn captures_compile_their_regex_once() {
     let matcher = expressions([r##"http.path ~ r#"^/users/(?<user>\d+)/"# && http.path ~ "/orders$""##.to_owned()]);
@@ -177,7 +177,7 @@ fn captures_compile_their_regex_once() {
     assert!(counted.bytes_total < 4_096, "{} bytes", counted.bytes_total);
 }
 
-/// A predicate that many routes have in common is asked once, however many values its field has.
+/// A predicate that many routes share is evaluated once, however many values its field has.
 #[test]
 fn shared_predicates_on_repeated_fields_are_asked_once() {
     let of = |routes: usize| {
@@ -199,8 +199,8 @@ fn shared_predicates_on_repeated_fields_are_asked_once() {
     assert!(many < few * 50.0, "{many} s against {few} s");
 }
 
-/// Of regexes that wait for their next part till the end of the path, any subset may be waiting. What a path that was never
-/// seen costs grows with their number, not with that of the subsets.
+/// Among regexes that wait for their next part till the end of the path, any subset may be waiting. The cost of a new
+/// path grows with the number of regexes, not with that of the subsets.
 #[test]
 fn regexes_that_wait_do_not_multiply() {
     let of = |routes: usize| {

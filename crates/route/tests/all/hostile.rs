@@ -60,7 +60,7 @@ fn find(matcher: &Matcher, scratch: &mut Scratch, host: &str, path: &str) -> Res
     Ok(matcher.find(&request, scratch)?.map(|found| found.route))
 }
 
-/// If work were to explode, this would not end.
+/// If the work exploded, this would not end.
 #[test]
 fn huge_paths_and_hosts_cost_their_length() {
     let mut routes: Vec<_> = (0..2_000).map(|n| spec(n, Some(&format!("*.h{n}.com")), "/*")).collect();

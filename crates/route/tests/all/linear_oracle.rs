@@ -1,4 +1,5 @@
-//! The matcher gives what a scan of all routes gives, whose order is written down straight from the design.
+//! The matcher gives the same results as a scan of all routes, whose order follows directly from the
+//! design.
 
 use crate::oracle::asked::Asked;
 use crate::oracle::expressions::Expressions;
@@ -21,7 +22,7 @@ fn the_matcher_is_the_linear_scan() {
     let first_seed = from_environment("STILLGATE_SEED", 1);
     for seed in first_seed..first_seed + SETS * from_environment("STILLGATE_FACTOR", 1) {
         let mut random = Random::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
-        // Every third set has no expression, so that URI routes are met as often as before there were any.
+        // Every third set has no expression, so that URI routes are tested as often as before.
         let one_in = if seed % 3 == 0 { usize::MAX } else { 4 };
         let expressions = Expressions::random(&mut random);
         let count = random.below(ROUTES_MAX);
@@ -65,7 +66,7 @@ impl Case {
         })
     }
 
-    /// What explain says of every route is the same story.
+    /// Checks that the explanation of every route agrees.
     fn check_explanations(
         &self,
         matcher: &Matcher,
@@ -81,7 +82,8 @@ impl Case {
             };
             let expected_route = expected.as_ref().map(|found| found.route);
             let (_, verdict) = explanation.asked.as_ref().unwrap();
-            // On its own, without the other reading of `%2F`: explain says what this route could do.
+            // The route on its own, without the other reading of `%2F`: explain describes what this route
+            // could do.
             let path = std::str::from_utf8(request.path.bytes()).unwrap();
             let could = scan::scan(std::slice::from_ref(route), &self.asked, path).is_some();
             let params = expected.as_ref().map(|found| found.params.clone()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What lint says of lists of routes, held against files. `UPDATE_EXPECT=1` writes them anew.
+//! Compares the findings of lint with files. `UPDATE_EXPECT=1` writes them again.
 //!
 //! In `tests/data/lint/*.routes` a line is a route: `ID PRIORITY EXPRESSION`, or `ID PRIORITY uri` with `PATH…` and
 //! `hosts=A,B`, `methods=A,B`, `remote_addrs=A,B`, `vars=JSON` in any order. A line that begins with `#` begins another

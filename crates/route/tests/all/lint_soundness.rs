@@ -1,4 +1,5 @@
-//! What lint says of random routes is true: a route that takes no request takes none of many random ones.
+//! Findings of lint on random routes are true: a route that takes no request takes none of many random
+//! ones.
 
 use crate::oracle;
 use crate::oracle::asked::Asked;
@@ -38,7 +39,7 @@ fn routes_that_take_no_request_take_none() {
     assert!(told > SETS as usize / 4, "only {told} routes were found to take no request");
 }
 
-/// A route that asks for almost the same as one before, so that they meet.
+/// A route with almost the same condition as one before, so that they meet.
 fn relative(routes: &[Route], random: &mut Random, id: usize) -> Option<Route> {
     if routes.is_empty() || random.one_in(2) {
         return None;
@@ -56,7 +57,7 @@ impl Case {
         routes.chain(halves.into_iter().map(|asked| Case { asked, ..self.clone() })).collect()
     }
 
-    /// Routes that lint says take no request.
+    /// Routes that take no request according to lint.
     fn dead(&self) -> Vec<usize> {
         let findings = lint(&self.routes.iter().map(Route::spec).collect::<Vec<_>>()).findings;
         let takes_none = |kind: &FindingKind| {

@@ -1,4 +1,4 @@
-//! The matcher beside a linear oracle, expressions beside Kong's parser, and what the explainer says.
+//! Compares the matcher with a linear oracle and expressions with Kong's parser; tests the explainer.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 

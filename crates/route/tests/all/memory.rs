@@ -1,4 +1,4 @@
-//! What a matcher keeps in memory: no more than it says, and no more than 400 bytes a route.
+//! Memory of a matcher: no more than it reports, and no more than 400 bytes a route.
 
 use std::sync::Arc;
 use stillgate_route::{Expression, Matcher, RouteMatch, RouteSpec};

@@ -1,4 +1,4 @@
-//! A matcher that was brought up to date, edit by edit, answers like one that was compiled from the last list.
+//! A matcher that was updated edit by edit answers like one that was compiled from the last list.
 
 use crate::oracle::asked::Asked;
 use crate::oracle::expressions::Expressions;
@@ -30,9 +30,9 @@ enum Edit {
     Priority(usize, i64),
     Move(usize, usize),
     Reverse,
-    /// Sorts by id, so that all move that others had moved.
+    /// Sorts by id, so that all routes that others had moved move.
     Sort,
-    /// Nothing changes, but all texts are parsed anew, as when a whole file is read again.
+    /// Nothing changes, but all texts are parsed again, as when a whole file is read again.
     ParseAnew,
 }
 
@@ -41,13 +41,13 @@ fn short_lists() {
     check(200, |random| sequence(random, 12, 12, 4));
 }
 
-/// Of these a change is compiled on its own, and a few more are put together with the rest.
+/// With these sizes a change is compiled on its own, and a few more are merged with the rest.
 #[test]
 fn middling_lists() {
     check(60, |random| sequence(random, 80, 24, 4));
 }
 
-/// So many that what changed is put together with the rest again and again.
+/// So many that changes are merged with the rest again and again.
 #[test]
 fn long_lists_that_change_often() {
     check(2, |random| sequence(random, 400, 200, 3));
@@ -134,7 +134,7 @@ impl Case {
     }
 }
 
-/// Compares what is found and how it is explained, of the winner and of one route more.
+/// Compares the results and explanations for the winner and for one more route.
 fn same_answers(updated: &Matcher, compiled: &Matcher, asked: &Asked, scratch: &mut Scratch) -> Result<(), String> {
     asked.with_request(|request| {
         let expected = compiled.find(request, &mut Scratch::default());

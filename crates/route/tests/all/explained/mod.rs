@@ -1,4 +1,4 @@
-//! Routes of both kinds and requests, for what explain says of them.
+//! Routes of both kinds and requests, for tests of explain.
 
 #![allow(dead_code, clippy::unwrap_used, reason = "not every test target uses all of it")]
 

@@ -10,7 +10,7 @@ use stillgate_route::{
     Scratch, Variable,
 };
 
-/// A request's header fields and query, handed over without being put together.
+/// A request's header fields and query, passed on as they are.
 #[derive(Default)]
 struct Wire {
     headers: Vec<(String, String)>,
@@ -66,8 +66,8 @@ fn try_find(matcher: &Matcher, scratch: &mut Scratch, path: &str, wire: &Wire) -
     Ok(matcher.find(&request, scratch)?.map(|found| found.route))
 }
 
-/// Takes no more than the work that grew, several times over: what is sixteen times as much may not cost what its square
-/// would (256 times).
+/// Checks that work does not grow with its square: for sixteen times the size it may take several times sixteen times
+/// as long, but not 256 times.
 fn grows_evenly(size: usize, mut timed: impl FnMut(usize) -> Duration) {
     const FACTOR: usize = 16;
     const RATIO_MAX: f64 = 100.0;
@@ -77,7 +77,7 @@ fn grows_evenly(size: usize, mut timed: impl FnMut(usize) -> Duration) {
     assert!(large < small * RATIO_MAX, "{large} s is {} times {small} s", large / small);
 }
 
-/// What this thread has computed so far: others that want the core as well change nothing of it.
+/// CPU time of this thread so far: other threads that use the core do not affect it.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
@@ -135,7 +135,7 @@ fn many_arguments_and_long_queries() {
     check(same(ARGUMENTS_MAX, "last=1"), Err(PathError::TooManyArguments));
     check(same(10_000, ""), Err(PathError::TooManyArguments));
     check("a&".repeat(mib / 2), Err(PathError::TooManyArguments));
-    // What no route reads does not count.
+    // Arguments that no route reads do not count.
     check((0..10_000).map(|n| format!("b{n}={n}&")).collect::<String>() + "last=2&a=1", Ok(Some(1)));
     check("&".repeat(mib), Ok(None));
     check("=".repeat(mib), Ok(None));
@@ -151,7 +151,7 @@ fn many_arguments_and_long_queries() {
 
 #[test]
 fn ten_thousand_routes_that_cannot_be_told_apart() {
-    // The same condition; and the same but for what cannot be looked up.
+    // The same condition; and the same except for parts that cannot be looked up.
     let same = compile((0..10_000).map(|_| r#"http.path ^= "/a" && http.method == "GET""#));
     assert_eq!(find(&same, &mut Scratch::default(), "/ab", &Wire::default()), Some(0));
     let contains = compile((0..10_000).map(|n| format!(r#"http.path ^= "/a" && http.path contains "-{n}-""#)));
@@ -195,7 +195,7 @@ fn wide_alternatives_of_conjunctions() {
     assert_eq!(find(&matcher, &mut scratch, "/", &both), Some(199));
 }
 
-/// Every value may lead on to all that is asked next; what one value led to, the next must not do again.
+/// Every value may lead to all further lookups; those that one value led to must not be repeated for the next.
 #[test]
 fn repeated_values_are_not_followed_again_and_again() {
     // Routes that differ in three arguments, and all of whose keys the request has.

@@ -1,4 +1,4 @@
-//! A request as plain data: random, small, and read as Kong reads one.
+//! A request as plain data: random, small, and with the values that Kong reads.
 
 use super::random::{Random, without_one};
 use std::net::IpAddr;
@@ -47,7 +47,7 @@ pub(crate) const TEXTS: &[&str] = &[
     "null",
     "long-value-that-goes-on-and-on-and-on-for-more-than-sixty-four-bytes-in-all",
 ];
-/// Those that are drawn half of the time, so that many meet.
+/// Texts that are drawn half of the time, so that many meet.
 const FEW: &[&str] = &["a", "b", "A", "ab", "a b", "a|b", "", "1"];
 pub(crate) const HOSTS: &[&str] =
     &["a.com", "b.a.com", "c.b.a.com", "d.c.b.a.com", "com", "x.com", "other", "127.0.0.1"];
@@ -73,7 +73,7 @@ const METHODS: &[&str] = &["GET", "GET", "POST", "PUT", "DELETE", "BREW", "get"]
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
     pub(crate) method: String,
-    /// Empty: none.
+    /// Empty if there is none.
     pub(crate) host: String,
     /// As it came, without query.
     pub(crate) path: String,
@@ -115,7 +115,7 @@ impl Asked {
             let name = random.pick(NAMES);
             let name = match random.below(6) {
                 0 => name.to_uppercase(),
-                // Not the same name.
+                // Another name.
                 1 if random.one_in(2) => name.replace('-', "_"),
                 2 => format!("{}{}", name[..1].to_uppercase(), &name[1..]),
                 _ => name.to_owned(),
@@ -150,7 +150,7 @@ impl Asked {
         Request { method, host: self.host.as_bytes(), path, client: self.client, vars: self }
     }
 
-    /// The values of a field of Kong's by its name in an expression, where `path` is the normalised path.
+    /// The values of one of Kong's fields by its name in an expression, where `path` is the normalised path.
     pub(crate) fn values(&self, field: &str, path: &str) -> Vec<Value> {
         let text = |text: &str| vec![Value::Text(text.as_bytes().to_vec())];
         let some_text = |value: Option<&str>| value.map(text).unwrap_or_default();
@@ -269,7 +269,7 @@ pub(crate) fn text(random: &mut Random) -> &'static str {
     if random.one_in(2) { random.pick(FEW) } else { random.pick(TEXTS) }
 }
 
-/// Appends a pair of name and value, encoded in one of the ways there are.
+/// Appends a pair of name and value, in one of the possible encodings.
 fn argument(random: &mut Random, query: &mut Vec<u8>) {
     if !query.is_empty() || random.one_in(20) {
         query.push(b'&');

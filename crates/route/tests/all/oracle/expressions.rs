@@ -3,7 +3,7 @@
 use super::predicates::{Likeness, int_predicate, ip_predicate, text_predicate};
 use super::random::{Random, without_one};
 
-/// Terms with operators between them; what binds tighter is up to who reads the text.
+/// Terms with operators between them; precedence is up to the parser.
 #[derive(Debug, Clone)]
 pub(crate) struct Chain {
     first: Term,
@@ -21,8 +21,8 @@ enum Term {
 const DEPTH_MAX: usize = 4;
 const LINKS: &[&str] = &[" && ", " || ", "&&", "||", "\n  || ", "\t&&\r\n"];
 
-/// Makes the expressions of one set. In half of the sets most ask the same things of other values, as the routes of a real
-/// set do: only those give an index something to tell apart.
+/// Makes the expressions of one set. In half of the sets most expressions test the same fields for other values, as the
+/// routes of a real set do: only those give an index something to separate.
 pub(crate) struct Expressions {
     families: Vec<Vec<Likeness>>,
 }
@@ -34,7 +34,7 @@ impl Expressions {
         Expressions { families: (0..families).map(&mut family).collect() }
     }
 
-    /// All ask the same of one field, most of them nothing else.
+    /// All have a condition on one field, most of them nothing else.
     pub(crate) fn of_one(field: &str, lhs: &str, operator: &'static str) -> Expressions {
         Expressions { families: vec![vec![Likeness::of(field, lhs, operator)]] }
     }
@@ -53,7 +53,7 @@ impl Expressions {
             }
             return from_terms(terms);
         }
-        // Every other one asks for several things at once, and so takes few requests.
+        // Every other one has several conditions at once, and so takes few requests.
         if random.one_in(2) {
             return chain(random, 0);
         }

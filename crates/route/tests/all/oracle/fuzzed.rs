@@ -12,8 +12,8 @@ use std::sync::Arc;
 use stillgate_route::path::normalise;
 use stillgate_route::{Expression, ExpressionErrorKind, Matcher, PathError, RouteMatch, RouteSpec, Scratch};
 
-/// Whatever the bytes are: nothing panics, the reference refuses what we refuse but for the deviations that
-/// `expression/mod.rs` names, and where both accept the expression they agree on whether it takes the request.
+/// For any bytes: nothing panics, the reference refuses the same expressions except for the deviations that
+/// `expression/mod.rs` lists, and where both accept the expression they agree on whether it takes the request.
 pub(crate) fn check(bytes: &[u8]) {
     let (asked, text) = read(bytes);
     let Ok(text) = std::str::from_utf8(text) else { return };
@@ -43,7 +43,7 @@ pub(crate) fn check(bytes: &[u8]) {
     let mut buffer = Vec::new();
     let Ok(path) = normalise(asked.path.as_bytes(), &mut buffer) else { return };
     let route = RouteSpec { id: "fuzzed".to_owned(), priority: 0, takes: RouteMatch::Expression(expression) };
-    // A bound of the compiler's may refuse it.
+    // A bound of the compiler may refuse it.
     let Ok(matcher) = Matcher::compile(vec![Arc::new(route)]) else { return };
     let found = matcher.find(&asked.request(path), &mut Scratch::default());
     let path = std::str::from_utf8(path.bytes()).expect("normal paths are ASCII");
@@ -58,13 +58,13 @@ pub(crate) fn check(bytes: &[u8]) {
     assert_eq!(found.map(|found| found.is_some()), expected, "{text:?} of {asked:?}");
 }
 
-/// Whether it is a bound of ours, below which the reference cannot be trusted with the text.
+/// Whether it is one of our bounds, beyond which the reference cannot be trusted with the text.
 fn is_bound(kind: &ExpressionErrorKind) -> bool {
     use ExpressionErrorKind::{TooDeep, TooLong, TooManyPredicates};
     matches!(kind, TooLong { .. } | TooDeep | TooManyPredicates)
 }
 
-/// Fields whose last part can never be there, and regexes that are too large.
+/// Impossible parts of fields, and regexes that are too large.
 fn may_refuse_more(kind: &ExpressionErrorKind) -> bool {
     use ExpressionErrorKind::{FieldName, Regex, UnknownField};
     matches!(kind, FieldName { .. } | UnknownField { .. } | Regex { .. })
@@ -90,7 +90,7 @@ fn has_mapped_address(text: &str) -> bool {
 
 /// The request, and the expression's bytes.
 fn read(bytes: &[u8]) -> (Asked, &[u8]) {
-    // As a request that has nothing, which no seed matters for.
+    // An empty request, for which the seed does not matter.
     let mut asked =
         Asked { headers: Vec::new(), query: None, path: "/".to_owned(), ..Asked::random(&mut Random::new(0)) };
     (asked.source_port, asked.destination, asked.sni) = (None, None, None);

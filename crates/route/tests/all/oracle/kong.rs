@@ -1,4 +1,4 @@
-//! The reference: Kong's own router, asked about a request as Kong asks it.
+//! The reference: Kong's own router, called with a request as Kong calls it.
 
 use super::asked::{Asked, Value};
 use atc_router::ast::{Type, Value as Atc};
@@ -30,14 +30,14 @@ static SCHEMA: LazyLock<Schema> = LazyLock::new(|| {
 /// Expressions with their priorities, as the reference keeps them.
 pub(crate) struct Reference(Router<'static>);
 
-/// What takes a request: position in the list, and what its named groups captured.
+/// The expression that takes a request: its position in the list, and the captures of its named groups.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Taken {
     pub(crate) position: usize,
     pub(crate) captures: BTreeMap<String, String>,
 }
 
-/// Why there is no answer of the reference.
+/// Why the reference has no answer.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Silence {
     /// It refuses an expression.
@@ -47,11 +47,11 @@ pub(crate) enum Silence {
 }
 
 impl Reference {
-    /// With priorities; of equal ones the first in the list is first.
+    /// Expressions with priorities; among equal ones the first in the list is first.
     pub(crate) fn new<'a>(expressions: impl IntoIterator<Item = (usize, &'a str)>) -> Result<Reference, Silence> {
         let mut router = Router::new(&SCHEMA);
         for (position, (priority, text)) in expressions.into_iter().enumerate() {
-            // The reference takes the greater of two ids first.
+            // The reference tries the greater of two ids first.
             let id = Uuid::from_u128(u128::MAX - position as u128);
             let added = catch_unwind(AssertUnwindSafe(|| router.add_matcher(priority, id, text)));
             added.map_err(|_| Silence::Panicked)?.map_err(Silence::Refused)?;
@@ -64,8 +64,8 @@ impl Reference {
         self.0.fields.keys().map(String::as_str)
     }
 
-    /// What takes the request, if its path is read as `path`. `None` where a value of it is not UTF-8, which the reference
-    /// cannot hold.
+    /// The expression that takes the request, if its path is read as `path`. `None` if one of its values is not UTF-8,
+    /// which the reference cannot hold.
     pub(crate) fn find(&self, asked: &Asked, path: &str) -> Option<Option<Taken>> {
         let mut context = Context::new(&SCHEMA);
         for field in self.fields() {

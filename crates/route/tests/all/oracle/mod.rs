@@ -1,6 +1,6 @@
-//! What the property tests share: random routes and requests, and two oracles that scan.
+//! Shared by the property tests: random routes and requests, and two oracles that scan.
 //!
-//! Nothing here shares code with the matcher beyond the types it is handed. Every test target takes what it needs.
+//! Nothing here shares code with the matcher beyond the types it is given. Each test target uses a part.
 
 #![allow(dead_code, clippy::unwrap_used)]
 

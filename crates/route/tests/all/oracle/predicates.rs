@@ -1,4 +1,4 @@
-//! Random predicates of Kong's language, whose values requests may well have.
+//! Random predicates of Kong's language, with values that requests may well have.
 
 use super::asked::{ADDRESSES, ARGUMENTS, HOSTS, NAMES, PORTS, SEGMENTS, text};
 use super::random::Random;
@@ -8,12 +8,12 @@ const TEXT_FIELDS: &[&str] = &["http.method", "http.host", "http.path", "http.pa
 const INT_FIELDS: &[&str] = &["net.src.port", "net.dst.port", "http.path.segments.len"];
 const IP_FIELDS: &[&str] = &["net.src.ip", "net.dst.ip"];
 
-/// What the predicates of a family have in common.
+/// The common properties of a family of predicates.
 #[derive(Clone)]
 pub(super) struct Likeness {
     kind: &'static str,
     operator: &'static str,
-    /// Field and functions around it, where all ask for the same.
+    /// Field and functions around it, if all predicates test the same.
     lhs: Option<(String, String)>,
 }
 
@@ -36,7 +36,7 @@ impl Likeness {
         let operator = random.pick(&["==", "==", "==", "^=", "^=", "^=", "~"]);
         let lhs = random.one_in(2).then(|| {
             let field = field_of(random, kind);
-            // Where there may be several values, one of them is what is asked for half of the time.
+            // If there may be several values, half of the time one of them is enough.
             let lhs = match kind.ends_with('.') && random.one_in(2) {
                 true => format!("any({field})"),
                 false => functions(random, &field, &["lower", "any"]),
@@ -46,7 +46,7 @@ impl Likeness {
         Likeness { kind, operator, lhs }
     }
 
-    /// All ask the same of one field.
+    /// All test the same field.
     pub(super) fn of(field: &str, lhs: &str, operator: &'static str) -> Likeness {
         Likeness { kind: "", operator, lhs: Some((field.to_owned(), lhs.to_owned())) }
     }
@@ -139,7 +139,7 @@ fn literal(random: &mut Random, field: &str) -> String {
     }
 }
 
-/// A start of a text; hardly ever an empty one, since whoever asks for nothing leaves no request to the routes behind.
+/// A start of a text; hardly ever an empty one, which would leave no request to the routes behind.
 fn prefix(random: &mut Random, text: &str) -> String {
     if text.is_empty() && !random.one_in(8) {
         return random.pick(&["a", "b", "A", "1"]).to_owned();
@@ -231,7 +231,7 @@ pub(super) fn int_predicate(random: &mut Random) -> String {
         0 => format!("0x{digits:x}"),
         1 => format!("0x0{digits:X}"),
         2 => format!("0{digits:o}"),
-        // Not octal: nine is no such digit, and the reference then reads it as decimal.
+        // Not octal: eight and nine are not octal digits, and the reference then reads it as decimal.
         3 if digits >= 8 && digits.to_string().starts_with(['8', '9']) => format!("0{digits}"),
         _ => digits.to_string(),
     };
@@ -256,7 +256,7 @@ pub(super) fn ip_predicate(random: &mut Random) -> String {
     format!("{lhs}{}{}/{bits}", spaced(random, operator), address_text(random, network))
 }
 
-/// One of an address's texts.
+/// A spelling of an address.
 fn address_text(random: &mut Random, address: IpAddr) -> String {
     match (address, random.below(3)) {
         (IpAddr::V6(address), 0) => address.segments().map(|segment| format!("{segment:04X}")).join(":"),
@@ -280,7 +280,7 @@ fn functions(random: &mut Random, field: &str, names: &[&str]) -> String {
     text
 }
 
-/// An operator with blanks around it; words need none behind them, and one before.
+/// An operator with blanks around it; words need no blank behind them, but one before.
 fn spaced(random: &mut Random, operator: &str) -> String {
     let word = operator.as_bytes()[0].is_ascii_alphabetic();
     let before = if word { random.pick(&[" ", "  ", "\t"]) } else { random.pick(&["", " ", " ", "\n"]) };
@@ -291,7 +291,7 @@ fn spaced(random: &mut Random, operator: &str) -> String {
 /// A text as a literal: raw where it can be, else with its escapes.
 fn quoted(random: &mut Random, text: &str) -> String {
     let in_raw = !text.contains("\"#");
-    // A quote at the end would be taken for the end.
+    // A quote at the end would be read as the end.
     if in_raw && !text.ends_with('"') && random.one_in(2) {
         return format!("r#\"{text}\"#");
     }

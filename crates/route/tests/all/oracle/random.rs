@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// SplitMix64: any seed will do, also those that follow each other.
+/// SplitMix64: any seed will do, even consecutive ones.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
 
@@ -33,14 +33,15 @@ impl Random {
     }
 }
 
-/// A number from the environment, or what is to be without it.
+/// A number from the environment, or a default.
 pub(crate) fn from_environment(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |text| text.replace('_', "").parse().expect("a number"))
 }
 
-/// Checks a case; where it fails, looks for a smaller one that fails too and panics with that.
+/// Checks a case; if it fails, looks for a smaller one that fails too and panics with that.
 ///
-/// `smaller` gives cases that are simpler in one place, `check` what is wrong. A panic inside of it is wrong as well.
+/// `smaller` gives cases that are simpler in one place, `check` the failure. A panic inside of it is a failure as
+/// well.
 pub(crate) fn check_and_shrink<T: std::fmt::Debug + Clone>(
     seed: u64,
     case: &T,
@@ -77,7 +78,7 @@ pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no text").to_owned()
 }
 
-/// All lists with one element left out, those of the last first: what stands late is often idle.
+/// All lists with one element left out, from the last on: late elements often have no effect.
 pub(crate) fn without_one<T: Clone>(list: &[T]) -> Vec<Vec<T>> {
     let without = |gone: usize| {
         let kept = list.iter().enumerate().filter(|(at, _)| *at != gone);

@@ -24,7 +24,7 @@ pub(crate) enum Asks {
     Uri(Uri),
 }
 
-/// What a URI route asks for, as it is written.
+/// The conditions of a URI route, as text.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Uri {
     pub(crate) hosts: Vec<&'static str>,
@@ -91,7 +91,7 @@ impl Uri {
             smaller.push(Uri { vars: None, ..self.clone() });
             smaller.extend(vars.smaller().into_iter().map(|vars| Uri { vars: Some(vars), ..self.clone() }));
         }
-        // What was left out may have had the parameter that `vars` read.
+        // A part that was left out may have had the parameter that `vars` read.
         let reads = |uri: &Uri| uri.vars.as_ref().is_some_and(Vars::reads_param);
         smaller.retain(|uri| !reads(uri) || uri.paths.iter().any(|path| path.contains(":x")));
         smaller

@@ -11,16 +11,16 @@ use std::cmp::{Ordering, Reverse};
 use stillgate_route::path::normalise;
 use stillgate_route::{Lookup, Variable};
 
-/// What takes a request.
+/// The result of a scan.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Found {
     /// Position in the list.
     pub(crate) route: usize,
-    /// Of the path that matched.
+    /// Parameters of the path that matched.
     pub(crate) params: Vec<(String, String)>,
 }
 
-/// What takes a request, or [`Ambiguous`] where that depends on whether `%2F` is a slash.
+/// The route that takes a request, or [`Ambiguous`] if that depends on whether `%2F` is a slash.
 pub(crate) fn find(routes: &[Route], asked: &Asked) -> Result<Option<Found>, Ambiguous> {
     let mut buffer = Vec::new();
     let path = normalise(asked.path.as_bytes(), &mut buffer).unwrap();
@@ -36,7 +36,7 @@ pub(crate) fn find(routes: &[Route], asked: &Asked) -> Result<Option<Found>, Amb
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Ambiguous;
 
-/// What `find` says of the path, if it says the same where `%2F` is a slash.
+/// The result of `find` for the path, if it is the same where `%2F` is a slash.
 pub(crate) fn by_both_readings<T>(
     path: &str,
     find: impl Fn(&str) -> T,
@@ -112,7 +112,7 @@ fn segments(pattern: &str) -> (Vec<&str>, bool) {
     (head[1..].split('/').collect(), pattern.contains('*'))
 }
 
-/// What follows the first star, where that is not the end.
+/// The text behind the first star, if that is not the end.
 fn tail(pattern: &str) -> &str {
     pattern.split_once('*').map(|(_, behind)| behind).filter(|behind| behind.starts_with('/')).unwrap_or("")
 }
@@ -122,7 +122,7 @@ fn path_matches(pattern: &str, path: &str) -> bool {
     head_matches(head, path) && (head == pattern || is_like(&pattern[head.len() - 1..], behind_head(head, path)))
 }
 
-/// Whether a text is one with `*` for anything.
+/// Whether a text matches one with `*` for anything.
 fn is_like(like: &str, text: &str) -> bool {
     match (like.strip_prefix('*'), like.chars().next()) {
         (Some(rest), _) => (0..=text.len()).any(|at| is_like(rest, &text[at..])),
@@ -189,7 +189,7 @@ fn behind_head<'a>(pattern: &'a str, path: &'a str) -> &'a str {
     params_and_rest(pattern, path).1
 }
 
-/// What parameters take, and what is behind the text before the first star.
+/// The values of parameters, and the text behind the part before the first star.
 fn params_and_rest<'a>(pattern: &'a str, path: &'a str) -> (Vec<(&'a str, &'a str)>, &'a str) {
     let (segments, _) = segments(pattern);
     let mut params: Vec<(&str, &str)> = Vec::new();

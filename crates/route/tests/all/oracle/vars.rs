@@ -1,11 +1,11 @@
-//! Random conditions in the language of `vars`, and what they come to, read off the table of that language.
+//! Random conditions in the language of `vars`, and their values according to the table of that language.
 
 use super::random::{Random, without_one};
 use serde_json::{Value as Json, json};
 
 #[derive(Debug, Clone)]
 pub(crate) enum Vars {
-    /// Variable, whether a `!` stands before the operator, operator and value.
+    /// Variable, whether there is a `!` before the operator, operator and value.
     Test(&'static str, bool, &'static str, Json),
     /// `AND`, `OR`, `!AND` or `!OR` of several.
     List(&'static str, Vec<Vars>),
@@ -35,7 +35,7 @@ impl Vars {
         match self {
             Vars::Test(variable, false, operator, value) => json!([variable, operator, value]),
             Vars::Test(variable, true, operator, value) => json!([variable, "!", operator, value]),
-            // One condition needs no operator, and may not have one.
+            // A single condition needs no operator, and may not have one.
             Vars::List(_, list) if list.len() == 1 => json!([list[0].json()]),
             Vars::List(operator, list) => {
                 json!([Json::from(*operator)].into_iter().chain(list.iter().map(Vars::json)).collect::<Vec<_>>())
@@ -51,7 +51,7 @@ impl Vars {
         }
     }
 
-    /// What it comes to where `value` has the values of variables.
+    /// Its value, where `value` gives the values of variables.
     pub(crate) fn holds(&self, value: &dyn Fn(&str) -> Option<Vec<u8>>) -> bool {
         match self {
             Vars::Test(variable, negated, operator, expected) => {
@@ -137,7 +137,7 @@ fn equal(text: Option<&str>, expected: &Json) -> bool {
     }
 }
 
-/// The values above are digits or no numbers at all.
+/// The values above are digits or not numbers at all.
 fn number(text: &str) -> Option<f64> {
     text.trim_ascii()
         .bytes()
