@@ -1,4 +1,4 @@
-//! A closed loop, or with a rate an open one, against an address: for measuring the generator itself.
+//! Loads an address with a closed loop, or with a rate an open one, to measure the generator itself.
 //!
 //! `closed URL [CONNECTIONS [SECONDS [RATE [CPU]]]]`
 

@@ -1,11 +1,11 @@
 //! A load generator for HTTP servers that keeps its schedule and watches itself.
 //!
-//! A closed loop asks less of a server that stalls and so hides the stall ("coordinated omission"). Here every request of an
-//! open loop has an intended start; its latency counts from there (*corrected*) and from the actual send (*uncorrected*).
-//! What the generator itself was late, or had no CPU for, is measured too, and where it exceeds a bound the run is
-//! *void*: its figures would be those of the generator.
+//! A closed loop sends fewer requests to a server that stalls and so hides the stall ("coordinated omission"). Here
+//! every request of an open loop has an intended start; its latency counts from there (*corrected*) and from the actual
+//! send (*uncorrected*). Delays of the generator itself, or of a lack of CPU, are measured too, and if they exceed a
+//! bound the run is *void*: its figures would be those of the generator.
 //!
-//! [`run`] takes a [`Load`] and gives an [`Outcome`]. It knows nothing of gateways, experiments or terminals.
+//! [`run`] takes a [`Load`] and returns an [`Outcome`]. It knows nothing of gateways, experiments or terminals.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -1,4 +1,4 @@
-//! What came of a run, and of each interval of it.
+//! The outcome of a run, and of each interval of it.
 
 use crate::verdict::{Note, Void};
 use hdrhistogram::Histogram;
@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 /// Significant decimal digits of all histograms.
 pub const HISTOGRAM_DIGITS: u8 = 3;
 
-/// The longest latency that is told apart, in nanoseconds; above it, everything counts as this.
+/// The longest latency that histograms distinguish, in nanoseconds; longer ones count as this.
 pub const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
 
 /// An empty histogram of nanoseconds as all here are.
@@ -17,11 +17,11 @@ pub fn histogram() -> Histogram<u64> {
 
 /// Latencies of the same requests, seen two ways; in nanoseconds.
 ///
-/// Good answers, in full and as expected: an answer that a check refused is in [`Outcome::refused`], because a fast refusal says
-/// nothing of how fast the work is done. A request that was given up for its timeout is in both, with the
-/// time it had been waited for: leaving it out would hide the slowest. A start that never came about, or was under way when
-/// an open loop's run ended, is in the corrected ones with the time it had been due, which is the least it would have taken.
-/// Other failures are not in them.
+/// They contain good answers, in full and as expected: an answer that a check refused is in [`Outcome::refused`],
+/// because a fast refusal does not show how fast the work is done. A request that timed out is in both, with the time
+/// it had been waited for: leaving it out would hide the slowest. A start that never happened, or was under way when an
+/// open loop's run ended, is in the corrected ones with the time it had been due, which is the least it would have
+/// taken. Other failures are not in them.
 #[derive(Debug, Clone)]
 pub struct Latencies {
     /// From the intended start. In a closed loop the same as uncorrected.
@@ -30,33 +30,34 @@ pub struct Latencies {
     pub uncorrected: Histogram<u64>,
 }
 
-/// A run.
+/// The outcome of a run.
 #[derive(Debug, Clone)]
 pub struct Outcome {
     /// When the measured time began.
     pub begun: SystemTime,
-    /// The measured time, as it came to be.
+    /// The actual measured time.
     pub elapsed: Duration,
     /// Requests of the measured time that were answered in full, whatever the answer, and whenever it came: see `drain`.
     pub requests: u64,
-    /// Those of them that were answered by the end of the measured time.
+    /// Requests among them that were answered by the end of the measured time.
     pub answered_in_time: u64,
-    /// The good ones of `requests`: answers that no check refused.
+    /// Good answers among `requests`: those that no check refused.
     pub good: u64,
-    /// The good ones of `answered_in_time`.
+    /// Good answers among `answered_in_time`.
     pub good_in_time: u64,
     /// How long after the measured time the last answer came, or was given up.
     pub drain: Duration,
-    /// Requests that were under way at the very end, before their timeout: because they were sent late, no connection being
-    /// free before, or because the run was interrupted. No failures.
+    /// Requests that were under way at the very end, before their timeout: because they were sent late, as no
+    /// connection was free before, or because the run was interrupted. They are not failures.
     pub cut_off: u64,
     /// Whether the run was ended early.
     pub interrupted: bool,
-    /// Those that failed, by kind; an answer that a check refused is also in `requests`.
+    /// Failed requests by kind; an answer that a check refused is also in `requests`.
     pub errors: Errors,
     /// Requests sent in all, warm-up included.
     pub sent: u64,
-    /// Those that were sent again, because the target ended their connection without looking at them (HTTP/2's GOAWAY).
+    /// Requests that were sent again, because the target ended their connection without processing them (HTTP/2's
+    /// GOAWAY).
     pub sent_again: u64,
     /// Bytes received in the measured time.
     pub bytes_received: u64,
@@ -68,46 +69,47 @@ pub struct Outcome {
     pub rate_intended: Option<f64>,
     /// Latencies of the measured time.
     pub latencies: Latencies,
-    /// From the send, of answers that a check refused, in nanoseconds.
+    /// From the send, for answers that a check refused, in nanoseconds.
     pub refused: Histogram<u64>,
     /// Time to establish a connection, TLS and the beginning of HTTP/2 included, in nanoseconds.
     pub connect: Histogram<u64>,
-    /// From the beginning of a send until the system had taken all of the request, in nanoseconds. Of HTTP/2 it is not known.
+    /// From the beginning of a send until the system had taken all of the request, in nanoseconds. Unknown for HTTP/2.
     pub send: Histogram<u64>,
     /// From the send to the first byte of the answer, in nanoseconds.
     pub first_byte: Histogram<u64>,
-    /// What the generator saw of itself.
+    /// The generator's observations of itself.
     pub self_watch: SelfWatch,
-    /// Why the run says nothing; empty: it stands.
+    /// Why the run is void; empty if it is valid.
     pub void: Vec<Void>,
-    /// What its reader must know beside that.
+    /// Further notes for its reader.
     pub notes: Vec<Note>,
 }
 
-/// What the generator saw of itself.
+/// The generator's observations of itself.
 #[derive(Debug, Clone)]
 pub struct SelfWatch {
-    /// How late requests were started by the generator's own doing, one a request, in nanoseconds.
+    /// How late requests were started because of the generator, one value a request, in nanoseconds.
     pub lateness: Histogram<u64>,
-    /// Starts that were due in the measured time and never came about: no connection became free in time.
+    /// Starts that were due in the measured time and never happened: no connection became free in time.
     pub missed_starts: u64,
     /// CPU time of all generator threads over the measured time, in cores.
     pub cpu_cores: f64,
     /// The busiest thread's share of its CPU, 0 to 1; near 1 the generator is the limit.
     pub cpu_share_max: f64,
-    /// Whether all threads of an open loop went before other programs; see [`crate::Load::realtime`].
+    /// Whether all threads of an open loop had priority over other programs; see [`crate::Load::realtime`].
     pub realtime: bool,
-    /// The longest time by which the generator woke later than it meant to, where that was more than a pause (see [`PAUSE_CLOSED`]).
+    /// The longest time by which the generator woke later than planned, if that was more than a pause (see
+    /// [`PAUSE_CLOSED`]).
     pub pause_longest: Duration,
-    /// The sum of such times, of the thread that had most.
+    /// The sum of these times, for the thread that had most.
     pub pauses: Duration,
-    /// The largest share of time in which a thread could have run and another had its CPU, 0 to 1; none where the system does
-    /// not tell.
+    /// The largest share of time in which a thread could have run but another had its CPU, 0 to 1; `None` if the system
+    /// does not report it.
     pub cpu_wait_share_max: Option<f64>,
 }
 
-/// A closed loop that wakes so much later than it meant to was stopped, or starved; a scheduler's usual turns are shorter. In an
-/// open loop a pause is what is longer than [`crate::Bounds::late`].
+/// A closed loop that wakes this much later than planned was stopped, or starved; a scheduler's usual turns are
+/// shorter. In an open loop everything longer than [`crate::Bounds::late`] is a pause.
 pub const PAUSE_CLOSED: Duration = Duration::from_millis(100);
 
 /// A failed request's kind.
@@ -125,14 +127,14 @@ pub enum ErrorKind {
     Timeout,
     /// The answer was not HTTP.
     Malformed,
-    /// The status was none of the expected.
+    /// An unexpected status.
     Status,
-    /// The body was not the expected.
+    /// An unexpected body.
     Body,
 }
 
 impl ErrorKind {
-    /// All, in the order of the counters.
+    /// All kinds, in the order of the counters.
     pub const ALL: [ErrorKind; 8] = [
         ErrorKind::Connect,
         ErrorKind::Send,
@@ -144,7 +146,7 @@ impl ErrorKind {
         ErrorKind::Body,
     ];
 
-    /// As in JSON.
+    /// Its name in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             ErrorKind::Connect => "connect",
@@ -159,12 +161,12 @@ impl ErrorKind {
     }
 }
 
-/// Failed requests by kind, with the first few told in words.
+/// Failed requests by kind, with the first few in words.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Errors {
     /// By [`ErrorKind::ALL`].
     pub counts: [u64; ErrorKind::ALL.len()],
-    /// At most [`ERROR_EXAMPLES_MAX`], each of another wording.
+    /// At most [`ERROR_EXAMPLES_MAX`], each with another wording.
     pub examples: Vec<String>,
 }
 
@@ -178,7 +180,7 @@ impl Errors {
     }
 }
 
-/// What the observer is told while a run goes on: one stretch of it, merged over the threads.
+/// A part of a run for the observer: one stretch of it, merged over the threads.
 #[derive(Debug)]
 pub struct Interval<'a> {
     /// When it began, since the measured time began.

@@ -1,6 +1,6 @@
-//! What is asked of a run: whom, how fast, for how long, over how many connections, and what makes it void.
+//! The plan of a run: target, rate, duration, connections, and the bounds that make it void.
 //!
-//! Plain values that the caller fills in; whether this process can do it (file descriptors, CPUs) the engine finds out.
+//! Plain values that the caller fills in; the engine finds out whether this process can do it (file descriptors, CPUs).
 
 use crate::mix::Mix;
 use crate::target::Target;
@@ -8,50 +8,50 @@ use crate::tls::Tls;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// A run to be done.
+/// The plan of a run.
 #[derive(Debug, Clone)]
 pub struct Load {
-    /// Who is asked.
+    /// The server to load.
     pub target: Target,
-    /// What is asked.
+    /// The requests.
     pub mix: Mix,
-    /// How it is asked.
+    /// The protocol.
     pub protocol: Protocol,
-    /// The TLS below that; none: plain TCP.
+    /// The TLS below that; `None` for plain TCP.
     pub tls: Option<Tls>,
     /// How fast.
     pub pace: Pace,
-    /// Load before the measured time, at the schedule's first rate; connections and caches are there when it ends.
+    /// Load before the measured time, at the schedule's first rate; connections and caches exist when it ends.
     pub warm_up: Duration,
-    /// The measured time; where `requests` is given, the longest it may be ([`DURATION_UNBOUNDED`] for no such limit).
+    /// The measured time; if `requests` is given, its longest duration ([`DURATION_UNBOUNDED`] for no limit).
     pub duration: Duration,
-    /// Requests of the measured time, which ends with them: in a closed loop when the last was answered, in an open loop when the next
-    /// would be due. None: as many as there are in `duration`.
+    /// Requests of the measured time, which ends with them: in a closed loop when the last was answered, in an open
+    /// loop when the next would be due. `None`: as many as fit in `duration`.
     pub requests: Option<u64>,
     /// Connections over all threads, at least one a thread.
     pub connections: usize,
     /// Generator threads; each has its share of the connections and of the rate.
     pub threads: usize,
-    /// The CPUs of the threads, taken in turn; empty: wherever the system puts them.
+    /// The CPUs of the threads, used in turn; empty to let the system place them.
     pub cpus: Vec<usize>,
-    /// Whether the threads of an open loop go before all other programs on their CPUs (`SCHED_FIFO`), where the system lets
-    /// them: a thread that just woke may wait for milliseconds otherwise. Not where the target has the same CPUs. A
-    /// closed loop, which never sleeps, ignores it.
+    /// Whether the threads of an open loop have priority over all other programs on their CPUs (`SCHED_FIFO`), if the
+    /// system allows it: otherwise a thread that just woke may wait for milliseconds. Not to be used if the target has
+    /// the same CPUs. A closed loop, which never sleeps, ignores it.
     pub realtime: bool,
-    /// Source addresses, taken in turn; empty: the system's choice, and for a target in 127.0.0.0/8 as many of that network as
-    /// the connections need.
+    /// Source addresses, used in turn; empty for the system's choice, or for a target in 127.0.0.0/8 as many of that
+    /// network as the connections need.
     pub sources: Vec<IpAddr>,
-    /// From a request's send to its last byte; what is later is given up and counted as an error.
+    /// From a request's send to its last byte; a later answer is given up and counted as an error.
     pub timeout: Duration,
-    /// How often the observer is told.
+    /// How often the observer is called.
     pub interval: Duration,
-    /// When the run is void.
+    /// The bounds beyond which the run is void.
     pub bounds: Bounds,
-    /// Of Poisson arrivals, the choice among a mix and its variables: the same seed gives the same run.
+    /// Seed of Poisson arrivals, the choice among a mix and its variables: an equal seed gives an equal run.
     pub seed: u64,
 }
 
-/// More than any run lasts: its requests are counted, not its time.
+/// Longer than any run: its requests are counted, not its time.
 pub const DURATION_UNBOUNDED: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 impl Load {
@@ -61,14 +61,14 @@ impl Load {
     }
 }
 
-/// How a target is asked.
+/// How requests are sent to a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// One request at a time on a connection.
     Http1,
-    /// Over TLS agreed on by ALPN, otherwise with prior knowledge.
+    /// HTTP/2: over TLS agreed on by ALPN, otherwise with prior knowledge.
     Http2 {
-        /// Requests under way at once on a connection, as far as the target allows them.
+        /// Requests under way at once on a connection, as far as the target allows.
         streams: usize,
     },
 }
@@ -86,7 +86,7 @@ impl Protocol {
 /// How fast requests are made.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Pace {
-    /// Each connection sends its next request when the last was answered: what the target can do at most.
+    /// Each connection sends its next request when the last was answered: measures the target's maximum.
     Closed,
     /// Requests start by a schedule, whatever the target does.
     Open(Schedule),
@@ -99,16 +99,16 @@ pub struct Schedule {
     pub rate: f64,
     /// Requests a second at the end, reached linearly; the same for a constant rate.
     pub rate_end: f64,
-    /// How starts are spread.
+    /// The distribution of starts.
     pub arrivals: Arrivals,
 }
 
-/// How intended starts lie about the rate.
+/// How intended starts are distributed around the rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrivals {
-    /// Evenly.
+    /// At even intervals.
     Uniform,
-    /// As of many independent users: exponential gaps.
+    /// Like those of many independent users: exponential gaps.
     Poisson,
 }
 

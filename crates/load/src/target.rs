@@ -1,7 +1,7 @@
-//! Who is asked: the parts of a URL that a connection and a request need.
+//! The server to load: the parts of a URL that a connection and a request need.
 //!
-//! Strict, because a URL that is silently read as another one makes a measurement of something else: what a browser would
-//! mend (spaces, other scripts, `\`) is refused with what to write.
+//! Strict, because a URL that is silently read as another one would measure something else: characters that a browser
+//! would fix (spaces, other scripts, `\`) are refused with a suggestion.
 
 mod error;
 
@@ -10,31 +10,31 @@ pub use error::TargetError;
 use error::shown;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
-/// An HTTP server and the path to ask for.
+/// An HTTP server and a path on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     /// The URL as it was given.
     pub url: String,
-    /// Where to connect to, in the order of preference; empty until a name was resolved.
+    /// Addresses to connect to, in the order of preference; empty until a name was resolved.
     pub addresses: Vec<SocketAddr>,
-    /// Whether the URL asks for TLS (`https`).
+    /// Whether the URL requires TLS (`https`).
     pub is_secure: bool,
-    /// The host alone, lower case: what a certificate must be for.
+    /// The host alone, lower case: the name that a certificate must have.
     pub name: String,
-    /// The value of the Host field: lower case, without the port where it is the scheme's.
+    /// The value of the Host field: lower case, without the scheme's default port.
     pub host: String,
-    /// What is asked for; begins with `/`.
+    /// The path and query; begins with `/`.
     pub path_and_query: String,
 }
 
 impl Target {
-    /// Reads a URL without asking anybody: `addresses` is empty where the host is a name.
+    /// Parses a URL without resolving its host: `addresses` is empty if the host is a name.
     pub fn parse(url: &str) -> Result<Target, TargetError> {
         let (target, _) = read(url)?;
         Ok(target)
     }
 
-    /// Reads a URL and asks the system's resolver where its host is.
+    /// Parses a URL and resolves its host with the system's resolver.
     pub fn resolve(url: &str) -> Result<Target, TargetError> {
         let (mut target, Authority { host, port }) = read(url)?;
         if target.addresses.is_empty() {
@@ -53,7 +53,7 @@ impl Target {
     }
 }
 
-/// Where to connect to, as written.
+/// Host and port, as written.
 struct Authority {
     host: String,
     port: u16,
@@ -101,7 +101,7 @@ enum Scheme {
 }
 
 impl Scheme {
-    /// The port of a URL that names none.
+    /// The scheme's default port.
     fn port(self) -> u16 {
         match self {
             Scheme::Http => 80,
@@ -110,7 +110,7 @@ impl Scheme {
     }
 }
 
-/// The scheme, and what is behind its `://`.
+/// The scheme, and the rest behind its `://`.
 fn split_scheme(url: &str) -> Result<(Scheme, &str), TargetError> {
     let Some((scheme, rest)) = url.split_once("://").filter(|(scheme, _)| !scheme.contains(['/', '?', '#', '@']))
     else {
@@ -126,7 +126,7 @@ fn split_scheme(url: &str) -> Result<(Scheme, &str), TargetError> {
     }
 }
 
-/// What RFC 3986 allows, and `[ ] { } | ^` that browsers send as they are.
+/// Characters that RFC 3986 allows, and `[ ] { } | ^`, which browsers send unchanged.
 fn in_url(character: char) -> bool {
     character.is_ascii_graphic() && !matches!(character, '"' | '<' | '>' | '\\' | '`')
 }
@@ -158,7 +158,7 @@ fn split(authority: &str, port_default: u16) -> Result<(&str, u16), TargetError>
     Ok((host, port))
 }
 
-/// The address that the host is; `None` where it is a name.
+/// The address that the host is; `None` if it is a name.
 fn address(host: &str) -> Result<Option<IpAddr>, TargetError> {
     let bad = || TargetError::BadHost { host: host.to_owned() };
     if let Some(inside) = host.strip_prefix('[') {

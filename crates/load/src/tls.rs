@@ -1,7 +1,7 @@
-//! TLS towards a target: whom it trusts, and for which name.
+//! TLS towards a target: the certificates that it trusts, and the name to check.
 //!
-//! Made before the run, so that a file that cannot be read is no failure in the middle of one. Connections share it, and with
-//! it the tickets by which they resume, as those of one client do.
+//! Made before the run, so that an unreadable file does not cause a failure in the middle of one. Connections share it,
+//! and with it the tickets by which they resume, like the connections of one client.
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ClientSessionStore, Resumption, Tls12ClientSessionValue, Tls13ClientSessionValue};
@@ -13,17 +13,18 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What connections over TLS have in common.
+/// Shared by connections over TLS.
 #[derive(Debug, Clone)]
 pub struct Tls {
     config: Arc<ClientConfig>,
     name: ServerName<'static>,
 }
 
-/// The newest ticket of one client, where many clients of one program must not take each other's: rustls keeps eight for a
-/// server's name.
+/// The newest ticket of one client, for many clients in one program that must not use each other's: rustls keeps eight
+/// for a server's name.
 ///
-/// A ticket is taken out when it is used (RFC 8446 appendix C.4): a handshake that fails leaves none, and the next one is full.
+/// A ticket is removed when it is used (RFC 8446 appendix C.4): a handshake that fails leaves none, and the next one is
+/// full.
 #[derive(Debug, Clone, Default)]
 pub struct Tickets(Arc<Mutex<Kept>>);
 
@@ -31,18 +32,18 @@ pub struct Tickets(Arc<Mutex<Kept>>);
 struct Kept {
     tls13: Option<Box<Tls13ClientSessionValue>>,
     tls12: Option<Box<Tls12ClientSessionValue>>,
-    /// The group of keys that the server took last: guessing it right saves a round trip.
+    /// The group of keys that the server accepted last: guessing it right saves a round trip.
     group: Option<NamedGroup>,
 }
 
-/// Whose certificates are taken.
+/// The certificates that are accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trust {
-    /// Those of the authorities that the system trusts.
+    /// Certificates of the authorities that the system trusts.
     System,
-    /// Those of the authorities in this file, in PEM.
+    /// Certificates of the authorities in this file, in PEM.
     Authorities(PathBuf),
-    /// Any, for any name.
+    /// Any certificate, for any name.
     Anyone,
 }
 
@@ -50,21 +51,21 @@ pub enum Trust {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// A name that no certificate can be for.
+    /// A name that certificates cannot have.
     Name {
         /// As given.
         name: String,
     },
     /// The system names no authority that it trusts.
     NoAuthorities {
-        /// Why not, where that is known.
+        /// The reason, if known.
         reason: String,
     },
-    /// A file of authorities that says nothing.
+    /// A file of authorities that cannot be used.
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error.
         reason: String,
     },
     /// The library refuses its own defaults.
@@ -72,7 +73,7 @@ pub enum TlsError {
 }
 
 impl Tls {
-    /// For a server of this name (or address), over HTTP/2 or HTTP/1.
+    /// TLS for a server of this name (or address), over HTTP/2 or HTTP/1.
     pub fn new(trust: &Trust, name: &str, is_http2: bool) -> Result<Tls, TlsError> {
         let server = ServerName::try_from(name.to_owned()).map_err(|_| TlsError::Name { name: name.to_owned() })?;
         let provider = Arc::new(aws_lc_rs::default_provider());
@@ -89,14 +90,14 @@ impl Tls {
         Ok(Tls { config: Arc::new(config), name: server })
     }
 
-    /// The same for one client of several, who resumes by its own tickets.
+    /// These settings for one client of several, which resumes by its own tickets.
     pub fn of(&self, tickets: &Tickets) -> Tls {
         let mut config = ClientConfig::clone(&self.config);
         config.resumption = Resumption::store(Arc::new(tickets.clone()));
         Tls { config: Arc::new(config), name: self.name.clone() }
     }
 
-    /// A connection's side of it, before its handshake.
+    /// A connection's TLS session, before its handshake.
     pub(crate) fn connection(&self) -> Result<ClientConnection, rustls::Error> {
         ClientConnection::new(self.config.clone(), self.name.clone())
     }
@@ -108,7 +109,7 @@ pub(crate) const ALPN_HTTP2: &[u8] = b"h2";
 fn system() -> Result<RootCertStore, TlsError> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
-    // One that the library cannot read is one that is not trusted.
+    // A certificate that the library cannot read is not trusted.
     roots.add_parsable_certificates(found.certs);
     if roots.is_empty() {
         let reason = found.errors.first().map_or("none was found".to_owned(), ToString::to_string);
@@ -131,7 +132,7 @@ fn authorities(path: &Path) -> Result<RootCertStore, TlsError> {
     Ok(roots)
 }
 
-/// The system's words are enough where a file cannot be read.
+/// The system's error is enough if a file cannot be read.
 fn told(error: rustls::pki_types::pem::Error) -> String {
     match error {
         rustls::pki_types::pem::Error::Io(error) => error.to_string(),
@@ -140,7 +141,7 @@ fn told(error: rustls::pki_types::pem::Error) -> String {
 }
 
 impl Tickets {
-    /// One client has one thread: the lock is rustls's wish and never contended. Poisoned, it is still a cache.
+    /// One client has one thread: rustls requires the lock, which is never contended. If poisoned, it is still a cache.
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -176,7 +177,7 @@ impl ClientSessionStore for Tickets {
     }
 }
 
-/// Takes any certificate; that its key signed the handshake is still checked.
+/// Accepts any certificate; the signature of the handshake is still checked.
 #[derive(Debug)]
 struct AnyCertificate(Arc<CryptoProvider>);
 

@@ -1,11 +1,11 @@
-//! What is to be said of a run before its figures: why it says nothing, or what must be known beside them.
+//! The verdict on a run, to be read before its figures: why it is void, or what must be known besides.
 //!
-//! Sentences for people, with the figures and what to do. What makes a run void is decided by the engine.
+//! Sentences for people, with the figures and a suggestion. The engine decides when a run is void.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Why a run is void. `Display` is one sentence with the figures and what to do.
+/// Why a run is void. `Display` is one sentence with the figures and a suggestion.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Void {
     /// Too many requests were started late.
@@ -30,7 +30,8 @@ pub enum Void {
         /// All pauses together.
         sum: Duration,
     },
-    /// An open loop did not keep its rate, and perhaps for its own sake: latencies hold time that requests waited for the generator.
+    /// An open loop did not keep its rate, perhaps because of the generator: latencies include time that requests
+    /// waited for it.
     Saturated {
         /// Requests answered by the end of the measured time.
         answered: u64,
@@ -43,7 +44,7 @@ pub enum Void {
     NoAnswers,
 }
 
-/// What a reader must know of a run that may stand all the same. `Display` is one sentence.
+/// Something that a reader must know of a run, even if it is valid. `Display` is one sentence.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Note {
     /// An open loop did not keep its rate, and the generator had CPU time left.
@@ -57,63 +58,64 @@ pub enum Note {
         /// See [`crate::SelfWatch::cpu_share_max`].
         cpu_share: f64,
     },
-    /// A closed loop whose generator had no CPU time left: the target can do this much, and perhaps more.
+    /// A closed loop whose generator had no CPU time left: the target can do at least this much.
     GeneratorFull {
         /// See [`crate::SelfWatch::cpu_share_max`].
         cpu_share: f64,
     },
-    /// A closed loop whose generator shared its CPU with others: throughput is also that of the scheduler.
+    /// A closed loop whose generator shared its CPU with others: throughput also depends on the scheduler.
     GeneratorKeptWaiting {
         /// See [`crate::SelfWatch::cpu_wait_share_max`].
         share: f64,
     },
-    /// Fewer requests were made than were asked for.
+    /// Fewer requests were made than planned.
     FewerRequests {
-        /// Made.
+        /// The number that was made.
         made: u64,
-        /// Asked for.
+        /// The planned number.
         of: u64,
     },
-    /// The target allows fewer streams on a connection than were asked for.
+    /// The target allows fewer streams on a connection than planned.
     FewerStreams {
-        /// The fewest that it allowed.
+        /// The smallest number that it allowed.
         allowed: usize,
-        /// Asked for.
+        /// The planned number.
         of: usize,
     },
-    /// Requests that the target did not look at before it ended their connection, and that were sent again.
+    /// Requests that the target did not process before it ended their connection, and that were sent again.
     SentAgain {
-        /// How many.
+        /// Their number.
         requests: u64,
     },
     /// Answers that a check refused.
     Refused {
-        /// How many.
+        /// Their number.
         refused: u64,
-        /// Answers in all.
+        /// The number of all answers.
         of: u64,
     },
-    /// The generator was to go before other programs, and the system did not let it; see [`crate::Load::realtime`].
+    /// The generator should have had priority over other programs, but the system did not allow it; see
+    /// [`crate::Load::realtime`].
     NotFirst,
 }
 
-/// A thread busier than this has no CPU left for being punctual.
+/// A thread busier than this has no CPU left to be punctual.
 pub const CPU_SHARE_FULL: f64 = 0.9;
 
 /// A thread that waited for its CPU for more than this share of the time shares it with something.
 pub(crate) const CPU_WAIT_SHARE_MUCH: f64 = 0.01;
 
-/// Late starts up to so many standard deviations above the allowed number may be chance (one in some hundred runs, and fewer where
-/// they are many).
+/// Late starts up to this many standard deviations above the allowed number may be chance (one in some hundred runs,
+/// and fewer if they are many).
 const CHANCE_DEVIATIONS: f64 = 3.0;
 
-/// How many of so many starts may be late before a run is void, where this share may be; one always may.
+/// The number of `due` starts that may be late before a run is void, given the allowed share; one always may.
 pub fn late_max(share_max: f64, due: u64) -> f64 {
     let allowed = share_max * due as f64;
     allowed + CHANCE_DEVIATIONS * (allowed * (1.0 - share_max).max(0.0)).sqrt() + 1.0
 }
 
-/// Whoever stops a generator by hand does not do it for less.
+/// A shorter pause is hardly due to somebody who stops a generator by hand.
 const STOP_LIKELY: Duration = Duration::from_millis(20);
 
 impl fmt::Display for Void {

@@ -15,7 +15,7 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// At zero now.
+    /// A clock that is at zero now.
     pub(super) fn start() -> Self {
         Clock { epoch: Instant::now() }
     }
@@ -27,7 +27,7 @@ impl Clock {
     }
 }
 
-/// In nanoseconds; what is longer than five centuries is as good as five.
+/// In nanoseconds, capped at five centuries.
 pub(super) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4)
 }

@@ -1,7 +1,7 @@
-//! One connection of a generator thread: its socket, the request under way on it, and what is kept between two events.
+//! One connection of a generator thread: its socket, the request under way on it, and its state between two events.
 //!
-//! Small, because there may be tens of thousands: bytes are kept only where a request was not taken whole or a head
-//! came in pieces. It neither waits nor counts.
+//! Small, because there may be tens of thousands: bytes are kept only if a request was not taken whole or a head came
+//! in pieces. It neither waits nor counts.
 
 use super::link::Link;
 use super::response::Answer;
@@ -12,22 +12,22 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-/// What a connection is at.
+/// The state of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     Closed,
-    /// TLS and HTTP/2 are begun in it, too.
+    /// Includes TLS and the beginning of HTTP/2.
     Connecting,
-    /// Open, and nothing is asked; of HTTP/2, nothing is asked of it but of its streams.
+    /// Open, without a request; with HTTP/2, requests are on its streams only.
     Idle,
     /// A request was begun, and its answer is not complete.
     Asked,
 }
 
-/// What is known of a request under way.
+/// State of a request under way.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Request {
-    /// In its mix.
+    /// Index of its entry in the mix.
     pub(super) entry: u32,
     /// Whether the answer has begun.
     pub(super) answering: bool,
@@ -45,23 +45,23 @@ pub(super) struct Connection {
     pub(super) stage: Stage,
     /// Whether this socket ever gave an answer.
     pub(super) proven: bool,
-    /// Why no more of the request can be written; its answer may have come nonetheless.
+    /// Why no more of the request can be written; its answer may have come anyway.
     pub(super) send_error: Option<io::Error>,
-    /// The one under way; of a connection that is being opened, it was sent when that began.
+    /// The request under way; while a connection is being opened, `sent_ns` is the time when that began.
     pub(super) request: Request,
     pub(super) answer: Answer,
     unsent: Option<Box<Rest>>,
     kept: Option<Box<Rest>>,
 }
 
-/// All idle connections together must stay small; beside this each has 8 bytes in the idle list.
+/// All idle connections together must stay small; each needs another 8 bytes in the idle list.
 const CONNECTION_BYTES_MAX: usize = 160;
 const _: () = assert!(size_of::<Connection>() <= CONNECTION_BYTES_MAX);
 
-/// Every Linux has it, and requests that wait for their answers have no use for more.
+/// Every Linux has it, and requests that wait for their answers need nothing better.
 const CONGESTION_CONTROL: &str = "reno";
 
-/// Bytes for later.
+/// Bytes kept for later.
 #[derive(Debug, Default)]
 struct Rest {
     bytes: Vec<u8>,
@@ -83,15 +83,16 @@ impl Connection {
         }
     }
 
-    /// Begins to connect; the socket tells by becoming writable.
+    /// Begins to connect; the socket becomes writable when that has finished.
     pub(super) fn open(&mut self, to: SocketAddr, from: Option<IpAddr>, now_ns: u64) -> Result<&OwnedFd, Errno> {
         let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(family, SocketType::STREAM, flags, None)?;
         sockopt::set_tcp_nodelay(&socket, true)?;
         if to.ip().is_loopback() {
-            // BBR, where it is the system's default, paces sends by a timer and samples rates at each acknowledgement: a
-            // quarter of the CPU of a small request. Refused: it costs that. A network is met as other clients meet it.
+            // BBR, where it is the system's default, paces sends by a timer and samples rates at each acknowledgement:
+            // a quarter of the CPU of a small request. If the call fails, only that CPU time is lost. On a network the
+            // default stays, as for other clients.
             let _ = sockopt::set_tcp_congestion(&socket, CONGESTION_CONTROL);
         }
         if let Some(from) = from {
@@ -105,7 +106,7 @@ impl Connection {
         Ok(self.link.insert(Link::new(socket)).socket())
     }
 
-    /// Goes on with connecting; whether that is over, TLS included.
+    /// Continues to connect; returns whether that is over, TLS included.
     pub(super) fn connected(&mut self, tls: Option<&Tls>) -> io::Result<bool> {
         let link = self.link.as_mut().ok_or(Errno::NOTCONN)?;
         sockopt::socket_error(link.socket())??;
@@ -115,12 +116,12 @@ impl Connection {
         }
     }
 
-    /// Gives its link to who speaks HTTP/2 on it.
+    /// Gives its link away, to speak HTTP/2 on it.
     pub(super) fn take_link(&mut self) -> Option<Link> {
         self.link.take()
     }
 
-    /// The socket told of something; `ending`: the peer will send no more.
+    /// The socket reported an event; `ending`: the peer will send no more.
     #[inline]
     pub(super) fn woken(&mut self, ending: bool) {
         if let Some(link) = &mut self.link {
@@ -134,7 +135,7 @@ impl Connection {
         self.link.as_ref().is_some_and(Link::is_plain)
     }
 
-    /// Closes it, whatever it was at; the answer is to be reset by its reader.
+    /// Closes it in any state; the caller must reset the answer through its reader.
     pub(super) fn close(&mut self) {
         self.link = None;
         self.generation = self.generation.wrapping_add(1);
@@ -142,7 +143,7 @@ impl Connection {
         (self.send_error, self.unsent, self.kept) = (None, None, None);
     }
 
-    /// Writes a request; whether all of it was taken. What was not, [`Connection::flush`] writes when it can.
+    /// Writes a request; returns whether all of it was taken. [`Connection::flush`] writes the rest when possible.
     #[inline]
     pub(super) fn send(&mut self, request: &[u8]) -> io::Result<bool> {
         let link = self.link.as_mut().ok_or(Errno::NOTCONN)?;
@@ -164,7 +165,8 @@ impl Connection {
         self.unsent.is_some() || self.link.as_ref().is_some_and(|link| !link.is_flushed())
     }
 
-    /// Writes on until the system takes no more: only then will it tell when it does again. Whether all was taken.
+    /// Writes until the system takes no more: only then does the system report when it does again. Returns whether all
+    /// was taken.
     pub(super) fn flush(&mut self) -> io::Result<bool> {
         let link = self.link.as_mut().ok_or(Errno::NOTCONN)?;
         link.flush()?;
@@ -182,7 +184,7 @@ impl Connection {
         Ok(link.is_flushed())
     }
 
-    /// Reads what has come; zero: the peer will send no more.
+    /// Reads what has come; zero if the peer will send no more.
     #[inline]
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.link.as_mut().ok_or(Errno::NOTCONN)?.read(buffer)
@@ -199,7 +201,7 @@ impl Connection {
         kept.bytes.extend_from_slice(bytes);
     }
 
-    /// Puts what was kept at the front of the buffer; its length.
+    /// Puts the kept bytes at the front of the buffer; returns their number.
     #[inline]
     pub(super) fn restore(&self, buffer: &mut [u8]) -> usize {
         let Some(kept) = &self.kept else { return 0 };

@@ -1,7 +1,7 @@
-//! Which connections are to be opened next, and when: all at once where that works, with pauses where it does not.
+//! Decides which connections to open next, and when: all at once if that works, with pauses if it does not.
 //!
 //! A target that refuses must not be met by a loop of attempts: after a failure one attempt is made at a time, with
-//! pauses that double. It decides only; sockets are opened by who owns them.
+//! pauses that double. This only decides; the owner of the sockets opens them.
 
 use super::sources::Endpoints;
 use std::collections::VecDeque;
@@ -11,18 +11,20 @@ use std::net::{IpAddr, SocketAddr};
 /// Attempts under way at once in a thread: a target's queue of connections not yet accepted is often 128 long.
 const CONNECTING_MAX: usize = 128;
 
-/// While all are opened for the first time: so many attempts, then a while for the target to accept them. What its queue
-/// has no room for is lost, and tried again by the system only after one, three and seven seconds.
+/// While all are opened for the first time: attempts in a burst, before a while for the target to accept them.
+/// Connections that its queue has no room for are lost, and the system tries again only after one, three and seven
+/// seconds.
 const BURST_MAX: usize = 32;
 
-/// Between two bursts.
+/// The time between two bursts.
 const BURST_INTERVAL_NS: u64 = 5_000_000;
 
 /// The pause after a first failure.
 const PAUSE_MIN_NS: u64 = 10_000_000;
 
-/// The longest pause between two attempts. Requests that are due meanwhile wait for it, so it must be short beside what a
-/// target needs to come back; a tenth of a second is a few attempts a second and thread, which harm nobody.
+/// The longest pause between two attempts. Requests that are due meanwhile wait for it, so it must be short compared
+/// with the time a target needs to come back; a tenth of a second makes a few attempts a second and thread, which harms
+/// nothing.
 const PAUSE_MAX_NS: u64 = 100_000_000;
 
 /// The connections of a thread that are not open.
@@ -37,10 +39,10 @@ pub(super) struct Connector {
     connections: usize,
     closed: VecDeque<u32>,
     connecting: usize,
-    /// Zero: the last attempt did not fail.
+    /// Zero if the last attempt did not fail.
     pause_ns: u64,
     retry_at_ns: u64,
-    /// Attempts left of the burst, and when the next begins; none when bursts are not limited.
+    /// Attempts left of the burst, and when the next begins; `None` if bursts are not limited.
     burst: Option<(usize, u64)>,
     /// Whether some connection was ever open.
     reached: bool,
@@ -92,12 +94,12 @@ impl Connector {
         self.closed.pop_front().map(|number| number as usize)
     }
 
-    /// From now on as fast as it goes: a target that closes connections wants them opened as fast.
+    /// Removes the limit of bursts: a target that closes connections should get new ones as fast.
     pub(super) fn hurry(&mut self) {
         self.burst = None;
     }
 
-    /// Where it is to be opened to, and from.
+    /// The destination of a connection, and its source.
     pub(super) fn ends(&self, number: usize) -> (SocketAddr, Option<IpAddr>) {
         let source = self.endpoints.source(self.offset + number * self.step);
         (self.endpoints.destinations[self.destination], source)
@@ -122,7 +124,7 @@ impl Connector {
         }
     }
 
-    /// A connection gave nothing. Of failures at the same time only the first doubles the pause.
+    /// A connection was useless. Of several failures at the same time only the first doubles the pause.
     pub(super) fn slow_down(&mut self, now_ns: u64) {
         if now_ns >= self.retry_at_ns {
             self.pause_ns = (self.pause_ns * 2).clamp(PAUSE_MIN_NS, PAUSE_MAX_NS);
@@ -130,19 +132,19 @@ impl Connector {
         }
     }
 
-    /// A connection gave an answer: all is well again.
+    /// A connection gave an answer, so pauses begin small again.
     #[inline]
     pub(super) fn proven(&mut self) {
         self.pause_ns = 0;
     }
 
-    /// Why nothing can be opened: all was tried, and nothing ever was open.
+    /// Why nothing can be opened: every destination was tried, and no connection was ever open.
     pub(super) fn unreachable(&mut self) -> Option<(SocketAddr, io::Error)> {
         let is_given_up = !self.reached && self.pause_ns > 0;
         self.failure.take_if(|_| is_given_up)
     }
 
-    /// The destination that is tried, for telling that it was tried for too long.
+    /// The destination that is being tried, to report that it was tried for too long.
     pub(super) fn destination(&self) -> SocketAddr {
         self.endpoints.destinations[self.destination]
     }
@@ -202,7 +204,7 @@ mod tests {
         connector.succeeded();
         connector.add(first);
         assert_eq!(taken(&mut connector, 0), CONNECTING_MAX);
-        // All fail at once: that is one failure.
+        // All fail at once, which counts as one failure.
         for number in 0..CONNECTING_MAX {
             connector.failed(number, refused(), 0);
         }

@@ -1,4 +1,4 @@
-//! The calling thread's part: it checks what is asked, starts the threads, adds up what they report, and judges the run.
+//! The calling thread's part: it checks the load, starts the threads, adds up their reports, and judges the run.
 
 use super::clock::{Clock, nanos};
 use super::descriptors;
@@ -16,17 +16,17 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-/// Empty stretches of each thread beside the one it fills: one may be read here while another is on its way.
+/// Empty stretches of each thread besides the one it fills: one may be read here while another is on its way.
 const STRETCHES_SPARE: usize = 2;
 
 /// Reports of one thread that can be under way: its stretches, that it is ready, and the end.
 const REPORTS_MAX: usize = STRETCHES_SPARE + 2;
 
-/// Between the word to begin and the beginning, so that all threads begin together.
+/// The time between the signal to begin and the beginning, so that all threads begin together.
 const HEAD_START: Duration = Duration::from_millis(1);
 
-/// Does a run. `observe` is told of each interval, on this thread. Once `interrupt` is set the run ends, whatever it is at: in the
-/// measured time with the outcome so far, before it with [`LoadError::Interrupted`].
+/// Does a run. `observe` is called with each interval, on this thread. Once `interrupt` is set the run ends, in any
+/// phase: in the measured time with the outcome so far, before it with [`LoadError::Interrupted`].
 ///
 /// Connections are opened before the time counts. After the measured time, requests that are under way or were due and
 /// still wait for a connection have [`Load::timeout`] to be answered. An error means that there was no run.
@@ -54,14 +54,14 @@ pub fn run(load: &Load, interrupt: &AtomicBool, observe: &mut dyn FnMut(&Interva
         }
         drop(report);
         let coordinator = Coordinator { common: &common, reports, lines, observe };
-        // However this ends, threads that still open connections are to end too.
+        // Threads that are still opening connections must end in every case.
         let outcome = coordinator.run();
         common.stop.store(true, Ordering::Relaxed);
         outcome
     })
 }
 
-/// What is longer has no end.
+/// A longer duration counts as unbounded.
 const DURATION_MAX: Duration = Duration::from_secs(DURATION_UNBOUNDED.as_secs() - 1);
 
 fn validate(load: &Load) -> Result<(), LoadError> {
@@ -98,7 +98,7 @@ fn validate(load: &Load) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// The coordinator's side of a thread's wires.
+/// The coordinator's side of a thread's channels.
 struct Line {
     go: SyncSender<u64>,
     empty: SyncSender<Box<Stretch>>,
@@ -114,7 +114,7 @@ fn wire(reports: &SyncSender<Report>) -> (Line, Wires) {
     (Line { go, empty }, Wires { reports: reports.clone(), go: begin, stretches })
 }
 
-/// A thread that panics must not leave the others running; the scope tells of the panic.
+/// Stops the other threads if a thread panics; the scope reports the panic.
 struct Ended<'a> {
     common: &'a Common<'a>,
 }
@@ -134,15 +134,15 @@ struct Coordinator<'c, 'o> {
     observe: &'o mut dyn FnMut(&Interval<'_>),
 }
 
-/// What has been told of the run.
+/// The sum of all reports of the run.
 struct Sum {
     requests: u64,
     latencies: Latencies,
-    /// Of the interval that is not told yet.
+    /// The interval that was not reported yet.
     interval: Stretch,
-    /// When that began.
+    /// The beginning of that interval.
     interval_ns: u64,
-    /// By thread, until when it has reported.
+    /// By thread, the time up to which it has reported.
     until_ns: Vec<u64>,
     finished: Vec<Finished>,
 }
@@ -155,7 +155,7 @@ impl Coordinator<'_, '_> {
         let measured_ns = begin_ns + nanos(load.warm_up);
         let begun = SystemTime::now() + HEAD_START + load.warm_up;
         for line in &self.lines {
-            // A thread that panicked has no ear; the scope tells of it.
+            // Fails for a thread that panicked; the scope reports that.
             let _ = line.go.send(begin_ns);
         }
         let mut sum = Sum {
@@ -174,7 +174,7 @@ impl Coordinator<'_, '_> {
                     sum.add(&mut stretch, matches!(load.pace, Pace::Open(_)));
                     sum.until_ns[thread] = until_ns;
                     stretch.clear();
-                    // There is room: it came from there. A thread that has finished needs none.
+                    // There is room: the stretch came from there. A thread that has finished needs none.
                     let _ = self.lines[thread].empty.try_send(stretch);
                 }
                 Report::Finished { thread, mut finished } => {
@@ -208,7 +208,7 @@ impl Coordinator<'_, '_> {
         }
     }
 
-    /// Tells the observer of the interval that all threads have reported, if there is one.
+    /// Calls the observer with the interval that all threads have reported, if there is one.
     fn tell(&mut self, sum: &mut Sum, measured_ns: u64) {
         let reported = sum.until_ns.iter().copied().min().unwrap_or(u64::MAX);
         let last = sum.finished.iter().map(|finished| finished.finished_ns.max(finished.end_ns)).max();
@@ -230,7 +230,7 @@ impl Coordinator<'_, '_> {
     }
 }
 
-/// A thread that panics while others wait is noticed so soon.
+/// How soon the panic of a thread is noticed while others wait.
 const PANIC_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Sum {

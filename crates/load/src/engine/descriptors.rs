@@ -1,13 +1,13 @@
-//! File descriptors: as many as a run needs, or a clear word before it begins.
+//! File descriptors: raises their limit for a run, or reports a clear error before it begins.
 
 use super::error::LoadError;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs;
 
-/// Descriptors of each thread beside its connections: epoll and its scheduler statistics.
+/// Descriptors of each thread besides its connections: epoll and its scheduler statistics.
 const PER_THREAD: u64 = 2;
 
-/// What the process opens meanwhile: files of results, the display.
+/// Files that the process opens meanwhile: results, the display.
 const RESERVE: u64 = 64;
 
 /// Raises this process's own limit as far as a run needs it and the system allows; not further, because programs started
@@ -18,7 +18,7 @@ pub(super) fn provide(connections: usize, threads: usize) -> Result<(), LoadErro
         .saturating_add(RESERVE)
         .saturating_add(open_now());
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    // No limit given means none.
+    // An absent limit means unlimited.
     if current.is_none_or(|current| current >= needed) {
         return Ok(());
     }

@@ -1,10 +1,10 @@
-//! Why a run could not be begun, said to whoever has to make it possible.
+//! Why a run could not begin, for the person who has to make it possible.
 
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-/// Why there was no run. `Display` says what to do.
+/// Why there was no run. `Display` says how to fix it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -14,23 +14,23 @@ pub enum LoadError {
     NotHttp2 {
         /// Its name.
         request: String,
-        /// What is wrong with it.
+        /// Why HTTP/2 cannot carry it.
         reason: String,
     },
     /// More connections than this process may have files open.
     Descriptors {
         /// Files that would be open.
         needed: u64,
-        /// How many may be.
+        /// The limit of open files.
         limit: u64,
     },
     /// More connections than the source addresses have ports.
     SourcePorts {
-        /// Connections asked for.
+        /// The number of connections of the load.
         connections: usize,
         /// Source addresses that would be used.
         sources: usize,
-        /// Ports of each.
+        /// The number of ports of each.
         ports: usize,
     },
     /// A source address from which no address of the target can be reached.
@@ -40,29 +40,29 @@ pub enum LoadError {
     },
     /// A thread could not be put on its CPU.
     Cpu {
-        /// The CPU asked for.
+        /// The CPU of the load.
         cpu: usize,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
     /// A thread could not be started.
     Thread(io::Error),
-    /// The system refused to tell of events.
+    /// The system refused to report events.
     Epoll(io::Error),
-    /// It was told to end before the measured time began.
+    /// It was interrupted before the measured time began.
     Interrupted(Before),
     /// No connection could be opened.
     Unreachable {
         /// The address tried last.
         address: SocketAddr,
-        /// The URL asked for.
+        /// The URL of the target.
         url: String,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
 }
 
-/// What a run was at before its measured time.
+/// Phases of a run before its measured time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Before {
     /// Its connections were being opened.

@@ -1,4 +1,4 @@
-//! The connections that nothing is asked of, the longest unused first.
+//! The idle connections, the longest unused first.
 //!
 //! Linked through indices, because a connection that its peer closes must leave from the middle: in a plain queue, ten
 //! thousand closed at once would be searched for ten thousand times.
@@ -21,7 +21,7 @@ struct Link {
 }
 
 impl IdleList {
-    /// Empty, for connections below `connections`.
+    /// An empty list, for connection numbers below `connections`.
     pub(super) fn new(connections: usize) -> Self {
         IdleList { links: vec![Link { before: NONE, after: NONE }; connections], first: NONE, last: NONE, len: 0 }
     }
@@ -35,7 +35,7 @@ impl IdleList {
         self.len
     }
 
-    /// Puts one that is not in it at the end.
+    /// Appends a number that is not in it.
     #[inline]
     pub(super) fn push(&mut self, number: usize) {
         let added = number as u32;
@@ -48,7 +48,7 @@ impl IdleList {
         self.len += 1;
     }
 
-    /// Takes the longest unused.
+    /// Takes the longest unused one.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<usize> {
         let first = self.first;
@@ -59,7 +59,7 @@ impl IdleList {
         Some(first as usize)
     }
 
-    /// Takes out one that is in it.
+    /// Removes a number that is in it.
     #[inline]
     pub(super) fn remove(&mut self, number: usize) {
         let Link { before, after } = self.links[number];

@@ -1,6 +1,7 @@
-//! Whether a run says something of its target, or of its generator: from what the threads saw of themselves.
+//! Judges whether a run measures its target or its generator, from the threads' observations of themselves.
 //!
-//! A bound on a share is crossed only where chance does not explain it: with few requests a single one would be more than the share.
+//! A bound on a share is only exceeded if chance does not explain it: with few requests a single one would be more than
+//! the share.
 
 use super::coordinator::merge;
 use super::worker::Finished;
@@ -9,24 +10,25 @@ use crate::plan::{Load, Pace};
 use crate::verdict::{CPU_SHARE_FULL, Note, Void, late_max};
 use std::time::Duration;
 
-/// An open loop's single pause that is no longer, in bounds of lateness, says nothing yet: in a short run, one late wake is more
-/// than the share.
+/// In an open loop, a single pause no longer than this, in bounds of lateness, is not enough: in a short run, one late
+/// wake is more than the share.
 const PAUSE_ALONE_BOUNDS: u32 = 10;
 
-/// An open loop that answered less than all but this share, and beside them what its connections may have under way, fell behind.
+/// An open loop fell behind if more than this share of its requests, besides those that its connections may have under
+/// way, was not answered.
 const BEHIND_SHARE_MAX: f64 = 0.01;
 
 /// A closed loop's thread that waited for its CPU for more than this share of the time had less throughput for it.
 const CPU_WAIT_SHARE_CLOSED_MAX: f64 = 0.05;
 
-/// What a run is judged by.
+/// The figures that a run is judged by.
 pub(super) struct Seen<'a> {
-    /// Answered, at whatever time.
+    /// Requests that were answered, at any time.
     requests: u64,
     answered_in_time: u64,
-    /// Answered, and not refused by a check.
+    /// Requests that were answered, and not refused by a check.
     good: u64,
-    /// The measured time, as it came to be.
+    /// The actual measured time.
     elapsed: Duration,
     /// Requests that were begun in the measured time, or never could be.
     made: u64,
@@ -75,7 +77,7 @@ fn ends_request(kind: ErrorKind) -> bool {
     }
 }
 
-/// Why it says nothing, and what else is to be said of it.
+/// Why the run is void, and further notes on it.
 pub(super) fn judge(load: &Load, seen: &Seen<'_>) -> (Vec<Void>, Vec<Note>) {
     let (mut void, mut notes) = (Vec::new(), Vec::new());
     let watch = seen.watch;
@@ -89,7 +91,7 @@ pub(super) fn judge(load: &Load, seen: &Seen<'_>) -> (Vec<Void>, Vec<Note>) {
             cpu_share: watch.cpu_share_max,
         });
     }
-    // Where requests are counted, the time that they took is the one that was meant.
+    // If requests are counted, the time that they took is the intended one.
     let duration = if load.requests.is_some() { seen.elapsed } else { load.duration };
     let pauses_max = duration.mul_f64(load.bounds.late_share_max.clamp(0.0, 1.0));
     if void.is_empty() && watch.pauses > pauses_max && watch.pause_longest > pause_alone(load) {
@@ -103,7 +105,7 @@ pub(super) fn judge(load: &Load, seen: &Seen<'_>) -> (Vec<Void>, Vec<Note>) {
             notes.push(Note::FellBehind { answered, due, places: load.places(), cpu_share });
         }
         Pace::Open(_) => {}
-        // Not void: a closed loop always has a limit, and a target that can do more has been seen to do this much.
+        // Not void: a closed loop always has a limit, and the target has at least been seen to do this much.
         Pace::Closed if full => notes.push(Note::GeneratorFull { cpu_share }),
         Pace::Closed => {
             let share = watch.cpu_wait_share_max.filter(|share| *share > CPU_WAIT_SHARE_CLOSED_MAX);
@@ -120,7 +122,7 @@ pub(super) fn judge(load: &Load, seen: &Seen<'_>) -> (Vec<Void>, Vec<Note>) {
     (void, notes)
 }
 
-/// Where a run was not quite the one that was asked for.
+/// Deviations of a run from its load.
 fn differing(load: &Load, seen: &Seen<'_>) -> impl Iterator<Item = Note> {
     let fewer_requests = load
         .requests
@@ -147,7 +149,7 @@ fn pause_alone(load: &Load) -> Duration {
     }
 }
 
-/// What all threads saw of themselves.
+/// The observations of all threads together.
 pub(super) fn watch(finished: &[Finished]) -> SelfWatch {
     let mut watch = SelfWatch {
         lateness: histogram(),

@@ -1,8 +1,8 @@
-//! The way of bytes to a target: a socket that is not waited for, with TLS on it or without.
+//! The link to a target: a non-blocking socket, with TLS on it or without.
 //!
-//! Registered once and edge-triggered, so what it was told must be used up: without TLS a short read says that it was, with
-//! TLS the link itself keeps count of it, since a read of it takes what came before. Level-triggered users call
-//! [`Link::woken`] before each turn, too, and read until there is no more: what TLS holds back causes no event.
+//! Registered once and edge-triggered, so every event must be used up: without TLS a short read shows that it was; with
+//! TLS the link itself keeps track, since a read of it returns what came before. Level-triggered users call
+//! [`Link::woken`] before each turn, too, and read until there is no more: bytes that TLS holds back cause no event.
 
 use crate::tls::Tls;
 use rustix::fd::OwnedFd;
@@ -22,19 +22,19 @@ pub struct Link {
 #[derive(Debug)]
 struct Secured {
     session: ClientConnection,
-    /// Whether the socket gave less than was asked for since its last event: asking again would be for nothing.
+    /// Whether the socket gave less than was requested since its last event, so that reading again would be useless.
     is_drained: bool,
-    /// Whether the peer will send no more, so that only the end says that all was read.
+    /// Whether the peer will send no more, so that only the end shows that all was read.
     is_ending: bool,
 }
 
 impl Link {
-    /// Without TLS.
+    /// A link without TLS.
     pub fn new(socket: OwnedFd) -> Self {
         Link { socket, secured: None }
     }
 
-    /// What is waited for and closed.
+    /// The socket, to wait for and to close.
     pub fn socket(&self) -> &OwnedFd {
         &self.socket
     }
@@ -45,7 +45,7 @@ impl Link {
         self.secured.is_none()
     }
 
-    /// Goes on with the handshake, and begins it at first; whether it is over.
+    /// Begins or continues the handshake; returns whether it is over.
     pub(super) fn handshake(&mut self, tls: &Tls) -> io::Result<bool> {
         if self.secured.is_none() {
             self.secure(tls)?;
@@ -53,14 +53,14 @@ impl Link {
         self.shake()
     }
 
-    /// From here on it speaks TLS; nothing is written yet.
+    /// Switches to TLS; nothing is written yet.
     pub fn secure(&mut self, tls: &Tls) -> io::Result<()> {
         let session = tls.connection().map_err(refused)?;
         self.secured = Some(Box::new(Secured { session, is_drained: false, is_ending: false }));
         Ok(())
     }
 
-    /// Goes on with the handshake of what was secured; whether it is over. Without TLS there is none.
+    /// Continues the handshake of a secured link; returns whether it is over. Without TLS there is none.
     pub fn shake(&mut self) -> io::Result<bool> {
         match &mut self.secured {
             None => Ok(true),
@@ -68,18 +68,18 @@ impl Link {
         }
     }
 
-    /// Whether the handshake took up an earlier session; none without TLS.
+    /// Whether the handshake resumed an earlier session; `None` without TLS.
     pub fn is_resumed(&self) -> Option<bool> {
         let secured = self.secured.as_ref()?;
         Some(secured.session.handshake_kind() == Some(HandshakeKind::Resumed))
     }
 
-    /// What both sides agreed to speak.
+    /// The protocol that both sides agreed on.
     pub(super) fn protocol(&self) -> Option<&[u8]> {
         self.secured.as_ref().and_then(|secured| secured.session.alpn_protocol())
     }
 
-    /// The socket told of something; `ending`: the peer will send no more.
+    /// The socket reported an event; `ending`: the peer will send no more.
     #[inline]
     pub fn woken(&mut self, ending: bool) {
         if let Some(secured) = &mut self.secured {
@@ -87,7 +87,7 @@ impl Link {
         }
     }
 
-    /// Reads what has come; zero: the peer will send no more.
+    /// Reads what has come; zero if the peer will send no more.
     #[inline]
     pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match &mut self.secured {
@@ -140,7 +140,7 @@ impl Secured {
         loop {
             match self.session.reader().read(buffer) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // Ended without a word: what that means, the length of the answer says.
+                // It ended without notice: the length of the answer shows whether that is an error.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
                 read => return read,
             }
@@ -148,7 +148,7 @@ impl Secured {
         }
     }
 
-    /// Takes what the socket has; zero: it has ended.
+    /// Takes the bytes of the socket; zero if it has ended.
     fn fill(&mut self, socket: &OwnedFd) -> io::Result<usize> {
         if self.is_drained {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -157,7 +157,8 @@ impl Secured {
         let length = self.session.read_tls(&mut raw)?;
         self.is_drained = raw.was_short && !self.is_ending;
         let processed = self.session.process_new_packets();
-        // An alert that says what is wrong, or an answer to a change of keys. Refused: the socket has ended, and reading tells.
+        // An alert about an error, or an answer to a change of keys. If it fails, the socket has ended, and reading
+        // reports that.
         let _ = self.flush(socket);
         processed.map(|_| length).map_err(refused)
     }
@@ -171,7 +172,7 @@ impl Secured {
         Ok(taken)
     }
 
-    /// As far as the socket takes it.
+    /// Writes as much as the socket takes.
     fn flush(&mut self, socket: &OwnedFd) -> io::Result<()> {
         while self.session.wants_write() {
             match self.session.write_tls(&mut Raw { socket, was_short: false }) {
@@ -184,10 +185,10 @@ impl Secured {
     }
 }
 
-/// The socket as rustls wants it.
+/// The socket in the form that rustls requires.
 struct Raw<'a> {
     socket: &'a OwnedFd,
-    /// Whether it gave less than was asked for.
+    /// Whether it gave less than was requested.
     was_short: bool,
 }
 
@@ -230,7 +231,7 @@ fn sent(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
     }
 }
 
-/// Of the peer's TLS.
+/// An error of the peer's TLS.
 fn refused(error: rustls::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }

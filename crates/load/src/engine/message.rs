@@ -1,7 +1,7 @@
 //! A request as HTTP/2 sends it, made of the bytes that HTTP/1 would send.
 //!
-//! A mix is composed in one form only. One without variables is translated once, before the run; what HTTP/2 does not know is
-//! refused there by name.
+//! A mix is composed in one form only. An entry without variables is translated once, before the run; parts that HTTP/2
+//! does not have are refused there by name.
 
 use super::error::LoadError;
 use crate::mix::{Composed, Entry};
@@ -25,7 +25,7 @@ pub(super) struct Messages {
 }
 
 impl Messages {
-    /// For these entries, with TLS or without.
+    /// Translates these entries, with TLS or without.
     pub(super) fn new(entries: &[Entry], is_secure: bool) -> Result<Messages, LoadError> {
         let scheme = if is_secure { Scheme::HTTPS } else { Scheme::HTTP };
         let fixed = entries.iter().map(|entry| {
@@ -42,7 +42,7 @@ impl Messages {
         Ok(Messages { fixed: fixed.collect::<Result<_, _>>()?, scheme })
     }
 
-    /// A request that was composed.
+    /// Translates a composed request.
     pub(super) fn of(&self, composed: &Composed<'_>) -> Result<Message, String> {
         match &self.fixed[composed.entry] {
             Some(message) => Ok(message.clone()),
@@ -77,7 +77,7 @@ fn translate(bytes: &[u8], scheme: &Scheme) -> Result<Message, String> {
     Ok((request, Bytes::copy_from_slice(body)))
 }
 
-/// What is before and behind the first of these.
+/// The parts before and behind the first separator.
 fn split_at<'a>(bytes: &'a [u8], separator: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
     let at = memmem::find(bytes, separator)?;
     Some((&bytes[..at], &bytes[at + separator.len()..]))

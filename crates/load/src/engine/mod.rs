@@ -1,9 +1,8 @@
-//! Doing a run: threads that make requests by the schedule, and one that adds up what they count.
+//! Performs a run: threads that make requests by the schedule, and one that adds up their counts.
 //!
-//! The calling thread coordinates: it starts the generator threads, gives them the word to begin together, tells the
-//! observer of each interval and puts the outcome together. Each generator thread has its own connections, schedule and
-//! counters, and shares nothing on the way of a request. Linux only: epoll is the way to drive many connections from one
-//! thread.
+//! The calling thread coordinates: it starts the generator threads, lets them begin together, reports each interval to
+//! the observer and composes the outcome. Each generator thread has its own connections, schedule and counters, and
+//! shares nothing on the path of a request. Linux only: epoll is the way to drive many connections from one thread.
 
 mod clock;
 mod connection;

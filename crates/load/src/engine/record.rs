@@ -1,33 +1,33 @@
-//! What a thread counts while it runs: preallocated, so that counting neither allocates nor locks.
+//! A thread's counts during a run: preallocated, so that counting neither allocates nor locks.
 //!
-//! Latencies are kept by interval in a [`Stretch`], which is handed over whole and replaced by a cleared one; all else is
-//! told once, at the end.
+//! Latencies are kept by interval in a [`Stretch`], which is handed over whole and replaced by a cleared one;
+//! everything else is reported once, at the end.
 
 use crate::outcome::{ERROR_EXAMPLES_MAX, ErrorKind, Errors, Latencies, histogram};
 use hdrhistogram::Histogram;
 use std::fmt;
 
-/// Failures of a kind that are put into words to see whether their wording is new. A flood of one failure must not make
-/// the generator a formatter.
+/// Failures of a kind that are formatted to see whether their wording is new. A flood of one failure must not make the
+/// generator a formatter.
 const WORDED_MAX: u32 = 32;
 
-/// What came of requests in an interval.
+/// The results of requests in an interval.
 #[derive(Debug)]
 pub(super) struct Stretch {
     pub(super) requests: u64,
     pub(super) errors: u64,
-    /// In a closed loop only the uncorrected: the others are the same.
+    /// In a closed loop only the uncorrected, which equal the others.
     pub(super) latencies: Latencies,
 }
 
-/// What is told at the end.
+/// Counts that are reported at the end.
 #[derive(Debug)]
 pub(super) struct Totals {
     pub(super) sent: u64,
     pub(super) answered_in_time: u64,
     pub(super) good: u64,
     pub(super) good_in_time: u64,
-    /// Good answers, each with the share of its time that lies in the measured time.
+    /// Good answers, each counted with the share of its time within the measured time.
     pub(super) good_shares: f64,
     pub(super) refused: Histogram<u64>,
     pub(super) bytes_received: u64,
@@ -41,9 +41,9 @@ pub(super) struct Totals {
     pub(super) missed_starts: u64,
     /// Requests under way when the run was given up, before their timeout.
     pub(super) cut_off: u64,
-    /// Requests that a target did not look at and that were sent again.
+    /// Requests that a target did not process and that were sent again.
     pub(super) sent_again: u64,
-    /// The fewest streams that a target allowed, where those were fewer than asked for.
+    /// The smallest number of streams that a target allowed, if that was less than the load's.
     pub(super) streams_allowed: Option<usize>,
     /// See [`crate::SelfWatch::pause_longest`] and `pauses`.
     pub(super) pause_longest_ns: u64,
@@ -60,7 +60,7 @@ pub(super) struct Record {
 }
 
 impl Stretch {
-    /// Empty, and in memory: a first touch of a page in the middle of a run would be a pause of our own making.
+    /// An empty stretch that is in memory: a first touch of a page in the middle of a run would be a pause of our own.
     pub(super) fn new() -> Self {
         let latencies = Latencies { corrected: touched(), uncorrected: touched() };
         Stretch { requests: 0, errors: 0, latencies }
@@ -75,7 +75,7 @@ impl Stretch {
 }
 
 impl Record {
-    /// Empty; `corrects`: whether corrected latencies differ from the others.
+    /// An empty record; `corrects`: whether corrected latencies differ from the others.
     pub(super) fn new(corrects: bool) -> Self {
         let totals = Totals {
             sent: 0,
@@ -101,7 +101,7 @@ impl Record {
         Record { stretch: Box::new(Stretch::new()), totals: Box::new(totals), corrects, worded: Default::default() }
     }
 
-    /// A request's latencies.
+    /// Counts a request's latencies.
     #[inline]
     pub(super) fn latency(&mut self, corrected_ns: u64, uncorrected_ns: u64) {
         let latencies = &mut self.stretch.latencies;
@@ -111,20 +111,20 @@ impl Record {
         }
     }
 
-    /// How late a start was by our own doing.
+    /// Counts how late a start was because of the generator.
     #[inline]
     pub(super) fn lateness(&mut self, late_ns: u64, bound_ns: u64) {
         self.totals.lateness.saturating_record(late_ns);
         self.totals.late += u64::from(late_ns > bound_ns);
     }
 
-    /// A start that never came about, and how long it had been due.
+    /// Counts a start that never happened, and how long it had been due.
     pub(super) fn missed(&mut self, due_for_ns: u64) {
         self.totals.missed_starts += 1;
         self.stretch.latencies.corrected.saturating_record(due_for_ns);
     }
 
-    /// A request that was still under way at the end, and how long it had been due.
+    /// Counts a request that was still under way at the end, and how long it had been due.
     pub(super) fn cut_off(&mut self, due_for_ns: u64) {
         self.totals.cut_off += 1;
         if self.corrects {
@@ -132,7 +132,7 @@ impl Record {
         }
     }
 
-    /// The thread woke so much later than it meant to.
+    /// Counts that the thread woke so much later than planned.
     pub(super) fn woke_late(&mut self, late_ns: u64, bound_ns: u64) {
         if late_ns > bound_ns {
             self.totals.pauses_ns += late_ns;
@@ -140,7 +140,7 @@ impl Record {
         }
     }
 
-    /// A failure.
+    /// Counts a failure.
     pub(super) fn error(&mut self, kind: ErrorKind, what: &dyn fmt::Display) {
         self.stretch.errors += 1;
         let errors = &mut self.totals.errors;
@@ -156,7 +156,7 @@ impl Record {
     }
 }
 
-/// An empty histogram whose memory is there.
+/// An empty histogram whose memory was touched.
 fn touched() -> Histogram<u64> {
     let mut histogram = histogram();
     // Writes every count.

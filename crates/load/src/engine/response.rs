@@ -1,8 +1,8 @@
-//! Reading answers: where each ends, whether its connection goes on, whether it is what was expected.
+//! Reads answers: where each ends, whether its connection continues, whether it is the expected one.
 //!
-//! A server sends much the same head over and over. Where a head is byte for byte the last one that answered the same
-//! entry of the mix, so is everything it decides, and comparing it costs a fraction of parsing it. Pure but for its
-//! buffers: bytes in, verdict out; how they came is the connection's concern.
+//! A server sends much the same head over and over. If a head equals the last one that answered the same entry of the
+//! mix byte for byte, everything it decides is equal, too, and comparing it costs a fraction of parsing it. Pure except
+//! for its buffers: bytes in, verdict out; the connection takes care of their transport.
 
 use crate::mix::Entry;
 use std::fmt;
@@ -35,14 +35,14 @@ pub(super) struct Reader {
 /// How far one connection's answer has been read.
 #[derive(Debug, Default)]
 pub(super) struct Answer {
-    /// Of the final head, once that was read.
+    /// The verdict of the final head, once that was read.
     verdict: Option<Verdict>,
     decoder: BodyDecoder,
-    /// The body so far; only where it is to be checked and comes in pieces.
+    /// The body so far; only if it is to be checked and comes in pieces.
     body: Option<CheckedBody>,
 }
 
-/// What a head decides.
+/// The decisions of a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Verdict {
     status: u16,
@@ -50,10 +50,10 @@ struct Verdict {
     keep_alive: bool,
 }
 
-/// What one call of [`Reader::advance`] came to.
+/// The result of a call of [`Reader::advance`].
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Advance {
-    /// More is to come. The bytes from here on are the beginning of a head, to be given again with what follows.
+    /// More is to come. The bytes from here on are the beginning of a head, to be passed again with those that follow.
     Partial(usize),
     /// The answer is complete.
     Done(Done),
@@ -67,10 +67,10 @@ pub(super) struct Done {
     pub(super) refused: Option<Refused>,
 }
 
-/// How an answer was not the expected one.
+/// Why an answer was not the expected one.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// This status.
+    /// An unexpected status.
     Status(u16),
     Body,
 }
@@ -111,7 +111,7 @@ struct BodyBytes {
 }
 
 impl Reader {
-    /// For a mix of so many entries.
+    /// A reader for a mix of so many entries.
     pub(super) fn new(entries: usize) -> Self {
         let memo = || Memo { bytes: Vec::with_capacity(1024), ..Memo::default() };
         Reader {
@@ -121,7 +121,7 @@ impl Reader {
         }
     }
 
-    /// Reads on: `bytes` are what has come and was not read yet. They are changed where the coding is taken out.
+    /// Continues to read: `bytes` have arrived and were not read yet. They are changed where the coding is removed.
     #[inline]
     pub(super) fn advance(
         &mut self,
@@ -159,13 +159,13 @@ impl Reader {
         Ok(Advance::Done(self.judge(answer, verdict, entry, &bytes[content])))
     }
 
-    /// What the end of the connection makes of the answer: a body may end so. None where it was not complete.
+    /// Ends the answer with its connection, if its body may end that way. `None` if it was not complete.
     pub(super) fn ended(&mut self, answer: &mut Answer, entry: &Entry) -> Option<Done> {
         let verdict = answer.verdict.filter(|verdict| verdict.framing == Framing::UntilClose)?;
         Some(self.judge(answer, verdict, entry, &[]))
     }
 
-    /// Notes the head of an answer whose framing is another protocol's matter; [`Reader::ended`] says when it is complete.
+    /// Notes the head of an answer whose framing belongs to another protocol; [`Reader::ended`] completes it.
     pub(super) fn begin(&mut self, answer: &mut Answer, status: u16) {
         answer.verdict = Some(Verdict { status, framing: Framing::UntilClose, keep_alive: true });
     }
@@ -177,7 +177,7 @@ impl Reader {
         }
     }
 
-    /// Makes ready for the next answer, whatever became of this one.
+    /// Prepares for the next answer, in any state of this one.
     #[inline]
     pub(super) fn reset(&mut self, answer: &mut Answer) {
         answer.verdict = None;
@@ -209,7 +209,7 @@ impl Reader {
         let Progress::Complete(length) = self.head.advance(bytes, method, &LIMITS)? else {
             return Ok(None);
         };
-        // Behind 101 comes another protocol.
+        // Another protocol follows 101.
         let keep_alive = self.head.keep_alive && self.head.status != SWITCHING_PROTOCOLS;
         let verdict = Verdict { status: self.head.status, framing: self.head.framing, keep_alive };
         if verdict.status >= 200 {

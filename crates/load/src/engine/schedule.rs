@@ -1,4 +1,4 @@
-//! When requests should start: the intended starts of one thread, in order, computed and never stored.
+//! The schedule of requests: the intended starts of one thread, in order, computed and never stored.
 //!
 //! Each start is computed from its position in the whole schedule, not from the start before it, so nothing drifts: the
 //! number of requests between two times is the integral of the rate, whatever the number of threads. A thread takes
@@ -25,12 +25,13 @@ pub(super) struct Starts {
     thread: usize,
     threads: usize,
     random: Random,
-    /// Of the next start: how many of all threads' starts lie before it in its phase; fractional for random arrivals.
+    /// Position of the next start: the number of starts of all threads before it in its phase; fractional for random
+    /// arrivals.
     position: f64,
     /// The next start; [`NEVER_NS`] after the last.
     next_ns: u64,
     passed: u64,
-    /// How many more of this thread's starts the measured time has, and how many of all threads it has.
+    /// The number of further starts of this thread in the measured time, and that of all threads.
     left: u64,
     all: u64,
     /// When the start after the last of them would have been.
@@ -40,7 +41,7 @@ pub(super) struct Starts {
 /// The measured time, among the phases.
 const MEASURED: usize = 1;
 
-/// Which of how many threads.
+/// A thread's number, and the number of threads.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Share {
     pub(super) thread: usize,
@@ -115,7 +116,7 @@ impl Starts {
         self.find();
     }
 
-    /// When the measured time ends for its requests were all begun.
+    /// When the measured time ends because all its requests were begun.
     pub(super) fn ended_ns(&self) -> Option<u64> {
         self.ended_ns
     }
@@ -146,12 +147,12 @@ impl Starts {
         }
     }
 
-    /// The time of the position; where its phase ends before it, the first of the next.
+    /// Computes the time of the position; if its phase ends before it, the first of the next.
     #[inline]
     fn find(&mut self) {
         while let Some(phase) = self.phases.get(self.phase) {
             if self.left == 0 && self.phase == MEASURED {
-                // Of an even schedule the same for all threads.
+                // In an even schedule the same for all threads.
                 let position = match self.arrivals {
                     Arrivals::Uniform => self.all as f64,
                     Arrivals::Poisson => self.position,
@@ -171,7 +172,7 @@ impl Starts {
     }
 }
 
-/// How many requests a schedule of this duration has until `elapsed`.
+/// The number of requests of a schedule of this duration until `elapsed`.
 pub(super) fn requests_due(schedule: &Schedule, duration: Duration, elapsed: Duration) -> f64 {
     let curve = Curve::new(schedule, duration);
     let seconds = elapsed.min(duration).as_secs_f64();
@@ -200,7 +201,7 @@ impl Phase {
 struct Curve {
     /// Requests a second at the beginning.
     rate: f64,
-    /// By so much a second.
+    /// The change of the rate per second.
     slope: f64,
 }
 
@@ -211,7 +212,7 @@ impl Curve {
         Curve { rate: schedule.rate, slope }
     }
 
-    /// When the integral of the rate reaches `position`; none where it never does.
+    /// When the integral of the rate reaches `position`; `None` if it never does.
     ///
     /// The root of `slope/2 t² + rate t = position`, in the form that neither cancels nor divides by a slope of zero.
     #[inline]
@@ -297,7 +298,7 @@ mod tests {
             let times = all(schedule, Duration::ZERO, 10 * SECOND, ALONE);
             let total = (rate + rate_end) / 2.0 * 10.0;
             assert!((times.len() as f64 - total).abs() <= 1.0, "{rate} to {rate_end}: {} of {total}", times.len());
-            // In the first half lies the integral over the first half.
+            // The number in the first half is the integral over the first half.
             let half = times.iter().filter(|&&ns| ns < 5_000_000_000).count() as f64;
             let expected = requests_due(&schedule, 10 * SECOND, 5 * SECOND);
             assert!((half - expected).abs() <= 1.0, "{rate} to {rate_end}: {half} of {expected} in the first half");

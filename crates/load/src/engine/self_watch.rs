@@ -1,4 +1,4 @@
-//! What a generator thread used of its CPU, and how long it had to wait for it.
+//! Measures how much CPU time a generator thread used, and how long it had to wait for the CPU.
 //!
 //! A generator that shares its CPU with its target measures the scheduler. The kernel counts both: the thread's CPU
 //! time, and in `/proc/thread-self/schedstat` the time it could have run and another did.
@@ -8,7 +8,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::pread;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Reads the current thread's figures. Opened once: a run's beginning is no time for opening files.
+/// Reads the current thread's figures. Opened once: files should not be opened when a run begins.
 #[derive(Debug)]
 pub(super) struct Meter {
     schedstat: Option<OwnedFd>,
@@ -18,18 +18,18 @@ pub(super) struct Meter {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Usage {
     pub(super) cpu_ns: u64,
-    /// None where the system does not tell.
+    /// `None` if the system does not report it.
     pub(super) wait_ns: Option<u64>,
 }
 
 impl Meter {
-    /// Of the calling thread.
+    /// A meter of the calling thread.
     pub(super) fn new() -> Self {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         Meter { schedstat: open("/proc/thread-self/schedstat", flags, Mode::empty()).ok() }
     }
 
-    /// As of now.
+    /// The present figures.
     pub(super) fn usage(&self) -> Usage {
         let cpu = clock_gettime(ClockId::ThreadCPUTime);
         let cpu_ns = (cpu.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(cpu.tv_nsec as u64);
@@ -44,7 +44,7 @@ impl Meter {
 }
 
 impl Usage {
-    /// From an earlier figure to this.
+    /// The difference from an earlier figure.
     pub(super) fn since(self, earlier: Usage) -> Usage {
         Usage {
             cpu_ns: self.cpu_ns.saturating_sub(earlier.cpu_ns),

@@ -1,8 +1,8 @@
 //! An HTTP/2 connection, driven by the events of its socket.
 //!
-//! The library wants a runtime that polls it when something wakes it. Here that is the engine's one loop: an event of the
-//! socket, or a request, is a reason to poll the connection; what it then has for a stream is noted in a list, and only
-//! those streams are asked. No timer and no other thread takes part.
+//! The library expects a runtime that polls it when something wakes it. Here that is the engine's one loop: an event of
+//! the socket, or a request, is a reason to poll the connection; streams that then have news are noted in a list, and
+//! only those are read. No timer and no other thread takes part.
 
 use super::link::Link;
 use bytes::Bytes;
@@ -20,16 +20,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// What a stream may send before it was read; all of it is read at once.
+/// Bytes that a stream may send before they are read; everything is read at once.
 const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 
-/// The same of a connection.
+/// This limit for a whole connection.
 const CONNECTION_WINDOW_BYTES: u32 = 64 * 1024 * 1024;
 
 /// A field section beyond this is refused.
 const HEADER_LIST_BYTES_MAX: u32 = 256 * 1024;
 
-/// Streams given up here that the target may still send frames of.
+/// Streams given up here for which the target may still send frames.
 const RESET_STREAMS_MAX: usize = 4096;
 
 /// A connection and its streams, which have numbers from zero.
@@ -38,13 +38,13 @@ pub(super) struct Session {
     carrier: Rc<Shared>,
     news: Arc<News>,
     waker: Waker,
-    /// By stream.
+    /// Wakers by stream.
     wakers: Vec<Waker>,
     flows: Vec<Option<Flow>>,
 }
 
 enum Phase {
-    /// What it begins with is being written.
+    /// The preface and settings are being written.
     Opening(Pin<Box<dyn Future<Output = Result<Spoken, h2::Error>>>>),
     Open(Box<Spoken>),
     /// It failed, or has ended.
@@ -53,24 +53,24 @@ enum Phase {
 
 type Spoken = (SendRequest<Bytes>, Connection<Carrier, Bytes>);
 
-/// What is still to come of an answer.
+/// The part of an answer that is still to come.
 enum Flow {
     Head(ResponseFuture),
     Body(RecvStream),
 }
 
-/// What a connection is at.
+/// The state of a connection.
 #[derive(Debug)]
 pub(super) enum State {
     /// The target has not said how many streams it allows.
     Opening,
-    /// So many requests may be under way; none: the target takes no more on this connection.
+    /// So many requests may be under way; with 0 the target takes no more on this connection.
     Open(usize),
-    /// With why, where it did not end as it should.
+    /// The reason is there if it did not end normally.
     Over(Option<h2::Error>),
 }
 
-/// What a stream has.
+/// The news of a stream.
 #[derive(Debug)]
 pub(super) enum Heard {
     /// Nothing more for now.
@@ -85,7 +85,7 @@ pub(super) enum Heard {
 }
 
 impl Session {
-    /// Begins to speak, with so many streams at most.
+    /// Begins HTTP/2, with so many streams at most.
     pub(super) fn begin(link: Link, streams: usize) -> Session {
         let shared = Rc::new(Shared { link: RefCell::new(link), received: Cell::new(0) });
         let news = Arc::new(News::default());
@@ -96,9 +96,10 @@ impl Session {
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .max_header_list_size(HEADER_LIST_BYTES_MAX)
             .max_concurrent_reset_streams(RESET_STREAMS_MAX)
-            // Small frames are no attack on who asked for them, and all are read at once.
+            // Small frames are not an attack here, and all are read at once.
             .data_frame_budget(usize::MAX)
-            // Until the target says how many it allows: what is above would wait here and count as the target's time.
+            // Until the target reports how many it allows: further requests would wait here and count as the target's
+            // time.
             .initial_max_send_streams(0);
         let carrier = Carrier(shared.clone());
         let opening = Box::pin(async move { builder.handshake::<_, Bytes>(carrier).await });
@@ -113,7 +114,7 @@ impl Session {
         }
     }
 
-    /// The socket told of something; `ending`: the peer will send no more.
+    /// The socket reported an event; `ending`: the peer will send no more.
     pub(super) fn woken(&mut self, ending: bool) {
         self.carrier.link.borrow_mut().woken(ending);
         self.news.connection.store(true, Ordering::Relaxed);
@@ -124,7 +125,7 @@ impl Session {
         self.news.connection.load(Ordering::Relaxed)
     }
 
-    /// Reads and writes what it can.
+    /// Reads and writes as much as possible.
     pub(super) fn drive(&mut self) -> State {
         self.news.connection.store(false, Ordering::Relaxed);
         let mut context = Context::from_waker(&self.waker);
@@ -151,12 +152,12 @@ impl Session {
         }
     }
 
-    /// Bytes read since this was asked last.
+    /// Bytes read since the last call.
     pub(super) fn received(&self) -> u64 {
         self.carrier.received.take()
     }
 
-    /// Begins a request on a stream of which nothing is to come.
+    /// Begins a request on a stream that awaits nothing.
     pub(super) fn ask(&mut self, stream: usize, request: Request<()>, body: Bytes) -> Result<(), h2::Error> {
         let Phase::Open(spoken) = &mut self.phase else { return Err(h2::Reason::CANCEL.into()) };
         let (response, mut sending) = spoken.0.send_request(request, body.is_empty())?;
@@ -169,12 +170,12 @@ impl Session {
         Ok(())
     }
 
-    /// A stream that may have something.
+    /// A stream that may have news.
     pub(super) fn news(&self) -> Option<usize> {
         self.news.streams.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
-    /// The next that a stream has.
+    /// The next news of a stream.
     pub(super) fn hear(&mut self, stream: usize) -> Heard {
         let mut context = Context::from_waker(&self.wakers[stream]);
         let flow = &mut self.flows[stream];
@@ -207,7 +208,7 @@ impl Session {
         heard
     }
 
-    /// Gives up what is under way on a stream; the target is told.
+    /// Gives up the request on a stream, and resets the stream.
     pub(super) fn forget(&mut self, stream: usize) {
         self.flows[stream] = None;
     }
@@ -219,11 +220,11 @@ impl fmt::Debug for Session {
     }
 }
 
-/// What there is to look at.
+/// The connection and streams that have to be looked at.
 #[derive(Debug, Default)]
 struct News {
     connection: AtomicBool,
-    /// Uncontended: the library asks for something that could be sent to other threads, and there are none.
+    /// Uncontended: the library requires a type that could be sent to other threads, and there are none.
     streams: Mutex<Vec<usize>>,
 }
 
@@ -255,14 +256,14 @@ impl Wake for Wakes {
     }
 }
 
-/// The link, which the library owns, and what the engine wants of it meanwhile.
+/// The link, which the library owns, and the engine's view of it.
 struct Shared {
     link: RefCell<Link>,
     /// Bytes read.
     received: Cell<u64>,
 }
 
-/// The link as the library wants it. It wakes nobody: the socket's events do.
+/// The link in the form that the library requires. It wakes nothing: the socket's events do.
 struct Carrier(Rc<Shared>);
 
 impl AsyncRead for Carrier {

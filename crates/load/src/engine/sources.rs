@@ -1,15 +1,15 @@
-//! From where to where: the target's addresses that are used, and the source addresses that give enough ports.
+//! The endpoints of a run: the addresses of the target in use, and source addresses with enough ports.
 //!
-//! A connection is told from others by its two addresses and ports, so one source address has about 28,000 connections
-//! to one destination. On the loopback network every address of 127.0.0.0/8 is this machine's: there, as many sources
-//! as needed are found without asking.
+//! A connection is identified by its two addresses and ports, so one source address allows about 28,000 connections to
+//! one destination. On the loopback network every address of 127.0.0.0/8 is this machine's: there, as many sources as
+//! needed are found without configuration.
 
 use super::error::LoadError;
 use crate::plan::Load;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// What Linux gives where nothing else is configured: 32768 to 60999.
+/// The default range of Linux: 32768 to 60999.
 const PORTS_DEFAULT: usize = 28_232;
 
 /// Addresses of a run.
@@ -17,7 +17,7 @@ const PORTS_DEFAULT: usize = 28_232;
 pub(super) struct Endpoints {
     /// At least one, in the order they are tried; the first that answers is used.
     pub(super) destinations: Vec<SocketAddr>,
-    /// Taken in turn; empty: the system's choice.
+    /// Used in turn; empty for the system's choice.
     pub(super) sources: Vec<IpAddr>,
 }
 
@@ -54,7 +54,7 @@ impl Endpoints {
         Ok(endpoints)
     }
 
-    /// The source of a connection; none: the system's choice.
+    /// The source of a connection; `None` for the system's choice.
     pub(super) fn source(&self, connection: usize) -> Option<IpAddr> {
         (!self.sources.is_empty()).then(|| self.sources[connection % self.sources.len()])
     }
@@ -62,7 +62,7 @@ impl Endpoints {
 
 fn loopback_sources(count: usize) -> Vec<IpAddr> {
     let first = u32::from(Ipv4Addr::LOCALHOST);
-    // No machine has ports enough to reach the network's end: descriptors are 2^31 at most.
+    // No machine has enough ports to reach the network's end: descriptors are 2^31 at most.
     (0..count as u32).map(|number| IpAddr::V4(Ipv4Addr::from(first + number))).collect()
 }
 

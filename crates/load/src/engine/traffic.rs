@@ -1,9 +1,9 @@
 //! The requests of a thread on its connections: started when due, answered, judged, given up.
 //!
-//! One turn waits for events once and handles them all: what is due starts (`pacing`), what comes is read (`exchange`), what is
-//! closed is opened (`opening`). A place for a request is a connection, or where several are under way on one a stream of it
-//! (`streams`); what becomes of a request counts the same (`count`). Before it waits, the generator says by when it will look
-//! again (`look_by_ns`): what is later than that is its own doing.
+//! One turn waits for events once and handles them all: requests that are due start (`pacing`), answers are read
+//! (`exchange`), closed connections are opened (`opening`). A place for a request is a connection or, where several are
+//! under way on one, a stream of it (`streams`); results are counted alike (`count`). Before it waits, the generator
+//! notes by when it will look again (`look_by_ns`): if it looks later, that is its own fault.
 
 mod count;
 mod exchange;
@@ -30,11 +30,11 @@ use rustix::io::Errno;
 use stillgate_wire::HEAD_BYTES_MAX;
 use streams::Multiplex;
 
-/// Read at once, over all connections; a head that came in pieces has its beginning here too.
+/// Bytes read at once, over all connections; the beginning of a head that came in pieces is here too.
 const READ_BYTES: usize = 64 * 1024;
 const _: () = assert!(READ_BYTES > HEAD_BYTES_MAX);
 
-/// Events handled in a turn; more make a turn long, and what is due meanwhile late.
+/// Events handled in a turn; more would make a turn long, and requests that are due meanwhile late.
 const EVENTS_MAX: usize = 128;
 
 /// Connections and requests of one thread.
@@ -45,7 +45,7 @@ pub(super) struct Traffic<'a> {
     events: Vec<epoll::Event>,
     buffer: Vec<u8>,
     connections: Vec<Connection>,
-    /// What is on them; none where they carry one request at a time.
+    /// The streams; `None` if connections carry one request at a time.
     multiplex: Option<Box<Multiplex>>,
     pub(super) connector: Connector,
     idle: IdleList,
@@ -60,13 +60,13 @@ pub(super) struct Traffic<'a> {
     timeout_ns: u64,
     late_ns: u64,
     look_by_ns: u64,
-    /// The last answer.
+    /// The time of the last answer.
     answered_ns: u64,
-    /// The connection that is looked at next for being overdue.
+    /// The connection that is checked next for a timeout.
     overdue_at: usize,
 }
 
-/// When a run is measured.
+/// The time in which a run is measured.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Window {
     pub(super) begin_ns: u64,
@@ -74,7 +74,7 @@ pub(super) struct Window {
 }
 
 impl<'a> Traffic<'a> {
-    /// All connections closed, nothing asked.
+    /// Begins with all connections closed, and no requests.
     pub(super) fn new(
         load: &'a Load,
         clock: Clock,
@@ -135,7 +135,7 @@ impl<'a> Traffic<'a> {
         self.start_due(now);
     }
 
-    /// Where requests are counted: when the measured time ends, once all of them were begun.
+    /// If requests are counted: when the measured time ends, once all of them were begun.
     pub(super) fn ends_at(&self, now: u64) -> Option<u64> {
         match &self.pacing {
             Pacing::Closed { left: 0 } if self.asked == 0 => Some(now),
@@ -144,7 +144,7 @@ impl<'a> Traffic<'a> {
         }
     }
 
-    /// Whether each connection waits for an answer, or for the next attempt to open it, and none came since.
+    /// Whether each connection waits for an answer, or for the next attempt to open it, and no answer came since.
     pub(super) fn is_stalled(&self, since_ns: u64) -> bool {
         matches!(self.pacing, Pacing::Closed { .. }) && self.answered_ns < since_ns && self.measured_ns < since_ns
     }
@@ -154,7 +154,7 @@ impl<'a> Traffic<'a> {
         self.end_ns = self.end_ns.min(end_ns);
     }
 
-    /// Starts nothing more; what was due and has no connection is missed.
+    /// Starts nothing more; requests that were due and have no connection are missed.
     pub(super) fn stop(&mut self, now: u64) {
         self.end_ns = self.end_ns.min(now);
         if let Pacing::Open { starts, .. } = &mut self.pacing {
@@ -163,7 +163,7 @@ impl<'a> Traffic<'a> {
         self.miss_backlog(now);
     }
 
-    /// Whether all is answered that ever will be.
+    /// Whether everything is answered that ever will be.
     pub(super) fn is_over(&self, now: u64) -> bool {
         let nothing_due = match &self.pacing {
             Pacing::Open { starts, backlog } => {
@@ -174,12 +174,12 @@ impl<'a> Traffic<'a> {
         now >= self.end_ns && self.asked == 0 && nothing_due
     }
 
-    /// What was counted.
+    /// The counts.
     pub(super) fn into_record(self) -> Record {
         self.record
     }
 
-    /// Gives up what is under way and what waits.
+    /// Gives up requests under way and those that wait.
     pub(super) fn give_up(&mut self, now: u64) {
         self.miss_backlog(now);
         if self.multiplex.is_some() {
@@ -190,7 +190,8 @@ impl<'a> Traffic<'a> {
             if connection.stage != Stage::Asked {
                 continue;
             }
-            // Sent late, for no connection was free before, or of a run that was ended early: the target still had time.
+            // It was sent late, since no connection was free before, or the run was ended early: the target still had
+            // time.
             match now.saturating_sub(connection.request.sent_ns) < self.timeout_ns {
                 true => self.cut_off(number, now),
                 false => self.time_out(number, now),
@@ -198,8 +199,8 @@ impl<'a> Traffic<'a> {
         }
     }
 
-    /// Opens what may be opened, waits for events until `until` at the latest, handles them, starts what is due. The time
-    /// afterwards.
+    /// Opens connections, waits for events until `until` at the latest, handles them, starts requests that are due.
+    /// Returns the time afterwards.
     pub(super) fn turn(&mut self, until: u64) -> Result<u64, Errno> {
         let before = self.clock.now_ns();
         self.open_some(before);
@@ -221,7 +222,7 @@ impl<'a> Traffic<'a> {
         Ok(self.start_due(now))
     }
 
-    /// Gives up connections that are overdue among the next `count`; by and by, all are looked at.
+    /// Gives up timed-out connections among the next `count`; over several calls, all are checked.
     pub(super) fn look_for_overdue(&mut self, count: usize, now: u64) {
         for _ in 0..count.min(self.connections.len()) {
             let number = self.overdue_at;

@@ -1,8 +1,8 @@
-//! The life of a generator thread: its CPU, its connections, the word to begin, the run, what it has to report.
+//! The life of a generator thread: its CPU, its connections, the signal to begin, the run, the final report.
 //!
 //! In an open loop it wakes every millisecond at least, so that it notices being stopped or starved even while no
-//! connection is free. What it does beside its traffic is bound to those wakes, in small portions: one long chore would
-//! be a late start.
+//! connection is free. Its work besides the traffic is done in small portions at those wakes: one long chore would
+//! delay a start.
 
 use super::clock::{Clock, NEVER_NS, nanos};
 use super::connector::Connector;
@@ -25,25 +25,25 @@ use thread_priority::unix::{
 };
 use thread_priority::{ThreadPriority, ThreadPriorityValue};
 
-/// Wakes of an open loop are no further apart.
+/// Longest time between two wakes of an open loop.
 const WAKE_OPEN_NS: u64 = 1_000_000;
 
-/// Those of a closed loop, which has no starts to be late for.
+/// Longest time between two wakes of a closed loop, which has no starts to be late for.
 const WAKE_CLOSED_NS: u64 = 5_000_000;
 
-/// Each connection is looked at for being overdue so often.
+/// How often each connection is checked for a timeout.
 const OVERDUE_ROUND_NS: u64 = 100_000_000;
 
 /// Connections that are not open by then, counted from the first attempt, are left for the run to open.
 const OPENING_NS_MAX: u64 = 10_000_000_000;
 
-/// After being stopped, answers are awaited for so long.
+/// How long answers are awaited after a stop.
 const STOP_GRACE_NS: u64 = 1_000_000_000;
 
-/// The kernel may wake us so much late; its default of 50 µs would be most of a short latency.
+/// How late the kernel may wake us; its default of 50 µs would be most of a short latency.
 const TIMER_SLACK_NS: NonZeroU64 = NonZeroU64::new(1_000).expect("not zero");
 
-/// What threads have in common.
+/// Shared by all threads.
 #[derive(Debug)]
 pub(super) struct Common<'a> {
     pub(super) load: &'a Load,
@@ -62,26 +62,26 @@ impl Common<'_> {
     }
 }
 
-/// How a thread and the coordinator speak.
+/// The channels between a thread and the coordinator.
 #[derive(Debug)]
 pub(super) struct Wires {
     pub(super) reports: SyncSender<Report>,
-    /// The word to begin: when the warm-up does. No more words: there is no run.
+    /// Receives the start of the warm-up as the signal to begin. If the channel closes, there is no run.
     pub(super) go: Receiver<u64>,
-    /// Emptied ones, to be filled again.
+    /// Emptied stretches, to be filled again.
     pub(super) stretches: Receiver<Box<Stretch>>,
 }
 
-/// What a thread has to say.
+/// A thread's message to the coordinator.
 #[derive(Debug)]
 pub(super) enum Report {
     /// Its connections are open.
     Ready,
     /// It cannot work.
     Failed(LoadError),
-    /// All until `until_ns` since its last; none of these while no empty one is at hand.
+    /// All counts since its last one until `until_ns`; not sent while no empty stretch is available.
     Stretch { thread: usize, until_ns: u64, stretch: Box<Stretch> },
-    /// The rest.
+    /// Everything else.
     Finished { thread: usize, finished: Box<Finished> },
 }
 
@@ -90,15 +90,15 @@ pub(super) enum Report {
 pub(super) struct Finished {
     pub(super) stretch: Box<Stretch>,
     pub(super) totals: Box<Totals>,
-    /// Over the measured time.
+    /// Usage over the measured time.
     pub(super) usage: Usage,
     /// The time of `usage`.
     pub(super) metered_ns: u64,
     /// When the measured time ended; earlier than planned if it was stopped.
     pub(super) end_ns: u64,
-    /// When its last request did.
+    /// When its last request ended.
     pub(super) finished_ns: u64,
-    /// Whether it went before other programs.
+    /// Whether it had priority over other programs.
     pub(super) realtime: bool,
     /// Whether it was ended early.
     pub(super) interrupted: bool,
@@ -120,7 +120,7 @@ pub(super) fn work(common: &Common<'_>, thread: usize, wires: &Wires) {
         Ok(None) => return,
         Err(error) => Report::Failed(error),
     };
-    // Refused: the coordinator has given up, and nobody wants to know.
+    // If it fails, the coordinator has given up and needs no report.
     let _ = wires.reports.send(report);
 }
 
@@ -134,10 +134,10 @@ struct Worker<'a> {
     /// At the beginning and the end of the measured time.
     metered: [Option<(u64, Usage)>; 2],
     window: Window,
-    /// When everything is given up that is still under way.
+    /// When everything still under way is given up.
     give_up_ns: u64,
     wake_ns: u64,
-    /// What is more is a pause.
+    /// A longer delay is a pause.
     pause_ns: u64,
     realtime: bool,
     interrupted: bool,
@@ -152,7 +152,7 @@ impl<'a> Worker<'a> {
         if !load.cpus.is_empty() {
             pin(load.cpus[thread % load.cpus.len()])?;
         }
-        // Refused: wakes are a little later, and lateness tells by how much.
+        // If it fails, wakes are a little later, which lateness measures.
         let _ = set_current_timer_slack(Some(TIMER_SLACK_NS));
         let threads = load.threads;
         let connections = load.connections / threads + usize::from(thread < load.connections % threads);
@@ -216,7 +216,7 @@ impl<'a> Worker<'a> {
             Pace::Closed => None,
         };
         let mut now = self.common.clock.now_ns();
-        // A schedule begins by itself, and its first start is not to be late.
+        // A schedule begins by itself, and its first start must not be late.
         while starts.is_none() && now < begin_ns {
             now = self.traffic.turn(begin_ns)?;
         }
@@ -255,7 +255,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Ends early: the warm-up at once, since nobody wants its answers; anything later once some more have come.
+    /// Ends early: the warm-up at once, since its answers are not needed; anything later once some more have come.
     fn interrupt(&mut self, now: u64) {
         self.interrupted = true;
         let measures = now >= self.window.begin_ns;
@@ -267,8 +267,8 @@ impl<'a> Worker<'a> {
         self.give_up_ns = self.give_up_ns.min(now + grace_ns);
     }
 
-    /// Ends the measured time where all its requests were begun, or will hardly ever be: a target that answers nothing for the time
-    /// in which a request fails is not waited for.
+    /// Ends the measured time if all its requests were begun, or hardly ever will be: a target that answers nothing
+    /// within the timeout of a request is not waited for.
     fn end_with_requests(&mut self, now: u64) {
         let timeout_ns = nanos(self.common.load.timeout);
         let (end_ns, give_up_ns) = match self.traffic.ends_at(now) {
@@ -283,7 +283,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Notes its usage of the CPU where the measured time begins and where it ends.
+    /// Notes the CPU usage when the measured time begins and when it ends.
     fn measure(&mut self, now: u64) {
         for (metered, at) in self.metered.iter_mut().zip([self.window.begin_ns, self.window.end_ns]) {
             if metered.is_none() && now >= at {
@@ -296,7 +296,7 @@ impl<'a> Worker<'a> {
         (self.connections * self.wake_ns as usize).div_ceil(OVERDUE_ROUND_NS as usize)
     }
 
-    /// Gives the coordinator what was counted, if there is an empty one to go on with; otherwise the next time.
+    /// Gives the coordinator the counts, if there is an empty stretch to continue with; otherwise the next time.
     fn hand_over(&mut self, now: u64) {
         let until_ns = self.stretch_until_ns;
         while self.stretch_until_ns <= now {
@@ -304,12 +304,12 @@ impl<'a> Worker<'a> {
         }
         if let Ok(empty) = self.wires.stretches.try_recv() {
             let stretch = std::mem::replace(&mut self.traffic.record.stretch, empty);
-            // There is room: no more reports are under way than there are stretches. A coordinator that has gone wants none.
+            // There is room: there are no more reports than stretches. If the coordinator has gone, it needs none.
             let _ = self.wires.reports.try_send(Report::Stretch { thread: self.share.thread, until_ns, stretch });
         }
     }
 
-    /// The last stretch takes in what is answered soon after the end: it would be a short one otherwise.
+    /// The last stretch includes answers soon after the end, or it would be a short one.
     fn next_stretch(&self, after_ns: u64) -> u64 {
         let interval = nanos(self.common.load.interval);
         let next = after_ns.saturating_add(interval);
@@ -340,7 +340,7 @@ fn pin(cpu: usize) -> Result<(), LoadError> {
     sched_setaffinity(None, &set).map_err(|error| LoadError::Cpu { cpu, error: error.into() })
 }
 
-/// Puts this thread before all others of its CPU but those that also are real-time; whether it may.
+/// Gives this thread priority on its CPU over all threads that are not real-time; returns whether that is allowed.
 fn go_first() -> bool {
     let lowest = ThreadPriorityValue::try_from(1u8).map(ThreadPriority::Crossplatform);
     let policy = ThreadSchedulePolicy::Realtime(RealtimeThreadSchedulePolicy::Fifo);

@@ -10,9 +10,9 @@ pub(super) struct Choice {
 
 #[derive(Debug, Clone, Copy)]
 struct Slot {
-    /// Of the total weight, how much of this slot is its own alternative's.
+    /// The part of this slot that belongs to its own alternative, of the total weight.
     own: u64,
-    /// Whose the rest is.
+    /// The alternative that the rest belongs to.
     alias: usize,
 }
 
@@ -40,7 +40,7 @@ impl Choice {
         Choice { slots }
     }
 
-    /// The index of the next one.
+    /// Draws the index of an alternative.
     pub(super) fn draw(&self, random: &mut Random) -> usize {
         if self.slots.len() == 1 {
             return 0;

@@ -1,7 +1,7 @@
-//! The next request as bytes, without allocating once its buffers have grown.
+//! Composes the next request as bytes, without allocating once its buffers have grown.
 //!
-//! A variable has one value per request, wherever it stands in it. A request without variables was written when the mix
-//! was read.
+//! A variable has one value per request, even if it is used several times. A request without variables was written when
+//! the mix was read.
 
 use super::template::{Piece, Template};
 use super::variable::{ValueSource, Variable};
@@ -15,14 +15,14 @@ use stillgate_stats::Random;
 pub struct Composer {
     mix: Mix,
     random: Random,
-    /// By variable; of those that count, this thread's next number.
+    /// By variable; for counters, this thread's next number.
     counters: Vec<u64>,
-    /// What counters go on by: the number of threads.
+    /// The step of counters: the number of threads.
     step: u64,
     filled: Filled,
 }
 
-/// A request as it is sent.
+/// A request ready to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Composed<'a> {
     /// The index of its entry.
@@ -31,14 +31,14 @@ pub struct Composed<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Buffers that are used again.
+/// Buffers that are reused.
 #[derive(Debug, Default)]
 struct Filled {
     request: Vec<u8>,
     body: Vec<u8>,
-    /// One behind the other.
+    /// The values, one behind the other.
     values: Vec<u8>,
-    /// By variable, its part of `values`, if this request has it.
+    /// By variable, its part of `values`, if this request uses it.
     spans: Vec<Option<Range<usize>>>,
 }
 

@@ -1,23 +1,23 @@
-//! What is wrong with a mix: everything at once, each with its place and what to do.
+//! Errors of a mix: all at once, each with its place and a suggestion.
 
 use std::fmt;
 use stillgate_yaml::diagnostic::Errors;
 use stillgate_yaml::{Position, Sink};
 
-/// One thing that is wrong.
+/// One error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// Where; none where it is not about a place in a file.
+    /// Its place; `None` if it is not about a place in a file.
     pub at: Option<Position>,
-    /// What, and what to do.
+    /// The error, and a suggestion.
     pub message: String,
 }
 
-/// Everything that is wrong with a mix; at least one thing. `Display` gives a line each,
-/// `FILE:LINE:COLUMN: what; what to do`.
+/// All errors of a mix; at least one. `Display` gives a line each, `FILE:LINE:COLUMN: what; what to
+/// do`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MixErrors {
-    /// The file, or what else the requests come from.
+    /// The file, or another source of the requests.
     pub origin: String,
     /// In the order of the file; at most [`FINDINGS_MAX`].
     pub findings: Vec<Finding>,
@@ -25,7 +25,7 @@ pub struct MixErrors {
     pub more: usize,
 }
 
-/// More errors than this nobody reads.
+/// More errors than this are not listed, as they would hardly be read.
 pub const FINDINGS_MAX: usize = 50;
 
 impl fmt::Display for MixErrors {
@@ -48,13 +48,13 @@ impl fmt::Display for MixErrors {
 
 impl std::error::Error for MixErrors {}
 
-/// Where something was read, as cheap as its reader knows it.
+/// The place of a value, in a form that its reader knows cheaply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Location {
-    /// In no file.
+    /// Not in a file.
     Nowhere,
     At(Position),
-    /// From this byte of the text on; counted to a position only if there is something to say of it.
+    /// From this byte of the text on; converted to a position only for an error.
     Byte(usize),
 }
 
@@ -84,7 +84,7 @@ impl Findings {
         self.found.is_empty()
     }
 
-    /// Takes over those of another.
+    /// Appends the findings of another.
     pub(super) fn append(&mut self, other: Findings) {
         self.more += other.more;
         for (at, message) in other.found {
@@ -92,7 +92,7 @@ impl Findings {
         }
     }
 
-    /// Takes over what was found while YAML was read.
+    /// Appends the findings of the YAML parser.
     pub(super) fn append_yaml(&mut self, found: Sink) {
         let Errors { diagnostics, omitted, .. } = found.into_errors();
         self.more += omitted;
@@ -102,12 +102,12 @@ impl Findings {
         }
     }
 
-    /// `Ok` where nothing was found.
+    /// `Ok` if there are no findings.
     pub(super) fn into_result(self, origin: &str, text: &str) -> Result<(), MixErrors> {
         if self.is_empty() { Ok(()) } else { Err(self.into_errors(origin, text)) }
     }
 
-    /// At least one. `text` is what was read, for the places that are bytes of it.
+    /// At least one error. `text` is the text of the file, for places that are bytes of it.
     pub(super) fn into_errors(self, origin: &str, text: &str) -> MixErrors {
         let finding = |(at, message)| match at {
             Location::Nowhere => Finding { at: None, message },
@@ -120,7 +120,7 @@ impl Findings {
     }
 }
 
-/// Of a byte of the text.
+/// The position of a byte of the text.
 fn position(text: &str, byte: usize) -> Position {
     let before = &text.as_bytes()[..byte.min(text.len())];
     let line_start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1);

@@ -1,11 +1,11 @@
-//! What an answer must be to count as none of the errors.
+//! The expected answer; any other counts as an error.
 
 use super::errors::quoted;
 use memchr::memmem;
 use regex::bytes::Regex;
 use std::sync::Arc;
 
-/// What is expected of an answer. By default a status of 200 to 399 and any body.
+/// The expectations of an answer. By default a status of 200 to 399 and any body.
 #[derive(Debug, Clone, Default)]
 pub struct Expect {
     pub(super) statuses: Statuses,
@@ -44,7 +44,7 @@ pub(super) enum BodyCheck {
     Matches(Regex),
 }
 
-/// What a message says to write.
+/// The valid forms, for messages.
 pub(super) const STATUSES_WANTED: &str = "a status of 100 to 599 like 200, a class like 2xx, or a range like 301-303";
 
 /// The first and the last of `200`, `2xx` or `301-303`.
@@ -77,7 +77,7 @@ impl Statuses {
         self.0.get(bit / 64).is_some_and(|word| word >> (bit % 64) & 1 == 1)
     }
 
-    /// Those of a list like `200,301-303,4xx`; the error is a message.
+    /// Parses a list like `200,301-303,4xx`; the error is a message.
     pub(super) fn parse(list: &str) -> Result<Statuses, String> {
         let mut statuses = Statuses::EMPTY;
         for item in list.split(',') {
@@ -88,7 +88,7 @@ impl Statuses {
         Ok(statuses)
     }
 
-    /// Adds those of the range; what lies outside of 100 to 599 is no status.
+    /// Adds the statuses of a range; numbers outside of 100 to 599 are ignored.
     pub(super) fn add(&mut self, from: u16, to: u16) {
         for status in from.max(STATUS_MIN)..=to.min(STATUS_MAX) {
             let bit = usize::from(status - STATUS_MIN);
@@ -96,7 +96,7 @@ impl Statuses {
         }
     }
 
-    /// Adds those of another.
+    /// Adds the statuses of another set.
     pub(super) fn merge(&mut self, other: &Statuses) {
         self.0.iter_mut().zip(other.0).for_each(|(word, other)| *word |= other);
     }

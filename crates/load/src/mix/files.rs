@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Largest file: of requests, of a body, of values.
+/// Largest file of requests, of a body or of values.
 pub(super) const FILE_BYTES_MAX: u64 = 256 << 20;
 
 /// All of a file; the error is a message.
@@ -21,7 +21,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// The lines of a file that have anything in them; at least one.
+/// The lines of a file that are not empty; at least one.
 pub(super) fn lines(path: &Path) -> Result<Vec<Box<[u8]>>, String> {
     let bytes = read(path)?;
     let lines = bytes.split(|&byte| byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));

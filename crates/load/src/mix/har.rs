@@ -1,8 +1,8 @@
 //! A mix recorded by a browser or proxy: HAR 1.2 (`log.entries[].request`).
 //!
-//! Requests that are alike become one entry with their number as its weight. What belonged to the recorded connection is
-//! dropped (HTTP/2 pseudo-headers, hop-by-hop fields, lengths); the Host is the target's. Expected is the recorded status.
-//! Recordings are long, so of most of the text only where it stands is kept; `${` means nothing in it.
+//! Equal requests become one entry with their number as its weight. Parts that belonged to the recorded connection are
+//! dropped (HTTP/2 pseudo-headers, hop-by-hop fields, lengths); the Host is the target's. The recorded status is
+//! expected. Recordings are long, so most of the text is kept only as positions; `${` has no special meaning in it.
 
 use super::errors::{Findings, Location, quoted};
 use super::expect::{Expect, STATUS_MAX, STATUS_MIN, Statuses};
@@ -76,11 +76,11 @@ struct PostData {
     text: Option<String>,
     #[serde(default)]
     params: Vec<Pair>,
-    /// Not in the standard; `base64` of some recorders.
+    /// Not in the standard; some recorders write `base64`.
     encoding: Option<String>,
 }
 
-/// Fields that belong to a connection (RFC 9110 section 7.6.1) or that are written anew.
+/// Fields that belong to a connection (RFC 9110 section 7.6.1) or that are written again.
 const DROPPED: &[&str] = &[
     "connection",
     "content-length",
@@ -95,7 +95,7 @@ const DROPPED: &[&str] = &[
     "upgrade",
 ];
 
-/// Other hosts that a message names.
+/// How many other hosts a message names.
 const HOSTS_NAMED_MAX: usize = 5;
 
 const SWITCHING_PROTOCOLS: i64 = 101;
@@ -132,9 +132,9 @@ struct Reader<'a> {
     entries: Vec<(Entry, u32)>,
     /// The index of each entry by its bytes.
     known: HashMap<Arc<[u8]>, usize>,
-    /// With how many of their entries were left out.
+    /// Other hosts, with the number of their entries that were left out.
     other_hosts: BTreeMap<String, usize>,
-    /// How many entries were left out because they were something else.
+    /// The number of entries that were left out because they were not HTTP.
     not_http: usize,
 }
 
@@ -183,9 +183,9 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// One more of an entry that is known, or a new one.
+    /// Counts an entry again if it is known, or adds it.
     fn count(&mut self, entry: Entry) {
-        // Nothing recorded has variables.
+        // Recorded requests have no variables.
         let Sent::Fixed(bytes) = &entry.sent else { return };
         match self.known.get(bytes) {
             Some(&index) => {
@@ -274,7 +274,7 @@ impl<'a> Reader<'a> {
         Location::Byte(self.offset(part))
     }
 
-    /// Where a part of the text begins in it.
+    /// The beginning of a part of the text in it.
     fn offset(&self, part: &str) -> usize {
         (part.as_ptr() as usize).saturating_sub(self.text.as_ptr() as usize)
     }
@@ -321,16 +321,16 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Whose a URL is.
+/// The owner of a URL.
 enum Where {
-    /// The target's, with this path.
+    /// The target, with this path.
     Target(String),
     Other(String),
     NotHttp,
 }
 
-/// A recording over TLS may be asked without it and the other way around: then only the names of the hosts are compared, because
-/// another listener speaks there.
+/// A recording over TLS may be replayed without it and the other way around: then only the names of the hosts are
+/// compared, because another listener is there.
 fn path(url: &str, target: &Target) -> Result<Where, TargetError> {
     let url = url.split('#').next().unwrap_or_default();
     let (scheme, _) = url.split_once("://").unwrap_or_default();
@@ -357,7 +357,7 @@ fn statuses(recorded: Option<i64>) -> Statuses {
     }
 }
 
-/// The byte that a parser calls this line and column, both counted from one and in bytes.
+/// The byte at the parser's line and column, both counted from one and in bytes.
 fn byte_of(text: &str, line: usize, column: usize) -> usize {
     let start: usize = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
     (start + column.saturating_sub(1)).min(text.len())

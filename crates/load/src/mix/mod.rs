@@ -1,7 +1,8 @@
-//! What is asked: one request, or a weighted mix of requests from a YAML or HAR file.
+//! The requests of a load: one, or a weighted mix from a YAML or HAR file.
 //!
-//! A mix is read and checked once, before the run; what is wrong with it is all told at once, with its places. After that
-//! a [`Composer`] for each thread makes requests from it that are ready to send. Nothing here knows of connections or time.
+//! A mix is read and checked once, before the run; all its errors are reported at once, with their places. After that a
+//! [`Composer`] for each thread makes requests from it that are ready to send. This module knows nothing of connections
+//! or time.
 
 mod choice;
 mod composer;
@@ -48,11 +49,11 @@ struct Inner {
 /// One request of a mix, or many alike that differ in their variables.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// What the file calls it, otherwise method and path.
+    /// Its name in the file, otherwise method and path.
     pub name: String,
-    /// Its method; what an answer's end depends on.
+    /// Its method, which affects where the answer ends.
     pub method: Method,
-    /// What its answer must be.
+    /// The expected answer.
     pub expect: Expect,
     /// The names of its header fields, as written.
     pub(crate) fields: Vec<String>,
@@ -60,7 +61,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// What is always sent of it; none where it has variables.
+    /// Its constant bytes; `None` if it has variables.
     pub(crate) fn fixed(&self) -> Option<&[u8]> {
         match &self.sent {
             Sent::Fixed(bytes) => Some(bytes),
@@ -69,14 +70,14 @@ impl Entry {
     }
 }
 
-/// What is sent of an entry.
+/// The bytes to send for an entry.
 #[derive(Debug, Clone)]
 enum Sent {
     /// Always the same.
     Fixed(Arc<[u8]>),
     /// With variables.
     Filled {
-        /// All, or without a body of its own all up to the length of the body.
+        /// Everything, or everything before the length of a body with variables.
         head: Template,
         /// A body with variables.
         body: Option<Template>,
@@ -110,7 +111,7 @@ impl Mix {
         }
     }
 
-    /// The mix of a file: HAR where its name ends in `.har` or `.json`, otherwise YAML.
+    /// Reads a mix from a file: HAR if its name ends in `.har` or `.json`, otherwise YAML.
     pub fn from_file(path: &Path, target: &Target) -> Result<Mix, MixErrors> {
         let origin = path.display().to_string();
         let bytes = files::read(path).map_err(|message| {
@@ -126,12 +127,12 @@ impl Mix {
         }
     }
 
-    /// A mix written by hand. Files it names are looked for in the folder of `origin`.
+    /// Reads a mix written by hand. Files it names are looked up in the folder of `origin`.
     pub fn from_yaml(text: &str, origin: &Path, target: &Target) -> Result<Mix, MixErrors> {
         yaml::read(text, origin, target)
     }
 
-    /// A mix recorded by a browser or proxy, of its requests to the target's host.
+    /// Reads a mix recorded by a browser or proxy, with its requests to the target's host.
     pub fn from_har(text: &str, origin: &Path, target: &Target) -> Result<Mix, MixErrors> {
         har::read(text, origin, target)
     }
@@ -146,13 +147,13 @@ impl Mix {
         &self.inner.weights
     }
 
-    /// What whoever gave the file should know of it, such as entries that were left out.
+    /// Notes for the author of the file, such as entries that were left out.
     pub fn notes(&self) -> &[String] {
         &self.inner.notes
     }
 
-    /// The same requests, with other expectations of all answers where they are given: statuses (`200,301-303,4xx`), and
-    /// what every body must contain. The error says which status is none.
+    /// These requests, with other expectations of all answers if given: statuses (`200,301-303,4xx`), and a text
+    /// that every body must contain. The error names an invalid status.
     pub fn expecting(&self, statuses: Option<&str>, body_contains: Option<&str>) -> Result<Mix, String> {
         if statuses.is_none() && body_contains.is_none() {
             return Ok(self.clone());
@@ -170,7 +171,7 @@ impl Mix {
         Ok(Mix { inner: Arc::new(Inner { entries, weights, choice, variables, notes }) })
     }
 
-    /// At least one entry.
+    /// A mix of at least one entry.
     fn new(entries: Vec<(Entry, u32)>, variables: Vec<Variable>, notes: Vec<String>) -> Mix {
         let (entries, weights): (Vec<Entry>, Vec<u32>) = entries.into_iter().unzip();
         let choice = Choice::new(&weights);
@@ -178,7 +179,7 @@ impl Mix {
     }
 }
 
-/// The text of a file; a byte order mark in front is left out.
+/// The text of a file, without a byte order mark.
 fn text<'a>(bytes: &'a [u8], origin: &str) -> Result<&'a str, MixErrors> {
     let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
     std::str::from_utf8(bytes).map_err(|error| {

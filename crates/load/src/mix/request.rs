@@ -1,6 +1,6 @@
-//! From a request's parts to its bytes: the checks that every source of requests shares.
+//! Converts a request's parts to its bytes, with the checks that every source of requests shares.
 //!
-//! What a server could read in two ways is refused: it would not be the server that is measured.
+//! Ambiguous requests are refused: the result would not measure the server.
 
 use super::errors::{Findings, Location, quoted};
 use super::template::{Piece, Template, in_target};
@@ -9,14 +9,14 @@ use super::{Entry, Expect, Sent};
 use std::sync::Arc;
 use stillgate_wire::Method;
 
-/// Something that was read, and where.
+/// A value and its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Located<T> {
     pub(super) at: Location,
     pub(super) value: T,
 }
 
-/// A request as it was read.
+/// A request before its checks.
 #[derive(Debug)]
 pub(super) struct Draft {
     pub(super) name: Option<String>,
@@ -24,7 +24,7 @@ pub(super) struct Draft {
     pub(super) path: Located<Template>,
     pub(super) headers: Vec<(Located<String>, Located<Template>)>,
     pub(super) body: Option<Template>,
-    /// Of the body, where the headers do not say it.
+    /// The type of the body, unless a header has it.
     pub(super) content_type: Option<String>,
     pub(super) expect: Expect,
 }
@@ -33,7 +33,7 @@ pub(super) struct Draft {
 const METHOD_BYTES_MAX: usize = 32;
 
 impl Draft {
-    /// Checks all parts. `None` where something was wrong, which then is in the findings.
+    /// Checks all parts. `None` if there were errors, which then are in the findings.
     pub(super) fn entry(self, host: &str, variables: &[Variable], findings: &mut Findings) -> Option<Entry> {
         let mut wrong = Findings::default();
         check_method(&self.method, &mut wrong);
@@ -67,7 +67,7 @@ impl Draft {
         let fixed = self.body.as_ref().map_or(Some(&[][..]), Template::as_literal);
         let body = match fixed {
             Some(body) => {
-                // RFC 9110 section 8.6: said where the method anticipates content, even of none.
+                // RFC 9110 section 8.6: sent if the method anticipates content, even an empty one.
                 if !body.is_empty() || matches!(method, Method::Post | Method::Put | Method::Patch) {
                     head.push_literal(format!("Content-Length: {}\r\n", body.len()).as_bytes());
                 }
@@ -87,7 +87,7 @@ impl Draft {
     }
 }
 
-/// The text it was made of, for people.
+/// The source of a template, for people.
 fn shown(template: &Template, variables: &[Variable]) -> String {
     let mut text = String::new();
     for piece in &template.pieces {

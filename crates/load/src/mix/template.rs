@@ -1,7 +1,7 @@
 //! Text with variables in it: `/items/${id}`.
 //!
-//! Cut into pieces once, so that filling it in is copying. What a variable's value needs to be safe where it stands (in a
-//! request target, in a JSON string) is part of the piece.
+//! Cut into pieces once, so that filling it in is copying. The escaping that a variable's value needs in its place (in
+//! a request target, in a JSON string) is part of the piece.
 
 use super::variable::Variable;
 
@@ -14,32 +14,32 @@ pub(super) struct Template {
 /// A part of a template. Two literals never follow one another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Piece {
-    /// As it is.
+    /// Constant bytes.
     Literal(Vec<u8>),
-    /// The value of the variable of this index, made safe.
+    /// The escaped value of the variable of this index.
     Variable(usize, Escape),
 }
 
-/// What is done to a value where it is put.
+/// The escaping of a value in its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Escape {
     /// Nothing.
     None,
-    /// What cannot be in a request target is percent-encoded; delimiters stay, so that a value may be a whole path.
+    /// Percent-encodes bytes that cannot be in a request target; delimiters stay, so that a value may be a whole path.
     Target,
     /// As inside the quotes of a JSON string (RFC 8259 section 7).
     Json,
 }
 
 impl Template {
-    /// Text without variables; `${` means nothing in it.
+    /// Text without variables; `${` has no special meaning in it.
     pub(super) fn literal(text: impl Into<Vec<u8>>) -> Template {
         let mut template = Template::default();
         template.push_literal(&text.into());
         template
     }
 
-    /// Cuts `text` at its `${name}`; `$${` stands for `${`. The error is a message.
+    /// Cuts `text` at its `${name}`; `$${` means `${`. The error is a message.
     pub(super) fn parse(text: &str, escape: Escape, variables: &[Variable]) -> Result<Template, String> {
         let mut template = Template::default();
         let mut rest = text;
@@ -76,7 +76,7 @@ impl Template {
         }
     }
 
-    /// Puts another behind.
+    /// Appends another template.
     pub(super) fn append(&mut self, other: &Template) {
         for piece in &other.pieces {
             match piece {
@@ -86,7 +86,7 @@ impl Template {
         }
     }
 
-    /// All of it, where it has no variables.
+    /// The whole text, if it has no variables.
     pub(super) fn as_literal(&self) -> Option<&[u8]> {
         match self.pieces.as_slice() {
             [] => Some(&[]),
@@ -105,7 +105,7 @@ impl Template {
 }
 
 impl Escape {
-    /// Appends the value, made safe.
+    /// Appends the escaped value.
     pub(super) fn push(self, out: &mut Vec<u8>, value: &[u8]) {
         match self {
             Escape::None => out.extend_from_slice(value),
@@ -127,7 +127,7 @@ impl Escape {
 
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
-/// Whether a byte may be in a request target: visible, and no `#`, behind which nothing is sent.
+/// Whether a byte may be in a request target: visible, and not `#`, as nothing behind that is sent.
 pub(super) fn in_target(byte: u8) -> bool {
     byte.is_ascii_graphic() && !matches!(byte, b'"' | b'<' | b'>' | b'\\' | b'`' | b'#')
 }
@@ -152,7 +152,7 @@ mod tests {
         ["id", "user"].map(|name| Variable { name: name.to_owned(), source: ValueSource::Uuid }).into()
     }
 
-    /// `<0>` stands for the variable of that index.
+    /// In the result, `<0>` represents the variable of that index.
     fn check(text: &str, want: Result<&str, &str>) {
         let got = Template::parse(text, Escape::None, &variables()).map(|template| {
             let mut shown = String::new();

@@ -1,4 +1,4 @@
-//! What stands for `${name}`: a source of values, drawn anew for each request.
+//! The value of `${name}`: a source of values, drawn again for each request.
 
 use std::io::Write;
 use stillgate_stats::Random;
@@ -10,7 +10,7 @@ pub(super) struct Variable {
     pub(super) source: ValueSource,
 }
 
-/// Where values come from.
+/// A source of values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ValueSource {
     /// A whole number of the range, both ends included, each as likely.
@@ -21,7 +21,7 @@ pub(super) enum ValueSource {
     Values(Vec<Box<[u8]>>),
     /// A random UUID (version 4).
     Uuid,
-    /// So many random hexadecimal digits.
+    /// A number of random hexadecimal digits.
     Hex(usize),
 }
 
@@ -34,7 +34,7 @@ impl ValueSource {
         matches!(self, ValueSource::Range(..) | ValueSource::Counter(_))
     }
 
-    /// The value that `allowed` refuses, counted from one, if there is one.
+    /// The number, counted from one, of the first value that `allowed` refuses, if any.
     pub(super) fn refused_by(&self, allowed: impl Fn(&[u8]) -> bool) -> Option<usize> {
         match self {
             ValueSource::Values(values) => values.iter().position(|value| !allowed(value)).map(|index| index + 1),

@@ -1,10 +1,10 @@
 //! Latencies over time, as a log of HdrHistograms that the public tools read (HistogramLogProcessor, analyzers, plotters).
 //!
 //! Format version 1.3 with compressed V2 histograms. Values are nanoseconds, the maximum of a line milliseconds: the
-//! ratio of 1,000,000 those tools assume. Each interval has two lines: the corrected one without a tag, which is what tools show that
-//! are not asked for one (Java's `HistogramLogProcessor` fails where no line is without), and one tagged `uncorrected`.
-//! Our own lines, because the writer of the `hdrhistogram` crate borrows its sink for as long as it lives and writes no
-//! legend.
+//! ratio of 1,000,000 that these tools assume. Each interval has two lines: the corrected one without a tag, which
+//! tools show by default (Java's `HistogramLogProcessor` fails if every line has a tag), and one tagged `uncorrected`.
+//! The lines are written here, because the writer of the `hdrhistogram` crate borrows its sink for its whole life and
+//! writes no legend.
 
 use crate::outcome::Interval;
 use base64::Engine as _;
@@ -28,7 +28,7 @@ pub struct IntervalLog<W: Write> {
 const NS_PER_MS: f64 = 1e6;
 
 impl<W: Write> IntervalLog<W> {
-    /// Writes what stands in front.
+    /// Writes the header lines.
     pub fn new(mut out: W) -> io::Result<IntervalLog<W>> {
         writeln!(out, "#[Histogram log format version 1.3]")?;
         writeln!(
@@ -39,12 +39,12 @@ impl<W: Write> IntervalLog<W> {
         Ok(IntervalLog { out, serializer, serialized: Vec::new(), encoded: String::new(), has_begun: false })
     }
 
-    /// Writes an interval that just ended, and flushes: what was measured stays when the run is killed.
+    /// Writes an interval that just ended, and flushes, so that measurements survive if the run is killed.
     pub fn write(&mut self, interval: &Interval<'_>) -> io::Result<()> {
         self.write_ended(interval, SystemTime::now())
     }
 
-    /// Gives back what was written to.
+    /// Gives back the underlying writer.
     pub fn finish(mut self) -> io::Result<W> {
         self.out.flush()?;
         Ok(self.out)
@@ -116,7 +116,7 @@ mod tests {
         log.finish().unwrap()
     }
 
-    /// A line an event; histograms by what is in them, since how well they are compressed is not ours.
+    /// One line per event; histograms by their content, since their compression is not ours.
     fn shown(log: &[u8]) -> Vec<String> {
         let event = |entry| match entry {
             LogEntry::StartTime(time) => format!("start {:.3}", time.as_secs_f64()),
@@ -156,7 +156,7 @@ mod tests {
                 "uncorrected 2s+250ms max 1.500: 1000 values, median 750079, max 1500159",
             ]
         );
-        // This file was read by another implementation of the format; `UPDATE_EXPECT=1` writes it anew.
+        // Another implementation of the format has read this file; `UPDATE_EXPECT=1` writes it again.
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/latencies.hlog");
         if std::env::var_os("UPDATE_EXPECT").is_some() {
             std::fs::write(file, &log).unwrap();

@@ -1,6 +1,6 @@
 //! A run for people and programs to read: as text, as a log of histograms.
 //!
-//! Pure but for the log, which writes where it is told to. What the figures mean is in [`crate::outcome`].
+//! Pure except for the log, which writes to its sink. [`crate::outcome`] explains the figures.
 
 mod interval_log;
 mod table;

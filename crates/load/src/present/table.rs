@@ -1,6 +1,6 @@
 //! A run as text, in the form that users of wrk and wrk2 know.
 //!
-//! Of a void run every line with figures is marked, so that neither a reader nor a script takes them for a result.
+//! In a void run every line with figures is marked, so that neither a reader nor a script takes them for a result.
 
 use super::units::{bytes, counted, latency, shortened};
 use crate::outcome::{ErrorKind, Outcome};
@@ -101,7 +101,7 @@ fn figures(load: &Load, outcome: &Outcome) -> String {
     let mut text = String::new();
     let latencies = &outcome.latencies;
     if load.pace == Pace::Closed {
-        // In a closed loop both are the same.
+        // In a closed loop both are equal.
         text.push_str(&distribution("Latency", &latencies.uncorrected));
     } else {
         text.push_str(&distribution("Corrected Latency (from the intended start)", &latencies.corrected));
@@ -117,7 +117,7 @@ fn figures(load: &Load, outcome: &Outcome) -> String {
     let elapsed_s = outcome.elapsed.as_secs_f64();
     if let Some(intended) = outcome.rate_intended {
         text.push_str(&format!(" of {intended:.2} intended"));
-        // Of a short run, whole requests are another rate than the one asked for.
+        // In a short run, whole requests give another rate than the intended one.
         let due = outcome.self_watch.lateness.len();
         if (due as f64 - intended * elapsed_s).abs() > 0.01 * due as f64 {
             text.push_str(&format!(" ({} in this time)", counted(due, "start")));
@@ -129,7 +129,7 @@ fn figures(load: &Load, outcome: &Outcome) -> String {
     text
 }
 
-/// What became of the requests, each in one line.
+/// The results of the requests, each in one line.
 fn counts(outcome: &Outcome) -> String {
     let (elapsed_s, read) = (outcome.elapsed.as_secs_f64(), bytes(outcome.bytes_received));
     let mut text = format!("  {} in {elapsed_s:.2}s, {read} read\n", counted(outcome.answered_in_time, "request"));
@@ -157,7 +157,7 @@ fn counts(outcome: &Outcome) -> String {
     text
 }
 
-/// Of requests without an answer.
+/// For requests without an answer.
 const AT_LEAST: &str = "corrected latency has the time they waited, the least it can be";
 
 fn distribution(title: &str, histogram: &Histogram<u64>) -> String {
@@ -201,7 +201,7 @@ fn errors(outcome: &Outcome) -> String {
     let kinds: Vec<String> = kinds.map(|(kind, count)| format!("{} {count}", kind.name())).collect();
     let mut text = format!("  {}: {}\n", counted(errors.total(), "error"), kinds.join(", "));
     for example in &errors.examples {
-        // A server's words may hold anything.
+        // A server's text may hold anything.
         let example: String = example.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         text.push_str(&format!("    {example}\n"));
     }

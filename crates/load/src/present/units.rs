@@ -10,10 +10,10 @@ pub fn bytes(bytes: u64) -> String {
     scaled(bytes as f64, &[("B", 1024.0), ("KB", 1024.0), ("MB", 1024.0), ("GB", 1024.0), ("TB", f64::INFINITY)])
 }
 
-/// Two decimals in the first unit of which it is fewer than make the next.
+/// Two decimals in the first unit in which the value is below the next unit.
 fn scaled(mut value: f64, units: &[(&str, f64)]) -> String {
     for (unit, next) in units {
-        // What rounding would lift to the next unit belongs there.
+        // A value that rounding would lift to the next unit is shown in that.
         if value < next - 0.005 {
             return format!("{value:.2}{unit}");
         }
@@ -22,7 +22,7 @@ fn scaled(mut value: f64, units: &[(&str, f64)]) -> String {
     format!("{value:.2}")
 }
 
-/// What is longer than a few lines, cut.
+/// Cuts a text that is longer than a few lines.
 pub fn shortened(text: &str) -> std::borrow::Cow<'_, str> {
     const CHARACTERS_MAX: usize = 200;
     match text.char_indices().nth(CHARACTERS_MAX) {

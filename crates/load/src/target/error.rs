@@ -1,16 +1,16 @@
-//! Why a URL cannot be asked, with what to write instead.
+//! Why a URL cannot be used, with a suggestion.
 
 use std::fmt;
 use std::io;
 
-/// Why a URL cannot be asked. `Display` says what to write instead.
+/// Why a URL cannot be used. `Display` has a suggestion.
 #[derive(Debug)]
 pub enum TargetError {
     /// Nothing was given.
     Empty,
     /// No scheme in front.
     NoScheme {
-        /// With it in front.
+        /// The URL with a scheme.
         meant: String,
     },
     /// A scheme that is not HTTP.
@@ -27,25 +27,25 @@ pub enum TargetError {
         /// As written.
         host: String,
     },
-    /// A port that is none.
+    /// An invalid port.
     BadPort {
         /// As written.
         port: String,
     },
     /// A character that cannot be in a URL.
     BadCharacter {
-        /// It.
+        /// The character.
         character: char,
-        /// Which one it is, counted from one.
+        /// Its position, counted from one.
         column: usize,
     },
     /// Something behind a `#`.
     Fragment,
-    /// The resolver found no such name, or could not be asked.
+    /// The resolver does not know the name, or could not be reached.
     Unresolved {
         /// The name.
         host: String,
-        /// What it said.
+        /// The resolver's error.
         error: io::Error,
     },
     /// The resolver knows the name, without an address.

@@ -1,4 +1,4 @@
-//! The load generator: what it sends, what it measures, and how it says so.
+//! Tests of the load generator: its requests, its measurements, and its reports.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 

@@ -1,4 +1,4 @@
-//! Mix files as people write and browsers record them: the requests they make, or everything that is wrong with them.
+//! Mix files as people write and browsers record them: the requests they make, or all their errors.
 //!
 //! `UPDATE_EXPECT=1 cargo test` rewrites what is expected; read the difference.
 
@@ -44,7 +44,7 @@ fn good_files_make_their_requests() {
         for note in mix.notes() {
             writeln!(shown, "note: {note}").unwrap();
         }
-        // Of each entry the first two requests.
+        // The first two requests of each entry.
         let mut seen = vec![Vec::new(); mix.entries().len()];
         let mut composer = Composer::new(&mix, 1, 1, 4);
         while seen.iter().any(|requests| requests.len() < 2) {
@@ -69,7 +69,7 @@ fn good_files_make_their_requests() {
     }
 }
 
-/// By the parser that a strict server has: one head, and as long a body as it says.
+/// Uses the parser of a strict server: one head, and a body of the announced length.
 fn assert_is_one_request(bytes: &[u8]) {
     let limits = HeadLimits { head_bytes_max: 1 << 20, target_bytes_max: 1 << 20, headers_max: 100 };
     let mut head = RequestHead::default();
@@ -82,7 +82,7 @@ fn assert_is_one_request(bytes: &[u8]) {
     assert_eq!(bytes.len(), length + body, "{shown}");
 }
 
-/// `messages` are parts of the errors, in their order; all of them.
+/// `messages` are parts of all the errors, in order.
 fn check(name: &str, text: &str, messages: &[&str]) {
     let read = match name.ends_with(".har") {
         true => Mix::from_har(text, Path::new(name), &target()),
@@ -244,7 +244,7 @@ fn counters_give_each_number_once_over_all_threads() {
             let text = std::str::from_utf8(composed.bytes).unwrap();
             let path = text.split(' ').nth(1).unwrap();
             if entry == 0 {
-                // The same value wherever it stands.
+                // The value is the same in every place.
                 assert!(text.ends_with(&format!("\r\n\r\n{}", &path[1..])), "{text}");
             }
             if entry < 2 {
@@ -308,7 +308,7 @@ proptest! {
         }
     }
 
-    /// Whatever values stand in a request, a strict server sees one request, and the values it was given.
+    /// Whatever the values in a request, a strict server sees one request with these values.
     #[test]
     fn values_stay_in_their_place(value in "[ -~\n\r\té]{0,12}", prefix in "[a-z$]{0,3}") {
         let quoted = serde_json::to_string(&value).unwrap();

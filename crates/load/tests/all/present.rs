@@ -1,4 +1,4 @@
-//! Runs as people and programs see them.
+//! Output of runs for people and programs.
 //!
 //! `UPDATE_EXPECT=1 cargo test` rewrites what is expected; read the difference.
 
@@ -45,7 +45,7 @@ fn spread(unit_ns: u64) -> hdrhistogram::Histogram<u64> {
     histogram
 }
 
-/// Of each start.
+/// Lateness of each start.
 fn lateness() -> hdrhistogram::Histogram<u64> {
     let mut lateness = spread(2);
     lateness.add(spread(2)).unwrap();
@@ -120,7 +120,7 @@ fn void() -> Outcome {
     outcome
 }
 
-/// Nothing came of it.
+/// The outcome of a run without answers.
 fn empty() -> Outcome {
     Outcome {
         elapsed: Duration::ZERO,

@@ -1,4 +1,4 @@
-//! What became of a request, counted where it was meant to start in the measured time. The same for every protocol.
+//! Counts the result of a request if it was meant to start in the measured time. The same for every protocol.
 
 use super::Traffic;
 use crate::engine::connection::Request;
@@ -20,7 +20,7 @@ impl Traffic<'_> {
         }
     }
 
-    /// Bytes that came just now.
+    /// Counts bytes that have just come.
     #[inline]
     pub(super) fn count_bytes(&mut self, bytes: u64, now: u64) {
         if now >= self.measured_ns && now < self.end_ns {
@@ -32,7 +32,7 @@ impl Traffic<'_> {
     pub(super) fn count_answer(&mut self, request: Request, refused: Option<Refused>, now: u64) {
         self.answered_ns = now;
         if refused.is_none() {
-            // Of one that began before the measured time, too.
+            // Also counts a request that began before the measured time.
             self.record.totals.good_shares += share_within((request.sent_ns, now), (self.measured_ns, self.end_ns));
         }
         if !self.is_measured(request) {
@@ -109,7 +109,7 @@ mod tests {
         check((250, 250), 0.0);
         check((50, 150), 0.5);
         check((180, 260), 0.25);
-        // One that takes longer than the measured time.
+        // An answer that takes longer than the measured time.
         check((0, 400), 0.25);
         check((0, 200), 0.5);
         // The measured time has not begun.

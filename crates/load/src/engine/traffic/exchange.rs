@@ -30,7 +30,7 @@ impl Traffic<'_> {
         self.sent(place, sent, after)
     }
 
-    /// Notes what came of writing.
+    /// Handles the result of writing.
     #[inline]
     pub(super) fn sent(&mut self, number: usize, sent: io::Result<bool>, now: u64) -> u64 {
         let connection = &mut self.connections[number];
@@ -51,7 +51,7 @@ impl Traffic<'_> {
         }
     }
 
-    /// Reads all that has come; `ended`: the peer will send no more than that.
+    /// Reads all that has come; `ended`: the peer will send no more.
     pub(super) fn receive(&mut self, number: usize, ended: bool) -> u64 {
         loop {
             let connection = &mut self.connections[number];
@@ -64,7 +64,7 @@ impl Traffic<'_> {
                     if let Some(now) = self.take(number, kept, length, ended, now) {
                         return now;
                     }
-                    // A short read has emptied the socket: more would be a new event.
+                    // A short read has emptied the socket: more bytes would be a new event.
                     if kept + length < READ_BYTES && !ended && self.connections[number].is_plain() {
                         return now;
                     }
@@ -78,7 +78,8 @@ impl Traffic<'_> {
         }
     }
 
-    /// Reads the answer on, from what was kept of it and `length` bytes behind that; the time, once it is over.
+    /// Continues to read the answer, from its kept bytes and `length` bytes behind them; returns the time, once it
+    /// is over.
     #[inline]
     fn take(&mut self, number: usize, kept: usize, length: usize, ended: bool, now: u64) -> Option<u64> {
         self.count_bytes(length as u64, now);
@@ -127,7 +128,7 @@ impl Traffic<'_> {
         now
     }
 
-    /// The peer sent no more, or the connection broke.
+    /// The peer will send no more, or the connection broke.
     fn end(&mut self, number: usize, error: Option<io::Error>, now: u64) -> u64 {
         let connection = &mut self.connections[number];
         if connection.stage == Stage::Idle {
@@ -154,8 +155,8 @@ impl Traffic<'_> {
         now
     }
 
-    /// Bytes that nothing asked for. A server that closes an unused connection may say so by 408 (RFC 9110 section
-    /// 15.5.9).
+    /// Handles bytes without a request. A server that closes an unused connection may announce that by 408 (RFC 9110
+    /// section 15.5.9).
     fn unasked(&mut self, number: usize, length: usize, now: u64) -> u64 {
         let courtesy = self.buffer[..length].get(8..12) == Some(b" 408");
         if !courtesy && now >= self.measured_ns {
@@ -176,7 +177,7 @@ impl Traffic<'_> {
         self.give_back(number, now);
     }
 
-    /// The run ended before its answer and before its time was over: neither a latency nor a failure is known of it.
+    /// The run ended before the answer and before the timeout: neither a latency nor a failure is known.
     pub(super) fn cut_off(&mut self, number: usize, now: u64) {
         let request = self.connections[number].request;
         self.count_cut_off(request, now);

@@ -1,6 +1,7 @@
-//! Connections of a thread, opened and closed; which and when, the [`Connector`](crate::engine::connector::Connector) decides.
+//! Opens and closes the connections of a thread; the [`Connector`](crate::engine::connector::Connector) decides which
+//! and when.
 //!
-//! Each is registered once, edge-triggered for both directions, so no further call is needed for any.
+//! Each is registered once, edge-triggered for both directions, so no further system call is needed.
 
 use super::Traffic;
 use super::pacing::Pacing;

@@ -1,24 +1,25 @@
-//! When requests start: by the schedule, on an idle connection or the next that becomes free; or on each as soon as it is free.
+//! Starts requests: by the schedule, on an idle connection or the next that becomes free; or on each as soon as it is
+//! free.
 //!
-//! What waits for a connection is a second position in the schedule, so a backlog of any length takes no memory.
+//! The backlog is a second position in the schedule, so it takes no memory however long it is.
 //!
-//! Lateness is what the generator did wrong, never what the target did. A start that finds an idle connection is late by its
-//! send minus its intended time. One that finds none would have had to wait anyway: it is late only by what passed
-//! between the promised look (`look_by_ns`), or its intended time if that was later, and the look that came about.
+//! Lateness is the generator's fault, never the target's. A start that finds an idle connection is late by its send
+//! minus its intended time. A start that finds none would have had to wait anyway: it is late only by the time between
+//! the promised look (`look_by_ns`), or its intended time if that was later, and the actual look.
 
 use super::Traffic;
 use crate::engine::schedule::Starts;
 
-/// What makes requests start.
+/// The trigger that starts requests.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one in a thread, and it is in use all the time")]
 pub(super) enum Pacing {
-    /// Nothing does: before the run.
+    /// Nothing starts: before the run.
     Held,
-    /// A connection's becoming free, so many times more in the measured time.
+    /// Each connection that becomes free starts one, so many times more in the measured time.
     Closed { left: u64 },
-    /// The schedule. What was due and found no connection lies between `backlog` and `starts`; there is a backlog only
-    /// while no connection is idle.
+    /// The schedule. Starts that were due and found no connection are between `backlog` and `starts`; there is a
+    /// backlog only while no connection is idle.
     Open { starts: Starts, backlog: Option<Starts> },
 }
 
@@ -58,7 +59,7 @@ impl Traffic<'_> {
         now
     }
 
-    /// A connection is free: it takes what has waited longest, or is idle.
+    /// Uses a free connection: for the start that has waited longest, or it becomes idle.
     #[inline]
     pub(super) fn available(&mut self, number: usize, now: u64) -> u64 {
         match &mut self.pacing {
@@ -82,7 +83,7 @@ impl Traffic<'_> {
         now
     }
 
-    /// What is due and never gets a connection; it waited until now at least.
+    /// Counts starts that are due and never get a connection; they waited until now at least.
     pub(super) fn miss_backlog(&mut self, now: u64) {
         let Pacing::Open { starts, backlog } = &mut self.pacing else { return };
         let Some(mut waiting) = backlog.take() else { return };

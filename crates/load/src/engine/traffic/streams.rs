@@ -1,7 +1,9 @@
-//! Requests on the streams of HTTP/2 connections: several under way on each, and a connection that ends takes all of its along.
+//! Requests on the streams of HTTP/2 connections: several under way on each; a connection that ends takes them all
+//! along.
 //!
-//! A target that ends a connection in order (GOAWAY) names the last request it took. Those after it were never looked at, and any
-//! client sends them again elsewhere; so they are here, with their first send as their beginning, until they are overdue.
+//! A target that ends a connection in order (GOAWAY) names the last request it took. Later ones were never processed,
+//! and any client sends them again elsewhere; so does this one, with their first send as their beginning, until they
+//! time out.
 
 use super::Traffic;
 use super::count::when;
@@ -17,11 +19,11 @@ use std::collections::VecDeque;
 use std::fmt::Display;
 use std::io;
 
-/// What is on the connections of a thread.
+/// The streams and requests of a thread's connections.
 #[derive(Debug)]
 pub(super) struct Multiplex {
     messages: Messages,
-    /// On each connection, at most.
+    /// Streams on each connection, at most.
     streams: usize,
     /// By connection, from when it is connected.
     bundles: Vec<Option<Box<Bundle>>>,
@@ -38,11 +40,11 @@ pub(super) struct Multiplex {
 struct Bundle {
     session: Session,
     under_way: usize,
-    /// Nothing more is asked on it; it is closed with its last answer.
+    /// No more requests are sent on it; it is closed with its last answer.
     is_leaving: bool,
 }
 
-/// A stream after the other, each with a request or free for one.
+/// A stream's sequence of requests: one is under way, or it is free for one.
 #[derive(Debug, Default)]
 struct StreamSlot {
     is_asked: bool,
@@ -77,7 +79,7 @@ impl Multiplex {
         number * self.streams..(number + 1) * self.streams
     }
 
-    /// Takes the request off a place; whether another may follow there.
+    /// Takes the request off a place; returns whether another may follow there.
     fn take_off(&mut self, place: usize) -> bool {
         self.places[place].is_asked = false;
         let Some(bundle) = self.bundle(place / self.streams) else { return false };
@@ -87,7 +89,7 @@ impl Multiplex {
 }
 
 impl Traffic<'_> {
-    /// A connection stands: HTTP/2 begins on it.
+    /// A connection is established: HTTP/2 begins on it.
     pub(super) fn begin_session(&mut self, number: usize, now: u64) -> u64 {
         let link = self.connections[number].take_link();
         let Some((multiplex, link)) = self.multiplex.as_mut().zip(link) else { return now };
@@ -138,7 +140,7 @@ impl Traffic<'_> {
         }
     }
 
-    /// The target has said how many streams it allows.
+    /// Handles that the target has reported how many streams it allows.
     fn begin_streams(&mut self, number: usize, allowed: usize, mut now: u64) -> u64 {
         self.opened(number, now);
         let Some(multiplex) = &self.multiplex else { return now };
@@ -153,7 +155,7 @@ impl Traffic<'_> {
         now
     }
 
-    /// A place can take a request.
+    /// Uses a place that can take a request.
     fn free(&mut self, place: usize, now: u64) -> u64 {
         if let Some(multiplex) = &mut self.multiplex {
             multiplex.places[place].is_free = true;
@@ -180,7 +182,7 @@ impl Traffic<'_> {
         match message.map(|(message, body)| bundle.session.ask(stream, message, body)) {
             Ok(Ok(())) => now,
             Ok(Err(error)) => {
-                // The target has just ended the connection, in whatever way.
+                // The target has just ended the connection in some way.
                 bundle.is_leaving = true;
                 self.stream_failed(place, &error, now)
             }
@@ -192,7 +194,7 @@ impl Traffic<'_> {
         }
     }
 
-    /// Writes what was asked since the last time.
+    /// Writes the requests that were begun since the last call.
     pub(super) fn send_asked(&mut self, mut now: u64) -> u64 {
         while let Some(multiplex) = &mut self.multiplex {
             if let Some(number) = multiplex.unsent.pop() {
@@ -228,7 +230,7 @@ impl Traffic<'_> {
         now
     }
 
-    /// Takes what a stream has.
+    /// Handles the news of a stream.
     fn hear(&mut self, number: usize, stream: usize, now: u64) -> u64 {
         loop {
             let Some(multiplex) = &mut self.multiplex else { return now };
@@ -270,7 +272,7 @@ impl Traffic<'_> {
         if goes_on { self.free(place, now) } else { now }
     }
 
-    /// A request was not answered; of one that was never looked at, that is no failure yet.
+    /// Handles a request without an answer; if it was never processed, that is not a failure yet.
     fn stream_failed(&mut self, place: usize, error: &h2::Error, now: u64) -> u64 {
         let Some(multiplex) = &mut self.multiplex else { return now };
         let request = multiplex.places[place].request;
@@ -287,7 +289,7 @@ impl Traffic<'_> {
         if goes_on && error.is_reset() { self.free(place, now) } else { now }
     }
 
-    /// Counts a request as failed; whether another may follow in its place.
+    /// Counts a request as failed; returns whether another may follow in its place.
     fn drop_request(&mut self, place: usize, kind: ErrorKind, what: &dyn Display) -> bool {
         let Some(multiplex) = &mut self.multiplex else { return false };
         let request = multiplex.places[place].request;
@@ -298,7 +300,7 @@ impl Traffic<'_> {
         goes_on
     }
 
-    /// Asks nothing more on a connection.
+    /// Sends no more requests on a connection.
     fn leave(&mut self, number: usize) {
         let Some(multiplex) = &mut self.multiplex else { return };
         let places = multiplex.places_of(number);
@@ -355,7 +357,7 @@ impl Traffic<'_> {
         }
     }
 
-    /// Gives up a request; its connection goes on.
+    /// Gives up a request; its connection continues.
     fn time_out_stream(&mut self, place: usize, request: Request, now: u64) {
         let Some(multiplex) = &mut self.multiplex else { return };
         let (number, stream) = (place / multiplex.streams, place % multiplex.streams);
@@ -382,7 +384,7 @@ impl Traffic<'_> {
         }
     }
 
-    /// Gives up all that is under way at the end of a run.
+    /// Gives up all requests under way at the end of a run.
     pub(super) fn give_up_streams(&mut self, now: u64) {
         let Some(multiplex) = &mut self.multiplex else { return };
         let asked = multiplex.places.iter_mut().filter(|place| place.is_asked);
@@ -397,7 +399,7 @@ impl Traffic<'_> {
     }
 }
 
-/// A failure's kind and its words.
+/// A failure's kind and description.
 fn told(error: &h2::Error, answering: bool) -> (ErrorKind, String) {
     let reason = error.reason().map_or(String::new(), |reason| reason.description().to_owned());
     if error.is_io() {

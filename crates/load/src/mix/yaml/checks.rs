@@ -10,7 +10,7 @@ use stillgate_yaml::{Entry as Pair, Node, Value};
 
 const BODY_CHECKS: &[&str] = &["equals", "contains", "matches"];
 
-/// Largest automaton of a regex, so that no expression eats the memory.
+/// Largest automaton of a regex, to bound its memory.
 const REGEX_BYTES_MAX: usize = 1 << 20;
 
 pub(super) fn read(node: &Node, variables: &[Variable], reader: &mut Reader<'_>) -> Expect {
@@ -54,7 +54,7 @@ fn body(node: &Node, variables: &[Variable], reader: &mut Reader<'_>) -> Option<
     };
     let text = reader.text(value, "a text")?;
     if &**key == "matches" {
-        // In a regex `$` and braces have a meaning of their own, so variables have none.
+        // In a regex `$` and braces have another meaning, so variables are not supported.
         return match RegexBuilder::new(text).size_limit(REGEX_BYTES_MAX).build() {
             Ok(regex) => Some(BodyCheck::Matches(regex)),
             Err(regex::Error::CompiledTooBig(_)) => {
@@ -64,7 +64,7 @@ fn body(node: &Node, variables: &[Variable], reader: &mut Reader<'_>) -> Option<
                 None
             }
             Err(error) => {
-                // The last line says it; those before draw the place.
+                // The last line has the reason; those before draw the place.
                 let error = error.to_string();
                 let reason = error.lines().last().unwrap_or_default().trim_start_matches("error: ");
                 reader.findings.add(value.at, format!("not a regular expression: {reason}; mend it"));

@@ -1,7 +1,8 @@
 //! A JSON body written as YAML.
 //!
-//! A plain scalar that JSON would read as a number, `true`, `false` or `null` is that; everything else is a string. A
-//! plain `${name}` alone is a number if its variable is one. Values are escaped, so that the body stays JSON.
+//! A plain scalar that JSON would read as a number, `true`, `false` or `null` has that type; everything else is a
+//! string. A plain `${name}` alone is a number if its variable is one. Values are escaped, so that the body stays
+//! JSON.
 
 use super::reader::Reader;
 use crate::mix::template::{Escape, Piece, Template};
@@ -50,7 +51,7 @@ fn push(node: &Node, variables: &[Variable], reader: &mut Reader<'_>, out: &mut 
     }
 }
 
-/// What needs no quotes in JSON either.
+/// Whether JSON needs no quotes around it either.
 fn is_bare(text: &str) -> bool {
     matches!(text, "true" | "false") || serde_json::from_str::<Number>(text).is_ok()
 }

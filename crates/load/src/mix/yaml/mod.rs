@@ -1,7 +1,7 @@
 //! A mix written by hand, in YAML.
 //!
 //! ```yaml
-//! variables:                             # each is drawn anew for each request, and has one value within it
+//! variables:                             # each is drawn again for each request, and has one value within it
 //!   id: {range: [1, 100000]}             # a whole number, both ends included
 //!   n: {counter: 1}                      # 1, 2, 3…: each number once
 //!   user: {values: [ann, bob]}           # one of them
@@ -9,7 +9,7 @@
 //!   trace: {hex: 32}                     # so many random hexadecimal digits
 //!   key: {uuid: true}                    # a random UUID
 //! requests:
-//!   - path: /items/${id}?near=${city}    # GET, with weight 1; `$${` stands for `${`
+//!   - path: /items/${id}?near=${city}    # GET, with weight 1; `$${` means `${`
 //!     weight: 9
 //!     expect: {status: [200, 404], body: {contains: '"id"'}}
 //!   - name: order
@@ -36,7 +36,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use stillgate_yaml::{Entry as Pair, Node, Sink, Value, tree};
 
-/// What a mix has at least.
+/// A minimal mix.
 const LEAST: &str = "requests: [{path: /}]";
 
 /// Largest weight of a request.
@@ -51,7 +51,7 @@ pub(super) fn read(text: &str, origin: &Path, target: &Target) -> Result<Mix, Mi
     let mut findings = Findings::default();
     let (mut entries, mut variables) = (Vec::new(), Vec::new());
     let mut sink = Sink::default();
-    // `${NAME}` is a variable of the mix, and no part of the environment.
+    // `${NAME}` is a variable of the mix, not of the environment.
     let tree = tree::parse(0, text, None, &mut sink).and_then(|tree| tree.unless_empty(LEAST, &mut sink));
     findings.append_yaml(sink);
     if let Some(tree::Tree { root, .. }) = tree {
@@ -67,7 +67,7 @@ pub(super) fn read(text: &str, origin: &Path, target: &Target) -> Result<Mix, Mi
     Ok(Mix::new(entries, variables, Vec::new()))
 }
 
-/// What reading a request needs to know.
+/// The context for reading a request.
 struct Requests<'a> {
     folder: &'a Path,
     target: &'a Target,
@@ -139,7 +139,7 @@ impl Requests<'_> {
         Some((entry?, weight?))
     }
 
-    /// `path`, or that of a `url` of the target's host.
+    /// `path`, or the path of a `url` of the target's host.
     fn path(&self, map: Map<'_>, request: &Node, reader: &mut Reader<'_>) -> Option<Located<Template>> {
         let (node, path) = match map.present(&["path", "url"])[..] {
             [] if map.has_unknown => return None,
@@ -251,7 +251,7 @@ impl Requests<'_> {
 mod tests {
     use super::*;
 
-    /// What the documentation of this module shows can be read.
+    /// The example in this module's documentation is valid.
     #[test]
     fn the_example_is_a_mix() {
         let lines = include_str!("mod.rs").lines().skip_while(|line| *line != "//! ```yaml").skip(1);

@@ -1,4 +1,4 @@
-//! Typed values out of the tree: what each key may hold, and what is said where it holds something else.
+//! Reads typed values from the tree: the allowed values of each key, and the messages for others.
 
 use crate::mix::errors::{Findings, quoted};
 use std::str::FromStr;
@@ -6,21 +6,21 @@ use stillgate_yaml::nearest::nearest;
 use stillgate_yaml::scalar::{Scalar, Style};
 use stillgate_yaml::{Entry as Pair, Node, Value};
 
-/// Reads values; gathers what is wrong. A reader that gives `None` has said why.
+/// Reads values and gathers errors. A method that returns `None` has reported why.
 pub(super) struct Reader<'a> {
     pub(super) findings: &'a mut Findings,
 }
 
-/// A map that was checked for keys that are not known.
+/// A map that was checked for unknown keys.
 #[derive(Clone, Copy)]
 pub(super) struct Map<'t> {
     pairs: &'t [Pair],
-    /// It had some, and one may have been meant to be the one that is missed.
+    /// It had unknown keys, one of which may be a misspelling of a missing one.
     pub(super) has_unknown: bool,
 }
 
 impl<'t> Map<'t> {
-    /// The value of a key; a key without a value is as good as none.
+    /// The value of a key; a key without a value counts as absent.
     pub(super) fn get(self, key: &str) -> Option<&'t Node> {
         self.pair(key).map(|pair| &pair.value).filter(|node| !node.is_null())
     }
@@ -29,7 +29,7 @@ impl<'t> Map<'t> {
         self.pairs.iter().find(|pair| &*pair.key == key)
     }
 
-    /// Those of the keys that are there, in the order of the file.
+    /// The keys that are present, in the order of the file.
     pub(super) fn present(self, keys: &[&str]) -> Vec<&'t Pair> {
         self.pairs.iter().filter(|pair| keys.contains(&&*pair.key)).collect()
     }
@@ -74,7 +74,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A whole number that `allowed` takes.
+    /// A whole number that `allowed` accepts.
     pub(super) fn number<T: FromStr>(&mut self, node: &Node, allowed: impl Fn(&T) -> bool, want: &str) -> Option<T> {
         match &node.value {
             Value::Scalar(Scalar { text, style: Style::Plain, .. }) => match text.parse().ok().filter(allowed) {
@@ -85,7 +85,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Says what stands here and what should; `want` follows "write".
+    /// Reports the actual value and the expected one; `want` follows "write".
     pub(super) fn wrong<T>(&mut self, node: &Node, want: &str) -> Option<T> {
         if !matches!(node.value, Value::Refused) {
             self.findings.add(node.at, format!("{} is here; write {want}", node.found()));
@@ -94,7 +94,7 @@ impl Reader<'_> {
     }
 }
 
-/// Which of the known names was probably meant.
+/// The known name that was probably meant.
 pub(super) fn meant(name: &str, known: &[&str]) -> String {
     match nearest(name, known.iter().copied()) {
         Some(known) => format!("did you mean `{known}`?"),

@@ -9,7 +9,8 @@ use stillgate_yaml::{Entry as Pair, Node};
 
 const KINDS: &[&str] = &["range", "counter", "values", "file", "uuid", "hex"];
 
-/// All of them. One that is wrong stays, with some source: its uses shall not be reported as well.
+/// All variables. An invalid one is kept with some source, so that its uses are not reported as
+/// well.
 pub(super) fn read(node: &Node, folder: &Path, reader: &mut Reader<'_>) -> Vec<Variable> {
     let Some(pairs) = reader.pairs(node, "a map of names, like `id: {range: [1, 100]}`") else { return Vec::new() };
     let mut variables = Vec::new();
@@ -46,7 +47,7 @@ fn source(pair: &Pair, folder: &Path, reader: &mut Reader<'_>) -> Option<ValueSo
             let item = |item: &Node| {
                 reader.text(item, "a value, in quotes if it is to be empty").map(|text| text.as_bytes().into())
             };
-            // All are looked at, so that all are reported.
+            // All items are checked, so that all errors are reported.
             let values: Vec<Option<Box<[u8]>>> = items.iter().map(item).collect();
             values.into_iter().collect::<Option<Vec<_>>>().map(ValueSource::Values)
         }

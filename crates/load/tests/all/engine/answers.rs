@@ -1,4 +1,4 @@
-//! Answers in every form a server may give them, and in forms it may not.
+//! Answers in every form that servers may give, and in invalid forms.
 
 use crate::engine::server::{Then, ok, serve, write};
 use crate::engine::{MS, errors, even, load, millis, outcome};
@@ -48,7 +48,7 @@ fn answers_that_are_none() {
         assert!(errors(&outcome, kind) > 0, "{text}: {:?}", outcome.errors);
         assert_eq!(errors(&outcome, kind), outcome.errors.total(), "{text}: {:?}", outcome.errors);
         assert!(outcome.errors.examples[0].contains(words), "{text}: {:?}", outcome.errors);
-        // Each start failed, or never came about because of the pauses after failures.
+        // Each start failed, or never happened because of the pauses after failures.
         assert_eq!(outcome.errors.total() + outcome.self_watch.missed_starts, 10, "{text}: {outcome:?}");
     };
     let malformed = ErrorKind::Malformed;

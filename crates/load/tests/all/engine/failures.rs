@@ -52,9 +52,9 @@ fn a_target_that_dies_does_not_end_the_run() {
             });
             let begun = Instant::now();
             let outcome = outcome(&load(server.address, pace, 3, Duration::from_secs(seconds)));
-            // It does not wait for the timeout: nobody is there to answer.
+            // It does not wait for the timeout, since the server has gone.
             assert!(begun.elapsed() < Duration::from_secs(seconds) + TIMEOUT / 2);
-            // A busy machine may be too slow for the server to die while it is asked.
+            // A busy machine may be too slow for the server to die during the run.
             let has_died = server.requests.load(Ordering::SeqCst) > DEADLY && errors(&outcome, ErrorKind::Connect) > 0;
             has_died.then_some((seconds, outcome))
         };
@@ -81,13 +81,13 @@ fn what_is_not_answered_in_time_is_given_up() {
     let begun = Instant::now();
     let outcome = outcome(&load);
     assert!(begun.elapsed() < Duration::from_secs(60));
-    // Those that are answered, as far as they come in time.
+    // Requests that are answered, as far as in time.
     assert!(outcome.requests <= 5);
     let timeouts = errors(&outcome, ErrorKind::Timeout);
     let missed = outcome.self_watch.missed_starts;
     assert!(timeouts >= 2);
     assert_eq!(timeouts, outcome.errors.total());
-    // Nothing is left out: each start was answered, given up or never came about.
+    // Nothing is left out: each start was answered, given up or never happened.
     assert_eq!(outcome.requests + timeouts + missed + outcome.cut_off, 40);
     assert_eq!(
         (outcome.latencies.corrected.len(), outcome.latencies.uncorrected.len()),

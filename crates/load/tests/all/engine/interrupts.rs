@@ -1,4 +1,4 @@
-//! Runs that are ended early, and what is under way when a run ends.
+//! Runs that are ended early, and requests under way when a run ends.
 
 use crate::engine::server::{Then, ok, serve};
 use crate::engine::{SECONDS, even, load, millis, outcome};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use stillgate_load::engine::Before;
 use stillgate_load::{Load, LoadError, Note, Pace, Void, run};
 
-/// Far longer than it takes to end, far shorter than what is ended.
+/// Far longer than ending takes, far shorter than the run to be ended.
 const SOON: Duration = Duration::from_secs(120);
 
 const LONG: Duration = Duration::from_secs(1200);
@@ -38,7 +38,7 @@ fn in_the_warm_up() {
 
 #[test]
 fn while_connecting() {
-    // Nobody accepts: once the queue is full, connecting never ends.
+    // Nothing accepts: once the queue is full, connecting never ends.
     let listener = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     bind(&listener, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     listen(&listener, 0).unwrap();
@@ -133,7 +133,7 @@ fn a_target_that_closes_without_an_answer_is_asked_again_soon() {
     let asked = |seconds: u64| {
         let outcome = outcome(&load(server.address, even(100.0), 4, Duration::from_secs(seconds)));
         assert_eq!(outcome.errors.total() + outcome.self_watch.missed_starts, 100 * seconds);
-        // Pauses of 10, 20, 40, 80 and 100 ms, all connections anew after each; on a busy machine it takes longer.
+        // Pauses of 10, 20, 40, 80 and 100 ms, with new connections after each; on a busy machine it takes longer.
         outcome.sent >= 12
     };
     assert!(SECONDS.into_iter().any(asked));

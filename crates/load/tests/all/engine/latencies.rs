@@ -1,4 +1,4 @@
-//! Latencies against what the server did to the requests.
+//! Compares latencies with the server's behaviour.
 
 use crate::engine::server::{ok, serve};
 use crate::engine::{MS, attempt, even, load, millis, outcome};
@@ -17,7 +17,7 @@ fn a_stall_counts_for_all_that_had_to_wait() {
 }
 
 fn stall() {
-    // Of 1000 requests in a second, one takes 400 ms: those of the next 400 ms wait for its connection.
+    // One of 1000 requests in a second takes 400 ms: those of the next 400 ms wait for its connection.
     let server = serve(|stream, asked| {
         if asked.total == 300 {
             thread::sleep(millis(400));
@@ -35,7 +35,7 @@ fn stall() {
     }
     assert!(above(uncorrected, 100) < above(corrected, 100) / 3, "the actual sends did not wait");
     assert!(corrected.max() >= 399 * MS);
-    // That is the target's doing.
+    // The target is the cause.
     let late = above(&outcome.self_watch.lateness, 100);
     assert!(late < above(corrected, 100) / 3, "{late} were late by the generator's doing");
 }
@@ -46,7 +46,7 @@ fn latencies_are_those_the_server_had() {
 }
 
 fn compare_latencies() {
-    // Uniform from 10 to 170 ms. What the server took is what it measured itself, so that a busy machine changes little.
+    // Uniform from 10 to 170 ms. The server measures its own time, so that a busy machine changes little.
     let served = Arc::new(Mutex::new(Vec::new()));
     let taken = served.clone();
     let server = serve(move |stream, asked| {
@@ -65,13 +65,13 @@ fn compare_latencies() {
         let measured = latencies.uncorrected.value_at_quantile(quantile) as f64 / MS as f64;
         // Within the histogram's resolution.
         assert!(measured >= at_server * 0.999, "p{quantile}: {measured} ms, at the server {at_server}");
-        // Beside the server's time: two threads to be woken, on a machine where others may run.
+        // Besides the server's time: two threads to be woken, on a machine where others may run.
         assert!(measured <= at_server + 30.0, "p{quantile}: {measured} ms, at the server {at_server}");
         assert!(latencies.corrected.value_at_quantile(quantile) >= latencies.uncorrected.value_at_quantile(quantile));
     }
 }
 
-/// What the closed loop below asks for takes so long on average.
+/// The average time that the closed loop below requests from the server.
 const MEAN_S: f64 = 0.005;
 
 /// When the server had read a request, and when it began to write the answer.
@@ -126,7 +126,7 @@ fn every_quantile_lies_between_what_the_server_saw() {
         assert!(measured_ns as f64 <= most_ns, "rank {rank}: {measured_ns} ns, no more than {most_ns} had gone by");
     }
     for percent in 2..=99 {
-        // The draws are so evenly spread that a hundredth of them is more than they are apart from the distribution.
+        // The draws are spread so evenly that they differ from the distribution by less than a hundredth.
         let share = f64::from(percent) / 100.0;
         let (found_ns, drawn_ns) = (latencies.value_at_quantile(share) as f64, exponential_s(share - 0.01) * 1e9);
         assert!(found_ns >= drawn_ns, "{percent}%: {found_ns} ns, of the distribution {drawn_ns}");

@@ -1,6 +1,6 @@
-//! The engine against servers that do what servers do: answer in every form, stall, break, refuse.
+//! The engine against servers that behave like servers: they answer in every form, stall, break, refuse.
 //!
-//! The machine may be busy: what is asserted holds however late anything comes, unless it says otherwise.
+//! The machine may be busy: assertions hold however late anything comes, unless they say otherwise.
 
 mod answers;
 mod failures;
@@ -20,7 +20,7 @@ const MS: u64 = 1_000_000;
 /// Reached by a failure only, on a busy machine too.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The measured times of a run, in seconds, that has to see something happen: the next one where a busy machine was too slow.
+/// The measured times of a run, in seconds, that must see an event: the next one if a busy machine was too slow.
 const SECONDS: [u64; 4] = [1, 4, 16, 64];
 
 fn millis(ms: u64) -> Duration {
@@ -58,11 +58,11 @@ fn outcome(load: &Load) -> Outcome {
     run(load, &AtomicBool::new(false), &mut |_| {}).unwrap()
 }
 
-/// How often what compares times may fail before it is taken for wrong. A machine that stands still for a moment by itself cannot be told
-/// from what the test has stopped; who measures wrong does so each time.
+/// How often a comparison of times may fail before it counts as wrong. A machine that stops for a moment by itself
+/// cannot be distinguished from a stop by the test; wrong measurements fail every time.
 const ATTEMPTS: usize = 3;
 
-/// Runs what compares times, again where the machine may have been in the way.
+/// Runs a comparison of times, again if the machine may have interfered.
 fn attempt(check: impl Fn()) {
     for _ in 1..ATTEMPTS {
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(&check)).is_ok() {

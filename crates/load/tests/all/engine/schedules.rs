@@ -1,4 +1,4 @@
-//! How many requests, how fast, over how many connections: what was asked for is what was done.
+//! The number of requests, their rate and the number of connections are as planned.
 
 use crate::engine::server::{ok, serve};
 use crate::engine::{attempt, even, load, millis, outcome};
@@ -44,16 +44,17 @@ fn a_closed_loop_asks_as_fast_as_it_is_answered() {
     assert_eq!((outcome.latencies.corrected.len(), outcome.self_watch.lateness.len()), (outcome.requests, 0));
     assert_eq!((server.accepted.load(Ordering::SeqCst), outcome.rate_intended), (3, None));
     assert!(outcome.bytes_received >= 40 * (outcome.requests - 3));
-    // Unless a busy machine lets it wait.
+    // A busy machine may delay it.
     assert!(outcome.void.iter().all(|void| matches!(void, Void::StoodStill { .. })), "{:?}", outcome.void);
 }
 
-/// Of connections that are always busy, rate times latency is their number (Little 1961), however short the measured time.
+/// For connections that are always busy, rate times latency is their number (Little 1961), however short the measured
+/// time.
 #[test]
 fn a_closed_loop_counts_requests_across_its_borders() {
     attempt(|| {
         for (answer_ms, measured_ms) in [(200, 300), (200, 110), (40, 25), (20, 25)] {
-            // What the server took is what it measured itself, so that a busy machine changes little.
+            // The server measures its own time, so that a busy machine changes little.
             let served = Arc::new(Mutex::new(Vec::new()));
             let taken = served.clone();
             let server = serve(move |stream, _| {
@@ -115,7 +116,7 @@ fn stopped_early() {
 #[test]
 fn thousands_of_connections() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    // The server's ends are this process's too.
+    // The server's ends belong to this process, too.
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
     let server = serve(|stream, _| ok(stream, "ok"));

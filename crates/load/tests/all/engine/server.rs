@@ -11,7 +11,7 @@ use std::thread;
 /// Enough for a handler; there may be thousands of threads.
 const STACK_BYTES: usize = 128 * 1024;
 
-/// What a test may look at.
+/// A server with counts for tests.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     /// Requests read.
@@ -20,20 +20,20 @@ pub(crate) struct Server {
     pub(crate) accepted: Arc<AtomicU64>,
 }
 
-/// A request that was read whole.
+/// A complete request.
 pub(crate) struct Asked {
-    /// Over all connections, from zero.
+    /// Its number over all connections, from zero.
     pub(crate) total: u64,
     /// Bytes of its body.
     pub(crate) body_bytes: u64,
 }
 
-/// Whether a connection goes on after an answer.
+/// Whether a connection continues after an answer.
 #[derive(PartialEq, Eq)]
 pub(crate) enum Then {
     Keep,
     Close,
-    /// And no connection is accepted any more.
+    /// Also stops accepting connections.
     Die,
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn serve(answer: impl Fn(&mut TcpStream, &Asked) -> Then + Send + Syn
             let serve = move || {
                 let then = converse(stream, &requests, &dead, &*answer);
                 if then == Some(Then::Die) && !dead.swap(true, Ordering::SeqCst) {
-                    // Wakes the listener, which then goes.
+                    // Wakes the listener, which then ends.
                     drop(TcpStream::connect(address));
                 }
             };
@@ -71,7 +71,7 @@ pub(crate) fn ok(stream: &mut TcpStream, body: &str) -> Then {
     write(stream, answer.as_bytes())
 }
 
-/// Writes it; a client that has gone is no failure of the test.
+/// Writes it; a client that has gone does not fail the test.
 pub(crate) fn write(stream: &mut TcpStream, bytes: &[u8]) -> Then {
     match stream.write_all(bytes) {
         Ok(()) => Then::Keep,

@@ -1,4 +1,5 @@
-//! A generator that is stopped says so: all requests that were due meanwhile were late by its own doing, and the run is void.
+//! A generator that is stopped reports it: all requests that were due meanwhile were late because of it, and the run is
+//! void.
 //!
 //! A process of its own, because stopping stops all threads: this test starts itself again as the generator.
 
@@ -26,7 +27,7 @@ fn a_stopped_generator_voids_its_closed_loop() {
     check("a_stopped_generator_voids_its_closed_loop", closed);
 }
 
-/// No start falls into the stop, or one; its answers would have waited all the same.
+/// At most one start falls into the stop; answers would have waited anyway.
 #[test]
 fn a_stop_between_two_starts_voids_a_run() {
     check("a_stop_between_two_starts_voids_a_run", sparse);
@@ -67,7 +68,7 @@ fn scheduled(url: &str) {
     let outcome = generate(url, Pace::Open(Schedule { rate: 1000.0, rate_end: 1000.0, arrivals: Arrivals::Uniform }));
     let lateness = &outcome.self_watch.lateness;
     assert_eq!((outcome.requests, lateness.len()), (2000, 2000));
-    // Of the 500 that were due meanwhile, 400 were due 100 ms or more before it could go on; the signals themselves may
+    // 400 of the 500 starts due meanwhile were due 100 ms or more before it could continue; the signals themselves may
     // be late, but not early.
     let late = lateness.len() - lateness.count_between(0, 99_000_000);
     assert!((390..=1200).contains(&late), "{late} were more than 99 ms late");
@@ -84,7 +85,7 @@ fn sparse(url: &str) {
     println!("late as it should be");
 }
 
-/// No start of a closed loop is late, but the thread knows when it meant to wake.
+/// No start of a closed loop is late, but the thread knows when it planned to wake.
 fn closed(url: &str) {
     let outcome = generate(url, Pace::Closed);
     assert!(outcome.self_watch.pause_longest >= Duration::from_millis(450), "{:?}", outcome.self_watch);
