@@ -136,7 +136,7 @@ fn regex(text: &str, span: Range<usize>, source: &str) -> Result<Test, Problem> 
         Ok(pattern) => return Ok(Test::Regex(pattern)),
         Err(refused) => refused,
     };
-    // The same parser that refused it reports the position.
+    // The parser that refused it also reports the position.
     let parsed = regex_syntax::ParserBuilder::new().utf8(false).build().parse(source);
     let (reason, inner, hint) = match parsed {
         Err(regex_syntax::Error::Parse(error)) => {

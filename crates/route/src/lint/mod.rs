@@ -50,7 +50,7 @@ pub enum FindingKind {
     },
     /// Every request that would satisfy the route is taken by others.
     Shadowed {
-        /// Those routes, each with its id.
+        /// The other routes, each with its id.
         by: Vec<(usize, String)>,
         /// Why these come first.
         reason: String,
