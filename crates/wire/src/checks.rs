@@ -1,4 +1,4 @@
-//! What must hold for every input, as functions that panic where it does not.
+//! Invariants of every input, as functions that panic if one is violated.
 //!
 //! The fuzz targets and the property tests call these, and `cargo test` replays the corpus through them.
 
@@ -12,7 +12,7 @@ use crate::{
 };
 use std::net::SocketAddr;
 
-/// A request head parses alike however it is split, and what is serialised parses to the same.
+/// A request head parses alike however it is split, and its serialised form parses to an equal head.
 pub fn request_head(bytes: &[u8]) {
     let limits = HeadLimits { head_bytes_max: 4096, target_bytes_max: 512, headers_max: 32 };
     let Ok(skip) = leading_empty_lines(bytes) else { return };
@@ -39,7 +39,7 @@ pub fn request_head(bytes: &[u8]) {
     assert_same_fields(&head.fields, &bytes[..len], &parsed.fields, &again);
 }
 
-/// The same of response heads.
+/// A response head parses alike however it is split, and its serialised form parses to an equal head.
 pub fn response_head(bytes: &[u8]) {
     let limits = HeadLimits { head_bytes_max: 4096, target_bytes_max: 0, headers_max: 32 };
     let (whole, head) = feed_response(bytes, bytes.len().max(1), &limits);
@@ -70,7 +70,8 @@ pub fn chunked_body(bytes: &[u8]) {
     }
 }
 
-/// A PROXY protocol header parses alike however it is split, ends where it says, and its addresses survive being written.
+/// A PROXY protocol header parses alike however it is split, ends at its stated length, and its addresses survive being
+/// written.
 pub fn proxy_header(bytes: &[u8]) {
     use proxy_protocol::{Parsed, V2_BYTES_MAX, parse, write_v1, write_v2};
     let whole = parse(bytes);

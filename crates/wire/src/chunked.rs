@@ -1,14 +1,14 @@
 //! The chunked transfer coding (RFC 9112 section 7.1), decoded in place.
 //!
-//! Content is moved to the front of the buffer and the framing dropped, extensions with it: what is sent on is framed
-//! anew, so no reader behind us can see other chunk borders than we did. Stricter than the grammar where the grammar
-//! invites trouble: no white space around a chunk size, no bare LF anywhere.
+//! Content is moved to the front of the buffer and the framing dropped, with extensions: the body is framed again
+//! when it is sent, so readers behind us cannot see other chunk borders than we did. Stricter than the grammar where
+//! the grammar invites trouble: no white space around a chunk size, no bare LF anywhere.
 
 use crate::error::ChunkError;
 use crate::limits::{CHUNK_LINE_BYTES_MAX, TRAILER_BYTES_MAX};
 use crate::name::Name;
 
-/// What one call took out of the buffer.
+/// The part of the buffer that one call consumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decoded {
     /// Bytes of the buffer that belonged to the body.
@@ -19,7 +19,7 @@ pub struct Decoded {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum State {
-    /// In a size; how many digits were seen.
+    /// In a size; `digits` of it were read.
     #[default]
     Size,
     Extension,
@@ -45,7 +45,7 @@ pub struct ChunkDecoder {
     trailer: Vec<u8>,
 }
 
-/// More hexadecimal digits than this overflow or are an attempt to.
+/// More hexadecimal digits overflow, or are an attempt to.
 const SIZE_DIGITS_MAX: u8 = 15;
 
 impl ChunkDecoder {
@@ -217,7 +217,7 @@ fn is_forbidden_trailer(name: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// Content, what was left over, trailers, whether it is done.
+    /// Content, remaining bytes, trailers, and whether it is done.
     type Run = (Vec<u8>, Vec<u8>, Vec<u8>, bool);
 
     /// Decodes in pieces of `step` bytes.

@@ -1,12 +1,12 @@
 //! The checksum of the PROXY protocol: CRC-32C (Castagnoli), as in RFC 3720 appendix B.4.
 //!
-//! A table of 256 entries, since a header of a few dozen bytes once a connection is all that is ever summed.
+//! A table of 256 entries is enough for a header of a few dozen bytes once a connection.
 
 /// The polynomial, reflected.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 const TABLE: [u32; 256] = table();
 
-/// Of the bytes of these parts, one after the other.
+/// The checksum of these parts, one after the other.
 pub(crate) fn crc32c(parts: [&[u8]; 3]) -> u32 {
     let step = |crc: u32, byte: &u8| TABLE[usize::from(crc as u8 ^ byte)] ^ crc >> 8;
     !parts.into_iter().flatten().fold(!0, step)
@@ -31,7 +31,7 @@ const fn table() -> [u32; 256] {
 mod tests {
     use super::*;
 
-    /// RFC 3720 appendix B.4, and the check value that catalogues of CRCs give.
+    /// RFC 3720 appendix B.4, and the check value in catalogues of CRCs.
     #[test]
     fn known_sums() {
         let ascending: Vec<u8> = (0..32).collect();

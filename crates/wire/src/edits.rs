@@ -1,10 +1,10 @@
-//! Changes to a head, kept beside it: the parsed bytes are never moved.
+//! Changes to a head, kept separately: the parsed bytes are never moved.
 //!
-//! Names and values are types that cannot split a message: they are checked where they are made, in every build. What frames
-//! a message or belongs to one connection cannot be edited by name at all.
+//! Names and values are types that cannot split a message: they are checked where they are made, in every build. Fields
+//! that frame a message or belong to one connection cannot be edited by name at all.
 //!
-//! A name carries what the parser would have recognised it as, so that most comparisons are those of two numbers, and lines
-//! that plugins add are listed, so that none is searched for in text.
+//! A name carries the parser's id for it, so that most comparisons are of two numbers, and lines that plugins add are
+//! listed, so that none is searched for in text.
 
 mod decimal;
 mod lines;
@@ -23,7 +23,7 @@ use std::fmt;
 /// Why a name, value, target or the like cannot be part of a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EditError {
-    /// A field's name is no token (RFC 9110 section 5.1).
+    /// A field's name is not a token (RFC 9110 section 5.1).
     Name,
     /// The field frames the message or belongs to one connection (RFC 9110 section 7.6.1), so it is ours to set.
     Framing,
@@ -31,7 +31,7 @@ pub enum EditError {
     Value,
     /// A target has a blank or a control character in it, or does not begin with `/`.
     Target,
-    /// A method is no token (RFC 9110 section 9.1).
+    /// A method is not a token (RFC 9110 section 9.1).
     Method,
     /// A status is not from 200 to 599.
     Status,
@@ -55,8 +55,7 @@ impl fmt::Display for EditError {
 
 impl std::error::Error for EditError {}
 
-/// Bytes of lines that edits by name add to a head. A short template makes a long value of what a client sends, many times
-/// over.
+/// Bytes of lines that edits by name add to a head. A short template can repeat a value of the client many times.
 pub const ADDED_BYTES_MAX: usize = 64 * 1024;
 
 /// Changes to the fields of a head.
@@ -64,21 +63,21 @@ pub const ADDED_BYTES_MAX: usize = 64 * 1024;
 pub struct Edits {
     /// Lines that are left out.
     pub removed: FieldSet,
-    /// Lines that nothing looks for any more, each with its CRLF: what the gateway itself says of a message, from constants and
-    /// checked values. In a request they stand before `lines`, in a response behind them.
+    /// Lines that are not searched by name any more, each with its CRLF: the gateway's own statements about a message,
+    /// made of constants and checked values. In a request they come before `lines`, in a response behind them.
     pub appended: Vec<u8>,
     lines: Lines,
-    /// A line was left out, as the others have [`ADDED_BYTES_MAX`] already: the message cannot be sent.
+    /// A line was left out, since the others have used up [`ADDED_BYTES_MAX`]: the message cannot be sent.
     is_too_large: bool,
-    /// Of a request: a name that is set or removed takes its lookalikes with it. A node behind CGI, WSGI or PHP would take what
-    /// the client says under `X_User` for what the gateway says under `X-User`.
+    /// For requests: a name that is set or removed takes its lookalikes with it. A node behind CGI, WSGI or PHP would
+    /// mistake the client's `X_User` for the gateway's `X-User`.
     takes_lookalikes: bool,
-    /// The names that were set or removed, as bits, of those that the parser knows.
+    /// Bits of the names that were set or removed, for names that the parser knows.
     withdrawn: u32,
 }
 
 impl Edits {
-    /// No edits, keeping the memory.
+    /// Removes all edits, keeping the memory.
     #[inline]
     pub fn clear(&mut self) {
         self.removed = FieldSet::default();
@@ -89,7 +88,7 @@ impl Edits {
         }
     }
 
-    /// The same as another's, in the memory that is here.
+    /// Copies another's edits into this memory.
     pub fn copy_from(&mut self, other: &Edits) {
         let Edits { removed, appended, lines, is_too_large, takes_lookalikes, withdrawn } = other;
         self.removed.clone_from(removed);
@@ -98,13 +97,14 @@ impl Edits {
         (self.is_too_large, self.takes_lookalikes, self.withdrawn) = (*is_too_large, *takes_lookalikes, *withdrawn);
     }
 
-    /// Whether lines were left out since they are more than a head may have. Who applies the edits has to ask.
+    /// Whether lines were left out because they exceed the limit of a head. Callers that apply the edits must check
+    /// this.
     #[inline]
     pub fn is_too_large(&self) -> bool {
         self.is_too_large
     }
 
-    /// Whether there is any.
+    /// Whether there are edits.
     #[inline]
     pub fn is_changed(&self) -> bool {
         !self.lines.list.is_empty() || !self.appended.is_empty() || self.removed != FieldSet::default()
@@ -119,7 +119,7 @@ impl Edits {
         }
     }
 
-    /// Adds a line that is written already, within [`ADDED_BYTES_MAX`].
+    /// Adds a prepared line, within [`ADDED_BYTES_MAX`].
     #[inline]
     pub fn add_line(&mut self, line: &OwnedLine) {
         match self.lines.text.len() + line.name().bytes.len() + line.value().0.len() <= ADDED_BYTES_MAX {
@@ -128,14 +128,14 @@ impl Edits {
         }
     }
 
-    /// Adds a line of the gateway's own, whatever plugins have added, that nothing looks for any more.
+    /// Adds a line of the gateway itself, independent of the lines of plugins, that is not searched by name any more.
     #[inline]
     pub fn append(&mut self, name: FieldName<'_>, value: FieldValue<'_>) {
         push_line(&mut self.appended, name, value);
     }
 
-    /// Takes out all lines of a name, those that were added among them. Of a request also what came under names that some nodes
-    /// cannot tell from it.
+    /// Removes all lines of a name, including added ones. In a request also those with names that some nodes cannot
+    /// distinguish from it.
     pub fn remove(&mut self, fields: &Fields, head: &[u8], name: FieldName<'_>) {
         let takes_lookalikes = self.takes_lookalikes;
         for (index, field) in fields.iter().enumerate() {
@@ -147,15 +147,15 @@ impl Edits {
         self.lines.remove(name);
     }
 
-    /// Whether all lines of a name that the parser knows were taken out, perhaps for others: what the gateway itself would say
-    /// under it is not wanted.
+    /// Whether all lines of a name that the parser knows were removed, perhaps to be replaced: the gateway must not add
+    /// its own.
     #[inline]
     pub fn is_withdrawn(&self, name: FieldName<'_>) -> bool {
         // All other names share a bit.
         !matches!(name.id, Name::Other | Name::Lookalike) && self.withdrawn & 1 << name.id as u8 != 0
     }
 
-    /// Takes out what came under names that some nodes cannot tell from this one, which stays.
+    /// Removes lines whose names some nodes cannot distinguish from this one, which stays.
     pub fn remove_lookalikes(&mut self, fields: &Fields, head: &[u8], name: FieldName<'_>) {
         for (index, field) in fields.iter().enumerate() {
             if name.is_like(field, head) {
@@ -164,7 +164,7 @@ impl Edits {
         }
     }
 
-    /// The same for several names.
+    /// Like [`Edits::remove`], for several names.
     pub fn remove_each(&mut self, fields: &Fields, head: &[u8], names: &[FieldName<'_>]) {
         let shapes = names.iter().fold(Shapes::default(), |shapes, name| shapes.with(*name));
         let takes_lookalikes = self.takes_lookalikes;
@@ -176,7 +176,7 @@ impl Edits {
         names.iter().for_each(|name| self.lines.remove(*name));
     }
 
-    /// Takes out lines that came of which `is_it` holds; their names have one of these shapes.
+    /// Removes lines of the head for which `is_it` holds; their names have one of these shapes.
     #[inline]
     fn remove_shaped(&mut self, fields: &Fields, shapes: Shapes, is_it: impl Fn(&Field) -> bool) {
         for (index, field) in fields.iter().enumerate() {
@@ -196,19 +196,19 @@ impl Edits {
         self.added(name).next()
     }
 
-    /// Takes out all lines of a name that were added.
+    /// Removes all added lines of a name.
     #[inline]
     pub fn remove_added(&mut self, name: FieldName<'_>) {
         self.lines.remove(name);
     }
 
-    /// Puts one line in place of all of that name.
+    /// Replaces all lines of that name by one.
     pub fn set(&mut self, fields: &Fields, head: &[u8], name: FieldName<'_>, value: FieldValue<'_>) {
         self.remove(fields, head, name);
         self.add(name, value);
     }
 
-    /// The same of a line that is written already.
+    /// Like [`Edits::set`], with a prepared line.
     pub fn set_line(&mut self, fields: &Fields, head: &[u8], line: &OwnedLine) {
         self.remove(fields, head, line.name());
         self.add_line(line);
@@ -228,7 +228,7 @@ impl Edits {
         came.chain(self.added(name))
     }
 
-    /// The values of a name among the lines that were added, in their order.
+    /// The values of a name among the added lines, in their order.
     pub fn added(&self, name: FieldName<'_>) -> impl Iterator<Item = &[u8]> {
         let lines = &self.lines;
         let list = if lines.may_have(name) { &lines.list[..] } else { &[] };
@@ -241,13 +241,13 @@ impl Edits {
         names.iter().any(|name| self.lines.shapes.may_have_id(name.id))
     }
 
-    /// The same of lines that were added or taken out by one of these names.
+    /// Like [`Edits::may_have_added`], also for lines that were removed by one of these names.
     #[inline]
     pub fn may_have_changed(&self, names: &[FieldName<'_>]) -> bool {
         names.iter().any(|name| self.lines.shapes.may_have_id(name.id) || self.withdrawn & 1 << name.id as u8 != 0)
     }
 
-    /// The lines that were added, but for those of [`Edits::append`].
+    /// The added lines, without those of [`Edits::append`].
     #[inline]
     pub fn lines(&self) -> &[u8] {
         &self.lines.text
@@ -273,7 +273,7 @@ impl Edits {
         })
     }
 
-    /// Puts the lines of `over` in place of those here that have their names.
+    /// Replaces lines by those of `over` with the same names.
     pub fn overlay(&mut self, fields: &Fields, head: &[u8], over: &Edits) {
         let Lines { text, list, tags, shapes } = &over.lines;
         self.is_too_large |= over.is_too_large;
@@ -294,13 +294,13 @@ impl Edits {
 /// Changes to a request's head.
 #[derive(Debug)]
 pub struct RequestEdits {
-    /// Of its fields.
+    /// Changes to its fields.
     pub fields: Edits,
-    /// Empty: as it came.
+    /// Empty if it is unchanged.
     method: Vec<u8>,
-    /// Empty: as it came.
+    /// Empty if it is unchanged.
     target: Vec<u8>,
-    /// Empty: what the upstream's `pass_host` says.
+    /// Empty if the upstream's `pass_host` decides.
     host: Vec<u8>,
 }
 
@@ -312,7 +312,7 @@ impl Default for RequestEdits {
 }
 
 impl RequestEdits {
-    /// No edits, keeping the memory.
+    /// Removes all edits, keeping the memory.
     pub fn clear(&mut self) {
         self.fields.clear();
         self.method.clear();
@@ -349,17 +349,17 @@ impl RequestEdits {
         self.host.extend_from_slice(host.0);
     }
 
-    /// The method, where it was changed.
+    /// The method, if it was changed.
     pub fn method(&self) -> Option<&[u8]> {
         (!self.method.is_empty()).then_some(&self.method[..])
     }
 
-    /// Path and query, where they were changed.
+    /// Path and query, if they were changed.
     pub fn target(&self) -> Option<&[u8]> {
         (!self.target.is_empty()).then_some(&self.target[..])
     }
 
-    /// The `Host` that the node sees, where it was set.
+    /// The `Host` that the node sees, if it was set.
     pub fn host(&self) -> Option<&[u8]> {
         (!self.host.is_empty()).then_some(&self.host[..])
     }
@@ -368,19 +368,19 @@ impl RequestEdits {
 /// Changes to a response's head.
 #[derive(Debug, Default)]
 pub struct ResponseEdits {
-    /// Of its fields.
+    /// Changes to its fields.
     pub fields: Edits,
     status: Option<u16>,
 }
 
 impl ResponseEdits {
-    /// No edits, keeping the memory.
+    /// Removes all edits, keeping the memory.
     pub fn clear(&mut self) {
         self.fields.clear();
         self.status = None;
     }
 
-    /// Replaces the status; the reason becomes that of the new one.
+    /// Replaces the status, and its reason with it.
     pub fn set_status(&mut self, status: u16) -> Result<(), EditError> {
         if !(200..=599).contains(&status) {
             return Err(EditError::Status);
@@ -389,12 +389,12 @@ impl ResponseEdits {
         Ok(())
     }
 
-    /// Leaves the status as it came.
+    /// Restores the original status.
     pub fn keep_status(&mut self) {
         self.status = None;
     }
 
-    /// The status, where it was changed.
+    /// The status, if it was changed.
     #[inline]
     pub fn status(&self) -> Option<u16> {
         self.status

@@ -1,8 +1,8 @@
-//! Why a message was refused, in the words the other side and the log get.
+//! Why a message was refused, in the words that the other side and the log see.
 
 use std::fmt;
 
-/// What a refusal means to the sender of a request.
+/// The answer to the sender of a refused request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// 400
@@ -112,7 +112,7 @@ errors! {
 }
 
 impl RequestError {
-    /// Which status answers it.
+    /// The fault that decides the status.
     pub fn fault(self) -> Fault {
         match self {
             RequestError::TargetTooLong => Fault::TargetTooLong,

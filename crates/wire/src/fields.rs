@@ -1,7 +1,7 @@
 //! A head's header fields as a flat, ordered list of ranges over the head's bytes.
 //!
 //! There is no map and no per-header allocation: a head has a dozen fields, and a walk over a dozen 10-byte records is
-//! quicker than any hash. A field nobody edits is forwarded as the bytes that came.
+//! quicker than any hash. A field without edits is forwarded as the bytes that came.
 
 use crate::name::Name;
 
@@ -15,13 +15,13 @@ pub struct Span {
 }
 
 impl Span {
-    /// The bytes it stands for; `head` must be the bytes that were parsed.
+    /// The bytes of the range; `head` must be the bytes that were parsed.
     #[inline]
     pub fn of(self, head: &[u8]) -> &[u8] {
         &head[self.start as usize..self.start as usize + self.len as usize]
     }
 
-    /// Where it ends.
+    /// The end of the range.
     pub fn end(self) -> usize {
         self.start as usize + self.len as usize
     }
@@ -37,11 +37,11 @@ impl Span {
 /// One header line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Field {
-    /// The name as it came; also where the line begins.
+    /// The name as it came; its start is the start of the line.
     pub name: Span,
     /// The value without surrounding white space.
     pub value: Span,
-    /// What the name means to the gateway.
+    /// The known name that it is.
     pub id: Name,
 }
 
@@ -49,9 +49,9 @@ pub struct Field {
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Fields {
     pub(crate) list: Vec<Field>,
-    /// Where the fields end: the offset of the empty line.
+    /// The end of the fields: the offset of the empty line.
     pub(crate) end: u16,
-    /// Lines of the head that are not in `list`: for everybody who reads or writes it, they are not there.
+    /// Lines of the head that are not in `list`: readers and writers treat them as absent.
     pub(crate) dropped: u16,
 }
 
@@ -67,13 +67,13 @@ impl Fields {
         (self.end, self.dropped) = (0, 0);
     }
 
-    /// How many lines of the head were left out of the list; see [`crate::RequestHead::drops_underscores`].
+    /// The number of lines of the head that were left out of the list; see [`crate::RequestHead::drops_underscores`].
     #[inline]
     pub fn dropped(&self) -> usize {
         usize::from(self.dropped)
     }
 
-    /// How many there are; at most [`crate::HEADERS_MAX`].
+    /// The number of fields; at most [`crate::HEADERS_MAX`].
     pub fn len(&self) -> usize {
         self.list.len()
     }

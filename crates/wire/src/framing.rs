@@ -1,4 +1,4 @@
-//! Where a message's body ends (RFC 9112 section 6), decided once from the head and then followed byte by byte.
+//! The end of a message's body (RFC 9112 section 6), decided once from the head and then followed byte by byte.
 
 use crate::Version;
 use crate::chunked::{ChunkDecoder, Decoded};
@@ -9,7 +9,7 @@ use crate::name::Name;
 /// How a body is delimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Framing {
-    /// There is no body.
+    /// The message has no body.
     #[default]
     None,
     /// Exactly this many bytes.
@@ -20,7 +20,7 @@ pub enum Framing {
     UntilClose,
 }
 
-/// What the two framing fields of a head say; the same rules for requests and responses.
+/// The values of the two framing fields of a head; requests and responses have the same rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Declared {
     Nothing,
@@ -61,8 +61,8 @@ impl Declaration {
         }
     }
 
-    /// Repeated lengths are refused even where they agree, and codings even where `chunked` comes last: RFC 9112
-    /// section 6.3 allows either, and the next party may read them another way.
+    /// Repeated lengths are refused even if they agree, and codings even if `chunked` comes last: RFC 9112 section 6.3
+    /// allows either, but the next party may read them differently.
     pub(crate) fn decide(&self, head: &[u8], version: Version) -> Result<Declared, DeclaredError> {
         match (self.coding, self.length) {
             (None, None) => Ok(Declared::Nothing),
@@ -83,7 +83,7 @@ impl Declaration {
     }
 }
 
-/// `1*DIGIT` below 2^63: more digits than any file has, and no sum of two overflows.
+/// `1*DIGIT` below 2^63: larger than any file, and the sum of two does not overflow.
 fn parse_length(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || digits.len() > 19 {
         return None;
@@ -101,9 +101,9 @@ fn parse_length(digits: &[u8]) -> Option<u64> {
 /// Follows a body to its end, whatever its framing.
 #[derive(Debug)]
 pub enum BodyDecoder {
-    /// This many bytes are still to come; zero: the body is complete.
+    /// This many bytes are still to come; zero if the body is complete.
     Length(u64),
-    /// In the chunked coding. Boxed state would cost an allocation a request; inline it costs nothing when unused.
+    /// The chunked coding. Boxed state would cost an allocation a request; inline it costs nothing when unused.
     Chunked(ChunkDecoder),
     /// All bytes until the connection ends.
     UntilClose,
@@ -140,8 +140,8 @@ impl BodyDecoder {
         }
     }
 
-    /// How many bytes of content come next, before any framing and before the end: what of them is here may be taken as
-    /// it is.
+    /// How many bytes of content come next, before any framing and before the end: those that are in the buffer may be
+    /// used as they are.
     #[inline]
     pub fn content_left(&self) -> u64 {
         match self {
@@ -151,7 +151,7 @@ impl BodyDecoder {
         }
     }
 
-    /// Whether the body's last byte was seen. Never true of a body that ends with the connection.
+    /// Whether the body's last byte was seen. Never true for a body that ends with the connection.
     #[inline]
     pub fn is_done(&self) -> bool {
         match self {
@@ -176,14 +176,14 @@ pub(crate) struct ConnectionTokens {
     pub(crate) close: bool,
     pub(crate) keep_alive: bool,
     pub(crate) upgrade: bool,
-    /// How many other options there are.
+    /// The number of other options.
     pub(crate) others: usize,
 }
 
 impl ConnectionTokens {
     #[inline]
     pub(crate) fn see(&mut self, value: &[u8]) {
-        // As nearly all are written.
+        // The usual spellings.
         match value {
             b"keep-alive" => self.keep_alive = true,
             b"close" => self.close = true,

@@ -1,4 +1,4 @@
-//! What request and response heads have in common: incremental arrival, line ends, field lists.
+//! Shared by request and response heads: incremental arrival, line ends, field lists.
 
 use crate::fields::{Field, Fields, Span};
 use crate::framing::{ConnectionTokens, Declaration, named_by_connection};
@@ -6,17 +6,17 @@ use crate::name::{Name, looks_like_framing};
 use crate::{CONNECTION_OPTIONS_MAX, EDITED_HEADERS_MAX, FieldSet, RequestError};
 use std::mem::MaybeUninit;
 
-/// Whether a head is all there.
+/// Whether a head is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// More bytes are needed.
     Partial,
-    /// It is these many bytes, the empty line included.
+    /// The head has this many bytes, the empty line included.
     Complete(usize),
 }
 
-/// How many bytes of empty lines stand before a request line; they are skipped (RFC 9112 section 2.2). A lone CR or
-/// LF there is an error.
+/// The number of bytes of empty lines before a request line; they are skipped (RFC 9112 section 2.2). A lone CR or LF
+/// there is an error.
 pub fn leading_empty_lines(bytes: &[u8]) -> Result<usize, RequestError> {
     let mut skip = 0;
     loop {
@@ -49,7 +49,7 @@ pub(crate) struct Arrival {
 }
 
 impl Arrival {
-    /// The prefix of `bytes` to parse now, or `None` where nothing changed since the last time.
+    /// The prefix of `bytes` to parse now, or `None` if nothing changed since the last time.
     pub(crate) fn prefix<'b>(&mut self, bytes: &'b [u8]) -> Option<&'b [u8]> {
         let fresh = &bytes[self.seen..];
         let line = memchr::memrchr(b'\n', fresh).map(|at| self.seen + at + 1);
@@ -69,7 +69,7 @@ impl Arrival {
     }
 }
 
-/// What one walk over a head's fields found.
+/// The results of one walk over a head's fields.
 #[derive(Default)]
 pub(crate) struct Walk {
     pub(crate) declaration: Declaration,
@@ -116,7 +116,7 @@ pub(crate) fn walk(
             Name::Connection => walk.connection.see(header.value),
             _ => walk.declaration.see(&field),
         }
-        // Behind the look at framing: what looks like it is refused rather than dropped.
+        // After the checks of framing: a name that resembles a framing field is refused rather than dropped.
         if drops_underscores && memchr::memchr(b'_', name).is_some() {
             fields.dropped += 1;
             continue;

@@ -5,13 +5,13 @@
 pub struct Authority<'a> {
     /// Name or address; IPv6 in its brackets.
     pub host: &'a [u8],
-    /// Present only where it was written.
+    /// Present only if it was written.
     pub port: Option<u16>,
 }
 
-/// Splits `host[:port]`; `None` where it is neither a name, an IPv4 nor a bracketed IPv6 address. No user information
-/// is allowed: it serves nobody but a phisher (RFC 9110 section 4.2.4). Nor is an empty label, which no name has (RFC 1035 section
-/// 3.1): parties differ on what it matches. The root's, behind a dot at the end, is one.
+/// Splits `host[:port]`; `None` if it is neither a name, an IPv4 nor a bracketed IPv6 address. User information is not
+/// allowed: it only serves phishing (RFC 9110 section 4.2.4). Empty labels, which names do not have (RFC 1035 section
+/// 3.1), are not either, as parties differ on what they match. That includes the root's, behind a dot at the end.
 pub fn split_authority(text: &[u8]) -> Option<Authority<'_>> {
     let (host, rest) = if text.first() == Some(&b'[') {
         let close = memchr::memchr(b']', text)?;
@@ -23,7 +23,7 @@ pub fn split_authority(text: &[u8]) -> Option<Authority<'_>> {
         text.split_at(close + 1)
     } else {
         let end = memchr::memchr(b':', text).unwrap_or(text.len());
-        // As if the label before had ended. Without a branch a byte, since nearly all are good.
+        // Begins as if another label had just ended. No branch for each byte, since nearly all are valid.
         let (mut before, mut wrong) = (DOT, 0);
         for &byte in &text[..end] {
             let class = CLASS[usize::from(byte)];
@@ -57,8 +57,8 @@ fn port(digits: &[u8]) -> Option<u16> {
     u16::try_from(port).ok()
 }
 
-/// What a byte is in a host that is a name; zero: unreserved, `%` or a harmless sub-delimiter. A comma is none: it is what two
-/// joined Host fields look like.
+/// Classes of bytes in a host that is a name; zero: unreserved, `%` or a harmless sub-delimiter. The comma is refused:
+/// it appears when two Host fields are joined.
 static CLASS: [u8; 256] = {
     let mut table = [REFUSED; 256];
     let mut b = 0;

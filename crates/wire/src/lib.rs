@@ -1,5 +1,6 @@
 //! HTTP/1.x messages as bytes: parsing heads, deciding and decoding body framing, serialising; the PROXY protocol's
-//! header, which may come before them; and a look into HTTP/2's compressed heads for what a library does not tell of them.
+//! header, which may come before them; and a parser of HTTP/2's compressed heads for facts that the HTTP/2 library does
+//! not report.
 //!
 //! Pure functions and small state machines over buffers that the caller owns; no IO and no clock. Strictness is the
 //! point: a message whose end two parties could place differently is an error here and so never forwarded

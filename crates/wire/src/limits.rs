@@ -1,14 +1,14 @@
-//! The bounds on what one message may hold.
+//! The bounds of one message.
 
-/// Most bytes of a head, whatever the configuration says: spans are 16 bits, and a head shares its 64 KiB buffer with
+/// Most bytes of a head, independent of the configuration: spans are 16 bits, and a head shares its 64 KiB buffer with
 /// the beginning of its body.
 pub const HEAD_BYTES_MAX: usize = 32 * 1024;
-/// Most header fields of a head: what fits the removal set of [`crate::Edits`].
+/// Most header fields of a head: the capacity of the removal set of [`crate::Edits`].
 pub const HEADERS_MAX: usize = 100;
-/// Most header fields of a head that was edited on its way: a full one, and what we add to it.
+/// Most header fields of a head that was edited: those of a full one, and those that we add.
 pub const EDITED_HEADERS_MAX: usize = 128;
-/// Most options that the `Connection` fields of a head may name, beside `close` and `keep-alive`: each is compared with
-/// every field.
+/// Most options that the `Connection` fields of a head may name, besides `close` and `keep-alive`: each is compared
+/// with every field.
 pub const CONNECTION_OPTIONS_MAX: usize = 32;
 /// Most bytes of a chunk's size line, extensions and CRLF included.
 pub const CHUNK_LINE_BYTES_MAX: usize = 1024;
@@ -29,7 +29,7 @@ pub struct HeadLimits {
 }
 
 impl HeadLimits {
-    /// Of a head that was within its limits before we edited it.
+    /// The limits of a head that was within its limits before our edits.
     pub const EDITED: HeadLimits = HeadLimits {
         head_bytes_max: u16::MAX as usize,
         target_bytes_max: u16::MAX as usize,

@@ -1,4 +1,4 @@
-//! Request methods with what RFC 9110 section 9.2 says of them.
+//! Request methods with their properties by RFC 9110 section 9.2.
 
 /// A request method; case matters (RFC 9110 section 9.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -60,7 +60,7 @@ impl Method {
         }
     }
 
-    /// Its name; `None` for [`Method::Other`], of which only the request knows it.
+    /// Its name; `None` for [`Method::Other`], whose name is only in the request.
     #[inline]
     pub fn name(self) -> Option<&'static str> {
         Some(match self {

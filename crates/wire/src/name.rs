@@ -1,4 +1,4 @@
-//! The header names the gateway itself looks at, recognised once while parsing.
+//! The header names that the gateway itself reads, recognised once while parsing.
 
 macro_rules! names {
     ($($variant:ident = $text:literal,)*) => {
@@ -7,8 +7,8 @@ macro_rules! names {
         #[repr(u8)]
         pub enum Name {
             $(#[doc = $text] $variant,)*
-            /// One of the above with another character for `-`, such as `_` or `.`: servers that map fields to variables take it
-            /// for the real one, so it is never forwarded to one.
+            /// One of the above with another character for `-`, such as `_` or `.`: servers that map fields to
+            /// variables confuse it with the real one, so it is never forwarded to them.
             Lookalike,
             /// Any other name.
             Other,
@@ -69,12 +69,12 @@ static FOLDED: [Folded; Name::TABLE.len()] = {
     folded
 };
 
-/// A name in lower case, eight bytes at once. Two names of one length are the same if this is.
+/// A name in lower case, eight bytes at once. Two names of one length are equal if this is.
 #[derive(Clone, Copy)]
 struct Folded([u64; 3]);
 
 impl Folded {
-    /// Of a name of at most [`LENGTH_MAX`] bytes. Words may overlap: between them they have each byte.
+    /// Folds a name of at most [`LENGTH_MAX`] bytes. Words may overlap: between them they have each byte.
     #[inline]
     const fn new(name: &[u8]) -> Folded {
         if let (Some(first), Some(last)) = (name.first_chunk::<8>(), name.last_chunk::<8>()) {
@@ -93,10 +93,10 @@ impl Folded {
     }
 }
 
-/// Whether two names differ in the case of letters at most.
+/// Whether two names are equal apart from the case of letters.
 #[inline]
 pub(crate) fn is_same(one: &[u8], other: &[u8]) -> bool {
-    // Many begin alike: most that are not the same are told apart by their ends.
+    // Many names begin alike: most that differ also differ at their ends.
     let is_another = match (one.last(), other.last()) {
         (Some(one), Some(other)) => (one ^ other) & !0x20 != 0,
         _ => false,
@@ -104,14 +104,14 @@ pub(crate) fn is_same(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len() && !is_another && is_same_throughout(one, other)
 }
 
-/// The same of names of one length.
+/// Like [`is_same`], for names of one length.
 fn is_same_throughout(one: &[u8], other: &[u8]) -> bool {
     let (Some(end), Some(other_end)) = (one.last_chunk::<8>(), other.last_chunk::<8>()) else {
         return is_same_word(short_word(one), short_word(other));
     };
     let is_same_at =
         |(one, other): (&[u8; 8], &[u8; 8])| is_same_word(u64::from_le_bytes(*one), u64::from_le_bytes(*other));
-    // The ends may overlap what is before them: between them they have each byte.
+    // The ends may overlap the bytes before them: between them they have each byte.
     is_same_at((end, other_end)) && one.as_chunks().0.iter().zip(other.as_chunks().0).all(is_same_at)
 }
 
@@ -121,7 +121,7 @@ fn is_same_word(one: u64, other: u64) -> bool {
     one == other || ((one ^ other) & !CASE == 0 && to_lowercase(one) == to_lowercase(other))
 }
 
-/// All bytes of a name of less than eight. Of two names of one length it is the same only if they are.
+/// All bytes of a name of less than eight. For two names of one length it is equal only if they are.
 #[inline]
 const fn short_word(name: &[u8]) -> u64 {
     if let (Some(first), Some(last)) = (name.first_chunk::<4>(), name.last_chunk::<4>()) {
@@ -139,7 +139,7 @@ const fn short_word(name: &[u8]) -> u64 {
 #[inline]
 const fn to_lowercase(word: u64) -> u64 {
     const ONES: u64 = u64::MAX / 255;
-    // The top bit of a byte says what is asked of it. No byte carries into the next, as each has seven bits.
+    // The top bit of a byte is the result of the comparison. No byte carries into the next, since each has seven bits.
     let low_bits = word & (0x7f * ONES);
     let is_from_a = low_bits + (0x80 - b'A' as u64) * ONES;
     let is_beyond_z = low_bits + (0x7f - b'Z' as u64) * ONES;
@@ -148,7 +148,7 @@ const fn to_lowercase(word: u64) -> u64 {
 }
 
 impl Name {
-    /// Which of the known names this is, in any case.
+    /// The known name that this is, in any case.
     #[inline]
     pub const fn classify(name: &[u8]) -> Name {
         if name.is_empty() || name.len() > LENGTH_MAX {
@@ -161,10 +161,10 @@ impl Name {
         Name::compare(name, first as usize - 1)
     }
 
-    /// The name of `TABLE` that this is, from this place on.
+    /// Compares with the names of `TABLE`, from this index on.
     const fn compare(name: &[u8], mut at: usize) -> Name {
         let folded = Folded::new(name);
-        // The table goes by length.
+        // The table is sorted by length.
         while at < Name::TABLE.len() && Name::TABLE[at].0.len() == name.len() {
             let (text, id) = Name::TABLE[at];
             if folded.is(&FOLDED[at]) {
@@ -178,7 +178,7 @@ impl Name {
         Name::Other
     }
 
-    /// Whether it is meant for one connection only and never forwarded (RFC 9110 section 7.6.1).
+    /// Whether it is meant for one connection only and so never forwarded (RFC 9110 section 7.6.1).
     pub fn is_hop_by_hop(self) -> bool {
         matches!(
             self,
@@ -191,8 +191,8 @@ impl Name {
         )
     }
 
-    /// Whether a `Connection` header naming it is obeyed: fields that say where a message ends, whom it is for or whom
-    /// it is from stay, whatever is named there.
+    /// Whether a `Connection` header that names it is obeyed: fields that define the end of the message, its recipient
+    /// or its sender stay, even if they are named there.
     pub(crate) fn may_be_named_by_connection(self) -> bool {
         !matches!(
             self,
@@ -208,8 +208,8 @@ impl Name {
     }
 }
 
-/// Whether one stands for the other in servers that map fields to variables, and is not the same: the case aside, only characters
-/// differ that are neither letters nor digits.
+/// Whether servers that map fields to variables confuse two different names: apart from case, they only differ in
+/// characters that are neither letters nor digits.
 ///
 /// CGI and WSGI write `-` as `_`, PHP also `.`, and lighttpd every character that is neither a letter nor a digit.
 pub(crate) const fn is_lookalike(name: &[u8], text: &[u8]) -> bool {

@@ -1,4 +1,4 @@
-//! The header by which a balancer tells, ahead of a connection's own bytes, whose connection it forwards: the PROXY
+//! The header by which a balancer reports, before a connection's own bytes, whose connection it forwards: the PROXY
 //! protocol, versions 1 and 2, of HAProxy's `doc/proxy-protocol.txt`.
 //!
 //! ```text
@@ -16,19 +16,19 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Most bytes of a version 1 header, CRLF included.
 pub const V1_BYTES_MAX: usize = 107;
-/// Most bytes of a version 2 header, TLVs included; as many as nginx takes.
+/// Most bytes of a version 2 header, TLVs included; the limit of nginx.
 pub const V2_BYTES_MAX: usize = 4096;
 
 const V1_SIGNATURE: &[u8] = b"PROXY ";
 const V2_SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 /// Bytes of a version 2 header before its addresses.
 const V2_FIXED_BYTES: usize = 16;
-/// Two UNIX socket addresses.
+/// Bytes of two UNIX socket addresses.
 const UNIX_BYTES: usize = 216;
 
-/// A version 1 header by which the sender speaks for itself, as in a check whether somebody listens.
+/// A version 1 header of a connection of the sender itself, such as a health check.
 pub const V1_LOCAL: &[u8] = b"PROXY UNKNOWN\r\n";
-/// The same of version 2 (`LOCAL`).
+/// A version 2 header of a connection of the sender itself (`LOCAL`).
 pub const V2_LOCAL: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
 
 /// `PP2_TYPE_CRC32C`
@@ -42,42 +42,43 @@ const TLV_TLS: u8 = 0x20;
 const TLV_COMMON_NAME: u8 = 0x22;
 /// `PP2_CLIENT_SSL`: the client came over TLS.
 const CLIENT_TLS: u8 = 0x01;
-/// `PP2_CLIENT_CERT_CONN` and `PP2_CLIENT_CERT_SESS`: it showed a certificate, on this connection or in the TLS session.
+/// `PP2_CLIENT_CERT_CONN` and `PP2_CLIENT_CERT_SESS`: it presented a certificate, on this connection or in the TLS
+/// session.
 const CLIENT_CERTIFICATE: u8 = 0x06;
 
-/// What the first bytes of a connection come to.
+/// The result of parsing the first bytes of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parsed<'b> {
-    /// All bytes belong to a header that goes on.
+    /// All bytes belong to a header that is incomplete.
     Partial,
     /// The header is complete; bytes behind it are the connection's own.
     Complete {
-        /// How many bytes it has.
+        /// Length of the header in bytes.
         len: usize,
         /// Source and destination of the forwarded connection. `None`: the connection is the sender's own (`LOCAL`), or
-        /// of a kind that has no such addresses (`UNKNOWN`, `UNSPEC`, UNIX sockets); those of the socket hold.
+        /// of a kind without such addresses (`UNKNOWN`, `UNSPEC`, UNIX sockets); then the socket's addresses count.
         addresses: Option<(SocketAddr, SocketAddr)>,
-        /// The TLS connection of the client, if it had one and version 2 tells.
+        /// The TLS connection of the client, if it had one and version 2 describes it.
         tls: Option<ClientTls<'b>>,
-        /// The host name the client asked for, by SNI usually.
+        /// The host name that the client requested, by SNI usually.
         authority: Option<&'b [u8]>,
     },
 }
 
-/// What the sender knows of the TLS connection of its client.
+/// The sender's description of its client's TLS connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientTls<'b> {
-    /// It showed a certificate, and the sender found it valid.
+    /// The client presented a certificate, and the sender found it valid.
     pub verified: bool,
     /// The common name in that certificate, verified or not.
     pub common_name: Option<&'b [u8]>,
 }
 
-/// Looks at all bytes that have arrived so far, whatever comes behind the header included. Once it is not
-/// [`Parsed::Partial`], more bytes do not change the result.
+/// Parses all bytes that have arrived so far, including those behind the header. Once the result is not
+/// [`Parsed::Partial`], more bytes do not change it.
 ///
 /// # Errors
-/// When they are not the beginning of a header.
+/// If they are not the beginning of a header.
 pub fn parse(bytes: &[u8]) -> Result<Parsed<'_>, ProxyProtocolError> {
     let Some(first) = bytes.first() else { return Ok(Parsed::Partial) };
     let is_v1 = *first == V1_SIGNATURE[0];
@@ -110,7 +111,7 @@ fn parse_v1(bytes: &[u8]) -> Result<Parsed<'_>, ProxyProtocolError> {
 fn v1_addresses(line: &[u8]) -> Result<Option<(SocketAddr, SocketAddr)>, ProxyProtocolError> {
     let mut words = line.split(|&byte| byte == b' ');
     let address: fn(&str) -> Option<IpAddr> = match words.next() {
-        // Whatever follows is to be ignored.
+        // Everything that follows is to be ignored.
         Some(b"UNKNOWN") => return Ok(None),
         Some(b"TCP4") => |word| word.parse::<Ipv4Addr>().ok().map(IpAddr::V4),
         Some(b"TCP6") => |word| word.parse::<Ipv6Addr>().ok().map(IpAddr::V6),
@@ -143,7 +144,7 @@ fn parse_v2(bytes: &[u8]) -> Result<Parsed<'_>, ProxyProtocolError> {
         _ => return Err(ProxyProtocolError::Command),
     };
     let Some(&family) = bytes.get(13) else { return Ok(Parsed::Partial) };
-    // Streams and datagrams alike: a balancer that speaks HTTP/3 to its clients may say what they came over.
+    // Streams and datagrams alike: a balancer that speaks HTTP/3 to its clients may report that.
     let address_bytes = match family {
         _ if is_local => 0,
         0x00 => 0,
@@ -168,7 +169,7 @@ fn parse_v2(bytes: &[u8]) -> Result<Parsed<'_>, ProxyProtocolError> {
     Ok(Parsed::Complete { len, addresses: v2_addresses(&payload[..address_bytes]), tls, authority })
 }
 
-/// The addresses of a block that is as long as its family's.
+/// The addresses of a block whose length matches its family.
 fn v2_addresses(block: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
     if let Some((&[a, b, c, d, e, f, g, h], ports)) = block.split_first_chunk()
         && let &[source_high, source_low, destination_high, destination_low] = ports
@@ -185,7 +186,7 @@ fn v2_addresses(block: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
     Some((source.into(), destination.into()))
 }
 
-/// What the TLVs of a whole header tell of the client's TLS, and the name it asked for.
+/// The TLVs of a complete header: the client's TLS, and the name it requested.
 fn connection_tlvs(
     header: &[u8],
     addresses_end: usize,
@@ -206,14 +207,14 @@ fn connection_tlvs(
     Ok((tls.map(client_tls).transpose()?.flatten(), authority))
 }
 
-/// The sum is that of the header with zeros in its own place, which is `at`.
+/// Checks the sum, which is that of the header with zeros in its own place, at `at`.
 fn check_sum(header: &[u8], at: usize, value: &[u8]) -> Result<(), ProxyProtocolError> {
     let expected = u32::from_be_bytes(value.try_into().map_err(|_| ProxyProtocolError::ChecksumLength)?);
     let sum = crc32c([&header[..at], &[0; CHECKSUM_BYTES], &header[at + CHECKSUM_BYTES..]]);
     if sum == expected { Ok(()) } else { Err(ProxyProtocolError::Checksum) }
 }
 
-/// Two parties could take one each.
+/// Refuses a repeated TLV: two parties could use one each.
 fn once<'b>(place: &mut Option<&'b [u8]>, value: &'b [u8]) -> Result<(), ProxyProtocolError> {
     place.replace(value).map_or(Ok(()), |_| Err(ProxyProtocolError::TlvRepeated))
 }
@@ -279,7 +280,7 @@ enum Family {
     Ip6(Ipv6Addr, Ipv6Addr),
 }
 
-/// IPv4 where both are, be it inside IPv6 as a socket of both families gives it.
+/// IPv4 if both are, including IPv4 addresses inside IPv6 as a socket of both families reports them.
 fn same_family(source: SocketAddr, destination: SocketAddr) -> Family {
     let wide = |ip| match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),

@@ -1,4 +1,4 @@
-//! A request head: request line, fields, and what they decide.
+//! A request head: request line, fields, and the decisions that follow from them.
 
 use crate::Version;
 use crate::error::RequestError;
@@ -17,7 +17,7 @@ pub enum Form {
     /// `/path?query`
     #[default]
     Origin,
-    /// `http://authority/path?query`: `authority` replaces `Host`, and `path` is what is forwarded.
+    /// `http://authority/path?query`: `authority` replaces `Host`, and `path` is forwarded.
     Absolute,
     /// `*`, with OPTIONS.
     Asterisk,
@@ -25,15 +25,15 @@ pub enum Form {
     Authority,
 }
 
-/// A parsed request head. It holds no bytes: every accessor takes the bytes that were parsed. Kept and reused from
-/// request to request, so that its field list is allocated once.
+/// A parsed request head. It holds no bytes: every accessor takes the bytes that were parsed. It is kept and reused
+/// from request to request, so that its field list is allocated once.
 #[derive(Debug, Default)]
 pub struct RequestHead {
     arrival: Arrival,
-    /// Whether fields with a `_` in their names are left out of [`RequestHead::fields`], as nginx does by default: servers behind
-    /// CGI, WSGI and PHP cannot tell them from those with a `-`. Whoever parses sets it first.
+    /// Whether fields with a `_` in their names are left out of [`RequestHead::fields`], as nginx does by default:
+    /// servers behind CGI, WSGI and PHP cannot distinguish them from those with a `-`. To be set before parsing.
     pub drops_underscores: bool,
-    /// What the method token means.
+    /// The method.
     pub method: Method,
     /// The method token.
     pub method_span: Span,
@@ -42,7 +42,7 @@ pub struct RequestHead {
     /// The target's path and query: all of it in origin form, the part after the authority in absolute form (may be
     /// empty there).
     pub path_and_query: Span,
-    /// Which form the target has.
+    /// The form of the target.
     pub form: Form,
     /// `Host`, or the authority of an absolute-form target; `host[:port]`, valid, perhaps empty.
     pub authority: Span,
@@ -52,33 +52,33 @@ pub struct RequestHead {
     pub fields: Fields,
     /// How the body is delimited.
     pub framing: Framing,
-    /// Whether the sender wants the connection kept after this exchange.
+    /// Whether the sender wants to keep the connection after this exchange.
     pub keep_alive: bool,
     /// `Expect: 100-continue` of an HTTP/1.1 request that has a body.
     pub expects_continue: bool,
-    /// Whether the sender asks for another protocol behind this exchange; see [`crate::upgrade_protocols`].
+    /// Whether the sender requests another protocol after this exchange; see [`crate::upgrade_protocols`].
     pub asks_upgrade: bool,
-    /// Fields that end here: hop-by-hop ones and those that `Connection` names.
+    /// Fields that are not forwarded: hop-by-hop ones and those that `Connection` names.
     pub hop_by_hop: FieldSet,
     /// Bytes of the head, the empty line included.
     pub len: usize,
 }
 
 impl RequestHead {
-    /// Forgets the last head, keeping the memory.
+    /// Forgets the previous head, keeping the memory.
     pub fn reset(&mut self) {
         self.arrival.reset();
         self.len = 0;
     }
 
-    /// Forgets everything, so that nothing of an earlier head is taken for a part of one that was refused.
+    /// Forgets everything, so that no part of an earlier head is mistaken for a part of a refused one.
     pub fn clear(&mut self) {
         let mut fields = std::mem::take(&mut self.fields);
         fields.clear();
         *self = RequestHead { fields, ..RequestHead::default() };
     }
 
-    /// Looks at all bytes that have arrived of this head, from its first on; called again when there are more.
+    /// Parses all bytes of this head that have arrived, from its first on; to be called again when there are more.
     /// Leading empty lines must have been skipped ([`crate::leading_empty_lines`]).
     pub fn advance(&mut self, bytes: &[u8], limits: &HeadLimits) -> Result<Progress, RequestError> {
         let bounded = &bytes[..bytes.len().min(limits.head_bytes_max)];
@@ -124,7 +124,7 @@ impl RequestHead {
             return Err(RequestError::TargetTooLong);
         }
         self.version = if version == 0 { Version::Http10 } else { Version::Http11 };
-        // `httparse` takes a bare LF here too.
+        // `httparse` accepts a bare LF here too.
         let line_end = self.target.end() + 1 + self.version.as_str().len();
         if !head[line_end..].starts_with(b"\r\n") {
             return Err(RequestError::LineEnd);
@@ -192,7 +192,7 @@ impl RequestHead {
         }
     }
 
-    /// RFC 9112 section 3.2.2: the authority of an absolute-form target is the host, whatever `Host` says.
+    /// RFC 9112 section 3.2.2: the authority of an absolute-form target is the host, even if `Host` differs.
     fn read_absolute(&mut self, head: &[u8], target: &[u8]) -> Result<(), RequestError> {
         let starts = |scheme: &[u8]| target.len() > scheme.len() && target[..scheme.len()].eq_ignore_ascii_case(scheme);
         let scheme_len = if starts(b"http://") {
@@ -220,8 +220,8 @@ impl RequestHead {
     }
 }
 
-/// Which error to report where the parser stopped. The target's length is judged first if it is exceeded before the
-/// place of the error, as it would be had the bytes come one by one.
+/// The error to report where the parser stopped. An excessive target is reported first if it exceeds its length before
+/// the place of the error, as it would be if the bytes came one by one.
 fn refusal(error: httparse::Error, bytes: &[u8], limits: &HeadLimits) -> RequestError {
     if target_is_too_long(bytes, limits) {
         return RequestError::TargetTooLong;
@@ -235,13 +235,13 @@ fn refusal(error: httparse::Error, bytes: &[u8], limits: &HeadLimits) -> Request
     }
 }
 
-/// Whether the third word of the request line is HTTP in some version: else it is no version that was refused but a line
-/// with a space or a word too many.
+/// Whether the third word of the request line is some version of HTTP: otherwise not the version was refused, but a
+/// line with a space or a word too many.
 fn names_http(bytes: &[u8]) -> bool {
     bytes.splitn(3, |b| *b == b' ').nth(2).is_some_and(|version| version.starts_with(b"HTTP/"))
 }
 
-/// Whether the target goes beyond its bound with only good bytes up to there.
+/// Whether the target exceeds its bound with only valid bytes up to there.
 fn target_is_too_long(bytes: &[u8], limits: &HeadLimits) -> bool {
     let Some(space) = memchr::memchr(b' ', bytes) else { return false };
     let overflow = space + 1 + limits.target_bytes_max + 1;

@@ -1,4 +1,4 @@
-//! A response head: status line, fields, and what they decide.
+//! A response head: status line, fields, and the decisions that follow from them.
 
 use crate::Version;
 use crate::error::ResponseError;
@@ -21,26 +21,26 @@ pub struct ResponseHead {
     pub version: Version,
     /// Header lines.
     pub fields: Fields,
-    /// How the body is delimited, the request's method considered.
+    /// How the body is delimited, taking the request's method into account.
     pub framing: Framing,
-    /// Whether the sender keeps the connection after this response.
+    /// Whether the sender will keep the connection after this response.
     pub keep_alive: bool,
-    /// Fields that end here.
+    /// Fields that are not forwarded.
     pub hop_by_hop: FieldSet,
-    /// Whether a `Date` came with it.
+    /// Whether it has a `Date`.
     pub has_date: bool,
     /// Bytes of the head, the empty line included.
     pub len: usize,
 }
 
 impl ResponseHead {
-    /// Forgets the last head, keeping the memory.
+    /// Forgets the previous head, keeping the memory.
     pub fn reset(&mut self) {
         self.arrival.reset();
         self.len = 0;
     }
 
-    /// Looks at all bytes that have arrived of this head; `method` is that of the request it answers.
+    /// Parses all bytes of this head that have arrived; `method` is the method of the request that it answers.
     pub fn advance(&mut self, bytes: &[u8], method: Method, limits: &HeadLimits) -> Result<Progress, ResponseError> {
         let bounded = &bytes[..bytes.len().min(limits.head_bytes_max)];
         if let Some(prefix) = self.arrival.prefix(bounded)
@@ -55,7 +55,7 @@ impl ResponseHead {
     }
 
     fn parse(&mut self, bytes: &[u8], method: Method, limits: &HeadLimits) -> Result<Progress, ResponseError> {
-        // `httparse` skips empty lines before a status line; nothing allows a server to send them.
+        // `httparse` skips empty lines before a status line; servers are not allowed to send them.
         if matches!(bytes.first(), Some(b'\r' | b'\n')) {
             return Err(ResponseError::StatusLine);
         }
@@ -97,7 +97,7 @@ impl ResponseHead {
         self.hop_by_hop = walked.hop_by_hop;
         let declared = walked.declaration.decide(head, self.version)?;
         self.framing = framing(status, method, declared)?;
-        // RFC 9112 section 6.3: a 204 ends with its head. What follows on the connection may be the body it announces all the same.
+        // RFC 9112 section 6.3: a 204 ends with its head. The bytes behind it may still be the body that it announces.
         let is_suspect = status == 204 && !matches!(declared, Declared::Nothing | Declared::Length(0));
         self.keep_alive = self.framing != Framing::UntilClose
             && !is_suspect
@@ -109,8 +109,8 @@ impl ResponseHead {
     }
 }
 
-/// Where the reason phrase is, having checked that its line ends in CRLF. `httparse` reports an empty phrase for one
-/// with bytes outside ASCII, so the line's own end is what counts.
+/// The span of the reason phrase, after a check that its line ends in CRLF. `httparse` reports an empty phrase for one
+/// with bytes outside ASCII, so the line's own end counts.
 fn read_reason(head: &[u8], reason: &str) -> Result<Span, ResponseError> {
     const STATUS_END: usize = "HTTP/1.1 200".len();
     let end = memchr::memchr(b'\n', head).ok_or(ResponseError::LineEnd)?;
@@ -125,7 +125,7 @@ fn read_reason(head: &[u8], reason: &str) -> Result<Span, ResponseError> {
     Ok(Span { start: start as u16, len: (end - 1 - start) as u16 })
 }
 
-/// RFC 9112 section 6.3. A body on a 1xx is refused, not ignored: what follows would be taken for the response.
+/// RFC 9112 section 6.3. A body of a 1xx is refused, not ignored: the bytes behind would be mistaken for the response.
 fn framing(status: u16, method: Method, declared: Declared) -> Result<Framing, ResponseError> {
     match (status, declared) {
         (100..=199, Declared::Nothing | Declared::Length(0)) => Ok(Framing::None),

@@ -1,6 +1,6 @@
-//! Heads to bytes: what came, less what was removed, plus what was added.
+//! Serialises heads: the original lines without the removed ones, and the added ones.
 //!
-//! Lines nobody touched are copied in runs, so that an unedited head is one copy whatever its number of fields.
+//! Unchanged lines are copied in runs, so that an unedited head is one copy, however many fields it has.
 
 use crate::Version;
 use crate::edits::{Edits, RequestEdits, ResponseEdits};
@@ -25,8 +25,8 @@ pub fn write_request(out: &mut Vec<u8>, head: &[u8], parsed: &RequestHead, edits
     write_request_lines(out, head, fields_start(&parsed.fields), &parsed.fields, &edits.fields);
 }
 
-/// Appends a response head with status line in HTTP/1.1, whatever the upstream spoke (RFC 9110 section 2.5). `reason` is for a status
-/// that was changed.
+/// Appends a response head with a status line in HTTP/1.1, even if the upstream used another version (RFC 9110 section
+/// 2.5). `reason` is for a status that was changed.
 pub fn write_response(
     out: &mut Vec<u8>,
     head: &[u8],
@@ -38,7 +38,7 @@ pub fn write_response(
     const STATUS_END: usize = VERSION_END + " 200".len();
     if let Some(status) = edits.status() {
         out.extend_from_slice(Version::Http11.as_str().as_bytes());
-        // Three digits: `ResponseEdits` holds no other.
+        // Three digits: `ResponseEdits` only holds such statuses.
         out.push(b' ');
         out.extend([100, 10, 1].map(|digit| b'0' + (status / digit % 10) as u8));
         out.push(b' ');
@@ -46,7 +46,7 @@ pub fn write_response(
         out.extend_from_slice(b"\r\n");
         return write_response_lines(out, head, fields_start(&parsed.fields), &parsed.fields, &edits.fields);
     }
-    // The space behind the status is there even where no reason follows (RFC 9112 section 4); some leave it out.
+    // The space behind the status is required even without a reason (RFC 9112 section 4); some servers leave it out.
     let is_complete = head[STATUS_END] == b' ';
     if parsed.version == Version::Http11 && is_complete {
         return write_response_lines(out, head, 0, &parsed.fields, &edits.fields);
@@ -77,7 +77,7 @@ fn write_response_lines(out: &mut Vec<u8>, head: &[u8], start: usize, fields: &F
     out.extend_from_slice(b"\r\n");
 }
 
-/// Most heads have no lines of plugins.
+/// Inline, because most heads have no lines of plugins.
 #[inline]
 fn push_unless_empty(out: &mut Vec<u8>, lines: &[u8]) {
     if !lines.is_empty() {
@@ -101,7 +101,7 @@ fn write_kept(out: &mut Vec<u8>, head: &[u8], start: usize, fields: &Fields, edi
     out.extend_from_slice(&head[from..fields.end as usize]);
 }
 
-/// The same of a head of which lines were dropped: these stand between those that are kept.
+/// Writes the lines of a head from which some were dropped: those are between the kept ones.
 #[cold]
 fn write_listed(out: &mut Vec<u8>, head: &[u8], start: usize, fields: &Fields, edits: &Edits) {
     let line_end = |from: usize| memchr::memchr(b'\n', &head[from..]).map_or(fields.end.into(), |at| from + at + 1);

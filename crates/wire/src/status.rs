@@ -1,6 +1,6 @@
 //! The names of statuses (RFC 9110 section 15 and the registry of IANA).
 
-/// The name of a status; empty where it has none, as a reason may be (RFC 9112 section 4).
+/// The name of a status; empty if it has none, which is allowed for a reason (RFC 9112 section 4).
 pub fn reason(status: u16) -> &'static str {
     match status {
         100 => "Continue",

@@ -1,7 +1,8 @@
-//! Another protocol on the same connection (RFC 9110 section 7.8): who asks for which, and whether the answer is one of them.
+//! Upgrades of a connection to another protocol (RFC 9110 section 7.8): the requested protocols, and whether the answer
+//! agrees.
 //!
-//! Protocols that carry HTTP requests are left out, whoever names them: behind their 101 requests would go past the routes and
-//! past every rule (`h2c` was removed by RFC 9113 section 3.1; `TLS` is RFC 2817).
+//! Protocols that carry HTTP requests are always left out: requests behind their 101 would bypass the routes and every
+//! rule (`h2c` was removed by RFC 9113 section 3.1; `TLS` is RFC 2817).
 
 use crate::fields::Fields;
 use crate::framing::tokens;
@@ -9,10 +10,10 @@ use crate::name::Name;
 use crate::request::RequestHead;
 use crate::response::ResponseHead;
 
-/// Of `name/version`, in any case.
+/// Names of protocols, of the form `name/version`, in any case.
 const CARRY_HTTP: [&[u8]; 4] = [b"h2c", b"h2", b"http", b"tls"];
 
-/// The protocols that the `Upgrade` fields of a head name, in order, but for those that carry HTTP.
+/// The protocols that the `Upgrade` fields of a head name, in order, without those that carry HTTP.
 pub fn upgrade_protocols<'h>(fields: &'h Fields, head: &'h [u8]) -> impl Iterator<Item = &'h [u8]> {
     let values = fields.iter().filter(|field| field.id == Name::Upgrade);
     values.flat_map(|field| tokens(field.value.of(head))).filter(|protocol| !carries_http(protocol))
@@ -23,7 +24,7 @@ fn carries_http(protocol: &[u8]) -> bool {
     CARRY_HTTP.iter().any(|other| name.eq_ignore_ascii_case(other))
 }
 
-/// Whether a 101 switches to what was asked for: it names a protocol, and each that it names was asked for.
+/// Whether a 101 switches to a requested protocol: it names at least one, and each of them was requested.
 pub fn switches_as_asked(request: &RequestHead, asked: &[u8], response: &ResponseHead, answered: &[u8]) -> bool {
     let was_asked =
         |protocol: &[u8]| upgrade_protocols(&request.fields, asked).any(|other| other.eq_ignore_ascii_case(protocol));
@@ -32,7 +33,7 @@ pub fn switches_as_asked(request: &RequestHead, asked: &[u8], response: &Respons
     request.asks_upgrade && named.peek().is_some() && named.all(was_asked)
 }
 
-/// Appends the two lines that ask for these protocols, or agree to them.
+/// Appends the two lines that request these protocols, or agree to them.
 pub fn write_upgrade_lines<'h>(out: &mut Vec<u8>, protocols: impl Iterator<Item = &'h [u8]>) {
     out.extend_from_slice(b"Connection: Upgrade\r\nUpgrade: ");
     for (index, protocol) in protocols.enumerate() {
@@ -74,12 +75,12 @@ mod tests {
         check("connection: keep-alive, uPGRADE\r\nupgrade: WebSocket\r\n", "WebSocket");
         check("Connection: keep-alive\r\nConnection: upgrade\r\nUpgrade: a/1, b ,,\r\nUpgrade: c\r\n", "a/1, b, c");
         check("Connection: Upgrade\r\nUpgrade: h2c, websocket\r\n", "websocket");
-        // Neither field alone asks.
+        // Neither field alone is a request.
         check("Upgrade: websocket\r\n", "");
         check("Connection: Upgrade\r\n", "");
         check("Connection: Upgrade\r\nUpgrade: ,\r\n", "");
         check("Connection: Upgrades\r\nUpgrade: websocket\r\n", "");
-        // What carries HTTP.
+        // Protocols that carry HTTP.
         for protocol in ["h2c", "H2C", "h2", "HTTP/2.0", "http/1.1", "TLS/1.0", "h2c/2"] {
             check(
                 &format!("Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMA\r\nUpgrade: {protocol}\r\n"),

@@ -1,4 +1,4 @@
-//! Field blocks of HPACK against a plain reading of RFC 7541, which holds every name and value.
+//! Checks field blocks of HPACK against a simple decoder of RFC 7541 that keeps every name and value.
 
 use crate::hpack::huffman::{self, Decoder};
 use crate::hpack::table::STATIC_TEXT;
@@ -7,11 +7,11 @@ use crate::{FieldBlock, FieldWalker};
 /// A name and a value.
 type Pair = (Vec<u8>, Vec<u8>);
 
-/// Bytes of the dynamic table at most.
+/// Most bytes of the dynamic table.
 const TABLE_BYTES_MAX: usize = 4096;
 
-/// Blocks of one direction, each behind a byte that says how long it is: the walker says of each what a decoder finds in it,
-/// or that it is none, however the blocks are split.
+/// Blocks of one direction, each behind a byte with its length: for each, the walker must report the fields that a
+/// decoder finds in it, or that it is invalid, however the blocks are split.
 pub fn field_blocks(bytes: &[u8]) {
     let mut blocks = Vec::new();
     let mut rest = bytes;
@@ -36,7 +36,7 @@ pub fn field_blocks(bytes: &[u8]) {
     }
 }
 
-/// What a block of these fields is to be told of.
+/// The expected report on a block of these fields.
 pub fn held(fields: &[Pair]) -> FieldBlock {
     let has = |wanted: &[u8], is: fn(&[u8]) -> bool| fields.iter().any(|(name, value)| name == wanted && is(value));
     FieldBlock {
@@ -61,7 +61,7 @@ fn are_malformed(fields: &[Pair]) -> bool {
         || names().skip_while(|name| is_pseudo(name)).any(is_pseudo)
 }
 
-/// Both tables, with everything in them.
+/// Both tables, with complete names and values.
 #[derive(Debug, Clone)]
 struct Tables {
     /// The newest first.
@@ -82,7 +82,7 @@ impl Tables {
         STATIC_TEXT.get(at).map(of_static).or_else(|| self.dynamic.get(at - STATIC_TEXT.len()).cloned())
     }
 
-    /// The index of the first that `is` holds for.
+    /// The index of the first entry for which `is` holds.
     fn position(&self, is: impl Fn(&[u8], &[u8]) -> bool) -> Option<usize> {
         let of_static = STATIC_TEXT.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
         let all = of_static.chain(self.dynamic.iter().map(|(name, value)| (&name[..], &value[..])));
@@ -133,7 +133,7 @@ fn integer(block: &mut &[u8], prefix_bits: u32) -> Option<usize> {
     let mask = (1 << prefix_bits) - 1;
     let mut value = usize::from(first & mask);
     if value == usize::from(mask) {
-        // Four bytes are more than anything takes here.
+        // Four bytes are more than any integer takes here.
         let end = rest.iter().take(4).position(|byte| byte & 0x80 == 0)?;
         for (at, byte) in rest[..=end].iter().enumerate() {
             value += usize::from(byte & 0x7f) << (7 * at);
@@ -163,24 +163,24 @@ fn text(block: &mut &[u8]) -> Option<Vec<u8>> {
 /// How a field is written (RFC 7541 section 6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// As an index, where it is in a table; else inserted.
+    /// As an index, if it is in a table; else inserted.
     Indexed,
-    /// Into the dynamic table.
+    /// With insertion into the dynamic table.
     Inserted,
-    /// Not into it.
+    /// Without insertion.
     Literal,
-    /// Never into one.
+    /// Never to be indexed.
     NeverIndexed,
 }
 
-/// Writes field blocks as one likes them; an encoder for tests.
+/// Writes field blocks in any form; an encoder for tests.
 #[derive(Debug, Clone, Default)]
 pub struct FieldEncoder {
     tables: Tables,
 }
 
 impl FieldEncoder {
-    /// A field; a name that is in a table by its index where `is_short`, and texts in Huffman's code then.
+    /// Writes a field; if `is_short`, a name that is in a table by its index, and texts in Huffman's code.
     pub fn field(&mut self, out: &mut Vec<u8>, name: &[u8], value: &[u8], form: Form, is_short: bool) {
         let whole = self.tables.position(|n, v| (n, v) == (name, value));
         if let (Form::Indexed, Some(index)) = (form, whole) {
@@ -202,7 +202,7 @@ impl FieldEncoder {
         }
     }
 
-    /// Another size of the dynamic table; where a block begins.
+    /// Changes the size of the dynamic table; only at the beginning of a block.
     pub fn resize(&mut self, out: &mut Vec<u8>, size_max: usize) {
         push_integer(out, 0x20, 5, size_max);
         self.tables.size_max = size_max;

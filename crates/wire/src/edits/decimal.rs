@@ -1,4 +1,4 @@
-//! Numbers as values of header fields: digits by how they are made, so that nobody looks through them again.
+//! Numbers as values of header fields: digits by construction, so that they need no check.
 
 use super::names::FieldValue;
 use itoa::Buffer;
@@ -14,7 +14,7 @@ pub struct Decimal {
 }
 
 impl Decimal {
-    /// Of a whole number.
+    /// A whole number.
     pub fn whole(number: u64) -> Decimal {
         let mut digits = Buffer::new();
         let digits = digits.format(number).as_bytes();
@@ -23,7 +23,7 @@ impl Decimal {
         Decimal { text, len: digits.len() }
     }
 
-    /// Of seconds, rounded down to hundredths, without zeros at the end, as Lua writes it.
+    /// Seconds, rounded down to hundredths, without trailing zeros, as Lua writes them.
     pub fn seconds(ms: u64) -> Decimal {
         let mut seconds = Decimal::whole(ms / 1000);
         let hundredths = (ms % 1000 / 10) as u8;
@@ -35,7 +35,7 @@ impl Decimal {
         seconds
     }
 
-    /// For edits.
+    /// The value, for edits.
     #[inline]
     pub fn value(&self) -> FieldValue<'_> {
         FieldValue(&self.text[..self.len])

@@ -9,17 +9,17 @@ pub(super) struct Lines {
     /// Each with its CRLF.
     pub(super) text: Vec<u8>,
     pub(super) list: Vec<Line>,
-    /// The tags of the lines, and perhaps of some that are gone, as bits.
+    /// Bits of the tags of the lines, and perhaps of lines that were removed.
     pub(super) tags: u64,
-    /// Their names, in the same way.
+    /// Shapes of their names, in the same way.
     pub(super) shapes: Shapes,
 }
 
-/// Where a line stands in [`Lines::text`].
+/// The position of a line in [`Lines::text`].
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Line {
     start: u32,
-    /// Behind its CRLF.
+    /// The offset behind its CRLF.
     end: u32,
     name_bytes: u32,
     pub(super) tag: u8,
@@ -56,7 +56,7 @@ impl Lines {
         self.note(name, start);
     }
 
-    /// The same of a line that is written already.
+    /// Adds a prepared line.
     #[inline]
     pub(super) fn add_line(&mut self, line: &OwnedLine) {
         let name = line.name();
@@ -122,10 +122,10 @@ impl Lines {
     }
 }
 
-/// A line that is kept, its parts checked and written once: of a configuration.
+/// A line that is kept, for example in a configuration; its parts were checked and written once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnedLine {
-    /// With its CRLF.
+    /// The text with its CRLF.
     text: Box<[u8]>,
     name_bytes: usize,
     tag: u8,
@@ -133,7 +133,7 @@ pub struct OwnedLine {
 }
 
 impl OwnedLine {
-    /// Of a name and a value.
+    /// Makes a line of a name and a value.
     pub fn new(name: FieldName<'_>, value: FieldValue<'_>) -> OwnedLine {
         let mut text = Vec::new();
         push_line(&mut text, name, value);
@@ -162,7 +162,7 @@ pub(super) fn push_line(out: &mut Vec<u8>, name: FieldName<'_>, value: FieldValu
     out.extend_from_slice(END);
 }
 
-/// Takes all lines of a name out of text such as [`super::Edits::appended`].
+/// Removes all lines of a name from text such as [`super::Edits::appended`].
 pub fn remove_lines(text: &mut Vec<u8>, name: FieldName<'_>) {
     let mut at = 0;
     while let Some(line) = text.get(at..).filter(|rest| !rest.is_empty()) {

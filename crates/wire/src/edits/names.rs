@@ -4,7 +4,7 @@ use super::EditError;
 use crate::fields::{Field, Fields};
 use crate::name::{Name, is_lookalike, is_same};
 
-/// A field that cannot be edited by name, as those that frame a message, and that the parser has no use for.
+/// A field that cannot be edited by name, like those that frame a message; the parser has no id for it.
 const HTTP2_SETTINGS: &[u8] = b"http2-settings";
 
 /// The name of a header field that may be edited.
@@ -26,7 +26,7 @@ impl<'a> FieldName<'a> {
         Ok(sought)
     }
 
-    /// A name that is only looked for: it may be one that frames the message, which nothing can change.
+    /// A name to search for: it may be one that frames the message, which edits cannot change.
     pub fn sought(name: &'a [u8]) -> Result<FieldName<'a>, EditError> {
         if name.is_empty() || !name.iter().copied().all(is_token) {
             return Err(EditError::Name);
@@ -34,7 +34,7 @@ impl<'a> FieldName<'a> {
         Ok(FieldName { bytes: name, id: Name::classify(name), tag: tag(name) })
     }
 
-    /// A name that stands in the program, checked while it is compiled.
+    /// A constant name, checked at compile time.
     pub const fn constant(name: &'static str) -> FieldName<'static> {
         let bytes = name.as_bytes();
         assert!(!bytes.is_empty());
@@ -65,13 +65,14 @@ impl<'a> FieldName<'a> {
     /// Whether a line of a head has this name.
     #[inline]
     pub(super) fn is_of(self, field: &Field, head: &[u8]) -> bool {
-        // The length first: most names are of no interest to the parser, and have that in common.
+        // The length first: most names are unknown to the parser and share one id.
         usize::from(field.name.len) == self.bytes.len()
             && self.id == field.id
             && (!matches!(self.id, Name::Other | Name::Lookalike) || is_same(self.bytes, field.name.of(head)))
     }
 
-    /// Whether a line of a head has another name that some servers take for this one. Names that the parser knows are no such.
+    /// Whether a line of a head has another name that some servers confuse with this one. Names that the parser knows
+    /// never do.
     #[inline]
     pub(super) fn is_like(self, field: &Field, head: &[u8]) -> bool {
         usize::from(field.name.len) == self.bytes.len()
@@ -80,12 +81,12 @@ impl<'a> FieldName<'a> {
     }
 }
 
-/// What a set of names have in common with few others, told from a parsed field without its text: what the parser takes them for,
-/// and their lengths.
+/// A summary of a set of names, which a parsed field can be checked against without its text: the parser's ids and the
+/// lengths.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Shapes {
     ids: u32,
-    /// Modulo 64, as bits.
+    /// Bits of the lengths modulo 64.
     lengths: u64,
 }
 
@@ -102,34 +103,34 @@ impl Shapes {
         Shapes { ids: self.ids | other.ids, lengths: self.lengths | other.lengths }
     }
 
-    /// Those of the names that some servers take for one of these, too.
+    /// Also includes names that some servers confuse with these.
     #[inline]
     pub(super) fn with_lookalikes(self) -> Shapes {
         Shapes { ids: self.ids | 1 << Name::Lookalike as u8, ..self }
     }
 
-    /// Whether a name of the set may be a field's. `false` is certain.
+    /// Whether a field's name may be in the set. `false` is certain.
     #[inline]
     pub(super) fn may_have(self, field: &Field) -> bool {
         self.may_have_id(field.id) & (self.lengths & 1 << (field.name.len % 64) != 0)
     }
 
-    /// The same of what the parser takes it for.
+    /// Whether a name with this id may be in the set. `false` is certain.
     #[inline]
     pub(super) fn may_have_id(self, id: Name) -> bool {
         self.ids & 1 << id as u8 != 0
     }
 }
 
-/// A number below 64 that names have in common which differ in case only, and few others.
+/// A number below 64 that is equal for names which differ in case only, and for few others.
 pub(super) const fn tag(name: &[u8]) -> u8 {
     let [first, .., last] = name else { return name.len() as u8 };
-    // Of letters this bit is the case; of two bytes that are the same it stays the same.
+    // In letters this bit is the case; two equal bytes stay equal.
     let (first, last) = (*first | 0x20, *last | 0x20);
     (first.wrapping_mul(5) ^ last.wrapping_mul(11)).wrapping_add((name.len() as u8).wrapping_mul(7)) & 63
 }
 
-/// A name that is kept, checked once: of a configuration.
+/// A name that is kept, for example in a configuration, and was checked once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnedFieldName {
     bytes: Box<[u8]>,
@@ -138,29 +139,29 @@ pub struct OwnedFieldName {
 }
 
 impl OwnedFieldName {
-    /// Checks a name, as [`FieldName::new`].
+    /// Checks a name, like [`FieldName::new`].
     pub fn new(name: &[u8]) -> Result<OwnedFieldName, EditError> {
         FieldName::new(name).map(|name| OwnedFieldName { bytes: name.bytes.into(), id: name.id, tag: name.tag })
     }
 
-    /// For edits.
+    /// The name, for edits.
     #[inline]
     pub fn name(&self) -> FieldName<'_> {
         FieldName { bytes: &self.bytes, id: self.id, tag: self.tag }
     }
 }
 
-/// A value that is kept, checked once: of a configuration.
+/// A value that is kept, for example in a configuration, and was checked once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnedFieldValue(Box<[u8]>);
 
 impl OwnedFieldValue {
-    /// Checks a value, as [`FieldValue::new`].
+    /// Checks a value, like [`FieldValue::new`].
     pub fn new(value: &[u8]) -> Result<OwnedFieldValue, EditError> {
         FieldValue::new(value).map(|value| OwnedFieldValue(value.0.into()))
     }
 
-    /// For edits.
+    /// The value, for edits.
     #[inline]
     pub fn value(&self) -> FieldValue<'_> {
         FieldValue(&self.0)
@@ -172,7 +173,7 @@ impl OwnedFieldValue {
 pub struct FieldValue<'a>(pub(super) &'a [u8]);
 
 impl<'a> FieldValue<'a> {
-    /// Checks a value. Blanks around it are left out; a line break there is as wrong as anywhere else.
+    /// Checks a value. Blanks around it are removed; a line break there is refused as anywhere else.
     pub fn new(value: &'a [u8]) -> Result<FieldValue<'a>, EditError> {
         let value = match value {
             [first, .., last] if *first > b' ' && *last > b' ' => value,
@@ -184,7 +185,7 @@ impl<'a> FieldValue<'a> {
         }
     }
 
-    /// A value that stands in the program, checked while it is compiled.
+    /// A constant value, checked at compile time.
     pub const fn constant(value: &'static str) -> FieldValue<'static> {
         let bytes = value.as_bytes();
         let mut at = 0;
@@ -195,7 +196,7 @@ impl<'a> FieldValue<'a> {
         FieldValue(bytes)
     }
 
-    /// A value of a head that was parsed, which cannot hold a line break.
+    /// A value of a parsed head, which cannot hold a line break.
     #[inline]
     pub fn of_head(value: &'a [u8]) -> FieldValue<'a> {
         FieldValue(value)
@@ -207,7 +208,7 @@ impl<'a> FieldValue<'a> {
     }
 }
 
-/// Without the blanks that RFC 9110 section 5.5 does not count to a value.
+/// Removes the blanks that do not belong to the value by RFC 9110 section 5.5.
 fn trim_blanks(value: &[u8]) -> &[u8] {
     let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
     let start = value.iter().position(|byte| !is_blank(byte)).unwrap_or(value.len());
@@ -215,8 +216,8 @@ fn trim_blanks(value: &[u8]) -> &[u8] {
     &value[start..end]
 }
 
-/// Whether there is a byte for which `is_it` holds. Many are looked at at once, whatever was found before; of the last ones some
-/// are looked at twice.
+/// Whether `is_it` holds for a byte. Reads blocks of many bytes, without stopping inside a block; some of the last
+/// bytes are read twice.
 #[inline]
 pub(super) fn has_any(text: &[u8], is_it: impl Fn(u8) -> bool) -> bool {
     let among = |bytes: &[u8]| bytes.iter().fold(false, |found, byte| found | is_it(*byte));

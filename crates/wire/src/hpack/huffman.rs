@@ -1,8 +1,8 @@
 //! The Huffman code of HPACK (RFC 7541 appendix B), decoded a byte of input at a time.
 //!
-//! The code is canonical: by length, then by symbol. So the lengths are all that needs to be written down.
+//! The code is canonical: by length, then by symbol. So the lengths define it.
 
-/// Bits of the longest code, that of the end of a string, which must not occur in one.
+/// Bits of the longest code, which is that of the end of a string and must not occur in one.
 const CODE_BITS_MAX: usize = 30;
 /// Bits that are looked up at once; the code of every letter, digit and common sign is that short.
 const LOOKED_UP_BITS: u32 = 8;
@@ -56,7 +56,7 @@ const TABLES: ([u8; 256], [Length; CODE_BITS_MAX + 1]) = {
     (symbols, lengths)
 };
 
-/// By the next bits: a byte and how long its code is; no length where that is longer than what was looked up.
+/// By the next bits: a byte and the length of its code; length zero if the code is longer than the lookup.
 const SHORT: [(u8, u8); 1 << LOOKED_UP_BITS] = {
     let mut table = [(0, 0); 1 << LOOKED_UP_BITS];
     let mut bits = 1;
@@ -74,20 +74,20 @@ const SHORT: [(u8, u8); 1 << LOOKED_UP_BITS] = {
     table
 };
 
-/// It is no Huffman coded string.
+/// The string is not valid Huffman code.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Invalid;
 
-/// A string on its way. Between two bytes of input it holds less than a code.
+/// A partially decoded string. Between two bytes of input it holds less than a code.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Decoder {
-    /// Bits that are here and not decoded, the last of them in the lowest place; above them what was decoded before.
+    /// Undecoded bits, the last of them in the lowest place; above them bits that were decoded before.
     bits: u64,
     count: u32,
 }
 
 impl Decoder {
-    /// Takes a byte and gives `sink` what it completes.
+    /// Takes a byte and passes the bytes it completes to `sink`.
     #[inline]
     pub(crate) fn push(&mut self, byte: u8, mut sink: impl FnMut(u8)) -> Result<(), Invalid> {
         self.bits = self.bits << 8 | u64::from(byte);
@@ -107,7 +107,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// A code that was not found by its beginning; `None` where it is not whole.
+    /// Finds a code that is longer than the lookup; `None` if it is incomplete.
     fn long(&self) -> Result<Option<(u8, u32)>, Invalid> {
         let held = self.bits & ((1 << self.count) - 1);
         for length in LOOKED_UP_BITS + 1..=self.count.min(CODE_BITS_MAX as u32) {
@@ -120,8 +120,8 @@ impl Decoder {
         if self.count >= CODE_BITS_MAX as u32 { Err(Invalid) } else { Ok(None) }
     }
 
-    /// The string is whole: gives `sink` the rest of it. What is left must be the beginning of the end's code, of less than a
-    /// byte (RFC 7541 section 5.2).
+    /// Ends the string and passes the rest of it to `sink`. The remaining bits must be the beginning of the end's code,
+    /// of less than a byte (RFC 7541 section 5.2).
     pub(crate) fn finish(mut self, mut sink: impl FnMut(u8)) -> Result<(), Invalid> {
         while self.count > 0 {
             let held = self.bits & ((1 << self.count) - 1);
@@ -139,7 +139,7 @@ impl Decoder {
     }
 }
 
-/// Appends a string as the code has it; for checks.
+/// Appends the Huffman code of a string; for checks.
 pub(crate) fn encode(out: &mut Vec<u8>, text: &[u8]) {
     let (mut bits, mut count) = (0_u64, 0);
     for byte in text {

@@ -1,8 +1,8 @@
-//! Follows field blocks in HPACK (RFC 7541) and says of each what a decoder for requests and responses may hide.
+//! Follows field blocks in HPACK (RFC 7541) and reports facts that a decoder for requests and responses may hide.
 //!
-//! Nothing is kept of a field but its size and what [`FieldBlock`] asks, so a block is not held and needs no memory of its own.
-//! The dynamic table is that of the default SETTINGS_HEADER_TABLE_SIZE, 4096. What cannot be followed ends the walk for good: it is an
-//! error that ends the connection too (RFC 7541 section 2.3.3 and 5, RFC 9113 section 4.3), which whoever decodes the fields will see.
+//! Only the size of a field and the facts of [`FieldBlock`] are kept, so a block needs no memory of its own. The
+//! dynamic table has the default SETTINGS_HEADER_TABLE_SIZE, 4096. An error ends the walk for good: it also ends the
+//! connection (RFC 7541 section 2.3.3 and 5, RFC 9113 section 4.3), once the decoder of the fields finds it.
 
 pub(crate) mod huffman;
 pub(crate) mod table;
@@ -10,23 +10,23 @@ pub(crate) mod table;
 use huffman::Decoder;
 use table::{Field, Kind, Name, Table};
 
-/// Bits that an integer may have behind its prefix: it fits in 32 then.
+/// Largest shift of an integer's bytes behind its prefix, so that it fits in 32 bits.
 const INTEGER_SHIFT_MAX: u32 = 21;
-/// Bytes at the beginning of a string that are looked at: one more than the longest name of interest has.
+/// Bytes at the beginning of a string that are examined: one more than the longest name of interest.
 const START_BYTES: usize = "transfer-encoding".len() + 1;
 /// The kinds of fields that no pseudo-header may follow, each with its bit.
 const REGULAR: u16 = 1 << Kind::Plain as u16 | 1 << Kind::Connection as u16 | 1 << Kind::Te as u16;
 
-/// What a block of fields held.
+/// Facts about a block of fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FieldBlock {
     /// Bytes of its names and values with 32 for each field, as SETTINGS_MAX_HEADER_LIST_SIZE counts them.
     pub size: u32,
-    /// Some field's name begins with a colon.
+    /// The name of some field begins with a colon.
     pub has_pseudo: bool,
-    /// So does one's that is not `:status`, which is the only one that a response may have.
+    /// A pseudo-header other than `:status`, the only one that a response may have.
     pub has_request_pseudo: bool,
-    /// A `:path` holds a `#`, which is no part of a path or query.
+    /// A `:path` holds a `#`, which paths and queries do not contain.
     pub has_fragment: bool,
     /// A `:status` begins with `1`: the response is an interim one.
     pub is_interim: bool,
@@ -47,7 +47,7 @@ pub struct FieldWalker {
     kinds: u16,
 }
 
-/// Where in a block we are.
+/// The position of the walker in a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum At {
     /// Before a field.
@@ -58,11 +58,11 @@ enum At {
     Length,
     /// In a name or value.
     Text,
-    /// Nothing more can be said.
+    /// After an error, nothing more can be reported.
     Lost,
 }
 
-/// What an integer means.
+/// The meaning of an integer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Purpose {
     Indexed,
@@ -71,25 +71,25 @@ enum Purpose {
     Resize,
 }
 
-/// A field that is written out.
+/// A literal field.
 #[derive(Debug, Clone, Copy, Default)]
 struct Literal {
     is_inserted: bool,
-    /// As soon as it is known: the next string is the value.
+    /// Set once it is known: the next string is the value.
     name: Option<Name>,
 }
 
-/// A string on its way.
+/// A partially read string.
 #[derive(Debug, Clone, Copy, Default)]
 struct Text {
     /// Bytes to come.
     left: u32,
-    /// Of one that is Huffman coded.
+    /// Present if the string is Huffman coded.
     decoder: Option<Decoder>,
     read: Read,
 }
 
-/// What is known of the text that a string means.
+/// Facts about the text that a string represents.
 #[derive(Debug, Clone, Copy, Default)]
 struct Read {
     bytes: u32,
@@ -125,7 +125,7 @@ impl FieldWalker {
         }
     }
 
-    /// The block is whole: what it held, where that is known.
+    /// Ends the block: returns the facts about it, if known.
     pub fn end(&mut self) -> Option<FieldBlock> {
         if self.at != At::Field {
             self.at = At::Lost;
@@ -161,7 +161,7 @@ impl FieldWalker {
     }
 
     fn integer(&mut self, purpose: Purpose, value: u32, shift: u32, byte: u8) {
-        // What is shifted by 21 ends below the 28th bit.
+        // A value shifted by 21 stays below 2^28.
         let value = value + (u32::from(byte & 0x7f) << shift);
         if byte & 0x80 == 0 {
             self.have(purpose, value);
@@ -199,7 +199,7 @@ impl FieldWalker {
         }
     }
 
-    /// Takes what is here of a string; returns what is behind it.
+    /// Reads the available part of a string; returns the bytes behind it.
     fn text<'b>(&mut self, bytes: &'b [u8]) -> &'b [u8] {
         let (here, behind) = bytes.split_at(bytes.len().min(self.text.left as usize));
         self.text.left -= here.len() as u32;

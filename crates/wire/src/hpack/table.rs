@@ -1,17 +1,17 @@
-//! The two tables of HPACK (RFC 7541 section 2.3), of which only is kept what the walker asks of a field.
+//! The two tables of HPACK (RFC 7541 section 2.3), reduced to the facts that the walker needs about a field.
 
 use std::collections::VecDeque;
 
-/// Bytes that are counted for an entry beside its name and value (RFC 7541 section 4.1).
+/// Bytes that are counted for an entry besides its name and value (RFC 7541 section 4.1).
 const ENTRY_OVERHEAD_BYTES: u32 = 32;
 
-/// What a field's name is.
+/// The kind of a field's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Kind {
-    /// Of no interest.
+    /// Not of interest.
     #[default]
     Plain,
-    /// About an HTTP/1.1 connection (RFC 9113 section 8.2.2).
+    /// A field about an HTTP/1.1 connection (RFC 9113 section 8.2.2).
     Connection,
     Te,
     Authority,
@@ -20,12 +20,12 @@ pub(super) enum Kind {
     Protocol,
     Scheme,
     Status,
-    /// A pseudo-header that is none of those.
+    /// Any other pseudo-header.
     Unknown,
 }
 
 impl Kind {
-    /// `start`: the name, or more of its beginning than a name that is of interest has.
+    /// `start` is the name, or more bytes of its beginning than any name of interest has.
     pub(super) const fn of(start: &[u8]) -> Kind {
         match start {
             b":authority" => Kind::Authority,
@@ -58,12 +58,12 @@ pub(super) struct Name {
 pub(super) struct Field {
     pub(super) name: Name,
     pub(super) value_bytes: u32,
-    /// The value is one that matters: a path with a `#`, a status that begins with `1`, a `te` that is not `trailers`.
+    /// The value is of interest: a path with a `#`, a status that begins with `1`, a `te` that is not `trailers`.
     pub(super) is_notable: bool,
 }
 
 impl Field {
-    /// As both the table and SETTINGS_MAX_HEADER_LIST_SIZE count.
+    /// The size as both the table and SETTINGS_MAX_HEADER_LIST_SIZE count it.
     pub(super) fn size(&self) -> u32 {
         self.name.bytes.saturating_add(self.value_bytes).saturating_add(ENTRY_OVERHEAD_BYTES)
     }
@@ -86,7 +86,7 @@ impl Table {
         Table { dynamic: VecDeque::new(), size: 0, size_max: Table::SIZE_MAX }
     }
 
-    /// Counted from one, the static table's first.
+    /// The entry of an index, counted from one, the static table's first.
     #[inline]
     pub(super) fn get(&self, index: u32) -> Option<Field> {
         let at = (index as usize).checked_sub(1)?;
@@ -96,7 +96,7 @@ impl Table {
         }
     }
 
-    /// One that is larger than the table empties it (RFC 7541 section 4.4).
+    /// Adds a field. One that is larger than the table empties it (RFC 7541 section 4.4).
     pub(super) fn insert(&mut self, field: Field) {
         let size = field.size();
         self.evict(self.size_max.saturating_sub(size));
@@ -106,7 +106,7 @@ impl Table {
         }
     }
 
-    /// A size update (RFC 7541 section 6.3); false where it is larger than allowed.
+    /// Handles a size update (RFC 7541 section 6.3); `false` if it is larger than allowed.
     pub(super) fn resize(&mut self, size_max: u32) -> bool {
         if size_max > Table::SIZE_MAX {
             return false;
@@ -118,7 +118,7 @@ impl Table {
 
     fn evict(&mut self, size_max: u32) {
         while self.size > size_max {
-            // There is one, as the sizes add up to more than nothing.
+            // There is an entry, since the sizes add up to more than zero.
             self.size -= self.dynamic.pop_back().map_or(self.size, |oldest| oldest.size());
         }
     }

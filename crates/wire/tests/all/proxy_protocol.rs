@@ -1,4 +1,4 @@
-//! PROXY protocol headers: what is read, what is refused, and that neither depends on how the bytes come.
+//! PROXY protocol headers: accepted and refused ones, independent of how the bytes arrive.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -6,12 +6,12 @@ use std::net::{IpAddr, SocketAddr};
 use stillgate_wire::proxy_protocol::{ClientTls, Parsed, V1_LOCAL, V2_BYTES_MAX, V2_LOCAL, parse, write_v1, write_v2};
 use stillgate_wire::{ProxyProtocolError as E, checks};
 
-/// HAProxy 2.6 with `send-proxy-v2`, in front of it curl.
+/// HAProxy 2.6 with `send-proxy-v2`, requested by curl.
 const HAPROXY_TCP4: &str = "0d0a0d0a000d0a515549540a2111000c7f0000017f000001d07e7276";
 /// With `proxy-v2-options ssl,cert-cn,authority,crc32c` for a client without a certificate.
 const HAPROXY_TLS: &str = "0d0a0d0a000d0a515549540a211100347f0000017f000001a8dc7277030004e5b5c1ac02000c676174652e6578616d706c65\
      20000f0100000000210007544c5376312e33";
-/// And for one whose certificate it verified.
+/// The header for a client whose certificate it verified.
 const HAPROXY_CERTIFICATE: &str = "0d0a0d0a000d0a515549540a211100457f0000017f000001a8e47277030004662fb33a02000c676174652e6578616d706c65\
      2000200700000000210007544c5376312e3322000e636c69656e742e6578616d706c65";
 
@@ -26,7 +26,7 @@ fn v2(version_and_command: u8, family: u8, payload: &[u8]) -> Vec<u8> {
     [b"\r\n\r\n\0\r\nQUIT\n", &[version_and_command, family][..], &length, payload].concat()
 }
 
-/// One that forwards TCP over IPv4, with these TLVs.
+/// A header that forwards TCP over IPv4, with these TLVs.
 fn with_tlvs(tlvs: &[u8]) -> Vec<u8> {
     v2(0x21, 0x11, &[&[192, 0, 2, 1, 192, 0, 2, 2, 0x9c, 0x40, 1, 0xbb], tlvs].concat())
 }
@@ -39,7 +39,7 @@ fn pair(source: &str, destination: &str) -> Option<(SocketAddr, SocketAddr)> {
     Some((source.parse().expect("an address"), destination.parse().expect("an address")))
 }
 
-/// Whether `bytes` are a whole header with these addresses, whatever follows them and however they are split.
+/// Checks that `bytes` are a complete header with these addresses, with any bytes behind and however they are split.
 #[track_caller]
 fn complete(bytes: &[u8], addresses: Option<(SocketAddr, SocketAddr)>) {
     let followed = [bytes, b"GET / HTTP/1.1\r\n\r\n"].concat();
@@ -70,7 +70,7 @@ fn good_headers() {
     complete(&v2(0x21, 0x31, &[b'/'; 216]), None);
     complete(&v2(0x21, 0x00, &[]), None);
     complete(&v2(0x21, 0x00, b"whatever"), None);
-    // The family of LOCAL is to be ignored, and what follows it skipped.
+    // The family of LOCAL is ignored, and the bytes behind it are skipped.
     complete(&v2(0x20, 0x00, &[]), None);
     complete(&v2(0x20, 0x11, &[1, 2, 3]), None);
     complete(&v2(0x20, 0xff, &[1; 100]), None);
@@ -117,7 +117,7 @@ fn what_is_written() {
     }
 }
 
-/// A certificate counts where one was shown and found valid, and TLS where there was any.
+/// A certificate counts if it was presented and found valid, and TLS if there was any.
 #[test]
 fn tls_of_the_client() {
     let name = tlv(0x22, b"ann");
@@ -138,13 +138,13 @@ fn tls_of_the_client() {
     }
 }
 
-/// A wrong checksum is refused, wherever the difference is, and so is one that is none.
+/// A wrong checksum is refused, wherever the difference is, and so is a malformed one.
 #[test]
 fn checksums_must_be_right() {
     for header in [HAPROXY_TLS, HAPROXY_CERTIFICATE] {
         let good = hex(header);
         complete(&good, parse_addresses(&good));
-        // Of the bytes behind the lengths and types, which are refused for what they are.
+        // Changes bytes behind the lengths and types, which are refused for other reasons.
         for at in (16..28).chain(31..35).chain([40, good.len() - 1]) {
             for bit in 0..8 {
                 let mut bad = good.clone();
@@ -159,7 +159,7 @@ fn checksums_must_be_right() {
     refused(&with_tlvs(&tlv(3, &[0; 5])), E::ChecksumLength);
     let twice = hex(HAPROXY_TLS)[28..35].repeat(2);
     assert!(matches!(parse(&with_tlvs(&twice)), Err(E::Checksum | E::TlvRepeated)));
-    // What LOCAL has is skipped.
+    // TLVs of LOCAL are skipped.
     complete(&v2(0x20, 0x11, &tlv(3, &[0; 4])), None);
 }
 
@@ -176,7 +176,7 @@ fn what_speaks_for_its_sender_is_read_as_such() {
     complete(V2_LOCAL, None);
 }
 
-/// Is refused, and so it is with more behind it.
+/// Checks that it is refused, also with more bytes behind it.
 #[track_caller]
 fn refused(bytes: &[u8], error: E) {
     assert_eq!(parse(bytes), Err(error), "{}", bytes[..bytes.len().min(120)].escape_ascii());
@@ -273,7 +273,8 @@ fn refused_headers() {
     table.into_iter().for_each(|(bytes, error)| refused(&bytes, error));
 }
 
-/// Whoever sends something else is refused at the first byte that shows it, not when a length it never meant is there.
+/// Other protocols are refused at the first byte that differs, not only when a length that was never meant has
+/// arrived.
 #[test]
 fn refused_early() {
     for (bytes, error) in [

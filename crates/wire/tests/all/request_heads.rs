@@ -1,6 +1,7 @@
-//! What each rule of RFC 9112 makes of a request head, rule by rule.
+//! The effect of each rule of RFC 9112 on a request head, rule by rule.
 //!
-//! A verdict is one line: form, path, authority, framing, what becomes of the connection, and the fields that end here.
+//! A verdict is one line: form, path, authority, framing, whether the connection is kept, and the fields that are not
+//! forwarded.
 
 use stillgate_wire::{
     CONNECTION_OPTIONS_MAX, Fault, Form, Framing, HeadLimits, Progress, RequestError, RequestHead, checks,
@@ -175,7 +176,7 @@ fn lookalikes_of_framing_fields() {
         check_fields(format!("{name}: 5\r\n"), "400 FramingLookalike");
         check_fields(format!("Content-Length: 5\r\n{name}: chunked\r\n"), "400 FramingLookalike");
     }
-    // Neither of these is a framing field to anybody.
+    // Servers do not confuse these with framing fields.
     check_fields("Content-Lengths: 5\r\nContentLength: 5\r\nX-Content_Length: 5\r\n", "origin /@h none keep");
     check_fields("Transfer-Encodings: chunked\r\nX_Real_IP: ::1\r\n", "origin /@h none keep");
 }
@@ -246,7 +247,7 @@ fn header_syntax() {
     ] {
         check_fields(fields, "400 BadHeader");
     }
-    // What the first field line begins with is refused just the same.
+    // A blank at the beginning of the first field line is refused as well.
     check("GET / HTTP/1.1\r\n Host: h\r\n\r\n", "400 BadHeader");
     check("GET / HTTP/1.1\r\n\tHost: h\r\n\r\n", "400 BadHeader");
     // Tokens, empty values, tabs and bytes beyond ASCII are all fine.
@@ -353,7 +354,7 @@ fn absolute_form_overrides_host() {
     ] {
         check_target(target, expected);
     }
-    // A Host of its own is still required in HTTP/1.1, and judged.
+    // A separate Host is still required in HTTP/1.1, and checked.
     check("GET http://o/ HTTP/1.1\r\n\r\n", "400 HostMissing");
     check("GET http://o/ HTTP/1.1\r\nHost: a b\r\n\r\n", "400 HostInvalid");
     check("GET http://o/ HTTP/1.1\r\nHost: a\r\nHost: o\r\n\r\n", "400 HostRepeated");
@@ -438,7 +439,7 @@ fn fields_that_end_here() {
         ("Connection: connection\r\n", " -Connection"),
         ("Connection: missing\r\nMiss: 1\r\n", " -Connection"),
         ("Connection: a-b\r\nA: 1\r\nA-B-C: 2\r\nA_B: 3\r\n", " -Connection"),
-        // Where the message ends, whom it is for and whom it is from stays, whatever Connection says.
+        // Fields that define the end of the message, its recipient or its sender stay, even if Connection names them.
         ("Connection: host, content-length\r\nA: b\r\n", " -Connection"),
         ("Connection: x-forwarded-for, x-real-ip\r\nX-Forwarded-For: ::1\r\nX-Real-IP: ::1\r\n", " -Connection"),
     ] {
@@ -491,7 +492,7 @@ fn limit_of_the_target() {
     check_within(&limits, format!("GET {longest}y\0 HTTP/9\n"), "414 TargetTooLong");
     check_within(&limits, format!("GET \0{longest}y HTTP/1.0\r\n\r\n"), "400 RequestLine");
     check_within(&limits, format!("G@T {longest}y HTTP/1.0\r\n\r\n"), "400 RequestLine");
-    // Of both limits the one met first counts.
+    // The limit that is reached first counts.
     let both = HeadLimits { head_bytes_max: 30, target_bytes_max: 20, ..HeadLimits::default() };
     check_within(&both, format!("GET {longest}yyyyyyyyyyyyyyyy"), "414 TargetTooLong");
 }

@@ -1,6 +1,7 @@
-//! What each rule of RFC 9112 makes of a response head, rule by rule.
+//! The effect of each rule of RFC 9112 on a response head, rule by rule.
 //!
-//! A verdict is one line: status and reason, framing, what becomes of the connection, and the fields that end here.
+//! A verdict is one line: status and reason, framing, whether the connection is kept, and the fields that are not
+//! forwarded.
 
 use stillgate_wire::{Framing, HeadLimits, Method, Progress, ResponseHead, checks};
 
@@ -188,7 +189,7 @@ fn contradictory_framing() {
         ("Transfer_Encoding: chunked\r\n", "BadHeader"),
     ] {
         check_fields(fields, expected);
-        // A body that nobody would read does not make it better.
+        // An ignored body does not make it valid.
         check(Method::Head, format!("HTTP/1.1 200 OK\r\n{fields}\r\n"), expected);
         check(Method::Get, format!("HTTP/1.1 304 x\r\n{fields}\r\n"), expected);
     }

@@ -1,6 +1,6 @@
 //! The chunked coding read in pieces gives the content that was put in, and agrees with a reader of whole bodies.
 //!
-//! That reader follows RFC 9112 section 7.1 line by line and knows nothing of pieces.
+//! The reference reader follows RFC 9112 section 7.1 line by line and knows nothing of pieces.
 
 use crate::properties::generate::{chunked, damaged};
 use crate::properties::grammar::{is_token, is_value, trim};
@@ -21,12 +21,12 @@ struct Body {
 #[derive(Debug, PartialEq)]
 enum Outcome {
     Done(Body),
-    /// Perhaps good so far, perhaps not: the line that tells is not complete.
+    /// It may be valid or not: the deciding line is not complete.
     Incomplete,
     Refused,
 }
 
-/// Decodes pieces of these sizes, over and over; what belongs to the next message must stay as it is.
+/// Decodes pieces of these sizes, over and over; bytes of the next message must be unchanged.
 fn decode(framing: Framing, bytes: &[u8], sizes: &[usize]) -> Result<Outcome, ChunkError> {
     let mut decoder = BodyDecoder::new(framing);
     let mut content = Vec::new();
@@ -49,7 +49,7 @@ fn decode(framing: Framing, bytes: &[u8], sizes: &[usize]) -> Result<Outcome, Ch
     Ok(if decoder.is_done() { Outcome::Done(Body { content, trailers, consumed }) } else { Outcome::Incomplete })
 }
 
-/// One line without its CRLF, and what follows it.
+/// One line without its CRLF, and the bytes behind it.
 fn take_line(bytes: &[u8]) -> Result<(&[u8], &[u8]), Outcome> {
     let end = bytes.iter().position(|b| *b == b'\n').ok_or(Outcome::Incomplete)?;
     let line = bytes[..end].strip_suffix(b"\r").ok_or(Outcome::Refused)?;

@@ -1,6 +1,6 @@
 //! A head written with edits is the old lines less the removed plus the added ones, in HTTP/1.1.
 //!
-//! The oracle knows the lines a message was made of; it never looks at what the parser found.
+//! The oracle knows the lines a message was made of; it never uses the parser's results.
 
 use crate::properties::generate::{lines, request, response};
 use proptest::collection::vec;
@@ -14,7 +14,7 @@ fn edits(removed: &[bool], count: usize, added: &[(String, Vec<u8>)]) -> Edits {
     let mut edits = Edits::default();
     (0..count).filter(|index| removed[*index]).for_each(|index| edits.removed.insert(index));
     for (name, value) in added {
-        // Of a head: blanks around it stay.
+        // A value like those of heads: blanks around it stay.
         edits.add(FieldName::new(name.as_bytes()).expect("a name"), FieldValue::of_head(value));
     }
     edits
@@ -46,14 +46,14 @@ proptest! {
         prop_assert_eq!(head.path_and_query.of(&bytes), made.path.as_bytes());
         prop_assert_eq!(head.fields.len(), made.fields.len());
 
-        // What stands in the buffer already is left alone.
+        // Bytes that are already in the buffer are left alone.
         let mut out = before.clone();
         let mut changed = RequestEdits::default();
         changed.fields = edits(&removed, made.fields.len(), &added);
         write_request(&mut out, &bytes, &head, &changed);
         let slash = if made.path.starts_with('/') { "" } else { "/" };
         let start = format!("{} {slash}{} HTTP/1.1", made.method, made.path);
-        // Where names with underscores are dropped, the other lines stand as they came.
+        // If names with underscores are dropped, the other lines are unchanged.
         let mut strict = RequestHead::default();
         strict.drops_underscores = true;
         prop_assert_eq!(strict.advance(&bytes, &HeadLimits::default()), Ok(Progress::Complete(bytes.len())));

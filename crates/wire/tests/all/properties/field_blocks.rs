@@ -1,4 +1,4 @@
-//! Lists of fields, written in every form that HPACK has, are told of as what they are.
+//! Lists of fields, written in every form of HPACK, are reported correctly.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -8,7 +8,7 @@ use stillgate_wire::{FieldBlock, FieldWalker};
 
 type Pair = (Vec<u8>, Vec<u8>);
 
-/// A field, how it is written, and whether briefly.
+/// A field, its form, and whether it is written briefly.
 type Written = (Pair, Form, bool);
 
 #[rustfmt::skip]
@@ -23,7 +23,7 @@ fn field() -> impl Strategy<Value = Written> {
         select(&["/", "/a#b", "#", "GET", "103", "200", "trailers", "trailers,", ""][..])
             .prop_map(|value| value.as_bytes().to_vec()),
         vec(any::<u8>(), 0..9),
-        // So that the table overflows now and then.
+        // Long enough that the table overflows now and then.
         (0..3000_usize).prop_map(|length| vec![b'y'; length]),
     ];
     let form = select(&[Form::Indexed, Form::Indexed, Form::Inserted, Form::Literal, Form::NeverIndexed][..]);

@@ -1,10 +1,10 @@
-//! Strategies for messages: good ones with every freedom the grammar leaves, damaged ones, and heaps of trouble.
+//! Strategies for messages: valid ones with every freedom of the grammar, damaged ones, and heaps of trouble.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-/// A request head that must be taken.
+/// A request head that must be accepted.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) method: &'static str,
@@ -23,12 +23,12 @@ impl Request {
     }
 }
 
-/// A response head that must be taken.
+/// A response head that must be accepted.
 #[derive(Debug, Clone)]
 pub(crate) struct Response {
     pub(crate) version: &'static str,
     pub(crate) status: u16,
-    /// With the space in front of it, which some leave out where there is no reason.
+    /// Begins with the space in front of it, which some servers leave out if there is no reason.
     pub(crate) reason: Vec<u8>,
     pub(crate) fields: Vec<Vec<u8>>,
 }
@@ -41,7 +41,7 @@ impl Response {
     }
 }
 
-/// A start line and fields as they go over the wire.
+/// A start line and fields as sent over the wire.
 pub(crate) fn lines(start: &[u8], fields: &[Vec<u8>]) -> Vec<u8> {
     let mut out = start.to_vec();
     for field in fields {
@@ -52,13 +52,13 @@ pub(crate) fn lines(start: &[u8], fields: &[Vec<u8>]) -> Vec<u8> {
     out
 }
 
-/// A chunked body that must be taken.
+/// A chunked body that must be accepted.
 #[derive(Debug, Clone)]
 pub(crate) struct Chunked {
     pub(crate) chunks: Vec<Chunk>,
     /// Size line of the last chunk.
     pub(crate) last: &'static str,
-    /// Names and values, and whether they may be sent on.
+    /// Names and values, and whether they may be forwarded.
     pub(crate) trailers: Vec<(&'static str, &'static str, bool)>,
 }
 
@@ -121,7 +121,7 @@ fn value() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![4 => vec(byte, 0..20), 1 => tokens, 1 => known.prop_map(|text| text.as_bytes().to_vec())]
 }
 
-/// Name, colon, white space and value, in every way that is allowed.
+/// Name, colon, white space and value, in every allowed way.
 fn line(name: &str, value: &[u8], space: &str) -> Vec<u8> {
     [name.as_bytes(), b":", space.as_bytes(), value, space.as_bytes()].concat()
 }
@@ -131,7 +131,7 @@ fn field() -> impl Strategy<Value = Vec<u8>> {
     (name, value(), select(&["", " ", "\t", " \t "][..])).prop_map(|(name, value, space)| line(&name, &value, space))
 }
 
-/// Fields without framing, with these lines put in at any place.
+/// Fields without framing, with these lines inserted at any place.
 fn fields_around(required: Vec<Vec<u8>>) -> impl Strategy<Value = Vec<Vec<u8>>> {
     (vec(field(), 0..12), vec(any::<usize>(), required.len())).prop_map(move |(mut fields, places)| {
         for (line, place) in required.iter().zip(places) {
@@ -164,7 +164,7 @@ pub(crate) fn request() -> impl Strategy<Value = Request> {
             let method = select(&["GET", "HEAD", "POST", "OPTIONS", "PROPFIND", "get", "!#$%&'*+-.^_`|~"][..]);
             let origin = select(&["", "", "", "http://o", "HTTPS://o.example:8443", "http://[::2]:80"][..]);
             (method, origin, "[!$-~]{0,20}").prop_map(move |(method, origin, rest)| {
-                // Behind an authority comes nothing, a path or a query; without one there is always a path.
+                // An authority is followed by nothing, a path or a query; without one there is always a path.
                 let path = match (origin, rest.as_str()) {
                     ("", _) => format!("/{rest}"),
                     (_, "") => rest,
@@ -286,7 +286,7 @@ fn trouble() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![4 => select(TROUBLE).prop_map(|text| text.as_bytes().to_vec()), 1 => any::<u8>().prop_map(|byte| vec![byte])]
 }
 
-/// One to four changes to a message: something put in, taken out, replaced, said twice, or the end cut off.
+/// One to four changes to a message: an insertion, a removal, a replacement, a repetition, or the end cut off.
 pub(crate) fn damaged(good: impl Strategy<Value = Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
     let change = (0u8..16, any::<usize>(), any::<usize>(), trouble());
     (good, vec(change, 1..=4)).prop_map(|(mut bytes, changes)| {
@@ -308,7 +308,8 @@ pub(crate) fn damaged(good: impl Strategy<Value = Vec<u8>>) -> impl Strategy<Val
     })
 }
 
-/// Pieces from `choices`, each a list of alternatives of which the first is right, with an empty line behind.
+/// Pieces from `choices`, each a list of alternatives of which the first is right, with an empty line at the
+/// end.
 fn nasty(choices: &'static [&'static [&'static str]]) -> impl Strategy<Value = Vec<u8>> {
     let start: Vec<_> = choices
         .iter()

@@ -1,4 +1,5 @@
-//! A second, slow parser of heads, written line by line from RFC 9112 and RFC 9110, judges as the real one does.
+//! A second, slow parser of heads, written line by line from RFC 9112 and RFC 9110, gives the same verdicts as
+//! the real one.
 //!
 //! It works on whole heads only. Where the gateway is stricter or laxer than the grammar, a comment says so.
 
@@ -31,7 +32,7 @@ pub(crate) fn trim(mut text: &[u8]) -> &[u8] {
 struct Line {
     name: Vec<u8>,
     value: Vec<u8>,
-    /// Whether it ends here.
+    /// Whether the message ends here.
     ends: bool,
 }
 
@@ -56,14 +57,14 @@ impl Message {
 }
 
 enum Head<'b> {
-    /// There is no empty line.
+    /// The empty line is missing.
     Incomplete,
     Refused,
     /// Its lines and its length.
     Lines(Vec<&'b [u8]>, usize),
 }
 
-/// Up to the empty line. CR and LF may stand together only.
+/// Splits the head up to the empty line. CR and LF may only occur together.
 fn head_lines(bytes: &[u8]) -> Head<'_> {
     let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else { return Head::Incomplete };
     let mut lines = Vec::new();
@@ -178,7 +179,7 @@ struct Read {
 
 /// RFC 9112 section 3.2: form, authority and path of a target.
 fn read_target(method: &[u8], target: &[u8], host: &[u8]) -> Option<(Form, Vec<u8>, Vec<u8>)> {
-    // Laxer: whatever is visible, and anything beyond ASCII that is UTF-8.
+    // Laxer: any visible character, and anything beyond ASCII that is UTF-8.
     let text = std::str::from_utf8(target).ok()?;
     if text.is_empty() || text.bytes().any(|b| b <= b' ' || b == 0x7f || b == b'#') {
         return None;
@@ -260,7 +261,7 @@ fn request_as_parsed(bytes: &[u8]) -> Option<Option<Read>> {
     }
 }
 
-/// Whether it was taken.
+/// Returns whether it was accepted.
 fn agree_on_request(bytes: &[u8]) -> bool {
     let Ok(skip) = leading_empty_lines(bytes) else { return false };
     let bytes = &bytes[skip..];
@@ -291,7 +292,7 @@ fn read_response(lines: &[&[u8]], method: Method) -> Option<(u16, Vec<u8>, Messa
     let mut message = read_fields(fields, version)?;
     let framing = match (status, message.framing) {
         (100..=199, None | Some(Framing::Length(0))) => Framing::None,
-        // Stricter: these have no body, so one that announces it is not believed in anything.
+        // Stricter: these have no body, so one that announces it is refused.
         (100..=199, _) => return None,
         (204 | 304, _) => Framing::None,
         _ if method == Method::Head => Framing::None,
@@ -321,7 +322,7 @@ fn agree_on_response(bytes: &[u8], method: Method) -> bool {
     taken
 }
 
-/// Calls `check` with every byte put in at, and in the place of, every byte of `head`.
+/// Calls `check` with every byte inserted at, and in the place of, every byte of `head`.
 fn every_byte_everywhere(head: &str, mut check: impl FnMut(&[u8])) {
     for at in 0..=head.len() {
         for byte in 0..=255 {

@@ -1,4 +1,4 @@
-//! What holds for every message, on generated ones: good ones, damaged ones, and ones made of nothing but trouble.
+//! Properties of every message, on generated ones: valid ones, damaged ones, and ones made of nothing but trouble.
 
 mod chunks;
 mod edits;
@@ -107,14 +107,14 @@ proptest! {
         }
     }
 
-    /// A head object is reused from message to message: nothing of the last one may show.
+    /// A head object is reused from message to message: no part of the last one may remain.
     #[test]
     fn a_reused_head_reads_as_a_fresh_one(
         first in damaged(request().prop_map(|r| r.bytes())), second in request().prop_map(|r| r.bytes()),
     ) {
         let limits = HeadLimits::default();
         let mut reused = RequestHead::default();
-        // Whether the first is taken or refused, the object is told to forget it.
+        // Whether the first is accepted or refused, the object must forget it.
         let refused = reused.advance(&first, &limits).is_err();
         if refused { reused.clear() } else { reused.reset() }
         let mut fresh = RequestHead::default();
