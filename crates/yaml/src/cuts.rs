@@ -1,14 +1,14 @@
-//! Cuts the text of a block list into its items, by nothing but lines and their indentation.
+//! Cuts the text of a block list into its items, by lines and their indentation only.
 //!
-//! An item begins with the line of its dash, the first one with whatever comments are before it, and ends where the next
-//! begins. This knows no YAML beyond dashes and comments; where that might not do, it gives up.
+//! An item begins with the line of its dash, the first one with any comments before it, and ends where the next begins.
+//! This knows no YAML beyond dashes and comments; where that might not be enough, it gives up.
 
 /// The text of one item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cut {
     /// Its length.
     pub bytes: u32,
-    /// How many lines it has.
+    /// The number of its lines.
     pub lines: u32,
 }
 
@@ -23,8 +23,8 @@ pub struct Cuts {
     pub rest: usize,
 }
 
-/// Cuts `text`, which begins with a list's first line. `column`: of its dashes, where that is known. `None`: there is no
-/// item, or something that may not be what it looks like.
+/// Cuts `text`, which begins with a list's first line. `column` is that of its dashes, if known. `None` if there is no
+/// item, or a line whose meaning is not certain.
 pub fn cut(text: &[u8], column: Option<usize>) -> Option<Cuts> {
     let (mut column, mut items) = (column, Vec::new());
     let mut current = Cut { bytes: 0, lines: 0 };
@@ -54,13 +54,13 @@ pub fn cut(text: &[u8], column: Option<usize>) -> Option<Cuts> {
 }
 
 enum Line {
-    /// Nothing but a comment at most, or so it seems.
+    /// Apparently nothing but a comment at most.
     Blank,
-    /// The dash of an item stands here.
+    /// A line with the dash of an item.
     Dash(usize),
     /// It belongs to the item above.
     Inner,
-    /// It belongs to what is behind the list.
+    /// It belongs to the text behind the list.
     End,
 }
 
@@ -73,15 +73,15 @@ fn line(line: &[u8], column: Option<usize>) -> Option<Line> {
         None | Some(b'#') => Some(Line::Blank),
         Some(_) if column.is_some_and(|column| indent > column) => Some(Line::Inner),
         Some(b'-') if dash() && column.is_none_or(|column| indent == column) => Some(Line::Dash(indent)),
-        // A tab, which is neither indentation nor nothing, or a byte order mark.
+        // A tab, which counts neither as indentation nor as empty, or a byte order mark.
         Some(b'\t' | 0xef) => None,
         Some(_) if indent == 0 => Some(Line::End),
-        // Indented by less than the items, or in front of the first: the parser will say that it is wrong.
+        // Indented by less than the items, or in front of the first: the parser will report the error.
         Some(_) => None,
     }
 }
 
-/// Whether every line of the text ends as `cut` has it, and nothing ends the text before its end.
+/// Whether every line of the text ends where `cut` assumes it, and nothing ends the text before its end.
 pub fn has_plain_lines(text: &[u8]) -> bool {
     memchr::memchr_iter(b'\r', text).all(|at| text.get(at + 1) == Some(&b'\n')) && memchr::memchr(0, text).is_none()
 }

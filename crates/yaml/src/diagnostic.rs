@@ -1,4 +1,4 @@
-//! What is wrong with a configuration file, and where.
+//! Errors and warnings of a configuration file, with their places.
 //!
 //! All findings of a file are gathered, sorted by position and bounded in number, so that the same file always gives
 //! the same report. How a report reaches a person (colour, JSON) is the caller's business.
@@ -15,24 +15,24 @@ pub const DIAGNOSTICS_MAX: usize = 100;
 /// One finding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Diagnostic {
-    /// Whether the file can be used in spite of it.
+    /// Whether the file can still be used.
     pub severity: Severity,
     /// The key concerned, as `routes[3].uri`; empty for the file as a whole.
     pub path: String,
-    /// From 1; 0 where the finding has no place in the text.
+    /// From 1; 0 if the finding has no place in the text.
     pub line: u32,
-    /// From 1, in characters; 0 where the finding has no place in the text.
+    /// From 1, in characters; 0 if the finding has no place in the text.
     pub column: u32,
-    /// What is wrong, and what was expected.
+    /// The error, and the expected value.
     pub message: String,
-    /// What to write instead.
+    /// A suggestion.
     pub hint: Option<String>,
-    /// The line in question and carets below it, where the value has a language of its own.
+    /// The line of the error with carets below it, if the value has a language of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub excerpt: Option<String>,
 }
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
@@ -42,14 +42,14 @@ pub enum Severity {
     Warning,
 }
 
-/// Why a file is refused: at least one error, and the warnings beside it, in the order of the file.
+/// Why a file is refused: at least one error, and the warnings besides, in the order of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Errors {
-    /// The file's name, where there is one.
+    /// The file's name, if there is one.
     pub file: Option<String>,
     /// Sorted by position.
     pub diagnostics: Vec<Diagnostic>,
-    /// How many more there were than [`DIAGNOSTICS_MAX`].
+    /// The number of findings beyond [`DIAGNOSTICS_MAX`].
     pub omitted: usize,
 }
 
@@ -117,7 +117,7 @@ impl Position {
     pub const NOWHERE: Position = Position { line: 0, column: 0 };
 }
 
-/// The way from the root to a value. It lives on the stack and is written out only for a finding.
+/// The path from the root to a value. It lives on the stack and is written out only for a finding.
 #[derive(Debug, Clone, Copy)]
 pub enum Path<'a> {
     /// The document itself.
@@ -129,12 +129,12 @@ pub enum Path<'a> {
 }
 
 impl<'a> Path<'a> {
-    /// The way to a key of what is here.
+    /// The path to a key of this value.
     pub fn key(&'a self, key: &'a str) -> Path<'a> {
         Path::Key(self, key)
     }
 
-    /// The way to an item of what is here.
+    /// The path to an item of this value.
     pub fn index(&'a self, index: usize) -> Path<'a> {
         Path::Index(self, index)
     }
@@ -157,24 +157,24 @@ impl fmt::Display for Path<'_> {
     }
 }
 
-/// A finding before it is known where it is.
+/// A finding before its place is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// What is wrong.
+    /// The error.
     pub message: String,
-    /// What to do.
+    /// A suggestion.
     pub hint: Option<String>,
     /// See [`Diagnostic::excerpt`].
     pub excerpt: Option<String>,
 }
 
 impl Fault {
-    /// Without a hint.
+    /// A fault without a hint.
     pub fn new(message: impl Into<String>) -> Fault {
         Fault { message: message.into(), hint: None, excerpt: None }
     }
 
-    /// With what to do.
+    /// Adds a suggestion.
     pub fn hint(self, hint: impl Into<String>) -> Fault {
         Fault { hint: Some(hint.into()), ..self }
     }
@@ -186,7 +186,7 @@ impl<T: Into<String>> From<T> for Fault {
     }
 }
 
-/// Guesses made for one file; comparing with all known words is what costs most in a file full of errors.
+/// Guesses made for one file; comparing with all known words is the largest cost in a file full of errors.
 const GUESSES_MAX: usize = 2 * DIAGNOSTICS_MAX;
 
 /// Gathers findings.
@@ -197,38 +197,38 @@ pub struct Sink {
     guesses: usize,
     /// Texts that no finding may show.
     hidden: Vec<Box<str>>,
-    /// Kinds and ids of what is referred to; `None`: they are not asked for.
+    /// Kinds and ids of references; `None` if they are not collected.
     references: Option<Vec<(&'static str, String)>>,
     is_alone: bool,
-    /// Ids, by kind, of what is there and not in the file, and of what cannot be read, which has been reported.
+    /// Ids, by kind, of resources outside of the file, and of resources that cannot be read, which has been reported.
     elsewhere: HashMap<&'static str, HashSet<String>>,
-    /// Kinds of which it is not known what there is, which has been reported.
+    /// Kinds whose resources are unknown, which has been reported.
     unread: Vec<&'static str>,
-    /// Kinds and ids of what is there and cannot be used.
+    /// Kinds and ids of resources that exist and cannot be used.
     unusable: Arc<HashSet<(&'static str, String)>>,
-    /// What is said once only.
+    /// Messages that were given and must not be repeated.
     said: Vec<&'static str>,
-    /// Whether keys that nobody knows are told of and left alone, where their object allows it.
+    /// Whether unknown keys cause warnings only, if their object allows it.
     passes_unknown: bool,
-    /// Within an object of which others know more keys.
+    /// Whether this is within an object of which others know more keys.
     is_open: bool,
 }
 
-/// What stands in a finding for what nobody may see.
+/// Replaces secret texts in a finding.
 const HIDDEN: &str = "(hidden)";
 
 impl Sink {
-    /// For one resource among others; what it refers to is noted.
+    /// A sink for one resource among others; its references are collected.
     pub fn of_one() -> Sink {
         Sink { references: Some(Vec::new()), ..Sink::default() }
     }
 
-    /// For one resource by itself: that what it refers to is missing is no error.
+    /// A sink for a single resource: missing references are not errors.
     pub fn alone() -> Sink {
         Sink { is_alone: true, ..Sink::default() }
     }
 
-    /// The same for resources that may refer to these as well, by kind and id.
+    /// Also allows references to these resources, by kind and id.
     pub fn beside(mut self, elsewhere: impl IntoIterator<Item = (&'static str, String)>) -> Sink {
         for (kind, id) in elsewhere {
             self.elsewhere.entry(kind).or_default().insert(id);
@@ -236,22 +236,22 @@ impl Sink {
         self
     }
 
-    /// The same where these, by kind and id, are there and cannot be used.
+    /// Notes that these resources, by kind and id, exist and cannot be used.
     pub fn without(self, unusable: &Arc<HashSet<(&'static str, String)>>) -> Sink {
         Sink { unusable: unusable.clone(), ..self }
     }
 
-    /// What is wrong with this one has been reported; that it is missing to others follows from it and is not.
+    /// The errors of this resource have been reported; that others miss it is a consequence, and is not reported.
     pub fn excuse(&mut self, kind: &'static str, id: &str) {
         self.elsewhere.entry(kind).or_default().insert(id.to_owned());
     }
 
-    /// The same of all of a kind.
+    /// Like [`Sink::excuse`], for all resources of a kind.
     pub fn excuse_all(&mut self, kind: &'static str) {
         self.unread.push(kind);
     }
 
-    /// The same for one whose plugins may have keys that are not known here: others write them, and know more.
+    /// Accepts unknown keys of plugins with a warning: other programs write the resource, and know more keys.
     pub fn passing_unknown(self) -> Sink {
         Sink { passes_unknown: true, ..self }
     }
@@ -264,7 +264,8 @@ impl Sink {
         result
     }
 
-    /// Something that others may know. In a file that is an error; where it may be meant for others, a warning.
+    /// Reports something that other programs may know: an error in a file, or a warning where it may be meant for
+    /// others.
     pub fn foreign(&mut self, at: Position, path: &Path<'_>, fault: Fault) {
         match self.is_open {
             true => self.warning(at, path, fault),
@@ -272,7 +273,7 @@ impl Sink {
         }
     }
 
-    /// Whether this has not been said before.
+    /// Whether this message was not given before.
     pub fn once(&mut self, what: &'static str) -> bool {
         let is_first = !self.said.contains(&what);
         if is_first {
@@ -281,24 +282,24 @@ impl Sink {
         is_first
     }
 
-    /// Whether what is referred to may be missing here.
+    /// Whether a referenced resource may be missing here.
     pub fn may_miss(&self, kind: &str, id: &str) -> bool {
         self.is_alone || self.unread.contains(&kind) || self.elsewhere.get(kind).is_some_and(|ids| ids.contains(id))
     }
 
-    /// Whether something is there and cannot be used.
+    /// Whether a resource exists and cannot be used.
     pub fn is_unusable(&self, kind: &'static str, id: &str) -> bool {
         !self.unusable.is_empty() && self.unusable.contains(&(kind, id.to_owned()))
     }
 
-    /// Notes that a resource is referred to, whether it is there or not.
+    /// Notes a reference to a resource, which may be missing.
     pub fn refers(&mut self, kind: &'static str, id: &str) {
         if let Some(references) = &mut self.references {
             references.push((kind, id.to_owned()));
         }
     }
 
-    /// What was referred to.
+    /// The references that were collected.
     pub fn take_references(&mut self) -> Vec<(&'static str, String)> {
         self.references.take().unwrap_or_default()
     }
@@ -310,7 +311,7 @@ impl Sink {
         }
     }
 
-    /// Calls `then`; what is hidden within is hidden no longer.
+    /// Calls `then`; texts that it hides are not hidden afterwards.
     pub fn hiding<R>(&mut self, then: impl FnOnce(&mut Sink) -> R) -> R {
         let before = self.hidden.len();
         let result = then(self);
@@ -326,7 +327,7 @@ impl Sink {
         Fault { message: hide(fault.message), hint: fault.hint.map(hide), excerpt: fault.excerpt.map(hide) }
     }
 
-    /// The fault with a guess at what was meant, if there is one.
+    /// Adds a guess at the intended word to the fault, if there is one.
     pub fn guess<'a>(&mut self, fault: Fault, word: &str, known: impl IntoIterator<Item = &'a str>) -> Fault {
         self.guesses += 1;
         match self.guesses <= GUESSES_MAX {
@@ -338,19 +339,19 @@ impl Sink {
         }
     }
 
-    /// Takes an error.
+    /// Reports an error.
     pub fn error(&mut self, at: Position, path: &Path<'_>, fault: impl Into<Fault>) {
         let fault = self.without_hidden(fault.into());
         self.errors.push(diagnostic(Severity::Error, at, path, fault));
     }
 
-    /// Takes a warning.
+    /// Reports a warning.
     pub fn warning(&mut self, at: Position, path: &Path<'_>, fault: impl Into<Fault>) {
         let fault = self.without_hidden(fault.into());
         self.warnings.push(diagnostic(Severity::Warning, at, path, fault));
     }
 
-    /// Leaves out what was found since `errors` was taken, to find it again in another reading of the same text.
+    /// Removes the errors found since `errors` was taken, to find them again in another reading of the same text.
     pub(crate) fn go_back_to(&mut self, errors: Vec<Diagnostic>) {
         self.errors.kept = errors;
     }
@@ -365,24 +366,24 @@ impl Sink {
         !self.errors.kept.is_empty()
     }
 
-    /// Whether there was an error in a key of the document, or below it.
+    /// Whether there was an error at a key of the document, or below it.
     pub fn has_errors_in(&self, key: &str) -> bool {
         let is_in =
             |path: &str| path.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
         self.errors.kept.iter().any(|error| is_in(&error.path))
     }
 
-    /// How many errors there are by now.
+    /// The number of errors so far.
     pub fn errors(&self) -> usize {
         self.errors.kept.len() + self.errors.omitted
     }
 
-    /// How many warnings there are by now.
+    /// The number of warnings so far.
     pub fn warnings(&self) -> usize {
         self.warnings.kept.len() + self.warnings.omitted
     }
 
-    /// The warnings of a file that has no errors, with a last one that says how many were left out.
+    /// The warnings of a file that has no errors, with a last one about those that were left out.
     pub fn into_warnings(mut self) -> Vec<Diagnostic> {
         self.warnings.settle();
         if self.warnings.omitted > 0 {
@@ -393,7 +394,7 @@ impl Sink {
         self.warnings.kept
     }
 
-    /// Everything that was found.
+    /// All findings.
     pub fn into_errors(mut self) -> Errors {
         self.errors.settle();
         self.warnings.settle();
@@ -405,7 +406,7 @@ impl Sink {
     }
 }
 
-/// The text without a hidden one, in whichever form a message quotes it: as it is, escaped, or shortened.
+/// Removes a hidden text in every form in which a message may quote it: unchanged, escaped, or shortened.
 fn cover(text: String, hidden: &str) -> String {
     let escaped = |text: &str| text.escape_debug().to_string();
     let short = shortened(hidden);
@@ -414,7 +415,8 @@ fn cover(text: String, hidden: &str) -> String {
     forms.iter().filter(|form| !form.is_empty()).fold(text, |text, form| without(text, form))
 }
 
-/// The text without a hidden one. A short one goes where it is a word only: in the message's own words it would hide nothing.
+/// Removes a hidden text. A short one is only removed if it is a whole word: within the message's own words it would
+/// hide nothing.
 fn without(text: String, hidden: &str) -> String {
     const PART_BYTES_MIN: usize = 4;
     if hidden.len() >= PART_BYTES_MIN {
@@ -446,7 +448,7 @@ fn diagnostic(severity: Severity, at: Position, path: &Path<'_>, fault: Fault) -
     }
 }
 
-/// A message may quote the file or an environment variable: bounded, and without line breaks or escape sequences.
+/// A message may quote the file or an environment variable: it is bounded, and without line breaks or escape sequences.
 fn one_line(message: String) -> String {
     const MESSAGE_CHARS_MAX: usize = 1000;
     if message.len() <= MESSAGE_CHARS_MAX && !message.contains(char::is_control) {
@@ -455,7 +457,7 @@ fn one_line(message: String) -> String {
     shortened_to(&message, MESSAGE_CHARS_MAX)
 }
 
-/// The first [`DIAGNOSTICS_MAX`] findings by position, however many come and in whatever order.
+/// The first [`DIAGNOSTICS_MAX`] findings by position, regardless of their number and order.
 #[derive(Debug, Default)]
 struct Bounded {
     kept: Vec<Diagnostic>,
@@ -471,14 +473,14 @@ impl Bounded {
     }
 
     fn settle(&mut self) {
-        // Stable: findings at one place stay in the order they were made.
+        // Stable: findings at one place keep their order.
         self.kept.sort_by_key(|d| (d.line, d.column));
         self.omitted += self.kept.len().saturating_sub(DIAGNOSTICS_MAX);
         self.kept.truncate(DIAGNOSTICS_MAX);
     }
 }
 
-/// Text of the file as a message may show it: bounded, on one line.
+/// Text of the file for a message: bounded, on one line.
 pub fn shortened(text: &str) -> String {
     const SHOWN_CHARS_MAX: usize = 60;
     shortened_to(text, SHOWN_CHARS_MAX)

@@ -1,9 +1,9 @@
-//! Puts environment variables into scalar values: `${NAME}` and `${NAME:-default}`, and as APISIX writes them
-//! `${{NAME}}` and `${{NAME:=default}}`, which keys of maps may hold, too.
+//! Substitutes environment variables in scalar values: `${NAME}` and `${NAME:-default}`, and APISIX's `${{NAME}}` and
+//! `${{NAME:=default}}`, which are also allowed in keys of maps.
 //!
-//! This happens after the YAML is parsed, so a value can never add keys or lists. As in a shell, the default of `${…:-…}`
-//! holds where the variable is unset or empty, that of `${{…:=…}}` only where it is unset. `$${` stands for a literal `${`,
-//! `${1}` is a group of a regular expression and stays as it is, and so does any other `$`.
+//! This happens after the YAML is parsed, so a value can never add keys or lists. As in a shell, the default of
+//! `${…:-…}` is used if the variable is unset or empty, that of `${{…:=…}}` only if it is unset. `$${` means a literal
+//! `${`; `${1}` is a group of a regular expression and stays unchanged, and so does any other `$`.
 
 use crate::diagnostic::{Fault, shortened};
 use crate::tree::SCALAR_BYTES_MAX;
@@ -11,12 +11,12 @@ use crate::tree::SCALAR_BYTES_MAX;
 /// Looks up one environment variable.
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// The text with its variables put in; `None` where it has none and stays as it is.
+/// Substitutes the variables of a text; `None` if it has none and stays unchanged.
 pub fn expand(text: &str, environment: Lookup<'_>) -> Result<Option<String>, Fault> {
     expand_each(text, |reference| value(reference, environment).map(Some))
 }
 
-/// The same of a map's key, where only `${{NAME}}` stands for a variable.
+/// Substitutes the variables of a map's key, where only `${{NAME}}` is a variable.
 pub fn expand_key(text: &str, environment: Lookup<'_>) -> Result<Option<String>, Fault> {
     if !text.contains("${{") {
         return Ok(None);
@@ -27,7 +27,8 @@ pub fn expand_key(text: &str, environment: Lookup<'_>) -> Result<Option<String>,
     })
 }
 
-/// Puts in what `value` gives for each reference, without `${` and its end; `None` leaves it as it is.
+/// Replaces each reference by the result of `value`, which gets it without `${` and its end; `None` leaves it
+/// unchanged.
 fn expand_each(text: &str, value: impl Fn(&str) -> Result<Option<String>, Fault>) -> Result<Option<String>, Fault> {
     if !text.contains("${") {
         return Ok(None);
@@ -51,7 +52,7 @@ fn expand_each(text: &str, value: impl Fn(&str) -> Result<Option<String>, Fault>
                 .hint("write `$${` for a literal `${`")
         })?;
         let after = end + close.len();
-        // A group of a regular expression, for the plugin that has it.
+        // A group of a regular expression, for its plugin.
         let is_group = end > 2 && reference[2..end].bytes().all(|byte| byte.is_ascii_digit());
         match if is_group { None } else { value(&reference[2..end])? } {
             Some(value) => {
@@ -90,8 +91,8 @@ fn value(reference: &str, environment: Lookup<'_>) -> Result<String, Fault> {
     }
 }
 
-/// The value of `${{reference}}`, as APISIX has it: blanks around the name and the default do not count, and a variable that is
-/// empty keeps its empty value.
+/// The value of `${{reference}}`, by APISIX's rules: blanks around the name and the default are ignored, and an empty
+/// variable keeps its empty value.
 fn double(reference: &str, environment: Lookup<'_>) -> Result<String, Fault> {
     let (name, default) = match reference.split_once(":=") {
         Some((name, default)) => (name.trim(), Some(default.trim())),
@@ -159,7 +160,7 @@ mod tests {
     fn expands_as_apisix_does() {
         check("${{A}}:80", Ok(Some("1:80")));
         check("${{ A }}${{\tUNSET := d e }}", Ok(Some("1d e")));
-        // Only what is not set has the default.
+        // The default is only used for an unset variable.
         check("${{EMPTY:=d}}", Ok(Some("")));
         check("${{UNSET:=}}", Ok(Some("")));
         check("${{UNSET:={a}:=b}}", Ok(Some("{a}:=b")));

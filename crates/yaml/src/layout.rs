@@ -1,26 +1,26 @@
-//! How a scalar's text stands in the file, for errors that point into it.
+//! The layout of a scalar's text in the file, for errors that point into it.
 //!
-//! The parser tells only where a scalar begins and ends. Scalars with escapes, and quoted or plain ones in several lines,
-//! are not taken apart: an error in one is told at its beginning.
+//! The parser only reports where a scalar begins and ends. Scalars with escapes, and quoted or plain ones in several
+//! lines, are not taken apart: errors in them are reported at their beginning.
 
 use crate::scalar::Layout;
 use saphyr_parser::{ScalarStyle, Span};
 
-/// Finds the layout of one scalar after the other; its text is gone through from beginning to end.
+/// Finds the layout of one scalar after the other, going through the text from beginning to end.
 pub struct LayoutFinder<'a> {
     text: &'a str,
-    /// A line, from 1, and where it begins.
+    /// The number of a line, from 1, and its beginning.
     line: usize,
     at: usize,
 }
 
 impl<'a> LayoutFinder<'a> {
-    /// Of a text that is parsed from its beginning.
+    /// A finder for a text that is parsed from its beginning.
     pub fn new(text: &'a str) -> LayoutFinder<'a> {
         LayoutFinder { text, line: 1, at: 0 }
     }
 
-    /// `span`: of the scalar, which begins nowhere before the one asked for last.
+    /// `span` is the scalar's, which does not begin before the previous one.
     pub fn layout(&mut self, value: &str, style: ScalarStyle, span: Span) -> Layout {
         let quotes = match style {
             ScalarStyle::Literal => return Layout::Literal,
@@ -28,12 +28,12 @@ impl<'a> LayoutFinder<'a> {
             ScalarStyle::Plain => 0,
             ScalarStyle::SingleQuoted | ScalarStyle::DoubleQuoted => 1,
         };
-        // As long as what it stands for: then it is that, since each escape is longer.
+        // If it is as long as its value, it has no escapes, since each escape is longer.
         let is_literal = span.start.line() == span.end.line() && span.len() == value.chars().count() + 2 * quotes;
         if is_literal { Layout::Line(quotes as u8) } else { Layout::Unknown }
     }
 
-    /// Finds the lines of the block again in what became of them.
+    /// Matches the lines of the block with the parts of its value.
     fn folded(&mut self, value: &str, span: Span) -> Layout {
         let (first, indent) = (span.start.line(), span.start.col());
         while self.line < first {
@@ -46,7 +46,7 @@ impl<'a> LayoutFinder<'a> {
             if offset == value.len() || first + number > span.end.line() {
                 break;
             }
-            // The indentation is of spaces, so this is a place between characters.
+            // The indentation consists of spaces, so this is a character boundary.
             let Some(line) = line.get(indent..).filter(|line| !line.is_empty()) else { continue };
             let breaks = value[offset..].bytes().take_while(|byte| *byte == b'\n').count();
             let is_joined = offset > 0 && breaks == 0 && value[offset..].starts_with(' ');

@@ -1,7 +1,7 @@
-//! YAML to a tree with positions, `${ENV}` put in, and what is said of it.
+//! Parses YAML to a tree with positions, substitutes `${ENV}`, and collects findings.
 //!
-//! Here no key is known and no meaning: the gateway's configuration and the laboratory's mixes are read by the same rules.
-//! Every value knows its line and column, so that each finding is told where it was made. Nothing here does IO.
+//! This crate knows no keys and no meanings: the gateway's configuration and the laboratory's mixes are read by the
+//! same rules. Every value knows its line and column, so that each finding has its place. Nothing here does IO.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

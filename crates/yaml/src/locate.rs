@@ -1,11 +1,11 @@
-//! Where a key stands in a configuration's text, for findings that are made after it was read.
+//! Finds a key's place in a configuration's text, for findings that are made after parsing.
 
 use crate::diagnostic::{Position, Sink};
 use crate::environment::Lookup;
 use crate::tree::{self, Node, Value};
 
-/// Line and column, both from 1, of the value at a path such as `gateway.listeners[1].address`, or of the nearest value above
-/// it that the text has. `None`: the text is no configuration.
+/// Line and column, both from 1, of the value at a path such as `gateway.listeners[1].address`, or of the nearest value
+/// above it that is in the text. `None` if the text is not a configuration.
 pub fn locate(text: &[u8], environment: Lookup<'_>, path: &str) -> Option<(u32, u32)> {
     let text = std::str::from_utf8(text).ok()?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -14,7 +14,7 @@ pub fn locate(text: &[u8], environment: Lookup<'_>, path: &str) -> Option<(u32, 
     Some((line, column))
 }
 
-/// The same in a tree, or in a part of one that the path begins at.
+/// Finds the place in a tree, or in the part of one in which the path begins.
 pub fn within(root: &Node, path: &str) -> Position {
     let mut node = root;
     for step in path.split(['.', '[']) {

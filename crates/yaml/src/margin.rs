@@ -1,7 +1,7 @@
-//! Flow collections whose later lines begin left of the key that they belong to, or under it.
+//! Handles flow collections whose later lines begin left of the key that they belong to, or under it.
 //!
-//! libyaml, and with it APISIX, takes no notice of indentation within `{…}` and `[…]`; YAML 1.2 and our parser want each
-//! line indented by more than what is around it:
+//! libyaml, and so APISIX, ignores indentation within `{…}` and `[…]`; YAML 1.2 and our parser require each line to be
+//! indented by more than its surroundings:
 //!
 //! ```text
 //!   plugins: {
@@ -9,31 +9,31 @@
 //! }
 //! ```
 //!
-//! In a flow collection blanks at the beginning of a line mean nothing, so a text that the parser refuses for this alone is
-//! read again with blanks put there, and positions are told without them.
+//! In a flow collection blanks at the beginning of a line have no meaning, so a text that the parser refuses for this
+//! alone is parsed again with blanks inserted there, and positions are reported without them.
 
 use crate::cuts::has_plain_lines;
 use saphyr_parser::{Parser, ScanError, StrInput};
 use std::collections::BTreeSet;
 
-/// Blanks that may be put in front of a line.
+/// Most blanks to insert in front of a line.
 const MARGIN_MAX: usize = 256;
-/// Lines of one text that may need them.
+/// Most lines of one text that may need them.
 const LINES_MAX: usize = 200;
-/// Bytes that may be gone through to find these lines; each takes another look from the beginning.
+/// Bytes that may be searched to find these lines; each requires another pass from the beginning.
 const BYTES_MAX: usize = 64 << 20;
 
-/// A text with blanks put in front of some lines.
+/// A text with blanks inserted in front of some lines.
 pub(crate) struct Widened {
     pub(crate) text: String,
-    /// How many.
+    /// The number of blanks.
     margin: usize,
     /// From 1.
     lines: BTreeSet<usize>,
 }
 
 impl Widened {
-    /// Of a text in which the parser found `error`. `None`: it is another error, or there are too many of them.
+    /// Widens a text in which the parser found `error`. `None` if it is another error, or there are too many of them.
     pub(crate) fn of(text: &str, error: &ScanError) -> Option<Widened> {
         // Lines are counted by line feeds here.
         if !has_plain_lines(text.as_bytes()) {
@@ -51,7 +51,7 @@ impl Widened {
             match Parser::<StrInput<'_>>::new_from_str(&widened.text).find_map(Result::err) {
                 Some(error) => match line_of(&error) {
                     Some(next) => line = next,
-                    // It is found again, and told.
+                    // The error will be found again, and reported.
                     None => return Some(widened),
                 },
                 None => return Some(widened),
@@ -60,19 +60,19 @@ impl Widened {
         None
     }
 
-    /// A column of the text as it is now, from 0, in the text as it was.
+    /// Converts a column of the widened text, from 0, to the original text.
     pub(crate) fn column(&self, line: usize, column: usize) -> usize {
         if self.lines.contains(&line) { column.saturating_sub(self.margin) } else { column }
     }
 }
 
-/// More than any block of a text is indented: a block begins behind blanks and the signs of others.
+/// More than the indentation of any block of a text: a block begins behind blanks and the signs of others.
 fn margin_of(text: &str) -> Option<usize> {
     text.lines().map(|line| line.bytes().take_while(|byte| b" -?:".contains(byte)).count() + 1).max()
 }
 
-/// The line that is not indented enough, if that is the error. Both are found in flow collections only: in a block the
-/// indentation of a line says what it belongs to.
+/// The line that is not indented enough, if that is the error. Both messages only occur in flow collections: in a block
+/// the indentation of a line defines what it belongs to.
 fn line_of(error: &ScanError) -> Option<usize> {
     matches!(error.info(), "invalid indentation" | "invalid indentation in flow construct")
         .then(|| error.marker().line())

@@ -1,7 +1,7 @@
 //! Finds the known word that an unknown one was probably meant to be.
 
-/// The known word with the fewest edits, if they are few for the word's length; of several the first by alphabet.
-/// Case does not count, nor does `-` for `_`, nor blanks around it.
+/// The known word with the fewest edits, if they are few for the word's length; among several the first by
+/// alphabet. Case, `-` for `_`, and blanks around it are ignored.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     const WORD_BYTES_MAX: usize = 80;
     if word.len() > WORD_BYTES_MAX {
@@ -13,7 +13,7 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
         .into_iter()
         .map(|candidate| (strsim::damerau_levenshtein(&word, &fold(candidate)), candidate))
         .filter(|(distance, candidate)| {
-            // What has no character in common is no guess.
+            // A word without a common character is not a guess.
             *distance < candidate.len() && *distance <= candidate.len().max(word.len()).div_ceil(3)
         })
         .min()

@@ -1,34 +1,35 @@
-//! What a scalar's text means by the core schema of YAML 1.2.2, section 10.3.2, and by lyaml 6.2.8, which APISIX reads files
-//! with: there `yes`, `no`, `on` and `off` are booleans, `010` is 8, and `1_000` is 1000. (`1:30` is 90 there, and a text here.)
+//! The meaning of a scalar's text by the core schema of YAML 1.2.2, section 10.3.2, and by lyaml 6.2.8, which APISIX
+//! reads files with: there `yes`, `no`, `on` and `off` are booleans, `010` is 8, and `1_000` is 1000. (`1:30` is 90
+//! there, and a text here.)
 //!
-//! Where a text is wanted, `yes` and the like are texts, as the core schema has them.
+//! Where a text is expected, `yes` and the like are texts, as in the core schema.
 //!
 //! Numbers beyond 64 bits and floats that are not numbers are kept apart, so that a reader can refuse them by name.
 
 use crate::diagnostic::Position;
 use std::rc::Rc;
 
-/// One scalar, with `${ENV}` put in.
+/// One scalar, after substitution of `${ENV}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scalar {
-    /// With its variables put in.
+    /// The text after substitution.
     pub text: Rc<str>,
     /// How it was quoted.
     pub style: Style,
-    /// Where its characters stand.
+    /// The positions of its characters.
     pub layout: Layout,
 }
 
-/// Where each character of the text stands in the file, as seen from where the scalar begins.
+/// The position of each character in the file, relative to the beginning of the scalar.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Layout {
-    /// In one line, behind so many characters, each standing for itself.
+    /// In one line, behind this many characters, without escapes.
     Line(u8),
     /// A `|` block: each line of the text is one of the file.
     Literal,
     /// A `>` block: bytes of the text before each line of the file that is not blank, and the line, the first being 0.
     Folded(Rc<[(usize, u32)]>),
-    /// With escapes, in several lines, or with `${ENV}` put in.
+    /// With escapes, in several lines, or with `${ENV}` substituted.
     Unknown,
 }
 
@@ -39,8 +40,8 @@ pub enum Style {
     Plain,
     /// Quoted or a block: always text.
     Quoted,
-    /// With `${ENV}` in it: a number where one is wanted, text where text is wanted. Quotes say no more than that it is
-    /// text where either would do, since in `{…}` and `[…]` a `${ENV}` cannot stand without them.
+    /// With `${ENV}` in it: a number where one is expected, text where text is expected. If either is possible, quotes
+    /// make it text; they are not decisive, since within `{…}` and `[…]` a `${ENV}` requires them.
     Substituted {
         /// Whether it was quoted.
         quoted: bool,
@@ -56,7 +57,7 @@ pub enum Meaning<'a> {
     Bool(bool),
     /// A whole number.
     Int(i64),
-    /// An integer that 64 bits with a sign do not hold.
+    /// An integer that does not fit into 64 bits with a sign.
     HugeInt,
     /// Any other number.
     Float(f64),
@@ -67,7 +68,7 @@ pub enum Meaning<'a> {
 }
 
 impl Scalar {
-    /// What the text means, by the rules of YAML 1.2.
+    /// The meaning of the text, by the rules of YAML 1.2.
     pub fn meaning(&self) -> Meaning<'_> {
         match self.style {
             Style::Quoted => Meaning::Text(&self.text),
@@ -75,7 +76,7 @@ impl Scalar {
         }
     }
 
-    /// Where in the file the byte of the text at `offset` is, if it can be told. `at`: where the scalar begins.
+    /// The position in the file of the byte of the text at `offset`, if known. `at` is the beginning of the scalar.
     pub fn position(&self, at: Position, offset: usize) -> Option<Position> {
         let before = self.text.get(..offset)?;
         let (line, begin) = match &self.layout {
@@ -97,7 +98,7 @@ impl Scalar {
         Some(Position { line: at.line + line, column: at.column + chars(&before[begin..]) })
     }
 
-    /// The text, where text is wanted.
+    /// The text, if text is expected.
     pub fn as_text(&self) -> Option<&str> {
         match (self.style, self.meaning()) {
             (Style::Substituted { .. }, _) => Some(&self.text),

@@ -1,9 +1,9 @@
-//! YAML text to a tree that knows where everything stands in the text.
+//! Parses YAML text to a tree that knows the position of every part of the text.
 //!
 //! The tree is built from the event stream of `saphyr-parser`, because only there can depth, aliases and duplicate keys
-//! be bounded while they appear. It knows nothing of the configuration's keys. As in lyaml, which APISIX reads files with,
-//! merge keys (`<<`, YAML 1.1) put the keys of other maps in, and scalars mean what [`crate::scalar`] says. Tags are those
-//! of the core schema; other tags and second documents are refused.
+//! be bounded while they appear. It knows nothing of the configuration's keys. As in lyaml, which APISIX reads files
+//! with, merge keys (`<<`, YAML 1.1) insert the keys of other maps, and [`crate::scalar`] defines the meaning of
+//! scalars. Tags are those of the core schema; other tags and second documents are refused.
 
 #[cfg(test)]
 mod tests;
@@ -18,26 +18,26 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
-/// Lists and maps inside one another, aliases included. Readers recurse as deep.
+/// Deepest nesting of lists and maps, aliases included. Readers recurse as deep.
 pub const DEPTH_MAX: usize = 32;
 /// Bytes of one scalar, before and after `${ENV}`.
 pub const SCALAR_BYTES_MAX: usize = 64 * 1024;
 /// Keys, scalars, lists and maps of a file, which take about 100 bytes each while it is read.
 pub const NODES_MAX: usize = 4_000_000;
-/// What all aliases of a file may add, in nodes (a long scalar counts once per [`WEIGHT_BYTES`]).
+/// Most nodes that all aliases of a file may add (a long scalar counts once per [`WEIGHT_BYTES`]).
 pub const ALIASED_NODES_MAX: usize = 1_000_000;
 const WEIGHT_BYTES: usize = 64;
 
-/// One value and where it begins. Lists and maps are shared with their aliases.
+/// One value and its beginning. Lists and maps are shared with their aliases.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
-    /// Where it begins.
+    /// Its beginning.
     pub at: Position,
-    /// What it is.
+    /// The value itself.
     pub value: Value,
 }
 
-/// What stands somewhere.
+/// A value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     /// A text, a number or the like.
@@ -46,7 +46,7 @@ pub enum Value {
     List(Rc<[Node]>),
     /// In the order of the text.
     Map(Rc<[Entry]>),
-    /// What stood here has been reported already; nobody needs to complain again.
+    /// An invalid value that has been reported already, so no further error is needed.
     Refused,
 }
 
@@ -55,14 +55,14 @@ pub enum Value {
 pub struct Entry {
     /// Its name.
     pub key: Rc<str>,
-    /// Where the name begins.
+    /// The beginning of the name.
     pub key_at: Position,
-    /// What stands behind it.
+    /// Its value.
     pub value: Node,
 }
 
 impl Node {
-    /// What a message says stands here.
+    /// A description of the value for a message.
     pub fn found(&self) -> String {
         match &self.value {
             Value::List(items) if items.is_empty() => "an empty list".to_owned(),
@@ -79,7 +79,7 @@ impl Node {
         }
     }
 
-    /// Keys and values from here down, as [`NODES_MAX`] counts them. Without aliases.
+    /// The number of keys and values from here down, as [`NODES_MAX`] counts them. Without aliases.
     pub fn count(&self) -> usize {
         match &self.value {
             Value::List(items) => 1 + items.iter().map(Node::count).sum::<usize>(),
@@ -88,7 +88,7 @@ impl Node {
         }
     }
 
-    /// Whether nothing stands here.
+    /// Whether the value is null.
     pub fn is_null(&self) -> bool {
         matches!(&self.value, Value::Scalar(s) if s.meaning() == Meaning::Null)
     }
@@ -96,16 +96,16 @@ impl Node {
 
 /// A whole document.
 pub struct Tree {
-    /// Its value; null where there is none.
+    /// Its value; null if the document is empty.
     pub root: Node,
-    /// It has no anchors and no tags, so each part of it means the same without the others.
+    /// It has no anchors and no tags, so each part of it has its meaning without the others.
     pub is_plain: bool,
-    /// As [`NODES_MAX`] counts them.
+    /// The number of nodes, as [`NODES_MAX`] counts them.
     pub nodes: usize,
 }
 
-/// The text's one document. `None`, with an error, where it is no YAML. `lines_before`: above the text. Without an `environment`
-/// `${NAME}` stands for itself.
+/// Parses the text's only document. `None`, with an error, if it is not YAML. `lines_before` is the number of lines
+/// above the text. Without an `environment` `${NAME}` is not substituted.
 pub fn parse(lines_before: u32, text: &str, environment: Option<Lookup<'_>>, sink: &mut Sink) -> Option<Tree> {
     let before = sink.errors_so_far();
     let error = match build(lines_before, text, None, environment, sink) {
@@ -124,11 +124,11 @@ pub fn parse(lines_before: u32, text: &str, environment: Option<Lookup<'_>>, sin
     })
 }
 
-/// Reports that a text is no YAML.
+/// Reports that a text is not YAML.
 fn refuse(lines_before: u32, text: &str, widened: Option<&Widened>, error: &ScanError, sink: &mut Sink) {
     let Position { line, column } = position(Span::empty(*error.marker()), widened);
     let fault = Fault::new(format!("not valid YAML: {}", error.info()));
-    // The mistake that is made most: the braces of a variable inside of those of YAML.
+    // The most frequent mistake: the braces of a variable inside of YAML's.
     let written = text.lines().nth(line.saturating_sub(1) as usize);
     let fault = match written.is_some_and(|line| line.contains("${")) {
         true => fault.hint("inside { } and [ ] put '${NAME}' in quotes"),
@@ -137,7 +137,8 @@ fn refuse(lines_before: u32, text: &str, widened: Option<&Widened>, error: &Scan
     sink.error(Position { line: line.saturating_add(lines_before), column }, &Path::Root, fault);
 }
 
-/// The tree of a text; `widened`: what it was made of. `Ok(None)`, with an error, where it is YAML and no document of ours.
+/// The tree of a text; `widened` is the text's widened form. `Ok(None)`, with an error, if it is YAML but not a valid
+/// document here.
 fn build(
     lines_before: u32,
     text: &str,
@@ -175,15 +176,15 @@ fn build(
     Ok(Some(Tree { root: root.unwrap_or_else(nothing), is_plain: is_plain && widened.is_none(), nodes }))
 }
 
-/// What a text without a document has.
+/// The value of a text without a document.
 fn nothing() -> Node {
     let scalar = Scalar { text: "".into(), style: Style::Plain, layout: Layout::Unknown };
     Node { at: Position { line: 1, column: 1 }, value: Value::Scalar(scalar) }
 }
 
 impl Tree {
-    /// An error where there is nothing in it; `least`: what a file has at least. Nothing is not taken as a file without entries:
-    /// an editor may truncate it before it writes.
+    /// Reports an error if the document is empty; `least` is a minimal document. An empty file is not accepted as one
+    /// without entries: an editor may truncate a file before it writes.
     pub fn unless_empty(self, least: &str, sink: &mut Sink) -> Option<Tree> {
         if !self.root.is_null() {
             return Some(self);
@@ -201,7 +202,7 @@ fn position(span: Span, widened: Option<&Widened>) -> Position {
     Position { line: clamp(line), column: clamp(column.saturating_add(1)) }
 }
 
-/// A node with what it costs to walk it.
+/// A node with the cost of walking it.
 #[derive(Debug, Clone)]
 struct Weighed {
     node: Node,
@@ -234,15 +235,15 @@ enum Items {
     List(Vec<Node>),
     Map {
         entries: Vec<Entry>,
-        /// Where each key stands; filled from [`INDEXED_KEYS_MIN`] keys on.
+        /// The position of each key; filled from [`INDEXED_KEYS_MIN`] keys on.
         index: HashMap<Rc<str>, Position>,
-        /// Those of merge keys, which give way to the map's own and to earlier ones.
+        /// Entries of merge keys, which give way to the map's own and to earlier ones.
         merged: Vec<Entry>,
         key: Key,
     },
 }
 
-/// What the next node of a map is.
+/// The role of the next node of a map.
 enum Key {
     /// A key.
     Awaited,
@@ -254,11 +255,11 @@ enum Key {
     Refused,
 }
 
-/// Below, looking through a map's keys is quicker than hashing them.
+/// With fewer keys, searching them is faster than hashing.
 const INDEXED_KEYS_MIN: usize = 16;
 
 impl Builder<'_> {
-    /// Whether to go on.
+    /// Handles an event; returns whether to continue.
     fn event(&mut self, event: Event<'_>, at: Position, layout: Layout) -> bool {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
@@ -292,8 +293,8 @@ impl Builder<'_> {
         }
     }
 
-    /// Reports a tag that means something to YAML but nothing here. Of a scalar whether it counts as bare, if the tag says so:
-    /// `!!str` does what quotes do, `!!int` and the like undo them.
+    /// Reports a tag that has a meaning in YAML but not here. For a scalar, returns whether the tag makes it count as
+    /// bare: `!!str` acts like quotes, `!!int` and the like undo them.
     fn tagged(&mut self, tag: Option<&Tag>, at: Position, of: Tagged) -> Option<Option<bool>> {
         let Some(tag) = tag else { return Some(None) };
         self.is_plain = false;
@@ -313,7 +314,7 @@ impl Builder<'_> {
         None
     }
 
-    /// A scalar, if it is of the type that its tag names.
+    /// Checks that a scalar has the type that its tag names.
     fn of_type(&mut self, value: Value, tag: Option<&Tag>, at: Position) -> Value {
         let (Value::Scalar(scalar), Some(tag)) = (&value, tag) else { return value };
         let is_of_type = match (tag.suffix.as_str(), scalar.meaning()) {
@@ -394,7 +395,7 @@ impl Builder<'_> {
         self.finished(anchor, Weighed { node, weight, height })
     }
 
-    /// Hands a whole node to the list or map around it.
+    /// Passes a complete node to the list or map around it.
     fn finished(&mut self, anchor: usize, weighed: Weighed) -> bool {
         if !self.depth_allowed(self.open.len() + weighed.height, weighed.node.at) {
             return false;
@@ -438,7 +439,7 @@ impl Builder<'_> {
                 },
                 Key::Read(name, key_at) => {
                     if node.is_null() {
-                        // An absent value has no place of its own.
+                        // An absent value has no position of its own.
                         node.at = key_at;
                     }
                     entries.push(Entry { key: name, key_at, value: node });
@@ -449,13 +450,13 @@ impl Builder<'_> {
         true
     }
 
-    /// An error about the value that is being read; its path is that of the collections around it.
+    /// Reports an error about the current value; its path is that of the collections around it.
     fn fault_at_value(&mut self, at: Position, fault: Fault) {
         report(&self.open, &Path::Root, at, fault, self.sink);
     }
 }
 
-/// Writes the path of what is being read by going down the open collections.
+/// Reports with the path of the current value, by going down the open collections.
 fn report(open: &[Collection], path: &Path<'_>, at: Position, fault: Fault, sink: &mut Sink) {
     match open.split_first() {
         None => sink.error(at, path, fault),
@@ -467,7 +468,7 @@ fn report(open: &[Collection], path: &Path<'_>, at: Position, fault: Fault, sink
     }
 }
 
-/// What a tag is of.
+/// The kind of node that has a tag.
 #[derive(Clone, Copy)]
 enum Tagged {
     Scalar,
@@ -479,7 +480,7 @@ fn is_merge_key(node: &Node) -> bool {
     matches!(&node.value, Value::Scalar(scalar) if &*scalar.text == "<<")
 }
 
-/// Adds the keys of a map, or of a list of them; `false`: it is neither.
+/// Adds the keys of a map, or of a list of maps; `false` if it is neither.
 fn merge(node: &Node, merged: &mut Vec<Entry>) -> bool {
     match &node.value {
         Value::Map(entries) => merged.extend(entries.iter().cloned()),
@@ -488,15 +489,15 @@ fn merge(node: &Node, merged: &mut Vec<Entry>) -> bool {
                 merge(map, merged);
             }
         }
-        // It has been reported.
+        // The error has been reported.
         Value::Refused => {}
         _ => return false,
     }
     true
 }
 
-/// A map's own entries, and behind them the merged ones whose keys it does not have. There are no more of those than nodes
-/// that aliases may add, and the file's own.
+/// A map's own entries, and behind them the merged ones whose keys it does not have. Their number is bounded by the
+/// nodes that aliases may add, and the file's own.
 fn with_merged(mut entries: Vec<Entry>, merged: Vec<Entry>) -> Vec<Entry> {
     if merged.is_empty() {
         return entries;
@@ -531,7 +532,7 @@ fn new_key(
     match first {
         None => Ok((name, at)),
         Some(first) => {
-            // The first keeps its place in the index.
+            // The first key keeps its place in the index.
             if !index.is_empty() {
                 index.insert(name.clone(), first);
             }

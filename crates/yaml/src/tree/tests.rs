@@ -1,8 +1,8 @@
-//! What YAML is read into, where APISIX reads it in its own way, and what is refused.
+//! The results of parsing YAML, with APISIX's differences, and the refused texts.
 
 use super::*;
 
-/// The text as JSON would write it, or what is found wrong with it.
+/// The text as JSON would write it, or the errors.
 fn read(text: &str) -> String {
     let mut sink = Sink::default();
     let environment = |name: &str| (name == "A").then(|| "a".to_owned());
@@ -34,7 +34,7 @@ fn check(text: &str, expected: &str) {
 fn merge_keys_put_the_keys_of_other_maps_in() {
     let base = "a: &a {x: 1, y: 2}\nb: &b {y: 3, z: 4}\n";
     check(&format!("{base}c: {{<<: *a, y: 5}}"), "c:{y:Int(5),x:Int(1)}");
-    // What stands before or behind counts alike, and the first of two maps.
+    // Keys before and behind have equal effect, and the first of two maps wins.
     check(&format!("{base}c:\n  y: 5\n  <<: [*a, *b]"), "c:{y:Int(5),x:Int(1),z:Int(4)}");
     check(&format!("{base}c:\n  <<: *b\n  <<: *a"), "c:{y:Int(3),z:Int(4),x:Int(1)}");
     check("a: &a {x: 1}\nb: &b {<<: *a}\nc: {<<: *b}", "c:{x:Int(1)}");
@@ -78,9 +78,9 @@ fn flow_collections_may_end_left_of_their_key() {
     check("r:\n  - p: {\n  a: {\n}\n}\n    u: [\n1,\n2]\n", "{r:[{p:{a:{}},u:[Int(1),Int(2)]}]}");
     check("a:\n  b: {c: 1\n}\n  d: 2", "{a:{b:{c:Int(1)},d:Int(2)}}");
     check("a:\n  b: [x,\n# a comment ]\ny\n]\nd: z", "{a:{b:[Text(\"x\"),Text(\"y\")]},d:Text(\"z\")}");
-    // Positions are those of the file.
+    // Positions refer to the file.
     check("a:\n  b: {\nx: 1, x: 2}\n", "3:7: a.b: \"x\"");
-    // What else is wrong is still found, once, and blocks keep their rules.
+    // Other errors are still found, once, and blocks keep their rules.
     check("a:\n  b: {\nx: 1}}\n", "not valid YAML");
     check("a:\n  b: 1\n c: 2\n", "not valid YAML");
     check("a: {b: 1, b: 2}\nc:\n  d: {\n}\n", "1:11: a: \"b\"");
