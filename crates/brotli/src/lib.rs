@@ -1,7 +1,7 @@
-//! Google's encoder of brotli (RFC 7932), a state for each body.
+//! Google's encoder of brotli (RFC 7932), with one state for each body.
 //!
-//! It is C: the port to Rust takes a third more time for the same bytes. The crate is there for the unsafe code that calls it,
-//! and for the bound on its memory, which comes from Rust's allocator. It does not decode.
+//! It is written in C: the port to Rust takes a third more time for the same bytes. This crate contains the unsafe
+//! calls, and bounds the memory, which comes from Rust's allocator. It does not decode.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -10,23 +10,23 @@ use std::alloc::{Layout, alloc, dealloc};
 use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
 
-/// What an encoder is set to.
+/// The parameters of an encoder.
 #[derive(Debug, Clone, Copy)]
 pub struct Params {
-    /// What the body is: 0: anything, 1: text in UTF-8, 2: fonts.
+    /// The kind of body: 0: anything, 1: text in UTF-8, 2: fonts.
     pub mode: u8,
     /// From 0, the fastest, to 11, the smallest.
     pub quality: u8,
-    /// How far back matches reach, as a power of two from 10 to 24.
+    /// The reach of matches, as a power of two from 10 to 24.
     pub lgwin: u8,
-    /// Bytes that are looked at together, as a power of two from 16 to 24. Below level 4 it is 14.
+    /// Bytes that are processed together, as a power of two from 16 to 24. Below level 4 it is 14.
     pub lgblock: u8,
 }
 
 impl Params {
-    /// What an encoder takes at most, in bytes: its window twice, the tables of its level, and the commands of 16 bytes that a
-    /// body becomes. It gathers as many as an eighth of twice the window before it writes, and has them twice while it makes
-    /// room for those of another block.
+    /// The most memory that an encoder takes, in bytes: its window twice, the tables of its level, and the commands of 16
+    /// bytes that a body becomes. It gathers as many commands as an eighth of twice the window before it writes, and has
+    /// them twice while it makes room for those of another block.
     pub fn bytes_max(self) -> usize {
         const KIB: usize = 1024;
         let (window, block) = (1_usize << self.lgwin, 1_usize << self.lgblock);
@@ -41,20 +41,20 @@ impl Params {
     }
 }
 
-/// What a block is followed by.
+/// What follows a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Then {
-    /// By others; what comes of it may wait for them.
+    /// More blocks; output may be held back until they come.
     More,
-    /// By others, some time: all that came can be decoded.
+    /// More blocks at some time: everything so far must be decodable.
     Flush,
-    /// By nothing.
+    /// The end of the body.
     End,
 }
 
-/// A body under way.
+/// A partially encoded body.
 pub struct Encoder {
-    /// Not shared.
+    /// Owned by this encoder alone.
     state: NonNull<sys::BrotliEncoderState>,
 }
 
@@ -63,10 +63,10 @@ pub struct Encoder {
 unsafe impl Send for Encoder {}
 
 impl Encoder {
-    /// `None`: there is no memory for it.
+    /// `None` if there is no memory for it.
     #[expect(unsafe_code, reason = "calls of C")]
     pub fn new(params: Params) -> Option<Encoder> {
-        // SAFETY: both functions are those of an allocator, and do without the pointer that they are given.
+        // SAFETY: both functions are an allocator's, and ignore the pointer that they are given.
         let state = unsafe { sys::BrotliEncoderCreateInstance(Some(allocate), Some(free), null_mut()) };
         let encoder = Encoder { state: NonNull::new(state)? };
         for (param, value) in [
@@ -82,10 +82,11 @@ impl Encoder {
         Some(encoder)
     }
 
-    /// Appends what comes of a block. `None`: there is no memory for it; then the encoder is of no more use.
+    /// Encodes a block and appends the output. `None` if there is no memory for it; then the encoder must not be used
+    /// again.
     #[expect(unsafe_code, reason = "calls of C")]
     pub fn code(&mut self, block: &[u8], then: Then, out: &mut Vec<u8>) -> Option<()> {
-        /// Least room for what comes.
+        /// Least room for output.
         const ROOM_BYTES: usize = 1024;
         let operation = match then {
             Then::More => sys::BrotliEncoderOperation_BROTLI_OPERATION_PROCESS,
@@ -98,12 +99,12 @@ impl Encoder {
             out.reserve(ROOM_BYTES + left / 2);
             let spare = out.spare_capacity_mut();
             let (mut room, mut to) = (spare.len(), spare.as_mut_ptr().cast::<u8>());
-            // SAFETY: `left` bytes may be read at `at`, which both begin as the block and are moved along it together; `room`
-            // bytes may be written at `to`.
+            // SAFETY: `left` bytes may be read at `at`, which both begin as the block and advance along it together;
+            // `room` bytes may be written at `to`.
             let is_coded = unsafe {
                 sys::BrotliEncoderCompressStream(state, operation, &mut left, &mut at, &mut room, &mut to, null_mut())
             };
-            // SAFETY: it has written all of the room but what it says is left of it.
+            // SAFETY: it has written all of the room except the part that it reports as left.
             unsafe { out.set_len(out.capacity() - room) };
             // SAFETY: the state is live.
             let has_more = unsafe { sys::BrotliEncoderHasMoreOutput(state) } != 0;
@@ -124,7 +125,7 @@ impl Drop for Encoder {
     }
 }
 
-/// What stands before each allocation: its length, in as many bytes as leave it aligned.
+/// The bytes before each allocation, which hold its length; their number keeps it aligned.
 const LENGTH_BYTES: usize = 16;
 
 fn layout(bytes: usize) -> Option<Layout> {
@@ -150,7 +151,7 @@ unsafe extern "C" fn free(_: *mut c_void, memory: *mut c_void) {
     if memory.is_null() {
         return;
     }
-    // SAFETY: `memory` is what `allocate` gave, so its layout is the one that was made from what stands before it.
+    // SAFETY: `memory` came from `allocate`, so its layout was made from the length before it.
     unsafe {
         let memory = memory.cast::<u8>().sub(LENGTH_BYTES);
         if let Some(layout) = layout(memory.cast::<usize>().read()) {
@@ -164,7 +165,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What is given to an encoder at once.
+    /// The bytes that are given to an encoder at once.
     const BLOCK_BYTES: usize = 64 * 1024;
 
     /// Random letters: they take more commands for their length than text does.
