@@ -1,4 +1,5 @@
-//! What a commit costs on this disk, beside the fdatasync that it cannot do without; and what an open and a backup cost.
+//! Measures the cost of a commit on this disk, compared with the fdatasync it requires, and the cost of an open and a
+//! backup.
 //!
 //! ```text
 //! cargo run --release --example commit_cost -p stillgate-datastore -- FOLDER [COMMITS [DOCUMENTS]]
@@ -19,7 +20,7 @@ const DOCUMENTS: usize = 60_000;
 /// Bytes of a value: a route with a few plugins.
 const VALUE_BYTES: usize = 600;
 
-/// Bytes that a small commit of the store writes, rounded up: what the plain file writes before each fdatasync.
+/// Bytes that a small commit of the store writes, rounded up: the plain file writes as many before each fdatasync.
 const PLAIN_WRITE_BYTES: usize = 32 << 10;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -47,7 +48,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let began = Instant::now();
     store.backup(&folder.path().join("backup.redb"))?;
     println!("backup: {:.1?}, {} bytes", began.elapsed(), fs::metadata(folder.path().join("backup.redb"))?.len());
-    // What a kill leaves: the bytes as they are while the store is open.
+    // A file as a kill leaves it: its bytes while the store is open.
     let killed = folder.path().join("killed.redb");
     fs::copy(&path, &killed)?;
     let began = Instant::now();
@@ -65,7 +66,7 @@ fn plain(folder: &Path, count: usize) -> Result<Vec<Duration>, Box<dyn Error>> {
     let file = File::create(folder.join("plain"))?;
     let bytes = vec![b'x'; PLAIN_WRITE_BYTES];
     let slots = 64;
-    // Overwrites, as most commits of the store do.
+    // Overwrites, like most commits of the store.
     (0..slots).try_for_each(|slot| file.write_all_at(&bytes, slot * PLAIN_WRITE_BYTES as u64))?;
     file.sync_all()?;
     let write = |turn: usize| {
@@ -107,7 +108,7 @@ fn transaction(writes: Vec<Write>) -> Transaction {
     Transaction { conditions: Vec::new(), unreferenced: Vec::new(), writes, author: Author::default() }
 }
 
-/// Without pages of files.
+/// Memory without pages of files.
 fn own_memory() -> Result<String, Box<dyn Error>> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));

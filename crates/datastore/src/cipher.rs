@@ -5,10 +5,11 @@
 //! encrypts; each is tried to decrypt. This is weak by design: equal values have equal texts, and nothing shows that a text was
 //! altered. It keeps values from those who read a disk or etcd, not from those who write there.
 //!
-//! APISIX's format has no mark: whether a text is encrypted with a key that is not there, or is plain, can only be guessed from
-//! its form. So who can keep a mark beside it keeps [`Keyring::fingerprint`], and [`has_form`] is for the others.
+//! APISIX's format has no mark: whether a text is encrypted with a missing key, or is plain, can only be guessed from
+//! its form. So callers that can store a mark besides store [`Keyring::fingerprint`], and [`has_form`] is for the
+//! others.
 //!
-//! Which fields are encrypted is not known here.
+//! This module does not know which fields are encrypted.
 
 use aws_lc_rs::cipher::{
     AES_128, AES_128_KEY_LEN, AES_256, DecryptionContext, EncryptionContext, PaddedBlockDecryptingKey,
@@ -21,16 +22,16 @@ use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig, general_purpose};
 use std::fmt;
 
-/// Bytes that a key may have.
+/// Allowed lengths of a key, in bytes.
 pub const KEY_BYTES: [usize; 2] = [16, 32];
 
 /// Bytes of an initialisation vector, and of a block.
 const VECTOR_BYTES: usize = 16;
 
-/// Bytes of a fingerprint: enough to tell the keys of one keyring apart, and no help in guessing one.
+/// Bytes of a fingerprint: enough to distinguish the keys of one keyring, and no help in guessing one.
 const FINGERPRINT_BYTES: usize = 4;
 
-/// As nginx decodes, and so APISIX: padding may be missing, and the bits behind the last byte are not looked at.
+/// Decodes like nginx, and so APISIX: padding may be missing, and the bits behind the last byte are ignored.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new()
@@ -42,20 +43,20 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 pub struct Keyring {
     first: Cipher,
     others: Vec<Cipher>,
-    /// Of the first key.
+    /// Fingerprint of the first key.
     pub fingerprint: String,
 }
 
-/// Why keys are no keyring.
+/// Why keys are not a valid keyring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyringError {
-    /// There is no key.
+    /// The list of keys is empty.
     Empty,
-    /// The length of this one is none of [`KEY_BYTES`].
+    /// The length of this key is not one of [`KEY_BYTES`].
     Length {
-        /// Its place, from 0.
+        /// Its index.
         index: usize,
-        /// How many bytes it has.
+        /// Its length in bytes.
         bytes: usize,
     },
 }
@@ -67,7 +68,7 @@ struct Cipher {
 }
 
 impl Keyring {
-    /// From texts as they are in APISIX's `data_encryption.keyring`. The first one encrypts.
+    /// Makes a keyring from texts in the form of APISIX's `data_encryption.keyring`. The first one encrypts.
     pub fn new<K: AsRef<str>>(keys: &[K]) -> Result<Keyring, KeyringError> {
         let cipher = |(index, key): (usize, &K)| {
             let key = key.as_ref().as_bytes();
@@ -87,16 +88,17 @@ impl Keyring {
 
     /// Tries each key. `None`: it was encrypted with none of them, so it is plain, or its key is lost.
     ///
-    /// A wrong key passes for a right one if the padding fits by chance and the bytes are UTF-8: about once in ten million for
-    /// a text of one block, less for longer ones.
+    /// A wrong key seems right if the padding fits by chance and the bytes are UTF-8: about once in ten million for a
+    /// text of one block, less for longer ones.
     pub fn decrypt(&self, text: &str) -> Option<String> {
         let bytes = BASE64.decode(text).ok()?;
         std::iter::once(&self.first).chain(&self.others).find_map(|cipher| cipher.decrypt(&bytes))
     }
 }
 
-/// Whether a text has the form that [`Keyring::encrypt`] and APISIX give to what they encrypt: base64 with its padding, of whole
-/// blocks. Plain texts may have it, too; a hash in hexadecimal digits has not, since no ciphertext is written in them alone.
+/// Whether a text has the form of encrypted texts, of both [`Keyring::encrypt`] and APISIX: base64 with its padding, of
+/// whole blocks. Plain texts may have it, too; a hash in hexadecimal digits has not, since no ciphertext consists of
+/// them alone.
 pub fn has_form(text: &str) -> bool {
     let is_hexadecimal = || text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let bytes = general_purpose::STANDARD.decode(text).unwrap_or_default();
@@ -110,7 +112,7 @@ fn fingerprint(key: &[u8]) -> String {
 }
 
 impl Cipher {
-    /// `None`: the key has the wrong length.
+    /// `None` if the key has a wrong length.
     fn new(key: &[u8]) -> Option<Cipher> {
         let algorithm = if key.len() == AES_128_KEY_LEN { &AES_128 } else { &AES_256 };
         let unbound = || UnboundCipherKey::new(algorithm, key).ok();
@@ -178,7 +180,7 @@ mod tests {
         (LONG, "", "dvEHnC+hCOAxppfUiSk7bg=="),
         (LONG, "0123456789abcdef", "IqM2AnnvPgILKmVtCy+rzgh9NpV7uSqwd9dfh28D+Oc="),
         (LONG_OF_TWO, "userkey", "7j/rc/tsLCTvt6ZJoMtrkQ=="),
-        // These are in APISIX's own tests, as what its Admin API wrote into etcd.
+        // APISIX's own tests have these as written into etcd by its Admin API.
         (NEW, "userkey", "mt39FazQccyMqt4ctoRV7w=="),
         (NEW, "bar", "77+NmbYqNfN+oLm0aX5akg=="),
         (LONG, "bar", "VlFdcMlSSIXMcCEqwGqD8A=="),
@@ -209,9 +211,9 @@ mod tests {
         check("");
         check("jack-key");
         check("-----BEGIN PRIVATE KEY-----\n");
-        // Base64, of no whole number of blocks.
+        // Base64 that is not a whole number of blocks.
         check("YWJj");
-        // Of another key.
+        // Encrypted with another key.
         check("qpxu8KrwHqjW92zgZHFDOLQA3RNdV40A6RLotmKQPVw=");
         // The last block is missing.
         check("uB5lc7bO3T325sSYkKpZMw==");

@@ -1,4 +1,4 @@
-//! What a datastore holds of a resource, and how changes of it are told.
+//! Documents of a datastore, and events that report their changes.
 
 use crate::key::Key;
 use std::sync::Arc;
@@ -8,34 +8,34 @@ use std::sync::Arc;
 pub struct Document {
     /// JSON text.
     pub value: Arc<str>,
-    /// The revision that created it; it stays when it is written again.
+    /// The revision that created it; it stays unchanged when the document is written again.
     pub created: u64,
     /// The revision that wrote it last.
     pub modified: u64,
 }
 
-/// Something that happened to one key.
+/// A change of one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// To which.
+    /// The key.
     pub key: Key,
-    /// `None`: it is deleted, or its time to live is over.
+    /// `None` if it was deleted, or its time to live is over.
     pub document: Option<Document>,
 }
 
-/// All that one revision changed.
+/// All changes of one revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
-    /// Of the datastore, after the change.
+    /// The datastore's revision after the change.
     pub revision: u64,
-    /// At most one a key.
+    /// At most one per key.
     pub events: Vec<Event>,
 }
 
 /// Everything, at one revision.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Snapshot {
-    /// At which.
+    /// The revision.
     pub revision: u64,
     /// In the order of keys.
     pub documents: Vec<(Key, Document)>,

@@ -1,6 +1,6 @@
-//! All documents in memory, for those that read: kept by whoever follows a datastore.
+//! All documents in memory, for readers: kept up to date by a follower of a datastore.
 //!
-//! Behind a lock, as only the control side of a process uses them. It is held for no longer than one page or one change takes.
+//! Protected by a lock, since only the control side of a process uses them. It is held only for one page or one change.
 
 use crate::document::{Batch, Document, Snapshot};
 use crate::key::Key;
@@ -10,17 +10,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The documents of a datastore at one revision.
 pub trait Documents: Send + Sync {
-    /// The revision they are at.
+    /// Their revision.
     fn revision(&self) -> u64;
 
-    /// One of them.
+    /// The document of a key.
     fn get(&self, key: &Key) -> Option<Document>;
 
-    /// Those below a path that ends with a slash, such as `routes/` or `consumers/jack/credentials/`, in the order of keys.
+    /// Documents below a path that ends with a slash, such as `routes/` or `consumers/jack/credentials/`, in the order
+    /// of keys.
     fn below(&self, path: &str) -> Vec<(Key, Document)>;
 }
 
-/// Documents by their keys, and nothing else that is known of them.
+/// Documents by their keys, without any index.
 #[derive(Debug, Default)]
 pub struct DocumentTable(Mutex<State>);
 
@@ -38,13 +39,13 @@ impl DocumentTable {
         Snapshot { revision: state.revision, documents: documents.collect() }
     }
 
-    /// Takes the place of everything.
+    /// Replaces everything.
     pub fn replace(&self, snapshot: Snapshot) {
         let Snapshot { revision, documents } = snapshot;
         *self.state() = State { revision, documents: documents.into_iter().collect() };
     }
 
-    /// Takes a change in.
+    /// Applies a change.
     pub fn apply(&self, batch: &Batch) {
         let mut state = self.state();
         state.revision = batch.revision;

@@ -1,13 +1,13 @@
-//! The name of a document: a path such as `routes/1`, as it stands below etcd's prefix and below `/apisix/admin/`.
+//! The key of a document: a path such as `routes/1`, as used below etcd's prefix and below `/apisix/admin/`.
 
 use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
-/// Bytes of one segment of a key. APISIX's ids have 64; names of secret managers and plugins fit, too.
+/// Most bytes of one segment of a key. APISIX's ids have up to 64; names of secret managers and plugins fit, too.
 pub const SEGMENT_BYTES_MAX: usize = 256;
 
-/// Segments of a key: `consumers/jack/credentials/1` has most.
+/// Most segments of a key: those of `consumers/jack/credentials/1`.
 pub const SEGMENTS_MAX: usize = 4;
 
 /// A path of 2 to [`SEGMENTS_MAX`] segments without a leading slash: `routes/1`, `consumers/jack/credentials/1`,
@@ -15,10 +15,10 @@ pub const SEGMENTS_MAX: usize = 4;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<str>);
 
-/// Why a text is no key.
+/// Why a text is not a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyError {
-    /// Not 2 to [`SEGMENTS_MAX`] segments.
+    /// The number of segments is not 2 to [`SEGMENTS_MAX`].
     Segments,
     /// A segment is empty, `.`, `..`, longer than [`SEGMENT_BYTES_MAX`], or has a control character.
     Segment,
@@ -51,7 +51,7 @@ impl Key {
         self.0.split_once('/').map_or(&*self.0, |(collection, _)| collection)
     }
 
-    /// All behind the first segment: `1`, `jack/credentials/1`, `vault/1`.
+    /// Everything behind the first segment: `1`, `jack/credentials/1`, `vault/1`.
     pub fn id(&self) -> &str {
         self.0.split_once('/').map_or("", |(_, id)| id)
     }

@@ -4,8 +4,9 @@
 //!  Transaction (conditions, writes, author) ─▶ a datastore ─▶ Batch: revision, events ─▶ Documents, and whoever follows
 //! ```
 //!
-//! A document is text, JSON by contract; what it means is not known here, nor which kinds of resources there are. Revisions
-//! count changes of the whole datastore, as in etcd, so that "created first" has one answer for all nodes that follow it.
+//! A document is text, JSON by contract; this crate knows neither its meaning nor the kinds of resources. Revisions
+//! count changes of the whole datastore, as in etcd, so that "created first" has the same meaning for all nodes that
+//! follow it.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

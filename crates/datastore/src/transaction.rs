@@ -1,10 +1,10 @@
-//! A change that is made whole or not at all: on which conditions, of what, and by whom.
+//! A change that is made completely or not at all, with its conditions, its writes, and its author.
 
 use crate::document::Document;
 use crate::key::Key;
 use std::fmt;
 
-/// Operations of a transaction, conditions not counted: etcd's default. What would need more is refused, never split.
+/// Operations of a transaction, conditions not counted: etcd's default. A larger change is refused, never split.
 pub const WRITES_MAX: usize = 128;
 
 /// A change.
@@ -14,84 +14,85 @@ pub struct Transaction {
     pub conditions: Vec<(Key, Condition)>,
     /// All must hold, too.
     pub unreferenced: Vec<Unreferenced>,
-    /// 1 to [`WRITES_MAX`], at most one a key.
+    /// 1 to [`WRITES_MAX`], at most one per key.
     pub writes: Vec<Write>,
-    /// For history and audit.
+    /// Used in history and audit.
     pub author: Author,
 }
 
-/// What must hold of a key.
+/// A condition on a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Condition {
-    /// There is no document.
+    /// The document does not exist.
     Absent,
-    /// There is one.
+    /// The document exists.
     Present,
-    /// There is one, last written by this revision.
+    /// The document exists, last written by this revision.
     Modified(u64),
 }
 
-/// No document has come to refer to something since its author looked: for a change that deletes it, or that takes what only one
-/// document may have.
+/// No document has begun to refer to something since the author checked: for a change that deletes it, or that takes
+/// something that only one document may have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unreferenced {
     /// The path of the documents that could refer to it, with a slash at its end: `routes/`.
     pub below: String,
-    /// The revision at which the author looked.
+    /// The revision at which the author checked.
     pub since: u64,
-    /// A text that is in every document that refers to it; with an empty one, any document does. etcd does not look into
+    /// A text that is in every document that refers to it; an empty one is in any document. etcd does not search
     /// documents, so there every later write below the path breaks the condition.
     pub mention: String,
 }
 
-/// What is done to a key.
+/// A write of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Write {
     /// Writes a document.
     Put {
-        /// Under this key.
+        /// Its key.
         key: Key,
         /// JSON text.
         value: String,
-        /// After so many seconds it deletes itself.
+        /// The time to live, after which it is deleted.
         ttl_seconds: Option<u64>,
     },
-    /// Deletes it; without a document it is nothing.
+    /// Deletes a document, if it exists.
     Delete {
-        /// This one.
+        /// Its key.
         key: Key,
     },
 }
 
-/// Who makes a change.
+/// The author of a change.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Author {
-    /// The name of the key or session it was made with.
+    /// The name of the key or session that was used.
     pub name: String,
     /// The client's address.
     pub address: String,
-    /// As `PUT /apisix/admin/routes/1`.
+    /// The request, such as `PUT /apisix/admin/routes/1`.
     pub action: String,
 }
 
-/// Why a transaction was not made. Nothing of it was.
+/// Why a transaction was not made. No part of it was.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CommitError {
     /// A condition does not hold.
     Conflict {
-        /// Of this key.
+        /// The key of the condition.
         key: Key,
-        /// By what it was written last; `None`: there is no document.
+        /// The revision that wrote it last; `None` if there is no document.
         modified: Option<u64>,
     },
-    /// It has more than [`WRITES_MAX`] writes, or is larger than the datastore takes.
+    /// It has more than [`WRITES_MAX`] writes, or is larger than the datastore accepts.
     TooLarge(String),
-    /// The datastore cannot be reached or written now; whether it was made may be unknown, which the text says.
+    /// The datastore cannot be reached or written now; whether the transaction was made may be unknown, which the text
+    /// then mentions.
     Unavailable(String),
 }
 
 impl Unreferenced {
-    /// Whether a document below the path breaks the condition. A text with escapes may have any other text in it.
+    /// Whether a document below the path breaks the condition. A text with escapes may contain any other text.
     pub(crate) fn is_broken_by(&self, document: &Document) -> bool {
         let mentions = |text: &str| text.contains(&self.mention) || text.contains('\\');
         document.modified > self.since && mentions(&document.value)
@@ -99,7 +100,7 @@ impl Unreferenced {
 }
 
 impl Write {
-    /// The key it is about.
+    /// The key that it writes.
     pub fn key(&self) -> &Key {
         match self {
             Write::Put { key, .. } | Write::Delete { key } => key,

@@ -1,7 +1,7 @@
 //! A copy of the whole store, history included, that opens as a store of its own.
 //!
-//! Table by table and not byte by byte: the copy is as small as its content, and it was closed properly, so nothing has to be
-//! recovered when it is opened. Commits wait meanwhile, since the store has one owner.
+//! Copied table by table and not byte by byte: the copy is as small as its content, and was closed properly, so no
+//! recovery is needed when it is opened. Commits wait meanwhile, since the store has one owner.
 
 use super::open;
 use super::tables::{CHANGES, DOCUMENTS, EDITS, EXPIRIES, LAST_GOOD, NUMBERS};
@@ -11,7 +11,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-/// Writes the copy beside `to`, then puts it in the place of `to`.
+/// Writes the copy to a file next to `to`, then renames it to `to`.
 pub(super) fn write(from: &ReadTransaction, store: &Path, to: &Path) -> Result<(), String> {
     if is_same_file(store, to) {
         return Err(format!("{}: this is the store itself; name another file", to.display()));

@@ -1,6 +1,6 @@
-//! One revision in the making: documents, their times to live, the history of it, all in one transaction of the file.
+//! One revision in the making: documents, their times to live, their history, all in one transaction of the file.
 //!
-//! It writes and does not judge: conditions and bounds on what is asked are checked by the caller.
+//! It writes without checks: the caller checks conditions and bounds.
 
 use super::Bounds;
 use super::tables::{NEVER, REVISION, Stored, Tables, key, stored};
@@ -22,8 +22,8 @@ impl<'t> Change<'t> {
         Ok(Change { tables: Tables::open(transaction)?, revision: last + 1, events: Vec::new() })
     }
 
-    /// The first document that breaks a condition, with the revision that wrote it. History names the few that were written since;
-    /// where it does not reach back so far, all below the path are looked at.
+    /// The first document that breaks a condition, with the revision that wrote it. History lists the few that were
+    /// written since; if it does not reach back far enough, all documents below the path are checked.
     pub(super) fn reference(&self, condition: &Unreferenced) -> Result<Option<(Key, u64)>, Error> {
         let mut expected = condition.since + 1;
         for row in self.tables.changes.range(expected..)? {
@@ -56,7 +56,8 @@ impl<'t> Change<'t> {
         Ok(None)
     }
 
-    /// Writes a document. `created` is for one that comes back from history; others keep theirs, or begin with this revision.
+    /// Writes a document. `created` is for one that is restored from history; others keep theirs, or begin with this
+    /// revision.
     pub(super) fn put(&mut self, key: &Key, value: &str, expires_ms: u64, created: Option<u64>) -> Result<(), Error> {
         let before = stored(&self.tables.documents, key.as_str())?;
         let created = created.or(before.as_ref().map(|before| before.document.created)).unwrap_or(self.revision);
@@ -82,7 +83,7 @@ impl<'t> Change<'t> {
         self.record(key, Some(&before), None)
     }
 
-    /// Ends the revision; one without a write is none. Its caller commits the transaction.
+    /// Ends the revision; without a write there is none. The caller commits the transaction.
     pub(super) fn end(mut self, author: &Author, now_ms: u64, bounds: &Bounds) -> Result<Batch, Error> {
         if self.events.is_empty() {
             return Ok(Batch { revision: self.revision - 1, events: Vec::new() });

@@ -1,4 +1,4 @@
-//! What was changed, by whom, and the way back.
+//! The history of changes with their authors, and rollbacks.
 //!
 //! Revisions of the file are contiguous: each has one change, until the oldest are pruned. So a revision can be restored as
 //! long as the change after it is kept.
@@ -19,13 +19,13 @@ pub const SUMMARY_KEYS_MAX: usize = crate::transaction::WRITES_MAX;
 pub struct ChangeSummary {
     /// The revision it made.
     pub revision: u64,
-    /// When, as Unix time in milliseconds.
+    /// Its Unix time in milliseconds.
     pub unix_ms: u64,
-    /// By whom.
+    /// Its author.
     pub author: Author,
     /// The first [`SUMMARY_KEYS_MAX`] keys that it wrote or deleted.
     pub keys: Vec<Key>,
-    /// How many keys there were.
+    /// The number of all keys.
     pub keys_total: usize,
 }
 
@@ -34,22 +34,22 @@ pub struct ChangeSummary {
 pub struct Change {
     /// The revision it made.
     pub revision: u64,
-    /// When, as Unix time in milliseconds.
+    /// Its Unix time in milliseconds.
     pub unix_ms: u64,
-    /// By whom.
+    /// Its author.
     pub author: Author,
     /// One for each key that it wrote or deleted.
     pub edits: Vec<Edit>,
 }
 
-/// What a revision did to one key.
+/// The effect of a revision on one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Edit {
     /// The key.
     pub key: Key,
-    /// The value before; `None`: there was no document.
+    /// The value before; `None` if there was no document.
     pub before: Option<Arc<str>>,
-    /// The value after; `None`: it was deleted, or its time to live was over.
+    /// The value after; `None` if it was deleted, or its time to live was over.
     pub after: Option<Arc<str>>,
 }
 
@@ -75,7 +75,7 @@ pub enum BackError {
     Commit(CommitError),
 }
 
-/// What a key had at the revision that is restored; `None`: no document.
+/// The document of a key at the revision that is restored; `None` if there was none.
 pub(super) type Restored = Option<Stored>;
 
 /// The way back to a revision.
@@ -83,8 +83,8 @@ pub(super) type Restored = Option<Stored>;
 pub struct WayBack<T = Write> {
     /// In the order of keys.
     pub writes: Vec<T>,
-    /// Documents of that revision that do not come back: their time to live has ended since. They were not meant to last, so they
-    /// are not restored without one.
+    /// Documents of that revision that are not restored, since their time to live has ended. They were not meant to
+    /// last, so they are not restored without one either.
     pub expired: Vec<Key>,
 }
 
@@ -105,7 +105,7 @@ pub(super) fn summaries(view: &View, before: Option<u64>, count: usize) -> Resul
     range.map(summary).collect()
 }
 
-/// One change; `None`: it was pruned, or never made.
+/// One change; `None` if it was pruned, or never made.
 pub(super) fn change(view: &View, revision: u64) -> Result<Option<Change>, Error> {
     let Some(row) = view.changes.get(revision)? else { return Ok(None) };
     let (unix_ms, author, keys) = row.value();
@@ -123,7 +123,7 @@ pub(super) fn change(view: &View, revision: u64) -> Result<Option<Change>, Error
     Ok(Some(Change { revision, unix_ms, author: parse_author(author)?, edits }))
 }
 
-/// What has to be written to be as `to` was.
+/// The writes that restore revision `to`.
 pub(super) fn back_to(view: &View, current: u64, to: u64, now_ms: u64) -> Result<WayBack<(Key, Restored)>, BackError> {
     if to > current {
         return Err(BackError::Future { current });
@@ -133,7 +133,7 @@ pub(super) fn back_to(view: &View, current: u64, to: u64, now_ms: u64) -> Result
         return Err(BackError::Pruned { oldest });
     }
     let mut at = BTreeMap::new();
-    // From new to old: what remains of a key is what it had before its first edit after `to`.
+    // From new to old: the last value kept for a key is that before its first edit after `to`.
     for row in view.changes.range(to + 1..).map_err(Error::from)?.rev() {
         let (revision, row) = row.map_err(Error::from)?;
         for text in row.value().2.split('\n') {
@@ -152,7 +152,7 @@ pub(super) fn back_to(view: &View, current: u64, to: u64, now_ms: u64) -> Result
     Ok(back)
 }
 
-/// The same as a [`Write`], for a check or a preview.
+/// Converts it to a [`Write`], for a check or a preview.
 pub(super) fn as_write(key: Key, then: Restored, now_ms: u64) -> Write {
     match then {
         None => Write::Delete { key },
@@ -171,7 +171,7 @@ fn before(view: &View, key: &str, revision: u64) -> Result<Option<Stored>, Error
     }
 }
 
-/// The revision that wrote it last makes no difference to a reader.
+/// Readers do not see the revision that wrote it last, so it is not compared.
 fn is_same(one: Option<&Stored>, other: Option<&Stored>) -> bool {
     let parts = |stored: &Stored| (stored.document.value.clone(), stored.document.created, stored.expires_ms);
     one.map(parts) == other.map(parts)

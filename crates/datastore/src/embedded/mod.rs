@@ -5,11 +5,11 @@
 //!                └──────────── one write transaction of redb ────────────┘
 //! ```
 //!
-//! [`Embedded`] is synchronous and has one owner, which gives it a thread of its own: every change waits for the disk. It keeps
-//! no documents in memory; [`crate::Documents`] does that for readers.
+//! [`Embedded`] is synchronous and has one owner, which runs it in a thread of its own: every change waits for the
+//! disk. It keeps no documents in memory; [`crate::Documents`] does that for readers.
 //!
-//! After [`CommitError::Unavailable`] the change may have been made or not: compare [`Embedded::revision`] with the last batch,
-//! and take a [`Embedded::snapshot`] if it is another.
+//! After [`CommitError::Unavailable`] the change may have been made or not: compare [`Embedded::revision`] with the
+//! last batch, and take a [`Embedded::snapshot`] if it differs.
 
 mod backup;
 mod change;
@@ -41,7 +41,7 @@ pub const REPLACEMENT_BYTES_MAX: usize = 64 << 20;
 /// Documents that one call of [`Embedded::expire`] deletes.
 pub const EXPIRED_AT_ONCE_MAX: usize = 1000;
 
-/// How much history is kept. Both hold; every change removes what is beyond them.
+/// Bounds of the history. Both apply; every change removes entries beyond them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// Changes.
@@ -54,7 +54,7 @@ pub struct Bounds {
 pub struct Embedded {
     path: PathBuf,
     open: Opener,
-    /// `None`: a write failed, and the file could not be opened again since.
+    /// `None` if a write failed, and the file could not be opened since.
     database: Option<Database>,
     bounds: Bounds,
     revision: u64,
@@ -65,7 +65,7 @@ pub struct Embedded {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unavailable(pub String);
 
-/// Opens the same file again. A seam for tests, which put disks below it that fail or lose power.
+/// Reopens the file. A seam for tests, which simulate disks that fail or lose power.
 type Opener = Box<dyn Fn() -> Result<Database, OpenError> + Send>;
 
 /// Why a change ends before its commit.
@@ -83,7 +83,7 @@ impl Embedded {
 
     /// Opens a copy of the store at `path`, which itself is not changed, for reading and for backups.
     pub fn open_copy(path: &Path) -> Result<Embedded, OpenError> {
-        // Nothing is written, so no bound of history is ever applied.
+        // Nothing is written, so the bounds of history are never applied.
         const BOUNDS: Bounds = Bounds { history_changes_max: u64::MAX, history_age_max: Duration::MAX };
         let again = path.to_owned();
         Embedded::open_by(path, Box::new(move || open::copy(&again)), BOUNDS)
@@ -104,19 +104,20 @@ impl Embedded {
         })
     }
 
-    /// Of the last change; 0: there was none.
+    /// Revision of the last change; 0 if there was none.
     pub fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// Makes a change; it is on the disk when this returns. One that only deletes what is not there is none: its batch has the
-    /// current revision and no events.
+    /// Makes a change; it is on the disk when this returns. A transaction that only deletes missing documents is not a
+    /// change: its batch has the current revision and no events.
     pub fn commit(&mut self, transaction: &Transaction, now: SystemTime) -> Result<Batch, CommitError> {
         check_size(&transaction.writes, WRITES_MAX, TRANSACTION_BYTES_MAX)?;
         self.commit_sized(transaction, now)
     }
 
-    /// [`Embedded::commit`] for the replacement of everything: with any number of writes, and [`REPLACEMENT_BYTES_MAX`].
+    /// Like [`Embedded::commit`], for the replacement of everything: with any number of writes, and
+    /// [`REPLACEMENT_BYTES_MAX`].
     pub fn commit_replacement(&mut self, transaction: &Transaction, now: SystemTime) -> Result<Batch, CommitError> {
         check_size(&transaction.writes, usize::MAX, REPLACEMENT_BYTES_MAX)?;
         self.commit_sized(transaction, now)
@@ -157,22 +158,23 @@ impl Embedded {
         Ok((!batch.events.is_empty()).then_some(batch))
     }
 
-    /// When [`Embedded::expire`] has something to do next.
+    /// The time when [`Embedded::expire`] has work to do next.
     pub fn next_expiry(&self) -> Option<SystemTime> {
         self.next_expiry_ms.map(|next| UNIX_EPOCH + Duration::from_millis(next))
     }
 
-    /// The newest changes before revision `before` (`None`: of all), newest first.
+    /// The newest changes before revision `before` (`None`: all changes), newest first.
     pub fn history(&self, before: Option<u64>, count: usize) -> Result<Vec<ChangeSummary>, Unavailable> {
         self.read(|from| history::summaries(&View::open(from)?, before, count))
     }
 
-    /// One change with its values; `None`: it was pruned, or never made.
+    /// One change with its values; `None` if it was pruned, or never made.
     pub fn change_at(&self, revision: u64) -> Result<Option<Change>, Unavailable> {
         self.read(|from| history::change(&View::open(from)?, revision))
     }
 
-    /// What [`Embedded::roll_back`] would do, for a check or a preview. There may be more writes than a transaction can have.
+    /// The effect of [`Embedded::roll_back`], for a check or a preview. It may have more writes than a transaction can
+    /// have.
     pub fn way_back_to(&self, revision: u64, now: SystemTime) -> Result<WayBack, BackError> {
         let now_ms = unix_ms(now);
         let WayBack { writes, expired } = self.back_to(revision, now_ms)?;
@@ -180,9 +182,9 @@ impl Embedded {
         Ok(WayBack { writes: writes.collect(), expired })
     }
 
-    /// Restores what was there at revision `to`, as one change: values, times to live, and the revisions that created the
-    /// documents, on which the order of routes depends. `expected` is the revision it was planned at; the store must still
-    /// have it. If nothing differs, the batch has the current revision and no events.
+    /// Restores the documents of revision `to`, as one change: values, times to live, and the revisions that created
+    /// the documents, on which the order of routes depends. `expected` is the revision it was planned at; it must still
+    /// be the current one. If nothing differs, the batch has the current revision and no events.
     pub fn roll_back(&mut self, to: u64, expected: u64, author: &Author, now: SystemTime) -> Result<Batch, BackError> {
         if expected != self.revision {
             return Err(BackError::Moved { current: self.revision });
@@ -200,9 +202,9 @@ impl Embedded {
         batch.map_err(BackError::Commit)
     }
 
-    /// Keeps the value of a document that is served in place of a rejected one, or forgets it (`None`). It is no change of the
-    /// store and has no revision. Write it before the rejected value is committed: a crash in between then does no harm.
-    /// Deleting the document forgets it, too.
+    /// Keeps the value of a document that is served in place of a rejected one, or forgets it (`None`). This is not a
+    /// change of the store and has no revision. Write it before the rejected value is committed: a crash in between is
+    /// harmless then. Deleting the document forgets it, too.
     pub fn set_last_good(&mut self, values: &[(Key, Option<String>)]) -> Result<(), CommitError> {
         self.write(|change| {
             let mut last_good = change.tables.last_good;
@@ -235,7 +237,7 @@ impl Embedded {
         backup::write(&from, &self.path, to).map_err(Unavailable)
     }
 
-    /// Gives the file up, so that another process can open it. Dropping does the same without reporting an error.
+    /// Closes the file, so that another process can open it. Dropping does the same without reporting an error.
     pub fn close(self) -> Result<(), Unavailable> {
         let Some(database) = self.database else { return Ok(()) };
         database.close().map_err(|error| Unavailable(format!("{}: {error}", self.path.display())))
@@ -248,7 +250,7 @@ impl Embedded {
         Ok(store)
     }
 
-    /// Opens the file, and reads from it what is kept here.
+    /// Opens the file, and reads the values that are kept in memory.
     fn reopen(&mut self) -> Result<Database, OpenError> {
         let database = (self.open)()?;
         let read = || -> Result<_, Error> {
@@ -335,8 +337,8 @@ impl Embedded {
         result
     }
 
-    /// redb takes no more writes after a failed one, until the file is opened again. So that is done at once, which also shows
-    /// what became of the change. The change itself is not tried again: its author has to know.
+    /// redb accepts no writes after a failed one, until the file is opened again. So that is done at once, which also
+    /// shows whether the change was made. The change itself is not tried again: its author has to know.
     fn recover(&mut self, error: &Error) -> CommitError {
         let before = self.revision;
         let reopened = self.reopen().map(|database| self.database = Some(database));
@@ -353,7 +355,7 @@ impl Embedded {
         })
     }
 
-    /// The same for a later change, if it failed then.
+    /// Opens the file for a later change, if [`Self::recover`] failed.
     fn reopen_later(&mut self) -> Result<Database, CommitError> {
         let before = self.revision;
         let database = self.reopen().map_err(|error| CommitError::Unavailable(error.to_string()))?;
@@ -422,7 +424,7 @@ fn next_expiry_ms(expiries: &impl redb::ReadableTable<(u64, &'static str), ()>) 
     Ok(expiries.first()?.map(|(next, _)| next.value().0))
 }
 
-/// A clock before 1970 is wrong; no history depends on how wrong.
+/// A clock before 1970 is wrong, and counts as 1970.
 fn unix_ms(now: SystemTime) -> u64 {
     let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

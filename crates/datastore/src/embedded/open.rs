@@ -1,8 +1,8 @@
-//! Opens the file, makes a new one, and brings an older one to the present format.
+//! Opens the file, makes a new one, and converts an older one to the present format.
 //!
-//! redb writes its magic number last, so a creation that is interrupted leaves a file that it refuses later. Therefore a new
-//! store is made under another name, and takes its own when it is complete. Nothing here repairs by itself: redb recovers from
-//! a crash when it opens a file, and what it cannot recover is reported.
+//! redb writes its magic number last, so an interrupted creation leaves a file that it refuses later. Therefore a new
+//! store is made under another name, and renamed when it is complete. Nothing here repairs files: redb recovers from a
+//! crash when it opens a file, and if it cannot, that is reported.
 
 use super::tables::{FORMAT, NUMBERS, REVISION, Tables};
 use redb::backends::FileBackend;
@@ -17,17 +17,17 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
-/// Memory that redb may use for pages of the file. The gateway keeps documents in memory itself and reads the file at the
-/// start, so a cache for more than one change is of no use.
+/// Memory that redb may use for pages of the file. The gateway keeps documents in memory itself and reads the file at
+/// the start, so a cache for more than one change is useless.
 pub(super) const CACHE_BYTES_MAX: usize = 1 << 20;
 
-/// What the file of every store begins with: redb's magic number.
+/// The beginning of every store's file: redb's magic number.
 pub const MAGIC: [u8; 9] = *b"redb\x1a\n\xa9\r\n";
 
-/// Only the owner reads it: it holds credentials.
+/// Only readable by the owner: it holds credentials.
 const FILE_MODE: u32 = 0o600;
 
-/// From format n + 1 to n + 2 each. All that are needed run in one transaction.
+/// Each converts format n + 1 to n + 2. All necessary ones run in one transaction.
 const STEPS: &[Step] = &[];
 
 /// One change of the format.
@@ -38,11 +38,11 @@ type Step = fn(&WriteTransaction) -> Result<(), Error>;
 pub struct OpenError {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: OpenProblem,
 }
 
-/// What is wrong with the file of a store.
+/// Problems with the file of a store.
 #[derive(Debug)]
 pub enum OpenProblem {
     /// Its folder does not exist.
@@ -51,17 +51,17 @@ pub enum OpenProblem {
     Denied(io::Error),
     /// Another process, or another part of this one, has it open.
     InUse,
-    /// It is something else.
+    /// It is another kind of file.
     NotAStore,
-    /// It has no content: it was cut off, or another program made it. A store of ours is never empty, see [`create`].
+    /// It has no content: it was cut off, or another program made it. Our stores are never empty, see [`create`].
     Empty,
-    /// Its content is damaged, as the text says.
+    /// Its content is damaged; the text describes it.
     Damaged(String),
     /// A newer version of Stillgate wrote it.
     Newer {
         /// Its format.
         found: u64,
-        /// The newest that is known here.
+        /// The newest format that this version supports.
         known: u64,
     },
     /// The disk failed, or is full.
@@ -73,7 +73,7 @@ pub(super) fn file(path: &Path) -> Result<Database, OpenError> {
     let fail = |problem| OpenError { path: path.to_owned(), problem };
     match OpenOptions::new().read(true).write(true).mode(FILE_MODE).open(path) {
         Ok(file) => {
-            // redb would make a new database of it, and what was in the store would be forgotten without a word.
+            // redb would make a new database of it, and the store's content would silently be lost.
             if file.metadata().map_err(|error| fail(error.into()))?.len() == 0 {
                 return Err(fail(OpenProblem::Empty));
             }
@@ -86,7 +86,7 @@ pub(super) fn file(path: &Path) -> Result<Database, OpenError> {
     }
 }
 
-/// A copy of the store at `path`, in a file without a name: what opening writes (a recovery, another format) is not written to
+/// A copy of the store at `path`, in a file without a name: opening may write (a recovery, another format), but not to
 /// the store. redb can also open a file only for reading, but then recovers nothing and verifies no checksums.
 pub(super) fn copy(path: &Path) -> Result<Database, OpenError> {
     let fail = |problem| OpenError { path: path.to_owned(), problem };
@@ -101,7 +101,7 @@ fn copied(path: &Path) -> Result<File, OpenProblem> {
         return Err(OpenProblem::NotAStore);
     }
     let mut file = File::open(path)?;
-    // A process that writes to the file has it locked, and no process can open it while it is copied.
+    // A process that writes to the file has locked it, and no process can open it while it is copied.
     match file.try_lock_shared() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Err(OpenProblem::InUse),
@@ -128,15 +128,15 @@ pub(super) fn backend(file: File) -> Result<Database, OpenProblem> {
     Ok(builder().create_with_backend(backend)?)
 }
 
-/// The same for all files. Every open verifies the checksums of all pages, as it has to after a crash anyway: 0.2 s for 60,000
-/// routes. So damage is found while an operator looks on, not months later in the middle of a change.
+/// The builder for all files. Every open verifies the checksums of all pages, as is necessary after a crash anyway: 0.2
+/// s for 60,000 routes. So damage is found while an operator is present, not months later during a change.
 pub(super) fn builder() -> Builder {
     let mut builder = Builder::new();
     builder.set_cache_size(CACHE_BYTES_MAX).set_check_integrity_on_open(true);
     builder
 }
 
-/// A file that has no name of its own yet, readable by its owner only, in the folder of `path`.
+/// A file without a final name yet, readable by its owner only, in the folder of `path`.
 pub(super) fn partial(path: &Path) -> io::Result<NamedTempFile> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
     let mut prefix = name.to_owned();
@@ -149,7 +149,7 @@ pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(folder(path))?.sync_all()
 }
 
-/// Makes the tables in a new database, or brings those of an older one to the present format.
+/// Makes the tables in a new database, or converts those of an older one to the present format.
 pub(super) fn prepare(database: &Database, steps: &[Step]) -> Result<(), OpenProblem> {
     let known = 1 + steps.len() as u64;
     let transaction = database.begin_write().map_err(Error::from)?;
@@ -179,7 +179,7 @@ pub(super) fn prepare(database: &Database, steps: &[Step]) -> Result<(), OpenPro
 }
 
 fn format(transaction: &WriteTransaction) -> Result<u64, OpenProblem> {
-    // Opening for writing would make the table; what has others but not this one is not ours.
+    // Opening for writing would make the table; a database with other tables but not this one is not ours.
     if !transaction.list_tables().map_err(Error::from)?.any(|table| table.name() == NUMBERS.name()) {
         return Err(OpenProblem::NotAStore);
     }
@@ -194,7 +194,7 @@ fn format(transaction: &WriteTransaction) -> Result<u64, OpenProblem> {
 
 fn create(path: &Path) -> Result<Database, OpenProblem> {
     let file = partial(path)?;
-    // Both are one open file to the kernel, so the lock that redb takes outlives the other one.
+    // The kernel sees both as one open file, so redb's lock outlives the other handle.
     let database = backend(file.as_file().try_clone()?)?;
     prepare(&database, STEPS)?;
     match file.persist_noclobber(path) {
@@ -216,7 +216,7 @@ impl From<io::Error> for OpenProblem {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => OpenProblem::NoFolder,
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => OpenProblem::Denied(error),
             io::ErrorKind::IsADirectory | io::ErrorKind::InvalidData => OpenProblem::NotAStore,
-            // A page that the file should have is beyond its end.
+            // A page of the file is beyond its end.
             io::ErrorKind::UnexpectedEof => OpenProblem::Damaged("it is too short".to_owned()),
             _ => OpenProblem::Disk(Error::Io(error)),
         }

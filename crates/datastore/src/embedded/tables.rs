@@ -9,8 +9,8 @@
 //!  last_good  key             ─▶ value
 //! ```
 //!
-//! An edit keeps only the row before it. The row after it is what the next edit of the key has before it, or the document
-//! that is there now. So each value is stored once, and a change costs the size of what it replaces.
+//! An edit keeps only the row before it. The row after it is kept by the next edit of the key, or is the present
+//! document. So each value is stored once, and a change costs the size of the replaced value.
 
 use crate::document::Document;
 use crate::key::Key;
@@ -29,9 +29,9 @@ pub(super) const CHANGES: TableDefinition<u64, ChangeRow> = TableDefinition::new
 pub(super) const EDITS: TableDefinition<(&str, u64), Row> = TableDefinition::new("edits");
 pub(super) const LAST_GOOD: TableDefinition<&str, &str> = TableDefinition::new("last_good");
 
-/// In `numbers`: the version of all this.
+/// In `numbers`: the version of this format.
 pub(super) const FORMAT: &str = "format";
-/// In `numbers`: of the last change.
+/// In `numbers`: the revision of the last change.
 pub(super) const REVISION: &str = "revision";
 
 /// The time to live of a document that has none.
@@ -40,7 +40,7 @@ pub(super) const NEVER: u64 = 0;
 /// Revisions begin at 1, so no document has this row.
 const NO_ROW: (u64, u64, u64, &str) = (0, 0, NEVER, "");
 
-/// A document with what only this datastore knows of it.
+/// A document with the data that only this datastore has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Stored {
     pub(super) document: Document,
@@ -49,7 +49,7 @@ pub(super) struct Stored {
 }
 
 impl Stored {
-    /// `None` for [`NO_ROW`].
+    /// The document of a row; `None` for [`NO_ROW`].
     pub(super) fn of_row((created, modified, expires_ms, value): (u64, u64, u64, &str)) -> Option<Stored> {
         (modified > 0).then(|| Stored { document: Document { value: value.into(), created, modified }, expires_ms })
     }
@@ -73,7 +73,7 @@ pub(super) struct Tables<'t> {
 }
 
 impl<'t> Tables<'t> {
-    /// Makes those that are missing.
+    /// Opens all tables, and makes missing ones.
     pub(super) fn open(transaction: &'t WriteTransaction) -> Result<Tables<'t>, Error> {
         Ok(Tables {
             numbers: transaction.open_table(NUMBERS)?,
@@ -86,7 +86,7 @@ impl<'t> Tables<'t> {
     }
 }
 
-/// The tables that questions about documents and history need, at one revision.
+/// The tables for queries about documents and history, at one revision.
 pub(super) struct View {
     pub(super) documents: ReadOnlyTable<&'static str, Row>,
     pub(super) changes: ReadOnlyTable<u64, ChangeRow>,
@@ -108,7 +108,7 @@ pub(super) fn stored(documents: &impl ReadableTable<&'static str, Row>, key: &st
     Ok(documents.get(key)?.and_then(|row| Stored::of_row(row.value())))
 }
 
-/// A key as it was written; nothing else is in a file that passed its checksums.
+/// A key as it was written; a file that passed its checksums has no other text.
 pub(super) fn key(text: &str) -> Result<Key, Error> {
     Key::parse(text).map_err(|error| Error::Corrupted(format!("the key {text:?}: {error}")))
 }

@@ -1,7 +1,7 @@
-//! Requests to etcd: which endpoint, with which token, on which connection, and what an error means.
+//! Requests to etcd: choosing the endpoint, the token and the connection, and interpreting errors.
 //!
-//! An endpoint that fails is set aside for a while and the next one is asked, as long as that cannot do anything twice. A token is
-//! got when it is needed, and anew when etcd no longer takes it.
+//! An endpoint that fails is set aside for a while and the next one is asked, as long as that cannot do anything twice.
+//! A token is requested when needed, and again when etcd rejects it.
 
 use super::connection::{Connection, connector, why_broken};
 use super::endpoint::Endpoint;
@@ -25,14 +25,14 @@ use tokio_rustls::TlsConnector;
 /// The largest response, and the largest line of a watch.
 pub(crate) const RESPONSE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Connections kept for the next request, and how long.
+/// Number of connections kept for the next request, and for how long.
 const IDLE_MAX: usize = 8;
 const IDLE_KEPT: Duration = Duration::from_secs(30);
 
 const AGENT: &str = concat!("stillgate/", env!("CARGO_PKG_VERSION"));
 
-/// What the JSON gateway makes gRPC's metadata `hasleader` of: a member that has lost its leader refuses, and ends watches,
-/// where it would be silent otherwise.
+/// The JSON gateway turns this into gRPC's metadata `hasleader`: a member that has lost its leader then refuses
+/// requests, and ends watches, where it would be silent otherwise.
 const REQUIRE_LEADER: (HeaderName, HeaderValue) =
     (HeaderName::from_static("grpc-metadata-hasleader"), HeaderValue::from_static("true"));
 
@@ -42,15 +42,15 @@ const NO_AUTHENTICATION: &str = "authentication is not enabled";
 /// Whether a request that may have reached etcd may be sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Repeat {
-    /// It only reads, or twice is as good as once.
+    /// It only reads, or repeating it has no further effect.
     Always,
-    /// Only where it is certain that it had no effect.
+    /// Only if it certainly had no effect.
     WithoutEffect,
 }
 
 /// Sends requests.
 pub(crate) struct Caller {
-    /// At least one.
+    /// At least one endpoint.
     endpoints: Vec<Endpoint>,
     rotation: Mutex<Rotation>,
     tls: TlsConnector,
@@ -60,7 +60,7 @@ pub(crate) struct Caller {
     pub(crate) timeout: Duration,
 }
 
-/// Neither is ever shown.
+/// User and password, which are never shown.
 struct Login {
     user: String,
     password: String,
@@ -69,12 +69,12 @@ struct Login {
 #[derive(Clone, PartialEq)]
 enum Token {
     Unknown,
-    /// etcd has its authentication switched off.
+    /// etcd's authentication is switched off.
     Needless,
     Known(HeaderValue),
 }
 
-/// A connection that waits for the next request.
+/// A connection that is ready for the next request.
 struct Idle {
     endpoint: usize,
     connection: Connection,
@@ -112,7 +112,7 @@ impl Caller {
         })
     }
 
-    /// Asks one endpoint after the other until one answers.
+    /// Sends a request to one endpoint after the other until one answers.
     pub(crate) async fn call<T: DeserializeOwned>(
         &self,
         path: &'static str,
@@ -132,7 +132,7 @@ impl Caller {
         }
     }
 
-    /// Asks this endpoint.
+    /// Sends a request to this endpoint.
     pub(crate) async fn call_at<T: DeserializeOwned>(
         &self,
         index: usize,
@@ -152,7 +152,7 @@ impl Caller {
         self.read(index, &answer?)
     }
 
-    /// Sends a request whose response has no end. The token must be known to be good; see [`super::watch`].
+    /// Sends a request whose response has no end. The token must be known to be valid; see [`super::watch`].
     pub(crate) async fn stream_at(
         &self,
         index: usize,
@@ -175,27 +175,27 @@ impl Caller {
         Err(self.refusal(index, parts.status.as_u16(), &body))
     }
 
-    /// The endpoint whose turn it is, of those that are not tried.
+    /// The next endpoint in turn, among those that were not tried.
     pub(crate) fn choose(&self, tried: &[usize]) -> usize {
         self.rotation().choose(Instant::now(), tried)
     }
 
-    /// Whether it is the endpoint that has failed, and another one is left.
+    /// Whether the endpoint caused the failure, and another one is left.
     pub(crate) fn may_ask_another(&self, error: &EtcdError, tried: &[usize]) -> bool {
         error.is_of_endpoint() && tried.len() < self.endpoints.len()
     }
 
-    /// How an endpoint is called in messages.
+    /// The name of an endpoint in messages.
     pub(crate) fn url(&self, index: usize) -> String {
         self.endpoints[index].url.clone()
     }
 
-    /// All of them.
+    /// The names of all endpoints.
     pub(crate) fn urls(&self) -> String {
         self.endpoints.iter().map(|endpoint| &*endpoint.url).collect::<Vec<_>>().join(", ")
     }
 
-    /// Takes note of how a request to an endpoint has ended.
+    /// Records the result of a request to an endpoint.
     pub(crate) fn note(&self, index: usize, error: Option<&EtcdError>) {
         match error {
             Some(error) if error.is_of_endpoint() => self.rotation().failed(index, Instant::now()),
@@ -203,7 +203,7 @@ impl Caller {
         }
     }
 
-    /// The next request gets a new token.
+    /// Forgets the token, so that the next request gets a new one.
     pub(crate) fn renew_token(&self) {
         *self.token.lock().unwrap_or_else(PoisonError::into_inner) = Token::Unknown;
     }
@@ -212,17 +212,17 @@ impl Caller {
         EtcdError::Unreachable { endpoint: self.url(index), why, is_sent }
     }
 
-    /// An error of a connection that was open.
+    /// An error of an established connection.
     pub(crate) fn broken(&self, index: usize, error: &hyper::Error) -> EtcdError {
-        // Canceled: the connection was gone before anything of the request was on it.
+        // Canceled: the connection was closed before any byte of the request was sent.
         self.unreachable(index, why_broken(error), !error.is_canceled())
     }
 
-    /// An error for an answer with an error's status.
+    /// An error for an answer with an error status.
     pub(crate) fn refusal(&self, index: usize, status: u16, body: &[u8]) -> EtcdError {
         match serde_json::from_slice::<Refusal>(body) {
             Ok(refusal) if refusal.message.is_some() || refusal.error.is_some() => self.refused(index, refusal),
-            // Something in between, which has no answer from etcd.
+            // A proxy in between, which got no answer from etcd.
             _ if matches!(status, 502..=504) => self.unreachable(index, format!("status {status}"), true),
             _ => EtcdError::Unreadable { endpoint: self.url(index), why: format!("status {status}") },
         }
@@ -254,7 +254,7 @@ impl Caller {
                 Token::Known(token)
             }
             Err(EtcdError::Refused { message, .. }) if message.contains(NO_AUTHENTICATION) => Token::Needless,
-            // What the token was wanted for has not been sent.
+            // The request that needs the token has not been sent.
             Err(EtcdError::Unreachable { endpoint, why, .. }) => {
                 return Err(EtcdError::Unreachable { endpoint, why, is_sent: false });
             }
@@ -264,7 +264,7 @@ impl Caller {
         Ok(token)
     }
 
-    /// Unless another request has renewed it meanwhile.
+    /// Forgets the token, unless another request has renewed it meanwhile.
     fn forget_token(&self, used: &Token) {
         let mut token = self.token.lock().unwrap_or_else(PoisonError::into_inner);
         if *token == *used {
@@ -272,7 +272,7 @@ impl Caller {
         }
     }
 
-    /// The body of a good answer.
+    /// Sends a request and returns the body of a successful answer.
     async fn exchange(
         &self,
         index: usize,
@@ -286,7 +286,7 @@ impl Caller {
             let failed = |error| self.broken(index, &error);
             let response = match connection.sender.try_send_request(request).await {
                 Ok(response) => response,
-                // A kept connection was closed meanwhile, and nothing of the request has gone.
+                // A kept connection was closed meanwhile, and no byte of the request was sent.
                 Err(mut error) => match error.take_message() {
                     Some(unsent) => {
                         connection = self.open(index).await?;
@@ -363,7 +363,7 @@ impl Caller {
         serde_json::from_slice(body).map_err(unreadable)
     }
 
-    /// The connection to an endpoint that was used last.
+    /// The most recently used connection to an endpoint.
     fn take_idle(&self, index: usize) -> Option<Connection> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         idle.retain(|idle| !idle.connection.sender.is_closed() && idle.since.elapsed() < IDLE_KEPT);
@@ -394,7 +394,7 @@ fn body(request: &impl Serialize) -> Bytes {
     serde_json::to_vec(request).expect("requests have text keys only, and nothing in them can fail").into()
 }
 
-/// Where JSON is not as expected. Without serde's words: they quote it, and a token could be in it.
+/// The position of unexpected JSON. Without serde's message: it quotes the text, which could contain a token.
 pub(crate) fn misunderstood(error: &serde_json::Error) -> String {
     format!("the JSON is cut off or unknown, at line {}, column {}", error.line(), error.column())
 }

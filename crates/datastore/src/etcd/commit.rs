@@ -1,7 +1,7 @@
 //! Commits a transaction: conditions as compares, writes as operations, a lease for each time to live.
 //!
-//! One request, so etcd makes it whole or not at all. A transaction that may have reached etcd is never sent again: without an
-//! answer it is unknown whether it was made, and the error says so.
+//! A single request, so etcd applies it completely or not at all. A transaction that may have reached etcd is never
+//! sent again: without an answer it is unknown whether it was applied, and the error reports that.
 
 use super::Etcd;
 use super::call::Repeat;
@@ -18,12 +18,12 @@ const TXN: &str = "/v3/kv/txn";
 const LEASE_GRANT: &str = "/v3/lease/grant";
 
 impl Etcd {
-    /// Commits a transaction, and returns what it has changed. The author is not written: etcd has no place for it.
+    /// Commits a transaction, and returns its changes. The author is not written: etcd has no place for it.
     ///
     /// A time to live that is shorter than etcd's shortest (a few seconds, from its election timeout) becomes that one.
     ///
     /// # Errors
-    /// See [`CommitError`]. [`CommitError::Unavailable`] says whether it is unknown if the transaction was made.
+    /// See [`CommitError`]. [`CommitError::Unavailable`] mentions if it is unknown whether the transaction was applied.
     pub async fn commit(&self, transaction: &Transaction) -> Result<Batch, CommitError> {
         let unreferenced = oldest_of_each_path(&transaction.unreferenced);
         let conditions = transaction.conditions.len() + unreferenced.len();
@@ -55,14 +55,14 @@ impl Etcd {
         }
     }
 
-    /// One for each time to live. Those of a transaction that fails end by themselves.
+    /// Grants one lease for each time to live. Those of a failed transaction expire.
     async fn leases(&self, writes: &[Write]) -> Result<BTreeMap<u64, Number>, CommitError> {
         let mut leases = BTreeMap::new();
         for write in writes {
             let Write::Put { ttl_seconds: Some(ttl), .. } = write else { continue };
             if !leases.contains_key(ttl) {
                 let request = LeaseRequest { ttl: Number(*ttl) };
-                // A lease that was granted twice does nothing, and ends.
+                // A lease that was granted twice is harmless, and expires.
                 let lease: Result<LeaseResponse, _> = self.caller.call(LEASE_GRANT, &request, Repeat::Always).await;
                 leases.insert(*ttl, lease.map_err(|error| not_made(&error))?.id);
             }
@@ -79,7 +79,7 @@ impl Etcd {
         Compare { key: self.layout.name_of(key).into(), range_end: None, target, result, create_revision, mod_revision }
     }
 
-    /// Holds if nothing below a path was written after a revision.
+    /// Holds if no document below a path was written after a revision.
     fn compare_below(&self, below: &str, since: u64) -> Compare {
         let (key, end) = self.layout.range_below(below);
         Compare {
@@ -98,7 +98,7 @@ impl Etcd {
                 key: self.layout.name_of(key).into(),
                 value: value.as_bytes().to_vec().into(),
                 lease: ttl_seconds.and_then(|ttl| leases.get(&ttl).copied()),
-                // Says whether there was one, and since when.
+                // Returns the previous document, if there was one.
                 prev_kv: true,
             },
             Write::Delete { key } => Operation::Delete { key: self.layout.name_of(key).into() },
@@ -122,7 +122,7 @@ impl Etcd {
         })
     }
 
-    /// The first condition that does not hold of what etcd has found.
+    /// The first condition that etcd found violated.
     fn conflict(&self, transaction: &Transaction, answer: TxnResponse) -> CommitError {
         let mut found = answer.responses.into_iter().map(|response| {
             let range = response.response_range.unwrap_or_default();
@@ -139,7 +139,7 @@ impl Etcd {
                 return CommitError::Conflict { key: key.clone(), modified };
             }
         }
-        // What is left is of documents that may refer to something.
+        // The remaining responses are about documents that may refer to something.
         let written = found.flatten().find_map(|pair| Some((self.layout.key_of(&pair.key.0)?, pair.mod_revision.0)));
         match written {
             Some((key, modified)) => CommitError::Conflict { key, modified: Some(modified) },
@@ -150,7 +150,7 @@ impl Etcd {
     }
 }
 
-/// One condition for each path: it does not say what the documents must not mention.
+/// One condition for each path: it ignores which texts the documents must not mention.
 fn oldest_of_each_path(conditions: &[Unreferenced]) -> BTreeMap<&str, u64> {
     let mut oldest = BTreeMap::new();
     for condition in conditions {
@@ -166,7 +166,7 @@ fn batch(transaction: &Transaction, answer: TxnResponse) -> Batch {
     Batch { revision, events: made.filter_map(|(write, response)| event(write, response, revision)).collect() }
 }
 
-/// `None`: there was nothing to delete.
+/// `None` if there was nothing to delete.
 fn event(write: &Write, response: OperationResponse, revision: u64) -> Option<Event> {
     let key = write.key().clone();
     match write {
@@ -201,7 +201,7 @@ fn not_made(error: &EtcdError) -> CommitError {
     }
 }
 
-/// By its words: a full disk has the same code.
+/// Recognised by the message: a full disk has the same code.
 fn is_too_large(code: u32, message: &str) -> bool {
     let words = ["request is too large", "too many operations", "too large lease TTL"];
     words.iter().any(|words| message.contains(words))

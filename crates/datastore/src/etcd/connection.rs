@@ -1,4 +1,4 @@
-//! One connection to an endpoint: TCP with keep-alive, TLS where the endpoint has it, HTTP/1.1.
+//! One connection to an endpoint: TCP with keep-alive, TLS if the endpoint has it, HTTP/1.1.
 
 use super::endpoint::Endpoint;
 use super::options::EtcdTls;
@@ -17,24 +17,24 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-/// For connecting to one address, so that one that does not answer leaves time for the next.
+/// Timeout of connecting to one address, so that an unresponsive one leaves time for the next.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A watch only listens. Without these a connection that something in between has forgotten would look quiet for ever.
+/// A watch only receives. Without keep-alive, a connection that a middlebox has dropped would seem quiet for ever.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// An open connection. It is closed when this is dropped, also in the middle of a response.
+/// An open connection. It is closed on drop, even in the middle of a response.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) sender: SendRequest<Full<Bytes>>,
-    /// The one task that moves its bytes; it ends with the set.
+    /// The only task that moves its bytes; it ends with the set.
     _driver: JoinSet<()>,
 }
 
 impl Connection {
-    /// The error is one line without the endpoint.
+    /// Opens a connection. The error is one line without the endpoint.
     pub(crate) async fn open(endpoint: &Endpoint, tls: &TlsConnector) -> Result<Connection, String> {
         let stream = tcp(endpoint)
             .await
@@ -52,13 +52,13 @@ impl Connection {
     {
         let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
         let mut driver = JoinSet::new();
-        // What goes wrong with it is the error of the request on it.
+        // Its failure is reported by the request on it.
         driver.spawn(async move { drop(connection.await) });
         Ok(Connection { sender, _driver: driver })
     }
 }
 
-/// How handshakes are made. Where none will be (`!is_needed`), the system's roots need not be there.
+/// The TLS settings. If TLS is not used (`!is_needed`), the system's roots need not exist.
 pub(crate) fn connector(options: Option<&EtcdTls>, is_needed: bool) -> Result<TlsConnector, String> {
     let verify = is_needed && options.is_none_or(|options| options.verify);
     let ca = options.and_then(|options| options.ca.as_deref());
@@ -82,7 +82,7 @@ pub(crate) fn connector(options: Option<&EtcdTls>, is_needed: bool) -> Result<Tl
 pub(crate) fn why_broken(error: &hyper::Error) -> String {
     let Some(source) = error.source() else { return error.to_string() };
     match source.downcast_ref::<io::Error>() {
-        // In TLS 1.3 a server refuses our certificate, or that we have none, after our side of the handshake.
+        // In TLS 1.3 a server rejects our certificate, or its absence, after our side of the handshake.
         Some(io) if io.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()) => {
             format!("TLS: {}", handshake_failure(io, Peer::Etcd))
         }

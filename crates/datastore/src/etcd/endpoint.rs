@@ -5,25 +5,25 @@ use hyper::Uri;
 use hyper::header::HeaderValue;
 use stillgate_tls::rustls::pki_types::ServerName;
 
-/// etcd's own.
+/// etcd's default port.
 const PORT: u16 = 2379;
 
-/// Where one member answers.
+/// The address of one member.
 #[derive(Debug, Clone)]
 pub(crate) struct Endpoint {
     /// For messages: `http://127.0.0.1:2379`.
     pub(crate) url: String,
-    /// An address has no brackets.
+    /// The host name or address, without brackets.
     pub(crate) host: String,
     pub(crate) port: u16,
     /// `Host`
     pub(crate) authority: HeaderValue,
-    /// `Some`: it speaks TLS, and must have a certificate of this name.
+    /// Present if it uses TLS: the name that its certificate must have.
     pub(crate) tls_name: Option<ServerName<'static>>,
 }
 
 impl Endpoint {
-    /// `option` is what the URL is called in messages, which do not repeat it: it may contain a password.
+    /// `option` is the URL's name in messages, which do not repeat the URL: it may contain a password.
     pub(crate) fn parse(url: &str, option: &str) -> Result<Endpoint, OptionsError> {
         const WRITE: &str = "write http://host:port or https://host:port";
         let refused = |what: &str| OptionsError::new(option, format!("{what}; {WRITE}"));

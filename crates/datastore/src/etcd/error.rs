@@ -1,10 +1,10 @@
-//! What can go wrong between us and etcd, and what follows from it: ask elsewhere, renew the token, list anew.
+//! Failures of requests to etcd, and the reactions to them: another endpoint, a new token, a new list.
 //!
 //! Texts are one line, name the endpoint, and contain no password and no token.
 
 use std::fmt;
 
-/// Codes of gRPC that etcd answers with.
+/// gRPC codes of etcd's answers.
 pub(crate) mod code {
     pub(crate) const INVALID_ARGUMENT: u32 = 3;
     pub(crate) const DEADLINE_EXCEEDED: u32 = 4;
@@ -16,7 +16,7 @@ pub(crate) mod code {
     pub(crate) const UNAVAILABLE: u32 = 14;
     pub(crate) const UNAUTHENTICATED: u32 = 16;
 
-    /// With these a request is refused before it is looked at, or as a whole.
+    /// With these codes a request was refused before it was processed, or as a whole.
     pub(crate) const WITHOUT_EFFECT: &[u32] = &[
         INVALID_ARGUMENT,
         PERMISSION_DENIED,
@@ -28,55 +28,55 @@ pub(crate) mod code {
     ];
 }
 
-/// Why a request has failed.
+/// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EtcdError {
-    /// No connection, none any more, or no answer in time: the network, or etcd.
+    /// No connection, a broken one, or no answer in time: the network, or etcd.
     Unreachable {
-        /// As in the options.
+        /// Its URL in the options.
         endpoint: String,
         /// What happened.
         why: String,
         /// Whether etcd may have received the request.
         is_sent: bool,
     },
-    /// etcd says no.
+    /// etcd refused the request.
     Refused {
-        /// As in the options.
+        /// Its URL in the options.
         endpoint: String,
-        /// Of gRPC.
+        /// The gRPC code.
         code: u32,
-        /// In etcd's words.
+        /// etcd's message.
         message: String,
     },
-    /// What was asked for is older than the oldest revision that etcd keeps.
+    /// The requested revision is older than the oldest that etcd keeps.
     Compacted {
-        /// That one, where etcd says so.
+        /// The oldest revision, if etcd reports it.
         oldest: Option<u64>,
     },
-    /// etcd has another history than the one that was followed: it was restored from a backup, or is another cluster.
+    /// etcd's history differs from the one that was followed: it was restored from a backup, or is another cluster.
     Replaced {
-        /// How that was noticed.
+        /// The observed difference.
         why: String,
     },
     /// A response is larger than the bound.
     TooLarge {
-        /// As in the options.
+        /// Its URL in the options.
         endpoint: String,
         /// The bound.
         bytes_max: usize,
     },
-    /// What answers does not speak as etcd does.
+    /// The response is not etcd's.
     Unreadable {
-        /// As in the options.
+        /// Its URL in the options.
         endpoint: String,
-        /// What is not understood.
+        /// The unexpected part.
         why: String,
     },
 }
 
 impl EtcdError {
-    /// Whether another member may well answer.
+    /// Whether another member might answer.
     pub(crate) fn is_of_endpoint(&self) -> bool {
         match self {
             EtcdError::Unreachable { .. } | EtcdError::Unreadable { .. } => true,
@@ -85,12 +85,12 @@ impl EtcdError {
         }
     }
 
-    /// Whether it is certain that the request has changed nothing.
+    /// Whether the request certainly had no effect.
     pub(crate) fn is_without_effect(&self) -> bool {
         match self {
             EtcdError::Unreachable { is_sent, .. } => !is_sent,
-            // A member without a leader refuses what it is asked before it proposes anything. A leader that changes, or a
-            // time-out in etcd, has the same code and says nothing about the request.
+            // A member without a leader refuses requests before it proposes anything. A change of the leader, or a
+            // timeout in etcd, has the same code but leaves the effect of the request unknown.
             EtcdError::Refused { code, message, .. } => {
                 code::WITHOUT_EFFECT.contains(code) || *code == code::UNAVAILABLE && message.contains("no leader")
             }
@@ -99,7 +99,8 @@ impl EtcdError {
         }
     }
 
-    /// Whether a new token may help: this one is over or unknown (after a restart of etcd), or users have been changed.
+    /// Whether a new token may help: this one has expired or is unknown (after a restart of etcd), or users have
+    /// changed.
     pub(crate) fn is_about_token(&self) -> bool {
         let EtcdError::Refused { code, message, .. } = self else { return false };
         let words = ["invalid auth token", "revision of auth store is old", "user name is empty"];
@@ -108,7 +109,7 @@ impl EtcdError {
 
     /// Whether only a new list can help.
     pub(crate) fn needs_list(&self) -> bool {
-        // A watch's response that is too large would be the same again.
+        // If a watch's response was too large, it would be too large again.
         matches!(self, EtcdError::Compacted { .. } | EtcdError::Replaced { .. } | EtcdError::TooLarge { .. })
     }
 }
@@ -138,7 +139,7 @@ impl fmt::Display for EtcdError {
 
 impl std::error::Error for EtcdError {}
 
-/// What to do about some of etcd's answers.
+/// Suggestions for some of etcd's answers.
 fn advice(message: &str) -> &'static str {
     const ADVICE: &[(&str, &str)] = &[
         ("authentication failed", "; are `user` and `password` right?"),

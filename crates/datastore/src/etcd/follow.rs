@@ -1,7 +1,7 @@
-//! Follows etcd for as long as somebody listens: lists, watches, and begins again after whatever happens.
+//! Follows etcd as long as there is a receiver: lists, watches, and begins again after every failure.
 //!
-//! What to do next is decided by [`super::follower`]; here it is done. Who listens may be slow: then the watch is not read, and
-//! etcd keeps what comes.
+//! [`super::follower`] decides the next step; this module performs it. The receiver may be slow: then the watch is not
+//! read, and etcd buffers the events.
 
 use super::Etcd;
 use super::error::EtcdError;
@@ -12,10 +12,10 @@ use std::sync::Arc;
 use tokio::sync::mpsc::Sender;
 use tokio::time::sleep;
 
-/// Why following has come to an end, or to a new beginning.
+/// Why following has ended, or must begin again.
 enum Ended {
     Failed(EtcdError),
-    /// Nobody listens any more.
+    /// The receiver is gone.
     Unheard,
 }
 

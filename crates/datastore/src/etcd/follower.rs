@@ -1,4 +1,5 @@
-//! Decides how a follower goes on: list or watch, from which revision, what is told, how long to wait. Without IO.
+//! Decides a follower's next step: list or watch, from which revision, which events to send, how long to wait. Without
+//! IO.
 //!
 //! ```text
 //!  Nothing ─ listed ─▶ At(revision) ─ batch, progress ─▶ At(later)
@@ -6,8 +7,8 @@
 //!     └─── needs a list ──┘   any other failure: watch again from At
 //! ```
 //!
-//! A watch begins at the revision that is known already and not at the next one, so the same revision comes again, and is dropped
-//! here. See [`super::Etcd::watch`] for the reason.
+//! A watch begins at the revision that is known already and not at the next one, so this revision comes again, and is
+//! dropped here. See [`super::Etcd::watch`] for the reason.
 
 use super::error::EtcdError;
 use crate::document::{Batch, Snapshot};
@@ -17,73 +18,73 @@ use std::time::Duration;
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// What a follower tells.
+/// Events of a follower.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Followed {
-    /// Everything, in the place of all that was told before.
+    /// Everything, replacing all earlier events.
     Snapshot(Snapshot),
-    /// What has changed since.
+    /// Changes since the previous event.
     Batch(Batch),
-    /// etcd cannot be followed. Told again where the reason changes.
+    /// etcd cannot be followed. Sent again when the reason changes.
     Lost {
-        /// On one line.
+        /// The reason on one line.
         reason: String,
     },
-    /// It is followed again, and nothing was missed.
+    /// etcd is followed again, and nothing was missed.
     Back,
     /// Nothing has changed, and etcd is at this revision.
     Heard {
-        /// Of all of etcd, and so of other prefixes, too.
+        /// The revision of all of etcd, which other prefixes also increase.
         revision: u64,
     },
 }
 
-/// Where a follower is.
+/// The state of a follower.
 #[derive(Debug, Default)]
 pub(crate) struct Follower {
-    /// The revision that everything is told up to, and of which cluster. `None`: a list is needed.
+    /// The revision up to which all events were sent, and its cluster. `None` if a list is needed.
     at: Option<(u64, u64)>,
-    /// Since the last good connection.
+    /// Failures since the last good connection.
     failures: u32,
-    /// The last reason told.
+    /// The last reason sent.
     lost: Option<String>,
 }
 
 impl Follower {
-    /// From which revision of which cluster to watch. `None`: list.
+    /// The revision and cluster to watch from. `None` to list.
     pub(crate) fn at(&self) -> Option<(u64, u64)> {
         self.at
     }
 
-    /// Everything was listed.
+    /// Handles a complete list.
     pub(crate) fn listed(&mut self, snapshot: Snapshot, cluster: u64) -> Followed {
         self.at = Some((snapshot.revision, cluster));
         Followed::Snapshot(snapshot)
     }
 
-    /// A watch has begun.
+    /// Handles that a watch has begun.
     pub(crate) fn watching(&mut self) -> Option<Followed> {
         self.failures = 0;
         self.lost.take().map(|_| Followed::Back)
     }
 
-    /// A watch has brought a batch; `None`: it is known.
+    /// Handles a batch of a watch; `None` if it is known.
     pub(crate) fn batch(&mut self, batch: Batch) -> Option<Followed> {
         self.advance(batch.revision).then_some(Followed::Batch(batch))
     }
 
-    /// A watch has brought all up to this revision.
+    /// Handles that a watch has delivered everything up to this revision.
     pub(crate) fn progress(&mut self, revision: u64) {
         self.advance(revision);
     }
 
-    /// Something has failed. `random`: from 0 to 1, so that gateways do not all come back at once.
+    /// Handles a failure. `random` is from 0 to 1, so that gateways do not all come back at once.
     pub(crate) fn failed(&mut self, error: &EtcdError, random: f64) -> (Option<Followed>, Duration) {
         let pause = PAUSE_MIN.saturating_mul(1 << self.failures.min(16)).min(PAUSE_MAX);
         self.failures = self.failures.saturating_add(1);
         let pause = pause.mul_f64(0.5 + random / 2.0);
         if self.at.is_some() && error.needs_list() {
-            // Nothing is wrong: the list follows at once.
+            // This is not a failure for the receiver: the list follows at once.
             self.at = None;
             return (None, pause);
         }
@@ -114,7 +115,7 @@ mod tests {
     use crate::key::Key;
     use proptest::prelude::*;
 
-    /// etcd as a follower sees it: a history, and the oldest revision of which it is kept.
+    /// etcd from a follower's point of view: a history, and the oldest revision of it that is kept.
     #[derive(Default)]
     struct Model {
         /// By revision, from 2 on: 1 is etcd's first, which is empty.
@@ -131,13 +132,13 @@ mod tests {
         Compact(u8),
         /// The follower does one step: it lists, begins to watch, or takes a batch.
         Step,
-        /// The watch sends this many of the batches before again.
+        /// The watch sends this many of the previous batches again.
         Repeat(u8),
-        /// The watch tells how far it is.
+        /// The watch reports its progress.
         Progress,
         /// The connection breaks.
         Break,
-        /// Another, empty etcd is there.
+        /// Replaces etcd by another, empty one.
         Replace,
     }
 
@@ -171,7 +172,7 @@ mod tests {
             Snapshot { revision: self.revision(), ..documents.snapshot() }
         }
 
-        /// As etcd before 3.4.36 does: of the oldest revision that it keeps, deletions are lost.
+        /// Like etcd before 3.4.36: deletions in the oldest revision that it keeps are lost.
         fn after(&self, start: u64, cluster: u64) -> Result<Vec<Batch>, EtcdError> {
             if cluster != self.cluster || start > self.revision() {
                 return Err(EtcdError::Replaced { why: String::new() });
@@ -188,12 +189,12 @@ mod tests {
         }
     }
 
-    /// A follower with what its reader has made of what it was told.
+    /// A follower with its reader's state.
     #[derive(Default)]
     struct Reader {
         follower: Follower,
         documents: DocumentTable,
-        /// Where the watch is in the history, if there is one.
+        /// The watch's position in the history, if there is a watch.
         watch: Option<usize>,
         batches: Vec<u64>,
     }
@@ -220,7 +221,7 @@ mod tests {
             self.take(told);
         }
 
-        /// Whether there was anything to do.
+        /// Returns whether there was anything to do.
         fn step(&mut self, model: &Model) -> bool {
             let Some((at, cluster)) = self.follower.at() else {
                 let told = self.follower.listed(model.list(), model.cluster);
@@ -234,7 +235,7 @@ mod tests {
                         self.watch = Some(model.history.len() - batches.len());
                         let told = self.follower.watching();
                         self.take(told);
-                        // What etcd sends first, without the deletions that it has lost.
+                        // etcd first sends these, without the lost deletions.
                         for batch in batches {
                             self.deliver(batch);
                         }
@@ -300,7 +301,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
-        /// Whatever happens in between: in the end the reader has what a fresh list has.
+        /// After any sequence of actions, the reader has the same documents as a fresh list.
         #[test]
         fn a_follower_ends_with_what_a_list_has(actions in actions()) {
             let (mut model, mut reader) = (Model::default(), Reader::default());

@@ -1,15 +1,15 @@
-//! Where documents are among etcd's keys: below a prefix, as APISIX's Admin API writes them.
+//! Maps documents to etcd's keys: below a prefix, as APISIX's Admin API writes them.
 //!
-//! Other keys below the prefix are skipped: markers of directories (`/apisix/routes/`, value `init_dir`), and what data planes
-//! of APISIX report about themselves.
+//! Other keys below the prefix are skipped: markers of directories (`/apisix/routes/`, value `init_dir`), and reports
+//! of APISIX's data planes about themselves.
 
 use super::options::OptionsError;
 use crate::key::Key;
 
-/// Bytes of a prefix.
+/// Most bytes of a prefix.
 const PREFIX_BYTES_MAX: usize = 1024;
 
-/// Data planes of APISIX write `data_plane/server_info/ID` there. It is a report and no configuration.
+/// Data planes of APISIX write `data_plane/server_info/ID` there: a report, not configuration.
 const REPORTS: &str = "data_plane/";
 
 /// The keys of one prefix.
@@ -55,12 +55,12 @@ impl Layout {
         (start, end)
     }
 
-    /// What etcd calls a document.
+    /// The etcd key of a document.
     pub(crate) fn name_of(&self, key: &Key) -> Vec<u8> {
         [self.folder.as_bytes(), key.as_str().as_bytes()].concat()
     }
 
-    /// Which document a key of etcd is; `None`: it is none.
+    /// The document of an etcd key; `None` if it is not a document's.
     pub(crate) fn key_of(&self, name: &[u8]) -> Option<Key> {
         let path = name.strip_prefix(self.folder.as_bytes())?;
         let key = std::str::from_utf8(path).ok().filter(|path| !path.starts_with(REPORTS));

@@ -1,6 +1,6 @@
 //! Everything below the prefix at one revision, page by page.
 //!
-//! The first page sets the revision and the others ask for the same one, so that what is written meanwhile is seen in none. A
+//! The first page sets the revision and the others read the same one, so that writes in between are in none. A
 //! compaction in between makes that impossible; then the list begins again.
 
 use super::Etcd;
@@ -10,35 +10,36 @@ use super::message::{KeyValue, Number, RangeRequest, RangeResponse};
 use crate::document::{Document, Snapshot};
 use crate::key::Key;
 
-/// Keys of the first page, of unknown size: 16 of the largest values that etcd takes by default fit into a response.
+/// Keys of the first page, whose size is unknown: 16 of the largest values that etcd accepts by default fit into a
+/// response.
 const PAGE_KEYS_FIRST: u64 = 16;
 const PAGE_KEYS_MAX: u64 = 1000;
 
-/// What keys and values of a page should come to, judged by the page before.
+/// Intended bytes of keys and values of a page, estimated from the previous page.
 const PAGE_BYTES: u64 = 4 * 1024 * 1024;
 
-/// How often a list begins again.
+/// How often a list is started again.
 const TRIES_MAX: u32 = 5;
 
 pub(crate) const RANGE: &str = "/v3/kv/range";
 
-/// What a list has found.
+/// The result of a list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Listed {
     /// All documents.
     pub snapshot: Snapshot,
-    /// The cluster's identity: revisions of another one mean nothing here.
+    /// The cluster's identity: revisions of another one have no meaning here.
     pub cluster: u64,
-    /// Keys whose values are no text.
+    /// Keys whose values are not text.
     pub unreadable: Vec<Unreadable>,
 }
 
-/// A key whose value is no text.
+/// A key whose value is not text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unreadable {
-    /// As etcd has it, with the prefix.
+    /// The key in etcd, with the prefix.
     pub key: String,
-    /// For the person who has to mend it.
+    /// The reason, for the person who has to fix it.
     pub why: String,
 }
 
@@ -46,7 +47,7 @@ impl Etcd {
     /// Lists everything below the prefix.
     ///
     /// # Errors
-    /// When no endpoint answers, or etcd refuses.
+    /// If no endpoint answers, or etcd refuses.
     pub async fn list(&self) -> Result<Listed, EtcdError> {
         let mut tries = 1;
         loop {
@@ -70,7 +71,8 @@ impl Etcd {
                 ..RangeRequest::default()
             };
             let page: RangeResponse = match self.caller.call(RANGE, &request, Repeat::Always).await {
-                // Its values are larger than those before: etcd could not send it in time, or we do not take it.
+                // Its values are larger than the previous ones: etcd could not send it in time, or it exceeds our
+                // bound.
                 Err(EtcdError::TooLarge { .. } | EtcdError::Unreachable { is_sent: true, .. })
                     if limit > PAGE_KEYS_FIRST =>
                 {
@@ -121,9 +123,9 @@ fn next_limit(page: &[KeyValue]) -> u64 {
     (PAGE_BYTES * page.len() as u64 / (bytes as u64).max(1)).clamp(1, PAGE_KEYS_MAX)
 }
 
-/// The value as text; what it means is not looked at. One that is no text becomes a text that is no JSON, with what of it is text
-/// at its end, and so is refused:
-/// left out, it would count as deleted, and where it is a rule that keeps clients out, that would be gone.
+/// The value as text, without interpretation. A value that is not text becomes a text that is not JSON and ends with
+/// its readable part, and so is refused: if it were left out, it would count as deleted, and a rule that keeps clients
+/// out would be gone.
 pub(crate) fn document(pair: KeyValue) -> (Document, Option<String>) {
     let (value, problem) = match String::from_utf8(pair.value.0) {
         Ok(value) => (value, None),

@@ -1,7 +1,7 @@
-//! The JSON that etcd's gateway takes and gives: protobuf's mapping, so 64-bit numbers are strings, bytes are Base64, and what is
-//! zero is left out.
+//! The JSON of etcd's gateway: protobuf's mapping, so 64-bit numbers are strings, bytes are Base64, and zero values are
+//! left out.
 //!
-//! Shapes only. Fields that are not read here are ignored: newer versions add some.
+//! Shapes only. Unknown fields are ignored: newer versions add some.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -69,7 +69,7 @@ pub(crate) struct WatchCreate {
     pub(crate) progress_notify: bool,
 }
 
-/// One line of the stream that a watch is.
+/// One line of a watch's stream.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct WatchLine {
@@ -187,7 +187,7 @@ pub(crate) struct AuthResponse {
     pub(crate) token: String,
 }
 
-/// An error, in the forms that the versions of the gateway have: `error` a text beside `code`; `message` beside `code`; in a
+/// An error, in the forms of the gateway's versions: a text `error` next to `code`; `message` next to `code`; in a
 /// stream `grpc_code` and `message`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -204,7 +204,7 @@ impl Refusal {
         self.code.or(self.grpc_code).unwrap_or(2)
     }
 
-    /// On one line.
+    /// The text on one line.
     pub(crate) fn into_text(self) -> String {
         let text = self.message.or(self.error).unwrap_or_else(|| "an error without a text".to_owned());
         text.replace(char::is_control, "\u{fffd}")
@@ -239,7 +239,7 @@ impl<'de> Deserialize<'de> for Bytes64 {
                 f.write_str("Base64")
             }
 
-            // Nothing of the text is in the error: it may be a secret.
+            // The error does not repeat the text: it may be a secret.
             fn visit_str<E: Error>(self, text: &str) -> Result<Bytes64, E> {
                 STANDARD.decode(text).map(Bytes64).map_err(|_| E::custom("bytes that are not Base64"))
             }

@@ -9,8 +9,8 @@
 //!  saved: the file with the last snapshot, for starts without etcd
 //! ```
 //!
-//! The gateway is part of every etcd, and APISIX's own client uses it too. A gRPC client would need `protoc` or generated code.
-//! Values are not interpreted here, and nothing is retried in the background except by [`follow`].
+//! The gateway is part of every etcd, and APISIX's own client uses it too. A gRPC client would need `protoc` or
+//! generated code. Values are not interpreted here, and only [`follow`] retries in the background.
 
 mod call;
 mod commit;
@@ -46,10 +46,10 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    /// Checks the options. Connects to nothing yet.
+    /// Checks the options. Does not connect yet.
     ///
     /// # Errors
-    /// Which option cannot be used, with what to do.
+    /// The option that cannot be used, with a suggestion.
     pub fn new(options: EtcdOptions) -> Result<Etcd, OptionsError> {
         let layout = Layout::new(&options.prefix)?;
         Ok(Etcd { caller: Caller::new(options)?, layout })

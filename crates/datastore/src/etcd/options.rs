@@ -1,6 +1,6 @@
-//! What an operator says about etcd: where it is, who asks, over what.
+//! An operator's options for etcd: endpoints, credentials, TLS.
 //!
-//! Nothing here shows a password or a key in `Debug`, and no message repeats an endpoint that could contain one.
+//! `Debug` shows neither passwords nor keys, and no message repeats an endpoint that could contain one.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,24 +13,25 @@ pub(crate) const ENDPOINTS_MAX: usize = 64;
 pub struct EtcdOptions {
     /// `http://host:port` or `https://host:port`; at least one. Several are members of one cluster.
     pub endpoints: Vec<String>,
-    /// What all keys begin with, such as `/apisix`.
+    /// The beginning of all keys, such as `/apisix`.
     pub prefix: String,
     /// For etcd's authentication; together with `password`.
     pub user: Option<String>,
-    /// The user's.
+    /// The user's password.
     pub password: Option<String>,
-    /// For `https` endpoints. `None`: servers are verified against the roots that the system trusts.
+    /// TLS for `https` endpoints. `None`: servers are verified with the roots that the system trusts.
     pub tls: Option<EtcdTls>,
-    /// For one request to one endpoint, from sending it to the last byte of the response. Connecting may take as long again.
+    /// Timeout of one request to one endpoint, from sending it to the last byte of the response. Connecting may take as
+    /// long again.
     pub request_timeout: Duration,
 }
 
 /// TLS towards etcd.
 #[derive(Clone)]
 pub struct EtcdTls {
-    /// PEM of the roots of etcd's certificate. `None`: those that the system trusts.
+    /// Roots of etcd's certificate in PEM. `None`: those that the system trusts.
     pub ca: Option<Vec<u8>>,
-    /// PEM of a certificate of ours with its chain, and of its key, where etcd asks for one (`--client-cert-auth`).
+    /// Our certificate with its chain and its key in PEM, if etcd requires one (`--client-cert-auth`).
     pub client: Option<(Vec<u8>, Vec<u8>)>,
     /// Whether etcd's certificate is verified.
     pub verify: bool,
@@ -39,9 +40,9 @@ pub struct EtcdTls {
 /// An option that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OptionsError {
-    /// As `endpoints[1]`.
+    /// The option's name, such as `endpoints[1]`.
     pub option: String,
-    /// What is wrong, and what to write.
+    /// The error, and a suggestion.
     pub message: String,
 }
 

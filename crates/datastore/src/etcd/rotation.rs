@@ -1,11 +1,11 @@
-//! Which endpoint is asked next: one after the other, those that failed lately last.
+//! Chooses the next endpoint: one after the other, those that failed lately last.
 
 use std::time::{Duration, Instant};
 
-/// How long an endpoint that failed is asked only where no other is left.
+/// How long an endpoint that failed is used only if no other is left.
 const SET_ASIDE: Duration = Duration::from_secs(10);
 
-/// The turn of endpoints, by their index.
+/// The rotation of endpoints, by their index.
 #[derive(Debug)]
 pub(crate) struct Rotation {
     next: usize,
@@ -14,12 +14,13 @@ pub(crate) struct Rotation {
 }
 
 impl Rotation {
-    /// For so many endpoints, at least one. `first` is asked first: gateways should not all begin with the same member.
+    /// A rotation of `count` endpoints, at least one. `first` is used first: gateways should not all begin with the
+    /// same member.
     pub(crate) fn new(count: usize, first: usize) -> Rotation {
         Rotation { next: first % count, aside: vec![None; count] }
     }
 
-    /// The next one that is not in `tried`, which are fewer than there are. Where all others are set aside, the one that is back
+    /// The next one that is not in `tried`, which never holds all. If all others are set aside, the one whose time ends
     /// first.
     pub(crate) fn choose(&mut self, now: Instant, tried: &[usize]) -> usize {
         let count = self.aside.len();

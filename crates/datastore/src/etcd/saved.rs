@@ -1,8 +1,9 @@
-//! The file with the last snapshot of etcd: what a gateway serves after a start while etcd is away.
+//! The file with the last snapshot of etcd, which a gateway serves after a start without etcd.
 //!
-//! Lines of JSON: a head (format, version, prefix, revision), one line for each document, one for each last good value, an end with
-//! the number of lines and their CRC-32. It is written to a temporary file beside it, synchronised and renamed, so there is the
-//! old or the new one and never a part. It contains secrets, as etcd does: only its owner may read it.
+//! Lines of JSON: a head (format, version, prefix, revision), one line for each document, one for each last good value,
+//! an end with the number of lines and their CRC-32. It is written to a temporary file in the same folder, synchronised
+//! and renamed, so there is the old or the new one and never a part. Like etcd, it contains secrets: only its owner may
+//! read it.
 
 use crate::document::{Document, Snapshot};
 use crate::key::Key;
@@ -16,55 +17,55 @@ use std::path::{Path, PathBuf};
 const FORMAT: &str = "stillgate etcd snapshot";
 const VERSION: u32 = 1;
 
-/// The longest line that is read. etcd takes 1.5 MiB for a request by default, and JSON may make six bytes of one.
+/// The longest line that is read. etcd accepts 1.5 MiB for a request by default, and JSON may make six bytes of one.
 const LINE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// What is in the file.
+/// The content of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Saved {
-    /// As etcd had it.
+    /// The documents as etcd had them.
     pub snapshot: Snapshot,
-    /// Of keys whose document in the snapshot was rejected: the last one that was not, which is served in its place.
+    /// For keys whose document in the snapshot was rejected: the last one that was not, which is served instead.
     pub last_good: Vec<(Key, Document)>,
 }
 
 /// Why a file cannot be written or read.
 #[derive(Debug)]
 pub enum SavedError {
-    /// The file system.
+    /// An error of the file system.
     Io {
-        /// What was done, as `cannot rename`.
+        /// The failed operation, such as `cannot rename`.
         what: &'static str,
-        /// To which file.
+        /// The file.
         path: PathBuf,
-        /// How it failed.
+        /// The error.
         error: io::Error,
     },
-    /// There is no file: nothing was saved yet.
+    /// The file does not exist: nothing was saved yet.
     Absent(PathBuf),
-    /// It is not whole, or was changed.
+    /// It is incomplete, or was changed.
     Damaged {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// From 1.
+        /// The line, from 1.
         line: u64,
-        /// What is wrong. Nothing of the file is repeated.
+        /// The error. It does not repeat text of the file.
         why: &'static str,
     },
-    /// Another version of Stillgate has written it.
+    /// Another version of Stillgate wrote it.
     Version {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// The file's.
+        /// The file's version.
         version: u32,
     },
-    /// It is of another prefix, hence of other resources.
+    /// It belongs to another prefix, hence to other resources.
     Prefix {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// The file's.
+        /// The file's prefix.
         found: String,
-        /// The one wanted.
+        /// The expected prefix.
         wanted: String,
     },
 }
@@ -94,10 +95,10 @@ struct Entry {
 }
 
 impl Saved {
-    /// Writes the file in the place of an older one. Blocks until the disk has it.
+    /// Writes the file in the place of an older one. Blocks until it is on the disk.
     ///
     /// # Errors
-    /// When the file system refuses. The older file is still there then.
+    /// Errors of the file system. The older file still exists then.
     pub fn write(&self, path: &Path, prefix: &str) -> Result<(), SavedError> {
         let failed = |what, path: &Path| {
             let path = path.to_owned();
@@ -115,7 +116,7 @@ impl Saved {
         let file = file.map_err(failed("cannot create", &new))?;
         self.write_to(&file, prefix).and_then(|()| file.sync_all()).map_err(failed("cannot write", &new))?;
         fs::rename(&new, path).map_err(failed("cannot rename to", path))?;
-        // The new name is on the disk when its folder is.
+        // The new name is on the disk once its folder is.
         File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed("cannot synchronise", folder))
     }
 
@@ -137,7 +138,7 @@ impl Saved {
     /// Reads the file that was written for this prefix.
     ///
     /// # Errors
-    /// When there is none, or it is not what was written.
+    /// If there is none, or it was damaged or changed.
     pub fn read(path: &Path, prefix: &str) -> Result<Saved, SavedError> {
         let file = File::open(path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => SavedError::Absent(path.to_owned()),
@@ -202,7 +203,7 @@ struct Lines<'a> {
     file: BufReader<File>,
     crc32: crc32fast::Hasher,
     lines: u64,
-    /// The current one.
+    /// The current line.
     text: Vec<u8>,
 }
 
@@ -221,7 +222,7 @@ impl Lines<'_> {
     }
 
     fn parse<'a, T: Deserialize<'a>>(&'a self, why: &'static str) -> Result<T, SavedError> {
-        // Without the parser's words, which may quote a secret.
+        // Without the parser's message, which may quote a secret.
         serde_json::from_slice(&self.text).map_err(|_| self.damaged(why))
     }
 

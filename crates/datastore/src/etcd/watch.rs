@@ -1,10 +1,11 @@
-//! What changes below the prefix after a revision, as etcd sends it.
+//! Watches changes below the prefix after a revision, as etcd sends them.
 //!
-//! A watch that says nothing may be quiet, or its member may be stopped, partitioned or restored from a backup. So a quiet watch
-//! asks its member for the current revision every few seconds, on another connection: a read that needs the majority.
-//! etcd's `progress_request` would test the watch itself, but it needs a request body that stays open beside the response: over
-//! HTTP/1.1 etcd allows that only with `Connection: close`, and proxies in between do not. What such a probe cannot see
-//! (the watch's own connection is dead) TCP's keep-alive sees, and the notifications that etcd sends every ten minutes.
+//! A silent watch may be quiet, or its member may be stopped, partitioned or restored from a backup. So a quiet watch
+//! requests the member's current revision every few seconds, on another connection: a read that needs the majority.
+//! etcd's `progress_request` would test the watch itself, but it needs a request body that stays open during the
+//! response: over HTTP/1.1 etcd allows that only with `Connection: close`, and proxies in between do not. A dead
+//! connection of the watch itself, which this probe does not notice, is detected by TCP's keep-alive, and by etcd's
+//! notifications every ten minutes.
 
 use super::Etcd;
 use super::call::{RESPONSE_BYTES_MAX, misunderstood};
@@ -24,10 +25,11 @@ use std::fmt;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// Between two questions to the member of a quiet watch.
+/// The interval of probes to the member of a quiet watch.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// etcd notifies of progress every ten minutes. A watch that is silent for longer than this is dead, whatever its member answers.
+/// etcd sends notifications of progress every ten minutes. A watch that is silent for longer than this is dead, even if
+/// its member answers.
 const SILENCE_MAX: Duration = Duration::from_secs(15 * 60);
 
 const WATCH: &str = "/v3/watch";
@@ -38,36 +40,36 @@ pub struct Watch<'a> {
     endpoint: usize,
     body: Incoming,
     _connection: Connection,
-    /// What has come and is no whole line yet.
+    /// Received bytes without a line end yet.
     buffer: BytesMut,
-    /// How much of the buffer has no line end.
+    /// The length of the buffer that was searched for a line end.
     scanned: usize,
-    /// What has come and was not taken yet.
+    /// Received events that were not taken yet.
     ready: VecDeque<Watched>,
-    /// The highest revision known, and of which cluster.
+    /// The highest known revision, and its cluster.
     seen: (u64, u64),
     heard_at: Instant,
     probed_at: Instant,
 }
 
-/// What a watch brings.
+/// Events of a watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Watched {
-    /// All that one revision has changed.
+    /// All changes of one revision.
     Batch(Batch),
-    /// All up to this revision has come.
+    /// Everything up to this revision has been delivered.
     Progress(u64),
-    /// The member of a quiet watch is there, and etcd is at this revision.
+    /// The member of a quiet watch answered, and etcd is at this revision.
     Heard(u64),
 }
 
 impl Etcd {
-    /// Watches from revision `after` of this cluster on. What `after` itself has changed may come again: etcd before 3.5.18
-    /// loses deletions that the oldest revision it keeps has made (etcd-io/etcd#18274, #19188), so a watch that begins one later
+    /// Watches from revision `after` of this cluster on. Changes of `after` itself may come again: etcd before 3.5.18
+    /// loses deletions of the oldest revision it keeps (etcd-io/etcd#18274, #19188), so a watch that begins one later
     /// could miss some without an error.
     ///
     /// # Errors
-    /// When no endpoint answers, etcd refuses, or has no history from `after` on.
+    /// If no endpoint answers, etcd refuses, or has no history from `after` on.
     pub async fn watch(&self, after: u64, cluster: u64) -> Result<Watch<'_>, EtcdError> {
         let mut tried = Vec::new();
         loop {
@@ -83,7 +85,7 @@ impl Etcd {
     }
 
     async fn watch_at(&self, endpoint: usize, after: u64, cluster: u64) -> Result<Watch<'_>, EtcdError> {
-        // Also proves that the token is good; a watch would only say that it is not permitted.
+        // Also proves that the token is valid; a watch would only report missing permissions.
         self.probe(endpoint, (after, cluster)).await?;
         let (key, range_end) = self.layout.range();
         let start_revision = Number(after.max(1));
@@ -110,8 +112,8 @@ impl Etcd {
         }
     }
 
-    /// Asks a member for something small that needs the majority; gives etcd's revision. An error if its history is not the one
-    /// that was seen.
+    /// Sends a small request that needs the majority to a member, and returns etcd's revision. An error if its history
+    /// is not the one that was seen.
     async fn probe(&self, endpoint: usize, seen: (u64, u64)) -> Result<u64, EtcdError> {
         let (key, _) = self.layout.range();
         let request = RangeRequest { key: key.into(), keys_only: true, ..RangeRequest::default() };
@@ -122,10 +124,10 @@ impl Etcd {
 }
 
 impl Watch<'_> {
-    /// Waits for what comes next. May be dropped while it waits, and called again.
+    /// Waits for the next event. May be dropped while it waits, and called again.
     ///
     /// # Errors
-    /// When the watch is over; it cannot be used any more.
+    /// If the watch is over; it cannot be used any more.
     pub async fn next(&mut self) -> Result<Watched, EtcdError> {
         let ended = loop {
             if let Some(watched) = self.ready.pop_front() {
@@ -137,7 +139,7 @@ impl Watch<'_> {
         };
         self.etcd.caller.note(self.endpoint, Some(&ended));
         if matches!(ended, EtcdError::Refused { .. }) {
-            // An old token looks like a missing permission here.
+            // Here an old token looks like a missing permission.
             self.etcd.caller.renew_token();
         }
         Err(ended)
@@ -152,7 +154,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Takes in what comes, or makes sure that the member is there.
+    /// Receives bytes, or makes sure that the member answers.
     async fn hear(&mut self) -> Result<(), EtcdError> {
         let probe = async {
             sleep_until(self.probed_at + PROBE_INTERVAL).await;
@@ -177,7 +179,7 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// Whether the watch was confirmed.
+    /// Returns whether the watch was confirmed.
     fn receive(
         &mut self,
         frame: Option<Result<hyper::body::Frame<bytes::Bytes>, hyper::Error>>,
@@ -207,7 +209,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Whether the line confirms the watch.
+    /// Returns whether the line confirms the watch.
     fn line(&mut self, line: &[u8]) -> Result<bool, EtcdError> {
         let caller = &self.etcd.caller;
         let unreadable = |why: String| EtcdError::Unreadable { endpoint: caller.url(self.endpoint), why };
@@ -225,7 +227,7 @@ impl Watch<'_> {
             return Err(caller.refused(self.endpoint, Refusal { message: Some(message), ..Refusal::default() }));
         }
         if response.created {
-            // A member may lag behind, so its revision says nothing; the probe before has compared.
+            // A member may lag behind, so its revision is not compared; the probe has done that.
             return Ok(true);
         }
         self.take(response);
@@ -252,7 +254,7 @@ impl Watch<'_> {
         }
     }
 
-    /// `None`: of a key that is no document.
+    /// `None` if the key is not a document's.
     fn event(&self, event: WatchEvent) -> Option<Event> {
         let key = self.etcd.layout.key_of(&event.kv.key.0)?;
         if event.r#type == "DELETE" {
@@ -271,7 +273,7 @@ impl Watch<'_> {
 }
 
 impl fmt::Debug for Watch<'_> {
-    /// Without what has come, which may be secret.
+    /// Without the received data, which may be secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Watch").field("etcd", self.etcd).field("seen", &self.seen).finish_non_exhaustive()
     }

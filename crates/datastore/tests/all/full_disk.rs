@@ -1,5 +1,5 @@
-//! A disk without space, and a file that may not grow: changes are refused in words, nothing is lost, and space brings the
-//! store back without a restart.
+//! A disk without space, and a file that may not grow: changes are refused with a message, nothing is lost, and space
+//! makes the store work again without a restart.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs;
@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use stillgate_datastore::embedded::{Bounds, Embedded};
 use stillgate_datastore::{Author, CommitError, Key, Transaction, Write};
 
-/// Where the tests that are run as processes of their own work; they do nothing without it.
+/// The folder of tests that run in a process of their own; without it they do nothing.
 const FOLDER: &str = "STILLGATE_TEST_FULL";
 
 const BOUNDS: Bounds = Bounds { history_changes_max: 1000, history_age_max: Duration::from_secs(3600) };
@@ -22,10 +22,11 @@ const TMPFS_BYTES: usize = 2 << 20;
 /// Bytes of the file of a store that may not grow.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// More commits than either has space for.
+/// More commits than fit into either.
 const COMMITS_MAX: usize = 1000;
 
-/// Runs a test of this file in a process of its own, if `script` is given by it, with folder and bytes as arguments.
+/// Runs a test of this file in a process of its own, through `script` if there is one, with folder and bytes as
+/// arguments.
 fn run(test: &str, script: Option<&str>) {
     let folder = tempfile::tempdir().unwrap();
     let this = std::env::current_exe().unwrap();
@@ -57,7 +58,7 @@ fn commit(store: &mut Embedded, number: usize) -> Result<u64, CommitError> {
     store.commit(&transaction, SystemTime::now()).map(|batch| batch.revision)
 }
 
-/// Commits until there is no space, then makes space.
+/// Commits until the space is used up, then makes space.
 fn check(path: &Path, mut store: Embedded, expected: &str, make_space: impl FnOnce()) {
     let failed = (0..COMMITS_MAX).find_map(|number| commit(&mut store, number).err().map(|error| (number, error)));
     let (number, error) = failed.unwrap();
@@ -65,7 +66,7 @@ fn check(path: &Path, mut store: Embedded, expected: &str, make_space: impl FnOn
     assert!(matches!(error, CommitError::Unavailable(_)) && text.contains(expected), "{text}");
     assert!(number > 10, "{number}");
     println!("{text}");
-    // Again and again, without harm.
+    // Again and again, without damage.
     for _ in 0..3 {
         assert!(matches!(commit(&mut store, number), Err(CommitError::Unavailable(_))));
     }
@@ -101,7 +102,7 @@ fn a_full_tmpfs() {
 #[test]
 fn on_a_limited_file() {
     let Some(folder) = folder() else { return };
-    // A handler, so that the signal does not end the process; the write fails then.
+    // A handler, so that the signal does not end the process; the write fails instead.
     signal_hook::flag::register(rustix::process::Signal::XFSZ.as_raw(), Arc::new(AtomicBool::new(false))).unwrap();
     let path = folder.join("config.redb");
     let store = Embedded::open(&path, BOUNDS).unwrap();

@@ -1,4 +1,4 @@
-//! `kill -9` while a store is written: every change that was acknowledged is there, whole, and the store opens.
+//! `kill -9` while a store is written: every acknowledged change exists, complete, and the store opens.
 //!
 //! ```text
 //! cargo test -p stillgate-datastore --test all kill::
@@ -12,14 +12,14 @@ use std::time::{Duration, Instant, SystemTime};
 use stillgate_datastore::embedded::{Bounds, Embedded};
 use stillgate_datastore::{Author, Condition, Key, Snapshot, Transaction, Write};
 
-/// The store of the test that is run as a process of its own; it does nothing without it.
+/// The store of the test that runs in a process of its own; without it the test does nothing.
 const STORE: &str = "STILLGATE_TEST_STORE";
 
 /// How often it is killed.
 const KILLS: &str = "STILLGATE_TEST_KILLS";
 const KILLS_DEFAULT: u64 = 20;
 
-/// Before each revision that the process prints when the store has acknowledged it.
+/// Printed before each revision that the store has acknowledged.
 const ACKNOWLEDGED: &str = "acknowledged ";
 
 const BOUNDS: Bounds = Bounds { history_changes_max: 50, history_age_max: Duration::from_secs(3600) };
@@ -27,10 +27,10 @@ const BOUNDS: Bounds = Bounds { history_changes_max: 50, history_age_max: Durati
 /// Values are larger than a page now and then.
 const VALUE_BYTES_MAX: u64 = 9000;
 
-/// Documents come and go in a round of so many revisions.
+/// Documents come and go in a round of this many revisions.
 const ROUND: u64 = 40;
 
-/// What revision `revision` writes, on top of those before it.
+/// The writes of revision `revision`, on top of those before it.
 fn writes(revision: u64) -> Vec<Write> {
     let key = |text: String| Key::parse(&text).unwrap();
     let value = |salt: u64| format!("{revision} {}", "x".repeat((revision * 7919 * salt % VALUE_BYTES_MAX) as usize));
@@ -43,7 +43,7 @@ fn writes(revision: u64) -> Vec<Write> {
     vec![put("upstreams/1".to_owned(), 1), put(format!("services/{place}"), 2), one]
 }
 
-/// What a store has after so many revisions.
+/// The documents of a store after this many revisions.
 fn expected(revision: u64) -> Vec<(Key, String)> {
     let mut all = std::collections::BTreeMap::new();
     for revision in 1..=revision {
@@ -103,7 +103,7 @@ impl Committing {
         bytes > 0
     }
 
-    /// The last revision it acknowledged.
+    /// Kills it; returns the last revision it acknowledged.
     fn kill(&mut self) -> u64 {
         assert_eq!(self.child.try_wait().unwrap(), None, "it ends by being killed only");
         self.child.kill().unwrap();
@@ -133,7 +133,7 @@ fn what_was_acknowledged_survives_a_kill_at_any_moment() {
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
-        // The first ones are killed while the store is made.
+        // The first ones are killed while the store is created.
         let wanted = if kill % 4 == 0 { 0 } else { revision + 1 + random % 20 };
         while committing.acknowledged < wanted && committing.read() {}
         let until = Instant::now() + Duration::from_micros(random % 5000);

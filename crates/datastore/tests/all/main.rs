@@ -1,4 +1,4 @@
-//! Stores that survive kills and full disks, and etcd.
+//! Tests of stores that survive kills and full disks, and of etcd.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 

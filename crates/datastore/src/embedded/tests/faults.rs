@@ -1,4 +1,4 @@
-//! Disks that fill up and lose power, at every step of a commit. What was acknowledged stays, whatever else happens.
+//! Disks that fill up and lose power, at every step of a commit. Acknowledged changes must always survive.
 
 use super::super::open::{OpenProblem, builder, prepare};
 use super::*;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// What a disk writes whole or not at all.
+/// The unit that a disk writes completely or not at all.
 const SECTOR_BYTES: usize = 512;
 
 /// A disk with one file, and a cache that forgets at a power failure what was not synced.
@@ -17,10 +17,10 @@ struct Disk(Arc<Mutex<Content>>);
 #[derive(Debug, Clone, Default)]
 struct Content {
     synced: Vec<u8>,
-    /// With what is in the cache.
+    /// Includes the content of the cache.
     current: Vec<u8>,
     cache: Vec<Operation>,
-    /// Operations until it fails; `None`: it works.
+    /// Operations until it fails; `None` if it works.
     left: Option<usize>,
     fault: Fault,
 }
@@ -58,7 +58,7 @@ impl Disk {
         self.0.lock().unwrap()
     }
 
-    /// An own disk with the same content.
+    /// A separate disk with the same content.
     fn copy(&self) -> Disk {
         Disk(Arc::new(Mutex::new(self.content().clone())))
     }
@@ -72,7 +72,7 @@ impl Disk {
         self.content().left = None;
     }
 
-    /// Any part of what was not synced has reached the disk: none, some sectors, most, or all.
+    /// Any part of the unsynced writes has reached the disk: none, some sectors, most, or all.
     fn lose_power(&self, random: &mut Random) {
         let kept_per_cent = [0, 50, 95, 100][random.below(4) as usize];
         let mut content = self.content();
@@ -166,7 +166,7 @@ impl StorageBackend for Disk {
     }
 }
 
-/// xorshift: the same each time.
+/// xorshift: always the same sequence.
 struct Random(u64);
 
 impl Random {
@@ -193,14 +193,14 @@ impl Random {
 fn what_was_acknowledged_survives_power_failures() {
     let mut random = Random(0x9E37_79B9_7F4A_7C15);
     let disk = Disk::default();
-    // By revision.
+    // States by revision.
     let mut states = vec![Vec::new()];
     disk.open().unwrap().close().unwrap();
     let mut cut_in_commit = 0;
     for cut in 0..300 {
         let mut store = disk.open().unwrap();
         disk.fail_after(random.below(120) as usize, Fault::Dead);
-        // A change whose commit failed may be there or not.
+        // A change whose commit failed may exist or not.
         let mut pending = None;
         while pending.is_none() {
             let writes = random.writes();
@@ -237,7 +237,7 @@ fn what_was_acknowledged_survives_power_failures() {
         assert_eq!(store.history(None, 1).unwrap().first().map_or(0, |change| change.revision), store.revision());
     }
     assert!(states.len() > 300, "{}", states.len());
-    // Some came between the disk and the answer: not acknowledged, and there.
+    // Some came between the disk and the answer: they exist without being acknowledged.
     assert!((1..200).contains(&cut_in_commit), "{cut_in_commit}");
 }
 
@@ -264,7 +264,8 @@ fn a_full_disk_loses_nothing_and_space_brings_the_store_back() {
         let answer = answer.into_iter().find(|answer| text.contains(answer)).unwrap_or_else(|| panic!("{text}"));
         *answers.entry(answer).or_insert(0) += 1;
         disk.repair();
-        // Once there is space: either it goes on from what it was, or it says that the change was made after all.
+        // Once there is space, it either continues from its former state, or reports that the change was made after
+        // all.
         match store.commit(&transaction(vec![put("routes/3", "d")]), now()) {
             Ok(batch) => assert_eq!(batch.revision, 3 - u64::from(values(&store).len() == 2)),
             Err(error) => assert!(error.to_string().contains("has the change that failed before"), "{error}"),

@@ -1,4 +1,4 @@
-//! The file itself: who may read it, what is refused with which words, formats, backups.
+//! The file itself: permissions, refusals with their messages, formats, backups.
 
 use super::super::open::prepare;
 use super::super::tables::{FORMAT, Tables};
@@ -11,7 +11,7 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
 
-/// What opening says, with FOLDER for the folder.
+/// The error of opening, with FOLDER for the folder.
 fn refusal(folder: &Path, name: &str) -> String {
     let error = Embedded::open(&folder.join(name), BOUNDS).unwrap_err();
     error.to_string().replace(folder.to_str().unwrap(), "FOLDER")
@@ -45,7 +45,7 @@ fn a_copy_is_read_and_the_file_stays_as_it_is() {
         ["config.redb", "crashed.redb", "empty.redb", "backup.redb"].map(|name| folder.path().join(name));
     let refusal = |path: &Path| Embedded::open_copy(path).unwrap_err().problem;
     assert!(matches!(refusal(&path), OpenProblem::InUse));
-    // Not closed, as after a crash: to open it means to write to it.
+    // Not closed, as after a crash: opening it requires writes.
     fs::copy(&path, &crashed).unwrap();
     let expected = values(&store);
     store.close().unwrap();
@@ -81,7 +81,7 @@ fn a_refusal_says_what_to_do() {
     assert_eq!(fs::metadata(folder.path().join("empty")).unwrap().len(), 0);
     fs::create_dir(folder.path().join("folder")).unwrap();
     check("folder", &format!("FOLDER/folder: {not_a_store}"));
-    // redb's, but not ours.
+    // A database of redb, but not a store.
     let other = redb::Database::create(folder.path().join("other")).unwrap();
     let transaction = other.begin_write().unwrap();
     transaction.open_table(redb::TableDefinition::<u64, u64>::new("other")).unwrap();
@@ -143,7 +143,7 @@ fn a_newer_format_is_refused_and_an_older_one_is_brought_up() {
     prepare(database, &[step, step]).unwrap();
     let format = database.begin_read().unwrap().open_table(NUMBERS).unwrap().get(FORMAT).unwrap().unwrap().value();
     assert_eq!((format, store.last_good().unwrap().len()), (3, 1));
-    // Once is enough.
+    // It must not be called a second time.
     fn never(_: &redb::WriteTransaction) -> Result<(), redb::Error> {
         panic!("the format is known already")
     }

@@ -1,4 +1,5 @@
-//! What an owner of a store sees of it: changes, times to live, history, the way back, backups, and files it cannot open.
+//! The store from its owner's point of view: changes, times to live, history, rollbacks, backups, and files it cannot
+//! open.
 
 mod faults;
 mod files;
@@ -57,7 +58,7 @@ fn document(value: &str, created: u64, modified: u64) -> Document {
     Document { value: value.into(), created, modified }
 }
 
-/// A store in a folder that goes with it.
+/// A store in a folder that is removed with it.
 struct Fixture {
     folder: tempfile::TempDir,
     store: Embedded,
@@ -94,7 +95,7 @@ fn a_change_has_a_revision_and_tells_what_it_did() {
     assert_eq!(batch, Batch { revision: 2, events });
     let documents = vec![(key("routes/1"), document("c", 1, 2))];
     assert_eq!(store.snapshot().unwrap(), Snapshot { revision: 2, documents });
-    // What does nothing is no change.
+    // A transaction without effect is not a change.
     assert_eq!(commit(&mut store, vec![delete("routes/9")]), Batch { revision: 2, events: Vec::new() });
     assert_eq!((store.revision(), store.history(None, 10).unwrap().len()), (2, 2));
 }
@@ -122,7 +123,7 @@ fn conditions_are_checked_before_anything_is_written() {
 
 #[test]
 fn references_are_looked_for_in_what_was_written_since() {
-    // Of this history, most is gone.
+    // Most of this history is pruned.
     for history_changes_max in [1000, 1] {
         let Fixture { mut store, folder: _folder } = Fixture::with(Bounds { history_changes_max, ..BOUNDS });
         commit(&mut store, vec![put("routes/1", "{\"upstream_id\": \"u\"}")]);
@@ -169,7 +170,7 @@ fn what_is_too_large_is_refused() {
 fn documents_expire() {
     let Fixture { mut store, folder } = Fixture::new();
     commit(&mut store, vec![put_for("routes/1", "a", 10), put_for("routes/2", "b", 20), put("routes/3", "c")]);
-    // Written again: it lives on, for longer, and for ever.
+    // Writing a document again lets it live on, for longer, or for ever.
     commit(&mut store, vec![put_for("routes/4", "d", 5), put_for("routes/5", "e", 5), put_for("routes/6", "f", 5)]);
     commit(&mut store, vec![put_for("routes/4", "d", 20), put("routes/5", "e"), delete("routes/6")]);
     assert_eq!(store.next_expiry(), Some(at(NOW + 10)));
@@ -177,7 +178,7 @@ fn documents_expire() {
     let batch = store.expire(at(NOW + 10)).unwrap().unwrap();
     assert_eq!(batch, Batch { revision: 4, events: vec![Event { key: key("routes/1"), document: None }] });
     assert_eq!(store.history(None, 1).unwrap()[0].author.name, "ttl");
-    // It outlives the process.
+    // Times to live outlive the process.
     store.close().unwrap();
     let mut store = Embedded::open(&folder.path().join("config.redb"), BOUNDS).unwrap();
     assert_eq!(store.next_expiry(), Some(at(NOW + 20)));
@@ -270,18 +271,18 @@ fn a_rollback_is_one_change_of_any_size() {
     let batch = store.roll_back(2, current, &author("ops"), at(NOW + 1)).unwrap();
     assert_eq!((batch.revision, batch.events.len()), (current + 1, 303));
     assert_eq!(values(&store), before);
-    // Order by creation is as it was.
+    // The order by creation is restored.
     let created: Vec<u64> = store.snapshot().unwrap().documents.iter().map(|(_, document)| document.created).collect();
     assert_eq!(created, [1, 1, 2, 1]);
     assert_eq!(store.next_expiry(), Some(at(NOW + 5)));
     let summary = &store.history(None, 1).unwrap()[0];
     assert_eq!((summary.author.name.as_str(), summary.keys.len(), summary.keys_total), ("ops", SUMMARY_KEYS_MAX, 303));
-    // A second one does nothing, and it can be undone itself.
+    // A second rollback does nothing, and it can be undone itself.
     let again = store.roll_back(2, current + 1, &author("ops"), at(NOW + 1)).unwrap();
     assert_eq!(again, Batch { revision: current + 1, events: Vec::new() });
     assert_eq!(store.roll_back(current, current + 1, &author("ops"), at(NOW + 1)).unwrap().revision, current + 2);
     assert_eq!(values(&store).len(), 302);
-    // To the beginning; what has expired meanwhile does not come back on the way there and back.
+    // To the beginning; documents that have expired meanwhile are not restored by going there and back.
     store.roll_back(0, current + 2, &author("ops"), at(NOW + 1)).unwrap();
     assert_eq!(values(&store), []);
     assert_eq!(store.way_back_to(2, at(NOW + 6)).unwrap().expired, [key("routes/3")]);

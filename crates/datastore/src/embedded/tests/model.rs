@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 /// A document with the second at which it expires.
 type Living = (Document, Option<u64>);
 
-/// Also the bound of the store's history.
+/// The bound of the store's history.
 const HISTORY_CHANGES_MAX: u64 = 12;
 
-/// The number of a key, and what is put there: a value and a time to live in seconds; `None`: it is deleted.
+/// The number of a key, and its new value with a time to live in seconds; `None` to delete it.
 type NumberedWrite = (u8, Option<(u8, Option<u64>)>);
 
 #[derive(Debug, Clone)]
@@ -25,7 +25,7 @@ enum Step {
 
 #[derive(Default)]
 struct Model {
-    /// By revision; the last one is the present.
+    /// States by revision; the last one is the present.
     states: Vec<BTreeMap<Key, Living>>,
     last_good: BTreeMap<Key, String>,
 }
@@ -39,7 +39,7 @@ impl Model {
         self.states.len() as u64 - 1
     }
 
-    /// The batch of a change to this state; keeps it if it changed anything.
+    /// The batch of a change to this state; the state is kept if it changed anything.
     fn change(&mut self, state: BTreeMap<Key, Living>, writes: &[Key]) -> Batch {
         let is_written = |key: &&Key| self.now().contains_key(*key) || state.contains_key(*key);
         let event = |key: &Key| Event { key: key.clone(), document: state.get(key).map(|living| living.0.clone()) };
@@ -101,7 +101,7 @@ impl Model {
             return Err(BackError::Pruned { oldest });
         }
         let mut state = self.states[to as usize].clone();
-        // Only what was touched since can differ: an expired document that is still there stays until it is deleted.
+        // Only keys that changed since can differ: an expired document that still exists stays until it is deleted.
         let touched = |key: &Key| self.states[to as usize..].iter().any(|state| state.get(key) != self.now().get(key));
         let all: std::collections::BTreeSet<Key> = self.now().keys().chain(state.keys()).cloned().collect();
         let mut keys = Vec::new();
@@ -113,7 +113,7 @@ impl Model {
             let parts = |living: &Living| (living.0.value.clone(), living.0.created, living.1);
             let present = self.now().get(&key);
             if state.get(&key).map(parts) == present.map(parts) {
-                // As it is, with its revision.
+                // Unchanged, with its revision.
                 present.map(|living| state.insert(key.clone(), living.clone()));
             } else {
                 state.entry(key.clone()).and_modify(|living| living.0.modified = current + 1);
@@ -198,7 +198,7 @@ fn check(steps: &[Step]) {
                 assert_eq!(store.expire(at(second)).unwrap(), model.expire(second));
             }
             Step::Back(revisions) => {
-                // Sometimes one that does not exist yet.
+                // Sometimes a revision that does not exist yet.
                 let to = (model.revision() + 1).saturating_sub(*revisions);
                 let current = model.revision();
                 let expected = model.roll_back(to, second);

@@ -4,7 +4,7 @@ use crate::etcd::{Following, impatient, options};
 use std::time::{Duration, Instant};
 use stillgate_testkit::{Cut, Cutter, End, Etcd as Server, EtcdSetup, Side, eventually};
 
-/// Of every connection, until it is disarmed.
+/// Cuts every connection, until it is disarmed.
 const CUT: Cut = Cut { side: Side::Client, after: 0, end: End::Fin };
 
 #[test]
@@ -97,7 +97,7 @@ fn after_a_compaction_during_a_break_everything_is_listed() {
         relay.arm(None);
         eventually("the return to be told", || following.returns() > returns);
     };
-    // Without a compaction it goes on where it was.
+    // Without a compaction it continues where it was.
     interrupted(&|| {
         server.delete(0, "/apisix/routes/2");
     });
@@ -115,7 +115,7 @@ fn after_a_compaction_during_a_break_everything_is_listed() {
     });
     following.await_value("routes/0", Some("b"));
     assert_eq!(following.snapshots(), 3);
-    // A compaction of what is known is none that matters.
+    // A compaction of known revisions has no effect.
     interrupted(&|| server.compact(0, server.revision(0)));
     server.put(0, "/apisix/routes/0", "c");
     following.await_value("routes/0", Some("c"));
@@ -203,7 +203,7 @@ fn a_member_without_the_majority_is_noticed() {
     assert_eq!(following.snapshots(), 1);
 }
 
-/// Twice is as good as once.
+/// Repeating it has no further effect.
 fn put_when_there_is_a_leader(server: &Server, member: usize, key: &str, value: &str) {
     eventually("etcd to take a write", || {
         let encoded = |text: &str| serde_json::json!(base64_of(text));

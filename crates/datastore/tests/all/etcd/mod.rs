@@ -1,4 +1,4 @@
-//! The client of etcd against real ones, of one member and of three: reading, following, writing, and who may.
+//! The client of etcd against real ones, of one member and of three: reading, following, writing, and access.
 
 mod following;
 mod reading;
@@ -23,7 +23,7 @@ fn options(endpoints: Vec<String>) -> EtcdOptions {
     EtcdOptions { endpoints, prefix, user: None, password: None, tls: None, request_timeout }
 }
 
-/// Options for a test that waits until an etcd is found not to answer. On a busy machine a running one may be found so, too,
+/// Options for a test that waits until an etcd fails to answer. On a busy machine a running one may also seem to fail,
 /// until its next answer.
 fn impatient(endpoints: Vec<String>) -> EtcdOptions {
     EtcdOptions { request_timeout: Duration::from_secs(2), ..options(endpoints) }
@@ -37,7 +37,7 @@ fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// Runs what must come to an end.
+/// Runs a future that must end in time.
 fn run<T>(future: impl Future<Output = T>) -> T {
     runtime().block_on(async { timeout(PATIENCE, future).await.expect("it takes too long") })
 }
@@ -46,13 +46,13 @@ fn key(path: &str) -> Key {
     Key::parse(path).unwrap()
 }
 
-/// Keys with their values, as they are read best.
+/// Keys with their values, in a readable form.
 fn texts(snapshot: &Snapshot) -> Vec<(String, String)> {
     let documents = snapshot.documents.iter();
     documents.map(|(key, document)| (key.to_string(), document.value.to_string())).collect()
 }
 
-/// A follower in a thread, with all that it told.
+/// A follower in a thread, with all its events.
 struct Following {
     documents: Arc<DocumentTable>,
     told: Arc<Mutex<Vec<Followed>>>,
@@ -127,7 +127,7 @@ impl Following {
         last.unwrap_or_default()
     }
 
-    /// What it has is what a fresh list has.
+    /// Waits until its documents equal those of a fresh list.
     #[track_caller]
     fn await_equal(&self, endpoint: String) {
         let etcd = client(endpoint);

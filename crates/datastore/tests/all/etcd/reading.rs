@@ -11,7 +11,7 @@ fn a_list_of_many_pages_has_everything_in_order() {
     const COUNT: usize = 10_050;
     let server = Server::start();
     server.fill(0, (0..COUNT).map(|number| (format!("{PREFIX}/routes/{number:05}"), format!("{{\"id\":{number}}}"))));
-    // Beside the prefix, on both sides.
+    // Keys next to the prefix, on both sides.
     for beside in ["/apisix", "/apisix.", "/apisix0", "/apisixx/routes/1"] {
         server.put(0, beside, "no");
     }
@@ -27,7 +27,7 @@ fn a_list_of_many_pages_has_everything_in_order() {
 
 #[test]
 fn a_page_that_would_be_too_large_becomes_several() {
-    // Small ones that make large pages, and behind them large ones: 93 MB of Base64.
+    // Small values that make large pages, followed by large ones: 93 MB of Base64.
     const SMALL: usize = 1000;
     const LARGE: usize = 70;
     let server = Server::start();
@@ -42,7 +42,7 @@ fn a_page_that_would_be_too_large_becomes_several() {
     assert_eq!(documents.len(), SMALL + LARGE);
     assert!(documents[..SMALL].iter().all(|(_, document)| &*document.value == "x"));
     assert!(documents[SMALL..].iter().all(|(_, document)| *document.value == *value));
-    // A watch gets all of it in one line.
+    // A watch gets everything in one line.
     let error = run(async {
         let mut watch = etcd.watch(1, listed.cluster).await.unwrap();
         watch.next().await.unwrap_err()
@@ -57,7 +57,7 @@ fn a_list_is_of_one_revision_whatever_is_written_meanwhile() {
     let (etcd, is_over) = (client(server.endpoint(0)), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // The first and the last page, always the same.
+            // The first and the last page are always equal.
             for number in 0.. {
                 let value = number.to_string();
                 let both = ["/apisix/routes/a", "/apisix/routes/z"].map(|key| (key, Some(&*value)));
@@ -87,7 +87,7 @@ fn what_is_no_document_is_left_out() {
     server.put(0, "/apisix/routes/2", b"\xff\xfe");
     server.put(0, "/apisix/routes/3", "no JSON");
     let listed = run(client(server.endpoint(0)).list()).unwrap();
-    // Left out, what is no text would count as deleted.
+    // If values that are not text were left out, they would count as deleted.
     let refused = "(no text: byte 0 is not UTF-8; write JSON) \u{fffd}\u{fffd}";
     let expected = [("routes/1", "{}"), ("routes/2", refused), ("routes/3", "no JSON")]
         .map(|(key, value)| (key.to_owned(), value.to_owned()));

@@ -24,7 +24,7 @@ fn a_user_is_let_in_again_after_its_token_is_over() {
     following.await_value("routes/1", Some("a"));
     for round in 0..3 {
         assert_eq!(texts(&run(etcd.list()).unwrap().snapshot).len(), 1);
-        // etcd has its tokens in memory only.
+        // etcd keeps its tokens in memory only.
         server.kill(0);
         server.start_again(0);
         let write = stillgate_datastore::Write::Put {
@@ -65,7 +65,7 @@ fn a_password_where_none_is_asked_for_does_no_harm() {
     let server = Server::start();
     let etcd = Etcd::new(with_password(server.endpoint(0), PASSWORD)).unwrap();
     run(etcd.list()).unwrap();
-    // When etcd begins to ask, it is given.
+    // When etcd begins to require the password, it is sent.
     server.require_password(PASSWORD);
     run(etcd.list()).unwrap();
 }

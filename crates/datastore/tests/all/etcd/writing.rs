@@ -81,7 +81,7 @@ fn of_writers_at_once_one_wins() {
             scope.spawn(|| {
                 let etcd = client(server.endpoint(0));
                 for _ in 0..25 {
-                    // Adds one, by hook or by crook.
+                    // Adds one, however often it takes.
                     while !run(async {
                         let listed = etcd.list().await.unwrap();
                         let (key, document) = &listed.snapshot.documents[0];
