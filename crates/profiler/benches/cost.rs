@@ -1,6 +1,7 @@
-//! What a profile costs: a sample of a thread's stack by depth, and an allocation with and without sampling.
+//! Cost of profiles: a sample of a thread's stack by depth, and an allocation with and without sampling.
 //!
-//! `cargo bench -p stillgate-profiler --bench cost`. Each figure is the least of several rounds: what else runs on the machine only adds.
+//! `cargo bench -p stillgate-profiler --bench cost`. Each figure is the least of several rounds: other work on the
+//! machine only adds to it.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
@@ -47,7 +48,7 @@ fn pairs(allocator: &impl GlobalAlloc) -> f64 {
     let layout = Layout::new::<[u8; 200]>();
     least(ALLOCATIONS, || {
         for _ in 0..ALLOCATIONS {
-            // SAFETY: a layout with a size; freed with the same.
+            // SAFETY: the layout has a size, and the memory is freed with the same layout.
             #[expect(unsafe_code, reason = "calls an allocator")]
             unsafe {
                 let pointer = black_box(allocator.alloc(black_box(layout)));

@@ -1,4 +1,4 @@
-//! What all profiles are put together from: distinct stacks, their functions, and a clock that knows what ticks are.
+//! Shared by all profiles: distinct stacks, their functions, and a clock that converts ticks.
 
 use crate::machine;
 use crate::profile::{Function, Line, Location, Mapping};
@@ -17,7 +17,7 @@ pub(crate) struct Stacks {
 }
 
 impl Stacks {
-    /// The number of a stack; `None`: there are too many.
+    /// The number of a stack; `None` if there are too many.
     pub(crate) fn number(&mut self, addresses: Vec<u64>) -> Option<usize> {
         let next = self.numbers.len();
         match self.numbers.get(addresses.as_slice()) {
@@ -30,7 +30,7 @@ impl Stacks {
         }
     }
 
-    /// All of them, by number.
+    /// All stacks, by number.
     pub(crate) fn in_order(&self) -> Vec<Box<[u64]>> {
         let mut numbered: Vec<(&Box<[u64]>, &usize)> = self.numbers.iter().collect();
         numbered.sort_unstable_by_key(|(_, number)| **number);
@@ -38,13 +38,13 @@ impl Stacks {
     }
 }
 
-/// Stacks with functions.
+/// Stacks with their functions.
 #[derive(Debug, Default)]
 pub(crate) struct Named {
     pub(crate) mappings: Vec<Mapping>,
     pub(crate) functions: Vec<Function>,
     pub(crate) locations: Vec<Location>,
-    /// By number, of locations.
+    /// Stacks by number; each is a list of locations.
     pub(crate) stacks: Vec<Vec<usize>>,
 }
 
@@ -95,21 +95,21 @@ impl Moment {
         Moment { at: Instant::now(), ticks: machine::ticks() }
     }
 
-    /// When a sample was taken, since this moment; `end` is a later moment, from which the length of a tick follows.
+    /// The time of a sample since this moment; `end` is a later moment, from which the length of a tick follows.
     pub(crate) fn since(&self, ticks: u64, end: Moment) -> Duration {
         let ratio = ticks.saturating_sub(self.ticks) as f64 / end.ticks.saturating_sub(self.ticks).max(1) as f64;
         end.at.duration_since(self.at).mul_f64(ratio.min(1.0))
     }
 }
 
-/// The time of day, as profiles have it.
+/// The time of day in the form of profiles.
 pub(crate) fn unix_ns() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// Has the calling thread wait for others, a tenth of whose share of a CPU it gets: with less, a profile of a gateway that is
-/// busy would take minutes to be named. A thread that may not be nice works all the same.
+/// Lowers the priority of the calling thread, so that it gets a tenth of the CPU share of others: with less, naming a
+/// profile of a busy gateway would take minutes. If the priority cannot be lowered, the thread works anyway.
 pub(crate) fn be_nice() {
     const NICENESS: i32 = 10;
     let _ = rustix::process::setpriority_process(None, NICENESS);

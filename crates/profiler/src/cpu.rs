@@ -1,8 +1,9 @@
-//! Where threads spend their CPU time.
+//! Measures where threads spend their CPU time.
 //!
-//! Each thread has a timer of its own CPU time, armed for the length of a profile only, which interrupts the thread whenever it has
-//! used so much. Threads that register while a profile is taken join it. The kernel looks at such timers at its tick: with `CONFIG_HZ`
-//! 250 there are no more than 250 samples a second of CPU time, and what was missed in between is the weight of the next.
+//! Each thread has a timer of its own CPU time, armed only during a profile, which interrupts the thread after each
+//! period of CPU time. Threads that register during a profile join it. The kernel checks these timers at its tick: with
+//! `CONFIG_HZ` 250 there are no more than 250 samples a second of CPU time, and periods that were missed in between add
+//! to the weight of the next sample.
 
 use crate::collect::{Moment, Named, Stacks, be_nice, name, unix_ns};
 use crate::profile::{Label, Profile, Sample, THREAD, TIME, TRUNCATED, ValueType};
@@ -23,31 +24,31 @@ use std::time::{Duration, Instant};
 /// The longest profile: an answer of the admin address has 300 seconds.
 pub const SECONDS_MAX: u64 = 240;
 
-/// The length of a profile unless it is said.
+/// The default length of a profile.
 pub const SECONDS_DEFAULT: u64 = 30;
 
-/// The highest rate. The kernel's tick bounds the real one, which a profile states.
+/// The highest rate. The kernel's tick bounds the real one, which is stated in the profile.
 pub const HZ_MAX: u32 = 1000;
 
-/// The rate unless it is said: not a divisor of what programs do in rhythm.
+/// The default rate: not a divisor of common rhythms in programs.
 pub const HZ_DEFAULT: u32 = 99;
 
-/// Between two looks at the rings, which hold several times that.
+/// The interval between two reads of the rings, which hold several times as much.
 const DRAIN_EVERY: Duration = Duration::from_millis(50);
 
-/// Samples that keep their time; if there are more, all are only counted.
+/// Most samples that keep their time; if there are more, they are only counted.
 const TIMED_MAX: usize = 65_536;
 
-/// Which threads a profile is of.
+/// The threads of a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Of {
-    /// Those whose event loop counts its turns.
+    /// Threads whose event loop counts its turns.
     EventLoops,
-    /// All that are registered.
+    /// All registered threads.
     AllThreads,
 }
 
-/// A profile of which threads, length and rate.
+/// The threads, length and rate of a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
     of: Of,
@@ -55,12 +56,12 @@ pub struct Options {
     hz: u32,
 }
 
-/// Why a profile with such options is not taken.
+/// Why a profile with these options is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
-    /// Not from 1 to [`SECONDS_MAX`].
+    /// The seconds are not from 1 to [`SECONDS_MAX`].
     Seconds,
-    /// Not from 1 to [`HZ_MAX`].
+    /// The rate is not from 1 to [`HZ_MAX`].
     Hz,
 }
 
@@ -76,7 +77,7 @@ impl fmt::Display for Refused {
 impl std::error::Error for Refused {}
 
 impl Options {
-    /// Checked.
+    /// Checks the options.
     pub fn new(of: Of, seconds: u64, hz: u32) -> Result<Options, Refused> {
         if !(1..=HZ_MAX).contains(&hz) {
             return Err(Refused::Hz);
@@ -98,7 +99,7 @@ pub fn duration(seconds: u64) -> Result<Duration, Refused> {
     }
 }
 
-/// Takes a profile on the calling thread, whose priority is lowered for good. An error: no timer can be made.
+/// Takes a profile on the calling thread, whose priority is lowered for good. Fails if no timer can be made.
 pub fn take(session: Session, options: Options, cancel: &Cancel) -> io::Result<Profile> {
     let mut sampling = Sampling::new(options)?;
     let until = Instant::now() + options.duration;
@@ -122,9 +123,9 @@ pub fn take(session: Session, options: Options, cancel: &Cancel) -> io::Result<P
 #[derive(Debug)]
 struct Sampled {
     name: String,
-    /// `None`: it has ended. Its ring is freed then: there may be many that come and go.
+    /// `None` if it has ended. Its ring is freed then, since many threads may come and go.
     thread: Option<Arc<Thread>>,
-    /// `None`: no more.
+    /// `None` if it was disarmed.
     timer: Option<CpuTimer>,
     cpu_before: Duration,
     cpu: Duration,
@@ -132,7 +133,7 @@ struct Sampled {
     lost: u64,
 }
 
-/// A profile that is being taken.
+/// A profile in progress.
 struct Sampling {
     options: Options,
     period: Duration,
@@ -142,9 +143,9 @@ struct Sampling {
     unwinder: Unwinder,
     stacks: Stacks,
     tally: Tally,
-    /// By thread and stack, and whether it is complete: samples, periods.
+    /// Samples and periods, by thread, stack, and whether the stack is complete.
     counts: HashMap<(usize, usize, bool), (i64, i64)>,
-    /// The same with ticks, one by one; `None`: there are too many.
+    /// Single samples with their ticks; `None` if there are too many.
     timed: Option<Vec<Timed>>,
 }
 
@@ -154,13 +155,13 @@ struct Timed {
     weight: i64,
 }
 
-/// What a reader has to know.
+/// Figures that the reader of a profile must know.
 #[derive(Debug, Default)]
 struct Tally {
     samples: u64,
     periods: u64,
     truncated: u64,
-    /// Their stack was one too many.
+    /// Samples whose stack exceeded the limit.
     unplaced: u64,
     lost: u64,
 }
@@ -193,7 +194,7 @@ impl Sampling {
             let (cpu_before, lost_before) = (cpu_time_of(thread.tid).unwrap_or_default(), thread.ring.lost());
             let timer = match CpuTimer::arm(thread.tid, SIGNAL, self.period) {
                 Ok(timer) => Some(timer),
-                // It has ended since it was listed.
+                // It has ended since the threads were listed.
                 Err(error) if Arc::strong_count(&thread) == 1 => {
                     drop(error);
                     continue;
@@ -210,7 +211,8 @@ impl Sampling {
         let mut record = Vec::new();
         for number in 0..self.threads.len() {
             let Some(thread) = self.threads[number].thread.take() else { continue };
-            // Nobody else has it, so its registration has ended, and it writes no more; what it wrote before is seen.
+            // This is the only reference, so its registration has ended, and it writes no more; earlier writes are
+            // visible.
             let has_ended = Arc::strong_count(&thread) == 1;
             fence(Ordering::Acquire);
             while thread.ring.pop(&mut record) {
@@ -231,7 +233,7 @@ impl Sampling {
     }
 
     fn add(&mut self, thread: usize, sample: &signal::Sample<'_>) {
-        // Left from before: of a profile that was ended as the signal was on its way.
+        // A signal from a profile that ended while it was on its way.
         if sample.cause != Cause::Timer || sample.ticks < self.began.ticks {
             return;
         }
@@ -351,7 +353,7 @@ mod tests {
             let _registered = Registration::new("passing", Some(Box::new(|| 0))).unwrap();
             registered.send(()).unwrap();
             may_go_on.recv().unwrap();
-            // Samples are of CPU time, however long it takes to get it.
+            // Samples count CPU time, however long it takes to get it.
             let used = || rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
             while used().tv_sec == 0 && used().tv_nsec < 100_000_000 {
                 std::hint::spin_loop();
@@ -361,7 +363,7 @@ mod tests {
         sampling.arm_new().unwrap();
         go_on.send(()).unwrap();
         passing.join().unwrap();
-        // Whoever looks at all threads has it for a moment.
+        // A listing of all threads holds it for a moment.
         stillgate_testkit::eventually("it to be let go", || {
             sampling.drain();
             sampling.threads.iter().all(|sampled| sampled.thread.is_none() && sampled.timer.is_none())

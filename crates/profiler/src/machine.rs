@@ -1,4 +1,5 @@
-//! What depends on the processor: registers of an interrupted thread, the frame pointer here, and a clock that a handler may read.
+//! Processor-specific code: registers of an interrupted thread, the current frame pointer, and a clock that a handler
+//! may read.
 
 #![expect(unsafe_code, reason = "registers have no safe name")]
 
@@ -6,7 +7,7 @@ use crate::walk::Registers;
 use std::arch::asm;
 use std::arch::x86_64::_rdtsc;
 
-/// Of the context that the kernel hands to a signal handler.
+/// The registers in the context that the kernel passes to a signal handler.
 ///
 /// # Safety
 ///
@@ -19,7 +20,7 @@ pub(crate) unsafe fn interrupted(context: *const libc::c_void) -> Registers {
     Registers { ip: *rip as usize, sp: *rsp as usize, fp: *rbp as usize }
 }
 
-/// Of the function this is inlined into.
+/// The registers of the function this is inlined into.
 #[inline(always)]
 pub(crate) fn here() -> Registers {
     let (ip, sp, fp): (usize, usize, usize);
@@ -30,11 +31,11 @@ pub(crate) fn here() -> Registers {
     Registers { ip, sp, fp }
 }
 
-/// A clock that runs evenly and is the same on all cores of the machines that Linux uses it on. Its unit is found by whoever reads it
-/// beside another clock.
+/// A clock that runs evenly and is equal on all cores of the machines that Linux uses it on. Its unit is found by
+/// reading it together with another clock.
 #[inline]
 pub(crate) fn ticks() -> u64 {
-    // SAFETY: there on every x86-64.
+    // SAFETY: every x86-64 has it.
     unsafe { _rdtsc() }
 }
 
@@ -45,6 +46,6 @@ pub(crate) fn ticks() -> u64 {
 /// `at` is aligned, and inside the mapped part of a stack of this thread.
 #[inline]
 pub(crate) unsafe fn word_at(at: usize) -> usize {
-    // SAFETY: the caller's promise. Volatile, as what is there may be any function's.
+    // SAFETY: the caller's promise. Volatile, since any function may own the word.
     unsafe { (at as *const usize).read_volatile() }
 }

@@ -1,39 +1,39 @@
-//! What a profile is, whatever it was taken of: stacks with values, in the shape of pprof's format.
+//! A profile of any kind: stacks with values, in the shape of pprof's format.
 
 use std::collections::HashMap;
 
-/// A value's meaning and unit, as `cpu` in `nanoseconds`.
+/// A value's meaning and unit, such as `cpu` in `nanoseconds`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ValueType {
-    /// What is counted.
+    /// The quantity.
     pub kind: String,
-    /// In which unit; `count` where it has none.
+    /// Its unit; `count` if it has none.
     pub unit: String,
 }
 
 impl ValueType {
-    /// From both words.
+    /// Makes it of both words.
     pub fn new(kind: &str, unit: &str) -> ValueType {
         ValueType { kind: kind.to_owned(), unit: unit.to_owned() }
     }
 }
 
-/// A profile. Indices point into its own lists; none leads outside.
+/// A profile. Indices point into its own lists, and are always in range.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Profile {
-    /// What the values of a sample are.
+    /// The types of the values of a sample.
     pub values: Vec<ValueType>,
-    /// Which of them is shown first.
+    /// The index of the value to show first.
     pub main: usize,
-    /// What lies between two samples, and how much of it.
+    /// The interval between two samples: its type and amount.
     pub period: (ValueType, i64),
-    /// When it began, since 1970.
+    /// Its beginning, since 1970.
     pub time_ns: i64,
-    /// How long it took; zero: it is of a moment.
+    /// Its length; zero if it describes a moment.
     pub duration_ns: i64,
-    /// How it was taken, for its reader.
+    /// Notes for its reader on how it was taken.
     pub notes: Vec<String>,
-    /// What the code was loaded from.
+    /// The files that code was loaded from.
     pub mappings: Vec<Mapping>,
     /// All functions.
     pub functions: Vec<Function>,
@@ -48,9 +48,9 @@ pub struct Profile {
 pub struct Mapping {
     /// Its lowest address.
     pub start: u64,
-    /// Behind its highest.
+    /// The end of its addresses.
     pub end: u64,
-    /// In the file.
+    /// Offset in the file.
     pub offset: u64,
     /// Its path.
     pub path: String,
@@ -59,44 +59,44 @@ pub struct Mapping {
 /// A function.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Function {
-    /// As in the source; where that is not known, file and offset.
+    /// The name in the source; if unknown, file and offset.
     pub name: String,
-    /// The source; empty: not known.
+    /// The source file; empty if unknown.
     pub file: String,
 }
 
 /// A place in code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
-    /// Its address; zero: there is none.
+    /// Its address; zero if there is none.
     pub address: u64,
-    /// In [`Profile::mappings`].
+    /// Index in [`Profile::mappings`].
     pub mapping: Option<usize>,
-    /// What is there: functions that were inlined into each other, the innermost first.
+    /// The functions there, which were inlined into each other, the innermost first.
     pub lines: Vec<Line>,
 }
 
 /// A line of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Line {
-    /// In [`Profile::functions`].
+    /// Index in [`Profile::functions`].
     pub function: usize,
-    /// Zero: not known.
+    /// Zero if unknown.
     pub line: i64,
 }
 
-/// A stack that was seen.
+/// A stack that was sampled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sample {
-    /// In [`Profile::locations`], the innermost first.
+    /// Indices in [`Profile::locations`], the innermost first.
     pub stack: Vec<usize>,
-    /// As many as [`Profile::values`].
+    /// One for each of [`Profile::values`].
     pub values: Vec<i64>,
-    /// What else is known, by name.
+    /// Further facts, by name.
     pub labels: Vec<(String, Label)>,
 }
 
-/// What a label says.
+/// The value of a label.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Label {
     /// A text.
@@ -108,7 +108,7 @@ pub enum Label {
 /// The label with the name of the sample's thread.
 pub const THREAD: &str = "thread";
 
-/// The label with the phase of the program's work that a sample is in; only where the program says what its phases are.
+/// The label with the phase of the program's work that a sample is in; only if the program defines its phases.
 pub const PHASE: &str = "phase";
 
 /// The phase of samples that are in no other.
@@ -121,14 +121,14 @@ pub const TIME: &str = "time";
 pub const TRUNCATED: &str = "truncated";
 
 impl Profile {
-    /// All functions of a sample, the outermost first, those that were inlined too.
+    /// All functions of a sample, the outermost first, including inlined ones.
     pub fn functions_of<'a>(&'a self, sample: &'a Sample) -> impl DoubleEndedIterator<Item = Line> + 'a {
         let places = sample.stack.iter().rev();
         places.flat_map(|place| self.locations.get(*place).map_or(&[][..], |place| &place.lines).iter().rev().copied())
     }
 
-    /// Labels each sample with its phase: that of the innermost function that begins one. `phases` are a name, and a part of the names
-    /// of the functions that begin it; the first that fits counts.
+    /// Labels each sample with its phase: that of the innermost function that begins one. `phases` are a name, and a
+    /// part of the names of the functions that begin it; the first match counts.
     pub fn name_phases(&mut self, phases: &[(&str, &str)]) {
         let begun_by = |function: &Function| {
             let found = phases.iter().find(|(_, part)| function.name.contains(part));
@@ -145,7 +145,7 @@ impl Profile {
         }
     }
 
-    /// One of the values by what a label says, the largest share first.
+    /// Sums of one value by the text of a label, the largest first.
     pub fn shares(&self, label: &str, value: usize) -> Vec<(&str, i64)> {
         let mut sums: HashMap<&str, i64> = HashMap::new();
         for sample in &self.samples {
@@ -156,19 +156,19 @@ impl Profile {
         sums
     }
 
-    /// All of one value.
+    /// The sum of one value.
     pub fn total(&self, value: usize) -> i64 {
         self.samples.iter().filter_map(|sample| sample.values.get(value)).sum()
     }
 }
 
 impl Sample {
-    /// The thread's name; empty: it is not known.
+    /// The thread's name; empty if unknown.
     pub fn thread(&self) -> &str {
         self.text(THREAD)
     }
 
-    /// What a label says; empty: there is none with a text.
+    /// The text of a label; empty if there is no such label.
     pub fn text(&self, name: &str) -> &str {
         match self.label(name) {
             Some(Label::Text(text)) => text,
@@ -176,7 +176,7 @@ impl Sample {
         }
     }
 
-    /// When it was taken, where that is known.
+    /// The time of the sample, if known.
     pub fn time_ns(&self) -> Option<i64> {
         match self.label(TIME) {
             Some(Label::Number(time, _)) => Some(*time),

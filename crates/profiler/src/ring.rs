@@ -1,13 +1,14 @@
 //! The ring that a thread's signal handler writes samples into.
 //!
-//! One writer, one reader, no lock: the writer owns `head`, the reader owns `tail`. A record that does not fit is lost and
-//! counted; nothing is ever overwritten. The words are allocated by the first profile, not by the thread, and stay until the
-//! thread ends, so a signal that comes late has somewhere to write.
+//! One writer, one reader, no lock: the writer owns `head`, the reader owns `tail`. A record that does not fit is lost
+//! and counted; nothing is ever overwritten. The words are allocated by the first profile, not by the thread, and stay
+//! until the thread ends, so a late signal still has room.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Words of 8 bytes: 512 KiB a thread, a third of a second of samples at the usual highest rate (250 Hz) even if every stack is of full depth.
+/// Words of 8 bytes: 512 KiB per thread, a third of a second of samples at the usual highest rate (250 Hz) even if
+/// every stack has full depth.
 const WORDS: usize = 1 << 16;
 
 /// Records of words, each behind its length.
@@ -22,7 +23,7 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Allocates the words. Not for the handler.
+    /// Allocates the words. Must not be called by the handler.
     pub(crate) fn prepare(&self) {
         self.words.get_or_init(|| (0..WORDS).map(|_| AtomicU64::new(0)).collect());
     }
@@ -53,7 +54,7 @@ impl Ring {
         self.head.store(at, Ordering::Release);
     }
 
-    /// Takes the oldest record; `false`: there is none. Only one thread may do so at a time.
+    /// Takes the oldest record; `false` if there is none. Only one thread may do so at a time.
     pub(crate) fn pop(&self, record: &mut Vec<u64>) -> bool {
         record.clear();
         let Some(words) = self.words.get() else { return false };
@@ -107,7 +108,7 @@ mod tests {
         assert!(ring.pop(&mut taken) && taken == [1]);
     }
 
-    /// Round the ring many times, with a reader beside the writer.
+    /// Goes round the ring many times, with a reader in parallel to the writer.
     #[test]
     fn records_arrive_in_order_and_whole() {
         let ring = Ring::default();

@@ -1,4 +1,4 @@
-//! One profile at a time: who takes one, and the sign to stop. What is done all the time is done between two of them.
+//! One profile at a time: its owner, and the signal to stop. Continuous work is done between two profiles.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 static RUNNING: Mutex<Option<Running>> = Mutex::new(None);
 
-/// A profile that is being taken.
+/// A profile in progress.
 #[derive(Debug, Clone)]
 struct Running {
     what: &'static str,
@@ -19,13 +19,13 @@ struct Running {
 /// Why none can be taken now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Busy {
-    /// What is being taken.
+    /// The profile in progress.
     pub what: &'static str,
-    /// By whom.
+    /// Its owner.
     pub who: String,
     /// How long it has been running.
     pub age: Duration,
-    /// How long it was meant to.
+    /// Its intended duration.
     pub wanted: Duration,
 }
 
@@ -44,7 +44,7 @@ impl std::error::Error for Busy {}
 pub struct Session(());
 
 impl Session {
-    /// Takes the right, unless somebody has it.
+    /// Takes the right, unless it is taken.
     pub fn begin(what: &'static str, who: &str, wanted: Duration) -> Result<Session, Busy> {
         let mut running = running();
         if let Some(Running { what, who, since, wanted }) = running.clone() {
@@ -55,7 +55,7 @@ impl Session {
     }
 }
 
-/// Does `work` unless a profile is being taken; none begins meanwhile.
+/// Does `work` unless a profile is in progress; none begins meanwhile.
 pub(crate) fn between<T>(work: impl FnOnce() -> T) -> Option<T> {
     let running = running();
     let done = running.is_none().then(work);
@@ -73,17 +73,17 @@ fn running() -> MutexGuard<'static, Option<Running>> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Tells who takes a profile to stop early. What has been seen until then is still a profile.
+/// Stops a profile early. The samples until then still make a profile.
 #[derive(Debug, Clone, Default)]
 pub struct Cancel(Arc<AtomicBool>);
 
 impl Cancel {
-    /// Says so.
+    /// Requests the stop.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it was said.
+    /// Whether the stop was requested.
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

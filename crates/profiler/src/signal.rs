@@ -1,8 +1,8 @@
-//! The signal handler: it writes down where its thread is.
+//! The signal handler: it records the stack of its thread.
 //!
-//! A signal comes from a timer of the thread's CPU time, or from somebody who wants to see the thread's stack. The handler is
-//! installed once and stays: a signal that arrives after a profile has ended finds a thread without a question and a ring that nobody
-//! reads, and does no harm. With the default action it would end the process.
+//! A signal comes from a timer of the thread's CPU time, or from a request for the thread's stack. The handler is
+//! installed once and stays: a signal that arrives after a profile has ended finds no request and a ring without a
+//! reader, and is harmless. With the default action it would end the process.
 //!
 //! A sample is a record of words:
 //!
@@ -25,14 +25,14 @@ use std::sync::{Once, OnceLock};
 /// The signal, which profilers use by convention.
 pub const SIGNAL: i32 = libc::SIGPROF;
 
-/// Words copied from the top of the stack: enough for a few functions on top of each other without frame pointers, those that unwind
-/// panics and assembly of cryptography included.
+/// Words copied from the top of the stack: enough for a few functions on top of each other without frame pointers,
+/// including those that unwind panics and cryptographic assembly.
 const TOP_WORDS: usize = 384;
 
 /// Words before the stack's top.
 const HEADER_WORDS: usize = 8;
 
-/// Ranges of code that are told apart from data; there are more only where very many libraries are loaded.
+/// Most ranges of code that are known; there are more only if very many libraries are loaded.
 const CODE_RANGES_MAX: usize = 16;
 
 /// Why a sample was taken.
@@ -40,22 +40,22 @@ const CODE_RANGES_MAX: usize = 16;
 pub(crate) enum Cause {
     /// A period of CPU time is over.
     Timer,
-    /// It was asked for.
+    /// The stack was requested.
     Asked,
 }
 
-/// What was written down.
+/// A recorded sample.
 #[derive(Debug)]
 pub(crate) struct Sample<'a> {
     pub(crate) cause: Cause,
-    /// Periods it stands for.
+    /// The number of periods that it represents.
     pub(crate) weight: u64,
     pub(crate) ticks: u64,
     pub(crate) end: End,
     pub(crate) registers: Registers,
-    /// From the stack pointer on.
+    /// Words from the stack pointer on.
     pub(crate) top: &'a [u64],
-    /// Pairs.
+    /// Pairs of a frame's address and its return address.
     pub(crate) frames: &'a [u64],
 }
 
@@ -97,7 +97,7 @@ impl Range {
     }
 }
 
-/// Where code is. Written before the handler is installed, and before the heap is sampled.
+/// The ranges of code. Written before the handler is installed, and before the heap is sampled.
 static CODE: [Range; CODE_RANGES_MAX] = [const { Range::none() }; CODE_RANGES_MAX];
 
 /// Whether a word may be the address of an instruction.
@@ -106,7 +106,7 @@ pub(crate) fn is_code(word: usize) -> bool {
     CODE.iter().any(|range| range.has(word))
 }
 
-/// Looks where code is, if that is not known yet.
+/// Finds the ranges of code, unless they are known.
 pub(crate) fn find_code() {
     static FOUND: Once = Once::new();
     FOUND.call_once(|| {
@@ -117,12 +117,12 @@ pub(crate) fn find_code() {
     });
 }
 
-/// Installs the handler, if it is not yet.
+/// Installs the handler, unless it is installed.
 pub(crate) fn install() -> io::Result<()> {
     static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
     let installed = INSTALLED.get_or_init(|| {
         find_code();
-        // SAFETY: a handler of the form that `SA_SIGINFO` asks for, which does only what a handler may.
+        // SAFETY: a handler of the form required by `SA_SIGINFO`, which only does what handlers may do.
         let failed = unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = handle as extern "C" fn(_, _, _) as usize;
@@ -135,17 +135,17 @@ pub(crate) fn install() -> io::Result<()> {
     installed.map_err(io::Error::from_raw_os_error)
 }
 
-/// Asks a thread for its stack, which comes into its ring.
+/// Requests the stack of a thread, which is written into its ring.
 pub(crate) fn ask(thread: &threads::Thread) -> io::Result<()> {
     thread.asked.store(true, Ordering::Release);
-    // SAFETY: the handler is installed, or there would be no registered thread. A number that another thread has by now is a thread of
-    // this process still, and that one was not asked.
+    // SAFETY: the handler is installed, or there would be no registered thread. If another thread has that number by
+    // now, it belongs to this process, and its stack was not requested.
     let failed = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread.tid, SIGNAL) } != 0;
     if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Where the handler of one thread puts a stack together: in memory that is there already, since an alternate stack may be small, and
-/// as zeroing an array would call the C library.
+/// Where the handler of one thread composes a stack: in existing memory, since an alternate stack may be small, and
+/// zeroing an array would call the C library.
 pub(crate) struct Scratch {
     frames: [u64; 2 * FRAMES_MAX],
     top: [u64; TOP_WORDS],
@@ -159,9 +159,9 @@ impl Scratch {
 /// the C library; `errno` is not touched.
 extern "C" fn handle(_: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let thread = threads::current();
-    // SAFETY: not null only while the registration of this very thread lives, which holds it.
+    // SAFETY: null, or valid while this thread's registration lives, which holds it.
     let Some(thread) = (unsafe { thread.as_ref() }) else { return };
-    // SAFETY: the kernel has filled it, and as a timer's where it says so.
+    // SAFETY: the kernel has filled it, in the form for timers if the code is theirs.
     let (cause, weight) = unsafe {
         if (*info).si_code == libc::SI_TIMER {
             (Cause::Timer, periods_of(info))
@@ -173,9 +173,10 @@ extern "C" fn handle(_: libc::c_int, info: *mut libc::siginfo_t, context: *mut l
     };
     // SAFETY: this is a handler with `SA_SIGINFO`.
     let registers = unsafe { machine::interrupted(context) };
-    // SAFETY: used by this handler only, on this thread only, and the signal is blocked while it runs.
+    // SAFETY: only used by this handler, on this thread, and the signal is blocked while it runs.
     let Scratch { frames, top } = unsafe { &mut *thread.scratch.get() };
-    // SAFETY: only called with aligned addresses from the stack pointer to the end of this thread's stack, which is mapped there.
+    // SAFETY: only called with aligned addresses from the stack pointer to the end of this thread's stack, which is
+    // mapped.
     let read = |at| unsafe { machine::word_at(at) };
     let (words, end) = walk(registers, &thread.stack, read, is_code, frames);
     let mut copied = 0;

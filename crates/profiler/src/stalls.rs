@@ -1,11 +1,12 @@
-//! What stops an event loop: stacks of threads whose turn takes long.
+//! Finds what blocks an event loop: stacks of threads whose turn takes long.
 //!
-//! A thread with an event loop counts how often it goes to sleep and wakes up. A watcher looks at these counters many times a second.
-//! One that stands still, while its thread is not asleep in the event loop, is a turn that takes long: the thread is asked for its
-//! stack, and again from time to time until the turn ends. What the thread itself did meanwhile is read from the kernel: whether it ran, waited
-//! for a CPU, or slept in a system call, and in which.
+//! A thread with an event loop counts how often it goes to sleep and wakes up. A watcher reads these counters many
+//! times a second. A counter that does not change, while its thread is not asleep in the event loop, means a turn that
+//! takes long: the thread's stack is requested, and again from time to time until the turn ends. The kernel reports the
+//! thread's state meanwhile: whether it ran, waited for a CPU, or slept in a system call, and in which.
 //!
-//! The thread does nothing for this but what it counts anyway. A turn is timed from outside, so its length is right to about the interval of the looks.
+//! The thread itself only counts, as it always does. A turn is timed from outside, so its length is accurate to about
+//! the interval of the reads.
 
 use crate::collect::{Named, Stacks, name, unix_ns};
 use crate::profile::{Label, Profile, Sample, THREAD, TRUNCATED, ValueType};
@@ -21,31 +22,32 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// The shortest turn that can be asked for.
+/// The shortest turn that can be watched for.
 pub const OVER_MIN: Duration = Duration::from_millis(1);
 
-/// The longest.
+/// The longest turn that can be watched for.
 pub const OVER_MAX: Duration = Duration::from_secs(10);
 
-/// What counts as long unless it is said.
+/// The default threshold.
 pub const OVER_DEFAULT: Duration = Duration::from_millis(10);
 
-/// Looks while a turn of the asked length passes.
+/// Reads of the counters during a turn of the threshold's length.
 const LOOKS: u32 = 5;
 
-/// The longest time between two looks.
+/// The longest time between two reads.
 const LOOK_EVERY_MAX: Duration = Duration::from_millis(5);
 
-/// Part of the asked length after which a stack is asked for: a turn that ends soon after it was long enough has one, too.
+/// Fraction of the threshold after which a stack is requested, so that a turn that ends just beyond the threshold has
+/// one, too.
 const ASKED_AT: f64 = 0.6;
 
-/// Stacks of one turn. Later ones are asked for less and less often.
+/// Stacks of one turn. Later ones are requested less and less often.
 const STACKS_OF_A_TURN_MAX: usize = 16;
 
-/// Turns of a profile; what comes after is only counted.
+/// Turns of a profile; later ones are only counted.
 const STALLS_MAX: usize = 4096;
 
-/// Which turns, and how long to watch.
+/// The threshold of turns, and how long to watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
     duration: Duration,
@@ -65,7 +67,7 @@ impl fmt::Display for Refused {
 impl std::error::Error for Refused {}
 
 impl Options {
-    /// Checked; `duration` comes from [`crate::cpu::duration`].
+    /// Checks the options; `duration` comes from [`crate::cpu::duration`].
     pub fn new(duration: Duration, over: Duration) -> Result<Options, Refused> {
         match (OVER_MIN..=OVER_MAX).contains(&over) {
             true => Ok(Options { duration, over }),
@@ -95,22 +97,22 @@ pub fn take(session: Session, options: Options, cancel: &Cancel) -> io::Result<P
     Ok(profile)
 }
 
-/// Between two looks.
+/// The pause between two reads.
 pub(crate) fn pause(over: Duration) -> Duration {
     (over / LOOKS).min(LOOK_EVERY_MAX)
 }
 
-/// A thread under watch.
+/// A watched thread.
 struct Watched {
     thread: Arc<Thread>,
     turns: u64,
-    /// When the counter was first seen as it is.
+    /// When the counter's present value was first seen.
     since: Instant,
-    /// What the kernel said then; `None`: the turn is not old yet.
+    /// The kernel's figures at that time; `None` while the turn is short.
     before: Option<Scheduled>,
-    /// When its stack was last asked for.
+    /// When its stack was last requested.
     asked: Instant,
-    /// Where it slept then.
+    /// The function it slept in then.
     wait: String,
     stacks: Vec<Seen>,
 }
@@ -122,7 +124,7 @@ pub(crate) struct Seen {
     wait: String,
 }
 
-/// What the kernel counts of a thread, and where it sleeps.
+/// The kernel's figures on a thread, and the function it sleeps in.
 #[derive(Debug, Clone, Default)]
 struct Scheduled {
     running_ns: u64,
@@ -179,14 +181,14 @@ impl Watch {
             }
             let age = now.duration_since(watched.since);
             let seen = watched.stacks.len();
-            // The first at once, the later ones twice as far apart each few.
+            // The first at once, later ones with growing pauses.
             let pause = self.over.mul_f64(f64::from(1_u32 << (seen / 4).min(8)) / 2.0);
             let is_time = seen == 0 || now.duration_since(watched.asked) >= pause;
             if age >= self.over.mul_f64(ASKED_AT) && seen < STACKS_OF_A_TURN_MAX && is_time {
                 watched.asked = now;
                 // Before the signal wakes it.
                 watched.wait = waits_in(watched.thread.tid);
-                // A thread that has just ended has no stack any more.
+                // Fails for a thread that has just ended, which has no stack.
                 let _ = signal::ask(&watched.thread);
             }
         }
@@ -216,7 +218,7 @@ impl Watch {
         }
     }
 
-    /// Takes the stacks that a thread has written down since the last look.
+    /// Reads the stacks that a thread has recorded since the last read.
     fn read_stacks(&mut self, number: usize) {
         let mut record = Vec::new();
         let watched = &mut self.threads[number];
@@ -255,23 +257,23 @@ impl Watch {
         }
     }
 
-    /// Forgets the turns that go on: somebody else has looked at the threads meanwhile.
+    /// Forgets current turns: another profile has read the threads meanwhile.
     pub(crate) fn forget_present(&mut self) {
         self.threads.clear();
     }
 
-    /// What has been seen since the last time, with the addresses of each stack by its number.
+    /// The long turns since the last call, with the addresses of each stack by its number.
     pub(crate) fn take_seen(&mut self) -> (Vec<Stall>, Vec<Box<[u64]>>) {
         let stalls = std::mem::take(&mut self.stalls);
         let stacks = self.stacks.in_order();
-        // Turns that go on have stacks, too.
+        // Current turns have stacks, too.
         if self.threads.iter().all(|watched| watched.stacks.is_empty()) {
             self.stacks = Stacks::default();
         }
         (stalls, stacks)
     }
 
-    /// Turns that are long already and go on.
+    /// Counts present turns that are long already as ended.
     fn end(&mut self) {
         for number in 0..self.threads.len() {
             self.read_stacks(number);
@@ -286,7 +288,7 @@ impl Watch {
         let number = |value: u64| Label::Number(value as i64, "nanoseconds".to_owned());
         let mut samples = Vec::new();
         for stall in &stalls {
-            // Its time is shared by the stacks that were seen in it.
+            // Its time is divided among the stacks that were seen in it.
             let share = stall.took.as_nanos() as i64 / stall.stacks.len() as i64;
             for (index, seen) in stall.stacks.iter().enumerate() {
                 let mut labels = vec![
@@ -336,7 +338,7 @@ impl Watch {
 }
 
 impl Scheduled {
-    /// Zero where the kernel does not say.
+    /// Zero if the kernel does not report it.
     fn of(tid: i32) -> Scheduled {
         let text = fs::read_to_string(format!("/proc/self/task/{tid}/schedstat")).unwrap_or_default();
         let mut numbers = text.split_ascii_whitespace().map(|word| word.parse().unwrap_or(0));
@@ -344,7 +346,7 @@ impl Scheduled {
     }
 }
 
-/// The kernel's function that a thread sleeps in; `none`: it does not sleep, or the kernel does not say.
+/// The kernel function that a thread sleeps in; `none` if it does not sleep, or the kernel does not report it.
 fn waits_in(tid: i32) -> String {
     let text = fs::read_to_string(format!("/proc/self/task/{tid}/wchan")).unwrap_or_default();
     match text.trim() {

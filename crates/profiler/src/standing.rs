@@ -1,6 +1,6 @@
-//! A watch that stands for as long as somebody wants it: the long turns of event loops, with what was done in them.
+//! A continuous watch: the long turns of event loops, with the work that was done in them.
 //!
-//! It reads the threads' rings only between two profiles. While one is taken it sees nothing.
+//! It reads the threads' rings only between two profiles. During a profile it sees nothing.
 
 use crate::collect::be_nice;
 use crate::session::between;
@@ -14,13 +14,13 @@ use std::time::Duration;
 /// Functions of a stack, from the innermost on.
 const FRAMES_MAX: usize = 48;
 
-/// Different stacks of a turn.
+/// Most distinct stacks of a turn.
 const STACKS_MAX: usize = 3;
 
-/// Addresses whose functions are remembered.
+/// Most addresses whose functions are remembered.
 const NAMES_MAX: usize = 1 << 14;
 
-/// Watches on the thread that made it.
+/// A watch on the thread that made it.
 pub struct StandingWatch {
     over: Duration,
     watch: Watch,
@@ -33,15 +33,15 @@ pub struct StandingWatch {
 pub struct LongTurn {
     /// The name of its thread.
     pub thread: String,
-    /// Since 1970, in milliseconds.
+    /// When it ended, since 1970, in milliseconds.
     pub ended_unix_ms: u64,
     /// How long it took.
     pub took: Duration,
-    /// Those that were seen most often first.
+    /// Its stacks, most frequent first.
     pub stacks: Vec<LongTurnStack>,
 }
 
-/// What was done in it.
+/// A stack that was seen in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LongTurnStack {
     /// How often it was seen.
@@ -51,11 +51,11 @@ pub struct LongTurnStack {
 }
 
 impl StandingWatch {
-    /// For turns that take longer than this. The calling thread becomes nice.
+    /// Watches for turns that take longer than this. The calling thread becomes nice.
     pub fn new(over: Duration) -> io::Result<StandingWatch> {
         be_nice();
         let watch = Watch::new(over)?;
-        // Later it would take the time in which the first turns pass.
+        // Done now, since later it would delay the watch of the first turns.
         for module in watch.unwinder.modules().iter() {
             let _ = module.image();
         }
@@ -67,14 +67,14 @@ impl StandingWatch {
         pause(self.over)
     }
 
-    /// Looks once.
+    /// Reads the counters once.
     pub fn look(&mut self) {
         if between(|| self.watch.look()).is_none() {
             self.watch.forget_present();
         }
     }
 
-    /// The turns that have ended since the last time. Takes long where there are functions that were not seen before.
+    /// The turns that have ended since the last call. Takes long if there are new functions.
     pub fn long_turns(&mut self) -> Vec<LongTurn> {
         let (stalls, stacks) = self.watch.take_seen();
         let seen = stalls.iter().flat_map(|stall| &stall.stacks).flat_map(|seen| &stacks[seen.stack]);
@@ -99,7 +99,7 @@ impl StandingWatch {
                 None => counted.push((seen.stack, 1)),
             }
         }
-        // Of those seen as often, the first.
+        // Among equally frequent ones, the first.
         counted.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         counted.truncate(STACKS_MAX);
         let frames = |stack: usize| {

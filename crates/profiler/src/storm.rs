@@ -1,5 +1,5 @@
-//! A storm of signals while threads panic, do TLS handshakes, allocate, are refused memory and fault, with the heap sampled: all of them
-//! go on, and every stack can be read.
+//! A storm of signals while threads panic, do TLS handshakes, allocate, fail to allocate and fault, with the heap
+//! sampled: all of them make progress, and every stack can be read.
 //!
 //! `STILLGATE_STORM_SIGNALS` makes it longer: ten million take ten minutes.
 
@@ -22,19 +22,20 @@ use std::time::{Duration, Instant};
 #[global_allocator]
 static ALLOCATOR: Sampled<System> = Sampled::new(System);
 
-/// Signals that are sent at least, unless the environment says how many. Those for a thread that has one already are one.
+/// Least number of signals sent, unless the environment sets another. Several pending for a thread count as one.
 const SIGNALS: u64 = 20_000;
 
-/// For each stack that is taken at least.
+/// Most signals for each stack.
 const SIGNALS_A_STACK_MAX: u64 = 4;
 
-/// Stacks that are waited for at most. A thread runs once in some milliseconds on a busy machine, and all signals until then are one.
+/// Most stacks that are waited for. A thread runs once in some milliseconds on a busy machine, and all signals until
+/// then are one.
 const STACKS_MAX: u64 = 100_000;
 
 /// Between two signals.
 const PAUSE: Duration = Duration::from_micros(5);
 
-/// For each signal far more than it takes, and some for the beginning.
+/// Time limit: for each signal far more than it takes, and some for the beginning.
 const BOUND: Duration = Duration::from_secs(1200);
 const BOUND_A_SIGNAL: Duration = Duration::from_millis(1);
 
@@ -66,7 +67,7 @@ fn allocates() {
     assert_eq!(kept.iter().map(Vec::len).sum::<usize>(), (0..200).map(|size| size * 37).sum::<usize>());
     // Large enough for a mapping of its own, whose pages fault.
     black_box(vec![1_u8; 1 << 20]);
-    // No machine has so much.
+    // No machine has as much.
     let mut refused: Vec<u8> = Vec::new();
     assert!(black_box(&mut refused).try_reserve_exact(1 << 62).is_err());
 }
@@ -103,7 +104,7 @@ fn shakes_hands(client: &Arc<ClientConfig>, server: &Arc<ServerConfig>) {
     }
 }
 
-/// Tells all threads to end.
+/// Ends all threads on drop.
 struct Ending<'a>(&'a AtomicBool);
 
 impl Drop for Ending<'_> {
@@ -112,7 +113,7 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// Works until it is told to end, and counts.
+/// Works until the end, and counts.
 fn work(name: &str, done: &AtomicU64, is_over: &AtomicBool, mut turn: impl FnMut()) {
     let _registered = Registration::new(name, None).unwrap();
     while !is_over.load(Ordering::Relaxed) {
@@ -132,7 +133,7 @@ fn a_storm_of_signals_harms_nothing() {
     let done: [AtomicU64; 4] = Default::default();
     let (mut taken, mut complete, mut sent) = (0, 0, 0_u64);
     thread::scope(|scope| {
-        // Also where the test fails: a scope waits for its threads.
+        // Also if the test fails: a scope waits for its threads.
         let ending = Ending(&is_over);
         let over = &is_over;
         let [a, b, c, d] = &done;
@@ -156,7 +157,7 @@ fn a_storm_of_signals_harms_nothing() {
             for thread in &threads {
                 ask(thread).unwrap();
                 sent += 1;
-                // The thread is to get somewhere in between.
+                // The thread must make progress in between.
                 let asked = Instant::now();
                 while asked.elapsed() < PAUSE {
                     std::hint::spin_loop();
@@ -175,6 +176,7 @@ fn a_storm_of_signals_harms_nothing() {
     println!("{sent} signals, {taken} stacks, {complete} complete; turns: {done:?}");
     assert!(taken >= stacks && sent >= signals, "{sent} signals, {taken} stacks");
     assert!(done.iter().all(|done| done.load(Ordering::Relaxed) > 0), "every thread has gone on: {done:?}");
-    // Not all: the unwinder of panics leaves frames in ways that tables cannot say, and signals come where it has just been.
+    // Not all: the unwinder of panics leaves frames in ways that tables cannot describe, and signals come just after
+    // that.
     assert!(complete * 4 >= taken * 3, "{complete} of {taken} stacks are complete");
 }

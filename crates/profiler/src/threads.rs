@@ -1,7 +1,7 @@
 //! The threads that can be profiled, each by a registration that it owns.
 //!
-//! Registering gives the thread an alternate stack for the signal handler and a place in the process's list. It costs a few system
-//! calls at its start and nothing later.
+//! Registering gives the thread an alternate stack for the signal handler and a place in the process's list. It costs a
+//! few system calls at its start and nothing later.
 
 #![expect(unsafe_code, reason = "the thread's stack and its alternate stack have no safe name")]
 
@@ -19,20 +19,21 @@ use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Threads that can be profiled.
+/// Most threads that can be profiled.
 pub const THREADS_MAX: usize = 1024;
 
-/// For the handler, in addition to what the kernel saves of the registers.
+/// Stack of the handler, in addition to the registers that the kernel saves.
 const HANDLER_STACK_BYTES: usize = 32 * 1024;
 
-/// What the kernel saves at most unless it says so itself.
+/// The most that the kernel saves, unless it reports another size.
 const FRAME_BYTES: usize = 16 * 1024;
 
-/// All of the process.
+/// All registered threads of the process.
 static THREADS: Mutex<Vec<Arc<Thread>>> = Mutex::new(Vec::new());
 
 thread_local! {
-    /// This thread's, for the handler that interrupts it. Without a destructor and constant at first, so that reading it is one load.
+    /// This thread, for the handler that interrupts it. Without a destructor and initialised with a constant, so that
+    /// reading it is one load.
     static CURRENT: Cell<*const Thread> = const { Cell::new(null()) };
 }
 
@@ -40,20 +41,20 @@ thread_local! {
 /// `tokio::runtime::RuntimeMetrics::worker_park_unpark_count` counts.
 pub type Turns = Box<dyn Fn() -> u64 + Send + Sync>;
 
-/// A thread that is registered.
+/// A registered thread.
 pub(crate) struct Thread {
     pub(crate) name: String,
     pub(crate) tid: i32,
     pub(crate) stack: Stack,
     pub(crate) ring: Ring,
-    /// Whether its stack has been asked for.
+    /// Whether its stack was requested.
     pub(crate) asked: AtomicBool,
     pub(crate) turns: Option<Turns>,
-    /// Of the handler on this thread.
+    /// Memory of the handler on this thread.
     pub(crate) scratch: UnsafeCell<Scratch>,
 }
 
-// SAFETY: only the handler uses `scratch`, on the thread that this is; all else may be shared.
+// SAFETY: only the handler uses `scratch`, on this thread; everything else may be shared.
 unsafe impl Sync for Thread {}
 
 impl fmt::Debug for Thread {
@@ -62,18 +63,18 @@ impl fmt::Debug for Thread {
     }
 }
 
-/// Makes the calling thread known until it is dropped, on that thread.
+/// Registers the calling thread until it is dropped, on that thread.
 #[derive(Debug)]
 pub struct Registration {
     thread: Arc<Thread>,
     _alternate: AlternateStack,
-    /// Belongs to its thread.
+    /// Not `Send`: it belongs to its thread.
     _here: PhantomData<*const ()>,
 }
 
 impl Registration {
-    /// Registers the calling thread. Call it in the thread's first function: stacks are shown from there on. `turns` is `None` for a
-    /// thread that has no event loop.
+    /// Registers the calling thread. Call it in the thread's first function: stacks are shown from there on. `turns` is
+    /// `None` for a thread without an event loop.
     pub fn new(name: &str, turns: Option<Turns>) -> io::Result<Registration> {
         if !CURRENT.get().is_null() {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the thread is registered already"));
@@ -100,30 +101,31 @@ impl Registration {
         Ok(Registration { thread, _alternate: alternate, _here: PhantomData })
     }
 
-    /// Registers the calling thread by its own name; `None`: it cannot be profiled, and works without.
+    /// Registers the calling thread by its own name; `None` if it cannot be profiled, which does not affect it
+    /// otherwise.
     pub fn of_current() -> Option<Registration> {
         Registration::new(std::thread::current().name()?, None).ok()
     }
 
-    /// Interrupts the calling thread for a sample and drops it, to measure what one costs.
+    /// Interrupts the calling thread for a sample and drops it, to measure its cost.
     pub fn interrupt(&self) -> io::Result<()> {
         self.interrupter().interrupt()
     }
 
-    /// For another thread to do the same.
+    /// Lets another thread do this.
     pub fn interrupter(&self) -> Interrupter {
         self.thread.ring.prepare();
         Interrupter(self.thread.clone())
     }
 }
 
-/// Interrupts a thread for samples that are dropped, to see what they cost and that they harm nothing. No profile is taken
-/// meanwhile: a ring has one reader.
+/// Interrupts a thread for samples that are dropped, to measure their cost and check that they are harmless. No profile
+/// is taken meanwhile: a ring has one reader.
 #[derive(Debug)]
 pub struct Interrupter(Arc<Thread>);
 
 impl Interrupter {
-    /// Does it once. An error: the thread has ended, or has too many signals waiting.
+    /// Interrupts it once. Fails if the thread has ended, or has too many pending signals.
     pub fn interrupt(&self) -> io::Result<()> {
         let asked = signal::ask(&self.0);
         while self.0.ring.pop(&mut Vec::new()) {}
@@ -145,12 +147,12 @@ impl Drop for Registration {
     }
 }
 
-/// Those that are registered now.
+/// The registered threads.
 pub(crate) fn all() -> Vec<Arc<Thread>> {
     list().clone()
 }
 
-/// The calling one, for the handler and the allocator.
+/// The calling thread, for the handler and the allocator.
 #[inline]
 pub(crate) fn current() -> *const Thread {
     CURRENT.try_with(Cell::get).unwrap_or(null())
@@ -160,7 +162,7 @@ fn list() -> MutexGuard<'static, Vec<Arc<Thread>>> {
     THREADS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Where the calling thread's stack is.
+/// The range of the calling thread's stack.
 pub(crate) fn stack_range() -> io::Result<Range<usize>> {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let (mut start, mut bytes) = (null_mut(), 0);
@@ -179,7 +181,7 @@ pub(crate) fn stack_range() -> io::Result<Range<usize>> {
     }
 }
 
-/// The outermost frame there is now: what is above it does not belong to the thread's own functions.
+/// The present outermost frame: frames above it do not belong to the thread's own functions.
 #[inline(never)]
 fn bottom(range: &Range<usize>) -> usize {
     let mut frames = [0; 2 * FRAMES_MAX];
@@ -189,7 +191,7 @@ fn bottom(range: &Range<usize>) -> usize {
     words.checked_sub(2).map_or(0, |last| frames[last] as usize)
 }
 
-/// What the handler runs on: the interrupted stack may be nearly full, or not ours. Below it is a page that cannot be touched.
+/// The stack of the handler: the interrupted one may be nearly full, or not ours. An inaccessible page is below it.
 #[derive(Debug)]
 struct AlternateStack {
     mapping: *mut libc::c_void,
@@ -204,8 +206,8 @@ impl AlternateStack {
         let saved = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) } as usize;
         let usable = (saved.max(FRAME_BYTES) + HANDLER_STACK_BYTES).next_multiple_of(page);
         let bytes = usable + page;
-        // SAFETY: a new mapping that nothing else knows; the first page of it is made inaccessible; the rest becomes the alternate
-        // stack of this thread, whose former one is kept to be set again.
+        // SAFETY: a new, private mapping; its first page is made inaccessible; the rest becomes the alternate stack of
+        // this thread, whose former one is kept to be restored.
         unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
             let mapping = libc::mmap(null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
@@ -227,8 +229,8 @@ impl AlternateStack {
 
 impl Drop for AlternateStack {
     fn drop(&mut self) {
-        // SAFETY: on the thread that made it, outside of any handler; the former stack belongs to the standard library, which keeps it
-        // until the thread ends. Unmapped only once it is not the alternate stack any more.
+        // SAFETY: on the thread that made it, outside of any handler; the former stack belongs to the standard library,
+        // which keeps it until the thread ends. Unmapped only once it is not the alternate stack any more.
         unsafe {
             if libc::sigaltstack(&raw const self.former, null_mut()) == 0 {
                 libc::munmap(self.mapping, self.bytes);
@@ -263,7 +265,7 @@ mod tests {
     #[test]
     fn the_former_alternate_stack_is_there_again() {
         let now = || {
-            // SAFETY: only asks.
+            // SAFETY: only reads.
             unsafe {
                 let mut stack: libc::stack_t = std::mem::zeroed();
                 libc::sigaltstack(null(), &raw mut stack);

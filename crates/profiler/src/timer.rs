@@ -6,7 +6,7 @@ use std::io;
 use std::ptr::{null_mut, without_provenance_mut};
 use std::time::Duration;
 
-/// Armed until it is dropped; the kernel ends it with the process too.
+/// A timer that is armed until it is dropped; the kernel also ends it with the process.
 #[derive(Debug)]
 pub struct CpuTimer(libc::timer_t);
 
@@ -14,11 +14,11 @@ pub struct CpuTimer(libc::timer_t);
 unsafe impl Send for CpuTimer {}
 
 impl CpuTimer {
-    /// Sends the thread this signal whenever it has used so much CPU time.
+    /// Sends the thread this signal after each period of its CPU time.
     ///
     /// # Errors
     ///
-    /// The kernel's: there is no such thread, or there are too many timers.
+    /// The kernel's: the thread does not exist, or there are too many timers.
     pub fn arm(tid: i32, signal: i32, period: Duration) -> io::Result<CpuTimer> {
         // SAFETY: plain structures for the calls, filled here; the timer is deleted when it is dropped.
         unsafe {
@@ -46,20 +46,20 @@ impl CpuTimer {
 
 impl Drop for CpuTimer {
     fn drop(&mut self) {
-        // SAFETY: it is there, and nobody else deletes it.
+        // SAFETY: it exists, and only this deletes it.
         unsafe { libc::timer_delete(self.0) };
     }
 }
 
-/// `CLOCK_THREAD_CPUTIME_ID` as another thread of the process names it (`MAKE_THREAD_CPUCLOCK` of Linux), so that nobody has to
-/// interrupt the thread to arm its timer.
+/// `CLOCK_THREAD_CPUTIME_ID` as seen by another thread of the process (`MAKE_THREAD_CPUCLOCK` of Linux), so that the
+/// thread need not be interrupted to arm its timer.
 fn clock_of(tid: i32) -> libc::clockid_t {
     const SCHED: libc::clockid_t = 2;
     const PER_THREAD: libc::clockid_t = 4;
     (!tid << 3) | PER_THREAD | SCHED
 }
 
-/// What is in `siginfo_t` of a timer's signal behind the signal, the error and the code.
+/// The fields of a timer's `siginfo_t` behind the signal, the error and the code.
 #[repr(C)]
 struct TimerInfo {
     _head: [libc::c_int; 4],
@@ -67,13 +67,14 @@ struct TimerInfo {
     overrun: libc::c_int,
 }
 
-/// How many periods the signal of a timer stands for: the kernel sends none while one is pending. For signal handlers.
+/// The number of periods that a timer's signal represents: the kernel sends none while one is pending. For signal
+/// handlers.
 ///
 /// # Safety
 ///
-/// `info` is what a handler with `SA_SIGINFO` has got, of a signal that a timer sent.
+/// `info` is the argument of a handler with `SA_SIGINFO`, for a signal that a timer sent.
 pub unsafe fn periods_of(info: *const libc::siginfo_t) -> u64 {
-    // SAFETY: the caller's.
+    // SAFETY: the caller's promise.
     let overrun = unsafe { (*info.cast::<TimerInfo>()).overrun };
     1 + u64::from(overrun.max(0).unsigned_abs())
 }
@@ -82,7 +83,7 @@ pub unsafe fn periods_of(info: *const libc::siginfo_t) -> u64 {
 ///
 /// # Errors
 ///
-/// There is no such thread.
+/// If the thread does not exist.
 pub fn cpu_time_of(tid: i32) -> io::Result<Duration> {
     // SAFETY: fills the structure.
     unsafe {

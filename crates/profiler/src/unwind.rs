@@ -1,12 +1,12 @@
-//! Who called the innermost function, also where it has no frame pointer.
+//! Finds the caller of the innermost function, also if that has no frame pointer.
 //!
-//! Functions of the C library, assembly and small functions of C have none, and any function is without while it is entered or left.
-//! Following frame pointers from there misses the caller, or everything. Every binary has tables, though, that say for each
-//! instruction where the caller's address and frame pointer are (`.eh_frame`, as exceptions need it). They are applied here, to the
-//! copy of the top of the stack that the handler has made, until a function with a frame pointer is reached; from there on the
-//! handler's own walk holds.
+//! Functions of the C library, assembly and small C functions have none, and every function is without one while it is
+//! entered or left. Following frame pointers from there misses the caller, or everything. However, every binary has
+//! tables with the position of the caller's address and frame pointer for each instruction (`.eh_frame`, which
+//! exceptions need). They are applied here, to the handler's copy of the top of the stack, until a function with a
+//! frame pointer is reached; from there on the handler's own walk is used.
 //!
-//! What cannot be recovered is counted as truncated, not guessed.
+//! Stacks that cannot be recovered are counted as truncated, not guessed.
 
 use crate::signal::Sample;
 use crate::symbols::Modules;
@@ -18,32 +18,33 @@ use addr2line::gimli::{
 };
 use std::collections::HashMap;
 
-/// Functions without a frame pointer on top of each other.
+/// Most functions without a frame pointer on top of each other.
 const STEPS_MAX: usize = 12;
 
-/// Instructions whose rule is remembered.
+/// Most instructions whose rule is remembered.
 const RULES_MAX: usize = 1 << 16;
 
-/// How the caller is found at an instruction.
+/// The way to find the caller at an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rule {
     /// By the frame pointer.
     Frame,
-    /// By where the caller's stack pointer was; its frame pointer is in the register still, or saved so many bytes above (that is,
-    /// below: it is negative) that place.
+    /// By the position of the caller's stack pointer; its frame pointer is still in the register, or saved at this
+    /// offset from there (negative, so below).
     Stack { top: Top, saved: Option<i64> },
-    /// There is no table, or it says something else.
+    /// There is no table, or it has another rule.
     Unknown,
 }
 
-/// Where the caller's stack pointer was.
+/// The position of the caller's stack pointer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Top {
     /// So many bytes above the stack pointer.
     Above(i64),
-    /// So many bytes above where the frame pointer's register points to.
+    /// So many bytes above the address in the frame pointer's register.
     AboveFrame(i64),
-    /// So many bytes above the address that is in the stack so many bytes above the stack pointer: assembly that aligns its stack.
+    /// So many bytes above the address that is in the stack at `at` bytes above the stack pointer: assembly that aligns
+    /// its stack.
     AboveSaved { at: i64, bytes: u64 },
 }
 
@@ -57,7 +58,7 @@ pub(crate) struct Unwinder {
 /// A stack, from the innermost function on: the interrupted instruction, then the calls.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Unwound {
-    /// In the calling instruction, not behind it.
+    /// Addresses in the calling instructions, not behind them.
     pub(crate) addresses: Vec<u64>,
     pub(crate) is_complete: bool,
 }
@@ -84,7 +85,7 @@ impl Unwinder {
             let (top, saved) = match self.rule(at) {
                 Rule::Stack { top, saved } => (top, saved),
                 Rule::Frame => return follow(addresses, sample, fp),
-                // Code that has no tables, as compiled by a JIT: what the walk has found is the best there is.
+                // Code without tables, such as a JIT's: the result of the walk is the best there is.
                 Rule::Unknown if sample.end != End::Foreign && !sample.frames.is_empty() => {
                     return follow(addresses, sample, sample.frames[0]);
                 }
@@ -105,7 +106,7 @@ impl Unwinder {
             let Some(cfa) = cfa.filter(|cfa| *cfa > sp) else { break };
             let is_code = |caller: &u64| self.modules.of(caller.wrapping_sub(1)).is_some();
             let Some(caller) = word(cfa.wrapping_sub(8)).filter(is_code) else { break };
-            // A place below the stack pointer is no more: the function is being left, and the register restored.
+            // A saved value below the stack pointer is gone: the function is being left, and the register is restored.
             let saved = saved.map(|saved| cfa.wrapping_add_signed(saved)).filter(|at| *at >= sp);
             match saved.map(word) {
                 None => {}
@@ -169,8 +170,8 @@ fn rule(image: &Image, address: u64) -> Option<Rule> {
     Some(Rule::Stack { top, saved })
 }
 
-/// The two kinds of expressions that binaries have: of assembly that has saved the former stack pointer, and of the stubs that lead to
-/// other libraries.
+/// The two kinds of expressions in binaries: of assembly that has saved the former stack pointer, and of the stubs that
+/// lead to other libraries.
 fn top_of(mut operations: OperationIter<EndianSlice<'_, LittleEndian>>, own: u64) -> Option<Top> {
     let Operation::RegisterOffset { register: X86_64::RSP, offset: at, .. } = operations.next().ok()?? else {
         return None;

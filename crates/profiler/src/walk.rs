@@ -1,4 +1,4 @@
-//! Following frame pointers up a stack, for the signal handler.
+//! Follows frame pointers up a stack, for the signal handler.
 //!
 //! ```text
 //!  sp ▶ │ locals of the innermost function │
@@ -7,21 +7,21 @@
 //!       │ saved fp ◀────────┘ │ return address │   always further up, aligned, inside the stack
 //! ```
 //!
-//! A value that is no frame pointer is noticed, since it is not aligned, does not rise or leaves the stack: the walk ends there and says
-//! so. It reads only between the stack pointer and the end of the stack, which is always mapped.
+//! A value that is not a frame pointer is detected if it is not aligned, does not rise or leaves the stack: the walk
+//! ends there and reports it. It reads only between the stack pointer and the end of the stack, which is always mapped.
 
 use std::ops::Range;
 
-/// Frames kept of one stack; of a deeper one the outermost are missing.
+/// Most frames kept of one stack; in a deeper one the outermost are missing.
 pub(crate) const FRAMES_MAX: usize = 192;
 
-/// Words above the stack pointer that are searched for a frame where the frame pointer's register holds something else.
+/// Words above the stack pointer that are searched for a frame if the frame pointer's register holds something else.
 const SEARCHED_WORDS: usize = 160;
 
-/// What a frame takes.
+/// Bytes of a frame: two words.
 const FRAME_BYTES: usize = 16;
 
-/// Of an interrupted function.
+/// Registers of an interrupted function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Registers {
     pub(crate) ip: usize,
@@ -34,11 +34,11 @@ pub(crate) struct Registers {
 pub(crate) enum End {
     /// At the thread's first function.
     Bottom,
-    /// More than [`FRAMES_MAX`].
+    /// After [`FRAMES_MAX`] frames.
     Depth,
-    /// At a value that is no frame pointer.
+    /// At a value that is not a frame pointer.
     Broken,
-    /// The stack pointer is not in the thread's stack: code that has a stack of its own.
+    /// The stack pointer is not in the thread's stack: code with a stack of its own.
     Foreign,
 }
 
@@ -59,13 +59,13 @@ impl End {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stack {
     pub(crate) range: Range<usize>,
-    /// The address of the outermost frame; zero: not known yet.
+    /// The address of the outermost frame; zero if unknown.
     pub(crate) bottom: usize,
 }
 
-/// Writes pairs of a frame's address and its return address, the innermost first; returns the number of words. `read` is called
-/// with aligned addresses inside the stack and above the stack pointer only. `is_code` says whether a word may be a return address;
-/// it is asked only where a frame has to be searched.
+/// Writes pairs of a frame's address and its return address, the innermost first; returns the number of words. `read`
+/// is only called with aligned addresses inside the stack and above the stack pointer. `is_code` returns whether a word
+/// may be a return address; it is only called if a frame has to be searched for.
 #[inline]
 pub(crate) fn walk(
     registers: Registers,
@@ -104,9 +104,9 @@ pub(crate) fn walk(
     }
 }
 
-/// The lowest word that looks like a saved frame pointer beside a return address: in a function without a frame, which uses the
-/// register for something else, its caller's frame pointer was saved somewhere above. Whether it really is the caller's is decided
-/// later, by the unwind tables.
+/// The lowest word that looks like a saved frame pointer next to a return address: in a function without a frame, which
+/// uses the register for something else, its caller's frame pointer was saved somewhere above. The unwind tables decide
+/// later whether it really is the caller's.
 #[inline]
 fn search(
     sp: usize,
@@ -153,7 +153,7 @@ mod tests {
         let registers = Registers { ip: CODE, sp: at(0), fp: at(1) };
         let frames = vec![at(1) as u64, CODE as u64 + 1, at(3) as u64, CODE as u64 + 2, at(5) as u64, CODE as u64 + 3];
         assert_eq!(walked(&words, registers, at(5)), (frames.clone(), End::Bottom));
-        // 99 is no frame pointer.
+        // 99 is not a frame pointer.
         assert_eq!(walked(&words, registers, 0), (frames, End::Broken));
         let elsewhere = Registers { sp: 0x1000, ..registers };
         assert_eq!(walked(&words, elsewhere, 0), (vec![], End::Foreign));
@@ -176,7 +176,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is on the stack and in the registers: no read outside, an end, rising frames.
+        /// For any content of the stack and the registers: no read outside, an end, rising frames.
         #[test]
         fn nothing_makes_it_read_elsewhere(
             words in prop::collection::vec(prop_oneof![

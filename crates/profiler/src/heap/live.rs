@@ -1,20 +1,20 @@
 //! The sampled allocations that have not been freed.
 //!
-//! A table of buckets without locks. Any thread inserts where a place is free; only who frees an allocation removes it, and nobody else
-//! looks for it, so an entry does not change while it is looked at.
+//! A table of buckets without locks. Any thread inserts into a free place; only the thread that frees an allocation
+//! looks for its entry and removes it, so an entry does not change while it is read.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Sampled allocations that are remembered: of 8 GiB at the usual mean.
+/// Most sampled allocations in the table: enough for 8 GiB at the usual mean.
 const PLACES: usize = 1 << 14;
 
-/// Places of a bucket.
+/// Places per bucket.
 const BUCKET: usize = 8;
 
-/// Buckets that an allocation may be in.
+/// Buckets that may hold an allocation.
 const BUCKETS_TRIED: usize = 4;
 
-/// In a place that is being filled.
+/// Marks a place that is being filled.
 const CLAIMED: usize = 1;
 
 pub(super) static LIVE: Live = Live {
@@ -32,20 +32,20 @@ pub(super) static LIVE: Live = Live {
 
 pub(super) struct Live {
     used: AtomicUsize,
-    /// Allocations that were not sampled, as there was no place.
+    /// Allocations that were not sampled for lack of a place.
     refused: AtomicU64,
     places: [Place; PLACES],
 }
 
 struct Place {
-    /// Zero: it is free.
+    /// Zero if it is free.
     pointer: AtomicUsize,
     size: AtomicUsize,
     stack: AtomicUsize,
     weight: AtomicU64,
 }
 
-/// An allocation that is no more.
+/// An allocation that was freed.
 pub(super) struct Freed {
     pub(super) size: usize,
     pub(super) stack: usize,
@@ -53,7 +53,7 @@ pub(super) struct Freed {
 }
 
 impl Live {
-    /// Remembers an allocation; `false`: there is no place.
+    /// Inserts an allocation; `false` if there is no place.
     pub(super) fn insert(&self, pointer: usize, size: usize, stack: usize, weight: u64) -> bool {
         let free = self
             .places_of(pointer)
@@ -74,7 +74,7 @@ impl Live {
         self.find(pointer).is_some()
     }
 
-    /// Forgets one; `None`: it is not sampled.
+    /// Removes an allocation; `None` if it is not sampled.
     pub(super) fn remove(&self, pointer: usize) -> Option<Freed> {
         let place = self.find(pointer)?;
         let freed = Freed {
@@ -91,7 +91,8 @@ impl Live {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Its allocation happened before, on this thread or on one that gave the pointer to this: so its insertion is seen.
+    /// The allocation happened before, on this thread or on one that passed the pointer to this: so its insertion is
+    /// visible.
     fn find(&self, pointer: usize) -> Option<&Place> {
         if self.used.load(Ordering::Relaxed) == 0 {
             return None;
@@ -100,7 +101,7 @@ impl Live {
     }
 
     fn places_of(&self, pointer: usize) -> impl Iterator<Item = &Place> {
-        // The low bits of all of them are the same.
+        // The low bits of all pointers are equal.
         let hash = (pointer as u64 >> 12).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
         let first = hash as usize * BUCKET;
         (0..BUCKET * BUCKETS_TRIED).filter_map(move |number| self.places.get((first + number) % PLACES))
@@ -111,7 +112,7 @@ impl Live {
 mod tests {
     use super::*;
 
-    /// All in one test, as the table is one.
+    /// A single test, since there is a single table.
     #[test]
     fn what_is_inserted_is_found_until_it_is_removed_and_a_full_table_refuses() {
         let pointer = |number: usize| 0x7000_0000_0000 + number * 4096;

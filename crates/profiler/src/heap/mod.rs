@@ -1,14 +1,14 @@
-//! Where memory comes from: a wrapper around an allocator that samples allocations.
+//! Finds the origin of memory: a wrapper around an allocator that samples allocations.
 //!
-//! About once in so many bytes (512 KiB unless it is said) an allocation's stack is written down, with the weight it has then: an
-//! allocation of `size` bytes is sampled with probability `1 − e^(−size/mean)`, so it stands for the reciprocal of that many. All that was
-//! allocated since sampling was switched on is counted by stack, and what of it was freed.
+//! About once in a number of bytes (512 KiB by default) an allocation's stack is recorded with its weight: an
+//! allocation of `size` bytes is sampled with probability `1 − e^(−size/mean)`, so it represents the reciprocal of that
+//! many. Counted by stack are all allocations since sampling was switched on, and the freed ones among them.
 //!
-//! A sampled allocation is aligned to a page. So freeing costs a test of the pointer's low bits, and only what is aligned like that is
-//! looked up. While sampling is off, allocating costs a load and a branch.
+//! A sampled allocation is aligned to a page. So freeing costs a test of the pointer's low bits, and only pointers with
+//! that alignment are looked up. While sampling is off, allocating costs a load and a branch.
 //!
-//! Nothing here takes a lock or allocates: the tables have fixed places, which are memory only once they are used. What does not fit is
-//! not sampled, or counted without its stack.
+//! Nothing here takes a lock or allocates: the tables have fixed places, whose memory is used only once they are.
+//! Allocations that do not fit are not sampled, or counted without their stack.
 
 #![expect(unsafe_code, reason = "an allocator")]
 
@@ -29,30 +29,31 @@ use std::hint::cold_path;
 use std::ptr::copy_nonoverlapping;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes between two samples on average, unless it is said.
+/// Average number of bytes between two samples, by default.
 pub const MEAN_BYTES_DEFAULT: u64 = 512 * 1024;
 
-/// The fewest: below, sampling would be most of the work.
+/// The minimum: with fewer, sampling would be most of the work.
 pub const MEAN_BYTES_MIN: u64 = 16 * 1024;
 
-/// What a sampled allocation is aligned to.
+/// The alignment of a sampled allocation.
 const ALIGNED: usize = 4096;
 
-/// Zero: sampling is off.
+/// Zero if sampling is off.
 static MEAN_BYTES: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     /// Bytes until the next sample.
     static LEFT: Cell<i64> = const { Cell::new(0) };
-    /// Of the generator of pauses; zero: there is none yet.
+    /// State of the generator of pauses; zero if there is none yet.
     static RANDOM: Cell<u64> = const { Cell::new(0) };
-    /// While a sample is taken: what is allocated meanwhile is not sampled.
+    /// Set while a sample is taken, so that allocations meanwhile are not sampled.
     static IS_SAMPLING: Cell<bool> = const { Cell::new(false) };
-    /// Where the stack of a thread is that is not registered.
+    /// The stack's range, for a thread that is not registered.
     static RANGE: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 
-/// Samples from now on, or no more (`None`). What was sampled stays known until it is freed. Fewer than [`MEAN_BYTES_MIN`] count as that many.
+/// Starts sampling, or stops it (`None`). Sampled allocations stay known until they are freed. Fewer bytes than
+/// [`MEAN_BYTES_MIN`] count as that many.
 pub fn sample_every(mean_bytes: Option<u64>) {
     if mean_bytes.is_some() {
         find_code();
@@ -60,7 +61,7 @@ pub fn sample_every(mean_bytes: Option<u64>) {
     MEAN_BYTES.store(mean_bytes.map_or(0, |bytes| bytes.max(MEAN_BYTES_MIN)), Ordering::Relaxed);
 }
 
-/// Bytes between two samples; `None`: sampling is off.
+/// Bytes between two samples; `None` if sampling is off.
 pub fn mean_bytes() -> Option<u64> {
     Some(MEAN_BYTES.load(Ordering::Relaxed)).filter(|bytes| *bytes != 0)
 }
@@ -70,14 +71,14 @@ pub fn mean_bytes() -> Option<u64> {
 pub struct Sampled<A>(A);
 
 impl<A> Sampled<A> {
-    /// Around this one. There is one of these in a process.
+    /// Wraps this allocator. A process has only one wrapper.
     pub const fn new(allocator: A) -> Sampled<A> {
         Sampled(allocator)
     }
 }
 
-// SAFETY: every allocation comes from the inner allocator and goes back to it with the layout it was asked for with: sampled ones are
-// those in the table of live ones, and only those were asked for with a larger alignment.
+// SAFETY: every allocation comes from the inner allocator and goes back to it with the layout of its request: the
+// sampled ones are those in the table of live ones, and only those were requested with a larger alignment.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Sampled<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -94,7 +95,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Sampled<A> {
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if is_due(layout.size()) {
-            // SAFETY: the caller's promise; what was allocated is of that size.
+            // SAFETY: the caller's promise; the allocation has that size.
             unsafe {
                 if let Some(pointer) = self.sampled(layout) {
                     pointer.write_bytes(0, layout.size());
@@ -119,18 +120,18 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Sampled<A> {
             // SAFETY: the caller's promise: a size that makes a valid layout.
             unsafe { self.moved(pointer, layout, size) }
         } else {
-            // SAFETY: the caller's promise; it is not sampled, so the layout is the one it was allocated with.
+            // SAFETY: the caller's promise; it is not sampled, so its layout is unchanged.
             unsafe { self.0.realloc(pointer, layout, size) }
         }
     }
 }
 
 impl<A: GlobalAlloc> Sampled<A> {
-    /// What `realloc` does, as the allocation is sampled or is to be: a new one, and the former is freed.
+    /// `realloc` for an allocation that is sampled or becomes so: allocates a new one, and frees the former.
     ///
     /// # Safety
     ///
-    /// As of `realloc`.
+    /// The conditions of `realloc`.
     #[cold]
     unsafe fn moved(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: the caller's promise. Both allocations are of at least the copied length, and they do not overlap.
@@ -148,11 +149,11 @@ impl<A: GlobalAlloc> Sampled<A> {
         }
     }
 
-    /// Allocates with a sample; `None`: none is to be taken after all, or there is no memory.
+    /// Allocates with a sample; `None` if none is to be taken after all, or there is no memory.
     ///
     /// # Safety
     ///
-    /// As of `alloc`.
+    /// The conditions of `alloc`.
     #[cold]
     #[inline(never)]
     unsafe fn sampled(&self, layout: Layout) -> Option<*mut u8> {
@@ -160,7 +161,8 @@ impl<A: GlobalAlloc> Sampled<A> {
         if !draw_pause(layout.size(), mean) || IS_SAMPLING.replace(true) {
             return None;
         }
-        // SAFETY: the caller's promise, with a larger alignment; a size for which that makes no valid layout is not sampled.
+        // SAFETY: the caller's promise, with a larger alignment; a size that makes an invalid layout with that is not
+        // sampled.
         let pointer =
             unsafe { aligned(layout).map(|layout| self.0.alloc(layout)).filter(|pointer| !pointer.is_null()) };
         let known = pointer.filter(|pointer| {
@@ -173,7 +175,7 @@ impl<A: GlobalAlloc> Sampled<A> {
             is_kept
         });
         if let (Some(pointer), None, Some(layout)) = (pointer, known, aligned(layout)) {
-            // SAFETY: just allocated with this layout, and nobody has it.
+            // SAFETY: just allocated with this layout, and not shared.
             unsafe { self.0.dealloc(pointer, layout) };
         }
         IS_SAMPLING.set(false);
@@ -181,7 +183,7 @@ impl<A: GlobalAlloc> Sampled<A> {
     }
 }
 
-/// The layout that a sampled allocation is made with.
+/// The layout of a sampled allocation.
 fn aligned(layout: Layout) -> Option<Layout> {
     layout.align_to(ALIGNED).ok()
 }
@@ -191,7 +193,7 @@ fn may_be_sampled(pointer: *mut u8) -> bool {
     pointer.addr().is_multiple_of(ALIGNED)
 }
 
-/// Takes a freed allocation off the live ones; the layout it was made with.
+/// Removes a freed allocation from the live ones; returns the layout it was made with.
 #[cold]
 fn forget(pointer: *mut u8, layout: Layout) -> Layout {
     let Some(freed) = LIVE.remove(pointer.addr()) else { return layout };
@@ -199,7 +201,7 @@ fn forget(pointer: *mut u8, layout: Layout) -> Layout {
     aligned(layout).unwrap_or(layout)
 }
 
-/// Counts an allocation; whether it is time for a sample.
+/// Counts an allocation; returns whether a sample is due.
 #[inline]
 fn is_due(size: usize) -> bool {
     if MEAN_BYTES.load(Ordering::Relaxed) == 0 {
@@ -211,19 +213,20 @@ fn is_due(size: usize) -> bool {
     left < 0
 }
 
-/// Draws when the next sample is due; whether this allocation is one. It is not if it is the thread's first, for which no pause was drawn.
+/// Draws the pause until the next sample; returns whether this allocation is sampled. The thread's first one is sampled
+/// only if a pause that is drawn for it ends within it.
 fn draw_pause(size: usize, mean: u64) -> bool {
     let mut random = RANDOM.get();
     let is_first = random == 0;
     if is_first {
-        // Different for each thread, as its memory is; odd, so never zero.
+        // Different for each thread, since its address is; odd, so never zero.
         random = (RANDOM.with(|place| &raw const *place as u64) ^ machine::ticks().rotate_left(32)) | 1;
     }
     let mut next = || {
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
-        // From just above 0 to 1.
+        // A fraction from just above 0 to 1.
         let fraction = ((random >> 11) + 1) as f64 / (1_u64 << 53) as f64;
         (-fraction.ln() * mean as f64) as i64
     };
@@ -234,17 +237,17 @@ fn draw_pause(size: usize, mean: u64) -> bool {
     is_sampled
 }
 
-/// In 256ths: how many allocations of this size one that was sampled stands for.
+/// The number of allocations of this size, in 256ths, that a sampled one represents.
 fn weight(size: usize, mean: u64) -> u64 {
     let weight = 1.0 / -(-(size.max(1) as f64) / mean as f64).exp_m1();
     (weight * 256.0) as u64
 }
 
-/// The calls that led here.
+/// The calls up to here.
 #[inline(never)]
 fn frames() -> Frames {
     let mut frames = Frames { addresses: [0; STACK_FRAMES_MAX], length: 0 };
-    // SAFETY: not null only while the registration of this very thread lives, which holds it.
+    // SAFETY: null, or valid while this thread's registration lives, which holds it.
     let range = match unsafe { current().as_ref() } {
         Some(thread) => (thread.stack.range.start, thread.stack.range.end),
         None => own_range(),
@@ -261,7 +264,7 @@ fn frames() -> Frames {
     frames
 }
 
-/// Of a thread that is not registered. An empty one where it cannot be had.
+/// The stack's range of a thread that is not registered; empty if it is unknown.
 fn own_range() -> (usize, usize) {
     if RANGE.get().1 == 0 {
         RANGE.set(stack_range().map_or((0, 1), |range| (range.start, range.end)));

@@ -1,4 +1,4 @@
-//! The heap as a profile: what is live, and what was allocated since sampling was switched on.
+//! The heap as a profile: live allocations, and all allocations since sampling was switched on.
 
 use super::live::LIVE;
 use super::mean_bytes;
@@ -9,16 +9,17 @@ use crate::session::Session;
 use crate::symbols::Modules;
 use std::io;
 
-/// What is shown first.
+/// The value that is shown first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shown {
-    /// What has not been freed.
+    /// Allocations that have not been freed.
     Live,
-    /// All that was allocated.
+    /// All allocations.
     Allocated,
 }
 
-/// Functions between the program and the allocator, and within this crate: they are in every stack and say nothing.
+/// Functions between the program and the allocator, and within this crate: they are in every stack and
+/// uninteresting.
 const ALLOCATING: &[&str] = &["stillgate_profiler::heap::", "__rust_", "__rustc::__rust_", "__rg_", "alloc::alloc::"];
 
 /// Reads the tables on the calling thread, whose priority is lowered for good.
@@ -42,7 +43,7 @@ pub fn snapshot(session: Session, shown: Shown) -> io::Result<Profile> {
         location.lines.last().is_some_and(|line| is_one(&functions[line.function].name))
     };
     let is_allocating: Vec<bool> = locations.iter().map(is_allocating).collect();
-    // Of what could not be told apart any more.
+    // For stacks that had no place in the table.
     let other = locations.len();
     functions.push(crate::profile::Function { name: "(other stacks)".to_owned(), file: String::new() });
     let line = crate::profile::Line { function: functions.len() - 1, line: 0 };

@@ -1,20 +1,21 @@
-//! What was allocated and freed by each stack, since sampling was switched on first.
+//! Allocated and freed memory of each stack, since sampling was first switched on.
 //!
-//! A place of the table is claimed by its stack's hash and never given up. Two stacks with the same 64-bit hash would be counted as one.
+//! A place of the table is claimed by its stack's hash and never released. Two stacks with an equal 64-bit hash would
+//! be counted as one.
 
 use super::Frames;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// Different stacks; what is allocated by others is counted together.
+/// Most distinct stacks; allocations of others are counted together.
 pub(super) const PLACES: usize = 8192;
 
-/// Of a stack; of a deeper one the outermost are missing.
+/// Most frames of a stack; in a deeper one the outermost are missing.
 pub(super) const STACK_FRAMES_MAX: usize = 64;
 
-/// Places that a stack may be in.
+/// Places that may hold a stack.
 const TRIED: usize = 32;
 
-/// The number of all stacks that have no place.
+/// The number for all stacks without a place.
 const OTHERS: usize = PLACES;
 
 pub(super) static STACKS: Stacks = Stacks { places: [const { Place::new() }; PLACES + 1] };
@@ -24,9 +25,9 @@ pub(super) struct Stacks {
 }
 
 pub(super) struct Place {
-    /// Zero: it is free.
+    /// Zero if it is free.
     hash: AtomicU64,
-    /// Whether the addresses are there.
+    /// Whether the addresses are complete.
     is_ready: AtomicBool,
     length: AtomicUsize,
     addresses: [AtomicU64; STACK_FRAMES_MAX],
@@ -35,12 +36,12 @@ pub(super) struct Place {
 }
 
 struct Count {
-    /// In 256ths.
+    /// Objects in 256ths.
     objects: AtomicU64,
     bytes: AtomicU64,
 }
 
-/// What a stack has allocated, scaled up from the samples.
+/// Allocated and freed memory of a stack, scaled up from the samples.
 pub(super) struct Counted {
     pub(super) addresses: Vec<u64>,
     pub(super) allocated: (i64, i64),
@@ -110,7 +111,7 @@ impl Stacks {
         }
     }
 
-    /// All of them. Those without a place have no addresses.
+    /// All stacks. Those without a place have no addresses.
     pub(super) fn read(&self) -> impl Iterator<Item = Counted> {
         let known = self.places.iter().enumerate();
         let known = known.filter(|(number, place)| place.is_ready.load(Ordering::Acquire) || *number == OTHERS);
@@ -118,7 +119,7 @@ impl Stacks {
             let length = place.length.load(Ordering::Relaxed);
             let addresses =
                 place.addresses.iter().take(length).map(|address| address.load(Ordering::Relaxed)).collect();
-            // What is freed first was allocated before it.
+            // Freed counts are read first, since a free follows its allocation.
             let freed = place.freed.read();
             Counted { addresses, allocated: place.allocated.read(), freed }
         })

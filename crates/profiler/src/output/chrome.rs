@@ -1,7 +1,7 @@
-//! Chrome's trace format, which Perfetto reads: a lane a thread, with the functions over time.
+//! Chrome's trace format, which Perfetto reads: one lane per thread, with the functions over time.
 //!
-//! Samples are points. A function that is in consecutive samples of a thread at the same depth is drawn as one slice; between samples further apart
-//! than a few periods the thread did not use the CPU, and the slice ends.
+//! Samples are points. A function that is in consecutive samples of a thread at the same depth is drawn as one slice;
+//! if samples are further apart than a few periods, the thread did not use the CPU, and the slice ends.
 
 use crate::profile::{Profile, Sample};
 use serde_json::{Value as Json, json};
@@ -25,7 +25,7 @@ impl fmt::Display for Timeless {
 
 impl std::error::Error for Timeless {}
 
-/// A slice that is not over.
+/// A slice that has not ended.
 struct Open {
     function: usize,
     from_ns: i64,
@@ -70,7 +70,7 @@ fn lay_out(profile: &Profile, lane: usize, samples: &[(i64, &Sample)], events: &
     };
     let mut last_ns = 0;
     for (time, sample) in samples {
-        // A sample stands for the time before it.
+        // A sample represents the time before it.
         let begins = (time - weight(sample, period)).max(last_ns);
         if begins - last_ns > PERIODS_APART * period {
             close(&mut open, 0, last_ns);

@@ -1,4 +1,5 @@
-//! One line a stack, functions separated by semicolons, with a value: what flame graph scripts read.
+//! One line per stack, functions separated by semicolons, with a value: the input of flame graph
+//! scripts.
 
 use crate::profile::Profile;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! In which form a profile is written, by the name of its file.
+//! Chooses the form of a profile by the name of its file.
 
 use super::{chrome, folded, html, pprof, speedscope, svg};
 use crate::profile::{Profile, ValueType};
@@ -12,9 +12,9 @@ pub enum Form {
     Pprof,
     /// A flame graph without scripts.
     Svg,
-    /// One page: flame graph, tables, difference of two.
+    /// One page: flame graph, tables, and the difference of two profiles.
     Html,
-    /// A line a stack.
+    /// One line per stack.
     Folded,
     /// speedscope's.
     Speedscope,
@@ -22,7 +22,7 @@ pub enum Form {
     Trace,
 }
 
-/// By the end of a file's name.
+/// Forms by the end of a file's name.
 const FORMS: &[(&str, Form)] = &[
     (".html", Form::Html),
     (".svg", Form::Svg),
@@ -32,7 +32,7 @@ const FORMS: &[(&str, Form)] = &[
     (".trace.json", Form::Trace),
 ];
 
-/// A name that says no form.
+/// A name that implies no form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unnamed(PathBuf);
 
@@ -48,13 +48,13 @@ impl std::error::Error for Unnamed {}
 /// Why a profile cannot be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unwritable {
-    /// In this form it needs the time of each sample.
+    /// This form needs the time of each sample.
     Timeless(chrome::Timeless),
-    /// The base has no value of the profile's kind, so they have nothing in common to compare.
+    /// The base has no value of the profile's kind, so they cannot be compared.
     OtherKind {
-        /// Of the profile: kind and unit.
+        /// The profile's kind and unit.
         profile: ValueType,
-        /// Of the base, its main one.
+        /// The base's kind and unit, of its main value.
         base: Option<ValueType>,
     },
 }
@@ -85,14 +85,15 @@ impl From<chrome::Timeless> for Unwritable {
 }
 
 impl Form {
-    /// Of a file with this name.
+    /// The form of a file with this name.
     pub fn of_name(file: &Path) -> Result<Form, Unnamed> {
         let name = file.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
         let form = FORMS.iter().find(|(ending, _)| name.ends_with(ending)).map(|(_, form)| *form);
         form.ok_or_else(|| Unnamed(file.to_owned()))
     }
 
-    /// The profile's main value in this form. Only a page compares it with `base`, which must have the same one.
+    /// Writes the profile's main value in this form. Only a page compares it with `base`, which must have a
+    /// value of that kind.
     pub fn write(self, profile: &Profile, base: Option<&Profile>) -> Result<Vec<u8>, Unwritable> {
         let value = profile.main;
         if let (Some(base), Some(of)) = (base, profile.values.get(value))
@@ -137,7 +138,7 @@ mod tests {
             let why = Form::Html.write(&profile, Some(&base)).unwrap_err().to_string();
             assert!(why.contains("another kind") && why.contains("cpu in nanoseconds"), "{why}");
         }
-        // Its main value may be another one.
+        // Its main value may differ.
         let mut base = profile.clone();
         base.main = 0;
         assert!(Form::Html.write(&profile, Some(&base)).is_ok());

@@ -1,4 +1,4 @@
-//! One page that needs nothing else: a flame graph to zoom and search, a table by function, shares by thread and by phase, and the
+//! A self-contained page: a flame graph to zoom and search, a table by function, shares by thread and by phase, and the
 //! difference of two profiles.
 //!
 //! The page holds the stacks ([`stacks`]), not a picture of them; the script in `view.js` adds them up, here and in the dashboard. The
@@ -14,7 +14,7 @@ const PAGE: &str = include_str!("page.html");
 const SCRIPT: &str = include_str!("view.js");
 const STYLE: &str = concat!(include_str!("page.css"), include_str!("view.css"));
 
-/// Writes the page of one of a profile's values, compared with the same of `base`.
+/// Writes the page of one of a profile's values, compared with the corresponding one of `base`.
 pub fn write(profile: &Profile, value: usize, base: Option<&Profile>) -> String {
     let data = json!({
         "profile": stacks::of(profile, value),
@@ -26,25 +26,25 @@ pub fn write(profile: &Profile, value: usize, base: Option<&Profile>) -> String 
 /// One of several views of a page.
 #[derive(Debug)]
 pub struct View<'a> {
-    /// Above it.
+    /// Shown above it.
     pub heading: String,
-    /// Whether it is shown before it is asked for.
+    /// Whether it is expanded at first.
     pub is_open: bool,
-    /// What is shown, by its main value.
+    /// The profile to show, by its main value.
     pub profile: &'a Profile,
-    /// What it is compared with.
+    /// The profile that it is compared with.
     pub compared: Option<Compared<'a>>,
 }
 
 /// The other side of a difference.
 #[derive(Debug)]
 pub struct Compared<'a> {
-    /// Of the same kind.
+    /// A profile of the same kind.
     pub base: &'a Profile,
-    /// What counts as 100% of the profile and of the base. With a base for as much work as the profile's, what is unchanged
-    /// has the same share of both, though something else has grown.
+    /// The amounts that count as 100% of the profile and of the base. With a base for as much work as the profile's, an
+    /// unchanged function has equal shares in both, even if something else has grown.
     pub wholes: [f64; 2],
-    /// The stacks whose change is no noise, the outermost function first; only these are coloured.
+    /// The stacks whose change is not noise, the outermost function first; only these are coloured.
     pub certain: &'a [Vec<String>],
 }
 
@@ -68,9 +68,9 @@ pub fn write_views(title: &str, introduction: &str, views: &[View<'_>]) -> Strin
 }
 
 fn page(title: &str, main: &str, data: &Json) -> String {
-    // Inside a script element only this could end it.
+    // Inside a script element only `<` could begin its end.
     let data = data.to_string().replace('<', "\\u003c");
-    // In this order: no text that comes from outside holds a mark that is still looked for before its place.
+    // In this order: no text from outside contains a mark that is still searched for before its place.
     PAGE.replacen("/*STYLE*/", STYLE, 1)
         .replacen("/*SCRIPT*/", SCRIPT, 1)
         .replacen("/*DATA*/", &data, 1)
@@ -78,7 +78,7 @@ fn page(title: &str, main: &str, data: &Json) -> String {
         .replacen("/*TITLE*/", &escape(title), 1)
 }
 
-/// The value of the same kind.
+/// The index of the base's value of this kind.
 fn same_value(profile: &Profile, value: usize, base: &Profile) -> usize {
     let kind = profile.values.get(value).map(|of| &of.kind);
     base.values.iter().position(|of| Some(&of.kind) == kind).unwrap_or(base.main)

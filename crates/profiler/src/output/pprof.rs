@@ -1,7 +1,7 @@
 //! pprof's format: a gzipped protobuf message, as `go tool pprof` reads it (`google/pprof`, `proto/profile.proto`).
 //!
-//! Reading is there for the command line, which gets profiles in this form from a gateway and shows them in others. It checks everything
-//! that a [`Profile`] promises, so a damaged file is refused and not shown in part.
+//! The command line reads profiles in this form from a gateway and shows them in others. Reading checks everything that
+//! a [`Profile`] guarantees, so a damaged file is refused and not shown in part.
 
 use super::protobuf::{Fields, Malformed, Value, Writer};
 use crate::profile::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
@@ -12,19 +12,19 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io::{Read, Write};
 
-/// Bytes of a profile that is read, unpacked.
+/// Most bytes of a profile that is read, after decompression.
 const BYTES_MAX: u64 = 256 << 20;
 
-/// Why a file is not read.
+/// Why a file cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unreadable {
-    /// Not gzip, or damaged.
+    /// The file is not gzip, or damaged.
     Gzip,
     /// More than 256 MiB.
     TooLarge,
-    /// Not a message of this format.
+    /// The content is not a message of this format.
     Message,
-    /// A number leads to nothing.
+    /// An index is out of range.
     Reference,
 }
 
@@ -72,7 +72,7 @@ impl<'a> Texts<'a> {
     }
 }
 
-/// Writes it, gzipped.
+/// Writes a profile, gzipped.
 pub fn write(profile: &Profile) -> Vec<u8> {
     let message = message(profile);
     let mut gzip = GzEncoder::new(Vec::with_capacity(message.len() / 4), Compression::default());
@@ -95,7 +95,7 @@ fn message(profile: &Profile) -> Vec<u8> {
         message.number(3, mapping.end as i64);
         message.number(4, mapping.offset as i64);
         message.number(5, texts.number(&mapping.path));
-        // Functions, files, lines and inlined functions are there: nobody has to look for them again.
+        // Functions, files, lines and inlined functions are included, so readers need not look them up.
         (7..=10).for_each(|field| message.number(field, 1));
         out.bytes(3, &message.0);
     }
@@ -153,7 +153,7 @@ fn sample_message<'a>(sample: &'a Sample, texts: &mut Texts<'a>) -> Vec<u8> {
     message.0
 }
 
-/// Reads one.
+/// Reads a profile.
 pub fn read(bytes: &[u8]) -> Result<Profile, Unreadable> {
     let mut message = Vec::new();
     GzDecoder::new(bytes).take(BYTES_MAX + 1).read_to_end(&mut message).map_err(|_| Unreadable::Gzip)?;
@@ -165,7 +165,7 @@ pub fn read(bytes: &[u8]) -> Result<Profile, Unreadable> {
 
 type Message<'a> = Vec<(u64, Value<'a>)>;
 
-/// A message taken apart; what leads where is not known yet.
+/// The parts of a message; references are not resolved yet.
 #[derive(Default)]
 struct Parts<'a> {
     texts: Vec<String>,
@@ -176,7 +176,7 @@ struct Parts<'a> {
     functions: Vec<Message<'a>>,
     period: Message<'a>,
     notes: Vec<i64>,
-    /// The single numbers.
+    /// The numeric fields.
     numbers: HashMap<u64, i64>,
 }
 
@@ -214,7 +214,7 @@ impl<'a> Parts<'a> {
                 (field, Value::Number(number)) => {
                     parts.numbers.insert(field, number);
                 }
-                // Of a later version of the format.
+                // A field of a later version of the format.
                 (_, Value::Bytes(_)) => {}
             }
         }
@@ -317,7 +317,7 @@ mod tests {
             gzip.finish().unwrap()
         };
         assert_eq!(read(&pack(&message[..message.len() - 1])), Err(Unreadable::Message));
-        // A stack of a place that is not there.
+        // A stack with a location that does not exist.
         message.extend([2 << 3 | 2, 3, 1 << 3 | 2, 1, 99]);
         assert_eq!(read(&pack(&message)), Err(Unreadable::Reference));
     }

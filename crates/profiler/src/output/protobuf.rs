@@ -1,7 +1,7 @@
-//! The little of protobuf's wire format that pprof's messages need.
+//! The part of protobuf's wire format that pprof's messages need.
 //!
-//! Written by hand, because the messages are eight and the code that a generator makes would be larger than this. Tests read what is
-//! written with `prost` and with Go.
+//! Written by hand, because there are only eight messages and generated code would be larger than this. Tests read the
+//! output with `prost` and with Go.
 
 /// Writes fields of a message.
 #[derive(Debug, Default)]
@@ -39,7 +39,7 @@ impl Writer {
     }
 }
 
-/// What a field holds.
+/// The content of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Value<'a> {
     Number(i64),
@@ -76,11 +76,11 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Reads fields of a message: number and value. Ends with `Err` where the bytes are no message.
+/// Reads fields of a message: number and value. Ends with `Err` if the bytes are not a message.
 #[derive(Debug)]
 pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
-/// The bytes are no message.
+/// The bytes are not a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Malformed;
 

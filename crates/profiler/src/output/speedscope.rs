@@ -1,4 +1,4 @@
-//! The format of speedscope.app: one profile a thread, in the order in which the samples were taken.
+//! The format of speedscope.app: one profile per thread, with samples in the order they were taken.
 
 use crate::profile::Profile;
 use serde_json::{Value as Json, json};

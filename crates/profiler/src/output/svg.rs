@@ -1,7 +1,7 @@
-//! A flame graph as one SVG, without scripts: it can be put anywhere. The page (`html`) is what one works with.
+//! A flame graph as one SVG, without scripts, to be embedded anywhere. The page (`html`) is the one to work with.
 //!
-//! Callers are below what they call. Width is value; the colour only tells neighbours apart, and the same function always has the same.
-//! Hovering shows name, value and share.
+//! Callers are below the functions they call. Width is value; the colour only distinguishes neighbours, and a function
+//! always has the same colour. Hovering shows name, value and share.
 
 use super::tree::Tree;
 use crate::profile::Profile;
@@ -12,10 +12,10 @@ const ROW_HEIGHT: f64 = 17.0;
 const MARGIN: f64 = 10.0;
 const HEAD_HEIGHT: f64 = 44.0;
 
-/// Of a character, of the font below.
+/// The width of a character in the font below.
 const CHARACTER_WIDTH: f64 = 6.6;
 
-/// Narrower functions are left out; they could not be seen, and there can be very many.
+/// Narrower functions are left out: they would be invisible, and there can be very many.
 const WIDTH_MIN: f64 = 0.3;
 
 /// Draws one of the values.
@@ -77,7 +77,7 @@ fn draw(svg: &mut String, profile: &Profile, value: usize, tree: &Tree, height: 
     }
 }
 
-/// What a profile is of, with everything in it.
+/// The kind of profile, and its total.
 pub(super) fn title(profile: &Profile, value: usize) -> String {
     let Some(of) = profile.values.get(value) else { return String::new() };
     let seconds = profile.duration_ns as f64 / 1e9;
@@ -100,7 +100,7 @@ pub(super) fn amount(value: i64, unit: &str) -> String {
     }
 }
 
-/// So that it has no more characters than that.
+/// Shortens a text to a number of characters.
 fn cut(text: &str, characters: usize) -> String {
     match (text.chars().count() <= characters, characters) {
         (true, _) => text.to_owned(),
@@ -109,7 +109,7 @@ fn cut(text: &str, characters: usize) -> String {
     }
 }
 
-/// Warm, by name.
+/// A warm colour, by name.
 fn colour(name: &str) -> String {
     let hash = name
         .bytes()
@@ -125,7 +125,7 @@ pub(super) fn escape(text: &str) -> String {
             '>' => escaped.push_str("&gt;"),
             '&' => escaped.push_str("&amp;"),
             '"' => escaped.push_str("&quot;"),
-            // Not allowed in XML.
+            // Control characters are not allowed in XML.
             control if control.is_control() => escaped.push(' '),
             other => escaped.push(other),
         }

@@ -1,4 +1,4 @@
-//! The tree of a flame graph: functions below their callers, with what was spent in each.
+//! The tree of a flame graph: functions below their callers, with the value spent in each.
 
 use crate::profile::Profile;
 use std::collections::HashMap;
@@ -6,20 +6,20 @@ use std::collections::HashMap;
 /// A function below its callers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// In [`Profile::functions`]; of the root: none.
+    /// Index in [`Profile::functions`]; `None` for the root.
     pub function: Option<usize>,
-    /// In it and in what it called.
+    /// The value of the function and its callees.
     pub total: i64,
-    /// In itself.
+    /// The value of the function itself.
     pub own: i64,
-    /// What it called, in [`Tree::nodes`], by name.
+    /// Its callees, as indices in [`Tree::nodes`], by name.
     pub children: Vec<usize>,
 }
 
-/// All of a profile, by one of its values.
+/// A whole profile, by one of its values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tree {
-    /// The first is the root, which stands for everything.
+    /// The first is the root, which represents everything.
     pub nodes: Vec<Node>,
 }
 
@@ -55,7 +55,7 @@ impl Tree {
         Tree { nodes }
     }
 
-    /// How many functions are above each other at most.
+    /// The greatest number of functions above each other.
     pub fn depth(&self) -> usize {
         let mut depths = vec![0; self.nodes.len()];
         // A child comes after its parent.

@@ -1,7 +1,7 @@
 //! The file that holds the line tables of a program which was stripped of them (`objcopy --only-keep-debug`).
 //!
-//! It is looked for where debuggers look (GDB manual, "Debugging Information in Separate Files"): by build id below
-//! `/usr/lib/debug/.build-id`, then by the name in `.gnu_debuglink` beside the program, in `.debug` beside it, and below
+//! It is searched for where debuggers do (GDB manual, "Debugging Information in Separate Files"): by build id below
+//! `/usr/lib/debug/.build-id`, then by the name in `.gnu_debuglink` next to the program, in `.debug` there, and below
 //! `/usr/lib/debug`. A file of another build is not used.
 
 use super::image::FileMapping;
@@ -10,13 +10,14 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// Where packages of distributions put such files.
+/// The folder of these files in packages of distributions.
 const DEBUG_ROOT: &str = "/usr/lib/debug";
 
 /// Sections of line tables.
 const LINES: &str = ".debug_line";
 
-/// Opens the file for a program at `path`; `None`: the program has line tables itself, or there is no file of this build.
+/// Opens the file for a program at `path`; `None` if the program has line tables itself, or there is no file of this
+/// build.
 pub(crate) fn open(program: &object::File<'_>, path: &Path) -> Option<FileMapping> {
     if program.section_by_name(LINES).is_some() {
         return None;
@@ -37,7 +38,7 @@ fn candidates(program: &object::File<'_>, id: &[u8], path: &Path) -> Vec<PathBuf
     if let Some((first, rest)) = id.split_first() {
         let mut name = format!("{first:02x}/");
         for byte in rest {
-            // Nothing can go wrong in writing to a String.
+            // Writing to a String cannot fail.
             let _ = write!(name, "{byte:02x}");
         }
         places.push(Path::new(DEBUG_ROOT).join(".build-id").join(name + ".debug"));
@@ -76,7 +77,7 @@ mod tests {
         let bytes = std::fs::read(at("a")).unwrap();
         let program = object::File::parse(&*bytes).unwrap();
         assert!(open(&program, &at("a")).is_some());
-        // One that has its lines itself needs no file.
+        // A program with its own lines needs no file.
         let whole = std::fs::read(&own).unwrap();
         assert!(open(&object::File::parse(&*whole).unwrap(), &own).is_none());
         // Another build, and no file at all.

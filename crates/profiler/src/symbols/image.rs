@@ -1,8 +1,8 @@
 //! The contents of a file that code was loaded from.
 //!
-//! A file is mapped, not read: only the pages that are looked at take memory, and the kernel may drop them again. A file that was
-//! replaced since it was loaded is not used, as its symbols would be those of other code. The running binary itself is found even
-//! then, by `/proc/self/exe`.
+//! A file is mapped, not read: only pages that are used take memory, and the kernel may drop them again. A file that
+//! was replaced since it was loaded is not used, since its symbols would belong to other code. The running binary
+//! itself is found even then, by `/proc/self/exe`.
 
 use super::debug_file;
 use super::maps::Mapping;
@@ -16,22 +16,22 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::ptr::null_mut;
 
-/// Of a file that is looked at.
+/// Most bytes of a file that is used.
 const FILE_BYTES_MAX: u64 = 2 << 30;
 
-/// What mappings of files are aligned to on x86-64.
+/// The alignment of mappings of files on x86-64.
 const PAGE_BYTES: u64 = 4096;
 
-/// Of the code that the kernel brings along.
+/// Most bytes of the kernel's own code (vDSO).
 const VDSO_BYTES_MAX: usize = 1 << 20;
 
-/// The contents, and where they are loaded.
+/// The contents, and their addresses in memory.
 #[derive(Debug)]
 pub(crate) struct Image {
     pub(crate) bytes: Bytes,
-    /// The line tables, where they are in a file of their own.
+    /// The line tables, if they are in a file of their own.
     pub(crate) lines: Option<FileMapping>,
-    /// What is added to an address of the file to have the address in memory.
+    /// The difference between an address in memory and in the file.
     pub(crate) bias: u64,
     pub(crate) eh_frame: Option<Section>,
     pub(crate) eh_frame_hdr: Option<Section>,
@@ -40,13 +40,13 @@ pub(crate) struct Image {
 /// Part of the contents.
 #[derive(Debug)]
 pub(crate) struct Section {
-    /// In the file's own addresses.
+    /// The address, as in the file.
     pub(crate) address: u64,
     pub(crate) bytes: Range<usize>,
 }
 
 impl Image {
-    /// Opens what `mapping`, a piece of code, was loaded from.
+    /// Opens the file of `mapping`, a piece of code.
     pub(crate) fn open(mapping: &Mapping) -> io::Result<Image> {
         let bytes = match mapping.path.to_str() {
             Some("[vdso]") => Bytes::Read(vdso(mapping)?),
@@ -54,7 +54,7 @@ impl Image {
         };
         let unusable = |_| io::Error::other("not an ELF file");
         let object = object::File::parse(&*bytes).map_err(unusable)?;
-        // A mapping begins at a page, a segment anywhere in it; the segment before may end in that page.
+        // A mapping begins at a page, a segment anywhere in it; the previous segment may end in that page.
         let segment = object.segments().find(|segment| {
             let (offset, length) = segment.file_range();
             let is_code = matches!(segment.flags(), SegmentFlags::Elf { p_flags, .. } if p_flags.contains(PF_X));
@@ -80,7 +80,7 @@ impl Image {
     }
 }
 
-/// The file, if it is still the same.
+/// Opens the file, if it is unchanged.
 fn file(mapping: &Mapping) -> io::Result<File> {
     let places = [Path::new("/proc/self/exe"), &mapping.path];
     places
@@ -98,7 +98,7 @@ fn vdso(mapping: &Mapping) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Of a file, or copied.
+/// Contents that are mapped from a file, or copied.
 #[derive(Debug)]
 pub(crate) enum Bytes {
     Mapped(FileMapping),
@@ -131,8 +131,8 @@ impl FileMapping {
             return Err(io::Error::other("the file is empty or larger than 2 GiB"));
         }
         let length = length as usize;
-        // SAFETY: a new mapping at a place that the kernel chooses. The file is mapped as code already: it cannot be written while
-        // it runs, and libraries are replaced by renaming.
+        // SAFETY: a new mapping at a place that the kernel chooses. The file is mapped as code already: it cannot be
+        // written while it runs, and libraries are replaced by renaming.
         let start = unsafe { mmap(null_mut(), length, ProtFlags::READ, MapFlags::PRIVATE, file, 0)? };
         Ok(FileMapping { start, length })
     }
@@ -147,7 +147,7 @@ impl FileMapping {
 impl Drop for FileMapping {
     #[expect(unsafe_code, reason = "unmapping memory")]
     fn drop(&mut self) {
-        // SAFETY: what was mapped, and no view of it outlives it. Unmapping what was mapped does not fail.
+        // SAFETY: this mapping, and no view of it outlives it. Unmapping it does not fail.
         let _ = unsafe { munmap(self.start, self.length) };
     }
 }

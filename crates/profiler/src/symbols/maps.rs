@@ -1,4 +1,4 @@
-//! What is mapped where in this process: `/proc/self/maps`.
+//! The mappings of this process: `/proc/self/maps`.
 
 use std::fs;
 use std::io;
@@ -10,14 +10,14 @@ use std::path::PathBuf;
 pub(crate) struct Mapping {
     pub(crate) range: Range<usize>,
     pub(crate) is_code: bool,
-    /// In the file.
+    /// Offset in the file.
     pub(crate) offset: u64,
     pub(crate) inode: u64,
-    /// Empty: no file. In brackets: the kernel's.
+    /// Empty if there is no file; in brackets if it is the kernel's.
     pub(crate) path: PathBuf,
 }
 
-/// All of this process.
+/// All mappings of this process.
 pub(crate) fn read() -> io::Result<Vec<Mapping>> {
     Ok(fs::read_to_string("/proc/self/maps")?.lines().filter_map(parse).collect())
 }

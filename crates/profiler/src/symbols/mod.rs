@@ -1,4 +1,4 @@
-//! From addresses to functions: the files that code was loaded from, their unwind tables, their symbols and lines.
+//! Converts addresses to functions: the files that code was loaded from, their unwind tables, their symbols and lines.
 
 mod debug_file;
 pub(crate) mod image;
@@ -13,14 +13,15 @@ use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
 
-/// The functions at addresses of this process, innermost ones as they are in the file; `None`: no file has code there. Takes long.
+/// The functions at addresses of this process, innermost ones as they are in the file; `None` if no file has code
+/// there. Takes long.
 pub fn names_of(addresses: &[u64]) -> io::Result<Vec<Option<String>>> {
     let modules = Modules::read()?;
     let resolved = resolve::resolve(&modules, addresses.to_vec());
     let name = |address: &u64| {
         // Memory without a file has a module, too: the machine code of a compiler at run time.
         modules.of(*address).filter(|module| !module.path.as_os_str().is_empty())?;
-        // The outermost of those that were inlined is the one that the file has a symbol for.
+        // The file has a symbol for the outermost of the inlined functions.
         resolved.get(address)?.last().map(|frame| frame.function.clone())
     };
     Ok(addresses.iter().map(name).collect())
@@ -29,15 +30,15 @@ pub fn names_of(addresses: &[u64]) -> io::Result<Vec<Option<String>>> {
 /// A file that code was loaded from.
 #[derive(Debug)]
 pub(crate) struct Module {
-    /// As the kernel names it.
+    /// The kernel's name of it.
     pub(crate) path: PathBuf,
-    /// Where its code is, the lowest first.
+    /// The ranges of its code, the lowest first.
     pub(crate) code: Vec<Mapping>,
     image: OnceCell<Option<Image>>,
 }
 
 impl Module {
-    /// What is in the file; `None`: it cannot be read, or is another one by now.
+    /// Its content; `None` if it cannot be read, or was replaced.
     pub(crate) fn image(&self) -> Option<&Image> {
         self.image.get_or_init(|| Image::open(self.code.first()?).ok()).as_ref()
     }
@@ -54,7 +55,7 @@ impl Module {
     }
 }
 
-/// All files that code is loaded from now.
+/// All files that code is loaded from at present.
 #[derive(Debug)]
 pub(crate) struct Modules(Vec<Module>);
 
@@ -75,7 +76,7 @@ impl Modules {
         Ok(Modules(modules))
     }
 
-    /// The one with this address.
+    /// The module with this address.
     pub(crate) fn of(&self, address: u64) -> Option<&Module> {
         self.0.iter().find(|module| module.code.iter().any(|mapping| mapping.range.contains(&(address as usize))))
     }
@@ -95,7 +96,7 @@ mod tests {
     fn code_in_no_file_has_no_name() {
         const BYTES: usize = 4096;
         let (access, kind) = (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping, which nothing runs and nothing else knows.
+        // SAFETY: a new mapping, which nothing runs or uses.
         let mapped = unsafe { libc::mmap(null_mut(), BYTES, access, kind, -1, 0) };
         assert_ne!(mapped, libc::MAP_FAILED);
         let here = code_in_no_file_has_no_name as fn() as usize as u64;

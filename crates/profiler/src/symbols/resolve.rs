@@ -1,7 +1,7 @@
-//! The functions at addresses: with files and lines where the binary has them, with inlined ones, with readable names.
+//! The functions at addresses: with files and lines if the binary has them, with inlined ones, with readable names.
 //!
-//! Takes long and much memory, so it is done after the profile, on a thread of low priority, one file after the other. Only what
-//! was asked for is kept.
+//! Takes long and much memory, so it is done after the profile, on a thread of low priority, one file after the other.
+//! Only requested addresses are kept.
 
 use super::image::Image;
 use super::indirect;
@@ -17,13 +17,13 @@ use std::ops::Range;
 /// Functions that were inlined into each other at one address.
 const INLINED_MAX: usize = 64;
 
-/// Of a chosen function that may be no more than the way into another one.
+/// Most bytes of a chosen function that may only lead into another one.
 const STUB_BYTES_MAX: u64 = 64;
 
-/// How far behind it that one may begin.
+/// How far behind it the other one may begin.
 const BODY_WITHIN_BYTES: u64 = 4096;
 
-/// Bytes of a name; generic functions can have very long ones.
+/// Most bytes of a name; generic functions can have very long ones.
 const NAME_BYTES_MAX: usize = 400;
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
@@ -32,12 +32,12 @@ type Slice<'a> = EndianSlice<'a, LittleEndian>;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Frame {
     pub(crate) function: String,
-    /// Empty: not known.
+    /// Empty if unknown.
     pub(crate) file: String,
     pub(crate) line: u32,
 }
 
-/// Those at each address, the innermost first; never none.
+/// The frames at each address, the innermost first; never empty.
 pub(crate) fn resolve(modules: &Modules, mut addresses: Vec<u64>) -> HashMap<u64, Vec<Frame>> {
     addresses.sort_unstable();
     addresses.dedup();
@@ -67,21 +67,21 @@ fn unnamed(module: &str, offset: u64) -> Frame {
     Frame { function: format!("{module}+{offset:#x}"), file: String::new(), line: 0 }
 }
 
-/// What is known of one file.
+/// The known facts of one file.
 struct Known<'a> {
     name: String,
     image: &'a Image,
     lines: Option<Context<Slice<'a>>>,
-    /// By where they begin; one for each place.
+    /// Sorted by where they begin; one for each address.
     symbols: Vec<Symbol<'a>>,
 }
 
-/// A function that a file has a name for, in the file's own addresses.
+/// A named function of a file, in the file's own addresses.
 #[derive(Debug, Clone, Copy)]
 struct Symbol<'a> {
     begin: u64,
     end: u64,
-    /// The mangled name. A file has hundreds of thousands, so a name is demangled only when it is asked for.
+    /// The mangled name. A file has hundreds of thousands, so a name is demangled only when needed.
     name: &'a str,
 }
 
@@ -109,8 +109,8 @@ impl<'a> Known<'a> {
         known
     }
 
-    /// Variants of a function that a library chooses among share a body: on processors without fast string instructions, `memcpy` is a
-    /// few instructions that jump into another variant, which has no name.
+    /// Variants of a function among which a library chooses share a body: on processors without fast string
+    /// instructions, `memcpy` is a few instructions that jump into another variant, which has no name.
     fn name_bodies(&mut self, object: &object::File<'_>) {
         let mut bodies = Vec::new();
         for Symbol { begin, name, .. } in self.symbols.iter().filter(|symbol| symbol.begin == symbol.end) {
@@ -130,7 +130,7 @@ impl<'a> Known<'a> {
     fn frames(&self, address: u64) -> Vec<Frame> {
         let own = address.wrapping_sub(self.image.bias);
         let mut frames = self.frames_with_lines(own);
-        // A symbol has the function's whole path, its debugging information has perhaps the last part only.
+        // A symbol has the function's whole path, its debugging information perhaps only the last part.
         match (frames.last_mut(), self.symbol(own)) {
             (Some(last), Some(symbol)) => last.function = symbol,
             (Some(_), None) => {}
@@ -167,12 +167,12 @@ impl<'a> Known<'a> {
         is_in.then(|| readable(symbol.name))
     }
 
-    /// By the function around an address, which the unwind tables know without a name.
+    /// Describes the function around an address, which the unwind tables know without a name.
     fn without_name(&self, own: u64) -> String {
         format!("{}+{:#x}", self.name, self.function(own).map_or(own, |function| function.start))
     }
 
-    /// Where the function around an address begins and ends, by the unwind tables.
+    /// The range of the function around an address, by the unwind tables.
     fn function(&self, own: u64) -> Option<Range<u64>> {
         let (header, frames) = (self.image.eh_frame_hdr.as_ref()?, self.image.eh_frame.as_ref()?);
         let bases = BaseAddresses::default().set_eh_frame_hdr(header.address).set_eh_frame(frames.address);
@@ -183,7 +183,8 @@ impl<'a> Known<'a> {
     }
 }
 
-/// Where jumps in a piece of code lead, if each byte began an instruction. Too many, of which few lead to a function nearby.
+/// Targets of jumps in a piece of code, assuming that an instruction begins at each byte. That is too many, but few of
+/// them lead to a function nearby.
 fn jumps(code: &[u8], start: u64) -> impl Iterator<Item = u64> {
     (start..).zip(0..code.len()).filter_map(|(address, at)| match code.get(at..)? {
         [0x70..=0x7f | 0xeb, offset, ..] => {
@@ -218,13 +219,13 @@ fn symbols<'a>(object: &object::File<'a>, bias: u64) -> Vec<Symbol<'a>> {
     symbols
 }
 
-/// By where they begin, the first of those that begin in one place.
+/// Sorts by where they begin, and keeps the first of those with equal beginning.
 fn sort(symbols: &mut Vec<Symbol<'_>>) {
     symbols.sort_by_key(|symbol| symbol.begin);
     symbols.dedup_by_key(|symbol| symbol.begin);
 }
 
-/// A name as it is written in the source, where it is of Rust.
+/// The name as written in the source, if it is Rust's.
 fn readable(name: &str) -> String {
     let mut name = format!("{:#}", demangle(name));
     if name.len() > NAME_BYTES_MAX {

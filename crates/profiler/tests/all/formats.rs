@@ -1,4 +1,5 @@
-//! Other programs read what is written: Go's pprof, a protobuf decoder, and the formats of speedscope and Chrome by their schemas.
+//! Other programs read the output: Go's pprof, a protobuf decoder, and the formats of speedscope and Chrome by their
+//! schemas.
 
 use crate::{alone, readers};
 use prost::Message;
@@ -16,16 +17,16 @@ use stillgate_profiler::session::{Cancel, Session};
 use stillgate_profiler::threads::Registration;
 use stillgate_testkit::PATIENCE;
 
-/// Of each thread: some hundred samples, however long it takes on a busy machine.
+/// CPU time of each thread: some hundred samples, however long it takes on a busy machine.
 const WORK: Duration = Duration::from_millis(600);
 
-/// Of the calling thread.
+/// CPU time of the calling thread.
 fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// A real one, of two threads.
+/// A real profile, of two threads.
 fn profile() -> &'static Profile {
     static PROFILE: OnceLock<Profile> = OnceLock::new();
     PROFILE.get_or_init(|| {
@@ -39,7 +40,7 @@ fn profile() -> &'static Profile {
                 while cpu_time() < WORK {
                     planted_sum();
                 }
-                // The last one that has done enough ends the profile, and all work as long as that goes on.
+                // The last one that has done enough ends the profile, and all work until then.
                 if working.fetch_sub(1, Ordering::Relaxed) == 1 {
                     cancel.cancel();
                 }
@@ -75,7 +76,7 @@ fn written(folder: &Path) -> PathBuf {
     file
 }
 
-/// Of `google/pprof`'s `profile.proto`, what is checked.
+/// The checked fields of `google/pprof`'s `profile.proto`.
 #[derive(Clone, PartialEq, Message)]
 struct Decoded {
     #[prost(message, repeated, tag = "1")]
@@ -221,11 +222,11 @@ fn speedscope_reads_it() {
 fn chrome_reads_it() {
     let value = check(include_str!("../data/chrome.schema.json"), &chrome::write(profile()).unwrap());
     let events = value["traceEvents"].as_array().unwrap();
-    // A function that goes on is few slices, not one for each sample, and they cover what the threads used.
+    // A function that continues is a few slices, not one for each sample, and they cover the CPU time of the threads.
     let planted = events.iter().filter(|event| event["name"].as_str().unwrap().ends_with("formats::planted_sum"));
     let spent: f64 = planted.map(|event| event["dur"].as_f64().unwrap()).sum();
     let cpu_us = profile().total(1) as f64 / 1000.0;
-    // On a busy machine it waits for a CPU now and then, and is where it was. Ends of slices are those of samples.
+    // On a busy machine it waits for a CPU now and then, without moving. Ends of slices are those of samples.
     let wall_us = 2.2 * profile().duration_ns as f64 / 1000.0;
     assert!(spent > 0.8 * cpu_us && spent < wall_us, "{spent} of {cpu_us} µs");
     // Slices of a lane lie inside each other or apart.

@@ -1,5 +1,5 @@
-//! Arguments that make no sense, two at once, profiles that are ended early, threads that come and go: all are answered, and nothing
-//! stays armed.
+//! Senseless arguments, two profiles at once, profiles that are ended early, threads that come and go: all are handled,
+//! and no timer stays armed.
 
 use crate::alone;
 use std::fs;
@@ -22,7 +22,7 @@ fn arguments_are_bounded() {
     assert!(Options::new(Of::AllThreads, 240, 1000).is_ok() && Options::new(Of::AllThreads, 1, 1).is_ok());
 }
 
-/// Timers of this process that the kernel knows; `None`: it does not say.
+/// Timers of this process that the kernel lists; `None` if it does not list them.
 fn timers() -> Option<usize> {
     let text = fs::read_to_string("/proc/self/timers").ok()?;
     Some(text.lines().filter(|line| line.starts_with("ID:")).count())
@@ -37,7 +37,7 @@ fn spin(is_over: &AtomicBool) {
 /// Far less than the profile would have taken, and enough for a thread of low priority on a busy machine.
 const NAMED_WITHIN: Duration = Duration::from_secs(120);
 
-/// Ends the threads, also where the test fails: a scope waits for them.
+/// Ends the threads, also if the test fails: a scope waits for them.
 struct Ending<'a>(&'a AtomicBool, &'a Cancel);
 
 impl Drop for Ending<'_> {
@@ -47,13 +47,13 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// Of the calling thread.
+/// CPU time of the calling thread.
 fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// One test, as the right to take a profile belongs to the process.
+/// A single test, since the right to take a profile belongs to the process.
 #[test]
 fn one_at_a_time_and_nothing_stays_armed() {
     let _alone = alone();

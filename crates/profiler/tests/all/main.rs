@@ -10,7 +10,7 @@ mod readers;
 mod split;
 mod stall;
 
-/// Threads are watched wherever they come from, and the right to take a profile belongs to the process: one test at a time.
+/// All threads of the process are watched, and the right to take a profile belongs to it: one test at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)

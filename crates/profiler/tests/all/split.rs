@@ -1,5 +1,5 @@
-//! A profile says how CPU time is split: three functions with known shares are found, each below its caller, with leaves in the C
-//! library too.
+//! A profile shows how CPU time is divided: three functions with known shares are found, each below its caller,
+//! including leaves in the C library.
 
 #![expect(unsafe_code, reason = "calls the C library")]
 
@@ -14,12 +14,13 @@ use stillgate_profiler::session::{Cancel, Session};
 use stillgate_profiler::threads::Registration;
 use stillgate_testkit::PATIENCE;
 
-/// What the shares are judged by; `STILLGATE_SPLIT_SAMPLES` sets another number. A busy machine gives fewer, as the kernel looks at
-/// its timers less often.
+/// The number of samples that the shares are judged by; `STILLGATE_SPLIT_SAMPLES` sets another. A busy machine gives
+/// fewer, since the kernel checks its timers less often.
 const SAMPLES: usize = 2500;
 const SAMPLES_MIN: usize = SAMPLES / 8;
 
-/// Of all time, in percent, with 10,000 samples. It is four times what chance makes of half of them, and grows as that does.
+/// Largest error in percent of all time, with 10,000 samples. It is four times the random error of a share of one half,
+/// and grows like that.
 const POINTS_MAX: f64 = 2.0;
 
 const BYTES: usize = 32 * 1024;
@@ -36,8 +37,8 @@ fn planted_half(bytes: &mut [u8; BYTES], from: &[u8; BYTES]) {
     black_box(());
 }
 
-/// Spends its time in itself. Without the black box an optimised build knows that it only writes, and always the same: of all calls
-/// between two looks at the clock it keeps one, and a fifth of the time is the clock's.
+/// Spends its time in itself. Without the black box an optimised build knows that it always writes the same: of all
+/// calls between two reads of the clock it keeps one, and a fifth of the time is the clock's.
 #[inline(never)]
 fn planted_third(bytes: &mut [u8; BYTES]) {
     let mut state = 88_172_645_463_325_252_u64;
@@ -61,10 +62,11 @@ fn planted_fifth(text: &[u8; BYTES]) -> usize {
     black_box(unsafe { strlen(black_box(text.as_ptr().cast())) })
 }
 
-/// Between two looks at the clock, which take some microseconds: the profile would rightly not lay these at the work.
+/// The time between two reads of the clock, which take some microseconds: the profile would rightly not attribute these
+/// to the work.
 const LOOK_EVERY: Duration = Duration::from_micros(300);
 
-/// How often it is done between two looks.
+/// How often the work is done between two reads.
 fn times_of(mut work: impl FnMut()) -> u32 {
     const TRIES: u32 = 50;
     let begun = cpu_time();
@@ -73,7 +75,7 @@ fn times_of(mut work: impl FnMut()) -> u32 {
     (LOOK_EVERY.as_nanos() / took.as_nanos().max(1)).max(1) as u32
 }
 
-/// Does its work for so long, and adds up how long that was.
+/// Does its work for a slice of time, and adds up how long that was.
 fn spend(slice: Duration, spent: &mut Duration, times: u32, mut work: impl FnMut()) {
     let begun = cpu_time();
     while cpu_time() - begun < slice {
@@ -84,14 +86,14 @@ fn spend(slice: Duration, spent: &mut Duration, times: u32, mut work: impl FnMut
     *spent += cpu_time() - begun;
 }
 
-/// What was really spent in each, until it is to end.
+/// The actual time spent in each, until it must end.
 #[inline(never)]
 fn planted_work(is_over: &AtomicBool) -> [Duration; 3] {
     let mut bytes = Box::new([1; BYTES]);
     let mut text = Box::new([b'a'; BYTES]);
     text[BYTES - 1] = 0;
     let mut spent = [Duration::ZERO; 3];
-    // Slices of uneven length, so that they keep no step with the kernel's tick.
+    // Slices of uneven length, so that they are not in step with the kernel's tick.
     let mut uneven =
         (0..).map(|turn: u32| Duration::from_micros(u64::from(turn.wrapping_mul(2_654_435_761) >> 22)) / 10);
     let from = bytes.clone();
@@ -122,12 +124,12 @@ fn leaf<'a>(profile: &'a Profile, stack: &[usize]) -> &'a str {
     &profile.functions[profile.locations[stack[0]].lines[0].function].name
 }
 
-/// CPU time that has so many samples at the usual tick, which gives 250 a second.
+/// CPU time with this many samples at the usual tick, which gives 250 a second.
 fn cpu_seconds(samples: usize) -> i64 {
     samples as i64 / 235
 }
 
-/// What the environment asks for.
+/// The number in the environment.
 fn samples_asked() -> Option<usize> {
     std::env::var("STILLGATE_SPLIT_SAMPLES").ok().and_then(|samples| samples.parse().ok())
 }
@@ -147,7 +149,7 @@ fn a_planted_split_is_found() {
             })
             .collect();
         let session = Session::begin("CPU", "the test", PATIENCE).unwrap();
-        // Until there are enough.
+        // Until there are enough samples.
         let (cancel, watched) = (Cancel::default(), Cancel::default());
         let watcher = {
             let (cancel, watched) = (cancel.clone(), watched.clone());

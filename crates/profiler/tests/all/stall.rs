@@ -1,4 +1,4 @@
-//! A turn of an event loop that takes long is caught, with the line that it stood at and what the kernel says of it.
+//! A turn of an event loop that takes long is caught, with its line and the kernel's figures.
 
 use crate::{alone, readers};
 use serde_json::json;
@@ -59,8 +59,8 @@ fn number(sample: &Sample, name: &str) -> Duration {
     }
 }
 
-/// How often stalls are watched for three seconds. On a busy machine the watcher gets a CPU now and then only, and may miss all or
-/// the better part of them.
+/// How often three seconds are watched for stalls. On a busy machine the watcher only gets a CPU now and then, and may
+/// miss most or all of them.
 const TRIES: usize = 40;
 
 #[test]
@@ -108,10 +108,10 @@ fn check_stall(profile: &Profile, name: &str) {
         assert!(file.ends_with("all/stall.rs") && SPIN_AND_SLEEP.contains(&line), "{name}: {file}:{line}");
         assert_eq!(sample.thread(), "worker-0");
     }
-    // Looked at from outside: shorter by up to two looks, and by more where the watcher has to wait for a core.
+    // Measured from outside: shorter by up to two reads, and by more if the watcher has to wait for a core.
     let longest = caught.iter().map(|sample| number(sample, "turn")).max().unwrap();
     assert!(longest > STALL - Duration::from_millis(15), "{name}: {longest:?}");
-    // What the kernel says, of the whole turn. A busy machine may let the thread wait, but a sleep does not run.
+    // The kernel's figures for the whole turn. A busy machine may let the thread wait, but a sleep does not run.
     let (running, waiting) = (|sample: &&Sample| number(sample, "running"), "waiting for a CPU");
     if name == "planted_spin" {
         let longest = caught.iter().map(|sample| running(sample) + number(sample, waiting)).max().unwrap();
@@ -122,7 +122,7 @@ fn check_stall(profile: &Profile, name: &str) {
     }
 }
 
-/// It is read again and again, and profiles may be taken meanwhile.
+/// The watch is read again and again, and profiles may be taken meanwhile.
 #[test]
 fn a_standing_watch_tells_of_each_stall() {
     let _alone = alone();

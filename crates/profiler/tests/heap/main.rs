@@ -1,4 +1,4 @@
-//! Sampled allocations add up to what was really allocated, by stack; what is freed is no longer live.
+//! Sampled allocations add up to the actual ones, by stack; freed memory is no longer live.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
@@ -39,7 +39,7 @@ fn planted_growing() -> Vec<u64> {
     numbers
 }
 
-/// By all stacks with this function: objects and bytes allocated, objects and bytes live.
+/// For all stacks with this function: objects and bytes allocated, objects and bytes live.
 fn of(profile: &Profile, name: &str) -> [i64; 4] {
     let has = |sample: &&stillgate_profiler::profile::Sample| {
         profile.functions_of(sample).any(|line| profile.functions[line.function].name.ends_with(name))
@@ -52,15 +52,15 @@ fn taken() -> Profile {
     snapshot(Session::begin("heap", "the test", Duration::ZERO).unwrap(), Shown::Live).unwrap()
 }
 
-/// That a number is within a fifth of what it has to be.
+/// Whether a number is within a fifth of the expected one.
 fn is_about(found: i64, planted: i64) -> bool {
     (found - planted).abs() * 5 < planted
 }
 
-/// One test, as there is one heap.
+/// A single test, since there is one heap.
 #[test]
 fn planted_allocations_are_found_and_freed_ones_are_not_live() {
-    // Samples enough that a fifth is five standard deviations.
+    // Enough samples that a fifth is five standard deviations.
     sample_every(Some(64 * 1024));
     let kept = thread::spawn(|| planted_kept(100_000)).join().unwrap();
     planted_passing(50_000);
@@ -76,7 +76,7 @@ fn planted_allocations_are_found_and_freed_ones_are_not_live() {
     let [_, bytes, _, live_bytes] = of(&profile, "planted_growing");
     assert!(is_about(bytes, 64 * MIB) && is_about(live_bytes, 32 * MIB), "{bytes} {live_bytes}");
     assert!(grown.iter().enumerate().all(|(place, number)| place as u64 == *number), "moving it has kept it");
-    // No function of the allocator is the innermost.
+    // The innermost function is never the allocator's.
     let innermost = |sample: &stillgate_profiler::profile::Sample| {
         let lines = &profile.locations[sample.stack[0]].lines;
         profile.functions[lines.last().unwrap().function].name.clone()

@@ -1,4 +1,4 @@
-//! Programs that are not ours and read pprof's format: `go tool pprof`, and Python with Google's protobuf.
+//! Other programs that read pprof's format: `go tool pprof`, and Python with Google's protobuf.
 
 use serde_json::Value as Json;
 use std::io::Write;
@@ -8,7 +8,7 @@ use stillgate_profiler::profile::Profile;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/read_pprof.py");
 
-/// What `go tool pprof -top` prints.
+/// The output of `go tool pprof -top`.
 #[track_caller]
 pub(crate) fn go_top(profile: &Profile) -> String {
     let folder = tempfile::tempdir().unwrap();
@@ -17,8 +17,8 @@ pub(crate) fn go_top(profile: &Profile) -> String {
     stillgate_testkit::go_top(&file)
 }
 
-/// What Python finds: `types`, `default`, `totals`, `samples`, `functions` with their sums, `labels`, `comments`. It has checked every
-/// index.
+/// Python's results: `types`, `default`, `totals`, `samples`, `functions` with their sums, `labels`, `comments`. It has
+/// checked every index.
 #[track_caller]
 pub(crate) fn python(profile: &Profile) -> Json {
     let mut python = Command::new("/usr/bin/python3");
