@@ -1,30 +1,30 @@
 //! The JSON Schema (draft 2020-12) and the Markdown reference, both written from the tables of keys.
 //!
-//! The schema describes the file as it is written, so every number or word may also be a text with `${ENV}` in it. What
-//! a schema cannot say well (references, keys that exclude one another) is left to `load`.
+//! The schema describes the file as it is written, so every number or word may also be a text with `${ENV}` in it.
+//! Rules that a schema cannot express well (references, keys that exclude one another) are left to `load`.
 
 use crate::object::Object;
 use serde_json::{Map, Value as Json, json};
 
 /// One key of an object.
 pub struct KeyDescription {
-    /// As it is typed.
+    /// The name of the key.
     pub name: &'static str,
-    /// What it is for.
+    /// Its documentation.
     pub doc: &'static str,
-    /// Of its value.
+    /// The schema of its value.
     pub schema: Json,
-    /// Whether it must be there.
+    /// Whether it is required.
     pub presence: Presence,
 }
 
-/// Whether a key must be there.
+/// Whether a key is required.
 pub enum Presence {
-    /// It must.
+    /// It is required.
     Required,
-    /// It may be absent.
+    /// It is optional.
     Optional,
-    /// As YAML would write it; null where it cannot be shown.
+    /// Optional with this default, as in YAML; null if it cannot be shown.
     Default(Json),
 }
 
@@ -37,7 +37,7 @@ pub struct Definitions {
 impl Definitions {
     /// A reference to the object's schema.
     pub fn object<T: Object>(&mut self) -> Json {
-        // `RouteKeys` is how a route is written; to who writes it, it is a `Route`.
+        // `RouteKeys` is the written form of a route; for its author, it is a `Route`.
         let name = T::NAME.trim_end_matches("Keys");
         if !self.objects.iter().any(|(known, _)| *known == name) {
             let slot = self.objects.len();
@@ -47,7 +47,7 @@ impl Definitions {
         json!({"$ref": format!("#/$defs/{name}")})
     }
 
-    /// Adds a schema that no object is behind.
+    /// Adds a schema without an object.
     pub fn insert(&mut self, name: &'static str, schema: Json) {
         self.objects.push((name, schema));
     }
@@ -101,7 +101,7 @@ fn object_schema<T: Object>(definitions: &mut Definitions) -> Json {
     schema
 }
 
-/// The schema of a key that is known but not built yet.
+/// The schema of a key that is known but not implemented.
 pub fn nothing() -> Json {
     json!({"enum": [null, false, "", [], {}]})
 }
@@ -114,7 +114,7 @@ pub fn or_environment(schema: Json) -> Json {
     json!({"anyOf": [schema, {"$ref": format!("#/$defs/{ENVIRONMENT}")}]})
 }
 
-/// The schema of a file whose root is `T`. `more` adds what is not reached from there.
+/// The schema of a file whose root is `T`. `more` adds definitions that are not reachable from there.
 pub fn schema_of<T: Object>(more: impl FnOnce(&mut Definitions)) -> Json {
     let mut definitions = Definitions::default();
     let mut root = object_schema::<T>(&mut definitions);
@@ -171,7 +171,7 @@ fn write_table(out: &mut String, schema: &Json) {
     }
 }
 
-/// A paragraph in lines as long as documents may have them.
+/// A paragraph, wrapped at the line length of documents.
 fn wrapped(text: &str) -> String {
     const COLUMNS_MAX: usize = 100;
     let (mut out, mut columns) = (String::new(), 0);
@@ -191,7 +191,7 @@ fn wrapped(text: &str) -> String {
     out
 }
 
-/// What a value may be, in a few words.
+/// The allowed values in a few words.
 fn value_words(schema: &Json) -> String {
     if let Some(title) = schema["title"].as_str() {
         return title.to_owned();
@@ -208,7 +208,7 @@ fn value_words(schema: &Json) -> String {
         let words = schemas.iter().filter(|s| s["$ref"] != json!(environment)).map(value_words);
         return words.collect::<Vec<_>>().join(" or ");
     }
-    // Where there are several types, the first says most.
+    // Among several types, the first is the most informative.
     match schema["type"].as_str().or_else(|| schema["type"][0].as_str()) {
         Some("array") if schema["items"].is_object() => format!("list of {}", value_words(&schema["items"])),
         Some("array") => "list".to_owned(),

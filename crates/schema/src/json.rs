@@ -1,16 +1,17 @@
 //! JSON as the tree that keys are read from: a document of a store is read by the same tables as a file.
 //!
-//! Nothing stands for an environment variable here: whoever may write to a store must not read the gateway's environment.
+//! Environment variables are not substituted here: an author of a store's documents must not read the gateway's
+//! environment.
 
 use serde_json::{Number, Value as Json};
 use stillgate_yaml::diagnostic::{Path, Position, Sink};
 use stillgate_yaml::scalar::{Layout, Scalar, Style};
 use stillgate_yaml::tree::{DEPTH_MAX, Entry, Node, SCALAR_BYTES_MAX, Value};
 
-/// Where all of a document stands: a path says more than a line of JSON would. No file has a line 0.
+/// The position of everything in a document: a path is more useful than a line of JSON. No file has a line 0.
 pub const DOCUMENT: Position = Position::NOWHERE;
 
-/// The tree of a document; what is out of bounds is reported.
+/// The tree of a document; values out of bounds or [`UNREADABLE`] are reported, and refused.
 pub fn node(json: &Json, path: &Path<'_>, sink: &mut Sink) -> Node {
     below(json, DEPTH_MAX, path, sink)
 }

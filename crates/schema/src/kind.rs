@@ -1,4 +1,4 @@
-//! What kinds of values a key can have: how each is read, described in the schema and shown as a default.
+//! The kinds of values that a key can have: how each is read, described in the schema and shown as a default.
 //!
 //! A kind is a small value such as `int(1, 256)` or `list(HOST)`; the tables of keys are written with them. Checks that
 //! need more than one value (references, keys that exclude one another) are in `stillgate-config`.
@@ -13,22 +13,22 @@ use std::path::PathBuf;
 
 /// One kind of value.
 pub trait Kind {
-    /// What it is read into.
+    /// The type of the values.
     type Out;
 
-    /// `None`: not such a value; the sink knows why.
+    /// `None` if the value is invalid, which was reported to the sink.
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Self::Out>;
 
     /// Its JSON Schema.
     fn schema(&self, definitions: &mut Definitions) -> Json;
 
-    /// How a default is written in YAML; null where there is nothing to show.
+    /// A default in YAML's notation; null if there is nothing to show.
     fn show(&self, _value: &Self::Out) -> Json {
         Json::Null
     }
 }
 
-/// Reads a value, unless it has been reported as broken already.
+/// Reads a value, unless it has already been reported as broken.
 pub fn read<K: Kind>(kind: &K, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<K::Out> {
     match node.value {
         Value::Refused => None,
@@ -36,7 +36,7 @@ pub fn read<K: Kind>(kind: &K, node: &Node, path: &Path<'_>, sink: &mut Sink) ->
     }
 }
 
-/// The schema of a kind, told what it is read into: the key's type settles that of an `Int`.
+/// The schema of a kind, given the type of its values: the key's type selects that of an `Int`.
 pub fn schema<T>(kind: &impl Kind<Out = T>, definitions: &mut Definitions) -> Json {
     kind.schema(definitions)
 }
@@ -105,7 +105,7 @@ impl<T: TryFrom<i64> + TryInto<i64> + Copy> Kind for Int<T> {
 
     fn schema(&self, _: &mut Definitions) -> Json {
         let mut schema = json!({"type": "integer"});
-        // The ends of the type are nobody's bounds.
+        // The ends of the type are not intended as bounds.
         if self.min > i64::MIN {
             schema["minimum"] = json!(self.min);
         }
@@ -129,7 +129,7 @@ pub struct Text<T> {
     numbers: bool,
 }
 
-/// `what` with its article: `an IP address`.
+/// `what` is the description with its article: `an IP address`.
 pub const fn text<T>(what: &'static str, parse: fn(&str) -> Result<T, Fault>) -> Text<T> {
     Text { what, parse, show: |_| Json::Null, pattern: None, numbers: false }
 }
@@ -141,7 +141,7 @@ impl<T> Text<T> {
         self
     }
 
-    /// A bare whole number is taken as its digits.
+    /// Also accepts a bare whole number, as its digits.
     pub const fn or_number(mut self) -> Text<T> {
         self.numbers = true;
         self
@@ -164,7 +164,7 @@ impl Text<PathBuf> {
     }
 }
 
-/// Any text, as it is.
+/// Any text, unchanged.
 pub const TEXT: Text<String> = text("a text", |text| Ok(text.to_owned()));
 
 impl<T> Kind for Text<T> {
@@ -222,9 +222,9 @@ impl<T> Kind for Text<T> {
 
 /// One word of a fixed list.
 pub struct Choice<T: 'static> {
-    /// Each with what it means.
+    /// Each word with its meaning.
     pub words: &'static [(&'static str, T)],
-    /// Words that are understood but cannot be served yet.
+    /// Words that are known but not implemented.
     pub unbuilt: &'static [&'static str],
 }
 
@@ -252,7 +252,7 @@ impl<T: Copy + PartialEq> Kind for Choice<T> {
     }
 
     fn schema(&self, _: &mut Definitions) -> Json {
-        // `status: 1` is a word to us and a number to YAML.
+        // `status: 1` is a word here and a number in YAML.
         let words = self.words.iter().map(|(word, _)| word.parse::<i64>().map_or(json!(word), |n| json!(n)));
         or_environment(json!({"enum": words.collect::<Vec<_>>()}))
     }
@@ -273,7 +273,7 @@ pub fn alternatives<'a>(words: impl Iterator<Item = &'a str>) -> String {
     }
 }
 
-/// A list of values of one kind. What cannot be read is left out, having been reported.
+/// A list of values of one kind. Unreadable items are left out, having been reported.
 pub struct List<K> {
     item: K,
     min: usize,
@@ -380,21 +380,21 @@ impl<K: Kind<Out: PartialEq>> Kind for Unique<K> {
     }
 }
 
-/// A value together with where it stands.
+/// A value with its position.
 #[derive(Debug, Clone, PartialEq)]
 pub struct At<T> {
-    /// Where it stands.
+    /// Its position.
     pub at: Position,
-    /// What it is.
+    /// The value itself.
     pub value: T,
 }
 
-/// A value that stands nowhere, such as a default.
+/// A value without a position, such as a default.
 pub fn unplaced<T>(value: T) -> At<T> {
     At { at: Position::NOWHERE, value }
 }
 
-/// A kind whose values remember where they stand.
+/// A kind whose values have positions.
 pub struct Located<K>(pub K);
 
 impl<K: Kind> Kind for Located<K> {
@@ -414,11 +414,11 @@ impl<K: Kind> Kind for Located<K> {
     }
 }
 
-/// A kind whose values are made into something else, or checked further.
+/// A kind whose values are converted, or checked further.
 pub struct Then<K: Kind, T> {
-    /// What is read.
+    /// The kind to read.
     pub kind: K,
-    /// What is made of it; `None`: nothing, and the sink knows why.
+    /// The conversion; `None` if the value is invalid, which was reported to the sink.
     pub make: fn(K::Out, &Node, &Path<'_>, &mut Sink) -> Option<T>,
 }
 
@@ -435,7 +435,7 @@ impl<K: Kind, T> Kind for Then<K, T> {
     }
 }
 
-/// Names and texts that mean nothing to the gateway; APISIX's `labels`.
+/// Names and texts without meaning for the gateway; APISIX's `labels`.
 pub struct Labels;
 
 impl Kind for Labels {

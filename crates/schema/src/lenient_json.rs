@@ -1,14 +1,14 @@
-//! Texts of JSON as APISIX reads them: its parser, lua-cjson, takes raw control characters in strings, such as the line breaks of
-//! a certificate that a shell has put there.
+//! Texts of JSON as APISIX reads them: its parser, lua-cjson, accepts raw control characters in strings, such as the
+//! line breaks of a certificate that a shell has put there.
 //!
-//! Only NUL ends a string for it, and is refused here, too. Everything else is JSON as the standard has it.
+//! For lua-cjson, only NUL ends a string, and it is refused here, too. Everything else is standard JSON.
 
 use serde::de::DeserializeOwned;
 use serde_json::Error;
 use serde_json::error::Category;
 use std::borrow::Cow;
 
-/// A text in which raw control characters of strings are escaped. Of JSON, nothing else changes.
+/// Escapes raw control characters in strings. JSON is otherwise unchanged.
 pub fn escaped(text: &str) -> Cow<'_, str> {
     let Some(first) = raw_controls(text).next() else { return Cow::Borrowed(text) };
     let mut out = String::with_capacity(text.len() + text.len() / 8);
@@ -30,7 +30,7 @@ pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, (Error, usize)> {
     })
 }
 
-/// Where an error is in a text that was read as it is [`escaped`]: a byte, from 1.
+/// The position of an error in the original of a text that was read [`escaped`]: a byte, from 1.
 pub fn position(text: &str, error: &Error) -> usize {
     let escaped = escaped(text);
     let lines_before = escaped.split_inclusive('\n').take(error.line().saturating_sub(1));
@@ -46,26 +46,26 @@ pub fn position(text: &str, error: &Error) -> usize {
     at.saturating_sub(added).max(1)
 }
 
-/// What an error says, without the value that it quotes: it may be a secret.
+/// The text of an error, without the value that it quotes: it may be a secret.
 pub fn without_values(error: &Error) -> String {
     let text = error.to_string();
     let text = text.split(" at line ").next().unwrap_or_default();
     let kinds = ["invalid type: ", "invalid value: "];
     let Some((kind, rest)) = kinds.iter().find_map(|kind| Some((*kind, text.strip_prefix(kind)?))) else {
-        // Of other errors, only those of data quote what was read: the name of a variant.
+        // Among other errors, only those of data quote the input: the name of a variant.
         let quotes_value = error.classify() == Category::Data && text.starts_with("unknown variant ");
         return match text.split_once(", expected ").filter(|_| quotes_value) {
             Some((_, expected)) => format!("unknown word, expected {expected}"),
             None => text.to_owned(),
         };
     };
-    // `string "…", expected …`; what is quoted may contain anything.
+    // `string "…", expected …`; the quoted text may contain anything.
     let found = rest.split([' ', ',']).next().unwrap_or_default();
     let expected = rest.rsplit_once(", expected ").map_or("something else", |(_, expected)| expected);
     format!("{kind}{found}, expected {expected}")
 }
 
-/// Where strings have raw control characters, NUL excepted.
+/// Positions of raw control characters in strings, except NUL.
 fn raw_controls(text: &str) -> impl Iterator<Item = usize> {
     let (mut is_string, mut is_escaped) = (false, false);
     text.bytes().enumerate().filter_map(move |(at, byte)| {

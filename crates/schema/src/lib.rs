@@ -1,7 +1,7 @@
-//! What may be typed: objects that are read from a tree of YAML or JSON, by one table of keys each.
+//! Objects of a configuration, read from a tree of YAML or JSON by one table of keys each.
 //!
-//! From the same tables come the readers, the JSON Schema and the reference. Which keys there are is not known here. Nothing
-//! here does IO.
+//! The readers, the JSON Schema and the reference all come from these tables. This crate does not know the keys
+//! themselves. Nothing here does IO.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

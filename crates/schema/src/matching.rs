@@ -1,7 +1,7 @@
-//! Kinds for what a route asks of a request.
+//! Kinds for the conditions of routes.
 //!
-//! The languages themselves (paths, hosts, conditions) belong to the `route` crate; here their errors get a place in
-//! the file.
+//! The languages themselves (paths, hosts, conditions) belong to the `route` crate; here their errors get a position
+//! in the file.
 
 use crate::description::Definitions;
 use crate::kind::{Kind, Text, expected, text};
@@ -37,7 +37,7 @@ pub const PATH: Text<PathPattern> =
 pub const HOST: Text<HostPattern> =
     text("a host name", |text| HostPattern::parse(text).map_err(|error| Fault::new(error.to_string())));
 
-/// A name of a server, as a client may ask for it.
+/// A name of a server, as clients may request it.
 pub const OWN_NAME: Text<String> = text("a host name", |text| {
     if text.contains('*') {
         return Err(Fault::new(format!("{:?} stands for several names", shortened(text))).hint("write each of them"));
@@ -50,12 +50,12 @@ pub const METHOD: Text<Method> =
     text("an HTTP method", |text| parse_method(text).map_err(|error| Fault::new(error.to_string())))
         .pattern("^[A-Z]+$");
 
-/// A variable of a request, as nginx calls them.
+/// A variable of a request, by nginx's name.
 pub fn parse_variable(name: &str) -> Result<Variable, Fault> {
     Variable::parse(name).map_err(|error| Fault::new(error.to_string()))
 }
 
-/// A variable that the access log and the metrics may ask for at the end of a request: who asked is known by then.
+/// A variable that the access log and the metrics may use at the end of a request: the consumer is known by then.
 pub fn parse_recorded(name: &str) -> Result<Variable, Fault> {
     Variable::parse_recorded(name).map_err(|error| Fault::new(error.to_string()))
 }
@@ -63,10 +63,10 @@ pub fn parse_recorded(name: &str) -> Result<Variable, Fault> {
 /// The conditions of a route.
 pub struct Vars;
 
-/// Conditions of a plugin, on a request that has its route: they may ask for more.
+/// Conditions of a plugin, on a request that has its route: they may use more variables.
 pub struct LateVars;
 
-/// The same of a plugin that waits for the body where they ask for it.
+/// Conditions of a plugin that waits for the body if they read it.
 pub struct BodyVars;
 
 impl Kind for BodyVars {
@@ -147,7 +147,7 @@ impl Kind for Expressions {
             let at = scalar.position(node.at, error.span.start);
             let mut fault = Fault::new(match at {
                 Some(_) => error.kind.to_string(),
-                // Where it is in the expression; where that is in the file cannot be told.
+                // The position in the expression; its position in the file is unknown.
                 None => format!("line {}, column {}: {}", error.line, error.column, error.kind),
             });
             let excerpt = error.excerpt();
@@ -163,13 +163,13 @@ impl Kind for Expressions {
     }
 }
 
-/// The value as JSON has it; numbers that JSON lacks are reported.
+/// The value as JSON; numbers that JSON does not have are reported.
 pub fn json_of(node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Json> {
     match &node.value {
         Value::Refused => None,
         Value::List(items) => {
             let item = |(i, item)| json_of(item, &path.index(i), sink);
-            // Through a `Vec`, so that all items are looked at even if one is bad.
+            // Collected in a `Vec`, so that all items are checked even if one is invalid.
             let items: Vec<Option<Json>> = items.iter().enumerate().map(item).collect();
             items.into_iter().collect()
         }
@@ -181,7 +181,7 @@ pub fn json_of(node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Json> {
         }
         Value::Scalar(scalar) if scalar.style == (Style::Substituted { quoted: true }) => Some(json!(&*scalar.text)),
         Value::Scalar(scalar) => match scalar.meaning() {
-            // Nothing came out of the variables: an empty text, not a missing value.
+            // The variables were replaced by nothing: an empty text, not a missing value.
             Meaning::Null if scalar.style != Style::Plain => Some(json!("")),
             Meaning::Null => Some(Json::Null),
             Meaning::Bool(value) => Some(json!(value)),
@@ -197,7 +197,7 @@ pub fn json_of(node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Json> {
     }
 }
 
-/// Reports a fault at the item that `indices` lead to.
+/// Reports a fault at the item that `indices` point to.
 fn report_at(indices: &[usize], node: &Node, path: &Path<'_>, fault: Fault, sink: &mut Sink) {
     if let Some((index, rest)) = indices.split_first()
         && let Value::List(items) = &node.value

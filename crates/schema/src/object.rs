@@ -1,8 +1,8 @@
 //! Maps with fixed keys, each defined once.
 //!
-//! `object!` takes a table of keys (documentation, name, type, kind, what happens where it is absent) and makes from it
-//! the struct, the reader with its check for unknown keys, and the description that the schema and the reference are
-//! written from. Rejected: serde's derive, which stops at the first error and knows neither positions nor schemas.
+//! `object!` takes a table of keys (documentation, name, type, kind, behaviour if absent) and makes from it the struct,
+//! the reader with its check for unknown keys, and the description for the schema and the reference. Rejected: serde's
+//! derive, which stops at the first error and knows neither positions nor schemas.
 
 use crate::description::{Definitions, KeyDescription};
 use crate::kind::{Kind, alternatives, expected};
@@ -12,45 +12,45 @@ use crate::text::tree::{Entry, Node, Value};
 use serde_json::Value as Json;
 use std::marker::PhantomData;
 
-/// What `object!` makes.
+/// Implemented by `object!`.
 pub trait Object: Sized {
     /// Its name in the schema.
     const NAME: &'static str;
 
-    /// What it is for.
+    /// Its documentation.
     const DOC: &'static str;
 
     /// Whether APISIX refuses unknown keys, too, where a plugin has the object (`additionalProperties: false`).
     const IS_CLOSED: bool;
 
-    /// All its keys that can be used, but for those of its parts.
+    /// All its keys that can be used, without those of its parts.
     const KEYS: &'static [&'static str];
 
-    /// Sets of keys of which at least one must be there.
+    /// Sets of keys of which at least one is required.
     const NEEDS: &'static [&'static [&'static str]];
 
-    /// `at`: where the map is, for keys it lacks.
+    /// `at` is the position of the map, for missing keys.
     fn read_entries(entries: &[Entry], at: Position, path: &Path<'_>, sink: &mut Sink) -> Option<Self>;
 
-    /// Whether it has a key, which may be one that is not built yet.
+    /// Whether it has a key, even one that is not implemented.
     fn has_key(key: &str) -> bool;
 
     /// All its keys, in the order of the table.
     fn describe(definitions: &mut Definitions) -> Vec<KeyDescription>;
 }
 
-/// Keys that APISIX has for what is not here.
+/// Keys of APISIX for features that do not exist here.
 pub struct Foreign {
     /// The keys.
     pub keys: &'static [&'static str],
-    /// What is not here.
+    /// The missing feature.
     pub what: &'static str,
-    /// What to do.
+    /// A suggestion.
     pub hint: &'static str,
 }
 
 impl Foreign {
-    /// Of an object that has none.
+    /// For an object without them.
     pub const NONE: Foreign = Foreign { keys: &[], what: "", hint: "" };
 }
 
@@ -68,9 +68,9 @@ impl<T: Object> Kind for Map<T> {
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<T> {
         match &node.value {
             Value::Map(entries) => T::read_entries(entries, node.at, path, sink),
-            // A key with nothing behind it, all of it commented out perhaps, is an empty map.
+            // A key without a value, perhaps because all of it is commented out, is an empty map.
             _ if node.is_null() => T::read_entries(&[], node.at, path, sink),
-            // Some map may hold a secret, and then the text in its place may be it.
+            // A map may hold a secret, and then the text in its place may be one.
             Value::Scalar(scalar) if matches!(scalar.meaning(), Meaning::Text(_)) => {
                 sink.error(node.at, path, "expected a map, found a text");
                 None
@@ -87,12 +87,12 @@ impl<T: Object> Kind for Map<T> {
     }
 }
 
-/// An object of which nothing is written; `None`: it has a key that must be.
+/// An object with no keys written; `None` if it has a required key.
 pub fn unwritten<T: Object>() -> Option<T> {
     T::read_entries(&[], Position::NOWHERE, &Path::Root, &mut Sink::default())
 }
 
-/// The key's name of a field's: without the `r#` that keywords need.
+/// The key's name for a field: without the `r#` that keywords need.
 pub const fn key_name(field: &'static str) -> &'static str {
     match field.as_bytes() {
         [b'r', b'#', ..] => field.split_at(2).1,
@@ -100,7 +100,7 @@ pub const fn key_name(field: &'static str) -> &'static str {
     }
 }
 
-/// Reports a key that the object has no use for.
+/// Reports a key that the object does not have.
 pub fn refuse_key(
     entry: &Entry,
     known: &[&[&'static str]],
@@ -135,7 +135,7 @@ pub fn refuse_key(
     }
 }
 
-/// Whether a value leaves what it is about switched off.
+/// Whether a value leaves its feature switched off.
 fn asks_for_nothing(node: &Node) -> bool {
     match &node.value {
         Value::List(items) => items.is_empty(),
@@ -145,12 +145,12 @@ fn asks_for_nothing(node: &Node) -> bool {
     }
 }
 
-/// Reports a key that must be there.
+/// Reports a missing required key.
 pub fn missing_key(key: &str, at: Position, path: &Path<'_>, sink: &mut Sink) {
     sink.error(at, path, Fault::new(format!("the key {key:?} is missing")).hint("add it"));
 }
 
-/// Reports that none of a set of keys is there.
+/// Reports that none of a set of keys is present.
 pub fn need_any(keys: &[&str], without: &str, entries: &[Entry], at: Position, path: &Path<'_>, sink: &mut Sink) {
     if !entries.iter().any(|entry| keys.contains(&&*entry.key)) {
         let hint = format!("add {}", alternatives(keys.iter().copied()));
@@ -158,18 +158,19 @@ pub fn need_any(keys: &[&str], without: &str, entries: &[Entry], at: Position, p
     }
 }
 
-/// A struct from a table of keys. After each key's kind comes what its absence means:
+/// Makes a struct from a table of keys. Behind each key's kind is the behaviour if it is absent:
 ///
 /// - `default(VALUE)`: this value;
 /// - `optional`: `None`, and the field is an `Option`;
-/// - `expected`: an error, and the field is an `Option` so that the rest of the object can still be looked at;
-/// - `required`: an error, and there is no object;
+/// - `expected`: an error, and the field is an `Option` so that the rest of the object can still be checked;
+/// - `required`: an error, and no object is made;
 /// - `nested`: the same as an empty map.
 ///
-/// A value that cannot be read counts as absent, without a second error. `any_of` names keys of which one must be
-/// there, and what it means if none is. `unbuilt` names keys that are known but cannot be served yet; they are refused
-/// unless empty. `foreign` are keys of APISIX's that nothing here is for; a file may not have them. `parts` are objects whose
-/// keys stand beside the object's own. `closed: true` is for objects of plugins that APISIX takes no other keys in.
+/// A value that cannot be read counts as absent, without a second error. `any_of` names keys of which one is required,
+/// and the effect if none is present. `unbuilt` names keys that are known but not implemented; they are refused unless
+/// empty. `foreign` are keys of APISIX for features that do not exist here; a file must not have them. `parts` are
+/// objects whose keys are next to the object's own. `closed: true` is for objects of plugins in which APISIX allows no
+/// other keys.
 #[macro_export]
 macro_rules! object {
     (@field optional $ty:ty) => { Option<$ty> };
