@@ -1,6 +1,7 @@
-//! What a request pays for its limit, in nanoseconds: `cargo bench -p stillgate-limits`.
+//! Cost of a limit per request, in nanoseconds: `cargo bench -p stillgate-limits`.
 //!
-//! Prints the median of several runs. For orientation: times on a shared machine are no gate.
+//! Prints the median of several runs. For orientation only: times on a shared machine are not
+//! suitable as a gate.
 
 #![allow(clippy::unwrap_used, reason = "a bench may stop at the first surprise")]
 
@@ -14,7 +15,7 @@ use stillgate_limits::{Key, Limit, Limits};
 const RUNS: usize = 9;
 const TAKES: u64 = 1_000_000;
 const NOW_MS: u64 = 1_795_220_833_000;
-/// Never full, and full at once.
+/// A limit that is never reached, and one that is reached at once.
 const WIDE: Limit = Limit { count: stillgate_limits::COUNT_MAX, window_ms: 3_600_000 };
 const FULL: Limit = Limit { count: 1, window_ms: 3_600_000 };
 
@@ -38,7 +39,7 @@ fn main() {
     show("fixed, 2 threads, a key each", 2, |number, _| take_fixed(&limits, keys[6 + number as usize], WIDE));
     show("fixed, 2 threads, 65,536 keys", 2, |number, at| take_fixed(&limits, spread(at + number), WIDE));
     let numbers = AtomicU64::new(1 << 32);
-    // Hash included. After two million the table is full.
+    // Includes the hash. After two million the table is full.
     show("fixed, a new key each time", 1, |_, _| {
         take_fixed(&limits, key(numbers.fetch_add(1, Ordering::Relaxed)), WIDE);
     });
@@ -49,7 +50,7 @@ fn take_fixed(limits: &Limits, key: Key, limit: Limit) {
     black_box(limits.take_fixed(key, limit, 1, NOW_MS).unwrap());
 }
 
-/// Prints the nanoseconds that one call takes a thread.
+/// Prints the nanoseconds that one call takes in each thread.
 fn show(name: &str, threads: u64, call: impl Fn(u64, u64) + Sync) {
     let mut runs: Vec<f64> = (0..RUNS).map(|_| run(threads, &call)).collect();
     runs.sort_by(f64::total_cmp);

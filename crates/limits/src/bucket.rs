@@ -1,4 +1,4 @@
-//! How threads and processes count together without waiting for each other: the protocol of a bucket.
+//! The protocol of a bucket: how threads and processes count together without waiting for each other.
 //!
 //! ```text
 //!  ├ members ┼ 3 words spare ┼ slot 0: tally │ key │ key │ end ┼ slot 1 … ┼ slot 14 ┤   512 bytes
@@ -7,25 +7,26 @@
 //!
 //! 1. *A slot is one window of one key.* Its key and its end never change while it is shown; a new window is a new
 //!    counter, usually in the slot of the old one.
-//! 2. *Coming and going* are changes of the word `members`. Who wants to add a counter claims a slot, writes it, and shows
-//!    it by a compare-and-swap from a state in which it saw that no other slot has the key. So a key has one counter.
-//! 3. *Generations*: a tally's generation is odd while its slot is written, and higher after it. Who counts swaps the whole
-//!    tally: it fails where the slot was claimed since, so nothing is counted for a key that was looked up before.
-//! 4. *Nobody waits.* A swap that fails means that another thread got on. A thread that stops for good in the middle keeps
-//!    at most the slot that it claimed, and only until claims of that bucket are old.
+//! 2. *Adding and removing* counters are changes of the word `members`. A thread that wants to add a counter claims a
+//!    slot, writes it, and shows it by a compare-and-swap from a state in which it saw that no other slot has the key.
+//!    So a key has one counter.
+//! 3. *Generations*: a tally's generation is odd while its slot is written, and higher after it. Counting swaps the
+//!    whole tally: it fails if the slot was claimed since, so nothing is counted for a key that was looked up before.
+//! 4. *Nothing waits.* A swap that fails means that another thread made progress. A thread that stops for good in the
+//!    middle keeps at most the slot that it claimed, and only until claims of that bucket are old.
 //!
-//! A thread that sleeps for more than eight seconds between claiming and writing a slot can find it claimed by another one;
-//! it sees that before it shows the slot, and counts it as disturbed. The counter of the other one may then have a wrong
-//! key, which is as if it had been evicted.
+//! A thread that sleeps for more than eight seconds between claiming and writing a slot can find it claimed by another
+//! one; it sees that before it shows the slot, and counts it as disturbed. The other thread's counter may then have a
+//! wrong key, which has the effect of an eviction.
 //!
-//! Nothing here knows where the atomics are, so that loom can try every interleaving.
+//! This module does not depend on where the atomics are, so that loom can try every interleaving.
 
 use crate::key::Key;
 use crate::members::Members;
 use crate::sync::{AtomicU64, Ordering};
 use std::fmt;
 
-/// Tries before an operation gives up; each one that fails means that another thread got on.
+/// Tries before an operation gives up; each failure means that another thread made progress.
 pub(crate) const TRIES_MAX: usize = 1_024;
 /// Bits of a tally's count.
 pub(crate) const COUNT_BITS: u32 = 40;
@@ -40,7 +41,7 @@ pub(crate) struct Slot {
     end_ms: AtomicU64,
 }
 
-/// The counters whose keys fall here.
+/// The counters whose keys fall into this bucket.
 #[repr(C)]
 pub(crate) struct Bucket<const WAYS: usize> {
     members: AtomicU64,
@@ -48,12 +49,12 @@ pub(crate) struct Bucket<const WAYS: usize> {
     pub(crate) slots: [Slot; WAYS],
 }
 
-/// When a counter's window must end for it to be looked at.
+/// The range of ends of windows that are considered.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Life {
-    /// What ended before is over.
+    /// Windows that ended before are over.
     pub(crate) now_ms: u64,
-    /// What ends later was begun by a clock that was ahead, and does not count.
+    /// Windows that end later were begun by a clock that was ahead, and do not count.
     pub(crate) end_max_ms: u64,
 }
 
@@ -63,7 +64,7 @@ impl Life {
     }
 }
 
-/// A counter that was found, as it was at one moment.
+/// A counter that was found, and its state at one moment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Found {
     way: usize,
@@ -77,7 +78,7 @@ impl Found {
     }
 }
 
-/// Other threads were in the way at every try, or have claimed every slot of a bucket.
+/// Other threads interfered with every try, or have claimed every slot of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Contended;
 
@@ -89,24 +90,24 @@ impl fmt::Display for Contended {
 
 impl std::error::Error for Contended {}
 
-/// What came of adding a counter.
+/// The result of adding a counter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Added {
-    /// The counter is there, by this thread or another one.
+    /// The counter exists, added by this thread or another one.
     pub(crate) is_there: bool,
-    /// A counter whose window had not ended had to go.
+    /// A counter whose window had not ended was evicted.
     pub(crate) has_evicted: bool,
-    /// This thread slept so long that its slot was taken from it.
+    /// This thread slept so long that another thread took its slot.
     pub(crate) is_disturbed: bool,
 }
 
 impl<const WAYS: usize> Bucket<WAYS> {
-    /// The counter of this key, if one is shown.
+    /// The counter of this key, if it is shown.
     pub(crate) fn find(&self, key: Key, life: Life) -> Result<Option<Found>, Contended> {
         for _ in 0..TRIES_MAX {
             let members = self.members();
             let found = self.look(members, key, life);
-            // It may have come to another slot while this thread looked there.
+            // It may have moved to another slot while this thread searched.
             if found.is_some() || self.members() == members {
                 return Ok(found);
             }
@@ -114,14 +115,14 @@ impl<const WAYS: usize> Bucket<WAYS> {
         Err(Contended)
     }
 
-    /// Counts, if nothing has happened to the counter since it was found.
+    /// Counts, if the counter has not changed since it was found.
     pub(crate) fn settle(&self, found: Found, count: u64) -> bool {
         let after = found.tally & !COUNT | count.min(COUNT);
         let tally = &self.slots[found.way].tally;
         tally.compare_exchange(found.tally, after, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Adds a counter that has counted nothing, unless there is one.
+    /// Adds a counter with a count of zero, unless there is one.
     pub(crate) fn add(&self, key: Key, end_ms: u64, life: Life) -> Added {
         let mut added = Added::default();
         for _ in 0..TRIES_MAX {
@@ -156,7 +157,7 @@ impl<const WAYS: usize> Bucket<WAYS> {
                 return None;
             }
             let end_ms = slot.end_ms.load(Ordering::Acquire);
-            // It may be another thread's that has written the slot since and has not shown it yet, or never will.
+            // It may belong to another thread that has written the slot since and has not shown it yet, or never will.
             let is_shown = self.members().is_shown(way);
             let is_same = (slot.tally.load(Ordering::Acquire) ^ tally) & !COUNT == 0;
             (is_shown && is_same && life.holds(end_ms)).then_some(Found { way, tally, end_ms })
@@ -178,11 +179,11 @@ impl<const WAYS: usize> Bucket<WAYS> {
                 return;
             }
         }
-        // The slot comes back to use once claims are old.
+        // The slot becomes usable again once claims are old.
         added.is_there = false;
     }
 
-    /// The slot that a new counter of this key gets, if there is one that no other thread has claimed.
+    /// The slot for a new counter of this key, if there is one that no other thread has claimed.
     fn choose(&self, members: Members, key: Key, now_ms: u64) -> Option<Victim> {
         let ranked = (0..WAYS).filter_map(|way| {
             let slot = &self.slots[way];
@@ -208,7 +209,7 @@ impl<const WAYS: usize> Bucket<WAYS> {
     }
 }
 
-/// Who has to make room, in this order; of one rank the one that ends soonest.
+/// The order in which counters make room; within one rank, the one that ends soonest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Victim {
     rank: Rank,
@@ -218,7 +219,7 @@ struct Victim {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
-    /// The same key's, whose window is over.
+    /// A slot of the same key, whose window is over.
     Own,
     Free,
     Over,
@@ -230,9 +231,9 @@ impl Slot {
         self.key[0].load(Ordering::Acquire) == key.0[0] && self.key[1].load(Ordering::Acquire) == key.0[1]
     }
 
-    /// Makes it the counter of a key, by the thread that has claimed it; its tally then.
+    /// Makes it the counter of a key; called by the thread that has claimed it. Returns its tally.
     fn write(&self, key: Key, end_ms: u64) -> u64 {
-        // Odd from here on, also where who was killed has left it odd. Nobody else changes generations meanwhile.
+        // Odd from here on, even if a killed thread left it odd. No other thread changes generations meanwhile.
         let step = if is_written(self.tally.load(Ordering::Acquire)) { 2 } else { 1 };
         let before = self.tally.fetch_add(step << COUNT_BITS, Ordering::AcqRel);
         self.key[0].store(key.0[0], Ordering::Release);
@@ -244,7 +245,7 @@ impl Slot {
     }
 }
 
-/// Whether a slot is in the middle of being written.
+/// Whether a slot is being written.
 fn is_written(tally: u64) -> bool {
     tally >> COUNT_BITS & 1 == 1
 }

@@ -1,13 +1,13 @@
-//! Keys of counters: 128-bit keyed hashes, so that no client can choose what shares a bucket with what.
+//! Keys of counters: 128-bit keyed hashes, so that clients cannot choose which keys share a bucket.
 //!
-//! The hash is SipHash-1-3 with a key that lives in the table's header: two processes that share a table hash alike, even
-//! if they are of different builds. Two counters share a key by accident with a probability of 2^-128 a pair.
+//! The hash is SipHash-1-3 with a key that lives in the table's header: two processes that share a table hash alike,
+//! even if they are of different builds. Two counters have equal keys by accident with a probability of 2^-128 a pair.
 
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::hash::Hasher;
 use std::sync::OnceLock;
 
-/// What a counter is found by.
+/// Identifies a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key(pub(crate) [u64; 2]);
 
@@ -18,9 +18,9 @@ impl Key {
     }
 }
 
-/// Makes a [`Key`] from its parts: usually who the limit is, then what the request is counted by.
+/// Makes a [`Key`] from its parts: usually the identity of the limit, then the value by which requests are counted.
 ///
-/// It is `Copy`: a limit keeps one that has taken its own identity in, and adds each request's part to a copy.
+/// It is `Copy`: a limit keeps one that has absorbed its own identity, and adds each request's part to a copy.
 #[derive(Debug, Clone, Copy)]
 pub struct KeyHasher(SipHasher13);
 
@@ -32,7 +32,7 @@ impl KeyHasher {
     /// Adds a part. Parts cannot run into each other: `("a", "bc")` and `("ab", "c")` are different keys.
     #[must_use]
     pub fn part(mut self, bytes: &[u8]) -> KeyHasher {
-        /// What such a part is taken in with, its length before it: most are the text of an address.
+        /// Most bytes of a part that is absorbed together with its length: most parts are the text of an address.
         const SHORT_BYTES: usize = 16;
         let length = (bytes.len() as u64).to_le_bytes();
         match bytes.len() {
@@ -57,12 +57,12 @@ impl KeyHasher {
     }
 }
 
-/// The parts that all keys of a limit begin with, taken in once.
+/// The parts that all keys of a limit begin with, absorbed once.
 #[derive(Debug, Default)]
 pub struct Begun(OnceLock<([u64; 2], KeyHasher)>);
 
 impl Begun {
-    /// A hasher of the table with these seeds that has taken the parts in, which `take_in` does where it is the first time.
+    /// A hasher of the table with these seeds that has absorbed the parts; `take_in` absorbs them the first time.
     pub(crate) fn hasher(&self, seeds: [u64; 2], take_in: impl Fn(KeyHasher) -> KeyHasher) -> KeyHasher {
         let anew = || take_in(KeyHasher::new(seeds));
         let (of_seeds, hasher) = self.0.get_or_init(|| (seeds, anew()));
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn another_build_hashes_alike() {
-        // Stored in the memory that an upgrade hands over: a change needs a new `layout::VERSION`.
+        // Stored in the memory that an upgrade hands over: a change requires a new `layout::VERSION`.
         assert_eq!(key([1, 2], &["route", "::1"]).0, [0x2391_4de5_2116_aec8, 0xe39b_c2ae_f0a3_9dbb]);
     }
 }

@@ -1,11 +1,12 @@
-//! Where everything stands in the memory of a table: the contract between the two processes of an upgrade.
+//! The memory layout of a table: the contract between the two processes of an upgrade.
 //!
 //! ```text
 //!  0        4096
 //!  ├ header ┼ bucket 0 ┼ bucket 1 ┼ …        512 bytes each
 //! ```
 //!
-//! A change of anything here, of the words in `members` and `bucket`, or of the hash in `key`, means a new [`VERSION`].
+//! A change of anything here, of the words in `members` and `bucket`, or of the hash in `key`, requires a new
+//! [`VERSION`].
 
 use crate::bucket::Bucket;
 use crate::members::WAYS_MAX;
@@ -17,12 +18,12 @@ pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"sglimits");
 pub(crate) const VERSION: u64 = 1;
 /// Bytes before the buckets.
 pub(crate) const HEADER_BYTES: usize = 4096;
-/// Slots of a bucket. With half of all slots in use, one bucket in three hundred has no room for one more counter.
+/// Slots of a bucket. With half of all slots in use, one bucket in three hundred has no room for another counter.
 pub(crate) const WAYS: usize = WAYS_MAX;
 /// Bytes of a bucket.
 pub(crate) const BUCKET_BYTES: usize = size_of::<Shelf>();
 
-/// A bucket as it stands in memory.
+/// A bucket in memory.
 #[repr(C, align(512))]
 pub(crate) struct Shelf(pub(crate) Bucket<WAYS>);
 

@@ -1,28 +1,29 @@
-//! A leaky bucket: requests pour in, `rate` of them leak out in a second, and what is above `burst` runs over.
+//! A leaky bucket: requests pour in, `rate` of them leak out per second, and those above `burst` overflow.
 //!
-//! It decides as APISIX's `limit-req` does (`resty.limit.req`): after a request that passed with an excess of `e`, one that
-//! comes `t` seconds later has an excess of `max(e - rate * t + 1, 0)`. It is turned away above `burst`, and otherwise delayed
-//! by what its excess takes to leak out. One that is turned away changes nothing.
+//! It decides like APISIX's `limit-req` (`resty.limit.req`): after a request that passed with an excess of `e`, one
+//! that comes `t` seconds later has an excess of `max(e - rate * t + 1, 0)`. It is rejected above `burst`, and
+//! otherwise delayed by the time in which its excess leaks out. A rejected request changes nothing.
 //!
 //! ```text
 //!             epoch begins                         now          level
 //!                  ├────────── has leaked ──────────┼── excess ───┤   in thousandths of a request
 //! ```
 //!
-//! A counter holds one number, so that it can change in one step: the *level*, which is how much will have leaked out when the
-//! bucket is empty, one request less. It is counted from the beginning of an epoch, since a counter has few bits. When an
-//! epoch ends, the first request of the next one closes its counter ([`CLOSED`]), and takes the level over. Nothing that was
-//! counted is lost then: who comes late and finds the counter closed counts in the next one.
+//! A counter holds one number, so that it can change in one step: the *level*, which is the amount that will have
+//! leaked out when the bucket is empty, minus one request. It is counted from the beginning of an epoch, since a
+//! counter has few bits. When an epoch ends, the first request of the next one closes its counter ([`CLOSED`]), and
+//! takes over the level. No count is lost: a late request that finds the counter closed counts in the next one.
 
 use crate::COUNT_MAX;
 
 /// A request, in the unit of levels.
 const REQUEST: u64 = 1_000;
-/// The bit of a counter that the next epoch has taken over.
+/// The bit of a counter that was taken over by the next epoch.
 pub(crate) const CLOSED: u64 = 1 << 39;
-/// Shortest epoch: keys that come once make room after about this time.
+/// Shortest epoch: keys that are used once make room after about this time.
 const EPOCH_MS_MIN: u64 = 10_000;
-/// Clocks of threads differ by less. A counter that is closed longer before its end was closed before the clock was set back.
+/// Clocks of threads differ by less. A counter that was closed longer before its end was closed before the clock was
+/// set back.
 const CLOCKS_DIFFER_MAX_MS: u64 = 1_000;
 
 /// The fastest leak, in requests a second.
@@ -35,9 +36,9 @@ pub const BURST_MAX: f64 = 1e6;
 /// A leaky bucket's two numbers, within their bounds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Leak {
-    /// Thousandths of a request in a millisecond, which is requests in a second.
+    /// Thousandths of a request per millisecond, which equals requests per second.
     rate: f64,
-    /// In thousandths of a request.
+    /// Burst in thousandths of a request.
     burst: u64,
     epoch_ms: u64,
 }
@@ -47,30 +48,30 @@ pub struct Leak {
 pub struct Poured {
     /// Whether the request may pass.
     pub admitted: bool,
-    /// Microseconds until what is before it has leaked out.
+    /// Microseconds until the requests before it have leaked out.
     pub delay_us: u64,
 }
 
 impl Leak {
-    /// With `rate` requests a second, and `burst` of them above it. What is out of bounds is taken for the bound.
+    /// A leak of `rate` requests per second, with `burst` above it. Values out of bounds become the bound.
     pub fn new(rate: f64, burst: f64) -> Leak {
         let (rate, burst) = (rate.clamp(RATE_MIN, RATE_MAX), burst.clamp(0.0, BURST_MAX));
-        // A full bucket is empty after this time, so that a level never stays for more than one epoch after its own.
+        // A full bucket is empty after this time, so that a level lasts for at most one epoch after its own.
         let empties_ms = ((burst + 1.0) * 1_000.0 / rate).ceil() as u64;
         Leak { rate, burst: (burst * 1_000.0) as u64, epoch_ms: empties_ms.max(EPOCH_MS_MIN) }
     }
 
-    /// What has leaked out so long after the beginning of an epoch.
+    /// The amount that leaks out in this time from the beginning of an epoch.
     fn leaked(self, since_ms: u64) -> u64 {
         (since_ms as f64 * self.rate) as u64
     }
 
-    /// What becomes of a level when its epoch has ended; of none, none.
+    /// The level that remains when its epoch has ended; an empty one stays empty.
     pub(crate) fn carried(self, level: u64) -> u64 {
         (level & !CLOSED).saturating_sub(self.leaked(self.epoch_ms))
     }
 
-    /// Decides for a level; `None`: the request changes nothing. A new bucket has a level of 0.
+    /// Decides at a level; `None` if the request changes nothing. A new bucket has a level of 0.
     pub(crate) fn pour(self, level: u64, since_ms: u64) -> (Poured, Option<u64>) {
         let leaked = self.leaked(since_ms);
         let excess = level.saturating_sub(leaked);
@@ -82,15 +83,15 @@ impl Leak {
     }
 }
 
-/// Where the present is in epochs.
+/// The position of the present time in epochs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Epoch {
     /// Since 1970.
     pub(crate) number: u64,
     pub(crate) since_ms: u64,
-    /// When nothing is taken over from its counter any more: as the next one ends.
+    /// When its counter is not taken over any more: the end of the next epoch.
     pub(crate) end_ms: u64,
-    /// Until it ends.
+    /// Time until it ends.
     remaining_ms: u64,
 }
 
@@ -102,19 +103,19 @@ impl Epoch {
         Epoch { number, since_ms, end_ms, remaining_ms }
     }
 
-    /// Its very beginning, where another thread's clock is already.
+    /// The beginning of the next epoch, which another thread's clock may have reached already.
     pub(crate) fn next(self, leak: Leak) -> Epoch {
         let end_ms = self.end_ms.saturating_add(leak.epoch_ms);
         Epoch { number: self.number.wrapping_add(1), since_ms: 0, end_ms, remaining_ms: leak.epoch_ms }
     }
 
-    /// Whether a counter of this epoch that is closed is to be left: its end is near.
+    /// Whether a closed counter of this epoch must be left for the next: its end is near.
     pub(crate) fn is_over_elsewhere(self) -> bool {
         self.remaining_ms <= CLOCKS_DIFFER_MAX_MS
     }
 }
 
-// The level of a full bucket at the end of an epoch, and that of one more request, leave the bit alone.
+// The level of a full bucket at the end of an epoch plus one more request does not reach the bit.
 const _: () = assert!(2 * (BURST_MAX as u64 + 2) * REQUEST + EPOCH_MS_MIN * (RATE_MAX as u64) < CLOSED);
 const _: () = assert!(CLOSED <= COUNT_MAX);
 
@@ -123,7 +124,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// As `resty.limit.req` computes it, in requests and seconds.
+    /// The computation of `resty.limit.req`, in requests and seconds.
     struct Plain {
         rate: f64,
         burst: f64,
@@ -145,7 +146,7 @@ mod tests {
     }
 
     proptest! {
-        /// But for what is as close to `burst` as the two round differently.
+        /// Except for excesses so close to `burst` that the two round differently.
         #[test]
         fn it_decides_as_its_model(
             rate in 0.01..2000.0f64, burst in 0.0..50.0f64, gaps in proptest::collection::vec(0u64..3000, 1..200),

@@ -1,5 +1,5 @@
-//! Limits that hold exactly over all worker threads, and over both processes of an upgrade: a bounded table of counters
-//! that they change together, without locks.
+//! Limits that hold exactly over all worker threads, and over both processes of an upgrade: a bounded table of shared
+//! counters without locks.
 //!
 //! ```text
 //!  key ──▶ bucket ─┬ counter: one window of one key ──▶ admitted? remaining, reset
@@ -7,14 +7,16 @@
 //!                  └ … 15 in all; a new one takes the place of one that is over
 //! ```
 //!
-//! - Of a window's `count` exactly so many are admitted, whoever asks: one thread, several, or two processes.
+//! - Exactly a window's `count` of requests are admitted, whether they come from one thread, several, or two processes.
 //! - A leaky bucket ([`Leak`]) admits its burst at once and its rate from then on, counted in the same way.
-//! - No operation locks, waits or allocates. A process that is killed in the middle of one costs at most the one counter
-//!   that it was adding; its slot is used again once nobody has added a counter to that bucket for 8 to 16 seconds.
-//! - Memory is bounded. Where too many keys meet in a bucket, the counter goes whose window ends soonest, and that is
-//!   counted ([`Happened::evicted`]): its key starts from zero when it comes again. Nothing else is admitted beyond a limit.
-//! - Time is an argument, in milliseconds since the epoch. If the clock is set back, windows that would end later than they
-//!   could are over.
+//! - No operation locks, waits or allocates. A process that is killed in the middle of one costs at most the one
+//!   counter that it was adding; its slot is used again once no counter has been added to that bucket for 8 to 16
+//!   seconds.
+//! - Memory is bounded. If too many keys meet in a bucket, the counter whose window ends soonest is evicted, and that
+//!   is counted ([`Happened::evicted`]): its key starts from zero when it comes again. Nothing else is admitted beyond
+//!   a limit.
+//! - Time is an argument, in milliseconds since the epoch. If the clock is set back, windows that would end later than
+//!   possible are over.
 //!
 //! ```
 //! use stillgate_limits::{Limit, Limits};
@@ -48,5 +50,5 @@ pub use leaky::{BURST_MAX, Leak, Poured, RATE_MAX, RATE_MIN};
 pub use table::{Happened, Limits};
 pub use window::{Limit, Taken};
 
-/// The most that one window can count; a higher limit is this one.
+/// The most that one window can count; a higher limit is reduced to this.
 pub const COUNT_MAX: u64 = (1 << bucket::COUNT_BITS) - 1;

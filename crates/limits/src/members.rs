@@ -1,5 +1,5 @@
-//! Which slots of a bucket hold a counter, in one word: every change of it is one compare-and-swap, so that all threads
-//! agree on the order in which counters came and went.
+//! The slots of a bucket that hold a counter, in one word: every change of it is one compare-and-swap, so that all
+//! threads agree on the order in which counters were added and removed.
 //!
 //! ```text
 //!  63        40 39      30 29        15 14         0
@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A slot is *free* (neither bit), *claimed* by a thread that writes a counter's key into it, or *shown* to all. The
-//! version makes any two states differ, even where one slot's counter was replaced and replaced back.
+//! version makes any two states differ, even if a slot's counter was replaced and restored.
 
 /// Slots that the word has bits for.
 pub(crate) const WAYS_MAX: usize = 15;
@@ -45,9 +45,9 @@ impl Members {
         })
     }
 
-    /// The same with the claims dropped that nobody has any more. That is so if the bucket's last claim is at least 8 to 16
-    /// seconds ago, where writing three words and a compare-and-swap takes less than a microsecond: whoever claimed was
-    /// killed. No version of its own, as it is stored together with a claim.
+    /// Drops abandoned claims. Claims are abandoned if the bucket's last claim is at least 8 to 16 seconds ago, while
+    /// writing three words and a compare-and-swap takes less than a microsecond: the claiming thread was killed. It
+    /// gets no version of its own, since it is stored together with a claim.
     pub(crate) fn without_old_claims(self, now_ms: u64) -> Members {
         let age = unit(now_ms).wrapping_sub(self.0 >> AT_SHIFT) & AT;
         // Clocks of threads differ: the last claim may be a little ahead of the present.
@@ -55,18 +55,18 @@ impl Members {
         if is_recent { self } else { Members(self.0 & !(BITS << CLAIMED_SHIFT)) }
     }
 
-    /// A slot in the hands of one thread, and no longer shown.
+    /// Claims a slot for one thread, so that it is no longer shown.
     pub(crate) fn with_claim(self, way: usize, now_ms: u64) -> Members {
         let bits = self.0 & !(1 << way) & !(AT << AT_SHIFT);
         Members(bits | 1 << CLAIMED_SHIFT << way | unit(now_ms) << AT_SHIFT).changed()
     }
 
-    /// A claimed slot shown to all.
+    /// Shows a claimed slot to all.
     pub(crate) fn with_shown(self, way: usize) -> Members {
         Members(self.without_claim(way).0 | 1 << way)
     }
 
-    /// A claimed slot given back.
+    /// Gives a claimed slot back.
     pub(crate) fn without_claim(self, way: usize) -> Members {
         Members(self.0 & !(1 << CLAIMED_SHIFT << way)).changed()
     }
@@ -76,7 +76,7 @@ impl Members {
     }
 }
 
-/// The time of a claim as the word holds it; starts again after two hours.
+/// The time of a claim in the word's unit; it wraps around after two hours.
 fn unit(now_ms: u64) -> u64 {
     (now_ms / CLAIM_UNIT_MS) & AT
 }

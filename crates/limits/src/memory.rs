@@ -1,7 +1,8 @@
-//! The memory of a table: a file without a name that two processes map. The only place of the crate with unsafe code.
+//! The memory of a table: a file without a name that two processes map. The only module of the crate with unsafe code.
 //!
-//! Everything in it is reached as atomics, so that no thread and no process can make a data race of it. It is apart from
-//! the mapping of `stillgate-metrics`, which reserves, grows and keeps to one writer; this one has one size from the start.
+//! All of its content is accessed as atomics, so that neither threads nor processes can cause a data race. It is
+//! separate from the mapping of `stillgate-metrics`, which reserves, grows and has one writer; this one has a fixed
+//! size from the start.
 
 use crate::layout::{BUCKET_BYTES, HEADER_BYTES, Header, Shelf};
 use rustix::fs::{
@@ -29,11 +30,12 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Makes a file with room for so many shelves, and takes all of its memory now: a store later cannot fail for want of it.
+    /// Makes a file with room for so many shelves, and allocates all of its memory now, so that a later store cannot
+    /// fail for lack of memory.
     pub(crate) fn create(shelves: usize) -> io::Result<Mapping> {
         let create = |flags| memfd_create(c"stillgate-limits", flags | MemfdFlags::CLOEXEC);
         let file = match create(MemfdFlags::NOEXEC_SEAL) {
-            // Before Linux 6.3, which may insist on it.
+            // Linux before 6.3 does not know the flag; later kernels may require it.
             Err(Errno::INVAL) => create(MemfdFlags::ALLOW_SEALING),
             created => created,
         }?;
@@ -45,8 +47,8 @@ impl Mapping {
         Mapping::map(file, bytes)
     }
 
-    /// Maps a file of another process. One that could be made shorter is refused: looking at what is gone would end this
-    /// process.
+    /// Maps a file of another process. A file that could be shortened is refused: an access beyond its end would kill
+    /// this process.
     pub(crate) fn open(file: OwnedFd) -> io::Result<Mapping> {
         let refuse = |what| Err(io::Error::new(io::ErrorKind::InvalidData, what));
         if !fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) {
@@ -61,7 +63,7 @@ impl Mapping {
 
     #[expect(unsafe_code, reason = "mapping memory")]
     fn map(file: OwnedFd, bytes: usize) -> io::Result<Mapping> {
-        // SAFETY: a fresh range that nothing else refers to; by its seals the file is never made shorter.
+        // SAFETY: a new range without other references; by its seals the file is never shortened.
         let start = unsafe {
             mmap(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0)
         }?;

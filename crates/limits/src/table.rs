@@ -19,28 +19,28 @@ const CLOCKS_DIFFER_MAX_MS: u64 = 1_000;
 #[derive(Debug)]
 pub struct Limits {
     mapping: Mapping,
-    /// A copy: what is in the memory is not trusted once it has been checked.
+    /// A copy: the content of the memory is not trusted after its check.
     seeds: [u64; 2],
 }
 
-/// What happened to a table since it was made, by all who share it.
+/// Events of a table since it was made, counted by all processes that share it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Happened {
-    /// Counters that had to go before their window ended, because too many keys met in one bucket: so many keys may have
-    /// been admitted more often than their limit says. More memory makes it rarer.
+    /// Counters that were evicted before their window ended, because too many keys met in one bucket: this many keys
+    /// may have been admitted more often than their limit. More memory makes it rarer.
     pub evicted: u64,
-    /// Requests that were told [`Contended`].
+    /// Requests that got [`Contended`].
     pub contended: u64,
     /// Threads that slept for seconds in the middle of adding a counter: each may have cost another key its counter.
     pub disturbed: u64,
 }
 
 impl Limits {
-    /// Makes an empty table that takes at most this much memory, and all of it now.
+    /// Makes an empty table that takes at most this much memory, and allocates all of it now.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` where that is not enough for one bucket (4608 bytes); otherwise what the system says.
+    /// `InvalidInput` if that is not enough for one bucket (4608 bytes); otherwise the system's error.
     pub fn create(bytes_max: usize) -> io::Result<Limits> {
         let shelves = bytes_max.saturating_sub(HEADER_BYTES) / BUCKET_BYTES;
         if shelves == 0 {
@@ -49,7 +49,7 @@ impl Limits {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let mapping = Mapping::create(shelves)?;
-        // The standard library's only way to the system's randomness.
+        // The standard library's only access to the system's randomness.
         let random = RandomState::new();
         let seeds = [random.hash_one(0), random.hash_one(1)];
         let header = mapping.header();
@@ -86,24 +86,24 @@ impl Limits {
         Ok(Limits { mapping, seeds })
     }
 
-    /// Begins a key of this table. Both processes make the same key of the same parts.
+    /// Begins a key of this table. Both processes make equal keys of equal parts.
     pub fn hasher(&self) -> KeyHasher {
         KeyHasher::new(self.seeds)
     }
 
-    /// The same where all keys of a limit begin with the same parts, which `take_in` adds.
+    /// Like [`Limits::hasher`], for a limit whose keys all begin with the same parts, which `take_in` adds.
     pub fn hasher_of(&self, begun: &Begun, take_in: impl Fn(KeyHasher) -> KeyHasher) -> KeyHasher {
         begun.hasher(self.seeds, take_in)
     }
 
     /// Takes `cost` from the fixed window of a key, which begins now if there is none. A cost of 0 only looks:
-    /// what fits is what `remaining` says.
+    /// `remaining` is the amount that fits.
     ///
-    /// A key belongs to one limit: who changes a limit's count or window makes new keys.
+    /// A key belongs to one limit: a limit whose count or window changes needs new keys.
     ///
     /// # Errors
     ///
-    /// [`Contended`] where the counter could not be reached; nothing was counted then.
+    /// [`Contended`] if the counter could not be reached; nothing was counted then.
     pub fn take_fixed(&self, key: Key, limit: Limit, cost: u64, now_ms: u64) -> Result<Taken, Contended> {
         let limit = limit.bounded();
         let end_ms = now_ms.saturating_add(limit.window_ms);
@@ -137,7 +137,7 @@ impl Limits {
         let bucket = self.bucket(key);
         for _ in 0..TRIES_MAX {
             let found = self.noted(bucket.find(present, life))?;
-            // Looked at in between: if the present counter can be settled, both were as they were seen at that moment.
+            // Read in between: if the present counter can be settled, both had these values at that moment.
             let previous = self.noted(bucket.find(past, life))?.map_or(0, |found| found.count());
             let count = found.map_or(0, |found| found.count());
             let verdict = limit.sliding(at, previous, count, cost);
@@ -154,11 +154,11 @@ impl Limits {
 
     /// Pours a request into the leaky bucket of a key.
     ///
-    /// A key belongs to one limit, and to one kind of it.
+    /// A key belongs to one limit, and to one kind of limit.
     ///
     /// # Errors
     ///
-    /// [`Contended`] where the counter could not be reached; nothing was counted then.
+    /// [`Contended`] if the counter could not be reached; nothing was counted then.
     pub fn pour(&self, key: Key, leak: Leak, now_ms: u64) -> Result<Poured, Contended> {
         let bucket = self.bucket(key);
         let life = Life { now_ms, end_max_ms: u64::MAX };
@@ -169,7 +169,7 @@ impl Limits {
                 continue;
             };
             let level = match found.count() {
-                // Nothing has been counted in it yet: its level is that of the previous epoch, which no longer changes.
+                // It has not counted yet: its level is that of the previous epoch, which no longer changes.
                 0 => match self.noted(bucket.find(key.of_window(epoch.number.wrapping_sub(1)), life))? {
                     None => 0,
                     Some(before) if before.count() & CLOSED != 0 => leak.carried(before.count()),
@@ -192,17 +192,17 @@ impl Limits {
         self.noted(Err(Contended))
     }
 
-    /// How many counters there is room for. A key with a fixed window needs one, with a sliding one two.
+    /// The number of counters that fit. A key with a fixed window needs one, with a sliding one two.
     pub fn counters_max(&self) -> usize {
         self.mapping.shelves().len() * WAYS
     }
 
-    /// How many counters have a window that has not ended. Looks at all of the memory: not for the thread of a request.
+    /// The number of counters whose window has not ended. Reads all of the memory: not for the thread of a request.
     pub fn counters(&self, now_ms: u64) -> usize {
         self.mapping.shelves().iter().map(|shelf| shelf.0.counting(now_ms)).sum()
     }
 
-    /// What happened since the table was made.
+    /// Events since the table was made.
     pub fn happened(&self) -> Happened {
         let header = self.mapping.header();
         Happened {
@@ -212,7 +212,7 @@ impl Limits {
         }
     }
 
-    /// Only the base of a key says where its windows are: a sliding limit's two counters are in one bucket.
+    /// Only the base of a key selects the bucket: a sliding limit's two counters are in one bucket.
     fn bucket(&self, key: Key) -> &Bucket<WAYS> {
         let shelves: &[Shelf] = self.mapping.shelves();
         let at = (u128::from(key.0[0]) * shelves.len() as u128) >> 64;
@@ -227,7 +227,7 @@ impl Limits {
         }
         if added.is_disturbed {
             header.disturbed.fetch_add(1, Relaxed);
-            // The caller looks again.
+            // The caller searches again.
             return Ok(());
         }
         self.noted(if added.is_there { Ok(()) } else { Err(Contended) })
@@ -242,7 +242,7 @@ impl Limits {
 }
 
 impl AsFd for Limits {
-    /// The memory, to be handed to the process that takes over.
+    /// The memory, to be passed to the process that takes over.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.mapping.file().as_fd()
     }
@@ -344,13 +344,13 @@ mod tests {
         for (now_ms, admitted, reset_ms) in [
             (NOW_MS, true, 1_000),
             (NOW_MS + 1, true, 999),
-            // As nginx's dictionaries: a value is gone after its time, not at it.
+            // As in nginx's dictionaries: a value expires after its time, not at it.
             (NOW_MS + 1_000, false, 0),
             (NOW_MS + 1_001, true, 1_000),
             (NOW_MS + 1_002, true, 999),
-            // A clock that is a little behind is in the same window.
+            // A clock that is slightly behind is in the same window.
             (NOW_MS + 2, false, 1_000),
-            // One that was set back begins another.
+            // A clock that was set back begins another window.
             (NOW_MS - 360_000, true, 1_000),
             (NOW_MS - 360_000, true, 1_000),
             (NOW_MS - 360_000, false, 1_000),

@@ -1,9 +1,9 @@
-//! What a limit decides: pure arithmetic over a counter's value and the present, as APISIX's `limit-count` computes it with
+//! The decision of a limit: pure arithmetic over a counter's value and the present, like APISIX's `limit-count` with
 //! its policy `local`.
 //!
 //! Fixed windows are those of `resty.limit.count`: a window begins with a key's first request and lasts `window_ms`. A
-//! request that does not fit is charged there all the same, so the rest of its window is used up; with a cost of 1 that
-//! makes no difference, as only a full window rejects.
+//! request that does not fit is charged there anyway, so the rest of its window is used up; with a cost of 1 that makes
+//! no difference, as only a full window rejects.
 //!
 //! Sliding windows are those of `limit-count/sliding-window`: counters of windows aligned to the epoch, the previous one
 //! weighted by the part of it that a window ending now would still cover. A rejected request changes nothing. Where
@@ -14,10 +14,10 @@ use crate::COUNT_MAX;
 /// Longer windows are this long: some thousand years.
 const WINDOW_MS_MAX: u64 = 1 << 48;
 
-/// A limit: how many in how long.
+/// A limit: a count per window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
-    /// Admitted in a window; at most [`COUNT_MAX`], and what is above counts as that.
+    /// Requests admitted in a window; a value above [`COUNT_MAX`] counts as that.
     pub count: u64,
     /// The length of a window in milliseconds; 0 counts as 1.
     pub window_ms: u64,
@@ -28,16 +28,16 @@ pub struct Limit {
 pub struct Taken {
     /// Whether the request may pass.
     pub admitted: bool,
-    /// How many more the window takes; 0 where this one was rejected. As with APISIX a sliding window admits while its
-    /// estimate is below the count, whatever this request adds: it may be below zero.
+    /// How much more the window admits; 0 if this request was rejected. As in APISIX a sliding window admits while its
+    /// estimate is below the count, independent of this request's cost: it may be below zero.
     pub remaining: i64,
-    /// Milliseconds until the window ends, and for a rejected request of a sliding window until the estimate is below the
-    /// count. Those of sliding windows are rounded up to hundredths of a second. For its header APISIX rounds both kinds
-    /// down to hundredths.
+    /// Milliseconds until the window ends, or for a rejected request of a sliding window until the estimate is below
+    /// the count. Values of sliding windows are rounded up to hundredths of a second. For its header APISIX rounds both
+    /// kinds down to hundredths.
     pub reset_ms: u64,
 }
 
-/// What to answer, and what the counter is to be.
+/// The answer, and the counter's new value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Verdict {
     pub(crate) taken: Taken,
@@ -45,7 +45,7 @@ pub(crate) struct Verdict {
 }
 
 impl Limit {
-    /// With its values within their bounds.
+    /// Limits its values to their bounds.
     pub(crate) fn bounded(self) -> Limit {
         Limit { count: self.count.min(COUNT_MAX), window_ms: self.window_ms.clamp(1, WINDOW_MS_MAX) }
     }
@@ -56,7 +56,7 @@ impl Limit {
         let after = count.saturating_add(cost);
         let admitted = after <= self.count;
         let remaining = if admitted { to_signed(self.count - after) } else { 0 };
-        // What does not fit uses the window up. A full one stays as it is, without a store.
+        // A request that does not fit uses up the window. A full one is unchanged, without a store.
         let count = if admitted { after } else { count.max(self.count) };
         Verdict { taken: Taken { admitted, remaining, reset_ms }, count }
     }
@@ -65,11 +65,11 @@ impl Limit {
     pub(crate) fn sliding(self, at: Aligned, previous: u64, count: u64, cost: u64) -> Verdict {
         let previous = previous.min(self.count);
         let wide = |number: u64| u128::from(number);
-        // All in units of a request times a millisecond.
+        // Everything in units of a request times a millisecond.
         let weighted = wide(previous) * wide(at.remaining_ms);
         let room = wide(self.count.saturating_sub(count)) * wide(self.window_ms);
         if weighted >= room {
-            // With no room at all the present window has to end. Otherwise the weight has to fall.
+            // Without any room the present window has to end. Otherwise the weight has to fall.
             let reset_ms = match room {
                 0 => wide(at.remaining_ms).next_multiple_of(10),
                 _ => (weighted - room).div_ceil(wide(previous) * 10) * 10,
@@ -85,14 +85,14 @@ impl Limit {
     }
 }
 
-/// Where the present is in windows that are aligned to the epoch.
+/// The position of the present time in windows that are aligned to the epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Aligned {
-    /// Of windows since the epoch.
+    /// The number of the window since the epoch.
     pub(crate) number: u64,
-    /// Until this one ends; at least 1.
+    /// Time until it ends; at least 1.
     pub(crate) remaining_ms: u64,
-    /// When nothing is computed with this window's counter any more: as the next one ends.
+    /// When this window's counter is not used any more: the end of the next window.
     pub(crate) end_ms: u64,
 }
 
@@ -104,7 +104,7 @@ impl Aligned {
     }
 }
 
-/// Counts are far below the sign, by [`COUNT_MAX`].
+/// Counts are far below the sign bit, by [`COUNT_MAX`].
 fn to_signed(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
@@ -128,7 +128,7 @@ mod tests {
             (10, 1, 30_000, taken(false, 0, 30_000), 10),
             (10, 1, 60_000, taken(false, 0, 0), 10),
             (0, 10, 0, taken(true, 0, 60_000), 10),
-            // Charged though it does not fit.
+            // Charged although it does not fit.
             (8, 5, 0, taken(false, 0, 60_000), 10),
             (0, 11, 0, taken(false, 0, 60_000), 10),
             (0, u64::MAX, 0, taken(false, 0, 60_000), 10),

@@ -1,4 +1,4 @@
-//! Counters of limits beside a model, under threads, and in two processes.
+//! Compares counters of limits with a model; tests them under threads, and in two processes.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 

@@ -1,17 +1,18 @@
-//! The table beside a plain model of APISIX's counters, over any sequence of keys, costs and times.
+//! Compares the table with a plain model of APISIX's counters, for any sequence of keys, costs and
+//! times.
 
 use proptest::prelude::*;
 use std::collections::HashMap;
 use stillgate_limits::{Limit, Limits, Taken};
 
-/// A request: which key, its cost, and how far the clock has gone since the one before.
+/// A request: its key, its cost, and the time since the previous one.
 fn requests() -> impl Strategy<Value = Vec<(u8, u64, i64)>> {
     let step = prop_oneof![5 => Just(0i64), 5 => 1i64..40, 2 => 90i64..110, 1 => 100i64..1_000, 1 => -3i64..0];
     let cost = prop_oneof![6 => Just(1u64), 1 => 0u64..8];
     prop::collection::vec((0u8..12, cost, step), 1..300)
 }
 
-/// A dictionary with times to live, as nginx's: a value is gone once its time is exceeded.
+/// A dictionary with times to live, like nginx's: a value expires once its time is exceeded.
 #[derive(Default)]
 struct Dictionary(HashMap<(u8, u64), (u64, u64)>);
 
@@ -24,7 +25,7 @@ impl Dictionary {
         entry
     }
 
-    /// As `resty.limit.count` with the reset of `limit-count-local`.
+    /// Like `resty.limit.count` with the reset of `limit-count-local`.
     fn fixed(&mut self, name: u8, limit: Limit, cost: u64, now_ms: u64) -> Taken {
         let (consumed, end_ms) = self.entry((name, 0), now_ms, limit.window_ms);
         *consumed += cost;
@@ -34,7 +35,7 @@ impl Dictionary {
         Taken { admitted, remaining, reset_ms }
     }
 
-    /// As `limit-count/sliding-window`, in seconds and floats.
+    /// Like `limit-count/sliding-window`, in seconds and floats.
     fn sliding(&mut self, name: u8, limit: Limit, cost: u64, now_ms: u64) -> Taken {
         let (now, window, count) = (now_ms as f64 / 1e3, limit.window_ms as f64 / 1e3, limit.count as f64);
         let number = now_ms / limit.window_ms;
@@ -46,7 +47,7 @@ impl Dictionary {
         if current >= count {
             return Taken { admitted: false, remaining: 0, reset_ms: hundredths(remaining_time) };
         }
-        // What is equal in fractions may differ in floats.
+        // Equal fractions may differ as floats.
         if rate * remaining_time + current >= count - 1e-6 {
             let delay = (remaining_time - (count - current) / rate).max(0.0);
             return Taken { admitted: false, remaining: 0, reset_ms: hundredths(delay) };

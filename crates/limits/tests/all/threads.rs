@@ -1,4 +1,4 @@
-//! Threads that count together: of a window exactly `count` are admitted, and each value of `remaining` is seen once.
+//! Threads that count together: exactly a window's `count` are admitted, and each value of `remaining` is seen once.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ fn key(limits: &Limits, name: &str) -> Key {
     limits.hasher().part(b"a limit").part(name.as_bytes()).finish()
 }
 
-/// What each thread's `take` returned, for as long as it returns something.
+/// The results of each thread's `take`, called until it returns `None`.
 fn together(take: impl Fn(usize) -> Option<Taken> + Sync) -> Vec<Taken> {
     let (barrier, take) = (Barrier::new(THREADS), &take);
     thread::scope(|scope| {
@@ -80,7 +80,7 @@ fn exactly_the_count_is_admitted_in_each_window_of_real_time() {
     const FULL_MIN: u64 = 10;
     let (key, limit) = (key(&limits, "real time"), Limit { count: 300, window_ms: 100 });
     let begun = Instant::now();
-    // Which window a request is in cannot be told from its clock: a thread may stand still between reading it and taking.
+    // The clock does not determine the window of a request: a thread may be paused between reading it and taking.
     let seen = [const { AtomicU64::new(0) }; 300];
     together(|_| {
         let taken = limits.take_fixed(key, limit, 1, now_ms()).unwrap();
@@ -94,7 +94,7 @@ fn exactly_the_count_is_admitted_in_each_window_of_real_time() {
     let (full, windows) = (seen[0], seen[299]);
     println!("{windows} windows, {full} full");
     assert!(full >= FULL_MIN && windows <= windows_max, "{windows} windows, {full} full");
-    // Each window counts down from 299, and leaves none out.
+    // Each window counts down from 299, and skips none.
     assert!(seen.is_sorted(), "{seen:?}");
     assert_eq!(limits.happened(), QUIET);
 }

@@ -1,5 +1,5 @@
-//! Processes that count in one table and are killed at any moment: nothing is admitted beyond the limit, at most one request
-//! a killed process is lost, and no slot stays unusable.
+//! Processes that count in one table and are killed at any moment: nothing is admitted beyond the limit, at most one
+//! request per killed process is lost, and no slot stays unusable.
 //!
 //! The test's executable starts itself again, with the table as its standard input.
 
@@ -12,17 +12,17 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use stillgate_limits::{Limit, Limits};
 
-/// The notes of a process that a test has started; it is none of the tests' own without it.
+/// The notes of a process that a test has started; without it this is not such a process.
 const NOTES: &str = "STILLGATE_TEST_NOTES";
 const KILLS: u64 = 40;
 const PATIENCE: Duration = Duration::from_secs(300);
 /// The limit that all share: too high to be reached before the last process is killed.
 const SHARED: Limit = Limit { count: 1 << 30, window_ms: 3_600_000 };
-/// Those that come and go all the time.
+/// The limit of keys that come and go all the time.
 const PASSING: Limit = Limit { count: 3, window_ms: 5 };
 /// Passing keys that a process adds between two requests to the shared limit.
 const PASSING_PER_SHARED: u64 = 200;
-/// Four buckets: most of what is done is adding and evicting.
+/// Four buckets: most operations are additions and evictions.
 const TABLE_BYTES: usize = 4_096 + 4 * 512;
 
 fn now_ms() -> u64 {
@@ -39,7 +39,7 @@ fn take_passing(limits: &Limits, process: u32, number: u64) {
     limits.take_fixed(key, PASSING, 1, now_ms()).unwrap();
 }
 
-/// In a process of its own: counts until it is killed, and notes how much of the shared limit it was given.
+/// In a process of its own: counts until it is killed, and notes its share of the shared limit.
 #[test]
 fn counting_process() {
     let Some(notes) = std::env::var_os(NOTES) else { return };
@@ -72,10 +72,10 @@ impl Counting {
         Counting { child: command.spawn().unwrap(), notes }
     }
 
-    /// What it was given of the shared limit, as it has noted.
+    /// Its share of the shared limit, according to its notes.
     fn given(&self) -> u64 {
         let mut given = [0; 8];
-        // Not there yet: nothing was given.
+        // The notes do not exist yet: it got nothing.
         let read = File::open(&self.notes).and_then(|notes| notes.read_exact_at(&mut given, 0));
         read.map_or(0, |()| u64::from_le_bytes(given))
     }
@@ -122,7 +122,7 @@ fn killed_at_any_moment_nobody_admits_more_or_is_held_up() {
     }
     let happened = limits.happened();
     assert_eq!((happened.contended, happened.disturbed), (0, 0));
-    // What is left of a limit that is above what was given: each process may have counted one that it did not note.
+    // The rest of a limit that is above the sum of shares: each process may have counted one that it did not note.
     let spare = 10;
     let limit = Limit { count: given + KILLS + spare, ..SHARED };
     let left = (0..2 * limit.count).take_while(|_| take_shared(&limits, limit)).count() as u64;
