@@ -1,7 +1,7 @@
-//! The entries of one outlet: collected into batches, which go when they are full or old enough.
+//! The entries of one outlet: collected into batches, which are sent when they are full or old enough.
 //!
-//! Entries are counted with what they take until they have arrived: decoded, and as long as they are sent. It does no IO; the
-//! time is an argument.
+//! Entries are counted with the memory they take until they have arrived: decoded, and for as long as they are being
+//! sent. It does no IO; the time is an argument.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use std::time::Duration;
 use stillgate_plugin::outbox::{DropReason, ENTRY_BYTES_MAX, Entries, Outlet};
 use tokio::time::Instant;
 
-/// What a batch takes at most before it goes, however few entries it has; the last may take it beyond.
+/// Size at which a batch is sent, even with few entries; the last entry may exceed it.
 const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// A line that was full takes entries again when this share of its bound is free.
+/// An outlet that was full accepts entries again when this share of its bound is free.
 const FREE_AGAIN: usize = 8;
 
-/// Entries that go together.
+/// Entries that are sent together.
 #[derive(Default)]
 pub(crate) struct Batch {
     pub(crate) entries: Entries,
-    /// What they are counted with.
+    /// The bytes that the entries are counted with.
     pub(crate) bytes: usize,
 }
 
@@ -26,14 +26,14 @@ pub(crate) struct Batch {
 pub(crate) struct Batches {
     pub(crate) outlet: Arc<Outlet>,
     collecting: Batch,
-    /// When the first and the last entry of those came.
+    /// When its first and its last entry came.
     first: Instant,
     last: Instant,
     waiting: VecDeque<Batch>,
-    /// Of all entries that came and are not done with, those being delivered among them.
+    /// Totals of all pending entries, including those being delivered.
     held_bytes: usize,
     held_entries: usize,
-    /// Deliveries that have begun and not ended.
+    /// Deliveries in progress.
     pub(crate) in_flight: usize,
 }
 
@@ -51,9 +51,9 @@ impl Batches {
         }
     }
 
-    /// Takes an entry of a worker, which may take so much room among those of all outlets.
+    /// Takes an entry of a worker; `room` is what is left for entries of all outlets.
     pub(crate) fn push(&mut self, entry: &[u8], room: usize, now: Instant) -> Result<(), DropReason> {
-        // What has no room as it is need not be decoded.
+        // An entry that already does not fit need not be decoded.
         self.check_room(entry.len(), room)?;
         let outlet = self.outlet.clone();
         let entry = outlet.encode.unpack(entry);
@@ -78,7 +78,7 @@ impl Batches {
     }
 
     fn check_room(&self, bytes: usize, room: usize) -> Result<(), DropReason> {
-        // One that never fits says nothing about the room for others.
+        // An entry that never fits has no influence on the room for others.
         if bytes > self.outlet.batching.pending_bytes_max {
             return Err(DropReason::TooLarge);
         }
@@ -90,7 +90,7 @@ impl Batches {
         if has_bytes && has_entries && bytes <= room { Ok(()) } else { Err(DropReason::Full) }
     }
 
-    /// What is being collected goes with the next delivery.
+    /// Closes the batch being collected, so that it is sent with the next delivery.
     pub(crate) fn close(&mut self) {
         if !self.collecting.entries.is_empty() {
             let mut batch = std::mem::take(&mut self.collecting);
@@ -99,7 +99,7 @@ impl Batches {
         }
     }
 
-    /// When what is being collected is to go; `None`: there is nothing.
+    /// When the batch being collected must be sent; `None` if it is empty.
     pub(crate) fn due(&self) -> Option<Instant> {
         let batching = &self.outlet.batching;
         let due = (self.last + batching.inactive_timeout).min(self.first + batching.buffer_duration);
@@ -114,7 +114,7 @@ impl Batches {
         self.waiting.pop_front()
     }
 
-    /// The delivery of a batch of so many entries, counted with so many bytes, has ended, however it did.
+    /// Records the end of a delivery of so many entries, counted with so many bytes, successful or not.
     pub(crate) fn done(&mut self, entries: usize, bytes: usize) {
         self.in_flight -= 1;
         self.held_bytes -= bytes;
@@ -126,7 +126,7 @@ impl Batches {
         }
     }
 
-    /// All entries that wait are given up; how many there are.
+    /// Gives up all waiting entries; returns their number.
     pub(crate) fn abandon(&mut self) -> usize {
         self.close();
         self.waiting.drain(..).map(|batch| batch.entries.len()).sum()
@@ -136,17 +136,17 @@ impl Batches {
         self.held_bytes
     }
 
-    /// Whether nothing is left to do, and there was nothing for so long.
+    /// Whether nothing is left to do, and has not been for this long.
     pub(crate) fn is_idle_since(&self, time: Duration, now: Instant) -> bool {
         let is_idle = self.in_flight == 0 && self.waiting.is_empty() && self.collecting.entries.is_empty();
         is_idle && self.last + time <= now
     }
 }
 
-/// What an entry takes besides its bytes.
+/// Memory that an entry takes besides its bytes.
 const ENTRY_OVERHEAD: usize = size_of::<usize>();
 
-/// How long the next try waits, after so many; each waits twice as long as the one before.
+/// The delay before the next try, after this many; each is twice as long as the one before.
 pub(crate) fn backoff(first: Duration, tries: u32) -> Duration {
     const DELAY_MAX: Duration = Duration::from_secs(60);
     first.saturating_mul(1 << tries.min(16)).min(DELAY_MAX.max(first))
@@ -159,7 +159,7 @@ mod tests {
     use stillgate_plugin::Identity;
     use stillgate_plugin::outbox::{Batching, Encode, FileReceiver, Receiver};
 
-    /// Entries become as many bytes as their first byte says, and are sent twice as long.
+    /// Entries become as many bytes as their first byte, and twice as many when sent.
     struct Growing;
 
     impl Encode for Growing {
@@ -200,7 +200,7 @@ mod tests {
         batches_of(pending_bytes_max, Nothing)
     }
 
-    /// Whether an entry is taken.
+    /// Returns whether the entry was accepted.
     fn push(batches: &mut Batches, entry: &[u8], now: Instant) -> bool {
         batches.push(entry, usize::MAX, now).is_ok()
     }

@@ -1,4 +1,5 @@
-//! Sends what plugins log and trace, on a thread of its own: collects entries into batches, tries again, counts what is lost.
+//! Sends the logs and traces of plugins, on a thread of its own: collects entries into batches, tries again, counts
+//! losses.
 //!
 //! ```text
 //!  worker 0: Outbox ──chunk──┐                 ┌─ batch of outlet a ─▶ delivery ─▶ HTTP, TCP, UDP, file
@@ -7,9 +8,9 @@
 //!      └──────── empty chunks, a channel per worker
 //! ```
 //!
-//! A receiver that stalls holds up its own outlet only. Everything that waits is bounded by bytes; what comes beyond is
-//! counted and dropped, by the workers already, so that it costs them next to nothing. What entries are, and how they are
-//! put together for a receiver, is the plugins' business.
+//! A receiver that stalls holds up its own outlet only. All waiting data is bounded in bytes; excess is counted and
+//! dropped, by the workers already, so that it costs them next to nothing. The plugins define the format of entries,
+//! and how they are combined for a receiver.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -34,24 +35,24 @@ const CHUNKS_PER_WORKER: usize = 256;
 const EMPTY_PER_WORKER: usize = 8;
 /// The thread's niceness: it must not take a core from a worker.
 const NICE: i32 = 10;
-/// What goes on beside the event loop: writing files, and asking for addresses.
+/// Threads for blocking work besides the event loop: writing files, and resolving names.
 const BLOCKING_THREADS_MAX: usize = 8;
 
 /// The thread that sends.
 pub struct Logs {
-    /// What became of entries so far.
+    /// The numbers of entries by result so far.
     pub counts: Arc<Counts>,
     /// Disconnected when the thread has ended.
     ended: Receiver<()>,
 }
 
 impl Logs {
-    /// Starts the thread, with an end for each of so many workers; `plugins` are the names that are counted under. When all ends
-    /// are dropped, it sends what it has, within `flush_timeout`, and ends.
+    /// Starts the thread, with one channel for each of so many workers; entries are counted under the names `plugins`.
+    /// When all channels are dropped, it sends the remaining entries, within `flush_timeout`, and ends.
     ///
     /// # Errors
     ///
-    /// If the system has no thread, or no event loop, for it.
+    /// If the system cannot create the thread, or its event loop.
     pub fn start(
         workers: usize,
         plugins: impl IntoIterator<Item = &'static str>,
@@ -75,24 +76,24 @@ impl Logs {
         let sender = Sender::new(chunks, empties, counts.clone(), flush_timeout);
         thread::Builder::new().name("logs".to_owned()).spawn(move || {
             let _profiled = Registration::of_current();
-            // On Linux this is about the calling thread only. The thread also works without it.
+            // On Linux this affects the calling thread only. The thread also works without it.
             let _ = rustix::process::setpriority_process(None, NICE);
             runtime.block_on(sender.run());
-            // A write to a file that does not end is left behind: the process is about to end.
+            // A blocked write to a file is abandoned: the process is about to end.
             runtime.shutdown_background();
             drop(end);
         })?;
         Ok((Logs { counts, ended }, outboxes))
     }
 
-    /// Waits until everything is sent or counted as lost, at most this long; whether it is. To be called after the workers have
-    /// ended.
+    /// Waits until everything is sent or counted as lost, at most this long; returns whether it is. To be called after
+    /// the workers have ended.
     pub fn finish(&self, at_most: Duration) -> bool {
         matches!(self.ended.recv_timeout(at_most), Err(RecvTimeoutError::Disconnected))
     }
 }
 
-/// A worker's way to the thread.
+/// A worker's channel to the thread.
 struct Channel {
     worker: usize,
     filled: mpsc::Sender<(usize, Chunk)>,

@@ -1,4 +1,4 @@
-//! The event loop of the thread: chunks of workers come, batches go, deliveries end.
+//! The event loop of the thread: receives chunks from workers, sends batches, and handles ended deliveries.
 
 use crate::batch::{Batch, Batches, backoff};
 use crate::delivery::{Arrived, Delivery};
@@ -13,11 +13,11 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::warn;
 
-/// What waits of all outlets together.
+/// Most bytes of waiting entries of all outlets together.
 const HELD_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Losses of one outlet are reported at most this often.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
-/// What an outlet has (connections, an open file) is dropped when it got no entry for so long.
+/// The state of an outlet (connections, an open file) is dropped if it got no entry for this long.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// The thread's state.
@@ -29,11 +29,11 @@ pub(crate) struct Sender {
     lines: HashMap<Identity, Line>,
     deliveries: JoinSet<Delivered>,
     held_bytes: usize,
-    /// Tells deliveries that the process ends: what fails is not tried for long.
+    /// Informs deliveries that the process ends, so that failures are not retried for long.
     ending: watch::Sender<bool>,
 }
 
-/// What there is of one outlet.
+/// The state of one outlet.
 struct Line {
     batches: Batches,
     delivery: Arc<Delivery>,
@@ -43,13 +43,13 @@ struct Line {
     unreported: u64,
 }
 
-/// A delivery that has ended.
+/// An ended delivery.
 struct Delivered {
     identity: Identity,
     entries: usize,
-    /// What they were counted with.
+    /// The bytes that its entries were counted with.
     bytes: usize,
-    /// Or what went wrong.
+    /// The result, or the error.
     result: Result<Arrived, String>,
 }
 
@@ -72,7 +72,7 @@ impl Sender {
         }
     }
 
-    /// Runs until all workers have ended, and what they left is sent or lost.
+    /// Runs until all workers have ended, and their remaining entries are sent or lost.
     pub(crate) async fn run(mut self) {
         loop {
             let due = self.lines.values().filter_map(|line| line.batches.due()).min();
@@ -92,7 +92,7 @@ impl Sender {
         self.flush().await;
     }
 
-    /// Sends what is left, within its time. All workers have ended.
+    /// Sends the remaining entries, within its time. All workers have ended.
     async fn flush(&mut self) {
         self.ending.send_replace(true);
         self.lines.values_mut().for_each(|line| line.batches.close());
@@ -133,7 +133,7 @@ impl Sender {
         }
         chunk.clear();
         if let Some(empties) = self.empties.get(worker) {
-            // Where enough wait there already, this one goes.
+            // If enough chunks wait there already, this one is dropped.
             let _ = empties.try_send(chunk);
         }
     }
@@ -158,7 +158,7 @@ impl Sender {
     }
 
     fn delivered(&mut self, delivered: Option<Delivered>) {
-        // Nothing ends it but its own end: a panic would be a bug, and its entries stay counted as waiting.
+        // A delivery only ends by itself: a panic would be a bug, and its entries stay counted as waiting.
         let Some(Delivered { identity, entries, bytes, result }) = delivered else { return };
         let Some(line) = self.lines.get_mut(&identity) else { return };
         let before = line.batches.held_bytes();
@@ -168,7 +168,7 @@ impl Sender {
         let plugin = line.batches.outlet.plugin;
         match result {
             Ok(Arrived { bytes, too_large, refused }) => {
-                // What a receiver says is not believed beyond the batch.
+                // A receiver's number is not believed beyond the batch.
                 let refused = refused.min(entries as u64 - too_large);
                 self.counts.sent(plugin, entries as u64 - too_large - refused, bytes);
                 for (lost, reason, why) in [
@@ -209,7 +209,7 @@ impl Line {
         }
     }
 
-    /// A reload has compiled the same configuration again.
+    /// Handles that a reload has compiled an equal configuration again.
     fn follow(&mut self, outlet: &Arc<Outlet>) {
         if !Arc::ptr_eq(&self.batches.outlet, outlet) {
             outlet.set_full(self.batches.outlet.is_full());
@@ -229,7 +229,7 @@ impl Line {
     }
 }
 
-/// Tries to deliver a batch as often as its outlet says.
+/// Tries to deliver a batch as often as its outlet allows.
 async fn deliver(
     outlet: &Outlet,
     delivery: &Delivery,
@@ -247,7 +247,7 @@ async fn deliver(
         }
         tokio::select! {
             () = sleep(backoff(outlet.batching.retry_delay, tries)) => {}
-            // The rest of its tries follow at once, while there is time.
+            // The remaining tries follow at once, while there is time.
             _ = ending.wait_for(|is_ending| *is_ending) => {}
         }
         tries += 1;

@@ -1,4 +1,4 @@
-//! Appends to a file, which may be moved away at any time: then, as where it is missing, one is made.
+//! Appends to a file, which may be moved away at any time: then, or if it is missing, one is made.
 
 use bytes::Bytes;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -8,7 +8,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::task::spawn_blocking;
 
-/// The file as it is open; `None`: it is not.
+/// The open file; `None` if it is not open.
 #[derive(Default)]
 pub(crate) struct Appended(Arc<Mutex<Option<File>>>);
 
@@ -16,7 +16,7 @@ impl Appended {
     /// Appends whole lines.
     pub(crate) async fn append(&self, path: &str, lines: Bytes) -> Result<u64, String> {
         let (open, path) = (self.0.clone(), path.to_owned());
-        // A disk may take its time.
+        // A write may block on the disk.
         let written = spawn_blocking(move || {
             let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
             append(&mut open, &path, &lines).map_err(|error| format!("cannot append to {path}: {error}"))

@@ -1,4 +1,5 @@
-//! Posts batches over HTTP/1.1. Connections are kept for the next ones as long as the receiver's keys say.
+//! Posts batches over HTTP/1.1. Connections are kept for the next ones as long as the receiver's configuration
+//! allows.
 
 use super::socket::tcp;
 use super::tls;
@@ -13,7 +14,7 @@ use std::time::Duration;
 use stillgate_plugin::outbox::{HttpReceiver, Question, Url};
 use tokio::time::{Instant, timeout};
 
-/// What is read of a response. Elasticsearch answers with a line for each entry.
+/// The part of a response that is read. Elasticsearch answers with a line for each entry.
 const RESPONSE_BYTES_MAX: usize = 4 * 1024 * 1024;
 const AGENT: &str = concat!("stillgate/", env!("CARGO_PKG_VERSION"));
 
@@ -24,13 +25,13 @@ type HeaderFields = Vec<(&'static str, String)>;
 #[derive(Default)]
 pub(crate) struct Client {
     idle: Mutex<Vec<Idle>>,
-    /// Header fields that the receiver's answer has led to, by the address that was asked.
+    /// Header fields that resulted from the receiver's answers, by address.
     learned: Mutex<Vec<(usize, HeaderFields)>>,
-    /// Which address is next.
+    /// The index of the next address.
     turn: Mutex<usize>,
 }
 
-/// A connection that waits for the next request.
+/// A connection that is ready for the next request.
 struct Idle {
     url: usize,
     sender: SendRequest<Full<Bytes>>,
@@ -44,7 +45,8 @@ struct Answer {
 }
 
 impl Client {
-    /// Posts a batch to one of the receiver's addresses. Returns its bytes, and how many entries the answer refuses.
+    /// Posts a batch to one of the receiver's addresses. Returns its bytes, and the number of entries that the
+    /// answer refuses.
     pub(crate) async fn post(&self, to: &HttpReceiver, body: Bytes) -> Result<(u64, u64), String> {
         let bytes = body.len() as u64;
         let url = self.next_url(to.urls.len());
@@ -67,7 +69,7 @@ impl Client {
         }
     }
 
-    /// One after the other, which over many batches is as good as by chance.
+    /// One after the other, which over many batches is as good as a random choice.
     fn next_url(&self, count: usize) -> usize {
         let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         *turn = turn.wrapping_add(1);
@@ -98,7 +100,7 @@ impl Client {
         if let Some(mut sender) = self.take_idle(to, url) {
             match sender.try_send_request(request).await {
                 Ok(response) => return self.answer(to, url, sender, response).await,
-                // It was closed meanwhile, and nothing of the request has gone.
+                // It was closed meanwhile, and no byte of the request was sent.
                 Err(mut failed) => match failed.take_message() {
                     Some(unsent) => request = unsent,
                     None => return Err(failed.into_error().to_string()),
@@ -127,7 +129,7 @@ impl Client {
         Ok(Answer { status: parts.status.as_u16(), body: body.to_bytes() })
     }
 
-    /// The connection to an address that was used last.
+    /// The most recently used connection to an address.
     fn take_idle(&self, to: &HttpReceiver, url: usize) -> Option<SendRequest<Full<Bytes>>> {
         let keepalive = to.keepalive.unwrap_or(Duration::ZERO);
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
@@ -139,7 +141,7 @@ impl Client {
 
 async fn connect(url: &Url, verifies: bool) -> Result<SendRequest<Full<Bytes>>, String> {
     let stream = tcp(&url.host, url.port).await?;
-    // A connection ends when its sender is dropped, or the server closes it. What went wrong the request tells.
+    // A connection ends when its sender is dropped, or the server closes it. The request reports its errors.
     if url.is_tls {
         let stream = tls::begin(stream, &url.host, verifies).await?;
         let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;

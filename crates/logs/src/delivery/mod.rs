@@ -1,4 +1,4 @@
-//! One delivery of a batch: to a file, a socket, or a server of HTTP. Whether it is tried again is the sender's business.
+//! One delivery of a batch: to a file, a socket, or an HTTP server. The sender decides whether to try again.
 
 mod file;
 mod http;
@@ -11,28 +11,28 @@ use http::Client;
 use socket::{Datagrams, Stream};
 use stillgate_plugin::outbox::{Entries, Outlet, Receiver};
 
-/// Batches of one outlet that are posted at once.
+/// Batches of one outlet that are posted concurrently.
 const POSTS_AT_ONCE: usize = 4;
 
-/// What became of a batch that has arrived.
+/// The result of a batch that has arrived.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Arrived {
-    /// What was sent.
+    /// Bytes sent.
     pub(crate) bytes: u64,
-    /// Entries that cannot be sent whatever happens.
+    /// Entries that can never be sent.
     pub(crate) too_large: u64,
-    /// Entries that the receiver did not take.
+    /// Entries that the receiver rejected.
     pub(crate) refused: u64,
 }
 
-/// What is delivered, however often it is tried.
+/// The content to deliver, for all tries.
 pub(crate) enum Payload {
     Whole(Bytes),
-    /// Cut into datagrams as it goes.
+    /// Split into datagrams when sent.
     Entries(Entries),
 }
 
-/// What an outlet keeps from delivery to delivery: connections, an open file.
+/// State that an outlet keeps between deliveries: connections, an open file.
 pub(crate) enum Delivery {
     File(Appended),
     Http(Box<Client>),
@@ -50,7 +50,8 @@ impl Delivery {
         }
     }
 
-    /// How many batches go at once. Where they go one behind the other in one stream, they keep their order.
+    /// How many batches are delivered concurrently. Batches in one stream are sent one after the other, to keep their
+    /// order.
     pub(crate) fn at_once(&self) -> usize {
         match self {
             Delivery::Http(_) => POSTS_AT_ONCE,
@@ -58,7 +59,7 @@ impl Delivery {
         }
     }
 
-    /// What is sent for a batch, whose entries are needed no longer.
+    /// The content to send for a batch, whose entries are not needed afterwards.
     pub(crate) fn payload(&self, outlet: &Outlet, entries: Entries) -> Payload {
         if let Delivery::Udp(_) = self {
             return Payload::Entries(entries);
@@ -69,7 +70,7 @@ impl Delivery {
         Payload::Whole(bytes.into())
     }
 
-    /// Delivers a batch, or says what went wrong, without anything that is secret.
+    /// Delivers a batch, or returns the error, without secrets.
     pub(crate) async fn run(&self, outlet: &Outlet, payload: &Payload) -> Result<Arrived, String> {
         let bytes = match (self, &outlet.receiver, payload) {
             (Delivery::File(file), Receiver::File(to), Payload::Whole(bytes)) => {

@@ -10,14 +10,14 @@ use tokio::net::{TcpStream, UdpSocket, lookup_host};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-/// The most that a datagram over IPv4 takes.
+/// The largest payload of a datagram over IPv4.
 const DATAGRAM_BYTES_MAX: usize = 65_507;
 
-/// A connection of TCP, kept where the protocol has no end of a batch.
+/// A TCP connection, kept if the protocol does not end it after each batch.
 #[derive(Default)]
 pub(crate) struct Stream(Mutex<Option<Box<dyn Connection>>>);
 
-/// With TLS or without.
+/// A connection with TLS or without.
 trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
@@ -53,7 +53,7 @@ impl Stream {
     }
 }
 
-/// Whether the peer has neither closed the connection nor said anything, which it does not.
+/// Whether the peer has neither closed the connection nor sent anything, which it should not.
 async fn is_open(stream: &mut Box<dyn Connection>) -> bool {
     timeout(Duration::ZERO, stream.read(&mut [0])).await.is_err()
 }
@@ -78,7 +78,7 @@ pub(crate) async fn tcp(host: &str, port: u16) -> Result<TcpStream, String> {
     for address in addresses {
         match TcpStream::connect(address).await {
             Ok(stream) => {
-                // It is written to at once; without it a batch may wait for the one before.
+                // Send at once; otherwise a batch may wait for the previous one.
                 let _ = stream.set_nodelay(true);
                 return Ok(stream);
             }
@@ -88,7 +88,7 @@ pub(crate) async fn tcp(host: &str, port: u16) -> Result<TcpStream, String> {
     Err(format!("cannot connect to {host}:{port}: {failed}"))
 }
 
-/// Datagrams.
+/// Sends datagrams.
 pub(crate) struct Datagrams;
 
 impl Datagrams {

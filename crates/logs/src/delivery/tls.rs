@@ -1,4 +1,5 @@
-//! TLS towards receivers: one configuration that checks certificates by the system's roots, and one that takes any.
+//! TLS towards receivers: one configuration that verifies certificates with the system's roots, and one that
+//! accepts any.
 
 use std::sync::{Arc, OnceLock};
 use stillgate_tls::rustls::ClientConfig;
