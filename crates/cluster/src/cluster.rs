@@ -1,4 +1,4 @@
-//! The way of a message to the node that has its device, over the directory and the peers.
+//! Routes a message to the node that has its device, using the directory and the peers.
 
 use crate::peers::{Call, CallError, Handler, PeerTls, Peers, Reply, Served, serve};
 use crate::registry::{Directory, DirectorySettings, FormerDirectory, Hooks, LinkError};
@@ -12,73 +12,73 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-/// How long peers are asked whether they have a device.
+/// Timeout of the question to peers whether they have a device.
 const HAVE_PATIENCE: Duration = Duration::from_millis(500);
 const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
-/// Connections on other nodes that are to be closed. Beyond that a node finds out by its next audit.
+/// Most queued requests to close connections on other nodes. If there are more, a node finds out by its next audit.
 const CLOSES_MAX: usize = 10_000;
-/// How many of them are asked for at once.
+/// How many of these requests are sent concurrently.
 const CLOSING_MAX: usize = 64;
-/// How often, with a second in between: a node that cannot be reached for longer finds out by itself.
+/// How often a request is tried, with a second in between: a node that is unreachable for longer finds out by itself.
 const CLOSE_TRIES_MAX: usize = 30;
 const CLOSE_PAUSE: Duration = Duration::from_secs(1);
-/// The pause before a node whose process is being replaced is asked again.
+/// The pause before a request is repeated to a node whose process is being replaced.
 const LEAVING_PAUSE: Duration = Duration::from_millis(20);
 
 /// How long an ending process waits for the directory, and how often it checks.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 const END_LOOK: Duration = Duration::from_millis(10);
 
-/// Requests that are not the node's business.
+/// Requests that the cluster answers itself.
 const HAVE: &str = "have";
 const CLOSE: &str = "close";
 
-/// What a node brings with it.
+/// The settings and callbacks of a node.
 pub struct ClusterSettings {
-    /// Its place in the directory.
+    /// Settings of its directory.
     pub directory: DirectorySettings,
-    /// Who it is to its peers.
+    /// Its identity to its peers.
     pub tls: Option<PeerTls>,
-    /// Where it serves them.
+    /// The listener for its peers.
     pub listener: Option<TcpListener>,
     /// The longest body of their requests.
     pub body_bytes_max: usize,
-    /// What it answers to requests of any kind but `have` and `close`, from peers and from itself.
+    /// Answers requests of any kind but `have` and `close`, from peers and from itself.
     pub handler: Handler,
     /// Closes a connection whose device has a newer one. Must not wait.
     pub close: Arc<dyn Fn(u64) + Send + Sync>,
 }
 
-/// One node among the others. Its tasks end with it.
+/// One node of the cluster. Its tasks end with it.
 pub struct Cluster {
     directory: Directory,
     peers: Peers,
     handler: Handler,
-    /// Dropped, another process accepts the peers; `None`: it does.
+    /// Dropped when another process accepts the peers; `None` if one already does.
     accepting: Mutex<Option<oneshot::Sender<()>>>,
     _tasks: JoinSet<()>,
 }
 
-/// What others than its owner may know of a node among the others.
+/// A read-only view of the cluster for others than its owner.
 #[derive(Clone)]
 pub struct Watch {
     directory: Directory,
     peers: Peers,
 }
 
-/// What became of a request whose device's node has not answered.
+/// Why a request got no answer from its device's node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotSent {
     /// It has not reached its device, and will not.
     Unsent(Unsent),
-    /// Not sent: too many requests to that node are already in flight.
+    /// It was not sent: too many requests to that node are already in flight.
     Busy,
-    /// It may have (504): the connection to the node or the time ended first.
+    /// It may have reached the device (504): the connection to the node or the time ended first.
     Lost,
 }
 
 impl Cluster {
-    /// Begins, on the current runtime.
+    /// Starts, on the current runtime.
     pub fn start(settings: ClusterSettings) -> Result<Cluster, LinkError> {
         let ClusterSettings { directory, tls, listener, body_bytes_max, handler, close } = settings;
         let directory = Directory::new(directory)?;
@@ -98,7 +98,7 @@ impl Cluster {
         tasks.spawn(directory.clone().run(hooks));
         tasks.spawn(close_there(directory.clone(), peers.clone(), to_close));
         if let Some(listener) = listener {
-            // Ends when the sender is dropped.
+            // Completes when the sender is dropped.
             let leaving = async { drop(leaving.await) };
             let handler = answering(directory.clone(), close, handler.clone());
             tasks.spawn(serve(listener, Served { tls, body_bytes_max, handler }, leaving));
@@ -107,23 +107,23 @@ impl Cluster {
         Ok(Cluster { directory, peers, handler, accepting, _tasks: tasks })
     }
 
-    /// The directory, for what connects and disconnects.
+    /// The directory, to connect and disconnect devices.
     pub fn directory(&self) -> &Directory {
         &self.directory
     }
 
-    /// What can be watched from another thread.
+    /// A view that can be used on another thread.
     pub fn watch(&self) -> Watch {
         Watch { directory: self.directory.clone(), peers: self.peers.clone() }
     }
 
-    /// Another process of this node takes over: it holds the lease and accepts the peers. What is connected here stays.
+    /// Another process of this node takes over: it holds the lease and accepts the peers. Existing connections stay.
     pub fn leave(&self) {
         self.directory.leave();
         self.accepting.lock().expect("no holder panics").take();
     }
 
-    /// The process ends: tells the directory what it does not know yet, and gives the node's lease up.
+    /// Ends the process's part: reports pending changes to the directory, and releases the node's lease.
     pub async fn end(&self) {
         let told = async {
             while self.directory.pending() > 0 && !self.directory.is_away() {
@@ -135,12 +135,13 @@ impl Cluster {
         let _released = timeout(END_PATIENCE, self.directory.release()).await;
     }
 
-    /// Sends a request to every node but this one: their names and answers. `None`: it has not answered.
+    /// Sends a request to every node but this one; returns their names and answers. `None` for a node without an
+    /// answer.
     pub async fn ask_all(&self, kind: &str, body: Bytes, patience: Duration) -> Vec<(Arc<str>, Option<Bytes>)> {
         self.ask_others(kind, &body, patience).join_all().await
     }
 
-    /// The same for what only one of them has: the first answer.
+    /// Like [`Cluster::ask_all`], but returns the first answer: only one node has what is requested.
     pub async fn ask_any(&self, kind: &str, body: Bytes, patience: Duration) -> Option<(Arc<str>, Bytes)> {
         let mut asked = self.ask_others(kind, &body, patience);
         while let Some(answer) = asked.join_next().await {
@@ -179,7 +180,8 @@ impl Cluster {
         self.peers.call((node, &member.address), kind, body, patience).await
     }
 
-    /// Sends a request to the node that has a device, and returns that node's answer. `patience` is for that node.
+    /// Sends a request to the node that has a device, and returns that node's answer. `patience` is the timeout for
+    /// that node.
     pub async fn send(&self, device: &str, kind: &str, body: Bytes, patience: Duration) -> Result<Bytes, NotSent> {
         let (mut sending, mut step) = self.directory.step(|view| Sending::begin(device, view));
         loop {
@@ -223,22 +225,22 @@ impl Cluster {
 }
 
 impl Watch {
-    /// What a process that takes over from this one begins with.
+    /// The state that a process taking over from this one begins with.
     pub fn former(&self) -> FormerDirectory {
         self.directory.former()
     }
 
-    /// Whether the directory answered last time.
+    /// Whether the last command to the directory was answered.
     pub fn is_up(&self) -> bool {
         !self.directory.is_away()
     }
 
-    /// Commands that were sent to Redis so far.
+    /// The number of commands sent to Redis so far.
     pub fn commands(&self) -> u64 {
         self.directory.commands()
     }
 
-    /// Connects and disconnects that the directory has not heard of.
+    /// Connects and disconnects that were not reported to the directory yet.
     pub fn pending(&self) -> usize {
         self.directory.pending()
     }
@@ -248,7 +250,7 @@ impl Watch {
         self.directory.members().iter().count()
     }
 
-    /// Nodes that this one has a connection to.
+    /// Nodes that this one is connected to.
     pub fn peers(&self) -> usize {
         self.peers.connected()
     }
@@ -260,7 +262,7 @@ impl fmt::Debug for Watch {
     }
 }
 
-/// Asks a node, and asks again while one process replaces another there.
+/// Sends a request to a node, and repeats it while one process replaces another there.
 async fn ask_one(peers: &Peers, to: (&str, &str), kind: &str, body: Bytes, patience: Duration) -> Option<Bytes> {
     let until = Instant::now() + patience;
     loop {
@@ -273,7 +275,7 @@ async fn ask_one(peers: &Peers, to: (&str, &str), kind: &str, body: Bytes, patie
     }
 }
 
-/// Answers what is the directory's, and hands on the rest.
+/// Answers requests about the directory, and passes on the others.
 fn answering(directory: Directory, close: Arc<dyn Fn(u64) + Send + Sync>, node: Handler) -> Handler {
     Arc::new(move |call| match &*call.kind {
         HAVE => {
@@ -300,7 +302,7 @@ fn ready(reply: Reply) -> crate::peers::Answering {
     Box::pin(std::future::ready(reply))
 }
 
-/// Has other nodes close connections.
+/// Requests other nodes to close connections.
 async fn close_there(directory: Directory, peers: Peers, mut to_close: mpsc::Receiver<(Arc<str>, Place)>) {
     let mut closing = JoinSet::new();
     loop {

@@ -1,4 +1,4 @@
-//! The nodes of a gateway that holds connections of devices, among each other.
+//! The cluster of nodes of a gateway that holds connections of devices.
 //!
 //! ```text
 //!  what a node asks ──▶ Directory ──────▶ task: Registrations ──▶ Redis ◀── the other nodes
@@ -6,12 +6,12 @@
 //!  a message ─────────▶ Cluster::send ──▶ Peers ══ HTTP/2, mutual TLS ══▶ the node that has the device
 //! ```
 //!
-//! - [`registry`]: the directory of `stillgate-devices` in Redis: its functions as Lua scripts, one task that registers what
-//!   a node has, holds its lease and reads those of the others.
+//! - [`registry`]: the directory of `stillgate-devices` in Redis: its functions as Lua scripts, one task that registers
+//!   a node's devices, holds its lease and reads those of the others.
 //! - [`peers`]: requests from node to node.
-//! - [`Cluster`]: the way of a message from a device's id to the node that has it.
+//! - [`Cluster`]: routes a message from a device's id to the node that has it.
 //!
-//! What a message or its answer says is its callers' business; here they are bytes.
+//! Messages and their answers are bytes here; the callers interpret them.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

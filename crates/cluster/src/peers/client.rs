@@ -1,4 +1,4 @@
-//! The asking side: a connection to each peer, made when it is needed.
+//! The client side: a connection to each peer, made when needed.
 
 use super::tls::PeerTls;
 use super::{CONNECTION_WINDOW_BYTES, CallError, NODE_FIELD, REQUESTS_MAX, Reply, STREAM_WINDOW_BYTES};
@@ -20,12 +20,12 @@ use tokio::time::{sleep, timeout, timeout_at};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-/// For a connection, its handshakes and the first pong.
+/// Timeout of a connection, its handshakes and the first pong.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_000);
-/// How long a failure to connect stands.
+/// How long a failure to connect is remembered.
 const FAILURE_KEPT: Duration = Duration::from_millis(250);
 const PING_INTERVAL: Duration = Duration::from_millis(1_500);
-/// A node that hangs is found within this and the interval: before its lease ends.
+/// A hanging node is detected within this and the interval: before its lease ends.
 const PING_TIMEOUT: Duration = Duration::from_millis(2_000);
 /// The longest answer.
 const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -39,9 +39,10 @@ pub struct Peers {
 struct Shared {
     node: Box<str>,
     tls: Option<PeerTls>,
-    /// By node, one entry per past or present member. The inner lock is held while a connection is made, so others wait for it.
+    /// By node, one entry per past or present member. The inner lock is held while a connection is made, so other
+    /// callers wait for it.
     links: Mutex<HashMap<Box<str>, Arc<tokio::sync::Mutex<Link>>>>,
-    /// Connections that were made.
+    /// The number of connections made.
     count: AtomicU64,
 }
 
@@ -54,24 +55,25 @@ enum Link {
         open: Open,
         connection: AbortHandle,
     },
-    /// The others that wait for it do not each try again.
+    /// Remembered, so that waiting callers do not each try again.
     Failed {
         address: Box<str>,
         at: Instant,
     },
 }
 
-/// A connection, for those who send over it.
+/// A connection, for all its callers.
 #[derive(Clone)]
 struct Open {
     requests: SendRequest<Bytes>,
-    /// No other connection of this process has it.
+    /// A number that no other connection of this process has.
     serial: u64,
-    /// Room for as many requests as the peer takes. h2 would queue more, and would not say which of those it has sent.
+    /// Permits for as many requests as the peer accepts. h2 would queue more, and would not report which of those it
+    /// has sent.
     room: Arc<Semaphore>,
 }
 
-/// Room for one request on a connection.
+/// A permit for one request on a connection.
 struct Turn {
     requests: SendRequest<Bytes>,
     serial: u64,
@@ -79,12 +81,13 @@ struct Turn {
 }
 
 impl Peers {
-    /// Of this node. Without TLS only peers on this machine can be reached.
+    /// The peers of this node. Without TLS only peers on this machine can be reached.
     pub fn new(node: &str, tls: Option<PeerTls>) -> Peers {
         Peers { shared: Arc::new(Shared { node: node.into(), tls, links: Mutex::default(), count: AtomicU64::new(0) }) }
     }
 
-    /// Asks a node. `kind` is a word. At most half of `patience` is spent on waiting for a connection with room.
+    /// Sends a request to a node. `kind` is a word. At most half of `patience` is spent waiting for a connection with
+    /// room.
     pub async fn call(
         &self,
         (node, address): (&str, &str),
@@ -120,13 +123,13 @@ impl Peers {
         }
     }
 
-    /// A connection that takes a request now.
+    /// A connection that accepts a request now.
     async fn turn(&self, node: &str, address: &str, until: Instant) -> Result<Turn, CallError> {
-        // One that has just ended is made again once.
+        // If it has just ended, it is made again once.
         for _ in 0..2 {
             let Open { requests, serial, room } = self.link(node, address).await?;
             let room = timeout_at(until.into(), room.acquire_owned()).await.map_err(|_| CallError::Busy)?;
-            // It is never closed.
+            // The semaphore is never closed.
             let Ok(room) = room else { return Err(CallError::Unreachable) };
             match timeout_at(until.into(), requests.ready()).await {
                 Ok(Ok(requests)) => return Ok(Turn { requests, serial, _room: room }),
@@ -137,21 +140,21 @@ impl Peers {
         Err(CallError::Unreachable)
     }
 
-    /// The next request uses a new connection; requests in flight are still answered on this one.
+    /// Gives up the connection for new requests; requests in flight are still answered on it.
     async fn leave(&self, node: &str, serial: u64) {
         let link = self.shared.links.lock().expect("no holder panics").get(node).cloned();
         let Some(link) = link else { return };
         let mut link = link.lock().await;
-        // Another request may have left it already, and a third may have made a new one.
+        // Another request may have given it up already, and a third may have made a new one.
         if matches!(&*link, Link::Open { open, .. } if open.serial == serial) {
             *link = Link::None;
         }
     }
 
-    /// How many peers are connected.
+    /// The number of connected peers.
     pub fn connected(&self) -> usize {
         let links = self.shared.links.lock().expect("no holder panics");
-        // One that somebody holds is being made.
+        // A locked one is being made.
         let is_open = |link: &Arc<tokio::sync::Mutex<Link>>| {
             link.try_lock()
                 .is_ok_and(|link| matches!(&*link, Link::Open { connection, .. } if !connection.is_finished()))
@@ -172,7 +175,7 @@ impl Peers {
             Link::Open { connection, .. } => connection.abort(),
             Link::Failed { .. } | Link::None => {}
         }
-        // If this is dropped halfway.
+        // In case this is dropped halfway.
         *link = Link::None;
         let made = timeout(CONNECT_TIMEOUT, self.connect(node, address)).await;
         match made.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
@@ -221,7 +224,7 @@ async fn open(
             () = keep_alive(&mut pings, pong) => {}
         }
     });
-    // A node that is stopped has a kernel that accepts. Nothing is sent before it has answered.
+    // The kernel of a stopped process accepts connections. Nothing is sent before the node has answered a ping.
     match is_there.await {
         Ok(()) => Ok((requests, task.abort_handle())),
         Err(_) => Err(io::Error::other("the peer does not answer")),
@@ -254,9 +257,9 @@ async fn read(mut body: RecvStream) -> Result<Bytes, CallError> {
     Ok(whole.freeze())
 }
 
-/// Whether a request that failed may have been taken (RFC 9113 section 8.7).
+/// Whether a failed request may have been processed (RFC 9113 section 8.7).
 fn judge(error: &h2::Error) -> CallError {
-    // A GOAWAY is an error of those streams only that are behind the last one that the peer has looked at.
+    // A GOAWAY is only an error of the streams behind the last one that the peer has processed.
     let is_unseen = error.is_go_away() && error.is_remote();
     match error.reason() {
         Some(Reason::REFUSED_STREAM) => CallError::Unreachable,

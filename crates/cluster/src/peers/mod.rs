@@ -1,11 +1,11 @@
 //! Requests from node to node: HTTP/2, one connection from each node to each other one, flow-controlled.
 //!
-//! Over TLS both sides show a certificate of the same roots that carries their node's name: another certificate of these
+//! Over TLS both sides present a certificate of the same roots with their node's name: another certificate of these
 //! roots is not enough. Without TLS both ends are on one machine.
 //!
-//! A request is a POST with its kind as path and the sender's name in a field; 200 means that the node has taken it, 421 that
-//! what it is about is not there (any more), 503 that another process of the node takes over. A connection that does not answer a ping is given up, so that what is on its way
-//! there does not wait for a node that hangs.
+//! A request is a POST with its kind as path and the sender's name in a field; 200 means that the node has processed
+//! it, 421 that its subject is not there (any more), 503 that another process of the node takes over. A connection that
+//! does not answer a ping is given up, so that requests on it do not wait for a hanging node.
 
 mod client;
 mod server;
@@ -19,14 +19,14 @@ use bytes::Bytes;
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// The field with the name of the node that asks.
+/// The field with the name of the requesting node.
 const NODE_FIELD: &str = "stillgate-node";
 
-/// Bytes on their way on one stream and on all of a connection, until the receiver has read them.
+/// Unread bytes in flight on one stream and on a whole connection.
 const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 
-/// Requests of one node at once. More wait at the sender, or are [`CallError::Busy`].
+/// Concurrent requests of one node. More wait at the sender, or are [`CallError::Busy`].
 const REQUESTS_MAX: u32 = 10_000;
 
 /// A request of another node.
@@ -34,36 +34,37 @@ const REQUESTS_MAX: u32 = 10_000;
 pub struct Call {
     /// Its name.
     pub from: Arc<str>,
-    /// What it wants: letters.
+    /// The kind of request: letters.
     pub kind: Box<str>,
-    /// The rest.
+    /// The body.
     pub body: Bytes,
 }
 
 /// The answer to a [`Call`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// It was taken, and this came of it.
+    /// It was processed, with this result.
     Taken(Bytes),
-    /// What it is about is not here.
+    /// Its subject is not here.
     Moved,
-    /// It is not here, but may be in the process that takes over from this one: ask on another connection.
+    /// Its subject is not here, but may be in the process that takes over from this one: repeat it on another
+    /// connection.
     Leaving,
 }
 
 /// Why there is no [`Reply`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallError {
-    /// The node has not taken the request, and will not.
+    /// The node has not received the request, and will not.
     Unreachable,
-    /// Not sent: the peer already had as many requests in flight as it takes.
+    /// It was not sent: the peer already had as many requests in flight as it accepts.
     Busy,
-    /// It may have: the connection or the time ended before its answer.
+    /// The node may have received it: the connection or the time ended before its answer.
     Lost,
 }
 
-/// What a node answers to requests.
+/// Answers the requests to a node.
 pub type Handler = Arc<dyn Fn(Call) -> Answering + Send + Sync>;
 
-/// An answer to come.
+/// A future answer.
 pub type Answering = Pin<Box<dyn Future<Output = Reply> + Send>>;

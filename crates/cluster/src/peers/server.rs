@@ -1,4 +1,4 @@
-//! The answering side.
+//! The server side.
 
 use super::tls::{PeerTls, carries};
 use super::{CONNECTION_WINDOW_BYTES, Call, Handler, NODE_FIELD, REQUESTS_MAX, Reply, STREAM_WINDOW_BYTES};
@@ -17,23 +17,23 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Connections of peers, and of who is none and has not been found out.
+/// Connections of peers, and of others until they are identified.
 const CONNECTIONS_MAX: usize = 1_024;
-/// After an error of accepting, for example no descriptors.
+/// The pause after an error of accepting, for example for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How to serve peers.
+/// Settings of a server for peers.
 #[derive(Clone)]
 pub struct Served {
     /// Without it only peers on this machine are served.
     pub tls: Option<PeerTls>,
     /// The longest body of a request.
     pub body_bytes_max: usize,
-    /// What answers.
+    /// Answers the requests.
     pub handler: Handler,
 }
 
-/// Serves peers. When `leaving` ends, another process accepts them, and those that are connected are served on.
+/// Serves peers. When `leaving` completes, another process accepts them, and connected ones are served further.
 pub async fn serve(listener: TcpListener, served: Served, leaving: impl Future<Output = ()>) {
     let mut leaving = std::pin::pin!(leaving);
     let (serves, served_until) = watch::channel(());
@@ -103,7 +103,7 @@ async fn answer_requests(
         let accepted = tokio::select! {
             accepted = connection.accept() => accepted,
             Some(_) = requests.join_next() => continue,
-            // What the peer sends from now on goes to the other process.
+            // New requests of the peer must go to the other process.
             Err(_) = until.changed(), if !is_leaving => {
                 is_leaving = true;
                 connection.graceful_shutdown();
@@ -125,7 +125,7 @@ async fn answer_requests(
     }
 }
 
-/// Reads the request first: a stream that ends before its request has may lose its answer.
+/// Reads the request first: a stream that ends before its request was read may lose its answer.
 async fn refuse(request: Request<RecvStream>, mut answer: SendResponse<Bytes>, bytes_max: usize) {
     let _unread = read(request.into_body(), bytes_max).await;
     respond(&mut answer, StatusCode::FORBIDDEN, "the certificate does not carry this node's name".into());
@@ -160,7 +160,7 @@ async fn read(mut body: RecvStream, bytes_max: usize) -> Option<Bytes> {
 fn respond(answer: &mut SendResponse<Bytes>, status: StatusCode, body: Bytes) {
     let mut response = Response::new(());
     *response.status_mut() = status;
-    // If the connection has ended, so has the request.
+    // If the connection has ended, the request has ended, too.
     let _ended = answer.send_response(response, body.is_empty()).and_then(|mut stream| match body.is_empty() {
         true => Ok(()),
         false => stream.send_data(body, true),

@@ -1,4 +1,5 @@
-//! Who a peer is: a certificate of the peers' own roots with the node's name in it, on both sides.
+//! The identity of peers: a certificate of the peers' own roots with the node's name in it, on both
+//! sides.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,21 +10,21 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 const HTTP2: &[u8] = b"h2";
 
-/// This node's certificate, and the roots of all.
+/// This node's certificate, and the roots of all peers.
 #[derive(Debug, Clone)]
 pub struct PeerTls {
     pub(super) client: Arc<ClientConfig>,
     pub(super) server: Arc<ServerConfig>,
 }
 
-/// What is wrong with it.
+/// Why it cannot be used.
 #[derive(Debug)]
 pub enum PeerTlsError {
-    /// The certificate, its key or the roots.
+    /// The certificate, its key or the roots are unusable.
     Unusable(Box<dyn std::error::Error + Send + Sync>),
     /// The certificate does not carry the node's name.
     OtherName {
-        /// The node's.
+        /// The node's name.
         node: Box<str>,
     },
 }

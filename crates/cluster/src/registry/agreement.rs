@@ -1,4 +1,4 @@
-//! The scripts do what the functions do: the same requests, in a real Redis and on an entry in memory.
+//! The scripts agree with the functions: equal requests, in a real Redis and on an entry in memory.
 
 use super::link::RedisAddress;
 use super::store::{Myself, Store};
@@ -18,7 +18,7 @@ impl Random {
     }
 
     fn place(&mut self) -> Place {
-        // Epochs beyond what a double holds, next to each other.
+        // Epochs that are not exact as doubles, next to each other.
         let epoch = u64::MAX - self.below(2);
         let node = ["a", "b with a space", ""][self.below(3) as usize].into();
         Place { node, epoch, connection: [8, 9, 10, u64::MAX - 1, u64::MAX][self.below(5) as usize] }
@@ -54,7 +54,7 @@ async fn entries_change_alike() {
                     assert_eq!(said, directory::register(&mut entry, place.clone(), near, step), "{step}: {place:?}");
                 }
                 _ => {
-                    // Mostly the connection that is there.
+                    // Mostly the present connection.
                     let place = match &entry {
                         Some(Entry::Online { place: current, .. }) if random.below(3) > 0 => current.clone(),
                         _ => place,

@@ -1,4 +1,4 @@
-//! What a node asks of the directory, and what it remembers of the answers.
+//! A node's requests to the directory, and its memory of the answers.
 
 use super::link::{LinkError, RedisAddress};
 use super::store::{Reading, Store};
@@ -14,47 +14,47 @@ use stillgate_devices::directory::{
 };
 use tokio::sync::{Notify, oneshot};
 
-/// No generation that a directory has given is below that of an era.
+/// Generations of a directory are never below those of this era.
 const FIRST_ERA: Era = Era(1);
 
-/// How long a device that connects waits for the directory. Then it is let in, and registered later.
+/// How long a connecting device waits for the directory. Then it is admitted, and registered later.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Ends of connections that the directory has not heard of yet. Beyond that the oldest is forgotten: its device counts as
-/// connected until its node is asked for it.
+/// Most ends of connections that were not reported to the directory yet. Beyond that the oldest is forgotten: its
+/// device counts as connected until its node is asked about it.
 const DISCONNECTS_MAX: usize = 100_000;
 
-/// This node, as the others are to see it.
+/// This node in the others' view.
 #[derive(Debug, Clone)]
 pub struct DirectorySettings {
     /// Its name.
     pub node: Box<str>,
-    /// Where its peers reach it; empty if it has none.
+    /// The address for its peers; empty if it has none.
     pub address: Box<str>,
-    /// The process that this one takes over from; the node's lease and its entries stand.
+    /// The process that this one takes over from; the node's lease and its entries remain valid.
     pub former: Option<FormerDirectory>,
     /// The directory.
     pub redis: RedisAddress,
-    /// What is remembered of look-ups.
+    /// Most bytes for remembered look-ups.
     pub lookup_bytes_max: usize,
 }
 
-/// What a process of a node leaves to the next one.
+/// The state that a process of a node leaves to the next one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FormerDirectory {
-    /// The process's.
+    /// The process's epoch.
     pub epoch: u64,
-    /// The era in which everything that it has is registered.
+    /// The era in which all its connections are registered.
     pub filled: Option<u32>,
-    /// Names and addresses of the nodes that lived, for a directory that is away meanwhile.
+    /// Names and addresses of the living nodes, in case the directory is away meanwhile.
     pub members: Vec<(Box<str>, Box<str>)>,
 }
 
-/// What the directory asks of its node. Called on the runtime's thread; must not wait.
+/// Requests of the directory to its node. Called on the runtime's thread; must not wait.
 pub(crate) struct Hooks {
-    /// Close this connection: its device has a newer one.
+    /// Closes this connection: its device has a newer one.
     pub(crate) close: Box<dyn Fn(u64) + Send + Sync>,
-    /// Have another node close a connection.
+    /// Lets another node close a connection.
     pub(crate) close_there: Box<dyn Fn(Arc<str>, Place) + Send + Sync>,
 }
 
@@ -78,18 +78,18 @@ pub(super) struct Shared {
     /// Whether the last command failed. Until the next heartbeat has tried again, commands fail at once.
     pub(super) is_away: AtomicBool,
     pub(super) commands: AtomicU64,
-    /// Since when each command was answered.
+    /// Since when every command was answered.
     contact_since: Mutex<Option<Instant>>,
     lookups: Mutex<Lookups>,
     members: Mutex<Arc<Members>>,
-    /// When the last reading of the members began. Held while one is under way.
+    /// When the last reading of the members began. Locked during a reading.
     last_read: tokio::sync::Mutex<Option<Instant>>,
     begun: Instant,
 }
 
 pub(super) struct State {
     pub(super) registrations: Registrations,
-    /// Devices that wait for the answer about their place of this number.
+    /// Devices that wait for the answer about their place, by its number.
     pub(super) waiters: HashMap<Box<str>, (u64, oneshot::Sender<Connected>)>,
     pub(super) disconnects: VecDeque<(Arc<str>, Ended)>,
     /// Registrations without an answer yet.
@@ -97,7 +97,7 @@ pub(super) struct State {
 }
 
 impl Directory {
-    /// Checks the settings, and begins with a node without devices. [`Directory::run`] does the work.
+    /// Checks the settings, and begins with a node without devices. [`Directory::run`] performs the work.
     pub fn new(settings: DirectorySettings) -> Result<Directory, LinkError> {
         let DirectorySettings { node, address, former, redis, lookup_bytes_max } = settings;
         let is_filling = AtomicBool::new(former.is_some());
@@ -124,7 +124,7 @@ impl Directory {
         Ok(Directory { shared: Arc::new(shared) })
     }
 
-    /// Holds the node's lease and registers its devices, for ever.
+    /// Holds the node's lease and registers its devices, without end.
     pub(crate) async fn run(self, hooks: Hooks) {
         task::run(&self.shared, &Arc::new(hooks)).await;
     }
@@ -134,8 +134,8 @@ impl Directory {
         &self.shared.node
     }
 
-    /// A device has connected to this node. Without an answer it is registered when there is one again; if another
-    /// connection turns out to be newer, or was not to be replaced, its connection is closed then.
+    /// Registers a device that has connected to this node. Without an answer it is registered once there is one again;
+    /// if another connection turns out to be newer, or was not to be replaced, its connection is closed then.
     pub async fn connect(&self, device: &Arc<str>, connection: u64, duplicate: Duplicate) -> Result<Connected, Away> {
         let (sender, answer) = oneshot::channel();
         let number = {
@@ -173,25 +173,27 @@ impl Directory {
         Err(Away)
     }
 
-    /// A connection of another process of this node goes on here. False: its device has a newer one, and it is to be closed.
+    /// Takes over a connection from another process of this node. Returns `false` if its device has a newer one, and it
+    /// must be closed.
     pub fn adopt(&self, device: &str, connection: u64, generation: Generation, since_ms: u64) -> bool {
         let registrations = &mut self.shared.state().registrations;
         if registrations.is_newer(device, generation) {
             return false;
         }
-        // The older connection here is its node's to close. One that began while the directory was away is not known to it.
+        // The older connection here is closed by its node. One that began while the directory was away is unknown to
+        // it.
         let known = Some(generation).filter(|generation| *generation >= FIRST_ERA.first_generation());
         let _closed_by_its_node = registrations.adopted(device, connection, known, since_ms);
         self.shared.wake.notify_one();
         true
     }
 
-    /// Another process of this node goes on with a connection.
+    /// Another process of this node continues with a connection.
     pub fn given(&self, device: &str, connection: u64) {
         self.shared.state().registrations.given(device, connection);
     }
 
-    /// What a process that takes over from this one begins with.
+    /// The state that a process taking over from this one begins with.
     pub(crate) fn former(&self) -> FormerDirectory {
         let members = self.members();
         let (epoch, filled) = self.shared.registered();
@@ -199,7 +201,7 @@ impl Directory {
         FormerDirectory { epoch, filled: filled.map(|era| era.0), members }
     }
 
-    /// The process before this one has given all that it had.
+    /// The process before this one has handed over everything.
     pub fn is_given(&self) {
         self.shared.is_filling.store(false, Ordering::Relaxed);
     }
@@ -209,16 +211,16 @@ impl Directory {
         self.shared.is_leaving.store(true, Ordering::Relaxed);
     }
 
-    /// Whether another process of this node may have what is not here.
+    /// Whether another process of this node may have devices that are not here.
     pub(crate) fn is_between(&self) -> bool {
         self.shared.is_leaving.load(Ordering::Relaxed) || self.shared.is_filling.load(Ordering::Relaxed)
     }
 
-    /// The process ends: gives the node's lease up, unless it is another process's.
+    /// Releases the node's lease when the process ends, unless it is another process's.
     pub(crate) async fn release(&self) {
         if !self.shared.is_leaving.swap(true, Ordering::Relaxed) {
             let (epoch, _) = self.shared.registered();
-            // Where this fails the lease ends by itself.
+            // If this fails, the lease expires.
             let _released = self.shared.ask(self.shared.store.release(&self.shared.node, epoch)).await;
         }
     }
@@ -237,7 +239,7 @@ impl Directory {
         self.shared.state().registrations.connection(device).is_some()
     }
 
-    /// Another node says that a newer connection has this device. The connection to close, if it is here.
+    /// Another node reports that this device has a newer connection. Returns the connection to close, if it is here.
     pub fn superseded(&self, device: &str, place: &Place) -> Option<u64> {
         let mut state = self.shared.state();
         if state.registrations.epoch() != place.epoch {
@@ -249,12 +251,12 @@ impl Directory {
         }
     }
 
-    /// A device's entry, not from memory.
+    /// A device's entry, read from the directory.
     pub async fn look_up(&self, device: &str) -> Result<Option<Entry>, Away> {
         self.shared.ask(self.shared.store.look_up(device)).await
     }
 
-    /// Reads the members again, or waits for a reading that has begun after this call.
+    /// Reads the members again, or waits for a reading that began after this call.
     pub async fn read_members(&self) -> Result<(), Away> {
         let called = Instant::now();
         let mut last_read = self.shared.last_read.lock().await;
@@ -273,7 +275,7 @@ impl Directory {
         self.shared.members()
     }
 
-    /// Lets a message's way take a step, with what this node knows.
+    /// Performs a step of a message's route, with this node's knowledge.
     pub(crate) fn step<T>(&self, step: impl FnOnce(View<'_>) -> T) -> T {
         let members = self.members();
         let now_ms = u64::try_from(self.shared.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -281,17 +283,17 @@ impl Directory {
         step(View { lookups: &mut lookups, members: &members, now_ms })
     }
 
-    /// Whether the directory did not answer last time. Then only the next heartbeat waits for it.
+    /// Whether the last command to the directory was not answered. Then only the next heartbeat waits for it.
     pub fn is_away(&self) -> bool {
         self.shared.is_away()
     }
 
-    /// How many commands were sent to Redis.
+    /// The number of commands sent to Redis.
     pub fn commands(&self) -> u64 {
         self.shared.commands.load(Ordering::Relaxed)
     }
 
-    /// How many registrations wait for an answer or their turn, and ends of connections.
+    /// The number of registrations and ends of connections that wait for an answer or their turn.
     pub fn pending(&self) -> usize {
         let state = self.shared.state();
         state.registrations.due() + state.in_flight + state.disconnects.len()
@@ -303,12 +305,12 @@ impl Shared {
         self.state.lock().expect("no holder panics")
     }
 
-    /// The process's epoch, and the era in which all that the node has is registered.
+    /// The process's epoch, and the era in which all connections of the node are registered.
     pub(super) fn registered(&self) -> (u64, Option<Era>) {
         let registrations = &self.state().registrations;
         let filled = registrations.filled();
         let is_filling = self.is_filling.load(Ordering::Relaxed);
-        // The former process may not have registered what it has not handed over yet.
+        // The former process may not have registered the connections that it has not handed over yet.
         (registrations.epoch(), filled.filter(|_| !is_filling || filled == self.former_filled))
     }
 
@@ -361,8 +363,8 @@ impl State {
 /// Above the numbers of processes that named places by worker, which were below 2^52.
 const PLACES_BEGIN: u64 = 1 << 56;
 
-/// Where a process begins to number places: higher than in all processes before it on this machine, as none has had a connection
-/// each microsecond since boot.
+/// The first place number of a process: higher than in all earlier processes on this machine, since none has had a
+/// connection in every microsecond since boot.
 fn first_place() -> u64 {
     let since_boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     PLACES_BEGIN + since_boot.tv_sec as u64 * 1_000_000 + since_boot.tv_nsec as u64 / 1_000

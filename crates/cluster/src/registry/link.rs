@@ -9,28 +9,28 @@ use std::sync::Mutex;
 use std::time::Duration;
 use stillgate_devices::directory::Away;
 
-/// How long an answer may take. Then the directory counts as away. Unit tests compare what is answered, however late.
+/// Timeout of an answer. Then the directory counts as away. Unit tests compare answers, however late.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(if cfg!(test) { 120_000 } else { 1_000 });
 const CONNECT_TIMEOUT: Duration = ANSWER_TIMEOUT;
-/// The longest wait before the next try to connect: a directory that is back is noticed with the next heartbeat.
+/// The longest wait before the next attempt to connect: a directory that is back is noticed with the next heartbeat.
 const RECONNECT_DELAY_MAX: Duration = Duration::from_millis(500);
 
-/// Where the directory is.
+/// The address of the directory.
 #[derive(Debug, Clone)]
 pub struct RedisAddress {
-    /// `redis://[USER:PASSWORD@]HOST[:PORT][/DB]`, or `rediss://` for TLS. Of a cluster, some of its nodes.
+    /// `redis://[USER:PASSWORD@]HOST[:PORT][/DB]`, or `rediss://` for TLS. For a cluster, some of its nodes.
     pub urls: Vec<String>,
     /// Whether it is a cluster.
     pub is_cluster: bool,
-    /// Over TLS, the roots to trust, in PEM; those of the system if there are none.
+    /// For TLS, the roots to trust, in PEM; if absent, those of the system.
     pub ca_pem: Option<Vec<u8>>,
 }
 
-/// An address that cannot be one.
+/// An invalid address.
 #[derive(Debug)]
 pub struct LinkError(redis::RedisError);
 
-/// A connection that is made when it is needed.
+/// A connection that is made when needed.
 pub(super) enum Link {
     One(ConnectionManager),
     Cluster { client: Box<ClusterClient>, connection: Mutex<Option<ClusterConnection>> },
@@ -110,7 +110,7 @@ impl Link {
     }
 }
 
-/// Whatever is wrong with a directory, it cannot be asked now.
+/// Every error of a directory means that it cannot be used now.
 fn answer<T>(answered: redis::RedisResult<T>) -> Result<T, Away> {
     answered.map_err(|error| {
         tracing::debug!(%error, "the directory of devices did not answer");

@@ -6,7 +6,8 @@
 //! | `sg:{nodes}:leases` | a hash: node to `EPOCH UNTIL FILLED_ERA ADDRESS` |
 //! | `sg:{nodes}:era` | when this directory began |
 //!
-//! Every script touches keys of one slot. Everything can be lost at any time: nodes notice by the era and write it again.
+//! Every script accesses keys of one slot. Everything can be lost at any time: nodes notice by the era and write it
+//! again.
 
 #[cfg(test)]
 mod agreement;

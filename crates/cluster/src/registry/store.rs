@@ -1,4 +1,4 @@
-//! The directory's functions as scripts, and what their answers mean.
+//! The directory's functions as scripts, and the interpretation of their answers.
 
 use super::link::{Link, LinkError, RedisAddress};
 use redis::Script;
@@ -16,7 +16,7 @@ const DEVICE_PREFIX: &[u8] = b"sg:d:";
 /// How long a dead node is listed.
 const DEAD_NODE_KEPT_MS: u64 = 3_600_000;
 
-/// 2024-01-01T00:00:00Z in seconds since the epoch: where eras begin.
+/// 2024-01-01T00:00:00Z in seconds since the epoch: the beginning of eras.
 const ERAS_BEGIN_S: u64 = 1_704_067_200;
 
 pub(super) struct Store {
@@ -28,7 +28,7 @@ pub(super) struct Store {
     begin_era: Script,
 }
 
-/// A node's own line of the leases.
+/// This node's own line of the leases.
 pub(super) struct Myself<'a> {
     pub(super) node: &'a str,
     pub(super) epoch: u64,
@@ -36,7 +36,7 @@ pub(super) struct Myself<'a> {
     pub(super) address: &'a str,
 }
 
-/// What a heartbeat reads.
+/// The result of a heartbeat.
 #[derive(Debug, Clone)]
 pub(super) struct Reading {
     pub(super) is_held: bool,
@@ -104,11 +104,11 @@ impl Store {
     /// A device's entry.
     pub(super) async fn look_up(&self, device: &str) -> Result<Option<Entry>, Away> {
         let entry = self.link.get(&device_key(device)).await?;
-        // Anything that is not an entry counts as none; the next connection overwrites it.
+        // Anything that is not an entry counts as absent; the next connection overwrites it.
         Ok(entry.and_then(|entry| parse_entry(&String::from_utf8_lossy(&entry))))
     }
 
-    /// Holds this node's lease, and reads all of them.
+    /// Renews this node's lease, and reads all of them.
     pub(super) async fn hold(&self, myself: &Myself<'_>) -> Result<Reading, Away> {
         self.beat(myself, Some(LEASE_MS)).await
     }
@@ -124,7 +124,7 @@ impl Store {
         Ok(())
     }
 
-    /// Begins another era, unless somebody has.
+    /// Begins another era, unless another node has.
     pub(super) async fn begin_era(&self, found: Option<Era>, era: Era) -> Result<(), Away> {
         let found = found.map_or_else(String::new, |found| found.0.to_string());
         let arguments = [found.as_bytes(), &text(era.0).into_bytes()];
@@ -132,7 +132,7 @@ impl Store {
         Ok(())
     }
 
-    /// `lease_ms`: how long this node's is held; `None`: it only reads.
+    /// `lease_ms` is the length of this node's lease; `None` only reads.
     async fn beat(&self, myself: &Myself<'_>, lease_ms: Option<u64>) -> Result<Reading, Away> {
         let [epoch, length, filled] =
             [text(myself.epoch), text(lease_ms.unwrap_or(0)), text(myself.filled.map_or(0, |filled| filled.0))];

@@ -1,6 +1,7 @@
-//! The task that registers what a node has: heartbeats, then requests at a pace.
+//! The task that registers a node's devices: heartbeats, then requests at a limited pace.
 //!
-//! While the directory is away only heartbeats are tried. What waits is kept in [`Registrations`] and the queue of ends.
+//! While the directory is away only heartbeats are tried. Waiting work is kept in [`Registrations`] and the queue of
+//! ends.
 //!
 //! [`Registrations`]: stillgate_devices::directory::Registrations
 
@@ -18,14 +19,13 @@ use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
 /// Requests on their way at once.
 const IN_FLIGHT_MAX: usize = 64;
-/// Requests in a second, and how many may follow each other: a directory that came back empty is filled at this pace, by
-/// each node.
+/// Requests per second, and the largest burst: a directory that came back empty is filled at this pace, by each node.
 const PER_SECOND_MAX: u32 = 5_000;
 const BURST_MAX: f64 = 250.0;
-/// How long it takes until every device was audited.
+/// Period in which every device is audited once.
 const AUDIT_MS: u64 = 600_000;
 
-/// Requests that may be made now.
+/// The number of requests that may be made now.
 struct Pace {
     left: f64,
     at: Instant,
@@ -62,21 +62,21 @@ pub(super) async fn run(shared: &Arc<Shared>, hooks: &Arc<Hooks>) {
     }
 }
 
-/// Another process holds the lease: what is left is to see who else lives.
+/// Another process holds the lease: only the list of living nodes remains to be read.
 async fn read(shared: &Shared) {
     if let Ok(reading) = shared.ask_anyway(shared.store.read()).await {
         shared.keep(&reading);
     }
 }
 
-/// Has the next devices registered again, so that each one's turn comes within [`AUDIT_MS`].
+/// Registers the next devices again, at a pace that reaches each of them within [`AUDIT_MS`].
 fn audit(shared: &Shared, after: &str) -> Box<str> {
     let registrations = &mut shared.state().registrations;
     let count = registrations.len().div_ceil(usize::try_from(AUDIT_MS / HEARTBEAT_MS).unwrap_or(1));
     registrations.audit_after(after, count)
 }
 
-/// Until when this node's lease is held for certain.
+/// Until when this node's lease is certainly held.
 #[derive(Default)]
 struct LeaseHeld {
     until: Option<Instant>,
@@ -95,7 +95,7 @@ impl LeaseHeld {
             && shared.ask_anyway(shared.store.begin_era(found, era)).await.is_ok()
             && let Ok(reading) = self.hold(shared).await
         {
-            // Another node may have been first, or the directory lost again: the next heartbeat goes on.
+            // Another node may have been first, or the directory was lost again: the next heartbeat continues.
             let _next_time = shared.state().registrations.found_era(reading.era, reading.era_now.0);
         }
     }
@@ -114,7 +114,7 @@ impl LeaseHeld {
     }
 }
 
-/// What to ask next.
+/// The next request.
 enum Work {
     Registration(Request),
     Disconnect(Arc<str>, Ended),
@@ -196,14 +196,14 @@ fn answered(shared: &Shared, hooks: &Hooks, device: &str, place: &Place, connect
     let effect = state.registrations.answered(device, place, connected.clone());
     let is_here = state.registrations.place_of(device).is_some_and(|here| here.connection == place.connection);
     let waiter = match state.waiters.get(device) {
-        // An answer that came late has not closed it. Another one follows.
+        // A late answer has not closed it. Another one follows.
         Some(_) if is_here && matches!(connected, Connected::Occupied { .. }) => None,
         Some((number, _)) if *number == place.connection => state.waiters.remove(device),
         _ => None,
     };
     drop(state);
     let is_heard = waiter.is_some_and(|(_, waiter)| waiter.send(connected).is_ok());
-    // Who hears that its device is connected elsewhere does not let it in.
+    // A caller that is answered that its device is connected elsewhere does not admit it.
     if !(is_heard && matches!(effect, Effect::Close { .. })) {
         apply(shared, hooks, device, effect);
     }
@@ -228,7 +228,7 @@ impl Pace {
         (self.left, self.at) = ((self.left + more).min(BURST_MAX), now);
     }
 
-    /// When the next one may be made.
+    /// When the next request may be made.
     fn next_turn(&self) -> Instant {
         self.at + Duration::from_secs_f64((1.0 - self.left).max(0.0) / f64::from(PER_SECOND_MAX))
     }
@@ -268,7 +268,7 @@ mod tests {
         answered(&shared, &hooks, "d", &place, Ok(current.clone()));
         assert_eq!(answer.try_recv(), Ok(current));
 
-        // One that hears of another connection is not let in, so there is nothing to close.
+        // A device whose caller gets another connection is not admitted, so there is nothing to close.
         let (place, mut answer) = waits(2);
         let other = Place { node: "b".into(), epoch: 1, connection: 3 };
         let occupied = Connected::Occupied { place: other, generation: Generation(10) };

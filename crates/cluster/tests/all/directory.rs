@@ -1,4 +1,4 @@
-//! Nodes with a real Redis: messages over two nodes, and everything that can happen to a directory.
+//! Nodes with a real Redis: messages over two nodes, and every possible event of a directory.
 
 use crate::double;
 use crate::double::{Node, SILENT, address_of, eventually};
@@ -13,7 +13,7 @@ const OFFLINE: Result<bytes::Bytes, NotSent> = Err(NotSent::Unsent(Unsent::Offli
 const UNKNOWN: Result<bytes::Bytes, NotSent> = Err(NotSent::Unsent(Unsent::Unknown));
 const NEVER_SEEN: Result<bytes::Bytes, NotSent> = Err(NotSent::Unsent(Unsent::NeverSeen));
 
-/// From the end of a node to the answer that its devices are offline: a lease, and what this machine is late by.
+/// From the end of a node to the answer that its devices are offline: a lease, and the delay of this machine.
 const LEASE_BOUND: Duration = Duration::from_millis(5_000);
 
 #[tokio::test]
@@ -34,12 +34,12 @@ async fn messages_find_their_device_and_ask_redis_once() {
     // Each question is one script, in which Redis counts its commands, too: a heartbeat is five.
     let processed = processed_since(&redis, processed);
     println!("20,000 messages in {:?}: {asked} questions, {processed} commands", begun.elapsed());
-    // Of each node a heartbeat and an audit a second, however many messages there are.
+    // One heartbeat and audit a second for each node, independent of the number of messages.
     let at_most = 4 * (begun.elapsed().as_secs() + 2);
     assert!(asked <= at_most, "{asked}");
     assert_eq!(b.taken.load(Ordering::Relaxed), 20_020);
 
-    // It moves, and is followed; it goes, and that is said.
+    // The device moves, and is followed; it leaves, and that is reported.
     b.disconnect("d1");
     a.register("d1").await;
     let c = Node::start("c", &address_of(&redis)).await;
@@ -109,7 +109,7 @@ async fn the_devices_of_a_dead_node_are_offline_within_its_lease() {
     eventually("the message to arrive", || b.taken.load(Ordering::Relaxed) == 2).await;
     let killed = Instant::now();
     drop(b);
-    // At once, and not when time is over.
+    // Immediately, not at the timeout.
     assert_eq!(in_flight.await.unwrap(), Err(NotSent::Lost));
     let lost_after = killed.elapsed();
     assert!(lost_after < double::MESSAGE_PATIENCE / 2, "{lost_after:?}");
@@ -130,7 +130,7 @@ async fn a_redis_that_was_killed_and_comes_back_empty_is_filled_again() {
     eventually("its loss to be noticed", || a.cluster.directory().is_away() && b.cluster.directory().is_away()).await;
     let begun = Instant::now();
     a.send("d0").await.unwrap();
-    // Not in memory, but its node says so.
+    // Not in memory, but its node has it.
     a.deliver("d1").await;
     assert_eq!(a.send("nobody").await, UNKNOWN);
     assert_eq!(b.connect("new").await, Err(Away), "and it is let in");
@@ -227,14 +227,15 @@ async fn a_process_that_follows_another_does_not_vouch_for_devices_that_it_has_n
     let (era, former) = (filled(), a.cluster.watch().former());
     assert_eq!(former.filled.map(|era| era.to_string()), Some(era.clone()));
     a.cluster.leave();
-    // As if the first had been behind with its registrations when it was asked.
+    // As if the first had been behind with its registrations when asked.
     let behind = FormerDirectory { filled: None, ..former.clone() };
     let next = Node::start_with("a", &address, None, Some(behind)).await;
     eventually("its lease to say so", || filled() == "0").await;
     next.cluster.directory().is_given();
     eventually("it to have everything", || filled() == era).await;
     next.cluster.leave();
-    // What was registered stays: a device that was never seen is reported as such at once, without waiting for the upgrade.
+    // Registered devices remain: a device that was never seen is reported as such at once, without waiting for the
+    // upgrade.
     let last = Node::start_with("a", &address, None, Some(former)).await;
     let commands = last.cluster.directory().commands();
     eventually("it to hold the lease", || last.cluster.directory().commands() > commands + 1).await;
@@ -248,7 +249,7 @@ async fn a_process_goes_on_with_devices_of_one_that_named_places_by_worker() {
     let (a, b) = (Node::start("a", &address).await, Node::start("b", &address).await);
     let Ok(Connected::Current { generation, .. }) = a.connect("d").await else { panic!("it is not let in") };
     let entry = || redis.cli(&["GET", "sg:d:d"]).split(' ').map(str::to_owned).collect::<Vec<_>>();
-    // As such a process wrote it; 2^52 was above all of its numbers.
+    // An entry as these processes wrote it; 2^52 was above all of their numbers.
     let highest = ((1_u64 << 52) - 1).to_string();
     let mut written = entry();
     written[4].clone_from(&highest);
@@ -282,7 +283,7 @@ async fn a_node_whose_process_is_replaced_is_asked_again() {
     assert!(matches!(&answers[..], [(node, Some(answer))] if &**node == "b" && &**answer == b"d"), "{answers:?}");
     assert_eq!((b.leaving.load(Ordering::Relaxed), b.taken.load(Ordering::Relaxed)), (0, 1));
     b.leaving.store(u64::MAX, Ordering::Relaxed);
-    // It is not asked for ever.
+    // The question is not repeated without end.
     let answers = tokio::time::timeout(double::PATIENCE, ask(Duration::from_millis(300))).await.unwrap();
     assert!(matches!(&answers[..], [(_, None)]), "{answers:?}");
 }

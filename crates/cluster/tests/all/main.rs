@@ -1,4 +1,4 @@
-//! Nodes that find each other in Redis, and the calls between them.
+//! Tests of nodes that find each other in Redis, and of the calls between them.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 

@@ -1,4 +1,5 @@
-//! Requests from node to node: who is believed, and what a caller learns when the other side is not there, hangs or ends.
+//! Requests from node to node: which certificates are accepted, and the caller's errors when the other side is absent,
+//! hangs or ends.
 
 use bytes::Bytes;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
@@ -22,7 +23,7 @@ async fn start(tls: Option<PeerTls>) -> (SocketAddr, JoinHandle<()>) {
             match &*call.kind {
                 "moved" => Reply::Moved,
                 "leaving" => {
-                    // The body says after how many milliseconds.
+                    // The body is the delay in milliseconds.
                     let after_ms = std::str::from_utf8(&call.body).unwrap().parse().unwrap();
                     tokio::time::sleep(Duration::from_millis(after_ms)).await;
                     Reply::Leaving
@@ -100,7 +101,7 @@ async fn a_thousand_requests_share_a_connection() {
     }
 }
 
-/// As many requests as a peer takes at once.
+/// Concurrent requests that a peer accepts.
 const REQUESTS_MAX: usize = 10_000;
 
 #[tokio::test]
@@ -112,7 +113,7 @@ async fn more_requests_than_a_peer_takes_wait_or_are_refused() {
         tokio::spawn(async move { peers.call(("b", &address), kind, "x".into(), patience).await })
     };
     let never: Vec<_> = (0..REQUESTS_MAX).map(|_| call("never", 5 * PATIENCE)).collect();
-    // Behind all of them.
+    // It is behind all of them.
     let refused = call("message", Duration::from_millis(600));
     let waits = call("message", 5 * PATIENCE);
     assert_eq!(refused.await.unwrap(), Err(CallError::Busy), "nothing of it was sent, which is said");
@@ -168,7 +169,7 @@ async fn a_certificate_carries_its_node_s_name() {
     assert_eq!(call(&a, "b", address, "message").await, taken("a message x"));
     // The right roots, but another node answers there.
     assert_eq!(call(&a, "c", address, "message").await, Err(CallError::Unreachable));
-    // A node that calls itself by another's name.
+    // A node that uses another's name.
     let liar = Peers::new("c", Some(ours.tls("a", "a").unwrap()));
     assert_eq!(call(&liar, "b", address, "message").await, Err(CallError::Unreachable));
     let stranger = Peers::new("a", Some(other.tls("a", "a").unwrap()));
@@ -210,7 +211,7 @@ async fn what_is_in_flight_when_a_peer_ends_is_lost() {
 
 #[tokio::test]
 async fn nothing_is_sent_to_a_peer_that_does_not_answer() {
-    // As a process that is stopped: its kernel accepts.
+    // Like a stopped process, whose kernel accepts.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let begun = Instant::now();
@@ -241,7 +242,7 @@ async fn a_peer_that_hangs_is_given_up() {
     assert!(begun.elapsed() < PATIENCE / 2, "not when time is over: {:?}", begun.elapsed());
 }
 
-/// A relay to a server that stands still when it is told to.
+/// A relay to a server that can be paused.
 async fn through(server: SocketAddr) -> (SocketAddr, tokio::sync::oneshot::Sender<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

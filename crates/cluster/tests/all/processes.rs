@@ -11,13 +11,13 @@ use stillgate_cluster::registry::RedisAddress;
 use stillgate_devices::directory::Unsent;
 use stillgate_testkit::{Process, Redis};
 
-/// Where a process finds its directory.
+/// The address of a process's directory.
 const REDIS: &str = "STILLGATE_TEST_REDIS";
 const NODE: &str = "STILLGATE_TEST_NODE";
 /// The devices that are connected to it, with a comma after each.
 const DEVICES: &str = "STILLGATE_TEST_DEVICES";
 
-/// A node until it is killed; where none is asked for, nothing.
+/// A node that runs until it is killed; does nothing if none is requested.
 #[tokio::test]
 async fn node_process() {
     let (Ok(url), Ok(name), Ok(devices)) = (std::env::var(REDIS), std::env::var(NODE), std::env::var(DEVICES)) else {
@@ -48,7 +48,7 @@ async fn a_node_that_is_killed_leaves_no_message_without_an_answer() {
     let mut b = spawn(&redis, "b", &format!("d,{SILENT}"), &folder);
     eventually("the devices of b", || is_online(&redis, "d") && is_online(&redis, SILENT)).await;
     assert_eq!(&*a.deliver("d").await, b"d");
-    // Remembers where it is: what follows is sent at once.
+    // Remembers the node of the device, so that the next message is sent at once.
     let unanswered = tokio::time::timeout(Duration::from_millis(500), a.send(SILENT)).await;
     assert!(unanswered.is_err());
     let in_flight: Vec<_> = (0..20)
@@ -57,7 +57,7 @@ async fn a_node_that_is_killed_leaves_no_message_without_an_answer() {
             tokio::spawn(async move { cluster.send(SILENT, "message", SILENT.into(), double::MESSAGE_PATIENCE).await })
         })
         .collect();
-    // They are there once messages that were sent after them are.
+    // They have arrived once messages that were sent after them have.
     for _ in 0..3 {
         assert_eq!(&*a.deliver("d").await, b"d");
     }
@@ -69,10 +69,10 @@ async fn a_node_that_is_killed_leaves_no_message_without_an_answer() {
     let lost_after = killed.elapsed();
     b.wait();
     assert_eq!(a.send_until_known("d").await, Err(NotSent::Unsent(Unsent::Offline { last_seen_ms: None })));
-    // Not when time is over.
+    // Not at the timeout.
     assert!(lost_after < double::MESSAGE_PATIENCE / 2, "{lost_after:?}");
     double::check_promised("to be lost", lost_after, Duration::from_secs(2));
-    // The bound is 5 s; the rest is this machine's.
+    // The bound is 5 s; the rest is this machine's delay.
     double::check_promised("to be offline", killed.elapsed(), Duration::from_secs(10));
 }
 
@@ -91,7 +91,7 @@ async fn a_node_that_stands_still_for_ten_seconds_comes_back_with_its_devices() 
     let offline = Err(NotSent::Unsent(Unsent::Offline { last_seen_ms: None }));
     let mut sent = a.send("d").await;
     while sent != offline {
-        // Its lease lasts, and it cannot be reached.
+        // Its lease is still held, but it cannot be reached.
         assert_eq!(sent, Err(NotSent::Unsent(Unsent::Unknown)));
         assert!(stopped.elapsed() < double::PATIENCE);
         sent = a.send("d").await;

@@ -1,4 +1,4 @@
-//! Nodes without devices of flesh and blood: what is connected is a list, and a message is answered with itself.
+//! Nodes with simulated devices: connections are a list, and a message is answered with itself.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -15,10 +15,10 @@ pub(crate) use stillgate_testkit::PATIENCE;
 use stillgate_testkit::{Redis, is_nightly};
 use tokio::net::TcpListener;
 
-/// What the node of a device waits for its answer.
+/// How long a message waits for the answer of the device's node.
 pub(crate) const MESSAGE_PATIENCE: Duration = PATIENCE;
 
-/// A device that takes a message and never acknowledges it.
+/// A device that accepts a message and never acknowledges it.
 pub(crate) const SILENT: &str = "silent";
 
 static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
@@ -29,9 +29,9 @@ type Devices = Arc<Mutex<BTreeMap<Box<str>, u64>>>;
 pub(crate) struct Node {
     pub(crate) cluster: Arc<Cluster>,
     pub(crate) devices: Devices,
-    /// Messages that were taken.
+    /// The number of accepted messages.
     pub(crate) taken: Arc<AtomicU64>,
-    /// So many requests are answered as by a process that another one follows.
+    /// This many requests are answered as by a process that is being replaced.
     pub(crate) leaving: Arc<AtomicU64>,
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn address_of(redis: &Redis) -> RedisAddress {
 }
 
 impl Node {
-    /// Starts one, and waits until the directory lists it.
+    /// Starts a node, and waits until the directory lists it.
     pub(crate) async fn start(name: &str, redis: &RedisAddress) -> Node {
         Node::start_with(name, redis, None, None).await
     }
@@ -108,8 +108,8 @@ impl Node {
         }
     }
 
-    /// Sends a message until its device takes it. It is sent again where it was not sent: on a busy machine a directory or a node may
-    /// not answer in time.
+    /// Sends a message until its device accepts it. It is repeated if it was not sent: on a busy machine a directory or
+    /// a node may not answer in time.
     pub(crate) async fn deliver(&self, device: &str) -> Bytes {
         let begun = Instant::now();
         loop {
@@ -123,7 +123,7 @@ impl Node {
         }
     }
 
-    /// Sends a message until the answer is another than that nothing is known of its device.
+    /// Sends a message until its device is known.
     pub(crate) async fn send_until_known(&self, device: &str) -> Result<Bytes, NotSent> {
         let begun = Instant::now();
         let mut sent = self.send(device).await;
@@ -135,7 +135,7 @@ impl Node {
         sent
     }
 
-    /// Waits until everything that it has is registered.
+    /// Waits until all its devices are registered.
     pub(crate) async fn await_registered(&self) {
         eventually("all to be registered", || self.cluster.directory().pending() == 0).await;
     }
@@ -160,14 +160,15 @@ fn handler(devices: Devices, taken: Arc<AtomicU64>, leaving: Arc<AtomicU64>) -> 
     })
 }
 
-/// Checks a time that is promised where a node gets the CPU that it needs, which only the nightly can be sure of.
+/// Checks a promised time, which only holds if a node gets the CPU time it needs; only the nightly run can be sure of
+/// that.
 #[track_caller]
 pub(crate) fn check_promised(what: &str, took: Duration, promised: Duration) {
     println!("{what} took {took:?}");
     assert!(!is_nightly() || took < promised, "{what} took {took:?}, not {promised:?}");
 }
 
-/// Waits for a condition, and lets the nodes go on meanwhile.
+/// Waits for a condition, and lets the nodes continue meanwhile.
 pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !condition() {
