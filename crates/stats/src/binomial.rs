@@ -1,7 +1,7 @@
 //! Tails of the binomial distribution for counts from one to a million million.
 //!
-//! Not through differences of log-gammas, which lose a digit for each that the count has: a p99.9 of an hour's requests
-//! would have few left.
+//! Not computed from differences of log-gammas, which lose a digit for each that the count has: a p99.9 of an hour's
+//! requests would have few left.
 
 use std::f64::consts::PI;
 
@@ -64,7 +64,7 @@ fn mass(count: u64, chance: f64, k: u64) -> f64 {
     exponent.exp() * (n / (2.0 * PI * x * rest)).sqrt()
 }
 
-/// What Stirling's formula lacks of ln(n!), n at least 1.
+/// The error of Stirling's formula for ln(n!), n at least 1.
 fn stirling_error(n: u64) -> f64 {
     let x = n as f64;
     if n <= 15 {

@@ -10,12 +10,12 @@ use crate::random::Random;
 ///
 /// Each resample draws `sample.len()` indices by `random.below`, one after the other: the same seed gives the same
 /// interval. Resamples equal to the estimate count half for the bias, as in SciPy, so that a statistic with few values
-/// (a maximum, a median of ties) has an interval too. Where every resample gives one value, as of a constant sample,
-/// the interval is that value: it tells nothing of the scatter.
+/// (a maximum, a median of ties) has an interval too. If every resample gives one value, as for a constant sample, the
+/// interval is that value: it does not measure the scatter.
 ///
-/// `None` below 2 values, where a value, the confidence or the statistic of any resample is not finite or the confidence
-/// not in (0, 1), where fewer than one resample would lie in each tail (95% needs 40), or where all lie on one side of
-/// the estimate.
+/// `None` below 2 values, where a value, the confidence or the statistic of any resample is not finite or the
+/// confidence not in (0, 1), where fewer than one resample would lie in each tail (95% needs 40), or where all lie on
+/// one side of the estimate.
 pub fn bca(
     sample: &[f64],
     statistic: impl Fn(&[f64]) -> f64,
@@ -24,7 +24,7 @@ pub fn bca(
     random: &mut Random,
 ) -> Option<Estimate> {
     let tail = (1.0 - confidence) / 2.0;
-    // A hair's breadth, for 40 times 0.025 is not quite 1.
+    // With a small tolerance, since 40 times 0.025 is not quite 1.
     if sample.len() < 2 || !is_sample(sample) || !is_level(confidence) || (resamples as f64) * tail < 1.0 - 1e-9 {
         return None;
     }
@@ -71,7 +71,7 @@ fn acceleration(sample: &[f64], statistic: impl Fn(&[f64]) -> f64) -> Option<f64
     let mut shorter = sample[1..].to_vec();
     let mut lacking = vec![statistic(&shorter)];
     for index in 0..shorter.len() {
-        // The value put back takes the next one's place, so the order of the others stays.
+        // The value that is put back takes the place of the next one, so the order of the others stays.
         shorter[index] = sample[index];
         lacking.push(statistic(&shorter));
     }

@@ -1,9 +1,9 @@
-//! Where in a series the distribution changes, without knowing how often or in what.
+//! Finds the places in a series where the distribution changes, without knowing how often or in which property.
 
 use crate::estimate::{is_level, is_sample};
 use crate::random::Random;
 
-/// Two statistics closer than this share of them are one: permutations that tie differ by rounding.
+/// Two statistics that differ by less than this share are equal: permutations that tie differ by rounding.
 const TIE_TOLERANCE: f64 = 1e-9;
 
 /// A change found by [`e_divisive`].
@@ -11,7 +11,7 @@ const TIE_TOLERANCE: f64 = 1e-9;
 pub struct ChangePoint {
     /// The index of the first value after the change.
     pub at: usize,
-    /// The share of permutations, itself among them, that divide as well as the series did.
+    /// The share of permutations, including the series itself, that divide as well as the series did.
     pub p_value: f64,
     /// The divergence of the two sides, in the unit of the series times their size.
     pub q: f64,
@@ -93,7 +93,7 @@ fn permutation_p(segments: &[&[f64]], segment_min: usize, q: f64, permutations: 
         let mut reached = false;
         for segment in &mut shuffled {
             random.shuffle(segment);
-            // Shuffled in any case: what later permutations draw must not depend on this one.
+            // Shuffled in any case: the draws of later permutations must not depend on this one.
             reached = reached || divide(segment, segment_min).is_some_and(|division| division.q >= threshold);
         }
         as_good += usize::from(reached);
@@ -102,15 +102,15 @@ fn permutation_p(segments: &[&[f64]], segment_min: usize, q: f64, permutations: 
 }
 
 /// The division whose left side diverges most from some stretch right of it (equations 7 and 8 of the paper): from a
-/// stretch and not from all the rest, lest a change that is later undone hides.
+/// stretch and not from all the rest, so that a change that is later undone is not hidden.
 ///
-/// `None` where the segment is too short or all of it is alike.
+/// `None` if the segment is too short or all its values are equal.
 fn divide(segment: &[f64], segment_min: usize) -> Option<Division> {
     let n = segment.len();
     if n < 2 * segment_min {
         return None;
     }
-    // Of each value, the distances to all values before it, and to those on the left.
+    // For each value, the distances to all values before it, and to those on the left.
     let mut before = vec![0.0; n];
     for (index, value) in segment.iter().enumerate() {
         before[index] = segment[..index].iter().map(|other| (value - other).abs()).sum();

@@ -1,4 +1,4 @@
-//! A number with the range that the data leave open for it.
+//! A number with the range of its plausible values.
 
 /// A closed range of plausible values, in the unit of what was estimated.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -14,7 +14,7 @@ pub struct Interval {
 pub struct Estimate {
     /// The best single value.
     pub value: f64,
-    /// The interval at the confidence that was asked for.
+    /// The interval at the requested confidence.
     pub interval: Interval,
 }
 
@@ -26,7 +26,7 @@ pub fn standard_deviation(values: &[f64]) -> Option<f64> {
     Some(mean_and_deviation(values).1).filter(|deviation| deviation.is_finite())
 }
 
-/// Mean and standard deviation over n - 1, in two passes, the second correcting the mean by what the first left over.
+/// Mean and standard deviation over n - 1, in two passes, the second correcting the mean by the rest of the first.
 pub(crate) fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
     let n = values.len() as f64;
     let rough = values.iter().sum::<f64>() / n;
@@ -36,7 +36,7 @@ pub(crate) fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
     (mean, (squares / (n - 1.0)).sqrt())
 }
 
-/// Whether a confidence, significance or power is one: strictly between 0 and 1.
+/// Whether a confidence, significance or power is valid: strictly between 0 and 1.
 pub(crate) fn is_level(level: f64) -> bool {
     level > 0.0 && level < 1.0
 }

@@ -1,10 +1,10 @@
 //! Benjamini and Hochberg's correction, for many tests of which some will hold.
 
-/// The p-values adjusted so that of those at most q, no more than a share q is expected to be false, where tests are
-/// independent or go together (Benjamini & Hochberg 1995, "Controlling the False Discovery Rate").
+/// The p-values adjusted so that among those at most q, no more than a share q is expected to be false, if tests are
+/// independent or positively dependent (Benjamini & Hochberg 1995, "Controlling the False Discovery Rate").
 ///
-/// In the order given and at most 1, as R's `p.adjust(p, "BH")`; what is not a probability counts as 1, as in
-/// [`holm`](crate::holm). Where nothing differs at all, any is at most q with a probability of at most q.
+/// In the order given and at most 1, as R's `p.adjust(p, "BH")`; a value that is not a probability counts as 1, as
+/// in [`holm`](crate::holm). If nothing differs at all, any is at most q with a probability of at most q.
 pub fn benjamini_hochberg(p: &[f64]) -> Vec<f64> {
     let raw: Vec<f64> = p.iter().map(|&p| if (0.0..=1.0).contains(&p) { p } else { 1.0 }).collect();
     let mut order: Vec<usize> = (0..raw.len()).collect();

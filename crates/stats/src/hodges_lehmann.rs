@@ -51,7 +51,7 @@ fn walsh(sorted: &[f64], k: u64) -> f64 {
     number(low)
 }
 
-/// How many of the means are at most `limit`; one walk from both ends, since the mean rises with either value.
+/// The number of means that are at most `limit`; one walk from both ends, since the mean rises with either value.
 fn means_up_to(sorted: &[f64], limit: f64) -> u64 {
     let mut count = 0;
     let mut end = sorted.len();

@@ -1,7 +1,7 @@
 //! Statistics for deciding whether two measured things differ.
 //!
-//! Pure functions: no IO, no clock, no threads; randomness is an argument, so that an analysis can be made again from
-//! its data and seed. Each function names its source; `tests/data` holds values of R and SciPy that it is held against.
+//! Pure functions: no IO, no clock, no threads; randomness is an argument, so that an analysis can be repeated from its
+//! data and seed. Each function names its source; `tests/data` holds values of R and SciPy for comparison.
 //!
 //! One rule holds everywhere: input that has no answer (NaN, infinities, too few values, a level outside 0 to 1) gives
 //! `None`, never a number that looks like one.

@@ -10,7 +10,7 @@ const EXACT_SAMPLE_MAX: usize = 49;
 /// The result of [`mann_whitney`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MannWhitney {
-    /// Pairs in which the value of `b` is above that of `a`, ties as half: R's `W` of `wilcox.test(b, a)`.
+    /// Pairs in which the value of `b` is above that of `a`, ties counted as half: R's `W` of `wilcox.test(b, a)`.
     pub u: f64,
     /// Two-sided, of the hypothesis that both samples come from one distribution.
     pub p_value: f64,
@@ -44,7 +44,7 @@ pub fn mann_whitney(a: &[f64], b: &[f64]) -> Option<MannWhitney> {
 fn counted(ranks: &MidRanks, split: usize) -> f64 {
     let (first, second) = ranks.doubled.split_at(split);
     let smaller = if first.len() <= second.len() { first } else { second };
-    // Without ties all are even, and half the table does.
+    // Without ties all are even, and half the table is enough.
     let unit = if ranks.doubled.iter().all(|rank| rank % 2 == 0) { 2 } else { 1 };
     let whole = |rank: &u64| (rank / unit) as usize;
     let observed: usize = smaller.iter().map(whole).sum();
@@ -55,7 +55,8 @@ fn counted(ranks: &MidRanks, split: usize) -> f64 {
     (2.0 * low.min(high) / total).min(1.0)
 }
 
-/// In how many ways `chosen` of the ranks add up to each sum; the numbers stay below 10^29, exact to 16 digits.
+/// The number of ways in which `chosen` of the ranks add up to each sum; the numbers stay below 10^29, exact to 16
+/// digits.
 fn ways_to_sum(ranks: impl Iterator<Item = usize> + Clone, chosen: usize) -> Vec<f64> {
     let mut descending: Vec<usize> = ranks.collect();
     descending.sort_unstable_by(|a, b| b.cmp(a));

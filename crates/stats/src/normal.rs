@@ -1,7 +1,7 @@
 //! The standard normal distribution, precise far into its tails.
 //!
-//! Through `erfc` of `libm`, never through one minus a probability: a p-value of 1e-30 keeps its digits. (That of
-//! `statrs` is off in the 11th digit: its constants are single precision.)
+//! Computed from `erfc` of `libm`, never as one minus a probability: a p-value of 1e-30 keeps its digits. (The
+//! `erfc` of `statrs` is wrong in the 11th digit: its constants are single precision.)
 
 use std::f64::consts::{PI, SQRT_2};
 
@@ -56,11 +56,11 @@ mod tests {
         let all: Value = serde_json::from_str(include_str!("../tests/data/scipy.json")).unwrap();
         for case in all["normal"].as_array().unwrap() {
             let (z, want) = (case["z"].as_f64().unwrap(), case["upper"].as_f64().unwrap());
-            // One last bit of z is z^2 of the tail.
+            // The last bit of z is z^2 of the tail.
             let tolerance = 1e-15 * (2.0 + z * z);
             assert!((upper_tail(z) / want - 1.0).abs() < tolerance, "{} of {case}", upper_tail(z));
             assert_eq!(lower_tail(-z), upper_tail(z));
-            // Near 1 the tail itself no longer tells z apart.
+            // Near 1 the tail itself does not distinguish values of z.
             if z > -6.0 {
                 assert!((upper_quantile(want) - z).abs() < 1e-9, "{} of {case}", upper_quantile(want));
             }

@@ -11,7 +11,7 @@ pub fn log_ratios(a: &[f64], b: &[f64]) -> Option<Vec<f64>> {
     if a.len() != b.len() || !positive(a) || !positive(b) {
         return None;
     }
-    // Not the logarithm of the quotient, which may overflow.
+    // The logarithm of the quotient is not used, since the quotient may overflow.
     Some(a.iter().zip(b).map(|(a, b)| b.ln() - a.ln()).collect())
 }
 
@@ -32,9 +32,9 @@ pub struct PairedT {
 
 /// Student's t test that differences have mean zero, with the interval of their mean (Student 1908; R's `t.test`).
 ///
-/// Where all differences are equal the interval is that one value and the p-value 1 (all zero) or 0 (not zero): true
-/// to the formula, and no more to be believed than a deviation of zero is. `None` below 2 differences, where one is
-/// not finite or their squares overflow, or where `confidence` is not in (0, 1).
+/// If all differences are equal the interval is that one value and the p-value 1 (all zero) or 0 (not zero): correct
+/// by the formula, but as implausible as a deviation of zero. `None` below 2 differences, where one is not finite or
+/// their squares overflow, or where `confidence` is not in (0, 1).
 pub fn paired_t(diffs: &[f64], confidence: f64) -> Option<PairedT> {
     if diffs.len() < 2 || !is_sample(diffs) || !is_level(confidence) {
         return None;

@@ -1,6 +1,6 @@
-//! What a number of pairs can tell, before and after measuring.
+//! The power of a number of pairs, before and after measuring.
 //!
-//! "No difference" says nothing without the smallest difference that would have been seen. Everything here is for
+//! "No difference" is meaningless without the smallest difference that would have been detected. Everything here is for
 //! two-sided tests of paired differences with standard deviation `sd`, in the differences' own unit.
 
 use std::f64::consts::PI;
@@ -11,11 +11,11 @@ use crate::root::rising_root;
 use crate::signed_rank::{EXACT_PAIRS_MAX, Null};
 use crate::student_t;
 
-/// How much of its pairs the signed-rank test makes use of, against the t test, where differences are normal (Hodges &
-/// Lehmann 1956; Lehmann 1975, section 4.3). With heavier tails it makes use of more, never of less than 0.864.
+/// The efficiency of the signed-rank test: the share of pairs that the t test would need, if differences are normal
+/// (Hodges & Lehmann 1956; Lehmann 1975, section 4.3). With heavier tails it is greater, and never less than 0.864.
 pub const SIGNED_RANK_EFFICIENCY: f64 = 3.0 / PI;
 
-/// The most pairs `pairs_needed` answers with.
+/// The largest result of `pairs_needed`.
 const PAIRS_MAX: u64 = 1_000_000_000;
 
 /// The chance that a paired t test at level `alpha` over `n` pairs finds a true mean difference of `effect` (noncentral
@@ -45,8 +45,9 @@ pub fn minimum_detectable_effect(n: u64, sd: f64, alpha: f64, power: f64) -> Opt
     Some(Design::new(pairs, alpha).shift_found(power) * sd / pairs.sqrt())
 }
 
-/// The same of the signed-rank test, by its efficiency: that of a t test with [`SIGNED_RANK_EFFICIENCY`] as many pairs,
-/// at the level that the test reaches with so few ranks (with 6 pairs 1 in 32, where 1 in 20 was asked for).
+/// The smallest true mean difference that the signed-rank test finds with chance `power`, by its efficiency: that of a
+/// t test with [`SIGNED_RANK_EFFICIENCY`] as many pairs, at the level that the test reaches with so few ranks (with 6
+/// pairs 1 in 32, if 1 in 20 was requested).
 ///
 /// `None` also where the test cannot reach `alpha` at all: all signs alike has chance 2 / 2^n.
 pub fn minimum_detectable_effect_signed_rank(n: u64, sd: f64, alpha: f64, power: f64) -> Option<f64> {
@@ -59,9 +60,9 @@ pub fn minimum_detectable_effect_signed_rank(n: u64, sd: f64, alpha: f64, power:
     (reached > 0.0 && pairs > 1.0).then(|| Design::new(pairs, reached).shift_found(power) * sd / pairs.sqrt())
 }
 
-/// The smallest true mean difference whose estimate over `n` pairs lies beyond `threshold` (0 or more) with chance `power`:
-/// what a rule that asks for an estimate beyond it can find, however small the test's own minimum is. By the normal
-/// approximation with the signed-rank estimate's efficiency.
+/// The smallest true mean difference whose estimate over `n` pairs lies beyond `threshold` (0 or more) with chance
+/// `power`: the difference that a rule with such a threshold can find, however small the test's own minimum is. By the
+/// normal approximation with the signed-rank estimate's efficiency.
 ///
 /// `None` without pairs, where `threshold` or `sd` is negative or not finite, or where `power` is not in (0.5, 1).
 pub fn effect_beyond(threshold: f64, n: u64, sd: f64, power: f64) -> Option<f64> {
@@ -81,7 +82,7 @@ pub fn minimum_detectable_effect_two_sample(a: u64, b: u64, sd: f64, alpha: f64,
     if a == 0 || b == 0 || a + b < 3 || !is_scatter(sd) || !is_goal(alpha, power) {
         return None;
     }
-    // As a paired design with so many degrees of freedom: they are all it takes from its pairs.
+    // Like a paired design with that many degrees of freedom, which are all that the design uses of its pairs.
     let shift = Design::new((a + b - 1) as f64, alpha).shift_found(power);
     Some(shift * sd * (1.0 / a as f64 + 1.0 / b as f64).sqrt())
 }
@@ -115,7 +116,7 @@ pub fn pairs_needed(sd: f64, effect: f64, alpha: f64, power: f64) -> Option<u64>
     Some(high.max(2))
 }
 
-/// A two-sided t test; pairs may be a fraction, of a test that makes less use of them.
+/// A two-sided t test; the number of pairs may be fractional, for a test with a lower efficiency.
 struct Design {
     df: f64,
     critical: f64,

@@ -1,8 +1,8 @@
-//! Random numbers that are the same for a seed in every version of this program.
+//! Random numbers that are equal for equal seeds in every version of this program.
 //!
-//! Our own, because a result file keeps only its seed: read years later it must draw the same resamples, which no
-//! crate promises over its versions; and with the functions of `libm`, not the platform's, whose last bits differ. Not
-//! for secrets.
+//! Our own implementation, because a result file keeps only its seed: years later it must give the same resamples,
+//! which no crate promises across versions; and with the functions of `libm`, not the platform's, whose last bits
+//! differ. Not for secrets.
 
 /// xoshiro256++ (Blackman & Vigna 2021, "Scrambled Linear Pseudorandom Number Generators", ACM TOMS 47:36).
 #[derive(Debug, Clone)]
@@ -41,7 +41,7 @@ impl Random {
     pub fn below(&mut self, n: u64) -> u64 {
         let mut product = u128::from(self.next_u64()) * u128::from(n);
         if (product as u64) < n {
-            // 2^64 mod n: as many low halves would come up once too often.
+            // 2^64 mod n: as many low halves would occur once too often.
             let threshold = n.wrapping_neg() % n;
             while (product as u64) < threshold {
                 product = u128::from(self.next_u64()) * u128::from(n);
@@ -57,7 +57,8 @@ impl Random {
         }
     }
 
-    /// Standard normal (Box & Muller 1958); the second of the pair is dropped so that the state is the seed's alone.
+    /// Standard normal (Box & Muller 1958); the second of the pair is dropped so that the state depends on the seed
+    /// alone.
     pub fn normal(&mut self) -> f64 {
         let radius = (-2.0 * libm::log(self.positive_uniform())).sqrt();
         radius * libm::cos(std::f64::consts::TAU * self.uniform())

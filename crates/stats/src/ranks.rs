@@ -2,11 +2,12 @@
 //!
 //! Twice the mid-rank is a whole number, which lets null distributions be counted without rounding.
 
-/// Twice the mid-rank of each value, and what the ties take from a variance: the sum of t^3 - t over the tied groups.
+/// Twice the mid-rank of each value, and the amount by which ties reduce a variance: the sum of t^3 - t over the tied
+/// groups.
 pub(crate) struct MidRanks {
     /// In the order of the values given.
     pub(crate) doubled: Vec<u64>,
-    /// 0 exactly where no two values are equal.
+    /// Exactly 0 if no two values are equal.
     pub(crate) ties: f64,
 }
 
@@ -16,7 +17,7 @@ pub(crate) fn mid_ranks(values: &[f64]) -> MidRanks {
     order.sort_unstable_by(|&a, &b| values[a].total_cmp(&values[b]));
     let mut ranks = MidRanks { doubled: vec![0; values.len()], ties: 0.0 };
     let mut start = 0;
-    // `==`, not `total_cmp`: 0.0 and -0.0 are one value, and they stand side by side.
+    // Uses `==`, not `total_cmp`: 0.0 and -0.0 are equal values, and they are adjacent.
     for group in order.chunk_by(|&a, &b| values[a] == values[b]) {
         for &index in group {
             ranks.doubled[index] = (2 * start + group.len() + 1) as u64;

@@ -5,7 +5,8 @@ const HALVINGS_MAX: u32 = 200;
 
 /// Bisects `[low, high]` for the zero of `f`, which must rise from at most 0 at `low` to at least 0 at `high`.
 ///
-/// Bisection and not a faster method: it cannot leave the bracket, and what is solved here is flat in places.
+/// Bisection and not a faster method: it cannot leave the bracket, and the functions to solve are flat in
+/// places.
 pub(crate) fn rising_root(mut low: f64, mut high: f64, f: impl Fn(f64) -> f64) -> f64 {
     for _ in 0..HALVINGS_MAX {
         let middle = low + (high - low) / 2.0;

@@ -1,10 +1,10 @@
-//! Up to three looks at many series of paired differences: a small one at all, a larger one at what looks changed, and one that is
-//! larger still where that does not say for certain.
+//! Up to three looks at many series of paired differences: a small one at all of them, a larger one at those that look
+//! changed, and an even larger one at those that are still uncertain.
 //!
-//! The looks are of different measurements, so the chance that nothing passes all of them as if it were something is the product
-//! of theirs. Signed ranks at each: outliers of a shared machine count by their rank only. Most of what looks changed at first is
-//! nothing, so the second look is small and the third, which few need, can be large: as many measurements as with one
-//! second look find smaller changes.
+//! The looks use different measurements, so the chance that an unchanged series passes all of them is the product of
+//! their chances. Each uses signed ranks: outliers of a shared machine count by their rank only. Most series that look
+//! changed at first are unchanged, so the second look is small, and the third, which few need, can be large: with as
+//! many measurements, smaller changes are found than with a single second look.
 
 use crate::false_discovery::benjamini_hochberg;
 use crate::signed_rank::signed_rank;
@@ -13,24 +13,25 @@ use crate::signed_rank::signed_rank;
 /// worse than another look for nothing.
 pub const SCREEN_LEVELS: [f64; 2] = [0.3, 0.1];
 
-/// A change is called by the second look or by the third: each may spend half of the error.
+/// The second look or the third may report a change: each may spend half of the error.
 const BRANCHES: f64 = 2.0;
 
-/// The looks at one series after the first one; none where they were not asked for.
+/// The looks at one series after the first one; `None` if they were not requested.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Looks<'a> {
-    /// Where the first look was suspicious.
+    /// Taken if the first look was suspicious.
     pub second: Option<&'a [f64]>,
-    /// Where the second was not decisive.
+    /// Taken if the second was not decisive.
     pub third: Option<&'a [f64]>,
 }
 
-/// Whether the first look asks for a second one. Not where it says nothing.
+/// Whether the first look calls for a second one. Not if it has no result.
 pub fn is_suspicious(first: &[f64]) -> bool {
     signed_rank(first).is_some_and(|tested| tested.p_value <= SCREEN_LEVELS[0])
 }
 
-/// Whether a second look, one of so many, asks for a third: it still looks changed, but not so that `error` would hold for all.
+/// Whether a second look, one of so many, calls for a third: it still looks changed, but not so that `error` would hold
+/// for all.
 pub fn is_undecided(second: &[f64], comparisons: usize, error: f64) -> bool {
     signed_rank(second).is_some_and(|tested| {
         let is_certain = after_second(tested.p_value) * comparisons as f64 <= error;
@@ -38,8 +39,9 @@ pub fn is_undecided(second: &[f64], comparisons: usize, error: f64) -> bool {
     })
 }
 
-/// The p-values of all series, adjusted by Benjamini and Hochberg's correction, 1 where there was no second look. Calling those
-/// at most q changed has an error of at most q: of all calls where some changed, of any call where none did.
+/// The p-values of all series, adjusted by Benjamini and Hochberg's correction, 1 if there was no second look.
+/// Reporting those at most q as changed has an error of at most q: among all reports if some changed, for any report if
+/// none did.
 pub fn screened(all: &[Looks<'_>]) -> Vec<f64> {
     let after = |diffs: Option<&[f64]>, spent: fn(f64) -> f64| {
         diffs.and_then(signed_rank).map_or(1.0, |tested| spent(tested.p_value).min(1.0))
@@ -48,7 +50,8 @@ pub fn screened(all: &[Looks<'_>]) -> Vec<f64> {
     benjamini_hochberg(&all.iter().map(of_one).collect::<Vec<f64>>())
 }
 
-/// The p-value that the last look needs by itself for one of `error` over so many comparisons, where no other is changed.
+/// The p-value that the last look must reach by itself to result in `error` over so many comparisons, if no other is
+/// changed.
 pub fn third_look_level(comparisons: usize, error: f64) -> f64 {
     error / comparisons.max(1) as f64 / after_third(1.0)
 }
@@ -65,7 +68,7 @@ fn after_third(p_value: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// `count` values of one sign but for so many of the other, each of its own rank.
+    /// `count` values, `others` of which have the other sign, each with its own rank.
     fn diffs(count: usize, others: usize) -> Vec<f64> {
         (1..=count).map(|rank| if rank <= others { -(rank as f64) } else { rank as f64 }).collect()
     }
@@ -73,7 +76,7 @@ mod tests {
     #[test]
     fn each_look_asks_for_the_next_where_it_leaves_doubt() {
         assert!(is_suspicious(&diffs(10, 4)) && !is_suspicious(&diffs(10, 6)) && !is_suspicious(&[]));
-        // No doubt that there is something; doubt; nothing.
+        // Certainly changed; uncertain; unchanged.
         assert!(!is_undecided(&diffs(25, 2), 40, 0.01));
         assert!(is_undecided(&diffs(25, 13), 40, 0.01));
         assert!(!is_undecided(&diffs(25, 17), 40, 0.01) && !is_undecided(&[], 40, 0.01));

@@ -10,13 +10,13 @@ use crate::root::rising_root;
 /// The most looks; with more, an always-valid method would serve better.
 const LOOKS_MAX: usize = 200;
 
-/// The least that a look must add, as a share of all information: less would need a finer grid and tell nothing.
+/// The least that a look must add, as a share of all information: less would need a finer grid and be useless.
 const INFORMATION_STEP_MIN: f64 = 0.001;
 
-/// How far densities and kernels are followed, in their standard deviations; what lies beyond is below 1e-22.
+/// How far densities and kernels are followed, in their standard deviations; the rest is below 1e-22.
 const DEVIATIONS_MAX: f64 = 10.0;
 
-/// No bound lies above: the chance to pass it would be no number any more.
+/// The largest bound: the chance of passing a higher one is not representable.
 const Z_MAX: f64 = 38.0;
 
 /// How the error is spent over the information, for a look at any share t of it (Lan & DeMets 1983, "Discrete
@@ -39,11 +39,11 @@ impl Spending {
     }
 }
 
-/// The bound of each look: stop and say "different" as soon as |z| is at least it. Over all looks together that happens
-/// with chance `alpha` where there is no difference.
+/// The bound of each look: stop and report "different" as soon as |z| is at least it. Over all looks together that
+/// happens with chance `alpha` if there is no difference.
 ///
-/// `information` is what each look knows, ascending, in any unit (pairs so far); the last is all there will be. z are
-/// standard normal with independent increments: of a test that gives a p-value, compare it with [`nominal_p`] instead.
+/// `information` is the information of each look, ascending, in any unit (pairs so far); the last is the total. z are
+/// standard normal with independent increments: for a test that gives a p-value, compare it with [`nominal_p`] instead.
 /// Solved look by look with the recursion of Armitage, McPherson & Rowe 1969 (Jennison & Turnbull 2000, chapters 7 and
 /// 19), to about 10 digits; a look at which less than 1e-300 may be spent has an infinite bound.
 ///
@@ -79,11 +79,11 @@ pub fn nominal_p(bounds: &[f64]) -> Vec<f64> {
     bounds.iter().map(|&bound| normal::two_sided(bound)).collect()
 }
 
-/// The chance to stop at each look, and not before, with two-sided `bounds` where z has mean `drift` times the root of
-/// the information (Jennison & Turnbull 2000, section 19.2): with drift 0 the false alarms, whose sum is alpha; with
-/// another the power.
+/// The chance to stop at each look, and not before, with two-sided `bounds` if z has mean `drift` times the root of the
+/// information (Jennison & Turnbull 2000, section 19.2): with drift 0 the false alarms, whose sum is alpha; with
+/// another drift the power.
 ///
-/// `None` as [`boundaries`], and where there is not one bound above 0 for each look or `drift` is not finite.
+/// `None` as for [`boundaries`], and where there is not one bound above 0 for each look or `drift` is not finite.
 pub fn crossing_probability(information: &[f64], bounds: &[f64], drift: f64) -> Option<Vec<f64>> {
     let steps = steps(information)?;
     let positive = bounds.iter().all(|&bound| bound > 0.0);
@@ -100,7 +100,7 @@ pub fn crossing_probability(information: &[f64], bounds: &[f64], drift: f64) -> 
     Some(chances)
 }
 
-/// What each look adds to the information; `None` where that cannot be planned with.
+/// The information that each look adds; `None` if it is not suitable for a plan.
 fn steps(information: &[f64]) -> Option<Vec<f64>> {
     let all = *information.last()?;
     if information.len() > LOOKS_MAX || !all.is_finite() || all <= 0.0 {
@@ -108,12 +108,12 @@ fn steps(information: &[f64]) -> Option<Vec<f64>> {
     }
     let before = std::iter::once(&0.0).chain(information);
     let steps: Vec<f64> = information.iter().zip(before).map(|(now, before)| now - before).collect();
-    // A hair below, for the thousandth of a sum of floats. NaN is not at least anything.
+    // Slightly less, for the thousandth of a sum of floats. NaN is never at least anything.
     let least = all * INFORMATION_STEP_MIN * (1.0 - 1e-9);
     steps.iter().all(|&step| step >= least).then_some(steps)
 }
 
-/// The score, z times the root of the information, of those runs that have not stopped.
+/// The score, z times the root of the information, of the runs that have not stopped.
 struct Walk {
     /// Mean of the score per information.
     drift: f64,
@@ -138,7 +138,7 @@ impl Walk {
         self.atoms.iter().map(tail).sum()
     }
 
-    /// How many standard deviations of the step `to` lies above what is expected after `from`.
+    /// How many standard deviations of the step `to` is above the expected value after `from`.
     fn deviate(&self, to: f64, from: f64, step: f64) -> f64 {
         (to - from - self.drift * step) / step.sqrt()
     }

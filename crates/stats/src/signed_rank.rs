@@ -12,7 +12,7 @@ pub(crate) const EXACT_PAIRS_MAX: usize = 50;
 pub struct SignedRank {
     /// The sum of the ranks of the positive differences.
     pub w_plus: f64,
-    /// Two-sided: how likely at least so lopsided a sum is where each sign is a fair coin.
+    /// Two-sided: the chance of at least as lopsided a sum if each sign is a fair coin.
     pub p_value: f64,
     /// Whether the p-value was counted and not approximated.
     pub exact: bool,
@@ -21,9 +21,9 @@ pub struct SignedRank {
 /// Tests whether differences lie symmetrically around zero (Wilcoxon 1945; Hollander & Wolfe 1999, section 3.1).
 ///
 /// Zeros are dropped, as Wilcoxon, R and SciPy do. Up to 50 others the p-value is exact, with ties too: the sum's
-/// distribution over all signs of the mid-ranks at hand (Pratt & Gibbons 1981, chapter 3). Above, the normal
-/// approximation with tie and continuity correction, as R's `wilcox.test(exact = FALSE)`. Where all are zero nothing
-/// speaks for a difference: the p-value is 1. `None` without values or where one is not finite.
+/// distribution over all signs of the present mid-ranks (Pratt & Gibbons 1981, chapter 3). Above, the normal
+/// approximation with tie and continuity correction, as R's `wilcox.test(exact = FALSE)`. If all are zero there is no
+/// evidence of a difference: the p-value is 1. `None` without values or where one is not finite.
 pub fn signed_rank(diffs: &[f64]) -> Option<SignedRank> {
     if !is_sample(diffs) {
         return None;
@@ -43,7 +43,7 @@ pub fn signed_rank(diffs: &[f64]) -> Option<SignedRank> {
     Some(SignedRank { w_plus: doubled as f64 / 2.0, p_value, exact })
 }
 
-/// The distribution of the doubled rank sum where each sign is a fair coin.
+/// The distribution of the doubled rank sum if each sign is a fair coin.
 pub(crate) struct Null {
     /// The chance of each doubled sum from 0 up.
     masses: Vec<f64>,
@@ -66,7 +66,7 @@ impl Null {
         Self { masses }
     }
 
-    /// That of the ranks 1 to `pairs`, without ties.
+    /// The distribution for the ranks 1 to `pairs`, without ties.
     pub(crate) fn untied(pairs: usize) -> Self {
         Self::new(&(1..=pairs as u64).map(|rank| 2 * rank).collect::<Vec<u64>>())
     }
@@ -76,7 +76,7 @@ impl Null {
         self.masses.iter().take(doubled as usize + 1).sum()
     }
 
-    /// The number of sums from the lowest up (in whole ranks) whose chance together is at most `tail`, and that chance.
+    /// The number of sums from the lowest up (in whole ranks) whose total chance is at most `tail`, and that chance.
     pub(crate) fn lower_region(&self, tail: f64) -> (usize, f64) {
         let (mut sums, mut chance) = (0, 0.0);
         for mass in self.masses.iter().step_by(2) {

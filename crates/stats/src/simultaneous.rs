@@ -1,7 +1,7 @@
-//! Many rates of two measurements at once: which of them differ, with one error over all.
+//! Compares many rates of two measurements at once: which of them differ, with one error over all.
 //!
-//! As in two profiles, whose functions are hundreds and depend on each other: what is below another is part of it. A correction
-//! that takes them for independent would see next to nothing.
+//! For example the functions of two profiles, of which there are hundreds and which depend on each other: the cost of a
+//! function includes those it calls. A correction for independent tests would find next to nothing.
 
 use crate::estimate::{Interval, is_level};
 use crate::normal;
@@ -9,21 +9,21 @@ use crate::quantile::quantile;
 use crate::random::Random;
 use crate::student_t;
 
-/// A stretch of a measurement: the work that was done in it, and what each item cost.
+/// A slice of a measurement: the work that was done in it, and the cost of each item.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Slice {
-    /// Above 0, such as requests.
+    /// Above 0, for example a number of requests.
     pub work: f64,
-    /// By item; as many in every slice.
+    /// Costs by item; as many in every slice.
     pub spent: Vec<f64>,
 }
 
-/// How much more an item costs for each unit of work.
+/// The additional cost of an item for each unit of work.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RateChange {
-    /// Of the second measurement, minus that of the first.
+    /// The rate of the second measurement, minus that of the first.
     pub value: f64,
-    /// All items' intervals hold together with the confidence asked for.
+    /// The intervals of all items hold together with the requested confidence.
     pub interval: Interval,
     /// Whether the interval excludes 0.
     pub is_certain: bool,
@@ -37,11 +37,11 @@ struct Rates {
 
 /// The changes of all items between two measurements in slices, by the bootstrap of the largest one.
 ///
-/// Slices are drawn anew, all items of one together, so that what moves together stays so (single-step maxT: Westfall &
-/// Young 1993, "Resampling-Based Multiple Testing", section 2.6). A rate is the sum of costs over the sum of work; its error is
-/// that of a ratio estimator (Cochran 1977, "Sampling Techniques", section 6.4). The bootstrap knows the items' dependence and
-/// shape, but not that errors are estimated from few slices: so its bound counts as a normal quantile, and the interval has
-/// Student's quantile of the same level.
+/// Slices are redrawn, with all items of a slice together, which preserves their dependence (single-step maxT: Westfall
+/// & Young 1993, "Resampling-Based Multiple Testing", section 2.6). A rate is the sum of costs over the sum of work;
+/// its error is that of a ratio estimator (Cochran 1977, "Sampling Techniques", section 6.4). The bootstrap reflects
+/// the items' dependence and shape, but not that errors are estimated from few slices: so its bound counts as a normal
+/// quantile, and the interval has Student's quantile of the same level.
 ///
 /// `None` below 3 slices on either side, where slices differ in their items, where a work is not above 0 or a cost not
 /// finite, or where the confidence is not in (0, 1).
@@ -70,7 +70,7 @@ pub fn rate_changes(
     let change = |(value, error): (f64, f64)| {
         let reach = student * error;
         let interval = Interval { low: value - reach, high: value + reach };
-        // Of what is the same in all slices nothing is known of its scatter.
+        // If an item is equal in all slices, its scatter is unknown.
         RateChange { value, interval, is_certain: error > 0.0 && value.abs() > reach }
     };
     Some(values.into_iter().zip(errors).map(change).collect())
@@ -90,7 +90,7 @@ fn rates(slices: &[Slice]) -> Rates {
     rates
 }
 
-/// Of one resample: the largest of the deviations of all items, in their standard errors.
+/// The largest deviation among all items in one resample, in their standard errors.
 fn largest_deviation((a, b): (&[Slice], &[Slice]), (of_a, of_b): (&Rates, &Rates), random: &mut Random) -> f64 {
     let mut redrawn = |slices: &[Slice]| -> Vec<f64> {
         let mut sums = vec![0.0; slices[0].spent.len()];
@@ -103,7 +103,7 @@ fn largest_deviation((a, b): (&[Slice], &[Slice]), (of_a, of_b): (&Rates, &Rates
         sums.iter().map(|sum| sum / work).collect()
     };
     let (new_a, new_b) = (redrawn(a), redrawn(b));
-    // A resample of n scatters as if by n, not n - 1.
+    // The variance of a resample of n values is that with the divisor n, not n - 1.
     let shrunk = |slices: &[Slice]| ((slices.len() - 1) as f64 / slices.len() as f64).sqrt();
     let (shrunk_a, shrunk_b) = (shrunk(a), shrunk(b));
     let deviation = |item: usize| {
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
     use crate::two_sample_t;
 
-    /// Slices whose items share a slice's luck and have their own; `step` is what item 0 costs more.
+    /// Slices whose items have common and individual noise; `step` is the additional cost of item 0.
     fn slices(count: usize, items: usize, step: f64, random: &mut Random) -> Vec<Slice> {
         let slice = |_| {
             let luck = 1.0 + 0.05 * random.normal();
@@ -141,7 +141,7 @@ mod tests {
             rate_changes(&a, &b, 400, 0.95, random).unwrap().iter().any(|change| change.is_certain)
         };
         let alarms = (0..400).filter(|_| any(&mut random)).count();
-        // 5% of 400, and no more than chance beside it.
+        // 5% of 400, within what chance allows.
         assert!((6..=36).contains(&alarms), "{alarms}");
     }
 

@@ -1,7 +1,7 @@
-//! Student's t distribution, central and not.
+//! Student's t distribution, central and noncentral.
 //!
-//! The central tails come from the incomplete beta function where degrees of freedom are few and from a normal expansion
-//! where they are many; quantiles are solved for. (`statrs` ends its beta function after 140 terms, right or not.)
+//! The central tails come from the incomplete beta function for few degrees of freedom and from a normal expansion for
+//! many; quantiles are solved for. (`statrs` ends its beta function after 140 terms, even if it has not converged.)
 
 use std::f64::consts::PI;
 
@@ -12,7 +12,7 @@ use crate::root::rising_root;
 /// From here on the expansion in 1 / degrees is exact to 10 digits, and the gamma functions below it no longer are.
 const EXPANSION_DF_MIN: f64 = 10_000.0;
 
-/// Several times what converges for fewer degrees than that.
+/// Several times the number of terms at which it converges for fewer degrees.
 const FRACTION_TERMS_MAX: u32 = 2000;
 
 /// How far the scale's density is integrated around its middle, in its standard deviations.
@@ -29,8 +29,8 @@ pub(crate) fn two_sided(t: f64, df: f64) -> f64 {
     if df >= EXPANSION_DF_MIN {
         return normal::two_sided(normal_equivalent(t.abs(), df));
     }
-    // The tail is the regularised incomplete beta function of df/2 and 1/2 at `outer`; either it or what it lacks of 1
-    // is quick to sum (DLMF 8.17.4 and 8.17.22).
+    // The tail is the regularised incomplete beta function of df/2 and 1/2 at `outer`; either it or its complement is
+    // quick to sum (DLMF 8.17.4 and 8.17.22).
     let a = df / 2.0;
     let (outer, inner) = (df / (df + t * t), t * t / (df + t * t));
     let log_front = libm::lgamma(a + 0.5) - libm::lgamma(a) - a * (t * t / df).ln_1p();
@@ -71,12 +71,12 @@ fn scale_density(scale: f64, df: f64) -> f64 {
     ((df - 1.0) * off.ln_1p() - df * off * (1.0 + off / 2.0)).exp()
 }
 
-/// Nodes dense both where S's density is and where the normal tail turns from 0 to 1 (at `shift` / `t`).
+/// Nodes that are dense both where S's density is and where the normal tail turns from 0 to 1 (at `shift` / `t`).
 fn scale_nodes(t: f64, df: f64, shift: f64) -> Vec<(f64, f64)> {
     let reach = SCALE_DEVIATIONS / (2.0 * df).sqrt();
     let (low, high) = ((1.0 - reach).max(0.0), 1.0 + reach);
     let turn = |deviations: f64| ((shift.abs() + deviations) / t).clamp(low, high);
-    // Over the root of the scale, for the density is a broken power of it at 0.
+    // Over the root of the scale, since the density is a fractional power of it at 0.
     let cuts = [low, turn(-9.0), turn(-3.0), turn(3.0), turn(9.0), high].map(f64::sqrt);
     let piece = |ends: &[f64]| quadrature::nodes(ends[0], ends[1], if ends[0] < ends[1] { PANELS } else { 0 });
     cuts.windows(2).flat_map(piece).map(|(root, width)| (root * root, 2.0 * root * width)).collect()
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
     use serde_json::Value;
 
-    /// Holds `function` of each case of `kind` against its value `want`.
+    /// Compares `function` of each case of `kind` with its value `want`.
     fn check(kind: &str, want: &str, tolerance: f64, floor: f64, function: impl Fn(&dyn Fn(&str) -> f64) -> f64) {
         let all: Value = serde_json::from_str(include_str!("../tests/data/scipy.json")).unwrap();
         for case in all["student"][kind].as_array().unwrap() {

@@ -1,6 +1,7 @@
-//! Two independent samples with one scatter: Student's t between their means.
+//! Two independent samples with equal scatter: Student's t between their means.
 //!
-//! For a few repetitions a side, where ranks cannot reach a usual significance: the scatter is estimated from both together.
+//! For a few repetitions on each side, where ranks cannot reach a usual significance: the scatter is estimated from
+//! both together.
 
 use crate::estimate::{Estimate, Interval, is_level, is_sample, mean_and_deviation};
 use crate::student_t;
@@ -8,13 +9,13 @@ use crate::student_t;
 /// The result of [`two_sample_t`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TwoSampleT {
-    /// The difference of the means over its standard error; 0 or infinite where each side's values are all equal.
+    /// The difference of the means over its standard error; 0 or infinite if each side's values are all equal.
     pub t: f64,
     /// Degrees of freedom, two less than the values.
     pub df: f64,
     /// Two-sided.
     pub p_value: f64,
-    /// The mean of `b` less that of `a`.
+    /// The mean of `b` minus that of `a`.
     pub estimate: Estimate,
     /// The pooled standard deviation of one value, or the least that was allowed.
     pub sd: f64,
@@ -23,8 +24,8 @@ pub struct TwoSampleT {
 /// Student's t test that two samples have the same mean, with pooled variance, and the interval of the difference
 /// (Student 1908; R's `t.test(b, a, var.equal = TRUE)`).
 ///
-/// The deviation is taken to be `sd_min` at least: few values may agree by luck, and a deviation of zero is not to be
-/// believed. `None` unless each side has a value and both together three, all finite; where their squares overflow,
+/// The deviation is assumed to be `sd_min` at least: few values may agree by luck, and a deviation of zero is
+/// implausible. `None` unless each side has a value and both together three, all finite; where their squares overflow,
 /// `sd_min` is negative or not finite, or `confidence` is not in (0, 1).
 pub fn two_sample_t(a: &[f64], b: &[f64], sd_min: f64, confidence: f64) -> Option<TwoSampleT> {
     let values = a.len() + b.len();
@@ -50,7 +51,7 @@ pub fn two_sample_t(a: &[f64], b: &[f64], sd_min: f64, confidence: f64) -> Optio
 /// Mean, and sum of squared deviations from it.
 fn mean_and_squares(values: &[f64]) -> (f64, f64) {
     match values {
-        // It has no deviation over n - 1.
+        // A single value has no deviation over n - 1.
         [only] => (*only, 0.0),
         _ => {
             let (mean, sd) = mean_and_deviation(values);
