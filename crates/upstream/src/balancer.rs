@@ -1,12 +1,13 @@
-//! Choosing the endpoint a request goes to.
+//! Chooses the endpoint for a request.
 //!
-//! Endpoints are grouped in tiers by priority; a tier is asked only when every endpoint of the better ones is unusable,
-//! that is set aside, found unhealthy by active checks, or already tried by this request. An endpoint with weight 0 is in no tier and never chosen. When
-//! no tier has a usable endpoint, the one that failed least recently among those not yet tried is chosen although it is
-//! set aside or unhealthy: that alone never makes a request fail. `None` means that nothing is left to try.
+//! Endpoints are grouped in tiers by priority; a tier is used only if every endpoint of the better ones is unusable,
+//! which means set aside, found unhealthy by active checks, or already tried by this request. An endpoint with weight 0
+//! is in no tier and never chosen. If no tier has a usable endpoint, the one that failed least recently among those not
+//! yet tried is chosen although it is set aside or unhealthy: that alone never makes a request fail. `None` means that
+//! nothing is left to try.
 //!
-//! How one is chosen within a tier is in the files of this folder, one method each. The state is one worker's; workers
-//! do not agree with each other on whose turn it is.
+//! The files of this folder choose within a tier, one method each. The state belongs to one worker; workers do not
+//! coordinate their turns.
 
 mod ewma;
 mod ketama;
@@ -28,16 +29,16 @@ use stillgate_config::{Balance, Checks};
 pub struct Balancer {
     balance: Balance,
     slots: Vec<Slot>,
-    /// Best first; no tier is empty.
+    /// Best first; tiers are never empty.
     tiers: Vec<Tier>,
     checks: Option<Arc<Checks>>,
-    /// Zero: endpoints that have recovered get all of their weight at once.
+    /// Zero if endpoints that have recovered get all of their weight at once.
     slow_start_ms: u64,
     /// Choices among endpoints that are all unusable.
     resorts: u64,
 }
 
-/// Endpoints of one priority with a weight, in the order they were configured in.
+/// Endpoints of one priority with a weight, in the order of the configuration.
 #[derive(Debug, Clone)]
 struct Tier {
     members: Vec<u32>,
@@ -46,7 +47,7 @@ struct Tier {
 }
 
 impl Balancer {
-    /// A balancer without a history.
+    /// A balancer without history.
     pub fn new(balance: &Balance, endpoints: &[Endpoint]) -> Self {
         let mut balancer = Self {
             balance: balance.clone(),
@@ -62,7 +63,7 @@ impl Balancer {
 
     /// Changes method and endpoints. A peer (same address and host) that stays keeps its index, its requests under way,
     /// latency and set-aside state, and its place in the round robin unless its weight or tier changed. Indices of
-    /// peers that are gone stay valid for the requests under way.
+    /// removed peers stay valid for the requests under way.
     pub fn redefine(&mut self, balance: &Balance, endpoints: &[Endpoint]) {
         self.balance = balance.clone();
         let order = settle(&mut self.slots, endpoints);
@@ -72,7 +73,7 @@ impl Balancer {
         }
     }
 
-    /// Changes how health is judged; `None`: by connections that fail. What is known of the endpoints stays.
+    /// Changes how health is judged; `None`: by failing connections. The state of the endpoints is kept.
     pub fn set_checks(&mut self, checks: Option<&Arc<Checks>>) {
         self.checks = checks.cloned();
         let slow_start = checks.map_or(0, |checks| checks.slow_start.as_millis());
@@ -82,7 +83,7 @@ impl Balancer {
         }
     }
 
-    /// Chooses an endpoint not in `tried`. `key` is what the consistent hash hashes; without one it falls back to the
+    /// Chooses an endpoint not in `tried`. `key` is the input of the consistent hash; without one it falls back to the
     /// round robin. `random` must be fresh for each call.
     pub fn pick(&mut self, key: Option<&[u8]>, now_ms: u64, random: u64, tried: &Tried) -> Option<usize> {
         if self.slow_start_ms > 0 {
@@ -110,7 +111,7 @@ impl Balancer {
         self.last_resort(tried)
     }
 
-    /// The endpoint that failed least recently; those that did so at the same time, or that only active checks have
+    /// The endpoint that failed least recently; endpoints that failed at the same time, or that only active checks have
     /// failed, take turns.
     fn last_resort(&mut self, tried: &Tried) -> Option<usize> {
         let slots = &mut self.slots;
@@ -124,13 +125,13 @@ impl Balancer {
         Some(index)
     }
 
-    /// A try begins on the endpoint. Every call is to be followed by one of [`Balancer::on_finish`].
+    /// Begins a try on the endpoint. Every call must be followed by one of [`Balancer::on_finish`].
     #[inline]
     pub fn on_start(&mut self, index: usize) {
         self.slots[index].active += 1;
     }
 
-    /// The try is over; `latency_us` runs from its beginning to the response head, and is `None` where there was none.
+    /// Ends the try; `latency_us` is the time from its beginning to the response head, and `None` if there was none.
     #[inline]
     pub fn on_finish(&mut self, index: usize, latency_us: Option<u32>, now_ms: u64) {
         let slot = &mut self.slots[index];
@@ -141,7 +142,7 @@ impl Balancer {
         }
     }
 
-    /// What a try has shown of the endpoint; what follows from it, where that is news.
+    /// Handles the result of a try for the endpoint; returns a change of its state.
     #[inline]
     pub fn report(&mut self, index: usize, report: Report, now_ms: u64) -> Option<News> {
         let health = &mut self.slots[index].health;
@@ -170,35 +171,35 @@ impl Balancer {
         ejected < (all * percent / 100).min(all.saturating_sub(1))
     }
 
-    /// Whether what has been at the endpoint since `since_ms`, and can move, is to go elsewhere: the endpoint is gone, or has failed
-    /// since then or been found unhealthy, and another one is better.
+    /// Whether work that has been at the endpoint since `since_ms`, and can move, should move: the endpoint is gone, or
+    /// has failed since then or been found unhealthy, and another one is better.
     pub fn is_to_be_left(&self, index: usize, since_ms: u64, now_ms: u64) -> bool {
         let slot = &self.slots[index];
         let is_healthy = slot.endpoint.verdict.as_ref().is_none_or(|verdict| verdict.is_healthy());
-        // What began when it had failed is what it is tried with.
+        // Work that began after the failure serves as its probe.
         let is_set_aside = !slot.health.usable(now_ms) && slot.health.last_failed_ms > since_ms;
         let is_better = |&other: &u32| other as usize != index && usable(&self.slots, other, now_ms, &Tried::default());
         let has_better = || self.tiers.iter().flat_map(|tier| &tier.members).any(is_better);
         !slot.live || ((!is_healthy || is_set_aside) && has_better())
     }
 
-    /// What the index stands for.
+    /// The endpoint of an index.
     #[inline]
     pub fn endpoint(&self, index: usize) -> &Endpoint {
         &self.slots[index].endpoint
     }
 
-    /// Endpoints that can be chosen at all, set aside or not.
+    /// Endpoints that can be chosen, set aside or not.
     pub fn choices(&self) -> usize {
         self.tiers.iter().map(|tier| tier.members.len()).sum()
     }
 
-    /// The slot of a peer that something already under way is at; where it is no endpoint, that is a retired one of its own.
+    /// The slot of a peer that is already in use; if it is not an endpoint, a retired slot of its own.
     pub(crate) fn adopt(&mut self, address: SocketAddr, host: &str) -> usize {
         let is_peer = |slot: &Slot| slot.endpoint.address == address && *slot.endpoint.host == *host;
         self.slots.iter().position(is_peer).unwrap_or_else(|| {
             let endpoint = Endpoint { address, weight: 0, priority: 0, host: host.into(), verdict: None };
-            // Never one that was another's: what is known by its number would be taken for this peer's.
+            // Never a slot of another peer: state that is kept by its number would be attributed to this peer.
             let mut slot = Slot::new(endpoint, 0);
             slot.live = false;
             self.slots.push(slot);
@@ -206,7 +207,7 @@ impl Balancer {
         })
     }
 
-    /// Connections made until now belong to no endpoint any more.
+    /// Detaches all existing connections from their endpoints.
     pub(crate) fn renew_generations(&mut self) {
         self.slots.iter_mut().for_each(|slot| slot.generation = slot.generation.wrapping_add(1));
     }

@@ -1,9 +1,9 @@
-//! Keeping the names of the configuration resolved.
+//! Keeps the names of the configuration resolved.
 //!
-//! The control thread owns one [`Resolver`], tells it which names are in use and waits in [`Resolver::next_change`] among
-//! its other events. Each name is looked up again when the TTL of its answer is over; a change is reported only when the
+//! The control thread owns one [`Resolver`], sets the names in use and waits in [`Resolver::next_change`] among its
+//! other events. Each name is looked up again when the TTL of its answer is over; a change is reported only if the
 //! *set* of addresses differs. A failed lookup changes nothing: the last good answer stays in use and the name is tried
-//! again with growing pauses. What to do with the addresses is not decided here.
+//! again with growing pauses. The caller decides how to use the addresses.
 
 mod hosts;
 mod lookup;
@@ -21,21 +21,21 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 /// Lookups under way at once.
 const LOOKUPS_MAX: usize = 16;
-/// Addresses used of one name; further ones (in ascending order) are left out with a warning.
+/// Most addresses used of one name; further ones (in ascending order) are left out with a warning.
 const ADDRESSES_MAX: usize = 256;
 
-/// Where and how often to ask.
+/// Servers and intervals of the resolver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResolverSettings {
-    /// DNS servers; empty: those of `/etc/resolv.conf`, or as for the C library, one on this machine.
+    /// DNS servers; empty: those of `/etc/resolv.conf`, or as in the C library, one on this machine.
     pub servers: Vec<SocketAddr>,
-    /// The hosts file, whose names are not asked of any server.
+    /// The hosts file, whose names are not looked up on any server.
     pub hosts_file: PathBuf,
-    /// An answer is used for at least this long, whatever its TTL.
+    /// Least time for which an answer is used, even with a shorter TTL.
     pub ttl_min: Duration,
-    /// An answer is used for at most this long, whatever its TTL.
+    /// Longest time for which an answer is used, even with a longer TTL.
     pub ttl_max: Duration,
-    /// Pause after the first failed lookup; doubled by each further one.
+    /// Pause after the first failed lookup; doubled after each further one.
     pub retry_min: Duration,
     /// The longest pause after a failed lookup.
     pub retry_max: Duration,
@@ -54,12 +54,12 @@ impl Default for ResolverSettings {
     }
 }
 
-/// The addresses of a name are others than before.
+/// A change of the addresses of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// The name.
     pub name: String,
-    /// Its addresses, ascending, without duplicates, never none.
+    /// Its addresses, ascending, without duplicates, never empty.
     pub addresses: Vec<IpAddr>,
 }
 
@@ -68,7 +68,7 @@ pub struct Change {
 pub struct Unresolved {
     /// The name.
     pub name: String,
-    /// Why the last lookup gave none.
+    /// Why the last lookup had no answer.
     pub reason: String,
 }
 
@@ -78,17 +78,18 @@ impl fmt::Display for Unresolved {
     }
 }
 
-/// Names, their addresses and the lookups under way. Needs a tokio runtime with IO and time. Dropping it ends all.
+/// Names, their addresses and the lookups under way. Needs a tokio runtime with IO and time. Dropping it ends all
+/// lookups.
 #[derive(Debug)]
 pub struct Resolver {
     servers: TokioResolver,
     hosts: HostsFile,
     settings: ResolverSettings,
     names: BTreeMap<String, Entry>,
-    /// Names whose addresses changed and were not handed out yet.
+    /// Names whose addresses changed and were not returned yet.
     changed: BTreeSet<String>,
     lookups: JoinSet<Result<Answer, String>>,
-    /// Whose lookup a task is. Tasks of forgotten names are not in here.
+    /// The name that each task looks up. Tasks of forgotten names are not included.
     tasks: HashMap<Id, String>,
 }
 
@@ -103,13 +104,13 @@ struct Entry {
     failures: u32,
     /// Why the last lookup failed; `None` before the first and after a good one.
     failure: Option<String>,
-    /// It was waited for once, in vain, and is not again.
+    /// It was waited for once without success, and is not waited for again.
     was_waited_for: bool,
     task: Option<AbortHandle>,
 }
 
 impl Resolver {
-    /// A resolver without names. Fails only where the system's resolver configuration cannot be used at all.
+    /// A resolver without names. Fails only if the system's resolver configuration is unusable.
     pub fn new(settings: ResolverSettings) -> Result<Self, String> {
         Ok(Self {
             servers: lookup::servers(&settings.servers)?,
@@ -122,8 +123,8 @@ impl Resolver {
         })
     }
 
-    /// Sets the names in use. Those already known keep their addresses, new ones are looked up as soon as the resolver
-    /// is awaited, and all others are forgotten.
+    /// Sets the names in use. Known names keep their addresses, new ones are looked up as soon as the resolver is
+    /// awaited, and all others are forgotten.
     pub fn set_names(&mut self, names: impl IntoIterator<Item = String>) {
         let now = Instant::now();
         let mut old = std::mem::take(&mut self.names);
@@ -140,29 +141,29 @@ impl Resolver {
         }
     }
 
-    /// Waits until every name has addresses or failed once, for `bound` at most, and returns the names that have none. One that
-    /// was waited for so long is not waited for again.
-    /// The caller is to build from [`Resolver::addresses`] afterwards: nothing of what changed meanwhile is reported by
-    /// [`Resolver::next_change`] again. Names that failed are tried on there.
+    /// Waits until every name has addresses or failed once, for `bound` at most, and returns the names without
+    /// addresses. A name that was waited for that long is not waited for again. The caller must use
+    /// [`Resolver::addresses`] afterwards: changes meanwhile are not reported by [`Resolver::next_change`] again. Names
+    /// that failed are tried further there.
     pub async fn resolve_all(&mut self, bound: Duration) -> Vec<Unresolved> {
         let first_answers = async {
             let pending =
                 |entry: &Entry| entry.addresses.is_empty() && entry.failure.is_none() && !entry.was_waited_for;
             while self.names.values().any(pending) {
-                // A step with changes left to hand out would not wait.
+                // A step with unreported changes would not wait.
                 self.changed.clear();
                 self.step().await;
             }
         };
-        // Running out of time is seen in what is unresolved.
+        // A timeout is visible in the unresolved names.
         let _elapsed = timeout(bound, first_answers).await;
         self.names.values_mut().for_each(|entry| entry.was_waited_for = true);
         self.changed.clear();
         self.unresolved()
     }
 
-    /// Waits for the addresses of a name to change; forever where there are no names. Nothing is lost when the future
-    /// is dropped, so it can be one arm of a `select!`. Lookups make progress only while it is awaited.
+    /// Waits for the addresses of a name to change; forever if there are no names. Nothing is lost when the future is
+    /// dropped, so it can be one arm of a `select!`. Lookups make progress only while it is awaited.
     pub async fn next_change(&mut self) -> Change {
         loop {
             while let Some(name) = self.changed.pop_first() {
@@ -175,12 +176,12 @@ impl Resolver {
         }
     }
 
-    /// The present addresses of a name, ascending; none where it is not in use or was never resolved.
+    /// The present addresses of a name, ascending; empty if it is not in use or was never resolved.
     pub fn addresses(&self, name: &str) -> &[IpAddr] {
         self.names.get(name).map_or(&[], |entry| &entry.addresses)
     }
 
-    /// The names that have no addresses.
+    /// The names without addresses.
     pub fn unresolved(&self) -> Vec<Unresolved> {
         let without = |entry: &&Entry| entry.addresses.is_empty();
         self.names
@@ -193,7 +194,7 @@ impl Resolver {
             .collect()
     }
 
-    /// Starts what is due and waits for one thing to happen, unless there are changes to hand out. Cancel-safe.
+    /// Starts due lookups and waits for one event, unless there are changes to return. Cancel-safe.
     async fn step(&mut self) {
         let next_due = self.start_due();
         if !self.changed.is_empty() {
@@ -248,7 +249,7 @@ impl Resolver {
         }
     }
 
-    /// Takes in the end of a name's lookup; returns when the next one is due.
+    /// Handles the end of a name's lookup; returns when the next one is due.
     fn answered(&mut self, name: &str, result: Result<Answer, String>) -> Option<Instant> {
         let entry = self.names.get_mut(name)?;
         entry.task = None;
@@ -292,7 +293,7 @@ impl Entry {
         }
     }
 
-    /// Takes in what an answer says of either family and keeps what it does not say. Returns whether the set changed.
+    /// Updates the addresses of each family that the answer has, and keeps the other. Returns whether the set changed.
     fn update(&mut self, name: &str, answer: Answer) -> bool {
         if let Family::Known(addresses) = answer.v4 {
             self.answer.v4 = addresses;

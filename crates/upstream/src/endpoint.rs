@@ -1,8 +1,8 @@
-//! Endpoints: the addresses an upstream's nodes stand for.
+//! Endpoints: the addresses of an upstream's nodes.
 //!
-//! A literal node is one endpoint. A DNS name is one endpoint per address it resolved to, and *each* has the node's
-//! whole weight, as in nginx: a name with three addresses draws three times the traffic of a literal of the same weight,
-//! which is what an operator wants who scales a service up behind its name. Resolving is not done here.
+//! A literal node is one endpoint. A DNS name is one endpoint per resolved address, and *each* has the node's whole
+//! weight, as in nginx: a name with three addresses gets three times the traffic of a literal of the same weight, as
+//! intended by an operator who scales a service up behind its name. Resolving is not done here.
 
 use crate::health::Verdict;
 use std::collections::HashMap;
@@ -13,22 +13,22 @@ use stillgate_config::{Host, Upstream};
 /// One address that requests can be sent to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Where to connect.
+    /// The address to connect to.
     pub address: SocketAddr,
-    /// Share of the traffic; zero is never chosen.
+    /// Share of the traffic; with zero it is never chosen.
     pub weight: u32,
     /// Tier, higher first.
     pub priority: i32,
-    /// The configured node as a `Host` header would have it (see [`host_header`]).
+    /// The configured node in the form of a `Host` header (see [`host_header`]).
     pub host: Arc<str>,
-    /// What active checks have found of it; `None`: there are none.
+    /// The verdict of active checks; `None` if there are none.
     pub verdict: Option<Arc<Verdict>>,
 }
 
 impl Endpoint {
-    /// Bytes that place the endpoint on a hash ring. For a literal node they are those of nginx's and APISIX's rings,
-    /// so the three agree on where a key goes; a name's endpoints also carry the name, so that two names with one
-    /// address are two places.
+    /// The bytes that place the endpoint on a hash ring. For a literal node they are those of nginx's and APISIX's
+    /// rings, so the three agree on a key's node; a name's endpoints also contain the name, so that two names with one
+    /// address have two places.
     pub(crate) fn ring_id(&self) -> String {
         let ip = self.address.ip();
         let port = self.address.port();
@@ -44,7 +44,7 @@ impl Endpoint {
     }
 }
 
-/// The `Host` field value for a node: its port is left out where it is the scheme's default, an IPv6 address is bracketed.
+/// The `Host` field value for a node: its port is left out if it is the scheme's default, an IPv6 address is bracketed.
 pub fn host_header(host: &Host, port: u16, default_port: u16) -> String {
     let mut text = match host {
         Host::Ip(IpAddr::V6(ip)) => format!("[{ip}]"),
@@ -57,8 +57,8 @@ pub fn host_header(host: &Host, port: u16, default_port: u16) -> String {
     text
 }
 
-/// The endpoints of an upstream in the order of its nodes; `resolve` gives the addresses of a name, none where it is
-/// not known (yet). A peer that comes out twice is one endpoint with the sum of the weights, in the higher tier.
+/// The endpoints of an upstream in the order of its nodes; `resolve` returns the addresses of a name, none if it is not
+/// known (yet). A peer that results twice is one endpoint with the sum of the weights, in the higher tier.
 pub fn expand<'a>(upstream: &Upstream, resolve: impl Fn(&str) -> &'a [IpAddr]) -> Vec<Endpoint> {
     let default_port = if upstream.tls.is_some() { 443 } else { 80 };
     let mut endpoints = Vec::with_capacity(upstream.nodes.len());
@@ -98,8 +98,8 @@ pub fn expand<'a>(upstream: &Upstream, resolve: impl Fn(&str) -> &'a [IpAddr]) -
     endpoints
 }
 
-/// Has the endpoints of an upstream with active checks share what those find: a peer that is in `before` keeps what is
-/// known of it.
+/// Shares the verdicts of active checks among the endpoints of an upstream: a peer that is in `before` keeps its
+/// verdict.
 pub fn share_verdicts(endpoints: &mut [Endpoint], before: &[Endpoint]) {
     let known: HashMap<_, _> = before.iter().map(|old| ((old.address, &old.host), &old.verdict)).collect();
     for endpoint in endpoints {

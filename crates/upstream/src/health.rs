@@ -1,4 +1,4 @@
-//! A circuit breaker for each endpoint, in each worker: who fails is set aside.
+//! A circuit breaker for each endpoint, in each worker: failing endpoints are set aside.
 //!
 //! ```text
 //!            fails too often                  its time is over
@@ -8,12 +8,12 @@
 //!     └──────────────────────────── good answers enough ───────────────┘
 //! ```
 //!
-//! Each time it opens it stays so for twice as long, from a second up to half a minute. When the time is over, one
-//! request is let through as a probe and the rest stay away until it succeeded or the time passed again, so that a node
-//! that swallows packets costs one connect timeout per period and not one per request.
+//! Each time it opens the period is twice as long, from a second up to half a minute. When the period is over, one
+//! request is let through as a probe and the rest stay away until it succeeds or the period has passed again, so that a
+//! node that drops packets costs one connect timeout per period and not one per request.
 //!
-//! What is too often is said by `checks.passive`; without it, one connection that cannot be made is, and the next one
-//! that can be made closes. Checks that send requests of their own are made elsewhere; what they find is a [`Verdict`].
+//! `checks.passive` defines what is too often; without it, one failed connection is, and the next successful one closes
+//! the breaker. Active checks, with requests of their own, are made elsewhere; their result is a [`Verdict`].
 
 mod verdict;
 
@@ -22,29 +22,29 @@ pub use verdict::Verdict;
 use crate::retry::Failure;
 use stillgate_config::{CheckType, PassiveCheck};
 
-/// How long an endpoint is set aside the first time.
+/// The first period for which an endpoint is set aside.
 pub const SET_ASIDE_FIRST_MS: u64 = 1_000;
-/// The longest an endpoint is set aside.
+/// The longest period for which an endpoint is set aside.
 pub const SET_ASIDE_MAX_MS: u64 = 30_000;
 
-/// What a try has shown of its endpoint.
+/// The result of a try for its endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Report {
-    /// A connection was made, over which a request is to go.
+    /// A connection was made, over which a request will be sent.
     Connected,
-    /// A connection was made, or an answer came, and nothing else of a stream shows how its endpoint does.
+    /// A connection was made, or an answer came, and nothing else of a stream shows the endpoint's health.
     Opened,
-    /// A response's head came, with this status.
+    /// The head of a response came, with this status.
     Status(u16),
-    /// The try ended in a way that shows nothing of the endpoint, such as a failure that the request causes. If it was a probe, the
-    /// next one may come at once.
+    /// The try ended without any evidence on the endpoint, for example by a failure that the request causes. If it was
+    /// a probe, the next one may come at once.
     Inconclusive,
-    /// The try failed. Not to be reported if that is not the endpoint's doing: a lack of resources here, a reused connection
-    /// that was closed, or a failure that the request causes.
+    /// The try failed. Not to be reported if the endpoint is not the cause: a lack of resources here, a reused
+    /// connection that was closed, or a failure that the request causes.
     Failed(Failure),
 }
 
-/// What follows from a report, where that is news.
+/// A change of state that follows from a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum News {
     /// The endpoint is set aside for this time.
@@ -52,14 +52,14 @@ pub enum News {
         /// In milliseconds.
         period_ms: u64,
     },
-    /// It is as good as any again.
+    /// The endpoint has recovered.
     Recovered,
 }
 
-/// Where an endpoint's circuit breaker stands.
+/// State of an endpoint's circuit breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Circuit {
-    /// All is well.
+    /// Requests are sent.
     Closed,
     /// Set aside.
     Open,
@@ -67,7 +67,7 @@ pub enum Circuit {
     HalfOpen,
 }
 
-/// A kind of failure that is counted by itself.
+/// A kind of failure that is counted separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Http,
@@ -75,27 +75,27 @@ enum Kind {
     Timeout,
 }
 
-/// What a report counts as.
+/// The grade of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Grade {
     Good,
-    /// And how many of the kind are too many.
+    /// A failure of a kind, with the number of them that is too many.
     Bad(Kind, u8),
     Nothing,
 }
 
-/// What is known of one endpoint's failures.
+/// State of one endpoint's failures.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Health {
-    /// Times it opened since it was last closed, zero when all is well.
+    /// How often it opened since it was last closed, zero if it is closed.
     pub(crate) failures: u32,
     /// Set aside while the clock is below this.
     until_ms: u64,
     /// When it last failed; orders the endpoints when all are set aside.
     pub(crate) last_failed_ms: u64,
-    /// A probe was let through and its end is not known.
+    /// A probe was let through and its result is not known.
     probing: bool,
-    /// It was chosen although it is set aside, since all are: what becomes of that request counts if it is good.
+    /// It was chosen although it is set aside, since all are: the result of that request counts if it is good.
     resorted: bool,
     /// Failures of each kind since the last success, while closed.
     counts: [u8; 3],
@@ -110,12 +110,12 @@ impl Health {
         self.failures == 0 || now_ms >= self.until_ms
     }
 
-    /// What is left of the set-aside time.
+    /// The rest of the set-aside time.
     pub(crate) fn set_aside_ms(&self, now_ms: u64) -> u64 {
         if self.failures == 0 { 0 } else { self.until_ms.saturating_sub(now_ms) }
     }
 
-    /// Where the circuit breaker stands.
+    /// State of the circuit breaker.
     pub(crate) fn circuit(&self, now_ms: u64) -> Circuit {
         match self.failures {
             0 => Circuit::Closed,
@@ -124,7 +124,8 @@ impl Health {
         }
     }
 
-    /// The endpoint was chosen: if its time has just passed, this request is the probe and others keep away.
+    /// Handles that the endpoint was chosen: if its period has just passed, this request is the probe and others keep
+    /// away.
     #[inline]
     pub(crate) fn chosen(&mut self, now_ms: u64) {
         if self.failures > 0 && now_ms >= self.until_ms {
@@ -133,12 +134,12 @@ impl Health {
         }
     }
 
-    /// It was chosen although it is set aside, since all are.
+    /// Handles that it was chosen although it is set aside, since all are.
     pub(crate) fn chosen_as_last_resort(&mut self) {
         self.resorted = self.failures > 0;
     }
 
-    /// Without `checks.passive`: a connection that cannot be made opens, one that is made closes.
+    /// Without `checks.passive`: a failed connection opens the breaker, a successful one closes it.
     #[inline]
     pub(crate) fn report_connection(&mut self, report: Report, now_ms: u64) -> Option<News> {
         match report {
@@ -157,14 +158,14 @@ impl Health {
         }
     }
 
-    /// With `checks.passive`. Where the circuit is to open that was closed, `may_eject` is asked first.
+    /// With `checks.passive`. Before a closed circuit opens, the caller has to check whether it may eject.
     pub(crate) fn report(&mut self, report: Report, rules: &PassiveCheck, now_ms: u64) -> Step {
         match grade(report, rules) {
             Grade::Good if self.failures == 0 => {
                 self.counts = [0; 3];
                 Step::Stay
             }
-            // What was under way when it opened says nothing of how it is now.
+            // Results of requests that were under way when it opened show nothing about its present health.
             Grade::Good | Grade::Nothing if !self.probing && !self.resorted => Step::Stay,
             Grade::Good => {
                 self.successes = self.successes.saturating_add(1);
@@ -176,7 +177,7 @@ impl Health {
                 Step::Recovered
             }
             Grade::Nothing => {
-                // Having connected is not the probe's end.
+                // A connection does not end the probe.
                 if report != Report::Connected {
                     self.end_probe(now_ms);
                 }
@@ -192,8 +193,8 @@ impl Health {
         }
     }
 
-    /// Opens. Failures of requests that were under way together count as one. For how long the endpoint is set aside,
-    /// where this begins it.
+    /// Opens the breaker. Failures of requests that were under way together count as one. Returns the period for which
+    /// the endpoint is set aside, if that begins now.
     pub(crate) fn failed(&mut self, now_ms: u64) -> Option<News> {
         self.last_failed_ms = now_ms;
         if !self.usable(now_ms) && !self.probing {
@@ -222,12 +223,12 @@ impl Health {
     }
 }
 
-/// What a report to [`Health::report`] leads to.
+/// The consequence of a report to [`Health::report`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Nothing is different.
+    /// No change.
     Stay,
-    /// It has failed too often: it is to be set aside, by [`Health::failed`], if not too many are.
+    /// It has failed too often: [`Health::failed`] must set it aside, if not too many are.
     Eject,
     /// It is set aside again.
     SetAside(u64),
@@ -250,7 +251,7 @@ fn grade(report: Report, rules: &PassiveCheck) -> Grade {
     match report {
         Report::Connected if rules.r#type == CheckType::Tcp => Grade::Good,
         Report::Connected => Grade::Nothing,
-        // Whatever `type` says: its default is for HTTP.
+        // Independent of `type`, whose default is for HTTP.
         Report::Opened => Grade::Good,
         Report::Inconclusive => Grade::Nothing,
         Report::Status(_) if rules.r#type == CheckType::Tcp => Grade::Good,

@@ -2,8 +2,8 @@
 //!
 //! One slab of entries in two kinds of linked lists: a stack per endpoint (the connection used last is the warmest and
 //! the least likely to be closed by the other side) and one list over all by age, from whose old end the pool makes
-//! room and drops what idled too long. Taking and putting are O(1); the slab grows to the most connections that were
-//! ever idle at once, bounded by the pool's size, and from then on nothing is allocated.
+//! room and drops connections that idled too long. Taking and putting are O(1); the slab grows to the most connections
+//! that were ever idle at once, bounded by the pool's size, and from then on nothing is allocated.
 //!
 //! ```text
 //! stacks[endpoint] ─→ newest ─below─→ … ─below─→ oldest of the endpoint
@@ -18,31 +18,31 @@ use stillgate_config::KeepalivePool;
 /// "No entry" in a link.
 const NONE: u32 = u32::MAX;
 
-/// Idle connections that a request passes over for one that it can use.
+/// Idle connections that a request skips in search of one that it can use.
 const OTHERS_MAX: usize = 8;
 
-/// What an idle connection is to a request that wants one.
+/// How an idle connection fits a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fit {
     /// It can be used.
     Right,
-    /// It is good for other requests.
+    /// It can be used by other requests.
     Other,
     /// It was closed, and is dropped.
     Dead,
 }
 
-/// What is kept about a connection while it is in use, and handed back with it.
+/// State of a connection that is kept while it is in use, and handed back with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnMeta {
     /// Requests begun on it, the present one included.
     pub requests: u32,
-    /// The peer it was made to: see `Slot::generation`.
+    /// The generation of the peer it was made to: see `Slot::generation`.
     pub(crate) generation: u32,
 }
 
 impl ConnMeta {
-    /// A connection just made, about to carry its first request.
+    /// The state of a new connection that is about to carry its first request.
     pub(crate) fn fresh(generation: u32) -> Self {
         Self { requests: 1, generation }
     }
@@ -93,8 +93,8 @@ impl<C> Pool<C> {
         Self { bounds, entries: Vec::new(), stacks: Vec::new(), oldest: NONE, newest: NONE, free: NONE, len: 0 }
     }
 
-    /// Of the endpoint's connections that `judge` finds right the one that was used last, its request count raised by one. `None`
-    /// where there is none that idled for less than the idle timeout, or not among the first: others stay as they are.
+    /// Returns the endpoint's most recently used connection that `judge` accepts, with its request count raised by one.
+    /// `None` if no connection idled for less than the idle timeout, or none of the first fits: others stay.
     pub fn take(
         &mut self,
         endpoint: usize,
@@ -130,8 +130,9 @@ impl<C> Pool<C> {
         None
     }
 
-    /// Keeps a connection whose request is over. Returns the one that is not kept, if any: this one where the pool's
-    /// size is zero or the connection has carried its share of requests, or the one idle longest where the pool is full.
+    /// Keeps a connection whose request is over. Returns the connection that is not kept, if any: this one if the
+    /// pool's size is zero or the connection has carried its share of requests, or the one idle longest if the pool is
+    /// full.
     pub fn put(&mut self, endpoint: usize, conn: C, meta: ConnMeta, now_ms: u64) -> Option<C> {
         if self.bounds.size == 0 || meta.requests >= self.bounds.requests {
             return Some(conn);
@@ -164,14 +165,14 @@ impl<C> Pool<C> {
         evicted
     }
 
-    /// Drops what has idled for the idle timeout and what `is_dead` says; returns how many. To be called about once a
-    /// second.
+    /// Drops connections that have idled for the idle timeout, and those for which `is_dead` holds; returns their
+    /// number. To be called about once a second.
     pub fn expire(&mut self, now_ms: u64, mut is_dead: impl FnMut(&mut C) -> bool) -> usize {
         let timeout_ms = self.bounds.idle_timeout.as_millis();
         self.drop_if(|entry| entry.is_stale(now_ms, timeout_ms) || entry.conn.as_mut().is_some_and(&mut is_dead))
     }
 
-    /// Drops the connections for whose endpoint and meta `keep` does not hold; returns how many.
+    /// Drops the connections for whose endpoint and meta `keep` does not hold; returns their number.
     pub fn retain(&mut self, keep: impl Fn(usize, &ConnMeta) -> bool) -> usize {
         self.drop_if(|entry| !keep(entry.endpoint as usize, &entry.meta))
     }
@@ -207,7 +208,7 @@ impl<C> Pool<C> {
         self.len == 0
     }
 
-    /// Idle connections of one endpoint; counts them, so not for every request.
+    /// Idle connections of one endpoint; it counts them, so do not call it for every request.
     pub fn idle(&self, endpoint: usize) -> usize {
         let top = self.stacks.get(endpoint).copied().unwrap_or(NONE);
         std::iter::successors(self.entries.get(top as usize), |entry| self.entries.get(entry.below as usize)).count()
@@ -217,7 +218,7 @@ impl<C> Pool<C> {
         self.entries.get_mut(index as usize)
     }
 
-    /// Puts the entry into a free place or a new one.
+    /// Puts the entry into a free place or a new one; returns its index.
     fn occupy(&mut self, entry: Entry<C>) -> u32 {
         let index = self.free;
         match self.entries.get_mut(index as usize) {
@@ -233,7 +234,7 @@ impl<C> Pool<C> {
         }
     }
 
-    /// Takes an entry that holds a connection out of both lists and frees its place.
+    /// Removes an entry that holds a connection from both lists and frees its place.
     fn remove(&mut self, index: u32) -> (C, ConnMeta) {
         let free = self.free;
         let entry = &mut self.entries[index as usize];

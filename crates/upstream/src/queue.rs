@@ -1,12 +1,13 @@
-//! Requests that wait for one under way to end, in the order they came.
+//! Requests that wait for one under way to end, in the order of arrival.
 //!
-//! Nobody is handed a place: the oldest is woken and looks for itself, and whoever comes while others wait goes behind them.
-//! So a wake too many does no harm, and one that meets a task about to end loses no place: who leaves wakes the next.
+//! A place is not handed over: the oldest waiting request is woken and checks itself, and new requests queue behind
+//! waiting ones. So a superfluous wake is harmless, and one that reaches a task about to end loses no place: a request
+//! that leaves wakes the next.
 
 use std::collections::VecDeque;
 use std::task::Waker;
 
-/// Those that wait.
+/// The waiting requests.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     /// In the order of their tickets.
@@ -14,7 +15,7 @@ pub(crate) struct Queue {
     next_ticket: u64,
 }
 
-/// What one that waits is known by.
+/// Identifies a waiting request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(u64);
 
@@ -34,7 +35,7 @@ impl Queue {
         self.waiting.is_empty()
     }
 
-    /// Goes behind all others.
+    /// Appends a request to the queue.
     pub(crate) fn join(&mut self, waker: &Waker) -> Ticket {
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
@@ -42,19 +43,19 @@ impl Queue {
         ticket
     }
 
-    /// Whether nobody waits longer.
+    /// Whether no request has waited longer.
     pub(crate) fn is_first(&self, ticket: Ticket) -> bool {
         self.waiting.front().is_some_and(|first| first.ticket == ticket)
     }
 
-    /// Says who is to be woken from now on.
+    /// Replaces the waker of a waiting request.
     pub(crate) fn set_waker(&mut self, ticket: Ticket, waker: &Waker) {
         if let Some(at) = self.position(ticket) {
             self.waiting[at].waker.clone_from(waker);
         }
     }
 
-    /// Waits no more, for whatever reason.
+    /// Removes a request from the queue, for any reason.
     pub(crate) fn leave(&mut self, ticket: Ticket) {
         let Some(at) = self.position(ticket) else { return };
         self.waiting.remove(at);
@@ -63,7 +64,7 @@ impl Queue {
         }
     }
 
-    /// There may be a place.
+    /// Wakes the first request, since there may be a place.
     #[inline]
     pub(crate) fn wake_first(&self) {
         if let Some(first) = self.waiting.front() {

@@ -1,16 +1,17 @@
-//! What to do about a try that failed.
+//! Decides what to do after a failed try.
 //!
 //! Four rules, in this order:
 //! 1. Nothing is sent twice unless that is safe: no byte of the request was sent, or its method is idempotent and its
 //!    whole body can be sent again. Once a byte of the response came, nothing is tried again.
-//! 2. A reused connection that ends before any response byte says nothing about the node, which may just have closed it
-//!    for being idle: the same node is tried at once on a fresh connection, and that does not count as a retry.
-//! 3. What the request itself causes is not tried again: a name that no node accepts, a request that a node refuses, one
-//!    on which a second node closes a new connection without an answer.
-//! 4. Otherwise `retries` bounds how often another node is tried, `retry_timeout` until when, and `retry_budget` how many
-//!    requests do so at once.
+//! 2. A reused connection that ends before any response byte is not evidence against the node, which may just have
+//!    closed it for being idle: the same node is tried at once on a fresh connection, and that does not count as a
+//!    retry.
+//! 3. Failures that the request itself causes are not tried again: a server name that a second node refuses, a request
+//!    that a node refuses, one on which a second node closes a new connection without an answer.
+//! 4. Otherwise `retries` bounds how often another node is tried, `retry_timeout` until when, and `retry_budget` how
+//!    many requests do so at once.
 //!
-//! Pure: it neither picks a node nor waits.
+//! Pure: it neither chooses a node nor waits.
 
 /// How a try failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,23 +26,23 @@ pub enum Failure {
     SendTimeout,
     /// No byte of the response for `timeout.read`.
     ReadTimeout,
-    /// The response's head did not come within `timeout.per_try`.
+    /// The head of the response did not come within `timeout.per_try`.
     TryTimeout,
     /// The response broke the protocol or a limit.
     BadResponse,
-    /// No node is known to accept the server name that the request asks for.
+    /// The node refuses the server name of the request, and it is not known that any node accepts it.
     Name,
-    /// The node says that the request, by itself, breaks its protocol or its bounds.
+    /// The node reports that the request itself violates its protocol or its bounds.
     Refused,
 }
 
 impl Failure {
-    /// Whether it happened before there was a connection; the endpoint is then to be set aside.
+    /// Whether it happened before there was a connection; the endpoint must then be set aside.
     pub fn is_connect(self) -> bool {
         matches!(self, Failure::Connect | Failure::ConnectTimeout)
     }
 
-    /// Status for the client when nothing is tried any more, and what the try is told to have come to.
+    /// Status for the client if nothing more is tried, and the result that is recorded for the try.
     pub fn status(self) -> u16 {
         match self {
             Failure::Connect | Failure::Reset | Failure::BadResponse | Failure::Name | Failure::Refused => 502,
@@ -59,7 +60,7 @@ pub struct Attempt {
     pub reused: bool,
     /// A byte of the request may have reached the kernel.
     pub request_sent: bool,
-    /// Another node has closed a new connection on the same request, without an answer.
+    /// Another node has closed a new connection on this request, without an answer.
     pub closed_before: bool,
     /// A byte of the response was read.
     pub response_started: bool,
@@ -67,15 +68,15 @@ pub struct Attempt {
     pub idempotent: bool,
     /// All of the body read so far is still held, or there is none.
     pub body_replayable: bool,
-    /// Times another node was tried already.
+    /// Number of tries on other nodes so far.
     pub retries_used: u32,
     /// The upstream's `retries`; `None`: one for each other node.
     pub retries: Option<u32>,
     /// Endpoints of the upstream that can be chosen.
     pub choices: usize,
-    /// Since the first try began.
+    /// Time since the first try began.
     pub elapsed_ms: u64,
-    /// The upstream's `retry_timeout`; zero: none.
+    /// The upstream's `retry_timeout`; zero if there is none.
     pub retry_timeout_ms: u64,
     /// The upstream's `retry_budget` leaves room for a retry, or there is none.
     pub in_budget: bool,
@@ -87,22 +88,22 @@ impl Attempt {
         self.failure == Failure::Reset && !self.reused && self.request_sent && !self.response_started
     }
 
-    /// Whether that happened at another node, too: the request is to blame.
+    /// Whether this happened at another node, too: the request is the cause.
     pub fn is_closed_again(&self) -> bool {
         self.closed_before && self.is_closed()
     }
 }
 
-/// What to do next.
+/// The next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
     /// Try the same endpoint on a fresh connection, never on one from the pool.
     RetrySame,
-    /// Try another endpoint; where none is left, answer with the status.
+    /// Try another endpoint; if none is left, answer with the status.
     RetryNext(u16),
     /// Another endpoint would be tried, but the budget is spent: answer with the status.
     OverBudget(u16),
-    /// Answer with the status, or cut the response where its head has gone out already.
+    /// Answer with the status, or cut the response if its head has been sent already.
     Fail(u16),
 }
 
@@ -216,7 +217,7 @@ mod tests {
         }
     }
 
-    /// Every combination of what `decide` looks at, against the rules stated one by one.
+    /// Every combination of the inputs of `decide`, compared with the rules one by one.
     #[test]
     fn every_combination_keeps_the_rules() {
         let bits = 0..1u32 << 7;

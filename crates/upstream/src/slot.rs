@@ -1,8 +1,8 @@
-//! Slots: the places endpoints and what is known of them live in.
+//! Slots: the places of endpoints and their state.
 //!
 //! A peer keeps its slot, and so its index, for as long as it is part of the upstream, however often the upstream is
-//! redefined: a request that began before a reload ends with the index it was given. A peer that is gone leaves a
-//! retired slot, which is reused when no request uses it any more.
+//! redefined: a request that began before a reload ends with the index it was given. A removed peer leaves a retired
+//! slot, which is reused when no request uses it any more.
 
 use crate::balancer::Latency;
 use crate::endpoint::Endpoint;
@@ -14,9 +14,10 @@ use std::collections::HashMap;
 #[derive(Debug, Clone)]
 pub(crate) struct Slot {
     pub(crate) endpoint: Endpoint,
-    /// Part of the upstream as now defined. Retired slots are in no tier.
+    /// Whether it is part of the present definition of the upstream. Retired slots are in no tier.
     pub(crate) live: bool,
-    /// Counts the peers this slot has held, so that a connection of an earlier one is never taken for the present one's.
+    /// Counts the peers this slot has held, so that a connection of an earlier one is never mistaken for the present
+    /// one's.
     pub(crate) generation: u32,
     /// Requests under way.
     pub(crate) active: u32,
@@ -27,15 +28,15 @@ pub(crate) struct Slot {
     /// Of its weight, in hundredths; less than all only while it grows after a recovery.
     share: u64,
     growing_since_ms: Option<u64>,
-    /// When it was last chosen although no endpoint was usable, by a count of such choices.
+    /// When it was last chosen although no endpoint was usable, by a count of these choices.
     pub(crate) resorted: u64,
-    /// How often the active checks' verdict had changed when it was last looked at; kept only where weights grow.
+    /// The number of changes of the active checks' verdict when it was last read; kept only if weights grow.
     seen_changes: u64,
 }
 
 /// The whole of a weight.
 const SHARE_WHOLE: u64 = 100;
-/// What an endpoint that has just recovered begins with.
+/// The share with which a recovered endpoint begins.
 const SHARE_FIRST: u64 = 10;
 
 impl Slot {
@@ -56,19 +57,19 @@ impl Slot {
         }
     }
 
-    /// Its weight as of now, in an arbitrary unit that is the same for all.
+    /// Its present weight, in an arbitrary unit that is common to all.
     #[inline]
     pub(crate) fn weight(&self) -> u64 {
         u64::from(self.endpoint.weight) * self.share
     }
 
-    /// It has recovered: its weight begins to grow.
+    /// Begins to let the weight grow after a recovery.
     pub(crate) fn recovered(&mut self, now_ms: u64) {
         self.growing_since_ms = Some(now_ms);
         self.share = SHARE_FIRST;
     }
 
-    /// Lets the weight grow to what it is `slow_start_ms` after a recovery. Those that active checks find are noticed here.
+    /// Lets the weight grow for `slow_start_ms` after a recovery. Recoveries found by active checks are detected here.
     pub(crate) fn grow(&mut self, now_ms: u64, slow_start_ms: u64) {
         if let Some(verdict) = &self.endpoint.verdict {
             let changes = verdict.changes();
@@ -91,7 +92,8 @@ impl Slot {
 }
 
 /// Makes the slots hold exactly `endpoints` as live ones and returns their indices in that order. A peer that comes
-/// back finds its retired slot if that was not given away. Duplicate peers get one slot, the last one's weight and tier.
+/// back gets its retired slot if that was not reused. Duplicate peers get one slot, with the last one's weight and
+/// tier.
 pub(crate) fn settle(slots: &mut Vec<Slot>, endpoints: &[Endpoint]) -> Vec<u32> {
     let mut places: HashMap<_, _> = slots
         .iter()

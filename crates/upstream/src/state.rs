@@ -1,7 +1,7 @@
-//! All that one worker keeps about one upstream: whose turn it is, who failed, and the idle connections.
+//! The whole state of one upstream in one worker: turns, failures, and idle connections.
 //!
 //! The proxy keeps the object across a reload that leaves the upstream unchanged, and calls [`UpstreamState::migrate`]
-//! where the definition or the resolved addresses changed.
+//! if the definition or the resolved addresses changed.
 
 use crate::balancer::Balancer;
 use crate::endpoint::Endpoint;
@@ -17,44 +17,44 @@ use std::task::Waker;
 use std::time::Duration;
 use stillgate_config::{RetryBudget, Upstream, UpstreamLimits};
 
-/// One upstream in one worker. An endpoint's index is valid from the [`UpstreamState::pick`] that gave it until the
-/// [`UpstreamState::on_finish`] of that try, whatever is redefined in between.
+/// One upstream in one worker. An endpoint's index is valid from the [`UpstreamState::pick`] that returned it until the
+/// [`UpstreamState::on_finish`] of that try, even if the upstream is redefined in between.
 #[derive(Debug)]
 pub struct UpstreamState<C> {
     balancer: Balancer,
     pool: Pool<C>,
     /// Tries under way, over all endpoints.
     tries: u32,
-    /// Of them, those that are retries.
+    /// Tries among them that are retries.
     retries: u32,
     limits: UpstreamLimits,
     queue: Queue,
     names: Names,
 }
 
-/// What the status shows of an endpoint.
+/// Status of an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndpointStatus {
-    /// Where it is.
+    /// Its address.
     pub address: SocketAddr,
-    /// Which node that is; see [`Endpoint::host`].
+    /// Its node; see [`Endpoint::host`].
     pub host: Arc<str>,
     /// Requests and tunnels under way.
     pub active: u32,
     /// Idle connections.
     pub idle: usize,
-    /// Where its circuit breaker stands.
+    /// State of its circuit breaker.
     pub circuit: Circuit,
     /// Set-aside periods in a row.
     pub failures: u32,
-    /// What is left of the present set-aside period; zero when it is in use.
+    /// The rest of the present set-aside period; zero if it is in use.
     pub set_aside_ms: u64,
     /// Latency average, zero before the first answer.
     pub latency_us: u32,
 }
 
 impl<C> UpstreamState<C> {
-    /// An upstream without a history.
+    /// An upstream without history.
     pub fn new(upstream: &Upstream, endpoints: &[Endpoint]) -> Self {
         let mut balancer = Balancer::new(&upstream.balance, endpoints);
         balancer.set_checks(upstream.checks.as_ref());
@@ -63,10 +63,10 @@ impl<C> UpstreamState<C> {
         Self { balancer, pool, tries: 0, retries: 0, limits, queue, names }
     }
 
-    /// Takes on a new definition or new addresses. Whatever belongs to an endpoint that stays is kept: idle connections,
-    /// requests under way, set-aside state, latency, and its turn where weight and priority are the same. Idle
-    /// connections to endpoints that are gone are closed; one in use ends its request and is not kept afterwards. Requests that
-    /// wait go on waiting, under the new bound on those in flight.
+    /// Applies a new definition or new addresses. The state of endpoints that stay is kept: idle connections, requests
+    /// under way, set-aside state, latency, and the turn if weight and priority are unchanged. Idle connections to
+    /// removed endpoints are closed; one in use ends its request and is not kept afterwards. Waiting requests continue
+    /// to wait, under the new bound on requests in flight.
     pub fn migrate(&mut self, upstream: &Upstream, endpoints: &[Endpoint]) {
         self.balancer.redefine(&upstream.balance, endpoints);
         self.balancer.set_checks(upstream.checks.as_ref());
@@ -78,7 +78,8 @@ impl<C> UpstreamState<C> {
         self.queue.wake_first();
     }
 
-    /// Closes all idle connections, and keeps none of those in use: what is spoken on them is not what the upstream asks for now.
+    /// Closes all idle connections, and keeps none of those in use: their protocol is not the one that the upstream
+    /// requires now.
     pub fn renew_connections(&mut self) {
         self.balancer.renew_generations();
         self.names.retain(|_| false);
@@ -98,7 +99,7 @@ impl<C> UpstreamState<C> {
         self.tries += 1;
     }
 
-    /// The try is over, and its connection back in the pool or closed; see [`Balancer::on_finish`].
+    /// Ends the try, with its connection back in the pool or closed; see [`Balancer::on_finish`].
     #[inline]
     pub fn on_finish(&mut self, index: usize, latency_us: Option<u32>, now_ms: u64) {
         self.balancer.on_finish(index, latency_us, now_ms);
@@ -106,18 +107,19 @@ impl<C> UpstreamState<C> {
         self.queue.wake_first();
     }
 
-    /// The index of a peer that something already under way is at, as it began in another process. It need not be an endpoint of
-    /// the upstream (any more).
+    /// The index of the peer of work that began in another process. It need not be an endpoint of the upstream (any
+    /// more).
     pub fn adopt(&mut self, address: SocketAddr, host: &str) -> usize {
         self.balancer.adopt(address, host)
     }
 
-    /// A tunnel begins on the endpoint: the balancer counts it like a try, but it is no request, as it may last for days.
+    /// Begins a tunnel on the endpoint: the balancer counts it like a try, but it is not a request, as it may last for
+    /// days.
     pub fn on_tunnel_start(&mut self, index: usize) {
         self.balancer.on_start(index);
     }
 
-    /// It is over.
+    /// Ends the tunnel.
     pub fn on_tunnel_finish(&mut self, index: usize, now_ms: u64) {
         self.balancer.on_finish(index, None, now_ms);
     }
@@ -128,7 +130,7 @@ impl<C> UpstreamState<C> {
         self.tries
     }
 
-    /// Whether a request may begin at once: there is room for it, and nobody waits longer.
+    /// Whether a request may begin at once: there is room for it, and no other request has waited longer.
     #[inline]
     pub fn has_place(&self) -> bool {
         self.queue.is_empty() && self.has_room()
@@ -139,15 +141,16 @@ impl<C> UpstreamState<C> {
         self.limits.requests.is_none_or(|max| self.tries < max)
     }
 
-    /// Begins to wait for a place; `None`: as many wait as may. Those there is room for do not count: they were woken, and are
-    /// about to go. Every call that gives a ticket is to be followed by one of [`UpstreamState::leave_queue`].
+    /// Begins to wait for a place; `None` if the queue is full. Waiting requests with room for them do not count: they
+    /// were woken, and are about to leave. Every call that returns a ticket must be followed by one of
+    /// [`UpstreamState::leave_queue`].
     pub fn join_queue(&mut self, waker: &Waker) -> Option<(Ticket, Duration)> {
         let room = self.limits.requests.map_or(u32::MAX, |max| max.saturating_sub(self.tries));
         let is_full = self.queue.len() >= self.limits.queue.saturating_add(room) as usize;
         (!is_full).then(|| (self.queue.join(waker), self.limits.queue_timeout))
     }
 
-    /// Whether it is the request's turn and there is room for it. Where not, `waker` is woken when that may have changed.
+    /// Whether it is the request's turn and there is room for it. If not, `waker` is woken when that may have changed.
     pub fn is_turn(&mut self, ticket: Ticket, waker: &Waker) -> bool {
         let is_turn = self.queue.is_first(ticket) && self.has_room();
         if !is_turn {
@@ -156,7 +159,7 @@ impl<C> UpstreamState<C> {
         is_turn
     }
 
-    /// Waits no more: its try begins before anybody else can look, or there will be none.
+    /// Stops waiting: its try begins before any other request can check, or there will be none.
     pub fn leave_queue(&mut self, ticket: Ticket) {
         self.queue.leave(ticket);
     }
@@ -166,25 +169,25 @@ impl<C> UpstreamState<C> {
         self.queue.len()
     }
 
-    /// A retry begins; every call is to be followed by one of [`UpstreamState::on_retry_end`].
+    /// Begins a retry; every call must be followed by one of [`UpstreamState::on_retry_end`].
     pub fn on_retry(&mut self) {
         self.retries += 1;
     }
 
-    /// It is over.
+    /// Ends the retry.
     pub fn on_retry_end(&mut self) {
         self.retries = self.retries.saturating_sub(1);
     }
 
-    /// Whether a request whose try is over may be tried again, as far as other retries go.
+    /// Whether a request whose try is over may be tried again, considering other retries.
     pub fn has_budget(&self, budget: &RetryBudget) -> bool {
-        // Itself is no less in flight than the others.
+        // The request itself counts like the others.
         let requests = u64::from(self.tries) + 1;
         let share = requests * u64::from(budget.percent) / 100;
         u64::from(self.retries) < share.max(u64::from(budget.min_concurrency))
     }
 
-    /// What a try has shown of the endpoint; see [`Balancer::report`].
+    /// Handles the result of a try for the endpoint; see [`Balancer::report`].
     #[inline]
     pub fn report(&mut self, index: usize, report: Report, now_ms: u64) -> Option<News> {
         self.balancer.report(index, report, now_ms)
@@ -195,35 +198,35 @@ impl<C> UpstreamState<C> {
         self.names.accept((index, self.balancer.slots()[index].generation), name);
     }
 
-    /// A handshake with the endpoint has failed, for a server name that came with a request: what is to blame.
+    /// Records that a handshake with the endpoint has failed for the server name of a request; returns the cause.
     pub fn refuse_name(&mut self, index: usize, name: &str) -> NameFault {
         self.names.refuse((index, self.balancer.slots()[index].generation), name)
     }
 
-    /// Whether the endpoint has failed, and nobody has seen it fail since then.
+    /// Whether the endpoint has failed, with no further failure after `since_ms`.
     #[inline]
     pub fn is_doubted_since(&self, index: usize, since_ms: u64) -> bool {
         let health = &self.balancer.slots()[index].health;
         health.failures > 0 && health.last_failed_ms <= since_ms
     }
 
-    /// Whether what has been at the endpoint for a while is to go elsewhere; see [`Balancer::is_to_be_left`].
+    /// Whether work that has been at the endpoint for a while should move; see [`Balancer::is_to_be_left`].
     pub fn is_to_be_left(&self, index: usize, since_ms: u64, now_ms: u64) -> bool {
         self.balancer.is_to_be_left(index, since_ms, now_ms)
     }
 
-    /// What the index stands for.
+    /// The endpoint of an index.
     #[inline]
     pub fn endpoint(&self, index: usize) -> &Endpoint {
         self.balancer.endpoint(index)
     }
 
-    /// Endpoints that can be chosen at all, set aside or not; none: the request is answered 503.
+    /// Endpoints that can be chosen, set aside or not; if there are none, the request is answered 503.
     pub fn choices(&self) -> usize {
         self.balancer.choices()
     }
 
-    /// An idle connection to the endpoint that `judge`, told its node, finds right; see [`Pool::take`].
+    /// An idle connection to the endpoint that `judge`, called with its node, accepts; see [`Pool::take`].
     #[inline]
     pub fn take(
         &mut self,
@@ -235,7 +238,7 @@ impl<C> UpstreamState<C> {
         self.pool.take(index, now_ms, |conn| judge(conn, node))
     }
 
-    /// What to keep with a connection just made to the endpoint, for [`UpstreamState::put`] after its first request.
+    /// The state to keep with a new connection to the endpoint, for [`UpstreamState::put`] after its first request.
     pub fn fresh_meta(&self, index: usize) -> ConnMeta {
         ConnMeta::fresh(self.balancer.slots()[index].generation)
     }
@@ -261,7 +264,7 @@ impl<C> UpstreamState<C> {
         self.pool.len()
     }
 
-    /// The endpoints as now defined, for the status.
+    /// The present endpoints, for the status.
     pub fn status(&self, now_ms: u64) -> impl Iterator<Item = EndpointStatus> {
         let slots = self.balancer.slots().iter().enumerate();
         slots.filter(|(_, slot)| slot.live).map(move |(index, slot)| EndpointStatus {
@@ -277,7 +280,7 @@ impl<C> UpstreamState<C> {
     }
 }
 
-/// Whether a connection with this meta is one to the peer the slot stands for now.
+/// Whether a connection with this meta was made to the slot's present peer.
 #[inline]
 fn keeps_connections(slot: &Slot, meta: &ConnMeta) -> bool {
     slot.live && slot.generation == meta.generation

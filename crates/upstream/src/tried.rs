@@ -1,12 +1,12 @@
 //! The set of endpoints one request has already tried.
 //!
 //! The first 128 endpoints of an upstream are bits held inline, so nearly every request keeps this set without
-//! allocating. Endpoints beyond that go to a list that is allocated by the first such *failure*, never by a request
-//! that succeeds at once; it is bounded by the tries the request makes.
+//! allocating. Endpoints beyond that go to a list that is allocated by the first *failure* of one, never by a
+//! request that succeeds at once; it is bounded by the tries of the request.
 
 const INLINE_BITS: usize = u128::BITS as usize;
 
-/// Endpoints that the request at hand must not be sent to again.
+/// Endpoints that the current request must not be sent to again.
 #[derive(Debug, Clone, Default)]
 pub struct Tried {
     low: u128,
@@ -14,7 +14,7 @@ pub struct Tried {
 }
 
 impl Tried {
-    /// The empty set; does not allocate.
+    /// An empty set; does not allocate.
     pub const fn new() -> Self {
         Self { low: 0, high: Vec::new() }
     }
@@ -34,7 +34,7 @@ impl Tried {
         if endpoint < INLINE_BITS { self.low >> endpoint & 1 == 1 } else { self.high.contains(&(endpoint as u32)) }
     }
 
-    /// Forgets all, for the next request on the same client connection.
+    /// Forgets all endpoints, for the next request on the same client connection.
     pub fn clear(&mut self) {
         self.low = 0;
         self.high.clear();

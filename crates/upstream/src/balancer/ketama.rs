@@ -1,16 +1,16 @@
 //! Consistent hashing on a ring of points.
 //!
 //! The ring is that of nginx's `hash … consistent` and of APISIX's `chash`: 160 points per unit of weight, each the
-//! CRC-32 of the peer's name and the point before, and a key belongs to the first point at or after its own CRC-32.
-//! When a member is gone, only its keys move, each to the next point's member; a member that is unusable for a while is
-//! passed over the same way and gets its keys back.
+//! CRC-32 of the peer's name and the point before, and a key belongs to the first point at or after its own CRC-32. If
+//! a member is removed, only its keys move, each to the next point's member; a member that is temporarily unusable is
+//! skipped the same way and gets its keys back.
 
 use crate::slot::Slot;
 
 /// Points per unit of weight.
 const POINTS_PER_WEIGHT: u64 = 160;
-/// The most points of one ring, 8 MiB of memory. Where the weights ask for more, all are halved until they fit, so
-/// that the distribution stays as configured and two definitions that are nearly alike halve alike.
+/// The most points of one ring, 8 MiB of memory. If the weights require more, all are halved until they fit, so that
+/// the distribution stays as configured and two similar definitions are halved alike.
 const RING_POINTS_MAX: u64 = 1 << 20;
 
 /// The points of one tier, by hash.
@@ -40,7 +40,7 @@ impl Ring {
                 points.push((hash, index));
             }
         }
-        // Where two members' points collide, the winner must not depend on the order they were configured in.
+        // If two members' points collide, the winner must not depend on the order of the configuration.
         points.sort_unstable_by(|a, b| {
             let peer = |index: u32| &slots[index as usize].endpoint;
             let (left, right) = (peer(a.1), peer(b.1));
@@ -50,7 +50,7 @@ impl Ring {
         Self { points }
     }
 
-    /// The member of the first point from the key's place on that is usable.
+    /// The member of the first usable point from the key's place on.
     pub(super) fn pick(&self, members: &[u32], key: &[u8], usable: impl Fn(u32) -> bool) -> Option<u32> {
         let hash = crc32fast::hash(key);
         let start = self.points.partition_point(|point| point.0 < hash);
@@ -60,7 +60,7 @@ impl Ring {
         if usable(first) {
             return Some(first);
         }
-        // Knowing that there is one to be found keeps a dead tier from costing a walk around the whole ring.
+        // This check prevents a walk around the whole ring of a dead tier.
         if !members.iter().any(|&index| usable(index)) {
             return None;
         }

@@ -1,6 +1,6 @@
-//! Fewest requests under way by weight, as nginx's `least_conn`.
+//! Fewest requests under way by weight, like nginx's `least_conn`.
 //!
-//! Members whose requests divided by weight are equal take turns by the weighted round robin, so that an idle upstream
+//! Members with equal ratios of requests to weight take turns by the weighted round robin, so that an idle upstream
 //! does not send everything to its first node.
 
 use super::round_robin;
@@ -33,7 +33,7 @@ pub(super) fn pick(slots: &mut [Slot], members: &[u32], now_ms: u64, tried: &Tri
     })
 }
 
-/// Compares requests per weight without dividing.
+/// Compares requests per weight without a division.
 fn load_cmp(slots: &[Slot], a: u32, b: u32) -> Ordering {
     let (a, b) = (&slots[a as usize], &slots[b as usize]);
     let left = u64::from(a.active) * b.weight();

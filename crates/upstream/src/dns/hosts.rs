@@ -1,6 +1,6 @@
-//! The hosts file, read again whenever it changed.
+//! The hosts file, read again whenever it changes.
 //!
-//! As for the C library, a name in it is answered from it alone: no server is asked for the other address family, which
+//! As in the C library, a name in it is answered from it alone: no server is asked for the other address family, which
 //! would make a gateway without a network wait for answers it does not need.
 
 use super::lookup::{Answer, Family};
@@ -12,25 +12,25 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-/// How long an answer from the file is used before the file is looked at again.
+/// How long an answer from the file is used before the file is checked again.
 const HOSTS_TTL: Duration = Duration::from_secs(10);
 
-/// The file and what it said when it was last read.
+/// The file and its content when it was last read.
 #[derive(Debug)]
 pub(super) struct HostsFile {
     path: PathBuf,
-    /// Modification time and length of what `hosts` was read from; `None`: there was no file.
+    /// Modification time and length of the file that `hosts` was read from; `None` if there was no file.
     version: Option<(SystemTime, u64)>,
     hosts: Hosts,
 }
 
 impl HostsFile {
-    /// Does not read yet.
+    /// Not read yet.
     pub(super) fn new(path: PathBuf) -> Self {
         Self { path, version: None, hosts: Hosts::default() }
     }
 
-    /// What the file says of the name, if anything.
+    /// The file's answer for the name, if it has one.
     pub(super) fn lookup(&mut self, name: &str) -> Option<Answer> {
         self.refresh();
         let name = Name::from_utf8(name).ok()?;

@@ -1,8 +1,8 @@
 //! One lookup of one name: both address families, through `hickory-resolver`.
 //!
-//! The families are asked for one after the other, so that a server that fails for one of them is told apart from a
-//! name that has no such addresses, and so that both are answered for the same name of the search list. hickory's own
-//! cache is off: when an answer is stale is decided by the caller alone.
+//! The families are looked up one after the other, so that a server that fails for one of them can be distinguished
+//! from a name without such addresses, and so that both are answered for the same name of the search list. hickory's
+//! own cache is off: the caller alone decides when an answer is stale.
 
 use hickory_resolver::config::{
     ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
@@ -15,7 +15,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Bound on one lookup with all its retries, over both families.
+/// Timeout of one lookup with all its retries, over both families.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Addresses by family.
@@ -25,7 +25,7 @@ pub(super) struct Addresses {
     pub(super) v6: Vec<Ipv6Addr>,
 }
 
-/// What a lookup found; at least one address in one family.
+/// The result of a lookup; at least one address in one family.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) v4: Family<Ipv4Addr>,
@@ -33,12 +33,12 @@ pub(super) struct Answer {
     pub(super) ttl: Duration,
 }
 
-/// What a lookup says of one address family.
+/// The result for one address family.
 #[derive(Debug)]
 pub(super) enum Family<A> {
-    /// These, possibly none.
+    /// These addresses, possibly none.
     Known(Vec<A>),
-    /// Nothing: asking failed.
+    /// The lookup failed.
     Unknown,
 }
 
@@ -95,7 +95,7 @@ async fn both_families(servers: &TokioResolver, name: &str) -> Result<Answer, St
     Ok(Answer { v4: family(v4), v6: family(v6), ttl: Duration::from_secs(u64::from(ttl_s)) })
 }
 
-/// A family's addresses and where they were found.
+/// A family's addresses and the name that had them.
 struct Found<A> {
     addresses: Vec<A>,
     /// The fully qualified name of the search list that had them.
@@ -128,12 +128,12 @@ fn family<A>(result: Result<Found<A>, NetError>) -> Family<A> {
     }
 }
 
-/// Whether the error is a server's word that there are no such addresses.
+/// Whether the error is a server's answer that there are no such addresses.
 fn is_negative(error: &NetError) -> bool {
     matches!(error, NetError::Dns(DnsError::NoRecordsFound(_)))
 }
 
-/// Why neither family was found: what failed rather than what does not exist.
+/// The reason why neither family was found: preferably a failure rather than a missing name.
 fn reason(v4: Option<NetError>, v6: Option<NetError>) -> String {
     let mut errors = v4.into_iter().chain(v6);
     match errors.find(|error| !is_negative(error)) {

@@ -1,4 +1,4 @@
-//! The circuit breaker by itself; what a balancer makes of many is in `tests/all/health.rs`.
+//! Tests of the circuit breaker alone; those of a balancer with several are in `tests/all/health.rs`.
 
 use super::*;
 use stillgate_config::{PassiveHealthy, PassiveUnhealthy};
@@ -13,7 +13,7 @@ fn rules() -> PassiveCheck {
     }
 }
 
-/// Tells an endpoint that was closed of `reports`; whether the last of them is to eject it, and none before.
+/// Applies `reports` to a closed endpoint; returns whether the last of them, and none before, ejects it.
 fn ejects(rules: &PassiveCheck, reports: &[Report]) -> bool {
     let mut health = Health::default();
     let steps: Vec<Step> = reports.iter().map(|report| health.report(*report, rules, 5)).collect();
@@ -26,7 +26,7 @@ fn ejects(rules: &PassiveCheck, reports: &[Report]) -> bool {
 fn a_probe_that_shows_nothing_leaves_room_for_the_next() {
     let mut health = Health::default();
     assert_eq!(health.report_connection(REFUSED, 0), Some(News::SetAside { period_ms: SET_ASIDE_FIRST_MS }));
-    // While it is set aside it stays so.
+    // It stays set aside for the period.
     assert_eq!(health.report_connection(Report::Inconclusive, 10), None);
     assert!(!health.usable(SET_ASIDE_FIRST_MS - 1) && health.usable(SET_ASIDE_FIRST_MS));
     health.chosen(SET_ASIDE_FIRST_MS);

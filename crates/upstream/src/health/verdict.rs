@@ -1,14 +1,14 @@
-//! What active checks have found of an endpoint, told to all workers.
+//! The verdict of active checks on an endpoint, shared with all workers.
 //!
-//! The control thread makes the checks and is the only one that writes; a worker reads it with one load whenever it
-//! chooses. It is part of the endpoint and stays as long as that does, so that a reload forgets nothing.
+//! The control thread makes the checks and is the only writer; a worker reads it with one load for each choice. It
+//! is part of the endpoint and stays as long as that does, so that a reload does not reset it.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Healthy until told otherwise. Two are equal only if they are the same.
+/// Healthy until set otherwise. Two are equal only if they are identical.
 #[derive(Debug, Default)]
 pub struct Verdict {
-    /// How often it has changed, so that a change cannot be missed; odd: unhealthy.
+    /// The number of changes, so that none can be missed; odd if unhealthy.
     changes: AtomicU64,
 }
 
@@ -19,7 +19,7 @@ impl Verdict {
         self.changes.load(Relaxed).is_multiple_of(2)
     }
 
-    /// For the one thread that makes the checks. Whether it is news.
+    /// To be called by the thread that makes the checks. Returns whether this is a change.
     pub fn set(&self, is_healthy: bool) -> bool {
         let is_news = self.is_healthy() != is_healthy;
         if is_news {
@@ -28,7 +28,7 @@ impl Verdict {
         is_news
     }
 
-    /// How often it has changed.
+    /// The number of changes.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Relaxed)
     }
