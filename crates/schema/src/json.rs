@@ -11,7 +11,7 @@ use stillgate_yaml::tree::{DEPTH_MAX, Entry, Node, SCALAR_BYTES_MAX, Value};
 /// The position of everything in a document: a path is more useful than a line of JSON. No file has a line 0.
 pub const DOCUMENT: Position = Position::NOWHERE;
 
-/// The tree of a document; values out of bounds or [`UNREADABLE`] are reported, and refused.
+/// The tree of a document; values out of bounds are reported.
 pub fn node(json: &Json, path: &Path<'_>, sink: &mut Sink) -> Node {
     below(json, DEPTH_MAX, path, sink)
 }

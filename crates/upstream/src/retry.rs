@@ -6,8 +6,8 @@
 //! 2. A reused connection that ends before any response byte is not evidence against the node, which may just have
 //!    closed it for being idle: the same node is tried at once on a fresh connection, and that does not count as a
 //!    retry.
-//! 3. Failures that the request itself causes are not tried again: a server name that a second node refuses, a request
-//!    that a node refuses, one on which a second node closes a new connection without an answer.
+//! 3. Failures that the request itself causes are not tried again: a server name that no node accepts, a request that a
+//!    node refuses, one on which a second node closes a new connection without an answer.
 //! 4. Otherwise `retries` bounds how often another node is tried, `retry_timeout` until when, and `retry_budget` how
 //!    many requests do so at once.
 //!
@@ -30,7 +30,7 @@ pub enum Failure {
     TryTimeout,
     /// The response broke the protocol or a limit.
     BadResponse,
-    /// The node refuses the server name of the request, and it is not known that any node accepts it.
+    /// It is not known that any node accepts the server name of the request.
     Name,
     /// The node reports that the request itself violates its protocol or its bounds.
     Refused,
