@@ -141,7 +141,7 @@ impl Cluster {
         self.ask_others(kind, &body, patience).join_all().await
     }
 
-    /// Like [`Cluster::ask_all`], but returns the first answer: only one node has what is requested.
+    /// Like [`Cluster::ask_all`], but returns the first answer, for questions that only one node can answer.
     pub async fn ask_any(&self, kind: &str, body: Bytes, patience: Duration) -> Option<(Arc<str>, Bytes)> {
         let mut asked = self.ask_others(kind, &body, patience);
         while let Some(answer) = asked.join_next().await {

@@ -1,4 +1,4 @@
-//! Encryption of field values as APISIX does it, so that both read what the other wrote.
+//! Encryption of field values compatible with APISIX: each reads the other's texts.
 //!
 //! AES-128-CBC with PKCS#7 padding, the key as initialisation vector, base64 around it (APISIX 3, `apisix/ssl.lua`); with a key
 //! of 32 bytes, which its later versions take, AES-256-CBC with the first half of the key as vector. The first key of the ring
@@ -86,7 +86,7 @@ impl Keyring {
         BASE64.encode(self.first.encrypt(text))
     }
 
-    /// Tries each key. `None`: it was encrypted with none of them, so it is plain, or its key is lost.
+    /// Tries each key. `None` if it was encrypted with none of them, so it is plain, or its key is lost.
     ///
     /// A wrong key seems right if the padding fits by chance and the bytes are UTF-8: about once in ten million for a
     /// text of one block, less for longer ones.

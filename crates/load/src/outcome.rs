@@ -183,9 +183,9 @@ impl Errors {
 /// A part of a run for the observer: one stretch of it, merged over the threads.
 #[derive(Debug)]
 pub struct Interval<'a> {
-    /// When it began, since the measured time began.
+    /// Its beginning, since the measured time began.
     pub start: Duration,
-    /// How long it was.
+    /// Its length.
     pub length: Duration,
     /// The whole measured time, for progress.
     pub of: Duration,

@@ -19,7 +19,7 @@ pub struct Load {
     pub protocol: Protocol,
     /// The TLS below that; `None` for plain TCP.
     pub tls: Option<Tls>,
-    /// How fast.
+    /// The pace of requests.
     pub pace: Pace,
     /// Load before the measured time, at the schedule's first rate; connections and caches exist when it ends.
     pub warm_up: Duration,
@@ -83,7 +83,7 @@ impl Protocol {
     }
 }
 
-/// How fast requests are made.
+/// The pace of requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Pace {
     /// Each connection sends its next request when the last was answered: measures the target's maximum.

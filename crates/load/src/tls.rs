@@ -47,13 +47,13 @@ pub enum Trust {
     Anyone,
 }
 
-/// Why no connection over TLS can be made. `Display` says what to do.
+/// Why no connection over TLS can be made. `Display` has a suggestion.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TlsError {
     /// A name that certificates cannot have.
     Name {
-        /// As given.
+        /// The text as given.
         name: String,
     },
     /// The system names no authority that it trusts.

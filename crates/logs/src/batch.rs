@@ -114,7 +114,7 @@ impl Batches {
         self.waiting.pop_front()
     }
 
-    /// Records the end of a delivery of so many entries, counted with so many bytes, successful or not.
+    /// Records the end of a delivery of `entries`, counted with `bytes`, successful or not.
     pub(crate) fn done(&mut self, entries: usize, bytes: usize) {
         self.in_flight -= 1;
         self.held_bytes -= bytes;

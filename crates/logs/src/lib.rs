@@ -47,8 +47,8 @@ pub struct Logs {
 }
 
 impl Logs {
-    /// Starts the thread, with one channel for each of so many workers; entries are counted under the names `plugins`.
-    /// When all channels are dropped, it sends the remaining entries, within `flush_timeout`, and ends.
+    /// Starts the thread, with one channel for each worker; entries are counted under the names `plugins`. When all
+    /// channels are dropped, it sends the remaining entries, within `flush_timeout`, and ends.
     ///
     /// # Errors
     ///

@@ -85,7 +85,7 @@ impl Options {
         Ok(Options { of, duration: duration(seconds)?, hz })
     }
 
-    /// How long it takes.
+    /// The duration of the profile.
     pub fn duration(&self) -> Duration {
         self.duration
     }

@@ -23,7 +23,7 @@ pub struct Busy {
     pub what: &'static str,
     /// Its owner.
     pub who: String,
-    /// How long it has been running.
+    /// Its duration so far.
     pub age: Duration,
     /// Its intended duration.
     pub wanted: Duration,

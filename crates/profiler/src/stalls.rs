@@ -75,7 +75,7 @@ impl Options {
         }
     }
 
-    /// How long it takes.
+    /// The duration of the profile.
     pub fn duration(&self) -> Duration {
         self.duration
     }

@@ -35,7 +35,7 @@ pub struct LongTurn {
     pub thread: String,
     /// When it ended, since 1970, in milliseconds.
     pub ended_unix_ms: u64,
-    /// How long it took.
+    /// Its duration.
     pub took: Duration,
     /// Its stacks, most frequent first.
     pub stacks: Vec<LongTurnStack>,

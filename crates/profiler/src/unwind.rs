@@ -85,7 +85,7 @@ impl Unwinder {
             let (top, saved) = match self.rule(at) {
                 Rule::Stack { top, saved } => (top, saved),
                 Rule::Frame => return follow(addresses, sample, fp),
-                // Code without tables, such as a JIT's: the result of the walk is the best there is.
+                // Code without tables, such as a JIT's: the result of the walk is the best available.
                 Rule::Unknown if sample.end != End::Foreign && !sample.frames.is_empty() => {
                     return follow(addresses, sample, sample.frames[0]);
                 }

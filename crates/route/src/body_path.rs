@@ -1,15 +1,16 @@
-//! The way to a value among the arguments of a body: `model`, `user.name`, `messages[0].role`, `messages[*].content[*].type`.
+//! The path to a value among the arguments of a body: `model`, `user.name`, `messages[0].role`,
+//! `messages[*].content[*].type`.
 
 use std::fmt;
 
-/// A way, parsed.
+/// A parsed path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct BodyPath {
     text: Box<str>,
     steps: Box<[BodyStep]>,
 }
 
-/// One step of it.
+/// One step of a path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum BodyStep {
     /// The value under a name of an object.
@@ -21,7 +22,8 @@ pub enum BodyStep {
 }
 
 impl BodyPath {
-    /// `None`: not such a way. Other parts of JSONPath (`..`, filters, slices) are not understood.
+    /// `None` if the text is not a path of this form. Other parts of JSONPath (`..`, filters, slices) are not
+    /// supported.
     pub(crate) fn parse(text: &str) -> Option<BodyPath> {
         let mut steps = Vec::new();
         for part in text.split('.') {

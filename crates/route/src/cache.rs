@@ -1,4 +1,4 @@
-//! A worker's memory of which route took which request.
+//! A worker's cache of the routes that took requests.
 //!
 //! The key is the values of all fields that some route reads (see [`crate::Matcher`]), so a cached result is always
 //! what the matcher would find. Keys come from clients: they are compared whole, and their effect is bounded. A lookup
@@ -102,7 +102,7 @@ impl RouteCache {
         Some(found)
     }
 
-    /// Keeps what was found for a key. Longer ones than [`CACHE_KEY_BYTES_MAX`] are not kept.
+    /// Stores the result for a key. Keys longer than [`CACHE_KEY_BYTES_MAX`] are not kept.
     pub fn put(&mut self, key: &[u8], found: Option<Match>) {
         let Some((set, tag)) = self.place(key) else { return };
         let (route, path) = match found {
@@ -133,7 +133,7 @@ impl RouteCache {
         self.len = 0;
     }
 
-    /// How many keys there are.
+    /// The number of keys.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -143,12 +143,12 @@ impl RouteCache {
         self.len == 0
     }
 
-    /// How many lookups found their key, since the beginning.
+    /// The number of lookups that found their key, since the beginning.
     pub fn hits(&self) -> u64 {
         self.hits
     }
 
-    /// How many lookups did not find it.
+    /// The number of lookups that did not find their key.
     pub fn misses(&self) -> u64 {
         self.misses
     }

@@ -1,6 +1,7 @@
-//! Which fields the predicates of a matcher read, by number, and how a request's header and argument names find theirs.
+//! Numbers the fields that the predicates of a matcher read, and finds the fields of a request's header and argument
+//! names.
 //!
-//! Numbers are only ever added, so that a delta layer may go on from its base's and both read one set of values.
+//! Numbers are only ever added, so that a delta layer can extend its base's and both read one set of values.
 
 use crate::Variable;
 use crate::condition::Field;
@@ -25,7 +26,7 @@ pub(crate) struct Fields {
 #[derive(Debug, Clone)]
 pub(crate) struct Slot {
     pub(crate) field: Field,
-    /// The slot whose values are put into lower case; `None`: they are taken as they are.
+    /// The slot whose values are put into lower case; `None` if they are used unchanged.
     pub(crate) lower_of: Option<SlotId>,
 }
 

@@ -28,28 +28,28 @@ pub enum HostError {
     TooLong,
     /// A `*` that is neither alone nor in a leading `*.`.
     Wildcard {
-        /// As it was written.
+        /// The text as written.
         text: String,
         /// The probable intention.
         write: String,
     },
     /// `example.com:8080`.
     Port {
-        /// As it was written.
+        /// The text as written.
         text: String,
         /// The host alone.
         write: String,
     },
     /// A trailing dot, or an empty label.
     EmptyLabel {
-        /// As it was written.
+        /// The text as written.
         text: String,
         /// The name without it.
         write: String,
     },
     /// A character that hosts cannot have.
     Character {
-        /// As it was written.
+        /// The text as written.
         text: String,
         /// The first such character.
         character: char,

@@ -23,7 +23,7 @@ fn bit(method: Method) -> u16 {
 /// A name that is not one of the methods that routes can name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MethodError {
-    /// As it was written.
+    /// The text as written.
     pub name: String,
 }
 

@@ -41,7 +41,7 @@ pub struct PathPattern {
 /// Why a text is not a path pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PatternError {
-    /// As it was written.
+    /// The text as written.
     pub text: String,
     /// The error.
     pub kind: PatternErrorKind,

@@ -8,7 +8,7 @@ use std::fmt;
 
 /// A named value of a request.
 ///
-/// All values are bytes as they came, undecoded, but for [`Variable::Uri`] and [`Variable::Host`].
+/// All values are the original bytes, undecoded, except for [`Variable::Uri`] and [`Variable::Host`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Variable {
     /// `uri`: the normalised path, without query.
@@ -261,7 +261,7 @@ const BODY_ARG: &str = "post_arg.";
 /// A name that is not a variable of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VariableError {
-    /// As it was written, without a leading `$`.
+    /// The text as written, without a leading `$`.
     pub name: String,
     /// The error.
     pub kind: VariableErrorKind,

@@ -250,7 +250,7 @@ macro_rules! object {
                     $($(|| <$part_ty as $crate::object::Object>::has_key(key))*)?
             }
 
-            // `at` is for keys that must be there; not every object has such.
+            // `at` is for required keys; not every object has some.
             #[allow(unused_variables)]
             fn read_entries(
                 entries: &[$crate::text::tree::Entry],
@@ -259,7 +259,7 @@ macro_rules! object {
                 sink: &mut $crate::text::diagnostic::Sink,
             ) -> Option<Self> {
                 use $crate::object::key_name;
-                // Outer `None`: absent. Inner `None`: there, but not readable, which has been reported.
+                // Outer `None`: absent. Inner `None`: present but not readable, which has been reported.
                 $(let mut $key: Option<Option<$ty>> = None;)*
                 $($(let mut $part: Vec<$crate::text::tree::Entry> = Vec::new();)*)?
                 for entry in entries {

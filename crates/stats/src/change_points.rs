@@ -20,10 +20,10 @@ pub struct ChangePoint {
 /// The changes of a series, ascending: E-divisive (Matteson & James 2014, "A Nonparametric Approach for Multiple Change
 /// Point Analysis of Multivariate Data", sections 2.2 to 2.4), with the exponent 1 on distances.
 ///
-/// The segment whose best division diverges most is divided, if a permutation test within the segments says so at
-/// `significance`; then again, until one does not. No two changes are closer than `segment_min` values, nor to an end.
-/// Time grows with the square of the length for each permutation; distances of single numbers are as quickly taken as
-/// looked up, so memory grows with the length only.
+/// The segment whose best division diverges most is divided, if a permutation test within the segments is significant
+/// at `significance`; then again, until one is not. No two changes are closer than `segment_min` values, nor to an end.
+/// Time grows with the square of the length for each permutation; distances of single numbers are as quickly computed
+/// as looked up, so memory grows with the length only.
 ///
 /// Values must be exchangeable but for the changes: a slow drift is found as changes too. `None` without values, where
 /// one is not finite or their sums would overflow, where `segment_min` is below 2, `significance` is not in (0, 1), or

@@ -1,6 +1,6 @@
 //! A number with the range of its plausible values.
 
-/// A closed range of plausible values, in the unit of what was estimated.
+/// A closed range of plausible values, in the unit of the estimate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Interval {
     /// The lower end, itself plausible.

@@ -73,7 +73,7 @@ impl Balancer {
         }
     }
 
-    /// Changes how health is judged; `None`: by failing connections. The state of the endpoints is kept.
+    /// Changes the rules for health; `None` for those of failing connections. The state of the endpoints is kept.
     pub fn set_checks(&mut self, checks: Option<&Arc<Checks>>) {
         self.checks = checks.cloned();
         let slow_start = checks.map_or(0, |checks| checks.slow_start.as_millis());

@@ -63,7 +63,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// As in a request or status line.
+    /// Its text in a request or status line.
     pub const fn as_str(self) -> &'static str {
         match self {
             Version::Http10 => "HTTP/1.0",

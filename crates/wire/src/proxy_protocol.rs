@@ -111,7 +111,7 @@ fn parse_v1(bytes: &[u8]) -> Result<Parsed<'_>, ProxyProtocolError> {
 fn v1_addresses(line: &[u8]) -> Result<Option<(SocketAddr, SocketAddr)>, ProxyProtocolError> {
     let mut words = line.split(|&byte| byte == b' ');
     let address: fn(&str) -> Option<IpAddr> = match words.next() {
-        // Everything that follows is to be ignored.
+        // Everything that follows must be ignored.
         Some(b"UNKNOWN") => return Ok(None),
         Some(b"TCP4") => |word| word.parse::<Ipv4Addr>().ok().map(IpAddr::V4),
         Some(b"TCP6") => |word| word.parse::<Ipv6Addr>().ok().map(IpAddr::V6),

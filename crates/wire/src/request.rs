@@ -37,7 +37,7 @@ pub struct RequestHead {
     pub method: Method,
     /// The method token.
     pub method_span: Span,
-    /// The target as it came.
+    /// The target as received.
     pub target: Span,
     /// The target's path and query: all of it in origin form, the part after the authority in absolute form (may be
     /// empty there).

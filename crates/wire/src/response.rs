@@ -15,7 +15,7 @@ pub struct ResponseHead {
     arrival: Arrival,
     /// 100 to 999.
     pub status: u16,
-    /// The reason phrase as it came, perhaps empty.
+    /// The reason phrase as received, perhaps empty.
     pub reason: Span,
     /// The sender's version.
     pub version: Version,

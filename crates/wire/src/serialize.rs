@@ -38,7 +38,7 @@ pub fn write_response(
     const STATUS_END: usize = VERSION_END + " 200".len();
     if let Some(status) = edits.status() {
         out.extend_from_slice(Version::Http11.as_str().as_bytes());
-        // Three digits: `ResponseEdits` only holds such statuses.
+        // Three digits: `ResponseEdits` holds no other statuses.
         out.push(b' ');
         out.extend([100, 10, 1].map(|digit| b'0' + (status / digit % 10) as u8));
         out.push(b' ');

@@ -210,7 +210,7 @@ pub struct Sink {
     said: Vec<&'static str>,
     /// Whether unknown keys cause warnings only, if their object allows it.
     passes_unknown: bool,
-    /// Whether this is within an object of which others know more keys.
+    /// Whether this is within an object for which other programs know more keys.
     is_open: bool,
 }
 

@@ -14,7 +14,7 @@ use std::rc::Rc;
 pub struct Scalar {
     /// The text after substitution.
     pub text: Rc<str>,
-    /// How it was quoted.
+    /// Its style of quoting.
     pub style: Style,
     /// The positions of its characters.
     pub layout: Layout,
@@ -33,7 +33,7 @@ pub enum Layout {
     Unknown,
 }
 
-/// How the scalar was written, which decides what its text can mean.
+/// The style of the scalar, which decides the possible meanings of its text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
     /// Bare: may be a number, a boolean or null.

@@ -61,7 +61,7 @@ pub struct Embedded {
     next_expiry_ms: Option<u64>,
 }
 
-/// The store cannot be read, copied or closed; the text says why.
+/// The store cannot be read, copied or closed; the text is the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unavailable(pub String);
 
@@ -301,7 +301,7 @@ impl Embedded {
         Ok(batch)
     }
 
-    /// One write transaction of redb, committed if `work` says that it changed something.
+    /// One write transaction of redb, committed if `work` reports a change.
     fn write<T>(
         &mut self,
         work: impl FnOnce(change::Change<'_>) -> Result<(T, bool), Failure>,

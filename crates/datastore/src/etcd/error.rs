@@ -35,7 +35,7 @@ pub enum EtcdError {
     Unreachable {
         /// Its URL in the options.
         endpoint: String,
-        /// What happened.
+        /// The reason.
         why: String,
         /// Whether etcd may have received the request.
         is_sent: bool,

@@ -128,7 +128,7 @@ mod tests {
     enum Action {
         /// Each key is written, or deleted.
         Write(Vec<(u8, bool)>),
-        /// Keeps so many revisions.
+        /// Keeps this many revisions.
         Compact(u8),
         /// The follower does one step: it lists, begins to watch, or takes a batch.
         Step,

@@ -87,7 +87,7 @@ fn exactly_the_count_is_admitted_in_each_window_of_real_time() {
         if taken.admitted {
             seen[taken.remaining as usize].fetch_add(1, Ordering::Relaxed);
         }
-        // However long it takes the threads to fill so many windows.
+        // However long it takes the threads to fill this many windows.
         (seen[0].load(Ordering::Relaxed) < FULL_MIN && begun.elapsed() < PATIENCE).then_some(taken)
     });
     let (seen, windows_max) = (seen.map(AtomicU64::into_inner), begun.elapsed().as_millis() as u64 / 100 + 1);

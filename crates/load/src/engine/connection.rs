@@ -184,7 +184,7 @@ impl Connection {
         Ok(link.is_flushed())
     }
 
-    /// Reads what has come; zero if the peer will send no more.
+    /// Reads the available bytes; zero if the peer will send no more.
     #[inline]
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.link.as_mut().ok_or(Errno::NOTCONN)?.read(buffer)

@@ -69,7 +69,7 @@ impl Connector {
         }
     }
 
-    /// A connection was closed and is to be opened again.
+    /// Adds a connection that was closed and must be opened again.
     pub(super) fn add(&mut self, number: usize) {
         self.closed.push_back(number as u32);
     }
@@ -112,7 +112,7 @@ impl Connector {
         self.retry_at_ns = 0;
     }
 
-    /// An attempt failed; its connection is to be tried again.
+    /// Records a failed attempt; its connection will be tried again.
     pub(super) fn failed(&mut self, number: usize, error: io::Error, now_ns: u64) {
         self.connecting -= 1;
         self.add(number);

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-/// Why there was no run. `Display` says how to fix it.
+/// Why there was no run. `Display` explains how to fix it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LoadError {

@@ -264,7 +264,7 @@ mod tests {
             assert!(of(format!("{:?}", said.1), note), "{said:?}");
         };
         check(open(), 1_000, 0, 0.95, "", "");
-        // As many as there are connections may be under way at the end.
+        // One request for each connection may be under way at the end.
         check(open(), 950, 0, 0.95, "", "");
         check(open(), 900, 0, 0.95, "Saturated", "");
         check(open(), 900, 0, 0.5, "", "FellBehind");

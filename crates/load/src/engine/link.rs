@@ -87,7 +87,7 @@ impl Link {
         }
     }
 
-    /// Reads what has come; zero if the peer will send no more.
+    /// Reads the available bytes; zero if the peer will send no more.
     #[inline]
     pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match &mut self.secured {
@@ -111,7 +111,7 @@ impl Link {
         self.secured.as_ref().is_none_or(|secured| !secured.session.wants_write())
     }
 
-    /// Writes on what the socket did not take yet.
+    /// Writes the bytes that the socket did not accept before.
     pub fn flush(&mut self) -> io::Result<()> {
         match &mut self.secured {
             None => Ok(()),

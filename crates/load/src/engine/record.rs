@@ -132,7 +132,7 @@ impl Record {
         }
     }
 
-    /// Counts that the thread woke so much later than planned.
+    /// Records that the thread woke this much later than planned.
     pub(super) fn woke_late(&mut self, late_ns: u64, bound_ns: u64) {
         if late_ns > bound_ns {
             self.totals.pauses_ns += late_ns;

@@ -11,7 +11,7 @@ use stillgate_wire::{
     ResponseHead,
 };
 
-/// Bytes of a body that is to be checked; a longer one fails its check.
+/// Most bytes of a body to be checked; a longer one fails its check.
 pub(super) const CHECKED_BODY_BYTES_MAX: usize = 1024 * 1024;
 
 /// Heads remembered; further entries of a mix share their places.
@@ -32,13 +32,13 @@ pub(super) struct Reader {
     spare_bodies: Vec<CheckedBody>,
 }
 
-/// How far one connection's answer has been read.
+/// The state of reading one connection's answer.
 #[derive(Debug, Default)]
 pub(super) struct Answer {
     /// The verdict of the final head, once that was read.
     verdict: Option<Verdict>,
     decoder: BodyDecoder,
-    /// The body so far; only if it is to be checked and comes in pieces.
+    /// The body so far; only if it will be checked and comes in pieces.
     body: Option<CheckedBody>,
 }
 
@@ -111,7 +111,7 @@ struct BodyBytes {
 }
 
 impl Reader {
-    /// A reader for a mix of so many entries.
+    /// A reader for a mix with this many entries.
     pub(super) fn new(entries: usize) -> Self {
         let memo = || Memo { bytes: Vec::with_capacity(1024), ..Memo::default() };
         Reader {
@@ -170,7 +170,7 @@ impl Reader {
         answer.verdict = Some(Verdict { status, framing: Framing::UntilClose, keep_alive: true });
     }
 
-    /// Notes some of the body of such an answer.
+    /// Notes some of the body of an answer that was begun by [`Reader::begin`].
     pub(super) fn content(&mut self, answer: &mut Answer, entry: &Entry, bytes: &[u8]) {
         if entry.expect.needs_body() {
             self.keep(answer, bytes);

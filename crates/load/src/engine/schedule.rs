@@ -49,7 +49,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// This thread's part of so many requests.
+    /// This thread's share of a number of requests.
     pub(super) fn of(self, requests: u64) -> u64 {
         let (thread, threads) = (self.thread as u64, self.threads as u64);
         requests / threads + u64::from(thread < requests % threads)
@@ -101,7 +101,7 @@ impl Starts {
         self.next_ns
     }
 
-    /// How many starts lie before the next.
+    /// The number of starts before the next.
     #[inline]
     pub(super) fn passed(&self) -> u64 {
         self.passed
@@ -190,7 +190,7 @@ impl Phase {
     #[inline]
     fn at(&self, position: f64) -> Option<u64> {
         let offset_ns = self.curve.seconds(position)? * NS_PER_S;
-        // Rounded: a start that belongs exactly to the end must not come to lie before it.
+        // Rounded: a start that belongs exactly to the end must not be computed before it.
         let ns = self.begin_ns.saturating_add(offset_ns.round() as u64);
         (ns < self.end_ns).then_some(ns)
     }

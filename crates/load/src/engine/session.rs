@@ -62,7 +62,7 @@ enum Flow {
 /// The state of a connection.
 #[derive(Debug)]
 pub(super) enum State {
-    /// The target has not said how many streams it allows.
+    /// The target has not reported yet how many streams it allows.
     Opening,
     /// So many requests may be under way; with 0 the target takes no more on this connection.
     Open(usize),
@@ -85,7 +85,7 @@ pub(super) enum Heard {
 }
 
 impl Session {
-    /// Begins HTTP/2, with so many streams at most.
+    /// Begins HTTP/2, with at most this many streams.
     pub(super) fn begin(link: Link, streams: usize) -> Session {
         let shared = Rc::new(Shared { link: RefCell::new(link), received: Cell::new(0) });
         let news = Arc::new(News::default());

@@ -49,7 +49,7 @@ pub(super) struct Common<'a> {
     pub(super) load: &'a Load,
     pub(super) endpoints: Endpoints,
     pub(super) clock: Clock,
-    /// Set by this crate: the run cannot go on.
+    /// Set by this crate if the run cannot continue.
     pub(super) stop: AtomicBool,
     /// Set by the caller: the run is to end.
     pub(super) interrupt: &'a AtomicBool,

@@ -21,7 +21,7 @@ pub struct MixErrors {
     pub origin: String,
     /// In the order of the file; at most [`FINDINGS_MAX`].
     pub findings: Vec<Finding>,
-    /// How many more there were.
+    /// The number of further findings.
     pub more: usize,
 }
 

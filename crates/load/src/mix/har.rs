@@ -95,7 +95,7 @@ const DROPPED: &[&str] = &[
     "upgrade",
 ];
 
-/// How many other hosts a message names.
+/// Most other hosts that a message names.
 const HOSTS_NAMED_MAX: usize = 5;
 
 const SWITCHING_PROTOCOLS: i64 = 101;

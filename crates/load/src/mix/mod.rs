@@ -147,7 +147,7 @@ impl Mix {
         &self.inner.weights
     }
 
-    /// Notes for the author of the file, such as entries that were left out.
+    /// Notes for the author of the file, for example about entries that were left out.
     pub fn notes(&self) -> &[String] {
         &self.inner.notes
     }

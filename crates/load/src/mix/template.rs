@@ -27,7 +27,7 @@ pub(super) enum Escape {
     None,
     /// Percent-encodes bytes that cannot be in a request target; delimiters stay, so that a value may be a whole path.
     Target,
-    /// As inside the quotes of a JSON string (RFC 8259 section 7).
+    /// Escapes as inside the quotes of a JSON string (RFC 8259 section 7).
     Json,
 }
 

@@ -15,7 +15,7 @@ pub enum TargetError {
     },
     /// A scheme that is not HTTP.
     OtherScheme {
-        /// As written.
+        /// The text as written.
         scheme: String,
     },
     /// A name or password before the host.
@@ -24,12 +24,12 @@ pub enum TargetError {
     NoHost,
     /// A host that is neither a name nor an address.
     BadHost {
-        /// As written.
+        /// The text as written.
         host: String,
     },
     /// An invalid port.
     BadPort {
-        /// As written.
+        /// The text as written.
         port: String,
     },
     /// A character that cannot be in a URL.

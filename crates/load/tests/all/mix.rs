@@ -1,6 +1,6 @@
 //! Mix files as people write and browsers record them: the requests they make, or all their errors.
 //!
-//! `UPDATE_EXPECT=1 cargo test` rewrites what is expected; read the difference.
+//! `UPDATE_EXPECT=1 cargo test` rewrites the expected files; read the difference.
 
 use expect_test::expect_file;
 use proptest::prelude::*;

@@ -1,6 +1,6 @@
 //! Output of runs for people and programs.
 //!
-//! `UPDATE_EXPECT=1 cargo test` rewrites what is expected; read the difference.
+//! `UPDATE_EXPECT=1 cargo test` rewrites the expected files; read the difference.
 
 use expect_test::expect_file;
 use std::time::{Duration, UNIX_EPOCH};

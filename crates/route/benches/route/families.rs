@@ -8,7 +8,7 @@ use stillgate_route::{
 /// A kind of route set. Everything goes by the route's number.
 pub(crate) struct Family {
     pub(crate) name: &'static str,
-    /// The route as an expression; `None`: it is a URI route.
+    /// The route as an expression; `None` for a URI route.
     pub(crate) expression: Option<fn(usize) -> String>,
     /// Host and path pattern of a URI route.
     pub(crate) uri: fn(usize) -> (Option<String>, String),

@@ -133,7 +133,7 @@ fn ours(matcher: &Matcher, samples: &[Sample], methods: &[&str], expect_hit: boo
     nanoseconds(samples.len(), &mut ask)
 }
 
-/// The peer's times for the route in the middle and for a miss, as text; a dash where it has no such routes.
+/// The peer's times for the route in the middle and for a miss, as text; a dash if it does not support these routes.
 fn peer(family: &Family, routes: usize, miss: &Sample) -> [String; 2] {
     let hit = (family.request)(routes / 2);
     let method = family.method(routes / 2);

@@ -7,7 +7,7 @@ use crate::condition::{Field, FieldKind, Predicate, Test, Value};
 use crate::path;
 use crate::pattern::STAR;
 
-/// Why no request satisfies a predicate, and what to write.
+/// Why no request satisfies a predicate, with a suggestion.
 pub(crate) fn never(predicate: &Predicate) -> Option<String> {
     let field = &predicate.field;
     if let Some((first, last)) = int_domain(field) {
@@ -253,8 +253,8 @@ fn is_dots(segment: &[u8]) -> bool {
     matches!(segment, b"." | b"..")
 }
 
-/// Whether what follows a `%` can be the digits of an encoded byte in normal form; they may be cut off unless the value
-/// ends there.
+/// Whether the text after a `%` can be the digits of an encoded byte in normal form; they may be cut off unless the
+/// value ends there.
 fn may_be_escape(after: &[u8], ends: bool, lower: bool) -> bool {
     let is_digit = |byte: &u8| byte.is_ascii_digit() || if lower { b'a'..=b'f' } else { b'A'..=b'F' }.contains(byte);
     let digits = &after[..after.len().min(2)];

@@ -1,6 +1,6 @@
 //! The fields that predicates read: those of Kong's expressions, and variables as nginx and APISIX name them.
 //!
-//! A field has a type, no value where the request lacks it, and where [`Field::is_multiple`] says so any number of values.
+//! A field has a type, no value if the request lacks it, and any number of values if [`Field::is_multiple`] holds.
 
 use crate::Variable;
 use crate::variable::HeaderName;
@@ -9,7 +9,7 @@ use std::fmt;
 /// A named value of a request, or several.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Field {
-    /// `http.method`: as it came.
+    /// `http.method`: unchanged.
     Method,
     /// `http.host`: in lower case, without port; absent where the request has none.
     Host,

@@ -31,7 +31,8 @@ pub enum Condition {
     All(Vec<Condition>),
     /// At least one holds; empty, it does not.
     Any(Vec<Condition>),
-    /// It does not hold. Of a predicate on an absent field this is true, since no predicate holds of what is absent.
+    /// Holds if the condition does not. True for a predicate on an absent field, since predicates do not hold for
+    /// absent values.
     Not(Box<Condition>),
     /// A predicate.
     Is(Arc<Predicate>),

@@ -28,7 +28,7 @@ pub struct Predicate {
 /// The place where a predicate was written.
 #[derive(Debug, Clone, Default)]
 pub struct PredicateOrigin {
-    /// As it was written.
+    /// The text as written.
     pub text: Box<str>,
     /// Line and column in the expression, both from 1 and in characters; `None` outside of expressions.
     pub at: Option<(u32, u32)>,

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// Chains with more predicates than this are only searched for equal ones.
 const COMPARED_MAX: usize = 16;
-/// How often a chain is gone over again because a part of it became simpler.
+/// How often a chain is simplified again because a part of it became simpler.
 const ROUNDS_MAX: usize = 4;
 
 impl Condition {
@@ -206,7 +206,7 @@ fn absorb(parts: &[Condition], kind: Kind) -> Absorbed {
     let is_chain = |part: &Condition| as_literal(part).is_none();
     let mut simpler: Option<Vec<Condition>> = None;
     for (index, part) in parts.iter().enumerate() {
-        // Equal chains are found among few only, since comparing them costs what they are long.
+        // Equal chains are searched for among few only, since a comparison costs their length.
         let is_repeated = || parts.len() <= COMPARED_MAX && parts[..index].contains(part);
         let changed = match is_chain(part) {
             true if is_repeated() => Some(constant(kind.all)),

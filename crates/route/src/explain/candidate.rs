@@ -21,14 +21,14 @@ pub struct Candidate {
 pub enum Stand {
     /// An expression route has one place.
     Expression {
-        /// As it was written.
+        /// The text as written.
         text: String,
     },
     /// One of a URI route's hosts with one of its paths.
     Uri {
-        /// The host pattern; `None`: any host.
+        /// The host pattern; `None` for any host.
         host: Option<String>,
-        /// Which of the route's paths it is.
+        /// The index of the path among the route's paths.
         path_index: usize,
         /// The path pattern.
         path: String,

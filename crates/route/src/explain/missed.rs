@@ -39,7 +39,7 @@ impl Teller<'_, '_, '_> {
         (missed.into_iter().map(told).collect(), omitted)
     }
 
-    /// How many bytes at their ends a place's host and the request's have in common.
+    /// The number of bytes that a place's host and the request's have in common at their ends.
     fn likeness(&self, uri: &UriRoute, place: Place) -> usize {
         let host = uri.hosts[place.id.host as usize].to_string();
         host.bytes().rev().zip(self.request.host.iter().rev()).take_while(|(a, b)| a == *b).count()

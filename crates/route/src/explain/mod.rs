@@ -35,12 +35,12 @@ pub struct Explanation {
     /// Routes that come before the chosen one, each with its reason; in the order they are tried. URI routes are only
     /// listed if their host and path match.
     pub ruled_out: Vec<(Candidate, Reason)>,
-    /// How many more there are, beyond [`RULED_OUT_MAX`].
+    /// The number of others, beyond [`RULED_OUT_MAX`].
     pub omitted: usize,
     /// Where no route takes it: URI routes of the path whose hosts it misses, the nearest first, at most
     /// [`MISSED_MAX`].
     pub missed: Vec<(Candidate, Reason)>,
-    /// How many more there are, beyond [`MISSED_MAX`].
+    /// The number of others, beyond [`MISSED_MAX`].
     pub missed_omitted: usize,
     /// The verdict on the route that was asked about.
     pub asked: Option<(String, Verdict)>,

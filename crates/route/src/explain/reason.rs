@@ -31,7 +31,7 @@ pub struct Reason {
 /// A predicate and its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Told {
-    /// As it was written.
+    /// The text as written.
     pub predicate: String,
     /// Line and column in the expression, from 1 and in characters; `None` outside of expressions.
     pub at: Option<(u32, u32)>,
@@ -47,7 +47,7 @@ pub struct Told {
     pub holds: bool,
 }
 
-/// Less is nearer to holding: how many of a place's parts fail, in thousandths of them.
+/// Less is nearer to holding: the share of a place's parts that fail, in thousandths.
 pub(super) type Distance = u32;
 
 /// Evaluates conditions and collects the reasons.
@@ -136,7 +136,7 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
         match condition {
             Condition::All(parts) => {
                 parts.iter().fold((0, 0), |(failing, all), part| match failing > 0 && is_costly(part) {
-                    // How near an alternative is does not matter so much.
+                    // The distance of each alternative does not matter as much.
                     true => (failing + 1, all + 1),
                     false => {
                         let (more_failing, more) = self.count(part, pattern);

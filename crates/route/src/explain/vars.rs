@@ -1,4 +1,5 @@
-//! Evaluates the `vars` of a route for a request of which parts are unknown, such as its response or its consumer.
+//! Evaluates the `vars` of a route for a request whose parts are not all known, for example its response or its
+//! consumer.
 //!
 //! The search treats unknown values as absent. Here they are kept apart: `vars` hold, do not hold, or are undecided
 //! yet.

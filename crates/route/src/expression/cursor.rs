@@ -108,7 +108,7 @@ impl<'t> Cursor<'t> {
             }
             at += 1;
         }
-        // A backslash may have skipped half of a character, or what is behind the end.
+        // A backslash may have skipped half of a character, or gone beyond the end.
         let at = (at.min(bytes.len())..=bytes.len()).find(|at| text.is_char_boundary(*at));
         self.at = at.unwrap_or(bytes.len());
     }

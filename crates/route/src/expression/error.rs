@@ -35,7 +35,7 @@ pub enum ExpressionErrorKind {
     Empty,
     /// It has more than [`EXPRESSION_BYTES_MAX`].
     TooLong {
-        /// How many it has.
+        /// Its length in bytes.
         bytes: usize,
     },
     /// It nests deeper than [`NESTING_MAX`].
@@ -58,7 +58,7 @@ pub enum ExpressionErrorKind {
     },
     /// A parenthesis, quote or bracket is never closed.
     Unclosed {
-        /// As it was opened.
+        /// The opening sign.
         opened: &'static str,
     },
     /// A `)` closes nothing.
@@ -69,7 +69,7 @@ pub enum ExpressionErrorKind {
     NothingToJoin {
         /// `&&` or `||`.
         operator: &'static str,
-        /// Whether what is behind is missing.
+        /// Whether the operand behind it is missing.
         behind: bool,
     },
     /// Unknown escape in a text.
@@ -79,33 +79,33 @@ pub enum ExpressionErrorKind {
     },
     /// An invalid number.
     Number {
-        /// As it was written.
+        /// The text as written.
         found: String,
         /// Why it is invalid.
         reason: &'static str,
     },
     /// An invalid address or network.
     Address {
-        /// As it was written.
+        /// The text as written.
         found: String,
         /// Why it is invalid.
         reason: &'static str,
     },
     /// Unknown field.
     UnknownField {
-        /// As it was written.
+        /// The text as written.
         found: String,
     },
     /// The field's last part is wrong.
     FieldName {
-        /// As it was written.
+        /// The text as written.
         found: String,
         /// Why it is wrong.
         reason: &'static str,
     },
     /// Unknown function.
     UnknownFunction {
-        /// As it was written.
+        /// The text as written.
         found: String,
     },
     /// `lower()` of a field that is not text.
@@ -115,7 +115,7 @@ pub enum ExpressionErrorKind {
     },
     /// The operator cannot be used with fields of that type.
     OperatorType {
-        /// As it is written.
+        /// Its spelling.
         operator: &'static str,
         /// The field.
         field: Field,

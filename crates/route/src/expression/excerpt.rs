@@ -8,7 +8,7 @@ const MARGIN_CHARS_MAX: usize = 60;
 /// Most carets.
 const CARETS_MAX: usize = 60;
 
-/// A line of a text, and what is marked in it.
+/// A line of a text, with the marked part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Excerpt {
     line: String,
@@ -60,7 +60,7 @@ pub(super) fn quoted(text: &str) -> String {
     format!("`{}`", shown(text, CHARS_MAX))
 }
 
-/// A text on one line, cut where it would show more than so many characters.
+/// A text on one line, cut if it has more than this many visible characters.
 pub(super) fn shown(text: &str, chars_max: usize) -> String {
     let head = head(text, chars_max);
     let mut shown = String::new();
@@ -88,7 +88,7 @@ fn fitting(chars: impl Iterator<Item = (usize, char)>, chars_max: usize) -> Opti
         .last()
 }
 
-/// Appends `text`; a tab becomes a blank, and what is invisible or moves the cursor its code.
+/// Appends `text`; a tab becomes a blank, and a character that is invisible or moves the cursor becomes its code.
 fn escape(text: &str, into: &mut String) {
     for c in text.chars() {
         match c {

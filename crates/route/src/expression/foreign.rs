@@ -130,7 +130,7 @@ fn sign(signs: &[(&str, Operator, Write)], text: &str) -> Option<Foreign> {
     Some(Foreign { length: sign.len(), operator: *operator, write: *write })
 }
 
-/// The length of `words` where a text begins with them, in any case, and does not go on within the last.
+/// The length of `words` if a text begins with them, in any case, and the last one ends there.
 fn leading_words(text: &str, words: &str) -> Option<usize> {
     let mut rest = text;
     for (index, word) in words.split(' ').enumerate() {

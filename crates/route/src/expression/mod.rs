@@ -52,7 +52,7 @@ impl Expression {
         parse::parse(text)
     }
 
-    /// As it was written.
+    /// The text as written.
     pub fn text(&self) -> &str {
         &self.text
     }

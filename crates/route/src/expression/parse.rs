@@ -23,7 +23,7 @@ pub(super) enum Lost {
 
 pub(super) type Parsed<T> = Result<T, Lost>;
 
-/// Reads an expression and collects what is wrong with it.
+/// Parses an expression and collects its errors.
 pub(super) struct Parser<'t> {
     pub(super) cursor: Cursor<'t>,
     pub(super) predicates: usize,
@@ -241,7 +241,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Takes back what was reported since there were `count` errors.
+    /// Removes the errors that were reported since there were `count` of them.
     pub(super) fn take_back(&mut self, count: usize) {
         self.errors.truncate(count);
     }

@@ -85,7 +85,7 @@ impl Layer {
     }
 }
 
-/// A memo has a bit for the answer beside the generation.
+/// A memo has a bit for the answer besides the generation.
 const GENERATION_MAX: u32 = u32::MAX >> 1;
 
 #[cfg(test)]

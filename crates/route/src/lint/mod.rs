@@ -73,16 +73,16 @@ pub enum FindingKind {
     PartNever {
         /// Line and column, in an expression.
         at: Option<(u32, u32)>,
-        /// As it was written.
+        /// The text as written.
         text: String,
-        /// Why, and what to write.
+        /// The reason, and a suggestion.
         reason: String,
     },
     /// A predicate that every request satisfies.
     PartAlways {
         /// Line and column, in an expression.
         at: Option<(u32, u32)>,
-        /// As it was written.
+        /// The text as written.
         text: String,
         /// Why.
         reason: String,

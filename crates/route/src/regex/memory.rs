@@ -54,7 +54,7 @@ impl RegexMemory {
         caches + self.tallies.capacity() * size_of::<Tally>() + self.hits.capacity() * size_of::<u32>()
     }
 
-    /// Adapts the memory to a group of so many patterns.
+    /// Prepares the memory for a group with this many patterns.
     pub(super) fn adopt(&mut self, group: u64, caches: Vec<Option<Cache>>, patterns: usize) {
         let (tallies, hits) = (vec![Tally::default(); patterns], Vec::with_capacity(patterns));
         *self = RegexMemory { group, caches, tallies, hits, values: 0 };

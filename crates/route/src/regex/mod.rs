@@ -38,8 +38,8 @@ pub const REGEX_BYTES_MAX: usize = 1 << 20;
 /// even before its size is known.
 pub const REGEX_TEXT_BYTES_MAX: usize = 16 << 10;
 
-/// Least length of a literal before a tail. Every path begins with a slash, so that a shorter one selects nothing: such
-/// regexes are better searched for together.
+/// Least length of a literal before a tail. Every path begins with a slash, so a shorter one selects nothing: regexes
+/// with one are better searched for together.
 const PREFIX_BYTES_MIN: usize = 2;
 
 /// A valid regex of bounded size.
@@ -111,7 +111,7 @@ impl Pattern {
         Ok(Pattern(Arc::new(Parsed { source, dialect, split, names, regex: OnceLock::new() })))
     }
 
-    /// As it was written.
+    /// The text as written.
     pub fn source(&self) -> &str {
         &self.0.source
     }

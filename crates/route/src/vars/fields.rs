@@ -2,7 +2,7 @@
 //! it.
 //!
 //! A header with several lines is one value in `vars` (joined) and several in Kong, a query argument is undecoded here
-//! and decoded there; such variables stay variables.
+//! and decoded there; these stay variables.
 
 use crate::Variable;
 use crate::condition::{Field, Test};

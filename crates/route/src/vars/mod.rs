@@ -29,7 +29,7 @@ use std::fmt;
 /// A condition as text, and its parsed form.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Expr {
-    /// As JSON, every operator written out.
+    /// The condition as JSON, with every operator written out.
     text: Box<str>,
     condition: Condition,
 }

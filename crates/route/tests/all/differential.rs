@@ -123,7 +123,7 @@ fn every_field_tells_routes_apart() {
     }
 }
 
-/// The reference cannot hold such values; the expected result follows from the definition of predicates.
+/// The reference cannot hold these values; the expected result follows from the definition of predicates.
 #[test]
 fn values_that_are_no_text_are_matched_as_bytes() {
     const SETS: u64 = 600;

@@ -160,7 +160,7 @@ fn text(block: &mut &[u8]) -> Option<Vec<u8>> {
     Some(text)
 }
 
-/// How a field is written (RFC 7541 section 6).
+/// The form in which a field is written (RFC 7541 section 6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// As an index, if it is in a table; else inserted.

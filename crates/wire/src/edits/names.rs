@@ -46,7 +46,7 @@ impl<'a> FieldName<'a> {
         FieldName { bytes, id: Name::classify(bytes), tag: tag(bytes) }
     }
 
-    /// As it will be written.
+    /// Its bytes, as they will be written.
     pub fn bytes(self) -> &'a [u8] {
         self.bytes
     }

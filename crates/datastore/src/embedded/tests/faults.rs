@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// The unit that a disk writes completely or not at all.
 const SECTOR_BYTES: usize = 512;
 
-/// A disk with one file, and a cache that forgets at a power failure what was not synced.
+/// A disk with one file, and a cache that loses unsynced writes at a power failure.
 #[derive(Debug, Clone, Default)]
 struct Disk(Arc<Mutex<Content>>);
 

@@ -44,7 +44,7 @@ impl Traffic<'_> {
             }
             Ok(false) => now,
             Err(error) => {
-                // Perhaps it answered before it closed: 413 to a long body, say.
+                // Perhaps it answered before it closed: for example, 413 to a long body.
                 connection.send_error = Some(error);
                 self.receive(number, true)
             }

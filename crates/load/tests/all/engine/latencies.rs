@@ -89,12 +89,13 @@ struct Exchange {
 /// client:             sends n                          receives n, sends n+1
 /// ```
 ///
-/// So what the client takes for the latency of n is at least from `reads n` to `writes n`, and at most from `writes n-1` to
-/// `reads n+1`. Sorted, each of the client's lies between the two of its rank. This proves that the generator measures all requests,
-/// in the right unit, from the send to the answer, and adds no more than its own turn from one request to the next; the one
-/// allowance is the histogram's third digit. Of the first and the last on a connection nothing is known from above.
+/// So the latency of n that the client measures is at least the time from `reads n` to `writes n`, and at most from
+/// `writes n-1` to `reads n+1`. Sorted, each latency of the client lies between the two of its rank. This proves that
+/// the generator measures all requests, in the right unit, from the send to the answer, and adds no more than its own
+/// turn from one request to the next; the only tolerance is the histogram's third digit. The first and the last request
+/// on a connection have no upper bound.
 ///
-/// The server sleeps for what is spread as an exponential distribution, and never for less: no quantile is below the distribution's.
+/// The server sleeps for exponentially distributed times, and never less: no quantile is below the distribution's.
 #[test]
 fn every_quantile_lies_between_what_the_server_saw() {
     const CONNECTIONS: usize = 4;
@@ -158,7 +159,7 @@ fn bounds_ns<'a>(connections: impl Iterator<Item = &'a [Exchange]>) -> (Vec<u64>
     (least, most)
 }
 
-/// How many latencies are above, within the histogram's resolution.
+/// The number of latencies above a limit, within the histogram's resolution.
 fn above(histogram: &Histogram<u64>, ms: u64) -> u64 {
     histogram.len() - histogram.count_between(0, ms * MS)
 }

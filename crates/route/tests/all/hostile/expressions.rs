@@ -260,7 +260,7 @@ fn matching_expressions_allocates_nothing() {
     let other = |query: &str| Wire { query: query.into(), ..Wire::headers([("x-many".to_owned(), "7".to_owned())]) };
     let mut scratch = Scratch::default();
     let mut check = |path: &str, wire: &Wire, expected: Option<usize>| {
-        // Memory grows with the first request of its kind, and lazily built automata with what they first see.
+        // Memory grows with the first request of its kind, and lazily built automata with new input.
         find(&matcher, &mut scratch, path, wire);
         let mut found = None;
         let counted = allocation_counter::measure(|| found = find(&matcher, &mut scratch, path, wire));

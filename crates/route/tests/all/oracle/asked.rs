@@ -75,9 +75,9 @@ pub(crate) struct Asked {
     pub(crate) method: String,
     /// Empty if there is none.
     pub(crate) host: String,
-    /// As it came, without query.
+    /// The path as received, without query.
     pub(crate) path: String,
-    /// As it came, without the question mark.
+    /// The query as received, without the question mark.
     pub(crate) query: Option<Vec<u8>>,
     /// Names as on the wire.
     pub(crate) headers: Vec<(String, Vec<u8>)>,

@@ -12,7 +12,7 @@ pub(crate) struct Chain {
 
 #[derive(Debug, Clone)]
 enum Term {
-    /// As it is written.
+    /// Its spelling.
     Predicate(String),
     /// In parentheses, which the text before them opens.
     Group(&'static str, Box<Chain>),

@@ -1,7 +1,7 @@
 //! A second, slow parser of heads, written line by line from RFC 9112 and RFC 9110, gives the same verdicts as
 //! the real one.
 //!
-//! It works on whole heads only. Where the gateway is stricter or laxer than the grammar, a comment says so.
+//! It works on whole heads only. Comments mark where the gateway is stricter or laxer than the grammar.
 
 use crate::properties::generate::{damaged, nasty_request, nasty_response, request, response};
 use proptest::prelude::*;
