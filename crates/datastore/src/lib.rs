@@ -1,7 +1,7 @@
 //! Keeps resources as documents with revisions: in an embedded file (`embedded/`), or in etcd (`etcd/`).
 //!
 //! ```text
-//!  Transaction (conditions, writes, author) ─▶ a datastore ─▶ Batch: revision, events ─▶ Documents, and whoever follows
+//!  Transaction (conditions, writes, author) ─▶ a datastore ─▶ Batch: revision, events ─▶ Documents, and other followers
 //! ```
 //!
 //! A document is text, JSON by contract; this crate knows neither its meaning nor the kinds of resources. Revisions

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  sp ▶ │ locals of the innermost function │
-//!  fp ▶ │ saved fp ─────────┐ │ return address │   a frame: its address, and who called
+//!  fp ▶ │ saved fp ─────────┐ │ return address │   a frame: its address and its caller
 //!       │ locals            │ │
 //!       │ saved fp ◀────────┘ │ return address │   always further up, aligned, inside the stack
 //! ```

@@ -13,8 +13,8 @@ pub struct Finding {
     pub message: String,
 }
 
-/// All errors of a mix; at least one. `Display` gives a line each, `FILE:LINE:COLUMN: what; what to
-/// do`.
+/// All errors of a mix; at least one. `Display` gives a line each,
+/// `FILE:LINE:COLUMN: what; what to do`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MixErrors {
     /// The file, or another source of the requests.

@@ -192,8 +192,8 @@ enum Absorbed {
     To(Vec<Condition>),
 }
 
-/// Simplifies the chains among the parts by the values of the predicates among them: where the predicates of `a && (!a
-/// || b)` don't hold, the value of the rest does not matter.
+/// Simplifies the chains among the parts by the values of the predicates among them: where the predicates of
+/// `a && (!a || b)` don't hold, the value of the rest does not matter.
 fn absorb(parts: &[Condition], kind: Kind) -> Absorbed {
     let literals = parts.iter().filter(|part| as_literal(part).is_some()).count();
     if literals == parts.len() {
