@@ -12,6 +12,7 @@ use super::tail_cell::{self, Shown, interval, name, tone_of};
 use super::{number, provenance};
 use crate::error::{Error, Result};
 use crate::result::tail::{Cell, CellAnalysis, Effect, TailDesign, TailResult, Verdict};
+use crate::tail::verdict::{ShownVerdict, shown_over_all};
 use crate::tail::{fairness, headline, readable, slope};
 
 /// Up to so many cells are shown unfolded.
@@ -26,7 +27,7 @@ pub(crate) fn section(prefix: &str, source: &ReportInput, result: &TailResult) -
         let (cells, analyses) = (cells.len(), analyses.len());
         return Err(Error::new(format!("it has {cells} cells but the analysis of {analyses}; was it edited by hand?")));
     }
-    let (tone, word) = overall(analyses);
+    let (tone, word) = overall(analyses, &result.design);
     let mut section = Section {
         tone,
         word,
@@ -37,10 +38,8 @@ pub(crate) fn section(prefix: &str, source: &ReportInput, result: &TailResult) -
         body: String::new(),
     };
     if cells.len() > 1 {
-        let markup = overview(prefix, cells, analyses)
-            + &slopes(result)?
-            + &cell_table(prefix, cells, analyses)
-            + &caveats(result);
+        let markup =
+            overview(prefix, cells, analyses) + &slopes(result)? + &cell_table(prefix, result) + &caveats(result);
         section.part(&format!("{prefix}-all"), "All cells", &markup);
     }
     let mut markup = String::new();
@@ -49,7 +48,7 @@ pub(crate) fn section(prefix: &str, source: &ReportInput, result: &TailResult) -
     for (number, (cell, analysis)) in cells.iter().zip(analyses).enumerate() {
         let id = format!("{prefix}-c{number}");
         if cells.len() > 1 {
-            section.enter(&id, name(cell), 2, tone_of(analysis.verdict).0);
+            section.enter(&id, name(cell), 2, tone_of(ShownVerdict::of(analysis, &result.design)).0);
         }
         let shown = match cells.len() {
             1 if result.design.plan.len() <= 1 => Shown::Alone,
@@ -83,21 +82,22 @@ pub(crate) fn section(prefix: &str, source: &ReportInput, result: &TailResult) -
 fn sentence(result: &TailResult) -> String {
     match result.analysis.cells.as_slice() {
         [only] if result.design.plan.len() <= 1 => only.sentence.clone(),
-        _ => result.analysis.sentence.clone(),
+        _ => shown_over_all(result),
     }
 }
 
 /// Of all cells: mixed where some are slower and some are not.
-fn overall(cells: &[CellAnalysis]) -> (Tone, &'static str) {
-    let count = |verdict| cells.iter().filter(|cell| cell.verdict == verdict).count();
-    let (slower, void) = (count(Verdict::Slower), count(Verdict::Void));
-    let failing = count(Verdict::Failing);
+fn overall(cells: &[CellAnalysis], design: &TailDesign) -> (Tone, &'static str) {
+    let count = |verdict| cells.iter().filter(|cell| ShownVerdict::of(cell, design) == verdict).count();
+    let (slower, void) = (count(ShownVerdict::Slower), count(ShownVerdict::Void));
+    let failing = count(ShownVerdict::Failing);
     match () {
         () if cells.is_empty() || void == cells.len() => (Tone::Void, "void"),
         () if failing > 0 => (Tone::Worse, "more requests fail"),
         () if slower > 0 && slower + void < cells.len() => (Tone::Worse, "slower in some cells"),
         () if slower > 0 => (Tone::Worse, "slower"),
-        () if count(Verdict::Faster) > 0 => (Tone::Better, "faster in some cells"),
+        () if count(ShownVerdict::Faster) > 0 => (Tone::Better, "faster in some cells"),
+        () if count(ShownVerdict::CannotSay) > 0 => (Tone::Undecided, "cannot say"),
         () => (Tone::Same, "no difference"),
     }
 }
@@ -178,7 +178,7 @@ fn effect<'a>(analysis: &'a CellAnalysis, measure: &str) -> Option<&'a Effect> {
     analysis.effects.iter().find(|effect| effect.measure == measure)
 }
 
-fn cell_table(prefix: &str, cells: &[Cell], analyses: &[CellAnalysis]) -> String {
+fn cell_table(prefix: &str, result: &TailResult) -> String {
     let heads = [
         words("target"),
         figures("series"),
@@ -190,9 +190,9 @@ fn cell_table(prefix: &str, cells: &[Cell], analyses: &[CellAnalysis]) -> String
         figures("effect on 99.9%"),
         words("verdict"),
     ];
-    let rows = cells.iter().zip(analyses).enumerate().map(|(number, (cell, analysis))| {
+    let rows = result.cells.iter().zip(&result.analysis.cells).enumerate().map(|(number, (cell, analysis))| {
         let link = format!("<a href=\"#{prefix}-c{number}\">{}</a>", Short(&cell.subject.name));
-        let (tone, word) = tone_of(analysis.verdict);
+        let (tone, word) = tone_of(ShownVerdict::of(analysis, &result.design));
         let sound = analysis.verdict != Verdict::Void;
         let none = || number::NONE.to_owned();
         let time = |us: f64| TableCell::Figure(if sound { number::time(us) } else { none() });

@@ -14,6 +14,7 @@ use crate::error::Result;
 use crate::result::tail::{Arm, Cell, CellAnalysis, Effect, TailDesign, Verdict};
 use crate::tail::analysis::{FAILED, pooled, void_reasons};
 use crate::tail::readable;
+use crate::tail::verdict::ShownVerdict;
 use hdrhistogram::Histogram;
 
 /// How a cell is shown.
@@ -36,7 +37,7 @@ pub(crate) fn draw(
     design: &TailDesign,
     shown: Shown,
 ) -> Result<String> {
-    let (tone, word) = tone_of(analysis.verdict);
+    let (tone, word) = tone_of(ShownVerdict::of(analysis, design));
     let of = |arm: Arm| pooled(cell, arm, |run| &run.corrected);
     let (without, with) = (of(Arm::Without)?, of(Arm::With)?);
     let curves = [
@@ -72,13 +73,14 @@ pub(crate) fn name(cell: &Cell) -> String {
 }
 
 /// A verdict in a word.
-pub(crate) fn tone_of(verdict: Verdict) -> (Tone, &'static str) {
+pub(crate) fn tone_of(verdict: ShownVerdict) -> (Tone, &'static str) {
     match verdict {
-        Verdict::Slower => (Tone::Worse, "slower"),
-        Verdict::Failing => (Tone::Worse, "more fail"),
-        Verdict::Faster => (Tone::Better, "faster"),
-        Verdict::NoDifference => (Tone::Same, "no difference"),
-        Verdict::Void => (Tone::Void, "void"),
+        ShownVerdict::Slower => (Tone::Worse, "slower"),
+        ShownVerdict::Failing => (Tone::Worse, "more fail"),
+        ShownVerdict::Faster => (Tone::Better, "faster"),
+        ShownVerdict::NoDifference => (Tone::Same, "no difference"),
+        ShownVerdict::CannotSay => (Tone::Undecided, "cannot say"),
+        ShownVerdict::Void => (Tone::Void, "void"),
     }
 }
 

@@ -226,6 +226,15 @@ pub(crate) struct Effect {
     pub(crate) minimum_detectable: f64,
 }
 
+impl Effect {
+    /// Whether it is known that scrapes do not change the measure by more than this share: only then may it be said that they do
+    /// not change it. An interval that reaches farther says nothing.
+    pub(crate) fn is_within(&self, margin: f64) -> bool {
+        let most = margin * self.without;
+        self.low >= -most && self.high <= most
+    }
+}
+
 /// What scrapes did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

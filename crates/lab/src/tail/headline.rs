@@ -2,7 +2,8 @@
 //!
 //! Made of the verdicts that the analysis gave; which combinations they are, its own sentence says.
 
-use crate::result::tail::{TailResult, Verdict};
+use super::verdict::{ShownVerdict, percent};
+use crate::result::tail::{CellAnalysis, TailResult, Verdict};
 
 /// One sentence.
 pub(crate) fn of(result: &TailResult) -> String {
@@ -21,17 +22,22 @@ pub(crate) fn of(result: &TailResult) -> String {
     let found: Vec<String> = FINDINGS
         .iter()
         .filter(|(verdict, ..)| count(*verdict) > 0)
-        .map(|(verdict, before, after)| format!("{before} {}{after}", targets(result, *verdict)))
+        .map(|(verdict, before, after)| format!("{before} {}{after}", targets(result, |cell| cell.verdict == *verdict)))
         .collect();
     let same = count(Verdict::NoDifference);
     let mut sentence = match (found.is_empty(), same) {
         (true, _) => {
-            let targets = targets(result, Verdict::NoDifference);
+            let targets = targets(result, |cell| cell.verdict == Verdict::NoDifference);
             format!("Scrapes made no significant difference to the slowest requests of {targets}")
         }
         (false, 0) => format!("Scrapes {}", found.join(", and ")),
         (false, some) => format!("Scrapes {}, and no significant difference in {some} of {all}", found.join(", ")),
     };
+    let is_open = |cell: &CellAnalysis| ShownVerdict::of(cell, &result.design) == ShownVerdict::CannotSay;
+    if result.analysis.cells.iter().any(is_open) {
+        let (margin, targets) = (percent(result.design.margin), targets(result, is_open));
+        sentence.push_str(&format!("; more than {margin} cannot be excluded for {targets}"));
+    }
     if void > 0 {
         sentence.push_str(&format!("; {void} of {all} are void"));
     }
@@ -45,8 +51,8 @@ const FINDINGS: [(Verdict, &str, &str); 3] = [
     (Verdict::Faster, "came with faster slowest requests of", ""),
 ];
 
-/// Targets with this verdict, and in how many of their combinations where not in all.
-fn targets(result: &TailResult, verdict: Verdict) -> String {
+/// Targets of which this is so, and in how many of their combinations where not in all.
+fn targets(result: &TailResult, is_so: impl Fn(&CellAnalysis) -> bool) -> String {
     let mut named: Vec<(&str, usize, usize)> = Vec::new();
     for (cell, analysis) in result.cells.iter().zip(&result.analysis.cells) {
         let name = cell.subject.name.as_str();
@@ -54,7 +60,7 @@ fn targets(result: &TailResult, verdict: Verdict) -> String {
             named.push((name, 0, 0));
             named.len() - 1
         });
-        named[at].1 += usize::from(analysis.verdict == verdict);
+        named[at].1 += usize::from(is_so(analysis));
         named[at].2 += 1;
     }
     let shown: Vec<String> = named
@@ -85,6 +91,10 @@ mod tests {
         (tail.cells, tail.analysis.cells) = (Vec::new(), Vec::new());
         for (name, verdict) in cells {
             let (mut cell, mut analysis) = (cell.clone(), analysis.clone());
+            let reach = if name.starts_with("open") { 12.3 } else { 0.05 };
+            for effect in &mut analysis.effects {
+                (effect.low, effect.high) = (-0.05 * effect.without, reach * effect.without);
+            }
             (cell.subject.name, analysis.verdict) = ((*name).to_owned(), *verdict);
             tail.cells.push(cell);
             tail.analysis.cells.push(analysis);
@@ -102,6 +112,11 @@ mod tests {
         check(
             &[("a", NoDifference), ("b", NoDifference), ("c", NoDifference)],
             "Scrapes made no significant difference to the slowest requests of a, b and c.",
+        );
+        check(
+            &[("a", NoDifference), ("open", NoDifference), ("open", Slower)],
+            "Scrapes made the slowest requests of open (1 of 2 combinations) slower, and no significant difference in 2 of 3; \
+             more than 10% cannot be excluded for open (1 of 2 combinations).",
         );
         check(
             &[("a", NoDifference), ("b", Slower), ("b", NoDifference), ("b", Void)],

@@ -24,4 +24,4 @@ pub(crate) mod spares;
 #[cfg(test)]
 pub(crate) mod synthetic;
 pub(crate) mod table;
-mod verdict;
+pub(crate) mod verdict;

@@ -5,12 +5,13 @@ use crate::error::Result;
 use crate::report::plain;
 use crate::result::histogram;
 use crate::result::run::RunRecord;
-use crate::result::tail::{Arm, Cell, CellAnalysis, Effect, TailResult, Verdict};
+use crate::result::tail::{Arm, Cell, CellAnalysis, Effect, TailResult};
 use crate::tail::analysis;
 use crate::tail::fairness;
 use crate::tail::headline;
 use crate::tail::readable;
 use crate::tail::slope;
+use crate::tail::verdict::{ShownVerdict, shown_over_all};
 use std::fmt::Write as _;
 
 /// The percentiles of the reports.
@@ -46,7 +47,7 @@ pub(crate) fn text(result: &TailResult) -> Result<String> {
     for failure in &result.failures {
         line(&mut out, &format!("\nNot run: {}", plain(failure)));
     }
-    line(&mut out, &format!("\n{}", result.analysis.sentence));
+    line(&mut out, &format!("\n{}", shown_over_all(result)));
     Ok(out)
 }
 
@@ -75,7 +76,7 @@ fn summary(out: &mut String, result: &TailResult) {
         }
         let cpu = find(analysed, "cpu").filter(|effect| effect.without > 0.0);
         let cpu = cpu.map_or("-".to_owned(), |effect| format!("{:+.1}%", effect.difference / effect.without * 100.0));
-        line(out, &format!("{row} {cpu:>8}  {}", verdict(analysed)));
+        line(out, &format!("{row} {cpu:>8}  {}", word(ShownVerdict::of(analysed, &result.design))));
     }
 }
 
@@ -150,13 +151,14 @@ fn find<'a>(analysed: &'a CellAnalysis, measure: &str) -> Option<&'a Effect> {
     analysed.effects.iter().find(|effect| effect.measure == measure)
 }
 
-fn verdict(analysed: &CellAnalysis) -> &'static str {
-    match analysed.verdict {
-        Verdict::Slower => "slower",
-        Verdict::Failing => "more fail",
-        Verdict::Faster => "faster?",
-        Verdict::NoDifference => "no difference",
-        Verdict::Void => "void",
+fn word(verdict: ShownVerdict) -> &'static str {
+    match verdict {
+        ShownVerdict::Slower => "slower",
+        ShownVerdict::Failing => "more fail",
+        ShownVerdict::Faster => "faster?",
+        ShownVerdict::NoDifference => "no difference",
+        ShownVerdict::CannotSay => "cannot say",
+        ShownVerdict::Void => "void",
     }
 }
 
@@ -177,10 +179,10 @@ mod tests {
         let file = synthetic::file(3, 8, 50_000.0);
         let Experiment::Tail(tail) = &file.experiment else { panic!("synthetic files are of this kind") };
         expect![[r#"
-            Scrapes made the slowest requests of synthetic (1 of 2 combinations) slower, and no significant difference in 1 of 2.
+            Scrapes made the slowest requests of synthetic (1 of 2 combinations) slower, and no significant difference in 1 of 2; more than 10% cannot be excluded for synthetic (1 of 2 combinations).
 
             target       series   every       p50   scrapes       p99   scrapes     p99.9   scrapes       max   scrapes      CPU  verdict
-            synthetic   100,123     5 s    202 µs  -1.89 µs    416 µs  -9.60 µs    543 µs  -30.1 µs    638 µs  -31.2 µs    -0.4%  no difference
+            synthetic   100,123     5 s    202 µs  -1.89 µs    416 µs  -9.60 µs    543 µs  -30.1 µs    638 µs  -31.2 µs    -0.4%  cannot say
             synthetic   100,123     5 s    198 µs  +8.03 µs    401 µs   +231 µs    487 µs  +44.8 ms    590 µs  +49.7 ms    -0.9%  slower
             Note: Each effect is the median of the differences within pairs of blocks (Hodges-Lehmann). It is not the difference of the figures beside it, which summarise the blocks with and without scrapes separately.
 
@@ -214,7 +216,7 @@ mod tests {
 
             Not run: envoy: not found
 
-            The slowest requests: made slower by scrapes in 1 of 2: synthetic (100,123 series, every 5 s); no difference in 1 of 2: synthetic (100,123 series, every 5 s). Each combination was tested at 5% by itself, so among many some may be false alarms.
+            The slowest requests: made slower by scrapes in 1 of 2: synthetic (100,123 series, every 5 s); cannot say in 1 of 2: synthetic (100,123 series, every 5 s). Each combination was tested at 5% by itself, so among many some may be false alarms.
         "#]].assert_eq(&text(tail).unwrap());
     }
 }

@@ -6,7 +6,7 @@
 //! due there is no verdict: whoever may stop at any, stops where chance is kind. Where nothing was seen, the sentence says how
 //! large a difference could have been missed: without that, "no difference" is no result.
 
-use crate::result::tail::{Arm, Cell, CellAnalysis, Effect, Planned, TailDesign, Verdict};
+use crate::result::tail::{Arm, Cell, CellAnalysis, Effect, Planned, TailDesign, TailResult, Verdict};
 use crate::tail::analysis::{FAILED, MEASURES_TESTED, P99_9, TAIL_MEASURES, void_reasons};
 use crate::tail::spares::Lost;
 use crate::tail::{design, readable};
@@ -66,13 +66,60 @@ pub(super) fn decide(evidence: &Evidence<'_>) -> (Verdict, String) {
     (verdict, format!("{sentence}{}{failures}{stolen}", replaced(evidence)))
 }
 
-/// The sentence over all cells.
+/// What a cell comes to, in few words. That nothing was seen is not yet that there is nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ShownVerdict {
+    Slower,
+    Failing,
+    Faster,
+    /// The intervals of all measures of the tail are within the margin.
+    NoDifference,
+    /// Nothing was seen, and a difference that counts is not excluded.
+    CannotSay,
+    Void,
+}
+
+impl ShownVerdict {
+    pub(crate) fn of(analysis: &CellAnalysis, design: &TailDesign) -> ShownVerdict {
+        let of_tail = || analysis.effects.iter().filter(|effect| TAIL_MEASURES.contains(&effect.measure.as_str()));
+        let is_known = of_tail().next().is_some() && of_tail().all(|effect| effect.is_within(design.margin));
+        match analysis.verdict {
+            Verdict::Slower => ShownVerdict::Slower,
+            Verdict::Failing => ShownVerdict::Failing,
+            Verdict::Faster => ShownVerdict::Faster,
+            Verdict::NoDifference if is_known => ShownVerdict::NoDifference,
+            Verdict::NoDifference => ShownVerdict::CannotSay,
+            Verdict::Void => ShownVerdict::Void,
+        }
+    }
+}
+
+/// The sentence over all cells, as it is kept: where nothing was seen it says "no difference".
 pub(super) fn over_all(design: &TailDesign, cells: &[Cell], analysed: &[CellAnalysis]) -> String {
+    let kept = |analysis: &CellAnalysis| match ShownVerdict::of(analysis, design) {
+        ShownVerdict::CannotSay => ShownVerdict::NoDifference,
+        other => other,
+    };
+    over_all_by(design, cells, analysed, kept)
+}
+
+/// The same as it is shown.
+pub(crate) fn shown_over_all(result: &TailResult) -> String {
+    let TailResult { design, cells, analysis, .. } = result;
+    over_all_by(design, cells, &analysis.cells, |analysis| ShownVerdict::of(analysis, design))
+}
+
+fn over_all_by(
+    design: &TailDesign,
+    cells: &[Cell],
+    analysed: &[CellAnalysis],
+    verdict_of: impl Fn(&CellAnalysis) -> ShownVerdict,
+) -> String {
     let named = |verdict| {
         let names: Vec<String> = cells
             .iter()
             .zip(analysed)
-            .filter(|(_, analysis)| analysis.verdict == verdict)
+            .filter(|(_, analysis)| verdict_of(analysis) == verdict)
             .map(|(cell, _)| name(cell))
             .collect();
         names
@@ -86,11 +133,12 @@ pub(super) fn over_all(design: &TailDesign, cells: &[Cell], analysed: &[CellAnal
     let of = design.plan.len().max(cells.len());
     let mut parts = Vec::new();
     for (names, what) in [
-        (named(Verdict::Slower), "made slower by scrapes"),
-        (named(Verdict::Failing), "more of all requests failed with scrapes"),
-        (named(Verdict::Faster), "faster with scrapes"),
-        (named(Verdict::NoDifference), "no difference"),
-        (named(Verdict::Void), "void"),
+        (named(ShownVerdict::Slower), "made slower by scrapes"),
+        (named(ShownVerdict::Failing), "more of all requests failed with scrapes"),
+        (named(ShownVerdict::Faster), "faster with scrapes"),
+        (named(ShownVerdict::NoDifference), "no difference"),
+        (named(ShownVerdict::CannotSay), "cannot say"),
+        (named(ShownVerdict::Void), "void"),
         (missing, "planned, but not measured"),
     ] {
         if !names.is_empty() {
@@ -320,7 +368,7 @@ fn points(share: f64) -> String {
     if share.is_finite() { format!("{:+}", (share * 1e6).round() / 1e4) } else { "any value".to_owned() }
 }
 
-fn percent(share: f64) -> String {
+pub(super) fn percent(share: f64) -> String {
     format!("{}%", (share * 1e6).round() / 1e4)
 }
 
@@ -457,6 +505,35 @@ mod tests {
         assert_eq!(failures(&cell), "");
         cell.blocks.iter_mut().find(|block| block.arm == Arm::With).unwrap().run.errors = 1_234;
         assert_eq!(failures(&cell), " 1,234 requests failed with scrapes, 0 without.");
+    }
+
+    #[test]
+    fn that_there_is_no_difference_is_said_within_the_margin_only() {
+        let design = synthetic::design(1, 9);
+        let mut analysis = analysis::analyse(&design, &[synthetic::cell(&design, 0, 0.0)]).unwrap().cells.remove(0);
+        analysis.verdict = Verdict::NoDifference;
+        let mut check = |low: f64, high: f64, other_high: f64, shown: ShownVerdict| {
+            for effect in &mut analysis.effects {
+                effect.without = 1_000.0;
+                (effect.low, effect.high) = match effect.measure.as_str() {
+                    P99_9 => (low, high),
+                    "max" | "p99" => (-50.0, other_high),
+                    _ => (-5_000.0, 5_000.0),
+                };
+            }
+            assert_eq!(ShownVerdict::of(&analysis, &design), shown, "{low} to {high}, {other_high}");
+        };
+        assert_eq!(design.margin, 0.1);
+        check(-100.0, 100.0, 100.0, ShownVerdict::NoDifference);
+        check(-100.0, 12_320.0, 0.0, ShownVerdict::CannotSay);
+        check(-101.0, 0.0, 0.0, ShownVerdict::CannotSay);
+        check(0.0, 0.0, 101.0, ShownVerdict::CannotSay);
+        check(f64::NEG_INFINITY, f64::INFINITY, 0.0, ShownVerdict::CannotSay);
+        check(f64::NAN, f64::NAN, 0.0, ShownVerdict::CannotSay);
+        analysis.effects.clear();
+        assert_eq!(ShownVerdict::of(&analysis, &design), ShownVerdict::CannotSay);
+        analysis.verdict = Verdict::Slower;
+        assert_eq!(ShownVerdict::of(&analysis, &design), ShownVerdict::Slower);
     }
 
     #[test]
