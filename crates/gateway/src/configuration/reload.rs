@@ -76,6 +76,8 @@ pub(crate) struct Reloader {
     served: Arc<Loaded>,
     /// The certificates that `served` is served with.
     tls: Arc<Material>,
+    /// What was logged about certificates last; it is not said again.
+    tls_warnings: Vec<String>,
     /// Plugins that `served` is served without.
     ignored: Ignored,
     /// When these end.
@@ -148,9 +150,10 @@ impl Reloader {
         resolver: Resolver,
         reloadable: Reloadable,
     ) -> Reloader {
-        let Candidate { loaded: served, tls, .. } = served;
+        let Candidate { loaded: served, tls, tls_warnings, .. } = served;
         Reloader {
             source,
+            tls_warnings,
             plans,
             resolver,
             reloadable,
@@ -383,9 +386,9 @@ impl Reloader {
                 let loaded = &next.loaded;
                 self.looked_at = Some(loaded.config.digest.clone());
                 tell_warnings(loaded, Some(&self.served), self.source.name().as_deref());
-                for warning in &next.tls_warnings {
-                    warn!("{warning}");
-                }
+                let is_new = |warning: &&String| !self.tls_warnings.contains(warning);
+                next.tls_warnings.iter().filter(is_new).for_each(|warning| warn!("{warning}"));
+                self.tls_warnings.clone_from(&next.tls_warnings);
                 // The names of what is served are kept until it is replaced.
                 let mut names = names::of(&loaded.config);
                 names.append(&mut names::of(&self.served.config));
@@ -570,7 +573,7 @@ pub(crate) fn tell_warnings(loaded: &Loaded, served: Option<&Loaded>, file: Opti
     let of_resources = file.filter(|_| loaded.config.gateway.config.source == SourceKind::File);
     for (warnings, file) in [(&loaded.warnings, of_resources), (&loaded.warnings_beside, file)] {
         for warning in warnings.iter().filter(|warning| !told.contains(&key(warning))) {
-            warn!("{}", warning.in_file(file));
+            warn!("{}", warning.in_file(file).trim_start_matches("warning: "));
         }
     }
 }

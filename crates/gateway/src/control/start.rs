@@ -215,7 +215,7 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     tell_start(&source, config);
     let watch = stamp.and_then(|stamp| FileWatch::of(&source, stamp, &reading.files()));
     let (tls, warnings) = tls_material::load(config, None).map_err(RunError::Certificates)?;
-    warnings.iter().for_each(|warning| warn!("{warning}"));
+    let tls_warnings = told(warnings);
     let gateway = &config.gateway;
     raise_descriptors(config);
     // This alone takes long.
@@ -275,7 +275,7 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     let published = publishing((admin_access, device_access), made_key, kept.as_ref(), live);
     (published)(&loaded.config, plans.load().generation);
     let reloadable = Reloadable { logging, published, prepare: acme::prepare, metering };
-    let served = Candidate { loaded, tls, tls_warnings: Vec::new(), file_errors: Vec::new() };
+    let served = Candidate { loaded, tls, tls_warnings, file_errors: Vec::new() };
     let reloader = Reloader::new(source, reading, served, plans, resolver, reloadable);
     let (changes, asked, written) = ((watch, kept), (questions, serving), (access_log, logs));
     let (device_socket, devices) = devices.unzip();
@@ -358,6 +358,13 @@ fn start_logs(workers: usize) -> Result<(Logs, Vec<Outbox>), RunError> {
 /// As the entries of plugins that log name it.
 fn process() -> Process {
     Process { hostname: process_stats::hostname().into(), pid: std::process::id(), version: env!("CARGO_PKG_VERSION") }
+}
+
+/// Logs warnings, and returns them as they are logged.
+fn told(warnings: Vec<stillgate_tls::Problem>) -> Vec<String> {
+    let lines: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+    lines.iter().for_each(|line| warn!("{line}"));
+    lines
 }
 
 fn tell_start(source: &ConfigSource, config: &Config) {

@@ -1,9 +1,10 @@
 //! `export`, `diff`, `apply`, `store backup`: what is written in a file is what a gateway serves, and comes back as it was.
 
+use crate::shared::authority::Authority;
 use crate::transfer::{KEY, Site, as_file, resources, run};
 use serde_json::{Value as Json, json};
 use std::time::Instant;
-use stillgate_testkit::{ReservedPort, Upstream, seeded};
+use stillgate_testkit::{ReservedPort, Upstream, eventually, seeded};
 
 /// One resource of most kinds, each referring to another where it can.
 const ALL_KINDS: &str = r#"
@@ -306,6 +307,45 @@ fn random(seed: u64) -> Json {
         add("routes", route);
     }
     lists
+}
+
+/// Several looks find the same, and each change of something else is a reason to look again.
+#[test]
+fn a_warning_is_said_once_and_blames_no_file() {
+    let authority = Authority::new();
+    authority.issue("other", &["other.example"]);
+    let pem = |name: &str| {
+        let text = std::fs::read_to_string(authority.dir().join(name)).expect("a file of the authority");
+        serde_json::to_string(&text).expect("a text is JSON")
+    };
+    let site = Site::new();
+    let text = format!(
+        "upstreams: [{{id: u, nodes: {{\"{}\": 1}}}}]\nssls: [{{id: t, snis: [a.example], cert: {}, key: {}}}]\n\
+         routes: [{{id: a, uri: /*, upstream_id: u, plugins: {{key-auth: {{}}}}}}, {{id: b, uri: /*, upstream_id: u}}]\n",
+        site.gateway.addr(),
+        pem("other.pem"),
+        pem("other.key")
+    );
+    for (more, least) in [(&["--dry-run"][..], 2), (&[][..], 1)] {
+        let done = site.apply(&text, more).expect(0);
+        let mut lines: Vec<&str> = done.err.lines().filter(|line| line.contains("warning: ")).collect();
+        assert!(lines.len() >= least, "{done:?}");
+        let all = lines.len();
+        lines.sort_unstable();
+        lines.dedup();
+        assert_eq!(lines.len(), all, "{done:?}");
+        assert!(lines.iter().all(|line| line.matches("warning: ").count() == 1), "{done:?}");
+    }
+    site.apply("routes: [{id: c, uri: /c, upstream_id: u}]\n", &[]).expect(0);
+    let file = site.gateway.config_path().display().to_string();
+    let published = || site.gateway.log().matches("configuration published").count();
+    eventually("both changes in the log", || published() == 2);
+    let log = site.gateway.log();
+    for told in ["this gateway's own listener", "does not have the name"] {
+        let lines: Vec<&str> = log.lines().filter(|line| line.contains(told)).collect();
+        let [line] = lines[..] else { panic!("{told}: {lines:?}") };
+        assert!(!line.contains(&file) && !line.contains("warning: "), "{line}");
+    }
 }
 
 #[test]

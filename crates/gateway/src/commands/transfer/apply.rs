@@ -9,6 +9,7 @@ use super::{Failure, file};
 use crate::commands::cli::{Apply, EXIT_ERRORS, EXIT_GOOD};
 use crate::commands::stdout::show;
 use serde_json::Value as Json;
+use std::collections::HashSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -45,12 +46,13 @@ fn try_out(file: &Path, remote: &Remote, plan: &Plan) -> u8 {
         match remote.batch(&operations(batch), "?dry_run=true") {
             Ok(answered) => {
                 let texts = |list: &Json| list.as_array().cloned().unwrap_or_default();
+                let mut warnings = Warnings::default();
                 for warning in texts(&answered.body["warnings"]) {
-                    eprintln!("stillgate: warning: {}", warning.as_str().unwrap_or_default());
+                    warnings.print(warning.as_str().unwrap_or_default());
                 }
                 for effect in texts(&answered.body["effects"]) {
                     let text = |name: &str| effect[name].as_str().unwrap_or_default().to_owned();
-                    eprintln!("stillgate: warning: {}: {}", text("key"), text("effect"));
+                    warnings.print(&format!("{}: {}", text("key"), text("effect")));
                 }
             }
             Err(refused) => {
@@ -67,12 +69,13 @@ fn try_out(file: &Path, remote: &Remote, plan: &Plan) -> u8 {
 fn make(file: &Path, remote: &Remote, plan: &Plan) -> u8 {
     let batches = plan.batches();
     let (mut made, mut said) = (0, Instant::now());
+    let mut warnings = Warnings::default();
     for (index, batch) in batches.iter().enumerate() {
         // The gateway serves all of them when it answers the last one.
         let query = if index + 1 == batches.len() { "" } else { "?wait=stored" };
         match remote.batch(&operations(batch), query) {
             Ok(answered) => {
-                answered.warnings.iter().for_each(|warning| eprintln!("stillgate: warning: {warning}"));
+                answered.warnings.iter().for_each(|warning| warnings.print(warning));
                 list(batch, plan);
                 made += batch.len();
             }
@@ -90,6 +93,18 @@ fn make(file: &Path, remote: &Remote, plan: &Plan) -> u8 {
     }
     show(format_args!("{}\n", summary(&plan.steps, plan, "")));
     EXIT_GOOD
+}
+
+/// What the gateway has warned of: each batch may be a reason for the same warning, which is printed once.
+#[derive(Default)]
+struct Warnings(HashSet<String>);
+
+impl Warnings {
+    fn print(&mut self, warning: &str) {
+        if self.0.insert(warning.to_owned()) {
+            eprintln!("stillgate: warning: {warning}");
+        }
+    }
 }
 
 /// How far it went, and what to do.
